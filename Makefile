@@ -1,0 +1,36 @@
+# Two commands for a newcomer: `make demo`, `make test`. Both create .venv when it is missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OUT := build/demo
+
+.PHONY: demo test check slow bench clean
+
+$(VENV)/.installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: $(VENV)/.installed
+	mkdir -p $(OUT)
+	$(BIN)/npusim run conv2d_backprop_filter --device ascend910 --layer resnet50/res4_3x3 --batch 2 \
+	  --check --trace $(OUT)/trace.json --plot $(OUT)/timeline.png --report $(OUT)/report.html
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest
+
+slow: $(VENV)/.installed
+	$(BIN)/python -m pytest -m slow
+
+check: $(VENV)/.installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed
+	$(BIN)/python -m tests.bench
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

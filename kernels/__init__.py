@@ -1,0 +1,1 @@
+"""The kernels npusim ships, one file each, readable as their loop nests."""

@@ -1,0 +1,365 @@
+"""Filter gradient of a convolution on the cube.
+
+    dw[q, c, k] = sum over batch n and output positions o of  dy[n, q, o] * x[n, c, o*s - p + k*d]
+
+Layouts: x (N, D, C1, H, W, C0) and dy (N, Do, Co1, Ho, Wo, 16) fp16 (5HD is D = 1); dw fp32
+FRACTAL_Z(_3D): (real_g * KD * cin1_g * KH * KW, cout_g, 16).
+
+As a matrix product, per real group and kd: M = output channels, N = (c1, kh, kw, c0),
+K = output positions. x is expanded by img2col on its way into L0B; dy is only transposed.
+
+    for item in (real group, kd, n tile, m tile, part of K):      # items spread over cores
+        for (n, do, slab of output rows) in part:                 # one *unit* each
+            L1 <- x rows the slab reads, all planes of the n tile # MTE2
+            L1 <- dy slab, all planes of the m tile               # MTE2
+            for k in slab step base_k:
+                L0A <- dy^T   L0B <- img2col(x)                   # MTE1
+                L0C += L0A @ L0B                                  # M
+        dw tile <- L0C     (atomic add if K is in several parts)  # FIX, or V and MTE3
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.dtypes import FP32, DType
+from npusim.errors import ArgumentError
+from npusim.isa.base import ceil_div
+from npusim.isa.dma import Window
+from npusim.isa.operands import Slot, Tensor
+from npusim.kernels.conv_shape import ConvShape, Span
+from npusim.program.builder import Builder
+from npusim.program.kernel import Kernel, Units
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiling:
+    """Tile sizes in elements: one mmad is base_m x base_k x base_n.
+
+    ``slab_k`` output positions are brought to L1 at once (whole rows of the output where a row
+    fits); K is cut into ``k_parts`` that cores accumulate separately and add atomically.
+    """
+
+    base_m: int
+    base_n: int
+    base_k: int
+    slab_k: int
+    k_parts: int = 1
+    l1_slots: int = 2
+    l0_slots: int = 2
+    l0c_slots: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("base_m", "base_n", "base_k"):
+            value = getattr(self, name)
+            if value < 16 or value % 16:
+                raise ArgumentError(f"tiling {name} is {value}; it must be a multiple of 16, >= 16")
+        for name in ("slab_k", "k_parts", "l1_slots", "l0_slots", "l0c_slots"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"tiling {name} is {getattr(self, name)}; it must be >= 1")
+
+    def __str__(self) -> str:
+        return (
+            f"base {self.base_m}x{self.base_n}x{self.base_k}, slab {self.slab_k}, K in "
+            f"{self.k_parts}, slots L1 {self.l1_slots} L0 {self.l0_slots} L0C {self.l0c_slots}"
+        )
+
+
+@dataclass(frozen=True)
+class Slab:
+    """A rectangle of output positions (whole rows, or part of one) and the input it reads."""
+
+    row: int
+    rows: int
+    column: int
+    columns: int
+    h: Span
+    w: Span
+
+    @property
+    def positions(self) -> int:
+        """Output positions, the slab's share of K."""
+        return self.rows * self.columns
+
+
+def slabs(shape: ConvShape, slab_k: int) -> list[Slab]:
+    """Cut one output plane into slabs of about ``slab_k`` positions, dropping padding-only ones."""
+    _, ho, wo = shape.out
+    columns = wo if wo <= slab_k else max(16, slab_k // 16 * 16)
+    rows = max(1, slab_k // wo)
+    cut = []
+    for row in range(0, ho, rows):
+        for column in range(0, wo, columns):
+            r, c = min(rows, ho - row), min(columns, wo - column)
+            slab = Slab(row, r, column, c, shape.reach(1, row, r), shape.reach(2, column, c))
+            if slab.h.size and slab.w.size:
+                cut.append(slab)
+    return cut
+
+
+class ConvBackpropFilter(Kernel):
+    """The kernel for one shape and tiling; ``x``, ``dy`` and ``dw`` are its tensors."""
+
+    name: ClassVar[str] = "conv_backprop_filter"
+    role: ClassVar[str] = "cube"
+
+    def __init__(self, shape: ConvShape, tiling: Tiling, x: Tensor, dy: Tensor, dw: Tensor) -> None:
+        self.shape, self.tiling = shape, tiling
+        self.x, self.dy, self.dw = x, dy, dw
+        self.dtype: DType = x.dtype
+        self.tiling_text = str(tiling)
+        self.slabs = slabs(shape, tiling.slab_k)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.x, self.dy, self.dw)
+
+    @property
+    def needs_clear(self) -> bool:
+        """Whether dw must be zero before: parts add into it, or some of it is never written."""
+        written = sum(m * f * 64 for _, kd, _, m, _, f in self._tiles() if self._depths(kd))
+        return self._parts > 1 or not self.slabs or written < self.dw.size_bytes
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any output position reads any input at all."""
+        return bool(self.slabs) and any(self._depths(kd) for kd in range(self.shape.kernel[0]))
+
+    # -- the unit table --------------------------------------------------------------------
+
+    def units(self, cores: int) -> Units:
+        """One row per (tile, part of K, image and depth, slab), items in contiguous runs."""
+        tiles = [t for t in self._tiles() if self._depths(t[1])] if self.slabs else []
+        items = [(tile, part) for part in range(self._parts) for tile in tiles]
+        columns: dict[str, list[IntArray]] = {}
+        for i, (tile, part) in enumerate(items):
+            rows = self._item(tile, part)
+            rows["core"] = np.full(len(rows["first"]), i * min(cores, len(items)) // len(items))
+            for name, column in rows.items():
+                columns.setdefault(name, []).append(column)
+        table = {name: np.concatenate(parts) for name, parts in columns.items()}
+        core = table.pop("core", np.zeros(0, np.int64))
+        bases: dict[str, IntArray] = {n: table.pop(n) for n in ("x", "dy", "dw") if n in table}
+        return Units(core, table, bases)
+
+    @property
+    def _parts(self) -> int:
+        """Parts of K, at most one per unit of work along K."""
+        along_k = [
+            self.shape.n * len(self._depths(kd)) * len(self.slabs)
+            for kd in range(self.shape.kernel[0])
+        ]
+        return min(self.tiling.k_parts, min((n for n in along_k if n), default=1))
+
+    def _depths(self, kd: int) -> list[tuple[int, int]]:
+        """(output depth, input depth) pairs that meet through filter depth ``kd``."""
+        s = self.shape
+        pairs = (
+            (do, do * s.stride[0] - s.padding[0][0] + kd * s.dilation[0]) for do in range(s.out[0])
+        )
+        return [(do, di) for do, di in pairs if 0 <= di < s.spatial[0]]
+
+    def _tiles(self) -> list[tuple[int, int, int, int, int, int]]:
+        """(real group, kd, m0, m, first fractal column, columns) of every output tile."""
+        s, plan = self.shape, self.shape.plan
+        step = self.tiling.base_n // 16
+        tiles = []
+        for g in range(plan.real_groups):
+            # The last real group may reach past the tensors' channel blocks: nothing is there.
+            m_all = min(plan.cout_g, s.cout1 * 16 - g * plan.cout_g)
+            f_all = min(plan.cin1_g, s.cin1 - g * plan.cin1_g) * s.taps
+            for kd in range(s.kernel[0]):
+                tiles += [
+                    (g, kd, m0, min(self.tiling.base_m, m_all - m0), f0, min(step, f_all - f0))
+                    for f0 in range(0, f_all, step)
+                    for m0 in range(0, m_all, self.tiling.base_m)
+                ]
+        return tiles
+
+    def _item(self, tile: tuple[int, int, int, int, int, int], part: int) -> dict[str, IntArray]:
+        """Signature and base columns of the units of one tile and part of K."""
+        s, plan, parts = self.shape, self.shape.plan, self._parts
+        g, kd, m0, m, f0, f = tile
+        (_, ho, wo), (_, h, w) = s.out, s.spatial
+        depth = np.array(self._depths(kd), np.int64)
+        total = s.n * len(depth) * len(self.slabs)
+        k = np.arange(total * part // parts, total * (part + 1) // parts)
+        slab, where = k % len(self.slabs), k // len(self.slabs)
+        image, (do, di) = where // len(depth), depth[where % len(depth)].T
+        cut = {name: column[slab] for name, column in self._slab_columns().items()}
+        x_plane = (image * s.spatial[0] + di) * s.cin1 + g * plan.cin1_g + f0 // s.taps
+        y_plane = (image * s.out[0] + do) * s.cout1 + (g * plan.cout_g + m0) // 16
+        column = (g * s.kernel[0] + kd) * plan.cin1_g * s.taps + f0
+        x = ((x_plane * h + cut.pop("h_start")) * w + cut.pop("w_start")) * 32
+        dy = ((y_plane * ho + cut.pop("row")) * wo + cut.pop("column")) * 32
+        same = {"m": m, "f": f, "tap": f0 % s.taps}
+        return {
+            **{name: np.full(len(k), value) for name, value in same.items()},
+            **cut,
+            "first": (np.arange(len(k)) == 0).astype(np.int64),
+            "last": (np.arange(len(k)) == len(k) - 1).astype(np.int64),
+            "x": x,
+            "dy": dy,
+            "dw": np.full(len(k), (column * plan.cout_g + m0) * 64),
+        }
+
+    def _slab_columns(self) -> dict[str, IntArray]:
+        """What a unit needs to know of its slab, one entry per slab."""
+        rows = [
+            {
+                "row": c.row,
+                "rows": c.rows,
+                "column": c.column,
+                "columns": c.columns,
+                "h_start": c.h.start,
+                "h": c.h.size,
+                "top": c.h.before,
+                "bottom": c.h.after,
+                "w_start": c.w.start,
+                "w": c.w.size,
+                "left": c.w.before,
+                "right": c.w.after,
+            }
+            for c in self.slabs
+        ]
+        return {name: np.array([row[name] for row in rows], np.int64) for name in rows[0]}
+
+    # -- the program -----------------------------------------------------------------------
+
+    def buffers(self, k: Builder) -> None:
+        t, s = self.tiling, self.shape
+        planes = min(-(-(t.base_n // 16 + s.taps - 1) // s.taps), s.plan.cin1_g)
+        pixels = max((c.h.size * c.w.size for c in self.slabs), default=1)
+        positions = max((ceil_div(c.positions, 16) * 16 for c in self.slabs), default=16)
+        m = min(t.base_m, s.plan.cout_g)
+        n = min(t.base_n, s.plan.cin1_g * s.taps * 16)
+        base_k = min(t.base_k, positions)
+        self.x1 = k.buffer("L1", (planes, pixels, 16), self.dtype, slots=t.l1_slots, name="x_l1")
+        self.y1 = k.buffer(
+            "L1", (m // 16, positions, 16), self.dtype, slots=t.l1_slots, name="dy_l1"
+        )
+        self.a = k.buffer("L0A", (m, base_k), self.dtype, slots=t.l0_slots, name="dy_l0a")
+        self.b = k.buffer("L0B", (base_k, n), self.dtype, slots=t.l0_slots, name="x_l0b")
+        self.c = k.buffer("L0C", (m, n), FP32, slots=t.l0c_slots, name="dw_l0c")
+        self.staging = k.fixpipe_staging(m, FP32, columns=n // 16)
+
+    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+        """One slab of one tile: load, expand and transpose into L0, accumulate; drain last."""
+        u = unit
+        window = self._window(u)
+        x1, y1 = self.x1.next(), self.y1.next()
+        planes = self._load_x(k, u, x1)
+        self._load_dy(k, u, y1)
+        c = self.c.next() if u.first else self.c.last()
+        positions = u.rows * u.columns
+        for k0 in range(0, positions, self.tiling.base_k):
+            kk = min(self.tiling.base_k, positions - k0)
+            a, b = self.a.next(), self.b.next()
+            self._transpose_dy(k, u, a, y1, (k0, kk))
+            k.load3d(
+                b.at(0, u.f * ceil_div(kk, 16) * 512),
+                x1.at(0, planes * u.h * u.w * 32),
+                window,
+                self.dtype,
+                m=(k0, kk),
+                k=(u.tap * 16, u.f * 16),
+            )
+            k.mmad(c, a, b, u.m, kk, u.f * 16, self.dtype, init=bool(u.first and k0 == 0))
+        if u.last:
+            out = self.dw.at(0, u.m * 64, base="dw", rows=u.f, pitch=self.shape.plan.cout_g * 64)
+            k.fixpipe(out, c, u.m, u.f * 16, FP32, staging=self.staging, atomic=self._parts > 1)
+
+    def _window(self, u: SimpleNamespace) -> Window:
+        """The img2col geometry of the part of x in L1."""
+        s = self.shape
+        return Window(
+            h=u.h,
+            w=u.w,
+            pad_left=u.left,
+            pad_right=u.right,
+            pad_top=u.top,
+            pad_bottom=u.bottom,
+            kernel_h=s.kernel[1],
+            kernel_w=s.kernel[2],
+            stride_h=s.stride[1],
+            stride_w=s.stride[2],
+            dilation_h=s.dilation[1],
+            dilation_w=s.dilation[2],
+        )
+
+    def _load_x(self, k: Builder, u: SimpleNamespace, x1: Slot) -> int:
+        """x rows of every plane the tile's columns lie in; returns the number of planes."""
+        s = self.shape
+        planes: int = (u.tap + u.f - 1) // s.taps + 1
+        plane, row, size = s.spatial[1] * s.spatial[2] * 32, s.spatial[2] * 32, u.w * 32
+        if size == row:  # whole rows: one descriptor for all planes
+            k.data_move(
+                x1.at(0, planes * u.h * size),
+                self.x.at(0, u.h * row, base="x", rows=planes, pitch=plane),
+                self.dtype,
+            )
+        else:
+            for p in range(planes):
+                k.data_move(
+                    x1.at(p * u.h * size, u.h * size),
+                    self.x.at(p * plane, size, base="x", rows=u.h, pitch=row),
+                    self.dtype,
+                )
+        return planes
+
+    def _load_dy(self, k: Builder, u: SimpleNamespace, y1: Slot) -> None:
+        """The slab's positions of every dy plane of the tile, planes padded to 16 positions."""
+        _, ho, wo = self.shape.out
+        size = u.rows * u.columns * 32
+        planes, pitch = u.m // 16, ceil_div(u.rows * u.columns, 16) * 512
+        k.data_move(
+            y1.at(0, size, rows=planes, pitch=pitch),
+            self.dy.at(0, size, base="dy", rows=planes, pitch=ho * wo * 32),
+            self.dtype,
+        )
+
+    def _transpose_dy(
+        self, k: Builder, u: SimpleNamespace, a: Slot, y1: Slot, steps: tuple[int, int]
+    ) -> None:
+        """L0A <- dy^T for positions ``steps`` = (start, count): one load3d, or load2d per plane."""
+        k0, kk = steps
+        m1, k1, pitch = u.m // 16, ceil_div(kk, 16), ceil_div(u.rows * u.columns, 16)
+        if k.has_path("L1", "L0A", "load3d_transpose"):
+            flat = Window(
+                h=1,
+                w=pitch * 16,
+                pad_left=0,
+                pad_right=0,
+                pad_top=0,
+                pad_bottom=0,
+                kernel_h=1,
+                kernel_w=1,
+            )
+            k.load3d(
+                a.at(0, m1 * k1 * 512),
+                y1.at(0, m1 * pitch * 512),
+                flat,
+                self.dtype,
+                m=(k0, kk),
+                k=(0, u.m),
+                transpose=True,
+            )
+            return
+        whole = k1 == pitch and m1 * k1 <= 255  # planes follow each other: one instruction
+        for block in range(1 if whole else m1):
+            k.load2d(
+                a,
+                y1,
+                self.dtype,
+                start=block * pitch + k0 // 16,
+                repeat=m1 * k1 if whole else k1,
+                at=block * k1,
+                transpose=True,
+            )

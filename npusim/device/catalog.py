@@ -1,0 +1,137 @@
+"""Which devices there are, and how a caller names one, its figures and its cores."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, SupportsIndex
+
+from npusim.device.config import figures, parse_device, replace_figures
+from npusim.device.spec import Device
+from npusim.errors import ArgumentError
+from npusim.units import format_quantity, format_rate
+from npusim.yamltree import suggest
+
+if TYPE_CHECKING:  # only types may use it: the module has moved since Python 3.10
+    from importlib.abc import Traversable
+
+_RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", re.ASCII)
+
+
+def devices() -> list[str]:
+    """Return the names of the devices that ship, sorted."""
+    return sorted(
+        file.name.removesuffix(".yaml")
+        for file in _folder().iterdir()
+        if file.name.endswith(".yaml")
+    )
+
+
+def load_device(
+    device: str | os.PathLike[str] | Device, overrides: Mapping[str, str] | None = None
+) -> Device:
+    """Return a shipped device by name, one from a YAML file, or the ``Device`` given.
+
+    Text that ends in ``.yaml`` or holds a path separator is a file. ``overrides`` maps dotted
+    paths of figures to new text, such as ``{"memories.L1.size": "2MiB"}``.
+    """
+    loaded = device if isinstance(device, Device) else _load(os.fspath(device))
+    return replace_figures(loaded, overrides) if overrides else loaded
+
+
+def describe(device: Device) -> list[tuple[str, str, str, str]]:
+    """Return (dotted path, value, confidence, source) of every figure the device states."""
+    rows = []
+    for path, figure in figures(device).items():
+        if path in device.provenance:
+            known = device.provenance[path]
+            if figure.kind == "rate" and isinstance(figure.value, (int, Fraction)):
+                text = format_rate(Fraction(figure.value), device.clock_hz)
+            else:
+                text = format_quantity(figure.value, figure.kind)
+            rows.append((path, text, known.confidence, device.sources[known.source]))
+    return rows
+
+
+def parse_core_mask(
+    cores: SupportsIndex | str | Iterable[int] | None, device: Device
+) -> tuple[int, ...]:
+    """Return the indices of the core groups to use, ascending.
+
+    ``None`` means all; an int is a bit mask (bit i is group i); text such as ``"0-3,5"`` and
+    iterables are indices.
+    """
+    if cores is None:
+        return tuple(range(device.groups))
+    if not isinstance(cores, Iterable):
+        return _from_bits(cores.__index__(), device)
+    indices = _from_text(cores, device) if isinstance(cores, str) else [int(i) for i in cores]
+    for index in indices:
+        if not 0 <= index < device.groups:
+            raise ArgumentError(f"there is no core group {index}; {_limit(device)}")
+    if not indices:
+        raise ArgumentError(f"no core group is chosen; {_limit(device)}, use at least one")
+    return tuple(sorted(set(indices)))
+
+
+def _folder() -> Traversable:
+    """Return the folder of the shipped device files."""
+    return resources.files("npusim") / "configs" / "devices"
+
+
+def _load(name: str) -> Device:
+    """Return the device in a file or of a shipped name."""
+    if name.endswith(".yaml") or os.sep in name or "/" in name:
+        if not Path(name).is_file():
+            raise ArgumentError(
+                f"there is no device file {name!r}; correct the path or use one of the names "
+                f"{', '.join(devices())}"
+            )
+        return parse_device(Path(name))
+    known = devices()
+    if name not in known:
+        near = suggest(name, known)
+        listed = "" if "known" in near else f" (known: {', '.join(known)})"
+        raise ArgumentError(f"unknown device {name!r}{near}{listed}; or give a .yaml file")
+    return parse_device(_folder() / f"{name}.yaml")
+
+
+def _from_bits(mask: int, device: Device) -> tuple[int, ...]:
+    """Return the indices of the bits set in ``mask``."""
+    if mask <= 0:
+        raise ArgumentError(
+            f"core mask {mask} chooses no core group; {_limit(device)}, the mask of all is "
+            f"{hex((1 << device.groups) - 1)}"
+        )
+    top = mask.bit_length() - 1
+    if top >= device.groups:
+        raise ArgumentError(
+            f"core mask {hex(mask)} has bit {top} set; {_limit(device)}, the mask of all is "
+            f"{hex((1 << device.groups) - 1)}"
+        )
+    return tuple(i for i in range(device.groups) if mask >> i & 1)
+
+
+def _from_text(text: str, device: Device) -> list[int]:
+    """Return the indices named by text such as ``0-3,5``."""
+    indices: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise ArgumentError(
+                f"expected core groups such as 0-3,5, got {text!r}; {_limit(device)}"
+            )
+        if last >= device.groups:
+            raise ArgumentError(f"there is no core group {last}; {_limit(device)}")
+        indices.extend(range(first, last + 1))
+    return indices
+
+
+def _limit(device: Device) -> str:
+    """Return which groups the device has, in words."""
+    return f"{device.name} has groups 0-{device.groups - 1}"

@@ -1,0 +1,301 @@
+"""The device as data: frozen dataclasses of plain numbers with the unit in the field name.
+
+A field's ``metadata["unit"]`` names the kind of quantity its YAML text must be (see
+``npusim.units``); ``metadata["key"]`` is the YAML key. Nothing here parses or reads files:
+``npusim.device.config`` walks the same dataclasses to turn a YAML file into a ``Device``.
+"""
+# ruff: noqa: RUF009 - _figure returns a dataclass field, which is what belongs there
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from fractions import Fraction
+from typing import Any, Protocol
+
+from npusim.errors import ArgumentError, ProgramError
+
+#: Places that exist once per device, outside every core ("IMM" is an immediate operand).
+GLOBAL_PLACES = ("GM", "IMM")
+
+#: How well a figure is known, best first.
+CONFIDENCES = ("measured", "vendor table", "published", "fitted", "assumed")
+
+
+def _figure(key: str, unit: str, default: Any = MISSING) -> Any:
+    """A dataclass field read from YAML ``key`` as a quantity of kind ``unit``."""
+    return field(default=default, metadata={"key": key, "unit": unit})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Where one figure comes from: a confidence of ``CONFIDENCES`` and a key of ``sources``."""
+
+    confidence: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreKind:
+    """A kind of core (one instruction stream): its count per group, memories and pipes.
+
+    ``roles`` says what kernels may run here: "cube", "vector" or both.
+    """
+
+    name: str
+    per_group: int = _figure("per_group", "count")
+    roles: tuple[str, ...]
+    memories: tuple[str, ...]
+    pipes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """A private memory of a core (L1, L0A, L0B, L0C, UB, ...)."""
+
+    name: str
+    size_bytes: int = _figure("size", "size")
+    align_bytes: int = _figure("align", "size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipe:
+    """An in-order execution queue.
+
+    ``queue_depth`` counts instructions issued to the pipe and not yet started.
+    """
+
+    name: str
+    queue_depth: int = _figure("queue_depth", "count")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Path:
+    """One legal move, named ``SRC->DST`` or ``SRC->DST.variant``, and what it costs alone.
+
+    A move of ``b`` bytes in ``r`` rows (contiguous pieces) occupies its pipe for
+    ``max(floor_cycles, startup_cycles + max(b / bytes_per_cycle, r * row_cycles))`` cycles,
+    rounded up; ``idle_head_cycles`` are added when it does not follow a predecessor directly.
+    """
+
+    name: str
+    pipe: str
+    startup_cycles: int = _figure("startup", "cycles")
+    bytes_per_cycle: Fraction = _figure("rate", "rate")
+    row_cycles: Fraction = _figure("row", "fraction_cycles", Fraction(0))
+    floor_cycles: int = _figure("floor", "cycles", 0)
+    idle_head_cycles: int = _figure("idle_head", "cycles", 0)
+    issue_cycles: int = _figure("issue", "cycles", 1)
+    window_bytes: int = _figure("window", "size", 0)  # img2col paths: widest fetch per cycle
+
+    @property
+    def src(self) -> str:
+        """Name of the memory the move reads."""
+        return self.name.partition(".")[0].partition("->")[0]
+
+    @property
+    def dst(self) -> str:
+        """Name of the memory the move writes."""
+        return self.name.partition(".")[0].partition("->")[2]
+
+    @property
+    def variant(self) -> str:
+        """Form of the move ("" for plain, else "nd2nz", "transpose", "load3d", "nz2nd", ...)."""
+        return self.name.partition(".")[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CubeRate:
+    """The block ``m x k x n`` of multiply-adds the cube retires every ``cycles`` cycles."""
+
+    m: int
+    k: int
+    n: int
+    cycles: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cube:
+    """The matrix unit: mmad takes startup + blocks * cycles, plus idle_head after a gap.
+
+    ``odd_block_conflict`` adds K - 2 cycles (K in blocks) when K > 1 and the block count of m
+    or n is odd.
+    """
+
+    startup_cycles: int = _figure("startup", "cycles")
+    idle_head_cycles: int = _figure("idle_head", "cycles")
+    issue_cycles: int = _figure("issue", "cycles", 1)
+    odd_block_conflict: bool = _figure("odd_block_conflict", "bool")
+    rates: Mapping[str, CubeRate] = _figure("rates", "map:block")
+
+    def macs_per_cycle(self, dtype: str) -> Fraction:
+        """Peak multiply-adds per cycle and core for operands of ``dtype``."""
+        rate = self.rates[dtype]
+        return Fraction(rate.m * rate.k * rate.n, rate.cycles)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vector:
+    """The vector unit: an instruction takes startup + repeats * cycles-per-repeat.
+
+    A repeat covers ``repeat_bytes``; ``ops`` maps an operation to its cycles per repeat.
+    """
+
+    repeat_bytes: int = _figure("repeat", "size")
+    startup_cycles: int = _figure("startup", "cycles")
+    idle_head_cycles: int = _figure("idle_head", "cycles")
+    issue_cycles: int = _figure("issue", "cycles", 1)
+    ops: Mapping[str, Fraction] = _figure("ops", "map:fraction_cycles")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sync:
+    """What ordering costs, in cycles of the pipe that executes it."""
+
+    flag_cycles: int = _figure("flag", "cycles")
+    pipe_barrier_cycles: int = _figure("pipe_barrier", "cycles")
+    core_barrier_cycles: int = _figure("core_barrier", "cycles")
+    core_flag_cycles: int = _figure("core_flag", "cycles")
+    event_ids: int = _figure("event_ids", "count")
+
+
+@dataclass(frozen=True, kw_only=True)
+class L2Cache:
+    """The shared cache in front of main memory; totals over all cores."""
+
+    size_bytes: int = _figure("size", "size")
+    block_bytes: int = _figure("block", "size")  # LRU and allocation unit of the model
+    sector_bytes: int = _figure("sector", "size")  # smallest fetch from main memory
+    read_bytes_per_cycle: Fraction = _figure("read", "rate")
+    write_bytes_per_cycle: Fraction = _figure("write", "rate")
+    atomic_factor: int = _figure("atomic_factor", "count")  # an atomic add writes this many times
+
+
+@dataclass(frozen=True, kw_only=True)
+class MainMemory:
+    """HBM or DDR behind the L2; totals over all cores."""
+
+    size_bytes: int = _figure("size", "size")
+    read_bytes_per_cycle: Fraction = _figure("read", "rate")
+    write_bytes_per_cycle: Fraction = _figure("write", "rate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """Cycles a kernel launch adds outside the simulated program."""
+
+    kernel_cycles: int = _figure("kernel", "duration")
+    first_access_cycles: int = _figure("first_access", "duration")
+    tiling_cycles: int = _figure("tiling", "duration")
+
+    @property
+    def cycles(self) -> int:
+        """All of it: launch, first-access latency and run-time tiling."""
+        return self.kernel_cycles + self.first_access_cycles + self.tiling_cycles
+
+
+class Origin(Protocol):
+    """What a device was built from, able to build a variant of it."""
+
+    def rebuild(self, device: Device, values: Mapping[str, str | int | Fraction]) -> Device:
+        """Return ``device`` with the figures at the dotted paths of ``values`` replaced."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One simulated chip. Build it with ``npusim.load_device``; vary it with ``replace``."""
+
+    name: str
+    description: str
+    clock_hz: int = _figure("clock", "frequency")
+    groups: int = _figure("groups", "count")  # what a core mask counts: bit i is group i
+    cores: Mapping[str, CoreKind]
+    memories: Mapping[str, Memory]
+    pipes: Mapping[str, Pipe]
+    paths: Mapping[str, Path]
+    cube: Cube | None
+    vector: Vector
+    sync: Sync
+    l2: L2Cache
+    main_memory: MainMemory
+    launch: Launch
+    dtypes: tuple[str, ...]
+    sources: Mapping[str, str]
+    provenance: Mapping[str, Provenance] = field(repr=False, compare=False)
+    origin: Origin = field(repr=False, compare=False)  # the parsed YAML, kept for replace()
+
+    def replace(self, path: str, value: str | int | Fraction) -> Device:
+        """Return a variant with one figure changed: ``replace("memories.L1.size", "2MiB")``.
+
+        A number instead of text is in base units (bytes, Hz, B/cycle, cycles). The variant is
+        checked like a file; ``provenance`` calls the figure assumed, set by the user.
+        """
+        return self.origin.rebuild(self, {path: value})
+
+    def core_kind(self, role: str) -> CoreKind:
+        """Return the kind of core whose role is ``role`` ("cube" or "vector")."""
+        for kind in self.cores.values():
+            if role in kind.roles:
+                return kind
+        have = ", ".join(role for kind in self.cores.values() for role in kind.roles)
+        raise ArgumentError(
+            f"{self.name} has no core with role {role!r} (roles here: {have}); "
+            "choose a device that has one"
+        )
+
+    def has_path(self, src: str, dst: str, variant: str = "") -> bool:
+        """Whether a core can move data from ``src`` to ``dst`` in the form ``variant``."""
+        return path_name(src, dst, variant) in self.paths
+
+    def path(self, src: str, dst: str, variant: str = "") -> Path:
+        """Return the move from ``src`` to ``dst``; without one it is a ``ProgramError``."""
+        found = self.paths.get(path_name(src, dst, variant))
+        if found is not None:
+            return found
+        forms = [p.variant or "plain" for p in self.paths.values() if (p.src, p.dst) == (src, dst)]
+        if forms:
+            raise ProgramError(
+                f"{self.name} has no {variant or 'plain'} form of {src}->{dst} "
+                f"(it has: {', '.join(forms)}); use one of these"
+            )
+        reached = dict.fromkeys(p.dst for p in self.paths.values() if p.src == src)
+        sources = dict.fromkeys(p.src for p in self.paths.values() if p.dst == dst)
+        raise ProgramError(
+            f"{self.name} cannot move {path_name(src, dst, variant)} ({src} reaches: "
+            f"{', '.join(reached) or 'nothing'}; {dst} is reached from: "
+            f"{', '.join(sources) or 'nothing'}); go through another memory or take another device"
+        )
+
+    def time_us(self, cycles: float) -> float:
+        """Microseconds that ``cycles`` of the device clock last."""
+        return cycles * 1e6 / self.clock_hz
+
+    def digest(self) -> str:
+        """Twelve hex digits that change with any figure; names of files and sources do not count.
+
+        The name and the description are no figures either: equal digests mean equal machines.
+        """
+        return hashlib.sha256(_canonical(self).encode()).hexdigest()[:12]
+
+
+#: Fields of ``Device`` that say how it is called and known, not what it is.
+_NO_FIGURES = ("name", "description", "sources", "provenance", "origin")
+
+
+def path_name(src: str, dst: str, variant: str = "") -> str:
+    """Return the key of a move in ``Device.paths``."""
+    return f"{src}->{dst}.{variant}" if variant else f"{src}->{dst}"
+
+
+def _canonical(value: Any) -> str:
+    """Return text that is equal exactly where all figures in ``value`` are."""
+    if is_dataclass(value):
+        skip = _NO_FIGURES if isinstance(value, Device) else ()
+        pairs = ((f.name, getattr(value, f.name)) for f in fields(value) if f.name not in skip)
+        return "(" + " ".join(f"{name}={_canonical(item)}" for name, item in pairs) + ")"
+    if isinstance(value, Mapping):
+        return "{" + " ".join(f"{key}:{_canonical(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, tuple):
+        return "[" + " ".join(map(_canonical, value)) + "]"
+    return str(value)

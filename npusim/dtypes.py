@@ -1,0 +1,72 @@
+"""The element types the simulator knows, and one lookup for all their spellings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from npusim.errors import ArgumentError
+
+#: Bytes of one C0 block: the piece of a channel axis that the fractal layouts keep together.
+C0_BYTES = 32
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type: its short name, size in bytes, NumPy type and kind ("float" or "int")."""
+
+    name: str
+    bytes: int
+    numpy: np.dtype[Any]
+    kind: str
+
+    def __str__(self) -> str:
+        """Return the short name."""
+        return self.name
+
+
+FP16 = DType("fp16", 2, np.dtype(np.float16), "float")
+BF16 = DType("bf16", 2, np.dtype(ml_dtypes.bfloat16), "float")
+FP32 = DType("fp32", 4, np.dtype(np.float32), "float")
+INT8 = DType("int8", 1, np.dtype(np.int8), "int")
+INT32 = DType("int32", 4, np.dtype(np.int32), "int")
+
+#: Every known type; two types never share a name or a NumPy type.
+DTYPES = (FP16, BF16, FP32, INT8, INT32)
+
+#: Names besides a type's own and its NumPy name (``float16``, ``bfloat16``, ...).
+_ALIASES = {"half": FP16, "float": FP32}
+
+
+def dtype(name: Any) -> DType:
+    """Return the type called ``name``: "fp16", "float16", ``np.float16``, an array's dtype, ..."""
+    if isinstance(name, DType):
+        return name
+    if isinstance(name, str):
+        word = name.strip().lower()
+        for known in DTYPES:
+            if word in (known.name, known.numpy.name):
+                return known
+        if word in _ALIASES:
+            return _ALIASES[word]
+    elif name is not None:  # np.dtype(None) is float64, which nobody means by it
+        try:
+            wanted = np.dtype(name)
+        except TypeError:
+            wanted = None
+        for known in DTYPES:
+            if known.numpy == wanted:
+                return known
+    spellings = ", ".join(f"{known.name} ({known.numpy.name})" for known in DTYPES)
+    raise ArgumentError(f"unknown dtype {name!r}; use one of {spellings}")
+
+
+def C0(name: Any) -> int:  # noqa: N802 - the name every layout document uses
+    """Return the elements in a 32-byte channel block: 16 for fp16 and bf16, 8 for fp32.
+
+    Only a starting point: some layouts keep 16 for fp32, so layout functions are told their C0.
+    """
+    return C0_BYTES // dtype(name).bytes

@@ -1,0 +1,23 @@
+"""The exceptions npusim raises; every message says what, where, the limit and the way out."""
+
+from __future__ import annotations
+
+
+class NpusimError(Exception):
+    """Base of everything npusim raises on purpose; catch this to catch them all."""
+
+
+class ConfigError(NpusimError):
+    """A device or workload YAML is wrong; the message starts with ``file:line:``."""
+
+
+class ArgumentError(NpusimError, ValueError):
+    """An operator, a tiling or a command line got an argument it cannot use."""
+
+
+class CapacityError(NpusimError):
+    """A buffer does not fit the memory it was declared in; the message shows the arithmetic."""
+
+
+class ProgramError(NpusimError):
+    """A kernel issued something the device cannot do; the message names the kernel's line."""

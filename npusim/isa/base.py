@@ -1,0 +1,135 @@
+"""What an instruction is: one class with operands, pipe, reads, writes, cost and effect.
+
+Timing (``cost``) and meaning (``execute``) of an instruction stand side by side; the engine
+decides only what an instruction gets when others compete for the same memory.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.device.spec import Device, Path
+from npusim.dtypes import DType
+from npusim.isa.operands import GmRegion, Region
+
+#: Fractional bits of every transfer rate: rates are integers in bytes / 2**16 per cycle.
+RATE_BITS = 16
+
+FRACTAL_BYTES = 512  # 16 rows of 32 B, the unit of L0 and of load2d
+
+
+def fixed_rate(bytes_per_cycle: Fraction) -> int:
+    """A rate in B/cycle as the fixed-point integer both engines compute with."""
+    return max(1, int(bytes_per_cycle * (1 << RATE_BITS)))
+
+
+def drain_cycles(size: int, bytes_per_cycle: Fraction) -> int:
+    """Cycles to move ``size`` bytes at a rate in B/cycle, rounded up."""
+    return -(-(size << RATE_BITS) // fixed_rate(bytes_per_cycle))
+
+
+def ceil_div(a: int, b: int) -> int:
+    """``a / b`` rounded up."""
+    return -(-a // b)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What an instruction needs when alone on the machine, in cycles.
+
+    ``cycles`` it occupies its pipe, ``idle_head`` more if the pipe was idle just before,
+    ``startup`` of them pass before the first byte moves (GM transfers), ``issue`` cycles of
+    the scalar pipe put it into the queue; ``macs`` multiply-adds are done.
+    """
+
+    cycles: int
+    idle_head: int = 0
+    startup: int = 0
+    issue: int = 1
+    macs: int = 0
+
+
+class MemoryView(Protocol):
+    """What ``execute`` sees: the bytes behind a region, for the unit being executed."""
+
+    def read(self, region: Region, dtype: DType) -> npt.NDArray[np.generic]:
+        """Elements of a region, shape (rows, elements per row)."""
+
+    def write(self, region: Region, values: npt.NDArray[np.generic], dtype: DType) -> None:
+        """Store elements row by row."""
+
+    def add(self, region: Region, values: npt.NDArray[np.generic], dtype: DType) -> None:
+        """Atomic add into global memory, rounded to ``dtype``."""
+
+
+class Instruction(ABC):
+    """One instruction; subclasses are frozen dataclasses of their operands."""
+
+    @property
+    @abstractmethod
+    def pipe(self) -> str:
+        """Name of the pipe that executes it."""
+
+    def reads(self) -> tuple[Region, ...]:
+        """Regions whose content it uses."""
+        return ()
+
+    def writes(self) -> tuple[Region, ...]:
+        """Regions it changes."""
+        return ()
+
+    @property
+    def atomic(self) -> bool:
+        """Whether its write to GM is an atomic add."""
+        return False
+
+    def move(self) -> tuple[str, str, str, int] | None:
+        """(source, destination, GM operand or "", bytes) if it is a move, derived from regions."""
+        if not isinstance(getattr(self, "path", None), Path):
+            return None
+        sources, targets = self.reads(), self.writes()
+        source = sources[0].memory if sources else "IMM"
+        for region in (*sources, *targets):
+            if isinstance(region, GmRegion):
+                return source, targets[0].memory, region.tensor.name, region.size
+        return source, targets[0].memory, "", targets[0].size
+
+    @abstractmethod
+    def cost(self, device: Device) -> Cost:
+        """What it takes alone on ``device``."""
+
+    @abstractmethod
+    def execute(self, memory: MemoryView) -> None:
+        """Its effect on arrays."""
+
+    @property
+    def op(self) -> str:
+        """Name shown in timelines: the class name in the DSL's spelling."""
+        name = type(self).__name__
+        return "".join(
+            "_" + c.lower() if c.isupper() and i else c.lower() for i, c in enumerate(name)
+        )
+
+    def __str__(self) -> str:
+        outs = ", ".join(map(str, self.writes()))
+        ins = ", ".join(map(str, self.reads()))
+        return f"{self.op} {outs}{' <- ' if outs and ins else ''}{ins}"
+
+
+def move_cost(path: Path, size: int, rows: int = 1, cycles: int = 0) -> Cost:
+    """Cost of moving ``size`` bytes in ``rows`` pieces along ``path``, at least ``cycles``."""
+    work = max(
+        drain_cycles(size, path.bytes_per_cycle), int(-(-rows * path.row_cycles // 1)), cycles, 1
+    )
+    return Cost(
+        cycles=max(path.floor_cycles, path.startup_cycles + work),
+        idle_head=path.idle_head_cycles,
+        startup=path.startup_cycles,
+        issue=path.issue_cycles,
+    )

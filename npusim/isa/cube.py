@@ -1,0 +1,133 @@
+"""The cube: matrix multiply-accumulate in L0, and the ways out of its accumulators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.device.spec import Device, Path
+from npusim.dtypes import FP32, DType
+from npusim.errors import ProgramError
+from npusim.isa.base import Cost, Instruction, MemoryView, ceil_div, move_cost
+from npusim.isa.operands import Region, SlotRegion
+from npusim.numerics.rounding import round_to
+
+
+@dataclass(frozen=True)
+class Mmad(Instruction):
+    """C (L0C, fp32, NZ) = A (L0A, Zz) @ B (L0B, Zn), added to C unless ``init``.
+
+    ``m``, ``k``, ``n`` are elements; what lies beyond them in the last fractals is ignored.
+    One fp32 sum per mmad is added to C: mmads accumulate in program order.
+    """
+
+    c: SlotRegion
+    a: SlotRegion
+    b: SlotRegion
+    m: int
+    k: int
+    n: int
+    dtype: DType
+    init: bool
+
+    @property
+    def pipe(self) -> str:
+        return "M"
+
+    def reads(self) -> tuple[Region, ...]:
+        return (self.a, self.b) if self.init else (self.a, self.b, self.c)
+
+    def writes(self) -> tuple[Region, ...]:
+        return (self.c,)
+
+    def cost(self, device: Device) -> Cost:
+        cube = device.cube
+        if cube is None or self.dtype.name not in cube.rates:
+            have = ", ".join(cube.rates) if cube else "no cube unit"
+            raise ProgramError(f"{device.name} has no {self.dtype.name} mmad (it has: {have})")
+        rate = cube.rates[self.dtype.name]
+        m, k, n = ceil_div(self.m, rate.m), ceil_div(self.k, rate.k), ceil_div(self.n, rate.n)
+        cycles = cube.startup_cycles + m * k * n * rate.cycles
+        if cube.odd_block_conflict and k > 1 and (m % 2 or n % 2):
+            cycles += k - 2
+        return Cost(
+            cycles=cycles,
+            idle_head=cube.idle_head_cycles,
+            issue=cube.issue_cycles,
+            macs=self.m * self.k * self.n,
+        )
+
+    def execute(self, memory: MemoryView) -> None:
+        c0 = 32 // self.dtype.bytes
+        m1, k1, n1 = ceil_div(self.m, 16), ceil_div(self.k, c0), ceil_div(self.n, 16)
+        a = memory.read(self.a, self.dtype).reshape(-1)[: m1 * k1 * 16 * c0]
+        b = memory.read(self.b, self.dtype).reshape(-1)[: k1 * n1 * 16 * c0]
+        a = a.reshape(m1, k1, 16, c0).swapaxes(1, 2).reshape(m1 * 16, k1 * c0)
+        b = b.reshape(k1, n1, 16, c0).transpose(0, 3, 1, 2).reshape(k1 * c0, n1 * 16)
+        product = a[: self.m, : self.k].astype(np.float32) @ b[: self.k, : self.n].astype(
+            np.float32
+        )
+        c = _accumulator(memory, self.c, m1, n1)
+        if self.init:
+            c[: self.m, : self.n] = product
+        else:
+            c[: self.m, : self.n] += product
+        memory.write(self.c, c.reshape(m1 * 16, n1, 16).swapaxes(0, 1), FP32)
+
+
+def _accumulator(
+    memory: MemoryView, region: SlotRegion, m1: int, n1: int
+) -> npt.NDArray[np.float32]:
+    """An L0C region (NZ) as an ordinary matrix of m1*16 x n1*16."""
+    blocks = memory.read(region, FP32).reshape(n1, m1 * 16, 16)
+    return np.ascontiguousarray(blocks.swapaxes(0, 1)).reshape(m1 * 16, n1 * 16)
+
+
+@dataclass(frozen=True)
+class Drain(Instruction):
+    """Move an ``m`` x ``n`` accumulator tile out of L0C, converting fp32 to ``dtype``.
+
+    ``path`` says where: L0C->GM is the FIX pipe of the 910B (plain keeps NZ columns, ``nz2nd``
+    writes matrix rows); L0C->UB runs on V and keeps NZ. One destination row is one NZ column of
+    ``m`` x 16 elements, or one matrix row of ``n`` elements.
+    """
+
+    dst: Region
+    src: SlotRegion
+    m: int
+    n: int
+    path: Path
+    dtype: DType
+    is_atomic: bool = False
+
+    @property
+    def pipe(self) -> str:
+        return self.path.pipe
+
+    def reads(self) -> tuple[Region, ...]:
+        return (self.src,)
+
+    def writes(self) -> tuple[Region, ...]:
+        return (self.dst,)
+
+    @property
+    def atomic(self) -> bool:
+        return self.is_atomic
+
+    def cost(self, device: Device) -> Cost:
+        return move_cost(self.path, max(self.dst.size, self._source_bytes()), self.dst.rows)
+
+    def _source_bytes(self) -> int:
+        """L0C->UB reads whole fp32 fractals; FIX rates are stated in bytes written."""
+        return self.src.size if isinstance(self.dst, SlotRegion) else 0
+
+    def execute(self, memory: MemoryView) -> None:
+        n1 = ceil_div(self.n, 16)
+        columns = memory.read(self.src, FP32).reshape(n1, -1, 16)[:, : self.m]
+        if self.path.variant == "nz2nd":
+            columns = columns.swapaxes(0, 1).reshape(self.m, n1 * 16)[:, : self.n]
+        values = round_to(columns, self.dtype)
+        store = memory.add if self.is_atomic else memory.write
+        store(self.dst, values.reshape(self.dst.rows, -1), self.dtype)

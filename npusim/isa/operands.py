@@ -1,0 +1,136 @@
+"""Operands of instructions: global tensors, buffers with slots, and regions of either."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from npusim.dtypes import DType
+from npusim.errors import CapacityError, ProgramError
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor in global memory (GM). ``role`` is "in", "out" or "inout"."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    role: str = "in"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes the tensor occupies, contiguous."""
+        return prod(self.shape) * self.dtype.bytes
+
+    def at(
+        self, offset: int, size: int, *, base: str = "", rows: int = 1, pitch: int = 0
+    ) -> GmRegion:
+        """``rows`` pieces of ``size`` bytes, ``pitch`` apart, from ``offset`` + unit base.
+
+        ``base`` names the unit-table column (in bytes) added to ``offset`` at run time.
+        """
+        return GmRegion(self, base, offset, rows, size, pitch)
+
+
+@dataclass(frozen=True)
+class GmRegion:
+    """Strided bytes of a tensor: ``rows`` pieces of ``row_bytes``, starts ``pitch`` apart."""
+
+    tensor: Tensor
+    base: str
+    offset: int
+    rows: int
+    row_bytes: int
+    pitch: int
+
+    @property
+    def memory(self) -> str:
+        """Always "GM"."""
+        return "GM"
+
+    @property
+    def size(self) -> int:
+        """Bytes touched."""
+        return self.rows * self.row_bytes
+
+    def __str__(self) -> str:
+        base = f"{self.base}+" if self.base else ""
+        rows = f" x{self.rows}/{self.pitch}" if self.rows > 1 else ""
+        return f"{self.tensor.name}[{base}{self.offset}:{self.row_bytes}B{rows}]"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """``slots`` equal pieces of ``slot_bytes`` in a private memory, used in turns."""
+
+    name: str
+    memory: str
+    slot_bytes: int
+    slots: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One turn of a buffer; ``turn`` counts from 0 in this unit, negative is before it."""
+
+    buffer: Buffer
+    turn: int
+
+    def at(
+        self, offset: int = 0, size: int | None = None, *, rows: int = 1, pitch: int = 0
+    ) -> SlotRegion:
+        """Bytes of the slot: ``rows`` pieces of ``size``, ``pitch`` apart, from ``offset``.
+
+        Without ``size`` it is the rest of the slot. Leaving the slot is a ``ProgramError``.
+        """
+        size = self.buffer.slot_bytes - offset if size is None else size
+        end = offset + (rows - 1) * pitch + size
+        if offset < 0 or size <= 0 or rows <= 0 or end > self.buffer.slot_bytes:
+            raise ProgramError(
+                f"bytes {offset}..{end} of {self.buffer.name} lie outside its slot of "
+                f"{self.buffer.slot_bytes} B in {self.buffer.memory}; declare a larger buffer or "
+                f"touch less ({rows} rows of {size} B, pitch {pitch} B)"
+            )
+        return SlotRegion(self, offset, rows, size, pitch)
+
+
+@dataclass(frozen=True)
+class SlotRegion:
+    """Strided bytes of one buffer slot."""
+
+    slot: Slot
+    offset: int
+    rows: int
+    row_bytes: int
+    pitch: int
+
+    @property
+    def memory(self) -> str:
+        """Name of the memory the buffer lives in."""
+        return self.slot.buffer.memory
+
+    @property
+    def size(self) -> int:
+        """Bytes touched."""
+        return self.rows * self.row_bytes
+
+    def __str__(self) -> str:
+        rows = f" x{self.rows}/{self.pitch}" if self.rows > 1 else ""
+        return f"{self.slot.buffer.name}#{self.slot.turn}[{self.offset}:{self.row_bytes}B{rows}]"
+
+
+Region = GmRegion | SlotRegion
+
+
+def check_capacity(buffers: list[Buffer], memory: str, size_bytes: int, where: str) -> None:
+    """Raise ``CapacityError`` with the arithmetic if the buffers of ``memory`` do not fit it."""
+    here = [b for b in buffers if b.memory == memory]
+    used = sum(b.slots * b.slot_bytes for b in here)
+    if used > size_bytes:
+        terms = " + ".join(f"{b.name} {b.slots}x{b.slot_bytes}" for b in here)
+        raise CapacityError(
+            f"{where}: {memory} holds {size_bytes} B but {terms} = {used} B; "
+            f"use smaller tiles or fewer slots (over by {used - size_bytes} B)"
+        )

@@ -1,0 +1,104 @@
+"""Ordering: flags between pipes, pipe barriers, and barriers and flags between cores.
+
+These have no effect on arrays. Lowering turns flags and pipe barriers into waits; the engines
+know barriers and flags between cores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from npusim.device.spec import Device
+from npusim.isa.base import Cost, Instruction, MemoryView
+
+
+@dataclass(frozen=True)
+class _Ordering(Instruction):
+    """Common part: no operands in memory, no effect on arrays."""
+
+    on: str  # the pipe that executes it
+
+    @property
+    def pipe(self) -> str:
+        return self.on
+
+    def execute(self, memory: MemoryView) -> None:
+        """Nothing: order is kept by running the program in order."""
+
+
+@dataclass(frozen=True)
+class SetFlag(_Ordering):
+    """Raise flag ``event`` from pipe ``on`` to pipe ``to`` once earlier work of ``on`` is done."""
+
+    to: str
+    event: int
+
+    def cost(self, device: Device) -> Cost:
+        return Cost(cycles=device.sync.flag_cycles)
+
+    def __str__(self) -> str:
+        return f"set_flag {self.on}->{self.to} #{self.event}"
+
+
+@dataclass(frozen=True)
+class WaitFlag(_Ordering):
+    """Hold pipe ``on`` until flag ``event`` from pipe ``src`` is up, then clear it."""
+
+    src: str
+    event: int
+
+    def cost(self, device: Device) -> Cost:
+        return Cost(cycles=device.sync.flag_cycles)
+
+    def __str__(self) -> str:
+        return f"wait_flag {self.src}->{self.on} #{self.event}"
+
+
+@dataclass(frozen=True)
+class PipeBarrier(_Ordering):
+    """Later work of ``on`` starts after all earlier work of it; on "S" it drains every pipe."""
+
+    def cost(self, device: Device) -> Cost:
+        return Cost(cycles=device.sync.pipe_barrier_cycles)
+
+    def __str__(self) -> str:
+        return f"pipe_barrier {'ALL' if self.on == 'S' else self.on}"
+
+
+@dataclass(frozen=True)
+class CoreBarrier(_Ordering):
+    """All cores of the kernel meet: each drains its pipes, then waits for the others."""
+
+    def cost(self, device: Device) -> Cost:
+        return Cost(cycles=device.sync.core_barrier_cycles)
+
+    def __str__(self) -> str:
+        return "core_barrier"
+
+
+@dataclass(frozen=True)
+class CoreSetFlag(_Ordering):
+    """Count flag ``event`` up by one on every other core of ``scope`` ("group" or "all")."""
+
+    event: int
+    scope: str
+
+    def cost(self, device: Device) -> Cost:
+        return Cost(cycles=device.sync.core_flag_cycles)
+
+    def __str__(self) -> str:
+        return f"core_set_flag #{self.event} ({self.scope}) on {self.on}"
+
+
+@dataclass(frozen=True)
+class CoreWaitFlag(_Ordering):
+    """Hold pipe ``on`` until this core's flag ``event`` has counted ``count`` more."""
+
+    event: int
+    count: int
+
+    def cost(self, device: Device) -> Cost:
+        return Cost(cycles=device.sync.core_flag_cycles)
+
+    def __str__(self) -> str:
+        return f"core_wait_flag #{self.event} x{self.count} on {self.on}"

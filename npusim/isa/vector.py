@@ -1,0 +1,193 @@
+"""The vector unit: element-wise, reducing, converting and filling instructions on UB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npusim.device.spec import Device
+from npusim.dtypes import DType
+from npusim.errors import ProgramError
+from npusim.isa.base import Cost, Instruction, MemoryView, ceil_div
+from npusim.isa.operands import Region, SlotRegion
+from npusim.numerics.rounding import round_to
+
+#: What the operations of ``VecBinary`` and ``VecScalar`` do; scalar forms end in "s".
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
+def vector_cost(device: Device, op: str, size: int) -> Cost:
+    """Cost of ``op`` over ``size`` bytes: startup + repeats * cycles per repeat."""
+    vector = device.vector
+    if op not in vector.ops:
+        known = ", ".join(vector.ops)
+        raise ProgramError(f"{device.name} has no vector cost for {op!r} (it has: {known})")
+    repeats = max(1, ceil_div(size, vector.repeat_bytes))
+    return Cost(
+        cycles=vector.startup_cycles + int(-(-repeats * vector.ops[op] // 1)),
+        idle_head=vector.idle_head_cycles,
+        issue=vector.issue_cycles,
+    )
+
+
+@dataclass(frozen=True)
+class VecBinary(Instruction):
+    """dst = a ``operation`` b, element by element, in ``dtype`` (add, sub, mul, max, min)."""
+
+    operation: str
+    dst: SlotRegion
+    a: SlotRegion
+    b: SlotRegion
+    dtype: DType
+
+    @property
+    def pipe(self) -> str:
+        return "V"
+
+    def reads(self) -> tuple[Region, ...]:
+        return (self.a, self.b)
+
+    def writes(self) -> tuple[Region, ...]:
+        return (self.dst,)
+
+    def cost(self, device: Device) -> Cost:
+        return vector_cost(device, self.operation, self.dst.size)
+
+    def execute(self, memory: MemoryView) -> None:
+        a, b = memory.read(self.a, self.dtype), memory.read(self.b, self.dtype)
+        result = BINARY[self.operation](a.reshape(-1), b.reshape(-1))
+        memory.write(self.dst, round_to(result, self.dtype, saturate=False), self.dtype)
+
+    @property
+    def op(self) -> str:
+        return f"vec_{self.operation}"
+
+
+@dataclass(frozen=True)
+class VecScalar(Instruction):
+    """dst = a ``operation`` scalar, in ``dtype``; the operation is adds, muls, maxs or mins."""
+
+    operation: str
+    dst: SlotRegion
+    a: SlotRegion
+    scalar: float
+    dtype: DType
+
+    @property
+    def pipe(self) -> str:
+        return "V"
+
+    def reads(self) -> tuple[Region, ...]:
+        return (self.a,)
+
+    def writes(self) -> tuple[Region, ...]:
+        return (self.dst,)
+
+    def cost(self, device: Device) -> Cost:
+        return vector_cost(device, self.operation, self.dst.size)
+
+    def execute(self, memory: MemoryView) -> None:
+        a = memory.read(self.a, self.dtype)
+        scalar = np.asarray(self.scalar).astype(self.dtype.numpy)
+        result = BINARY[self.operation[:-1]](a, scalar)
+        memory.write(self.dst, round_to(result, self.dtype, saturate=False), self.dtype)
+
+    @property
+    def op(self) -> str:
+        return f"vec_{self.operation}"
+
+
+@dataclass(frozen=True)
+class VecCast(Instruction):
+    """dst (``to``) = src (``dtype``), rounded to nearest even; element counts agree."""
+
+    dst: SlotRegion
+    src: SlotRegion
+    dtype: DType
+    to: DType
+
+    @property
+    def pipe(self) -> str:
+        return "V"
+
+    def reads(self) -> tuple[Region, ...]:
+        return (self.src,)
+
+    def writes(self) -> tuple[Region, ...]:
+        return (self.dst,)
+
+    def cost(self, device: Device) -> Cost:
+        return vector_cost(device, "cast", max(self.src.size, self.dst.size))
+
+    def execute(self, memory: MemoryView) -> None:
+        values = memory.read(self.src, self.dtype)
+        memory.write(self.dst, round_to(values, self.to, saturate=False), self.to)
+
+
+@dataclass(frozen=True)
+class VecReduce(Instruction):
+    """dst[r] = sum or max of row r of src; src is ``rows`` x ``columns``, one result per row."""
+
+    operation: str
+    dst: SlotRegion
+    src: SlotRegion
+    rows: int
+    columns: int
+    dtype: DType
+
+    @property
+    def pipe(self) -> str:
+        return "V"
+
+    def reads(self) -> tuple[Region, ...]:
+        return (self.src,)
+
+    def writes(self) -> tuple[Region, ...]:
+        return (self.dst,)
+
+    def cost(self, device: Device) -> Cost:
+        return vector_cost(device, f"reduce_{self.operation}", self.src.size)
+
+    def execute(self, memory: MemoryView) -> None:
+        values = memory.read(self.src, self.dtype).reshape(self.rows, self.columns)
+        if self.operation == "add":
+            result = values.astype(np.float32).sum(axis=1, dtype=np.float32)
+        else:
+            result = values.max(axis=1)
+        memory.write(self.dst, round_to(result, self.dtype, saturate=False), self.dtype)
+
+    @property
+    def op(self) -> str:
+        return f"vec_reduce_{self.operation}"
+
+
+@dataclass(frozen=True)
+class VecDup(Instruction):
+    """dst = value in every element."""
+
+    dst: SlotRegion
+    value: float
+    dtype: DType
+
+    @property
+    def pipe(self) -> str:
+        return "V"
+
+    def writes(self) -> tuple[Region, ...]:
+        return (self.dst,)
+
+    def cost(self, device: Device) -> Cost:
+        return vector_cost(device, "dup", self.dst.size)
+
+    def execute(self, memory: MemoryView) -> None:
+        count = self.dst.size // self.dtype.bytes
+        memory.write(self.dst, np.full(count, self.value).astype(self.dtype.numpy), self.dtype)

@@ -1,0 +1,46 @@
+"""Memory layouts of tensors as pure functions with exact inverses.
+
+``C0`` (elements per channel block) is an argument everywhere: for fp32 it is 8 or 16 depending
+on who reads the tensor. Padding is zeros. Results are new contiguous arrays of the same dtype.
+"""
+
+from __future__ import annotations
+
+from npusim.layout.feature_map import (
+    from_5hd,
+    from_6hd,
+    nchw_to_nhwc,
+    nhwc_to_nchw,
+    to_5hd,
+    to_6hd,
+)
+from npusim.layout.fractal_nz import from_nz, to_nz
+from npusim.layout.fractal_z import (
+    fracz_grouped_to_oihw,
+    from_fracz,
+    from_fracz_3d,
+    mask_off_diagonal,
+    to_fracz,
+    to_fracz_3d,
+)
+from npusim.layout.groups import GroupPlan, group_dict, group_plan
+
+__all__ = [
+    "GroupPlan",
+    "fracz_grouped_to_oihw",
+    "from_5hd",
+    "from_6hd",
+    "from_fracz",
+    "from_fracz_3d",
+    "from_nz",
+    "group_dict",
+    "group_plan",
+    "mask_off_diagonal",
+    "nchw_to_nhwc",
+    "nhwc_to_nchw",
+    "to_5hd",
+    "to_6hd",
+    "to_fracz",
+    "to_fracz_3d",
+    "to_nz",
+]

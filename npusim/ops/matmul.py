@@ -1,0 +1,45 @@
+"""matmul: C = A @ B for row-major fp16 or bf16 operands, fp32 (or narrower) result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from npusim.dtypes import dtype
+from npusim.errors import ArgumentError
+from npusim.kernels.matmul import Matmul, Tiling
+from npusim.kernels.matmul_tiling import auto_tiling
+from npusim.ops.arguments import chosen_tiling, operand
+from npusim.results import Result
+from npusim.session import Array, Call, Options, Spec
+
+
+def matmul(a: Array | Spec, b: Array | Spec, *, out_dtype: Any = "fp32", **options: Any) -> Result:
+    """C[M, N] = A[M, K] @ B[K, N] on the cube, accumulated in fp32.
+
+    ``a`` and ``b`` are arrays of one 16-bit float type, or ``npusim.spec``s for a timing-only
+    run. Keywords are those of ``npusim.session.Options``; ``tiling`` is "auto" or a
+    ``npusim.kernels.matmul.Tiling``. Raises ``ArgumentError`` for shapes or types that do not
+    fit together.
+    """
+    first, kind = operand("a", a, 2, "(M, K)")
+    second, other = operand("b", b, 2, "(K, N)")
+    (m, k), (k2, n) = first.shape, second.shape
+    if k != k2 or kind != other:
+        raise ArgumentError(
+            f"a is {(m, k)} {kind}, b is {(k2, n)} {other}; a's columns must equal b's rows and "
+            "both must have one dtype"
+        )
+    if not m or not n or not k:
+        raise ArgumentError(f"matmul of {(m, k)} by {(k2, n)}: every size must be at least 1")
+    call = Call("matmul", Options(**options), isinstance(a, Spec) or isinstance(b, Spec))
+    call.require_dtype(kind)
+    tiling = chosen_tiling(
+        call.options.tiling,
+        Tiling,
+        lambda: auto_tiling(m, k, n, call.device, call.cube_cores),
+    )
+    out = call.output("c", (m, n), dtype(out_dtype))
+    kernel = Matmul(tiling, call.input("a", first, kind), call.input("b", second, kind), out)
+    call.launch(kernel)
+    problem = f"C[{m}, {n}] = A[{m}, {k}] @ B[{k}, {n}], {kind} -> {out.dtype}"
+    return call.result({"c": call.arrays.get("c")}, problem, kind)

@@ -1,0 +1,176 @@
+"""A complete program: templates of flat arrays, and per core the table of units that use them.
+
+Nothing here is symbolic and nothing depends on time or data. A program of 10^7 instructions is
+a few dozen templates and two integer columns per core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.device.spec import CoreKind, Device, Path
+from npusim.isa import Instruction
+from npusim.isa.base import Cost, fixed_rate
+from npusim.isa.operands import Buffer, GmRegion, Tensor
+from npusim.program.lower import Lowered, Wait
+
+IntArray = npt.NDArray[np.int64]
+
+#: Kinds of transfer a flow can be; ``NO_FLOW`` is an instruction that stays inside its core.
+NO_FLOW, READ, WRITE, ATOMIC = range(4)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The GM side of an instruction: what the L2 and main memory see."""
+
+    kind: int
+    region: GmRegion
+    tensor: int  # index into Program.tensors
+    base: int  # index into the unit table's base columns, -1 for none
+    rate: int  # most it can get, fixed point
+    peer: str  # the memory at the core's end
+
+
+@dataclass(frozen=True)
+class Template:
+    """The instructions of all units with one signature, with costs and kernel lines."""
+
+    instructions: tuple[Instruction, ...]
+    lines: tuple[str, ...]
+    costs: tuple[Cost, ...]
+    flows: tuple[Flow | None, ...]
+    lowered: Lowered
+
+    @cached_property
+    def macs(self) -> int:
+        """Multiply-adds of one unit."""
+        return sum(cost.macs for cost in self.costs)
+
+    @cached_property
+    def moves(self) -> dict[tuple[str, str, str], int]:
+        """Bytes per (source, destination, operand) of one unit."""
+        total: dict[tuple[str, str, str], int] = {}
+        for instruction in self.instructions:
+            move = instruction.move()
+            if move is not None:
+                total[move[:3]] = total.get(move[:3], 0) + move[3]
+        return total
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A template with its waits resolved against what ran before it."""
+
+    template: int
+    waits: tuple[tuple[Wait, ...], ...]
+
+
+@dataclass(frozen=True)
+class CoreProgram:
+    """What one core runs: per unit the variant and the byte offsets of the GM bases."""
+
+    name: str  # "aic3"
+    group: int
+    variants: IntArray  # (units,)
+    bases: IntArray  # (units, base columns)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel laid out for a device; immutable, and all the engines and the executor need."""
+
+    kernel: str
+    tiling: str
+    device: Device
+    kind: CoreKind
+    tensors: tuple[Tensor, ...]
+    base_names: tuple[str, ...]  # columns of every core's ``bases``
+    buffers: tuple[Buffer, ...]
+    templates: tuple[Template, ...]
+    variants: tuple[Variant, ...]
+    cores: tuple[CoreProgram, ...]
+
+    @property
+    def pipes(self) -> tuple[str, ...]:
+        """Pipes of the cores that run it; a pipe's index everywhere is its place here."""
+        return self.kind.pipes
+
+    @cached_property
+    def unit_counts(self) -> IntArray:
+        """How many units use each template, over all cores."""
+        of = np.array([v.template for v in self.variants], dtype=np.int64)
+        counts = np.zeros(len(self.templates), np.int64)
+        for core in self.cores:
+            np.add.at(counts, of[core.variants], 1)
+        return counts
+
+    @cached_property
+    def instructions(self) -> int:
+        """Instructions over all units and cores."""
+        sizes = np.array([len(t.instructions) for t in self.templates], dtype=np.int64)
+        return int(self.unit_counts @ sizes)
+
+    @cached_property
+    def macs(self) -> int:
+        """Multiply-adds over all units and cores."""
+        return int(
+            sum(int(n) * t.macs for n, t in zip(self.unit_counts, self.templates, strict=True))
+        )
+
+    @cached_property
+    def moves(self) -> dict[tuple[str, str, str], int]:
+        """Bytes per (source, destination, operand) over all units and cores."""
+        total: dict[tuple[str, str, str], int] = {}
+        for count, template in zip(self.unit_counts, self.templates, strict=True):
+            for key, size in template.moves.items():
+                total[key] = total.get(key, 0) + int(count) * size
+        return dict(sorted(total.items()))
+
+    def pipe_work(self) -> IntArray:
+        """Cycles each core's pipes need alone, heads excluded: shape (cores, pipes).
+
+        The scalar pipe also pays for issuing every instruction of the others.
+        """
+        scalar = self.pipes.index("S")
+        per_template = np.zeros((len(self.templates), len(self.pipes)), np.int64)
+        for t, template in enumerate(self.templates):
+            for pipe, cost in zip(template.lowered.pipes, template.costs, strict=True):
+                per_template[t, pipe] += cost.cycles
+                if pipe != scalar:
+                    per_template[t, scalar] += cost.issue
+        of = np.array([v.template for v in self.variants], dtype=np.int64)
+        return np.stack([per_template[of[core.variants]].sum(axis=0) for core in self.cores])
+
+    def text(self, limit: int = 200) -> Iterator[str]:
+        """The program as readable lines: each template once, with waits, costs and source."""
+        for v, variant in enumerate(self.variants[:limit]):
+            template = self.templates[variant.template]
+            yield f"variant {v} (template {variant.template}, {len(template.lines)} instructions)"
+            rows = zip(
+                template.instructions, variant.waits, template.costs, template.lines, strict=True
+            )
+            for instruction, waits, cost, line in rows:
+                need = " ".join(f"{self.pipes[q]}>={n}" for q, n, _ in waits)
+                yield (
+                    f"  {instruction.pipe:5}{cost.cycles:6}  {instruction!s:70} {need:24} {line}"
+                )
+
+
+def flow_of(instruction: Instruction, tensors: dict[str, int], bases: list[str]) -> Flow | None:
+    """The GM side of an instruction, or None."""
+    sources, targets = instruction.reads(), instruction.writes()
+    store = ATOMIC if instruction.atomic else WRITE
+    for kind, region in (*((READ, r) for r in sources), *((store, r) for r in targets)):
+        if isinstance(region, GmRegion):
+            path: Path = instruction.path  # type: ignore[attr-defined]
+            peer = targets[0].memory if kind == READ else sources[0].memory
+            base = bases.index(region.base) if region.base else -1
+            rate = fixed_rate(path.bytes_per_cycle)
+            return Flow(kind, region, tensors[region.tensor.name], base, rate, peer)
+    return None

@@ -1,0 +1,7 @@
+"""What a call leaves behind: tables, a text report, plots, a web page and a Perfetto trace."""
+
+from __future__ import annotations
+
+from npusim.results.result import Result
+
+__all__ = ["Result"]

@@ -1,0 +1,72 @@
+"""What would make a call faster: sentences drawn from bounds and from reasons of waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from npusim.results import metrics
+from npusim.results.formatting import percent_text
+from npusim.timing.trace import REASONS, KernelRun
+
+#: From this share of the simulated time on, only less work for the bounding resource helps.
+NEAR_BOUND = 0.9
+#: Kernels and launches below this share of the call are not worth a sentence.
+WORTH_A_LINE = 0.05
+
+_REMEDIES: Mapping[str, str] = {
+    "bandwidth": "move fewer bytes through L2 and main memory, or reuse them more (larger tiles)",
+    "issue": "issue fewer and larger instructions; the scalar pipe cannot keep up",
+    "queue": "issue less to the full queue, or deepen it",
+    "data": "load earlier (more buffer slots) or speed up the pipe that feeds it",
+    "space": "add buffer slots, or drain them sooner",
+    "flag": "set the flag earlier, or wait for it later",
+    "barrier": "balance the work between barriers, or use fewer of them",
+    "not_started": "shorten the prologue: a smaller first tile, or data it can start on sooner",
+    "done": "balance the work over the cores, or shorten what follows its last instruction",
+}
+
+
+def major_kernels(runs: Sequence[KernelRun], limit: int = 3) -> tuple[KernelRun, ...]:
+    """At most ``limit`` kernels that matter to the call's time, in call order."""
+    whole = metrics.total_cycles(runs)
+    worthy = [run for run in runs if metrics.share(run.cycles, whole) >= WORTH_A_LINE]
+    largest = sorted(worthy, key=lambda run: -run.cycles)[:limit]
+    return tuple(run for run in runs if any(run is one for one in largest))
+
+
+def advise(runs: Sequence[KernelRun]) -> tuple[str, ...]:
+    """One sentence per kernel that matters, largest first, and one on launches if they do."""
+    lines = [_kernel_advice(run) for run in sorted(major_kernels(runs), key=lambda r: -r.cycles)]
+    launches = sum(run.launch_cycles for run in runs)
+    launch_share = metrics.share(launches, metrics.total_cycles(runs))
+    if launch_share >= WORTH_A_LINE:
+        lines.append(
+            f"launches: {percent_text(launch_share)} of the call; fewer kernels, or more work "
+            "per call, would hide them"
+        )
+    return tuple(lines)
+
+
+def _kernel_advice(run: KernelRun) -> str:
+    """Name the wall where the kernel is near it, else the wait of its busiest pipe."""
+    bound = metrics.nearest_bound(run)
+    if bound is not None and bound.cycles >= NEAR_BOUND * run.cycles:
+        near = percent_text(metrics.share(bound.cycles, run.cycles))
+        return (
+            f"{run.name}: at {near} of its {bound.resource} bound; only less work for "
+            f"{bound.resource}, or more of it, helps"
+        )
+    pipe = metrics.critical_pipe(metrics.pipe_shares(run))
+    if pipe is None:
+        return f"{run.name}: no pipe worked; nothing to improve"
+    waits = [
+        (share, reason)
+        for reason, share in zip(REASONS, pipe.busiest, strict=True)
+        if reason != "busy"
+    ]
+    worst, reason = max(waits, key=lambda wait: wait[0])
+    busy = percent_text(pipe.busiest[REASONS.index("busy")])
+    return (
+        f"{run.name}: {pipe.pipe} of {pipe.busiest_core}, the busiest pipe, works {busy} and "
+        f"loses {percent_text(worst)} to '{reason}': {_REMEDIES[reason]}"
+    )

@@ -1,0 +1,184 @@
+"""What a timeline plot shows, as plain corner points: which tracks, which bars, which waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.errors import ArgumentError
+from npusim.results import metrics, palette
+from npusim.timing.trace import REASONS, IntArray, KernelRun, Timeline
+
+#: Cores a timeline shows when none are asked for.
+MAX_CORES = 4
+
+#: Bars as corner points, shape (n, 4, 2), from bottom left against the clock.
+Boxes = npt.NDArray[np.float64]
+
+#: Instructions of one track in view from which it shows shares of time instead of each bar.
+DENSE_FROM = 350
+#: Bins of a dense track over the width of the plot.
+BINS = 500
+
+_BAR_HEIGHT = 0.78
+
+
+class Track(NamedTuple):
+    """One row of the plot: its label, its pipe and its instructions' places in the timeline."""
+
+    label: str
+    pipe: str
+    rows: npt.NDArray[np.intp]
+
+
+class View(NamedTuple):
+    """The stretch of time shown, in us, and how many us a cycle lasts."""
+
+    first: float
+    last: float
+    us_per_cycle: float
+
+    @property
+    def cycles(self) -> tuple[float, float]:
+        """The stretch in cycles."""
+        return self.first / self.us_per_cycle, self.last / self.us_per_cycle
+
+    def dense(self, rows: Timeline, track: Track) -> bool:
+        """Whether bars of their own would be too narrow to see, and would alias."""
+        first, last = self.cycles
+        start, end = rows.start[track.rows], rows.end[track.rows]
+        return int(((end > first) & (start < last)).sum()) > DENSE_FROM
+
+
+def default_cores(runs: Sequence[KernelRun]) -> tuple[str, ...]:
+    """The first and the slowest core of each kernel, at most ``MAX_CORES`` in all."""
+    done = REASONS.index("done")
+    chosen: dict[str, None] = {}
+    for run in sorted(runs, key=lambda run: -run.cycles):
+        idle: dict[str, int] = {}
+        for row in run.pipes:
+            if metrics.working(row):
+                idle[row.core] = min(idle.get(row.core, run.cycles), row.cycles[done])
+        names = sorted(idle, key=metrics.core_key)
+        if names:
+            slowest = min(names[1:] or names, key=lambda name: idle[name])
+            chosen.update(dict.fromkeys((names[0], slowest)))
+    return tuple(sorted(list(chosen)[:MAX_CORES], key=metrics.core_key))
+
+
+def checked_window(whole_us: float, window: tuple[float, float] | None) -> tuple[float, float]:
+    """``window`` in us, or the whole call; raises ArgumentError where it would show nothing."""
+    whole = max(whole_us, 1e-6)
+    first, last = (0.0, whole) if window is None else window
+    if not (first < last and first < whole and last > 0):
+        raise ArgumentError(
+            f"plot_timeline: window {first:g} to {last:g} us shows nothing; the call lasts from 0 "
+            f"to {whole:.3f} us, give (start, end) within it with start < end"
+        )
+    return first, last
+
+
+def tracks(rows: Timeline, cores: Sequence[str]) -> list[Track]:
+    """The pipes of ``cores`` that executed anything, in hardware order.
+
+    Raises ArgumentError for a core that did not run.
+    """
+    known = sorted(rows.cores, key=metrics.core_key)
+    found = []
+    for core in cores:
+        if core not in known:
+            raise ArgumentError(
+                f"plot_timeline: core {core!r} did not run; the timeline has {len(known)} cores, "
+                f"{known[0]} to {known[-1]}; name some of them, or none for the default"
+            )
+        on_core = rows.core == rows.cores.index(core)
+        for pipe in sorted(rows.pipes, key=metrics.pipe_key):
+            places = np.flatnonzero(on_core & (rows.pipe == rows.pipes.index(pipe)))
+            if len(places):
+                found.append(Track(f"{core} {pipe}", pipe, places))
+    return found
+
+
+def slice_boxes(rows: Timeline, shown: Sequence[Track], view: View) -> Mapping[str, Boxes]:
+    """Bars of the instructions by class; in a dense track they grow from its bottom."""
+    batches: dict[str, list[Boxes]] = {}
+    for place, track in enumerate(shown):
+        classes = np.asarray([palette.op_class(op, track.pipe) for op in rows.ops], dtype=object)
+        of_row = classes[rows.op[track.rows]]
+        spans = _Spans(place, view.dense(rows, track), np.zeros(BINS))
+        for name in dict.fromkeys(classes.tolist()):
+            chosen = track.rows[of_row == name]
+            boxes = spans.boxes(rows.start[chosen], rows.end[chosen], view)
+            if len(boxes):
+                batches.setdefault(name, []).append(boxes)
+    return {name: np.concatenate(parts) for name, parts in batches.items()}
+
+
+def wait_boxes(rows: Timeline, shown: Sequence[Track], view: View) -> Mapping[str, Boxes]:
+    """Bars of the cycles spent waiting just before an instruction, by reason.
+
+    In a dense track they hang from its top; what is left blank there is before or after work.
+    """
+    batches: dict[str, list[Boxes]] = {}
+    for place, track in enumerate(shown):
+        spans = _Spans(place, view.dense(rows, track), np.zeros(BINS), from_top=True)
+        for number, reason in enumerate(REASONS):
+            waited = (rows.reason[track.rows] == number) & (rows.waited[track.rows] > 0)
+            chosen = track.rows[waited]
+            end = rows.start[chosen]
+            boxes = spans.boxes(end - rows.waited[chosen], end, view)
+            if len(boxes):
+                batches.setdefault(reason, []).append(boxes)
+    found = (reason for reason in REASONS if reason in batches)
+    return {reason: np.concatenate(batches[reason]) for reason in found}
+
+
+class _Spans(NamedTuple):
+    """Turns spans of one track into bars; ``filled`` is the height already used per bin."""
+
+    place: int
+    dense: bool
+    filled: npt.NDArray[np.float64]
+    from_top: bool = False
+
+    def boxes(self, start: IntArray, end: IntArray, view: View) -> Boxes:
+        """Bars of full height, or one per bin as high as the share of its time covered."""
+        top, bottom = self.place - _BAR_HEIGHT / 2, self.place + _BAR_HEIGHT / 2
+        first, last = view.cycles
+        if not self.dense:
+            seen = (end > first) & (start < last)
+            count = int(seen.sum())
+            left, right = start[seen] * view.us_per_cycle, end[seen] * view.us_per_cycle
+            return _boxes(left, right, np.full(count, top), np.full(count, bottom))
+        edges = np.linspace(first, last, BINS + 1)
+        heights = covered(start, end, edges) * _BAR_HEIGHT
+        if self.from_top:
+            low = top + self.filled
+            high = low + heights
+        else:
+            high = bottom - self.filled
+            low = high - heights
+        self.filled[:] += heights
+        used = heights > 0
+        edges = edges * view.us_per_cycle
+        return _boxes(edges[:-1][used], edges[1:][used], low[used], high[used])
+
+
+def covered(
+    start: IntArray, end: IntArray, edges: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Share of each bin between ``edges`` that spans, sorted and disjoint, cover."""
+    if not len(start):
+        return np.zeros(len(edges) - 1)
+    total = np.cumsum(end - start)
+    knots = np.stack([start, end], axis=1).ravel()
+    sums = np.stack([total - (end - start), total], axis=1).ravel()
+    return np.asarray(np.diff(np.interp(edges, knots, sums)) / np.diff(edges))
+
+
+def _boxes(left: Any, right: Any, low: Any, high: Any) -> Boxes:
+    corners = [(left, low), (right, low), (right, high), (left, high)]
+    return np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)

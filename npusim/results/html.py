@@ -1,0 +1,240 @@
+"""One self-contained web page per call: figures, plots and tables, no outside assets."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npusim.results import advice, metrics, palette, plots, tables
+from npusim.results.formatting import bytes_text, percent_text, rate_text, us_text
+from npusim.timing.trace import REASONS, KernelRun
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from npusim.results.result import Result
+
+_STYLE = """
+:root{color-scheme:light dark;--bg:#fff;--fg:#1d2125;--dim:#5d666f;--line:#d9dee3;--card:#f4f6f8}
+@media(prefers-color-scheme:dark){:root{--bg:#16191c;--fg:#e6e9ec;--dim:#9aa4ad;--line:#353b41;
+--card:#20252a}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:24px;max-width:1120px;background:var(--bg);color:var(--fg);
+font:15px/1.5 system-ui,sans-serif}
+h1{font-size:24px;margin:0}h2{font-size:18px;margin:32px 0 8px}h3{font-size:15px;margin:16px 0 6px}
+p{margin:4px 0}.dim{color:var(--dim)}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(170px,1fr));gap:12px;margin:18px 0}
+.card{background:var(--card);border-radius:8px;padding:10px 14px}
+.card b{display:block;font-size:20px}
+figure{margin:0 0 12px;background:#fff;border:1px solid var(--line);border-radius:8px;padding:8px}
+figure img{display:block;max-width:100%;margin:0 auto}
+.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(430px,1fr));gap:12px;
+align-items:start}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}
+th,td{padding:4px 8px;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
+th.n,td.n{text-align:right;white-space:nowrap}
+.bar{display:flex;height:16px;border-radius:3px;overflow:hidden;min-width:240px}
+.bar i{display:block;height:100%}
+td.wide{width:65%}
+.key{display:flex;flex-wrap:wrap;gap:4px 14px;font-size:13px;margin:6px 0}
+.key i{display:inline-block;width:12px;height:12px;border-radius:2px;margin-right:5px;
+vertical-align:-1px}
+"""
+
+
+def save(result: Result, path: Path) -> None:
+    """Write the page to ``path``."""
+    path.write_text(render(result), encoding="utf-8")
+
+
+def render(result: Result) -> str:
+    """The page as text; every string of the result is escaped."""
+    title = escape(f"{result.operator} on {result.device.name}")
+    body = (
+        f"<h1>{title}</h1>",
+        f"<p>{escape(result.problem)}</p>",
+        _origin(result),
+        _cards(result),
+        _list("What would make it faster", advice.advise(result.runs)),
+        _plots(result),
+        _kernels(result),
+        _pipes(result),
+        _traffic(result),
+        _bounds(result),
+        _list("Notes", result.notes),
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(part for part in body if part)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _origin(result: Result) -> str:
+    """What is needed to reproduce the figures."""
+    text = (
+        f"npusim {result.version}, device {result.device.name} "
+        f"(digest {result.device.digest()}), {result.device.clock_hz / 1e9:g} GHz"
+    )
+    return f'<p class="dim">{escape(text)}</p>'
+
+
+def _cards(result: Result) -> str:
+    """The key figures of the call."""
+    macs = sum(run.macs for run in result.runs)
+    flops = 2 * macs * result.device.clock_hz / result.cycles if result.cycles else 0.0
+    bound = metrics.call_bound(result.runs)
+    in_kernels = sum(run.cycles for run in result.runs)
+    cards = [
+        (f"{us_text(result.time_us)} \u00b5s", f"time, {result.cycles:,} cycles"),
+        (f"{rate_text(flops / 1e12)} TFLOPS", "over the call, launches included"),
+        (bytes_text(sum(run.gm_bytes for run in result.runs)), "from and to GM"),
+    ]
+    if bound is not None:
+        near = percent_text(metrics.share(bound.cycles, in_kernels))
+        cards.append((f"{bound.resource} {near}", "bottleneck, share of the time in kernels"))
+    inner = "".join(
+        f'<div class="card"><b>{escape(value)}</b><span class="dim">{escape(name)}</span></div>'
+        for value, name in cards
+    )
+    return f'<div class="cards">{inner}</div>'
+
+
+def _list(title: str, items: Iterable[str]) -> str:
+    inner = "".join(f"<li>{escape(item)}</li>" for item in items)
+    return f"<h2>{escape(title)}</h2><ul>{inner}</ul>" if inner else ""
+
+
+def _plots(result: Result) -> str:
+    """The plots; the timeline as pixels because it may hold a hundred thousand bars."""
+    parts = ["<h2>Plots</h2>"]
+    if tables.has_timeline(result.runs):
+        parts.append(_figure(plots.plot_timeline(result), "png", "timeline by core and pipe"))
+    else:
+        parts.append('<p class="dim">No timeline was kept; run with timeline=True to see it.</p>')
+    parts.append('<div class="pair">')
+    parts.append(_figure(plots.plot_roofline(result), "svg", "roofline"))
+    parts.append(_figure(plots.plot_traffic(result), "svg", "bytes moved per path"))
+    parts.append("</div>")
+    return "".join(parts)
+
+
+def _figure(ax: Axes, kind: str, name: str) -> str:
+    data = base64.b64encode(plots.figure_bytes(ax, kind)).decode("ascii")
+    mime = {"png": "image/png", "svg": "image/svg+xml"}[kind]
+    return f'<figure><img alt="{escape(name)}" src="data:{mime};base64,{data}"></figure>'
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]], left: int) -> str:
+    """A table whose first ``left`` columns read left to right and whose others are numbers."""
+
+    def line(tag: str, cells: Sequence[Any]) -> str:
+        kinds = ("" if place < left else ' class="n"' for place, _ in enumerate(cells))
+        inner = "".join(
+            f"<{tag}{kind}>{escape(str(cell))}</{tag}>"
+            for kind, cell in zip(kinds, cells, strict=True)
+        )
+        return f"<tr>{inner}</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    return (
+        f'<div class="scroll"><table><thead>{line("th", heads)}</thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _kernels(result: Result) -> str:
+    heads = ("kernel", "tiling", "\u00b5s", "launch \u00b5s", "cycles", "TFLOPS", "of peak", "GM")
+    rows = [_kernel_cells(result, run) for run in result.runs]
+    return "<h2>Kernels</h2>" + _table((*heads, "cores", "instructions"), rows, 2)
+
+
+def _kernel_cells(result: Result, run: KernelRun) -> tuple[str, ...]:
+    device = result.device
+    peak = metrics.cube_peak(device, run, result.dtype) if run.macs else None
+    flops = metrics.attained_flops(device, run)
+    return (
+        run.name,
+        run.tiling,
+        us_text(device.time_us(run.cycles + run.launch_cycles)),
+        us_text(device.time_us(run.launch_cycles)),
+        f"{run.cycles:,}",
+        rate_text(flops / 1e12) if run.macs else "\u2013",
+        percent_text(flops / peak.flops) if peak is not None else "\u2013",
+        bytes_text(run.gm_bytes),
+        str(run.cores),
+        f"{run.instructions:,}",
+    )
+
+
+def _pipes(result: Result) -> str:
+    """Stacked bars: where each pipe's time went, mean over cores, per kernel that matters."""
+    key = "".join(
+        f'<span><i style="background:{palette.REASON_COLOURS[reason]}"></i>{reason}</span>'
+        for reason in REASONS
+    )
+    parts = [f'<h2>Where the time went</h2><div class="key">{key}</div>']
+    for run in advice.major_kernels(result.runs):
+        rows = []
+        shares = metrics.pipe_shares(run)
+        critical = metrics.critical_pipe(shares)
+        for one in shares:
+            rows.append(_bar_row(one.pipe, "mean of cores", one.mean))
+            if one is critical:
+                rows.append(_bar_row(one.pipe, f"{one.busiest_core}, busiest", one.busiest))
+        parts.append(
+            f"<h3>{escape(run.name)}</h3><table><thead><tr><th>pipe</th><th>core</th>"
+            f'<th class="n">busy</th><th>share of the kernel\'s cycles</th></tr></thead>'
+            f"<tbody>{''.join(rows)}</tbody></table>"
+        )
+    return "".join(parts)
+
+
+def _bar_row(pipe: str, core: str, shares: Sequence[float]) -> str:
+    segments = "".join(
+        f'<i style="width:{share * 100:.3f}%;background:{palette.REASON_COLOURS[reason]}" '
+        f'title="{reason} {share * 100:.1f} %"></i>'
+        for reason, share in zip(REASONS, shares, strict=True)
+        if share > 0
+    )
+    return (
+        f'<tr><td>{escape(pipe)}</td><td>{escape(core)}</td><td class="n">'
+        f'{shares[0] * 100:.1f} %</td><td class="wide"><div class="bar">{segments}</div></td></tr>'
+    )
+
+
+def _traffic(result: Result) -> str:
+    heads = ("kernel", "path", "operand", "bytes", "L2 hits", "L2 misses")
+    rows = (
+        (
+            row["kernel"],
+            f"{row['src']}\u2192{row['dst']}",
+            row["operand"],
+            bytes_text(row["bytes"]),
+            bytes_text(row["hit_bytes"]) if row["hit_bytes"] or row["miss_bytes"] else "",
+            bytes_text(row["miss_bytes"]) if row["hit_bytes"] or row["miss_bytes"] else "",
+        )
+        for row in tables.traffic_rows(result.runs)
+    )
+    return "<h2>Traffic</h2>" + _table(heads, rows, 3)
+
+
+def _bounds(result: Result) -> str:
+    heads = ("kernel", "resource", "why", "cycles", "of simulated")
+    rows = (
+        (
+            row["kernel"],
+            row["resource"],
+            row["why"],
+            f"{row['cycles']:,}",
+            percent_text(row["share"]),
+        )
+        for row in tables.bound_rows(result.runs)
+    )
+    return "<h2>Lower bounds</h2>" + _table(heads, rows, 3)

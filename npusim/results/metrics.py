@@ -1,0 +1,204 @@
+"""Figures derived from kernel runs; the one place where each is defined for all reports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from npusim.device.spec import Device
+from npusim.timing.trace import REASONS, Bound, KernelRun, PipeRow
+
+#: Pipes in the order data meets them; pipes of other machines follow by name.
+PIPE_ORDER = ("S", "MTE2", "MTE1", "M", "V", "FIX", "MTE3")
+
+#: Names of the place behind the L2 in ``TrafficRow.src`` and ``dst``.
+MAIN_MEMORIES = ("HBM", "DDR")
+
+_BUSY = REASONS.index("busy")
+_BANDWIDTH = REASONS.index("bandwidth")
+
+
+def core_key(name: str) -> tuple[tuple[str, int], ...]:
+    """Sort key that puts ``aic2`` before ``aic10`` and cube cores before vector cores."""
+    pieces = re.findall(r"(\D*)(\d*)", name)
+    return tuple((text, int(digits or -1)) for text, digits in pieces if text or digits)
+
+
+def pipe_key(name: str) -> tuple[int, str]:
+    """Sort key of a pipe: hardware order, then by name."""
+    place = PIPE_ORDER.index(name) if name in PIPE_ORDER else len(PIPE_ORDER)
+    return place, name
+
+
+def total_cycles(runs: Iterable[KernelRun]) -> int:
+    """Cycles of kernels that run one after another, launches included."""
+    return sum(run.cycles + run.launch_cycles for run in runs)
+
+
+def kernel_starts(runs: Sequence[KernelRun]) -> tuple[int, ...]:
+    """Cycle of the call at which each kernel's own cycle 0 lies: after its launch."""
+    starts, now = [], 0
+    for run in runs:
+        starts.append(now + run.launch_cycles)
+        now = starts[-1] + run.cycles
+    return tuple(starts)
+
+
+def nearest_bound(run: KernelRun) -> Bound | None:
+    """The largest lower bound of a kernel, the first among equals; None where it has none."""
+    return max(run.bounds, key=lambda bound: bound.cycles, default=None)
+
+
+def call_bound(runs: Iterable[KernelRun]) -> Bound | None:
+    """The resource whose bounds, added up over the kernels of a call, are the largest."""
+    totals: dict[str, int] = {}
+    for run in runs:
+        for bound in run.bounds:
+            totals[bound.resource] = totals.get(bound.resource, 0) + bound.cycles
+    if not totals:
+        return None
+    resource = max(totals, key=lambda name: totals[name])
+    return Bound(resource, totals[resource], "sum over the kernels of the call")
+
+
+def share(part: int, whole: int) -> float:
+    """``part / whole``, 0 where there is no whole."""
+    return part / whole if whole else 0.0
+
+
+class Peak(NamedTuple):
+    """The cube's peak in FLOP per second for ``cores`` cores and operands of ``dtype``."""
+
+    flops: float
+    dtype: str
+    cores: int
+
+
+def cube_peak(device: Device, run: KernelRun, dtype: str | None) -> Peak | None:
+    """Peak of the cubes a kernel ran on; without ``dtype`` that of fp16. None without a cube."""
+    if device.cube is None or not device.cube.rates:
+        return None
+    rates = device.cube.rates
+    wanted = (dtype, "float16", "fp16", next(iter(rates)))
+    name = next(text for text in wanted if text in rates and text is not None)
+    cubes = {row.core for row in run.pipes if row.pipe == "M" and working(row)}
+    cores = len(cubes) or run.cores
+    per_second = 2 * device.cube.macs_per_cycle(name) * device.clock_hz * cores
+    return Peak(float(per_second), name, cores)
+
+
+def attained_flops(device: Device, run: KernelRun) -> float:
+    """Two operations per multiply-add over the kernel's own time, in FLOP per second."""
+    return 2 * run.macs * device.clock_hz / run.cycles if run.cycles else 0.0
+
+
+class MainMemoryBytes(NamedTuple):
+    """Bytes read from and written to main memory by one kernel."""
+
+    read: int
+    written: int
+
+
+def main_memory_bytes(run: KernelRun) -> MainMemoryBytes:
+    """What crossed the L2: rows that name main memory, else the misses of reads from GM."""
+    read = sum(row.bytes for row in run.traffic if row.src in MAIN_MEMORIES)
+    written = sum(row.bytes for row in run.traffic if row.dst in MAIN_MEMORIES)
+    if not read and not written:
+        read = sum(row.miss_bytes for row in run.traffic)
+    return MainMemoryBytes(read, written)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipeShare:
+    """Where one pipe's time went: shares of the kernel's cycles in the order of ``REASONS``."""
+
+    pipe: str
+    mean: tuple[float, ...]
+    busiest: tuple[float, ...]
+    busiest_core: str
+
+
+def working(row: PipeRow) -> int:
+    """Cycles in which the pipe holds an instruction: at full speed or slowed by others."""
+    return row.cycles[_BUSY] + row.cycles[_BANDWIDTH]
+
+
+def pipe_shares(run: KernelRun) -> tuple[PipeShare, ...]:
+    """One entry per pipe that did anything, in hardware order."""
+    by_pipe: dict[str, list[PipeRow]] = {}
+    for row in run.pipes:
+        by_pipe.setdefault(row.pipe, []).append(row)
+    return tuple(
+        _pipe_share(run, pipe, by_pipe[pipe])
+        for pipe in sorted(by_pipe, key=pipe_key)
+        if any(working(row) for row in by_pipe[pipe])
+    )
+
+
+def _pipe_share(run: KernelRun, pipe: str, rows: Sequence[PipeRow]) -> PipeShare:
+    """Mean over the cores that have the pipe, and its busiest core (lowest name on a tie)."""
+    busiest = max(sorted(rows, key=lambda row: core_key(row.core)), key=working)
+    sums = [sum(column) for column in zip(*(row.cycles for row in rows), strict=True)]
+    return PipeShare(
+        pipe=pipe,
+        mean=tuple(share(cycles, run.cycles * len(rows)) for cycles in sums),
+        busiest=tuple(share(cycles, run.cycles) for cycles in busiest.cycles),
+        busiest_core=busiest.core,
+    )
+
+
+def critical_pipe(shares: Sequence[PipeShare]) -> PipeShare | None:
+    """The pipe whose busiest core works longest: the one to shorten or to keep fed."""
+    return max(shares, key=lambda one: one.busiest[_BUSY] + one.busiest[_BANDWIDTH], default=None)
+
+
+class PathTotal(NamedTuple):
+    """Traffic of one path and operand, summed over the kernels of a call, in bytes."""
+
+    src: str
+    dst: str
+    operand: str
+    bytes: int
+    hit_bytes: int
+    miss_bytes: int
+
+    @property
+    def label(self) -> str:
+        """``GM->L1 x`` or, on chip, ``L1->L0A``."""
+        return f"{self.src}->{self.dst} {self.operand}".rstrip()
+
+    @property
+    def hit_share(self) -> float | None:
+        """Share of the bytes the L2 held; None where no cache is on the way."""
+        cached = self.bytes and (self.hit_bytes or self.miss_bytes)
+        return self.hit_bytes / self.bytes if cached else None
+
+    @property
+    def missed_bytes(self) -> int:
+        """Bytes asked for that the L2 did not hold; ``miss_bytes`` may count whole blocks."""
+        return min(self.miss_bytes, self.bytes - self.hit_bytes)
+
+
+def path_totals(runs: Iterable[KernelRun]) -> tuple[PathTotal, ...]:
+    """Every path used: reads of GM, moves on chip, writes to GM, main memory; large ones first."""
+    totals: dict[tuple[str, str, str], list[int]] = {}
+    for run in runs:
+        for row in run.traffic:
+            entry = totals.setdefault((row.src, row.dst, row.operand), [0, 0, 0])
+            for place, count in enumerate((row.bytes, row.hit_bytes, row.miss_bytes)):
+                entry[place] += count
+    paths = [PathTotal(*key, *counts) for key, counts in totals.items()]
+    return tuple(sorted((path for path in paths if path.bytes), key=_path_key))
+
+
+def _path_key(path: PathTotal) -> tuple[int, str, str, int, str]:
+    """Place in the flow from main memory inwards and back, then size within a path."""
+    if path.src in MAIN_MEMORIES or path.dst in MAIN_MEMORIES:
+        stage = 3
+    elif path.src == "GM":
+        stage = 0
+    else:
+        stage = 2 if path.dst == "GM" else 1
+    return stage, path.src, path.dst, -path.bytes, path.operand

@@ -1,0 +1,233 @@
+"""A call's timeline as a Chrome trace that opens in ui.perfetto.dev, written as a stream.
+
+One process per core with one track per pipe, and a process for the device that shows kernels,
+launches and the bandwidth to and from GM. The bytes of the file depend on the result alone.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.device.spec import Device
+from npusim.results import metrics
+from npusim.results.tables import CallTimeline, call_timeline
+from npusim.timing.trace import REASONS, KernelRun
+
+if TYPE_CHECKING:
+    from npusim.results.result import Result
+
+#: Samples of the bandwidth counter over a call.
+BUCKETS = 200
+#: Rows turned into text at a time.
+CHUNK_ROWS = 50_000
+#: Process id of the device; cores follow from 1.
+DEVICE_PID = 0
+
+_PICOSECONDS = 10**12
+
+
+def save(result: Result, path: Path) -> None:
+    """Write ``result``'s trace to ``path``, compressed where it ends in ``.gz``.
+
+    Raises ArgumentError where the timeline was not kept.
+    """
+    call = call_timeline(result.operator, result.runs)
+    with _writer(path) as file:
+        head = {
+            "displayTimeUnit": "ns",
+            "otherData": {
+                "npusim_version": result.version,
+                "operator": result.operator,
+                "problem": result.problem,
+                "device": result.device.name,
+                "device_digest": result.device.digest(),
+                "clock_hz": result.device.clock_hz,
+                "tilings": [[run.name, run.tiling] for run in result.runs],
+            },
+        }
+        file.write(_json(head)[:-1] + ',"traceEvents":[\n')
+        separator = ""
+        for event in _events(result, call):
+            file.write(separator + event)
+            separator = ",\n"
+        file.write("\n]}\n")
+
+
+@contextmanager
+def _writer(path: Path) -> Iterator[TextIO]:
+    """A text file at ``path``; gzip without name and time, which would differ between runs."""
+    with path.open("wb") as raw:
+        if path.suffix != ".gz":
+            with io.TextIOWrapper(raw, encoding="utf-8", newline="\n") as plain:
+                yield plain
+            return
+        with (
+            gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=6) as packed,
+            io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
+        ):
+            yield text
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+class _Clock:
+    """Cycles to microseconds with six digits, in integers so that slices never overlap."""
+
+    def __init__(self, device: Device) -> None:
+        self._hz = device.clock_hz
+
+    def picoseconds(self, cycles: int) -> int:
+        """The whole picosecond a cycle starts in."""
+        return cycles * _PICOSECONDS // self._hz
+
+    def text(self, picoseconds: int) -> str:
+        """Picoseconds as a JSON number of microseconds."""
+        return f"{picoseconds // 10**6}.{picoseconds % 10**6:06d}"
+
+
+def _events(result: Result, call: CallTimeline) -> Iterator[str]:
+    """Every event as JSON text: names of tracks, kernels, bandwidth, then instructions."""
+    clock = _Clock(result.device)
+    cores = sorted(call.rows.cores, key=metrics.core_key)
+    pids = {core: pid for pid, core in enumerate(cores, start=DEVICE_PID + 1)}
+    pipes = sorted(call.rows.pipes, key=metrics.pipe_key)
+    tids = {pipe: tid for tid, pipe in enumerate(pipes, start=1)}
+    yield from _names(result, call, pids, tids)
+    yield from _kernel_slices(result.runs, clock)
+    yield from _counters(result, call, clock)
+    yield from _slices(call, clock, pids, tids)
+
+
+def _names(
+    result: Result, call: CallTimeline, pids: dict[str, int], tids: dict[str, int]
+) -> Iterator[str]:
+    """Metadata: what processes and tracks are called, and their order on the screen."""
+    rows = call.rows
+    yield from _name("process", f"device {result.device.name}", DEVICE_PID, 0)
+    yield from _name("thread", "kernels", DEVICE_PID, 1)
+    used = set(zip(rows.core.tolist(), rows.pipe.tolist(), strict=True))
+    tracks = sorted((pids[rows.cores[core]], tids[rows.pipes[pipe]]) for core, pipe in used)
+    pipe_of = {tid: pipe for pipe, tid in tids.items()}
+    for core, pid in pids.items():
+        yield from _name("process", f"core {core}", pid, 0)
+        for owner, tid in tracks:
+            if owner == pid:
+                yield from _name("thread", pipe_of[tid], pid, tid)
+
+
+def _name(kind: str, name: str, pid: int, tid: int) -> Iterator[str]:
+    order = pid if kind == "process" else tid
+    head = {"ph": "M", "pid": pid, "tid": tid}
+    yield _json({**head, "name": f"{kind}_name", "args": {"name": name}})
+    yield _json({**head, "name": f"{kind}_sort_index", "args": {"sort_index": order}})
+
+
+def _kernel_slices(runs: tuple[KernelRun, ...], clock: _Clock) -> Iterator[str]:
+    """One slice per launch and per kernel on the device's own track."""
+    for run, start in zip(runs, metrics.kernel_starts(runs), strict=True):
+        args: dict[str, Any] = {
+            "tiling": run.tiling,
+            "cycles": run.cycles,
+            "cores": run.cores,
+            "instructions": run.instructions,
+            "macs": run.macs,
+            "gm_bytes": run.gm_bytes,
+        }
+        spans: tuple[tuple[str, int, int, dict[str, Any]], ...] = (
+            (f"launch {run.name}", start - run.launch_cycles, start, {}),
+            (run.name, start, start + run.cycles, args),
+        )
+        for name, begin, end, detail in spans:
+            first, last = clock.picoseconds(begin), clock.picoseconds(end)
+            yield (
+                f'{{"ph":"X","pid":{DEVICE_PID},"tid":1,"ts":{clock.text(first)},'
+                f'"dur":{clock.text(last - first)},"name":{_json(name)},"args":{_json(detail)}}}'
+            )
+
+
+def gm_pipes(device: Device, call: CallTimeline) -> tuple[str, ...]:
+    """The pipes of a timeline that own a path from or to GM, in hardware order."""
+    touching = {path.pipe for path in device.paths.values() if "GM" in (path.src, path.dst)}
+    return tuple(sorted(touching & set(call.rows.pipes), key=metrics.pipe_key))
+
+
+def moved_by(call: CallTimeline, pipe: str, edges: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Bytes ``pipe`` has moved on all cores by each cycle of ``edges``.
+
+    An instruction's bytes are spread evenly over its cycles.
+    """
+    rows = call.rows
+    chosen = (rows.pipe == rows.pipes.index(pipe)) & (rows.bytes > 0)
+    start, size = rows.start[chosen], rows.bytes[chosen].astype(np.float64)
+    end = np.maximum(rows.end[chosen], start + 1)
+    rate = size / (end - start)
+    times, place = np.unique(np.concatenate([start, end]), return_inverse=True)
+    if not len(times):
+        return np.zeros(len(edges))
+    step = np.zeros(len(times))
+    np.add.at(step, place, np.concatenate([rate, -rate]))
+    moved = np.concatenate([[0.0], np.cumsum(np.cumsum(step)[:-1] * np.diff(times))])
+    return np.asarray(np.interp(edges, times, moved))
+
+
+def _counters(result: Result, call: CallTimeline, clock: _Clock) -> Iterator[str]:
+    """GM bandwidth in GB/s over equal buckets of the call, one series per pipe."""
+    pipes = gm_pipes(result.device, call)
+    total = result.cycles
+    if not pipes or not total:
+        return
+    edges = np.unique(np.linspace(0, total, BUCKETS + 1).astype(np.int64))
+    seconds = np.diff(edges) / result.device.clock_hz
+    rates = {pipe: np.diff(moved_by(call, pipe, edges)) / seconds / 1e9 for pipe in pipes}
+    for bucket, edge in enumerate(edges.tolist()):
+        last = bucket == len(seconds)
+        values = (0.0 if last else max(0.0, float(rates[pipe][bucket])) for pipe in pipes)
+        args = ",".join(
+            f"{_json(pipe)}:{value:.3f}" for pipe, value in zip(pipes, values, strict=True)
+        )
+        yield (
+            f'{{"ph":"C","pid":{DEVICE_PID},"ts":{clock.text(clock.picoseconds(edge))},'
+            f'"name":"GM bandwidth (GB/s)","args":{{{args}}}}}'
+        )
+
+
+def _slices(
+    call: CallTimeline, clock: _Clock, pids: dict[str, int], tids: dict[str, int]
+) -> Iterator[str]:
+    """One slice per instruction, in the order of the timeline."""
+    rows = call.rows
+    heads = {
+        (core, pipe): f'{{"ph":"X","pid":{pids[name]},"tid":{tids[track]},"ts":'
+        for core, name in enumerate(rows.cores)
+        for pipe, track in enumerate(rows.pipes)
+    }
+    ops = [_json(op) for op in rows.ops]
+    lines = [_json(line) for line in rows.lines]
+    columns = (rows.core, rows.pipe, rows.op, rows.line, rows.start, rows.end)
+    details = (rows.bytes, rows.macs, rows.waited, rows.reason)
+    for first in range(0, len(rows.start), CHUNK_ROWS):
+        chunk = slice(first, first + CHUNK_ROWS)
+        plain = (column[chunk].tolist() for column in (*columns, *details))
+        for core, pipe, op, line, start, end, size, macs, waited, reason in zip(
+            *plain, strict=True
+        ):
+            begin = clock.picoseconds(start)
+            args = f'"bytes":{size},"macs":{macs},"waited":{waited}'
+            if waited:
+                args += f',"reason":"{REASONS[reason]}"'
+            yield (
+                f"{heads[core, pipe]}{clock.text(begin)},"
+                f'"dur":{clock.text(clock.picoseconds(end) - begin)},'
+                f'"name":{ops[op]},"args":{{{args},"line":{lines[line]}}}}}'
+            )

@@ -1,0 +1,381 @@
+"""Plots of a call on matplotlib Axes; the only module that imports matplotlib, and no pyplot.
+
+Each function draws on ``ax``, or on a new figure of its own, and returns the Axes.
+"""
+
+# Matplotlib is imported when something is drawn, not with npusim.
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from npusim.errors import ArgumentError
+from npusim.results import gantt, metrics, palette
+from npusim.results.formatting import binary_unit, bytes_text, percent_text
+from npusim.results.tables import CallTimeline, call_timeline
+from npusim.timing.trace import KernelRun
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from npusim.results.result import Result
+
+#: Share of the window below which a wait is too narrow for its hatch to be seen.
+HATCHED_FROM = 0.004
+
+_TEXT = "#222222"
+_POINT_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
+_WAIT_FACE = "#ededed"
+_WAIT_EDGE = "#8a8a8a"
+
+
+def figure_bytes(ax: Axes, kind: str) -> bytes:
+    """The figure of ``ax`` as a ``"png"`` or ``"svg"`` file, the same bytes every time."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    figure = ax.get_figure(root=True)
+    if not isinstance(figure, Figure):
+        raise ArgumentError("figure_bytes: the Axes is on no figure; draw it on one first")
+    target = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    with mpl.rc_context({"svg.hashsalt": "npusim"}):
+        figure.savefig(target, format=kind, dpi=150, metadata=metadata)
+    return target.getvalue()
+
+
+def _axes(ax: Axes | None, width: float, height: float) -> Axes:
+    """``ax``, or the Axes of a new figure of ``width`` x ``height`` inches."""
+    from matplotlib.figure import Figure
+
+    if ax is not None:
+        return ax
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white").add_subplot()
+
+
+def _tidy(ax: Axes) -> None:
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    ax.tick_params(labelsize=9, colors=_TEXT)
+
+
+# ---------------------------------------------------------------- timeline
+
+
+def plot_timeline(
+    result: Result,
+    ax: Axes | None = None,
+    *,
+    cores: Sequence[str] | None = None,
+    window: tuple[float, float] | None = None,
+) -> Axes:
+    """A row per core and pipe over time in us; ``window`` (us of the call) zooms in.
+
+    Raises ArgumentError for a core that did not run, a window that is empty or outside the
+    call, or a timeline that was not kept.
+    """
+    call = call_timeline(result.operator, result.runs)
+    first, last = gantt.checked_window(result.time_us, window)
+    chosen = gantt.default_cores(result.runs) if cores is None else cores
+    tracks = gantt.tracks(call.rows, chosen)
+    ax = _axes(ax, 11, 1.7 + 0.27 * max(4, len(tracks)))
+    view = gantt.View(first, last, 1e6 / result.device.clock_hz)
+    legend = _draw_slices(ax, call, tracks, view)
+    legend.update(_draw_waits(ax, call, tracks, view))
+    _mark_kernels(ax, result, view)
+    ax.set_xlim(first, last)
+    ax.set_ylim(len(tracks) - 0.4, -0.6)
+    ax.set_yticks(range(len(tracks)), [track.label for track in tracks])
+    dense = any(view.dense(call.rows, track) for track in tracks)
+    ax.set_xlabel("time (us, launches included)" + (_DENSE_NOTE if dense else ""))
+    ax.set_ylabel("core and pipe")
+    _tidy(ax)
+    _legend_below(ax, list(legend.values()))
+    return ax
+
+
+_DENSE_NOTE = "; height of a bar: share of that time, blank: before or after work"
+
+
+def _legend_below(ax: Axes, handles: list[Any]) -> None:
+    """A legend at a fixed distance below the axis label, whatever the height of the plot."""
+    from matplotlib.transforms import ScaledTranslation
+
+    below = ScaledTranslation(0, -42 / 72, ax.figure.dpi_scale_trans)
+    columns = len(handles) if len(handles) <= 7 else (len(handles) + 1) // 2
+    ax.legend(
+        handles=handles,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        bbox_transform=ax.transAxes + below,
+        ncols=max(1, columns),
+        fontsize=9,
+        frameon=False,
+    )
+
+
+def _draw_slices(
+    ax: Axes, call: CallTimeline, tracks: Sequence[gantt.Track], view: gantt.View
+) -> dict[str, Any]:
+    """One batch of bars per class of instruction; returns legend handles by class."""
+    from matplotlib.collections import PolyCollection
+    from matplotlib.patches import Patch
+
+    batches = gantt.slice_boxes(call.rows, tracks, view)
+    legend: dict[str, Any] = {}
+    for name in (one for one in palette.CLASS_COLOURS if one in batches):
+        colour = palette.CLASS_COLOURS[name]
+        verts: Any = batches[name]
+        bars = PolyCollection(verts, facecolor=colour, linewidth=0, rasterized=True, zorder=3)
+        ax.add_collection(bars, autolim=False)
+        legend[name] = Patch(facecolor=colour, label=name)
+    return legend
+
+
+def _draw_waits(
+    ax: Axes, call: CallTimeline, tracks: Sequence[gantt.Track], view: gantt.View
+) -> dict[str, Any]:
+    """Grey bars before the instructions that waited, hatched by reason where wide enough."""
+    from matplotlib.collections import PolyCollection
+    from matplotlib.patches import Patch
+
+    legend: dict[str, Any] = {}
+    for reason, boxes in gantt.wait_boxes(call.rows, tracks, view).items():
+        hatch = palette.REASON_HATCHES.get(reason, "")
+        wide = boxes[:, 1, 0] - boxes[:, 0, 0] >= HATCHED_FROM * (view.last - view.first)
+        for part, pattern in ((~wide, ""), (wide, hatch)):
+            verts: Any = boxes[part]
+            bars = PolyCollection(verts, facecolor=_WAIT_FACE, linewidth=0, rasterized=True)
+            bars.set_edgecolor(_WAIT_EDGE)
+            if pattern:
+                bars.set_hatch(pattern)
+            ax.add_collection(bars, autolim=False)
+        label = f"waits: {reason}"
+        legend[label] = Patch(facecolor=_WAIT_FACE, edgecolor=_WAIT_EDGE, hatch=hatch, label=label)
+    return legend
+
+
+def _mark_kernels(ax: Axes, result: Result, view: gantt.View) -> None:
+    """Shade launches, draw where kernels start, and name those wide enough to be named."""
+    scale = view.us_per_cycle
+    for run, start in zip(result.runs, metrics.kernel_starts(result.runs), strict=True):
+        begin, end = start * scale, (start + run.cycles) * scale
+        ax.axvspan((start - run.launch_cycles) * scale, begin, color="#f6e7c8", lw=0, zorder=0)
+        ax.axvline(begin, color=_TEXT, lw=0.8, ls=":", zorder=1)
+        left, right = max(begin, view.first), min(end, view.last)
+        if right - left > 0.012 * len(run.name) * (view.last - view.first):
+            ax.annotate(
+                run.name,
+                ((left + right) / 2, -0.6),
+                xytext=(0, 3),
+                textcoords="offset points",
+                ha="center",
+                fontsize=9,
+                color=_TEXT,
+                annotation_clip=False,
+            )
+
+
+# ---------------------------------------------------------------- roofline
+
+
+class _Point(NamedTuple):
+    """One kernel in the roofline: FLOP/s attained and bounded, FLOP per byte at two levels."""
+
+    name: str
+    attained: float
+    bounded: float | None
+    per_gm_byte: float | None
+    per_memory_byte: float | None
+
+
+def plot_roofline(result: Result, ax: Axes | None = None) -> Axes:
+    """FLOP/s against FLOP/B, log-log, with the roofs of the cores the largest kernel used.
+
+    A circle counts the bytes cores moved from and to GM (compare with the L2 roof), a diamond
+    the bytes of main memory (compare with its roof), a bar the kernel's closed-form bound.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    ax = _axes(ax, 8, 5)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    points = [_point(result, run) for run in result.runs if run.macs and run.cycles]
+    left, right = _roofs(ax, result, points)
+    for place, point in enumerate(points):
+        _draw_point(ax, point, place)
+    ax.set_xlim(left, right)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+    ax.set_xlabel("arithmetic intensity (FLOP per byte)")
+    ax.set_ylabel("performance (TFLOP/s)")
+    ax.grid(True, which="major", color="#e4e4e4", lw=0.6, zorder=0)
+    _tidy(ax)
+    silent = [run.name for run in result.runs if not run.macs]
+    if silent:
+        note = "no multiply-adds, not shown: " + ", ".join(dict.fromkeys(silent))
+        ax.set_title(note, fontsize=9, color="#666666", loc="left")
+    if points:
+        _roofline_legend(ax)
+    return ax
+
+
+def _point(result: Result, run: KernelRun) -> _Point:
+    bound = metrics.nearest_bound(run)
+    flops = 2 * run.macs
+    clock = result.device.clock_hz
+    memory = sum(metrics.main_memory_bytes(run))
+    return _Point(
+        name=run.name,
+        attained=metrics.attained_flops(result.device, run) / 1e12,
+        bounded=flops * clock / bound.cycles / 1e12 if bound and bound.cycles else None,
+        per_gm_byte=flops / run.gm_bytes if run.gm_bytes else None,
+        per_memory_byte=flops / memory if memory else None,
+    )
+
+
+def _roofs(ax: Axes, result: Result, points: Sequence[_Point]) -> tuple[float, float]:
+    """Draw the roofs and return the range of intensities worth showing, in FLOP/B."""
+    device = result.device
+    working = [run for run in result.runs if run.macs] or list(result.runs)
+    peaks = [metrics.cube_peak(device, run, result.dtype) for run in working]
+    peak = max((one for one in peaks if one is not None), key=lambda one: one.flops, default=None)
+    rates = {
+        "L2 read": float(device.l2.read_bytes_per_cycle) * device.clock_hz / 1e12,
+        "main memory read": float(device.main_memory.read_bytes_per_cycle) * device.clock_hz / 1e12,
+    }
+    top = (
+        peak.flops / 1e12
+        if peak is not None
+        else max((point.bounded or point.attained for point in points), default=1.0)
+    )
+    ridges = [top / rate for rate in rates.values()]
+    seen = [at for point in points for at in (point.per_gm_byte, point.per_memory_byte) if at]
+    left, right = min(ridges + seen) / 6, max(ridges + seen) * 8
+    for (name, rate), style in zip(rates.items(), ("-", "--"), strict=True):
+        ridge = top / rate
+        ax.plot([left, ridge], [left * rate, top], color="#555555", ls=style, lw=1.4, zorder=2)
+        label = f"{name} {rate * 1000:,.0f} GB/s"
+        _label_roof(ax, label, (left * 1.15, left * 1.15 * rate), above=style == "-")
+    if peak is not None:
+        ax.plot([min(ridges), right], [top, top], color="#555555", lw=1.4, zorder=2)
+        text = f"{peak.dtype} cube peak of {peak.cores} cores {top:,.3g} TFLOP/s"
+        ax.annotate(
+            text, (right, top), xytext=(-4, 4), textcoords="offset points", ha="right", fontsize=9
+        )
+    return left, right
+
+
+def _label_roof(ax: Axes, label: str, at: tuple[float, float], above: bool) -> None:
+    """Write along a slanted roof: equal slopes on log axes, so the angle is set when drawn."""
+    x, y = at[0], at[1] * (1.06 if above else 0.94)
+    ax.text(
+        x,
+        y,
+        label,
+        rotation=np.rad2deg(np.arctan2(y, x)),
+        rotation_mode="anchor",
+        transform_rotates_text=True,
+        va="bottom" if above else "top",
+        fontsize=9,
+    )
+
+
+def _draw_point(ax: Axes, point: _Point, place: int) -> None:
+    """A circle and a diamond at the attained height, a bar at the bound above the circle."""
+    levels = ((point.per_gm_byte, "o"), (point.per_memory_byte, "D"))
+    seen = [(at, marker) for at, marker in levels if at]
+    if not seen:
+        return
+    xs = [at for at, _ in seen]
+    colour = _POINT_COLOURS[place % len(_POINT_COLOURS)]
+    ax.plot(xs, [point.attained] * len(xs), color=colour, lw=1, zorder=3)
+    for at, marker in seen:
+        ax.plot([at], [point.attained], marker, color=colour, ms=8, mec="white", zorder=4)
+    if point.bounded is not None:
+        ax.plot(xs[:1] * 2, [point.attained, point.bounded], ":", color=colour, lw=1.2, zorder=3)
+        ax.plot(xs[:1], [point.bounded], "_", color=colour, ms=16, mew=2.2, zorder=4)
+    ax.annotate(
+        point.name,
+        (min(xs), point.attained),
+        xytext=(6, -8) if place % 2 == 0 else (-6, 8),
+        textcoords="offset points",
+        ha="left" if place % 2 == 0 else "right",
+        va="top" if place % 2 == 0 else "bottom",
+        bbox={"facecolor": "white", "linewidth": 0, "alpha": 0.8, "pad": 1},
+        fontsize=9,
+        color=_TEXT,
+    )
+
+
+def _roofline_legend(ax: Axes) -> None:
+    from matplotlib.lines import Line2D
+
+    style: dict[str, Any] = {"color": "#555555", "ls": "none"}
+    handles = [
+        Line2D([], [], marker="o", label="attained, bytes of GM moved by cores", **style),
+        Line2D([], [], marker="D", label="attained, bytes of main memory", **style),
+        Line2D([], [], marker="_", ms=12, mew=2.2, label="closed-form bound", **style),
+    ]
+    ax.legend(handles=handles, loc="lower right", fontsize=9, frameon=False)
+
+
+# ---------------------------------------------------------------- traffic
+
+
+def plot_traffic(result: Result, ax: Axes | None = None) -> Axes:
+    """Bytes per path and operand over the call; reads of GM split into L2 hits and misses."""
+    paths = metrics.path_totals(result.runs)
+    ax = _axes(ax, 8, 1.4 + 0.36 * max(3, len(paths)))
+    whole = max((path.bytes for path in paths), default=1) or 1
+    unit, size = binary_unit(whole)
+    _traffic_bars(ax, paths, size)
+    ax.set_yticks(range(len(paths)), [path.label.replace("->", "\u2192") for path in paths])
+    ax.invert_yaxis()
+    ax.set_xlim(0, whole / size * 1.22)
+    ax.set_xlabel(f"bytes moved over the call ({unit})")
+    _tidy(ax)
+    if paths:
+        ax.legend(
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=3,
+            fontsize=9,
+            frameon=False,
+            borderaxespad=0.2,
+        )
+    return ax
+
+
+def _traffic_bars(ax: Axes, paths: Sequence[metrics.PathTotal], size: int) -> None:
+    """One stacked bar per path in units of ``size`` bytes, its total written at its end."""
+    rest = [path.bytes - path.hit_bytes - path.missed_bytes for path in paths]
+    parts = (
+        ("read, L2 hit", "#56b4e9", [path.hit_bytes for path in paths]),
+        ("read, L2 miss", "#d55e00", [path.missed_bytes for path in paths]),
+        ("written or on chip", "#8c8c8c", rest),
+    )
+    base = np.zeros(len(paths))
+    for label, colour, counts in parts:
+        widths = np.asarray(counts, dtype=float) / size
+        if widths.any():
+            ax.barh(range(len(paths)), widths, 0.7, left=base, color=colour, label=label, zorder=2)
+        base = base + widths
+    for place, path in enumerate(paths):
+        hits = "" if path.hit_share is None else f", {percent_text(path.hit_share)} hits"
+        ax.annotate(
+            bytes_text(path.bytes) + hits,
+            (path.bytes / size, place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            color=_TEXT,
+        )

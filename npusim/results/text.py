@@ -1,0 +1,222 @@
+"""The report for people: where the time went and what would make it faster, in 100 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from npusim.results import advice, metrics
+from npusim.results.formatting import bytes_text, percent_text, rate_text, us_text
+from npusim.timing.trace import REASONS, KernelRun
+
+if TYPE_CHECKING:
+    from npusim.results.result import Result
+
+WIDTH = 100
+#: Paths of the traffic table before the rest is added up in one row.
+MAX_PATHS = 12
+
+
+def render(result: Result) -> str:
+    """The whole report, lines of at most ``WIDTH`` columns and a final newline."""
+    sections = (
+        _header(result),
+        _kernels(result),
+        _where(result),
+        _bounds(result),
+        _traffic(result),
+        _items("WHAT WOULD MAKE IT FASTER", advice.advise(result.runs)),
+        _items("NOTES", result.notes),
+    )
+    lines = [line.rstrip() for section in sections for line in section]
+    return "\n".join(lines) + "\n"
+
+
+def columns(rows: Sequence[Sequence[str]], left: int = 1, indent: str = "") -> list[str]:
+    """Align ``rows`` of cells, the first ``left`` columns to the left and the others right."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    return [
+        (
+            indent
+            + "  ".join(
+                cell.ljust(width) if place < left else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _wrap(text: str, first: str = "", later: str = "") -> list[str]:
+    """Lines of at most ``WIDTH`` columns that never part a number from its per cent sign."""
+    lines = textwrap.wrap(
+        text.replace(" %", "\u00a0%"),
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=later,
+        break_on_hyphens=False,
+    )
+    return [line.replace("\u00a0", " ") for line in lines]
+
+
+def _fact(name: str, value: str) -> list[str]:
+    """A named fact, wrapped under itself."""
+    return _wrap(f"{name:<12}{value}", later=" " * 12)
+
+
+def _items(title: str, items: Iterable[str]) -> list[str]:
+    """A titled list, wrapped; nothing where there are no items."""
+    lines = [line for item in items for line in _wrap(item, "- ", "  ")]
+    return ["", title, *lines] if lines else []
+
+
+def _header(result: Result) -> list[str]:
+    """Operator, problem, device, time, speed and bottleneck of the call."""
+    device = result.device
+    launches = sum(run.launch_cycles for run in result.runs)
+    cores = max((run.cores for run in result.runs), default=0)
+    lines = [
+        *_fact("operator", f"{result.operator} (npusim {result.version})"),
+        *_fact("problem", result.problem),
+        *_fact(
+            "device",
+            f"{device.name}, {device.clock_hz / 1e9:g} GHz, {cores} cores used, "
+            f"digest {result.device.digest()}",
+        ),
+        *_fact(
+            "time",
+            f"{us_text(result.time_us)} us = {result.cycles:,} cycles, of which launches "
+            f"{us_text(device.time_us(launches))} us",
+        ),
+    ]
+    macs = sum(run.macs for run in result.runs)
+    if macs and result.cycles:
+        flops = 2 * macs * device.clock_hz / result.cycles
+        lines += _fact("speed", f"{rate_text(flops / 1e12)} TFLOPS over the call" + _peak(result))
+    bound = metrics.call_bound(result.runs)
+    if bound is not None:
+        in_kernels = sum(run.cycles for run in result.runs)
+        near = percent_text(metrics.share(bound.cycles, in_kernels))
+        lines += _fact("bottleneck", f"{bound.resource}, {near} of the simulated time in kernels")
+    return lines
+
+
+def _peak(result: Result) -> str:
+    """The peak that shares of peak refer to, where there is a cube."""
+    peaks = [metrics.cube_peak(result.device, run, result.dtype) for run in result.runs if run.macs]
+    peak = max((one for one in peaks if one is not None), key=lambda one: one.flops, default=None)
+    if peak is None:
+        return ""
+    return f"; peak {rate_text(peak.flops / 1e12)} ({peak.dtype}, cubes of {peak.cores} cores)"
+
+
+def _kernels(result: Result) -> list[str]:
+    """Time, speed and size of each kernel, then how it was tiled."""
+    heads = ("KERNELS", "us", "launch", "cycles", "of call", "TFLOPS", "of peak", "GM", "cores")
+    rows = [heads, *(_kernel_cells(result, run) for run in result.runs)]
+    tilings = [
+        line
+        for run in advice.major_kernels(result.runs)
+        if run.tiling
+        for line in _fact("tiling", f"{run.name}: {run.tiling}")
+    ]
+    return ["", *columns(rows), *tilings]
+
+
+def _kernel_cells(result: Result, run: KernelRun) -> tuple[str, ...]:
+    whole = run.cycles + run.launch_cycles
+    peak = metrics.cube_peak(result.device, run, result.dtype) if run.macs else None
+    flops = metrics.attained_flops(result.device, run)
+    return (
+        run.name,
+        us_text(result.device.time_us(whole)),
+        us_text(result.device.time_us(run.launch_cycles)),
+        f"{run.cycles:,}",
+        percent_text(metrics.share(whole, result.cycles)),
+        rate_text(flops / 1e12) if run.macs else "-",
+        percent_text(flops / peak.flops) if peak is not None else "-",
+        bytes_text(run.gm_bytes),
+        str(run.cores),
+    )
+
+
+def _where(result: Result) -> list[str]:
+    """Per pipe, the mean over cores by reason; for the critical pipe also its busiest core."""
+    shown = advice.major_kernels(result.runs)
+    shares = [metrics.pipe_shares(run) for run in shown]
+    every = [one for kernel in shares for one in kernel]
+    used = [place for place, _ in enumerate(REASONS) if any(one.mean[place] > 0 for one in every)]
+    if not every:
+        return []
+    rows: list[tuple[str, ...]] = [("  pipe", "core", *(REASONS[place] for place in used))]
+    for kernel in shares:
+        critical = metrics.critical_pipe(kernel)
+        for one in kernel:
+            rows.append((f"  {one.pipe}", "mean", *_percents(one.mean, used)))
+            if one is critical:
+                rows.append((f"  {one.pipe}", one.busiest_core, *_percents(one.busiest, used)))
+    table = iter(columns(rows, left=2))
+    lines = ["", "WHERE THE TIME WENT (% of the kernel's cycles)", next(table)]
+    for run, kernel in zip(shown, shares, strict=True):
+        lines.append(run.name)
+        lines += [next(table) for _ in range(len(kernel) + bool(kernel))]
+    hidden = len(result.runs) - len(shown)
+    return [*lines, f"({hidden} shorter kernels: see r.pipes)"] if hidden else lines
+
+
+def _percents(shares: Sequence[float], used: Sequence[int]) -> tuple[str, ...]:
+    """Per cent with one decimal, blank for what never happened."""
+    return tuple(f"{shares[place] * 100:.1f}" if shares[place] else "" for place in used)
+
+
+def _bounds(result: Result) -> list[str]:
+    """The lower bounds of each kernel that matters, nearest first and explained."""
+    lines = []
+    for run in advice.major_kernels(result.runs):
+        bounds = sorted(run.bounds, key=lambda bound: -bound.cycles)
+        parts = [
+            f"{bound.resource} {percent_text(metrics.share(bound.cycles, run.cycles))}"
+            for bound in bounds
+            if bound.cycles
+        ]
+        if parts:
+            parts[0] += f" ({bounds[0].why})"
+            text = f"{run.name}: " + ", ".join(parts)
+            lines += _wrap(text, "  ", "    ")
+    title = "BOUNDS (share of the simulated time that one resource alone would need)"
+    return ["", title, *lines] if lines else []
+
+
+def _traffic(result: Result) -> list[str]:
+    """Bytes, L2 hits and mean bandwidth per path; main memory against its peak."""
+    paths = metrics.path_totals(result.runs)
+    if not paths:
+        return []
+    seconds = sum(run.cycles for run in result.runs) / result.device.clock_hz
+    heads = ("TRAFFIC", "operand", "bytes", "L2 hits", "GB/s")
+    rows: list[tuple[str, ...]] = [heads]
+    for path in paths[:MAX_PATHS]:
+        hits = "" if path.hit_share is None else percent_text(path.hit_share)
+        rate = rate_text(path.bytes / seconds / 1e9) if seconds else "-"
+        name = f"  {path.src}->{path.dst}"
+        rows.append((name, path.operand, bytes_text(path.bytes), hits, rate))
+    rest = sum(path.bytes for path in paths[MAX_PATHS:])
+    if rest:
+        rows.append((f"  {len(paths) - MAX_PATHS} more", "", bytes_text(rest), "", ""))
+    return ["", *columns(rows, left=2), *_main_memory(result, seconds)]
+
+
+def _main_memory(result: Result, seconds: float) -> list[str]:
+    """How much of main memory's bandwidth the kernels used."""
+    memory = result.device.main_memory
+    sums = [metrics.main_memory_bytes(run) for run in result.runs]
+    read, written = (sum(column) for column in zip(*sums, strict=True))
+    peak = float(memory.read_bytes_per_cycle) * result.device.clock_hz
+    if not seconds or not (read or written):
+        return []
+    used = percent_text((read + written) / seconds / peak)
+    return [
+        f"  main memory: {bytes_text(read)} read, {bytes_text(written)} written, {used} of its "
+        f"{rate_text(peak / 1e9)} GB/s"
+    ]

@@ -1,0 +1,182 @@
+"""One operator call: its tensors, the kernels it launches in order, and the L2 between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.device.catalog import load_device, parse_core_mask
+from npusim.device.spec import Device
+from npusim.dtypes import DType, dtype
+from npusim.errors import ArgumentError
+from npusim.isa.operands import Tensor
+from npusim.numerics.executor import POISON, execute
+from npusim.program.build import build
+from npusim.program.kernel import Kernel
+from npusim.program.program import Program
+from npusim.results import Result
+from npusim.timing.l2 import L2State
+from npusim.timing.run import time_program
+from npusim.timing.trace import KernelRun
+from npusim.version import VERSION
+
+Array = npt.NDArray[Any]
+
+#: Called as progress(kernel, phase, done, total): instructions of one kernel.
+Progress = Callable[[str, str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Stands for an array of ``shape`` and ``dtype``; a call given one is timing-only."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+
+def spec(shape: Iterable[int], dtype_name: Any) -> Spec:
+    """An array's shape and type without its data: the run is timing-only, at any size."""
+    sizes = tuple(int(n) for n in shape)
+    if any(n < 0 for n in sizes):
+        raise ArgumentError(f"spec shape is {sizes}; sizes cannot be negative")
+    return Spec(sizes, dtype(dtype_name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The keyword arguments every operator takes besides its own.
+
+    ``device`` is a name, a YAML path or a ``Device``; ``cores`` a mask (int), range, list or
+    text such as "0-3" (None: all); ``engine`` "simpy"; ``timeline`` keeps one row per
+    instruction (None: up to a size limit); ``start`` "cold" or "warm" (inputs already in L2).
+    """
+
+    device: str | Device
+    cores: Any = None
+    tiling: Any = "auto"
+    engine: str = "simpy"
+    timeline: bool | None = None
+    start: str = "cold"
+    progress: Progress | None = None
+
+
+@dataclass
+class Call:
+    """Runs kernels one after another and collects the ``Result``."""
+
+    operator: str
+    options: Options
+    timing_only: bool
+    notes: list[str] = field(default_factory=list)
+    runs: list[KernelRun] = field(default_factory=list)
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.device = load_device(self.options.device)
+        self.groups = parse_core_mask(self.options.cores, self.device)
+        if self.options.start not in ("cold", "warm"):
+            raise ArgumentError(f"start is {self.options.start!r}; it is 'cold' or 'warm'")
+        self.l2 = L2State(self.device.l2)
+
+    @property
+    def cube_cores(self) -> int:
+        """Cores with a cube unit under the mask."""
+        return len(self.groups) * self.device.core_kind("cube").per_group
+
+    def require_dtype(self, kind: DType) -> None:
+        """Raise ``ArgumentError`` if the device's cube cannot multiply ``kind``."""
+        rates = self.device.cube.rates if self.device.cube else {}
+        if kind.name not in rates:
+            raise ArgumentError(
+                f"{self.operator}: the cube of {self.device.name} cannot multiply {kind}; it has "
+                f"{', '.join(rates) or 'no cube unit'}"
+            )
+
+    def input(self, name: str, value: Array | Spec, as_dtype: DType) -> Tensor:
+        """Put an operand into global memory; resident in L2 already for a warm start."""
+        tensor = Tensor(name, tuple(value.shape), as_dtype, "in")
+        if not self.timing_only:
+            self.arrays[name] = np.ascontiguousarray(value, dtype=as_dtype.numpy)
+        if self.options.start == "warm" and tensor.size_bytes:
+            self.l2.preload(name, tensor.size_bytes)
+        return tensor
+
+    def output(self, name: str, shape: tuple[int, ...], as_dtype: DType) -> Tensor:
+        """Reserve global memory for a result, poisoned until a kernel writes it."""
+        tensor = Tensor(name, shape, as_dtype, "out")
+        if not self.timing_only:
+            raw = np.full(tensor.size_bytes, POISON, np.uint8)
+            self.arrays[name] = raw.view(as_dtype.numpy).reshape(shape)
+        return tensor
+
+    def launch(self, kernel: Kernel) -> KernelRun:
+        """Build, time and (unless timing-only) execute one kernel."""
+        program = build(kernel, self.device, self.groups)
+        run = time_program(
+            program,
+            self.l2,
+            engine=self.options.engine,
+            timeline=self.options.timeline,
+            progress=self._progress(program, "timing"),
+        )
+        if not self.timing_only:
+            arrays = {t.name: self.arrays[t.name] for t in kernel.tensors}
+            execute(program, arrays, self._progress(program, "numbers"))
+        self.runs.append(run)
+        return run
+
+    def _progress(self, program: Program, phase: str) -> Callable[[int], None] | None:
+        report = self.options.progress
+        if report is None:
+            return None
+        return lambda done: report(program.kernel, phase, done, program.instructions)
+
+    def result(self, outputs: dict[str, Array | None], problem: str, as_dtype: DType) -> Result:
+        """The finished call as a ``Result``; ``outputs`` are ignored when timing-only."""
+        names = tuple(outputs)
+        return Result(
+            operator=self.operator,
+            device=self.device,
+            runs=tuple(self.runs),
+            outputs=None if self.timing_only else tuple(outputs.values()),
+            output_names=names,
+            notes=tuple(self.notes),
+            problem=problem,
+            version=VERSION,
+            dtype=as_dtype.name,
+        )
+
+
+def simulate(kernel: Kernel, device: str | Device, *arrays: Array | Spec, **options: Any) -> Result:
+    """Run a kernel of your own: ``arrays`` are its "in" tensors in order, none for timing only.
+
+    Keywords: cores, engine, timeline, start, progress (see ``Options``). Outputs are the "out"
+    tensors. Raises ``ArgumentError`` if an array's shape is not its tensor's.
+    """
+    inputs = [t for t in kernel.tensors if t.role == "in"]
+    if arrays and len(arrays) != len(inputs):
+        names = ", ".join(t.name for t in inputs)
+        raise ArgumentError(
+            f"kernel {kernel.name} reads {len(inputs)} tensors ({names}), got {len(arrays)} arrays"
+        )
+    timing_only = not arrays or any(isinstance(a, Spec) for a in arrays)
+    call = Call(kernel.name, Options(device=device, **options), timing_only)
+    for tensor, array in zip(inputs, arrays, strict=False):
+        if tuple(array.shape) != tensor.shape:
+            raise ArgumentError(
+                f"{tensor.name} has shape {tuple(array.shape)}, the kernel expects {tensor.shape}"
+            )
+        call.input(tensor.name, array, tensor.dtype)
+    outputs = [t for t in kernel.tensors if t.role != "in"]
+    for tensor in outputs:
+        call.output(tensor.name, tensor.shape, tensor.dtype)
+    call.launch(kernel)
+    return call.result(
+        {t.name: call.arrays.get(t.name) for t in outputs},
+        kernel.tiling_text,
+        kernel.tensors[0].dtype,
+    )

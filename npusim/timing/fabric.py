@@ -1,0 +1,137 @@
+"""L2 and main memory as shared links: transfers drain at max-min fair rates.
+
+All integers. Transfers of one kind and one speed limit form a class and always drain equally
+fast, so a class needs one virtual clock (fixed-point bytes drained by each member since the
+class became busy) and one heap of finishing points.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from npusim.device.spec import Device
+from npusim.isa.base import RATE_BITS, fixed_rate
+
+#: Shared links, in the order of ``capacities``.
+L2_READ, L2_WRITE, MEM_READ, MEM_WRITE = range(4)
+
+#: Kinds of traffic a part of a transfer can be.
+READ_HIT, READ_MISS, WRITE, ATOMIC, EVICT = range(5)
+
+_HUGE = 1 << 62
+
+
+@dataclass(frozen=True)
+class Load:
+    """``count`` transfers, each at most ``cap`` fast, using links with a weight each."""
+
+    count: int
+    cap: int
+    uses: tuple[tuple[int, int], ...]
+
+
+def max_min_share(loads: Sequence[Load], capacities: Sequence[int]) -> list[int]:
+    """Rate of each load's members: progressive filling, fixed point, at least 1.
+
+    Raise all rates together; a load stops at its own cap or when a link it uses is full.
+    """
+    rates = [0] * len(loads)
+    left = list(capacities)
+    active = [i for i, load in enumerate(loads) if load.count]
+    while active:
+        demand = [0] * len(left)
+        for i in active:
+            for link, weight in loads[i].uses:
+                demand[link] += loads[i].count * weight
+        fair = [room // need if need else _HUGE for room, need in zip(left, demand, strict=True)]
+        limits = {i: min(loads[i].cap, *(fair[link] for link, _ in loads[i].uses)) for i in active}
+        level = min(limits.values())
+        frozen = [i for i in active if limits[i] == level]
+        for i in frozen:
+            rates[i] = max(1, level)
+            for link, weight in loads[i].uses:
+                left[link] = max(0, left[link] - loads[i].count * weight * rates[i])
+        active = [i for i in active if i not in frozen]
+    return rates
+
+
+@dataclass
+class _Class:
+    """Transfers that drain alike."""
+
+    cap: int
+    uses: tuple[tuple[int, int], ...]
+    rate: int = 0
+    drained: int = 0  # fixed-point bytes per member since the class was last empty
+    heap: list[tuple[int, int]] = field(default_factory=list)  # (finish at drained, transfer)
+
+
+class Fabric:
+    """The shared part of the memory system; knows transfers by number, and integer cycles.
+
+    Use: ``advance(now)`` returns the transfers finished by ``now``; ``join`` adds parts of a
+    transfer; then ``rerate()`` once; ``next_finish()`` says when to call again.
+    """
+
+    def __init__(self, device: Device) -> None:
+        l2, mem = device.l2, device.main_memory
+        self.capacities = tuple(
+            fixed_rate(rate)
+            for rate in (
+                l2.read_bytes_per_cycle,
+                l2.write_bytes_per_cycle,
+                mem.read_bytes_per_cycle,
+                mem.write_bytes_per_cycle,
+            )
+        )
+        self.uses = {
+            READ_HIT: ((L2_READ, 1),),
+            READ_MISS: ((L2_READ, 1), (MEM_READ, 1)),
+            WRITE: ((L2_WRITE, 1),),
+            ATOMIC: ((L2_WRITE, l2.atomic_factor),),
+            EVICT: ((MEM_WRITE, 1),),
+        }
+        self.now = 0
+        self.classes: dict[tuple[int, int], _Class] = {}
+        self.parts: dict[int, int] = {}  # transfer -> parts still draining
+
+    def join(self, transfer: int, kind: int, size: int, cap: int) -> None:
+        """Start draining ``size`` bytes of a transfer as traffic of ``kind``, at most ``cap``."""
+        members = self.classes.setdefault((kind, cap), _Class(cap, self.uses[kind]))
+        if not members.heap:
+            members.drained = 0
+        heapq.heappush(members.heap, (members.drained + (size << RATE_BITS), transfer))
+        self.parts[transfer] = self.parts.get(transfer, 0) + 1
+
+    def advance(self, now: int) -> list[int]:
+        """Drain until ``now``; returns the transfers whose every part is done, in order."""
+        finished = []
+        for members in self.classes.values():
+            if members.heap:
+                members.drained += members.rate * (now - self.now)
+            while members.heap and members.heap[0][0] <= members.drained:
+                transfer = heapq.heappop(members.heap)[1]
+                self.parts[transfer] -= 1
+                if not self.parts[transfer]:
+                    del self.parts[transfer]
+                    finished.append(transfer)
+        self.now = now
+        return sorted(finished)
+
+    def rerate(self) -> None:
+        """Share the links anew among the transfers now draining."""
+        busy = [self.classes[key] for key in sorted(self.classes) if self.classes[key].heap]
+        loads = [Load(len(c.heap), c.cap, c.uses) for c in busy]
+        for members, rate in zip(busy, max_min_share(loads, self.capacities), strict=True):
+            members.rate = rate
+
+    def next_finish(self) -> int | None:
+        """Cycle at which the next part finishes at the present rates, rounded up."""
+        times = [
+            self.now + -(-(c.heap[0][0] - c.drained) // c.rate)
+            for c in self.classes.values()
+            if c.heap
+        ]
+        return min(times) if times else None

@@ -1,0 +1,439 @@
+"""The readable engine: one SimPy process per pipe, one per scalar unit, one for the fabric.
+
+Everything a process waits for is a counter that only grows: instructions issued to, started
+on and completed by each pipe; cores arrived at a barrier; counts of a flag between cores.
+Order inside one cycle does not matter for counters; for the shared links it is fixed: transfers
+that finish, then transfers that begin in (core, pipe, index) order, then one new sharing of
+bandwidth.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import simpy
+
+from npusim.errors import ProgramError
+from npusim.isa import CoreBarrier, CoreSetFlag, CoreWaitFlag, Instruction
+from npusim.isa.base import Cost
+from npusim.program.lower import Wait
+from npusim.program.program import ATOMIC, READ, CoreProgram, Flow, Program
+from npusim.reasons import (
+    BANDWIDTH,
+    BARRIER,
+    BUSY,
+    DONE,
+    FLAG,
+    ISSUE,
+    NOT_STARTED,
+    QUEUE,
+    REASONS,
+)
+from npusim.timing import fabric as links
+from npusim.timing.l2 import L2State
+
+Process = Generator[simpy.Event, Any, None]
+
+#: Sharing is settled after everything else that happens in a cycle (SimPy: larger is later).
+_SETTLE = 9
+
+
+class Counter:
+    """A count that only grows; remembers when it reached each value."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self.env = env
+        self.times: list[int] = []
+        self._asked = 0  # keeps waiters of one count in order
+        self._waiting: list[tuple[int, int, simpy.Event]] = []
+
+    @property
+    def value(self) -> int:
+        """The count now."""
+        return len(self.times)
+
+    def add(self) -> None:
+        """Count one up and wake whoever waited for it."""
+        self.times.append(int(self.env.now))
+        while self._waiting and self._waiting[0][0] <= self.value:
+            heapq.heappop(self._waiting)[2].succeed()
+
+    def reach(self, count: int) -> Process:
+        """Wait until the count is at least ``count``."""
+        if self.value < count:
+            event = self.env.event()
+            self._asked += 1
+            heapq.heappush(self._waiting, (count, self._asked, event))
+            yield event
+
+    def time_of(self, count: int) -> int:
+        """Cycle at which the count reached ``count``; 0 for counts that always held."""
+        return self.times[count - 1] if count > 0 else 0
+
+
+class Step(NamedTuple):
+    """One instruction of one unit, ready to run: waits are absolute counts."""
+
+    instruction: Instruction
+    cost: Cost
+    flow: Flow | None
+    waits: list[Wait]
+    bases: list[int]
+    line: str
+
+
+@dataclass(frozen=True)
+class Span:
+    """One executed instruction: when, and what its pipe waited for before."""
+
+    core: int
+    pipe: int
+    index: int
+    step: Step
+    start: int
+    end: int
+    reason: int
+    waited: int
+
+
+@dataclass
+class Outcome:
+    """What the engine hands over: makespan, reasons per core and pipe, GM traffic, spans."""
+
+    cycles: int
+    reasons: list[list[list[int]]]  # [core][pipe][reason]
+    hits: dict[tuple[str, str], list[int]]  # (operand, destination) -> [hit, miss] bytes
+    fetched: int  # bytes from main memory, whole sectors
+    evicted: int  # bytes to main memory
+    spans: list[Span] | None
+
+
+@dataclass
+class _Core:
+    """Counters and accounts of one core."""
+
+    number: int
+    program: CoreProgram
+    issued: list[Counter]
+    started: list[Counter]
+    done: list[Counter]
+    barriers: int = 0  # met so far
+    flags: dict[int, Counter] = field(default_factory=dict)
+    flags_used: dict[int, int] = field(default_factory=dict)  # counts waited for so far
+    account: list[list[int]] = field(default_factory=list)
+
+
+class SimpyEngine:
+    """Runs a program once; ``run`` returns its outcome."""
+
+    def __init__(
+        self,
+        program: Program,
+        l2: L2State,
+        *,
+        keep_spans: bool,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.program, self.device, self.l2 = program, program.device, l2
+        self.env = simpy.Environment()
+        self.scalar = program.pipes.index("S")
+        self.fabric = links.Fabric(self.device)
+        self.joining: list[tuple[tuple[int, int, int], Flow, list[int], simpy.Event]] = []
+        self.transfers: dict[int, simpy.Event] = {}
+        self.serial = 0
+        self.timer = 0  # only the latest timer of the fabric counts
+        self.settling = False
+        self.barriers: dict[int, Counter] = {}
+        self.hits: dict[tuple[str, str], list[int]] = {}
+        self.fetched = self.evicted = 0
+        self.completed = 0
+        self.progress = progress
+        self.spans: list[Span] | None = [] if keep_spans else None
+        self.cores = [self._core(i, core) for i, core in enumerate(program.cores)]
+
+    def run(self) -> Outcome:
+        """Simulate to the end.
+
+        Raises ``ProgramError`` naming a stuck pipe and its kernel line if the program hangs.
+        """
+        running = []
+        for core in self.cores:
+            running.append((core, self.scalar, self.env.process(self._issue(core))))
+            running += [
+                (core, pipe, self.env.process(self._run_pipe(core, pipe)))
+                for pipe in range(len(self.program.pipes))
+                if pipe != self.scalar
+            ]
+        self.env.run()
+        for core, pipe, process in running:
+            if process.is_alive:
+                raise self._hang(core, pipe)
+        cycles = max((c.times[-1] for core in self.cores for c in core.done if c.times), default=0)
+        cycles = max(cycles, *(core.account[self.scalar][DONE] for core in self.cores))
+        for core in self.cores:
+            for pipe, row in enumerate(core.account):
+                self._close(core, pipe, row, cycles)
+        return Outcome(
+            cycles,
+            [c.account for c in self.cores],
+            self.hits,
+            self.fetched,
+            self.evicted,
+            self.spans,
+        )
+
+    # -- processes -------------------------------------------------------------------------
+
+    def _issue(self, core: _Core) -> Process:
+        """The scalar unit: issues in program order, held back by its cost and full queues."""
+        row = core.account[self.scalar]
+        counts = [0] * len(self.program.pipes)
+        depth = [self.device.pipes[p].queue_depth for p in self.program.pipes]
+        for pipe, step in self._steps(core):
+            if pipe == self.scalar:
+                yield from self._run_scalar(core, step, counts[pipe], row)
+            else:
+                began = self.env.now
+                yield from core.started[pipe].reach(counts[pipe] - depth[pipe] + 1)
+                row[QUEUE] += int(self.env.now - began)
+                yield self.env.timeout(step.cost.issue)
+                row[BUSY] += step.cost.issue
+                core.issued[pipe].add()
+            counts[pipe] += 1
+        row[DONE] = int(self.env.now)  # turned into the rest of the makespan at the end
+
+    def _run_scalar(self, core: _Core, step: Step, index: int, row: list[int]) -> Process:
+        """An ordering instruction on the scalar pipe: it holds up everything behind it."""
+        began = int(self.env.now)
+        for pipe, count, _ in step.waits:
+            yield from core.done[pipe].reach(count)
+        reason = step.waits[0][2] if step.waits else BARRIER
+        if isinstance(step.instruction, CoreBarrier):
+            yield from self._meet(core)
+        yield from self._wait_core_flag(core, step)
+        start = int(self.env.now)
+        row[FLAG if isinstance(step.instruction, CoreWaitFlag) else reason] += start - began
+        yield self.env.timeout(step.cost.cycles)
+        row[BUSY] += step.cost.cycles
+        self._complete(
+            core,
+            self.scalar,
+            Span(
+                core.number,
+                self.scalar,
+                index,
+                step,
+                start,
+                int(self.env.now),
+                reason,
+                start - began,
+            ),
+        )
+
+    def _run_pipe(self, core: _Core, pipe: int) -> Process:
+        """One in-order pipe: waits for issue and operands, works, completes."""
+        row = core.account[pipe]
+        free_at = 0
+        for index, (_, step) in enumerate(self._steps(core, pipe)):
+            yield from core.issued[pipe].reach(index + 1)
+            for other, count, _ in step.waits:
+                yield from core.done[other].reach(count)
+            flagged = yield from self._wait_core_flag(core, step)
+            start = int(self.env.now)
+            reason = self._blame(core, pipe, index, step, flagged)
+            if index == 0:
+                issued = core.issued[pipe].time_of(1)
+                row[NOT_STARTED] += issued
+                free_at = issued
+            row[reason] += start - free_at
+            core.started[pipe].add()
+            streaming = index > 0 and start == free_at
+            yield from self._work(core, pipe, index, step, streaming=streaming)
+            end = int(self.env.now)
+            alone = step.cost.cycles + (0 if streaming else step.cost.idle_head)
+            row[BUSY] += alone
+            row[BANDWIDTH] += end - start - alone
+            span = Span(core.number, pipe, index, step, start, end, reason, start - free_at)
+            self._complete(core, pipe, span)
+            free_at = end
+        row[DONE] = free_at
+
+    def _work(self, core: _Core, pipe: int, index: int, step: Step, *, streaming: bool) -> Process:
+        """The time an instruction occupies its pipe."""
+        head = 0 if streaming else step.cost.idle_head
+        if step.flow is None:
+            yield self.env.timeout(step.cost.cycles + head)
+            return
+        earliest = int(self.env.now) + head + step.cost.cycles
+        yield self.env.timeout(head + step.cost.startup)
+        drained = self.env.event()
+        self.joining.append(((core.number, pipe, index), step.flow, step.bases, drained))
+        self._settle_later()
+        yield drained
+        if self.env.now < earliest:
+            yield self.env.timeout(earliest - self.env.now)
+
+    # -- the shared links ------------------------------------------------------------------
+
+    def _settle_later(self) -> None:
+        """Settle once, after everything else of this cycle."""
+        if not self.settling:
+            self.settling = True
+            event = self.env.event()
+            event.callbacks = [self._settle]
+            event._ok, event._value = True, None
+            self.env.schedule(event, priority=_SETTLE)  # type: ignore[arg-type]
+
+    def _settle(self, _: simpy.Event) -> None:
+        """Begin the transfers of this cycle in order, share the links, set the next alarm."""
+        self.settling = False
+        self._finish_transfers()
+        for _key, flow, bases, drained in sorted(self.joining, key=lambda item: item[0]):
+            self._join(flow, bases, drained)
+        self.joining.clear()
+        self.fabric.rerate()
+        self.timer += 1
+        alarm = self.fabric.next_finish()
+        if alarm is not None:
+            timeout = self.env.timeout(alarm - int(self.env.now), value=self.timer)
+            timeout.callbacks.append(self._alarm)
+
+    def _alarm(self, event: simpy.Event) -> None:
+        if event.value == self.timer:
+            self._finish_transfers()
+            self._settle_later()
+
+    def _finish_transfers(self) -> None:
+        for transfer in self.fabric.advance(int(self.env.now)):
+            self.transfers.pop(transfer).succeed()
+
+    def _join(self, flow: Flow, bases: list[int], drained: simpy.Event) -> None:
+        """Look the bytes up in the L2 and start their parts draining."""
+        region = flow.region
+        offset = region.offset + (bases[flow.base] if flow.base >= 0 else 0)
+        access = self.l2.touch(
+            region.tensor.name,
+            offset,
+            region.rows,
+            region.row_bytes,
+            region.pitch,
+            write=flow.kind != READ,
+        )
+        self.serial += 1
+        self.transfers[self.serial] = drained
+        if flow.kind == READ:
+            parts = [(links.READ_HIT, access.hit), (links.READ_MISS, access.fetched)]
+            seen = self.hits.setdefault((region.tensor.name, flow.peer), [0, 0])
+            seen[0] += access.hit
+            seen[1] += region.size - access.hit
+            self.fetched += access.fetched
+        else:
+            parts = [(links.ATOMIC if flow.kind == ATOMIC else links.WRITE, region.size)]
+        self.evicted += access.evicted
+        for kind, size in (*parts, (links.EVICT, access.evicted)):
+            if size:
+                self.fabric.join(self.serial, kind, size, flow.rate)
+
+    # -- between cores ---------------------------------------------------------------------
+
+    def _meet(self, core: _Core) -> Process:
+        """Arrive at the core's next barrier and wait for all cores."""
+        barrier = self.barriers.setdefault(core.barriers, Counter(self.env))
+        core.barriers += 1
+        barrier.add()
+        yield from barrier.reach(len(self.cores))
+
+    def _wait_core_flag(self, core: _Core, step: Step) -> Generator[simpy.Event, Any, int]:
+        """Wait for a flag from another core; returns when it came (0 if none is needed)."""
+        if not isinstance(step.instruction, CoreWaitFlag):
+            return 0
+        flag = step.instruction
+        need = core.flags_used.get(flag.event, 0) + flag.count
+        core.flags_used[flag.event] = need
+        counter = self._flag(core, flag.event)
+        yield from counter.reach(need)
+        return counter.time_of(need)
+
+    def _flag(self, core: _Core, event: int) -> Counter:
+        return core.flags.setdefault(event, Counter(self.env))
+
+    # -- bookkeeping -----------------------------------------------------------------------
+
+    def _core(self, number: int, program: CoreProgram) -> _Core:
+        def counters() -> list[Counter]:
+            return [Counter(self.env) for _ in self.program.pipes]
+
+        return _Core(
+            number,
+            program,
+            counters(),
+            counters(),
+            counters(),
+            account=[[0] * len(REASONS) for _ in self.program.pipes],
+        )
+
+    def _steps(self, core: _Core, only: int | None = None) -> Iterator[tuple[int, Step]]:
+        """(pipe, step) of a core's instructions in program order, of one pipe or of all."""
+        totals = [0] * len(self.program.pipes)
+        for variant, bases in zip(core.program.variants, core.program.bases, strict=True):
+            chosen = self.program.variants[variant]
+            template = self.program.templates[chosen.template]
+            offsets = bases.tolist()
+            for i, pipe in enumerate(template.lowered.pipes):
+                if only is None or pipe == only:
+                    waits = [(q, n + totals[q], why) for q, n, why in chosen.waits[i]]
+                    yield (
+                        pipe,
+                        Step(
+                            template.instructions[i],
+                            template.costs[i],
+                            template.flows[i],
+                            waits,
+                            offsets,
+                            template.lines[i],
+                        ),
+                    )
+            totals = [a + b for a, b in zip(totals, template.lowered.totals, strict=True)]
+
+    def _blame(self, core: _Core, pipe: int, index: int, step: Step, flagged: int) -> int:
+        """The reason satisfied last; ties go to the first in the order of ``REASONS``."""
+        causes = [(core.issued[pipe].time_of(index + 1), -ISSUE)]
+        causes += [(core.done[q].time_of(n), -why) for q, n, why in step.waits]
+        if flagged:
+            causes.append((flagged, -FLAG))
+        return -max(causes)[1]
+
+    def _complete(self, core: _Core, pipe: int, span: Span) -> None:
+        """Record the end of an instruction and let others see it."""
+        if isinstance(span.step.instruction, CoreSetFlag):
+            flag = span.step.instruction
+            for other in self.cores:
+                same = other.program.group == core.program.group
+                if other is not core and (flag.scope == "all" or same):
+                    self._flag(other, flag.event).add()
+        core.done[pipe].add()
+        self.completed += 1
+        if self.spans is not None:
+            self.spans.append(span)
+        if self.progress is not None and self.completed % 1000 == 0:
+            self.progress(self.completed)
+
+    def _close(self, core: _Core, pipe: int, row: list[int], cycles: int) -> None:
+        """Fill a pipe's account up to the makespan."""
+        if pipe != self.scalar and not core.done[pipe].value:
+            row[NOT_STARTED] = cycles
+        else:
+            row[DONE] = cycles - row[DONE]
+
+    def _hang(self, core: _Core, pipe: int) -> ProgramError:
+        at = core.done[pipe].value
+        stuck = [step for _, step in self._steps(core, pipe)]
+        what = f"{stuck[at].line}: {stuck[at].instruction}" if at < len(stuck) else "the end"
+        return ProgramError(
+            f"{self.program.kernel} hangs at cycle {self.env.now}: {core.program.name} pipe "
+            f"{self.program.pipes[pipe]} waits forever before {what}; every wait_flag, "
+            "core_wait_flag and core_barrier needs its partner"
+        )

@@ -1,0 +1,94 @@
+"""What one timed kernel leaves behind: plain rows, the only input of every report and plot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.reasons import REASONS
+
+__all__ = ["REASONS", "Bound", "KernelRun", "PipeRow", "Timeline", "TrafficRow"]
+
+IntArray = npt.NDArray[np.int64]
+
+
+class PipeRow(NamedTuple):
+    """Cycles of one pipe of one core by reason (order of ``REASONS``); they sum to the makespan."""
+
+    core: str
+    pipe: str
+    cycles: tuple[int, ...]
+
+
+class TrafficRow(NamedTuple):
+    """Bytes moved from ``src`` to ``dst`` for one operand, summed over cores.
+
+    ``operand`` names the global tensor for moves from or to GM, else it is empty. ``hit_bytes``
+    and ``miss_bytes`` split reads of GM by whether the L2 held them (both 0 elsewhere); main
+    memory is read in whole sectors, so its own row can exceed the misses.
+    """
+
+    src: str
+    dst: str
+    operand: str
+    bytes: int
+    hit_bytes: int
+    miss_bytes: int
+
+
+class Bound(NamedTuple):
+    """A closed-form lower bound on the cycles of a kernel, from one resource alone."""
+
+    resource: str
+    cycles: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """One row per executed instruction, sorted by (start, core, pipe, index).
+
+    ``core``, ``pipe``, ``op`` and ``line`` are indices into the name tuples; ``start`` and
+    ``end`` are cycles from the kernel's start (end exclusive); ``reason`` indexes ``REASONS``
+    and says what the pipe waited for just before, for ``waited`` cycles.
+    """
+
+    cores: tuple[str, ...]
+    pipes: tuple[str, ...]
+    ops: tuple[str, ...]
+    lines: tuple[str, ...]
+    core: IntArray
+    pipe: IntArray
+    op: IntArray
+    line: IntArray
+    start: IntArray
+    end: IntArray
+    bytes: IntArray
+    macs: IntArray
+    reason: IntArray
+    waited: IntArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelRun:
+    """One launched kernel: its name, time in cycles of the device clock, and all its rows.
+
+    ``cycles`` excludes the launch; ``launch_cycles`` is added to it when times are reported.
+    ``gm_bytes`` counts every byte read from or written to GM by the cores.
+    """
+
+    name: str
+    tiling: str
+    cores: int
+    cycles: int
+    launch_cycles: int
+    instructions: int
+    macs: int
+    gm_bytes: int
+    pipes: tuple[PipeRow, ...]
+    traffic: tuple[TrafficRow, ...]
+    bounds: tuple[Bound, ...]
+    timeline: Timeline | None

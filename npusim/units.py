@@ -1,0 +1,217 @@
+"""Text to exact numbers and back: sizes, clocks, rates, cycles, durations, counts, blocks.
+
+A unit is part of the quantity: a bare number is an error wherever one is due. Everything is an
+int or a Fraction, so nothing depends on how a machine rounds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+
+from npusim.errors import ArgumentError
+
+#: ``m, k, n, cycles``: a block of m*k*n multiply-adds done every ``cycles`` cycles.
+Block = tuple[int, int, int, int]
+Quantity = int | Fraction | Block
+
+#: Kind of quantity -> what an error calls it, and an example of it.
+KINDS = {
+    "size": ("a size", "512KiB"),
+    "frequency": ("a frequency", "1.8GHz"),
+    "rate": ("a rate", "128B/cycle or 5TB/s"),
+    "cycles": ("whole cycles", "12cycle"),
+    "fraction_cycles": ("cycles", "3.4cycle"),
+    "duration": ("a duration", "5us or 200cycle"),
+    "count": ("a count of at least 1 without unit", "4"),
+    "bool": ("yes or no", "yes"),
+    "block": ("a block", "16x16x16 or 16x8x16/2cycle"),
+}
+
+_SIZES = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_BINARY_SIZES = ("TiB", "GiB", "MiB", "KiB")
+_FREQUENCIES = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
+_RATES = {f"{unit}/s": _SIZES[unit] for unit in ("B", "kB", "MB", "GB", "TB")}
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_CYCLES = {"cycle": 1, "cycles": 1}
+
+#: B/s rates are rounded to 1/1024 B/cycle, which keeps the fractions small.
+_RATE_STEPS = 1024
+
+_NUMBER = re.compile(r"(\d{1,40}(?:\.\d{1,40}|/[1-9]\d{0,39})?)([A-Za-z/]*)", re.ASCII)
+_COUNT = re.compile(r"[1-9]\d{0,17}", re.ASCII)
+_BLOCK = re.compile(
+    r"([1-9]\d{0,5})x([1-9]\d{0,5})x([1-9]\d{0,5})(?:/([1-9]\d{0,5})cycles?)?", re.ASCII
+)
+
+
+def parse_quantity(text: str, kind: str, clock_hz: int) -> Quantity:
+    """The number that ``text`` means as a quantity of ``kind`` (one of ``KINDS``).
+
+    Rates come in B/cycle and durations in cycles of a clock of ``clock_hz``.
+    """
+    if kind == "rate":
+        return parse_rate(text, clock_hz)
+    if kind == "duration":
+        return parse_duration(text, clock_hz)
+    return _CLOCKLESS[kind](text)
+
+
+def parse_size(text: str) -> int:
+    """Bytes, at least 1, of text such as ``512KiB``."""
+    return _whole(text, "size", _SIZES, least=1)
+
+
+def parse_frequency(text: str) -> int:
+    """Hz, at least 1, of text such as ``1.8GHz``."""
+    return _whole(text, "frequency", _FREQUENCIES, least=1)
+
+
+def parse_cycles(text: str) -> int:
+    """Whole cycles of text such as ``12cycle``."""
+    return _whole(text, "cycles", _CYCLES, least=0)
+
+
+def parse_fraction_cycles(text: str) -> Fraction:
+    """Cycles, perhaps not whole, of text such as ``3.4cycle``."""
+    number, factor = _split(text, "fraction_cycles", _CYCLES)
+    return number * factor
+
+
+def parse_rate(text: str, clock_hz: int) -> Fraction:
+    """Bytes per cycle of ``128B/cycle`` (exact) or ``5TB/s`` (to 1/1024 B/cycle)."""
+    number, factor = _split(text, "rate", {"B/cycle": 0, **_RATES})
+    if factor:
+        number = Fraction(round(number * factor * _RATE_STEPS / clock_hz), _RATE_STEPS)
+    if number == 0:
+        raise _expected("rate", text)
+    return number
+
+
+def parse_duration(text: str, clock_hz: int) -> int:
+    """Cycles, rounded up, of ``5us`` at a clock of ``clock_hz``, or of ``200cycle``."""
+    number, factor = _split(text, "duration", {"cycle": 0, "cycles": 0, **_PER_SECOND})
+    cycles = number * clock_hz / factor if factor else number
+    return -(-cycles.numerator // cycles.denominator)
+
+
+def parse_count(text: str) -> int:
+    """A plain integer of at least 1, without unit."""
+    if not _COUNT.fullmatch(text):
+        raise _expected("count", text)
+    return int(text)
+
+
+def parse_bool(text: str) -> bool:
+    """True for ``yes``, False for ``no``, nothing else."""
+    if text not in ("yes", "no"):
+        raise _expected("bool", text)
+    return text == "yes"
+
+
+def parse_block(text: str) -> Block:
+    """``(m, k, n, cycles)`` of ``16x8x16/2cycle``; one cycle when none are given."""
+    match = _BLOCK.fullmatch(text)
+    if not match:
+        raise _expected("block", text)
+    m, k, n, cycles = match.groups(default="1")
+    return int(m), int(k), int(n), int(cycles)
+
+
+_CLOCKLESS: dict[str, Callable[[str], Quantity]] = {
+    "size": parse_size,
+    "frequency": parse_frequency,
+    "cycles": parse_cycles,
+    "fraction_cycles": parse_fraction_cycles,
+    "count": parse_count,
+    "bool": parse_bool,
+    "block": parse_block,
+}
+
+
+def format_quantity(value: Quantity, kind: str) -> str:
+    """Text of ``value`` (in base units) that ``parse_quantity`` reads back exactly."""
+    if isinstance(value, tuple):
+        m, k, n, cycles = value
+        return f"{m}x{k}x{n}" + (f"/{cycles}cycle" if cycles > 1 else "")
+    if kind == "bool":
+        return {0: "no", 1: "yes"}.get(int(value), str(value))
+    number = Fraction(value)
+    if kind in _FORMATS and number.denominator == 1:
+        return _FORMATS[kind](int(number))
+    return _number_text(number) + _SUFFIXES.get(kind, "cycle")
+
+
+def format_size(size_bytes: int) -> str:
+    """Bytes in the largest binary unit that divides them: ``512KiB``."""
+    for unit in _BINARY_SIZES:
+        if size_bytes and size_bytes % _SIZES[unit] == 0:
+            return f"{size_bytes // _SIZES[unit]}{unit}"
+    return f"{size_bytes}B"
+
+
+def format_frequency(hz: int) -> str:
+    """A frequency in the largest decimal unit it reaches: ``1.85GHz``."""
+    unit = max(
+        (u for u in _FREQUENCIES if _FREQUENCIES[u] <= hz),
+        key=_FREQUENCIES.__getitem__,
+        default="Hz",
+    )
+    return _number_text(Fraction(hz, _FREQUENCIES[unit])) + unit
+
+
+def format_rate(bytes_per_cycle: Fraction, clock_hz: int) -> str:
+    """A rate for people, rounded, in both units: ``171B/cycle (307.8GB/s)``."""
+    giga = float(bytes_per_cycle * clock_hz / 10**9)
+    return f"{float(bytes_per_cycle):.5g}B/cycle ({giga:.4g}GB/s)"
+
+
+_FORMATS: dict[str, Callable[[int], str]] = {"size": format_size, "frequency": format_frequency}
+_SUFFIXES = {"size": "B", "frequency": "Hz", "rate": "B/cycle", "count": ""}
+
+
+def _number_text(value: Fraction) -> str:
+    """A number as a decimal where that is exact, else as ``a/b``."""
+    odd, places = value.denominator, 0
+    while odd % 10 == 0 or odd % 5 == 0 or odd % 2 == 0:
+        odd //= 10 if odd % 10 == 0 else 5 if odd % 5 == 0 else 2
+        places += 1
+    if odd != 1 or value < 0:
+        return str(value)
+    whole, rest = divmod(int(value * 10**places), 10**places)
+    return f"{whole}.{rest:0{places}d}" if places else str(whole)
+
+
+def _split(text: str, kind: str, units: Mapping[str, int]) -> tuple[Fraction, int]:
+    """The number in ``text`` and the factor of its unit, which must be one of ``units``."""
+    match = _NUMBER.fullmatch(text)
+    if not match or match[2] not in units:
+        raise _expected(kind, text)
+    return Fraction(match[1]), units[match[2]]
+
+
+def _whole(text: str, kind: str, units: Mapping[str, int], least: int) -> int:
+    """An integer number of base units, at least ``least``."""
+    number, factor = _split(text, kind, units)
+    value = number * factor
+    if value.denominator != 1 or value < least:
+        raise _expected(kind, text)
+    return int(value)
+
+
+def _expected(kind: str, text: str) -> ArgumentError:
+    """The error of every quantity that cannot be read."""
+    noun, example = KINDS[kind]
+    joint = "," if kind == "bool" else f" such as {example},"
+    return ArgumentError(f"expected {noun}{joint} got {text}")

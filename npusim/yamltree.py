@@ -1,0 +1,161 @@
+"""YAML files as trees of text that know their file, line and path; nothing is guessed.
+
+The only module that imports ``yaml``. Scalars stay text (a YAML loader would turn ``no`` into
+False and ``12:30`` into 750); whoever reads a node decides what type the text must be.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import yaml
+
+from npusim.errors import ConfigError
+
+
+class TextFile(Protocol):
+    """What is needed of a file: a ``pathlib.Path`` or a packaged resource will do."""
+
+    def read_text(self, encoding: str) -> str:
+        """Return the whole text."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One value of a YAML file: text, a list of nodes, or nodes by key in file order.
+
+    ``line`` counts from 1 and is the line of the value's key where it has one; ``path`` is
+    dotted, such as ``layers[3].kernel``, and empty for the whole file.
+    """
+
+    value: str | list[Node] | dict[str, Node]
+    file: str
+    line: int
+    path: str
+
+    def fail(self, message: str) -> ConfigError:
+        """Return (not raise) the error ``file:line: path: message``."""
+        return _error(self.file, self.line, self.path, message)
+
+    def text(self) -> str:
+        """Return the scalar's text; empty text is an error, so ``key:`` alone is one."""
+        if not isinstance(self.value, str):
+            raise self.fail(f"expected a single value, got {self._kind()}")
+        if not self.value:
+            raise self.fail("expected a value, got nothing; give one or remove the key")
+        return self.value
+
+    def items(self) -> list[Node]:
+        """Return the nodes of a list."""
+        if not isinstance(self.value, list):
+            raise self.fail(f"expected a list, got {self._kind()}")
+        return self.value
+
+    def mapping(
+        self, required: Iterable[str] | None = None, optional: Iterable[str] = ()
+    ) -> dict[str, Node]:
+        """Return nodes by key; called without arguments any key is allowed.
+
+        Otherwise every key must be in ``required`` or ``optional`` and no required one missing.
+        """
+        if not isinstance(self.value, dict):
+            raise self.fail(f"expected a mapping (key: value), got {self._kind()}")
+        needed, extra = tuple(required or ()), tuple(optional)
+        if required is None and not extra:
+            return self.value
+        for key, node in self.value.items():
+            if key not in needed and key not in extra:
+                raise node.fail(f"unknown key {key!r}{suggest(key, needed + extra)}")
+        missing = [key for key in needed if key not in self.value]
+        if missing:
+            word = "key" if len(missing) == 1 else "keys"
+            raise self.fail(f"missing {word} {', '.join(map(repr, missing))}; add it here")
+        return self.value
+
+    def _kind(self) -> str:
+        """Return what the value is, in words."""
+        if isinstance(self.value, str):
+            return repr(self.value) if self.value else "nothing"
+        return "a list" if isinstance(self.value, list) else "a mapping"
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return the end of an "unknown" message: the nearest known word, or all of them."""
+    choices = list(known)
+    near = difflib.get_close_matches(word, choices, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known: {', '.join(choices) or 'none'}"
+
+
+def load_tree(source: TextFile | str, name: str = "") -> Node:
+    """Read a YAML file (a path object) or YAML text (a ``str``, called ``name`` in errors)."""
+    if isinstance(source, str):
+        text, file = source, name or "<text>"
+    else:
+        file = name or str(source)
+        try:
+            text = source.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file}:1: cannot be read as UTF-8 text: {error}") from error
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise _error(file, line, "", f"not valid YAML: {error.problem}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise _error(file, 1, "", f"not valid YAML: {error}") from error
+    if root is None:
+        raise _error(file, 1, "", "the file is empty; expected a mapping (key: value)")
+    return _Builder(file).node(root, "", root.start_mark.line + 1, ())
+
+
+def _error(file: str, line: int, path: str, message: str) -> ConfigError:
+    """Return the error in the one form all of them have."""
+    return ConfigError(f"{file}:{line}: {path}: {message}" if path else f"{file}:{line}: {message}")
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """Turns composed YAML nodes of one file into ``Node``."""
+
+    file: str
+
+    def node(self, raw: yaml.Node, path: str, line: int, parents: tuple[int, ...]) -> Node:
+        """Convert one node; ``parents`` are the ids of the nodes around it."""
+        if id(raw) in parents:
+            raise _error(self.file, line, path, "the alias refers to itself; write the value out")
+        inner = (*parents, id(raw))
+        value: str | list[Node] | dict[str, Node]
+        if isinstance(raw, yaml.MappingNode):
+            value = self._mapping(raw, path, inner)
+        elif isinstance(raw, yaml.SequenceNode):
+            value = [
+                self.node(item, f"{path}[{i}]", item.start_mark.line + 1, inner)
+                for i, item in enumerate(raw.value)
+            ]
+        else:
+            value = str(raw.value)
+        return Node(value, self.file, line, path)
+
+    def _mapping(
+        self, raw: yaml.MappingNode, path: str, parents: tuple[int, ...]
+    ) -> dict[str, Node]:
+        """Convert a mapping's entries, refusing a second use of a key."""
+        entries: dict[str, Node] = {}
+        for key_node, value in raw.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise _error(self.file, line, path, "a key must be plain text, not a collection")
+            key = str(key_node.value)
+            where = f"{path}.{key}" if path else key
+            if key in entries:
+                first = entries[key].line
+                message = f"duplicate key {key!r}, first used in line {first}; keep one of them"
+                raise _error(self.file, line, where, message)
+            entries[key] = self.node(value, where, line, parents)
+        return entries

@@ -1,0 +1,350 @@
+"""Device files: every mistake is reported at its line, by its path, with a way out."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from npusim.device.catalog import load_device
+from npusim.device.config import figures, parse_device, replace_figure, replace_figures
+from npusim.device.spec import CubeRate, Device, Provenance
+from npusim.errors import ArgumentError, ConfigError
+
+SMALL = """\
+name: small
+description: two kinds of core
+sources:
+  HAND: chosen for the test
+clock: 2GHz (assumed, HAND)
+groups: 2 (assumed, HAND)
+dtypes: [fp16, fp32]
+cores:
+  mat:
+    per_group: 1 (assumed, HAND)
+    roles: [cube]
+    memories: [L1, L0C]
+    pipes: [S, M, MTE1]
+  vec:
+    per_group: 2 (assumed, HAND)
+    roles: [vector]
+    memories: [UB]
+    pipes: [S, V, MTE2]
+memories:
+  L1: {size: "64KiB (assumed, HAND)", align: "32B (assumed, HAND)"}
+  L0C: {size: "32KiB (measured, HAND)", align: "1KiB (assumed, HAND)"}
+  UB: {size: "16KiB (assumed, HAND)", align: "32B (assumed, HAND)"}
+pipes:
+  S: {queue_depth: "4 (assumed, HAND)"}
+  V: {queue_depth: "4 (assumed, HAND)"}
+  M: {queue_depth: "4 (assumed, HAND)"}
+  MTE1: {queue_depth: "4 (assumed, HAND)"}
+  MTE2: {queue_depth: "4 (assumed, HAND)"}
+paths:
+  GM->UB:
+    pipe: MTE2
+    startup: 10cycle (fitted, HAND)
+    rate: 100GB/s (published, HAND)
+  L1->L1.load3d:
+    pipe: MTE1
+    startup: 1cycle (assumed, HAND)
+    rate: 64B/cycle (assumed, HAND)
+    window: 256B (assumed, HAND)
+cube:
+  startup: 1cycle (assumed, HAND)
+  idle_head: 4cycle (assumed, HAND)
+  odd_block_conflict: no (assumed, HAND)
+  rates:
+    fp16: 16x8x4/2cycle (assumed, HAND)
+vector:
+  repeat: 256B (assumed, HAND)
+  startup: 0cycle (assumed, HAND)
+  idle_head: 0cycle (assumed, HAND)
+  ops:
+    add: 1.5cycle (assumed, HAND)
+sync:
+  flag: 1cycle (assumed, HAND)
+  pipe_barrier: 1cycle (assumed, HAND)
+  core_barrier: 10cycle (assumed, HAND)
+  core_flag: 1cycle (assumed, HAND)
+  event_ids: 8 (assumed, HAND)
+l2:
+  size: 1MiB (assumed, HAND)
+  block: 4KiB (assumed, HAND)
+  sector: 512B (assumed, HAND)
+  read: 128B/cycle (assumed, HAND)
+  write: 128B/cycle (assumed, HAND)
+  atomic_factor: 2 (assumed, HAND)
+main_memory:
+  size: 1GiB (assumed, HAND)
+  read: 64B/cycle (assumed, HAND)
+  write: 64B/cycle (assumed, HAND)
+launch:
+  kernel: 1us (assumed, HAND)
+  first_access: 1.2ns (assumed, HAND)
+  tiling: 20cycle (assumed, HAND)
+"""
+
+
+def small(old: str = "", new: str = "") -> Device:
+    """Parse ``SMALL`` with one occurrence of ``old`` replaced."""
+    assert not old or SMALL.count(old) == 1, old
+    return parse_device(SMALL.replace(old, new) if old else SMALL, "small.yaml")
+
+
+def fails(old: str, new: str) -> str:
+    """Return the message of the error a changed ``SMALL`` raises."""
+    with pytest.raises(ConfigError) as caught:
+        small(old, new)
+    return str(caught.value)
+
+
+def line_of(marker: str) -> int:
+    """Return the line of ``SMALL`` that holds ``marker``, which occurs once."""
+    lines = [i for i, line in enumerate(SMALL.splitlines(), 1) if marker in line]
+    assert len(lines) == 1, marker
+    return lines[0]
+
+
+def test_every_section_is_read() -> None:
+    device = small()
+    assert (device.name, device.description) == ("small", "two kinds of core")
+    assert (device.clock_hz, device.groups, device.dtypes) == (2 * 10**9, 2, ("fp16", "fp32"))
+    assert device.cores["vec"].per_group == 2
+    assert device.cores["mat"].pipes == ("S", "M", "MTE1")
+    assert (device.memories["L0C"].size_bytes, device.memories["L0C"].align_bytes) == (32768, 1024)
+    assert device.pipes["M"].queue_depth == 4
+    path = device.paths["GM->UB"]
+    assert (path.pipe, path.startup_cycles) == ("MTE2", 10)
+    assert path.bytes_per_cycle == 50
+    assert path.row_cycles == 0
+    assert (path.floor_cycles, path.idle_head_cycles) == (0, 0)
+    assert (path.issue_cycles, path.window_bytes) == (1, 0)
+    assert device.cube is not None
+    assert device.cube.rates == {"fp16": CubeRate(m=16, k=8, n=4, cycles=2)}
+    assert device.cube.odd_block_conflict is False
+    assert device.vector.ops == {"add": Fraction(3, 2)}
+    assert device.sync.event_ids == 8
+    assert (device.l2.block_bytes, device.l2.sector_bytes) == (4096, 512)
+    assert device.main_memory.size_bytes == 1 << 30
+    assert device.launch.cycles == 2000 + 3 + 20
+    assert device.sources == {"HAND": "chosen for the test"}
+
+
+def test_provenance_is_kept_by_dotted_path() -> None:
+    known = small().provenance
+    assert known["clock"] == Provenance(confidence="assumed", source="HAND")
+    assert known["memories.L0C.size"].confidence == "measured"
+    assert known["paths.GM->UB.rate"].confidence == "published"
+    assert {"vector.ops.add", "cube.rates.fp16", "cores.mat.per_group"} <= known.keys()
+    assert "paths.GM->UB.row" not in known  # a default
+
+
+def test_a_device_without_cube() -> None:
+    text = re.sub(r"cube:\n(  .*\n)+", "", SMALL)
+    with pytest.raises(ConfigError) as caught:
+        parse_device(text, "x.yaml")
+    assert str(caught.value) == (
+        "x.yaml:11: cores.mat.roles: the role 'cube' needs a matrix unit; add the key 'cube' or "
+        "drop the role"
+    )
+    text = re.sub(r"  mat:\n(    .*\n)+", "", text)
+    device = parse_device(re.sub(r"  L1->L1.load3d:\n(    .*\n)+", "", text))
+    assert device.cube is None
+
+
+CONFIDENCES = "measured, vendor table, published, fitted, assumed"
+
+# what is replaced, by what, text that marks the line of the error, path, message
+ERRORS = [
+    ("groups: 2 (", "clock: 2 (", "groups: 2", "clock",
+     "duplicate key 'clock', first used in line 5; keep one of them"),
+    ("groups: 2 (", "group: 2 (", "groups: 2", "group",
+     "unknown key 'group'; did you mean 'groups'?"),
+    ("    startup: 10cycle (fitted, HAND)", "    start_up: 10cycle (fitted, HAND)",
+     "10cycle (fitted", "paths.GM->UB.start_up", "unknown key 'start_up'; did you mean 'startup'?"),
+    ("    startup: 10cycle (fitted, HAND)\n", "", "GM->UB", "paths.GM->UB",
+     "missing key 'startup'; add it here"),
+    ('UB: {size: "16KiB (assumed, HAND)", align: "32B (assumed, HAND)"}',
+     'UB: {size: 16KiB (assumed, HAND), align: "32B (assumed, HAND)"}', "16KiB",
+     "memories.UB.HAND)",
+     "inside {...} the comma of a figure starts a new key; put the figure in quotes or each key "
+     "on a line of its own"),
+    ("16KiB", "16", "16KiB", "memories.UB.size", "expected a size such as 512KiB, got 16"),
+    ("clock: 2GHz", "clock: 2", "clock:", "clock", "expected a frequency such as 1.8GHz, got 2"),
+    ("1.5cycle", "1.5", "1.5cycle", "vector.ops.add", "expected cycles such as 3.4cycle, got 1.5"),
+    ("100GB/s", "100", "100GB/s", "paths.GM->UB.rate",
+     "expected a rate such as 128B/cycle or 5TB/s, got 100"),
+    ("  block: 4KiB (assumed, HAND)", "  block: 4KiB", "block: 4KiB", "l2.block",
+     "expected a figure with confidence and source, such as 512KiB (measured, KEY), got '4KiB'; "
+     f"confidences: {CONFIDENCES}"),
+    ("  block: 4KiB (assumed, HAND)", "  block: 4KiB (assumed)", "block: 4KiB", "l2.block",
+     "expected a figure with confidence and source, such as 512KiB (measured, KEY), got "
+     f"'4KiB (assumed)'; confidences: {CONFIDENCES}"),
+    ("4KiB (assumed, HAND)\n  sector", "4KiB (guessed, HAND)\n  sector", "block: 4KiB", "l2.block",
+     f"unknown confidence 'guessed'; use one of: {CONFIDENCES}"),
+    ("(published, HAND)", "(published, HANDS)", "published", "paths.GM->UB.rate",
+     "unknown source 'HANDS'; did you mean 'HAND'? (explain new ones under 'sources')"),
+    ("(published, HAND)", "(published, X)", "published", "paths.GM->UB.rate",
+     "unknown source 'X'; known: HAND (explain new ones under 'sources')"),
+    ("  HAND: chosen for the test", "  HAND: chosen for the test\n  user: me", "clock",
+     "sources.user", "the key 'user' is kept for figures set by the user; choose another"),
+    ("[fp16, fp32]", "[fp16, fp99]", "dtypes", "dtypes[1]",
+     "unknown dtype 'fp99'; known: fp16, bf16, fp32, int8, int32"),
+    ("[fp16, fp32]", "[fp32, fp32]", "dtypes", "dtypes[1]", "'fp32' is listed twice; remove one"),
+    ("[fp16, fp32]", "[]", "dtypes", "dtypes", "expected at least one entry, got an empty list"),
+    ("[fp16, fp32]", "[fp32]", "16x8x4", "cube.rates.fp16",
+     "dtype 'fp16' is not among the device's (fp32); add it to 'dtypes' or remove the rate"),
+    ("[L1, L0C]", "[L1, L0D]", "[L1, L0C]", "cores.mat.memories[1]",
+     "'L0D' is not among the memories; did you mean 'L0C'?"),
+    ("[S, M, MTE1]", "[S, M, MTE9]", "[S, M, MTE1]", "cores.mat.pipes[2]",
+     "'MTE9' is not among the pipes; did you mean 'MTE2'?"),
+    ("roles: [cube]", "roles: [tensor]", "roles: [cube]", "cores.mat.roles[0]",
+     "'tensor' is not among the roles; known: cube, vector"),
+    ("roles: [vector]", "roles: [vector, cube]", "roles: [vector]", "cores.vec.roles",
+     "role 'cube' is held by 'mat' already; drop one"),
+    ("[S, V, MTE2]", "[V, MTE2]", "[S, V, MTE2]", "cores.vec.pipes",
+     "no pipe S, which issues instructions; add S to the list"),
+    ("[S, V, MTE2]", "[S, MTE2]", "[S, V, MTE2]", "cores.vec.pipes",
+     "no pipe V, which works for its roles; add V to the list"),
+    ("    pipe: MTE2\n", "    pipe: MTE1\n", "pipe: MTE2", "paths.GM->UB.pipe",
+     "no kind of core has pipe MTE1 together with UB; kinds: mat has S M MTE1 and L1 L0C; "
+     "vec has S V MTE2 and UB"),
+    ("  GM->UB:", "  GM->UC:", "GM->UB", "paths.GM->UC",
+     "unknown memory 'UC'; known: L1, L0C, UB, GM, IMM"),
+    ("  GM->UB:", "  UB->IMM:", "GM->UB", "paths.UB->IMM",
+     "an immediate operand (IMM) cannot be written; swap the two ends"),
+    ("  GM->UB:", "  GM-UB:", "GM->UB", "paths.GM-UB",
+     "expected a path name such as GM->L1 or GM->L1.nd2nz; rename it"),
+    ("    window: 256B (assumed, HAND)\n", "", "L1->L1", "paths.L1->L1.load3d",
+     "a load3d path needs 'window', the bytes it fetches per cycle; add it"),
+    ("L1->L1.load3d", "L1->L1", "window", "paths.L1->L1.window",
+     "only load3d paths have a window; remove it"),
+    ("  sector: 512B", "  sector: 300B", "block: 4KiB", "l2.block",
+     "the block of 4096 B is no multiple of the sector of 300 B; change one of them"),
+    ("  size: 1MiB", "  size: 2KiB", "block: 4KiB", "l2.block",
+     "the block of 4096 B exceeds the cache of 2048 B; make it smaller"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "marker", "path", "message"), ERRORS)
+def test_errors_by_place_and_text(old: str, new: str, marker: str, path: str, message: str) -> None:
+    assert fails(old, new) == f"small.yaml:{line_of(marker)}: {path}: {message}"
+
+
+def test_no_cores_at_all() -> None:
+    text = re.sub(r"cores:\n(  .*\n)+", "cores: {}\n", SMALL)
+    with pytest.raises(ConfigError) as caught:
+        parse_device(text, "x.yaml")
+    assert str(caught.value) == (
+        "x.yaml:8: cores: a device needs at least one kind of core; add one"
+    )
+
+
+def test_several_missing_keys_are_named_together() -> None:
+    message = fails("clock: 2GHz (assumed, HAND)\ngroups: 2 (assumed, HAND)\n", "")
+    assert message == "small.yaml:1: missing keys 'clock', 'groups'; add it here"
+
+
+def test_replace_takes_text_and_base_units() -> None:
+    device = small()
+    assert device.replace("memories.L1.size", "2MiB").memories["L1"].size_bytes == 2 << 20
+    assert device.replace("memories.L1.size", 4096).memories["L1"].size_bytes == 4096
+    assert device.replace("l2.read", Fraction(1, 3)).l2.read_bytes_per_cycle == Fraction(1, 3)
+    assert device.replace("vector.ops.add", 2).vector.ops["add"] == 2
+    assert device.replace("clock", 10**9).clock_hz == 10**9
+    cube = device.replace("cube.odd_block_conflict", True).cube
+    assert cube is not None
+    assert cube.odd_block_conflict is True
+    cube = device.replace("cube.rates.fp16", "8x8x8").cube
+    assert cube is not None
+    assert cube.rates["fp16"] == CubeRate(m=8, k=8, n=8, cycles=1)
+    assert device == small()
+
+
+def test_replace_reaches_keys_with_arrows_and_dots() -> None:
+    device = small().replace("paths.L1->L1.load3d.rate", "32B/cycle")
+    assert device.paths["L1->L1.load3d"].bytes_per_cycle == 32
+
+
+def test_replace_can_state_a_default() -> None:
+    device = small().replace("paths.GM->UB.floor", "85cycle")
+    assert device.paths["GM->UB"].floor_cycles == 85
+    assert device.provenance["paths.GM->UB.floor"].source == "user"
+
+
+def test_replaced_figures_are_set_by_the_user() -> None:
+    device = small().replace("memories.L0C.size", "64KiB").replace("groups", 3)
+    for path in ("memories.L0C.size", "groups"):
+        assert device.provenance[path] == Provenance(confidence="assumed", source="user")
+    assert device.sources["user"] == "set by the user"
+    assert device.provenance["memories.L1.size"].source == "HAND"
+    assert (device.memories["L0C"].size_bytes, device.groups) == (65536, 3)
+
+
+def test_a_new_clock_keeps_times_and_moves_cycles() -> None:
+    device = small().replace("clock", "1GHz")
+    assert device.paths["GM->UB"].bytes_per_cycle == 100  # 100 GB/s
+    assert device.paths["L1->L1.load3d"].bytes_per_cycle == 64  # given per cycle
+    assert device.launch.kernel_cycles == 1000
+
+
+def test_figures_replaced_together_are_checked_together() -> None:
+    values = {"l2.block": "2KiB", "l2.size": "2KiB"}
+    assert replace_figures(small(), values).l2.size_bytes == 2048
+    with pytest.raises(ConfigError, match="exceeds the cache"):
+        replace_figure(small(), "l2.size", "2KiB")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("memories.L1.sise", "1KiB",
+         "small.yaml:1: memories.L1.sise: unknown figure; did you mean 'memories.L1.size'?"),
+        ("memories.L1", "1KiB",
+         "small.yaml:1: memories.L1: unknown figure; did you mean 'memories.L1.size'?"),
+        ("zzz", 1,
+         "small.yaml:1: zzz: unknown figure; `npusim devices show small` lists the figures"),
+        ("memories.L1.size", "5",
+         "small.yaml:20: memories.L1.size: expected a size such as 512KiB, got 5"),
+        ("memories.L1.size", Fraction(1, 2),
+         "small.yaml:20: memories.L1.size: expected a size such as 512KiB, got 0.5B"),
+        ("memories.L1.size", "2MiB (measured, HAND)",
+         "small.yaml:20: memories.L1.size: expected a size such as 512KiB, got "
+         "2MiB (measured, HAND)"),
+        ("sync.flag", -1,
+         "small.yaml:52: sync.flag: expected whole cycles such as 12cycle, got -1cycle"),
+    ],
+)  # fmt: skip
+def test_replace_errors(path: str, value: str | int | Fraction, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        small().replace(path, value)
+    assert str(caught.value) == message
+
+
+def test_replace_refuses_floats() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        small().replace("l2.read", 2.5)  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "l2.read: expected a rate as text such as 128B/cycle or 5TB/s, as an int or as a "
+        "Fraction, got 2.5"
+    )
+
+
+def test_figures_lists_defaults_too() -> None:
+    known = figures(small())
+    assert known["paths.GM->UB.row"].value == 0
+    assert known["cube.rates.fp16"].value == (16, 8, 4, 2)
+    assert known["paths.L1->L1.load3d.window"].keys == ("paths", "L1->L1.load3d", "window")
+
+
+def test_errors_name_the_file_that_was_loaded(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(SMALL.replace("16KiB", "16"), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_device(file)
+    assert str(caught.value) == (
+        f"{file}:22: memories.UB.size: expected a size such as 512KiB, got 16"
+    )

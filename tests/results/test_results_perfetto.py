@@ -1,0 +1,119 @@
+"""The Perfetto trace: valid JSON, slices that never overlap on a track, the same bytes always."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npusim.errors import ArgumentError
+from npusim.results import Result, perfetto, tables
+
+Event = dict[str, Any]
+
+
+def _load(path: Path) -> tuple[dict[str, Any], list[Event]]:
+    trace = json.loads(path.read_text(encoding="utf-8"))
+    return trace["otherData"], trace["traceEvents"]
+
+
+@pytest.fixture
+def trace(result: Result, tmp_path: Path) -> tuple[dict[str, Any], list[Event]]:
+    result.save_trace(tmp_path / "trace.json")
+    return _load(tmp_path / "trace.json")
+
+
+def test_every_instruction_is_a_slice(
+    result: Result, trace: tuple[dict[str, Any], list[Event]]
+) -> None:
+    slices = [event for event in trace[1] if event["ph"] == "X" and event["pid"]]
+    assert len(slices) == sum(run.instructions for run in result.runs)
+    assert sum(event["args"]["macs"] for event in slices) == result.runs[1].macs
+    waits = [event for event in slices if event["args"]["waited"]]
+    assert {event["args"]["reason"] for event in waits} == {"data", "space"}
+    assert {event["args"]["line"] for event in slices} == {"conv.py:41", "conv.py:57"}
+
+
+def test_slices_of_a_track_do_not_overlap(trace: tuple[dict[str, Any], list[Event]]) -> None:
+    tracks: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for event in trace[1]:
+        if event["ph"] == "X":
+            start, length = (round(event[key] * 10**6) for key in ("ts", "dur"))
+            tracks.setdefault((event["pid"], event["tid"]), []).append((start, start + length))
+    assert len(tracks) == 1 + 2 * 7
+    for spans in tracks.values():
+        assert all(one[1] <= two[0] for one, two in pairwise(sorted(spans)))
+
+
+def test_processes_are_cores_and_threads_pipes(
+    trace: tuple[dict[str, Any], list[Event]],
+) -> None:
+    names = [event for event in trace[1] if event["ph"] == "M"]
+    processes = [e["args"]["name"] for e in names if e["name"] == "process_name"]
+    assert processes == ["device small", "core aic0", "core aic1"]
+    threads = [e["args"]["name"] for e in names if e["name"] == "thread_name" and e["pid"] == 1]
+    assert threads == ["S", "MTE2", "MTE1", "M", "V", "FIX", "MTE3"]
+
+
+def test_metadata_reproduces_the_run(trace: tuple[dict[str, Any], list[Event]]) -> None:
+    other = trace[0]
+    assert other["npusim_version"] == "1.2.3"
+    assert other["device_digest"].startswith("0123")
+    assert other["tilings"][1] == ["conv", "m=64, k=128, n=128, slots=2"]
+
+
+def test_counters_integrate_to_the_bytes_moved(
+    result: Result, trace: tuple[dict[str, Any], list[Event]]
+) -> None:
+    counters = [event for event in trace[1] if event["ph"] == "C"]
+    assert len(counters) == perfetto.BUCKETS + 1
+    moved = sum(
+        sum(one["args"].values()) * 1e3 * (two["ts"] - one["ts"]) for one, two in pairwise(counters)
+    )
+    assert set(counters[0]["args"]) == {"MTE2", "FIX", "MTE3"}
+    assert moved == pytest.approx(sum(run.gm_bytes for run in result.runs), rel=1e-4)
+
+
+def test_bytes_are_spread_over_the_transfer(result: Result) -> None:
+    call = tables.call_timeline("conv", result.runs[1:])
+    whole = call.rows.bytes[call.rows.pipe == call.rows.pipes.index("FIX")].sum()
+    edges = np.asarray([0, int(call.rows.end.max())])
+    assert perfetto.moved_by(call, "FIX", edges).tolist() == pytest.approx([0, whole])
+    first = call.rows.pipe == call.rows.pipes.index("MTE2")
+    start, size = int(call.rows.start[first][0]), int(call.rows.bytes[first][0])
+    length = int(call.rows.end[first][0]) - start
+    half = perfetto.moved_by(call, "MTE2", np.asarray([start, start + length // 2]))
+    assert half[1] == pytest.approx(2 * size * (length // 2) / length)  # both cores at once
+
+
+def test_same_bytes_every_time(result: Result, tmp_path: Path) -> None:
+    names = ("a.json", "b.json", "a.json.gz", "b.json.gz")
+    for name in names:
+        result.save_trace(tmp_path / name)
+    plain, again, packed, repacked = ((tmp_path / name).read_bytes() for name in names)
+    assert plain == again
+    assert packed == repacked
+    assert gzip.decompress(packed) == plain
+    assert len(packed) < len(plain) // 4
+
+
+def test_names_are_escaped(result: Result, tmp_path: Path) -> None:
+    run = result.runs[0]
+    assert run.timeline is not None
+    odd = replace(run, name='a"b\\c', timeline=replace(run.timeline, lines=("é\n", '"')))
+    replace(result, runs=(odd,)).save_trace(str(tmp_path / "odd.json"))
+    events = _load(tmp_path / "odd.json")[1]
+    assert any(event["name"] == 'a"b\\c' for event in events)
+    assert any(event.get("args", {}).get("line") == "é\n" for event in events)
+
+
+def test_without_timeline_nothing_is_written(bare_result: Result, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="timeline=True"):
+        bare_result.save_trace(tmp_path / "none.json")
+    assert not (tmp_path / "none.json").exists()

@@ -1,0 +1,233 @@
+"""Text report, advice, plots and web page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from npusim.errors import ArgumentError
+from npusim.results import Result, advice, formatting, gantt, metrics, plots
+from npusim.timing.trace import REASONS, Bound, KernelRun, PipeRow, TrafficRow
+
+
+def test_text_golden(result: Result, golden: Callable[[str, str], None]) -> None:
+    golden("two_kernels.txt", result.text())
+
+
+def test_text_fits_the_page(result: Result) -> None:
+    lines = result.text().splitlines()
+    assert len(lines) <= 55
+    assert max(map(len, lines)) <= 100
+    assert not any(line.endswith(" ") for line in lines)
+
+
+def test_text_fits_with_every_reason_and_long_names(result: Result) -> None:
+    cycles = tuple(range(1000, 11_000, 1000))
+    run = replace(
+        result.runs[1],
+        name="conv_backprop_filter",
+        cycles=sum(cycles),
+        pipes=tuple(PipeRow("aic23", pipe, cycles) for pipe in metrics.PIPE_ORDER),
+    )
+    text = replace(result, runs=(run,), notes=("word " * 60,)).text()
+    assert all(reason in text for reason in REASONS)
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_text_states_the_figures(result: Result) -> None:
+    text = result.text()
+    conv = result.runs[1]
+    flops = 2 * conv.macs * 1.8e9 / conv.cycles
+    assert f"{flops / 1e12:.1f}" in text
+    assert f"{flops / (2 * 8192 * 1.8e9) * 100:.0f} %" in text
+    assert f"cube {conv.bounds[1].cycles / conv.cycles * 100:.0f} %" in text
+
+
+def test_text_of_a_call_without_kernels_cube_or_notes(result: Result) -> None:
+    empty = replace(result, runs=(), notes=())
+    assert "bottleneck" not in empty.text()
+    no_cube = replace(result, device=replace(result.device, cube=None))
+    assert "(float16, cubes of" in result.text()
+    assert "(float16, cubes of" not in no_cube.text()
+
+
+def test_short_kernels_are_counted_not_detailed(result: Result) -> None:
+    short = replace(result.runs[0], name="mem_set", cycles=100)
+    text = replace(result, runs=(*result.runs, short)).text()
+    assert "1 shorter kernels" in text
+
+
+def _run(result: Result, **changes: object) -> KernelRun:
+    return replace(result.runs[1], launch_cycles=0, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("reason", [reason for reason in REASONS if reason != "busy"])
+def test_advice_names_the_largest_wait(result: Result, reason: str) -> None:
+    cycles = tuple({"busy": 500, reason: 400}.get(one, 10) for one in REASONS)
+    other = tuple({"busy": 100, "done": sum(cycles) - 100}.get(one, 0) for one in REASONS)
+    pipes = (PipeRow("aic0", "M", cycles), PipeRow("aic1", "M", other))
+    run = _run(result, cycles=sum(cycles), pipes=pipes, bounds=())
+    (line,) = advice.advise((run,))
+    assert f"M of aic0, the busiest pipe, works 51 % and loses 41 % to '{reason}': " in line
+
+
+def test_advice_near_a_bound_is_less_work(result: Result) -> None:
+    run = _run(result, cycles=1000, bounds=(Bound("cube", 950, ""), Bound("L2", 10, "")))
+    assert advice.advise((run,))[0].startswith("conv: at 95 % of its cube bound")
+
+
+def test_advice_on_launches(result: Result) -> None:
+    lines = advice.advise((replace(result.runs[1], launch_cycles=result.runs[1].cycles),))
+    assert lines[-1].startswith("launches: 50 % of the call")
+
+
+def test_main_memory_bytes_prefers_its_own_rows(result: Result) -> None:
+    run = result.runs[1]
+    assert metrics.main_memory_bytes(run).read == run.traffic[0].miss_bytes
+    rows = (TrafficRow("HBM", "L2", "", 640, 0, 0), TrafficRow("L2", "HBM", "", 320, 0, 0))
+    own = metrics.main_memory_bytes(replace(run, traffic=(*run.traffic, *rows)))
+    assert own == metrics.MainMemoryBytes(640, 320)
+
+
+def test_misses_that_fetch_whole_blocks_do_not_lengthen_the_path(result: Result) -> None:
+    row = TrafficRow("GM", "L1", "b", 4096, 3584, 1024)
+    (path,) = metrics.path_totals((replace(result.runs[1], traffic=(row,)),))
+    assert path.hit_share == 0.875
+    assert path.hit_bytes + path.missed_bytes == path.bytes
+    assert path.miss_bytes == 1024
+
+
+def test_peak_follows_dtype_and_cores(result: Result) -> None:
+    cube = result.device.cube
+    assert cube is not None
+    half = replace(cube.rates["float16"], cycles=2)
+    device = replace(result.device, cube=replace(cube, rates={**cube.rates, "float32": half}))
+    full = metrics.cube_peak(device, result.runs[1], None)
+    slow = metrics.cube_peak(device, result.runs[1], "float32")
+    assert full == metrics.Peak(float(Fraction(2 * 4096 * 1_800_000_000 * 2)), "float16", 2)
+    assert slow is not None
+    assert slow.flops == full.flops / 2
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (formatting.bytes_text(1023), "1023 B"),
+        (formatting.bytes_text(1536), "1.5 KiB"),
+        (formatting.percent_text(0.004), "<1 %"),
+        (formatting.percent_text(0.7149, 1), "71.5 %"),
+        (formatting.rate_text(353.9), "354"),
+        (formatting.rate_text(0.01234), "0.0123"),
+        (formatting.us_text(1234.56), "1,234.6"),
+    ],
+)
+def test_number_formats(text: str, expected: str) -> None:
+    assert text == expected
+
+
+# ---------------------------------------------------------------- plots
+
+
+def test_plots_return_axes_with_units(result: Result) -> None:
+    timeline = result.plot_timeline()
+    assert "(us" in timeline.get_xlabel()
+    labels = [label.get_text() for label in timeline.get_yticklabels()]
+    assert labels[:2] == ["aic0 S", "aic0 MTE2"]
+    assert len(labels) == 14
+    roofline = result.plot_roofline()
+    assert roofline.get_xlabel().endswith("(FLOP per byte)")
+    assert roofline.get_ylabel().endswith("(TFLOP/s)")
+    traffic = result.plot_traffic()
+    assert traffic.get_xlabel().endswith("(MiB)")
+
+
+def test_plots_draw_on_given_axes(result: Result) -> None:
+    first, second, third = Figure().subplots(3)
+    assert result.plot_timeline(first) is first
+    assert result.plot_roofline(second) is second
+    assert result.plot_traffic(third) is third
+
+
+def test_timeline_window_and_cores(result: Result) -> None:
+    ax = result.plot_timeline(cores=("aic1",), window=(9, 11))
+    assert ax.get_xlim() == (9, 11)
+    assert {label.get_text().split()[0] for label in ax.get_yticklabels()} == {"aic1"}
+    with pytest.raises(ArgumentError, match=r"core 'aic7' did not run.*aic0 to aic1"):
+        result.plot_timeline(cores=("aic7",))
+    with pytest.raises(ArgumentError, match=r"window 20 to 30 us shows nothing.*14\.801"):
+        result.plot_timeline(window=(20, 30))
+
+
+def test_default_cores_are_first_and_slowest(result: Result) -> None:
+    run = result.runs[1]
+    done = REASONS.index("done")
+
+    def idle(core: str, cycles: int) -> PipeRow:
+        row = [0] * len(REASONS)
+        row[0], row[done] = run.cycles - cycles, cycles
+        return PipeRow(core, "M", tuple(row))
+
+    rows = (idle("aic10", 5), idle("aic2", 90), idle("aic0", 70), idle("aic3", 60))
+    assert gantt.default_cores((replace(run, pipes=rows),)) == ("aic0", "aic10")
+
+
+def test_dense_tracks_show_shares_of_time(large_result: Result) -> None:
+    ax = large_result.plot_timeline()
+    assert "share of that time" in ax.get_xlabel()
+    bars = sum(len(batch.get_paths()) for batch in ax.collections)
+    assert 1000 < bars <= 2 * 10 * gantt.BINS
+
+
+def test_covered_share_of_bins() -> None:
+    start, end = np.asarray([0, 10, 25]), np.asarray([5, 20, 30])
+    shares = gantt.covered(start, end, np.asarray([0.0, 10.0, 20.0, 40.0]))
+    assert shares.tolist() == pytest.approx([0.5, 1.0, 0.25])
+
+
+def test_figures_are_the_same_bytes_every_time(result: Result) -> None:
+    for kind in ("svg", "png"):
+        one, two = (plots.figure_bytes(result.plot_traffic(), kind) for _ in range(2))
+        assert one == two
+
+
+# ---------------------------------------------------------------- page
+
+
+def test_page_is_self_contained_and_escaped(result: Result, tmp_path: Path) -> None:
+    result.report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "rates of &lt;MTE2&gt; &amp; FIX are assumed" in page
+    assert "<MTE2>" not in page
+    assert re.findall(r'(?:src|href)="(?!data:)', page) == []
+    assert page.count('src="data:image/') == 3
+    assert "prefers-color-scheme:dark" in page
+
+
+def test_page_bars_fill_the_row(result: Result, tmp_path: Path) -> None:
+    result.report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    bars = re.findall(r'<div class="bar">(.*?)</div>', page)
+    assert len(bars) == 4 + 1 + 5 + 1
+    for bar in bars:
+        widths = [float(width) for width in re.findall(r"width:([\d.]+)%", bar)]
+        assert sum(widths) == pytest.approx(100, abs=0.01)
+
+
+def test_page_without_timeline_says_so(bare_result: Result, tmp_path: Path) -> None:
+    bare_result.report(str(tmp_path / "bare.html"))
+    page = (tmp_path / "bare.html").read_text(encoding="utf-8")
+    assert "run with timeline=True" in page
+    assert page.count('src="data:image/') == 2
+
+
+def test_reports_work_without_a_cube(result: Result, tmp_path: Path) -> None:
+    bare = replace(result, device=replace(result.device, cube=None))
+    bare.report(tmp_path / "dsp.html")
+    assert "TFLOPS" in (tmp_path / "dsp.html").read_text(encoding="utf-8")

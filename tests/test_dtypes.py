@@ -1,0 +1,65 @@
+"""Every spelling finds its type, and nothing else does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from npusim.dtypes import BF16, C0, DTYPES, FP16, FP32, INT8, INT32, DType, dtype
+from npusim.errors import ArgumentError
+
+
+@pytest.mark.parametrize(
+    ("spelling", "want"),
+    [
+        ("fp16", FP16),
+        ("float16", FP16),
+        ("FLOAT16", FP16),
+        ("half", FP16),
+        (np.float16, FP16),
+        (np.dtype("float16"), FP16),
+        (np.zeros(1, np.float16).dtype, FP16),
+        ("bf16", BF16),
+        ("bfloat16", BF16),
+        (ml_dtypes.bfloat16, BF16),
+        ("fp32", FP32),
+        ("float32", FP32),
+        ("float", FP32),
+        (np.float32, FP32),
+        (np.int8, INT8),
+        ("int8", INT8),
+        ("int32", INT32),
+        (FP32, FP32),
+    ],
+)
+def test_lookup(spelling: Any, want: DType) -> None:
+    assert dtype(spelling) is want
+
+
+@pytest.mark.parametrize(
+    "spelling", ["float64", np.float64, "fp8", "", None, float, int, "f2", object(), "uint8", 16]
+)
+def test_unknown_types_list_what_exists(spelling: Any) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        dtype(spelling)
+    assert str(caught.value) == (
+        f"unknown dtype {spelling!r}; use one of fp16 (float16), bf16 (bfloat16), "
+        "fp32 (float32), int8 (int8), int32 (int32)"
+    )
+
+
+@pytest.mark.parametrize("known", DTYPES, ids=str)
+def test_size_and_kind_are_numpys(known: DType) -> None:
+    assert known.bytes == known.numpy.itemsize
+    is_int = np.issubdtype(known.numpy, np.integer)
+    assert known.kind == ("int" if is_int else "float")
+
+
+@pytest.mark.parametrize(
+    ("name", "want"), [("fp16", 16), ("bf16", 16), ("fp32", 8), ("int8", 32), ("int32", 8)]
+)
+def test_c0(name: str, want: int) -> None:
+    assert C0(name) == want

@@ -1,0 +1,140 @@
+"""YAML trees: text stays text, and every error says file, line, path and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from npusim.errors import ConfigError
+from npusim.yamltree import Node, load_tree, suggest
+
+TEXT = """\
+# a comment
+name: small
+memories:
+  L1: {size: 512KiB, align: 32}
+  GM->L1.nd2nz:
+    rate: 1e9
+list: [no, 12:30:45, 0x10]
+nested:
+  - a: 1
+  - b: 2
+"""
+
+
+def fails(text: str) -> str:
+    """Return the message of the error that reading ``text`` raises."""
+    with pytest.raises(ConfigError) as caught:
+        load_tree(text, "x.yaml")
+    return str(caught.value)
+
+
+def test_scalars_stay_text() -> None:
+    root = load_tree(TEXT, "x.yaml").mapping()
+    assert [node.text() for node in root["list"].items()] == ["no", "12:30:45", "0x10"]
+    assert root["memories"].mapping()["GM->L1.nd2nz"].mapping()["rate"].text() == "1e9"
+
+
+def test_lines_and_paths() -> None:
+    root = load_tree(TEXT, "x.yaml").mapping()
+    memories = root["memories"]
+    rate = memories.mapping()["GM->L1.nd2nz"].mapping()["rate"]
+    b = root["nested"].items()[1].mapping()["b"]
+    assert (memories.line, memories.path) == (3, "memories")
+    assert (rate.line, rate.path) == (6, "memories.GM->L1.nd2nz.rate")
+    assert (b.line, b.path, b.file) == (10, "nested[1].b", "x.yaml")
+
+
+def test_keys_come_in_file_order() -> None:
+    assert list(load_tree(TEXT).mapping()) == ["name", "memories", "list", "nested"]
+
+
+def test_duplicate_key_names_both_lines() -> None:
+    message = fails("a:\n  b: 1\n  c: 2\n  b: 3\n")
+    assert message == "x.yaml:4: a.b: duplicate key 'b', first used in line 2; keep one of them"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "x.yaml:1: the file is empty; expected a mapping (key: value)"),
+        ("# only a comment\n", "x.yaml:1: the file is empty; expected a mapping (key: value)"),
+        ("a: 1\nb: [1, 2\n", "x.yaml:3: not valid YAML: expected ',' or ']'"),
+        ("a: 1\n---\nb: 2\n", "x.yaml:2: not valid YAML: but found another document"),
+        ("a: *nowhere\n", "x.yaml:1: not valid YAML: found undefined alias"),
+        ("a:\n  ? [1, 2]\n  : 3\n", "x.yaml:2: a: a key must be plain text, not a collection"),
+        ("a: &b\n  c: *b\n", "x.yaml:2: a.c: the alias refers to itself; write the value out"),
+        ("a: \x00\n", "x.yaml:1: not valid YAML: unacceptable character"),
+        ("[" * 5000, "x.yaml:1: not valid YAML: "),
+    ],
+)
+def test_bad_text(text: str, message: str) -> None:
+    assert fails(text).startswith(message)
+
+
+def test_alias_takes_the_path_of_its_use() -> None:
+    root = load_tree("a: &x {k: 1}\nb: *x\n").mapping()
+    assert root["b"].mapping()["k"].path == "b.k"
+    assert root["b"].mapping()["k"].text() == "1"
+
+
+def test_unknown_key_suggests_the_nearest() -> None:
+    root = load_tree("size: 1\nalgin: 2\n", "x.yaml")
+    with pytest.raises(ConfigError) as caught:
+        root.mapping(required=("size",), optional=("align",))
+    assert str(caught.value) == "x.yaml:2: algin: unknown key 'algin'; did you mean 'align'?"
+
+
+def test_unknown_key_without_a_near_one_lists_all() -> None:
+    assert suggest("zzz", ("size", "align")) == "; known: size, align"
+    assert suggest("zzz", ()) == "; known: none"
+
+
+def test_missing_keys_are_all_named() -> None:
+    root = load_tree("m:\n  b: 1\n", "x.yaml").mapping()["m"]
+    with pytest.raises(ConfigError, match=r"^x\.yaml:1: m: missing keys 'a', 'c'; add it here$"):
+        root.mapping(required=("a", "b", "c"))
+    with pytest.raises(ConfigError, match=r"^x\.yaml:1: m: missing key 'a'; add it here$"):
+        root.mapping(required=("a", "b"))
+
+
+def test_no_required_key_still_refuses_unknown_ones() -> None:
+    root = load_tree("b: 1\n", "x.yaml")
+    with pytest.raises(ConfigError, match="unknown key 'b'"):
+        root.mapping(required=())
+    assert list(root.mapping(optional=("b",))) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("key", "method", "message"),
+    [
+        ("map", "text", "expected a single value, got a mapping"),
+        ("list", "text", "expected a single value, got a list"),
+        ("none", "text", "expected a value, got nothing; give one or remove the key"),
+        ("word", "items", "expected a list, got 'hello'"),
+        ("none", "items", "expected a list, got nothing"),
+        ("word", "mapping", "expected a mapping (key: value), got 'hello'"),
+        ("list", "mapping", "expected a mapping (key: value), got a list"),
+    ],
+)
+def test_wrong_kind(key: str, method: str, message: str) -> None:
+    root = load_tree("map: {a: 1}\nlist: [1]\nnone:\nword: hello\n", "x.yaml").mapping()
+    with pytest.raises(ConfigError) as caught:
+        getattr(root[key], method)()
+    assert str(caught.value) == f"x.yaml:{root[key].line}: {key}: {message}"
+
+
+def test_reads_a_file_and_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_text("a: 1\n", encoding="utf-8")
+    assert load_tree(path) == Node({"a": Node("1", str(path), 1, "a")}, str(path), 1, "")
+    assert load_tree(path, "d").mapping()["a"].file == "d"
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml:1: cannot be read as UTF-8 text"):
+        load_tree(tmp_path / "none.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xff\n")
+    with pytest.raises(ConfigError, match=r"latin\.yaml:1: cannot be read as UTF-8 text"):
+        load_tree(tmp_path / "latin.yaml")

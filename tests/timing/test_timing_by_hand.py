@@ -1,0 +1,268 @@
+"""Schedules on `tiny` worked out by hand, cycle by cycle.
+
+`tiny` issues one instruction per cycle; a move between GM and UB takes 10 cycles and then 64 B
+per cycle (main memory gives 64 B per cycle to all cores together, the L2 128); the vector unit
+does 256 B per cycle. So 2560 B are loaded or stored in 10 + 40 = 50 cycles and computed in 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import npusim
+from npusim.dtypes import FP16, FP32
+from npusim.isa.operands import Tensor
+from npusim.program.builder import BufferHandle, Builder
+from npusim.program.kernel import Kernel, Units
+
+PIECE = 2560
+Body = Callable[["Script", Builder, SimpleNamespace], None]
+
+
+class Script(Kernel):
+    """A kernel from a body; every core runs one unit, with its number as ``unit.core``."""
+
+    name = "script"
+    role = "vector"
+
+    def __init__(self, body: Body, *, slots: int = 2, pieces: int = 16) -> None:
+        self.body, self.slots = body, slots
+        self.x = Tensor("x", (pieces * PIECE // 2,), FP16)
+        self.y = Tensor("y", (pieces * PIECE // 2,), FP16, "out")
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.x, self.y)
+
+    def units(self, cores: int) -> Units:
+        core = np.arange(cores)
+        return Units(core, {"core": core})
+
+    def buffers(self, k: Builder) -> None:
+        self.a: BufferHandle = k.buffer("UB", (PIECE // 2,), FP16, slots=self.slots, name="a")
+        self.b: BufferHandle = k.buffer("UB", (PIECE,), FP16, slots=min(self.slots, 2), name="b")
+
+    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+        self.body(self, k, unit)
+
+
+def load(s: Script, k: Builder, piece: int, size: int = PIECE) -> None:
+    k.data_move(s.a.next().at(0, size), s.x.at(piece * PIECE, size), FP16)
+
+
+def compute(s: Script, k: Builder) -> None:
+    k.vec_scalar("muls", s.b.next().at(0, PIECE), s.a.last().at(0, PIECE), 2.0, FP16)
+
+
+def store(s: Script, k: Builder, piece: int) -> None:
+    k.data_move(s.y.at(piece * PIECE, PIECE), s.b.last().at(0, PIECE), FP16)
+
+
+def three_stages(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+    for piece in range(4):
+        load(s, k, piece)
+        compute(s, k)
+        store(s, k, piece)
+
+
+def run(body: Body, *, cores: int = 0b1, slots: int = 2) -> npusim.Result:
+    return npusim.simulate(Script(body, slots=slots), "tiny", cores=cores, timeline=True)
+
+
+def spans(r: npusim.Result, pipe: str, core: str = "core0") -> list[tuple[int, int]]:
+    launch = r.runs[0].launch_cycles
+    rows = r.timeline[(r.timeline["pipe"] == pipe) & (r.timeline["core"] == core)]
+    return [(int(a) - launch, int(b) - launch) for a, b in zip(rows.start, rows.end, strict=True)]
+
+
+def reasons(r: npusim.Result, pipe: str, core: str = "core0") -> dict[str, int]:
+    row = r.pipes[(r.pipes["pipe"] == pipe) & (r.pipes["core"] == core)].iloc[0]
+    return {name: int(row[name]) for name in r.pipes.columns[3:] if row[name]}
+
+
+def test_double_buffered_three_stage_loop() -> None:
+    # The first load is issued in cycle 0 and starts at 1. With two slots the loads follow each
+    # other: by the time load 2 wants slot 0 (cycle 101) compute 0 has left it (cycle 61).
+    #   load     1-51   51-101   101-151   151-201
+    #   compute  51-61  101-111  151-161   201-211     each right after its load
+    #   store    61-111 111-161  161-211   211-261
+    r = run(three_stages)
+    assert spans(r, "MTE2") == [(1, 51), (51, 101), (101, 151), (151, 201)]
+    assert spans(r, "V") == [(51, 61), (101, 111), (151, 161), (201, 211)]
+    assert spans(r, "MTE3") == [(61, 111), (111, 161), (161, 211), (211, 261)]
+    assert r.runs[0].cycles == 261
+    assert reasons(r, "MTE2") == {"busy": 200, "not_started": 1, "done": 60}
+    assert reasons(r, "V") == {"busy": 40, "data": 49 + 3 * 40, "not_started": 2, "done": 50}
+    assert reasons(r, "MTE3") == {"busy": 200, "data": 58, "not_started": 3}
+
+
+def test_one_slot_stops_the_overlap() -> None:
+    # With one slot load i+1 must wait until compute i has read the slot, so each round takes
+    # load 50 + compute 10 = 60. Store i overlaps load i+1; both end together, so compute i+1
+    # gets its operand and its free output slot in the same cycle (the operand is blamed).
+    #   load     1-51   61-111   121-171   181-231
+    #   compute  51-61  111-121  171-181   231-241
+    #   store    61-111 121-171  181-231   241-291
+    r = run(three_stages, slots=1)
+    assert spans(r, "MTE2") == [(1, 51), (61, 111), (121, 171), (181, 231)]
+    assert spans(r, "V") == [(51, 61), (111, 121), (171, 181), (231, 241)]
+    assert spans(r, "MTE3") == [(61, 111), (121, 171), (181, 231), (241, 291)]
+    assert reasons(r, "MTE2") == {"busy": 200, "space": 30, "not_started": 1, "done": 60}
+    assert reasons(r, "V") == {"busy": 40, "data": 199, "not_started": 2, "done": 50}
+
+
+def test_two_cores_share_main_memory() -> None:
+    # Both cores start loading at 1 and their first byte moves at 11. Main memory's 64 B/cycle
+    # are shared: 32 each. Core 1 wants 1024 B: done at 11 + 1024/32 = 43. By then core 0 has
+    # 2560 - 1024 = 1536 left and gets all 64: done at 43 + 24 = 67, 16 cycles later than alone.
+    def body(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+        load(s, k, unit.core, 1024 if unit.core else PIECE)
+
+    r = run(body, cores=0b11)
+    assert spans(r, "MTE2", "core1") == [(1, 43)]
+    assert spans(r, "MTE2", "core0") == [(1, 67)]
+    assert reasons(r, "MTE2", "core0") == {"busy": 50, "bandwidth": 16, "not_started": 1}
+
+
+def test_second_reader_of_a_block_in_flight_hits_the_l2() -> None:
+    # Both cores read the same 2560 B. Core 0 comes first (same cycle, lower number) and fetches
+    # from main memory at 64 B/cycle; core 1 finds the sectors in flight and is served by the L2,
+    # which has 128 B/cycle for both: nobody is slowed down.
+    r = run(lambda s, k, unit: load(s, k, 0), cores=0b11)
+    assert spans(r, "MTE2", "core0") == spans(r, "MTE2", "core1") == [(1, 51)]
+    row = r.traffic[r.traffic.operand == "x"].iloc[0]
+    assert (row.bytes, row.hit_bytes, row.miss_bytes) == (2 * PIECE, PIECE, PIECE)
+
+
+def test_a_prefetch_is_not_held_back_by_another_pipe() -> None:
+    # The vector unit is busy until cycle 1 + 20 (a dup of 5120 B), then waits for load 0 (51).
+    # Loads 1 and 2 come later in program order and have slots of their own: they follow load 0
+    # at 51 and 101 although the computes before them in the program still wait.
+    def body(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+        k.vec_dup(s.b.next().at(), 0.0, FP16)
+        for piece in range(3):
+            load(s, k, piece)
+            compute(s, k)
+
+    r = run(body, slots=3)
+    assert spans(r, "V")[:2] == [(1, 21), (52, 62)]
+    assert spans(r, "MTE2") == [(2, 52), (52, 102), (102, 152)]
+
+
+def test_scalar_pipe_waits_for_room_in_a_full_queue() -> None:
+    # Queues hold 4 instructions not yet started. Issued 0-1: load 0 starts at 1. Loads 1 to 4
+    # fill the queue by cycle 5. Load 5 needs room, which comes when load 1 starts at 51.
+    def body(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+        for piece in range(6):
+            load(s, k, piece)
+
+    r = run(body, slots=6)
+    assert spans(r, "MTE2")[-1] == (251, 301)
+    assert reasons(r, "S") == {"busy": 6, "queue": 46, "done": 301 - 52}
+
+
+def test_core_barrier_makes_the_early_core_wait() -> None:
+    # Core 1 loads nothing: it reaches the barrier at 0. Core 0 drains its load at 51. Both pay
+    # 10 cycles for the barrier, then issue a load in cycle 61 that starts at 62; the two share
+    # main memory: 10 + 2560 / 32 = 90 cycles.
+    def body(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+        if unit.core == 0:
+            load(s, k, 0)
+        k.core_barrier()
+        load(s, k, 1 + unit.core)
+
+    r = run(body, cores=0b11)
+    assert spans(r, "S", "core0") == spans(r, "S", "core1") == [(51, 61)]
+    assert spans(r, "MTE2", "core0") == [(1, 51), (62, 152)]
+    assert reasons(r, "S", "core1")["barrier"] == 51
+
+
+def test_flag_between_cores() -> None:
+    # Core 1's store waits (on MTE3) for core 0's load, done at 51; setting the flag on MTE2 takes
+    # one cycle, so core 1 sees it at 52, spends a cycle on the wait, and stores 53-103.
+    def body(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+        if unit.core == 0:
+            load(s, k, 0)
+            k.core_set_flag("MTE2", 0)
+        else:
+            k.vec_dup(s.b.next().at(0, PIECE), 1.0, FP16)
+            k.core_wait_flag("MTE3", 0)
+            store(s, k, 1)
+
+    r = run(body, cores=0b11)
+    assert spans(r, "MTE3", "core1") == [(52, 53), (53, 103)]
+    assert reasons(r, "MTE3", "core1")["flag"] == 50
+
+
+def test_explicit_flag_orders_two_pipes() -> None:
+    # Without the flag both would start at once: the store (of old data) depends on nothing.
+    # set_flag follows the load on MTE2 (51-52), wait_flag ends at 53, the store runs 53-103.
+    def body(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+        load(s, k, 0)
+        k.set_flag("MTE2", "MTE3", 0)
+        k.wait_flag("MTE2", "MTE3", 0)
+        s.b.next()
+        store(s, k, 0)
+
+    r = run(body)
+    assert spans(r, "MTE3") == [(52, 53), (53, 103)]
+    assert reasons(r, "MTE3")["flag"] == 52 - 3
+
+
+def test_pipe_barrier_all_drains_everything() -> None:
+    # The barrier holds the scalar pipe until the load is done (51), takes a cycle, and only then
+    # is the next load issued (53).
+    def body(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+        load(s, k, 0)
+        k.pipe_barrier("ALL")
+        load(s, k, 1)
+
+    r = run(body)
+    assert spans(r, "MTE2") == [(1, 51), (53, 103)]
+    assert spans(r, "S") == [(51, 52)]
+
+
+def test_mmad_head_is_hidden_only_behind_a_predecessor() -> None:
+    # 64x64x64 is 64 cycles of 16x16x16 blocks. The first mmad and any after a gap pay the head
+    # of 4; the second follows directly because its operands were ready, and pays none.
+    class TwoProducts(Script):
+        role = "cube"
+
+        def buffers(self, k: Builder) -> None:
+            self.l1 = k.buffer("L1", (64, 64), FP16, name="l1")
+            self.l0a = k.buffer("L0A", (64, 32), FP16, slots=2)
+            self.l0b = k.buffer("L0B", (32, 64), FP16, slots=2)
+            self.l0c = k.buffer("L0C", (64, 64), FP32)
+
+        def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+            l1, c = self.l1.next(), self.l0c.next()
+            k.fill(l1.at(), 1.0, FP16)  # 8192 B at 64 B/cycle: 1-129
+            a, b = self.l0a.next(), self.l0b.next()
+            k.load2d(a, l1, FP16, start=0, repeat=8)  # 4096 B: 129-193
+            k.load2d(b, l1, FP16, start=8, repeat=8)  # 193-257
+            for i in range(2):
+                k.mmad(c, a, b, 64, 32, 64, FP16, init=i == 0)  # 32 blocks each
+            a = self.l0a.next()
+            k.load2d(a, l1, FP16, start=0, repeat=8)  # 257-321
+            k.mmad(c, a, b, 64, 32, 64, FP16, init=False)
+
+    r = npusim.simulate(TwoProducts(three_stages), "tiny", cores=1, timeline=True)
+    # 257 + 4 + 32 = 293, then 293 + 32 = 325. The third operand came at 321, before 325: hidden.
+    assert spans(r, "M") == [(257, 293), (293, 325), (325, 357)]
+
+
+def test_a_program_that_hangs_says_where() -> None:
+    def body(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+        load(s, k, 0)
+        k.core_wait_flag("MTE3", 3)
+
+    with pytest.raises(
+        npusim.ProgramError,
+        match=r"script hangs.*core0 pipe MTE3 .*"
+        r"test_timing_by_hand.py:\d+: core_wait_flag #3",
+    ):
+        run(body)
