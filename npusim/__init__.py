@@ -14,7 +14,7 @@ from npusim.errors import (
 from npusim.ops import operators
 from npusim.results import Result
 from npusim.session import simulate, spec
-from npusim.version import VERSION as __version__
+from npusim.version import __version__
 
 __all__ = [
     "ArgumentError",

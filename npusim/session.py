@@ -22,9 +22,12 @@ from npusim.results import Result
 from npusim.timing.l2 import L2State
 from npusim.timing.run import time_program
 from npusim.timing.trace import KernelRun
-from npusim.version import VERSION
+from npusim.version import __version__
 
 Array = npt.NDArray[Any]
+
+#: The part of a device file that prices what a pipe does without a path.
+_UNIT_OF = {"M": "cube", "V": "vector", "S": "sync"}
 
 #: Called as progress(kernel, phase, done, total): instructions of one kernel.
 Progress = Callable[[str, str, int, int], None]
@@ -81,6 +84,7 @@ class Call:
         if self.options.start not in ("cold", "warm"):
             raise ArgumentError(f"start is {self.options.start!r}; it is 'cold' or 'warm'")
         self.l2 = L2State(self.device.l2)
+        self.assumed: dict[str, None] = {}  # assumed figures used so far, in order of use
 
     @property
     def cube_cores(self) -> int:
@@ -127,6 +131,7 @@ class Call:
             arrays = {t.name: self.arrays[t.name] for t in kernel.tensors}
             execute(program, arrays, self._progress(program, "numbers"))
         self.runs.append(run)
+        self.assumed |= dict.fromkeys(assumed_figures(program))
         return run
 
     def _progress(self, program: Program, phase: str) -> Callable[[int], None] | None:
@@ -134,6 +139,16 @@ class Call:
         if report is None:
             return None
         return lambda done: report(program.kernel, phase, done, program.instructions)
+
+    def _assumption_note(self) -> list[str]:
+        names = list(self.assumed)
+        if not names:
+            return []
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        return [
+            f"the time rests on {len(names)} assumed figures: {', '.join(names[:5])}{more}; "
+            f"`npusim devices show {self.device.name}` lists every figure with its source"
+        ]
 
     def result(self, outputs: dict[str, Array | None], problem: str, as_dtype: DType) -> Result:
         """The finished call as a ``Result``; ``outputs`` are ignored when timing-only."""
@@ -144,36 +159,58 @@ class Call:
             runs=tuple(self.runs),
             outputs=None if self.timing_only else tuple(outputs.values()),
             output_names=names,
-            notes=tuple(self.notes),
+            notes=(*self.notes, *self._assumption_note()),
             problem=problem,
-            version=VERSION,
+            version=__version__,
             dtype=as_dtype.name,
         )
 
 
-def simulate(kernel: Kernel, device: str | Device, *arrays: Array | Spec, **options: Any) -> Result:
-    """Run a kernel of your own: ``arrays`` are its "in" tensors in order, none for timing only.
+def assumed_figures(program: Program) -> list[str]:
+    """Figures of the device marked "assumed" that the time of ``program`` depends on."""
+    device = program.device
+    instructions = [i for template in program.templates for i in template.instructions]
+    parts = {"launch", "l2", "main_memory", *(f"pipes.{pipe}" for pipe in program.pipes)}
+    for instruction in instructions:
+        path = getattr(instruction, "path", None)
+        parts.add(f"paths.{path.name}" if path is not None else _UNIT_OF.get(instruction.pipe, ""))
+    sizes = {f"{part}.size" for part in parts}  # capacities do not cost time directly
+    return sorted(
+        name
+        for name, known in device.provenance.items()
+        if known.confidence == "assumed"
+        and name not in sizes
+        and any(name.startswith(f"{part}.") for part in parts if part)
+    )
 
-    Keywords: cores, engine, timeline, start, progress (see ``Options``). Outputs are the "out"
-    tensors. Raises ``ArgumentError`` if an array's shape is not its tensor's.
+
+def simulate(kernel: Kernel, device: str | Device, *arrays: Array | Spec, **options: Any) -> Result:
+    """Run a kernel of your own: ``arrays`` are its "in" and "inout" tensors in order.
+
+    Without arrays a kernel that reads any is only timed. Keywords: cores, engine, timeline,
+    start, progress (see ``Options``). Outputs are the "out" and "inout" tensors; the arrays
+    given are not changed. Raises ``ArgumentError`` if an array's shape is not its tensor's.
     """
-    inputs = [t for t in kernel.tensors if t.role == "in"]
+    inputs = [t for t in kernel.tensors if t.role != "out"]
     if arrays and len(arrays) != len(inputs):
         names = ", ".join(t.name for t in inputs)
         raise ArgumentError(
             f"kernel {kernel.name} reads {len(inputs)} tensors ({names}), got {len(arrays)} arrays"
         )
-    timing_only = not arrays or any(isinstance(a, Spec) for a in arrays)
+    given = arrays or [Spec(t.shape, t.dtype) for t in inputs]
+    timing_only = any(isinstance(a, Spec) for a in given)
     call = Call(kernel.name, Options(device=device, **options), timing_only)
-    for tensor, array in zip(inputs, arrays, strict=False):
+    for tensor, array in zip(inputs, given, strict=True):
         if tuple(array.shape) != tensor.shape:
             raise ArgumentError(
                 f"{tensor.name} has shape {tuple(array.shape)}, the kernel expects {tensor.shape}"
             )
-        call.input(tensor.name, array, tensor.dtype)
+        inout = tensor.role == "inout" and not isinstance(array, Spec)
+        call.input(tensor.name, np.array(array) if inout else array, tensor.dtype)
     outputs = [t for t in kernel.tensors if t.role != "in"]
     for tensor in outputs:
-        call.output(tensor.name, tensor.shape, tensor.dtype)
+        if tensor.role == "out":
+            call.output(tensor.name, tensor.shape, tensor.dtype)
     call.launch(kernel)
     return call.result(
         {t.name: call.arrays.get(t.name) for t in outputs},

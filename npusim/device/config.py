@@ -369,7 +369,8 @@ def _check_units(device: Device, root: Node) -> None:
         if item.text() not in known:
             raise item.fail(f"unknown dtype {item.text()!r}{suggest(item.text(), known)}")
     for dtype in device.cube.rates if device.cube else ():
-        if dtype not in device.dtypes:
+        operand = "fp32" if dtype == "hf32" else dtype  # HF32 multiplies fp32 operands
+        if operand not in device.dtypes:
             raise _at(root, "cube", "rates", dtype).fail(
                 f"dtype {dtype!r} is not among the device's ({', '.join(device.dtypes)}); "
                 "add it to 'dtypes' or remove the rate"

@@ -127,6 +127,7 @@ class Cube:
     idle_head_cycles: int = _figure("idle_head", "cycles")
     issue_cycles: int = _figure("issue", "cycles", 1)
     odd_block_conflict: bool = _figure("odd_block_conflict", "bool")
+    hf32_bits: int = _figure("hf32_bits", "count", 0)  # mantissa bits HF32 keeps; 0: no HF32
     rates: Mapping[str, CubeRate] = _figure("rates", "map:block")
 
     def macs_per_cycle(self, dtype: str) -> Fraction:

@@ -12,7 +12,7 @@ from npusim.dtypes import FP32, DType
 from npusim.errors import ProgramError
 from npusim.isa.base import Cost, Instruction, MemoryView, ceil_div, move_cost
 from npusim.isa.operands import Region, SlotRegion
-from npusim.numerics.rounding import round_to
+from npusim.numerics.rounding import round_hf32, round_to
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,16 @@ class Mmad(Instruction):
     n: int
     dtype: DType
     init: bool
+    hf32_bits: int = 0  # > 0: fp32 operands are rounded to this many mantissa bits on the way in
 
     @property
     def pipe(self) -> str:
         return "M"
+
+    @property
+    def math(self) -> str:
+        """Name of the cube's rate it runs at."""
+        return "hf32" if self.hf32_bits else self.dtype.name
 
     def reads(self) -> tuple[Region, ...]:
         return (self.a, self.b) if self.init else (self.a, self.b, self.c)
@@ -44,10 +50,10 @@ class Mmad(Instruction):
 
     def cost(self, device: Device) -> Cost:
         cube = device.cube
-        if cube is None or self.dtype.name not in cube.rates:
+        if cube is None or self.math not in cube.rates:
             have = ", ".join(cube.rates) if cube else "no cube unit"
-            raise ProgramError(f"{device.name} has no {self.dtype.name} mmad (it has: {have})")
-        rate = cube.rates[self.dtype.name]
+            raise ProgramError(f"{device.name} has no {self.math} mmad (it has: {have})")
+        rate = cube.rates[self.math]
         m, k, n = ceil_div(self.m, rate.m), ceil_div(self.k, rate.k), ceil_div(self.n, rate.n)
         cycles = cube.startup_cycles + m * k * n * rate.cycles
         if cube.odd_block_conflict and k > 1 and (m % 2 or n % 2):
@@ -66,9 +72,10 @@ class Mmad(Instruction):
         b = memory.read(self.b, self.dtype).reshape(-1)[: k1 * n1 * 16 * c0]
         a = a.reshape(m1, k1, 16, c0).swapaxes(1, 2).reshape(m1 * 16, k1 * c0)
         b = b.reshape(k1, n1, 16, c0).transpose(0, 3, 1, 2).reshape(k1 * c0, n1 * 16)
-        product = a[: self.m, : self.k].astype(np.float32) @ b[: self.k, : self.n].astype(
-            np.float32
-        )
+        left, right = a[: self.m, : self.k], b[: self.k, : self.n]
+        if self.hf32_bits:
+            left, right = (round_hf32(x, self.hf32_bits) for x in (left, right))
+        product = left.astype(np.float32) @ right.astype(np.float32)
         c = _accumulator(memory, self.c, m1, n1)
         if self.init:
             c[: self.m, : self.n] = product
@@ -91,7 +98,7 @@ class Drain(Instruction):
 
     ``path`` says where: L0C->GM is the FIX pipe of the 910B (plain keeps NZ columns, ``nz2nd``
     writes matrix rows); L0C->UB runs on V and keeps NZ. One destination row is one NZ column of
-    ``m`` x 16 elements, or one matrix row of ``n`` elements.
+    ``m`` x ``c0`` elements (16, or 8 with channel split), or one matrix row of ``n`` elements.
     """
 
     dst: Region
@@ -101,6 +108,7 @@ class Drain(Instruction):
     path: Path
     dtype: DType
     is_atomic: bool = False
+    c0: int = 16
 
     @property
     def pipe(self) -> str:
@@ -128,6 +136,9 @@ class Drain(Instruction):
         columns = memory.read(self.src, FP32).reshape(n1, -1, 16)[:, : self.m]
         if self.path.variant == "nz2nd":
             columns = columns.swapaxes(0, 1).reshape(self.m, n1 * 16)[:, : self.n]
+        elif self.c0 != 16:
+            split = columns.reshape(n1, self.m, 16 // self.c0, self.c0).swapaxes(1, 2)
+            columns = split.reshape(-1, self.m * self.c0)[: self.dst.rows]
         values = round_to(columns, self.dtype)
         store = memory.add if self.is_atomic else memory.write
         store(self.dst, values.reshape(self.dst.rows, -1), self.dtype)

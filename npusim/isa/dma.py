@@ -209,18 +209,14 @@ class Load3d(Instruction):
         w = self.window
         planes = memory.read(self.src, self.dtype).reshape(-1, w.h, w.w, c0)
         cut = self._cut(planes, c0)
-        m1, k1 = cut.shape[0] // 16, cut.shape[1] // c0
-        blocks = cut.reshape(m1, 16, k1, c0)
-        if self.dst.memory == "L0B":  # Zn: [positions][columns] blocks, column-major inside
-            fractals = blocks.transpose(0, 2, 3, 1)
-        elif self.transpose:  # Zz of the transpose: [columns][positions] blocks
-            fractals = blocks.transpose(2, 0, 3, 1)
-        else:  # Zz: [positions][columns] blocks, row-major inside
-            fractals = blocks.transpose(0, 2, 1, 3)
+        if self.dst.memory == "L0B":  # Zn: contraction blocks outside, column-major inside
+            fractals = to_fractals(cut.T, c0).swapaxes(0, 1)
+        else:
+            fractals = to_fractals(cut.T if self.transpose else cut, c0)
         memory.write(self.dst, fractals, self.dtype)
 
     def _cut(self, planes: npt.NDArray[np.generic], c0: int) -> npt.NDArray[np.generic]:
-        """The window as (positions rounded up to 16, columns rounded up to C0), zero-padded."""
+        """The window as (positions, columns rounded up to C0), zero outside the map."""
         w = self.window
         m = np.arange(self.m_start, min(self.m_start + self.m_ext, w.out_h * w.out_w))
         column = np.arange(self.k_start // c0, ceil_div(self.k_start + self.k_ext, c0))
@@ -230,9 +226,18 @@ class Load3d(Instruction):
         inside = (y >= 0) & (y < w.h) & (x >= 0) & (x < w.w)
         plane = column // (w.kernel_h * w.kernel_w)
         values = planes[plane[None], y.clip(0, w.h - 1), x.clip(0, w.w - 1)]
-        out = np.zeros((ceil_div(self.m_ext, 16) * 16, len(column), c0), planes.dtype)
+        out = np.zeros((self.m_ext, len(column), c0), planes.dtype)
         out[: len(m)] = np.where(inside[..., None], values, planes.dtype.type(0))
         return out.reshape(len(out), -1)
+
+
+def to_fractals(matrix: npt.NDArray[np.generic], c0: int) -> npt.NDArray[np.generic]:
+    """(rows, k) as Zz fractals [rows / 16][k / C0][16][C0], zero-padded to whole fractals."""
+    rows, k = matrix.shape
+    r1, k1 = ceil_div(rows, 16), ceil_div(k, c0)
+    if (rows, k) != (r1 * 16, k1 * c0):
+        matrix = np.pad(matrix, ((0, r1 * 16 - rows), (0, k1 * c0 - k)))
+    return matrix.reshape(r1, 16, k1, c0).swapaxes(1, 2)
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ class Slot:
         """
         size = self.buffer.slot_bytes - offset if size is None else size
         end = offset + (rows - 1) * pitch + size
-        if offset < 0 or size <= 0 or rows <= 0 or end > self.buffer.slot_bytes:
+        if min(offset, pitch) < 0 or min(size, rows) < 1 or end > self.buffer.slot_bytes:
             raise ProgramError(
                 f"bytes {offset}..{end} of {self.buffer.name} lie outside its slot of "
                 f"{self.buffer.slot_bytes} B in {self.buffer.memory}; declare a larger buffer or "

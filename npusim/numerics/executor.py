@@ -19,6 +19,7 @@ from npusim.errors import ProgramError
 from npusim.isa import CoreBarrier, CoreSetFlag, CoreWaitFlag
 from npusim.isa.operands import GmRegion, Region, SlotRegion
 from npusim.numerics.rounding import round_to
+from npusim.program.lower import located
 from npusim.program.program import CoreProgram, Program, Template
 
 Bytes = npt.NDArray[np.uint8]
@@ -53,9 +54,10 @@ class CoreMemory:
         target[...] = data.reshape(region.rows, -1).view(np.uint8)
 
     def add(self, region: Region, values: Array, dtype: DType) -> None:
-        """GM += values, rounded to ``dtype``."""
+        """GM += values, rounded to ``dtype``; integers wrap around."""
         old = self.read(region, dtype)
-        total = old.astype(np.float32) + values.reshape(old.shape).astype(np.float32)
+        wide = np.dtype(np.float32) if dtype.kind == "float" else dtype.numpy
+        total = old.astype(wide) + values.reshape(old.shape).astype(wide)
         self.write(region, round_to(total, dtype), dtype)
 
     def _bytes(self, region: Region) -> Bytes:
@@ -74,9 +76,9 @@ class CoreMemory:
         if region.rows == 1:
             row: Bytes = data[offset:end].reshape(1, -1)
             return row
-        return np.lib.stride_tricks.as_strided(
-            data[offset:end], (region.rows, region.row_bytes), (region.pitch, 1)
-        )
+        shape, strides = (region.rows, region.row_bytes), (region.pitch, 1)
+        rows: Bytes = np.lib.stride_tricks.as_strided(data[offset:end], shape, strides)
+        return rows
 
     def _slot(self, region: SlotRegion) -> Bytes:
         buffer = region.slot.buffer
@@ -85,7 +87,8 @@ class CoreMemory:
         while self.seen[buffer.index] <= turn:  # newly acquired: old content is gone
             slots[self.seen[buffer.index] % buffer.slots] = POISON
             self.seen[buffer.index] += 1
-        return slots[turn % buffer.slots]
+        slot: Bytes = slots[turn % buffer.slots]
+        return slot
 
 
 def execute(
@@ -168,7 +171,7 @@ def _run_core(
 
 
 def _execute(template: Template, i: int, memory: CoreMemory) -> None:
-    try:
-        template.instructions[i].execute(memory)
-    except ProgramError as error:
-        raise ProgramError(f"{template.lines[i]}: {template.instructions[i]}: {error}") from error
+    instruction = template.instructions[i]
+    # Overflow and NaN are results on the chip, not accidents of the simulation.
+    with located(template.lines[i], instruction), np.errstate(all="ignore"):
+        instruction.execute(memory)

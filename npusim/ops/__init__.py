@@ -11,7 +11,7 @@ OPERATORS = {
     "matmul": matmul,
 }
 
-__all__ = ["OPERATORS", *OPERATORS]
+__all__ = ["OPERATORS", "conv2d_backprop_filter", "matmul", "operators"]
 
 
 def operators() -> list[str]:

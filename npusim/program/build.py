@@ -15,7 +15,7 @@ from npusim.device.spec import Device
 from npusim.errors import ArgumentError, CapacityError, ProgramError
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
-from npusim.program.lower import Linker, State, lower
+from npusim.program.lower import Linker, State, located, lower
 from npusim.program.program import CoreProgram, Program, Template, Variant, flow_of
 
 IntArray = npt.NDArray[np.int64]
@@ -88,6 +88,7 @@ def _link(
     out = np.empty(len(which), np.int64)
     state: State = linker.start
     known: dict[tuple[int, State], tuple[int, State]] = {}
+    ends = np.append(np.flatnonzero(np.diff(which)) + 1, len(which))  # of runs of one template
     u = 0
     while u < len(which):
         template = int(which[u])
@@ -102,8 +103,7 @@ def _link(
         out[u], after = known[key]
         u += 1
         if after == state:  # a steady state: every repetition of this template resolves alike
-            others = np.flatnonzero(which[u:] != template)
-            end = u + int(others[0]) if len(others) else len(which)
+            end = int(ends[np.searchsorted(ends, u - 1, side="right")])
             out[u:end] = out[u - 1]
             u = end
         state = after
@@ -117,18 +117,16 @@ def _template(
     builder.begin_unit()
     with _located(kernel):
         kernel.emit(builder, unit)
-        instructions = tuple(builder.instructions)
-        turns = tuple(h.turns for h in builder.handles)
-        tensors = {t.name: i for i, t in enumerate(kernel.tensors)}
-        costs, flows = [], []
-        for instruction, line in zip(instructions, builder.lines, strict=True):
-            try:
-                costs.append(instruction.cost(builder.device))
-                flows.append(flow_of(instruction, tensors, bases))
-            except (ProgramError, KeyError, ValueError) as error:
-                raise ProgramError(f"{line}: {instruction}: {error}") from error
-        lowered = lower(instructions, turns, builder.kind.pipes)
-    return Template(instructions, tuple(builder.lines), tuple(costs), tuple(flows), lowered)
+    instructions, lines = tuple(builder.instructions), tuple(builder.lines)
+    turns = tuple(h.turns for h in builder.handles)
+    tensors = {t.name: i for i, t in enumerate(kernel.tensors)}
+    costs, flows = [], []
+    for instruction, line in zip(instructions, lines, strict=True):
+        with located(line, instruction):
+            costs.append(instruction.cost(builder.device))
+            flows.append(flow_of(instruction, tensors, bases))
+    lowered = lower(instructions, lines, turns, builder.kind.pipes)
+    return Template(instructions, lines, tuple(costs), tuple(flows), lowered)
 
 
 def _distinct(units: Units) -> tuple[list[dict[str, int]], IntArray]:
@@ -148,9 +146,10 @@ def _distinct(units: Units) -> tuple[list[dict[str, int]], IntArray]:
 def _check_units(kernel: Kernel, units: Units, lanes: int) -> None:
     if not len(units.core):
         raise ProgramError(f"kernel {kernel.name} has no units of work; launch nothing instead")
-    if units.core.min() < 0 or units.core.max() >= lanes:
+    wrong = units.core[(units.core < 0) | (units.core >= lanes)]
+    if len(wrong):
         raise ProgramError(
-            f"kernel {kernel.name} places a unit on core {int(units.core.max())} of {lanes}; "
+            f"kernel {kernel.name} places a unit on core {int(wrong[0])} of {lanes}; "
             f"cores are numbered 0 to {lanes - 1}"
         )
 

@@ -37,6 +37,7 @@ from npusim.isa import (
 from npusim.isa.base import FRACTAL_BYTES, ceil_div
 from npusim.isa.dma import Window
 from npusim.isa.operands import Buffer, GmRegion, Region, Slot, SlotRegion, check_capacity
+from npusim.program.checks import check_operands
 
 
 class BufferHandle:
@@ -121,11 +122,6 @@ class Builder:
 
     def data_move(self, dst: Region, src: Region, dtype: DType, *, atomic: bool = False) -> None:
         """Copy bytes between GM, L1 and UB; ``atomic`` adds into GM in ``dtype``."""
-        if src.size != dst.size:
-            raise ProgramError(
-                f"data_move of {src.size} B into {dst.size} B: {dst} <- {src}; both sides must "
-                "name equally many bytes"
-            )
         path = self._path(src.memory, dst.memory)
         self._issue(DataMove(dst, src, path, dtype, atomic))
 
@@ -168,7 +164,6 @@ class Builder:
         transpose: bool = False,
     ) -> None:
         """img2col: positions ``m`` = (start, extent) by columns ``k`` = (start, extent) to L0."""
-        check_window(window, m, k)
         variant = "load3d_transpose" if transpose else "load3d"
         path = self._path(src.memory, dst.memory, variant)
         self._issue(Load3d(dst, src, path, dtype, window, *m, *k, transpose))
@@ -180,9 +175,22 @@ class Builder:
     # -- cube ------------------------------------------------------------------------------
 
     def mmad(
-        self, c: Slot, a: Slot, b: Slot, m: int, k: int, n: int, dtype: DType, *, init: bool
+        self,
+        c: Slot,
+        a: Slot,
+        b: Slot,
+        m: int,
+        k: int,
+        n: int,
+        dtype: DType,
+        *,
+        init: bool,
+        hf32: bool = False,
     ) -> None:
-        """C = A @ B, or C += A @ B without ``init``; extents in elements, 1 to 4095."""
+        """C = A @ B, or C += A @ B without ``init``; extents in elements, 1 to 4095.
+
+        ``hf32`` rounds fp32 operands to the device's HF32 on their way into the cube.
+        """
         for name, extent in (("m", m), ("k", k), ("n", n)):
             if not 1 <= extent <= 4095:
                 raise ProgramError(f"mmad {name} is {extent}; the field holds 1 to 4095")
@@ -198,6 +206,7 @@ class Builder:
                 n,
                 dtype,
                 init,
+                self.device.cube.hf32_bits if hf32 and self.device.cube else 0,
             )
         )
 
@@ -231,9 +240,11 @@ class Builder:
         staging: BufferHandle | None,
         nd: bool = False,
         atomic: bool = False,
+        c0: int = 16,
     ) -> None:
         """Drain an ``m`` x ``n`` tile of L0C to GM, converted to ``dtype``.
 
+        With ``c0`` 8 every NZ column is split into two of 8 elements (FIX pipe only).
         ``dst`` has one row per NZ column of 16 matrix columns, or with ``nd`` one per matrix
         row. One FIX instruction where the device has L0C->GM, else L0C->UB (V) and UB->GM
         (MTE3) in pieces of the ``staging`` buffer.
@@ -242,9 +253,19 @@ class Builder:
         if staging is None:
             path = self._path("L0C", "GM", "nz2nd" if nd else "")
             source = c.at(0, tile * ceil_div(n, 16))
-            self._issue(Drain(dst, source, m, n, path, dtype, atomic))
+            self._issue(Drain(dst, source, m, n, path, dtype, atomic, c0))
             return
+        if c0 != 16:
+            raise ProgramError(
+                f"fixpipe with C0 = {c0}: only a FIX pipe splits columns, and "
+                f"{self.device.name} drains L0C through UB; use c0=16"
+            )
         piece = staging.buffer.slot_bytes // (m * 16 * dtype.bytes)
+        if not piece:
+            raise ProgramError(
+                f"{staging.buffer.name} holds {staging.buffer.slot_bytes} B, a column of {m} x 16 "
+                f"{dtype} needs {m * 16 * dtype.bytes} B; declare the staging for this m"
+            )
         for first in range(0, ceil_div(n, 16), piece):
             count = min(piece, ceil_div(n, 16) - first)
             ub = staging.next()
@@ -346,6 +367,7 @@ class Builder:
                 f"{instruction} runs on pipe {instruction.pipe}, which core kind "
                 f"{self.kind.name!r} of {self.device.name} lacks (it has: {have})"
             )
+        check_operands(instruction)
         for region in (*instruction.reads(), *instruction.writes()):
             self._check_turn(region)
         self.instructions.append(instruction)
@@ -356,31 +378,15 @@ class Builder:
             return
         slot = region.slot
         age = self.handles[slot.buffer.index].turns - 1 - slot.turn
+        if age < 0:
+            raise ProgramError(
+                f"{region} belongs to another unit; take slots with next() or last() where used"
+            )
         if age >= slot.buffer.slots:
             raise ProgramError(
                 f"{region} was overwritten {age - slot.buffer.slots + 1} turns ago: "
                 f"{slot.buffer.name} has {slot.buffer.slots} slots; use it earlier or declare more"
             )
-
-
-def check_window(window: Window, m: tuple[int, int], k: tuple[int, int]) -> None:
-    """The field widths of load3d (map 1-32767, pad 0-255, stride 1-63, filter/dilation 1-255)."""
-    fields = {
-        (1, 32767): ("h", "w"),
-        (0, 255): ("pad_left", "pad_right", "pad_top", "pad_bottom"),
-        (1, 63): ("stride_h", "stride_w"),
-        (1, 255): ("kernel_h", "kernel_w", "dilation_h", "dilation_w"),
-    }
-    for (low, high), names in fields.items():
-        for name in names:
-            value = getattr(window, name)
-            if not low <= value <= high:
-                raise ProgramError(f"load3d {name} is {value}; the field holds {low} to {high}")
-    if m[0] % 16 or min(m[1], k[1]) < 1:
-        raise ProgramError(
-            f"load3d starts at position {m[0]} for {m[1]} x {k[1]}; the start must be a multiple "
-            "of 16 and both extents positive"
-        )
 
 
 def _store_pieces(

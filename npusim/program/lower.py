@@ -13,7 +13,8 @@ all a correct set of flags enforces. Lowering runs in two steps:
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from npusim.errors import ProgramError
@@ -31,6 +32,8 @@ State = tuple[tuple[Hashable, tuple[Board, ...]], ...]
 Wait = tuple[int, int, int]
 
 EMPTY: Board = ((), ())
+
+_SET_TWICE = "set twice without a wait; a flag is one bit, let its receiver wait in between"
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class _Slot:
 class Lowered:
     """A template's waits before linking, and what it leaves behind for the next unit."""
 
+    lines: tuple[str, ...]  # kernel line per instruction
     pipes: tuple[int, ...]  # pipe index per instruction
     waits: tuple[tuple[Wait, ...], ...]
     outside: tuple[tuple[Outside, ...], ...]
@@ -79,7 +83,7 @@ class _Scoreboard:
         outside: list[Outside] = []
         match instruction:
             case SetFlag():
-                self._set_flag(instruction, pipe)
+                self._set_flag(instruction, pipe, outside)
             case WaitFlag():
                 self._wait_flag(instruction, pipe, waits, outside)
             case CoreBarrier() | PipeBarrier(on="S"):
@@ -122,11 +126,13 @@ class _Scoreboard:
         board.writes = {pipe: self.counts[pipe] + 1}
         board.reads = {}
 
-    def _set_flag(self, flag: SetFlag, pipe: int) -> None:
+    def _set_flag(self, flag: SetFlag, pipe: int, outside: list[Outside]) -> None:
         key = ("flag", flag.on, flag.to, flag.event)
         board = self.slots.setdefault(key, {}).setdefault(0, _Slot())
         if board.writes and not board.reads:
-            raise ProgramError(f"{flag}: set twice without a wait; a flag is one bit")
+            raise ProgramError(_SET_TWICE)
+        if board.inherited and not board.reads:
+            outside.append(Outside(key, 0, True, FLAG))  # must not be up already
         board.inherited, board.reads = False, {}
         board.writes = {pipe: self.counts[pipe] + 1}
 
@@ -136,7 +142,7 @@ class _Scoreboard:
         key = ("flag", flag.src, flag.on, flag.event)
         board = self.slots.setdefault(key, {}).setdefault(0, _Slot())
         if board.reads:
-            raise ProgramError(f"{flag}: waited twice for one set_flag; pair every wait")
+            raise ProgramError("waited twice for one set_flag; pair every wait with its own set")
         waits += [(q, n, FLAG) for q, n in board.writes.items()]
         if board.inherited:
             outside.append(Outside(key, 0, False, FLAG))
@@ -144,16 +150,24 @@ class _Scoreboard:
 
 
 def lower(
-    instructions: tuple[Instruction, ...], turns: tuple[int, ...], pipes: tuple[str, ...]
+    instructions: tuple[Instruction, ...],
+    lines: tuple[str, ...],
+    turns: tuple[int, ...],
+    pipes: tuple[str, ...],
 ) -> Lowered:
-    """Waits of one template, counted from its start; ``turns`` are the slots taken per buffer."""
+    """Waits of one template, counted from its start; ``turns`` are the slots taken per buffer.
+
+    ``lines`` are the kernel lines of the instructions, for errors.
+    """
     board = _Scoreboard(pipes)
     waits, outside = [], []
-    for instruction in instructions:
-        own, needs = board.waits_of(instruction)
+    for instruction, line in zip(instructions, lines, strict=True):
+        with located(line, instruction):
+            own, needs = board.waits_of(instruction)
         waits.append(tuple(own))
         outside.append(tuple(needs))
     return Lowered(
+        lines=lines,
         pipes=tuple(board.index[i.pipe] for i in instructions),
         waits=tuple(waits),
         outside=tuple(outside),
@@ -176,10 +190,12 @@ class Linker:
         boards = dict(state)
         waited: dict[tuple[int, int], int] = {}  # (pipe, other pipe) -> count waited for already
         out = []
-        for pipe, own, needs in zip(lowered.pipes, lowered.waits, lowered.outside, strict=True):
+        rows = zip(lowered.pipes, lowered.waits, lowered.outside, lowered.lines, strict=True)
+        for pipe, own, needs, line in rows:
             found = list(own)
-            for need in needs:
-                found += self._inherited(need, boards, pipe)
+            with located(line):
+                for need in needs:
+                    found += self._inherited(need, boards, pipe)
             out.append(_essential(found, pipe, waited))
         return tuple(out)
 
@@ -187,9 +203,9 @@ class Linker:
         self, need: Outside, boards: dict[Hashable, tuple[Board, ...]], pipe: int
     ) -> list[Wait]:
         rows = boards.get(need.resource)
-        if need.reason == FLAG and (rows is None or rows[0][1] or not rows[0][0]):
-            raise ProgramError(f"wait for {need.resource} comes without a set_flag before it")
-        if rows is None:
+        if need.reason == FLAG:
+            _check_flag(need, rows is not None and bool(rows[0][0]) and not rows[0][1])
+        if rows is None or (need.reason == FLAG and need.reads_too):  # a set waits for nothing
             return []
         writes, reads = rows[need.slot]
         counts = (*writes, *reads) if need.reads_too else writes
@@ -214,6 +230,29 @@ class Linker:
             # Slot i holds turn i of this unit; the next unit counts its turns from zero again.
             after[resource] = tuple(boards[(i + turned) % count] for i in range(count))
         return tuple(sorted(after.items(), key=lambda item: str(item[0])))
+
+
+def _check_flag(need: Outside, up: bool) -> None:
+    """Raise unless a flag inherited from earlier units is up to be waited for, down to be set."""
+    if need.reads_too == up:
+        assert isinstance(need.resource, tuple)
+        _, src, dst, event = need.resource
+        if up:
+            raise ProgramError(f"set_flag {src}->{dst} #{event}: {_SET_TWICE}")
+        raise ProgramError(
+            f"wait_flag {src}->{dst} #{event} comes without a set_flag before it; set it first, "
+            "in this unit or an earlier one"
+        )
+
+
+@contextmanager
+def located(line: str, instruction: Instruction | None = None) -> Iterator[None]:
+    """Prefix a ``ProgramError`` with the kernel line, and the instruction if one is given."""
+    try:
+        yield
+    except ProgramError as error:
+        what = f"{instruction}: " if instruction is not None else ""
+        raise ProgramError(f"{line}: {what}{error}") from error
 
 
 def _merge(old: Board, local: _Slot | None, totals: tuple[int, ...]) -> Board:

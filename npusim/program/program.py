@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.device.spec import CoreKind, Device, Path
+from npusim.errors import ProgramError
 from npusim.isa import Instruction
 from npusim.isa.base import Cost, fixed_rate
 from npusim.isa.operands import Buffer, GmRegion, Tensor
@@ -170,7 +171,15 @@ def flow_of(instruction: Instruction, tensors: dict[str, int], bases: list[str])
         if isinstance(region, GmRegion):
             path: Path = instruction.path  # type: ignore[attr-defined]
             peer = targets[0].memory if kind == READ else sources[0].memory
-            base = bases.index(region.base) if region.base else -1
             rate = fixed_rate(path.bytes_per_cycle)
+            if region.base and region.base not in bases:
+                raise ProgramError(
+                    f"the unit table has no base {region.base!r} (it has: {', '.join(bases)})"
+                )
+            if region.tensor.name not in tensors:
+                raise ProgramError(
+                    f"{region.tensor.name} is not among the kernel's tensors {', '.join(tensors)}"
+                )
+            base = bases.index(region.base) if region.base else -1
             return Flow(kind, region, tensors[region.tensor.name], base, rate, peer)
     return None

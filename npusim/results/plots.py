@@ -167,18 +167,24 @@ def _mark_kernels(ax: Axes, result: Result, view: gantt.View) -> None:
         begin, end = start * scale, (start + run.cycles) * scale
         ax.axvspan((start - run.launch_cycles) * scale, begin, color="#f6e7c8", lw=0, zorder=0)
         ax.axvline(begin, color=_TEXT, lw=0.8, ls=":", zorder=1)
-        left, right = max(begin, view.first), min(end, view.last)
-        if right - left > 0.012 * len(run.name) * (view.last - view.first):
-            ax.annotate(
-                run.name,
-                ((left + right) / 2, -0.6),
-                xytext=(0, 3),
-                textcoords="offset points",
-                ha="center",
-                fontsize=9,
-                color=_TEXT,
-                annotation_clip=False,
-            )
+        _name_span(ax, view, (begin, end), run.name)
+        _name_span(ax, view, ((start - run.launch_cycles) * scale, begin), "launch")
+
+
+def _name_span(ax: Axes, view: gantt.View, span: tuple[float, float], name: str) -> None:
+    """Write ``name`` above the visible part of a span (us), where it is wide enough."""
+    left, right = max(span[0], view.first), min(span[1], view.last)
+    if right - left > 0.012 * len(name) * (view.last - view.first):
+        ax.annotate(
+            name,
+            ((left + right) / 2, -0.6),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
+            color=_TEXT,
+            annotation_clip=False,
+        )
 
 
 # ---------------------------------------------------------------- roofline

@@ -1,0 +1,179 @@
+"""The files ``npusim run`` writes besides its report: checked before a run, written after it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npusim.cli.parser import Parser
+from npusim.cli.problem import Prepared
+from npusim.errors import ArgumentError, NpusimError
+from npusim.results import Result
+from npusim.results.plots import figure_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writing:
+    """What a writer is given; it returns what to add to the line that says what was written."""
+
+    path: Path
+    result: Result
+    prepared: Prepared
+    framework: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """One option that names a file: its suffixes (any if none), and how the file is written."""
+
+    about: str
+    suffixes: tuple[str, ...]
+    needs: str
+    write: Callable[[Writing], str]
+
+
+def _output(job: Writing) -> str:
+    array = job.result.outputs[0] if job.result.outputs else None
+    if array is None:
+        raise ArgumentError(f"{job.result.operator} returned no array to write")
+    if job.framework:
+        array = job.prepared.framework(array)
+    with job.path.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+    form = job.prepared.axes if job.framework else job.prepared.layout
+    return f"{job.result.output_names[0]} {array.shape} {array.dtype.name}, {form}"
+
+
+def _trace(job: Writing) -> str:
+    job.result.save_trace(job.path)
+    return "to open it, drag it into https://ui.perfetto.dev"
+
+
+def _plot(job: Writing) -> str:
+    _save_figure(job.result.plot_timeline(), job.path)
+    return "timeline of who worked and who waited"
+
+
+def _roofline(job: Writing) -> str:
+    _save_figure(job.result.plot_roofline(), job.path)
+    return "roofline"
+
+
+def _report(job: Writing) -> str:
+    job.result.report(job.path)
+    return "to read it, open it in a browser"
+
+
+def _save_figure(axes: Axes, path: Path) -> None:
+    path.write_bytes(figure_bytes(axes, path.suffix[1:].lower()))
+
+
+_PICTURE = (".png", ".svg")
+
+#: Every such option by its name in the parsed arguments.
+ARTIFACTS: Mapping[str, Artifact] = {
+    "output": Artifact(
+        about="the result as .npy", suffixes=(".npy",), needs="numbers", write=_output
+    ),
+    "trace": Artifact(
+        about="the timeline for ui.perfetto.dev; .json.gz compresses it",
+        suffixes=(".json", ".json.gz"),
+        needs="timeline",
+        write=_trace,
+    ),
+    "plot": Artifact(
+        about="a figure of the timeline, .png or .svg",
+        suffixes=_PICTURE,
+        needs="timeline",
+        write=_plot,
+    ),
+    "plot_roofline": Artifact(
+        about="a figure of the roofline, .png or .svg",
+        suffixes=_PICTURE,
+        needs="",
+        write=_roofline,
+    ),
+    "report": Artifact(
+        about="the whole report as one web page", suffixes=(".html",), needs="", write=_report
+    ),
+}
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare an option for every artifact."""
+    group = parser.add_argument_group("files to write")
+    for name, artifact in ARTIFACTS.items():
+        group.add_argument(
+            _option(name), type=Path, metavar="FILE", help=f"{artifact.about} (default: none)"
+        )
+    group.add_argument(
+        "--output-layout",
+        choices=("operator", "framework"),
+        default="operator",
+        help="layout of --output: the operator's own (FRACTAL_Z for filters), or that of "
+        "frameworks, (Cout, Cin/groups, KH, KW) (default: operator)",
+    )
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Refuse, before anything is computed, files that cannot be written or need what is off."""
+    taken: dict[Path, str] = {}
+    for name, path in _wanted(arguments).items():
+        artifact, option = ARTIFACTS[name], _option(name)
+        if not path.name.lower().endswith(artifact.suffixes):
+            raise ArgumentError(
+                f"{option} {path}: the file's name must end in {' or '.join(artifact.suffixes)}"
+            )
+        if not path.parent.is_dir():
+            raise ArgumentError(
+                f"{option} {path}: there is no folder {str(path.parent)!r}; create it first"
+            )
+        if path.resolve() in taken:
+            raise ArgumentError(
+                f"{option} and {taken[path.resolve()]} both write {path}; give two names"
+            )
+        taken[path.resolve()] = option
+        if artifact.needs == "numbers" and arguments.timing_only:
+            raise ArgumentError(f"{option} needs numbers, which --timing-only leaves out; drop one")
+        if artifact.needs == "timeline" and arguments.timeline is False:
+            raise ArgumentError(f"{option} needs the timeline; drop --no-timeline")
+
+
+def needs_timeline(arguments: argparse.Namespace) -> bool:
+    """Whether a file to be written cannot do without the timeline."""
+    return any(ARTIFACTS[name].needs == "timeline" for name in _wanted(arguments))
+
+
+def write_all(
+    arguments: argparse.Namespace, result: Result, prepared: Prepared
+) -> tuple[list[str], list[str]]:
+    """Write every file asked for; return a line per file written, and one per failure."""
+    lines, failures = [], []
+    framework = arguments.output_layout == "framework"
+    for name, path in _wanted(arguments).items():
+        job = Writing(path=path, result=result, prepared=prepared, framework=framework)
+        try:
+            told = ARTIFACTS[name].write(job)
+        except (NpusimError, OSError) as error:
+            failures.append(f"{_option(name)} {path} was not written: {error}")
+        else:
+            lines.append(f"wrote {path}: {told}")
+    return lines, failures
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _wanted(arguments: argparse.Namespace) -> dict[str, Path]:
+    """Artifact name -> path of those asked for."""
+    paths = {name: getattr(arguments, name) for name in ARTIFACTS}
+    return {name: path for name, path in paths.items() if path is not None}

@@ -1,0 +1,93 @@
+"""``npusim devices``: what ships, and every figure of one device with its source."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from npusim.cli.console import print_json, print_table
+from npusim.cli.parser import Parser, add_show, assignment, collect
+from npusim.device.catalog import describe, devices, load_device
+from npusim.device.spec import Device
+from npusim.units import format_frequency, format_size
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare ``devices`` and ``devices show``."""
+    parser.add_argument("--json", action="store_true", help="print JSON (default: a table)")
+    about = "show every figure of a device with its confidence and source"
+    show = add_show(parser, about, "a device's name")
+    show.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        type=assignment,
+        metavar="PATH=VALUE",
+        help="change a figure first, such as memories.L1.size=2MiB; repeatable (default: none)",
+    )
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print the table of devices or the figures of one."""
+    if arguments.action == "show":
+        _show(arguments)
+    else:
+        _list(arguments.json)
+    return 0
+
+
+def _list(as_json: bool) -> None:
+    loaded = [load_device(name) for name in devices()]
+    if as_json:
+        print_json([_facts(device) for device in loaded])
+        return
+    head = ("name", "description", "groups x cores", "clock", "fp16 TFLOPS", "L2", "memory")
+    print_table(head, [_cells(device) for device in loaded], head[3:])
+
+
+def _peak_tflops(device: Device) -> float | None:
+    """Multiply-adds of all cubes counted as two operations, in 1e12 per second."""
+    if device.cube is None or "fp16" not in device.cube.rates:
+        return None
+    cores = device.groups * device.core_kind("cube").per_group
+    return float(2 * device.cube.macs_per_cycle("fp16") * cores * device.clock_hz) / 1e12
+
+
+def _facts(device: Device) -> dict[str, Any]:
+    return {
+        "name": device.name,
+        "description": device.description,
+        "groups": device.groups,
+        "cores_per_group": {kind.name: kind.per_group for kind in device.cores.values()},
+        "clock_hz": device.clock_hz,
+        "peak_fp16_tflops": _peak_tflops(device),
+        "l2_bytes": device.l2.size_bytes,
+        "memory_bytes": device.main_memory.size_bytes,
+        "digest": device.digest(),
+    }
+
+
+def _cells(device: Device) -> tuple[str, ...]:
+    kinds = " + ".join(f"{kind.per_group} {kind.name}" for kind in device.cores.values())
+    peak = _peak_tflops(device)
+    return (
+        device.name,
+        device.description,
+        f"{device.groups} x {kinds}",
+        format_frequency(device.clock_hz),
+        "-" if peak is None else f"{peak:.4g}",
+        format_size(device.l2.size_bytes),
+        format_size(device.main_memory.size_bytes),
+    )
+
+
+def _show(arguments: argparse.Namespace) -> None:
+    device = load_device(arguments.name, collect("--set", arguments.set))
+    rows = describe(device)
+    if arguments.json:
+        keys = ("path", "value", "confidence", "source")
+        figures = [dict(zip(keys, row, strict=True)) for row in rows]
+        print_json({**_facts(device), "figures": figures})
+        return
+    print(f"{device.name}: {device.description} (digest {device.digest()})\n")
+    print_table(("figure", "value", "confidence", "source"), rows, ("value",))

@@ -1,0 +1,120 @@
+"""Entry point of ``npusim``: finds the command, runs it, turns errors into one line."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
+
+from npusim.cli.parser import Parser
+from npusim.errors import NpusimError
+from npusim.version import __version__
+
+#: Exit statuses: a check that failed, an error, an interrupt, a reader that went away. The last
+#: two are what a shell reports for the signals.
+FAILED, ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
+
+
+class Command(Protocol):
+    """What a command's module has; ``execute`` returns an exit status."""
+
+    def add_arguments(self, parser: Parser) -> None:
+        """Declare the command's arguments."""
+
+    def execute(self, arguments: argparse.Namespace) -> int:
+        """Run the command and return its exit status."""
+
+
+#: Every command by name, and what it does. Its module has its name and is imported only when
+#: a command line names it.
+COMMANDS: Mapping[str, str] = {
+    "run": "simulate one operator call and report its time and traffic",
+    "devices": "list the devices, or show every figure of one",
+    "ops": "list the operators and the devices they run on",
+    "workloads": "list the workloads, or the layers of one",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit status; ``argv`` is without the program's name."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = _dispatch(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_stdout()
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except MemoryError as error:
+        return _fail(
+            f"out of memory: {error or 'no size known'}; --timing-only needs no arrays, and a "
+            "smaller problem needs less",
+            words,
+        )
+    except (NpusimError, OSError) as error:
+        return _fail(str(error), words)
+    return status
+
+
+def parser(words: Sequence[str]) -> Parser:
+    """The parser of all commands, with the arguments of those that ``words`` name."""
+    top = Parser(
+        prog="npusim",
+        description="Cycle-approximate NPU simulator: numbers, cycles and traffic of operators.",
+        epilog="'npusim COMMAND --help' explains a command.",
+    )
+    top.add_argument("--version", action="version", version=f"npusim {__version__}")
+    _add_debug(top)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, about in COMMANDS.items():
+        leaf = commands.add_parser(name, help=about, description=about)
+        leaf.set_defaults(leaf=leaf)
+        _add_debug(leaf)
+        if name in words:
+            _command(name).add_arguments(leaf)
+    return top
+
+
+def _add_debug(target: Parser) -> None:
+    target.add_argument(
+        "--debug", action="store_true", help="show the traceback of an error (default: no)"
+    )
+
+
+def _command(name: str) -> Command:
+    return cast(Command, importlib.import_module(f"npusim.cli.{name}"))
+
+
+def _dispatch(words: list[str]) -> int:
+    """Parse and execute; argparse leaves by ``SystemExit`` after --help and --version."""
+    top = parser(words)
+    try:
+        arguments, extras = top.parse_known_args(words)
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else 0
+    if extras:
+        (arguments.leaf if arguments.command else top).reject(extras)
+    if arguments.command is None:
+        top.print_help(sys.stderr)
+        return ERROR
+    return _command(arguments.command).execute(arguments)
+
+
+def _fail(message: str, words: list[str]) -> int:
+    """Print an error, with its traceback where asked for; parsing may have failed, so by word."""
+    if "--debug" in words:
+        traceback.print_exc()
+    print(f"npusim: error: {message}", file=sys.stderr)
+    return ERROR
+
+
+def _drop_stdout() -> None:
+    """Let the interpreter's last flush of stdout go nowhere instead of failing once more."""
+    with contextlib.suppress(OSError, ValueError):  # a stdout without descriptor needs no care
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,141 @@
+"""``npusim devices``, ``ops`` and ``workloads``: tables for people, JSON for machines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import npusim
+from npusim.cli.main import main
+from npusim.device.catalog import describe, load_device
+from npusim.workloads import load_workload
+
+Capture = pytest.CaptureFixture[str]
+
+
+def _json(capsys: Capture, *words: str) -> Any:
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def _lines(capsys: Capture, *words: str) -> list[str]:
+    assert main(words) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_devices_lists_all_with_their_key_figures(capsys: Capture) -> None:
+    lines = _lines(capsys, "devices")
+    assert [line.split()[0] for line in lines[2:]] == npusim.devices()
+    b2 = next(line for line in lines if line.startswith("ascend910b2"))
+    assert "24 x 1 aic + 2 aiv" in b2
+    # 24 cubes x 16*16*16 multiply-adds x 2 operations at 1.8 GHz.
+    assert b2.split()[-5:] == ["aiv", "1.8GHz", "353.9", "192MiB", "64GiB"]
+
+
+def test_devices_as_json(capsys: Capture) -> None:
+    rows = {row["name"]: row for row in _json(capsys, "devices")}
+    assert sorted(rows) == npusim.devices()
+    tiny = load_device("tiny")
+    assert rows["tiny"] == {
+        "name": "tiny",
+        "description": tiny.description,
+        "groups": 4,
+        "cores_per_group": {"core": 1},
+        "clock_hz": 10**9,
+        "peak_fp16_tflops": pytest.approx(4 * 4096 * 2 * 1e9 / 1e12),
+        "l2_bytes": 2**20,
+        "memory_bytes": 2**30,
+        "digest": tiny.digest(),
+    }
+
+
+def test_devices_show_states_every_figure(capsys: Capture) -> None:
+    device = load_device("ascend910")
+    lines = _lines(capsys, "devices", "show", "ascend910")
+    assert device.digest() in lines[0]
+    rows = [line.split() for line in lines[4:]]
+    assert [row[0] for row in rows] == [path for path, _, _, _ in describe(device)]
+    sources = [source for _, _, _, source in describe(device)]
+    assert all(line.endswith(source) for line, source in zip(lines[4:], sources, strict=True))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("devices", "show", "tiny", "--json"), ("devices", "--json", "show", "tiny")],
+)
+def test_devices_show_as_json(words: tuple[str, ...], capsys: Capture) -> None:
+    assert main(words) == 0
+    value = json.loads(capsys.readouterr().out)
+    figures = [tuple(row.values()) for row in value["figures"]]
+    assert figures == describe(load_device("tiny"))
+
+
+def test_devices_show_with_a_figure_changed(capsys: Capture) -> None:
+    value = _json(capsys, "devices", "show", "tiny", "--set", "memories.L1.size=2MiB")
+    row = next(row for row in value["figures"] if row["path"] == "memories.L1.size")
+    assert (row["value"], row["confidence"]) == ("2MiB", "assumed")
+    assert value["digest"] != load_device("tiny").digest()
+
+
+def test_ops_tells_what_each_computes_and_where(capsys: Capture) -> None:
+    rows = _json(capsys, "ops")
+    assert [row["name"] for row in rows] == npusim.operators()
+    assert all(row["computes"] and row["devices"] == npusim.devices() for row in rows)
+    lines = _lines(capsys, "ops")
+    assert lines[2].split() == [
+        "conv2d_backprop_filter", *rows[0]["computes"].split(), *", ".join(npusim.devices()).split()
+    ]  # fmt: skip
+
+
+def test_workloads_count_shapes_and_layers(capsys: Capture) -> None:
+    assert _json(capsys, "workloads") == [
+        {
+            "name": "resnet50",
+            "shapes": 23,
+            "layers": 53,
+            "description": load_workload("resnet50").description,
+        }
+    ]
+    assert _lines(capsys, "workloads")[2].split()[:3] == ["resnet50", "23", "53"]
+
+
+def test_workloads_show_lists_the_layers(capsys: Capture) -> None:
+    lines = _lines(capsys, "workloads", "show", "resnet50")
+    names = [layer.name for layer in load_workload("resnet50").layers]
+    assert [line.split()[0] for line in lines[4:]] == names
+    assert lines[4].split() == (
+        "conv1 3 64 224x224 7x7 2x2 3 1x1 1 112x112 1".split()  # noqa: SIM905 - as printed
+    )
+    layers = _json(capsys, "workloads", "show", "resnet50")["layers"]
+    assert [layer["name"] for layer in layers] == names
+    assert layers[0]["output"] == [112, 112]
+
+
+def test_uneven_padding_is_written_as_the_option_takes_it(capsys: Capture, tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "description: one\nlayers:\n"
+        "  a: {cin: 1, cout: 1, spatial: [4, 4], kernel: 2, padding: [[0, 1], 2]}\n"
+    )
+    assert _lines(capsys, "workloads", "show", str(own))[4].split()[6] == "0,1,2,2"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("devices", "show", "ascend91"), "unknown device 'ascend91'; did you mean 'ascend910'?"),
+        (("devices", "show", "none.yaml"), "there is no device file 'none.yaml'; correct the path"),
+        (("devices", "shw"), "argument ACTION: unknown 'shw'; did you mean 'show'?"),
+        (("devices", "show"), "the following arguments are required: NAME; see 'npusim devices"),
+        (("devices", "show", "tiny", "--sat", "a=b"), "unrecognized argument '--sat'; did you"),
+        (("workloads", "show", "resnet5"), "unknown workload 'resnet5'"),
+    ],
+)
+def test_wrong_names_are_told(words: tuple[str, ...], message: str, capsys: Capture) -> None:
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"npusim: error: {message}")

@@ -1,0 +1,170 @@
+"""The entry point: statuses, tracebacks, interrupts, and what importing it costs."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+import npusim
+from npusim.cli import main as entry
+from npusim.cli import ops, progress
+from npusim.cli.main import COMMANDS, main
+from npusim.cli.progress import ProgressBar
+
+Capture = pytest.CaptureFixture[str]
+
+
+def _python(*words: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    start = ["-c", code] if code else ["-m", "npusim"]
+    return subprocess.run(
+        [sys.executable, *start, *words], capture_output=True, text=True, check=False
+    )
+
+
+def test_the_module_runs() -> None:
+    done = _python("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"npusim {npusim.__version__}\n", "")
+
+
+def test_importing_the_entry_point_is_light() -> None:
+    heavy = ("rich", "pandas", "matplotlib", "npusim.cli.run")
+    code = f"import sys, npusim.cli.main; print([m for m in {heavy} if m in sys.modules])"
+    done = _python(code=code)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_help_names_every_command(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text and about in text for name, about in COMMANDS.items())
+
+
+def test_no_command_prints_the_help_on_stderr(capsys: Capture) -> None:
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("usage: npusim")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, capsys: Capture) -> None:
+    assert main([name, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: npusim {name} ")
+
+
+def test_an_unknown_command_is_corrected(capsys: Capture) -> None:
+    assert main(["rnu"]) == 2
+    assert capsys.readouterr().err == (
+        "npusim: error: argument COMMAND: unknown 'rnu'; did you mean 'run'? (known: run, devices, "
+        "ops, workloads); see 'npusim --help'\n"
+    )
+
+
+def test_an_unknown_option_before_the_command(capsys: Capture) -> None:
+    assert main(["--versoin"]) == 2
+    assert capsys.readouterr().err == (
+        "npusim: error: unrecognized argument '--versoin'; did you mean '--version'?; see "
+        "'npusim --help'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--debug", "devices", "show", "none"),
+        ("devices", "--debug", "show", "none"),
+        ("devices", "show", "none", "--debug"),
+    ],
+)
+def test_debug_shows_the_traceback(words: tuple[str, ...], capsys: Capture) -> None:
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback (most recent call last):")
+    assert err.splitlines()[-1].startswith("npusim: error: unknown device 'none'")
+
+
+def _raiser(error: BaseException) -> Callable[[object], int]:
+    def execute(arguments: object) -> int:
+        raise error
+
+    return execute
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (BrokenPipeError(), 141, ""),
+        (OSError(28, "No space left on device"), 2,
+         "npusim: error: [Errno 28] No space left on device\n"),
+        (MemoryError("Unable to allocate 95 GiB"), 2,
+         "npusim: error: out of memory: Unable to allocate 95 GiB; --timing-only needs no arrays, "
+         "and a smaller problem needs less\n"),
+    ],
+)  # fmt: skip
+def test_what_ends_a_command(
+    error: BaseException,
+    status: int,
+    message: str,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ops, "execute", _raiser(error))
+    monkeypatch.setattr(entry, "_drop_stdout", lambda: None)  # the descriptor here is pytest's
+    assert main(["ops"]) == status
+    assert capsys.readouterr().err == message
+
+
+def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "execute", _raiser(ZeroDivisionError("a bug")))
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        main(["ops"])
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as gone:
+        done = subprocess.run(
+            [sys.executable, "-m", "npusim", "workloads", "show", "resnet50"],
+            stdout=gone, stderr=subprocess.PIPE, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+class _Screen(io.StringIO):
+    """A stderr that says whether it is a terminal."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+@pytest.mark.parametrize(
+    ("terminal", "delay_s", "shown"), [(True, 0.0, True), (True, 60.0, False), (False, 0.0, False)]
+)
+def test_progress_is_for_long_runs_on_terminals(
+    terminal: bool, delay_s: float, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = _Screen(terminal)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with ProgressBar(delay_s) as bar:
+        bar("mem_set", "timing", 10, 20)
+        bar("matmul", "numbers", 500, 2000)
+    text = screen.getvalue()
+    assert ("matmul: numbers" in text and "500/2000" in text) == shown
+    assert bool(text) == shown
+
+
+def test_progress_waits_a_second() -> None:
+    assert progress.DELAY_S == 1.0

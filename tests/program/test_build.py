@@ -1,0 +1,246 @@
+"""From a kernel to a program: templates, units, cores, barriers, steady states, error places."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from npusim.device.catalog import load_device
+from npusim.dtypes import FP16, FP32
+from npusim.errors import CapacityError, ProgramError
+from npusim.isa.operands import Tensor
+from npusim.program.build import build
+from npusim.program.builder import Builder
+from npusim.program.kernel import Kernel, Units
+
+TINY, B2 = load_device("tiny"), load_device("ascend910b2")
+Emit = Callable[["Script", Builder, SimpleNamespace], None]
+
+
+def copy(s: Script, k: Builder, u: SimpleNamespace) -> None:
+    """Load, double, store: the smallest kernel that has all of it."""
+    ub = s.ub.next()
+    k.data_move(ub.at(0, 512), s.x.at(0, 512, base="at"), FP16)
+    k.vec_scalar("muls", ub.at(0, 512), ub.at(0, 512), 2.0, FP16)
+    k.data_move(s.y.at(0, 512, base="at"), ub.at(0, 512), FP16)
+
+
+class Script(Kernel):
+    """A kernel from parts; counts how often it is emitted."""
+
+    name = "script"
+    role = "vector"
+
+    def __init__(
+        self, units: Units, emit: Emit = copy, *, slots: int = 2, ub_bytes: int = 1024
+    ) -> None:
+        self.table, self.body, self.slots, self.ub_bytes = units, emit, slots, ub_bytes
+        self.x = Tensor("x", (1 << 14,), FP16)
+        self.y = Tensor("y", (1 << 14,), FP16, "out")
+        self.emitted: list[SimpleNamespace] = []
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.x, self.y)
+
+    def units(self, cores: int) -> Units:
+        return self.table
+
+    def buffers(self, k: Builder) -> None:
+        self.ub = k.buffer("UB", (self.ub_bytes // 2,), FP16, slots=self.slots, name="ub")
+
+    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+        self.emitted.append(unit)
+        self.body(self, k, unit)
+
+
+def table(cores: list[int], **columns: list[int]) -> Units:
+    """Units with a base ``at`` that steps by 512 B."""
+    core = np.array(cores, np.int64)
+    signature = {name: np.array(values, np.int64) for name, values in columns.items()}
+    return Units(core, signature, {"at": np.arange(len(core)) * 512})
+
+
+# -- templates and units -----------------------------------------------------------------------
+
+
+def test_emit_runs_once_per_distinct_signature_in_order_of_first_use() -> None:
+    kernel = Script(table([0, 0, 1, 1, 0], size=[7, 3, 7, 3, 3], last=[0, 0, 0, 1, 0]))
+    program = build(kernel, TINY, (0, 1))
+    assert [vars(u) for u in kernel.emitted] == [
+        {"size": 7, "last": 0},
+        {"size": 3, "last": 0},
+        {"size": 3, "last": 1},
+    ]
+    assert program.unit_counts.tolist() == [2, 2, 1]
+    assert program.instructions == 15
+
+
+def test_a_unit_without_signature_is_one_template() -> None:
+    kernel = Script(table([0, 1, 1]))
+    program = build(kernel, TINY, (0, 1))
+    assert [vars(u) for u in kernel.emitted] == [{}]
+    assert [core.bases[:, 0].tolist() for core in program.cores] == [[0], [512, 1024]]
+
+
+def test_cores_are_named_after_their_kind_and_place_in_the_mask() -> None:
+    program = build(Script(table([0, 3])), B2, (2, 5))
+    assert [(c.name, c.group) for c in program.cores] == [
+        ("aiv4", 2), ("aiv5", 2), ("aiv10", 5), ("aiv11", 5),
+    ]  # fmt: skip
+    assert [len(c.variants) for c in program.cores] == [1, 0, 0, 1]
+    assert [c.name for c in build(Script(table([0])), TINY, (3,)).cores] == ["core3"]
+
+
+def test_moves_macs_and_work_are_sums_over_all_units() -> None:
+    program = build(Script(table([0, 0, 1])), TINY, (0, 1))
+    assert program.moves == {("GM", "UB", "x"): 3 * 512, ("UB", "GM", "y"): 3 * 512}
+    assert program.macs == 0
+    work = dict(zip(program.pipes, program.pipe_work()[0].tolist(), strict=True))
+    # per unit: 10 + 512/64 cycles each way, 2 repeats of 256 B, three instructions to issue
+    assert work == {"S": 6, "V": 4, "M": 0, "MTE1": 0, "MTE2": 36, "MTE3": 36, "FIX": 0}
+
+
+def test_a_program_prints_its_variants_with_waits_and_lines() -> None:
+    program = build(Script(table([0] * 4)), TINY, (0,))
+    text = list(program.text())
+    assert text[0] == "variant 0 (template 0, 3 instructions)"
+    assert "data_move ub#0[0:512B] <- x[at+0:512B]" in text[1]
+    assert "test_build.py:" in text[1]
+    assert "MTE2>=1" in text[2]
+    assert "V>=1" in text[3]
+    assert list(program.text(limit=0)) == []
+
+
+def test_waits_of_later_units_reach_back() -> None:
+    program = build(Script(table([0] * 5)), TINY, (0,))
+    mte2, v, mte3 = (program.pipes.index(p) for p in ("MTE2", "V", "MTE3"))
+    loads = [[w[:2] for w in program.variants[i].waits[0]] for i in program.cores[0].variants]
+    # Two slots: the third load waits until the first store of the slot has read it, one unit ago.
+    assert loads == [[], [], [(mte3, -1)], [(mte3, -1)], [(mte3, -1)]]
+    assert [w[:2] for w in program.variants[-1].waits[1]] == [(mte2, 1)]
+    assert [w[:2] for w in program.variants[-1].waits[2]] == [(v, 1)]
+
+
+# -- size --------------------------------------------------------------------------------------
+
+
+def seconds(kernel: Kernel) -> tuple[float, int]:
+    began = time.perf_counter()
+    program = build(kernel, TINY, (0,))
+    return time.perf_counter() - began, len(program.variants)
+
+
+@pytest.mark.parametrize("kind", ["equal", "alternating", "three in turn"])
+def test_a_hundred_thousand_units_resolve_to_a_handful_of_variants(kind: str) -> None:
+    n = 100_000
+    period = {"equal": 1, "alternating": 2, "three in turn": 3}[kind]
+    units = Units(
+        np.zeros(n, np.int64), {"kind": np.arange(n) % period}, {"at": np.arange(n) % 32 * 512}
+    )
+    took, variants = seconds(Script(units, slots=3))
+    assert variants <= 3 + period
+    assert took < 5  # a walk that is quadratic in the units takes minutes
+
+
+def accumulate(s: Script, k: Builder, u: SimpleNamespace) -> None:
+    """Every unit loads into a slot of its own and adds to one slot kept for all of a run."""
+    kept = s.ub.next() if u.first else s.ub.last()
+    if u.first:
+        k.vec_dup(kept.at(0, 512), 0.0, FP16)
+    k.vec_scalar("adds", kept.at(0, 512), kept.at(0, 512), 1.0, FP16)
+    if u.last:
+        k.data_move(s.y.at(0, 512), kept.at(0, 512), FP16)
+
+
+def test_a_slot_kept_over_many_units_needs_few_variants() -> None:
+    n, run = 20_000, 5_000
+    i = np.arange(n)
+    units = Units(
+        np.zeros(n, np.int64),
+        {"first": (i % run == 0).astype(np.int64), "last": (i % run == run - 1).astype(np.int64)},
+    )
+    took, variants = seconds(Script(units, accumulate))
+    assert variants <= 6
+    assert took < 10
+
+
+# -- what is refused ---------------------------------------------------------------------------
+
+
+def test_errors_of_emit_and_buffers_name_the_kernel_line() -> None:
+    def illegal(s: Script, k: Builder, u: SimpleNamespace) -> None:
+        k.data_move(s.ub.next().at(0, 64), s.x.at(0, 32), FP16)
+
+    line = illegal.__code__.co_firstlineno + 1
+    with pytest.raises(ProgramError, match=rf"^test_build\.py:{line}: data_move .*32 B into 64 B"):
+        build(Script(table([0]), illegal), TINY, (0,))
+    line = Script.buffers.__code__.co_firstlineno + 1
+    with pytest.raises(CapacityError, match=rf"^test_build\.py:{line}: tiny: buffer ub: UB holds"):
+        build(Script(table([0]), ub_bytes=20_000), TINY, (0,))
+
+
+def fp32_reduce(s: Script, k: Builder, u: SimpleNamespace) -> None:
+    k.vec_reduce("max", s.ub.next().at(0, 4), s.ub.last().at(0, 64), 1, 16, FP32)
+
+
+def test_an_operation_without_a_cost_names_the_kernel_line() -> None:
+    ops = {name: cost for name, cost in TINY.vector.ops.items() if name != "reduce_max"}
+    from dataclasses import replace
+
+    device = replace(TINY, vector=replace(TINY.vector, ops=ops))
+    line = fp32_reduce.__code__.co_firstlineno + 1
+    match = rf"^test_build\.py:{line}: vec_reduce_max .*: tiny has no vector cost for 'reduce_max'"
+    with pytest.raises(ProgramError, match=match):
+        build(Script(table([0]), fp32_reduce), device, (0,))
+
+
+def test_unknown_bases_and_tensors_name_the_kernel_line() -> None:
+    def base(s: Script, k: Builder, u: SimpleNamespace) -> None:
+        k.data_move(s.ub.next().at(0, 64), s.x.at(0, 64, base="z"), FP16)
+
+    def tensor(s: Script, k: Builder, u: SimpleNamespace) -> None:
+        k.data_move(s.ub.next().at(0, 64), Tensor("other", (64,), FP16).at(0, 64), FP16)
+
+    with pytest.raises(ProgramError, match=r"^test_build\.py:\d+: .*no base 'z' \(it has: at\)"):
+        build(Script(table([0]), base), TINY, (0,))
+    with pytest.raises(ProgramError, match=r"^test_build\.py:\d+: .*other is not among .* x, y"):
+        build(Script(table([0]), tensor), TINY, (0,))
+
+
+@pytest.mark.parametrize(
+    ("cores", "message"),
+    [
+        ([], "kernel script has no units of work; launch nothing instead"),
+        ([0, 2], "places a unit on core 2 of 2; cores are numbered 0 to 1"),
+        ([-1, 1], "places a unit on core -1 of 2; cores are numbered 0 to 1"),
+    ],
+)
+def test_unit_tables_must_fit_the_cores(cores: list[int], message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
+        build(Script(table(cores)), TINY, (0, 1))
+
+
+def test_unit_columns_must_be_as_long_as_core() -> None:
+    with pytest.raises(ProgramError, match=r"unit column 'size' has 1 rows, core has 2; every col"):
+        table([0, 0], size=[1])
+
+
+def meet(s: Script, k: Builder, u: SimpleNamespace) -> None:
+    for _ in range(u.barriers):
+        k.core_barrier()
+
+
+def test_cores_that_meet_different_numbers_of_barriers_would_hang() -> None:
+    assert build(Script(table([0, 1, 1], barriers=[2, 1, 1]), meet), TINY, (0, 1)).instructions == 4
+    with pytest.raises(
+        ProgramError,
+        match=r"kernel script would hang: core0 meets 2 core barriers, core1 only 1; give every",
+    ):
+        build(Script(table([0, 1], barriers=[2, 1]), meet), TINY, (0, 1))
+    with pytest.raises(ProgramError, match=r"core0 meets 1 core barriers, core1 only 0"):
+        build(Script(table([0], barriers=[1]), meet), TINY, (0, 1))

@@ -1,0 +1,352 @@
+"""Linking against an oracle that expands the whole program and compares every pair of accesses.
+
+The oracle knows nothing of templates, units or scoreboards: it numbers physical slots, looks at
+all earlier instructions, and makes every conflict a wait. Both programs must run alike, cycle by
+cycle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npusim.device.catalog import load_device
+from npusim.dtypes import FP16, FP32
+from npusim.errors import ProgramError
+from npusim.isa import CoreBarrier, Instruction, PipeBarrier, SetFlag, WaitFlag
+from npusim.isa.operands import GmRegion, Slot, SlotRegion, Tensor
+from npusim.program.build import build
+from npusim.program.builder import BufferHandle, Builder
+from npusim.program.kernel import Kernel, Units
+from npusim.program.lower import Lowered, Wait
+from npusim.program.program import CoreProgram, Program, Template, Variant, flow_of
+from npusim.reasons import DATA
+from npusim.timing.l2 import L2State
+from npusim.timing.run import time_program
+from npusim.timing.trace import KernelRun
+
+TINY = load_device("tiny")
+BUFFERS = ("UB", "UB", "L1", "L0A", "L0C")
+FLAG_PAIRS = (("MTE2", "V"), ("V", "MTE3"), ("MTE1", "M"), ("M", "FIX"), ("MTE3", "MTE2"))
+
+Slots = dict[int, Slot]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One random instruction: its kind, the turns it picks (-1: next), and a size in KiB."""
+
+    kind: int
+    first: int
+    second: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A random kernel: slots per buffer, templates, and per core the templates of its units."""
+
+    slots: tuple[int, ...]
+    templates: tuple[tuple[Op, ...], ...]
+    cores: tuple[tuple[int, ...], ...]
+    flag: bool  # units hand a flag on to the next one
+
+
+class Random(Kernel):
+    """The kernel of a plan."""
+
+    name = "random"
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.x = Tensor("x", (1 << 15,), FP16)
+        self.y = Tensor("y", (1 << 15,), FP16, "out")
+        self.emits = 0
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.x, self.y)
+
+    def units(self, cores: int) -> Units:
+        rows = [
+            (core, template, int(i == 0))
+            for core, units in enumerate(self.plan.cores)
+            for i, template in enumerate(units)
+        ]
+        core, template, first = np.array(rows, np.int64).T
+        base = np.arange(len(core)) * 1536 % 40000
+        return Units(core, {"template": template, "first": first}, {"at": base})
+
+    def buffers(self, k: Builder) -> None:
+        self.handles: list[BufferHandle] = []
+        for i, (memory, slots) in enumerate(zip(BUFFERS, self.plan.slots, strict=True)):
+            dtype = FP32 if memory == "L0C" else FP16
+            self.handles.append(
+                k.buffer(memory, (2048 // dtype.bytes,), dtype, slots=slots, name=f"b{i}")
+            )
+        self.b = k.buffer("L0B", (512,), FP16, name="l0b")
+
+    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+        self.emits += 1
+        if self.plan.flag and not unit.first:
+            k.wait_flag("MTE3", "V", 7)
+        for op in self.plan.templates[unit.template]:
+            self._issue(k, op)
+        if self.plan.flag:
+            k.set_flag("MTE3", "V", 7)
+
+    def _slot(self, buffer: int, turn: int) -> Slot:
+        handle = self.handles[buffer]
+        return handle.next() if turn < 0 else handle.last(turn % handle.buffer.slots)
+
+    def _issue(self, k: Builder, op: Op) -> None:  # noqa: C901 - one case per instruction
+        size, ub = op.size * 1024, op.second % 2
+        gm = self.x.at(0, size, base="at")
+        match op.kind:
+            case 0:
+                k.data_move(self._slot(ub, op.first).at(0, size), gm, FP16)
+            case 1:
+                out = self.y.at(0, size, base="at")
+                k.data_move(out, self._slot(ub, op.first).at(0, size), FP16)
+            case 2:
+                a, b = self._slot(0, op.first), self._slot(1, op.second)
+                dst, src = (a, b) if op.size == 1 else (b, a)
+                k.vec_scalar("adds", dst.at(0, size), src.at(0, size), 1.0, FP16)
+            case 3:
+                k.data_move(self._slot(2, op.first).at(0, size), gm, FP16)
+            case 4:
+                a, l1 = self._slot(ub, op.first), self._slot(2, op.second)
+                k.data_move(a.at(0, size), l1.at(0, size), FP16)
+            case 5:
+                l1, a = self._slot(2, op.first), self._slot(ub, op.second)
+                k.data_move(l1.at(0, size), a.at(0, size), FP16)
+            case 6:
+                a, l1 = self._slot(3, op.first), self._slot(2, op.second)
+                k.load2d(a, l1, FP16, start=0, repeat=2 * op.size)
+            case 7:
+                c, a = self._slot(4, op.first), self._slot(3, op.second)
+                k.mmad(c, a, self.b.last(), 16, 16 * op.size, 16, FP16, init=op.size == 1)
+            case 8:
+                out = self.y.at(0, 1024, base="at")
+                k.fixpipe(out, self._slot(4, op.first), 16, 16, FP32, staging=None)
+            case 9:
+                pair = FLAG_PAIRS[op.second % len(FLAG_PAIRS)]
+                k.set_flag(*pair, 0)
+                k.wait_flag(*pair, 0)
+            case _:
+                k.pipe_barrier()
+
+
+OPS = st.builds(Op, st.integers(0, 10), st.integers(-1, 3), st.integers(-1, 4), st.integers(1, 2))
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    templates = draw(
+        st.lists(st.lists(OPS, min_size=1, max_size=8).map(tuple), min_size=1, max_size=4)
+    )
+    units = st.lists(st.integers(0, len(templates) - 1), min_size=1, max_size=9).map(tuple)
+    return Plan(
+        slots=tuple(draw(st.tuples(*[st.integers(1, 4)] * len(BUFFERS)))),
+        templates=tuple(templates),
+        cores=tuple(draw(st.lists(units, min_size=1, max_size=2))),
+        flag=draw(st.booleans()),
+    )
+
+
+# -- the oracle --------------------------------------------------------------------------------
+
+
+def expand(program: Program, core: CoreProgram) -> list[tuple[Instruction, dict[str, int], Slots]]:
+    """All instructions of a core, each with its unit's bases and the turns before the unit."""
+    turns = [0] * len(program.buffers)
+    out = []
+    for variant, bases in zip(core.variants, core.bases.tolist(), strict=True):
+        template = program.templates[program.variants[variant].template]
+        named = dict(zip(program.base_names, bases, strict=True))
+        before = {b.index: Slot(b, turns[b.index]) for b in program.buffers}
+        out += [(i, named, before) for i in template.instructions]
+        turns = [a + b for a, b in zip(turns, template.lowered.turns, strict=True)]
+    return out
+
+
+def places(regions: tuple[GmRegion | SlotRegion, ...], before: Slots) -> set[tuple[int, int]]:
+    """Physical (buffer, slot) pairs of the regions in private memories."""
+    found = set()
+    for region in regions:
+        if isinstance(region, SlotRegion):
+            buffer = region.slot.buffer
+            turn = before[buffer.index].turn + region.slot.turn
+            found.add((buffer.index, turn % buffer.slots))
+    return found
+
+
+def must_precede(
+    program: Program, core: CoreProgram
+) -> tuple[list[Instruction], list[int], list[tuple[Wait, ...]]]:
+    """Instructions, their pipes, and for each all waits that any earlier conflict demands."""
+    index = {pipe: i for i, pipe in enumerate(program.pipes)}
+    counts = [0] * len(index)
+    past: list[tuple[Instruction, int, int, set[tuple[int, int]], set[tuple[int, int]]]] = []
+    instructions, pipes, waits = [], [], []
+    for instruction, bases, before in expand(program, core):
+        pipe = index[instruction.pipe]
+        reads = places(instruction.reads(), before)
+        writes = places(instruction.writes(), before)
+        need: dict[int, int] = {}
+        for other, q, count, r, w in past:
+            conflict = bool(reads & w or writes & (r | w))
+            if isinstance(instruction, PipeBarrier | CoreBarrier):
+                conflict = True
+            if isinstance(instruction, WaitFlag) and isinstance(other, SetFlag):
+                pair = (other.on, other.to, other.event)
+                conflict = pair == (instruction.src, instruction.on, instruction.event)
+            if conflict and q != pipe:
+                need[q] = max(count, need.get(q, 0))
+        counts[pipe] += 1
+        past.append((instruction, pipe, counts[pipe], reads, writes))
+        instructions.append(with_bases(instruction, bases))
+        pipes.append(pipe)
+        waits.append(tuple((q, n, DATA) for q, n in sorted(need.items())))
+    return instructions, pipes, waits
+
+
+def with_bases(instruction: Instruction, bases: dict[str, int]) -> Instruction:
+    """The instruction with its unit's GM bases added to its offsets."""
+    changed = {
+        name: replace(region, base="", offset=region.offset + bases[region.base])
+        for name, region in vars(instruction).items()
+        if isinstance(region, GmRegion) and region.base
+    }
+    return replace(instruction, **changed) if changed else instruction  # type: ignore[type-var]
+
+
+def oracle(program: Program) -> Program:
+    """The same work as one unit per core, with waits from first principles."""
+
+    templates, variants, cores = [], [], []
+    tensors = {t.name: i for i, t in enumerate(program.tensors)}
+    for number, core in enumerate(program.cores):
+        instructions, pipes, waits = must_precede(program, core)
+        lines = tuple("oracle:0" for _ in instructions)
+        totals = tuple(pipes.count(p) for p in range(len(program.pipes)))
+        templates.append(
+            Template(
+                tuple(instructions),
+                lines,
+                tuple(i.cost(program.device) for i in instructions),
+                tuple(flow_of(i, tensors, []) for i in instructions),
+                Lowered(lines, tuple(pipes), (), (), totals, (), {}),
+            )
+        )
+        variants.append(Variant(number, tuple(waits)))
+        empty = np.zeros((1, 0), np.int64)
+        cores.append(CoreProgram(core.name, core.group, np.array([number]), empty))
+    return replace(
+        program, base_names=(), templates=tuple(templates), variants=tuple(variants),
+        cores=tuple(cores),
+    )  # fmt: skip
+
+
+def run(program: Program) -> KernelRun:
+    return time_program(program, L2State(program.device.l2), timeline=True)
+
+
+def schedule(outcome: KernelRun) -> list[tuple[int, ...]]:
+    """(core, pipe, start, end, bytes) of every instruction."""
+    t = outcome.timeline
+    assert t is not None
+    return list(zip(*(c.tolist() for c in (t.core, t.pipe, t.start, t.end, t.bytes)), strict=True))
+
+
+@settings(max_examples=400, deadline=None)
+@given(plans())
+def test_linked_units_run_like_the_whole_program_scanned_for_conflicts(plan: Plan) -> None:
+    program = build(Random(plan), TINY, tuple(range(len(plan.cores))))
+    assert schedule(run(program)) == schedule(run(oracle(program)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(plans())
+def test_a_template_is_emitted_once_however_many_units_use_it(plan: Plan) -> None:
+    kernel = Random(plan)
+    program = build(kernel, TINY, tuple(range(len(plan.cores))))
+    signatures = {(t, i == 0) for units in plan.cores for i, t in enumerate(units)}
+    assert kernel.emits == len(program.templates) == len(signatures)
+    assert program.instructions == sum(len(expand(program, core)) for core in program.cores)
+
+
+def test_the_oracle_itself_orders_a_load_before_its_use() -> None:
+    ops = (Op(0, -1, 0, 1), Op(2, 0, 0, 2), Op(1, 0, 1, 1))
+    plan = Plan((1, 1, 1, 1, 1), (ops,), ((0, 0),), flag=False)
+    program = build(Random(plan), TINY, (0,))
+    _, pipes, waits = must_precede(program, program.cores[0])
+    v, mte2, mte3 = (program.pipes.index(p) for p in ("V", "MTE2", "MTE3"))
+    assert pipes == [mte2, v, mte3] * 2
+    assert waits[1] == ((mte2, 1, DATA),)  # V reads what MTE2 loaded
+    assert waits[2] == ((v, 1, DATA),)
+    assert waits[3] == ((v, 1, DATA),)  # the slot is free once V has read it
+    assert waits[4] == ((mte2, 2, DATA), (mte3, 1, DATA))
+
+
+# -- flags across units ------------------------------------------------------------------------
+
+
+class Flags(Kernel):
+    """Units that set and wait as told, per unit a string such as "sw" or "-"."""
+
+    name = "flags"
+    role = "vector"
+
+    def __init__(self, *units: str) -> None:
+        self.texts = units
+        self.x = Tensor("x", (64,), FP16)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.x,)
+
+    def units(self, cores: int) -> Units:
+        return Units(np.zeros(len(self.texts), np.int64), {"u": np.arange(len(self.texts))})
+
+    def buffers(self, k: Builder) -> None:
+        self.ub = k.buffer("UB", (64,), FP16)
+
+    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+        for letter in self.texts[unit.u]:
+            if letter == "s":
+                k.set_flag("MTE2", "V", 3)
+            elif letter == "w":
+                k.wait_flag("MTE2", "V", 3)
+            else:
+                k.vec_dup(self.ub.next().at(), 0.0, FP16)
+
+
+@pytest.mark.parametrize("units", [("sw",), ("s", "w"), ("s", "-", "-", "w"), ("sws", "w", "sw")])
+def test_flags_pair_inside_and_across_units(units: tuple[str, ...]) -> None:
+    program = build(Flags(*units), TINY, (0,))
+    assert run(program).cycles > 0
+    assert schedule(run(program)) == schedule(run(oracle(program)))
+
+
+@pytest.mark.parametrize(
+    ("units", "message"),
+    [
+        (("w",), r"wait_flag MTE2->V #3 comes without a set_flag before it; set it first"),
+        (("-", "w"), r"wait_flag MTE2->V #3 comes without a set_flag"),
+        (("sw", "w"), r"wait_flag MTE2->V #3 comes without a set_flag"),
+        (("sww",), r"wait_flag MTE2->V #3: waited twice for one set_flag"),
+        (("ss",), r"set_flag MTE2->V #3: set twice without a wait; a flag is one bit"),
+        (("s", "-", "s"), r"set_flag MTE2->V #3: set twice without a wait"),
+    ],
+)
+def test_unpaired_flags_are_errors_with_the_kernel_line(
+    units: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ProgramError, match=rf"^test_linking\.py:\d+: {message}"):
+        build(Flags(*units), TINY, (0,))
