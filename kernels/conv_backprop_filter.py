@@ -110,8 +110,17 @@ class ConvBackpropFilter(Kernel):
     name: ClassVar[str] = "conv_backprop_filter"
     role: ClassVar[str] = "cube"
 
-    def __init__(self, shape: ConvShape, tiling: Tiling, x: Tensor, dy: Tensor, dw: Tensor) -> None:
-        self.shape, self.tiling = shape, tiling
+    def __init__(  # noqa: PLR0917 - shape, tiling, three tensors and the arithmetic
+        self,
+        shape: ConvShape,
+        tiling: Tiling,
+        x: Tensor,
+        dy: Tensor,
+        dw: Tensor,
+        hf32: bool = False,
+    ) -> None:
+        self.shape, self.tiling, self.hf32 = shape, tiling, hf32
+        self.row_bytes = shape.c0 * 4  # one output channel in a fractal column of dw
         self.x, self.dy, self.dw = x, dy, dw
         self.dtype: DType = x.dtype
         self.tiling_text = str(tiling)
@@ -124,7 +133,7 @@ class ConvBackpropFilter(Kernel):
     @property
     def needs_clear(self) -> bool:
         """Whether dw must be zero before: parts add into it, or some of it is never written."""
-        written = sum(m * f * 64 for _, kd, _, m, _, f in self._tiles() if self._depths(kd))
+        written = sum(m * f * self.row_bytes for _, kd, _, m, _, f in self._tiles() if self._depths(kd))
         return self._parts > 1 or not self.slabs or written < self.dw.size_bytes
 
     @property
@@ -169,11 +178,11 @@ class ConvBackpropFilter(Kernel):
     def _tiles(self) -> list[tuple[int, int, int, int, int, int]]:
         """(real group, kd, m0, m, first fractal column, columns) of every output tile."""
         s, plan = self.shape, self.shape.plan
-        step = self.tiling.base_n // 16
+        step = self.tiling.base_n // s.c0
         tiles = []
         for g in range(plan.real_groups):
             # The last real group may reach past the tensors' channel blocks: nothing is there.
-            m_all = min(plan.cout_g, s.cout1 * 16 - g * plan.cout_g)
+            m_all = min(plan.cout_g, s.cout1 * s.c0 - g * plan.cout_g)
             f_all = min(plan.cin1_g, s.cin1 - g * plan.cin1_g) * s.taps
             for kd in range(s.kernel[0]):
                 tiles += [
@@ -195,7 +204,7 @@ class ConvBackpropFilter(Kernel):
         image, (do, di) = where // len(depth), depth[where % len(depth)].T
         cut = {name: column[slab] for name, column in self._slab_columns().items()}
         x_plane = (image * s.spatial[0] + di) * s.cin1 + g * plan.cin1_g + f0 // s.taps
-        y_plane = (image * s.out[0] + do) * s.cout1 + (g * plan.cout_g + m0) // 16
+        y_plane = (image * s.out[0] + do) * s.cout1 + (g * plan.cout_g + m0) // s.c0
         column = (g * s.kernel[0] + kd) * plan.cin1_g * s.taps + f0
         x = ((x_plane * h + cut.pop("h_start")) * w + cut.pop("w_start")) * 32
         dy = ((y_plane * ho + cut.pop("row")) * wo + cut.pop("column")) * 32
@@ -207,7 +216,7 @@ class ConvBackpropFilter(Kernel):
             "last": (np.arange(len(k)) == len(k) - 1).astype(np.int64),
             "x": x,
             "dy": dy,
-            "dw": np.full(len(k), (column * plan.cout_g + m0) * 64),
+            "dw": np.full(len(k), (column * plan.cout_g + m0) * self.row_bytes),
         }
 
     def _slab_columns(self) -> dict[str, IntArray]:
@@ -235,15 +244,15 @@ class ConvBackpropFilter(Kernel):
 
     def buffers(self, k: Builder) -> None:
         t, s = self.tiling, self.shape
-        planes = min(-(-(t.base_n // 16 + s.taps - 1) // s.taps), s.plan.cin1_g)
+        planes = min(ceil_div(t.base_n // s.c0 + s.taps - 1, s.taps), s.plan.cin1_g)
         pixels = max((c.h.size * c.w.size for c in self.slabs), default=1)
         positions = max((ceil_div(c.positions, 16) * 16 for c in self.slabs), default=16)
         m = min(t.base_m, s.plan.cout_g)
-        n = min(t.base_n, s.plan.cin1_g * s.taps * 16)
+        n = ceil_div(min(t.base_n, s.plan.cin1_g * s.taps * s.c0), 16) * 16
         base_k = min(t.base_k, positions)
-        self.x1 = k.buffer("L1", (planes, pixels, 16), self.dtype, slots=t.l1_slots, name="x_l1")
+        self.x1 = k.buffer("L1", (planes, pixels, s.c0), self.dtype, slots=t.l1_slots, name="x_l1")
         self.y1 = k.buffer(
-            "L1", (m // 16, positions, 16), self.dtype, slots=t.l1_slots, name="dy_l1"
+            "L1", (m // s.c0, positions, s.c0), self.dtype, slots=t.l1_slots, name="dy_l1"
         )
         self.a = k.buffer("L0A", (m, base_k), self.dtype, slots=t.l0_slots, name="dy_l0a")
         self.b = k.buffer("L0B", (base_k, n), self.dtype, slots=t.l0_slots, name="x_l0b")
@@ -252,7 +261,7 @@ class ConvBackpropFilter(Kernel):
 
     def emit(self, k: Builder, unit: SimpleNamespace) -> None:
         """One slab of one tile: load, expand and transpose into L0, accumulate; drain last."""
-        u = unit
+        u, c0 = unit, self.shape.c0
         window = self._window(u)
         x1, y1 = self.x1.next(), self.y1.next()
         planes = self._load_x(k, u, x1)
@@ -264,17 +273,28 @@ class ConvBackpropFilter(Kernel):
             a, b = self.a.next(), self.b.next()
             self._transpose_dy(k, u, a, y1, (k0, kk))
             k.load3d(
-                b.at(0, u.f * ceil_div(kk, 16) * 512),
+                b.at(0, ceil_div(u.f * c0, 16) * ceil_div(kk, c0) * 512),
                 x1.at(0, planes * u.h * u.w * 32),
                 window,
                 self.dtype,
                 m=(k0, kk),
-                k=(u.tap * 16, u.f * 16),
+                k=(u.tap * c0, u.f * c0),
             )
-            k.mmad(c, a, b, u.m, kk, u.f * 16, self.dtype, init=bool(u.first and k0 == 0))
+            init = bool(u.first and k0 == 0)
+            k.mmad(c, a, b, u.m, kk, u.f * c0, self.dtype, init=init, hf32=self.hf32)
         if u.last:
-            out = self.dw.at(0, u.m * 64, base="dw", rows=u.f, pitch=self.shape.plan.cout_g * 64)
-            k.fixpipe(out, c, u.m, u.f * 16, FP32, staging=self.staging, atomic=self._parts > 1)
+            pitch = self.shape.plan.cout_g * self.row_bytes
+            out = self.dw.at(0, u.m * self.row_bytes, base="dw", rows=u.f, pitch=pitch)
+            k.fixpipe(
+                out,
+                c,
+                u.m,
+                u.f * c0,
+                FP32,
+                staging=self.staging,
+                atomic=self._parts > 1,
+                c0=c0,
+            )
 
     def _window(self, u: SimpleNamespace) -> Window:
         """The img2col geometry of the part of x in L1."""
@@ -318,7 +338,7 @@ class ConvBackpropFilter(Kernel):
         """The slab's positions of every dy plane of the tile, planes padded to 16 positions."""
         _, ho, wo = self.shape.out
         size = u.rows * u.columns * 32
-        planes, pitch = u.m // 16, ceil_div(u.rows * u.columns, 16) * 512
+        planes, pitch = u.m // self.shape.c0, ceil_div(u.rows * u.columns, 16) * 512
         k.data_move(
             y1.at(0, size, rows=planes, pitch=pitch),
             self.dy.at(0, size, base="dy", rows=planes, pitch=ho * wo * 32),
@@ -330,36 +350,27 @@ class ConvBackpropFilter(Kernel):
     ) -> None:
         """L0A <- dy^T for positions ``steps`` = (start, count): one load3d, or load2d per plane."""
         k0, kk = steps
-        m1, k1, pitch = u.m // 16, ceil_div(kk, 16), ceil_div(u.rows * u.columns, 16)
+        planes, pitch = u.m // self.shape.c0, ceil_div(u.rows * u.columns, 16)
         if k.has_path("L1", "L0A", "load3d_transpose"):
-            flat = Window(
-                h=1,
-                w=pitch * 16,
-                pad_left=0,
-                pad_right=0,
-                pad_top=0,
-                pad_bottom=0,
-                kernel_h=1,
-                kernel_w=1,
-            )
             k.load3d(
-                a.at(0, m1 * k1 * 512),
-                y1.at(0, m1 * pitch * 512),
-                flat,
+                a.at(0, ceil_div(u.m, 16) * ceil_div(kk, self.shape.c0) * 512),
+                y1.at(0, planes * pitch * 512),
+                Window(h=1, w=pitch * 16),
                 self.dtype,
                 m=(k0, kk),
                 k=(0, u.m),
                 transpose=True,
             )
             return
-        whole = k1 == pitch and m1 * k1 <= 255  # planes follow each other: one instruction
-        for block in range(1 if whole else m1):
+        k1 = ceil_div(kk, 16)
+        whole = k1 == pitch and planes * k1 <= 255  # planes follow each other: one instruction
+        for block in range(1 if whole else planes):
             k.load2d(
                 a,
                 y1,
                 self.dtype,
                 start=block * pitch + k0 // 16,
-                repeat=m1 * k1 if whole else k1,
+                repeat=planes * k1 if whole else k1,
                 at=block * k1,
                 transpose=True,
             )

@@ -66,8 +66,8 @@ class ConvShape:
 
     @property
     def cout1(self) -> int:
-        """Blocks of 16 of the output's channels."""
-        return ceil_div(self.cout, 16)
+        """C0 blocks of the output's channels."""
+        return ceil_div(self.cout, self.c0)
 
     @property
     def taps(self) -> int:

@@ -124,12 +124,12 @@ class Window:
 
     h: int
     w: int
-    pad_left: int
-    pad_right: int
-    pad_top: int
-    pad_bottom: int
-    kernel_h: int
-    kernel_w: int
+    pad_left: int = 0
+    pad_right: int = 0
+    pad_top: int = 0
+    pad_bottom: int = 0
+    kernel_h: int = 1
+    kernel_w: int = 1
     stride_h: int = 1
     stride_w: int = 1
     dilation_h: int = 1

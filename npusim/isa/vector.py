@@ -25,6 +25,20 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+#: Bytes a vector instruction addresses at once; a strided row takes whole blocks.
+BLOCK_BYTES = 32
+
+
+def walked(*regions: SlotRegion) -> int:
+    """Bytes of the whole blocks an instruction walks through, its longest operand counting."""
+    return max(
+        region.size
+        if region.rows == 1 or region.pitch == region.row_bytes
+        else region.rows * ceil_div(region.row_bytes, BLOCK_BYTES) * BLOCK_BYTES
+        for region in regions
+    )
+
+
 def vector_cost(device: Device, op: str, size: int) -> Cost:
     """Cost of ``op`` over ``size`` bytes: startup + repeats * cycles per repeat."""
     vector = device.vector
@@ -41,13 +55,18 @@ def vector_cost(device: Device, op: str, size: int) -> Cost:
 
 @dataclass(frozen=True)
 class VecBinary(Instruction):
-    """dst = a ``operation`` b, element by element, in ``dtype`` (add, sub, mul, max, min)."""
+    """dst = a ``operation`` b, element by element, in ``dtype`` (add, sub, mul, max, min).
+
+    Operands may be cut into rows differently; rows of pitch 0 repeat an operand. ``saturate``
+    keeps 16-bit floats finite on overflow, where the chip knows no infinity mode.
+    """
 
     operation: str
     dst: SlotRegion
     a: SlotRegion
     b: SlotRegion
     dtype: DType
+    saturate: bool = False
 
     @property
     def pipe(self) -> str:
@@ -60,12 +79,14 @@ class VecBinary(Instruction):
         return (self.dst,)
 
     def cost(self, device: Device) -> Cost:
-        return vector_cost(device, self.operation, self.dst.size)
+        return vector_cost(device, self.operation, walked(self.dst, self.a, self.b))
 
     def execute(self, memory: MemoryView) -> None:
-        a, b = memory.read(self.a, self.dtype), memory.read(self.b, self.dtype)
-        result = BINARY[self.operation](a.reshape(-1), b.reshape(-1))
-        memory.write(self.dst, round_to(result, self.dtype, saturate=False), self.dtype)
+        a, b = (memory.read(part, self.dtype).reshape(-1) for part in (self.a, self.b))
+        if self.saturate and self.dtype.kind == "float":  # fp32 holds what fp16 would overflow
+            a, b = a.astype(np.float32), b.astype(np.float32)
+        result = BINARY[self.operation](a, b)
+        memory.write(self.dst, round_to(result, self.dtype, saturate=self.saturate), self.dtype)
 
     @property
     def op(self) -> str:
@@ -93,7 +114,7 @@ class VecScalar(Instruction):
         return (self.dst,)
 
     def cost(self, device: Device) -> Cost:
-        return vector_cost(device, self.operation, self.dst.size)
+        return vector_cost(device, self.operation, walked(self.dst, self.a))
 
     def execute(self, memory: MemoryView) -> None:
         a = memory.read(self.a, self.dtype)
@@ -108,12 +129,16 @@ class VecScalar(Instruction):
 
 @dataclass(frozen=True)
 class VecCast(Instruction):
-    """dst (``to``) = src (``dtype``), rounded to nearest even; element counts agree."""
+    """dst (``to``) = src (``dtype``), rounded to nearest even; element counts agree.
+
+    ``saturate`` keeps 16-bit floats finite on overflow, where the chip knows no infinity mode.
+    """
 
     dst: SlotRegion
     src: SlotRegion
     dtype: DType
     to: DType
+    saturate: bool = False
 
     @property
     def pipe(self) -> str:
@@ -126,11 +151,11 @@ class VecCast(Instruction):
         return (self.dst,)
 
     def cost(self, device: Device) -> Cost:
-        return vector_cost(device, "cast", max(self.src.size, self.dst.size))
+        return vector_cost(device, "cast", walked(self.src, self.dst))
 
     def execute(self, memory: MemoryView) -> None:
         values = memory.read(self.src, self.dtype)
-        memory.write(self.dst, round_to(values, self.to, saturate=False), self.to)
+        memory.write(self.dst, round_to(values, self.to, saturate=self.saturate), self.to)
 
 
 @dataclass(frozen=True)
@@ -155,7 +180,7 @@ class VecReduce(Instruction):
         return (self.dst,)
 
     def cost(self, device: Device) -> Cost:
-        return vector_cost(device, f"reduce_{self.operation}", self.src.size)
+        return vector_cost(device, f"reduce_{self.operation}", walked(self.src))
 
     def execute(self, memory: MemoryView) -> None:
         values = memory.read(self.src, self.dtype).reshape(self.rows, self.columns)
@@ -186,7 +211,7 @@ class VecDup(Instruction):
         return (self.dst,)
 
     def cost(self, device: Device) -> Cost:
-        return vector_cost(device, "dup", self.dst.size)
+        return vector_cost(device, "dup", walked(self.dst))
 
     def execute(self, memory: MemoryView) -> None:
         count = self.dst.size // self.dtype.bytes

@@ -286,10 +286,17 @@ class Builder:
     # -- vector ----------------------------------------------------------------------------
 
     def vec_binary(
-        self, operation: str, dst: SlotRegion, a: SlotRegion, b: SlotRegion, dtype: DType
+        self,
+        operation: str,
+        dst: SlotRegion,
+        a: SlotRegion,
+        b: SlotRegion,
+        dtype: DType,
+        *,
+        saturate: bool = False,
     ) -> None:
-        """dst = a op b; operation is add, sub, mul, max or min."""
-        self._issue(VecBinary(operation, dst, a, b, dtype))
+        """dst = a op b; operation is add, sub, mul, max or min; rows of pitch 0 repeat."""
+        self._issue(VecBinary(operation, dst, a, b, dtype, saturate))
 
     def vec_scalar(
         self, operation: str, dst: SlotRegion, a: SlotRegion, scalar: float, dtype: DType
@@ -297,9 +304,11 @@ class Builder:
         """dst = a op scalar; operation is adds, muls, maxs or mins."""
         self._issue(VecScalar(operation, dst, a, scalar, dtype))
 
-    def vec_cast(self, dst: SlotRegion, src: SlotRegion, dtype: DType, to: DType) -> None:
+    def vec_cast(
+        self, dst: SlotRegion, src: SlotRegion, dtype: DType, to: DType, *, saturate: bool = False
+    ) -> None:
         """dst = src converted from ``dtype`` to ``to``."""
-        self._issue(VecCast(dst, src, dtype, to))
+        self._issue(VecCast(dst, src, dtype, to, saturate))
 
     def vec_reduce(
         self,

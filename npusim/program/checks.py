@@ -115,7 +115,10 @@ def _load3d(i: Load3d) -> None:
             f"{i.k_ext}; starts must be multiples of 16 and {c0}, and both extents positive"
         )
     columns = ceil_div(i.k_ext, c0)
-    _has_size(i, i.dst, ceil_div(i.m_ext, 16) * columns * FRACTAL_BYTES)
+    # The contraction axis is cut by C0, the other by 16: positions contract in L0B and A^T.
+    turned = i.transpose or i.dst.memory == "L0B"
+    blocks = (i.k_ext, i.m_ext) if turned else (i.m_ext, i.k_ext)
+    _has_size(i, i.dst, ceil_div(blocks[0], 16) * ceil_div(blocks[1], c0) * FRACTAL_BYTES)
     plane = w.h * w.w * 32
     planes = ceil_div(i.k_start // c0 + columns, w.kernel_h * w.kernel_w)
     if i.src.size % plane or i.src.size < planes * plane:
@@ -146,14 +149,14 @@ def _mmad(i: Mmad) -> None:
 
 def _drain(i: Drain) -> None:
     _in_memory(i, "L0C", i.src)
-    nz = ceil_div(i.n, 16)
-    rows, row = (i.m, i.n) if i.path.variant == "nz2nd" else (nz, i.m * 16)
+    nd = i.path.variant == "nz2nd"
+    rows, row = (i.m, i.n) if nd else (ceil_div(i.n, i.c0), i.m * i.c0)
     if (i.dst.rows, i.dst.row_bytes) != (rows, row * i.dtype.bytes):
         raise ProgramError(
             f"{i}: a {i.m} x {i.n} tile leaves as {rows} rows of {row * i.dtype.bytes} B, not as "
             f"{i.dst.rows} of {i.dst.row_bytes} B"
         )
-    _has_size(i, i.src, nz * ceil_div(i.m, 16) * 256 * FP32.bytes)
+    _has_size(i, i.src, ceil_div(i.n, 16) * ceil_div(i.m, 16) * 256 * FP32.bytes)
 
 
 def _vec_binary(i: VecBinary) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -120,8 +121,8 @@ def test_waits_of_later_units_reach_back() -> None:
     program = build(Script(table([0] * 5)), TINY, (0,))
     mte2, v, mte3 = (program.pipes.index(p) for p in ("MTE2", "V", "MTE3"))
     loads = [[w[:2] for w in program.variants[i].waits[0]] for i in program.cores[0].variants]
-    # Two slots: the third load waits until the first store of the slot has read it, one unit ago.
-    assert loads == [[], [], [(mte3, -1)], [(mte3, -1)], [(mte3, -1)]]
+    # Two slots: the third load waits until the slot's last write and read, two units ago.
+    assert loads == [[], [], *[[(v, -1), (mte3, -1)]] * 3]
     assert [w[:2] for w in program.variants[-1].waits[1]] == [(mte2, 1)]
     assert [w[:2] for w in program.variants[-1].waits[2]] == [(v, 1)]
 
@@ -190,8 +191,6 @@ def fp32_reduce(s: Script, k: Builder, u: SimpleNamespace) -> None:
 
 def test_an_operation_without_a_cost_names_the_kernel_line() -> None:
     ops = {name: cost for name, cost in TINY.vector.ops.items() if name != "reduce_max"}
-    from dataclasses import replace
-
     device = replace(TINY, vector=replace(TINY.vector, ops=ops))
     line = fp32_reduce.__code__.co_firstlineno + 1
     match = rf"^test_build\.py:{line}: vec_reduce_max .*: tiny has no vector cost for 'reduce_max'"

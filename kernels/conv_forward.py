@@ -1,0 +1,87 @@
+"""Forward convolution: the input gradient of a transposed one.
+
+    y[n, q, o] = sum over c, k of  x[n, c, o*s - p + k*d] * w[q, c, k]
+
+x and y blocked (N, D, C1, H, W, C0); w FRACTAL_Z_3D, whose rows are the img2col columns
+(kd, c1, kh, kw) and whose fractals [16 q][C0 c] are L0B's own: plain contiguous loads.
+The loop nest is ``implicit_gemm``'s.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import ClassVar
+
+from npusim.isa.base import ceil_div
+from npusim.isa.operands import Slot
+from npusim.kernels.conv_shape import ConvShape
+from npusim.kernels.implicit_gemm import Axis, Geometry, ImplicitGemm, IntArray
+from npusim.program.builder import Builder
+
+
+class ConvForward(ImplicitGemm):
+    """``shape`` is the convolution; x its input, y its output."""
+
+    name: ClassVar[str] = "conv_forward"
+
+    @staticmethod
+    def geometry_of(shape: ConvShape) -> Geometry:
+        s, plan = shape, shape.plan
+        axes = [
+            Axis(
+                size=s.spatial[i],
+                out=s.out[i],
+                kernel=s.kernel[i],
+                stride=s.stride[i],
+                before=s.padding[i][0],
+                dilation=s.dilation[i],
+            )
+            for i in (1, 2)
+        ]
+        reads = [
+            [(kd, do * s.stride[0] - s.padding[0][0] + kd * s.dilation[0])
+             for kd in range(s.kernel[0])]
+            for do in range(s.out[0])
+        ]
+        return Geometry(
+            images=s.n,
+            depth_in=s.spatial[0],
+            depth_out=s.out[0],
+            h=axes[0],
+            w=axes[1],
+            kernel_d=s.kernel[0],
+            live=tuple(tuple(p for p in pairs if 0 <= p[1] < s.spatial[0]) for pairs in reads),
+            groups=plan.real_groups,
+            c0=s.c0,
+            planes_in=plan.cin1_g,
+            planes_out=plan.cout_g // s.c0,
+            all_in=s.cin1,
+            all_out=ceil_div(s.cout, s.c0),
+        )
+
+    def weight_base(self, group: IntArray, kd: IntArray, n0: IntArray) -> IntArray:
+        g = self.geometry
+        row = (group * g.kernel_d + kd) * g.planes_in * g.taps
+        return (row * self._fractals + n0 * g.c0 // 16) * 512
+
+    @property
+    def _fractals(self) -> int:
+        """Fractals of 16 output channels in a row of the weights."""
+        return self.shape.plan.cout_g // 16
+
+    def load_weights(self, k: Builder, u: SimpleNamespace, b1: Slot, columns: range) -> None:
+        row, size = self._fractals * 512, ceil_div(u.n * self.geometry.c0, 16) * 512
+        k.data_move(
+            b1.at(0, len(columns) * size),
+            self.w.at(columns.start * row, size, base="w", rows=len(columns), pitch=row),
+            self.dtype,
+        )
+
+    def feed_weights(
+        self, k: Builder, u: SimpleNamespace, slots: tuple[Slot, Slot], at: tuple[range, range]
+    ) -> None:
+        (b, b1), (columns, now) = slots, at
+        n1 = ceil_div(u.n * self.geometry.c0, 16)
+        total, first = len(now) * n1, (now.start - columns.start) * n1
+        for done in range(0, total, 255):
+            k.load2d(b, b1, self.dtype, start=first + done, repeat=min(255, total - done), at=done)

@@ -1,0 +1,445 @@
+"""What forward convolution and input gradient share: img2col of one operand times weights.
+
+    out[o, q] = sum over kd, c1, kh, kw, c0 of  in[v(o, tap), c] * w[tap, c, q]
+
+A "virtual" input position of output o through tap k is ``o * stride - before + k * dilation``;
+the virtual input is the real one with ``insert - 1`` zeros between its rows and columns (1: none).
+Feature maps are blocked (N, D, C1, H, W, C0); M = output positions, N = output channels,
+K = (c1, kh, kw, c0) of one filter depth.
+
+    for item in (slab of positions, image and depth, real group, n tile):  # spread over cores
+        for kd that reaches the depth:                                     # one *unit* each
+            for planes of c1:
+                L1 <- input rows the slab reads (zeros inserted in L1)     # MTE2
+                for columns of (c1, kh, kw):
+                    L1 <- weights of the columns and the n tile            # MTE2
+                    for k in columns step base_k:
+                        L0A <- img2col(input)   L0B <- weights             # MTE1
+                        L0C += L0A @ L0B                                   # M
+        out tile <- L0C, rounded to the result's type                      # FIX, or V and MTE3
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.dtypes import FP32
+from npusim.errors import ArgumentError
+from npusim.isa.base import ceil_div
+from npusim.isa.dma import Window
+from npusim.isa.operands import Slot, Tensor
+from npusim.kernels.conv_shape import ConvShape, Span
+from npusim.program.builder import BufferHandle, Builder
+from npusim.program.kernel import Kernel, Units
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiling:
+    """One mmad is base_m positions x base_k x base_n channels (elements).
+
+    An L1 slot of the input holds ``step_planes`` channel blocks of the slab, one of the weights
+    ``step_columns`` columns of (c1, kh, kw).
+    """
+
+    base_m: int
+    base_n: int
+    base_k: int
+    step_planes: int = 1
+    step_columns: int = 1
+    l1_slots: int = 2
+    weight_slots: int = 2
+    l0_slots: int = 2
+    l0c_slots: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("base_m", "base_n"):
+            value = getattr(self, name)
+            if value < 16 or value % 16:
+                raise ArgumentError(f"tiling {name} is {value}; it must be a multiple of 16, >= 16")
+        for name in (
+            "base_k",
+            "step_planes",
+            "step_columns",
+            "l1_slots",
+            "weight_slots",
+            "l0_slots",
+            "l0c_slots",
+        ):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"tiling {name} is {getattr(self, name)}; it must be >= 1")
+
+    def __str__(self) -> str:
+        return (
+            f"base {self.base_m}x{self.base_n}x{self.base_k}, planes {self.step_planes}, columns "
+            f"{self.step_columns}, slots L1 {self.l1_slots}+{self.weight_slots} "
+            f"L0 {self.l0_slots} L0C {self.l0c_slots}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """How outputs of one plane axis (H or W) read the virtual input."""
+
+    size: int  # real input positions
+    out: int
+    kernel: int
+    stride: int
+    before: int  # may be negative: the load then starts later
+    dilation: int
+    insert: int = 1
+
+    @property
+    def virtual(self) -> int:
+        """Virtual input positions: the real ones with zeros between."""
+        return (self.size - 1) * self.insert + 1
+
+    def reach(self, first: int, count: int) -> Span:
+        """Virtual positions outputs ``first``..``first + count - 1`` touch, clipped."""
+        low = first * self.stride - self.before
+        high = (first + count - 1) * self.stride - self.before
+        high += (self.kernel - 1) * self.dilation + 1
+        start, stop = max(low, 0), min(high, self.virtual)
+        return Span(start, max(0, stop - start), start - low, max(0, high - max(stop, start)))
+
+    def real(self, span: Span) -> tuple[int, int, int]:
+        """(first real position, how many, offset of the first) inside a virtual span."""
+        first = ceil_div(span.start, self.insert)
+        last = (span.start + span.size - 1) // self.insert
+        return first, max(0, last - first + 1), first * self.insert - span.start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry:
+    """The product's sizes. Channel counts are per real group, in blocks ("planes") of C0."""
+
+    images: int
+    depth_in: int
+    depth_out: int
+    h: Axis
+    w: Axis
+    kernel_d: int
+    live: tuple[tuple[tuple[int, int], ...], ...]  # per output depth: (kd, input depth) pairs
+    groups: int
+    c0: int
+    planes_in: int  # per real group
+    planes_out: int
+    all_in: int  # of the whole tensor
+    all_out: int
+
+    @property
+    def taps(self) -> int:
+        """Filter positions in the plane."""
+        return self.h.kernel * self.w.kernel
+
+
+@dataclass(frozen=True)
+class Slab:
+    """A rectangle of output positions: whole rows, or part of one."""
+
+    row: int
+    rows: int
+    column: int
+    columns: int
+    h: Span
+    w: Span
+    real_h: tuple[int, int, int]
+    real_w: tuple[int, int, int]
+
+    @property
+    def live(self) -> bool:
+        """Whether any real input position is in reach."""
+        return self.h.size > 0 and self.w.size > 0 and self.real_h[1] > 0 and self.real_w[1] > 0
+
+    @property
+    def positions(self) -> int:
+        """Output positions."""
+        return self.rows * self.columns
+
+
+def slabs(geometry: Geometry, base_m: int) -> list[Slab]:
+    """Cut the output plane into slabs of at most ``base_m`` positions."""
+    h, w = geometry.h, geometry.w
+    columns = min(w.out, base_m)
+    rows = max(1, base_m // w.out)
+    cut = []
+    for row in range(0, h.out, rows):
+        for column in range(0, w.out, columns):
+            r, c = min(rows, h.out - row), min(columns, w.out - column)
+            hs, ws = h.reach(row, r), w.reach(column, c)
+            cut.append(Slab(row, r, column, c, hs, ws, h.real(hs), w.real(ws)))
+    return cut
+
+
+class ImplicitGemm(Kernel):
+    """Base of the two kernels; a subclass gives the geometry and moves the weights."""
+
+    role: ClassVar[str] = "cube"
+
+    def __init__(  # noqa: PLR0917 - shape, tiling, three tensors and the arithmetic
+        self, shape: ConvShape, tiling: Tiling, x: Tensor, w: Tensor, y: Tensor, hf32: bool = False
+    ) -> None:
+        self.shape, self.tiling, self.hf32 = shape, tiling, hf32
+        self.x, self.w, self.y = x, w, y
+        self.dtype = x.dtype
+        self.tiling_text = str(tiling)
+        self.geometry = self.geometry_of(shape)
+        self.slabs = slabs(self.geometry, tiling.base_m)
+        self.c0_out = 8 if y.dtype.bytes == 4 and self.dtype.bytes == 4 else 16
+
+    @staticmethod
+    @abstractmethod
+    def geometry_of(shape: ConvShape) -> Geometry:
+        """The product this kernel makes of a convolution."""
+
+    @abstractmethod
+    def weight_base(self, group: IntArray, kd: IntArray, n0: IntArray) -> IntArray:
+        """Byte offset of the weights of a real group, filter depth and first output plane."""
+
+    @abstractmethod
+    def load_weights(self, k: Builder, u: SimpleNamespace, b1: Slot, columns: range) -> None:
+        """L1 <- weights of ``columns`` (c1 * taps + tap) for the unit's output channels."""
+
+    @abstractmethod
+    def feed_weights(
+        self, k: Builder, u: SimpleNamespace, slots: tuple[Slot, Slot], at: tuple[range, range]
+    ) -> None:
+        """L0B <- the columns ``at[1]`` of the L1 slot that holds the columns ``at[0]``."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.x, self.w, self.y)
+
+    @property
+    def needs_clear(self) -> bool:
+        """Whether some outputs are reached by no input and must be cleared before."""
+        dead = any(not slab.live for slab in self.slabs) or not all(self.geometry.live)
+        g = self.geometry
+        return dead or (g.groups - 1) * g.planes_in >= g.all_in
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any output reads any input at all."""
+        return any(slab.live for slab in self.slabs) and any(self.geometry.live)
+
+    # -- the unit table --------------------------------------------------------------------
+
+    def units(self, cores: int) -> Units:
+        """One row per (item, filter depth), items in contiguous runs per core."""
+        item = self._items()
+        total = len(item["slab"])
+        item["core"] = np.arange(total) * min(cores, total) // max(1, total)
+        counts = np.array([len(pairs) for pairs in self.geometry.live])
+        offsets = np.cumsum(counts) - counts
+        repeat = counts[item["depth"]]
+        row = np.repeat(np.arange(total), repeat)
+        turn = np.arange(len(row)) - np.repeat(np.cumsum(repeat) - repeat, repeat)
+        table = {name: column[row] for name, column in item.items()}
+        pairs = np.array([p for pairs in self.geometry.live for p in pairs]).reshape(-1, 2)
+        kd, depth_in = pairs[offsets[table["depth"]] + turn].T
+        bases = self._bases(table, kd, depth_in)
+        signature = {
+            **{name: column[table["slab"]] for name, column in self._slab_columns().items()},
+            "n": table["n"],
+            "planes": table["planes"],
+            "first": (turn == 0).astype(np.int64),
+            "last": (turn == repeat[row] - 1).astype(np.int64),
+        }
+        return Units(table["core"], signature, bases)
+
+    def _items(self) -> dict[str, IntArray]:
+        """(slab, image, depth, group, first and number of output planes, input planes)."""
+        g, step = self.geometry, self.tiling.base_n // self.geometry.c0
+        live = [i for i, slab in enumerate(self.slabs) if slab.live]
+        depths = [d for d in range(g.depth_out) if g.live[d]]
+        tiles = [
+            (group, n0, min(step, planes - n0), min(g.planes_in, g.all_in - group * g.planes_in))
+            for group in range(g.groups)
+            for planes in [min(g.planes_out, g.all_out - group * g.planes_out)]
+            for n0 in range(0, planes, step)
+            if group * g.planes_in < g.all_in
+        ]
+        grids = np.meshgrid(live, np.arange(g.images), depths, np.arange(len(tiles)), indexing="ij")
+        slab, image, depth, tile = (grid.reshape(-1).astype(np.int64) for grid in grids)
+        group, n0, n, planes = np.array(tiles, np.int64).reshape(-1, 4)[tile].T
+        return {
+            "slab": slab,
+            "image": image,
+            "depth": depth,
+            "group": group,
+            "n0": n0,
+            "n": n,
+            "planes": planes,
+        }
+
+    def _bases(
+        self, table: dict[str, IntArray], kd: IntArray, depth_in: IntArray
+    ) -> dict[str, IntArray]:
+        g, block = self.geometry, self.c0_out * self.y.dtype.bytes
+        cut = self._slab_table()
+        start = {name: column[table["slab"]] for name, column in cut.items()}
+        plane_in = (table["image"] * g.depth_in + depth_in) * g.all_in + table["group"] * g.planes_in
+        plane_out = (table["image"] * g.depth_out + table["depth"]) * g.all_out
+        plane_out = plane_out + table["group"] * g.planes_out + table["n0"]
+        x = (plane_in * g.h.size + start["real_row"]) * g.w.size + start["real_column"]
+        y = (plane_out * g.h.out + start["row"]) * g.w.out + start["column"]
+        return {
+            "x": x * 32,
+            "w": self.weight_base(table["group"], kd, table["n0"]),
+            "y": y * block,
+        }
+
+    def _slab_columns(self) -> dict[str, IntArray]:
+        """What a unit's program depends on, one entry per slab."""
+        rows = [
+            (
+                s.positions,
+                *(s.h.size, s.h.before, s.h.after, s.real_h[1], s.real_h[2]),
+                *(s.w.size, s.w.before, s.w.after, s.real_w[1], s.real_w[2]),
+            )
+            for s in self.slabs
+        ]
+        names = ("positions", "h", "top", "bottom", "real_h", "skip_h")
+        names += ("w", "left", "right", "real_w", "skip_w")
+        return dict(zip(names, np.array(rows, np.int64).T, strict=True))
+
+    def _slab_table(self) -> dict[str, IntArray]:
+        rows = [(s.row, s.column, s.real_h[0], s.real_w[0]) for s in self.slabs]
+        names = ("row", "column", "real_row", "real_column")
+        return dict(zip(names, np.array(rows, np.int64).T, strict=True))
+
+    # -- the program -----------------------------------------------------------------------
+
+    def buffers(self, k: Builder) -> None:
+        t, g = self.tiling, self.geometry
+        live = [s for s in self.slabs if s.live]
+        pixels = max((s.h.size * s.w.size for s in live), default=1)
+        m = ceil_div(max((s.positions for s in live), default=1), 16) * 16
+        n = min(t.base_n, ceil_div(g.planes_out * g.c0, 16) * 16)
+        columns = min(t.step_columns, g.planes_in * g.taps)
+        base_k = min(t.base_k, columns * g.c0)
+        planes = min(t.step_planes, g.planes_in)
+        self.x1 = k.buffer("L1", (planes, pixels, 32 // self.dtype.bytes), self.dtype,
+                           slots=t.l1_slots, name="x_l1")
+        self.w1 = k.buffer("L1", (columns, n, g.c0), self.dtype, slots=t.weight_slots, name="w_l1")
+        self.a = k.buffer("L0A", (m, base_k), self.dtype, slots=t.l0_slots, name="x_l0a")
+        self.b = k.buffer("L0B", (base_k, n), self.dtype, slots=t.l0_slots, name="w_l0b")
+        self.c = k.buffer("L0C", (m, n), FP32, slots=t.l0c_slots, name="y_l0c")
+        self.staging: BufferHandle | None = k.fixpipe_staging(m, self.y.dtype, columns=n // 16)
+
+    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+        """One filter depth of one tile."""
+        u, t, g = unit, self.tiling, self.geometry
+        c = self.c.next() if u.first else self.c.last()
+        started = not u.first
+        for plane in range(0, u.planes, t.step_planes):
+            planes = min(t.step_planes, u.planes - plane)
+            x1 = self._load_input(k, u, plane, planes)
+            for columns in self._weight_loads(plane, planes):
+                w1 = self.w1.next()
+                self.load_weights(k, u, w1, columns)
+                step = max(1, t.base_k // g.c0)
+                for j in range(columns.start, columns.stop, step):
+                    at = range(j, min(j + step, columns.stop))
+                    self._multiply(k, u, (c, x1, w1), (plane, columns, at), init=not started)
+                    started = True
+        if u.last:
+            block = self.c0_out * self.y.dtype.bytes
+            out = self.y.at(0, u.positions * block, base="y", rows=u.n * g.c0 // self.c0_out,
+                            pitch=g.h.out * g.w.out * block)
+            k.fixpipe(out, c, u.positions, u.n * g.c0, self.y.dtype, staging=self.staging,
+                      c0=self.c0_out)
+
+    def _weight_loads(self, plane: int, planes: int) -> list[range]:
+        """Columns of each L1 load of weights: whole planes, or part of one plane's taps."""
+        taps, step = self.geometry.taps, self.tiling.step_columns
+        first, last = plane * taps, (plane + planes) * taps
+        if step >= taps:
+            size = step // taps * taps
+            return [range(j, min(j + size, last)) for j in range(first, last, size)]
+        return [
+            range(j, min(j + step, start + taps))
+            for start in range(first, last, taps)
+            for j in range(start, start + taps, step)
+        ]
+
+    def _multiply(
+        self,
+        k: Builder,
+        u: SimpleNamespace,
+        slots: tuple[Slot, Slot, Slot],
+        at: tuple[int, range, range],
+        *,
+        init: bool,
+    ) -> None:
+        """Both L0 loads and the mmad of the columns ``at[2]``."""
+        (c, x1, w1), (plane, columns, now) = slots, at
+        g, kk = self.geometry, len(now) * self.geometry.c0
+        planes = min(self.tiling.step_planes, u.planes - plane)
+        a, b = self.a.next(), self.b.next()
+        k.load3d(
+            a.at(0, ceil_div(u.positions, 16) * len(now) * 512),
+            x1.at(0, planes * u.h * u.w * 32),
+            self._window(u),
+            self.dtype,
+            m=(0, u.positions),
+            k=((now.start - plane * g.taps) * g.c0, kk),
+        )
+        self.feed_weights(k, u, (b, w1), (columns, now))
+        k.mmad(c, a, b, u.positions, kk, u.n * g.c0, self.dtype, init=init, hf32=self.hf32)
+
+    def _window(self, u: SimpleNamespace) -> Window:
+        """The img2col geometry of the input in L1; the virtual input has no zeros left to add."""
+        h, w = self.geometry.h, self.geometry.w
+        return Window(
+            h=u.h,
+            w=u.w,
+            pad_left=u.left,
+            pad_right=u.right,
+            pad_top=u.top,
+            pad_bottom=u.bottom,
+            kernel_h=h.kernel,
+            kernel_w=w.kernel,
+            stride_h=h.stride,
+            stride_w=w.stride,
+            dilation_h=h.dilation,
+            dilation_w=w.dilation,
+        )
+
+    def _load_input(self, k: Builder, u: SimpleNamespace, plane: int, planes: int) -> Slot:
+        """L1 <- the slab's rows of ``planes`` channel blocks, with zeros inserted in L1."""
+        g, x1 = self.geometry, self.x1.next()
+        size, width = g.h.size * g.w.size * 32, g.w.size * 32
+        slot_plane, slot_row = u.h * u.w * 32, u.w * 32
+        if (u.h, u.w) != (u.real_h, u.real_w):  # holes remain between the rows or columns
+            k.fill(x1.at(0, planes * slot_plane), 0.0, self.dtype)
+        elif u.w == g.w.size:  # whole rows, nothing inserted: one descriptor for all planes
+            k.data_move(x1.at(0, planes * slot_plane),
+                        self.x.at(plane * size, u.h * width, base="x", rows=planes, pitch=size),
+                        self.dtype)
+            return x1
+        for p in range(planes):
+            source, target = (plane + p) * size, p * slot_plane + u.skip_h * slot_row
+            if g.w.insert == 1:  # rows are contiguous; they may lie insert rows apart in L1
+                k.data_move(
+                    x1.at(target + u.skip_w * 32, u.real_w * 32, rows=u.real_h,
+                          pitch=g.h.insert * slot_row),
+                    self.x.at(source, u.real_w * 32, base="x", rows=u.real_h, pitch=width),
+                    self.dtype,
+                )
+                continue
+            for row in range(u.real_h):  # single blocks of 32 B, insert blocks apart
+                k.data_move(
+                    x1.at(target + row * g.h.insert * slot_row + u.skip_w * 32, 32,
+                          rows=u.real_w, pitch=g.w.insert * 32),
+                    self.x.at(source + row * width, 32, base="x", rows=u.real_w, pitch=32),
+                    self.dtype,
+                )
+        return x1
