@@ -110,7 +110,7 @@ class ConvBackpropFilter(Kernel):
     name: ClassVar[str] = "conv_backprop_filter"
     role: ClassVar[str] = "cube"
 
-    def __init__(  # noqa: PLR0917 - shape, tiling, three tensors and the arithmetic
+    def __init__(
         self,
         shape: ConvShape,
         tiling: Tiling,
@@ -133,7 +133,9 @@ class ConvBackpropFilter(Kernel):
     @property
     def needs_clear(self) -> bool:
         """Whether dw must be zero before: parts add into it, or some of it is never written."""
-        written = sum(m * f * self.row_bytes for _, kd, _, m, _, f in self._tiles() if self._depths(kd))
+        written = sum(
+            m * f * self.row_bytes for _, kd, _, m, _, f in self._tiles() if self._depths(kd)
+        )
         return self._parts > 1 or not self.slabs or written < self.dw.size_bytes
 
     @property

@@ -26,7 +26,8 @@ from typing import ClassVar
 from npusim.isa.base import ceil_div
 from npusim.isa.operands import Slot
 from npusim.kernels.conv_shape import ConvShape
-from npusim.kernels.implicit_gemm import Axis, Geometry, ImplicitGemm, IntArray
+from npusim.kernels.implicit_gemm import ImplicitGemm, IntArray
+from npusim.kernels.implicit_gemm_shape import Axis, Geometry
 from npusim.program.builder import Builder
 
 
@@ -51,8 +52,10 @@ class ConvBackpropInput(ImplicitGemm):
             for i in (1, 2)
         ]
         reads = [
-            [(kd, divmod(i + s.padding[0][0] - kd * s.dilation[0], s.stride[0]))
-             for kd in range(s.kernel[0])]
+            [
+                (kd, divmod(i + s.padding[0][0] - kd * s.dilation[0], s.stride[0]))
+                for kd in range(s.kernel[0])
+            ]
             for i in range(s.spatial[0])
         ]
         return Geometry(
@@ -119,8 +122,9 @@ class ConvBackpropInput(ImplicitGemm):
         for n in range(u.n):
             k.data_move(
                 b1.at(n * taps * size, taps * size),
-                self.w.at((n * g.taps + low) * row + first * 512, size, base="w", rows=taps,
-                          pitch=row),
+                self.w.at(
+                    (n * g.taps + low) * row + first * 512, size, base="w", rows=taps, pitch=row
+                ),
                 self.dtype,
             )
 
@@ -140,8 +144,16 @@ class ConvBackpropInput(ImplicitGemm):
             else:
                 tap = _rotated(j, g.taps) % g.taps - low
                 start, stride = tap * planes + j // g.taps - first, taps * planes
-            k.load2d(b, b1, self.dtype, start=start, repeat=n1, stride=stride, at=i * n1,
-                     transpose=not self.exchanged)
+            k.load2d(
+                b,
+                b1,
+                self.dtype,
+                start=start,
+                repeat=n1,
+                stride=stride,
+                at=i * n1,
+                transpose=not self.exchanged,
+            )
 
 
 def _rotated(column: int, taps: int) -> int:

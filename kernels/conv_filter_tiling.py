@@ -54,11 +54,14 @@ def _with_parts(t: Tiling, parts: int) -> Tiling:
 def _candidates(shape: ConvShape, device: Device) -> Iterator[tuple[Tiling, list[Slab]]]:
     """Tilings (K in one part) whose buffers fit, with the largest slab that does."""
     size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
-    m_all, n_all = shape.plan.cout_g, shape.plan.cin1_g * shape.taps * 16
+    m_all, n_all = shape.plan.cout_g, shape.plan.cin1_g * shape.taps * shape.c0
+    n_all = ceil_div(n_all, 16) * 16
     cuts = {k: slabs(shape, k) for k in _SLABS}
     for base_m in sorted({min(side, m_all) for side in _SIDES}):
-        for base_n in sorted({min(side, n_all) for side in (*_SIDES, shape.taps * 16)}):
-            base_k = min(size["L0A"] // base_m, size["L0B"] // base_n) // 4 // 16 * 16
+        for base_n in sorted(
+            {min(side, n_all) for side in (*_SIDES, ceil_div(shape.taps * shape.c0, 16) * 16)}
+        ):
+            base_k = min(size["L0A"] // base_m, size["L0B"] // base_n) * shape.c0 // 64 // 16 * 16
             if base_k < 16 or base_m * base_n * 4 > size["L0C"]:
                 continue
             l0c = 2 if base_m * base_n * 8 <= size["L0C"] else 1
@@ -86,13 +89,14 @@ def _candidates(shape: ConvShape, device: Device) -> Iterator[tuple[Tiling, list
 
 def _planes(shape: ConvShape, base_n: int) -> int:
     """Input planes a tile of ``base_n`` columns can touch."""
-    return min(-(-(base_n // 16 + shape.taps - 1) // shape.taps), shape.plan.cin1_g)
+    return min(ceil_div(base_n // shape.c0 + shape.taps - 1, shape.taps), shape.plan.cin1_g)
 
 
 def _l1_bytes(shape: ConvShape, base_m: int, base_n: int, cut: list[Slab]) -> int:
     """One slot of x and one of dy."""
     x = max((s.h.size * s.w.size for s in cut), default=1) * _planes(shape, base_n) * 32
-    return x + max((ceil_div(s.positions, 16) for s in cut), default=1) * base_m * 32
+    blocks = max((ceil_div(s.positions, 16) for s in cut), default=1)
+    return x + blocks * ceil_div(base_m, shape.c0) * 512
 
 
 def _part_counts(shape: ConvShape, t: Tiling, cut: list[Slab], cores: int) -> list[int]:
@@ -103,7 +107,7 @@ def _part_counts(shape: ConvShape, t: Tiling, cut: list[Slab], cores: int) -> li
 
 
 def _tile_count(shape: ConvShape, t: Tiling) -> int:
-    columns = shape.plan.cin1_g * shape.taps * 16
+    columns = shape.plan.cin1_g * shape.taps * shape.c0
     return (
         shape.plan.real_groups
         * shape.kernel[0]
@@ -120,7 +124,10 @@ def _estimate(
     rounds = ceil_div(items, cores)
     k = shape.n * shape.out[0] * sum(s.positions for s in cut) / parts
     loads = max(1.0, shape.n * shape.out[0] * len(cut) / parts)
-    m, n = min(t.base_m, shape.plan.cout_g), min(t.base_n, shape.plan.cin1_g * shape.taps * 16)
+    m, n = (
+        min(t.base_m, shape.plan.cout_g),
+        min(t.base_n, shape.plan.cin1_g * shape.taps * shape.c0),
+    )
     x_bytes = (
         shape.n
         * shape.out[0]
@@ -129,15 +136,16 @@ def _estimate(
         * _planes(shape, n)
         * 32
     )
-    y_bytes = k * m * 2
+    size = 32 // shape.c0  # bytes of an operand element
+    y_bytes = k * m * size
     steps = max(loads, k / t.base_k)
-    cube = k * m * n / 4096 + steps * 4
+    cube = k * m * n / _macs(device, size) + steps * 4
     into_a = device.path("L1", "L0A", "transpose")
     into_b = device.path("L1", "L0B", "load3d")
-    mte1 = _line(into_a, k * m * 2, steps) + _line(into_b, k * n * 2, steps)
+    mte1 = _line(into_a, k * m * size, steps) + _line(into_b, k * n * size, steps)
     port = device.path("GM", "L1")
     mte2 = _line(port, x_bytes + y_bytes, 2 * loads)
-    shared = items * (x_bytes + y_bytes) / float(device.l2.read_bytes_per_cycle) / rounds
+    shared = items * (x_bytes + y_bytes) / device.shared_read_rate / rounds
     main = _unique_bytes(shape) / float(device.main_memory.read_bytes_per_cycle) / rounds
     body = max(cube, mte1, mte2, shared, main)
     if t.l1_slots == 1:
@@ -146,6 +154,11 @@ def _estimate(
     first = mte2 / loads + mte1 / steps
     clear = device.launch.cycles if parts > 1 else 0
     return rounds * (body + drain) + first + clear
+
+
+def _macs(device: Device, size: int) -> float:
+    """Peak multiply-adds per cycle for operand elements of ``size`` bytes."""
+    return float(device.cube.macs_per_cycle("fp16" if size == 2 else "fp32")) if device.cube else 1
 
 
 def _line(path: Path, size: float, count: float) -> float:

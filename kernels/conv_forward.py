@@ -15,7 +15,8 @@ from typing import ClassVar
 from npusim.isa.base import ceil_div
 from npusim.isa.operands import Slot
 from npusim.kernels.conv_shape import ConvShape
-from npusim.kernels.implicit_gemm import Axis, Geometry, ImplicitGemm, IntArray
+from npusim.kernels.implicit_gemm import ImplicitGemm, IntArray
+from npusim.kernels.implicit_gemm_shape import Axis, Geometry
 from npusim.program.builder import Builder
 
 
@@ -39,8 +40,10 @@ class ConvForward(ImplicitGemm):
             for i in (1, 2)
         ]
         reads = [
-            [(kd, do * s.stride[0] - s.padding[0][0] + kd * s.dilation[0])
-             for kd in range(s.kernel[0])]
+            [
+                (kd, do * s.stride[0] - s.padding[0][0] + kd * s.dilation[0])
+                for kd in range(s.kernel[0])
+            ]
             for do in range(s.out[0])
         ]
         return Geometry(

@@ -19,7 +19,11 @@ Pads = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class ConvShape:
-    """Batch, channels, and (depth, height, width) of input, kernel, stride, pads, dilation."""
+    """Batch, channels, and (depth, height, width) of input, kernel, stride, pads, dilation.
+
+    ``outputs`` overrides the natural output size where a caller's output has another: positions
+    it lacks are not computed, and positions beyond the padding read zeros.
+    """
 
     n: int
     cin: int
@@ -31,6 +35,7 @@ class ConvShape:
     dilation: Triple = (1, 1, 1)
     groups: int = 1
     c0: int = 16
+    outputs: Triple | None = None
 
     def __post_init__(self) -> None:
         for axis, size in zip("DHW", self.out, strict=True):
@@ -46,6 +51,8 @@ class ConvShape:
     @cached_property
     def out(self) -> Triple:
         """(depth, height, width) of the forward output."""
+        if self.outputs is not None:
+            return self.outputs
         d, h, w = (
             (x + before + after - dil * (k - 1) - 1) // s + 1
             for x, k, s, (before, after), dil in zip(

@@ -34,7 +34,8 @@ from npusim.errors import ArgumentError
 from npusim.isa.base import ceil_div
 from npusim.isa.dma import Window
 from npusim.isa.operands import Slot, Tensor
-from npusim.kernels.conv_shape import ConvShape, Span
+from npusim.kernels.conv_shape import ConvShape
+from npusim.kernels.implicit_gemm_shape import Geometry, slabs
 from npusim.program.builder import BufferHandle, Builder
 from npusim.program.kernel import Kernel, Units
 
@@ -84,106 +85,12 @@ class Tiling:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Axis:
-    """How outputs of one plane axis (H or W) read the virtual input."""
-
-    size: int  # real input positions
-    out: int
-    kernel: int
-    stride: int
-    before: int  # may be negative: the load then starts later
-    dilation: int
-    insert: int = 1
-
-    @property
-    def virtual(self) -> int:
-        """Virtual input positions: the real ones with zeros between."""
-        return (self.size - 1) * self.insert + 1
-
-    def reach(self, first: int, count: int) -> Span:
-        """Virtual positions outputs ``first``..``first + count - 1`` touch, clipped."""
-        low = first * self.stride - self.before
-        high = (first + count - 1) * self.stride - self.before
-        high += (self.kernel - 1) * self.dilation + 1
-        start, stop = max(low, 0), min(high, self.virtual)
-        return Span(start, max(0, stop - start), start - low, max(0, high - max(stop, start)))
-
-    def real(self, span: Span) -> tuple[int, int, int]:
-        """(first real position, how many, offset of the first) inside a virtual span."""
-        first = ceil_div(span.start, self.insert)
-        last = (span.start + span.size - 1) // self.insert
-        return first, max(0, last - first + 1), first * self.insert - span.start
-
-
-@dataclass(frozen=True, kw_only=True)
-class Geometry:
-    """The product's sizes. Channel counts are per real group, in blocks ("planes") of C0."""
-
-    images: int
-    depth_in: int
-    depth_out: int
-    h: Axis
-    w: Axis
-    kernel_d: int
-    live: tuple[tuple[tuple[int, int], ...], ...]  # per output depth: (kd, input depth) pairs
-    groups: int
-    c0: int
-    planes_in: int  # per real group
-    planes_out: int
-    all_in: int  # of the whole tensor
-    all_out: int
-
-    @property
-    def taps(self) -> int:
-        """Filter positions in the plane."""
-        return self.h.kernel * self.w.kernel
-
-
-@dataclass(frozen=True)
-class Slab:
-    """A rectangle of output positions: whole rows, or part of one."""
-
-    row: int
-    rows: int
-    column: int
-    columns: int
-    h: Span
-    w: Span
-    real_h: tuple[int, int, int]
-    real_w: tuple[int, int, int]
-
-    @property
-    def live(self) -> bool:
-        """Whether any real input position is in reach."""
-        return self.h.size > 0 and self.w.size > 0 and self.real_h[1] > 0 and self.real_w[1] > 0
-
-    @property
-    def positions(self) -> int:
-        """Output positions."""
-        return self.rows * self.columns
-
-
-def slabs(geometry: Geometry, base_m: int) -> list[Slab]:
-    """Cut the output plane into slabs of at most ``base_m`` positions."""
-    h, w = geometry.h, geometry.w
-    columns = min(w.out, base_m)
-    rows = max(1, base_m // w.out)
-    cut = []
-    for row in range(0, h.out, rows):
-        for column in range(0, w.out, columns):
-            r, c = min(rows, h.out - row), min(columns, w.out - column)
-            hs, ws = h.reach(row, r), w.reach(column, c)
-            cut.append(Slab(row, r, column, c, hs, ws, h.real(hs), w.real(ws)))
-    return cut
-
-
 class ImplicitGemm(Kernel):
     """Base of the two kernels; a subclass gives the geometry and moves the weights."""
 
     role: ClassVar[str] = "cube"
 
-    def __init__(  # noqa: PLR0917 - shape, tiling, three tensors and the arithmetic
+    def __init__(
         self, shape: ConvShape, tiling: Tiling, x: Tensor, w: Tensor, y: Tensor, hf32: bool = False
     ) -> None:
         self.shape, self.tiling, self.hf32 = shape, tiling, hf32
@@ -285,7 +192,9 @@ class ImplicitGemm(Kernel):
         g, block = self.geometry, self.c0_out * self.y.dtype.bytes
         cut = self._slab_table()
         start = {name: column[table["slab"]] for name, column in cut.items()}
-        plane_in = (table["image"] * g.depth_in + depth_in) * g.all_in + table["group"] * g.planes_in
+        plane_in = (table["image"] * g.depth_in + depth_in) * g.all_in + table[
+            "group"
+        ] * g.planes_in
         plane_out = (table["image"] * g.depth_out + table["depth"]) * g.all_out
         plane_out = plane_out + table["group"] * g.planes_out + table["n0"]
         x = (plane_in * g.h.size + start["real_row"]) * g.w.size + start["real_column"]
@@ -306,8 +215,10 @@ class ImplicitGemm(Kernel):
             )
             for s in self.slabs
         ]
-        names = ("positions", "h", "top", "bottom", "real_h", "skip_h")
-        names += ("w", "left", "right", "real_w", "skip_w")
+        names = (
+            *("positions", "h", "top", "bottom", "real_h", "skip_h"),
+            *("w", "left", "right", "real_w", "skip_w"),
+        )
         return dict(zip(names, np.array(rows, np.int64).T, strict=True))
 
     def _slab_table(self) -> dict[str, IntArray]:
@@ -326,8 +237,13 @@ class ImplicitGemm(Kernel):
         columns = min(t.step_columns, g.planes_in * g.taps)
         base_k = min(t.base_k, columns * g.c0)
         planes = min(t.step_planes, g.planes_in)
-        self.x1 = k.buffer("L1", (planes, pixels, 32 // self.dtype.bytes), self.dtype,
-                           slots=t.l1_slots, name="x_l1")
+        self.x1 = k.buffer(
+            "L1",
+            (planes, pixels, 32 // self.dtype.bytes),
+            self.dtype,
+            slots=t.l1_slots,
+            name="x_l1",
+        )
         self.w1 = k.buffer("L1", (columns, n, g.c0), self.dtype, slots=t.weight_slots, name="w_l1")
         self.a = k.buffer("L0A", (m, base_k), self.dtype, slots=t.l0_slots, name="x_l0a")
         self.b = k.buffer("L0B", (base_k, n), self.dtype, slots=t.l0_slots, name="w_l0b")
@@ -352,10 +268,16 @@ class ImplicitGemm(Kernel):
                     started = True
         if u.last:
             block = self.c0_out * self.y.dtype.bytes
-            out = self.y.at(0, u.positions * block, base="y", rows=u.n * g.c0 // self.c0_out,
-                            pitch=g.h.out * g.w.out * block)
-            k.fixpipe(out, c, u.positions, u.n * g.c0, self.y.dtype, staging=self.staging,
-                      c0=self.c0_out)
+            out = self.y.at(
+                0,
+                u.positions * block,
+                base="y",
+                rows=u.n * g.c0 // self.c0_out,
+                pitch=g.h.out * g.w.out * block,
+            )
+            k.fixpipe(
+                out, c, u.positions, u.n * g.c0, self.y.dtype, staging=self.staging, c0=self.c0_out
+            )
 
     def _weight_loads(self, plane: int, planes: int) -> list[range]:
         """Columns of each L1 load of weights: whole planes, or part of one plane's taps."""
@@ -421,24 +343,34 @@ class ImplicitGemm(Kernel):
         if (u.h, u.w) != (u.real_h, u.real_w):  # holes remain between the rows or columns
             k.fill(x1.at(0, planes * slot_plane), 0.0, self.dtype)
         elif u.w == g.w.size:  # whole rows, nothing inserted: one descriptor for all planes
-            k.data_move(x1.at(0, planes * slot_plane),
-                        self.x.at(plane * size, u.h * width, base="x", rows=planes, pitch=size),
-                        self.dtype)
+            k.data_move(
+                x1.at(0, planes * slot_plane),
+                self.x.at(plane * size, u.h * width, base="x", rows=planes, pitch=size),
+                self.dtype,
+            )
             return x1
         for p in range(planes):
             source, target = (plane + p) * size, p * slot_plane + u.skip_h * slot_row
             if g.w.insert == 1:  # rows are contiguous; they may lie insert rows apart in L1
                 k.data_move(
-                    x1.at(target + u.skip_w * 32, u.real_w * 32, rows=u.real_h,
-                          pitch=g.h.insert * slot_row),
+                    x1.at(
+                        target + u.skip_w * 32,
+                        u.real_w * 32,
+                        rows=u.real_h,
+                        pitch=g.h.insert * slot_row,
+                    ),
                     self.x.at(source, u.real_w * 32, base="x", rows=u.real_h, pitch=width),
                     self.dtype,
                 )
                 continue
             for row in range(u.real_h):  # single blocks of 32 B, insert blocks apart
                 k.data_move(
-                    x1.at(target + row * g.h.insert * slot_row + u.skip_w * 32, 32,
-                          rows=u.real_w, pitch=g.w.insert * 32),
+                    x1.at(
+                        target + row * g.h.insert * slot_row + u.skip_w * 32,
+                        32,
+                        rows=u.real_w,
+                        pitch=g.w.insert * 32,
+                    ),
                     self.x.at(source + row * width, 32, base="x", rows=u.real_w, pitch=32),
                     self.dtype,
                 )

@@ -1,41 +1,74 @@
-"""Tile sizes for the matmul kernel that are good at once."""
+"""Tile sizes for the matmul kernel that are good at once.
+
+Every base tile that fits gets a closed-form estimate of the kernel's time: rounds of tiles over
+the cores, each the slowest of cube, MTE1 and MTE2 plus the drain; the least wins.
+"""
 
 from __future__ import annotations
 
-from npusim.device.spec import Device
+from collections.abc import Iterator
+
+from npusim.device.spec import Device, Path
 from npusim.isa.base import ceil_div
 from npusim.kernels.matmul import Tiling
 
+_SIDES = (16, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512)
+
 
 def auto_tiling(m: int, k: int, n: int, device: Device, cores: int) -> Tiling:
-    """Largest base tile that still gives every core work, filling L0 and then L1.
+    """The tiling of an (m, k) by (k, n) product of 16-bit types with the least estimate."""
+    candidates = list(_candidates(m, k, n, device))
+    times = [_estimate((m, k, n), t, device, cores) for t in candidates]
+    return candidates[times.index(min(times))]
 
-    Starts from the tile that fills half of L0A, L0B and all of L0C, and halves the longer side
-    while fewer tiles than cores would remain.
-    """
+
+def _candidates(m: int, k: int, n: int, device: Device) -> Iterator[Tiling]:
+    """Base tiles that fit L0 and L0C, each with the longest K slabs that fit L1."""
     size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
-    base_m, base_n = _fitting(size, min(128, _up(m)), min(256, _up(n)))
-    while ceil_div(m, base_m) * ceil_div(n, base_n) < cores and max(base_m, base_n) > 32:
-        if base_n >= base_m:
-            base_n = _up(base_n // 2)
-        else:
-            base_m = _up(base_m // 2)
-    half = min(size["L0A"] // base_m, size["L0B"] // base_n) // 2 // 2
-    base_k = max(16, min(half // 16 * 16, _up(k), 256))
-    step = max(1, min(8, size["L1"] // 2 // ((base_m + base_n) * base_k * 2), ceil_div(k, base_k)))
-    l0c = 2 if 2 * base_m * base_n * 4 <= size["L0C"] else 1
-    return Tiling(base_m=base_m, base_n=base_n, base_k=base_k, step_k=step, l0c_slots=l0c)
+    for base_m in sorted({min(side, _up(m)) for side in _SIDES}):
+        for base_n in sorted({min(side, _up(n)) for side in _SIDES}):
+            half = min(size["L0A"] // base_m, size["L0B"] // base_n) // 4  # two slots, 2 bytes
+            base_k = min(half // 16 * 16, _up(k), 256)
+            step = size["L1"] // 2 // ((base_m + base_n) * max(base_k, 16) * 2)
+            if base_k < 16 or base_m * base_n * 4 > size["L0C"] or not step:
+                continue
+            yield Tiling(
+                base_m=base_m,
+                base_n=base_n,
+                base_k=base_k,
+                step_k=min(step, 4, ceil_div(k, base_k)),
+                l0c_slots=2 if base_m * base_n * 8 <= size["L0C"] else 1,
+            )
 
 
-def _fitting(size: dict[str, int], base_m: int, base_n: int) -> tuple[int, int]:
-    """Shrink a tile until its accumulator fits L0C and a k step of 16 fits half of L0."""
-    while (
-        base_m * base_n * 4 > size["L0C"] or base_m * 64 > size["L0A"] or base_n * 64 > size["L0B"]
-    ):
-        base_m, base_n = (
-            (_up(base_m // 2), base_n) if base_m >= base_n else (base_m, _up(base_n // 2))
-        )
-    return base_m, base_n
+def _estimate(shape: tuple[int, int, int], t: Tiling, device: Device, cores: int) -> float:
+    """Cycles in closed form."""
+    m, k, n = shape
+    tiles = ceil_div(m, t.base_m) * ceil_div(n, t.base_n)
+    rounds = ceil_div(tiles, cores)
+    steps, slabs = ceil_div(k, t.base_k), ceil_div(k, t.base_k * t.step_k)
+    base_m, base_n = min(t.base_m, _up(m)), min(t.base_n, _up(n))
+    cube = base_m * base_n * k / 4096 + 4 * steps
+    mte1 = _line(device.path("L1", "L0A", "load3d"), base_m * k * 2, steps)
+    mte1 += _line(device.path("L1", "L0B", "transpose"), base_n * k * 2, k / 16)
+    loads = 2 * slabs if device.has_path("GM", "L1", "nd2nz") else 2 * k / 16 + base_n / 16 * slabs
+    size = (base_m + base_n) * k * 2
+    mte2 = _line(device.path("GM", "L1"), size, loads)
+    shared = min(tiles, cores) * size / device.shared_read_rate
+    direct = device.has_path("L0C", "GM")
+    drain = (
+        base_m
+        * base_n
+        * 4
+        / float(device.path(*(("L0C", "GM") if direct else ("UB", "GM"))).bytes_per_cycle)
+    )
+    hidden = 0.2 if t.l0c_slots > 1 and rounds > 1 else 1.0
+    return rounds * (max(cube, mte1, mte2, shared) + drain * hidden) + mte2 / slabs
+
+
+def _line(path: Path, size: float, count: float) -> float:
+    """Cycles of ``count`` moves of ``size`` bytes in all."""
+    return count * path.startup_cycles + size / float(path.bytes_per_cycle)
 
 
 def _up(value: int) -> int:

@@ -15,6 +15,19 @@ class ArgumentError(NpusimError, ValueError):
     """An operator, a tiling or a command line got an argument it cannot use."""
 
 
+class RuleError(ArgumentError):
+    """An argument breaks a limit that the documentation of the device's product states.
+
+    ``parameter`` is the argument's name and ``status`` the code the real call returns; None
+    where that call fails without one.
+    """
+
+    def __init__(self, message: str, *, parameter: str = "", status: int | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+        self.status = status
+
+
 class CapacityError(NpusimError):
     """A buffer does not fit the memory it was declared in; the message shows the arithmetic."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from npusim.device.spec import Device
 from npusim.dtypes import DType, dtype
 from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
+from npusim.kernels.mem_set import MemSet
 from npusim.numerics.executor import POISON, execute
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
@@ -41,6 +42,10 @@ class Spec:
     dtype: DType
 
 
+#: What operators accept as a tensor.
+Operand = Array | Spec
+
+
 def spec(shape: Iterable[int], dtype_name: Any) -> Spec:
     """An array's shape and type without its data: the run is timing-only, at any size."""
     sizes = tuple(int(n) for n in shape)
@@ -54,13 +59,16 @@ class Options:
     """The keyword arguments every operator takes besides its own.
 
     ``device`` is a name, a YAML path or a ``Device``; ``cores`` a mask (int), range, list or
-    text such as "0-3" (None: all); ``engine`` "simpy"; ``timeline`` keeps one row per
+    text such as "0-3" (None: all); ``tiling`` "auto", the kernel's own, or a mapping from kernel
+    names to tilings; ``rules`` "documented" applies the product's constraint table, "hardware"
+    only asks what the device can execute; ``engine`` "simpy"; ``timeline`` keeps one row per
     instruction (None: up to a size limit); ``start`` "cold" or "warm" (inputs already in L2).
     """
 
     device: str | Device
     cores: Any = None
     tiling: Any = "auto"
+    rules: str = "documented"
     engine: str = "simpy"
     timeline: bool | None = None
     start: str = "cold"
@@ -77,6 +85,7 @@ class Call:
     notes: list[str] = field(default_factory=list)
     runs: list[KernelRun] = field(default_factory=list)
     arrays: dict[str, Array] = field(default_factory=dict)
+    workspace_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.device = load_device(self.options.device)
@@ -91,6 +100,11 @@ class Call:
         """Cores with a cube unit under the mask."""
         return len(self.groups) * self.device.core_kind("cube").per_group
 
+    @property
+    def vector_cores(self) -> int:
+        """Cores with a vector unit under the mask."""
+        return len(self.groups) * self.device.core_kind("vector").per_group
+
     def require_dtype(self, kind: DType) -> None:
         """Raise ``ArgumentError`` if the device's cube cannot multiply ``kind``."""
         rates = self.device.cube.rates if self.device.cube else {}
@@ -100,11 +114,17 @@ class Call:
                 f"{', '.join(rates) or 'no cube unit'}"
             )
 
-    def input(self, name: str, value: Array | Spec, as_dtype: DType) -> Tensor:
-        """Put an operand into global memory; resident in L2 already for a warm start."""
-        tensor = Tensor(name, tuple(value.shape), as_dtype, "in")
+    def input(
+        self, name: str, value: Operand, as_dtype: DType, shape: tuple[int, ...] | None = None
+    ) -> Tensor:
+        """Put an operand into global memory; resident in L2 already for a warm start.
+
+        ``shape`` views the same elements differently.
+        """
+        tensor = Tensor(name, tuple(value.shape) if shape is None else shape, as_dtype, "in")
         if not self.timing_only:
-            self.arrays[name] = np.ascontiguousarray(value, dtype=as_dtype.numpy)
+            array = np.ascontiguousarray(value, dtype=as_dtype.numpy)
+            self.arrays[name] = array.reshape(tensor.shape)
         if self.options.start == "warm" and tensor.size_bytes:
             self.l2.preload(name, tensor.size_bytes)
         return tensor
@@ -116,6 +136,27 @@ class Call:
             raw = np.full(tensor.size_bytes, POISON, np.uint8)
             self.arrays[name] = raw.view(as_dtype.numpy).reshape(shape)
         return tensor
+
+    def workspace(self, name: str, shape: tuple[int, ...], as_dtype: DType) -> Tensor:
+        """Reserve global memory between kernels; counted in ``Result.workspace_bytes``."""
+        tensor = self.output(name, shape, as_dtype)
+        self.workspace_bytes += tensor.size_bytes
+        return tensor
+
+    def view(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """The same memory under another shape."""
+        if not self.timing_only:
+            self.arrays[tensor.name] = self.arrays[tensor.name].reshape(shape)
+        return replace(tensor, shape=shape)
+
+    def clear(self, tensor: Tensor) -> None:
+        """Launch the kernel that sets a tensor to zero."""
+        self.launch(MemSet(tensor))
+
+    def tiling_of(self, kernel: str) -> Any:
+        """The tiling asked for: one for all kernels, or by kernel name in a mapping."""
+        tiling = self.options.tiling
+        return tiling.get(kernel, "auto") if isinstance(tiling, Mapping) else tiling
 
     def launch(self, kernel: Kernel) -> KernelRun:
         """Build, time and (unless timing-only) execute one kernel."""
@@ -163,6 +204,7 @@ class Call:
             problem=problem,
             version=__version__,
             dtype=as_dtype.name,
+            workspace_bytes=self.workspace_bytes,
         )
 
 

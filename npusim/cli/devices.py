@@ -61,7 +61,7 @@ def _facts(device: Device) -> dict[str, Any]:
         "cores_per_group": {kind.name: kind.per_group for kind in device.cores.values()},
         "clock_hz": device.clock_hz,
         "peak_fp16_tflops": _peak_tflops(device),
-        "l2_bytes": device.l2.size_bytes,
+        "l2_bytes": device.l2.size_bytes if device.l2 is not None else 0,
         "memory_bytes": device.main_memory.size_bytes,
         "digest": device.digest(),
     }
@@ -76,7 +76,7 @@ def _cells(device: Device) -> tuple[str, ...]:
         f"{device.groups} x {kinds}",
         format_frequency(device.clock_hz),
         "-" if peak is None else f"{peak:.4g}",
-        format_size(device.l2.size_bytes),
+        "-" if device.l2 is None else format_size(device.l2.size_bytes),
         format_size(device.main_memory.size_bytes),
     )
 

@@ -1,4 +1,4 @@
-"""``npusim ops``: the operators, what each computes and which devices have what it needs."""
+"""``npusim ops``: the operators, where they run, and the documented limits of one on a device."""
 
 from __future__ import annotations
 
@@ -9,16 +9,41 @@ from typing import Any
 from npusim.cli.console import print_json, print_table
 from npusim.cli.parser import Parser
 from npusim.device.catalog import devices, load_device
+from npusim.device.spec import Device
 from npusim.ops import OPERATORS, operators
+from npusim.ops.rules import documented_operators, load_rules
+
+#: Roles of the cores that operators without a cube kernel run on.
+_ROLES = {"deconv_grad_filter": "dsp", "im2col_backward": "vector"}
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare ``ops``."""
+    """Declare ``ops`` and ``ops show``."""
     parser.add_argument("--json", action="store_true", help="print JSON (default: a table)")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
+    about = "show what a device's documentation permits for an operator"
+    show: Parser = actions.add_parser("show", help=about, description=about)
+    names = ", ".join(documented_operators())
+    show.add_argument("name", metavar="NAME", help=f"a documented operator: {names}")
+    show.add_argument(
+        "--device",
+        required=True,
+        metavar="NAME",
+        help="a device (see 'npusim devices') or a file ending in .yaml",
+    )
+    # Suppressed, or these defaults would overwrite what stood before the word "show".
+    for option, text in (("--json", "print JSON"), ("--debug", "show the traceback of an error")):
+        show.add_argument(
+            option, action="store_true", default=argparse.SUPPRESS, help=f"{text} (default: no)"
+        )
+    show.set_defaults(leaf=show)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print the table of operators."""
+    """Print the table of operators, or the limits of one."""
+    if arguments.action == "show":
+        _show(arguments.name, load_device(arguments.device), arguments.json)
+        return 0
     rows = _rows()
     if arguments.json:
         print_json(rows)
@@ -31,13 +56,57 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _rows() -> list[dict[str, Any]]:
     loaded = [load_device(name) for name in devices()]
-    # All operators so far multiply fp16 on the cube and would refuse any other device.
-    able = [device.name for device in loaded if device.cube and "fp16" in device.cube.rates]
     return [
         {
             "name": name,
             "computes": (inspect.getdoc(OPERATORS[name]) or "").partition("\n")[0],
-            "devices": able,
+            "devices": [device.name for device in loaded if _runs(name, device)],
         }
         for name in operators()
     ]
+
+
+def _runs(operator: str, device: Device) -> bool:
+    """Whether a device has the unit an operator computes on; the cube must multiply fp16."""
+    role = _ROLES.get(operator, "cube")
+    has = any(role in kind.roles for kind in device.cores.values())
+    return has and (role != "cube" or (device.cube is not None and "fp16" in device.cube.rates))
+
+
+def _show(operator: str, device: Device, as_json: bool) -> None:
+    table = load_rules(device.product, operator)
+    rows: list[dict[str, Any]] = [
+        {
+            "parameter": rule.parameter,
+            "fact": rule.fact,
+            "permitted": rule.permitted,
+            "when": rule.condition,
+            "status": rule.status,
+            "basis": rule.basis,
+            "stage": rule.stage,
+            "always": rule.always,
+        }
+        for rule in table.rules
+    ]
+    if as_json:
+        facts = {"operator": operator, "title": table.title, "device": device.name}
+        facts |= {"product": table.product, "product_title": table.product_title}
+        print_json({**facts, "note": table.note, "rules": rows})
+        return
+    print(f"{operator} on {device.name}: {table.title}, limits of {table.product_title}")
+    if table.note:
+        print(f"note: {table.note}")
+    print()
+    cells = [(_subject(row), row["permitted"], _status(row), row["basis"]) for row in rows]
+    print_table(("parameter", "permitted", "otherwise", "basis"), cells, ())
+
+
+def _subject(row: dict[str, Any]) -> str:
+    """The parameter, what of it, and when the row applies."""
+    what = "" if row["fact"] == row["parameter"] else f": {row['fact']}"
+    when = f" ({row['when']})" if row["when"] else ""
+    return f"{row['parameter']}{what}{when}"
+
+
+def _status(row: dict[str, Any]) -> str:
+    return "error" if row["status"] is None else str(row["status"])

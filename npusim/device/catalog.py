@@ -19,11 +19,14 @@ from npusim.yamltree import suggest
 if TYPE_CHECKING:  # only types may use it: the module has moved since Python 3.10
     from importlib.abc import Traversable
 
+#: Other names of shipped devices: a family's own name means its commonest bin.
+ALIASES = {"ascend910b": "ascend910b2"}
+
 _RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", re.ASCII)
 
 
 def devices() -> list[str]:
-    """Return the names of the devices that ship, sorted."""
+    """Return the names of the devices that ship, sorted; ``ALIASES`` adds names to these."""
     return sorted(
         file.name.removesuffix(".yaml")
         for file in _folder().iterdir()
@@ -36,8 +39,9 @@ def load_device(
 ) -> Device:
     """Return a shipped device by name, one from a YAML file, or the ``Device`` given.
 
-    Text that ends in ``.yaml`` or holds a path separator is a file. ``overrides`` maps dotted
-    paths of figures to new text, such as ``{"memories.L1.size": "2MiB"}``.
+    "ascend910b", the family's name, is "ascend910b2". Text that ends in ``.yaml`` or holds a path
+    separator is a file. ``overrides`` maps dotted paths of figures to new text, such as
+    ``{"memories.L1.size": "2MiB"}``.
     """
     loaded = device if isinstance(device, Device) else _load(os.fspath(device))
     return replace_figures(loaded, overrides) if overrides else loaded
@@ -89,15 +93,21 @@ def _load(name: str) -> Device:
         if not Path(name).is_file():
             raise ArgumentError(
                 f"there is no device file {name!r}; correct the path or use one of the names "
-                f"{', '.join(devices())}"
+                f"{_names()}"
             )
         return parse_device(Path(name))
+    name = ALIASES.get(name, name)
     known = devices()
     if name not in known:
-        near = suggest(name, known)
-        listed = "" if "known" in near else f" (known: {', '.join(known)})"
-        raise ArgumentError(f"unknown device {name!r}{near}{listed}; or give a .yaml file")
+        near = suggest(name, [*known, *ALIASES])
+        hint = f"; known: {_names()}" if "known" in near else f"{near} (known: {_names()})"
+        raise ArgumentError(f"unknown device {name!r}{hint}; or give a .yaml file")
     return parse_device(_folder() / f"{name}.yaml")
+
+
+def _names() -> str:
+    """Return the names of the shipped devices and what their aliases mean, in words."""
+    return ", ".join((*devices(), *(f"{alias} = {name}" for alias, name in ALIASES.items())))
 
 
 def _from_bits(mask: int, device: Device) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ from npusim.yamltree import Node, TextFile, load_tree, suggest
 USER = ("user", "set by the user")
 
 #: Roles of cores, and the pipe a core needs for each.
-ROLES = {"cube": "M", "vector": "V"}
+ROLES = {"cube": "M", "vector": "V", "dsp": "VPU"}
 
 FigureValue = str | int | Fraction
 
@@ -349,7 +349,10 @@ def _check_window(path: Path, node: Node) -> None:
 
 def _check_cache(device: Device, root: Node) -> None:
     """Sectors fill blocks and blocks fit the cache."""
-    l2, node = device.l2, _at(root, "l2", "block")
+    l2 = device.l2
+    if l2 is None:
+        return
+    node = _at(root, "l2", "block")
     if l2.block_bytes % l2.sector_bytes:
         raise node.fail(
             f"the block of {l2.block_bytes} B is no multiple of the sector of "
@@ -363,26 +366,39 @@ def _check_cache(device: Device, root: Node) -> None:
 
 
 def _check_units(device: Device, root: Node) -> None:
-    """Element types are known, the cube's are the device's, and a cube role has a cube."""
+    """Element types are known, rates are of the device's, and a role that multiplies has any."""
     known = [dtype.name for dtype in DTYPES]
     for item in _at(root, "dtypes").items():
         if item.text() not in known:
             raise item.fail(f"unknown dtype {item.text()!r}{suggest(item.text(), known)}")
-    for dtype in device.cube.rates if device.cube else ():
-        operand = "fp32" if dtype == "hf32" else dtype  # HF32 multiplies fp32 operands
-        if operand not in device.dtypes:
-            raise _at(root, "cube", "rates", dtype).fail(
-                f"dtype {dtype!r} is not among the device's ({', '.join(device.dtypes)}); "
-                "add it to 'dtypes' or remove the rate"
-            )
+    for key, unit in (("cube", device.cube), ("gemm", device.gemm)):
+        for dtype, rate in unit.rates.items() if unit else ():
+            node = _at(root, key, "rates", dtype)
+            operand = "fp32" if dtype == "hf32" else dtype  # HF32 multiplies fp32 operands
+            if operand not in device.dtypes:
+                raise node.fail(
+                    f"dtype {dtype!r} is not among the device's ({', '.join(device.dtypes)}); "
+                    "add it to 'dtypes' or remove the rate"
+                )
+            if key == "gemm" and rate.k != 1:
+                raise node.fail(f"the block takes {rate.k} steps of k; write it as 6x1x96/6cycle")
+    needs = {"cube": ("cube", "a matrix unit"), "dsp": ("gemm", "a matrix micro-kernel")}
     for kind in device.cores.values():
-        if "cube" in kind.roles and device.cube is None:
-            raise _at(root, "cores", kind.name, "roles").fail(
-                "the role 'cube' needs a matrix unit; add the key 'cube' or drop the role"
-            )
+        for role, (key, what) in needs.items():
+            if role in kind.roles and getattr(device, key) is None:
+                raise _at(root, "cores", kind.name, "roles").fail(
+                    f"the role {role!r} needs {what}; add the key {key!r} or drop the role"
+                )
+
+
+def _check_im2col(device: Device, root: Node) -> None:
+    """The sums of im2col's backward have one of two precisions."""
+    if device.im2col_accumulate not in ("tensor", "fp32"):
+        raise _at(root, "im2col_accumulate").fail("expected tensor or fp32; use one of them")
 
 
 _CHECKS: tuple[Callable[[Device, Node], None], ...] = (
+    _check_im2col,
     _check_cores,
     _check_paths,
     _check_cache,

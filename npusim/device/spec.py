@@ -40,7 +40,7 @@ class Provenance:
 class CoreKind:
     """A kind of core (one instruction stream): its count per group, memories and pipes.
 
-    ``roles`` says what kernels may run here: "cube", "vector" or both.
+    ``roles`` says what kernels may run here: "cube", "vector" or both, or "dsp".
     """
 
     name: str
@@ -151,6 +151,23 @@ class Vector:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Gemm:
+    """The matrix micro-kernel of a DSP: each block takes overhead + k * cycles.
+
+    A block of ``rates`` is m rows by n columns; k is 1, and ``cycles`` is what one k takes.
+    """
+
+    overhead_cycles: int = _figure("overhead", "cycles")
+    issue_cycles: int = _figure("issue", "cycles", 1)
+    rates: Mapping[str, CubeRate] = _figure("rates", "map:block")
+
+    def macs_per_cycle(self, dtype: str) -> Fraction:
+        """Peak multiply-adds per cycle and core for operands of ``dtype``."""
+        rate = self.rates[dtype]
+        return Fraction(rate.m * rate.k * rate.n, rate.cycles)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sync:
     """What ordering costs, in cycles of the pipe that executes it."""
 
@@ -175,7 +192,7 @@ class L2Cache:
 
 @dataclass(frozen=True, kw_only=True)
 class MainMemory:
-    """HBM or DDR behind the L2; totals over all cores."""
+    """HBM or DDR behind the L2, or behind the cores where there is none; totals over all cores."""
 
     size_bytes: int = _figure("size", "size")
     read_bytes_per_cycle: Fraction = _figure("read", "rate")
@@ -209,6 +226,7 @@ class Device:
 
     name: str
     description: str
+    product: str = ""  # whose documented limits hold: a file of configs/constraints
     clock_hz: int = _figure("clock", "frequency")
     groups: int = _figure("groups", "count")  # what a core mask counts: bit i is group i
     cores: Mapping[str, CoreKind]
@@ -217,11 +235,16 @@ class Device:
     paths: Mapping[str, Path]
     cube: Cube | None
     vector: Vector
+    gemm: Gemm | None = None
     sync: Sync
-    l2: L2Cache
+    l2: L2Cache | None  # None: every access to GM goes to main memory
     main_memory: MainMemory
+    private_memory: MainMemory | None = (
+        None  # of one core, for operators with a private storage form
+    )
     launch: Launch
     dtypes: tuple[str, ...]
+    im2col_accumulate: str = "tensor"  # precision of im2col's backward sums, or "fp32"
     sources: Mapping[str, str]
     provenance: Mapping[str, Provenance] = field(repr=False, compare=False)
     origin: Origin = field(repr=False, compare=False)  # the parsed YAML, kept for replace()
@@ -235,7 +258,7 @@ class Device:
         return self.origin.rebuild(self, {path: value})
 
     def core_kind(self, role: str) -> CoreKind:
-        """Return the kind of core whose role is ``role`` ("cube" or "vector")."""
+        """Return the kind of core whose role is ``role`` ("cube", "vector" or "dsp")."""
         for kind in self.cores.values():
             if role in kind.roles:
                 return kind
@@ -244,6 +267,17 @@ class Device:
             f"{self.name} has no core with role {role!r} (roles here: {have}); "
             "choose a device that has one"
         )
+
+    @property
+    def shared_read_rate(self) -> float:
+        """Bytes per cycle all cores together can read: of the L2, or main memory without one."""
+        shared = self.l2 if self.l2 is not None else self.main_memory
+        return float(shared.read_bytes_per_cycle)
+
+    @property
+    def saturates(self) -> bool:
+        """Whether vector results past fp16 stay finite: chips before bf16 know no infinity mode."""
+        return "bf16" not in self.dtypes
 
     def has_path(self, src: str, dst: str, variant: str = "") -> bool:
         """Whether a core can move data from ``src`` to ``dst`` in the form ``variant``."""
@@ -275,13 +309,13 @@ class Device:
     def digest(self) -> str:
         """Twelve hex digits that change with any figure; names of files and sources do not count.
 
-        The name and the description are no figures either: equal digests mean equal machines.
+        Name, description and product are no figures either: equal digests mean equal machines.
         """
         return hashlib.sha256(_canonical(self).encode()).hexdigest()[:12]
 
 
 #: Fields of ``Device`` that say how it is called and known, not what it is.
-_NO_FIGURES = ("name", "description", "sources", "provenance", "origin")
+_NO_FIGURES = ("name", "description", "product", "sources", "provenance", "origin")
 
 
 def path_name(src: str, dst: str, variant: str = "") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from npusim.isa.base import Instruction
 from npusim.isa.cube import Drain, Mmad
 from npusim.isa.dma import DataMove, Fill, Load2d, Load3d, Nd2nz
+from npusim.isa.dsp import DspCast, DspGemm
 from npusim.isa.sync import (
     CoreBarrier,
     CoreSetFlag,
@@ -13,7 +14,7 @@ from npusim.isa.sync import (
     SetFlag,
     WaitFlag,
 )
-from npusim.isa.vector import VecBinary, VecCast, VecDup, VecReduce, VecScalar
+from npusim.isa.vector import VecBinary, VecCast, VecDup, VecReduce, VecScalar, VecTranspose
 
 __all__ = [
     "ISA",
@@ -22,6 +23,8 @@ __all__ = [
     "CoreWaitFlag",
     "DataMove",
     "Drain",
+    "DspCast",
+    "DspGemm",
     "Fill",
     "Instruction",
     "Load2d",
@@ -35,6 +38,7 @@ __all__ = [
     "VecDup",
     "VecReduce",
     "VecScalar",
+    "VecTranspose",
     "WaitFlag",
 ]
 
@@ -55,6 +59,10 @@ ISA: dict[str, type[Instruction]] = {
     "vec_cast": VecCast,
     "vec_reduce": VecReduce,
     "vec_dup": VecDup,
+    "vec_transpose": VecTranspose,
+    # dsp
+    "dsp_gemm": DspGemm,
+    "dsp_cast": DspCast,
     # order
     "set_flag": SetFlag,
     "wait_flag": WaitFlag,

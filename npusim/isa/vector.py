@@ -216,3 +216,41 @@ class VecDup(Instruction):
     def execute(self, memory: MemoryView) -> None:
         count = self.dst.size // self.dtype.bytes
         memory.write(self.dst, np.full(count, self.value).astype(self.dtype.numpy), self.dtype)
+
+
+@dataclass(frozen=True)
+class VecTranspose(Instruction):
+    """dst = ``count`` matrices of src, ``rows`` x ``columns`` each, every one transposed.
+
+    Either side is its elements in order: region rows may be matrix rows, several or parts of
+    them. The unit turns 16 rows of 32 B at a time, so short last ones are charged in full;
+    where a matrix is a single row or column nothing turns and it is a copy.
+    """
+
+    dst: SlotRegion
+    src: SlotRegion
+    rows: int
+    columns: int
+    dtype: DType
+    count: int = 1
+
+    @property
+    def pipe(self) -> str:
+        return "V"
+
+    def reads(self) -> tuple[Region, ...]:
+        return (self.src,)
+
+    def writes(self) -> tuple[Region, ...]:
+        return (self.dst,)
+
+    def cost(self, device: Device) -> Cost:
+        size = self.src.size
+        if min(self.rows, self.columns) > 1:
+            blocks = ceil_div(self.count * self.rows, 16)
+            size = blocks * 16 * ceil_div(self.columns * self.dtype.bytes, 32) * 32
+        return vector_cost(device, "transpose", size)
+
+    def execute(self, memory: MemoryView) -> None:
+        matrices = memory.read(self.src, self.dtype).reshape(self.count, self.rows, self.columns)
+        memory.write(self.dst, matrices.swapaxes(1, 2), self.dtype)

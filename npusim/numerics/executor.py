@@ -127,6 +127,7 @@ class _CoreSync:
         self.arrived: dict[int, int] = {}
         self.flags: dict[tuple[str, int], int] = {}
         self.events = 0
+        self.done = 0  # instructions of finished units, all cores
 
     def raise_flag(self, sender: CoreProgram, flag: CoreSetFlag) -> None:
         for core in self.cores:
@@ -144,7 +145,7 @@ def _run_core(
 ) -> Iterator[str]:
     """One core; yields whenever it has to wait for another."""
     turns = (0,) * len(program.buffers)
-    barriers, waited, done = 0, dict[int, int](), 0
+    barriers, waited = 0, dict[int, int]()
     for variant, bases in zip(core.variants, core.bases, strict=True):
         template = program.templates[program.variants[variant].template]
         memory.begin_unit(dict(zip(program.base_names, bases.tolist(), strict=True)), turns)
@@ -165,9 +166,9 @@ def _run_core(
             else:
                 _execute(template, i, memory)
             sync.events += 1
-        done += len(template.instructions)
+        sync.done += len(template.instructions)
         if progress is not None:
-            progress(done)
+            progress(sync.done)
 
 
 def _execute(template: Template, i: int, memory: CoreMemory) -> None:

@@ -10,9 +10,9 @@ from npusim.isa.base import ceil_div
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
 from npusim.kernels.conv_filter_tiling import auto_tiling
 from npusim.kernels.conv_shape import ConvShape
-from npusim.kernels.mem_set import MemSet
 from npusim.layout import mask_off_diagonal
 from npusim.ops.arguments import chosen_tiling, integers, operand
+from npusim.ops.rules import check
 from npusim.results import Result
 from npusim.session import Array, Call, Options, Spec
 
@@ -47,9 +47,21 @@ def conv2d_backprop_filter(
         if kind is not FP16:
             raise ArgumentError(f"{name} is {kind}; conv2d_backprop_filter takes fp16")
     shape = _shape(tuple(x.shape), tuple(dy.shape), filter_sizes, para_dict)
-    call = Call(
-        "conv2d_backprop_filter", Options(**options), isinstance(x, Spec) or isinstance(dy, Spec)
-    )
+    wanted = Options(**options)
+    call = Call("conv2d_backprop_filter", wanted, any(isinstance(t, Spec) for t in (x, dy)))
+    facts = {
+        "input_x.shape": tuple(x.shape),
+        "input_x.dtype": x_kind.name,
+        "out_backprop.shape": tuple(dy.shape),
+        "out_backprop.dtype": dy_kind.name,
+        "filter_sizes": tuple(filter_sizes),
+        "strides": tuple(para_dict["strides"]),
+        "padding": tuple(para_dict["padding"]),
+        "dilations": tuple(para_dict["dilations"]),
+        "groups": para_dict.get("groups", 1),
+        "res_dtype": "fp32",
+    }
+    call.notes += check("conv2d_backprop_filter", facts, call.device, wanted.rules)
     call.require_dtype(FP16)
     tiling = chosen_tiling(
         call.options.tiling, Tiling, lambda: auto_tiling(shape, call.device, call.cube_cores)
@@ -59,7 +71,7 @@ def conv2d_backprop_filter(
     tensors = (call.input("x", x, FP16), call.input("dy", dy, FP16), call.output("dw", size, FP32))
     kernel = ConvBackpropFilter(shape, tiling, *tensors)
     if kernel.needs_clear:
-        call.launch(MemSet(tensors[2]))
+        call.clear(tensors[2])
     if kernel.has_work:
         call.launch(kernel)
     if plan.mag_factor > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from npusim.dtypes import dtype
+from npusim.dtypes import BF16, FP16, dtype
 from npusim.errors import ArgumentError
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.matmul_tiling import auto_tiling
@@ -29,6 +29,10 @@ def matmul(a: Array | Spec, b: Array | Spec, *, out_dtype: Any = "fp32", **optio
             f"a is {(m, k)} {kind}, b is {(k2, n)} {other}; a's columns must equal b's rows and "
             "both must have one dtype"
         )
+    if kind not in (FP16, BF16):
+        raise ArgumentError(f"a and b are {kind}; matmul takes fp16 or bf16")
+    if kind.bytes != 2:
+        raise ArgumentError(f"a and b are {kind}; matmul takes fp16 or bf16")
     if not m or not n or not k:
         raise ArgumentError(f"matmul of {(m, k)} by {(k2, n)}: every size must be at least 1")
     call = Call("matmul", Options(**options), isinstance(a, Spec) or isinstance(b, Spec))

@@ -19,6 +19,8 @@ from npusim.isa import (
     CoreWaitFlag,
     DataMove,
     Drain,
+    DspCast,
+    DspGemm,
     Fill,
     Instruction,
     Load2d,
@@ -32,6 +34,7 @@ from npusim.isa import (
     VecDup,
     VecReduce,
     VecScalar,
+    VecTranspose,
     WaitFlag,
 )
 from npusim.isa.base import FRACTAL_BYTES, ceil_div
@@ -325,6 +328,48 @@ class Builder:
     def vec_dup(self, dst: SlotRegion, value: float, dtype: DType = FP32) -> None:
         """Fill with a value."""
         self._issue(VecDup(dst, value, dtype))
+
+    def vec_transpose(
+        self,
+        dst: SlotRegion,
+        src: SlotRegion,
+        rows: int,
+        columns: int,
+        dtype: DType,
+        *,
+        count: int = 1,
+    ) -> None:
+        """dst = each of ``count`` matrices of ``rows`` x ``columns`` in src, transposed."""
+        if dtype.bytes not in (2, 4):
+            raise ProgramError(f"vec_transpose of {dtype}: only 2- and 4-byte types are transposed")
+        size = count * rows * columns * dtype.bytes
+        for region in (dst, src):
+            if region.memory != "UB" or region.size != size or region.row_bytes % dtype.bytes:
+                raise ProgramError(
+                    f"vec_transpose: {region} has {region.size} B in {region.memory}; {count} x "
+                    f"{rows} x {columns} {dtype} need {size} B of whole elements in UB"
+                )
+        self._issue(VecTranspose(dst, src, rows, columns, dtype, count))
+
+    # -- dsp -------------------------------------------------------------------------------
+
+    def dsp_gemm(
+        self,
+        acc: SlotRegion,
+        a: SlotRegion,
+        b: SlotRegion,
+        shape: tuple[int, int, int],
+        dtype: DType,
+        *,
+        init: bool,
+        transpose_a: bool = False,
+    ) -> None:
+        """acc = A @ B, or acc += A @ B without ``init``; ``shape`` is (m, k, n) in elements."""
+        self._issue(DspGemm(acc, a, b, *shape, dtype, init, transpose_a))
+
+    def dsp_cast(self, dst: SlotRegion, src: SlotRegion, dtype: DType, to: DType) -> None:
+        """dst = src converted from ``dtype`` to ``to``."""
+        self._issue(DspCast(dst, src, dtype, to))
 
     # -- order -----------------------------------------------------------------------------
 

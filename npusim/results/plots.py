@@ -253,10 +253,10 @@ def _roofs(ax: Axes, result: Result, points: Sequence[_Point]) -> tuple[float, f
     working = [run for run in result.runs if run.macs] or list(result.runs)
     peaks = [metrics.cube_peak(device, run, result.dtype) for run in working]
     peak = max((one for one in peaks if one is not None), key=lambda one: one.flops, default=None)
-    rates = {
-        "L2 read": float(device.l2.read_bytes_per_cycle) * device.clock_hz / 1e12,
-        "main memory read": float(device.main_memory.read_bytes_per_cycle) * device.clock_hz / 1e12,
-    }
+    links = {"main memory read": device.main_memory.read_bytes_per_cycle}
+    if device.l2 is not None:
+        links = {"L2 read": device.l2.read_bytes_per_cycle, **links}
+    rates = {name: float(rate) * device.clock_hz / 1e12 for name, rate in links.items()}
     top = (
         peak.flops / 1e12
         if peak is not None

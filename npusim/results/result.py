@@ -27,7 +27,8 @@ class Result:
     """What one call computed and how long its kernels took, one after another.
 
     ``outputs`` has one entry per name of ``output_names`` (None where it was masked out) and is
-    None for a timing-only run. ``dtype`` names the cube rate that peaks are quoted for.
+    None for a timing-only run. ``workspace_bytes`` is the global memory the kernels use between
+    them. ``dtype`` names the cube rate that peaks are quoted for.
     """
 
     operator: str
@@ -39,6 +40,7 @@ class Result:
     problem: str
     version: str
     dtype: str | None = None
+    workspace_bytes: int = 0
 
     def __post_init__(self) -> None:
         """Reject arrays that do not match their names."""

@@ -2,7 +2,7 @@
 
 All integers. Transfers of one kind and one speed limit form a class and always drain equally
 fast, so a class needs one virtual clock (fixed-point bytes drained by each member since the
-class became busy) and one heap of finishing points.
+class became busy) and one heap of finishing points. Without an L2 its links never fill up.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ class Fabric:
     def __init__(self, device: Device) -> None:
         l2, mem = device.l2, device.main_memory
         self.capacities = tuple(
-            fixed_rate(rate)
+            fixed_rate(rate) if rate is not None else _HUGE
             for rate in (
-                l2.read_bytes_per_cycle,
-                l2.write_bytes_per_cycle,
+                l2.read_bytes_per_cycle if l2 else None,
+                l2.write_bytes_per_cycle if l2 else None,
                 mem.read_bytes_per_cycle,
                 mem.write_bytes_per_cycle,
             )
@@ -90,7 +90,7 @@ class Fabric:
             READ_HIT: ((L2_READ, 1),),
             READ_MISS: ((L2_READ, 1), (MEM_READ, 1)),
             WRITE: ((L2_WRITE, 1),),
-            ATOMIC: ((L2_WRITE, l2.atomic_factor),),
+            ATOMIC: ((L2_WRITE, l2.atomic_factor if l2 else 1),),
             EVICT: ((MEM_WRITE, 1),),
         }
         self.now = 0

@@ -4,6 +4,8 @@ A block is the unit of allocation and of LRU; inside it a bit per sector says wh
 or written. A miss fetches whole sectors from main memory. A sector counts as present from the
 moment its transfer begins, so a second reader of a block in flight hits. Writing allocates
 without fetching; evicting a dirty block writes its dirty sectors back.
+
+Without an L2 every byte read comes from main memory and every byte written goes there.
 """
 
 from __future__ import annotations
@@ -27,18 +29,22 @@ class Access(NamedTuple):
 
 
 class L2State:
-    """Content of the L2; it survives from kernel to kernel of one call."""
+    """Content of the L2 (None: there is none); it survives from kernel to kernel of one call."""
 
-    def __init__(self, spec: L2Cache) -> None:
-        self.block = spec.block_bytes
-        self.sector = spec.sector_bytes
-        self.capacity = max(1, spec.size_bytes // spec.block_bytes)
+    def __init__(self, spec: L2Cache | None) -> None:
+        self.cached = spec is not None
+        self.block = spec.block_bytes if spec else 1
+        self.sector = spec.sector_bytes if spec else 1
+        self.capacity = max(1, spec.size_bytes // spec.block_bytes) if spec else 1
         self.lines: OrderedDict[tuple[str, int], list[int]] = OrderedDict()  # [valid, dirty]
 
     def touch(
         self, tensor: str, offset: int, rows: int, row_bytes: int, pitch: int, *, write: bool
     ) -> Access:
         """Access ``rows`` pieces of a tensor; returns what it costs and updates residency."""
+        if not self.cached:
+            size = rows * row_bytes
+            return Access(0, 0, size) if write else Access(0, size, 0)
         hit = fetched = evicted = 0
         for row in range(rows):
             first, end = offset + row * pitch, offset + row * pitch + row_bytes

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 
+from npusim.device.spec import Device
 from npusim.errors import ArgumentError
 from npusim.isa.base import RATE_BITS, fixed_rate
 from npusim.program.program import ATOMIC, READ, Program
@@ -19,8 +21,10 @@ ENGINES = {"simpy": SimpyEngine}
 #: Instructions up to which a timeline is kept without being asked for.
 TIMELINE_LIMIT = 200_000
 
-#: How traffic rows name the memory behind the L2.
+#: How traffic rows name the memory behind the L2, and behind the cores where there is no L2.
 MAIN = "HBM"
+MAIN_UNCACHED = "DDR"
+MAIN_PRIVATE = "private memory"
 
 
 def time_program(
@@ -69,9 +73,17 @@ def _traffic(program: Program, outcome: Outcome) -> tuple[TrafficRow, ...]:
     for (src, dst, operand), size in program.moves.items():
         hit, miss = outcome.hits.get((operand, dst), (0, 0)) if src == "GM" else (0, 0)
         rows.append(TrafficRow(src, dst, operand, size, hit, miss))
-    rows.append(TrafficRow(MAIN, "L2", "", outcome.fetched, 0, 0))
-    rows.append(TrafficRow("L2", MAIN, "", outcome.evicted, 0, 0))
+    main, front = _main(program.device), "L2" if program.device.l2 else "GM"
+    rows.append(TrafficRow(main, front, "", outcome.fetched, 0, 0))
+    rows.append(TrafficRow(front, main, "", outcome.evicted, 0, 0))
     return tuple(rows)
+
+
+def _main(device: Device) -> str:
+    """What main memory is called: by its place, as the model knows it."""
+    if device.l2 is not None:
+        return MAIN
+    return MAIN_PRIVATE if device.main_memory == device.private_memory else MAIN_UNCACHED
 
 
 def _bounds(program: Program, outcome: Outcome) -> tuple[Bound, ...]:
@@ -85,20 +97,35 @@ def _bounds(program: Program, outcome: Outcome) -> tuple[Bound, ...]:
         )
         for p, pipe in enumerate(program.pipes)
     ]
-    l2, mem = program.device.l2, program.device.main_memory
-    read, written = _shared_bytes(program)
-    for name, size, rate, what in (
-        ("L2 read", read, l2.read_bytes_per_cycle, "bytes all cores read from GM"),
-        ("L2 write", written, l2.write_bytes_per_cycle, "bytes all cores write to GM"),
-        (f"{MAIN} read", outcome.fetched, mem.read_bytes_per_cycle, "bytes the L2 had to fetch"),
-        (f"{MAIN} write", outcome.evicted, mem.write_bytes_per_cycle, "dirty bytes evicted"),
-    ):
+    for name, size, rate, what in _links(program, outcome):
         bounds.append(Bound(name, (size << RATE_BITS) // fixed_rate(rate), what))
     return tuple(sorted(bounds, key=lambda b: -b.cycles))
 
 
+def _links(program: Program, outcome: Outcome) -> list[tuple[str, int, Fraction, str]]:
+    """The shared links as (name, bytes, bytes per cycle, which bytes)."""
+    l2, mem = program.device.l2, program.device.main_memory
+    main = _main(program.device)
+    read, written = _shared_bytes(program)
+    into, out = "bytes all cores read from GM", "bytes all cores write to GM"
+    links = []
+    if l2 is not None:
+        links = [
+            ("L2 read", read, l2.read_bytes_per_cycle, into),
+            ("L2 write", written, l2.write_bytes_per_cycle, out),
+        ]
+        into, out = "bytes the L2 had to fetch", "dirty bytes evicted"
+    return [
+        *links,
+        (f"{main} read", outcome.fetched, mem.read_bytes_per_cycle, into),
+        (f"{main} write", outcome.evicted, mem.write_bytes_per_cycle, out),
+    ]
+
+
 def _shared_bytes(program: Program) -> tuple[int, int]:
     """GM bytes read, and written with atomic adds counted as often as they occupy the L2."""
+    l2 = program.device.l2
+    factor = l2.atomic_factor if l2 else 1
     read = written = 0
     for count, template in zip(program.unit_counts, program.templates, strict=True):
         for flow in template.flows:
@@ -108,7 +135,7 @@ def _shared_bytes(program: Program) -> tuple[int, int]:
             if flow.kind == READ:
                 read += size
             else:
-                written += size * (program.device.l2.atomic_factor if flow.kind == ATOMIC else 1)
+                written += size * (factor if flow.kind == ATOMIC else 1)
     return read, written
 
 

@@ -171,6 +171,8 @@ class SimpyEngine:
         for core, pipe, process in running:
             if process.is_alive:
                 raise self._hang(core, pipe)
+        if self.progress is not None:
+            self.progress(self.completed)
         cycles = max((c.times[-1] for core in self.cores for c in core.done if c.times), default=0)
         cycles = max(cycles, *(core.account[self.scalar][DONE] for core in self.cores))
         for core in self.cores:

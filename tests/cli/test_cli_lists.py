@@ -11,6 +11,7 @@ import pytest
 import npusim
 from npusim.cli.main import main
 from npusim.device.catalog import describe, load_device
+from npusim.ops.rules import documented_operators, load_rules
 from npusim.workloads import load_workload
 
 Capture = pytest.CaptureFixture[str]
@@ -81,13 +82,48 @@ def test_devices_show_with_a_figure_changed(capsys: Capture) -> None:
 
 
 def test_ops_tells_what_each_computes_and_where(capsys: Capture) -> None:
-    rows = _json(capsys, "ops")
-    assert [row["name"] for row in rows] == npusim.operators()
-    assert all(row["computes"] and row["devices"] == npusim.devices() for row in rows)
+    rows = {row["name"]: row for row in _json(capsys, "ops")}
+    assert list(rows) == npusim.operators()
+    assert all(row["computes"] for row in rows.values())
+    dsps = ["ft78ne", "mt7004"]
+    cubes = [name for name in npusim.devices() if name not in dsps]
+    for name, row in rows.items():
+        assert row["devices"] == (dsps if name == "deconv_grad_filter" else cubes)
     lines = _lines(capsys, "ops")
-    assert lines[2].split() == [
-        "conv2d_backprop_filter", *rows[0]["computes"].split(), *", ".join(npusim.devices()).split()
-    ]  # fmt: skip
+    first = rows["conv2d_backprop_filter"]
+    assert lines[2].split() == f"{first['name']} {first['computes']} {', '.join(cubes)}".split()
+
+
+def test_ops_show_lists_the_limits_of_a_product(capsys: Capture) -> None:
+    table = load_rules("310p", "convolution_backward")
+    words = ("ops", "show", "convolution_backward", "--device", "ascend310p")
+    lines = _lines(capsys, *words)
+    assert lines[0] == (
+        "convolution_backward on ascend310p: aclnnConvolutionBackward, "
+        "limits of Atlas inference products (310P)"
+    )
+    assert len(lines) == 4 + len(table.rules)
+    math = next(line for line in lines if line.startswith("cube_math_type (compute_dtype = fp32)"))
+    assert math.split()[4:8] == ["1", "(allow_fp32_down_precision)", "or", "2"]
+    assert "161002" in math
+    assert math.endswith("the operator's documentation page")
+    stride = [line.split() for line in lines if line.startswith("stride ")]
+    assert ["stride", "up", "to", "63", "error"] in [words[:5] for words in stride]
+    value = _json(capsys, *words)
+    assert (value["product"], value["note"]) == ("310p", "")
+    found = [(row["parameter"], row["permitted"], row["status"]) for row in value["rules"]]
+    assert found == [(rule.parameter, rule.permitted, rule.status) for rule in table.rules]
+
+
+@pytest.mark.parametrize("operator", documented_operators())
+@pytest.mark.parametrize("device", npusim.devices())
+def test_ops_show_works_everywhere(operator: str, device: str, capsys: Capture) -> None:
+    table = load_rules(load_device(device).product, operator)
+    value = _json(capsys, "ops", "--json", "show", operator, "--device", device)
+    assert (value["device"], value["product"]) == (device, table.product)
+    assert len(value["rules"]) == len(table.rules)
+    lines = _lines(capsys, "ops", "show", operator, "--device", device)
+    assert (f"note: {table.note}" in lines) == bool(table.note)
 
 
 def test_workloads_count_shapes_and_layers(capsys: Capture) -> None:
@@ -131,6 +167,11 @@ def test_uneven_padding_is_written_as_the_option_takes_it(capsys: Capture, tmp_p
         (("devices", "shw"), "argument ACTION: unknown 'shw'; did you mean 'show'?"),
         (("devices", "show"), "the following arguments are required: NAME; see 'npusim devices"),
         (("devices", "show", "tiny", "--sat", "a=b"), "unrecognized argument '--sat'; did you"),
+        (("ops", "show", "matmul"), "the following arguments are required: --device; see 'npusim"),
+        (
+            ("ops", "show", "im2col_backwrd", "--device", "tiny"),
+            "operator 'im2col_backwrd' has no documented limits; did you mean 'im2col_backward'?",
+        ),
         (("workloads", "show", "resnet5"), "unknown workload 'resnet5'"),
     ],
 )

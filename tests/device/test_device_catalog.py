@@ -17,6 +17,13 @@ def test_shipped_names() -> None:
     assert devices() == sorted(devices())
 
 
+def test_a_family_means_its_commonest_bin() -> None:
+    assert load_device("ascend910b") == load_device("ascend910b2")
+    assert "ascend910b" not in devices()
+    with pytest.raises(ArgumentError, match="did you mean 'ascend910b'"):
+        load_device("ascen910b")
+
+
 def test_names_files_and_devices_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = load_device("tiny")
     assert load_device(tiny) is tiny
@@ -35,7 +42,7 @@ def test_overrides_apply_together() -> None:
 
 
 def test_unknown_names() -> None:
-    known = ", ".join(devices())
+    known = f"{', '.join(devices())}, ascend910b = ascend910b2"
     with pytest.raises(ArgumentError) as caught:
         load_device("tinny")
     assert str(caught.value) == (
@@ -52,7 +59,7 @@ def test_missing_files(name: str) -> None:
         load_device(name)
     assert str(caught.value) == (
         f"there is no device file {name!r}; correct the path or use one of the names "
-        f"{', '.join(devices())}"
+        f"{', '.join(devices())}, ascend910b = ascend910b2"
     )
 
 

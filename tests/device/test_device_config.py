@@ -127,6 +127,7 @@ def test_every_section_is_read() -> None:
     assert device.cube.odd_block_conflict is False
     assert device.vector.ops == {"add": Fraction(3, 2)}
     assert device.sync.event_ids == 8
+    assert device.l2 is not None
     assert (device.l2.block_bytes, device.l2.sector_bytes) == (4096, 512)
     assert device.main_memory.size_bytes == 1 << 30
     assert device.launch.cycles == 2000 + 3 + 20
@@ -153,6 +154,51 @@ def test_a_device_without_cube() -> None:
     text = re.sub(r"  mat:\n(    .*\n)+", "", text)
     device = parse_device(re.sub(r"  L1->L1.load3d:\n(    .*\n)+", "", text))
     assert device.cube is None
+
+
+GEMM = """\
+gemm:
+  overhead: 26cycle (assumed, HAND)
+  rates:
+    fp32: 6x1x48/6cycle (assumed, HAND)
+"""
+
+
+def dsp_text() -> str:
+    """``SMALL`` with its vector cores turned into DSPs and without an L2."""
+    text = re.sub(r"l2:\n(  .*\n)+", "", SMALL)
+    text = text.replace("roles: [vector]", "roles: [dsp]").replace("[S, V, MTE2]", "[S, VPU, MTE2]")
+    text = text.replace("  V: {queue", "  VPU: {queue")
+    return text.replace("vector:\n  repeat", f"{GEMM}vector:\n  repeat")
+
+
+def test_a_dsp_without_an_l2() -> None:
+    device = parse_device(dsp_text(), "x.yaml")
+    assert device.l2 is None
+    assert device.private_memory is None
+    assert device.gemm is not None
+    assert device.gemm.overhead_cycles == 26
+    assert device.gemm.macs_per_cycle("fp32") == 48
+    assert not any(path.startswith("l2") for path in figures(device))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (GEMM, "", "cores.vec.roles: the role 'dsp' needs a matrix micro-kernel; add the key "
+         "'gemm' or drop the role"),
+        ("fp32: 6x1x48", "bf16: 6x1x48", "gemm.rates.bf16: dtype 'bf16' is not among the device's "
+         "(fp16, fp32); add it to 'dtypes' or remove the rate"),
+        ("6x1x48/6", "6x2x48/6", "gemm.rates.fp32: the block takes 2 steps of k; write it as "
+         "6x1x96/6cycle"),
+        ("[S, VPU, MTE2]", "[S, MTE2]", "cores.vec.pipes: no pipe VPU, which works for its roles; "
+         "add VPU to the list"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_a_dsp(old: str, new: str, message: str) -> None:
+    assert dsp_text().count(old) == 1
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse_device(dsp_text().replace(old, new), "x.yaml")
 
 
 CONFIDENCES = "measured, vendor table, published, fitted, assumed"
@@ -202,7 +248,7 @@ ERRORS = [
     ("[S, M, MTE1]", "[S, M, MTE9]", "[S, M, MTE1]", "cores.mat.pipes[2]",
      "'MTE9' is not among the pipes; did you mean 'MTE2'?"),
     ("roles: [cube]", "roles: [tensor]", "roles: [cube]", "cores.mat.roles[0]",
-     "'tensor' is not among the roles; known: cube, vector"),
+     "'tensor' is not among the roles; known: cube, vector, dsp"),
     ("roles: [vector]", "roles: [vector, cube]", "roles: [vector]", "cores.vec.roles",
      "role 'cube' is held by 'mat' already; drop one"),
     ("[S, V, MTE2]", "[V, MTE2]", "[S, V, MTE2]", "cores.vec.pipes",
@@ -252,7 +298,9 @@ def test_replace_takes_text_and_base_units() -> None:
     device = small()
     assert device.replace("memories.L1.size", "2MiB").memories["L1"].size_bytes == 2 << 20
     assert device.replace("memories.L1.size", 4096).memories["L1"].size_bytes == 4096
-    assert device.replace("l2.read", Fraction(1, 3)).l2.read_bytes_per_cycle == Fraction(1, 3)
+    l2 = device.replace("l2.read", Fraction(1, 3)).l2
+    assert l2 is not None
+    assert l2.read_bytes_per_cycle == Fraction(1, 3)
     assert device.replace("vector.ops.add", 2).vector.ops["add"] == 2
     assert device.replace("clock", 10**9).clock_hz == 10**9
     cube = device.replace("cube.odd_block_conflict", True).cube
@@ -293,7 +341,9 @@ def test_a_new_clock_keeps_times_and_moves_cycles() -> None:
 
 def test_figures_replaced_together_are_checked_together() -> None:
     values = {"l2.block": "2KiB", "l2.size": "2KiB"}
-    assert replace_figures(small(), values).l2.size_bytes == 2048
+    l2 = replace_figures(small(), values).l2
+    assert l2 is not None
+    assert l2.size_bytes == 2048
     with pytest.raises(ConfigError, match="exceeds the cache"):
         replace_figure(small(), "l2.size", "2KiB")
 

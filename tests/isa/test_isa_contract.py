@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from npusim.device.catalog import load_device
+from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32, DType
 from npusim.isa import (
     ISA,
@@ -20,6 +21,8 @@ from npusim.isa import (
     CoreWaitFlag,
     DataMove,
     Drain,
+    DspCast,
+    DspGemm,
     Fill,
     Instruction,
     Load2d,
@@ -33,6 +36,7 @@ from npusim.isa import (
     VecDup,
     VecReduce,
     VecScalar,
+    VecTranspose,
     WaitFlag,
 )
 from npusim.isa.base import Cost
@@ -43,10 +47,11 @@ from npusim.program.checks import check_operands
 from npusim.program.program import Program
 
 TINY = load_device("tiny")
+DSP = load_device("mt7004")
 DEVICES = [load_device(name) for name in ("tiny", "ascend910", "ascend910b2")]
-MEMORIES = ("L1", "L0A", "L0B", "L0C", "UB", "UB")
+MEMORIES = ("L1", "L0A", "L0B", "L0C", "UB", "UB", "AM", "AM", "SM")
 BUFFERS = tuple(Buffer(m.lower(), m, 1 << 15, 1, i) for i, m in enumerate(MEMORIES))
-L1, L0A, L0B, L0C, UB, UB2 = (Slot(buffer, 0) for buffer in BUFFERS)
+L1, L0A, L0B, L0C, UB, UB2, AM, AM2, SM = (Slot(buffer, 0) for buffer in BUFFERS)
 X = Tensor("x", (1 << 15,), FP16)
 Y = Tensor("y", (1 << 15,), FP32, "out")
 
@@ -90,6 +95,13 @@ EXAMPLES: dict[str, Callable[[int], Instruction]] = {
     "vec_cast": lambda s: VecCast(UB.at(0, 640 * s), UB2.at(0, 320 * s), FP16, FP32),
     "vec_reduce": lambda s: VecReduce("add", UB.at(0, 16), UB2.at(0, 512 * s), 4, 32 * s, FP32),
     "vec_dup": lambda s: VecDup(UB.at(0, 320 * s), -1.0, FP32),
+    "vec_transpose": lambda s: VecTranspose(
+        UB.at(0, 288 * s), UB2.at(0, 18 * s, rows=16, pitch=256), 8, 9 * s, FP16, count=2
+    ),
+    "dsp_gemm": lambda s: DspGemm(
+        AM.at(0, 24 * s * 4), SM.at(0, 36 * s * 2), AM2.at(0, 48), 6 * s, 6, 4, FP16, init=True
+    ),
+    "dsp_cast": lambda s: DspCast(AM.at(0, 640 * s), AM2.at(0, 320 * s), FP16, FP32),
     "set_flag": lambda s: SetFlag("MTE2", "V", s),
     "wait_flag": lambda s: WaitFlag("V", "MTE2", s),
     "pipe_barrier": lambda s: PipeBarrier("MTE2"),
@@ -99,6 +111,11 @@ EXAMPLES: dict[str, Callable[[int], Instruction]] = {
 }  # fmt: skip
 
 names = pytest.mark.parametrize("name", EXAMPLES)
+
+
+def homes(name: str) -> list[Device]:
+    """Devices that have the instruction."""
+    return [DSP] if name.startswith("dsp_") else DEVICES
 
 
 class Recorder:
@@ -178,7 +195,7 @@ def test_every_instruction_class_is_in_the_table_once() -> None:
 def test_examples_are_legal_and_run_on_a_pipe_that_exists(name: str, scale: int) -> None:
     instruction = EXAMPLES[name](scale)
     check_operands(instruction)
-    assert instruction.pipe in TINY.pipes
+    assert instruction.pipe in homes(name)[0].pipes
     route = getattr(instruction, "path", None)
     if route is not None:
         assert instruction.pipe == route.pipe
@@ -196,9 +213,11 @@ def test_instructions_are_values(name: str) -> None:
         setattr(one, field, None)
 
 
-@names
-@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
-def test_costs_are_positive_and_grow_with_the_work(name: str, device: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [pytest.param(name, d, id=f"{name}-{d.name}") for name in EXAMPLES for d in homes(name)],
+)
+def test_costs_are_positive_and_grow_with_the_work(name: str, device: Device) -> None:
     costs = [EXAMPLES[name](scale).cost(device) for scale in (1, 2, 3, 5, 7)]
     for small, large in pairwise(costs):
         assert 0 < small.cycles <= large.cycles
@@ -312,6 +331,9 @@ def test_only_gm_writes_are_atomic() -> None:
         (EXAMPLES["vec_cast"](1), Cost(cycles=3)),  # the wider side: 640 B
         (EXAMPLES["vec_reduce"](1), Cost(cycles=2)),  # 512 B read
         (EXAMPLES["vec_dup"](4), Cost(cycles=5)),
+        # 2 x 8 rows of 18 B: whole 16 rows of 32 B; with 8 times the columns 144 B become 160 B
+        (EXAMPLES["vec_transpose"](1), Cost(cycles=2)),
+        (EXAMPLES["vec_transpose"](8), Cost(cycles=10)),
         (EXAMPLES["core_barrier"](1), Cost(cycles=10)),
         (EXAMPLES["set_flag"](1), Cost(cycles=1)),
     ],

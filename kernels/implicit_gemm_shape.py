@@ -1,0 +1,102 @@
+"""The sizes of an implicit matrix product: axes, virtual positions, slabs of the output plane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from npusim.isa.base import ceil_div
+from npusim.kernels.conv_shape import Span
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """How outputs of one plane axis (H or W) read the virtual input."""
+
+    size: int  # real input positions
+    out: int
+    kernel: int
+    stride: int
+    before: int  # may be negative: the load then starts later
+    dilation: int
+    insert: int = 1
+
+    @property
+    def virtual(self) -> int:
+        """Virtual input positions: the real ones with zeros between."""
+        return (self.size - 1) * self.insert + 1
+
+    def reach(self, first: int, count: int) -> Span:
+        """Virtual positions outputs ``first``..``first + count - 1`` touch, clipped."""
+        low = first * self.stride - self.before
+        high = (first + count - 1) * self.stride - self.before
+        high += (self.kernel - 1) * self.dilation + 1
+        start, stop = max(low, 0), min(high, self.virtual)
+        return Span(start, max(0, stop - start), start - low, max(0, high - max(stop, start)))
+
+    def real(self, span: Span) -> tuple[int, int, int]:
+        """(first real position, how many, offset of the first) inside a virtual span."""
+        first = ceil_div(span.start, self.insert)
+        last = (span.start + span.size - 1) // self.insert
+        return first, max(0, last - first + 1), first * self.insert - span.start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry:
+    """The product's sizes. Channel counts are per real group, in blocks ("planes") of C0."""
+
+    images: int
+    depth_in: int
+    depth_out: int
+    h: Axis
+    w: Axis
+    kernel_d: int
+    live: tuple[tuple[tuple[int, int], ...], ...]  # per output depth: (kd, input depth) pairs
+    groups: int
+    c0: int
+    planes_in: int  # per real group
+    planes_out: int
+    all_in: int  # of the whole tensor
+    all_out: int
+
+    @property
+    def taps(self) -> int:
+        """Filter positions in the plane."""
+        return self.h.kernel * self.w.kernel
+
+
+@dataclass(frozen=True)
+class Slab:
+    """A rectangle of output positions: whole rows, or part of one."""
+
+    row: int
+    rows: int
+    column: int
+    columns: int
+    h: Span
+    w: Span
+    real_h: tuple[int, int, int]
+    real_w: tuple[int, int, int]
+
+    @property
+    def live(self) -> bool:
+        """Whether any real input position is in reach."""
+        return self.h.size > 0 and self.w.size > 0 and self.real_h[1] > 0 and self.real_w[1] > 0
+
+    @property
+    def positions(self) -> int:
+        """Output positions."""
+        return self.rows * self.columns
+
+
+def slabs(geometry: Geometry, base_m: int) -> list[Slab]:
+    """Cut the output plane into slabs of at most ``base_m`` positions."""
+    h, w = geometry.h, geometry.w
+    columns = min(w.out, base_m)
+    rows = max(1, base_m // w.out)
+    cut = []
+    for row in range(0, h.out, rows):
+        for column in range(0, w.out, columns):
+            r, c = min(rows, h.out - row), min(columns, w.out - column)
+            hs, ws = h.reach(row, r), w.reach(column, c)
+            cut.append(Slab(row, r, column, c, hs, ws, h.real(hs), w.real(ws)))
+    return cut

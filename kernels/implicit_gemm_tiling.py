@@ -1,0 +1,151 @@
+"""Tile sizes for forward convolution and input gradient that are good at once.
+
+Every candidate that fits the buffers gets a closed-form estimate of the kernel's time, the
+slowest of cube, MTE1, MTE2 and shared bandwidth plus what nothing hides; the least wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from npusim.device.spec import Device, Path
+from npusim.dtypes import DType
+from npusim.errors import CapacityError
+from npusim.isa.base import ceil_div
+from npusim.kernels.implicit_gemm import Tiling
+from npusim.kernels.implicit_gemm_shape import Geometry, Slab, slabs
+
+_WIDTHS = (16, 32, 48, 64, 96, 128, 192, 256)
+_HEIGHTS = (16, 32, 64, 96, 128, 192, 256, 512, 1024)
+
+
+def auto_tiling(geometry: Geometry, device: Device, cores: int, dtype: DType) -> Tiling:
+    """The candidate with the least estimated time on ``cores`` cube cores.
+
+    Raises ``CapacityError`` if not even the smallest tile fits the device's buffers.
+    """
+    best: tuple[float, int, Tiling] | None = None
+    for i, (tiling, cut) in enumerate(_candidates(geometry, device, dtype)):
+        time = _estimate(geometry, device, cores, tiling, cut, dtype)
+        if best is None or (time, i) < best[:2]:
+            best = (time, i, tiling)
+    if best is None:
+        pixels = _pixels(slabs(geometry, 16))
+        raise CapacityError(
+            f"{device.name}: L1 holds {device.memories['L1'].size_bytes} B, but the input that 16 "
+            f"output positions read takes {pixels * 32} B per channel block and one weight column "
+            f"{16 * geometry.c0 * dtype.bytes} B; no tiling fits"
+        )
+    return best[2]
+
+
+def _candidates(g: Geometry, device: Device, dtype: DType) -> Iterator[tuple[Tiling, list[Slab]]]:
+    """Tilings whose buffers fit, each with the largest L1 steps that do."""
+    size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
+    plane = g.h.out * g.w.out
+    rows = {ceil_div(r * g.w.out, 16) * 16 for r in range(1, g.h.out + 1) if r * g.w.out <= 1024}
+    heights = {h for h in _HEIGHTS if h < ceil_div(plane, 16) * 16 and g.w.out > h}
+    n_all = ceil_div(g.planes_out * g.c0, 16) * 16
+    for base_m in sorted(_spread(rows) | heights | ({16} if not rows else set())):
+        cut = [slab for slab in slabs(g, base_m) if slab.live]
+        for base_n in sorted({min(width, n_all) for width in _WIDTHS}):
+            half = min(size["L0A"] // base_m, size["L0B"] // base_n) // 2 // dtype.bytes
+            base_k = min(half // g.c0 * g.c0, 4080 // g.c0 * g.c0)
+            if base_k < g.c0 or base_m * base_n * 4 > size["L0C"]:
+                continue
+            l0c = 2 if base_m * base_n * 8 <= size["L0C"] else 1
+            for steps in _steps(g, size["L1"], _pixels(cut), base_n, dtype):
+                planes, columns, x_slots, w_slots = steps
+                yield (
+                    Tiling(
+                        base_m=base_m,
+                        base_n=base_n,
+                        base_k=min(base_k, columns * g.c0, 16 * g.c0),
+                        step_planes=planes,
+                        step_columns=columns,
+                        l1_slots=x_slots,
+                        weight_slots=w_slots,
+                        l0c_slots=l0c,
+                    ),
+                    cut,
+                )
+
+
+def _spread(values: set[int], limit: int = 12) -> set[int]:
+    """At most ``limit`` of the values, evenly over their order, with both ends."""
+    ordered = sorted(values)
+    if len(ordered) <= limit:
+        return set(ordered)
+    return {ordered[i * (len(ordered) - 1) // (limit - 1)] for i in range(limit)}
+
+
+def _pixels(cut: list[Slab]) -> int:
+    """Virtual input positions the largest slab reads."""
+    return max((s.h.size * s.w.size for s in cut), default=1)
+
+
+def _steps(
+    g: Geometry, l1: int, pixels: int, base_n: int, dtype: DType
+) -> list[tuple[int, int, int, int]]:
+    """(planes, columns, input slots, weight slots) of the largest L1 loads that fit.
+
+    Smaller ones are offered too: the first load of a tile hides behind nothing.
+    """
+    column = base_n * g.c0 * dtype.bytes
+    for x_slots, w_slots in ((2, 2), (2, 1), (1, 1)):
+        planes = min(g.planes_in, l1 // (x_slots * pixels * 32 + w_slots * g.taps * column))
+        if planes:
+            fewer = {ceil_div(planes, part) for part in (1, 2, 4, 8)}
+            return [(p, p * g.taps, x_slots, w_slots) for p in sorted(fewer, reverse=True)]
+        left = l1 - x_slots * pixels * 32
+        columns = min(g.taps, left // (w_slots * column))
+        if columns > 0:
+            return [(1, columns, x_slots, w_slots)]
+    return []
+
+
+def _estimate(
+    g: Geometry, device: Device, cores: int, t: Tiling, cut: list[Slab], dtype: DType
+) -> float:
+    """Cycles of the kernel in closed form."""
+    depths = [len(pairs) for pairs in g.live if pairs]
+    if not cut or not depths:
+        return 0.0
+    n = min(t.base_n, ceil_div(g.planes_out * g.c0, 16) * 16)
+    items = len(cut) * g.images * len(depths) * g.groups * ceil_div(g.planes_out * g.c0, n)
+    rounds = ceil_div(items, cores)
+    kd = sum(depths) / len(depths)
+    m = ceil_div(sum(s.positions for s in cut), 16 * len(cut)) * 16
+    k = kd * g.planes_in * g.taps * g.c0
+    rate = device.cube.macs_per_cycle(dtype.name) if device.cube else 4096
+    mmads = ceil_div(g.planes_in * g.taps * g.c0, t.base_k) * kd
+    cube = m * n * k / float(rate) + 4 * mmads
+    columns = kd * g.planes_in * g.taps
+    into_b = device.path("L1", "L0B")
+    mte1 = _line(device.path("L1", "L0A", "load3d"), m * k * dtype.bytes, mmads)
+    mte1 += _line(into_b, n * k * dtype.bytes, columns)
+    x_bytes = kd * g.planes_in * sum(s.real_h[1] * s.real_w[1] for s in cut) / len(cut) * 32
+    w_bytes = k * n * dtype.bytes
+    mte2 = _line(device.path("GM", "L1"), x_bytes + w_bytes, _loads(g, t, cut) * kd)
+    shared = min(items, cores) * (x_bytes + w_bytes) / device.shared_read_rate
+    body = max(cube, mte1, mte2, shared)
+    if t.weight_slots == 1 or t.l1_slots == 1:
+        body = mte2 + max(cube, mte1)
+    drain = m * n * dtype.bytes / 64 * (1 if t.l0c_slots == 1 or rounds == 1 else 0.2)
+    return rounds * (body + drain) + mte2 / max(1.0, _loads(g, t, cut)) + mte1 / mmads
+
+
+def _loads(g: Geometry, t: Tiling, cut: list[Slab]) -> float:
+    """MTE2 instructions of one filter depth of one tile."""
+    slab = cut[len(cut) // 2]
+    chunks = ceil_div(g.planes_in, t.step_planes)
+    weights = ceil_div(g.planes_in * g.taps, t.step_columns)
+    if g.w.insert > 1:
+        return weights + chunks + g.planes_in * slab.real_h[1]
+    whole = g.h.insert == 1 and slab.w.size == g.w.size
+    return weights + (chunks if whole else chunks + g.planes_in)
+
+
+def _line(path: Path, size: float, count: float) -> float:
+    """Cycles of ``count`` moves of ``size`` bytes in all."""
+    return count * path.startup_cycles + size / float(path.bytes_per_cycle)

@@ -1,0 +1,151 @@
+"""The DSP library's filter gradient of a transposed convolution, as its C header declares it.
+
+    fp_deconv_grad_filter_s(dy, x, dw, param, core_mask)    # operands every core shares
+    fp_deconv_grad_filter_p(dy, x, dw, param)               # operands of one core's own memory
+
+``fp_`` takes float32, ``hp_`` float16 (MT7004 only). ``dy``, ``x`` and ``dw`` are NumPy arrays,
+flat as C's pointers or with their shapes: (batch, out_h, out_w, out_c), (batch, in_h, in_w, in_c)
+and (group, out_c / group * kernel_h * kernel_w, in_c / group). ``dw`` is written in place.
+``param`` is the array of 20 integers; the address in param[17] is not read.
+
+Unlike the C functions these return something: the ``npusim.Result``. They run on the FT78NE
+(``fp_``) or the MT7004 (``hp_``), on another device with the keyword ``device``, or in a block::
+
+    with using("mt7004"):
+        result = fp_deconv_grad_filter_s(dy, x, dw, param, 0b1111)
+
+Further keywords are those of ``npusim.session.Options``. With an ``npusim.spec`` in place of
+``dy`` or ``x`` the run is timing-only and ``dw`` is neither read nor written (it may be None).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from npusim.device.spec import Device
+from npusim.dtypes import FP16, FP32, DType, dtype
+from npusim.errors import ArgumentError
+from npusim.ops.deconv_grad_filter import deconv_grad_filter
+from npusim.results import Result
+from npusim.session import Array, Operand, Spec
+
+#: The device of the innermost ``using`` block of this thread.
+_device: ContextVar[str | Device | None] = ContextVar("ftdsp_device", default=None)
+
+_ENTRIES = 20
+
+
+@contextmanager
+def using(device: str | Device) -> Iterator[None]:
+    """Run the calls inside the block on ``device`` unless they name their own."""
+    token = _device.set(device)
+    try:
+        yield
+    finally:
+        _device.reset(token)
+
+
+def fp_deconv_grad_filter_s(
+    dy: Operand,
+    x: Operand,
+    dw: Array | None,
+    param: Sequence[int],
+    core_mask: int,
+    **options: Any,
+) -> Result:
+    """Write the float32 gradient to ``dw``, on the cores whose bits are set in ``core_mask``."""
+    return _run(FP32, "ft78ne", (dy, x, dw), param, "shared", options | {"core_mask": core_mask})
+
+
+def hp_deconv_grad_filter_s(
+    dy: Operand,
+    x: Operand,
+    dw: Array | None,
+    param: Sequence[int],
+    core_mask: int,
+    **options: Any,
+) -> Result:
+    """Write the float16 gradient to ``dw``, on the cores whose bits are set in ``core_mask``."""
+    return _run(FP16, "mt7004", (dy, x, dw), param, "shared", options | {"core_mask": core_mask})
+
+
+def fp_deconv_grad_filter_p(
+    dy: Operand, x: Operand, dw: Array | None, param: Sequence[int], **options: Any
+) -> Result:
+    """Write the float32 gradient to ``dw``, on one core with operands in its own memory."""
+    return _run(FP32, "ft78ne", (dy, x, dw), param, "private", options)
+
+
+def hp_deconv_grad_filter_p(
+    dy: Operand, x: Operand, dw: Array | None, param: Sequence[int], **options: Any
+) -> Result:
+    """Write the float16 gradient to ``dw``, on one core with operands in its own memory."""
+    return _run(FP16, "mt7004", (dy, x, dw), param, "private", options)
+
+
+def _run(
+    kind: DType,
+    default: str,
+    arrays: tuple[Operand, Operand, Array | None],
+    param: Sequence[int],
+    storage: str,
+    options: dict[str, Any],
+) -> Result:
+    """Check and view the operands, run the operator, copy its result into ``dw``."""
+    dy, x, dw = arrays
+    p = _parameters(param)
+    grad = _viewed("dy", dy, kind, p[4:8])
+    read = _viewed("x", x, kind, p[0:4])
+    timing_only = isinstance(dy, Spec) or isinstance(x, Spec)
+    target = None if timing_only else _target(dw, kind, p)
+    if options.get("device") is None:
+        options = options | {"device": _device.get() or default}
+    result = deconv_grad_filter(grad, read, p, storage=storage, **options)
+    if target is not None and result.outputs is not None:
+        (computed,) = result.outputs
+        assert computed is not None  # the one output is never masked out
+        np.copyto(target, computed.reshape(target.shape), casting="no")
+    return result
+
+
+def _parameters(param: Any) -> tuple[int, ...]:
+    """The 20 integers; their ranges are the operator's to check."""
+    values = tuple(param.tolist() if isinstance(param, np.ndarray) else param)
+    whole = all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in values)
+    if len(values) != _ENTRIES or not whole:
+        raise ArgumentError(
+            f"param is {values!r}, {len(values)} entries; it must be an array of {_ENTRIES} "
+            "integers (params[18] and params[19] are unused, set them to 0)"
+        )
+    return tuple(int(v) for v in values)
+
+
+def _viewed(name: str, value: Any, kind: DType, shape: tuple[int, ...]) -> Operand:
+    """An operand of the form's type, flat or of ``shape``, as ``shape``."""
+    array = value if isinstance(value, Spec) else np.asarray(value)
+    found, given = dtype(array.dtype), tuple(array.shape)
+    if found != kind:
+        forms = {FP32: "fp_ takes float32", FP16: "hp_ takes float16"}
+        raise ArgumentError(f"{name} is {found}; {forms[kind]}: convert it, or call the other form")
+    if given not in (shape, (prod(shape),)):
+        raise ArgumentError(
+            f"{name} has shape {given}; param makes it {shape}, or flat ({prod(shape)},)"
+        )
+    return Spec(shape, kind) if isinstance(array, Spec) else array.reshape(shape)
+
+
+def _target(dw: Any, kind: DType, p: tuple[int, ...]) -> Array:
+    """The caller's array that the gradient goes to, untouched so far."""
+    if not isinstance(dw, np.ndarray) or not dw.flags.writeable:
+        what = "a read-only array" if isinstance(dw, np.ndarray) else f"a {type(dw).__name__}"
+        raise ArgumentError(f"dw is {what}; it must be a NumPy array that can be written")
+    group = max(p[16], 1)  # a group below 1 is the operator's to refuse
+    shape = (group, p[7] // group * p[8] * p[9], p[3] // group)
+    _viewed("dw", dw, kind, shape)
+    return dw

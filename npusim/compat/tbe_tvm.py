@@ -1,0 +1,111 @@
+"""Placeholders and the lazy tensors computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npusim.device.spec import Device
+from npusim.dtypes import dtype as known_dtype
+from npusim.errors import ArgumentError
+from npusim.results import Result
+from npusim.session import Operand, Spec
+from npusim.yamltree import suggest
+
+
+@dataclass(frozen=True, eq=False)
+class Placeholder:
+    """An input without data; two are the same only if they are one object."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    name: str
+
+
+#: What to feed: arrays (or ``npusim.spec``s) by placeholder, or by its name.
+Feeds = Mapping[str | Placeholder, Any]
+
+
+def placeholder(
+    shape: Iterable[int], dtype: str = "float32", name: str = "placeholder"
+) -> Placeholder:
+    """An input of ``shape`` (positive ints) and ``dtype``; ``ArgumentError`` for other sizes."""
+    sizes = tuple(shape) if isinstance(shape, Iterable) else ()
+    whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in sizes)
+    if not sizes or not whole or min(sizes) < 1:
+        raise ArgumentError(
+            f"placeholder {name!r} has shape {shape!r}; it must be a list of integers >= 1"
+        )
+    return Placeholder(tuple(int(n) for n in sizes), str(dtype), str(name))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Lazy:
+    """What an operator will compute: ``shape``, ``dtype`` and ``name`` before any data.
+
+    ``call`` runs the operator: it is given a function from placeholder to operand, and the
+    keywords of ``npusim.session.Options``.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    name: str
+    inputs: tuple[Placeholder, ...]
+    call: Callable[[Callable[[Placeholder], Operand], dict[str, Any]], Result]
+
+    def run(self, feeds: Feeds, device: str | Device = "ascend910", **options: Any) -> Result:
+        """Run the operator on ``device`` with an array for every placeholder.
+
+        ``feeds`` maps placeholders or their names to arrays of exactly their shape and dtype; with
+        an ``npusim.spec`` among them the run is timing-only. Keywords are those of
+        ``npusim.session.Options``. Raises ``ArgumentError`` for a feed that is missing, unknown or
+        does not fit, and what the operator raises.
+        """
+        given: dict[Placeholder, Operand] = {}
+        for key, value in feeds.items():
+            target = self._target(key)
+            if target in given:
+                raise ArgumentError(f"{self.name}: placeholder {target.name!r} is fed twice")
+            given[target] = _fitting(value, target)
+        missing = [p for p in self.inputs if p not in given]
+        if missing:
+            wanted = ", ".join(f"{p.name!r} {p.shape} {p.dtype}" for p in missing)
+            raise ArgumentError(f"{self.name}: no array was fed for placeholder {wanted}")
+        return self.call(given.__getitem__, {"device": device, **options})
+
+    def _target(self, key: str | Placeholder) -> Placeholder:
+        """The one input that a key of the feeds means."""
+        fits = [p for p in self.inputs if key is p or key == p.name]
+        if len(fits) == 1:
+            return fits[0]
+        names = [p.name for p in self.inputs]
+        said = key.name if isinstance(key, Placeholder) else str(key)
+        if fits:
+            raise ArgumentError(
+                f"{self.name}: {len(fits)} placeholders are called {said!r}; feed by placeholder "
+                "instead of by name, or name them apart"
+            )
+        what = "placeholder" if isinstance(key, Placeholder) else "name"
+        raise ArgumentError(
+            f"{self.name}: {what} {said!r} is none of its inputs{suggest(said, names)}"
+        )
+
+
+def _fitting(value: Any, target: Placeholder) -> Operand:
+    """A feed as array or ``Spec`` of exactly the placeholder's shape and dtype."""
+    array = value if isinstance(value, Spec) else np.asarray(value)
+    if tuple(array.shape) != target.shape:
+        raise ArgumentError(
+            f"the array fed for {target.name!r} has shape {tuple(array.shape)}; its placeholder "
+            f"has {target.shape}"
+        )
+    kind, wanted = known_dtype(array.dtype), known_dtype(target.dtype)
+    if kind != wanted:
+        raise ArgumentError(
+            f"the array fed for {target.name!r} is {kind}; its placeholder is {wanted}: convert it "
+            f"with .astype({wanted.numpy.name!r})"
+        )
+    return array

@@ -1,0 +1,131 @@
+"""The vector core of a DSP: the matrix micro-kernel, and conversion in array memory (AM).
+
+The micro-kernel broadcasts elements of A from scalar memory (SM) against rows of B in AM and
+keeps a block of the accumulator in registers while k runs, one fused multiply-add at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from npusim.device.spec import Device
+from npusim.dtypes import FP32, DType
+from npusim.errors import ProgramError
+from npusim.isa.base import Cost, Instruction, MemoryView, ceil_div
+from npusim.isa.operands import Region, SlotRegion
+from npusim.isa.vector import vector_cost
+from npusim.numerics.rounding import round_to
+
+
+@dataclass(frozen=True)
+class DspGemm(Instruction):
+    """acc (AM, fp32, m x n) = A (SM or AM, m x k) @ B (AM, k x n), added to acc unless ``init``.
+
+    All three are row-major; with ``transpose_a`` A is stored k x m. Every element of acc takes
+    its k products in order, each rounded once into fp32: cutting m, n or k changes no bit.
+    """
+
+    acc: SlotRegion
+    a: SlotRegion
+    b: SlotRegion
+    m: int
+    k: int
+    n: int
+    dtype: DType
+    init: bool
+    transpose_a: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.m, self.k, self.n) < 1:
+            raise ProgramError(
+                f"dsp_gemm of m {self.m}, k {self.k}, n {self.n}: every extent must be at least 1"
+            )
+        _check_place(self, self.acc, ("AM",), self.m * self.n * FP32.bytes)
+        _check_place(self, self.a, ("SM", "AM"), self.m * self.k * self.dtype.bytes)
+        _check_place(self, self.b, ("AM",), self.k * self.n * self.dtype.bytes)
+
+    @property
+    def pipe(self) -> str:
+        return "VPU"
+
+    def reads(self) -> tuple[Region, ...]:
+        return (self.a, self.b) if self.init else (self.a, self.b, self.acc)
+
+    def writes(self) -> tuple[Region, ...]:
+        return (self.acc,)
+
+    def cost(self, device: Device) -> Cost:
+        gemm = device.gemm
+        if gemm is None or self.dtype.name not in gemm.rates:
+            have = ", ".join(gemm.rates) if gemm else "no micro-kernel"
+            raise ProgramError(f"{device.name} has no {self.dtype} dsp_gemm (it has: {have})")
+        rate = gemm.rates[self.dtype.name]
+        blocks = ceil_div(self.m, rate.m) * ceil_div(self.n, rate.n)
+        return Cost(
+            cycles=blocks * (gemm.overhead_cycles + self.k * rate.cycles),
+            issue=gemm.issue_cycles,
+            macs=self.m * self.k * self.n,
+        )
+
+    def execute(self, memory: MemoryView) -> None:
+        a = memory.read(self.a, self.dtype).reshape(-1).astype(np.float64)
+        b = memory.read(self.b, self.dtype).reshape(self.k, self.n).astype(np.float64)
+        steps = a.reshape(self.k, self.m) if self.transpose_a else a.reshape(self.m, self.k).T
+        acc = np.zeros((self.m, self.n), np.float32)
+        if not self.init:
+            acc[...] = memory.read(self.acc, FP32).reshape(acc.shape)
+        wide = np.empty(acc.shape)
+        for column, row in zip(steps, b, strict=True):
+            np.multiply.outer(column, row, out=wide)  # exact: two fp32 significands fit fp64
+            wide += acc
+            acc[...] = wide
+        memory.write(self.acc, acc, FP32)
+
+
+@dataclass(frozen=True)
+class DspCast(Instruction):
+    """dst (AM, ``to``) = src (AM, ``dtype``), rounded to nearest even; overflow gives infinity."""
+
+    dst: SlotRegion
+    src: SlotRegion
+    dtype: DType
+    to: DType
+
+    def __post_init__(self) -> None:
+        for region, kind in ((self.src, self.dtype), (self.dst, self.to)):
+            if region.row_bytes % kind.bytes:
+                raise ProgramError(
+                    f"{self}: rows of {region.row_bytes} B are not whole {kind} elements"
+                )
+        _check_place(self, self.src, ("AM",), self.src.size)
+        _check_place(self, self.dst, ("AM",), self.src.size // self.dtype.bytes * self.to.bytes)
+
+    @property
+    def pipe(self) -> str:
+        return "VPU"
+
+    def reads(self) -> tuple[Region, ...]:
+        return (self.src,)
+
+    def writes(self) -> tuple[Region, ...]:
+        return (self.dst,)
+
+    def cost(self, device: Device) -> Cost:
+        return vector_cost(device, "cast", max(self.src.size, self.dst.size))
+
+    def execute(self, memory: MemoryView) -> None:
+        values = memory.read(self.src, self.dtype)
+        memory.write(self.dst, round_to(values, self.to, saturate=False), self.to)
+
+
+def _check_place(i: Instruction, region: SlotRegion, memories: tuple[str, ...], size: int) -> None:
+    """Raise unless ``region`` lies in one of ``memories`` and has ``size`` bytes."""
+    if region.memory not in memories:
+        raise ProgramError(
+            f"{i}: {region} lies in {region.memory}, this operand must be in "
+            f"{' or '.join(memories)}"
+        )
+    if region.size != size:
+        raise ProgramError(f"{i}: {region} has {region.size} B, it must have {size} B")

@@ -1,0 +1,167 @@
+"""What a convolution's backward launches, in order, for operands in framework layout."""
+
+from __future__ import annotations
+
+from math import prod
+
+from npusim.dtypes import FP32, DType
+from npusim.isa.base import ceil_div
+from npusim.isa.operands import Tensor
+from npusim.kernels.bias_grad import BiasGrad, channel_parts
+from npusim.kernels.cast import Cast
+from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
+from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
+from npusim.kernels.conv_backprop_input import ConvBackpropInput
+from npusim.kernels.conv_filter_tiling import auto_tiling as filter_tiling
+from npusim.kernels.conv_forward import ConvForward
+from npusim.kernels.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.implicit_gemm_tiling import auto_tiling as gemm_tiling
+from npusim.kernels.trans_data import Conversion, TransData
+from npusim.ops.arguments import chosen_tiling
+from npusim.ops.conv_problem import Problem
+from npusim.ops.cube_math import CubeMath
+from npusim.session import Call, Operand
+
+
+class Launcher:
+    """Launches the kernels of one call; operands are converted once and shared."""
+
+    def __init__(self, call: Call, problem: Problem, math: CubeMath) -> None:
+        self.call, self.problem, self.math = call, problem, math
+        self.c0 = 32 // math.dtype.bytes
+        self.shape = problem.plain(self.c0)
+        self.ready: dict[str, Tensor] = {}  # operands by what has been made of them
+
+    # -- the three products ----------------------------------------------------------------
+
+    def input_grad(self) -> Tensor:
+        """gradInput: an input gradient, or for a transposed layer a forward convolution."""
+        s, p, call = self.shape, self.problem, self.call
+        first, last = self._roles()
+        kind = ConvForward if p.transposed else ConvBackpropInput
+        source = self.blocked(first if p.transposed else last)
+        weights = self.fractal(exchanged=not p.transposed and self.math.dtype is FP32)
+        channels, size = (s.cout, s.out) if p.transposed else (s.cin, s.spatial)
+        blocks = ceil_div(channels, self.c0)
+        blocked = call.workspace(
+            "grad_input_blocked", (s.n, size[0], blocks, size[1], size[2], self.c0), self.math.dtype
+        )
+        tiling = chosen_tiling(
+            call.tiling_of(kind.name),
+            GemmTiling,
+            lambda: gemm_tiling(kind.geometry_of(s), call.device, call.cube_cores, self.math.dtype),
+        )
+        kernel = kind(s, tiling, source, weights, blocked, self.math.hf32)
+        if kernel.needs_clear:
+            call.clear(blocked)
+        if kernel.has_work:
+            call.launch(kernel)
+        return self._leave("grad_input", blocked, (s.n, channels, *size), self._wider("input"))
+
+    def weight_grad(self) -> Tensor:
+        """gradWeight: an fp32 filter gradient, converted last."""
+        s, call = self.shape, self.call
+        first, last = self._roles()
+        x, dy = self.blocked(first), self.blocked(last)
+        shape = (s.cout, s.cin // s.groups, *s.kernel)
+        rows = self._conversion("from_fracz").blocked_shape(shape)
+        fractal = call.workspace("grad_weight_fractal", rows, FP32)
+        tiling = chosen_tiling(
+            call.tiling_of(ConvBackpropFilter.name),
+            FilterTiling,
+            lambda: filter_tiling(s, call.device, call.cube_cores),
+        )
+        kernel = ConvBackpropFilter(s, tiling, x, dy, fractal, self.math.hf32)
+        if kernel.needs_clear:
+            call.clear(fractal)
+        if kernel.has_work:
+            call.launch(kernel)
+        return self._leave("grad_weight", fractal, shape, self._wider("weight"))
+
+    def bias_grad(self) -> Tensor:
+        """gradBias: gradOutput as it came, summed in fp32 and rounded once."""
+        dy, call = self.operand("grad_output"), self.call
+        n, c, *size = dy.shape
+        flat = Tensor(dy.name, (n, c, prod(size)), dy.dtype)
+        db = call.output("grad_bias", (c,), dy.dtype)
+        parts = channel_parts(flat.shape, call.vector_cores)
+        partial = call.workspace("grad_bias_parts", (c, parts), FP32) if parts > 1 else None
+        call.launch(BiasGrad(flat, db, partial, saturate=call.device.saturates))
+        return db
+
+    # -- operands --------------------------------------------------------------------------
+
+    def operand(self, name: str) -> Tensor:
+        """An operand as the caller gave it, 3-D."""
+        if name not in self.ready:
+            value: Operand = getattr(self.problem, name)
+            n, c, *size = value.shape
+            shape = (n, c, *(1,) * (3 - len(size)), *size)
+            self.ready[name] = self.call.input(name, value, self._kind(name), shape)
+        return self.ready[name]
+
+    def computed(self, name: str) -> Tensor:
+        """An operand in the type the cube computes with."""
+        tensor, key = self.operand(name), f"{name}_{self.math.dtype}"
+        if tensor.dtype is self.math.dtype:
+            return tensor
+        if key not in self.ready:
+            self.ready[key] = self._cast(tensor, key, self.math.dtype)
+        return self.ready[key]
+
+    def blocked(self, name: str) -> Tensor:
+        """A feature map as (N, D, C1, H, W, C0)."""
+        key = f"{name}_blocked"
+        if key not in self.ready:
+            self.ready[key] = self._converted(self.computed(name), key, "to_blocked")
+        return self.ready[key]
+
+    def fractal(self, *, exchanged: bool) -> Tensor:
+        """The weight as FRACTAL_Z_3D, or with its channel roles exchanged."""
+        key = "weight_exchanged" if exchanged else "weight_fractal"
+        if key not in self.ready:
+            kind = "to_fracz_transposed" if exchanged else "to_fracz"
+            self.ready[key] = self._converted(self.computed("weight"), key, kind)
+        return self.ready[key]
+
+    # -- results ---------------------------------------------------------------------------
+
+    def _leave(self, name: str, blocked: Tensor, shape: tuple[int, ...], kind: DType) -> Tensor:
+        """Convert a kernel's result to the framework's layout and type."""
+        conversion = self._conversion("from_fracz" if name == "grad_weight" else "from_blocked")
+        same = blocked.dtype is kind
+        plain = (
+            self.call.output(name, shape, kind)
+            if same
+            else self.call.workspace(f"{name}_{blocked.dtype}", shape, blocked.dtype)
+        )
+        self.call.launch(TransData(conversion, blocked, plain))
+        return plain if same else self._cast(plain, name, kind, output=True)
+
+    def _converted(self, plain: Tensor, name: str, kind: str) -> Tensor:
+        conversion = self._conversion(kind)
+        target = self.call.workspace(name, conversion.blocked_shape(plain.shape), plain.dtype)
+        self.call.launch(TransData(conversion, plain, target))
+        return target
+
+    def _conversion(self, kind: str) -> Conversion:
+        return Conversion(kind=kind, c0=self.c0, groups=self.shape.groups)
+
+    def _cast(self, tensor: Tensor, name: str, kind: DType, *, output: bool = False) -> Tensor:
+        make = self.call.output if output else self.call.workspace
+        target = make(name, tensor.shape, kind)
+        self.call.launch(Cast(tensor, target, saturate=self.call.device.saturates))
+        return target
+
+    def _roles(self) -> tuple[str, str]:
+        """Operands that are input and output gradient of the plain convolution."""
+        transposed = self.problem.transposed
+        return ("grad_output", "input") if transposed else ("input", "grad_output")
+
+    def _kind(self, name: str) -> DType:
+        return self.problem.kinds[("grad_output", "input", "weight").index(name)]
+
+    def _wider(self, name: str) -> DType:
+        """The wider type of an operand and gradOutput."""
+        mine, theirs = self._kind(name), self._kind("grad_output")
+        return mine if mine is theirs else FP32

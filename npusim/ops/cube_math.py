@@ -1,0 +1,68 @@
+"""cubeMathType: which arithmetic the cube uses for which operand type on which product."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from npusim.device.spec import Device
+from npusim.dtypes import BF16, FP16, FP32, DType
+from npusim.errors import ArgumentError
+
+#: Names of the documented values, in their order 0 to 3.
+CUBE_MATH_TYPES = ("keep_dtype", "allow_fp32_down_precision", "use_fp16", "use_hf32")
+
+
+class CubeMath(NamedTuple):
+    """The type operands are converted to, and whether the cube rounds them to HF32."""
+
+    dtype: DType
+    hf32: bool
+
+
+def cube_math_number(value: int | str) -> int:
+    """The documented number of a cubeMathType given as number or name."""
+    if isinstance(value, str) and value.lower() in CUBE_MATH_TYPES:
+        return CUBE_MATH_TYPES.index(value.lower())
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 3:
+        return value
+    names = ", ".join(f"{i} ({name})" for i, name in enumerate(CUBE_MATH_TYPES))
+    raise ArgumentError(f"cube_math_type is {value!r}; it is one of {names}")
+
+
+def promote(kinds: tuple[DType, ...]) -> DType:
+    """The type operands of several types are computed in: any mixture of them is fp32."""
+    return kinds[0] if len(set(kinds)) == 1 else FP32
+
+
+def cube_math(promoted: DType, number: int, device: Device) -> CubeMath:
+    """What the cube of ``device`` computes for ``promoted`` operands under a cubeMathType.
+
+    fp16 stays fp16 everywhere. Cubes with fp32 keep fp32 (0), round it to HF32 (1 and 3) or use
+    fp16 (2), and keep bf16 except under 2. Cubes without turn fp32 to fp16 under 1 and 2.
+    Raises ``ArgumentError`` where the product has no such arithmetic.
+    """
+    rates = device.cube.rates if device.cube is not None else {}
+    if promoted is FP16 or (number == 2 and promoted in (FP32, BF16)):
+        wanted = CubeMath(FP16, False)
+    elif promoted is FP32 and number in (1, 3) and "hf32" in rates:
+        wanted = CubeMath(FP32, True)
+    elif promoted is FP32 and number == 1 and "fp32" not in rates:
+        wanted = CubeMath(FP16, False)
+    elif promoted is FP32 and number == 3:
+        wanted = CubeMath(FP32, True)
+    else:
+        wanted = CubeMath(promoted, False)
+    math = "hf32" if wanted.hf32 else wanted.dtype.name
+    if math not in rates or (promoted is BF16 and "bf16" not in rates):
+        raise ArgumentError(
+            f"cube_math_type {number} ({CUBE_MATH_TYPES[number]}) needs {math} for {promoted} "
+            f"operands, but the cube of {device.name} has {', '.join(rates) or 'no types'}; use "
+            f"{_way_out(promoted, rates)}"
+        )
+    return wanted
+
+
+def _way_out(promoted: DType, rates: object) -> str:
+    if promoted is FP32:
+        return "cube_math_type 1 or 2, which convert to fp16"
+    return "fp16 or fp32 tensors on this product"

@@ -1,0 +1,154 @@
+"""Facts of a call that follow from others, for the rows of a constraint table to refer to.
+
+They are derived before any row is looked at, so missing and malformed values pass through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from numbers import Integral
+from typing import Any
+
+Facts = Mapping[str, Any]
+
+
+def _tensors(names: str, *parts: str) -> tuple[str, ...]:
+    """The names of parts of tensors: ``x.shape``, ``x.dtype``, ..."""
+    return tuple(f"{name}.{part}" for name in names.split() for part in parts)
+
+
+#: The facts a caller states, by operator: those it must, and those it may.
+FACTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "convolution_backward": (
+        (
+            *_tensors("grad_output input weight", "shape", "dtype"),
+            *("stride", "padding", "dilation", "output_padding", "groups", "transposed"),
+            *("output_mask", "cube_math_type"),
+        ),
+        (
+            *_tensors("grad_output input weight", "format"),
+            *_tensors("grad_input grad_weight grad_bias", "shape", "dtype", "format"),
+            "bias_sizes",
+        ),
+    ),
+    "im2col_backward": (
+        (
+            *_tensors("grad_output", "shape", "dtype"),
+            *("input_size", "kernel_size", "dilation", "padding", "stride"),
+        ),
+        _tensors("out", "shape", "dtype"),
+    ),
+    "conv2d_backprop_filter": (
+        (
+            *_tensors("input_x out_backprop", "shape", "dtype"),
+            *("filter_sizes", "strides", "padding", "dilations", "groups", "res_dtype"),
+        ),
+        (),
+    ),
+    "conv3d_backprop_input": (
+        (
+            *_tensors("filter out_backprop", "shape", "dtype"),
+            *("filter_size", "input_size", "strides", "pads", "dilations", "res_dtype"),
+            "group_dict",
+        ),
+        (),
+    ),
+    "deconv_grad_filter": (("dtype", "x.shape", "dy.shape", "param", "storage", "core_mask"), ()),
+}
+
+#: The entries of DeconvGradFilter's parameter array by position.
+PARAM = (
+    *("batch", "in_h", "in_w", "in_c", "batch_dy", "out_h", "out_w", "out_c"),
+    *("kernel_h", "kernel_w", "stride_h", "stride_w", "pad_u", "pad_l"),
+    *("dilation_h", "dilation_w", "group", "workspace"),
+)
+
+
+def sizes(value: Any) -> tuple[int, ...]:
+    """A shape or list as a tuple; nothing for what is missing or no list."""
+    return tuple(value) if isinstance(value, (tuple, list)) else ()
+
+
+def promote(*names: Any) -> Any:
+    """Return the element type that holds all of ``names``; fp16 with bf16 needs fp32."""
+    kinds = {name for name in names if name is not None}
+    return kinds.pop() if len(kinds) == 1 else "fp32"
+
+
+def derive_convolution(f: Facts) -> dict[str, Any]:
+    """Facts of convolution_backward that follow from others."""
+    weight, input_ = sizes(f.get("weight.shape")), sizes(f.get("input.shape"))
+    mask = sizes(f.get("output_mask"))
+    wants = mask if len(mask) == 3 else (False, False, False)
+    groups = f.get("groups", 1)
+    dy, w = f.get("grad_output.dtype"), f.get("weight.dtype")
+    return {
+        "dims": max(len(weight) - 2, 0),
+        "kernel": weight[2:],
+        "empty": 0 in weight or 0 in input_,
+        "bias_sizes": f.get("bias_sizes"),
+        "grouped": isinstance(groups, Integral) and int(groups) > 1,
+        "compute_dtype": promote(dy, f.get("input.dtype"), w),
+        "grad_weight.dtype": promote(w, dy),
+        "wants_grad_input": bool(wants[0]),
+        "wants_grad_weight": bool(wants[1]),
+        "wants_grad_bias": bool(wants[2]),
+    }
+
+
+def derive_im2col(f: Facts) -> dict[str, Any]:
+    """Facts of im2col_backward that follow from others."""
+    return {"empty": 0 in sizes(f.get("grad_output.shape"))}
+
+
+def derive_filter(f: Facts) -> dict[str, Any]:
+    """Facts of conv2d_backprop_filter that follow from others."""
+    x = sizes(f.get("input_x.shape"))
+    return {"one_row": len(x) == 5 and x[2] == 1}
+
+
+def derive_input(f: Facts) -> dict[str, Any]:
+    """Facts of conv3d_backprop_input that follow from others."""
+    parts = [sizes(f.get(name)) for name in ("strides", "filter_size", "out_backprop.shape")]
+    if [len(part) for part in parts] != [5, 5, 6]:
+        return {}
+    strides, kernel, dy = parts
+    derived: dict[str, Any] = {
+        "stride H * W": prod(strides[2:4]),
+        "stride D * H * W": prod(strides[1:4]),
+        "kernel H * W": prod(kernel[3:]),
+        "kernel D * H * W": prod(kernel[2:]),
+        "zero-inserted dY H and W": (dy[3] * strides[2], dy[4] * strides[3]),
+    }
+    return derived | _backward_pads(f, strides, kernel, dy)
+
+
+def _backward_pads(
+    f: Facts, strides: tuple[int, ...], kernel: tuple[int, ...], dy: tuple[int, ...]
+) -> dict[str, Any]:
+    """Pads (up, down, left, right) of the stride-1 convolution that computes dx."""
+    pads, size, dilations = (sizes(f.get(n)) for n in ("pads", "input_size", "dilations"))
+    if (len(pads), len(size), len(dilations)) != (6, 5, 5):
+        return {}
+    derived: list[int] = []
+    for axis, before in ((0, pads[2]), (1, pads[4])):
+        reach = dilations[2 + axis] * (kernel[3 + axis] - 1)
+        spread = (dy[3 + axis] - 1) * strides[2 + axis]
+        derived += [reach - before, size[2 + axis] + before - spread - 1]
+    return {"derived backward pads": tuple(derived)}
+
+
+def derive_deconv(f: Facts) -> dict[str, Any]:
+    """Facts of deconv_grad_filter that follow from others: the entries of ``param`` by name."""
+    param = sizes(f.get("param"))
+    return dict(zip(PARAM, param, strict=False)) if len(param) == 20 else {}
+
+
+DERIVE: dict[str, Callable[[Facts], dict[str, Any]]] = {
+    "convolution_backward": derive_convolution,
+    "im2col_backward": derive_im2col,
+    "conv2d_backprop_filter": derive_filter,
+    "conv3d_backprop_input": derive_input,
+    "deconv_grad_filter": derive_deconv,
+}

@@ -1,0 +1,308 @@
+"""The tensor compiler's call form: documented examples, lazy tensors, feeds and refusals."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npusim
+from npusim.compat.tbe import dsl, tvm
+from npusim.compat.tbe_tvm import Lazy, Placeholder
+from npusim.errors import ArgumentError, RuleError
+from npusim.layout import fracz_grouped_to_oihw, from_6hd, to_5hd, to_6hd, to_fracz_3d
+from npusim.numerics.reference import conv_filter_grad, conv_input_grad
+
+Array = np.ndarray[Any, Any]
+EXAMPLES = Path(__file__).parent / "examples"
+
+
+def integers(seed: int, *shape: int, top: int = 4) -> Array:
+    """Small whole numbers: their sums are exact in fp16 and fp32."""
+    return np.random.default_rng(seed).integers(-top, top, shape).astype(np.float16)
+
+
+def example(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(EXAMPLES / f"{name}.py"))
+
+
+# -- the documented examples ---------------------------------------------------------------
+
+
+def test_the_documented_filter_example_runs_unchanged() -> None:
+    names = example("tbe_conv2d_backprop_filter")
+    lazy = names["filter_backprop"]
+    assert (lazy.shape, lazy.dtype) == ((1, 1, 16, 16), "float32")
+    assert lazy.name == names["kernel_name"]
+    x, dy = integers(1, 1, 16, 7, 7), integers(2, 1, 16, 7, 7)
+    result = lazy.run({"fmap": to_5hd(x, 16), "out_backprop": to_5hd(dy, 16)}, device="ascend910")
+    assert result.grad_weight.shape == lazy.shape
+    want = conv_filter_grad(x, dy, (1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1), 1)
+    np.testing.assert_array_equal(result.grad_weight.reshape(16, 16), want.reshape(16, 16))
+
+
+def test_the_documented_input_example_runs_unchanged() -> None:
+    names = example("tbe_conv3d_backprop_input")
+    lazy = names["dedx"]
+    assert (lazy.shape, lazy.dtype) == ((1, 4, 8, 30 * 44, 16), "float16")
+    assert names["input_sizes"] == [1, 4, 30, 44, 128]  # not written to
+    result = lazy.run(
+        {
+            "filter": npusim.spec(names["shape_filter_frac"], "fp16"),
+            names["dedy"]: npusim.spec(names["shape_dedy"], "fp16"),
+        },
+        device="ascend910",
+        timeline=False,
+    )
+    assert result.outputs is None
+    assert [run.name for run in result.runs] == ["conv_backprop_input"]
+
+
+@pytest.mark.slow
+def test_the_documented_input_example_has_the_numbers_of_the_reference() -> None:
+    names = example("tbe_conv3d_backprop_input")
+    w, dy = integers(3, 256, 128, 2, 2, 2, top=2), integers(4, 1, 256, 2, 15, 22, top=2)
+    feeds = {"filter": to_fracz_3d(w, 16, 1), "dedy": to_6hd(dy, 16)}
+    result = names["dedx"].run(feeds, device="ascend910", timeline=False)
+    got = from_6hd(result.grad_input.reshape(1, 4, 8, 30, 44, 16), 128)
+    want = conv_input_grad(
+        dy, w, (1, 128, 4, 30, 44), (2, 2, 2), ((0, 0),) * 3, (1, 1, 1), 1
+    )  # sums of up to 2048: exact in fp16
+    np.testing.assert_array_equal(got, want)
+
+
+# -- other problems ------------------------------------------------------------------------
+
+#: A 3x3 filter on a 6x5 map of 20 -> 36 channels in 4 groups: groups share fractals.
+FILTER: dict[str, Any] = {
+    "strides": [2, 1],
+    "padding": [1, 0, 1, 1],
+    "dilations": [1, 1, 1, 1],
+    "groups": 4,
+}
+FILTER_X, FILTER_DY, FILTER_SIZES = (2, 2, 6, 5, 16), (2, 3, 3, 5, 16), [36, 5, 3, 3]
+
+
+def filter_call(
+    x: Any = FILTER_X, dy: Any = FILTER_DY, sizes: Any = FILTER_SIZES, kind: str = "float16",
+    drop: str = "", **para: Any,
+) -> Lazy:  # fmt: skip
+    given = {k: v for k, v in {**FILTER, **para}.items() if k != drop}
+    return dsl.conv2d_backprop_filter(
+        input_x=tvm.placeholder(x, name="x", dtype=kind) if isinstance(x, tuple) else x,
+        out_backprop=tvm.placeholder(dy, name="dy", dtype="float16"),
+        filter_sizes=sizes,
+        para_dict=given,
+    )
+
+
+def test_a_grouped_filter_gradient_has_the_promised_shape_and_numbers() -> None:
+    lazy = filter_call()
+    x, dy = integers(5, 2, 20, 6, 5), integers(6, 2, 36, 3, 5)
+    result = lazy.run({"x": to_5hd(x, 16), "dy": to_5hd(dy, 16)}, device="tiny")
+    assert result.grad_weight is not None
+    assert result.grad_weight.shape == lazy.shape
+    assert lazy.name == "conv2d_backprop_filter"
+    rows = result.grad_weight.reshape(lazy.shape[0] * lazy.shape[1], lazy.shape[2] // 16, 16, 16)
+    got = fracz_grouped_to_oihw(rows, 20, 36, 4, (3, 3))
+    want = conv_filter_grad(x, dy, (3, 3), (2, 1), ((1, 0), (1, 1)), (1, 1), 4)
+    np.testing.assert_array_equal(got, want)
+
+
+INPUT: dict[str, Any] = {
+    "strides": [1, 1, 2, 1, 1],
+    "pads": [1, 0, 1, 0, 0, 1],
+    "dilations": [1, 1, 1, 1, 1],
+    "res_dtype": "float16",
+    "group_dict": {
+        "real_g": 1, "mag_factor": 1, "cin1_g": 2, "cout_g": 16, "cin_ori": 20, "cout_ori": 8
+    },
+}  # fmt: skip
+INPUT_W, INPUT_DY = (2 * 2 * 2 * 2, 1, 16, 16), (1, 3, 1, 2, 4, 16)
+INPUT_FILTER, INPUT_SIZE = [8, 20, 2, 2, 2], [1, 3, 4, 4, 20]
+
+
+def input_call(
+    w: Any = INPUT_W, size: Any = INPUT_SIZE, bias: Any = None, drop: str = "", **para: Any
+) -> Lazy:
+    given = {k: v for k, v in {**INPUT, **para}.items() if k != drop}
+    if bias is not None:
+        given["tensor_bias"] = bias
+    return dsl.conv3d_backprop_input(
+        filter=tvm.placeholder(w, name="filter", dtype="float16"),
+        out_backprop=tvm.placeholder(INPUT_DY, name="dedy", dtype="float16"),
+        filter_size=INPUT_FILTER,
+        input_size=size,
+        para_dict=given,
+    )
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_an_input_gradient_has_the_numbers_of_the_reference(with_bias: bool) -> None:
+    bias = tvm.placeholder((20,), name="bias", dtype="float16") if with_bias else None
+    lazy = input_call(bias=bias)
+    w, dy, added = integers(7, 8, 20, 2, 2, 2), integers(8, 1, 8, 3, 2, 4), integers(9, 20)
+    feeds: dict[Any, Array] = {"filter": to_fracz_3d(w, 16, 1), "dedy": to_6hd(dy, 16)}
+    if bias is not None:
+        feeds[bias] = added
+    result = lazy.run(feeds, device="ascend910")
+    assert result.grad_input is not None
+    assert result.grad_input.shape == lazy.shape == (1, 3, 2, 16, 16)
+    got = from_6hd(result.grad_input.reshape(1, 3, 2, 4, 4, 16), 20)
+    want = conv_input_grad(
+        dy, w, (1, 20, 3, 4, 4), (1, 2, 1), ((1, 0), (1, 0), (0, 1)), (1, 1, 1), 1
+    )
+    shift = added.astype(np.float64).reshape(1, 20, 1, 1, 1) if with_bias else 0.0
+    np.testing.assert_array_equal(got, want + shift)
+
+
+def test_later_changes_of_the_lists_do_not_reach_the_call() -> None:
+    para = {**FILTER, "strides": [2, 1]}
+    sizes = [36, 5, 3, 3]
+    x = tvm.placeholder(FILTER_X, name="x", dtype="float16")
+    dy = tvm.placeholder(FILTER_DY, name="dy", dtype="float16")
+    lazy = dsl.conv2d_backprop_filter(x, dy, sizes, para)
+    para["strides"][0] = 1
+    sizes[0] = 1
+    feeds = {x: npusim.spec(FILTER_X, "fp16"), dy: npusim.spec(FILTER_DY, "fp16")}
+    assert lazy.run(feeds, device="tiny").cycles > 0
+
+
+def test_one_placeholder_may_serve_twice() -> None:
+    same = tvm.placeholder((1, 1, 4, 4, 16), name="same", dtype="float16")
+    para = {"strides": [1, 1], "padding": [0] * 4, "dilations": [1] * 4}
+    lazy = dsl.conv2d_backprop_filter(same, same, (16, 16, 1, 1), para)
+    x = integers(10, 1, 16, 4, 4)
+    got = lazy.run({"same": to_5hd(x, 16)}, device="tiny").grad_weight
+    assert got is not None
+    rows = x.astype(np.float64).reshape(16, 16)
+    np.testing.assert_array_equal(got.reshape(16, 16), rows @ rows.T)
+
+
+# -- refusals at build time ----------------------------------------------------------------
+
+BUILD: dict[str, tuple[dict[str, Any], str]] = {
+    "dtype": ({"kind": "float32"}, "input_x.dtype is fp32; "),
+    "unknown dtype": ({"kind": "float8"}, "input_x.dtype is float8; "),
+    "rank": ({"x": (2, 2, 6, 5)}, "input_x.shape is (2, 2, 6, 5); "),
+    "C0": ({"x": (2, 2, 6, 5, 8)}, "input_x.shape is (2, 2, 6, 5, 8); "),
+    "channels": ({"x": (2, 3, 6, 5, 16)}, "C1 must be 2"),
+    "dy": ({"dy": (2, 3, 2, 5, 16)}, "it must be (2, 3, 3, 5, 16)"),
+    "filter too tall": ({"sizes": [36, 5, 256, 3]}, "filter_sizes is (36, 5, 256, 3); "),
+    "stride beyond 63": ({"strides": [64, 1]}, "strides is (64, 1); "),
+    "stride count": ({"strides": 2}, "strides is 2; "),
+    "result type": ({"res_dtype": "float16"}, "res_dtype is fp16; "),
+    "groups": ({"groups": 5}, "groups is 5: Cout is 36; "),
+    "missing": ({"drop": "strides"}, "para_dict lacks ['strides']; it needs strides, padding"),
+    "unknown key": ({"stride": [1, 1]}, "para_dict has the unknown key 'stride'"),
+    "array": ({"x": np.zeros(3)}, "input_x is a ndarray; it must be a tvm.placeholder"),
+}
+
+
+@pytest.mark.parametrize("case", BUILD)
+def test_a_bad_filter_call_is_refused_when_it_is_built(case: str) -> None:
+    changes, message = BUILD[case]
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        filter_call(**changes)
+
+
+INPUT_BUILD: dict[str, tuple[dict[str, Any], str]] = {
+    "filter": ({"w": (8, 1, 16, 16)}, "it must be (16, 1, 16, 16)"),
+    "batch": ({"size": [2, 3, 4, 4, 20]}, "N of input_size is 2"),
+    "depth": ({"size": [1, 4, 4, 4, 20]}, "D, H and W must be (4, 2, 4)"),
+    "depth dilation": ({"dilations": [1, 2, 1, 1, 1]}, "dilations is (1, 2, 1, 1, 1); "),
+    "no group_dict": ({"drop": "group_dict"}, "group_dict is null; "),
+    "group_dict": ({"group_dict": {**INPUT["group_dict"], "cin1_g": 1}}, "it must have cin1_g 2"),
+    "missing": ({"drop": "pads"}, "para_dict lacks ['pads']; it needs strides, pads, dilations"),
+    "bias shape": (
+        {"bias": Placeholder((16,), "float16", "bias")},
+        "tensor_bias is float16 of shape (16,); it must be float16 of (20,)",
+    ),
+    "bias dtype": (
+        {"bias": Placeholder((20,), "float32", "bias")},
+        "tensor_bias is float32 of shape (20,); it must be float16 of (20,)",
+    ),
+    "bias array": ({"bias": np.zeros(20)}, "tensor_bias is a ndarray; it must be a tvm.placeho"),
+}
+
+
+@pytest.mark.parametrize("case", INPUT_BUILD)
+def test_a_bad_input_call_is_refused_when_it_is_built(case: str) -> None:
+    changes, message = INPUT_BUILD[case]
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        input_call(**changes)
+
+
+def test_documented_limits_are_rule_errors() -> None:
+    with pytest.raises(RuleError) as caught:
+        filter_call(strides=[64, 1])
+    assert (caught.value.parameter, caught.value.status) == ("strides", None)
+
+
+def test_results_cannot_be_combined() -> None:
+    with pytest.raises(ArgumentError, match="these functions cannot be combined: run that one"):
+        filter_call(x=input_call())
+
+
+@pytest.mark.parametrize("shape", [(), (1, 0), (1, 2.0), "12", 5, (True, 2)])
+def test_placeholders_have_shapes(shape: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"placeholder 'a' has shape .* integers >= 1"):
+        tvm.placeholder(shape, name="a")
+
+
+# -- refusals of feeds ---------------------------------------------------------------------
+
+GOOD = {
+    "x": npusim.spec(FILTER_X, "fp16"),
+    "dy": npusim.spec(FILTER_DY, "fp16"),
+}
+OTHER = tvm.placeholder((1,), name="other")
+
+FEEDS: dict[str, tuple[dict[Any, Any], str]] = {
+    "missing": (
+        {"x": GOOD["x"]},
+        "conv2d_backprop_filter: no array was fed for placeholder 'dy' (2, 3, 3, 5, 16) float16",
+    ),
+    "unknown name": ({**GOOD, "z": GOOD["x"]}, "name 'z' is none of its inputs"),
+    "near name": ({"x": GOOD["x"], "dyy": GOOD["dy"]}, "did you mean 'dy'"),
+    "other placeholder": ({**GOOD, OTHER: 1}, "placeholder 'other' is none of its inputs"),
+    "shape": (
+        {**GOOD, "x": np.zeros((2, 2, 5, 5, 16), np.float16)},
+        "fed for 'x' has shape (2, 2, 5, 5, 16); its placeholder has (2, 2, 6, 5, 16)",
+    ),
+    "dtype": (
+        {**GOOD, "x": np.zeros(FILTER_X, np.float32)},
+        "fed for 'x' is fp32; its placeholder is fp16: convert it with .astype('float16')",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FEEDS)
+def test_feeds_must_fit(case: str) -> None:
+    feeds, message = FEEDS[case]
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        filter_call().run(feeds, device="tiny")
+
+
+def test_a_placeholder_is_fed_once() -> None:
+    lazy = filter_call()
+    with pytest.raises(ArgumentError, match="placeholder 'x' is fed twice"):
+        lazy.run({**GOOD, lazy.inputs[0]: GOOD["x"]}, device="tiny")
+
+
+def test_placeholders_of_one_name_are_fed_as_themselves() -> None:
+    x, dy = tvm.placeholder(FILTER_X, "float16"), tvm.placeholder(FILTER_DY, "float16")
+    lazy = dsl.conv2d_backprop_filter(x, dy, FILTER_SIZES, FILTER)
+    assert lazy.run({x: GOOD["x"], dy: GOOD["dy"]}, device="tiny").outputs is None
+    with pytest.raises(ArgumentError, match="2 placeholders are called 'placeholder'; feed by"):
+        lazy.run({"placeholder": GOOD["x"]}, device="tiny")
+
+
+def test_the_device_and_the_options_are_passed_on() -> None:
+    result = filter_call().run(GOOD, device="ascend910", cores=0b1)
+    assert result.device.name == "ascend910"
+    assert {core.core for run in result.runs for core in run.cores} == {"aicore0"}

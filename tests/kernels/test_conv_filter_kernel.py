@@ -1,0 +1,162 @@
+"""The filter-gradient kernel's plan: slabs, tiles, parts of K, and the program of its units."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from npusim.device.catalog import load_device
+from npusim.dtypes import FP16, FP32
+from npusim.isa.operands import Tensor
+from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling, slabs
+from npusim.kernels.conv_filter_tiling import auto_tiling
+from npusim.kernels.conv_shape import ConvShape
+from npusim.program.build import build
+
+TINY = load_device("tiny")
+
+
+def shape(h: int = 8, w: int = 8, k: int = 3, **changes: Any) -> ConvShape:
+    fields: dict[str, Any] = {
+        "n": 1, "cin": 16, "cout": 16, "spatial": (1, h, w), "kernel": (1, k, k), **changes
+    }  # fmt: skip
+    return ConvShape(**fields)
+
+
+def kernel(s: ConvShape, tiling: Tiling) -> ConvBackpropFilter:
+    (_, h, w), (_, ho, wo), plan = s.spatial, s.out, s.plan
+    x = Tensor("x", (s.n, s.cin1, h, w, 16), FP16)
+    dy = Tensor("dy", (s.n, s.cout1, ho, wo, 16), FP16)
+    dw = Tensor("dw", (plan.real_groups, plan.cin1_g * s.taps, plan.cout_g, 16), FP32, "out")
+    return ConvBackpropFilter(s, tiling, x, dy, dw)
+
+
+def tiling(**changes: int) -> Tiling:
+    return Tiling(**{"base_m": 16, "base_n": 48, "base_k": 32, "slab_k": 16, **changes})
+
+
+# -- shapes ------------------------------------------------------------------------------------
+
+AXES = st.tuples(
+    st.integers(1, 15), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3),
+    st.integers(0, 6), st.integers(0, 6),
+).filter(lambda a: a[0] + a[4] + a[5] >= a[3] * (a[1] - 1) + 1)  # fmt: skip
+
+
+@given(AXES, st.data())
+def test_reach_is_the_input_that_outputs_touch(axis: tuple[int, ...], data: st.DataObject) -> None:
+    size, k, stride, dilation, before, after = axis
+    s = shape(
+        size, 1, kernel=(1, k, 1), stride=(1, stride, 1), dilation=(1, dilation, 1),
+        padding=((0, 0), (before, after), (0, 0)),
+    )  # fmt: skip
+    first = data.draw(st.integers(0, s.out[1] - 1))
+    count = data.draw(st.integers(1, s.out[1] - first))
+    outputs, taps = range(first, first + count), range(k)
+    touched = [o * stride - before + t * dilation for o in outputs for t in taps]
+    span = s.reach(1, first, count)
+    inside = range(max(min(touched), 0), min(max(touched) + 1, size))
+    assert span.size == len(inside)
+    if span.size:
+        assert span.start == inside[0]
+        # What is clipped is padding, and together it is the whole window.
+        assert span.before == max(0, -min(touched))
+        assert span.before + span.size + span.after == max(touched) - min(touched) + 1
+
+
+@given(AXES, AXES, st.sampled_from([1, 16, 40, 100, 4096]))
+def test_slabs_cover_every_output_that_reads_input_once(
+    rows: tuple[int, ...], columns: tuple[int, ...], slab_k: int
+) -> None:
+    s = shape(
+        rows[0], columns[0], kernel=(1, rows[1], columns[1]), stride=(1, rows[2], columns[2]),
+        dilation=(1, rows[3], columns[3]), padding=((0, 0), rows[4:], columns[4:]),
+    )  # fmt: skip
+    _, ho, wo = s.out
+    seen = np.zeros((ho, wo), np.int64)
+    for slab in slabs(s, slab_k):
+        assert slab.positions <= max(slab_k, 16)
+        assert slab.columns == wo or slab.rows == 1  # dy is read in one piece
+        seen[slab.row : slab.row + slab.rows, slab.column : slab.column + slab.columns] += 1
+    assert seen.max(initial=0) <= 1
+    for row, column in np.argwhere(seen == 0):
+        reads = s.reach(1, int(row), 1).size and s.reach(2, int(column), 1).size
+        assert not reads  # dropped positions see padding only
+
+
+# -- the unit table ----------------------------------------------------------------------------
+
+
+def test_units_of_a_tile_are_one_run_on_one_core_with_one_first_and_one_last() -> None:
+    k = kernel(shape(n=3, cin=32, cout=48), tiling(k_parts=2))
+    units = k.units(4)
+    u = {**units.signature, **units.bases, "core": units.core}
+    # 3 m tiles x 6 n tiles x 2 parts of K over 3 images x 3 slabs of two rows
+    starts, ends = np.flatnonzero(u["first"]), np.flatnonzero(u["last"])
+    assert len(starts) == len(ends) == 36
+    assert (ends - starts + 1).tolist() == [4] * 18 + [5] * 18
+    for start, end in zip(starts, ends, strict=True):
+        assert len({*u["core"][start : end + 1]}) == len({*u["dw"][start : end + 1]}) == 1
+    assert np.bincount(u["core"]).tolist() == [36, 36, 45, 45]
+    assert (np.diff(u["core"]) >= 0).all()
+
+
+def test_parts_are_limited_by_the_work_along_k() -> None:
+    k = kernel(shape(n=1, h=4, w=4), tiling(k_parts=64))  # out 2 x 2: one slab
+    units = k.units(2)
+    assert int(units.signature["first"].sum()) == len(units.core) == 3  # three n tiles, one part
+    assert not k.needs_clear
+
+
+def test_clearing_is_asked_for_only_where_it_matters() -> None:
+    assert not kernel(shape(), tiling()).needs_clear
+    assert kernel(shape(n=2), tiling(k_parts=2)).needs_clear  # parts add up
+    whole = kernel(shape(cin=5 * 8, cout=5 * 8, groups=5), tiling())
+    assert whole.shape.plan.real_groups == 3
+    assert not whole.needs_clear  # the last real group is half full, but has all its blocks
+    half = kernel(shape(cin=3 * 8, cout=3 * 16, groups=3), tiling())
+    assert (half.shape.plan.real_groups, half.shape.plan.cout_g) == (2, 32)
+    assert half.needs_clear  # 16 of the last 32 output channels belong to nobody
+    blind = kernel(shape(1, 1, 1, padding=((0, 0), (0, 2), (0, 0)), stride=(1, 2, 1)), tiling())
+    assert blind.has_work  # one of the two outputs reads the pixel
+    assert not blind.needs_clear
+    nothing = shape(1, 1, 2, kernel=(1, 2, 1), padding=((0, 0), (3, 0), (0, 0)), stride=(1, 5, 1))
+    assert not kernel(nothing, tiling()).has_work
+    assert kernel(nothing, tiling()).needs_clear
+
+
+def test_cores_share_tiles_before_parts() -> None:
+    k = kernel(shape(cout=64), tiling())
+    for cores in (1, 2, 4, 12, 100):
+        core = k.units(cores).core
+        busy = min(cores, 4 * 3)  # tiles
+        assert len(np.unique(core)) == busy
+
+
+# -- the program -------------------------------------------------------------------------------
+
+
+def test_a_program_has_few_templates_and_the_right_amount_of_work() -> None:
+    s = shape(n=8, h=16, w=16, cin=64, cout=64, padding=((0, 0), (1, 1), (1, 1)))
+    k = kernel(s, tiling(slab_k=64, k_parts=3))
+    program = build(k, TINY, (0, 1, 2, 3))
+    assert len(program.templates) <= 27  # 3 slabs (top, middle, bottom) x first, last, both, none
+    assert sum(len(core.variants) for core in program.cores) == 4 * 12 * 8 * 4
+    assert program.macs == s.macs  # nothing twice, nothing left out
+    drained = {key: n for key, n in program.moves.items() if key[1] == "GM"}
+    assert drained == {("L0C", "GM", "dw"): 3 * k.dw.size_bytes}
+
+
+def test_auto_tiling_is_legal_and_uses_the_cores() -> None:
+    for name in ("tiny", "ascend910", "ascend910b2"):
+        device = load_device(name)
+        s = shape(n=4, h=14, w=14, cin=256, cout=256, padding=((0, 0), (1, 1), (1, 1)))
+        cores = device.groups
+        k = kernel(s, auto_tiling(s, device, cores))
+        program = build(k, device, tuple(range(cores)))
+        busy = sum(len(core.variants) > 0 for core in program.cores)
+        assert busy >= 0.8 * cores
+        assert program.macs == s.macs

@@ -1,0 +1,63 @@
+"""Clearing a tensor: every byte once, spread over the vector cores."""
+
+from __future__ import annotations
+
+import pytest
+
+import npusim
+from npusim.device.catalog import load_device
+from npusim.dtypes import FP32, INT8
+from npusim.isa.operands import Tensor
+from npusim.kernels.mem_set import CHUNK_BYTES, MemSet
+
+
+def cleared(size: int, device: str, cores: int) -> tuple[npusim.Result, int]:
+    """The result and the number of cores that had work."""
+    result = npusim.simulate(MemSet(Tensor("t", (size,), INT8, "out")), device, cores=cores)
+    return result, result.runs[0].cores
+
+
+@pytest.mark.parametrize("device", ["tiny", "ascend910", "ascend910b2"])
+@pytest.mark.parametrize("size", [1, 511, 512, 2049, CHUNK_BYTES, 5 * CHUNK_BYTES + 3])
+def test_every_byte_is_zero_and_stored_once(size: int, device: str) -> None:
+    result, _ = cleared(size, device, 0b1111)
+    assert result.outputs is not None
+    assert result.outputs[0] is not None
+    assert not result.outputs[0].any()
+    stored = [row for row in result.runs[0].traffic if row.dst == "GM"]
+    assert [(row.src, row.operand, row.bytes) for row in stored] == [("UB", "t", size)]
+    assert result.runs[0].macs == 0
+
+
+def test_small_tensors_are_shared_in_pieces_of_512_bytes() -> None:
+    assert cleared(512, "tiny", 0b1111)[1] == 1
+    assert cleared(513, "tiny", 0b1111)[1] == 2
+    assert cleared(2048, "tiny", 0b1111)[1] == 4
+    assert cleared(2048, "tiny", 0b0001)[1] == 1
+
+
+def test_the_zeros_are_made_once_per_core() -> None:
+    result, cores = cleared(64 * CHUNK_BYTES, "tiny", 0b0011)
+    ops = result.timeline["op"].value_counts()
+    assert cores == 2
+    assert ops["vec_dup"] == 2
+    assert ops["data_move"] == 64
+
+
+def test_it_is_bound_by_the_slowest_link_on_the_way() -> None:
+    """256 KiB by four cores of `tiny`: each store port gives 64 B per cycle, the L2 takes 128."""
+    result, _ = cleared(1 << 18, "tiny", 0b1111)
+    run = result.runs[0]
+    l2 = (1 << 18) // 128
+    assert l2 <= run.cycles <= 1.1 * l2
+    assert {bound.resource: bound.cycles for bound in run.bounds}["L2 write"] == l2
+    alone, _ = cleared(1 << 18, "tiny", 0b0001)
+    assert alone.runs[0].cycles >= (1 << 18) // 64
+
+
+def test_cores_without_work_are_allowed() -> None:
+    kernel = MemSet(Tensor("t", (10,), FP32, "out"))
+    device = load_device("ascend910b2")
+    result = npusim.simulate(kernel, device)
+    assert result.runs[0].cores == 1
+    assert len({row.core for row in result.runs[0].pipes}) == 48

@@ -1,0 +1,170 @@
+"""What conv2d_backprop_filter refuses, and what it says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npusim
+from npusim.device.catalog import load_device
+from npusim.errors import ArgumentError, CapacityError
+from npusim.kernels.conv_backprop_filter import Tiling
+from npusim.kernels.matmul import Tiling as MatmulTiling
+
+#: A good call: a 3x3 filter on a 6x6 map of 20 -> 36 channels in 4 groups.
+X, DY = np.zeros((2, 2, 6, 6, 16), np.float16), np.zeros((2, 3, 6, 6, 16), np.float16)
+SIZES = [36, 5, 3, 3]
+PARA: dict[str, Any] = {
+    "strides": [1, 1],
+    "padding": [1, 1, 1, 1],
+    "dilations": [1, 1, 1, 1],
+    "groups": 4,
+}
+
+
+def call(
+    x: Any = X, dy: Any = DY, sizes: Any = SIZES, drop: str = "", device: Any = "tiny",
+    options: dict[str, Any] | None = None, **para: Any,
+) -> npusim.Result:  # fmt: skip
+    changed = {k: v for k, v in {**PARA, **para}.items() if k != drop}
+    return npusim.ops.conv2d_backprop_filter(
+        x, dy, sizes, changed, device=device, **(options or {})
+    )
+
+
+def test_the_good_call_is_good() -> None:
+    assert call(res_dtype="float32", kernel_name="anything").output_names == ("grad_weight",)
+    assert call(x=npusim.spec(X.shape, "fp16")).outputs is None
+    assert call(dy=npusim.spec(DY.shape, "fp16")).outputs is None
+
+
+def with_shape(a: np.ndarray[Any, Any], *shape: int) -> np.ndarray[Any, Any]:
+    return np.zeros(shape, a.dtype)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "x rank": (
+        {"x": with_shape(X, 2, 6, 6, 16)},
+        "input_x has shape (2, 6, 6, 16); it must have 5 axes (N, C1, H, W, 16)",
+    ),
+    "dy rank": ({"dy": np.zeros(3, np.float16)}, "out_backprop has shape (3,); it must have 5"),
+    "x dtype": (
+        {"x": X.astype(np.float32)}, "input_x is fp32; conv2d_backprop_filter takes fp16"
+    ),
+    "dy dtype": ({"dy": npusim.spec(DY.shape, "bf16")}, "out_backprop is bf16; conv2d_back"),
+    "unknown dtype": ({"x": X.astype(np.float64)}, "unknown dtype dtype('float64'); use one of"),
+    "x channels": (
+        {"x": with_shape(X, 2, 3, 6, 6, 16)},
+        "input_x has shape (2, 3, 6, 6, 16); filter [36, 5, 3, 3], groups 4, strides [1, 1], "
+        "padding [1, 1, 1, 1], dilations [1, 1, 1, 1] and a batch of at least 1 make it "
+        "(2, 2, 6, 6, 16)",
+    ),
+    "x C0": ({"x": with_shape(X, 2, 2, 6, 6, 8)}, "make it (2, 2, 6, 6, 16)"),
+    "dy channels": ({"dy": with_shape(DY, 2, 2, 6, 6, 16)}, "make it (2, 3, 6, 6, 16)"),
+    "dy map": ({"dy": with_shape(DY, 2, 3, 5, 6, 16)}, "out_backprop has shape (2, 3, 5, 6, 16)"),
+    "dy batch": ({"dy": with_shape(DY, 1, 3, 6, 6, 16)}, "make it (2, 3, 6, 6, 16)"),
+    "no batch": (
+        {"x": with_shape(X, 0, 2, 6, 6, 16), "dy": with_shape(DY, 0, 3, 6, 6, 16)},
+        "a batch of at least 1 make it",
+    ),
+    "sizes count": (
+        {"sizes": [36, 5, 3]},
+        "filter_sizes is [36, 5, 3]; it must be 4 integers >= 1: [Cout, Cin/groups, KH, KW]",
+    ),
+    "sizes zero": ({"sizes": [36, 0, 3, 3]}, "filter_sizes is [36, 0, 3, 3]; it must be 4 integ"),
+    "sizes float": ({"sizes": [36, 5, 3.0, 3]}, "filter_sizes is [36, 5, 3.0, 3]; it must be"),
+    "sizes text": ({"sizes": "36533"}, "filter_sizes is '36533'; it must be 4 integers >= 1"),
+    "Cout and groups": ({"sizes": [35, 5, 3, 3]}, "Cout 35, not a multiple of groups 4"),
+    "strides": ({"strides": [0, 1]}, "strides is [0, 1]; it must be 2 integers >= 1: [sH, sW]"),
+    "strides count": ({"strides": 1}, "strides is 1; it must be 2 integers >= 1"),
+    "padding": (
+        {"padding": [1, 1, 1]},
+        "padding is [1, 1, 1]; it must be 4 integers >= 0: [up, down, left, right]",
+    ),
+    "negative padding": ({"padding": [1, -1, 1, 1]}, "padding is [1, -1, 1, 1]; it must be 4"),
+    "dilations": ({"dilations": [1, 1]}, "dilations is [1, 1]; it must be 4 integers >= 1"),
+    "dilation of channels": (
+        {"dilations": [1, 2, 1, 1]}, "dilations is [1, 2, 1, 1]; its first two entries must be 1"
+    ),
+    "groups": ({"groups": 0}, "groups is 0; it must be 1 integers >= 1: the number of groups"),
+    "groups as bool": ({"groups": True}, "groups is True; it must be 1 integers >= 1"),
+    "res_dtype": ({"res_dtype": "float16"}, "res_dtype is 'float16'; the result is float32"),
+    "unknown key": (
+        {"stride": [1, 1]},
+        "para_dict has unknown keys ['stride']; known: ['strides', 'padding', 'dilations', "
+        "'groups', 'res_dtype', 'kernel_name']",
+    ),
+    "missing strides": ({"drop": "strides"}, "para_dict lacks ['strides']; it needs strides, pa"),
+    "missing padding": ({"drop": "padding"}, "para_dict lacks ['padding']"),
+    "missing dilations": ({"drop": "dilations"}, "para_dict lacks ['dilations']"),
+    "empty output": (
+        {"sizes": [36, 5, 9, 3]},
+        "output H would be 0: the filter reaches 9 but the padded input has 8; enlarge input",
+    ),
+    "tiling": (
+        {"options": {"tiling": "best"}},
+        "tiling is 'best'; it must be 'auto' or a npusim.kernels.conv_backprop_filter.Tiling",
+    ),
+    "another kernel's tiling": (
+        {"options": {"tiling": MatmulTiling(base_m=16, base_n=16, base_k=16)}},
+        "it must be 'auto' or a npusim.kernels.conv_backprop_filter.Tiling",
+    ),
+    "start": ({"options": {"start": "hot"}}, "start is 'hot'; it is 'cold' or 'warm'"),
+    "engine": ({"options": {"engine": "steam"}}, "engine is 'steam'; it is one of"),
+    "no cores": ({"options": {"cores": 0}}, "core mask 0 chooses no core group; tiny has groups"),
+    "too many cores": ({"options": {"cores": 0b10000}}, "core mask 0x10 has bit 4 set"),
+    "device": ({"device": "tinny"}, "unknown device 'tinny'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_arguments_are_refused_by_name(case: str) -> None:
+    changes, message = REFUSED[case]
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        call(**changes)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("base_m", 8, "tiling base_m is 8; it must be a multiple of 16, >= 16"),
+        ("base_n", 24, "tiling base_n is 24; it must be a multiple of 16"),
+        ("base_k", 0, "tiling base_k is 0; it must be a multiple of 16"),
+        ("slab_k", 0, "tiling slab_k is 0; it must be >= 1"),
+        ("k_parts", 0, "tiling k_parts is 0; it must be >= 1"),
+        ("l1_slots", -1, "tiling l1_slots is -1; it must be >= 1"),
+        ("l0_slots", 0, "tiling l0_slots is 0; it must be >= 1"),
+        ("l0c_slots", 0, "tiling l0c_slots is 0; it must be >= 1"),
+    ],
+)
+def test_bad_tilings_are_refused(field: str, value: int, message: str) -> None:
+    good = {"base_m": 16, "base_n": 16, "base_k": 16, "slab_k": 16}
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        Tiling(**{**good, field: value})
+
+
+def test_a_tiling_that_does_not_fit_shows_the_arithmetic_and_the_kernel_line() -> None:
+    tiling = Tiling(base_m=64, base_n=144, base_k=256, slab_k=4096)
+    match = r"^conv_backprop_filter\.py:\d+: tiny: buffer dy_l0a: L0A holds 8192 B but dy_l0a 2x"
+    with pytest.raises(CapacityError, match=match):
+        call(options={"tiling": tiling})
+
+
+def test_a_map_no_tiling_fits_says_what_it_needs() -> None:
+    small = load_device("tiny").replace("memories.L1.size", "1KiB")
+    with pytest.raises(CapacityError, match=r"tiny: L1 holds 1024 B, but .* no tiling fits"):
+        call(device=small)
+
+
+def test_a_cube_without_fp16_is_refused() -> None:
+    tiny = load_device("tiny")
+    assert tiny.cube is not None
+    rates = {"fp32": tiny.cube.rates["fp32"]}
+    device = replace(tiny, cube=replace(tiny.cube, rates=rates))
+    match = r"conv2d_backprop_filter: the cube of tiny cannot multiply fp16; it has fp32$"
+    with pytest.raises(ArgumentError, match=match):
+        call(device=device)

@@ -1,0 +1,320 @@
+"""im2col_backward against a fold written out here, tap by tap in the type of its sums."""
+
+from __future__ import annotations
+
+from importlib import resources
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import npusim
+from npusim.device.catalog import load_device
+from npusim.device.config import parse_device
+from npusim.device.spec import Device
+from npusim.dtypes import FP16, FP32
+from npusim.errors import ArgumentError, ConfigError
+from npusim.kernels.im2col_backward import FoldShape, Tiling, auto_tiling, cuts, ub_bytes
+from npusim.ops.im2col_backward import im2col_backward
+
+Array = npt.NDArray[Any]
+Pair = tuple[int, int]
+
+TINY, A2, FIRST = load_device("tiny"), load_device("ascend910b2"), load_device("ascend910")
+NEWEST = load_device("ascend950pr")
+
+
+def windows(size: Pair, kernel: Pair, dilation: Pair, padding: Pair, stride: Pair) -> Pair:
+    lh, lw = (
+        (x + 2 * p - d * (k - 1) - 1) // s + 1
+        for x, k, d, p, s in zip(size, kernel, dilation, padding, stride, strict=True)
+    )
+    return lh, lw
+
+
+def fold(
+    grad: Array, size: Pair, kernel: Pair, dilation: Pair, padding: Pair, stride: Pair, sums: type
+) -> Array:
+    """Pixel by pixel as the formula says, in ``sums``, on a padded image cropped at the end."""
+    n, rows, _ = grad.shape
+    lh, lw = windows(size, kernel, dilation, padding, stride)
+    patches = grad.reshape(n, rows // (kernel[0] * kernel[1]), *kernel, lh, lw)
+    padded = np.zeros(
+        (*patches.shape[:2], *(x + 2 * p for x, p in zip(size, padding, strict=True))), sums
+    )
+    for kh, kw in product(range(kernel[0]), range(kernel[1])):
+        for oh, ow in product(range(lh), range(lw)):
+            h, w = oh * stride[0] + kh * dilation[0], ow * stride[1] + kw * dilation[1]
+            padded[:, :, h, w] += patches[:, :, kh, kw, oh, ow].astype(sums)
+    (ph, pw), (h, w) = padding, size
+    return padded[:, :, ph : ph + h, pw : pw + w].astype(grad.dtype)
+
+
+def output(grad: Array, geometry: tuple[Pair, Pair, Pair, Pair, Pair], **options: Any) -> Array:
+    """The image of one call."""
+    outputs = im2col_backward(grad, *geometry, **options).outputs
+    assert outputs is not None
+    assert outputs[0] is not None
+    return outputs[0]
+
+
+@st.composite
+def problems(draw: st.DrawFn, most: int = 12) -> tuple[tuple[Pair, Pair, Pair, Pair, Pair], Pair]:
+    """((size, kernel, dilation, padding, stride), (N, C)), the windows inside the image."""
+
+    def pair(low: int, high: int) -> Pair:
+        return draw(st.integers(low, high)), draw(st.integers(low, high))
+
+    kernel, dilation, padding, stride = pair(1, 4), pair(1, 3), pair(0, 3), pair(1, 4)
+    low_h, low_w = (
+        max(1, d * (k - 1) + 1 - 2 * p) for k, d, p in zip(kernel, dilation, padding, strict=True)
+    )
+    size = draw(st.integers(low_h, low_h + most)), draw(st.integers(low_w, low_w + most))
+    counts = draw(st.integers(1, 3)), draw(st.integers(1, 18))
+    return (size, kernel, dilation, padding, stride), counts
+
+
+def gradient(shape: tuple[int, ...], kind: type) -> Array:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(kind)
+
+
+# -- the numbers -----------------------------------------------------------------------------
+
+EXAMPLE = np.arange(1, 17, dtype=np.float32).reshape(1, 4, 4)
+
+
+@pytest.mark.parametrize("device", [TINY, A2, FIRST, NEWEST], ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    ("padding", "stride", "want"),
+    [
+        ((0, 0), (1, 1), [[1, 7, 6], [12, 34, 22], [11, 27, 16]]),
+        ((1, 1), (2, 2), [[13, 10, 14], [7, 4, 8], [15, 12, 16]]),
+    ],
+)
+def test_two_by_two_windows_of_a_small_image(
+    device: Device, padding: Pair, stride: Pair, want: list[list[int]]
+) -> None:
+    for grad, lead in ((EXAMPLE, (1, 1)), (EXAMPLE[0], (1,))):
+        for kind in (np.float16, np.float32):
+            geometry = ((3, 3), (2, 2), (1, 1), padding, stride)
+            out = output(grad.astype(kind), geometry, device=device)
+            assert out.shape == (*lead, 3, 3)
+            assert out.dtype == kind
+            assert out.reshape(3, 3).tolist() == want
+
+
+@pytest.mark.parametrize(
+    ("device", "want"),
+    [(A2, 0.900390625), (FIRST, 0.900390625), (NEWEST, 0.89990234375)],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_nine_tenths_show_where_the_sums_are_rounded(device: Device, want: float) -> None:
+    grad = np.full((9, 9), 0.1, np.float16)
+    geometry = ((5, 5), (3, 3), (1, 1), (0, 0), (1, 1))
+    assert float(output(grad, geometry, device=device)[0, 2, 2]) == want
+
+
+@settings(deadline=None, max_examples=60)
+@given(problems(), st.sampled_from([TINY, FIRST]))
+def test_fp16_sums_are_rounded_tap_by_tap(
+    problem: tuple[tuple[Pair, Pair, Pair, Pair, Pair], Pair], device: Device
+) -> None:
+    geometry, (n, c) = problem
+    lh, lw = windows(*geometry)
+    grad = gradient((n, c * geometry[1][0] * geometry[1][1], lh * lw), np.float16)
+    got = output(grad, geometry, device=device)
+    np.testing.assert_array_equal(got, fold(grad, *geometry, np.float16))
+
+
+@settings(deadline=None, max_examples=30)
+@given(problems())
+def test_fp16_sums_are_rounded_once_where_the_device_sums_in_fp32(
+    problem: tuple[tuple[Pair, Pair, Pair, Pair, Pair], Pair],
+) -> None:
+    geometry, (n, c) = problem
+    lh, lw = windows(*geometry)
+    grad = gradient((n, c * geometry[1][0] * geometry[1][1], lh * lw), np.float16)
+    got = output(grad, geometry, device=NEWEST)
+    np.testing.assert_array_equal(got, fold(grad, *geometry, np.float32))
+
+
+@settings(deadline=None, max_examples=30)
+@given(problems(), st.sampled_from([TINY, A2, NEWEST]))
+def test_fp32_is_the_float64_fold_to_a_millionth(
+    problem: tuple[tuple[Pair, Pair, Pair, Pair, Pair], Pair], device: Device
+) -> None:
+    geometry, (n, c) = problem
+    lh, lw = windows(*geometry)
+    grad = gradient((n, c * geometry[1][0] * geometry[1][1], lh * lw), np.float32)
+    got = output(grad, geometry, device=device)
+    want = fold(grad.astype(np.float64), *geometry, np.float64)
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=4e-6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(problems(), st.integers(1, 8), st.integers(1, 8), st.sampled_from([FIRST, NEWEST]))
+def test_the_tiling_does_not_change_a_bit(
+    problem: tuple[tuple[Pair, Pair, Pair, Pair, Pair], Pair],
+    rows: int,
+    columns: int,
+    device: Device,
+) -> None:
+    geometry, (n, c) = problem
+    lh, lw = windows(*geometry)
+    grad = gradient((n, c * geometry[1][0] * geometry[1][1], lh * lw), np.float16)
+    tilings: list[Any] = [Tiling(rows=rows, columns=columns), "auto"]
+    h, w = geometry[0]
+    tilings.append(Tiling(rows=h, columns=w, planes=2, at_once=True))
+    first, *others = (
+        output(grad, geometry, device=device, tiling=tiling, cores=3) for tiling in tilings
+    )
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+
+
+def test_an_image_larger_than_ub_is_cut_and_still_exact() -> None:
+    geometry = ((96, 130), (3, 3), (1, 1), (1, 1), (1, 1))
+    grad = gradient((1, 9, 96 * 130), np.float16)
+    result = im2col_backward(grad, *geometry, device=TINY)
+    assert "tap by tap" in result.runs[1].tiling
+    assert result.outputs is not None
+    np.testing.assert_array_equal(result.outputs[0], fold(grad, *geometry, np.float16))
+
+
+def test_overflow_follows_the_device() -> None:
+    grad = np.full((4, 9), 40_000.0, np.float16)
+    geometry = ((4, 4), (2, 2), (1, 1), (0, 0), (1, 1))
+    for device, want in ((A2, np.inf), (FIRST, 65504.0)):
+        assert output(grad, geometry, device=device)[0, 1, 1] == want
+
+
+# -- the launches ----------------------------------------------------------------------------
+
+
+def test_the_conversions_to_5hd_are_launched_where_sums_are_of_the_tensors_type() -> None:
+    grad = npusim.spec((2, 20 * 9, 49), "fp32")
+    geometry = ((7, 7), (3, 3), (1, 1), (1, 1), (1, 1))
+    classic = im2col_backward(grad, *geometry, device=A2)
+    assert classic.outputs is None
+    assert [run.name for run in classic.runs] == ["trans_data", "im2col_backward", "trans_data"]
+    blocked = 2 * 2 * 16 * 4 * (9 * 49 + 49)  # two blocks of 16 channels for 20, also in fp32
+    assert classic.runs[1].gm_bytes == blocked
+    newest = im2col_backward(grad, *geometry, device=NEWEST)
+    assert [run.name for run in newest.runs] == ["im2col_backward"]
+    assert newest.runs[0].gm_bytes == 2 * 20 * 4 * (9 * 49 + 49)
+
+
+def test_numbers_and_specs_take_the_same_time() -> None:
+    geometry = ((9, 11), (3, 2), (2, 1), (1, 1), (2, 1))
+    shape = (2, 5 * 6, windows(*geometry)[0] * windows(*geometry)[1])
+    real = im2col_backward(gradient(shape, np.float16), *geometry, device=A2)
+    assert im2col_backward(npusim.spec(shape, "fp16"), *geometry, device=A2).cycles == real.cycles
+
+
+def test_no_images_launch_nothing() -> None:
+    result = im2col_backward(
+        np.zeros((0, 8, 4), np.float16), (3, 3), (2, 2), (1, 1), (0, 0), (1, 1), device=A2
+    )
+    assert not result.runs
+    assert result.outputs is not None
+    assert result.outputs[0] is not None
+    assert result.outputs[0].shape == (0, 2, 3, 3)
+    assert "nothing is launched" in result.notes[0]
+
+
+@given(problems(most=60), st.integers(1, 64), st.sampled_from([FP16, FP32]), st.booleans())
+def test_the_automatic_tiling_fits_ub_and_covers_every_pixel(
+    problem: tuple[tuple[Pair, Pair, Pair, Pair, Pair], Pair], cores: int, kind: Any, wide: bool
+) -> None:
+    (size, kernel, dilation, padding, stride), (n, c) = problem
+    shape = FoldShape(
+        planes=n * c,
+        block=16,
+        image=size,
+        kernel=kernel,
+        dilation=dilation,
+        padding=padding,
+        stride=stride,
+    )
+    sums = FP32 if wide else kind
+    tiling = auto_tiling(shape, kind, sums, cores, 32 * 1024)
+    assert ub_bytes(shape, tiling, kind, sums) <= 32 * 1024
+    for axis, step in ((0, tiling.rows), (1, tiling.columns)):
+        pieces = cuts(shape, axis, step)
+        assert sum(piece.size for piece in pieces) == size[axis]
+        reached = [
+            (k, piece.base + first + i)
+            for piece in pieces
+            for k, (_, first, count) in enumerate(piece.taps)
+            for i in range(count)
+        ]
+        want = [
+            (k, o)
+            for k, o in product(range(kernel[axis]), range(shape.windows[axis]))
+            if 0 <= o * stride[axis] + k * dilation[axis] - padding[axis] < size[axis]
+        ]
+        assert sorted(reached) == want
+
+
+# -- refusals --------------------------------------------------------------------------------
+
+GOOD: dict[str, Any] = {
+    "grad_output": np.zeros((1, 8, 4), np.float16),
+    "input_size": (3, 3),
+    "kernel_size": (2, 2),
+    "dilation": (1, 1),
+    "padding": (0, 0),
+    "stride": (1, 1),
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"grad_output": np.zeros(4, np.float16)}, r"shape \(4,\); it must have 2 axes"),
+        ({"grad_output": np.zeros((1, 8, 4), np.int32)}, "grad_output is int32; .* fp16 or fp32"),
+        ({"grad_output": np.zeros((1, 7, 4), np.float16)}, r"axis 1 must be a multiple .* = 4"),
+        ({"grad_output": np.zeros((8, 5), np.float16)}, r"last axis must be L = 2 \* 2 = 4"),
+        ({"input_size": (3,)}, r"input_size is \(3,\); it must be 2 integers >= 1"),
+        ({"input_size": (0, 3)}, r"input_size is \(0, 3\)"),
+        ({"kernel_size": (2, 0)}, r"kernel_size is \(2, 0\); it must be 2 integers >= 1"),
+        ({"dilation": (1, 2.0)}, r"dilation is \(1, 2.0\); it must be 2 integers >= 1"),
+        ({"padding": (-1, 0)}, r"padding is \(-1, 0\); it must be 2 integers >= 0"),
+        ({"stride": (0, 1)}, r"stride is \(0, 1\); it must be 2 integers >= 1"),
+        ({"dilation": (3, 1)}, r"reaches past input_size \(3, 3\) .* must be at most \(3, 3\)"),
+        ({"tiling": "best"}, "tiling is 'best'; it must be 'auto' or a .*Tiling"),
+        ({"tiling": Tiling(rows=2, columns=3, at_once=True)}, "at_once needs whole images"),
+    ],
+)
+def test_refusals_name_the_argument_and_the_way_out(changed: dict[str, Any], text: str) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        im2col_backward(**{**GOOD, **changed}, device=A2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        ({"rows": 0, "columns": 1}, "tiling rows is 0; it must be >= 1"),
+        ({"rows": 1, "columns": 1, "planes": 2}, "planes is 2 without at_once"),
+    ],
+)
+def test_a_tiling_refuses_what_no_unit_can_do(sizes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        Tiling(**sizes)
+
+
+def test_a_type_the_device_lacks_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="ft78ne knows fp32"):
+        im2col_backward(**GOOD, device="ft78ne")
+
+
+def test_the_device_says_how_the_sums_are_made() -> None:
+    assert (TINY.im2col_accumulate, NEWEST.im2col_accumulate) == ("tensor", "fp32")
+    source = (resources.files("npusim") / "configs/devices/tiny.yaml").read_text("utf-8")
+    changed = source.replace("dtypes:", "im2col_accumulate: fp16\ndtypes:", 1)
+    with pytest.raises(ConfigError, match="im2col_accumulate: expected tensor or fp32"):
+        parse_device(changed, "mine.yaml")

@@ -1,0 +1,179 @@
+"""matmul: random shapes and tilings on every device, both ways into L1, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+import npusim
+from npusim.device.catalog import load_device
+from npusim.errors import ArgumentError, CapacityError
+from npusim.kernels.conv_backprop_filter import Tiling as ConvTiling
+from npusim.kernels.matmul import Tiling
+from npusim.numerics.reference import relative_error
+
+DEVICES = {name: load_device(name) for name in ("tiny", "ascend910", "ascend910b2")}
+Array = np.ndarray[Any, Any]
+
+TILINGS = st.builds(
+    Tiling,
+    base_m=st.sampled_from([16, 32, 48]), base_n=st.sampled_from([16, 32, 64]),
+    base_k=st.sampled_from([16, 32, 64]), step_k=st.integers(1, 4),
+    l1_slots=st.integers(1, 3), l0_slots=st.integers(1, 3), l0c_slots=st.integers(1, 2),
+)  # fmt: skip
+
+
+def operands(m: int, k: int, n: int, kind: Any = np.float16) -> tuple[Array, Array]:
+    rng = np.random.default_rng(m + 100 * k + 10_000 * n)
+    return rng.integers(-3, 4, (m, k)).astype(kind), rng.integers(-3, 4, (k, n)).astype(kind)
+
+
+def product(result: npusim.Result) -> Array:
+    assert result.outputs is not None
+    assert result.outputs[0] is not None
+    return result.outputs[0]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(1, 130), st.integers(1, 150), st.integers(1, 130),
+    st.sampled_from(sorted(DEVICES)), st.one_of(st.just("auto"), TILINGS), st.sampled_from([1, 15]),
+)  # fmt: skip
+def test_products_of_whole_numbers_are_exact(
+    m: int, k: int, n: int, device: str, tiling: Any, cores: int
+) -> None:
+    a, b = operands(m, k, n)
+    try:
+        result = npusim.ops.matmul(a, b, device=DEVICES[device], tiling=tiling, cores=cores)
+    except CapacityError:
+        if tiling == "auto":
+            raise
+        reject()
+    np.testing.assert_array_equal(product(result), a.astype(np.float64) @ b.astype(np.float64))
+    (kernel,) = result.runs
+    assert all(sum(row.cycles) == kernel.cycles for row in kernel.pipes)
+    assert all(bound.cycles <= kernel.cycles for bound in kernel.bounds)
+    assert kernel.macs == m * k * n
+    moved = {(row.src, row.dst, row.operand): row.bytes for row in kernel.traffic}
+    assert moved["GM", "L1", "a"] >= a.nbytes
+    assert moved["GM", "L1", "b"] >= b.nbytes
+    assert sum(size for (_, dst, _), size in moved.items() if dst == "GM") == m * n * 4
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_random_numbers_agree_with_float64(device: str) -> None:
+    rng = np.random.default_rng(4)
+    a = rng.normal(size=(75, 333)).astype(np.float16)
+    b = rng.normal(size=(333, 50)).astype(np.float16)
+    got = product(npusim.ops.matmul(a, b, device=device))
+    assert relative_error(got, a.astype(np.float64) @ b.astype(np.float64)) <= 1e-6
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_fp16_results_are_rounded_once_and_saturate(device: str) -> None:
+    a, b = np.full((20, 64), 60.0, np.float16), np.full((64, 30), 20.0, np.float16)
+    a[0, :2] = [2048.0, 1.0]
+    a[0, 2:] = 0
+    b[:2] = 1.0
+    got = product(npusim.ops.matmul(a, b, out_dtype="fp16", device=device))
+    assert got.dtype == np.float16
+    assert (got[1:] == 65504).all()  # 60 * (1 + 1 + 62 * 20) = 74520
+    assert (got[0] == 2048).all()  # 2049 ties to even
+
+
+def test_bf16_multiplies_on_the_910b2() -> None:
+    a, b = operands(33, 40, 17, ml_dtypes.bfloat16)
+    got = product(npusim.ops.matmul(a, b, device="ascend910b2"))
+    np.testing.assert_array_equal(got, a.astype(np.float64) @ b.astype(np.float64))
+
+
+def test_operands_reach_l1_by_nd2nz_or_by_strided_moves() -> None:
+    """Where the device converts on the way it is one instruction, else one per 16 columns."""
+    a, b = operands(64, 64, 64)
+    ops = {}
+    for name in ("ascend910", "ascend910b2"):
+        result = npusim.ops.matmul(a, b, device=name, cores=1)
+        timeline = result.timeline
+        ops[name] = set(timeline[timeline["pipe"] == "MTE2"]["op"])
+        np.testing.assert_array_equal(product(result), a.astype(np.float64) @ b)
+    assert ops == {"ascend910": {"data_move"}, "ascend910b2": {"nd2nz"}}
+
+
+def test_values_beyond_the_matrices_do_not_leak() -> None:
+    """Fresh buffers are NaN, and 17 x 17 x 17 fills every fractal only in part."""
+    a, b = operands(17, 17, 17)
+    for device in DEVICES.values():
+        assert np.isfinite(product(npusim.ops.matmul(a, b, device=device))).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_cores_share_the_work(device: str) -> None:
+    a, b = operands(256, 128, 256)
+    one, four = (
+        npusim.ops.matmul(a, b, device=device, cores=cores, tiling=Tiling(
+            base_m=32, base_n=32, base_k=32, step_k=2
+        )) for cores in (1, 15)
+    )  # fmt: skip
+    assert four.cycles < one.cycles
+    np.testing.assert_array_equal(product(four), product(one))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_timing_only_run_gives_the_same_rows(device: str) -> None:
+    a, b = operands(70, 90, 50)
+    full = npusim.ops.matmul(a, b, device=device)
+    timed = npusim.ops.matmul(npusim.spec(a.shape, "fp16"), b, device=device)
+    assert timed.outputs is None
+    assert (full.runs[0].pipes, full.runs[0].traffic) == (
+        timed.runs[0].pipes,
+        timed.runs[0].traffic,
+    )
+    assert full.timeline.equals(timed.timeline)
+
+
+A, B = np.zeros((4, 5), np.float16), np.zeros((5, 6), np.float16)
+NO_BF16 = replace(
+    DEVICES["tiny"],
+    cube=replace(DEVICES["tiny"].cube, rates={"fp16": DEVICES["tiny"].cube.rates["fp16"]}),  # type: ignore[type-var, union-attr]
+)
+REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
+    "rank of a": (A[0], B, {}, "a has shape (5,); it must have 2 axes (M, K)"),
+    "rank of b": (A, B[None], {}, "b has shape (1, 5, 6); it must have 2 axes (K, N)"),
+    "inner sizes": (A, B[:4], {}, "a is (4, 5) fp16, b is (4, 6) fp16; a's columns must equal"),
+    "dtypes": (A, B.astype(np.float32), {}, "b is (5, 6) fp32; a's columns must equal b's rows"),
+    "fp32": (np.float32(A), np.float32(B), {}, "a and b are fp32; matmul takes fp16 or bf16"),
+    "empty": (A[:0], B, {}, "matmul of (0, 5) by (5, 6): every size must be at least 1"),
+    "cube": (
+        npusim.spec((4, 5), "bf16"), npusim.spec((5, 6), "bf16"), {"device": NO_BF16},
+        "matmul: the cube of tiny cannot multiply bf16; it has fp16",
+    ),
+    "out_dtype": (A, B, {"out_dtype": "complex"}, "unknown dtype 'complex'; use one of fp16"),
+    "tiling": (
+        A, B, {"tiling": ConvTiling(base_m=16, base_n=16, base_k=16, slab_k=16)},
+        "it must be 'auto' or a npusim.kernels.matmul.Tiling",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_arguments_are_refused(case: str) -> None:
+    a, b, options, message = REFUSED[case]
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        npusim.ops.matmul(a, b, **{"device": "tiny", **options})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("base_m", 8), ("base_n", 40), ("base_k", -16), ("step_k", 0), ("l1_slots", 0),
+     ("l0_slots", 0), ("l0c_slots", 0)],
+)  # fmt: skip
+def test_bad_tilings_are_refused(field: str, value: int) -> None:
+    with pytest.raises(ArgumentError, match=rf"tiling {field} is {value}; it must be "):
+        Tiling(**{"base_m": 16, "base_n": 16, "base_k": 16, field: value})

@@ -1,0 +1,181 @@
+"""The building's floors: who may import whom, which words stay out, how large files may grow.
+
+The order is written down once, here. A module that breaks it is in the wrong place, or the
+order has to be changed on purpose.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+#: Ground floor first; a module may import from its own package and from floors below it.
+FLOORS = [
+    "npusim.errors",
+    "npusim.version",
+    "npusim.reasons",
+    "npusim.units",
+    "npusim.dtypes",
+    "npusim.yamltree",
+    "npusim.layout",
+    "npusim.device",
+    "npusim.numerics.rounding",
+    "npusim.numerics.reference",
+    "npusim.workloads",
+    "npusim.isa",
+    "npusim.program",
+    "npusim.numerics.executor",
+    "npusim.numerics",
+    "npusim.timing",
+    "npusim.results",
+    "npusim.kernels",
+    "npusim.session",
+    "npusim.ops",
+    "npusim",  # the public names
+    "npusim.cli",
+    "npusim.__main__",
+]
+
+#: Packages of others that exactly one module imports.
+ONE_IMPORTER = {
+    "yaml": "npusim.yamltree",
+    "simpy": "npusim.timing.simpy_engine",
+    "matplotlib": "npusim.results.plots",
+}
+
+#: Parts that know the machine and have never heard of convolution.
+MACHINE = ("device", "isa", "program", "timing", "numerics/executor.py", "numerics/rounding.py")
+FOREIGN = re.compile(r"convolution|dgrad|wgrad|backprop|deconv|conv[_ ]?[23]d", re.IGNORECASE)
+
+LINES = 450
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package, kernels included, by dotted name."""
+    found = {}
+    for folder, package in ((ROOT / "npusim", "npusim"), (ROOT / "kernels", "npusim.kernels")):
+        for file in sorted(folder.rglob("*.py")):
+            inside = file.relative_to(folder)
+            if folder.name == "npusim" and inside.parts[0] in {"kernels", "configs"}:
+                continue  # links to the folders at the top
+            parts = [package, *inside.with_suffix("").parts]
+            found[".".join(parts).removesuffix(".__init__")] = file
+    return found
+
+
+def tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"), str(file))
+
+
+def imports(node: ast.AST, *, typing_too: bool = True) -> Iterator[str]:
+    """Modules imported anywhere below ``node``; "a.b.c" also for "from a.b import c"."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, "imports are absolute"
+            module = child.module or ""
+            inner = [f"{module}.{alias.name}" for alias in child.names]
+            known = [name for name in inner if name in modules()]
+            yield from known
+            if len(known) < len(inner):
+                yield module
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            if typing_too:
+                yield from imports(child)
+        else:
+            yield from imports(child, typing_too=typing_too)
+
+
+def floor(module: str) -> str:
+    """The floor a module is on: the longest name in the list that it is or lies under."""
+    fits = [name for name in FLOORS if module == name or module.startswith(f"{name}.")]
+    best = max(fits, key=len)
+    assert best != "npusim" or module == "npusim", f"{module} is on no floor; add it to the list"
+    return best
+
+
+def test_the_walk_finds_the_package() -> None:
+    assert {"npusim", "npusim.isa", "npusim.isa.cube", "npusim.kernels.matmul"} <= set(modules())
+    for name in FLOORS:
+        assert any(floor(module) == name for module in modules()), f"{name} does not exist"
+
+
+@pytest.mark.parametrize("module", modules())
+def test_imports_point_down(module: str) -> None:
+    own = floor(module)
+    allowed = set(FLOORS[: FLOORS.index(own) + 1])
+    upward = sorted(
+        name
+        for name in imports(tree(modules()[module]))
+        if name.split(".")[0] == "npusim" and floor(name) not in allowed
+    )
+    assert not upward, f"{module} is on floor {own} and imports {upward} from above"
+
+
+def test_no_two_modules_need_each_other() -> None:
+    graph = {
+        name: {i for i in imports(tree(file), typing_too=False) if i in modules() and i != name}
+        for name, file in modules().items()
+    }
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, f"import cycle: {' -> '.join((*path, name))}"
+        if name not in done:
+            for other in sorted(graph[name]):
+                visit(other, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+@pytest.mark.parametrize("library", ONE_IMPORTER)
+def test_one_module_imports_each_library(library: str) -> None:
+    users = [
+        name
+        for name, file in modules().items()
+        if any(i.split(".")[0] == library for i in imports(tree(file), typing_too=False))
+    ]
+    assert users == [ONE_IMPORTER[library]]
+
+
+def machine_files() -> list[Path]:
+    parts = [ROOT / "npusim" / part for part in MACHINE]
+    return [f for part in parts for f in ([part] if part.suffix else sorted(part.rglob("*.py")))]
+
+
+@pytest.mark.parametrize("file", machine_files(), ids=lambda f: str(f.relative_to(ROOT)))
+def test_the_machine_has_never_heard_of_convolution(file: Path) -> None:
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        assert not FOREIGN.search(line), f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
+
+
+def sources() -> list[Path]:
+    tests = sorted((ROOT / "tests").rglob("*.py"))
+    return [*modules().values(), *tests]
+
+
+@pytest.mark.parametrize("file", sources(), ids=lambda f: str(f.relative_to(ROOT)))
+def test_files_stay_small_enough_to_read(file: Path) -> None:
+    count = len(file.read_text(encoding="utf-8").splitlines())
+    assert count <= LINES, f"{count} lines; split it at a seam (the aim is 400)"
+
+
+@pytest.mark.parametrize("module", modules())
+def test_nothing_is_global_and_nothing_reads_the_environment(module: str) -> None:
+    for node in ast.walk(tree(modules()[module])):
+        assert not isinstance(node, ast.Global), f"{module}:{node.lineno}: global"
+        if isinstance(node, ast.ImportFrom):
+            assert all(alias.name != "*" for alias in node.names), f"{module}: import *"
+        if isinstance(node, ast.Attribute):
+            assert node.attr not in {"environ", "getenv"}, f"{module}:{node.lineno}: environment"
