@@ -45,12 +45,12 @@ class Conversion:
 
     def blocked_shape(self, plain: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the blocked tensor that belongs to a plain one; 6HD, or FRACTAL_Z_3D's axes."""
-        a, b, *rest = plain
         if not 3 <= len(plain) <= 5 or min(plain) < 1:
             raise ArgumentError(
                 f"conversion {self.kind}: the plain tensor has shape {plain}; it needs 3 to 5 axes "
                 "(two of channels and batch, then depth, height, width) of at least 1"
             )
+        a, b, *rest = plain
         depth, height, width = (1,) * (3 - len(rest)) + tuple(rest)
         if self.kind.endswith("blocked"):
             return (a, depth, ceil_div(b, self.c0), height, width, self.c0)
@@ -84,10 +84,14 @@ def move(k: Builder, tensor: Tensor, slot: Slot, p: Pieces, *, store: bool) -> N
         k.data_move(ub, gm, tensor.dtype)
 
 
-def unit_bytes(total: int, slot_bytes: int, cores: int) -> int:
-    """Bytes of a unit: several units per core if that leaves them large, one if not."""
+def most_in_unit(size: int, total: int, slot_bytes: int, cores: int) -> int:
+    """Pieces of ``size`` bytes in a unit, of ``total`` bytes on so many cores; at least 1.
+
+    Several units per core if that leaves them large, one if not.
+    """
     share = ceil_div(total, cores)
-    return min(slot_bytes, max(share // 4, min(share, SMALL_UNIT)))
+    wanted = max(share // 4, min(share, SMALL_UNIT))
+    return max(1, min(slot_bytes // size, ceil_div(wanted, size)))
 
 
 def even(total: int, most: int, multiple: int = 1) -> int:

@@ -29,7 +29,7 @@ from npusim.dtypes import INT8
 from npusim.errors import ArgumentError
 from npusim.isa.base import ceil_div
 from npusim.isa.operands import Slot, Tensor
-from npusim.kernels.conversion import Conversion, Pieces, even, grid_of, move, runs, unit_bytes
+from npusim.kernels.conversion import Conversion, Pieces, even, grid_of, most_in_unit, move, runs
 from npusim.kernels.trans_data_weight import WeightWork
 from npusim.program.builder import BufferHandle, Builder
 from npusim.program.kernel import Kernel, Units
@@ -98,7 +98,8 @@ class MapWork:
         """(blocks, depth planes, positions) of a unit; whole planes where one fits."""
         step = 32 // self.e  # rows of channels start at 32 B in UB
         total = self.n * self.d * self.c1 * self.hw * self.lane
-        lanes = max(1, unit_bytes(total, slot_bytes, cores) // self.lane // step) * step
+        size = step * self.lane
+        lanes = step * most_in_unit(size, total, slot_bytes, cores)
         if self.hw > lanes:
             return 1, 1, even(self.hw, lanes, step)
         planes = even(self.d, lanes // self.hw)

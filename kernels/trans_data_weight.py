@@ -28,9 +28,9 @@ from npusim.kernels.conversion import (
     Pieces,
     even,
     grid_of,
+    most_in_unit,
     move,
     runs,
-    unit_bytes,
 )
 from npusim.layout import group_plan
 from npusim.program.builder import Builder
@@ -69,7 +69,7 @@ class WeightWork:
         if size > slot_bytes:
             return 1, 1, 1, even(self.taps, slot_bytes // self.lane)
         total = self.real * self.rows * self.blocks * size
-        lanes = max(1, unit_bytes(total, slot_bytes, cores) // size)
+        lanes = most_in_unit(size, total, slot_bytes, cores)
         # Off the diagonal there is nothing to read: tiles no larger than one group.
         narrow = not self.load and self.factor > 1
         most_rows = min(self.rows, max(16, self.og // 16 * 16)) if narrow else self.rows

@@ -28,7 +28,7 @@ from npusim.version import __version__
 Array = npt.NDArray[Any]
 
 #: The part of a device file that prices what a pipe does without a path.
-_UNIT_OF = {"M": "cube", "V": "vector", "S": "sync"}
+_UNIT_OF = {"M": "cube", "V": "vector", "S": "sync", "VPU": "gemm"}
 
 #: Called as progress(kernel, phase, done, total): instructions of one kernel.
 Progress = Callable[[str, str, int, int], None]

@@ -38,6 +38,9 @@ FLOORS = [
     "npusim.kernels",
     "npusim.session",
     "npusim.ops",
+    "npusim.compat",
+    "npusim.conv_log",
+    "npusim.torch",
     "npusim",  # the public names
     "npusim.cli",
     "npusim.__main__",

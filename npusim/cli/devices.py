@@ -46,11 +46,12 @@ def _list(as_json: bool) -> None:
 
 
 def _peak_tflops(device: Device) -> float | None:
-    """Multiply-adds of all cubes counted as two operations, in 1e12 per second."""
-    if device.cube is None or "fp16" not in device.cube.rates:
+    """Multiply-adds of all matrix units counted as two operations, in 1e12 per second."""
+    unit, role = (device.cube, "cube") if device.cube is not None else (device.gemm, "dsp")
+    if unit is None or "fp16" not in unit.rates:
         return None
-    cores = device.groups * device.core_kind("cube").per_group
-    return float(2 * device.cube.macs_per_cycle("fp16") * cores * device.clock_hz) / 1e12
+    cores = device.groups * device.core_kind(role).per_group
+    return float(2 * unit.macs_per_cycle("fp16") * cores * device.clock_hz) / 1e12
 
 
 def _facts(device: Device) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from npusim.device.spec import Device
 from npusim.timing.trace import REASONS, Bound, KernelRun, PipeRow
 
 #: Pipes in the order data meets them; pipes of other machines follow by name.
-PIPE_ORDER = ("S", "MTE2", "MTE1", "M", "V", "FIX", "MTE3")
+PIPE_ORDER = ("S", "MTE2", "MTE1", "M", "V", "FIX", "MTE3", "DMA", "VPU")
 
 #: Names of the place behind the L2 in ``TrafficRow.src`` and ``dst``.
-MAIN_MEMORIES = ("HBM", "DDR")
+MAIN_MEMORIES = ("HBM", "DDR", "private memory")
 
 _BUSY = REASONS.index("busy")
 _BANDWIDTH = REASONS.index("bandwidth")
@@ -77,15 +77,15 @@ class Peak(NamedTuple):
 
 
 def cube_peak(device: Device, run: KernelRun, dtype: str | None) -> Peak | None:
-    """Peak of the cubes a kernel ran on; without ``dtype`` that of fp16. None without a cube."""
-    if device.cube is None or not device.cube.rates:
+    """Peak of the matrix units a kernel ran on; without ``dtype`` that of fp16, None without."""
+    unit = device.cube or device.gemm
+    if unit is None or not unit.rates:
         return None
-    rates = device.cube.rates
-    wanted = (dtype, "float16", "fp16", next(iter(rates)))
-    name = next(text for text in wanted if text in rates and text is not None)
-    cubes = {row.core for row in run.pipes if row.pipe == "M" and working(row)}
-    cores = len(cubes) or run.cores
-    per_second = 2 * device.cube.macs_per_cycle(name) * device.clock_hz * cores
+    wanted = (dtype, "fp16", next(iter(unit.rates)))
+    name = next(text for text in wanted if text in unit.rates and text is not None)
+    busy = {row.core for row in run.pipes if row.pipe in ("M", "VPU") and working(row)}
+    cores = len(busy) or run.cores
+    per_second = 2 * unit.macs_per_cycle(name) * device.clock_hz * cores
     return Peak(float(per_second), name, cores)
 
 

@@ -265,14 +265,15 @@ def _roofs(ax: Axes, result: Result, points: Sequence[_Point]) -> tuple[float, f
     ridges = [top / rate for rate in rates.values()]
     seen = [at for point in points for at in (point.per_gm_byte, point.per_memory_byte) if at]
     left, right = min(ridges + seen) / 6, max(ridges + seen) * 8
-    for (name, rate), style in zip(rates.items(), ("-", "--"), strict=True):
+    for name, rate in rates.items():
+        style = "-" if name == "L2 read" else "--"
         ridge = top / rate
         ax.plot([left, ridge], [left * rate, top], color="#555555", ls=style, lw=1.4, zorder=2)
         label = f"{name} {rate * 1000:,.0f} GB/s"
         _label_roof(ax, label, (left * 1.15, left * 1.15 * rate), above=style == "-")
     if peak is not None:
         ax.plot([min(ridges), right], [top, top], color="#555555", lw=1.4, zorder=2)
-        text = f"{peak.dtype} cube peak of {peak.cores} cores {top:,.3g} TFLOP/s"
+        text = f"{peak.dtype} peak of {peak.cores} cores {top:,.3g} TFLOP/s"
         ax.annotate(
             text, (right, top), xytext=(-4, 4), textcoords="offset points", ha="right", fontsize=9
         )

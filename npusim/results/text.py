@@ -108,7 +108,7 @@ def _peak(result: Result) -> str:
     peak = max((one for one in peaks if one is not None), key=lambda one: one.flops, default=None)
     if peak is None:
         return ""
-    return f"; peak {rate_text(peak.flops / 1e12)} ({peak.dtype}, cubes of {peak.cores} core{'' if peak.cores == 1 else 's'})"
+    return f"; peak {rate_text(peak.flops / 1e12)} ({peak.dtype}, {peak.cores} core{'' if peak.cores == 1 else 's'})"
 
 
 def _kernels(result: Result) -> list[str]:

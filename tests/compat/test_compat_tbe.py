@@ -66,12 +66,12 @@ def test_the_documented_input_example_runs_unchanged() -> None:
 def test_the_documented_input_example_has_the_numbers_of_the_reference() -> None:
     names = example("tbe_conv3d_backprop_input")
     w, dy = integers(3, 256, 128, 2, 2, 2, top=2), integers(4, 1, 256, 2, 15, 22, top=2)
-    feeds = {"filter": to_fracz_3d(w, 16, 1), "dedy": to_6hd(dy, 16)}
+    feeds = {"filter": to_fracz_3d(w, 1, 16), "dedy": to_6hd(dy, 16)}
     result = names["dedx"].run(feeds, device="ascend910", timeline=False)
     got = from_6hd(result.grad_input.reshape(1, 4, 8, 30, 44, 16), 128)
     want = conv_input_grad(
         dy, w, (1, 128, 4, 30, 44), (2, 2, 2), ((0, 0),) * 3, (1, 1, 1), 1
-    )  # sums of up to 2048: exact in fp16
+    )  # 256 terms of at most 4: exact in fp16
     np.testing.assert_array_equal(got, want)
 
 
@@ -107,8 +107,7 @@ def test_a_grouped_filter_gradient_has_the_promised_shape_and_numbers() -> None:
     assert result.grad_weight is not None
     assert result.grad_weight.shape == lazy.shape
     assert lazy.name == "conv2d_backprop_filter"
-    rows = result.grad_weight.reshape(lazy.shape[0] * lazy.shape[1], lazy.shape[2] // 16, 16, 16)
-    got = fracz_grouped_to_oihw(rows, 20, 36, 4, (3, 3))
+    got = fracz_grouped_to_oihw(result.grad_weight, 36, 5, (3, 3), 4, 16)
     want = conv_filter_grad(x, dy, (3, 3), (2, 1), ((1, 0), (1, 1)), (1, 1), 4)
     np.testing.assert_array_equal(got, want)
 
@@ -146,7 +145,7 @@ def test_an_input_gradient_has_the_numbers_of_the_reference(with_bias: bool) -> 
     bias = tvm.placeholder((20,), name="bias", dtype="float16") if with_bias else None
     lazy = input_call(bias=bias)
     w, dy, added = integers(7, 8, 20, 2, 2, 2), integers(8, 1, 8, 3, 2, 4), integers(9, 20)
-    feeds: dict[Any, Array] = {"filter": to_fracz_3d(w, 16, 1), "dedy": to_6hd(dy, 16)}
+    feeds: dict[Any, Array] = {"filter": to_fracz_3d(w, 1, 16), "dedy": to_6hd(dy, 16)}
     if bias is not None:
         feeds[bias] = added
     result = lazy.run(feeds, device="ascend910")
@@ -305,4 +304,4 @@ def test_placeholders_of_one_name_are_fed_as_themselves() -> None:
 def test_the_device_and_the_options_are_passed_on() -> None:
     result = filter_call().run(GOOD, device="ascend910", cores=0b1)
     assert result.device.name == "ascend910"
-    assert {core.core for run in result.runs for core in run.cores} == {"aicore0"}
+    assert {run.cores for run in result.runs} == {1}

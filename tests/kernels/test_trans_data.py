@@ -339,6 +339,8 @@ def test_refusals_say_what_to_do() -> None:
     with pytest.raises(ArgumentError, match="c0 is 32; it must be 8 or 16"):
         Conversion(kind="to_blocked", c0=32)
     to_blocked = Conversion(kind="to_blocked", c0=16)
+    with pytest.raises(ArgumentError, match=r"has shape \(4,\); it needs 3 to 5 axes"):
+        to_blocked.blocked_shape((4,))
     with pytest.raises(ArgumentError, match=r"has shape \(4, 16\); it needs 3 to 5 axes"):
         to_blocked.blocked_shape((4, 16))
     with pytest.raises(ArgumentError, match=r"has shape \(4, 0, 2, 2\); it needs 3 to 5 axes"):

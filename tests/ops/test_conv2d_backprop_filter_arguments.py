@@ -121,9 +121,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_bad_arguments_are_refused_by_name(case: str) -> None:
-    changes, message = REFUSED[case]
+@pytest.mark.parametrize("refused", REFUSED)
+def test_bad_arguments_are_refused_by_name(refused: str) -> None:
+    changes, message = REFUSED[refused]
     with pytest.raises(ArgumentError, match=re.escape(message)):
         call(**changes)
 

@@ -162,9 +162,9 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_bad_arguments_are_refused(case: str) -> None:
-    a, b, options, message = REFUSED[case]
+@pytest.mark.parametrize("refused", REFUSED)
+def test_bad_arguments_are_refused(refused: str) -> None:
+    a, b, options, message = REFUSED[refused]
     with pytest.raises(ArgumentError, match=re.escape(message)):
         npusim.ops.matmul(a, b, **{"device": "tiny", **options})
 

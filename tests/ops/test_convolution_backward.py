@@ -1,0 +1,401 @@
+"""convolution_backward against float64, worked examples, and the documented launch sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import npusim
+from npusim.dtypes import BF16, FP16, FP32, DType
+from npusim.errors import ArgumentError, CapacityError, RuleError
+from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
+from npusim.kernels.implicit_gemm import Tiling as GemmTiling
+from npusim.numerics.rounding import round_hf32
+from npusim.ops.convolution_backward import convolution_backward
+
+Array = np.ndarray[Any, Any]
+NAMES = ("grad_input", "grad_weight", "grad_bias")
+
+#: Documented arithmetic per product, type all operands have (or are promoted to) and
+#: cubeMathType 0 to 3; None is an error.
+HF32 = "hf32"
+MATH: dict[str, dict[str, tuple[DType | str | None, ...]]] = {
+    "ascend910": {
+        "fp16": (FP16, FP16, FP16, FP16),
+        "fp32": (None, FP16, FP16, None),
+        "bf16": (None, None, None, None),
+    },
+    "ascend910b2": {
+        "fp16": (FP16, FP16, FP16, FP16),
+        "fp32": (FP32, HF32, FP16, HF32),
+        "bf16": (BF16, BF16, FP16, BF16),
+    },
+}
+MATH["ascend310p"], MATH["ascend950pr"] = MATH["ascend910"], MATH["ascend910b2"]
+#: Explicit mantissa bits of HF32.
+HF32_BITS = {"ascend910b2": 11, "ascend950pr": 10}
+
+
+def computed(array: Array, math: DType | str | None, device: str) -> Array:
+    """An operand as the cube sees it."""
+    if math == HF32:
+        return round_hf32(array.astype(np.float32), HF32_BITS[device])
+    assert isinstance(math, DType)
+    return array.astype(math.numpy)
+
+
+def check(layer: Any, device: str, kinds: Any, number: int, close: Any, **options: Any) -> Any:
+    """Run one call and compare all that was asked for; return its result."""
+    promoted = kinds[0] if len(set(kinds)) == 1 else FP32
+    math = MATH[device][promoted.name][number]
+    stored = FP32 if math == HF32 else math
+    mask = options.pop("output_mask", (True, True, True))
+    dy, x, w = layer.operands(kinds)
+    r = convolution_backward(
+        dy, x, w, **layer.arguments, output_mask=mask, cube_math_type=number, device=device,
+        timeline=False, **options,
+    )  # fmt: skip
+    dx, dw, _ = layer.reference(*(computed(a, math, device) for a in (dy, x, w)))
+    db = layer.reference(dy, x, w)[2]
+    wide = [a if a is kinds[0] else FP32 for a in kinds]
+    rounded = ((stored, wide[1]), (wide[2],), (kinds[0],))
+    wanted = zip(NAMES, mask, (dx, dw, db), rounded, (wide[1], wide[2], kinds[0]), strict=True)
+    for name, on, want, steps, kind in wanted:
+        got = getattr(r, name)
+        if on:
+            close(name, got, want, steps, kind)
+        else:
+            assert got is None
+    return r
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> dict[str, Any]:
+    """Arguments of a ``Layer`` that fits itself, transposed or not."""
+    dims = draw(st.integers(1, 3))
+
+    def each(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.integers(low, high)) for _ in range(dims))
+
+    groups = draw(st.sampled_from((1, 1, 1, 2, 3, 4, 8, 17)))
+    kernel, stride, dilation = each(1, 4), each(1, 3), each(1, 2)
+    pads = tuple((p, p) for p in each(0, 2))
+    if dims == 2 and draw(st.booleans()):
+        pads = tuple((before, after) for before, after in zip(each(0, 3), each(0, 3), strict=True))
+    transposed = draw(st.booleans())
+    extra = tuple(draw(st.integers(0, s - 1)) for s in stride) if transposed else (0,) * dims
+    return {
+        "n": draw(st.integers(1, 3)),
+        "cin": groups * draw(st.integers(1, 40 // groups)),
+        "cout": groups * draw(st.integers(1, 40 // groups)),
+        "spatial": each(1, 10 if dims < 3 else 5),
+        "kernel": kernel,
+        "stride": stride,
+        "pads": pads,
+        "dilation": dilation,
+        "groups": groups,
+        "transposed": transposed,
+        "output_padding": extra,
+    }
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    layers(),
+    st.sampled_from(("ascend910", "ascend310p", "ascend910b2", "ascend950pr")),
+    st.lists(st.sampled_from((FP16, BF16, FP32)), min_size=1, max_size=3),
+    st.integers(0, 3),
+    st.sampled_from([(True, True, True), (True, False, False), (False, True, True)]),
+    st.sampled_from([None, 1, "1-2"]),
+)
+def test_any_layer_matches_float64(
+    layer: Any,
+    close: Any,
+    sizes: dict[str, Any],
+    device: str,
+    kinds: list[DType],
+    number: int,
+    mask: tuple[bool, bool, bool],
+    cores: Any,
+) -> None:
+    case = layer(**sizes)
+    assume(min(case.out) >= 1)
+    three = tuple(kinds[i % len(kinds)] for i in range(3))
+    promoted = three[0] if len(set(three)) == 1 else FP32
+    assume(MATH[device][promoted.name][number] is not None)
+    if device in {"ascend910", "ascend310p"}:
+        assume(len(case.spatial) < 3 and BF16 not in three)
+    # Documented group rules are another test's; here the chip is asked what it can do.
+    check(case, device, three, number, close, output_mask=mask, cores=cores, rules="hardware")
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    layers(),
+    st.sampled_from([(FP16, 0), (FP32, 0), (FP32, 1)]),
+    st.builds(
+        GemmTiling,
+        base_m=st.sampled_from((16, 48)),
+        base_n=st.sampled_from((16, 32)),
+        base_k=st.sampled_from((16, 48)),
+        step_planes=st.integers(1, 2),
+        step_columns=st.integers(1, 9),
+        l1_slots=st.integers(1, 2),
+        weight_slots=st.integers(1, 2),
+        l0_slots=st.integers(1, 2),
+    ),
+    st.builds(
+        FilterTiling,
+        base_m=st.sampled_from((16, 32)),
+        base_n=st.sampled_from((16, 48)),
+        base_k=st.sampled_from((16, 32)),
+        slab_k=st.sampled_from((16, 40)),
+        k_parts=st.integers(1, 3),
+        l1_slots=st.integers(1, 2),
+    ),
+)
+def test_any_tiling_matches_float64(
+    layer: Any,
+    close: Any,
+    sizes: dict[str, Any],
+    arithmetic: tuple[DType, int],
+    gemm: GemmTiling,
+    dw: FilterTiling,
+) -> None:
+    case = layer(**sizes)
+    assume(min(case.out) >= 1)
+    kind, number = arithmetic
+    tiling = {"conv_backprop_input": gemm, "conv_forward": gemm, "conv_backprop_filter": dw}
+    try:
+        check(case, "ascend910b2", (kind,) * 3, number, close, tiling=tiling, rules="hardware")
+    except CapacityError:
+        assume(False)
+
+
+# -- worked examples -----------------------------------------------------------------------
+
+
+def one_channel(rows: Any) -> Array:
+    return np.array(rows, np.float32)[None, None]
+
+
+@pytest.mark.parametrize(("device", "number"), [("ascend910", 1), ("ascend910b2", 0)])
+def test_worked_example_with_uneven_padding(device: str, number: int) -> None:
+    x = np.arange(1, 17).reshape(4, 4)
+    r = convolution_backward(
+        one_channel([[1, 2], [3, 4]]), one_channel(x), one_channel([[1, 2], [3, 4]]), (1,),
+        stride=2, padding=[1, 0, 0, 1], cube_math_type=number, device=device,
+    )  # fmt: skip
+    assert r.grad_input[0, 0].tolist() == [[3, 4, 6, 8], [3, 6, 4, 8], [9, 12, 12, 16], [0] * 4]
+    assert r.grad_weight[0, 0].tolist() == [[43, 50], [78, 88]]
+    assert r.grad_bias.tolist() == [10]
+
+
+@pytest.mark.parametrize(("device", "number"), [("ascend910", 1), ("ascend910b2", 0)])
+def test_worked_example_transposed(device: str, number: int) -> None:
+    r = convolution_backward(
+        one_channel(np.arange(1, 17).reshape(4, 4)), one_channel([[1, 2], [3, 4]]),
+        one_channel(np.arange(1, 10).reshape(3, 3)), (1,), stride=2, padding=1, transposed=True,
+        output_padding=1, cube_math_type=number, device=device,
+    )  # fmt: skip
+    assert r.grad_input[0, 0].tolist() == [[111, 217], [363, 573]]
+    assert r.grad_weight[0, 0].tolist() == [[24, 43, 50], [44, 78, 88], [68, 118, 128]]
+    assert r.grad_bias.tolist() == [136]
+
+
+def test_positions_of_output_padding_receive_data() -> None:
+    # A transposed layer's forward is the input gradient of the plain one: output padding 1.
+    ones = one_channel(np.ones((2, 2)))
+    r = convolution_backward(
+        ones, one_channel(np.zeros((4, 4))), one_channel(np.ones((3, 3))), (1,), stride=2,
+        padding=1, output_mask=(True, False, False), device="ascend910b2",
+    )  # fmt: skip
+    assert r.grad_input[0, 0].tolist() == [[1, 2, 1, 1], [2, 4, 2, 2], [1, 2, 1, 1], [1, 2, 1, 1]]
+
+
+@pytest.mark.parametrize("device", ["ascend910b2", "ascend950pr"])
+def test_depth_strides_leave_unread_depths_zero(device: str, layer: Any, close: Any) -> None:
+    case = layer(
+        cin=5, cout=7, spatial=(7, 3, 3), kernel=(1, 1, 1), stride=(3, 1, 1), pads=((0, 0),) * 3,
+        dilation=(1, 1, 1), output_padding=(0, 0, 0),
+    )  # fmt: skip
+    r = check(case, device, (FP16,) * 3, 0, close)
+    read = np.zeros(7, bool)
+    read[::3] = True
+    assert not r.grad_input[:, :, ~read].any()
+    assert r.grad_input[:, :, read].any()
+
+
+# -- empty operands ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["ascend910", "ascend910b2"])
+def test_an_empty_batch_gives_zeros(device: str) -> None:
+    dy, x = np.zeros((0, 4, 5, 5), np.float16), np.zeros((0, 3, 5, 5), np.float16)
+    r = convolution_backward(dy, x, np.ones((4, 3, 1, 1), np.float16), (4,), device=device)
+    assert r.grad_input.shape == (0, 3, 5, 5)
+    np.testing.assert_array_equal(r.grad_weight, np.zeros((4, 3, 1, 1), np.float16))
+    np.testing.assert_array_equal(r.grad_bias, np.zeros(4, np.float16))
+
+
+def test_without_input_channels_the_bias_gradient_is_zero() -> None:
+    dy, x = np.ones((2, 4, 5, 5), np.float32), np.zeros((2, 0, 5, 5), np.float32)
+    w = np.zeros((4, 0, 1, 1), np.float32)
+    r = convolution_backward(dy, x, w, (4,), device="ascend910b2")
+    assert r.grad_input.shape == x.shape
+    assert r.grad_weight.shape == w.shape
+    np.testing.assert_array_equal(r.grad_bias, np.zeros(4, np.float32))
+    assert [run.name for run in r.runs] == ["mem_set"]
+
+
+# -- what is launched ----------------------------------------------------------------------
+
+
+def launched(r: Any) -> list[str]:
+    return list(r.kernels["name"])
+
+
+def test_masked_gradients_launch_nothing(layer: Any) -> None:
+    case = layer(spatial=(6, 6))
+    dy, x, w = case.operands((FP16,) * 3)
+    kernels = ("conv_backprop_input", "conv_backprop_filter", "bias_grad")
+    for i, kernel in enumerate(kernels):
+        mask = tuple(i == j for j in range(3))
+        r = convolution_backward(dy, x, w, **case.arguments, output_mask=mask, device="ascend910")
+        assert [name for name in launched(r) if name in kernels] == [kernel]
+        assert [out is not None for out in r.outputs] == list(mask)
+    none = convolution_backward(
+        dy, x, w, **case.arguments, output_mask=(False,) * 3, device="ascend910"
+    )
+    assert not none.runs
+    assert none.workspace_bytes == 0
+
+
+@pytest.mark.parametrize("device", ["ascend910", "ascend910b2"])
+def test_the_filter_gradient_launches_the_documented_sequence(device: str, layer: Any) -> None:
+    case = layer(n=2, cin=32, cout=32, spatial=(20, 20), kernel=(3, 3))
+    dy, x, w = case.operands((FP16,) * 3)
+    r = convolution_backward(
+        dy, x, w.astype(np.float16), **case.arguments, output_mask=(False, True, False),
+        device=device, tiling={"conv_backprop_filter": FilterTiling(
+            base_m=32, base_n=48, base_k=32, slab_k=64, k_parts=2)},
+    )  # fmt: skip
+    body = ["trans_data", "trans_data", "mem_set", "conv_backprop_filter", "trans_data"]
+    assert launched(r) == [*body, "cast"]  # the gradient leaves as fp16, it was fp32
+    blocked = 2 * (x.size + dy.size)  # 32 channels fill their blocks
+    assert r.workspace_bytes == blocked + 4 * w.size * 2  # and dw twice in fp32
+
+
+def test_each_operand_is_converted_once(layer: Any) -> None:
+    case = layer(spatial=(6, 6), kernel=(3, 3))
+    dy, x, w = case.operands((FP32,) * 3)
+    r = convolution_backward(dy, x, w, **case.arguments, cube_math_type=1, device="ascend910")
+    assert launched(r) == [
+        *("cast", "trans_data", "cast", "trans_data"),  # grad_output and weight as fp16
+        *("conv_backprop_input", "trans_data", "cast"),
+        *("cast", "trans_data"),  # input; grad_output is there already
+        *("conv_backprop_filter", "trans_data"),
+        "bias_grad",
+    ]
+
+
+def test_fp32_results_on_the_910_hold_fp16_numbers(layer: Any, close: Any) -> None:
+    case = layer(cin=9, cout=11, spatial=(5, 5), kernel=(2, 2))
+    r = check(case, "ascend910", (FP32,) * 3, 1, close)
+    np.testing.assert_array_equal(r.grad_input, r.grad_input.astype(np.float16))
+    assert (r.grad_weight != r.grad_weight.astype(np.float16)).any()
+
+
+# -- traffic -------------------------------------------------------------------------------
+
+
+def loaded(r: Any, operand: str) -> int:
+    """Bytes of ``operand`` that the input gradient's kernel moves from GM."""
+    rows = r.traffic[r.traffic["kernel"].str.contains("conv_backprop_input")]
+    rows = rows[(rows["src"] == "GM") & (rows["operand"] == operand)]
+    return int(rows["bytes"].sum())
+
+
+def test_inserted_zeros_are_never_moved(layer: Any) -> None:
+    tiling = GemmTiling(base_m=1024, base_n=16, base_k=16, step_columns=9)
+    moved = []
+    for stride in (1, 2, 3):
+        size = 9 * stride  # dy is 9 x 9 whatever the stride
+        case = layer(
+            spatial=(size, size), kernel=(stride, stride), stride=(stride, stride),
+        )  # fmt: skip
+        dy, x, w = (npusim.spec(shape, "fp16") for shape in case.shapes)
+        assert dy.shape == (1, 16, 9, 9)
+        r = convolution_backward(
+            dy, x, w, **case.arguments, output_mask=(True, False, False), device="ascend910b2",
+            tiling={"conv_backprop_input": tiling},
+        )  # fmt: skip
+        moved.append(loaded(r, "grad_output_blocked"))
+    assert moved == [9 * 9 * 32] * 3  # every pixel of 16 channels once, no zeros
+
+
+def test_tiles_that_no_gradient_reaches_are_cleared_not_computed(layer: Any, close: Any) -> None:
+    case = layer(spatial=(9, 48), stride=(3, 1))
+    tiling = {"conv_backprop_input": GemmTiling(base_m=48, base_n=16, base_k=16)}
+    mask = (True, False, False)
+    r = check(case, "ascend910b2", (FP16,) * 3, 0, close, output_mask=mask, tiling=tiling)
+    kernel = next(run for run in r.kernels.to_dict("records") if run["name"] == "conv_backprop_input")
+    assert kernel["macs"] == 3 * 48 * 16 * 16  # the three rows of nine that dy reaches
+    assert "mem_set" in launched(r)
+    assert not r.grad_input[:, :, 1::3].any()
+
+
+# -- refusals ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["ascend910", "ascend310p", "ascend910b2"])
+@pytest.mark.parametrize("kind", [FP16, FP32, BF16])
+@pytest.mark.parametrize("number", range(4))
+def test_cube_math_types_per_product(
+    layer: Any, close: Any, device: str, kind: DType, number: int
+) -> None:
+    case = layer(spatial=(3, 3))
+    if MATH[device][kind.name][number] is not None:
+        check(case, device, (kind,) * 3, number, close)
+        return
+    dy, x, w = case.operands((kind,) * 3)
+    for rules, error in (("documented", RuleError), ("hardware", ArgumentError)):
+        with pytest.raises(error, match=r"cube_math_type|dtype"):
+            convolution_backward(
+                dy, x, w, **case.arguments, cube_math_type=number, device=device, rules=rules
+            )
+
+
+def test_output_padding_needs_a_transposed_layer(layer: Any) -> None:
+    case = layer()
+    with pytest.raises(ArgumentError, match="output_padding"):
+        convolution_backward(
+            *case.operands((FP16,) * 3), **case.arguments | {"output_padding": 1},
+            device="ascend910b2",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"stride": [1, 2, 3]}, "stride is"),
+        ({"padding": [1, 2, 3]}, "padding is"),
+        ({"dilation": 0}, "dilation is"),
+        ({"groups": 3}, "groups 3"),
+        ({"groups": 0}, "at least 1"),
+        ({"stride": 2}, "has size 4 in spatial dimension 0.*make it 2"),
+        ({"output_mask": (True, True)}, "3 booleans"),
+        ({"cube_math_type": 4}, "cube_math_type is 4"),
+        ({"cube_math_type": "fast"}, "use_hf32"),
+    ],
+)
+def test_arguments_that_do_not_fit(layer: Any, change: dict[str, Any], words: str) -> None:
+    case = layer()
+    with pytest.raises(ArgumentError, match=words):
+        convolution_backward(
+            *case.operands((FP16,) * 3), **case.arguments | change, device="ascend910b2"
+        )
