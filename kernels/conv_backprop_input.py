@@ -100,8 +100,7 @@ class ConvBackpropInput(ImplicitGemm):
         g, row = self.geometry, self._row * 512
         first, last = columns.start // g.taps, (columns.stop - 1) // g.taps
         if self.exchanged:
-            # Column j of the rotated filter is row c1 * taps + (taps - 1 - tap).
-            low = min(_rotated(j, g.taps) for j in columns)
+            low = first * g.taps + _least_tap(columns, g.taps)
             size = ceil_div(u.n * g.c0, 16) * 512
             k.data_move(
                 b1.at(0, len(columns) * size),
@@ -110,7 +109,7 @@ class ConvBackpropInput(ImplicitGemm):
             )
             return
         taps = len(columns) // (last - first + 1)
-        low = min(_rotated(j, g.taps) % g.taps for j in columns)
+        low = _least_tap(columns, g.taps)
         size = (last - first + 1) * 512
         if taps == g.taps:  # whole planes: the rows of all input-channel blocks follow each other
             k.data_move(
@@ -136,8 +135,8 @@ class ConvBackpropInput(ImplicitGemm):
         first = columns.start // g.taps
         planes = (columns.stop - 1) // g.taps - first + 1
         taps = len(columns) // planes
-        low = min(_rotated(j, g.taps) % g.taps for j in columns)
-        base = min(_rotated(j, g.taps) for j in columns)
+        low = _least_tap(columns, g.taps)
+        base = first * g.taps + low
         for i, j in enumerate(now):
             if self.exchanged:
                 start, stride = (_rotated(j, g.taps) - base) * n1, 1
@@ -160,3 +159,11 @@ def _rotated(column: int, taps: int) -> int:
     """The weights' row of an img2col column: the same plane, the taps backwards."""
     plane, tap = divmod(column, taps)
     return plane * taps + taps - 1 - tap
+
+
+def _least_tap(columns: range, taps: int) -> int:
+    """The first weights' row, in its plane, of a load: the last column's, taps run backwards.
+
+    A load is whole planes or part of one.
+    """
+    return taps - 1 - (columns.stop - 1) % taps

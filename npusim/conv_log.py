@@ -13,7 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import isfinite, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +44,8 @@ COLUMNS = (
 
 #: Largest relative error by arithmetic or element type: the vendor's acceptance thresholds.
 TOLERANCES = {"fp32": 2.0**-13, "hf32": 2.0**-11, "fp16": 2.0**-10, "bf16": 2.0**-7}
+
+_SMALLEST_NORMAL = {"fp16": 2.0**-14, "bf16": 2.0**-126, "fp32": 2.0**-126}
 
 #: Columns with gaps, and the types that have room for them.
 _KINDS = {
@@ -202,9 +204,10 @@ class Log:
 
         ``count`` is how many calls of the log have the same arguments, ``result`` the index in
         ``results``. ``error_...`` are relative Frobenius errors against the framework's gradients;
-        where the terms of a gradient cancel, relative to the root of their summed squares; NaN
-        where either is not finite. ``tolerance`` is their limit (for the bias that of the element
-        type alone, see ``TOLERANCES``), ``ok`` whether all keep it.
+        where the terms of a gradient cancel, relative to the root of their summed squares, and at
+        least to its type's smallest normal number; NaN where either is not finite. ``tolerance``
+        is their limit (for the bias that of the element type alone, see ``TOLERANCES``), ``ok``
+        whether all keep it.
         """
         import pandas as pd
 
@@ -277,18 +280,19 @@ class Log:
         for entry in self.entries:
             if entry.result is not None:
                 groups.setdefault((entry.layer, entry.call), []).append(entry)
+        wide = min(24, max(len(name) for name in ("layer", *(layer for layer, _ in groups))))
         if groups:
             yield ""
-            yield f"{'layer':24} {'count':>5} {'us each':>11} {'share':>6} {'error':>8}  sizes"
+            heading = f"{'count':>5} {'us each':>10} {'share':>6} {'error':>8}  "
+            yield f"{'layer':{wide}} {heading}type, input, weight"
         for (layer, call), entries in groups.items():
             each = self.results[entries[0].result or 0].time_us
             errors = [error for e in entries for error in e.errors if error is not None]
             share = percent_text(each * len(entries) / self.time_us) if self.time_us else ""
-            line = (
-                f"{layer[-24:]:24} {len(entries):5} {us_text(each):>11} {share:>6} "
-                f"{f'{np.max(errors):.1e}' if errors else '':>8}  {_sizes(call)}"
-            )
-            yield line[:_WIDTH]
+            worst = f"{np.max(errors):.1e}" if errors else ""
+            sizes = f"{call.dtype} {_by(call.shapes[1])} {_by(call.shapes[2])}"
+            line = f"{layer[-wide:]:{wide}} {len(entries):5} {us_text(each):>10} {share:>6}"
+            yield f"{line} {worst:>8}  {sizes}"[:_WIDTH]
 
 
 def _compared(entry: Entry, result: Result, data: Evidence) -> Entry:
@@ -306,16 +310,18 @@ def _compared(entry: Entry, result: Result, data: Evidence) -> Entry:
 def _error(got: Array, want: Array, limit: float, noise: Callable[[int], float], i: int) -> float:
     """Relative Frobenius error of gradient ``i``; NaN where either is not finite.
 
-    Terms that cancel, as in the bias gradient before a normalisation, leave a gradient that is
-    rounding noise everywhere; then the scale is what such noise is relative to.
+    Terms that cancel, as in the bias gradient before a normalisation, leave rounding noise on
+    both sides, and an element below the smallest normal number has lost digits on both: beyond
+    the limit, the error is relative to these scales if they are larger than the gradient.
     """
     with np.errstate(all="ignore"):
         error = relative_error(got, want)
         if not error > limit:
             return error
-        scale = max(float(np.linalg.norm(want.astype(np.float64))), noise(i))
-        difference = np.linalg.norm(got.astype(np.float64) - want.astype(np.float64))
-        return float(difference) / scale if scale else error
+        exact = want.astype(np.float64)
+        smallest = _SMALLEST_NORMAL[dtype(want.dtype).name] * sqrt(want.size)
+        scale = max(float(np.linalg.norm(exact)), noise(i), smallest)
+        return float(np.linalg.norm(got.astype(np.float64) - exact)) / scale
 
 
 def _limits(entry: Entry) -> tuple[float, float, float]:

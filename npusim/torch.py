@@ -104,7 +104,7 @@ class _WeightNames:
         lazy = _torch("torch.nn.parameter").is_lazy
         for name, parameter in self.model.named_parameters() if self.model is not None else ():
             if not lazy(parameter):
-                self._add(parameter, name.removesuffix("weight").removesuffix(".") or name)
+                self._add(parameter, name.removesuffix(".weight"))
 
     def _add(self, tensor: Any, name: str) -> None:
         reference = _torch("torch.multiprocessing.reductions").StorageWeakRef
@@ -112,7 +112,10 @@ class _WeightNames:
         self.names[storage.cdata, tensor.storage_offset()] = storage, name
 
     def _find(self, tensor: Any) -> str | None:
-        key = tensor.untyped_storage()._cdata, tensor.storage_offset()
+        try:
+            key = tensor.untyped_storage()._cdata, tensor.storage_offset()
+        except RuntimeError:  # a sparse tensor has none, and is no weight of a convolution
+            return None
         storage, name = self.names.get(key, (None, None))
         return name if storage is not None and not storage.expired() else None
 

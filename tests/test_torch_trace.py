@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
-import sys
-from collections.abc import Callable
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ import pytest
 import npusim.conv_log
 import npusim.torch
 from npusim.conv_log import COLUMNS, TOLERANCES, Log
-from npusim.errors import ArgumentError
 from npusim.numerics.reference import conv_bias_grad, conv_filter_grad, conv_input_grad
 from npusim.results import Result
 
@@ -42,6 +39,11 @@ class Net(nn.Module):  # type: ignore[misc, name-defined]
         n, c, h, w = x.shape
         x = self.line(x.reshape(n, c, h * w)).reshape(n, 6, 1, h, w)
         return self.deep(x)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
 
 
 LAYERS = ["deep", "line", "up", "depthwise", "strided", "plain"]  # in the order of the backward
@@ -88,7 +90,7 @@ def test_every_layer_of_a_step_is_recorded_and_agrees(checked: tuple[Any, Log]) 
     assert (table.bottleneck != "").all()
     assert (table.reason == "").all()
     # HF32 rounds operands: an error of nothing would mean that nothing was computed
-    assert (table.error_grad_weight > 2.0**-16).all()
+    assert (table.error_grad_weight > 2.0**-19).all()
     assert table.error_grad_weight.max() < 2.0**-11
     assert list(table.error_grad_bias.isna()) == [layer == "strided" for layer in LAYERS]
 
@@ -123,6 +125,8 @@ def test_totals_and_texts(checked: tuple[Any, Log]) -> None:
     assert text.startswith("ascend910b2: 6 convolution backwards, 6 distinct, ")
     assert all(len(line) <= 100 for line in text.splitlines())
     assert [line.split()[0] for line in text.splitlines()[3:]] == LAYERS
+    heading, first = text.splitlines()[2:4]
+    assert heading.index("type") == first.index("fp32")
     assert "beyond" not in text
     plain = json.loads(json.dumps(log.to_json(), allow_nan=False))
     assert plain["time_us"] == log.time_us
@@ -224,6 +228,14 @@ def test_names_survive_replaced_parameters() -> None:
     assert [entry.layer for entry in log.entries] == ["1", "0", "1", "0"]
 
 
+def test_other_tensors_of_a_model_are_no_layers() -> None:
+    model = nn.ParameterDict({"in_weight": torch.ones(2, 3, 1, 1), "table": torch.eye(3)})
+    with npusim.torch.trace(device="ascend910b2", model=model) as log:
+        model["table"].detach().to_sparse().clone()  # has no storage to know it by
+        F.conv2d(make_input(1, 3, 4, 4), model["in_weight"]).sum().backward()
+    assert [entry.layer for entry in log.entries] == ["in_weight"]
+
+
 # -- how often it simulates --------------------------------------------------------------------
 
 
@@ -282,176 +294,27 @@ def test_cube_math_type(
     assert simulated[0]["timeline"] is False
 
 
-# -- what goes wrong ---------------------------------------------------------------------------
-
-
-def test_refusals_are_rows(simulated: list[dict[str, Any]]) -> None:
-    model = make_net()
-    with npusim.torch.trace(device="ascend310p", model=model, check=True) as log:
-        step(model, make_input())
-        step(model, make_input())
-    assert all(parameter.grad is not None for parameter in model.parameters())
-    found = rows(log)
-    assert "1-D and 2-D" in found["deep"]["reason"]
-    assert found["deep"]["result"] is None
-    assert found["deep"]["count"] == 2
-    assert log.table().set_index("layer").cycles.isna().to_dict() == {
-        layer: layer == "deep" for layer in LAYERS
-    }
-    assert {row["arithmetic"] for row in found.values() if not row["reason"]} == {"fp16"}
-    assert all(row["ok"] for row in found.values() if not row["reason"])
-    assert len(simulated) == 1 + 2 * 5  # what is refused once is not asked again
-    assert "2 refused" in log.summary()
-    assert "refused 2 x deep, input" in log.summary()
-    assert max(map(len, log.summary().splitlines())) <= 100
-    json.dumps(log.to_json(), allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    ("device", "kind", "reason"),
-    [
-        ("ascend910b2", "float64", "unknown dtype 'float64'"),
-        ("ascend310p", "bfloat16", "bf16"),
-    ],
-)
-def test_types_the_device_lacks_are_rows(device: str, kind: str, reason: str) -> None:
-    conv = nn.Conv2d(2, 2, 1).to(getattr(torch, kind))
-    with npusim.torch.trace(device=device, check=True) as log:
-        step(conv, make_input(1, 2, 3, 3).to(getattr(torch, kind)))
-    assert conv.weight.grad.abs().sum() > 0
-    (row,) = log.rows()
-    assert reason in row["reason"]
-    assert row["ok"] is None
-    assert row["dtype"] == {"float64": "float64", "bfloat16": "bf16"}[kind]
-
-
-def patched(monkeypatch: pytest.MonkeyPatch, change: Callable[[Result], Result]) -> None:
-    real = npusim.conv_log.convolution_backward
-    monkeypatch.setattr(
-        npusim.conv_log, "convolution_backward", lambda *a, **k: change(real(*a, **k))
-    )
-
-
-@pytest.mark.parametrize("wrong", ["grad_input", "grad_weight", "grad_bias"])
-def test_wrong_gradients_are_found(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
-    def spoil(result: Result) -> Result:
-        outputs = dict(zip(result.output_names, result.outputs or (), strict=True))
-        spoiled = np.array(outputs[wrong])
-        spoiled.flat[0] += 0.01 * np.linalg.norm(spoiled)
-        return replace(result, outputs=tuple((outputs | {wrong: spoiled}).values()))
-
-    patched(monkeypatch, spoil)
-    conv = nn.Conv2d(4, 4, 3)
-    with npusim.torch.trace(device="ascend910b2", check=True) as log:
-        step(conv, make_input(1, 4, 6, 6).requires_grad_())
-    (row,) = log.rows()
-    assert row["ok"] is False
-    for name in ("grad_input", "grad_weight", "grad_bias"):
-        assert (row[f"error_{name}"] > row["tolerance"]) == (name == wrong)
-    assert row[f"error_{wrong}"] == pytest.approx(0.01, rel=0.1)
-    assert "1 beyond tolerance" in log.summary()
-
-
-def test_terms_that_cancel_are_held_against_their_noise() -> None:
-    """A bias before a batch normalisation has no gradient but rounding noise, in PyTorch too."""
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
-    with npusim.torch.trace(device="ascend910b2", model=model, check=True) as log:
-        model(make_input()).pow(3).mean().backward()
-    (row,) = log.rows()
-    got = log.results[0].grad_bias
-    want = model[0].bias.grad.numpy()
-    assert got is not None
-    assert np.linalg.norm(got - want) > TOLERANCES["fp32"] * np.linalg.norm(want)
-    assert row["error_grad_bias"] < 1e-6
-    assert row["ok"] is True
-
-
-def test_values_that_are_not_finite() -> None:
-    conv = nn.Conv2d(2, 2, 1)
-    with npusim.torch.trace(device="ascend910b2", check=True) as log:
-        conv(make_input(1, 2, 3, 3)).backward(torch.full((1, 2, 3, 3), float("inf")))
-    (row,) = log.rows()
-    assert row["ok"] is False
-    assert np.isnan(row["error_grad_weight"])
-    assert "nan" in log.summary()
-    assert '"error_grad_weight": null' in json.dumps(log.to_json(), allow_nan=False)
-
-
-def test_a_defect_of_the_simulator_does_not_stop_the_training(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def broken(result: Result) -> Result:
-        raise KeyError(result.operator)
-
-    patched(monkeypatch, broken)
-    conv = nn.Conv2d(2, 2, 1)
-    with (
-        pytest.warns(UserWarning, match="npusim failed with KeyError"),
-        npusim.torch.trace(device="ascend910b2") as log,
-    ):
-        step(conv, make_input(1, 2, 3, 3))
-    assert conv.weight.grad.abs().sum() > 0
-    assert "KeyError" in log.rows()[0]["reason"]
-    assert log.results == []
-
-
-@pytest.mark.parametrize(
-    ("options", "kind", "message"),
-    [
-        ({"device": "ascend910b9"}, ArgumentError, "ascend910b9"),
-        ({"cube_math_type": 7}, ArgumentError, "cube_math_type is 7"),
-        ({"model": "resnet"}, ArgumentError, "model is a str; it must be a torch.nn.Module"),
-        ({"cores": "99"}, ArgumentError, "no core group 99"),
-        ({"start": "hot"}, ArgumentError, "start is 'hot'"),
-        ({"devise": "tiny"}, TypeError, "devise"),
-    ],
-)
-def test_wrong_options_fail_before_the_training(
-    options: dict[str, Any], kind: type[Exception], message: str
-) -> None:
-    with pytest.raises(kind, match=message):
-        npusim.torch.trace(**options)
-
-
-def test_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ArgumentError, match="pip install torch"):
-        npusim.torch.trace()
-
-
-def test_an_error_of_the_training_step_passes_through() -> None:
-    def interrupted() -> None:
-        with npusim.torch.trace(device="tiny"):
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        interrupted()
-    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
-
-
 # -- what it leaves alone ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize("memory", ["contiguous_format", "channels_last"])
 def test_pytorchs_results_are_untouched(check: bool, memory: str) -> None:
-    def train(*, traced: bool) -> list[Any]:
+    def train(tracing: AbstractContextManager[Log | None]) -> list[Any]:
         model = make_net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         x = make_input().to(memory_format=getattr(torch, memory)).requires_grad_()
-        kept = []
-        for _ in range(2):
-            optimizer.zero_grad()
-            if traced:
-                with npusim.torch.trace("ascend910b2", model=model, check=check) as log:
-                    kept.append(step(model, x).detach())
-                assert len(log.entries) == 6
-            else:
-                kept.append(step(model, x).detach())
-            optimizer.step()
-        return [*kept, x.grad, *(p.detach() for p in model.parameters())]
+        losses = []
+        with tracing as log:
+            for _ in range(2):
+                optimizer.zero_grad()
+                losses.append(step(model, x).detach())
+                optimizer.step()
+        assert log is None or len(log.entries) == 12
+        return [*losses, x.grad, *(p.detach() for p in model.parameters())]
 
-    for plain, seen in zip(train(traced=False), train(traced=True), strict=True):
+    tracing = npusim.torch.trace("ascend910b2", check=check, cores="0")
+    for plain, seen in zip(train(nullcontext()), train(tracing), strict=True):
         assert torch.equal(plain, seen)
         assert plain.stride() == seen.stride()
 

@@ -129,11 +129,13 @@ def booleans(value: aclBoolArray | Sequence[bool] | None) -> tuple[bool, ...] | 
     return value.values if isinstance(value, aclBoolArray) else tuple(bool(v) for v in value)
 
 
-def tensor_facts(**tensors: aclTensor | None) -> dict[str, Any]:
-    """Shape, type and format of each tensor; None for those of a null pointer."""
+def tensor_facts(
+    parts: tuple[str, ...] = ("shape", "dtype", "format"), /, **tensors: aclTensor | None
+) -> dict[str, Any]:
+    """The named parts of each tensor; None for those of a null pointer."""
     facts: dict[str, Any] = {}
     for name, tensor in tensors.items():
-        for part in ("shape", "dtype", "format"):
+        for part in parts:
             facts[f"{name}.{part}"] = None if tensor is None else getattr(tensor, part)
     return facts
 

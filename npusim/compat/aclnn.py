@@ -190,20 +190,19 @@ def aclnnIm2colBackwardGetWorkspaceSize(
         "padding": integers(padding),
         "stride": integers(stride),
     }
-    tensors = tensor_facts(grad_output=gradOutput, out=out)
-    facts = {key: value for key, value in tensors.items() if not key.endswith(".format")}
+    tensors = tensor_facts(("shape", "dtype"), grad_output=gradOutput, out=out)
 
     def run(feed: Feed, options: dict[str, Any]) -> Result:
         assert gradOutput is not None  # phase one has checked that
         assert out is not None
         result = im2col_backward(feed(gradOutput), **lists, **options)
-        same = out.dtype == gradOutput.dtype or 0 in gradOutput.shape
-        return result if same else _cast(result, gradOutput, out, options)
+        alike = out.dtype == gradOutput.dtype or 0 in gradOutput.shape
+        return result if alike else _cast(result, gradOutput, out, options)
 
     plan = Plan(
         function="aclnnIm2colBackward",
         operator="im2col_backward",
-        facts=facts | lists,
+        facts=tensors | lists,
         inputs=(gradOutput,),
         outputs=(out,),
         kinds=("" if out is None else out.dtype,),

@@ -89,16 +89,9 @@ def conv3d_backprop_input(
     }  # fmt: skip
     para = _parameters(para_dict, ("strides", "pads", "dilations"), optional)
     kernel, size = _frozen(filter_size), _frozen(input_size)
-    facts = {
-        **_facts(inputs),
-        "filter_size": kernel,
-        "input_size": size,
-        **{key: para[key] for key in ("strides", "pads", "dilations", "group_dict")},
-        "res_dtype": _short(para["res_dtype"]),
-    }
-    check("conv3d_backprop_input", facts, load_device(_TABLE_DEVICE))
+    _check_input(inputs, kernel, size, para)
     n, d, h, w, cin = size
-    bias = _bias(para.pop("tensor_bias"), cin, str(para["res_dtype"]))
+    bias = _bias(para.pop("tensor_bias"), cin)
 
     def call(feed: Feed, options: dict[str, Any]) -> Result:
         given = _lists(para) | ({} if bias is None else {"tensor_bias": feed(bias)})
@@ -107,11 +100,30 @@ def conv3d_backprop_input(
     used = [*inputs.values(), *([] if bias is None else [bias])]
     return Lazy(
         shape=(n, d, -(-cin // _C0), h * w, _C0),
-        dtype=dtype(para["res_dtype"]).numpy.name,
+        dtype="float16",
         name=str(para["kernel_name"]),
         inputs=tuple(dict.fromkeys(used)),
         call=call,
     )
+
+
+def _check_input(
+    inputs: Mapping[str, Placeholder], kernel: Any, size: Any, para: Mapping[str, Any]
+) -> None:
+    """Hold conv3d_backprop_input's arguments against its table."""
+    facts = {
+        **_facts(inputs),
+        "filter_size": kernel,
+        "input_size": size,
+        **{key: para[key] for key in ("strides", "pads", "dilations", "group_dict")},
+        "res_dtype": _short(para["res_dtype"]),
+    }
+    check("conv3d_backprop_input", facts, load_device(_TABLE_DEVICE))
+    if facts["res_dtype"] != "fp16":
+        raise ArgumentError(
+            f"res_dtype is {para['res_dtype']!r}; the compiler has it, npusim computes "
+            "'float16' only"
+        )
 
 
 def _placeholders(function: str, **inputs: Any) -> dict[str, Placeholder]:
@@ -143,14 +155,14 @@ def _parameters(
     return {key: _frozen(value) for key, value in {**optional, **para}.items()}
 
 
-def _bias(bias: Any, channels: int, kind: str) -> Placeholder | None:
+def _bias(bias: Any, channels: int) -> Placeholder | None:
     """The bias: one value of the result's type per input channel."""
     if bias is None:
         return None
     _placeholders("conv3d_backprop_input", tensor_bias=bias)
-    if bias.shape != (channels,) or _short(bias.dtype) != _short(kind):
+    if bias.shape != (channels,) or _short(bias.dtype) != "fp16":
         raise ArgumentError(
-            f"tensor_bias is {bias.dtype} of shape {bias.shape}; it must be {kind} of "
+            f"tensor_bias is {bias.dtype} of shape {bias.shape}; it must be float16 of "
             f"({channels},), one value per channel of input_size"
         )
     assert isinstance(bias, Placeholder)  # checked above

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ class Placeholder:
 
 
 #: What to feed: arrays (or ``npusim.spec``s) by placeholder, or by its name.
-Feeds = Mapping[str | Placeholder, Any]
+Feeds = Mapping[str, Any] | Mapping[Placeholder, Any] | Mapping[str | Placeholder, Any]
 
 
 def placeholder(
@@ -54,7 +54,7 @@ class Lazy:
     dtype: str
     name: str
     inputs: tuple[Placeholder, ...]
-    call: Callable[[Callable[[Placeholder], Operand], dict[str, Any]], Result]
+    call: Callable[[Callable[[Placeholder], Operand], dict[str, Any]], Result] = field(repr=False)
 
     def run(self, feeds: Feeds, device: str | Device = "ascend910", **options: Any) -> Result:
         """Run the operator on ``device`` with an array for every placeholder.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
@@ -107,16 +108,18 @@ def execute(
         i: _run_core(program, core, CoreMemory(program, tensors), sync, progress)
         for i, core in enumerate(program.cores)
     }
-    while running:
-        before = sync.events
-        for i in list(running):
-            if next(running[i], "end") == "end":
-                del running[i]
-        if running and sync.events == before:
-            names = ", ".join(program.cores[i].name for i in running)
-            raise ProgramError(
-                f"{program.kernel} hangs: {names} wait for a barrier or flag that never comes"
-            )
+    # An mmad is a small product: BLAS threads cost more in hand-over than they win.
+    with threadpool_limits(1, user_api="blas"):
+        while running:
+            before = sync.events
+            for i in list(running):
+                if next(running[i], "end") == "end":
+                    del running[i]
+            if running and sync.events == before:
+                names = ", ".join(program.cores[i].name for i in running)
+                raise ProgramError(
+                    f"{program.kernel} hangs: {names} wait for a barrier or flag that never comes"
+                )
 
 
 class _CoreSync:

@@ -59,7 +59,7 @@ def conv3d_backprop_input(
     _check_operands(shape, tuple(w.shape), tuple(dy.shape), para_dict)
     bias = _bias(shape, para_dict.get("tensor_bias"))
     wanted = Options(**options)
-    call = Call("conv3d_backprop_input", wanted, any(isinstance(t, Spec) for t in (w, dy)))
+    call = Call("conv3d_backprop_input", wanted, any(isinstance(t, Spec) for t in (w, dy, bias)))
     facts = _facts(w, dy, (filter_size, input_size), para_dict)
     call.notes += check("conv3d_backprop_input", facts, call.device, wanted.rules)
     call.require_dtype(FP16)
@@ -159,9 +159,7 @@ def _bias(s: ConvShape, bias: Any) -> Operand | None:
     return array
 
 
-def _facts(
-    w: Operand, dy: Operand, sizes: tuple[Any, Any], para: dict[str, Any]
-) -> dict[str, Any]:
+def _facts(w: Operand, dy: Operand, sizes: tuple[Any, Any], para: dict[str, Any]) -> dict[str, Any]:
     """What the constraint table is checked against; a missing group_dict is the plain one."""
     filter_size, input_size = (tuple(size) for size in sizes)
     shape = _shape(filter_size, input_size, para)

@@ -108,7 +108,7 @@ def make_problem(
         stride=_triple(_per_dim("stride", stride, dims, 1)),
         padding=_pads(padding, dims),
         dilation=_triple(_per_dim("dilation", dilation, dims, 1)),
-        output_padding=_triple(_per_dim("output_padding", output_padding, dims, 0), fill=0),
+        output_padding=_triple(_output_padding(output_padding, dims), fill=0),
         transposed=bool(transposed),
         groups=int(groups),
     )
@@ -175,6 +175,18 @@ def _per_dim(name: str, value: Any, dims: int, least: int) -> tuple[int, ...]:
             f"{name} is {value!r}; it must be 1 or {dims} integers, each at least {least}"
         )
     return tuple(int(v) for v in values)
+
+
+def _output_padding(value: Any, dims: int) -> tuple[int, ...]:
+    """One per dimension; the four-element form of 2-D names each twice, [h, h, w, w]."""
+    if isinstance(value, Sequence) and dims == 2 and len(value) == 4:
+        up, down, left, right = _per_dim("output_padding", value, 4, 0)
+        if (up, left) != (down, right):
+            raise ArgumentError(
+                f"output_padding is {value!r}; in the form of four both entries of an axis agree"
+            )
+        return up, left
+    return _per_dim("output_padding", value, dims, 0)
 
 
 def _pads(value: Any, dims: int) -> Pads:

@@ -13,6 +13,7 @@ from npusim.dtypes import FP16, FP32, DType
 from npusim.errors import ArgumentError
 from npusim.kernels.deconv_grad_filter import DeconvGradFilter, DeconvShape, Tiling, auto_tiling
 from npusim.ops.arguments import chosen_tiling, operand
+from npusim.ops.rules import check
 from npusim.results import Result
 from npusim.session import Array, Call, Options, Spec
 
@@ -88,8 +89,18 @@ def deconv_grad_filter(
     shape = _shape(param, tuple(grad.shape), tuple(read.shape))
     mask = _mask(core_mask, storage, options)
     timing_only = isinstance(dy, Spec) or isinstance(x, Spec)
-    call = Call(_NAME, Options(device=device, cores=mask, **options), timing_only)
+    wanted = Options(device=device, cores=mask, **options)
+    call = Call(_NAME, wanted, timing_only)
     _require(call, kind)
+    facts = {
+        "dtype": kind.name,
+        "x.shape": tuple(read.shape),
+        "dy.shape": tuple(grad.shape),
+        "param": tuple(int(value) for value in param),
+        "storage": storage,
+        "core_mask": None if core_mask is None else sum(1 << group for group in call.groups),
+    }
+    call.notes += check(_NAME, facts, call.device, wanted.rules)
     size = (shape.group, shape.ocg * shape.taps, shape.icg)
     x_gm, dy_gm = call.input("x", read, kind), call.input("dy", grad, kind)
     dw_gm = call.output("dw", size, kind)

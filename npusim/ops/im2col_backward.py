@@ -15,6 +15,7 @@ from npusim.isa.operands import Tensor
 from npusim.kernels.im2col_backward import FoldShape, Im2colBackward, Tiling, auto_tiling
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.ops.arguments import chosen_tiling, integers
+from npusim.ops.rules import check
 from npusim.results import Result
 from npusim.session import Array, Call, Options, Spec
 
@@ -49,7 +50,18 @@ def im2col_backward(
     array = grad_output if isinstance(grad_output, Spec) else np.asarray(grad_output)
     kind = _kind(tuple(array.shape), dtype(array.dtype))
     shape = _shape(tuple(array.shape), input_size, kernel_size, dilation, padding, stride)
-    call = Call("im2col_backward", Options(**options), isinstance(array, Spec))
+    wanted = Options(**options)
+    call = Call("im2col_backward", wanted, isinstance(array, Spec))
+    facts = {
+        "grad_output.shape": tuple(array.shape),
+        "grad_output.dtype": kind.name,
+        "input_size": shape.image,
+        "kernel_size": shape.kernel,
+        "dilation": shape.dilation,
+        "padding": shape.padding,
+        "stride": shape.stride,
+    }
+    call.notes += check("im2col_backward", facts, call.device, wanted.rules)
     if kind.name not in call.device.dtypes:
         raise ArgumentError(
             f"grad_output is {kind}; {call.device.name} knows {', '.join(call.device.dtypes)}"
@@ -74,8 +86,8 @@ def _launch_5hd(call: Call, shape: FoldShape, grad: Tensor, out: Tensor) -> None
     from_5hd = Conversion(kind="from_blocked", c0=C0)
     plain = replace(grad, shape=(n, channels, shape.taps, lh * lw))
     image = replace(out, shape=(n, channels, h, w))
-    patches = call.output("grad_5hd", to_5hd.blocked_shape(plain.shape), grad.dtype)
-    pixels = call.output("out_5hd", from_5hd.blocked_shape(image.shape), grad.dtype)
+    patches = call.workspace("grad_5hd", to_5hd.blocked_shape(plain.shape), grad.dtype)
+    pixels = call.workspace("out_5hd", from_5hd.blocked_shape(image.shape), grad.dtype)
     blocks = replace(shape, planes=n * ceil_div(channels, C0), block=C0)
     call.launch(TransData(to_5hd, plain, replace(patches, role="out")))
     _launch(call, blocks, replace(patches, role="in"), pixels)

@@ -123,9 +123,16 @@ def spatial(f: Facts, _: str) -> str | None:
     if min(want) < 1:
         return f"the dilated kernel is larger than the padded {large} {tuple(sizes)}"
     found = tuple(f[f"{small}.shape"][2:])
-    if found == want:
+    if found == want or (f["transposed"] and _spread(f, found, pads) == tuple(sizes)):
         return None
     return f"{large} {tuple(sizes)} gives {small} {want}, not {found}"
+
+
+def _spread(f: Facts, sizes: tuple[int, ...], pads: Any) -> tuple[int, ...]:
+    """Output sizes of a transposed convolution, its output padding as long as it likes."""
+    extra = [end for _, end in _pairs(tuple(f["output_padding"]), len(sizes))]
+    rows = zip(sizes, f["kernel"], f["stride"], pads, f["dilation"], extra, strict=True)
+    return tuple((y - 1) * s - sum(p) + d * (k - 1) + 1 + e for y, k, s, p, d, e in rows)
 
 
 def grad_bias_shape(f: Facts, _: str) -> str | None:

@@ -6,122 +6,26 @@ that issued it. Waits are not written by the author: lowering derives them from 
 
 from __future__ import annotations
 
-import sys
-from math import prod
-from pathlib import Path as FilePath
-
-from npusim.device.spec import CoreKind, Device, Path
-from npusim.dtypes import FP32, DType
+from npusim.dtypes import DType
 from npusim.errors import ProgramError
-from npusim.isa import (
-    CoreBarrier,
-    CoreSetFlag,
-    CoreWaitFlag,
-    DataMove,
-    Drain,
-    DspCast,
-    DspGemm,
-    Fill,
-    Instruction,
-    Load2d,
-    Load3d,
-    Mmad,
-    Nd2nz,
-    PipeBarrier,
-    SetFlag,
-    VecBinary,
-    VecCast,
-    VecDup,
-    VecReduce,
-    VecScalar,
-    VecTranspose,
-    WaitFlag,
-)
+from npusim.isa import DataMove, Drain, Fill, Load2d, Load3d, Mmad, Nd2nz
 from npusim.isa.base import FRACTAL_BYTES, ceil_div
 from npusim.isa.dma import Window
-from npusim.isa.operands import Buffer, GmRegion, Region, Slot, SlotRegion, check_capacity
-from npusim.program.checks import check_operands
+from npusim.isa.operands import GmRegion, Region, Slot, SlotRegion
+from npusim.program.order_language import OrderLanguage
+from npusim.program.recorder import BufferHandle
+from npusim.program.vector_language import VectorLanguage
+
+__all__ = ["BufferHandle", "Builder"]
 
 
-class BufferHandle:
-    """A declared buffer as the kernel uses it: take the next turn, or look at the last."""
+class Builder(VectorLanguage, OrderLanguage):
+    """Collects the instructions of one unit at a time for one kind of core.
 
-    def __init__(self, buffer: Buffer) -> None:
-        self.buffer = buffer
-        self.turns = 0  # taken in the unit being emitted
-
-    def next(self) -> Slot:
-        """Acquire the next slot; its previous content is lost."""
-        self.turns += 1
-        return Slot(self.buffer, self.turns - 1)
-
-    def last(self, back: int = 0) -> Slot:
-        """The slot acquired last (or ``back`` turns before it), also by an earlier unit."""
-        if back >= self.buffer.slots:
-            raise ProgramError(
-                f"{self.buffer.name} has {self.buffer.slots} slots; turn {back} back is "
-                "overwritten already; declare more slots"
-            )
-        return Slot(self.buffer, self.turns - 1 - back)
-
-
-class Builder:
-    """Collects the instructions of one unit at a time for one kind of core."""
-
-    def __init__(self, device: Device, kind: CoreKind) -> None:
-        self.device = device
-        self.kind = kind
-        self.handles: list[BufferHandle] = []
-        self.instructions: list[Instruction] = []
-        self.lines: list[str] = []
-
-    def begin_unit(self) -> None:
-        """Forget the instructions and turns of the previous unit."""
-        self.instructions, self.lines = [], []
-        for handle in self.handles:
-            handle.turns = 0
-
-    # -- buffers ---------------------------------------------------------------------------
-
-    def buffer(
-        self, memory: str, shape: tuple[int, ...], dtype: DType, *, slots: int = 1, name: str = ""
-    ) -> BufferHandle:
-        """Declare ``slots`` pieces of ``shape`` elements in a private memory of the core.
-
-        Raises ``CapacityError`` with the arithmetic when the memory cannot hold them.
-        """
-        if memory not in self.kind.memories:
-            have = ", ".join(self.kind.memories)
-            raise ProgramError(
-                f"core kind {self.kind.name!r} of {self.device.name} has no {memory} "
-                f"(it has: {have})"
-            )
-        spec = self.device.memories[memory]
-        size = prod(shape) * dtype.bytes
-        if size <= 0 or slots < 1:
-            raise ProgramError(
-                f"buffer {name or memory} has shape {shape} and {slots} slots; "
-                "both must be at least 1"
-            )
-        align = spec.align_bytes
-        index = len(self.handles)
-        buffer = Buffer(
-            name or f"{memory.lower()}_{index}", memory, ceil_div(size, align) * align, slots, index
-        )
-        check_capacity(
-            [h.buffer for h in self.handles] + [buffer],
-            memory,
-            spec.size_bytes,
-            f"{self.device.name}: buffer {buffer.name}",
-        )
-        self.handles.append(BufferHandle(buffer))
-        return self.handles[-1]
+    Here are the moves and the cube; vector and ordering instructions are inherited.
+    """
 
     # -- moves -----------------------------------------------------------------------------
-
-    def has_path(self, src: str, dst: str, variant: str = "") -> bool:
-        """Whether this kind of core can make the move."""
-        return self.device.has_path(src, dst, variant)
 
     def data_move(self, dst: Region, src: Region, dtype: DType, *, atomic: bool = False) -> None:
         """Copy bytes between GM, L1 and UB; ``atomic`` adds into GM in ``dtype``."""
@@ -286,162 +190,6 @@ class Builder:
             for target, source in _store_pieces(dst, ub, first, count, m, n, dtype, nd=nd):
                 self.data_move(target, source, dtype, atomic=atomic)
 
-    # -- vector ----------------------------------------------------------------------------
-
-    def vec_binary(
-        self,
-        operation: str,
-        dst: SlotRegion,
-        a: SlotRegion,
-        b: SlotRegion,
-        dtype: DType,
-        *,
-        saturate: bool = False,
-    ) -> None:
-        """dst = a op b; operation is add, sub, mul, max or min; rows of pitch 0 repeat."""
-        self._issue(VecBinary(operation, dst, a, b, dtype, saturate))
-
-    def vec_scalar(
-        self, operation: str, dst: SlotRegion, a: SlotRegion, scalar: float, dtype: DType
-    ) -> None:
-        """dst = a op scalar; operation is adds, muls, maxs or mins."""
-        self._issue(VecScalar(operation, dst, a, scalar, dtype))
-
-    def vec_cast(
-        self, dst: SlotRegion, src: SlotRegion, dtype: DType, to: DType, *, saturate: bool = False
-    ) -> None:
-        """dst = src converted from ``dtype`` to ``to``."""
-        self._issue(VecCast(dst, src, dtype, to, saturate))
-
-    def vec_reduce(
-        self,
-        operation: str,
-        dst: SlotRegion,
-        src: SlotRegion,
-        rows: int,
-        columns: int,
-        dtype: DType,
-    ) -> None:
-        """dst[r] = sum ("add") or "max" of row r."""
-        self._issue(VecReduce(operation, dst, src, rows, columns, dtype))
-
-    def vec_dup(self, dst: SlotRegion, value: float, dtype: DType = FP32) -> None:
-        """Fill with a value."""
-        self._issue(VecDup(dst, value, dtype))
-
-    def vec_transpose(
-        self,
-        dst: SlotRegion,
-        src: SlotRegion,
-        rows: int,
-        columns: int,
-        dtype: DType,
-        *,
-        count: int = 1,
-    ) -> None:
-        """dst = each of ``count`` matrices of ``rows`` x ``columns`` in src, transposed."""
-        if dtype.bytes not in (2, 4):
-            raise ProgramError(f"vec_transpose of {dtype}: only 2- and 4-byte types are transposed")
-        size = count * rows * columns * dtype.bytes
-        for region in (dst, src):
-            if region.memory != "UB" or region.size != size or region.row_bytes % dtype.bytes:
-                raise ProgramError(
-                    f"vec_transpose: {region} has {region.size} B in {region.memory}; {count} x "
-                    f"{rows} x {columns} {dtype} need {size} B of whole elements in UB"
-                )
-        self._issue(VecTranspose(dst, src, rows, columns, dtype, count))
-
-    # -- dsp -------------------------------------------------------------------------------
-
-    def dsp_gemm(
-        self,
-        acc: SlotRegion,
-        a: SlotRegion,
-        b: SlotRegion,
-        shape: tuple[int, int, int],
-        dtype: DType,
-        *,
-        init: bool,
-        transpose_a: bool = False,
-    ) -> None:
-        """acc = A @ B, or acc += A @ B without ``init``; ``shape`` is (m, k, n) in elements."""
-        self._issue(DspGemm(acc, a, b, *shape, dtype, init, transpose_a))
-
-    def dsp_cast(self, dst: SlotRegion, src: SlotRegion, dtype: DType, to: DType) -> None:
-        """dst = src converted from ``dtype`` to ``to``."""
-        self._issue(DspCast(dst, src, dtype, to))
-
-    # -- order -----------------------------------------------------------------------------
-
-    def set_flag(self, src: str, dst: str, event: int) -> None:
-        """Raise a flag from pipe ``src`` to pipe ``dst`` (0 <= event < the device's ids)."""
-        self._check_flag(src, dst, event)
-        self._issue(SetFlag(src, dst, event))
-
-    def wait_flag(self, src: str, dst: str, event: int) -> None:
-        """Hold pipe ``dst`` until the flag from ``src`` is up."""
-        self._check_flag(src, dst, event)
-        self._issue(WaitFlag(dst, src, event))
-
-    def pipe_barrier(self, pipe: str = "ALL") -> None:
-        """Order one pipe after itself, or drain every pipe ("ALL")."""
-        self._issue(PipeBarrier("S" if pipe == "ALL" else pipe))
-
-    def core_barrier(self) -> None:
-        """Meet all other cores of the kernel."""
-        self._issue(CoreBarrier("S"))
-
-    def core_set_flag(self, pipe: str, event: int, scope: str = "all") -> None:
-        """Count a flag up on the other cores of the "group" or on "all" others."""
-        if scope not in ("group", "all"):
-            raise ProgramError(f"core_set_flag scope is {scope!r}; it is 'group' or 'all'")
-        self._issue(CoreSetFlag(pipe, event, scope))
-
-    def core_wait_flag(self, pipe: str, event: int, count: int = 1) -> None:
-        """Hold a pipe until ``count`` more counts of the flag arrived."""
-        self._issue(CoreWaitFlag(pipe, event, count))
-
-    # -- inside ----------------------------------------------------------------------------
-
-    def _path(self, src: str, dst: str, variant: str = "") -> Path:
-        return self.device.path(src, dst, variant)
-
-    def _check_flag(self, src: str, dst: str, event: int) -> None:
-        if src == dst:
-            raise ProgramError(f"flag {src}->{dst}: a pipe is in order already, use two pipes")
-        if not 0 <= event < self.device.sync.event_ids:
-            raise ProgramError(
-                f"flag id {event}: {self.device.name} has ids 0 to {self.device.sync.event_ids - 1}"
-            )
-
-    def _issue(self, instruction: Instruction) -> None:
-        if instruction.pipe not in self.kind.pipes:
-            have = ", ".join(self.kind.pipes)
-            raise ProgramError(
-                f"{instruction} runs on pipe {instruction.pipe}, which core kind "
-                f"{self.kind.name!r} of {self.device.name} lacks (it has: {have})"
-            )
-        check_operands(instruction)
-        for region in (*instruction.reads(), *instruction.writes()):
-            self._check_turn(region)
-        self.instructions.append(instruction)
-        self.lines.append(_kernel_line())
-
-    def _check_turn(self, region: Region) -> None:
-        if isinstance(region, GmRegion):
-            return
-        slot = region.slot
-        age = self.handles[slot.buffer.index].turns - 1 - slot.turn
-        if age < 0:
-            raise ProgramError(
-                f"{region} belongs to another unit; take slots with next() or last() where used"
-            )
-        if age >= slot.buffer.slots:
-            raise ProgramError(
-                f"{region} was overwritten {age - slot.buffer.slots + 1} turns ago: "
-                f"{slot.buffer.name} has {slot.buffer.slots} slots; use it earlier or declare more"
-            )
-
 
 def _store_pieces(
     dst: GmRegion, ub: Slot, first: int, count: int, m: int, n: int, dtype: DType, *, nd: bool
@@ -461,15 +209,3 @@ def _store_pieces(
         )
         pieces.append((target, ub.at(j * column, width, rows=m, pitch=block)))
     return pieces
-
-
-_PACKAGE = str(FilePath(__file__).parent.parent)
-_OURS = tuple(f"{_PACKAGE}/{part}/" for part in ("program", "isa"))
-
-
-def _kernel_line() -> str:
-    """``file.py:line`` of the innermost caller outside this layer."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
-        frame = frame.f_back
-    return f"{FilePath(frame.f_code.co_filename).name}:{frame.f_lineno}"

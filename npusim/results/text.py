@@ -81,7 +81,7 @@ def _header(result: Result) -> list[str]:
         *_fact("problem", result.problem),
         *_fact(
             "device",
-            f"{device.name}, {device.clock_hz / 1e9:g} GHz, {cores} core{'' if cores == 1 else 's'} used, "
+            f"{device.name}, {device.clock_hz / 1e9:g} GHz, {_cores(cores)} used, "
             f"digest {result.device.digest()}",
         ),
         *_fact(
@@ -108,7 +108,11 @@ def _peak(result: Result) -> str:
     peak = max((one for one in peaks if one is not None), key=lambda one: one.flops, default=None)
     if peak is None:
         return ""
-    return f"; peak {rate_text(peak.flops / 1e12)} ({peak.dtype}, {peak.cores} core{'' if peak.cores == 1 else 's'})"
+    return f"; peak {rate_text(peak.flops / 1e12)} ({peak.dtype}, {_cores(peak.cores)})"
+
+
+def _cores(count: int) -> str:
+    return f"{count} core" if count == 1 else f"{count} cores"
 
 
 def _kernels(result: Result) -> list[str]:

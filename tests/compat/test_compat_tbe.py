@@ -216,6 +216,7 @@ INPUT_BUILD: dict[str, tuple[dict[str, Any], str]] = {
     "depth dilation": ({"dilations": [1, 2, 1, 1, 1]}, "dilations is (1, 2, 1, 1, 1); "),
     "no group_dict": ({"drop": "group_dict"}, "group_dict is null; "),
     "group_dict": ({"group_dict": {**INPUT["group_dict"], "cin1_g": 1}}, "it must have cin1_g 2"),
+    "result type": ({"res_dtype": "float32"}, "npusim computes 'float16' only"),
     "missing": ({"drop": "pads"}, "para_dict lacks ['pads']; it needs strides, pads, dilations"),
     "bias shape": (
         {"bias": Placeholder((16,), "float16", "bias")},
@@ -255,7 +256,7 @@ def test_placeholders_have_shapes(shape: Any) -> None:
 
 # -- refusals of feeds ---------------------------------------------------------------------
 
-GOOD = {
+GOOD: dict[Any, Any] = {
     "x": npusim.spec(FILTER_X, "fp16"),
     "dy": npusim.spec(FILTER_DY, "fp16"),
 }

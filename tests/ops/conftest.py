@@ -99,20 +99,23 @@ class Layer:
         pairs = zip(self.shapes, kinds, strict=True)
         return [rng.standard_normal(shape).astype(kind.numpy) for shape, kind in pairs]
 
-    def reference(self, dy: Array, x: Array, w: Array) -> tuple[Array, Array, Array]:
-        """float64 gradients of input, weight and bias (zeros for an input without channels)."""
+    def bias_reference(self, dy: Array) -> Array:
+        """The float64 gradient of the bias: zeros for an input without channels."""
+        return conv_bias_grad(dy) * (self.cin > 0)
+
+    def reference(self, dy: Array, x: Array, w: Array) -> tuple[Array, Array]:
+        """float64 gradients of input and weight."""
         parts = (self.stride, self.pads, self.dilation, self.groups)
-        bias = conv_bias_grad(dy) * (self.cin > 0)
         if not self.transposed:
             dx = conv_input_grad(dy, w, x.shape, *parts)
-            return dx, conv_filter_grad(x, dy, self.kernel, *parts), bias
+            return dx, conv_filter_grad(x, dy, self.kernel, *parts)
         # Of the plain convolution, dy is the input. Output padding beyond the stride gives it
         # outputs that x does not have: they count as zeros.
         dx = conv_forward(dy, w, *parts)
         inside = tuple(slice(0, size) for size in x.shape)
         whole = np.zeros((*x.shape[:2], *dx.shape[2:]))
         whole[inside] = x
-        return dx[inside], conv_filter_grad(dy, whole, self.kernel, *parts), bias
+        return dx[inside], conv_filter_grad(dy, whole, self.kernel, *parts)
 
     def expressible(self) -> tuple[Layer, tuple[slice, ...]]:
         """The same layer with even padding outside 2-D, and where x lies in its larger input."""
@@ -121,7 +124,9 @@ class Layer:
             return self, everything
         common = [min(pair) for pair in self.pads]
         before = [p[0] - c for p, c in zip(self.pads, common, strict=True)]
-        grown = [x + sum(p) - 2 * c for x, p, c in zip(self.spatial, self.pads, common, strict=True)]
+        grown = [
+            x + sum(p) - 2 * c for x, p, c in zip(self.spatial, self.pads, common, strict=True)
+        ]
         inside = [slice(b, b + x) for b, x in zip(before, self.spatial, strict=True)]
         even = replace(self, spatial=tuple(grown), pads=tuple((c, c) for c in common))
         return even, (*everything, *inside)

@@ -97,6 +97,8 @@ def check(case: Any, dtype: str, close: Any) -> None:
         check_tbe_input(case, dtype, close)
     else:
         check_backward(case, dtype, close)
+    if (case.line, case.op, dtype) in refused():  # by a tensor compiler: the general call has it
+        check_backward(case, dtype, close)
 
 
 def check_backward(case: Any, dtype: str, close: Any) -> None:
@@ -114,8 +116,7 @@ def check_backward(case: Any, dtype: str, close: Any) -> None:
     if r is None:
         return
     seen = [round_hf32(a, 11) if hf32 else a for a in (dy, x, w)]
-    dx, dw, _ = layer.reference(*seen)
-    wanted = (dx, dw, layer.reference(dy, x, w)[2])
+    wanted = (*layer.reference(*seen), layer.bias_reference(dy))
     for name, on, want in zip(r.output_names, mask, wanted, strict=True):
         got = getattr(r, name)
         if not on:
@@ -164,7 +165,9 @@ def check_tbe_input(case: Any, dtype: str, close: Any) -> None:
     got = r.outputs[0]
     blocks = got.shape[2]
     assert got.shape == (layer.n, layer.spatial[0], blocks, prod(layer.spatial[1:]), 16)
-    whole = from_6hd(got.reshape(layer.n, layer.spatial[0], blocks, *layer.spatial[1:], 16), layer.cin)
+    whole = from_6hd(
+        got.reshape(layer.n, layer.spatial[0], blocks, *layer.spatial[1:], 16), layer.cin
+    )
     close("dx", whole, layer.reference(dy, x, w)[0], (FP16,), FP16)
 
 

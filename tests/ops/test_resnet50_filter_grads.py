@@ -12,9 +12,18 @@ from npusim.workloads import ConvLayer, load_workload
 
 LAYERS = {layer.name: layer for layer in load_workload("resnet50").layers}
 
+#: One of each kind for every run of the tests; the others are slow on a busy machine.
+QUICK = ("res2_3x3", "res3_shortcut", "res4_3x3", "res5_1x1_in")
+
 
 @pytest.mark.parametrize("device", ["ascend910", "ascend910b2"])
-@pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
+@pytest.mark.parametrize(
+    "layer",
+    [
+        pytest.param(layer, id=name, marks=() if name in QUICK else (pytest.mark.slow,))
+        for name, layer in LAYERS.items()
+    ],
+)
 def test_filter_gradient_of_a_layer(layer: ConvLayer, device: str) -> None:
     rng = np.random.default_rng(50)
     x = rng.normal(size=(1, layer.cin, *layer.spatial)).astype(np.float16)

@@ -75,6 +75,9 @@ def test_valid_convolutions_pass(device: str, rules: str) -> None:
     for dims in (1, 2):
         check("convolution_backward", convolution(dims), load_device(device), rules)
         check("convolution_backward", transposed(dims), load_device(device), rules)
+    # an output padding of stride or more is PyTorch's to allow where the dilation exceeds it
+    far = {"dilation": (2, 2), "output_padding": (2, 2), "grad_output.shape": (2, 16, 21, 21)}
+    check("convolution_backward", transposed(**far), load_device(device), rules)
     four = convolution(padding=(1, 1, 0, 2))
     check("convolution_backward", four, load_device(device), rules)
 
@@ -132,6 +135,9 @@ def test_refused_anywhere(device: str, change: Facts, parameter: str, status: in
     refused("convolution_backward", convolution(**change), device, parameter, status)
 
 
+SEVENTEEN = {"weight.shape": (17, 4, 3, 3), "grad_output.shape": (2, 17, 9, 9)}  # channels
+
+
 @pytest.mark.parametrize(
     ("facts", "parameter"),
     [
@@ -140,14 +146,7 @@ def test_refused_anywhere(device: str, change: Facts, parameter: str, status: in
         (transposed(output_padding=(-1, 0)), "output_padding"),
         (transposed(**{"grad_output.shape": (2, 8, 18, 18)}), "groups"),
         (transposed(**{"grad_output.shape": (2, 16, 16, 18)}), "grad_output.shape"),
-        # 17 output channels in two groups
-        (
-            convolution(
-                groups=2,
-                **{"weight.shape": (17, 4, 3, 3), "grad_output.shape": (2, 17, 9, 9)},
-            ),
-            "groups",
-        ),
+        (convolution(groups=2, **SEVENTEEN), "groups"),
     ],
 )
 def test_refused_in_other_forms(facts: Facts, parameter: str) -> None:

@@ -54,8 +54,8 @@ def test_text_of_a_call_without_kernels_cube_or_notes(result: Result) -> None:
     empty = replace(result, runs=(), notes=())
     assert "bottleneck" not in empty.text()
     no_cube = replace(result, device=replace(result.device, cube=None))
-    assert "(float16, cubes of" in result.text()
-    assert "(float16, cubes of" not in no_cube.text()
+    assert "(float16, 2 cores)" in result.text()
+    assert "(float16, 2 cores)" not in no_cube.text()
 
 
 def test_short_kernels_are_counted_not_detailed(result: Result) -> None:

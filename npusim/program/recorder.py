@@ -1,0 +1,137 @@
+"""What every part of the kernel language shares: buffers with slots, and recorded instructions."""
+
+from __future__ import annotations
+
+import sys
+from math import prod
+from pathlib import Path as FilePath
+
+from npusim.device.spec import CoreKind, Device, Path
+from npusim.dtypes import DType
+from npusim.errors import ProgramError
+from npusim.isa import Instruction
+from npusim.isa.base import ceil_div
+from npusim.isa.operands import Buffer, GmRegion, Region, Slot, check_capacity
+from npusim.program.checks import check_operands
+
+
+class BufferHandle:
+    """A declared buffer as the kernel uses it: take the next turn, or look at the last."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+        self.turns = 0  # taken in the unit being emitted
+
+    def next(self) -> Slot:
+        """Acquire the next slot; its previous content is lost."""
+        self.turns += 1
+        return Slot(self.buffer, self.turns - 1)
+
+    def last(self, back: int = 0) -> Slot:
+        """The slot acquired last (or ``back`` turns before it), also by an earlier unit."""
+        if back >= self.buffer.slots:
+            raise ProgramError(
+                f"{self.buffer.name} has {self.buffer.slots} slots; turn {back} back is "
+                "overwritten already; declare more slots"
+            )
+        return Slot(self.buffer, self.turns - 1 - back)
+
+
+class Recorder:
+    """Collects the instructions of one unit at a time for one kind of core."""
+
+    def __init__(self, device: Device, kind: CoreKind) -> None:
+        self.device = device
+        self.kind = kind
+        self.handles: list[BufferHandle] = []
+        self.instructions: list[Instruction] = []
+        self.lines: list[str] = []
+
+    def begin_unit(self) -> None:
+        """Forget the instructions and turns of the previous unit."""
+        self.instructions, self.lines = [], []
+        for handle in self.handles:
+            handle.turns = 0
+
+    # -- buffers ---------------------------------------------------------------------------
+
+    def buffer(
+        self, memory: str, shape: tuple[int, ...], dtype: DType, *, slots: int = 1, name: str = ""
+    ) -> BufferHandle:
+        """Declare ``slots`` pieces of ``shape`` elements in a private memory of the core.
+
+        Raises ``CapacityError`` with the arithmetic when the memory cannot hold them.
+        """
+        if memory not in self.kind.memories:
+            have = ", ".join(self.kind.memories)
+            raise ProgramError(
+                f"core kind {self.kind.name!r} of {self.device.name} has no {memory} "
+                f"(it has: {have})"
+            )
+        spec = self.device.memories[memory]
+        size = prod(shape) * dtype.bytes
+        if size <= 0 or slots < 1:
+            raise ProgramError(
+                f"buffer {name or memory} has shape {shape} and {slots} slots; "
+                "both must be at least 1"
+            )
+        align = spec.align_bytes
+        index = len(self.handles)
+        buffer = Buffer(
+            name or f"{memory.lower()}_{index}", memory, ceil_div(size, align) * align, slots, index
+        )
+        check_capacity(
+            [h.buffer for h in self.handles] + [buffer],
+            memory,
+            spec.size_bytes,
+            f"{self.device.name}: buffer {buffer.name}",
+        )
+        self.handles.append(BufferHandle(buffer))
+        return self.handles[-1]
+
+    def has_path(self, src: str, dst: str, variant: str = "") -> bool:
+        """Whether this kind of core can make the move."""
+        return self.device.has_path(src, dst, variant)
+
+    def _path(self, src: str, dst: str, variant: str = "") -> Path:
+        return self.device.path(src, dst, variant)
+
+    def _issue(self, instruction: Instruction) -> None:
+        if instruction.pipe not in self.kind.pipes:
+            have = ", ".join(self.kind.pipes)
+            raise ProgramError(
+                f"{instruction} runs on pipe {instruction.pipe}, which core kind "
+                f"{self.kind.name!r} of {self.device.name} lacks (it has: {have})"
+            )
+        check_operands(instruction)
+        for region in (*instruction.reads(), *instruction.writes()):
+            self._check_turn(region)
+        self.instructions.append(instruction)
+        self.lines.append(_kernel_line())
+
+    def _check_turn(self, region: Region) -> None:
+        if isinstance(region, GmRegion):
+            return
+        slot = region.slot
+        age = self.handles[slot.buffer.index].turns - 1 - slot.turn
+        if age < 0:
+            raise ProgramError(
+                f"{region} belongs to another unit; take slots with next() or last() where used"
+            )
+        if age >= slot.buffer.slots:
+            raise ProgramError(
+                f"{region} was overwritten {age - slot.buffer.slots + 1} turns ago: "
+                f"{slot.buffer.name} has {slot.buffer.slots} slots; use it earlier or declare more"
+            )
+
+
+_PACKAGE = str(FilePath(__file__).parent.parent)
+_OURS = tuple(f"{_PACKAGE}/{part}/" for part in ("program", "isa"))
+
+
+def _kernel_line() -> str:
+    """``file.py:line`` of the innermost caller outside this layer."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    return f"{FilePath(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -1,0 +1,296 @@
+"""Phase one's checks: status codes, their order and their texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npusim.compat import aclnn as acl
+from npusim.compat.aclnn import aclCreateBoolArray, aclCreateIntArray, aclCreateTensor
+from npusim.device.catalog import load_device
+
+Array = np.ndarray[Any, Any]
+NULL, INVALID, INNER = 161001, 161002, 561103
+
+
+@pytest.fixture(autouse=True)
+def stream() -> acl.aclrtStream:
+    acl.aclGetRecentErrMsg()
+    return acl.aclrtCreateStream(device="ascend910b2")
+
+
+def zeros(*shape: int, kind: Any = np.float16) -> acl.aclTensor:
+    return aclCreateTensor(np.zeros(shape, kind))
+
+
+#: A good call: 16 -> 32 channels, 3x3, padding 1.
+GOOD: dict[str, Any] = {
+    "gradOutput": zeros(2, 32, 5, 5),
+    "input": zeros(2, 16, 5, 5),
+    "weight": zeros(32, 16, 3, 3),
+    "biasSizes": aclCreateIntArray([32]),
+    "stride": aclCreateIntArray([1, 1]),
+    "padding": aclCreateIntArray([1, 1]),
+    "dilation": aclCreateIntArray([1, 1]),
+    "transposed": False,
+    "outputPadding": aclCreateIntArray([0, 0]),
+    "groups": 1,
+    "outputMask": aclCreateBoolArray([True, True, True]),
+    "cubeMathType": 0,
+    "gradInput": zeros(2, 16, 5, 5),
+    "gradWeight": zeros(32, 16, 3, 3),
+    "gradBias": zeros(32),
+}
+
+
+def convolution(**changes: Any) -> tuple[int, str]:
+    """Status and error text of phase one for the good call with changes."""
+    status, size, executor = acl.aclnnConvolutionBackwardGetWorkspaceSize(**{**GOOD, **changes})
+    text = acl.aclGetRecentErrMsg() or ""
+    assert (executor is None) == (status != 0) == bool(text)
+    assert size == 0 or status == 0
+    return status, text
+
+
+def test_the_good_call_is_good() -> None:
+    assert convolution() == (0, "")
+    assert convolution(biasSizes=None) == (0, "")  # read for empty inputs only
+    assert convolution(biasSizes=aclCreateIntArray([1])) == (0, "")
+
+
+ints = aclCreateIntArray
+REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
+    **{
+        f"no {name}": ({name: None}, NULL, "is null")
+        for name in (
+            *("gradOutput", "input", "weight", "stride", "padding", "dilation"),
+            *("outputPadding", "outputMask", "gradInput", "gradWeight", "gradBias"),
+        )
+    },
+    "short mask": ({"outputMask": aclCreateBoolArray([True, True])}, NULL, "output_mask is"),
+    "int8": ({"input": zeros(2, 16, 5, 5, kind=np.int8)}, INVALID, "input.dtype is int8"),
+    "double": ({"weight": zeros(32, 16, 3, 3, kind=np.float64)}, INVALID, "dtype is float64"),
+    "wrong result type": (
+        {"gradInput": zeros(2, 16, 5, 5, kind=np.float32)}, INVALID, "it must be fp16"
+    ),
+    "format": (
+        {"input": aclCreateTensor((2, 16, 5, 5), "fp16", acl.ACL_FORMAT_NHWC)},
+        INVALID, "input.format is NHWC",
+    ),
+    "bias format": (
+        {"gradBias": aclCreateTensor((32,), "fp16", acl.ACL_FORMAT_NCHW)},
+        INVALID, "grad_bias.format is NCHW",
+    ),
+    "rank": ({"input": zeros(2, 16, 25)}, INVALID, "have ranks 4, 3, 4"),
+    "stride": ({"stride": ints([0, 1])}, INVALID, "stride is (0, 1)"),
+    "stride count": ({"stride": ints([1])}, INVALID, "stride is (1,)"),
+    "padding": ({"padding": ints([1, -1])}, INVALID, "padding is (1, -1)"),
+    "padding count": ({"padding": ints([1, 1, 1])}, INVALID, "padding is (1, 1, 1)"),
+    "padding range": ({"padding": ints([256, 1])}, INVALID, "padding is (256, 1)"),
+    "dilation": ({"dilation": ints([1, 0])}, INVALID, "dilation is (1, 0)"),
+    "output padding": ({"outputPadding": ints([0, 1])}, INVALID, "output_padding is (0, 1)"),
+    "groups": ({"groups": 0}, INVALID, "groups is 0"),
+    "channels": ({"groups": 2}, INVALID, "needs 32 channels in input"),
+    "math": ({"cubeMathType": 4}, INVALID, "cube_math_type is 4"),
+    "batch": ({"gradOutput": zeros(1, 32, 5, 5)}, INVALID, "N of input is 2"),
+    "spatial": ({"gradOutput": zeros(2, 32, 4, 5)}, INVALID, "not (4, 5)"),
+    "dx shape": ({"gradInput": zeros(2, 16, 5, 4)}, INVALID, "it must be (2, 16, 5, 5)"),
+    "dw shape": ({"gradWeight": zeros(32, 16, 3, 1)}, INVALID, "it must be (32, 16, 3, 3)"),
+    "db shape": ({"gradBias": zeros(16)}, INVALID, "it must be (32,)"),
+    "empty weight": ({"weight": zeros(0, 16, 3, 3)}, INVALID, "it has no data"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_bad_call_has_its_status_and_text(case: str) -> None:
+    changes, status, text = REFUSED[case]
+    found, message = convolution(**changes)
+    assert found == status
+    assert message.startswith("aclnnConvolutionBackward: ")
+    assert text in message
+
+
+def test_the_first_check_decides() -> None:
+    """Null pointers, types, formats, values, cubeMathType, then what joins several arguments."""
+    faults: list[dict[str, Any]] = [
+        {"gradOutput": zeros(2, 32, 4, 5)},  # sizes that do not follow
+        {"cubeMathType": 9},
+        {"stride": ints([0, 1])},
+        {"input": aclCreateTensor((2, 16, 5, 5), "fp16", acl.ACL_FORMAT_NHWC)},
+        {"gradBias": zeros(32, kind=np.int8)},
+        {"weight": None},
+    ]
+    texts = ["not (4, 5)", "cube_math_type is 9", "stride is (0, 1)", "input.format is NHWC",
+             "grad_bias.dtype is int8", "weight.shape is null"]  # fmt: skip
+    together: dict[str, Any] = {}
+    for fault, text in zip(faults, texts, strict=True):
+        together |= fault
+        assert text in convolution(**together)[1]
+
+
+def test_an_empty_input_needs_its_bias_size_and_nothing_more() -> None:
+    empty = {
+        "gradOutput": zeros(0, 32, 5, 5),
+        "input": zeros(0, 16, 5, 5),
+        "gradInput": zeros(0, 16, 5, 5),
+    }
+    assert convolution(**empty) == (0, "")
+    status, text = convolution(**empty, biasSizes=None)
+    assert status == INVALID
+    assert "bias_sizes is null" in text
+    status, text = convolution(**empty, biasSizes=ints([31]))
+    assert status == INVALID
+    assert "it must be (32,)" in text
+
+
+def test_products_differ() -> None:
+    volume = {
+        "gradOutput": zeros(1, 16, 2, 2, 2), "input": zeros(1, 16, 2, 2, 2),
+        "weight": zeros(16, 16, 1, 1, 1), "biasSizes": ints([16]), "stride": ints([1] * 3),
+        "padding": ints([0] * 3), "dilation": ints([1] * 3), "outputPadding": ints([0] * 3),
+        "gradInput": zeros(1, 16, 2, 2, 2), "gradWeight": zeros(16, 16, 1, 1, 1),
+        "gradBias": zeros(16),
+    }  # fmt: skip
+    assert convolution(**volume) == (0, "")
+    acl.aclrtSetDevice("ascend910")
+    status, text = convolution(**volume)
+    assert status == INVALID
+    assert "1-D and 2-D" in text
+
+
+def test_a_limit_without_a_code_ends_in_a_missing_task() -> None:
+    acl.aclrtSetDevice("ascend910")
+    status, text = convolution(
+        stride=ints([64, 64]), gradOutput=zeros(2, 32, 1, 1)
+    )  # the kernel behind the call refuses
+    assert status == INNER
+    assert "stride is (64, 64)" in text
+
+
+def test_what_does_not_fit_the_chip_says_which_memory() -> None:
+    small = load_device("ascend910b2").replace("memories.L1.size", "1KiB")
+    acl.aclrtSetDevice(small)
+    status, text = convolution()
+    assert status == INNER
+    assert "L1 holds 1024 B" in text
+
+
+def test_hardware_rules_still_need_fitting_outputs() -> None:
+    acl.aclrtSetDevice("ascend910b2", rules="hardware")
+    status, text = convolution(gradBias=zeros(32, kind=np.float32))
+    assert status == INVALID
+    assert "an output tensor is fp32; the call writes fp16" in text
+
+
+def test_a_read_only_output_is_refused() -> None:
+    array = np.zeros(32, np.float16)
+    array.flags.writeable = False
+    status, text = convolution(gradBias=aclCreateTensor(array))
+    assert status == INVALID
+    assert "the array of an output tensor of shape (32,) is read-only; pass a copy" in text
+
+
+# -- im2col --------------------------------------------------------------------------------
+
+PATCHES = np.arange(1, 17, dtype=np.float32).reshape(1, 4, 4)
+
+
+#: A good call: 3x3 patches of 2x2, and the image they are added into.
+FOLD: dict[str, Any] = {
+    "gradOutput": aclCreateTensor(PATCHES),
+    "inputSize": ints([3, 3]),
+    "kernelSize": ints([2, 2]),
+    "dilation": ints([1, 1]),
+    "padding": ints([0, 0]),
+    "stride": ints([1, 1]),
+    "out": zeros(1, 1, 3, 3, kind=np.float32),
+}
+
+
+def fold(**changes: Any) -> tuple[int, int, Any]:
+    """Phase one of the good call with changes."""
+    return acl.aclnnIm2colBackwardGetWorkspaceSize(**{**FOLD, **changes})
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+@pytest.mark.parametrize("wanted", [np.float16, np.float32])
+@pytest.mark.parametrize(
+    ("stride", "padding", "want"),
+    [
+        (1, 0, [[1, 7, 6], [12, 34, 22], [11, 27, 16]]),
+        (2, 1, [[13, 10, 14], [7, 4, 8], [15, 12, 16]]),
+    ],
+)
+def test_patches_are_summed_in_place(
+    kind: Any, wanted: Any, stride: int, padding: int, want: list[list[int]]
+) -> None:
+    image = np.full((1, 1, 3, 3), 77, wanted)
+    status, size, executor = fold(
+        gradOutput=aclCreateTensor(PATCHES.astype(kind)),
+        padding=ints([padding] * 2),
+        stride=ints([stride] * 2),
+        out=aclCreateTensor(image),
+    )
+    assert (status, acl.aclGetRecentErrMsg()) == (0, None)
+    assert (image == 77).all()
+    assert acl.aclnnIm2colBackward(acl.aclrtMalloc(size), size, executor, None) == 0
+    assert image[0, 0].tolist() == want
+    names = [run.name for run in executor.result.runs]
+    assert ("cast" in names) == (kind != wanted)
+    assert executor.result.workspace_bytes == size
+
+
+def test_a_cast_is_timed_without_arrays_too() -> None:
+    sizes = []
+    for grad, out in (
+        (aclCreateTensor(PATCHES), zeros(1, 1, 3, 3)),
+        (aclCreateTensor(PATCHES.shape, "fp32"), aclCreateTensor((1, 1, 3, 3), "fp16")),
+    ):
+        _, size, executor = fold(gradOutput=grad, out=out)
+        assert acl.aclnnIm2colBackward(acl.aclrtMalloc(size), size, executor, None) == 0
+        sizes.append((size, executor.result.cycles))
+    assert sizes[0] == sizes[1]
+
+
+def test_an_unbatched_fold_works() -> None:
+    image = np.zeros((1, 3, 3), np.float32)
+    _, size, executor = fold(gradOutput=aclCreateTensor(PATCHES[0]), out=aclCreateTensor(image))
+    assert acl.aclnnIm2colBackward(acl.aclrtMalloc(size), size, executor, None) == 0
+    assert image.sum() == PATCHES.sum()
+
+
+def test_an_empty_fold_succeeds_and_writes_nothing() -> None:
+    image = np.full((1, 1, 3, 3), 77, np.float16)
+    status, size, executor = fold(gradOutput=zeros(0, 4, 4), out=aclCreateTensor(image))
+    assert (status, acl.aclGetRecentErrMsg()) == (0, None)
+    assert acl.aclnnIm2colBackward(acl.aclrtMalloc(size), size, executor, None) == 0
+    assert (image == 77).all()
+
+
+FOLD_REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
+    "no grad": ({"gradOutput": None}, NULL, "grad_output.shape is null"),
+    "no stride": ({"stride": None}, NULL, "stride is null"),
+    "no out": ({"out": None}, NULL, "out.shape is null"),
+    "type": (
+        {"gradOutput": aclCreateTensor((1, 4, 4), "int32")}, INVALID, "grad_output.dtype is int32"
+    ),
+    "out type": ({"out": aclCreateTensor((1, 1, 3, 3), "bf16")}, INVALID, "out.dtype is bf16"),
+    "one size": ({"kernelSize": ints([2])}, INVALID, "kernel_size is (2,)"),
+    "stride": ({"stride": ints([0, 1])}, INVALID, "stride is (0, 1)"),
+    "padding": ({"padding": ints([0, -1])}, INVALID, "padding is (0, -1)"),
+    "rank": ({"gradOutput": zeros(1, 1, 4, 4)}, INVALID, "grad_output.shape is (1, 1, 4, 4)"),
+    "rows": ({"gradOutput": zeros(1, 3, 4)}, INVALID, "the kernel has 4 taps"),
+    "columns": ({"gradOutput": zeros(1, 4, 3)}, INVALID, "there are 4 windows, 2 x 2"),
+    "out shape": ({"out": zeros(1, 2, 3, 3)}, INVALID, "it must be (1, 1, 3, 3)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FOLD_REFUSED)
+def test_a_bad_fold_has_its_status_and_text(case: str) -> None:
+    changes, status, text = FOLD_REFUSED[case]
+    assert fold(**changes) == (status, 0, None)
+    message = acl.aclGetRecentErrMsg() or ""
+    assert message.startswith("aclnnIm2colBackward: ")
+    assert text in message

@@ -1,0 +1,290 @@
+"""The convolution kernels on operands in their own layouts, against float64.
+
+Output sizes other than the natural one (output padding), every depth parameter and the index
+arithmetic of the input gradient are tested here, below the operators.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import npusim
+from npusim.device.catalog import load_device
+from npusim.dtypes import BF16, FP16, FP32, DType
+from npusim.errors import ArgumentError, CapacityError
+from npusim.isa.operands import Tensor
+from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
+from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
+from npusim.kernels.conv_backprop_input import ConvBackpropInput
+from npusim.kernels.conv_forward import ConvForward
+from npusim.kernels.conv_shape import ConvShape
+from npusim.kernels.implicit_gemm import ImplicitGemm, Tiling
+from npusim.kernels.implicit_gemm_tiling import auto_tiling
+from npusim.layout import from_6hd, from_fracz_3d, to_6hd, to_fracz_3d, to_fracz_3d_transposed
+from npusim.numerics.reference import (
+    conv_filter_grad,
+    conv_forward,
+    conv_input_grad,
+    relative_error,
+)
+from npusim.session import simulate
+
+Array = np.ndarray[Any, Any]
+DEVICES = ("tiny", "ascend910", "ascend910b2", "ascend950pr")
+
+
+def integers(rng: np.random.Generator, shape: tuple[int, ...], kind: DType) -> Array:
+    """Small integers: all sums are exact in fp32, so results must be equal."""
+    return rng.integers(-2, 3, shape).astype(kind.numpy)
+
+
+@st.composite
+def shapes(draw: st.DrawFn, kind: DType) -> ConvShape:
+    """A 3-D convolution, now and then with an output of another size than the natural one."""
+
+    def triple(low: int, high: int) -> tuple[int, int, int]:
+        d, h, w = (draw(st.integers(low, high)) for _ in range(3))
+        return d, h, w
+
+    def pads() -> tuple[int, int]:
+        return draw(st.integers(0, 2)), draw(st.integers(0, 2))
+
+    groups = draw(st.sampled_from((1, 1, 2, 3, 8, 17)))
+    sizes: dict[str, Any] = {
+        "n": draw(st.integers(1, 2)),
+        "cin": groups * draw(st.integers(1, 36 // groups)),
+        "cout": groups * draw(st.integers(1, 36 // groups)),
+        "spatial": triple(1, 7),
+        "kernel": triple(1, 3),
+        "stride": triple(1, 3),
+        "padding": (pads(), pads(), pads()),
+        "dilation": triple(1, 2),
+        "groups": groups,
+        "c0": 32 // kind.bytes,
+    }
+    try:
+        natural = ConvShape(**sizes)
+    except ArgumentError:
+        assume(False)
+    if draw(st.booleans()):
+        # What output padding of the stride and more leaves of a transposed layer's input.
+        sizes["outputs"] = tuple(max(1, y - draw(st.integers(0, 2))) for y in natural.out)
+    return ConvShape(**sizes)
+
+
+def natural_outputs(s: ConvShape, y: Array) -> Array:
+    """``y`` with zeros where the natural output size is larger."""
+    whole = np.zeros((*y.shape[:2], *ConvShape(**{**vars_of(s), "outputs": None}).out))
+    whole[tuple(slice(0, size) for size in y.shape)] = y
+    return whole
+
+
+def vars_of(s: ConvShape) -> dict[str, Any]:
+    """The fields of a shape."""
+    return {name: getattr(s, name) for name in s.__dataclass_fields__}
+
+
+def parts(s: ConvShape) -> tuple[Any, ...]:
+    """Stride, padding, dilation and groups as the reference takes them."""
+    return s.stride, s.padding, s.dilation, s.groups
+
+
+def gemm(
+    kernel: type[ImplicitGemm], s: ConvShape, operands: tuple[Array, Array], tiling: Any,
+    kind: DType, device: str, hf32: bool = False,
+) -> Array:  # fmt: skip
+    """Run forward convolution or input gradient on (N, C, D, H, W) and filter operands."""
+    source, weight = operands
+    exchanged = kernel is ConvBackpropInput and kind is FP32
+    pack = to_fracz_3d_transposed if exchanged else to_fracz_3d
+    arrays = to_6hd(source, s.c0), pack(weight, s.groups, s.c0)
+    channels, size = (s.cin, s.spatial) if kernel is ConvBackpropInput else (s.cout, s.out)
+    blocks = -(-channels // s.c0)
+    result = Tensor("y", (s.n, size[0], blocks, size[1], size[2], s.c0), kind, "inout")
+    if tiling is None:
+        chip = load_device(device)
+        tiling = auto_tiling(kernel.geometry_of(s), chip, chip.groups, kind)
+    made = kernel(
+        s, tiling, *(Tensor(n, a.shape, kind, "in") for n, a in zip("xw", arrays, strict=True)),
+        result, hf32,
+    )  # fmt: skip
+    # Stale numbers where a kernel that needs no clearing must write everything itself.
+    stale = np.full(result.shape, 0 if made.needs_clear else 99, kind.numpy)
+    if not made.has_work:
+        assert made.needs_clear
+        return from_6hd(stale, channels)
+    r = simulate(made, device, *arrays, stale, timeline=False)
+    assert r.outputs is not None
+    assert r.outputs[0] is not None
+    return from_6hd(r.outputs[0], channels)
+
+
+TILINGS = st.none() | st.builds(
+    Tiling,
+    base_m=st.sampled_from((16, 32)),
+    base_n=st.sampled_from((16, 32, 48)),
+    base_k=st.sampled_from((8, 16, 40)),
+    step_planes=st.integers(1, 3),
+    step_columns=st.integers(1, 10),
+    l1_slots=st.integers(1, 2),
+    weight_slots=st.integers(1, 2),
+    l0_slots=st.integers(1, 2),
+    l0c_slots=st.integers(1, 2),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.sampled_from((FP16, BF16, FP32)), st.sampled_from(DEVICES), TILINGS)
+def test_input_gradient_and_forward_match_float64(
+    data: st.DataObject, kind: DType, device: str, tiling: Tiling | None
+) -> None:
+    assume(kind.name in load_device(device).cube.rates)  # type: ignore[union-attr]
+    s = data.draw(shapes(kind))
+    rng = np.random.default_rng(0)
+    x = integers(rng, (s.n, s.cin, *s.spatial), kind)
+    w = integers(rng, (s.cout, s.cin // s.groups, *s.kernel), kind)
+    dy = integers(rng, (s.n, s.cout, *s.out), kind)
+    try:
+        dx = gemm(ConvBackpropInput, s, (dy, w), tiling, kind, device)
+        y = gemm(ConvForward, s, (x, w), tiling, kind, device)
+    except CapacityError:
+        assume(False)
+    want = conv_input_grad(natural_outputs(s, dy), w, x.shape, *parts(s))
+    np.testing.assert_array_equal(dx, want.astype(kind.numpy))
+    inside = tuple(slice(0, size) for size in y.shape)
+    np.testing.assert_array_equal(y, conv_forward(x, w, *parts(s))[inside].astype(kind.numpy))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.data(),
+    st.sampled_from((FP16, BF16, FP32)),
+    st.sampled_from(DEVICES),
+    st.builds(
+        FilterTiling,
+        base_m=st.sampled_from((16, 32)),
+        base_n=st.sampled_from((16, 48)),
+        base_k=st.sampled_from((16, 32)),
+        slab_k=st.sampled_from((16, 24, 64)),
+        k_parts=st.integers(1, 4),
+        l1_slots=st.integers(1, 2),
+        l0c_slots=st.integers(1, 2),
+    ),
+)
+def test_filter_gradient_matches_float64(
+    data: st.DataObject, kind: DType, device: str, tiling: FilterTiling
+) -> None:
+    assume(kind.name in load_device(device).cube.rates)  # type: ignore[union-attr]
+    s = data.draw(shapes(kind))
+    rng = np.random.default_rng(1)
+    x = integers(rng, (s.n, s.cin, *s.spatial), kind)
+    dy = integers(rng, (s.n, s.cout, *s.out), kind)
+    arrays = to_6hd(x, s.c0), to_6hd(dy, s.c0)
+    plan = s.plan
+    rows = plan.real_groups * s.kernel[0] * plan.cin1_g * s.taps
+    dw = Tensor("dw", (rows, plan.cout_g // 16, 16, s.c0), FP32, "inout")
+    tensors = [Tensor(n, a.shape, kind, "in") for n, a in zip(("x", "dy"), arrays, strict=True)]
+    kernel = ConvBackpropFilter(s, tiling, *tensors, dw)
+    stale = np.full(dw.shape, 0 if kernel.needs_clear else 99, np.float32)
+    got = stale
+    if kernel.has_work:
+        try:
+            r = simulate(kernel, device, *arrays, stale, timeline=False)
+        except CapacityError:
+            assume(False)
+        assert r.outputs is not None
+        assert r.outputs[0] is not None
+        got = r.outputs[0]
+    else:
+        assert kernel.needs_clear
+    shape = (s.cout, s.cin // s.groups, *s.kernel)
+    want = conv_filter_grad(x, natural_outputs(s, dy), s.kernel, *parts(s))
+    np.testing.assert_array_equal(from_fracz_3d(got, shape, s.groups, s.c0), want)
+
+
+@pytest.mark.parametrize(("device", "bits"), [("ascend910b2", 11), ("ascend950pr", 10)])
+def test_hf32_rounds_operands_and_not_results(device: str, bits: int) -> None:
+    s = ConvShape(n=1, cin=8, cout=8, spatial=(1, 4, 4), kernel=(1, 1, 1), c0=8)
+    dy = np.zeros((1, 8, 1, 4, 4), np.float32)
+    dy[0, 0] = 1 / 3
+    w = np.eye(8, dtype=np.float32).reshape(8, 8, 1, 1, 1)
+    dx = gemm(ConvBackpropInput, s, (dy, w), None, FP32, device, hf32=True)
+    want = {11: 0.333374023, 10: 0.333251953}[bits]  # worked examples of the format
+    np.testing.assert_allclose(dx[0, 0], np.full((1, 4, 4), want), rtol=1e-8)
+    exact = gemm(ConvBackpropInput, s, (dy, w), None, FP32, device)
+    np.testing.assert_array_equal(exact[0, 0], dy[0, 0])
+
+
+@pytest.mark.parametrize("kind", [FP16, FP32])
+def test_long_sums_stay_within_tolerance(kind: DType) -> None:
+    s = ConvShape(n=1, cin=16, cout=512, spatial=(1, 9, 9), kernel=(1, 3, 3), c0=32 // kind.bytes)
+    rng = np.random.default_rng(2)
+    w = rng.standard_normal((512, 16, 1, 3, 3)).astype(kind.numpy)
+    dy = rng.standard_normal((1, 512, *s.out)).astype(kind.numpy)
+    dx = gemm(ConvBackpropInput, s, (dy, w), None, kind, "ascend910b2")
+    want = conv_input_grad(dy, w, (1, 16, 1, 9, 9), *parts(s))
+    assert relative_error(dx, want) < (1e-5 if kind is FP32 else 3e-4)
+
+
+@pytest.mark.parametrize(
+    ("x", "k", "s", "pads", "derived"),
+    [
+        (7, 3, 2, (1, 1), (1, 1)),
+        (6, 1, 2, (0, 0), (0, 1)),
+        (6, 2, 3, (1, 0), (0, 3)),
+        (5, 1, 1, (2, 2), (-2, -2)),
+    ],
+)
+def test_input_gradient_as_one_convolution(
+    x: int, k: int, s: int, pads: tuple[int, int], derived: tuple[int, int]
+) -> None:
+    """The documented padding of the stride-1 convolution over zero-inserted gradients."""
+    shape = ConvShape(
+        n=1, cin=16, cout=16, spatial=(1, x, x), kernel=(1, k, k), stride=(1, s, s),
+        padding=((0, 0), pads, pads),
+    )  # fmt: skip
+    axis = ConvBackpropInput.geometry_of(shape).h
+    reached = (axis.out - 1) * axis.stride - axis.before + (axis.kernel - 1) * axis.dilation + 1
+    assert (axis.before, reached - axis.virtual) == derived
+
+
+def test_slabs_without_gradient_are_left_to_the_clearing() -> None:
+    s = ConvShape(n=1, cin=16, cout=16, spatial=(1, 9, 16), kernel=(1, 1, 1), stride=(1, 3, 1))
+    tensors = [
+        Tensor("dy", (1, 1, 1, 3, 16, 16), FP16, "in"),
+        Tensor("w", (1, 1, 16, 16), FP16, "in"),
+        Tensor("dx", (1, 1, 1, 9, 16, 16), FP16, "out"),
+    ]
+    kernel = ConvBackpropInput(s, Tiling(base_m=16, base_n=16, base_k=16), *tensors)
+    assert kernel.needs_clear
+    assert [slab.live for slab in kernel.slabs] == [row % 3 == 0 for row in range(9)]
+    r = simulate(kernel, "ascend910b2", timeline=False)
+    assert r.runs[0].macs == 3 * 16 * 16 * 16
+
+
+@pytest.mark.parametrize("name", ["base_m", "base_n"])
+def test_tile_sizes_are_multiples_of_16(name: str) -> None:
+    sizes = {"base_m": 16, "base_n": 16, "base_k": 16}
+    with pytest.raises(ArgumentError, match=rf"tiling {name} is 24.*multiple of 16"):
+        Tiling(**sizes | {name: 24})
+
+
+@pytest.mark.parametrize("name", ["base_k", "step_planes", "step_columns", "l1_slots", "l0_slots"])
+def test_tiling_counts_are_positive(name: str) -> None:
+    sizes = {"base_m": 16, "base_n": 16, "base_k": 16}
+    with pytest.raises(ArgumentError, match=rf"tiling {name} is 0; it must be >= 1"):
+        Tiling(**sizes | {name: 0})
+
+
+def test_a_filter_that_fits_no_buffer_says_what_was_needed() -> None:
+    s = ConvShape(
+        n=1, cin=16, cout=16, spatial=(1, 300, 300), kernel=(1, 20, 20), dilation=(1, 15, 15)
+    )  # fmt: skip
+    chip = load_device("ascend910")
+    with pytest.raises(CapacityError, match=r"L1 holds 1048576 B, but the input .* no tiling fits"):
+        auto_tiling(ConvForward.geometry_of(s), chip, chip.groups, FP16)

@@ -1,0 +1,275 @@
+"""conv3d_backprop_input: the page's example, groups, bias, refusals, random layers in float64."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import npusim
+from npusim.dtypes import FP16
+from npusim.errors import ArgumentError, RuleError
+from npusim.kernels.implicit_gemm import Tiling
+from npusim.layout import from_6hd, group_dict, group_plan, to_6hd, to_fracz_3d
+from npusim.ops.conv3d_backprop_input import conv3d_backprop_input
+from npusim.results import Result
+
+Array = np.ndarray[Any, Any]
+
+
+def described(case: Any) -> tuple[list[int], list[int], dict[str, Any]]:
+    """filter_size, input_size and para_dict of a layer."""
+    return (
+        list(case.shapes[2]),
+        [case.n, *case.spatial, case.cin],
+        {
+            "strides": [1, *case.stride, 1],
+            "pads": [p for pair in case.pads for p in pair],
+            "dilations": [1, *case.dilation, 1],
+            "res_dtype": "float16",
+            "kernel_name": "dx",
+            "group_dict": group_dict(group_plan(case.cin, case.cout, case.groups, 16)),
+        },
+    )
+
+
+def run(case: Any, dy: Array, w: Array, device: str = "ascend910", **more: Any) -> Result:
+    """Run one layer on framework operands; keywords of para_dict and of the call."""
+    filter_size, input_size, para = described(case)
+    para |= {key: more.pop(key) for key in ("tensor_bias", "group_dict") if key in more}
+    packed = to_fracz_3d(w, case.groups, 16)
+    return conv3d_backprop_input(
+        packed, to_6hd(dy, 16), filter_size, input_size, para, device=device, timeline=False, **more
+    )
+
+
+def unpacked(case: Any, r: Result) -> Array:
+    """The result as (N, Cin, D, H, W), after checking its shape and its padding channels."""
+    assert r.outputs is not None
+    (out,) = r.outputs
+    assert out is not None
+    blocks = -(-case.cin // 16)
+    depth, *size = case.spatial
+    assert out.shape == (case.n, depth, blocks, prod(size), 16)
+    assert out.dtype == np.float16
+    whole = out.reshape(case.n, depth, blocks, *size, 16)
+    everything = from_6hd(whole, blocks * 16)
+    assert not everything[:, case.cin :].any()
+    return everything[:, : case.cin]
+
+
+@pytest.fixture
+def small(layer: Any) -> Any:
+    """A layer of 20 to 12 channels, depth stride 2."""
+    return layer(
+        n=2, cin=20, cout=12, spatial=(3, 4, 5), kernel=(1, 2, 2), stride=(2, 1, 1),
+        pads=((0, 0), (0, 1), (1, 0)), dilation=(1, 1, 1), output_padding=(0, 0, 0),
+    )  # fmt: skip
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.data())
+def test_any_layer_matches_float64(layer: Any, close: Any, data: st.DataObject) -> None:
+    def each(low: int, high: int) -> tuple[int, ...]:
+        return tuple(data.draw(st.integers(low, high)) for _ in range(3))
+
+    groups = data.draw(st.sampled_from((1, 1, 2, 3, 4, 17)))
+    case = layer(
+        n=data.draw(st.integers(1, 2)),
+        cin=groups * data.draw(st.integers(1, 40 // groups)),
+        cout=groups * data.draw(st.integers(1, 40 // groups)),
+        spatial=each(1, 6),
+        kernel=each(1, 3),
+        stride=each(1, 3),
+        pads=tuple(zip(each(0, 2), each(0, 2), strict=True)),
+        dilation=(1, *each(1, 2)[1:]),
+        groups=groups,
+        output_padding=(0, 0, 0),
+    )
+    assume(min(case.out) >= 1)
+    tiling: Any = "auto"
+    if data.draw(st.booleans()):
+        tiling = Tiling(
+            base_m=data.draw(st.sampled_from((16, 32))),
+            base_n=data.draw(st.sampled_from((16, 32))),
+            base_k=data.draw(st.sampled_from((16, 48))),
+            step_columns=data.draw(st.integers(1, 4)),
+        )
+    device = data.draw(st.sampled_from(("ascend310", "ascend910", "ascend910b2", "ascend950pr")))
+    dy, x, w = case.operands((FP16,) * 3)
+    r = run(case, dy, w, device, tiling=tiling, rules="hardware")
+    close("dx", unpacked(case, r), case.reference(dy, x, w)[0], (FP16,), FP16)
+
+
+# -- worked examples -----------------------------------------------------------------------
+
+
+def test_the_documentations_example(layer: Any, close: Any) -> None:
+    case = layer(
+        cin=128, cout=256, spatial=(4, 30, 44), kernel=(2, 2, 2), stride=(2, 2, 2),
+        pads=((0, 0),) * 3, dilation=(1, 1, 1), output_padding=(0, 0, 0),
+    )  # fmt: skip
+    dy, x, w = case.operands((FP16,) * 3)
+    assert to_fracz_3d(w, 1, 16).shape == (64, 16, 16, 16)
+    assert to_6hd(dy, 16).shape == (1, 2, 16, 15, 22, 16)
+    assert described(case)[2]["group_dict"] == {
+        "real_g": 1, "mag_factor": 1, "cin1_g": 8, "cout_g": 256, "cin_ori": 128, "cout_ori": 256,
+    }  # fmt: skip
+    r = run(case, dy, w)
+    assert r.outputs is not None
+    close("dx", unpacked(case, r), case.reference(dy, x, w)[0], (FP16,), FP16)
+
+
+@pytest.mark.parametrize(
+    ("place", "co", "ci", "tap"),
+    [((5, 0, 15, 8), 15, 8, (1, 0, 1)), ((7, 3, 7, 3), 55, 19, (1, 0, 1)),
+     ((0, 1, 12, 12), 28, 12, (0, 0, 0))],
+)  # fmt: skip
+def test_one_weight_of_a_grouped_filter(
+    layer: Any, place: tuple[int, ...], co: int, ci: int, tap: tuple[int, int, int]
+) -> None:
+    """20 to 56 channels in 4 groups, kernel 2 x 1 x 2: a single one at ``place`` of the filter."""
+    case = layer(
+        cin=20, cout=56, groups=4, spatial=(3, 2, 4), kernel=(2, 1, 2), stride=(1, 1, 1),
+        pads=((0, 0),) * 3, dilation=(1, 1, 1), output_padding=(0, 0, 0),
+    )  # fmt: skip
+    filter_size, input_size, para = described(case)
+    packed = np.zeros((8, 4, 16, 16), np.float16)
+    packed[place] = 1
+    dy = case.operands((FP16,) * 3)[0]
+    r = conv3d_backprop_input(
+        packed, to_6hd(dy, 16), filter_size, input_size, para, device="ascend910"
+    )
+    want = np.zeros(case.shapes[1], np.float16)
+    places = (slice(t, t + size) for t, size in zip(tap, case.out, strict=True))
+    want[(slice(None), ci, *places)] = dy[:, co]
+    np.testing.assert_array_equal(unpacked(case, r), want)
+
+
+@pytest.mark.parametrize(
+    ("cin", "cout", "groups", "plan"),
+    [
+        (20, 56, 4, (1, 4, 2, 64)),
+        (12, 9, 3, (1, 3, 1, 16)),
+        (24, 24, 24, (2, 16, 1, 16)),
+        (32, 32, 2, (2, 1, 1, 16)),
+        (48, 96, 3, (3, 1, 1, 32)),
+        (40, 20, 4, (1, 4, 3, 32)),
+        (512, 512, 512, (32, 16, 1, 16)),
+    ],
+)
+def test_documented_group_packings_on_the_chip(
+    layer: Any, close: Any, cin: int, cout: int, groups: int, plan: tuple[int, ...]
+) -> None:
+    case = layer(
+        cin=cin, cout=cout, groups=groups, spatial=(2, 3, 3), kernel=(1, 2, 2), stride=(1, 1, 1),
+        pads=((0, 0),) * 3, dilation=(1, 1, 1), output_padding=(0, 0, 0),
+    )  # fmt: skip
+    keys = ("real_g", "mag_factor", "cin1_g", "cout_g", "cin_ori", "cout_ori")
+    named = dict(zip(keys, (*plan, cin, cout), strict=True))
+    dy, x, w = case.operands((FP16,) * 3)
+    r = run(case, dy, w, group_dict=named)
+    close("dx", unpacked(case, r), case.reference(dy, x, w)[0], (FP16,), FP16)
+
+
+# -- bias, depths, arguments ---------------------------------------------------------------
+
+
+def test_a_bias_is_added_after_rounding(small: Any) -> None:
+    dy, _, w = small.operands((FP16,) * 3)
+    bias = np.linspace(-3, 3, small.cin).astype(np.float16)
+    plain, biased = run(small, dy, w), run(small, dy, w, tensor_bias=bias)
+    want = unpacked(small, plain) + bias[:, None, None, None]  # fp16 plus fp16, rounded
+    np.testing.assert_array_equal(unpacked(small, biased), want)
+    assert list(biased.kernels["name"]) == [*plain.kernels["name"], "bias_add"]
+
+
+def test_depths_that_no_output_reaches_are_zero_before_the_bias(small: Any) -> None:
+    dy, _, w = small.operands((FP16,) * 3)
+    bias = np.arange(small.cin).astype(np.float16)
+    got = unpacked(small, run(small, dy, w, tensor_bias=bias))
+    hidden = got[:, :, 1]  # stride 2, kernel 1: depths 0 and 2 are read
+    np.testing.assert_array_equal(hidden, np.broadcast_to(bias[:, None, None], hidden.shape))
+
+
+def test_group_dict_may_be_left_out(small: Any) -> None:
+    dy, _, w = small.operands((FP16,) * 3)
+    same = unpacked(small, run(small, dy, w, group_dict=None))
+    np.testing.assert_array_equal(same, unpacked(small, run(small, dy, w)))
+
+
+def test_input_size_is_not_written_to(small: Any) -> None:
+    dy, _, w = small.operands((FP16,) * 3)
+    filter_size, input_size, para = described(small)
+    before = list(input_size)
+    conv3d_backprop_input(
+        to_fracz_3d(w, 1, 16), to_6hd(dy, 16), filter_size, input_size, para, device="ascend910"
+    )
+    assert input_size == before
+
+
+def test_timing_only_takes_the_same_cycles(small: Any) -> None:
+    dy, _, w = small.operands((FP16,) * 3)
+    full = run(small, dy, w)
+    packed, blocked = to_fracz_3d(w, 1, 16), to_6hd(dy, 16)
+    timed = conv3d_backprop_input(
+        npusim.spec(packed.shape, "fp16"), npusim.spec(blocked.shape, "fp16"), *described(small),
+        device="ascend910", timeline=False,
+    )  # fmt: skip
+    assert timed.outputs is None
+    assert timed.cycles == full.cycles
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"strides": [1, 64, 1, 1, 1]}, "strides"),
+        ({"strides": [2, 1, 1, 1, 1]}, "batch and channel"),
+        ({"dilations": [1, 2, 1, 1, 1]}, "dilation of depth"),
+        ({"pads": [0, 0, 0]}, "pads is"),
+        ({"res_dtype": "float32"}, "the result is float16"),
+        ({"group_dict": {"real_g": 2}}, "group_dict"),
+        ({"fused": 1}, "unknown keys"),
+        ({"tensor_bias": np.zeros(3, np.float16)}, "must be fp16 of"),
+        ({"tensor_bias": np.zeros(20, np.float32)}, "must be fp16 of"),
+    ],
+)
+def test_arguments_that_do_not_fit(small: Any, change: dict[str, Any], words: str) -> None:
+    dy, _, w = small.operands((FP16,) * 3)
+    filter_size, input_size, para = described(small)
+    with pytest.raises(ArgumentError, match=words):
+        conv3d_backprop_input(
+            to_fracz_3d(w, 1, 16), to_6hd(dy, 16), filter_size, input_size, para | change,
+            device="ascend910",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["filter", "out_backprop"])
+def test_operands_of_other_types_or_shapes(small: Any, name: str) -> None:
+    dy, _, w = small.operands((FP16,) * 3)
+    operands = {"filter": to_fracz_3d(w, 1, 16), "out_backprop": to_6hd(dy, 16)}
+    for wrong in (operands[name].astype(np.float32), operands[name][:1], operands[name][..., 0]):
+        filter_size, input_size, para = described(small)
+        with pytest.raises(ArgumentError, match=name):
+            conv3d_backprop_input(
+                *(operands | {name: wrong}).values(), filter_size, input_size, para,
+                device="ascend910",
+            )  # fmt: skip
+
+
+def test_documented_limits_and_what_the_hardware_does(layer: Any, close: Any) -> None:
+    # The derived padding d * (K - 1) - p = 0 - 1 is negative: refused by the documentation.
+    case = layer(
+        cin=8, cout=8, spatial=(2, 4, 4), kernel=(1, 1, 1), stride=(1, 1, 1),
+        pads=((0, 0), (1, 1), (1, 1)), dilation=(1, 1, 1), output_padding=(0, 0, 0),
+    )  # fmt: skip
+    dy, x, w = case.operands((FP16,) * 3)
+    with pytest.raises(RuleError, match="derived backward pads") as error:
+        run(case, dy, w)
+    assert error.value.parameter == "pads"
+    r = run(case, dy, w, rules="hardware")
+    close("dx", unpacked(case, r), case.reference(dy, x, w)[0], (FP16,), FP16)
