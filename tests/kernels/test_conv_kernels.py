@@ -6,6 +6,7 @@ arithmetic of the input gradient are tested here, below the operators.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import npusim
 from npusim.device.catalog import load_device
 from npusim.dtypes import BF16, FP16, FP32, DType
 from npusim.errors import ArgumentError, CapacityError
@@ -79,14 +79,9 @@ def shapes(draw: st.DrawFn, kind: DType) -> ConvShape:
 
 def natural_outputs(s: ConvShape, y: Array) -> Array:
     """``y`` with zeros where the natural output size is larger."""
-    whole = np.zeros((*y.shape[:2], *ConvShape(**{**vars_of(s), "outputs": None}).out))
+    whole = np.zeros((*y.shape[:2], *replace(s, outputs=None).out))
     whole[tuple(slice(0, size) for size in y.shape)] = y
     return whole
-
-
-def vars_of(s: ConvShape) -> dict[str, Any]:
-    """The fields of a shape."""
-    return {name: getattr(s, name) for name in s.__dataclass_fields__}
 
 
 def parts(s: ConvShape) -> tuple[Any, ...]:
@@ -109,10 +104,8 @@ def gemm(
     if tiling is None:
         chip = load_device(device)
         tiling = auto_tiling(kernel.geometry_of(s), chip, chip.groups, kind)
-    made = kernel(
-        s, tiling, *(Tensor(n, a.shape, kind, "in") for n, a in zip("xw", arrays, strict=True)),
-        result, hf32,
-    )  # fmt: skip
+    x, w = (Tensor(n, a.shape, kind, "in") for n, a in zip("xw", arrays, strict=True))
+    made = kernel(s, tiling, x, w, result, hf32)
     # Stale numbers where a kernel that needs no clearing must write everything itself.
     stale = np.full(result.shape, 0 if made.needs_clear else 99, kind.numpy)
     if not made.has_work:
@@ -188,8 +181,8 @@ def test_filter_gradient_matches_float64(
     plan = s.plan
     rows = plan.real_groups * s.kernel[0] * plan.cin1_g * s.taps
     dw = Tensor("dw", (rows, plan.cout_g // 16, 16, s.c0), FP32, "inout")
-    tensors = [Tensor(n, a.shape, kind, "in") for n, a in zip(("x", "dy"), arrays, strict=True)]
-    kernel = ConvBackpropFilter(s, tiling, *tensors, dw)
+    x_gm, dy_gm = (Tensor(n, a.shape, kind, "in") for n, a in zip(("x", "dy"), arrays, strict=True))
+    kernel = ConvBackpropFilter(s, tiling, x_gm, dy_gm, dw)
     stale = np.full(dw.shape, 0 if kernel.needs_clear else 99, np.float32)
     got = stale
     if kernel.has_work:
@@ -255,12 +248,10 @@ def test_input_gradient_as_one_convolution(
 
 def test_slabs_without_gradient_are_left_to_the_clearing() -> None:
     s = ConvShape(n=1, cin=16, cout=16, spatial=(1, 9, 16), kernel=(1, 1, 1), stride=(1, 3, 1))
-    tensors = [
-        Tensor("dy", (1, 1, 1, 3, 16, 16), FP16, "in"),
-        Tensor("w", (1, 1, 16, 16), FP16, "in"),
-        Tensor("dx", (1, 1, 1, 9, 16, 16), FP16, "out"),
-    ]
-    kernel = ConvBackpropInput(s, Tiling(base_m=16, base_n=16, base_k=16), *tensors)
+    dy = Tensor("dy", (1, 1, 1, 3, 16, 16), FP16, "in")
+    w = Tensor("w", (1, 1, 16, 16), FP16, "in")
+    dx = Tensor("dx", (1, 1, 1, 9, 16, 16), FP16, "out")
+    kernel = ConvBackpropInput(s, Tiling(base_m=16, base_n=16, base_k=16), dy, w, dx)
     assert kernel.needs_clear
     assert [slab.live for slab in kernel.slabs] == [row % 3 == 0 for row in range(9)]
     r = simulate(kernel, "ascend910b2", timeline=False)

@@ -22,7 +22,6 @@ from npusim.numerics.reference import (
     conv_filter_grad,
     conv_forward,
     conv_input_grad,
-    output_shape,
     relative_error,
 )
 
@@ -183,7 +182,7 @@ def _case(line: int, row: dict[str, str]) -> Case:
         pads=tuple(zip(pads, pads, strict=True) if even else zip(*[iter(pads)] * 2, strict=True)),
         groups=int(row["groups"]),
         transposed=row["transposed"] == "1",
-        **sizes,  # type: ignore[arg-type]
+        **sizes,
     )
     return Case(line=line, op=row["op"], layer=layer, dtype=row["dtype"], source=row["source"])
 
@@ -192,7 +191,8 @@ def half_ulp(values: Array, kind: DType) -> Array:
     """Half the distance between neighbours of ``kind`` at each value."""
     bits, least = FORMATS[kind.name]
     _, exponent = np.frexp(np.abs(values))
-    return np.exp2(np.maximum(exponent - 1, least) - bits - 1.0)
+    spacing: Array = np.exp2(np.maximum(exponent - 1, least) - bits - 1.0)
+    return spacing
 
 
 def assert_close(
@@ -213,7 +213,9 @@ def assert_close(
     if not narrow:
         assert relative_error(got, want) <= ACCUMULATION, name
         return
-    allowed = ACCUMULATION * scale + sum((half_ulp(want, kind) for kind in narrow))
+    allowed = np.full(want.shape, ACCUMULATION * scale) + sum(
+        half_ulp(want, kind) for kind in narrow
+    )
     worst = np.unravel_index(np.argmax(off - allowed), off.shape) if off.size else ()
     assert (off <= allowed).all(), (name, worst, got[worst], want[worst], allowed[worst])
 

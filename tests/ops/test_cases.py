@@ -1,7 +1,7 @@
 """Published shapes - other people's tests and networks - on the simulated chips.
 
 ``tests/data/cases.csv`` has one shape per row with its source; ``tests/data/refused.csv`` says
-which rows the documentation of a product refuses, and why. Every row small enough to compute is
+which rows the documentation of every product refuses, and why. Every row small enough to compute is
 run and compared with float64; a refused row is run with rules="hardware".
 """
 
@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npusim.dtypes import BF16, FP16, FP32, DType
+from npusim.dtypes import BF16, FP16, FP32
 from npusim.errors import NpusimError, RuleError
-from npusim.layout import from_6hd, fracz_grouped_to_oihw, to_5hd, to_6hd, to_fracz_3d
+from npusim.layout import fracz_grouped_to_oihw, from_6hd, to_5hd, to_6hd, to_fracz_3d
 from npusim.layout.groups import group_dict, group_plan
 from npusim.numerics.reference import conv_filter_grad
 from npusim.numerics.rounding import round_hf32
@@ -52,17 +52,17 @@ def run(case: Any, operator: str, dtype: str, call: Any) -> Result | None:
     """
     devices = devices_for(operator, dtype, len(case.layer.spatial))
     turn = case.line % len(devices)
+    refusals: list[RuleError] = []
     parameter, hardware = refused().get((case.line, operator, dtype), ("", ""))
     for device in (*devices[turn:], *devices[:turn]):
         try:
             result: Result = call(device=device, timeline=False)
         except RuleError as error:
-            assert error.parameter == parameter or not parameter, error
-            last = error
+            refusals.append(error)
             continue
         assert not parameter, f"{device} permits a row listed as refused"
         return result
-    assert parameter, last
+    assert {error.parameter for error in refusals} == {parameter}, refusals[-1]
     if hardware == "runs":
         return call(device=devices[-1], timeline=False, rules="hardware")  # type: ignore[no-any-return]
     with pytest.raises(NpusimError):
@@ -109,7 +109,7 @@ def check_backward(case: Any, dtype: str, close: Any) -> None:
     grown = np.zeros(even.shapes[1], x.dtype)
     grown[inside] = x
     hf32 = dtype == "float32(hf32)"
-    r = run(case, "convolution_backward", dtype, lambda **options: convolution_backward(
+    r: Any = run(case, "convolution_backward", dtype, lambda **options: convolution_backward(
         dy, grown, w, **even.arguments, output_mask=mask, cube_math_type=1 if hf32 else 0,
         **options,
     ))  # fmt: skip
@@ -135,7 +135,7 @@ def check_tbe_filter(case: Any, dtype: str, close: Any) -> None:
         "dilations": [1, 1, *layer.dilation],
         "groups": layer.groups,
     }
-    r = run(case, case.op, dtype, lambda **options: conv2d_backprop_filter(
+    r: Any = run(case, case.op, dtype, lambda **options: conv2d_backprop_filter(
         to_5hd(x, 16), to_5hd(dy, 16), [cout, cg, kh, kw], para,
         **options,
     ))  # fmt: skip
@@ -155,7 +155,7 @@ def check_tbe_input(case: Any, dtype: str, close: Any) -> None:
         "res_dtype": "float16",
         "group_dict": group_dict(group_plan(layer.cin, layer.cout, layer.groups, 16)),
     }
-    r = run(case, case.op, dtype, lambda **options: conv3d_backprop_input(
+    r: Any = run(case, case.op, dtype, lambda **options: conv3d_backprop_input(
         to_fracz_3d(w, layer.groups, 16), to_6hd(dy, 16), list(layer.shapes[2]),
         [layer.n, *layer.spatial, layer.cin], para,
         **options,
@@ -180,7 +180,7 @@ def check_deconv(case: Any, dtype: str, close: Any) -> None:
     before = [p for p, _ in s.pads]
     param = [s.n, *s.spatial, s.cin, s.n, *out, s.cout, *s.kernel, *s.stride, *before, *s.dilation,
              s.groups, 0, 0, 0]  # fmt: skip
-    r = run(case, "deconv_grad_filter", dtype, lambda **options: deconv_grad_filter(
+    r: Any = run(case, "deconv_grad_filter", dtype, lambda **options: deconv_grad_filter(
         dy.transpose(0, 2, 3, 1), x.transpose(0, 2, 3, 1), param, core_mask=0b1111, **options,
     ))  # fmt: skip
     if r is None:
@@ -205,7 +205,7 @@ def check_im2col(case: Any, dtype: str) -> None:
     shape = (s.n, s.cin, *s.kernel, lh, lw)
     grad = rng.standard_normal(shape).astype(kind.numpy)
     pads = [p for p, _ in s.pads]
-    r = run(case, "im2col_backward", dtype, lambda **options: im2col_backward(
+    r: Any = run(case, "im2col_backward", dtype, lambda **options: im2col_backward(
         grad.reshape(s.n, s.cin * prod(s.kernel), lh * lw), s.spatial, s.kernel, s.dilation, pads,
         s.stride, **options,
     ))  # fmt: skip
@@ -223,9 +223,33 @@ def check_im2col(case: Any, dtype: str) -> None:
 
 
 def test_sampled_cases(sampled_case: Any, close: Any) -> None:
-    check(*sampled_case, close)
+    case, dtype = sampled_case
+    check(case, dtype, close)
 
 
 @pytest.mark.slow
 def test_every_case(case: Any, close: Any) -> None:
-    check(*case, close)
+    row, dtype = case
+    check(row, dtype, close)
+
+
+def test_the_table_agrees_with_itself(cases: list[Any]) -> None:
+    assert len(cases) == 882
+    assert sum(case.runs for case in cases) == 511
+    for case in cases:
+        s = case.layer
+        assert min(s.out) >= 1, case
+        assert s.cin % s.groups == 0, case
+        assert s.cout % s.groups == 0, case
+        assert case.source, case
+        if s.transposed and case.op != "DeconvGradFilter":
+            rows = zip(s.output_padding, s.stride, s.dilation, strict=True)
+            assert all(0 <= extra < max(step, reach) for extra, step, reach in rows), case
+
+
+def test_the_refused_are_rows_of_the_table(cases: list[Any]) -> None:
+    known = {case.line: case for case in cases}
+    for line, operator, dtype in refused():
+        assert dtype in known[line].dtypes
+        assert known[line].runs
+        assert operator in {known[line].op, "convolution_backward"}

@@ -145,8 +145,8 @@ def test_one_weight_of_a_grouped_filter(
         packed, to_6hd(dy, 16), filter_size, input_size, para, device="ascend910"
     )
     want = np.zeros(case.shapes[1], np.float16)
-    places = (slice(t, t + size) for t, size in zip(tap, case.out, strict=True))
-    want[(slice(None), ci, *places)] = dy[:, co]
+    d, h, x = (slice(t, t + size) for t, size in zip(tap, case.out, strict=True))
+    want[:, ci, d, h, x] = dy[:, co]
     np.testing.assert_array_equal(unpacked(case, r), want)
 
 
@@ -254,9 +254,10 @@ def test_operands_of_other_types_or_shapes(small: Any, name: str) -> None:
     operands = {"filter": to_fracz_3d(w, 1, 16), "out_backprop": to_6hd(dy, 16)}
     for wrong in (operands[name].astype(np.float32), operands[name][:1], operands[name][..., 0]):
         filter_size, input_size, para = described(small)
+        given = operands | {name: wrong}
         with pytest.raises(ArgumentError, match=name):
             conv3d_backprop_input(
-                *(operands | {name: wrong}).values(), filter_size, input_size, para,
+                given["filter"], given["out_backprop"], filter_size, input_size, para,
                 device="ascend910",
             )  # fmt: skip
 

@@ -55,7 +55,7 @@ def check(layer: Any, device: str, kinds: Any, number: int, close: Any, **option
     stored = FP32 if math == HF32 else math
     mask = options.pop("output_mask", (True, True, True))
     dy, x, w = layer.operands(kinds)
-    r = convolution_backward(
+    r: Any = convolution_backward(
         dy, x, w, **layer.arguments, output_mask=mask, cube_math_type=number, device=device,
         timeline=False, **options,
     )  # fmt: skip
@@ -87,7 +87,8 @@ def layers(draw: st.DrawFn) -> dict[str, Any]:
     if dims == 2 and draw(st.booleans()):
         pads = tuple((before, after) for before, after in zip(each(0, 3), each(0, 3), strict=True))
     transposed = draw(st.booleans())
-    extra = tuple(draw(st.integers(0, s - 1)) for s in stride) if transposed else (0,) * dims
+    room = [max(s, d) - 1 if transposed else 0 for s, d in zip(stride, dilation, strict=True)]
+    extra = tuple(draw(st.integers(0, most)) for most in room)
     return {
         "n": draw(st.integers(1, 3)),
         "cin": groups * draw(st.integers(1, 40 // groups)),
@@ -186,7 +187,7 @@ def one_channel(rows: Any) -> Array:
 @pytest.mark.parametrize(("device", "number"), [("ascend910", 1), ("ascend910b2", 0)])
 def test_worked_example_with_uneven_padding(device: str, number: int) -> None:
     x = np.arange(1, 17).reshape(4, 4)
-    r = convolution_backward(
+    r: Any = convolution_backward(
         one_channel([[1, 2], [3, 4]]), one_channel(x), one_channel([[1, 2], [3, 4]]), (1,),
         stride=2, padding=[1, 0, 0, 1], cube_math_type=number, device=device,
     )  # fmt: skip
@@ -197,7 +198,7 @@ def test_worked_example_with_uneven_padding(device: str, number: int) -> None:
 
 @pytest.mark.parametrize(("device", "number"), [("ascend910", 1), ("ascend910b2", 0)])
 def test_worked_example_transposed(device: str, number: int) -> None:
-    r = convolution_backward(
+    r: Any = convolution_backward(
         one_channel(np.arange(1, 17).reshape(4, 4)), one_channel([[1, 2], [3, 4]]),
         one_channel(np.arange(1, 10).reshape(3, 3)), (1,), stride=2, padding=1, transposed=True,
         output_padding=1, cube_math_type=number, device=device,
@@ -210,7 +211,7 @@ def test_worked_example_transposed(device: str, number: int) -> None:
 def test_positions_of_output_padding_receive_data() -> None:
     # A transposed layer's forward is the input gradient of the plain one: output padding 1.
     ones = one_channel(np.ones((2, 2)))
-    r = convolution_backward(
+    r: Any = convolution_backward(
         ones, one_channel(np.zeros((4, 4))), one_channel(np.ones((3, 3))), (1,), stride=2,
         padding=1, output_mask=(True, False, False), device="ascend910b2",
     )  # fmt: skip
@@ -236,7 +237,7 @@ def test_depth_strides_leave_unread_depths_zero(device: str, layer: Any, close: 
 @pytest.mark.parametrize("device", ["ascend910", "ascend910b2"])
 def test_an_empty_batch_gives_zeros(device: str) -> None:
     dy, x = np.zeros((0, 4, 5, 5), np.float16), np.zeros((0, 3, 5, 5), np.float16)
-    r = convolution_backward(dy, x, np.ones((4, 3, 1, 1), np.float16), (4,), device=device)
+    r: Any = convolution_backward(dy, x, np.ones((4, 3, 1, 1), np.float16), (4,), device=device)
     assert r.grad_input.shape == (0, 3, 5, 5)
     np.testing.assert_array_equal(r.grad_weight, np.zeros((4, 3, 1, 1), np.float16))
     np.testing.assert_array_equal(r.grad_bias, np.zeros(4, np.float16))
@@ -245,7 +246,7 @@ def test_an_empty_batch_gives_zeros(device: str) -> None:
 def test_without_input_channels_the_bias_gradient_is_zero() -> None:
     dy, x = np.ones((2, 4, 5, 5), np.float32), np.zeros((2, 0, 5, 5), np.float32)
     w = np.zeros((4, 0, 1, 1), np.float32)
-    r = convolution_backward(dy, x, w, (4,), device="ascend910b2")
+    r: Any = convolution_backward(dy, x, w, (4,), device="ascend910b2")
     assert r.grad_input.shape == x.shape
     assert r.grad_weight.shape == w.shape
     np.testing.assert_array_equal(r.grad_bias, np.zeros(4, np.float32))
@@ -264,8 +265,10 @@ def test_masked_gradients_launch_nothing(layer: Any) -> None:
     dy, x, w = case.operands((FP16,) * 3)
     kernels = ("conv_backprop_input", "conv_backprop_filter", "bias_grad")
     for i, kernel in enumerate(kernels):
-        mask = tuple(i == j for j in range(3))
-        r = convolution_backward(dy, x, w, **case.arguments, output_mask=mask, device="ascend910")
+        mask = (i == 0, i == 1, i == 2)
+        r: Any = convolution_backward(
+            dy, x, w, **case.arguments, output_mask=mask, device="ascend910"
+        )
         assert [name for name in launched(r) if name in kernels] == [kernel]
         assert [out is not None for out in r.outputs] == list(mask)
     none = convolution_backward(
@@ -279,7 +282,7 @@ def test_masked_gradients_launch_nothing(layer: Any) -> None:
 def test_the_filter_gradient_launches_the_documented_sequence(device: str, layer: Any) -> None:
     case = layer(n=2, cin=32, cout=32, spatial=(20, 20), kernel=(3, 3))
     dy, x, w = case.operands((FP16,) * 3)
-    r = convolution_backward(
+    r: Any = convolution_backward(
         dy, x, w.astype(np.float16), **case.arguments, output_mask=(False, True, False),
         device=device, tiling={"conv_backprop_filter": FilterTiling(
             base_m=32, base_n=48, base_k=32, slab_k=64, k_parts=2)},
@@ -293,7 +296,7 @@ def test_the_filter_gradient_launches_the_documented_sequence(device: str, layer
 def test_each_operand_is_converted_once(layer: Any) -> None:
     case = layer(spatial=(6, 6), kernel=(3, 3))
     dy, x, w = case.operands((FP32,) * 3)
-    r = convolution_backward(dy, x, w, **case.arguments, cube_math_type=1, device="ascend910")
+    r: Any = convolution_backward(dy, x, w, **case.arguments, cube_math_type=1, device="ascend910")
     assert launched(r) == [
         *("cast", "trans_data", "cast", "trans_data"),  # grad_output and weight as fp16
         *("conv_backprop_input", "trans_data", "cast"),
@@ -330,7 +333,7 @@ def test_inserted_zeros_are_never_moved(layer: Any) -> None:
         )  # fmt: skip
         dy, x, w = (npusim.spec(shape, "fp16") for shape in case.shapes)
         assert dy.shape == (1, 16, 9, 9)
-        r = convolution_backward(
+        r: Any = convolution_backward(
             dy, x, w, **case.arguments, output_mask=(True, False, False), device="ascend910b2",
             tiling={"conv_backprop_input": tiling},
         )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Time: the shared memory system, the engine that runs a program, and the rows it leaves."""

@@ -1,0 +1,35 @@
+"""The wheel carries what the package needs and works outside the checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_runs_from_any_directory(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "-w", tmp_path, ROOT], check=True)
+    (wheel,) = tmp_path.glob("npusim-*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for folder in ("configs/devices", "configs/workloads", "configs/constraints", "kernels"):
+        for file in (ROOT / folder).iterdir():
+            if file.suffix in (".py", ".yaml"):
+                assert f"npusim/{folder}/{file.name}" in names
+    target = tmp_path / "site"
+    subprocess.run([*pip, "install", "--no-deps", "--target", target, wheel], check=True)
+    code = (
+        f"import sys; sys.path.insert(0, {str(target)!r}); import npusim; "
+        "assert npusim.__file__.startswith(sys.path[0]); "
+        "a = npusim.spec((64, 64), 'fp16'); print(npusim.ops.matmul(a, a, device='tiny').cycles)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert int(done.stdout) > 0
