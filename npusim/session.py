@@ -13,6 +13,7 @@ from npusim.device.catalog import load_device, parse_core_mask
 from npusim.device.spec import Device
 from npusim.dtypes import DType, dtype
 from npusim.errors import ArgumentError
+from npusim.isa import Mmad
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.numerics.executor import POISON, execute
@@ -216,12 +217,15 @@ def assumed_figures(program: Program) -> list[str]:
     for instruction in instructions:
         path = getattr(instruction, "path", None)
         parts.add(f"paths.{path.name}" if path is not None else _UNIT_OF.get(instruction.pipe, ""))
-    sizes = {f"{part}.size" for part in parts}  # capacities do not cost time directly
+    rates = {f"cube.rates.{math}" for math in (device.cube.rates if device.cube else ())}
+    used = {f"cube.rates.{i.math}" for i in instructions if isinstance(i, Mmad)}
+    # Capacities and precision do not cost time by themselves.
+    idle = {"cube.hf32_bits", *(f"{part}.size" for part in parts), *(rates - used)}
     return sorted(
         name
         for name, known in device.provenance.items()
         if known.confidence == "assumed"
-        and name not in sizes
+        and name not in idle
         and any(name.startswith(f"{part}.") for part in parts if part)
     )
 

@@ -131,7 +131,7 @@ TILINGS = st.none() | st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=120)
 @given(st.data(), st.sampled_from((FP16, BF16, FP32)), st.sampled_from(DEVICES), TILINGS)
 def test_input_gradient_and_forward_match_float64(
     data: st.DataObject, kind: DType, device: str, tiling: Tiling | None
@@ -153,7 +153,7 @@ def test_input_gradient_and_forward_match_float64(
     np.testing.assert_array_equal(y, conv_forward(x, w, *parts(s))[inside].astype(kind.numpy))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=80)
 @given(
     st.data(),
     st.sampled_from((FP16, BF16, FP32)),

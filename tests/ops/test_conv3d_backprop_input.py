@@ -71,7 +71,7 @@ def small(layer: Any) -> Any:
     )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_any_layer_matches_float64(layer: Any, close: Any, data: st.DataObject) -> None:
     def each(low: int, high: int) -> tuple[int, ...]:

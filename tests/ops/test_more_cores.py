@@ -1,0 +1,56 @@
+"""What more cores do: the same numbers, less time, and no help where memory is the limit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+import npusim
+from npusim.device.spec import Device
+
+PARA = {"strides": [1, 1], "padding": [0] * 4, "dilations": [1] * 4}
+
+
+def gradient(device: Device, cores: int, *, data: bool = False) -> npusim.Result:
+    """dw of a 1x1 convolution, 128 -> 128 channels on 40x40."""
+    shape = (1, 8, 40, 40, 16)
+    rng = np.random.default_rng(3)
+    x, dy = (
+        rng.standard_normal(shape).astype(np.float16) if data else npusim.spec(shape, "fp16")
+        for _ in range(2)
+    )
+    return npusim.ops.conv2d_backprop_filter(
+        x, dy, [128, 128, 1, 1], PARA, device=device, cores=cores
+    )
+
+
+def test_time_falls_and_falls_less_where_memory_is_the_limit() -> None:
+    wide = npusim.load_device("tiny").replace("l2.read", "512B/cycle")
+    fast = wide.replace("main_memory.read", "256B/cycle")  # all four cores at full speed
+    slow = wide.replace("main_memory.read", "16B/cycle")  # a quarter of what one core can take
+    speedup = {
+        name: gradient(device, 0b1).cycles / gradient(device, 0b1111).cycles
+        for name, device in (("fast", fast), ("slow", slow))
+    }
+    assert speedup["fast"] > 2 > speedup["slow"] > 1
+    limited = gradient(slow, 0b1111)
+    assert limited.bottleneck == "HBM read"
+    assert "HBM read bound" in limited.text()  # the report says why it is no faster
+
+
+def test_the_numbers_do_not_depend_on_the_cores() -> None:
+    tiny = npusim.load_device("tiny")
+    one, four = (gradient(tiny, cores, data=True).grad_weight for cores in (0b1, 0b1111))
+    assert one is not None
+    assert four is not None
+    np.testing.assert_allclose(one, four, rtol=1e-5, atol=1e-4)
+
+
+def test_two_runs_give_the_same_trace_byte_by_byte(tmp_path: Path) -> None:
+    for name in ("first.json", "second.json"):
+        gradient(npusim.load_device("ascend910"), 0b1111, data=True).save_trace(tmp_path / name)
+    first = (tmp_path / "first.json").read_bytes()
+    assert first == (tmp_path / "second.json").read_bytes()
+    assert len(json.loads(first)["traceEvents"]) > 100
