@@ -14,6 +14,7 @@ from npusim.device.spec import Device
 from npusim.dtypes import DType, dtype
 from npusim.errors import ArgumentError
 from npusim.isa import Mmad
+from npusim.isa.base import Move
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.numerics.executor import POISON, execute
@@ -215,8 +216,10 @@ def assumed_figures(program: Program) -> list[str]:
     instructions = [i for template in program.templates for i in template.instructions]
     parts = {"launch", "l2", "main_memory", *(f"pipes.{pipe}" for pipe in program.pipes)}
     for instruction in instructions:
-        path = getattr(instruction, "path", None)
-        parts.add(f"paths.{path.name}" if path is not None else _UNIT_OF.get(instruction.pipe, ""))
+        if isinstance(instruction, Move):
+            parts.add(f"paths.{instruction.path.name}")
+        else:
+            parts.add(_UNIT_OF.get(instruction.pipe, ""))
     rates = {f"cube.rates.{math}" for math in (device.cube.rates if device.cube else ())}
     used = {f"cube.rates.{i.math}" for i in instructions if isinstance(i, Mmad)}
     # Capacities and precision do not cost time by themselves.

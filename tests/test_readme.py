@@ -8,14 +8,40 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
+from fnmatch import fnmatch
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 import npusim
 from npusim.cli.main import COMMANDS, main
-from npusim.cli.run import OPERATORS
+from npusim.conv_log import TOLERANCES
+from npusim.dtypes import dtype
+from npusim.errors import ArgumentError, RuleError
+from npusim.layout import (
+    from_6hd,
+    from_fracz,
+    group_dict,
+    group_plan,
+    nchw_to_nhwc,
+    to_5hd,
+    to_6hd,
+    to_fracz_3d,
+)
+from npusim.numerics.reference import (
+    conv_bias_grad,
+    conv_filter_grad,
+    conv_forward,
+    conv_input_grad,
+    relative_error,
+)
+from npusim.ops.rules import documented_operators, load_rules
 from npusim.results.plots import figure_bytes
 
 ROOT = Path(__file__).parent.parent
@@ -26,6 +52,9 @@ DOCUMENTS = ("README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md", "confi
 _FENCE = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", re.M | re.S)
 _REPORT = re.compile(
     r"(?<=<!-- report: begin -->\n```text\n)(.*?)(?=```\n<!-- report: end -->)", re.S
+)
+_KERNELS = re.compile(
+    r"(?<=<!-- kernels: begin -->\n```text\n)(.*?)(?=```\n<!-- kernels: end -->)", re.S
 )
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _PATH = re.compile(r"`((?:npusim|kernels|configs|tests|docs|\.ci)/[\w./-]*)`")
@@ -56,7 +85,7 @@ def table(first: str) -> dict[str, dict[str, str]]:
     for line in lines[at:]:
         if not line.startswith("|"):
             break
-        rows.append([cell.strip().strip("`") for cell in line.strip("|").split("|")])
+        rows.append([cell.strip().replace("`", "") for cell in line.strip("|").split("|")])
     head, _, *body = rows
     return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in body}
 
@@ -66,6 +95,160 @@ def demo() -> npusim.Result:
     x = npusim.spec((2, 16, 14, 14, 16), "fp16")
     para = {"strides": [1, 1], "padding": [1, 1, 1, 1], "dilations": [1, 1, 1, 1]}
     return npusim.ops.conv2d_backprop_filter(x, x, [256, 256, 3, 3], para, device="ascend910")
+
+
+def training_step() -> str:
+    """What the README's convolution_backward example prints."""
+    (code,) = (code for code in blocks("python") if "convolution_backward(" in code)
+    printed = StringIO()
+    with redirect_stdout(printed):
+        exec(compile(code, "README.md, step of training", "exec"), {"__name__": "readme"})
+    return "\n".join(line.rstrip() for line in printed.getvalue().splitlines()) + "\n"
+
+
+class Case(NamedTuple):
+    """One row of the table of operators: what it needs and how it is computed on a device.
+
+    ``run`` returns pairs (result, float64 result); ``limit`` is the largest relative error.
+    A product that refuses the row by its documentation does so for ``parameter``, and lacks
+    ``word``.
+    """
+
+    role: str
+    word: str
+    parameter: str
+    limit: float
+    run: Callable[[str], Iterable[tuple[Any, Any]]]
+
+
+def random(shape: tuple[int, ...], kind: str) -> Any:
+    values = np.random.default_rng(sum(shape)).standard_normal(shape)
+    return values.astype(dtype(kind).numpy)
+
+
+def layer(kind: str, dims: int) -> tuple[Any, Any, Any, tuple[Any, ...]]:
+    """dy, x and w of a 16 -> 32 channel layer, kernel 3, and the reference's geometry."""
+    sizes = (3, 5, 6)[3 - dims :]
+    x, dy = random((2, 16, *sizes), kind), random((2, 32, *sizes), kind)
+    w = random((32, 16, *(3,) * dims), kind)
+    return dy, x, w, ((1,) * dims, ((1, 1),) * dims, (1,) * dims, 1)
+
+
+def convolution(kind: str, dims: tuple[int, ...], math: int) -> Callable[[str], Any]:
+    """convolution_backward, plain and transposed, for each number of dimensions."""
+
+    def run(device: str) -> Iterable[tuple[Any, Any]]:
+        for d in dims:
+            dy, x, w, how = layer(kind, d)
+            options: dict[str, Any] = {"cube_math_type": math, "device": device, "padding": 1}
+            back = npusim.ops.convolution_backward
+            r = back(dy, x, w, (32,), **options)
+            yield r.grad_input, conv_input_grad(dy, w, x.shape, *how)
+            yield r.grad_weight, conv_filter_grad(x, dy, w.shape[2:], *how)
+            yield r.grad_bias, conv_bias_grad(dy)
+            r = back(x, dy, w, (16,), transposed=True, **options)
+            yield r.grad_input, conv_forward(x, w, *how)
+            yield r.grad_weight, conv_filter_grad(x, dy, w.shape[2:], *how)
+            yield r.grad_bias, conv_bias_grad(x)
+
+    return run
+
+
+def tbe_filter(device: str) -> Iterable[tuple[Any, Any]]:
+    dy, x, w, how = layer("fp16", 2)
+    para = {"strides": [1, 1], "padding": [1] * 4, "dilations": [1] * 4}
+    r = npusim.ops.conv2d_backprop_filter(
+        to_5hd(x, 16), to_5hd(dy, 16), w.shape, para, device=device
+    )
+    dw = r.outputs[0].reshape(9, 2, 16, 16)
+    yield from_fracz(dw, w.shape, 1, 16), conv_filter_grad(x, dy, (3, 3), *how)
+
+
+def tbe_input(device: str) -> Iterable[tuple[Any, Any]]:
+    dy, x, w, how = layer("fp16", 3)
+    n, cin, *sizes = x.shape
+    para = {"strides": [1] * 5, "pads": [1] * 6, "dilations": [1] * 5}
+    r = npusim.ops.conv3d_backprop_input(
+        to_fracz_3d(w, 1, 16),
+        to_6hd(dy, 16),
+        w.shape,
+        [n, *sizes, cin],
+        para | {"group_dict": group_dict(group_plan(16, 32, 1, 16))},
+        device=device,
+    )
+    dx = from_6hd(r.outputs[0].reshape(n, sizes[0], 1, *sizes[1:], 16), cin)
+    yield dx, conv_input_grad(dy, w, x.shape, *how)
+
+
+def fold(device: str) -> Iterable[tuple[Any, Any]]:
+    for kind in ("fp16", "fp32"):
+        grad = random((2, 3 * 9, 5 * 6), kind)
+        r = npusim.ops.im2col_backward(grad, (5, 6), (3, 3), (1, 1), (1, 1), (1, 1), device=device)
+        image = np.zeros((2, 3, 7, 8))
+        for (kh, kw), tap in zip(np.ndindex(3, 3), range(9), strict=True):
+            patch = grad.reshape(2, 3, 9, 5, 6)[:, :, tap].astype(np.float64)
+            image[:, :, kh : kh + 5, kw : kw + 6] += patch
+        yield r.outputs[0], image[:, :, 1:-1, 1:-1]
+
+
+def dsp_filter(kind: str) -> Callable[[str], Any]:
+    def run(device: str) -> Iterable[tuple[Any, Any]]:
+        # What a transposed layer maps x to has dy's size: dy is the plain convolution's input.
+        x, dy, how = random((1, 4, 5, 6), kind), random((1, 8, 7, 8), kind), ((1, 1), ((0, 0),) * 2)
+        param = [1, 5, 6, 4, 1, 7, 8, 8, 3, 3, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0]
+        r = npusim.ops.deconv_grad_filter(nchw_to_nhwc(dy), nchw_to_nhwc(x), param, device=device)
+        want = conv_filter_grad(dy, x, (3, 3), *how, (1, 1), 1)  # (in_c, out_c, KH, KW)
+        yield r.outputs[0], want.transpose(1, 2, 3, 0).reshape(1, 8 * 9, 4)
+
+    return run
+
+
+def product(device: str) -> Iterable[tuple[Any, Any]]:
+    a, b = random((33, 20), "fp16"), random((20, 17), "fp16")
+    yield npusim.ops.matmul(a, b, device=device).outputs[0], a.astype(float) @ b.astype(float)
+
+
+SUMS = 1e-5  # relative error of fp32 sums of exact products
+_DTYPE, _MATH = "grad_output.dtype", "cube_math_type"
+
+#: Rows of the table of operators.
+CASES = {
+    "conv2d_backprop_filter": Case("cube", "fp16", "", SUMS, tbe_filter),
+    "conv3d_backprop_input": Case("cube", "fp16", "", TOLERANCES["fp16"], tbe_input),
+    **{
+        f"convolution_backward, {name}": Case(
+            "cube", word, parameter, TOLERANCES[limit], convolution(kind, dims, math)
+        )
+        for name, word, parameter, limit, kind, dims, math in (
+            ("1-D and 2-D", "fp16", "", "fp16", "fp16", (1, 2), 0),
+            ("3-D", "3-D", "weight.shape", "fp16", "fp16", (3,), 0),
+            ("bf16", "bf16", _DTYPE, "bf16", "bf16", (2,), 0),
+            ("fp32 kept", "fp32", _MATH, "fp32", "fp32", (2,), 0),
+            ("fp32 as HF32", "HF32", _MATH, "hf32", "fp32", (2,), 3),
+            ("fp32 as fp16", "fp16", "", "fp16", "fp32", (2,), 2),
+        )
+    },
+    "im2col_backward, fp16 and fp32": Case("vector", "fp16", "", 2 * TOLERANCES["fp16"], fold),
+    "deconv_grad_filter, fp32": Case("dsp", "fp32", "", SUMS, dsp_filter("fp32")),
+    "deconv_grad_filter, fp16": Case("dsp", "fp16", "", TOLERANCES["fp16"], dsp_filter("fp16")),
+    "matmul, fp16": Case("cube", "fp16", "", SUMS, product),
+}
+
+
+def outcome(case: Case, operator: str, name: str) -> str:
+    """The cell of one row and device, found by running the case."""
+    device = npusim.load_device(name)
+    own = operator not in documented_operators() or not load_rules(device.product, operator).note
+    try:
+        for got, want in case.run(name):
+            assert relative_error(got, want) <= case.limit
+    except RuleError as error:
+        assert error.parameter == case.parameter
+        return f"no {case.word}{'' if own else '*'}"
+    except ArgumentError:
+        has_role = any(case.role in kind.roles for kind in device.cores.values())
+        return f"no {case.word if has_role else case.role.replace('dsp', 'DSP')}"
+    return "works" if own else "works*"
 
 
 def slug(heading: str) -> str:
@@ -79,6 +262,8 @@ def test_python_blocks_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where the block writes its files
     code = blocks("python")[number]
+    if "import torch" in code:
+        pytest.importorskip("torch")
     exec(compile(code, f"README.md, Python block {number}", "exec"), {"__name__": "readme"})
     printed = capsys.readouterr().out
     assert bool(printed) == ("print(" in code)
@@ -87,8 +272,9 @@ def test_python_blocks_run(
 
 
 def test_python_blocks_were_found() -> None:
-    assert len(blocks("python")) == 3
-    assert sum("class Scale(Kernel)" in code for code in blocks("python")) == 1
+    assert len(blocks("python")) == 5
+    for word in ("class Scale(Kernel)", "convolution_backward(", "import torch"):
+        assert sum(word in code for code in blocks("python")) == 1
 
 
 @pytest.mark.parametrize("line", npusim_lines())
@@ -146,26 +332,35 @@ def test_every_title_of_the_report_is_explained() -> None:
     assert all(f"`{reason}`" in after for reason in reasons[1].split())
 
 
+def test_the_kernels_are_what_the_step_of_training_prints() -> None:
+    (shown,) = _KERNELS.findall(README.read_text(encoding="utf-8"))
+    assert training_step() == shown, "renew the README with: python -m tests.test_readme"
+
+
 def test_the_table_of_operators_is_complete() -> None:
     rows = table("operator")
-    assert sorted(rows) == npusim.operators() == sorted(OPERATORS)
-    for name, cells in rows.items():
-        assert sorted(cells) == npusim.devices()
-        assert set(cells.values()) == {"yes"}, name
+    assert list(rows) == list(CASES)
+    assert sorted({row.partition(",")[0] for row in rows}) == npusim.operators()
+    for cells in rows.values():
+        for device in npusim.devices():
+            assert sum(fnmatch(device, column) for column in cells) == 1, device
 
 
 @pytest.mark.parametrize("device", npusim.devices())
-@pytest.mark.parametrize("operator", npusim.operators())
-def test_the_table_of_operators_is_true(
-    operator: str, device: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sizes = {
-        "conv2d_backprop_filter": "--cin 16 --cout 32 --size 6 --kernel 3 --padding 1",
-        "matmul": "--m 33 --k 20 --n 17",
-    }
-    words = ["run", operator, "--device", device, *sizes[operator].split(), "--check"]
-    assert main(words) == 0
-    assert capsys.readouterr().out.rstrip().endswith("pass")
+@pytest.mark.parametrize("row", CASES)
+def test_the_table_of_operators_is_true(row: str, device: str) -> None:
+    (cell,) = (text for column, text in table("operator")[row].items() if fnmatch(device, column))
+    assert outcome(CASES[row], row.partition(",")[0], device) == cell
+
+
+def test_the_shares_of_assumed_figures_are_true() -> None:
+    text = README.read_text(encoding="utf-8").partition("The assumed share:")[2].partition(".")[0]
+    stated = {name: int(share) for name, share in re.findall(r"`(\w+)`\s(\d+)\s%", text)}
+    computed = {}
+    for name in npusim.devices():
+        known = [figure.confidence for figure in npusim.load_device(name).provenance.values()]
+        computed[name] = round(100 * known.count("assumed") / len(known))
+    assert stated == computed
 
 
 def test_the_table_of_commands_is_complete() -> None:
@@ -195,10 +390,11 @@ def test_the_picture_is_small() -> None:
 
 
 def renew() -> None:
-    """Write the demo's report into the README, and its picture."""
+    """Write what the demo and the step of training print into the README, and the picture."""
     text = README.read_text(encoding="utf-8")
     result = demo()
-    README.write_text(_REPORT.sub(lambda _: result.text(), text), encoding="utf-8")
+    text = _REPORT.sub(lambda _: result.text(), text)
+    README.write_text(_KERNELS.sub(lambda _: training_step(), text), encoding="utf-8")
     launch_us = result.device.time_us(result.runs[0].launch_cycles)
     axes = result.plot_timeline(cores=("core0",), window=(0.97 * launch_us, result.time_us))
     PICTURE.write_bytes(figure_bytes(axes, "png"))

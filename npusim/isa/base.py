@@ -91,14 +91,7 @@ class Instruction(ABC):
 
     def move(self) -> tuple[str, str, str, int] | None:
         """(source, destination, GM operand or "", bytes) if it is a move, derived from regions."""
-        if not isinstance(getattr(self, "path", None), Path):
-            return None
-        sources, targets = self.reads(), self.writes()
-        source = sources[0].memory if sources else "IMM"
-        for region in (*sources, *targets):
-            if isinstance(region, GmRegion):
-                return source, targets[0].memory, region.tensor.name, region.size
-        return source, targets[0].memory, "", targets[0].size
+        return None
 
     @abstractmethod
     def cost(self, device: Device) -> Cost:
@@ -120,6 +113,32 @@ class Instruction(ABC):
         outs = ", ".join(map(str, self.writes()))
         ins = ", ".join(map(str, self.reads()))
         return f"{self.op} {outs}{' <- ' if outs and ins else ''}{ins}"
+
+
+class Move(Instruction):
+    """Copies ``src`` to ``dst`` along a path of the device, whose pipe executes it."""
+
+    dst: Region
+    src: Region
+    path: Path
+
+    @property
+    def pipe(self) -> str:
+        return self.path.pipe
+
+    def reads(self) -> tuple[Region, ...]:
+        return (self.src,)
+
+    def writes(self) -> tuple[Region, ...]:
+        return (self.dst,)
+
+    def move(self) -> tuple[str, str, str, int]:
+        target = self.writes()[0]
+        source = self.reads()[0].memory if self.reads() else "IMM"
+        for region in (*self.reads(), target):
+            if isinstance(region, GmRegion):
+                return source, target.memory, region.tensor.name, region.size
+        return source, target.memory, "", target.size
 
 
 def move_cost(path: Path, size: int, rows: int = 1, cycles: int = 0) -> Cost:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from npusim.device.spec import Device, Path
 from npusim.dtypes import FP32, DType
 from npusim.errors import ProgramError
-from npusim.isa.base import Cost, Instruction, MemoryView, ceil_div, move_cost
+from npusim.isa.base import Cost, Instruction, MemoryView, Move, ceil_div, move_cost
 from npusim.isa.operands import Region, SlotRegion
 from npusim.numerics.rounding import round_hf32, round_to
 
@@ -93,7 +93,7 @@ def _accumulator(
 
 
 @dataclass(frozen=True)
-class Drain(Instruction):
+class Drain(Move):
     """Move an ``m`` x ``n`` accumulator tile out of L0C, converting fp32 to ``dtype``.
 
     ``path`` says where: L0C->GM is the FIX pipe of the 910B (plain keeps NZ columns, ``nz2nd``
@@ -109,16 +109,6 @@ class Drain(Instruction):
     dtype: DType
     is_atomic: bool = False
     c0: int = 16
-
-    @property
-    def pipe(self) -> str:
-        return self.path.pipe
-
-    def reads(self) -> tuple[Region, ...]:
-        return (self.src,)
-
-    def writes(self) -> tuple[Region, ...]:
-        return (self.dst,)
 
     @property
     def atomic(self) -> bool:

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from npusim.device.spec import Device, Path
 from npusim.dtypes import DType
-from npusim.isa.base import Cost, Instruction, MemoryView, ceil_div, move_cost
+from npusim.isa.base import Cost, MemoryView, Move, ceil_div, move_cost
 from npusim.isa.operands import Region, SlotRegion
 
 
 @dataclass(frozen=True)
-class DataMove(Instruction):
+class DataMove(Move):
     """Copy rows of bytes; source and destination have equal rows of equal length.
 
     ``dtype`` matters only for ``atomic`` (GM += data).
@@ -26,16 +26,6 @@ class DataMove(Instruction):
     path: Path
     dtype: DType
     is_atomic: bool = False
-
-    @property
-    def pipe(self) -> str:
-        return self.path.pipe
-
-    def reads(self) -> tuple[Region, ...]:
-        return (self.src,)
-
-    def writes(self) -> tuple[Region, ...]:
-        return (self.dst,)
 
     @property
     def atomic(self) -> bool:
@@ -50,7 +40,7 @@ class DataMove(Instruction):
 
 
 @dataclass(frozen=True)
-class Nd2nz(Instruction):
+class Nd2nz(Move):
     """Load a row-major matrix and store it as NZ: columns of C0 elements, rows padded to 16.
 
     Destination [ceil(cols / C0)][ceil(rows / 16) * 16][C0]; a short last column is zero-filled.
@@ -60,16 +50,6 @@ class Nd2nz(Instruction):
     src: Region  # one region row per matrix row
     path: Path
     dtype: DType
-
-    @property
-    def pipe(self) -> str:
-        return self.path.pipe
-
-    def reads(self) -> tuple[Region, ...]:
-        return (self.src,)
-
-    def writes(self) -> tuple[Region, ...]:
-        return (self.dst,)
 
     def cost(self, device: Device) -> Cost:
         return move_cost(self.path, self.src.size, self.src.rows)
@@ -86,7 +66,7 @@ class Nd2nz(Instruction):
 
 
 @dataclass(frozen=True)
-class Load2d(Instruction):
+class Load2d(Move):
     """Copy ``repeat`` fractals of 512 B from L1 to L0, source fractals ``stride`` apart.
 
     Destination fractals are contiguous; ``transpose`` swaps the two axes inside each fractal.
@@ -97,16 +77,6 @@ class Load2d(Instruction):
     path: Path
     dtype: DType
     transpose: bool = False
-
-    @property
-    def pipe(self) -> str:
-        return self.path.pipe
-
-    def reads(self) -> tuple[Region, ...]:
-        return (self.src,)
-
-    def writes(self) -> tuple[Region, ...]:
-        return (self.dst,)
 
     def cost(self, device: Device) -> Cost:
         return move_cost(self.path, self.dst.size)
@@ -170,7 +140,7 @@ def _fetches(out_w: int, stride: int, m_start: int, m_ext: int, window_bytes: in
 
 
 @dataclass(frozen=True)
-class Load3d(Instruction):
+class Load3d(Move):
     """Cut ``m_ext`` x ``k_ext`` at (``m_start``, ``k_start``) out of the img2col matrix into L0.
 
     Matrix row m is an output position, column k runs C1, filter row, filter column, C0. As an
@@ -188,16 +158,6 @@ class Load3d(Instruction):
     k_start: int
     k_ext: int
     transpose: bool = False
-
-    @property
-    def pipe(self) -> str:
-        return self.path.pipe
-
-    def reads(self) -> tuple[Region, ...]:
-        return (self.src,)
-
-    def writes(self) -> tuple[Region, ...]:
-        return (self.dst,)
 
     def cost(self, device: Device) -> Cost:
         columns = ceil_div(self.k_ext, 32 // self.dtype.bytes)
@@ -241,7 +201,7 @@ def to_fractals(matrix: npt.NDArray[np.generic], c0: int) -> npt.NDArray[np.gene
 
 
 @dataclass(frozen=True)
-class Fill(Instruction):
+class Fill(Move):
     """Write an immediate into L1 (``create_cbuf_matrix``)."""
 
     dst: SlotRegion
@@ -249,12 +209,8 @@ class Fill(Instruction):
     path: Path
     dtype: DType
 
-    @property
-    def pipe(self) -> str:
-        return self.path.pipe
-
-    def writes(self) -> tuple[Region, ...]:
-        return (self.dst,)
+    def reads(self) -> tuple[Region, ...]:
+        return ()
 
     def cost(self, device: Device) -> Cost:
         return move_cost(self.path, self.dst.size)

@@ -53,8 +53,21 @@ def vector_cost(device: Device, op: str, size: int) -> Cost:
     )
 
 
+class VectorInstruction(Instruction):
+    """Runs on the vector unit and writes ``dst``."""
+
+    dst: SlotRegion
+
+    @property
+    def pipe(self) -> str:
+        return "V"
+
+    def writes(self) -> tuple[Region, ...]:
+        return (self.dst,)
+
+
 @dataclass(frozen=True)
-class VecBinary(Instruction):
+class VecBinary(VectorInstruction):
     """dst = a ``operation`` b, element by element, in ``dtype`` (add, sub, mul, max, min).
 
     Operands may be cut into rows differently; rows of pitch 0 repeat an operand. ``saturate``
@@ -68,15 +81,8 @@ class VecBinary(Instruction):
     dtype: DType
     saturate: bool = False
 
-    @property
-    def pipe(self) -> str:
-        return "V"
-
     def reads(self) -> tuple[Region, ...]:
         return (self.a, self.b)
-
-    def writes(self) -> tuple[Region, ...]:
-        return (self.dst,)
 
     def cost(self, device: Device) -> Cost:
         return vector_cost(device, self.operation, walked(self.dst, self.a, self.b))
@@ -94,7 +100,7 @@ class VecBinary(Instruction):
 
 
 @dataclass(frozen=True)
-class VecScalar(Instruction):
+class VecScalar(VectorInstruction):
     """dst = a ``operation`` scalar, in ``dtype``; the operation is adds, muls, maxs or mins."""
 
     operation: str
@@ -103,15 +109,8 @@ class VecScalar(Instruction):
     scalar: float
     dtype: DType
 
-    @property
-    def pipe(self) -> str:
-        return "V"
-
     def reads(self) -> tuple[Region, ...]:
         return (self.a,)
-
-    def writes(self) -> tuple[Region, ...]:
-        return (self.dst,)
 
     def cost(self, device: Device) -> Cost:
         return vector_cost(device, self.operation, walked(self.dst, self.a))
@@ -128,7 +127,7 @@ class VecScalar(Instruction):
 
 
 @dataclass(frozen=True)
-class VecCast(Instruction):
+class VecCast(VectorInstruction):
     """dst (``to``) = src (``dtype``), rounded to nearest even; element counts agree.
 
     ``saturate`` keeps 16-bit floats finite on overflow, where the chip knows no infinity mode.
@@ -140,15 +139,8 @@ class VecCast(Instruction):
     to: DType
     saturate: bool = False
 
-    @property
-    def pipe(self) -> str:
-        return "V"
-
     def reads(self) -> tuple[Region, ...]:
         return (self.src,)
-
-    def writes(self) -> tuple[Region, ...]:
-        return (self.dst,)
 
     def cost(self, device: Device) -> Cost:
         return vector_cost(device, "cast", walked(self.src, self.dst))
@@ -159,7 +151,7 @@ class VecCast(Instruction):
 
 
 @dataclass(frozen=True)
-class VecReduce(Instruction):
+class VecReduce(VectorInstruction):
     """dst[r] = sum or max of row r of src; src is ``rows`` x ``columns``, one result per row."""
 
     operation: str
@@ -169,15 +161,8 @@ class VecReduce(Instruction):
     columns: int
     dtype: DType
 
-    @property
-    def pipe(self) -> str:
-        return "V"
-
     def reads(self) -> tuple[Region, ...]:
         return (self.src,)
-
-    def writes(self) -> tuple[Region, ...]:
-        return (self.dst,)
 
     def cost(self, device: Device) -> Cost:
         return vector_cost(device, f"reduce_{self.operation}", walked(self.src))
@@ -196,19 +181,12 @@ class VecReduce(Instruction):
 
 
 @dataclass(frozen=True)
-class VecDup(Instruction):
+class VecDup(VectorInstruction):
     """dst = value in every element."""
 
     dst: SlotRegion
     value: float
     dtype: DType
-
-    @property
-    def pipe(self) -> str:
-        return "V"
-
-    def writes(self) -> tuple[Region, ...]:
-        return (self.dst,)
 
     def cost(self, device: Device) -> Cost:
         return vector_cost(device, "dup", walked(self.dst))
@@ -219,7 +197,7 @@ class VecDup(Instruction):
 
 
 @dataclass(frozen=True)
-class VecTranspose(Instruction):
+class VecTranspose(VectorInstruction):
     """dst = ``count`` matrices of src, ``rows`` x ``columns`` each, every one transposed.
 
     Either side is its elements in order: region rows may be matrix rows, several or parts of
@@ -234,15 +212,8 @@ class VecTranspose(Instruction):
     dtype: DType
     count: int = 1
 
-    @property
-    def pipe(self) -> str:
-        return "V"
-
     def reads(self) -> tuple[Region, ...]:
         return (self.src,)
-
-    def writes(self) -> tuple[Region, ...]:
-        return (self.dst,)
 
     def cost(self, device: Device) -> Cost:
         size = self.src.size

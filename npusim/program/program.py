@@ -13,10 +13,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from npusim.device.spec import CoreKind, Device, Path
+from npusim.device.spec import CoreKind, Device
 from npusim.errors import ProgramError
 from npusim.isa import Instruction
-from npusim.isa.base import Cost, fixed_rate
+from npusim.isa.base import Cost, Move, fixed_rate
 from npusim.isa.operands import Buffer, GmRegion, Tensor
 from npusim.program.lower import Lowered, Wait
 
@@ -165,13 +165,14 @@ class Program:
 
 def flow_of(instruction: Instruction, tensors: dict[str, int], bases: list[str]) -> Flow | None:
     """The GM side of an instruction, or None."""
+    if not isinstance(instruction, Move):
+        return None
     sources, targets = instruction.reads(), instruction.writes()
     store = ATOMIC if instruction.atomic else WRITE
     for kind, region in (*((READ, r) for r in sources), *((store, r) for r in targets)):
         if isinstance(region, GmRegion):
-            path: Path = instruction.path  # type: ignore[attr-defined]
             peer = targets[0].memory if kind == READ else sources[0].memory
-            rate = fixed_rate(path.bytes_per_cycle)
+            rate = fixed_rate(instruction.path.bytes_per_cycle)
             if region.base and region.base not in bases:
                 raise ProgramError(
                     f"the unit table has no base {region.base!r} (it has: {', '.join(bases)})"
