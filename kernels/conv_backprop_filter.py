@@ -92,7 +92,7 @@ class Slab:
 def slabs(shape: ConvShape, slab_k: int) -> list[Slab]:
     """Cut one output plane into slabs of about ``slab_k`` positions, dropping padding-only ones."""
     _, ho, wo = shape.out
-    columns = wo if wo <= slab_k else max(16, slab_k // 16 * 16)
+    columns = wo if wo <= slab_k else slab_k // 16 * 16 or slab_k
     rows = max(1, slab_k // wo)
     cut = []
     for row in range(0, ho, rows):

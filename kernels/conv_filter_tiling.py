@@ -15,7 +15,7 @@ from npusim.kernels.conv_backprop_filter import Slab, Tiling, slabs
 from npusim.kernels.conv_shape import ConvShape
 
 _SIDES = (512, 256, 192, 144, 128, 96, 64, 48, 32, 16)
-_SLABS = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16)
+_SLABS = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
 
 
 def auto_tiling(shape: ConvShape, device: Device, cores: int) -> Tiling:
@@ -30,11 +30,11 @@ def auto_tiling(shape: ConvShape, device: Device, cores: int) -> Tiling:
             if best is None or (time, i) < best[:2]:
                 best = (time, i, _with_parts(tiling, parts))
     if best is None:
-        least = slabs(shape, 16)
-        need = max((s.h.size * s.w.size * 32 for s in least), default=0)
+        need = max((s.h.size * s.w.size * 32 for s in slabs(shape, 1)), default=0)
         raise CapacityError(
-            f"{device.name}: L1 holds {device.memories['L1'].size_bytes} B, but the input rows "
-            f"that 16 output positions read take {need} B per 16 channels; no tiling fits"
+            f"{device.name}: L1 holds {device.memories['L1'].size_bytes} B, but the input that one "
+            f"output position reads takes {need} B per {shape.c0} channels; no tiling fits, reduce "
+            "kernel or dilation"
         )
     return best[2]
 

@@ -61,11 +61,12 @@ class Tiling:
     l0c_slots: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("base_m", "base_n"):
-            value = getattr(self, name)
-            if value < 16 or value % 16:
-                raise ArgumentError(f"tiling {name} is {value}; it must be a multiple of 16, >= 16")
+        if self.base_n < 16 or self.base_n % 16:
+            raise ArgumentError(
+                f"tiling base_n is {self.base_n}; it must be a multiple of 16, >= 16"
+            )
         for name in (
+            "base_m",
             "base_k",
             "step_planes",
             "step_columns",
@@ -235,7 +236,7 @@ class ImplicitGemm(Kernel):
         m = ceil_div(max((s.positions for s in live), default=1), 16) * 16
         n = min(t.base_n, ceil_div(g.planes_out * g.c0, 16) * 16)
         columns = min(t.step_columns, g.planes_in * g.taps)
-        base_k = min(t.base_k, columns * g.c0)
+        base_k = max(g.c0, min(t.base_k, columns * g.c0))  # whole columns, at least one
         planes = min(t.step_planes, g.planes_in)
         self.x1 = k.buffer(
             "L1",

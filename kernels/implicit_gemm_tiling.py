@@ -6,7 +6,7 @@ slowest of cube, MTE1, MTE2 and shared bandwidth plus what nothing hides; the le
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from npusim.device.spec import Device, Path
 from npusim.dtypes import DType
@@ -16,6 +16,8 @@ from npusim.kernels.implicit_gemm import Tiling
 from npusim.kernels.implicit_gemm_shape import Geometry, Slab, slabs
 
 _WIDTHS = (16, 32, 48, 64, 96, 128, 192, 256)
+#: Last resort where 16 positions read more input than L1 holds.
+_SMALL = (8, 4, 2, 1)
 _HEIGHTS = (16, 32, 64, 96, 128, 192, 256, 512, 1024)
 
 
@@ -24,36 +26,45 @@ def auto_tiling(geometry: Geometry, device: Device, cores: int, dtype: DType) ->
 
     Raises ``CapacityError`` if not even the smallest tile fits the device's buffers.
     """
-    best: tuple[float, int, Tiling] | None = None
-    for i, (tiling, cut) in enumerate(_candidates(geometry, device, dtype)):
-        time = _estimate(geometry, device, cores, tiling, cut, dtype)
-        if best is None or (time, i) < best[:2]:
-            best = (time, i, tiling)
-    if best is None:
-        pixels = _pixels(slabs(geometry, 16))
-        raise CapacityError(
-            f"{device.name}: L1 holds {device.memories['L1'].size_bytes} B, but the input that 16 "
-            f"output positions read takes {pixels * 32} B per channel block and one weight column "
-            f"{16 * geometry.c0 * dtype.bytes} B; no tiling fits"
-        )
-    return best[2]
+    for heights in (_heights(geometry), _SMALL):
+        best: tuple[float, int, Tiling] | None = None
+        for i, (tiling, cut) in enumerate(_candidates(geometry, device, dtype, heights)):
+            time = _estimate(geometry, device, cores, tiling, cut, dtype)
+            if best is None or (time, i) < best[:2]:
+                best = (time, i, tiling)
+        if best is not None:
+            return best[2]
+    pixels = _pixels(slabs(geometry, 1))
+    raise CapacityError(
+        f"{device.name}: L1 holds {device.memories['L1'].size_bytes} B, but the input that one "
+        f"output position reads takes {pixels * 32} B per channel block and one weight column "
+        f"{16 * geometry.c0 * dtype.bytes} B; no tiling fits, reduce kernel or dilation"
+    )
 
 
-def _candidates(g: Geometry, device: Device, dtype: DType) -> Iterator[tuple[Tiling, list[Slab]]]:
-    """Tilings whose buffers fit, each with the largest L1 steps that do."""
-    size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
+def _heights(g: Geometry) -> list[int]:
+    """Numbers of positions worth trying as M: whole rows, and parts of wide ones."""
     plane = g.h.out * g.w.out
     rows = {ceil_div(r * g.w.out, 16) * 16 for r in range(1, g.h.out + 1) if r * g.w.out <= 1024}
-    heights = {h for h in _HEIGHTS if h < ceil_div(plane, 16) * 16 and g.w.out > h}
+    parts = {h for h in _HEIGHTS if h < ceil_div(plane, 16) * 16 and g.w.out > h}
+    return sorted(_spread(rows) | parts | ({16} if not rows else set()))
+
+
+def _candidates(
+    g: Geometry, device: Device, dtype: DType, heights: Sequence[int]
+) -> Iterator[tuple[Tiling, list[Slab]]]:
+    """Tilings whose buffers fit, each with the largest L1 steps that do."""
+    size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
     n_all = ceil_div(g.planes_out * g.c0, 16) * 16
-    for base_m in sorted(_spread(rows) | heights | ({16} if not rows else set())):
+    for base_m in heights:
+        m16 = ceil_div(base_m, 16) * 16
         cut = [slab for slab in slabs(g, base_m) if slab.live]
         for base_n in sorted({min(width, n_all) for width in _WIDTHS}):
-            half = min(size["L0A"] // base_m, size["L0B"] // base_n) // 2 // dtype.bytes
+            half = min(size["L0A"] // m16, size["L0B"] // base_n) // 2 // dtype.bytes
             base_k = min(half // g.c0 * g.c0, 4080 // g.c0 * g.c0)
-            if base_k < g.c0 or base_m * base_n * 4 > size["L0C"]:
+            if base_k < g.c0 or m16 * base_n * 4 > size["L0C"]:
                 continue
-            l0c = 2 if base_m * base_n * 8 <= size["L0C"] else 1
+            l0c = 2 if m16 * base_n * 8 <= size["L0C"] else 1
             for steps in _steps(g, size["L1"], _pixels(cut), base_n, dtype):
                 planes, columns, x_slots, w_slots = steps
                 yield (
