@@ -2,7 +2,7 @@
 
     dw[q, c, k] = sum over batch n and output positions o of  dy[n, q, o] * x[n, c, o*s - p + k*d]
 
-Layouts: x (N, D, C1, H, W, C0) and dy (N, Do, Co1, Ho, Wo, 16) fp16 (5HD is D = 1); dw fp32
+Layouts: x (N, D, C1, H, W, C0) and dy (N, Do, Co1, Ho, Wo, C0) of one type (5HD is D = 1); dw fp32
 FRACTAL_Z(_3D): (real_g * KD * cin1_g * KH * KW, cout_g, 16).
 
 As a matrix product, per real group and kd: M = output channels, N = (c1, kh, kw, c0),

@@ -111,9 +111,10 @@ class Call:
         """Raise ``ArgumentError`` if the device's cube cannot multiply ``kind``."""
         rates = self.device.cube.rates if self.device.cube else {}
         if kind.name not in rates:
+            have = f"its cube multiplies {', '.join(rates)}" if rates else "it has no cube unit"
             raise ArgumentError(
-                f"{self.operator}: the cube of {self.device.name} cannot multiply {kind}; it has "
-                f"{', '.join(rates) or 'no cube unit'}"
+                f"{self.operator}: {self.device.name} cannot multiply {kind}: {have}; choose one "
+                f"of these types, or a device whose cube has {kind} (`npusim devices`)"
             )
 
     def input(
@@ -193,8 +194,13 @@ class Call:
             f"`npusim devices show {self.device.name}` lists every figure with its source"
         ]
 
-    def result(self, outputs: dict[str, Array | None], problem: str, as_dtype: DType) -> Result:
-        """The finished call as a ``Result``; ``outputs`` are ignored when timing-only."""
+    def result(
+        self, outputs: dict[str, Array | None], problem: str, as_dtype: DType, rate: str = ""
+    ) -> Result:
+        """The finished call as a ``Result``; ``outputs`` are ignored when timing-only.
+
+        ``rate`` names the cube rate that peaks refer to, if it is not the type's own ("hf32").
+        """
         names = tuple(outputs)
         return Result(
             operator=self.operator,
@@ -205,7 +211,7 @@ class Call:
             notes=(*self.notes, *self._assumption_note()),
             problem=problem,
             version=__version__,
-            dtype=as_dtype.name,
+            dtype=rate or as_dtype.name,
             workspace_bytes=self.workspace_bytes,
         )
 

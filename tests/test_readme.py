@@ -118,8 +118,7 @@ def random(shape: tuple[int, ...], kind: str) -> Any:
 
 
 def first(r: npusim.Result) -> Any:
-    assert r.outputs is not None
-    return r.outputs[0]
+    return (r.outputs or ())[0]
 
 
 def layer(kind: str, dims: int) -> tuple[Any, Any, Any, tuple[Any, ...]]:

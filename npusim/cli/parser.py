@@ -10,6 +10,12 @@ from typing import Any, NoReturn
 from npusim.errors import ArgumentError
 from npusim.yamltree import suggest
 
+#: (before, after) per spatial dimension.
+Sides = tuple[tuple[int, int], ...]
+
+#: Spatial dimensions of the largest problems.
+MOST_DIMS = 3
+
 _OPTION = re.compile(r"--[a-z][a-z-]*")
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
@@ -80,25 +86,38 @@ def integer(least: int) -> Callable[[str], int]:
     return read
 
 
-def pair(text: str) -> tuple[int, int]:
-    """(height, width) of ``3x5``, or of ``3`` for both; at least 1 each."""
-    parts = text.split("x")
-    if len(parts) > 2 or not all(_NUMBER.fullmatch(part) and int(part) for part in parts):
-        raise argparse.ArgumentTypeError(
-            f"expected HxW such as 3x5, or one number for both, each at least 1, got {text!r}"
-        )
-    return int(parts[0]), int(parts[-1])
+def sizes(least: int) -> Callable[[str], tuple[int, ...]]:
+    """A reader of one to three integers of at least ``least``, such as ``14x14``."""
+
+    def read(text: str) -> tuple[int, ...]:
+        parts = text.split("x")
+        good = all(_NUMBER.fullmatch(part) and int(part) >= least for part in parts)
+        if len(parts) > MOST_DIMS or not good:
+            raise argparse.ArgumentTypeError(
+                "expected one number, HxW such as 3x5 or DxHxW such as 2x3x5, each at least "
+                f"{least}, got {text!r}"
+            )
+        return tuple(map(int, parts))
+
+    return read
 
 
-def padding(text: str) -> tuple[int, int, int, int]:
-    """(up, down, left, right) of ``0,1,2,3``, or of ``1`` for all four; at least 0 each."""
-    parts = text.split(",")
-    if len(parts) not in (1, 4) or not all(_NUMBER.fullmatch(part) for part in parts):
+def padding(text: str) -> int | Sides:
+    """One number for all sides, (before, after) per dimension of ``1x2`` or of ``U,D,L,R``."""
+    good = all(_NUMBER.fullmatch(part) for part in re.split("[x,]", text))
+    sides = text.split("," if "," in text else "x")
+    count = len(sides) if "," in text else 2 * len(sides)
+    if not good or ("x" in text and "," in text) or count not in (2, 4, 6):
         raise argparse.ArgumentTypeError(
-            f"expected U,D,L,R such as 1,1,0,0, or one number for all four, got {text!r}"
+            "expected one number for all sides, HxW such as 1x2, or all sides U,D,L,R such as "
+            f"1,1,0,0, got {text!r}"
         )
-    up, down, left, right = map(int, parts * (4 // len(parts)))
-    return up, down, left, right
+    values = [int(side) for side in sides]
+    if len(values) == 1:
+        return values[0]
+    if count > len(values):  # one per dimension
+        return tuple((value, value) for value in values)
+    return tuple(zip(values[::2], values[1::2], strict=True))
 
 
 def assignment(text: str) -> tuple[str, str]:

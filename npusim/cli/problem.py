@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from npusim.cli.parser import Parser
+from npusim.device.spec import Device
+from npusim.dtypes import BF16, FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
 from npusim.results import Result
 from npusim.session import Array, Spec, spec
@@ -18,48 +21,105 @@ from npusim.yamltree import suggest
 #: ``Result`` of a prepared call, given the keywords of ``npusim.session.Options``.
 Run = Callable[..., "Result"]
 
+#: Largest relative error (Frobenius norms) that --check lets pass, by the type a result was
+#: rounded to. fp32 sums of exact products stay near 1e-7; one rounding to fp16 or bf16 gives
+#: about 3e-4 or 2e-3, a wrong or missing block about 1.
+LIMITS: Mapping[DType, float] = {FP32: 1e-5, FP16: 1e-3, BF16: 8e-3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """One array a call returns, and what it should be.
+
+    ``framework`` turns it into the layout frameworks use (``axes``), in which ``expected``
+    computes it in float64; ``layout`` names the operator's own form. ``limit`` bounds the
+    relative error.
+    """
+
+    layout: str
+    axes: str
+    framework: Callable[[Array], Array]
+    expected: Callable[[], Array]
+    limit: float
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
     """A call ready to run.
 
-    ``framework`` turns the operator's result into the layout frameworks use (``axes``), in
-    which ``expected`` computes it in float64. ``what`` names the result, ``layout`` its own
-    form. ``tiling`` is the kernel's Tiling dataclass.
+    ``outputs`` are those asked for, by their names in the result. ``tiling`` is the kernel's
+    Tiling dataclass, or of several kernels those by name.
     """
 
     run: Run
-    tiling: type[Any]
-    what: str
-    layout: str
-    axes: str
-    framework: Callable[[Array], Array]
-    expected: Callable[[], Array]
+    tiling: type[Any] | Mapping[str, type[Any]]
+    outputs: Mapping[str, Output]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """How ``run`` reads a call of an operator.
+
+    ``inputs`` are the names --input knows; ``options`` those of the command line's options that
+    this operator takes, underscores for hyphens. ``dtypes`` are the element types of operands,
+    the usual one first; ``device`` is the one taken where none is named.
+    """
+
+    inputs: tuple[str, ...]
+    options: tuple[str, ...]
+    dtypes: tuple[DType, ...]
+    prepare: Callable[[argparse.Namespace, Inputs, Device], Prepared]
+    example: str
+    add_arguments: Callable[[Parser], None] | None = None
+    device: str | None = None
 
 
 class Inputs:
-    """The operands of one call: arrays from files, random ones, or only shapes."""
+    """The operands of one call: arrays from files, random ones, or only shapes.
+
+    ``kind`` is the type of those without file: ``stated``, else that of the first file, else the
+    first of ``allowed``.
+    """
 
     def __init__(
-        self, names: tuple[str, ...], files: Mapping[str, str], seed: int, timing_only: bool
+        self,
+        names: tuple[str, ...],
+        files: Mapping[str, str],
+        *,
+        seed: int = 0,
+        timing_only: bool = False,
+        allowed: tuple[DType, ...] = (FP16,),
+        stated: DType | None = None,
     ) -> None:
         for name in files:
             if name not in names:
                 raise ArgumentError(f"--input {name}=...: unknown operand{suggest(name, names)}")
         self._names, self._seed, self._timing_only = names, seed, timing_only
         self.files = files
-        self.arrays = {name: _read(name, Path(file)) for name, file in files.items()}
+        kinds = allowed if stated is None else (stated,)
+        self.arrays = {name: _read(name, Path(file), kinds) for name, file in files.items()}
+        self.kind = next((dtype(array.dtype) for array in self.arrays.values()), kinds[0])
 
-    def get(self, name: str, shape: tuple[int, ...]) -> Array | Spec:
-        """The array given, else one of ``shape``: fp16 from a normal distribution, or a spec."""
+    def get(self, name: str, forms: Mapping[str, tuple[int, ...]]) -> Array | Spec:
+        """The array given, in one of ``forms`` (axes -> shape); else one of the first form.
 
+        That is random, from a normal distribution, or a spec where only time is asked for.
+        """
         if name in self.arrays:
-            return self.arrays[name]
+            array = self.arrays[name]
+            if array.shape not in forms.values():
+                wanted = " or ".join(f"{shape} ({axes})" for axes, shape in forms.items())
+                raise ArgumentError(
+                    f"--input {name}={self.files[name]} has shape {array.shape}; this call takes "
+                    f"{wanted}"
+                )
+            return array
+        shape = next(iter(forms.values()))
         if self._timing_only:
-            return spec(shape, "fp16")
+            return spec(shape, self.kind)
         # A stream per operand: giving one as a file leaves the numbers of the others alone.
         stream = np.random.default_rng([self._seed, self._names.index(name)])
-        return stream.standard_normal(shape, dtype=np.float32).astype(np.float16)
+        return stream.standard_normal(shape, dtype=np.float32).astype(self.kind.numpy)
 
     def size(self, option: str, stated: int | None, found: Mapping[str, int]) -> int:
         """A size stated by ``option`` or found in files (operand -> size); they must agree."""
@@ -79,8 +139,15 @@ class Inputs:
         return value
 
 
-def _read(name: str, path: Path) -> Array:
-    """The array in a ``.npy`` file."""
+def numbers(value: Array | Spec) -> Array:
+    """The array; a float64 opinion on a timing-only call is an ``ArgumentError``."""
+    if isinstance(value, Spec):
+        raise ArgumentError("a timing-only run has no numbers; run without --timing-only")
+    return value
+
+
+def _read(name: str, path: Path, kinds: tuple[DType, ...]) -> Array:
+    """The array in a ``.npy`` file, of one of ``kinds``; fp32 is rounded to bf16 if that is due."""
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -91,32 +158,13 @@ def _read(name: str, path: Path) -> Array:
         raise ArgumentError(
             f"--input {name}={path}: holds several arrays; give a .npy file with one"
         )
-    return array
-
-
-def parse_tiling(text: str, kind: type[Any]) -> Any:
-    """``"auto"`` or the ``kind`` that ``base_m=128,base_n=256,...`` describes."""
-    if text == "auto":
-        return text
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    values: dict[str, int] = {}
-    for part in text.split(","):
-        name, _, value = (word.strip() for word in part.partition("="))
-        if name not in fields:
-            raise ArgumentError(f"--tiling: unknown field {name!r}{suggest(name, fields)}")
-        if name in values:
-            raise ArgumentError(f"--tiling gives {name} twice; keep one of them")
-        if not (value.isascii() and value.isdigit()):
-            raise ArgumentError(f"--tiling: {name} is {value!r}; it must be an integer >= 1")
-        values[name] = int(value)
-    missing = [
-        name
-        for name, field in fields.items()
-        if field.default is dataclasses.MISSING and name not in values
-    ]
-    if missing:
+    if array.dtype == np.dtype("V2"):  # numpy.load's name for what numpy.save knew as bfloat16
+        array = array.view(BF16.numpy)
+    if kinds == (BF16,) and array.dtype == np.float32:
+        array = array.astype(BF16.numpy)
+    if array.dtype not in [kind.numpy for kind in kinds]:
         raise ArgumentError(
-            f"--tiling lacks {', '.join(missing)}, which has no default; complete it, or leave "
-            "--tiling away (auto)"
+            f"--input {name}={path} is {array.dtype.name}; this call takes "
+            f"{' or '.join(kind.numpy.name for kind in kinds)}"
         )
-    return kind(**values)
+    return array

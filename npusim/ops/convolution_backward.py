@@ -75,7 +75,10 @@ def convolution_backward(
     for name, shape in zip(_NAMES, shapes, strict=True):
         array = outputs[name]
         outputs[name] = array.reshape(shape) if array is not None else None
-    return call.result(outputs, problem.describe(), math.dtype)
+    name = "HF32" if math.hf32 else math.dtype.name
+    computed = "" if name == promoted.name else f", computed in {name}"
+    rate = "hf32" if math.hf32 else ""
+    return call.result(outputs, problem.describe() + computed, math.dtype, rate)
 
 
 def rule_facts(

@@ -56,13 +56,18 @@ def cube_math(promoted: DType, number: int, device: Device) -> CubeMath:
     if math not in rates or (promoted is BF16 and "bf16" not in rates):
         raise ArgumentError(
             f"cube_math_type {number} ({CUBE_MATH_TYPES[number]}) needs {math} for {promoted} "
-            f"operands, but the cube of {device.name} has {', '.join(rates) or 'no types'}; use "
-            f"{_way_out(promoted, rates)}"
+            f"operands, but {device.name} has {_have(device)}; use {_way_out(promoted, device)}"
         )
     return wanted
 
 
-def _way_out(promoted: DType, rates: object) -> str:
+def _have(device: Device) -> str:
+    return f"a cube for {', '.join(device.cube.rates)}" if device.cube else "no cube unit"
+
+
+def _way_out(promoted: DType, device: Device) -> str:
+    if device.cube is None:
+        return "a device with a cube (`npusim devices` lists them)"
     if promoted is FP32:
         return "cube_math_type 1 or 2, which convert to fp16"
     return "fp16 or fp32 tensors on this product"

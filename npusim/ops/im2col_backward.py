@@ -62,6 +62,7 @@ def im2col_backward(
         "stride": shape.stride,
     }
     call.notes += check("im2col_backward", facts, call.device, wanted.rules)
+    call.device.core_kind("vector")  # a device without one is refused for that, not for a type
     if kind.name not in call.device.dtypes:
         raise ArgumentError(
             f"grad_output is {kind}; {call.device.name} knows {', '.join(call.device.dtypes)}"

@@ -123,6 +123,7 @@ class Result:
         return {
             "operator": self.operator,
             "problem": self.problem,
+            "workspace_bytes": self.workspace_bytes,
             "npusim_version": self.version,
             "device": self.device.name,
             "device_digest": self.device.digest(),

@@ -99,6 +99,8 @@ def _header(result: Result) -> list[str]:
         in_kernels = sum(run.cycles for run in result.runs)
         near = percent_text(metrics.share(bound.cycles, in_kernels))
         lines += _fact("bottleneck", f"{bound.resource}, {near} of the simulated time in kernels")
+    if result.workspace_bytes:
+        lines += _fact("workspace", f"{bytes_text(result.workspace_bytes)} between the kernels")
     return lines
 
 

@@ -11,6 +11,7 @@ from npusim.timing.l2 import Access, L2State
 def l2(blocks: int = 256) -> L2State:
     """`tiny`: blocks of 4 KiB, sectors of 512 B."""
     spec = npusim.load_device("tiny").l2
+    assert spec is not None
     return L2State(replace(spec, size_bytes=blocks * spec.block_bytes))
 
 

@@ -1,0 +1,71 @@
+"""The text of --tiling: ``FIELD=VALUE,...``, or where a call has several kernels one for each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from npusim.errors import ArgumentError
+from npusim.yamltree import suggest
+
+
+def parse_tiling(text: str, kind: type[Any] | Mapping[str, type[Any]]) -> Any:
+    """``"auto"``, the ``kind`` that ``base_m=128,base_n=256,...`` describes, or a mapping of such.
+
+    Of several kernels the text is ``KERNEL:FIELD=VALUE,...;KERNEL:...``; those it leaves out are
+    "auto".
+    """
+    if text == "auto":
+        return text
+    if not isinstance(kind, Mapping):
+        return _one(text, kind)
+    tilings: dict[str, Any] = {}
+    for part in text.split(";"):
+        name, colon, fields = (word.strip() for word in part.partition(":"))
+        if not colon:
+            raise ArgumentError(
+                f"--tiling is {text!r}; this call has several kernels, so it must be "
+                f"KERNEL:FIELD=VALUE,...;... with KERNEL one of {', '.join(kind)}"
+            )
+        if name not in kind:
+            raise ArgumentError(f"--tiling: unknown kernel {name!r}{suggest(name, kind)}")
+        if name in tilings:
+            raise ArgumentError(f"--tiling names {name} twice; keep one of them")
+        tilings[name] = _one(fields, kind[name])
+    return tilings
+
+
+def _one(text: str, kind: type[Any]) -> Any:
+    """One kernel's tiling."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    values: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, value = (word.strip() for word in part.partition("="))
+        if name not in fields:
+            raise ArgumentError(f"--tiling: unknown field {name!r}{suggest(name, fields)}")
+        if name in values:
+            raise ArgumentError(f"--tiling gives {name} twice; keep one of them")
+        values[name] = _value(name, value, isinstance(fields[name].default, bool))
+    missing = [
+        name
+        for name, field in fields.items()
+        if field.default is dataclasses.MISSING and name not in values
+    ]
+    if missing:
+        raise ArgumentError(
+            f"--tiling lacks {', '.join(missing)}, which has no default; complete it, or leave "
+            "--tiling away (auto)"
+        )
+    return kind(**values)
+
+
+def _value(name: str, text: str, flag: bool) -> int:
+    """A field's value: an integer, or yes or no."""
+    if flag:
+        if text not in ("yes", "no"):
+            raise ArgumentError(f"--tiling: {name} is {text!r}; it must be yes or no")
+        return text == "yes"
+    if not (text.isascii() and text.isdigit()):
+        raise ArgumentError(f"--tiling: {name} is {text!r}; it must be an integer >= 1")
+    return int(text)
