@@ -16,6 +16,8 @@ from npusim.kernels.implicit_gemm import Tiling
 from npusim.kernels.implicit_gemm_shape import Geometry, Slab, slabs
 
 _WIDTHS = (16, 32, 48, 64, 96, 128, 192, 256)
+#: Slabs of a plane above which a smaller M is not worth looking at.
+_MOST_SLABS = 4096
 #: Last resort where 16 positions read more input than L1 holds.
 _SMALL = (8, 4, 2, 1)
 _HEIGHTS = (16, 32, 64, 96, 128, 192, 256, 512, 1024)
@@ -47,7 +49,10 @@ def _heights(g: Geometry) -> list[int]:
     plane = g.h.out * g.w.out
     rows = {ceil_div(r * g.w.out, 16) * 16 for r in range(1, g.h.out + 1) if r * g.w.out <= 1024}
     parts = {h for h in _HEIGHTS if h < ceil_div(plane, 16) * 16 and g.w.out > h}
-    return sorted(_spread(rows) | parts | ({16} if not rows else set()))
+    heights = sorted(_spread(rows) | parts | ({16} if not rows else set()))
+    # A huge plane in tiny slabs is never good, and listing them would take longer than running.
+    few = [h for h in heights if plane // h <= _MOST_SLABS]
+    return few or heights[-1:]
 
 
 def _candidates(

@@ -40,7 +40,9 @@ _SIZES = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
-_BINARY_SIZES = ("TiB", "GiB", "MiB", "KiB")
+#: Units in which sizes are written, the first that divides one. Memories are sold in decimal GB
+#: too: 24 GB is no whole number of MiB.
+_SIZE_UNITS = ("TiB", "GiB", "TB", "GB", "MiB", "KiB")
 _FREQUENCIES = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
 _RATES = {f"{unit}/s": _SIZES[unit] for unit in ("B", "kB", "MB", "GB", "TB")}
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -154,8 +156,8 @@ def format_quantity(value: Quantity, kind: str) -> str:
 
 
 def format_size(size_bytes: int) -> str:
-    """Bytes in the largest binary unit that divides them: ``512KiB``."""
-    for unit in _BINARY_SIZES:
+    """Bytes in the largest unit that divides them, binary below a GB: ``512KiB``, ``24GB``."""
+    for unit in _SIZE_UNITS:
         if size_bytes and size_bytes % _SIZES[unit] == 0:
             return f"{size_bytes // _SIZES[unit]}{unit}"
     return f"{size_bytes}B"

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npusim.cli.parser import Parser
-from npusim.cli.problem import Prepared
+from npusim.cli.problem import Prepared, returned
+from npusim.dtypes import BF16
 from npusim.errors import ArgumentError, NpusimError
 from npusim.results import Result
 from npusim.results.plots import figure_bytes
@@ -41,15 +42,23 @@ class Artifact:
 
 
 def _output(job: Writing) -> str:
-    array = job.result.outputs[0] if job.result.outputs else None
-    if array is None:
-        raise ArgumentError(f"{job.result.operator} returned no array to write")
-    if job.framework:
-        array = job.prepared.framework(array)
+    arrays, told = {}, []
+    for name, output in job.prepared.outputs.items():
+        array = returned(job.result, name)
+        if job.framework:
+            array = output.framework(array)
+        form = output.axes if job.framework else output.layout
+        told.append(f"{name} {array.shape} {array.dtype.name}, {form}")
+        if array.dtype == BF16.numpy:  # exact; NumPy's files know no bfloat16
+            array = array.astype(np.float32)
+            told[-1] += ", stored as float32"
+        arrays[name] = array
     with job.path.open("wb") as file:
-        np.save(file, array, allow_pickle=False)
-    form = job.prepared.axes if job.framework else job.prepared.layout
-    return f"{job.result.output_names[0]} {array.shape} {array.dtype.name}, {form}"
+        if _is_archive(job.path):
+            np.savez(file, allow_pickle=False, **arrays)
+        else:
+            np.save(file, next(iter(arrays.values())), allow_pickle=False)
+    return "; ".join(told)
 
 
 def _trace(job: Writing) -> str:
@@ -81,7 +90,10 @@ _PICTURE = (".png", ".svg")
 #: Every such option by its name in the parsed arguments.
 ARTIFACTS: Mapping[str, Artifact] = {
     "output": Artifact(
-        about="the result as .npy", suffixes=(".npy",), needs="numbers", write=_output
+        about="the results by name as .npz, or the only one as .npy",
+        suffixes=(".npy", ".npz"),
+        needs="numbers",
+        write=_output,
     ),
     "trace": Artifact(
         about="the timeline for ui.perfetto.dev; .json.gz compresses it",
@@ -118,8 +130,8 @@ def add_arguments(parser: Parser) -> None:
         "--output-layout",
         choices=("operator", "framework"),
         default="operator",
-        help="layout of --output: the operator's own (FRACTAL_Z for filters), or that of "
-        "frameworks, (Cout, Cin/groups, KH, KW) (default: operator)",
+        help="layout of --output: the operator's own (such as FRACTAL_Z for filters), or that of "
+        "frameworks, such as (Cout, Cin/groups, KH, KW) (default: operator)",
     )
 
 
@@ -147,6 +159,16 @@ def check(arguments: argparse.Namespace) -> None:
             raise ArgumentError(f"{option} needs the timeline; drop --no-timeline")
 
 
+def check_output(arguments: argparse.Namespace, prepared: Prepared) -> None:
+    """Refuse a file for one array where the call returns several."""
+    path, names = arguments.output, prepared.outputs
+    if path is not None and len(names) > 1 and not _is_archive(path):
+        raise ArgumentError(
+            f"--output {path}: this call returns {', '.join(names)}; name a file ending in .npz, "
+            "which holds them all, or ask for one of them"
+        )
+
+
 def needs_timeline(arguments: argparse.Namespace) -> bool:
     """Whether a file to be written cannot do without the timeline."""
     return any(ARTIFACTS[name].needs == "timeline" for name in _wanted(arguments))
@@ -167,6 +189,10 @@ def write_all(
         else:
             lines.append(f"wrote {path}: {told}")
     return lines, failures
+
+
+def _is_archive(path: Path) -> bool:
+    return path.name.lower().endswith(".npz")
 
 
 def _option(name: str) -> str:

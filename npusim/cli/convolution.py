@@ -70,6 +70,20 @@ class Convolution:
         first, last = (self.cin, self.cout) if self.transposed else (self.cout, self.cin)
         return (first, last // self.groups, *self.kernel)
 
+    def reads(self, out: Shape) -> Sides:
+        """Padding with which a plain convolution reads ``out`` at exactly ``size`` places.
+
+        This is a transposed layer seen from its output. Below and to the right it may be less
+        than none, where the output goes on after the last read.
+        """
+        axes = zip(
+            self.size, out, self.kernel, self.stride, self.padding, self.dilation, strict=True
+        )
+        return tuple(
+            (before, (x - 1) * s + d * (k - 1) + 1 - before - y)
+            for x, y, k, s, (before, _), d in axes
+        )
+
     @property
     def sides(self) -> list[int]:
         """Padding as [before, after, before, ...]."""
@@ -80,8 +94,8 @@ def add_arguments(parser: Parser) -> None:
     """Declare the options that say which convolution (or which windows)."""
     group = parser.add_argument_group(
         "sizes of convolutions",
-        "HxW stands for one entry per spatial dimension: 32, 14x14 or 4x16x16. One number alone "
-        "counts for every dimension.",
+        "HxW stands for one entry per spatial dimension: 32, 14x14 or 4x16x16.\n"
+        "One number alone counts for every dimension.",
     )
     add, least_1 = group.add_argument, integer(1)
     add(
@@ -120,17 +134,23 @@ def add_arguments(parser: Parser) -> None:
 
 
 def convolution(
-    arguments: argparse.Namespace, inputs: Inputs, shown: Mapping[str, Shape], dims: int | None
+    arguments: argparse.Namespace,
+    inputs: Inputs,
+    shown: Mapping[str, Shape],
+    dims: int | None,
+    *,
+    layers: bool = True,
 ) -> Convolution:
     """The convolution of --layer, or of --cin, --cout, ... and of operands given as files.
 
     ``shown`` are shapes of operands x, dy and w, channels first, as far as files show them;
-    ``dims`` is the operator's number of spatial dimensions, None for any.
+    ``dims`` is the operator's number of spatial dimensions, None for any. ``layers`` says whether
+    the operator takes --layer.
     """
-    transposed = bool(getattr(arguments, "transposed", False))
+    transposed = bool(arguments.transposed)
     if arguments.layer:
         return _from_layer(arguments, inputs, shown, dims)
-    _check_complete(arguments, shown)
+    _check_complete(arguments, shown, layers)
     dims = dims or _dims(arguments, shown)
     groups = arguments.groups or 1
     size = arguments.size or shown["x"][2:]
@@ -186,7 +206,9 @@ def _from_layer(
     )
 
 
-def _check_complete(arguments: argparse.Namespace, shown: Mapping[str, Shape]) -> None:
+def _check_complete(
+    arguments: argparse.Namespace, shown: Mapping[str, Shape], layers: bool
+) -> None:
     """Raise unless every size that has no default is stated or shown by an operand."""
     shows = {"cin": ("x", "w"), "cout": ("dy", "w"), "size": ("x",), "kernel": ("w",)}
     missing = [
@@ -196,8 +218,9 @@ def _check_complete(arguments: argparse.Namespace, shown: Mapping[str, Shape]) -
     ]
     if missing:
         raise ArgumentError(
-            f"{arguments.operator} needs --cin, --cout, --size and --kernel; missing: "
-            f"{', '.join(missing)}; give them, or the operands that show them with --input"
+            f"{arguments.operator} needs {'--layer WORKLOAD/LAYER, or ' * layers}--cin, --cout, "
+            f"--size and --kernel; missing: {', '.join(missing)}; --input of an operand that shows "
+            "a size will do too"
         )
 
 

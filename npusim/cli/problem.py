@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -106,14 +106,14 @@ class Inputs:
         That is random, from a normal distribution, or a spec where only time is asked for.
         """
         if name in self.arrays:
-            array = self.arrays[name]
-            if array.shape not in forms.values():
+            given = self.arrays[name]
+            if given.shape not in forms.values():
                 wanted = " or ".join(f"{shape} ({axes})" for axes, shape in forms.items())
                 raise ArgumentError(
-                    f"--input {name}={self.files[name]} has shape {array.shape}; this call takes "
+                    f"--input {name}={self.files[name]} has shape {given.shape}; this call takes "
                     f"{wanted}"
                 )
-            return array
+            return given
         shape = next(iter(forms.values()))
         if self._timing_only:
             return spec(shape, self.kind)
@@ -139,6 +139,15 @@ class Inputs:
         return value
 
 
+def returned(result: Result, name: str) -> Array:
+    """The array that a result has by this name."""
+    outputs = dict(zip(result.output_names, result.outputs or (), strict=False))
+    array = outputs.get(name)
+    if array is None:
+        raise ArgumentError(f"{result.operator} returned no numbers for {name}")
+    return array
+
+
 def numbers(value: Array | Spec) -> Array:
     """The array; a float64 opinion on a timing-only call is an ``ArgumentError``."""
     if isinstance(value, Spec):
@@ -149,7 +158,7 @@ def numbers(value: Array | Spec) -> Array:
 def _read(name: str, path: Path, kinds: tuple[DType, ...]) -> Array:
     """The array in a ``.npy`` file, of one of ``kinds``; fp32 is rounded to bf16 if that is due."""
     try:
-        array = np.load(path, allow_pickle=False)
+        array: Any = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise ArgumentError(
             f"--input {name}={path}: cannot be read: {error}; give a file that numpy.save wrote"
@@ -167,4 +176,4 @@ def _read(name: str, path: Path, kinds: tuple[DType, ...]) -> Array:
             f"--input {name}={path} is {array.dtype.name}; this call takes "
             f"{' or '.join(kind.numpy.name for kind in kinds)}"
         )
-    return array
+    return cast(Array, array)

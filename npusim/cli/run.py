@@ -7,75 +7,85 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
-from npusim.cli import artifacts, conv_filter, matmul
+from npusim.cli import (
+    artifacts,
+    conv_backward,
+    conv_filter,
+    conv_input,
+    convolution,
+    deconv_filter,
+    im2col,
+    matmul,
+)
 from npusim.cli.console import print_json
 from npusim.cli.parser import Parser, assignment, collect, integer
-from npusim.cli.problem import Inputs, Prepared, parse_tiling
+from npusim.cli.problem import LIMITS, Inputs, Operator, Prepared, returned
 from npusim.cli.progress import ProgressBar
+from npusim.cli.tiling import parse_tiling
 from npusim.device.catalog import load_device
+from npusim.device.spec import Device
+from npusim.dtypes import DType, dtype
 from npusim.errors import ArgumentError
 from npusim.numerics.reference import relative_error
 from npusim.results import Result
 
-#: Largest relative error (Frobenius norms) that --check lets pass. fp32 sums of exact fp16
-#: products stay near 1e-7; a wrong or missing block gives about 1.
-CHECK_LIMIT = 1e-5
-
-#: The module with the options of every operator.
-OPERATORS: Mapping[str, ModuleType] = {
-    "conv2d_backprop_filter": conv_filter,
-    "matmul": matmul,
+#: Every operator by name.
+OPERATORS: Mapping[str, Operator] = {
+    "conv2d_backprop_filter": conv_filter.OPERATOR,
+    "conv3d_backprop_input": conv_input.OPERATOR,
+    "convolution_backward": conv_backward.OPERATOR,
+    "deconv_grad_filter": deconv_filter.OPERATOR,
+    "im2col_backward": im2col.OPERATOR,
+    "matmul": matmul.OPERATOR,
 }
-
-_EXAMPLES = """examples:
-  npusim run conv2d_backprop_filter --device ascend910 --layer resnet50/res4_3x3 --batch 2 \\
-      --check --trace trace.json
-  npusim run matmul --device ascend910b2 --m 512 --k 1024 --n 512 --cores 0-7 --timing-only
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """How far the numbers are from a float64 computation, in relative Frobenius norm."""
+    """How far an output is from a float64 computation, in relative Frobenius norm."""
 
-    what: str
+    output: str
     error: float
+    limit: float
 
     @property
     def passed(self) -> bool:
-        """Whether the error is within ``CHECK_LIMIT``; NaN is not."""
-        return self.error <= CHECK_LIMIT
+        """Whether the error is within the limit; NaN is not."""
+        return self.error <= self.limit
 
     def __str__(self) -> str:
         """One line for people."""
         return (
-            f"check  {self.what} against float64: relative error {self.error:.1e} "
-            f"(limit {CHECK_LIMIT:.0e}): {'pass' if self.passed else 'fail'}"
+            f"check  {self.output} against float64: relative error {self.error:.1e} "
+            f"(limit {self.limit:.1e}): {'pass' if self.passed else 'fail'}"
         )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; an error that is no finite number is null, as JSON has none."""
         return {
+            "output": self.output,
             "relative_error": self.error if math.isfinite(self.error) else None,
-            "limit": CHECK_LIMIT,
+            "limit": self.limit,
             "passed": self.passed,
         }
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``run``."""
-    parser.epilog = _EXAMPLES
+    lines = "".join(f"  {operator.example}\n" for operator in OPERATORS.values())
+    parser.epilog = f"examples:\n{lines}"
     parser.add_argument(
         "operator",
         metavar="OPERATOR",
         choices=list(OPERATORS),
-        help=f"{' or '.join(OPERATORS)} (see 'npusim ops')",
+        help=f"{', '.join(OPERATORS)} (see 'npusim ops')",
     )
+    convolution.add_arguments(parser)
     for operator in OPERATORS.values():
-        operator.add_arguments(parser)
+        if operator.add_arguments is not None:
+            operator.add_arguments(parser)
     _add_numbers(parser)
     _add_machine(parser)
     _add_simulation(parser)
@@ -96,8 +106,17 @@ def _add_numbers(parser: Parser) -> None:
         default=[],
         type=assignment,
         metavar="NAME=FILE",
-        help="take an operand from a .npy file; repeatable. Convolutions: x and dy, float16, "
-        "NCHW or 5HD (N, C1, H, W, 16); matmul: a and b (default: random fp16, normal)",
+        help=f"take an operand from a .npy file; repeatable; {_operands()}. Channels come first "
+        "(deconv_grad_filter: last); the operators on fractals also take their own layouts "
+        "(default: random, normal)",
+    )
+    add(
+        "--dtype",
+        type=_dtype,
+        metavar="TYPE",
+        help="element type of the operands: fp16, bf16 or fp32 as far as the operator has it; "
+        "bf16 is rounded from float32 files (default: as in --input, else the operator's first: "
+        "fp32 for deconv_grad_filter, fp16 for the others)",
     )
     add("--seed", type=integer(0), default=0, metavar="N", help="of random inputs (default: 0)")
     add(
@@ -108,9 +127,21 @@ def _add_numbers(parser: Parser) -> None:
     add(
         "--check",
         action="store_true",
-        help=f"compare with float64; status 1 if the relative error exceeds {CHECK_LIMIT:.0e} "
-        "(default: no)",
+        help="compare every output with float64; status 1 if a relative error exceeds "
+        f"{', '.join(f'{limit:.0e} ({kind})' for kind, limit in LIMITS.items())} (default: no)",
     )
+
+
+def _operands() -> str:
+    """The operands of every operator."""
+    return "; ".join(f"{name}: {', '.join(op.inputs)}" for name, op in OPERATORS.items())
+
+
+def _dtype(text: str) -> DType:
+    try:
+        return dtype(text)
+    except ArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _add_machine(parser: Parser) -> None:
@@ -118,9 +149,9 @@ def _add_machine(parser: Parser) -> None:
     add = group.add_argument
     add(
         "--device",
-        required=True,
         metavar="NAME",
-        help="a device (see 'npusim devices') or a file ending in .yaml",
+        help="a device (see 'npusim devices') or a file ending in .yaml (default: ft78ne for "
+        "deconv_grad_filter; the others need one)",
     )
     add(
         "--set",
@@ -137,6 +168,13 @@ def _add_machine(parser: Parser) -> None:
         help="core groups such as 0-3,5 (a lone number is a group), or a bit mask such as 0b1111 "
         "or 0xf (default: all)",
     )
+    add(
+        "--rules",
+        choices=("documented", "hardware"),
+        default="documented",
+        help="refuse what the product's documentation refuses, or only what the device cannot do "
+        "(default: documented)",
+    )
 
 
 def _add_simulation(parser: Parser) -> None:
@@ -146,7 +184,8 @@ def _add_simulation(parser: Parser) -> None:
         "--tiling",
         default="auto",
         metavar="FIELD=VALUE,...",
-        help="tile sizes in elements, such as base_m=128,base_n=256,... (default: auto)",
+        help="tile sizes in elements, such as base_m=128,base_n=256,...; of several kernels "
+        "KERNEL:base_m=128,...;KERNEL:... (default: auto)",
     )
     add(
         "--start",
@@ -166,31 +205,43 @@ def _add_simulation(parser: Parser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run the call; the report comes first, so that nothing after it can lose it."""
-    _check_arguments(arguments)
     operator = OPERATORS[arguments.operator]
-    files = collect("--input", arguments.input)
-    inputs = Inputs(operator.INPUTS, files, arguments.seed, arguments.timing_only)
-    prepared: Prepared = operator.prepare(arguments, inputs)
-    result = _simulate(arguments, prepared)
-    check = _report(arguments, prepared, result)
+    _check_arguments(arguments, operator)
+    inputs = Inputs(
+        operator.inputs,
+        collect("--input", arguments.input),
+        seed=arguments.seed,
+        timing_only=arguments.timing_only,
+        allowed=operator.dtypes,
+        stated=arguments.dtype,
+    )
+    device = _device(arguments, operator)
+    prepared = operator.prepare(arguments, inputs, device)
+    artifacts.check_output(arguments, prepared)
+    result = _simulate(arguments, prepared, device)
+    checks = _report(arguments, prepared, result)
     lines, failures = artifacts.write_all(arguments, result, prepared)
     for line in lines:
         print(line, file=sys.stderr if arguments.json else sys.stdout)
     if failures:
         raise ArgumentError("; ".join(failures))
-    return 1 if check is not None and not check.passed else 0
+    return 0 if all(check.passed for check in checks) else 1
 
 
-def _check_arguments(arguments: argparse.Namespace) -> None:
+def _check_arguments(arguments: argparse.Namespace, operator: Operator) -> None:
     """Refuse options that do not go together before anything is computed."""
-    own = OPERATORS[arguments.operator].OPTIONS
-    for name, other in OPERATORS.items():
-        for option in other.OPTIONS:
-            if option not in own and getattr(arguments, option) is not None:
-                raise ArgumentError(
-                    f"--{option} is an option of {name}; {arguments.operator} takes "
-                    f"{', '.join(f'--{word}' for word in own)}"
-                )
+    for option in dict.fromkeys(option for o in OPERATORS.values() for option in o.options):
+        if option not in operator.options and getattr(arguments, option) is not None:
+            owners = [name for name, other in OPERATORS.items() if option in other.options]
+            raise ArgumentError(
+                f"{_flag(option)} is an option of {', '.join(owners)}; {arguments.operator} takes "
+                f"{', '.join(map(_flag, operator.options))}"
+            )
+    if arguments.dtype is not None and arguments.dtype not in operator.dtypes:
+        raise ArgumentError(
+            f"--dtype is {arguments.dtype}; {arguments.operator} takes "
+            f"{' or '.join(kind.name for kind in operator.dtypes)}"
+        )
     for option in ("check", "input"):
         if arguments.timing_only and getattr(arguments, option):
             raise ArgumentError(
@@ -199,13 +250,28 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
     artifacts.check(arguments)
 
 
-def _simulate(arguments: argparse.Namespace, prepared: Prepared) -> Result:
+def _device(arguments: argparse.Namespace, operator: Operator) -> Device:
+    """The device named, or the operator's usual one, with figures changed."""
+    name = arguments.device or operator.device
+    if name is None:
+        raise ArgumentError(
+            f"{arguments.operator} needs --device NAME; 'npusim devices' lists the names"
+        )
+    return load_device(name, collect("--set", arguments.set))
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+def _simulate(arguments: argparse.Namespace, prepared: Prepared, device: Device) -> Result:
     keep = True if artifacts.needs_timeline(arguments) else arguments.timeline
     with ProgressBar() as progress:
         return prepared.run(
-            device=load_device(arguments.device, collect("--set", arguments.set)),
+            device=device,
             cores=_cores(arguments.cores),
             tiling=parse_tiling(arguments.tiling, prepared.tiling),
+            rules=arguments.rules,
             engine=arguments.engine,
             timeline=keep,
             start=arguments.start,
@@ -225,23 +291,32 @@ def _cores(text: str | None) -> str | int | None:
         ) from None
 
 
-def _report(arguments: argparse.Namespace, prepared: Prepared, result: Result) -> Check | None:
+def _report(arguments: argparse.Namespace, prepared: Prepared, result: Result) -> list[Check]:
     """Print the result, as text before it is checked, as JSON with the check in it."""
     if not arguments.json:
         sys.stdout.write(result.text())
         sys.stdout.flush()
-    check = _checked(prepared, result) if arguments.check else None
+    checks = _checked(prepared, result) if arguments.check else []
     if arguments.json:
-        print_json({**result.to_json(), "check": check and check.to_json()})
-    elif check is not None:
-        print(check)
+        told = {
+            "passed": all(check.passed for check in checks),
+            "outputs": [check.to_json() for check in checks],
+        }
+        print_json({**result.to_json(), "check": told if checks else None})
+    else:
+        for check in checks:
+            print(check)
     sys.stdout.flush()
-    return check
+    return checks
 
 
-def _checked(prepared: Prepared, result: Result) -> Check:
-    array = result.outputs[0] if result.outputs else None
-    if array is None:
-        raise ArgumentError(f"--check: {result.operator} returned no array to compare")
-    error = relative_error(prepared.framework(array), prepared.expected())
-    return Check(what=prepared.what, error=error)
+def _checked(prepared: Prepared, result: Result) -> list[Check]:
+    """One check per output asked for."""
+    return [
+        Check(
+            output=name,
+            error=relative_error(output.framework(returned(result, name)), output.expected()),
+            limit=output.limit,
+        )
+        for name, output in prepared.outputs.items()
+    ]

@@ -11,6 +11,7 @@ grad_output, its filter gradient is ``conv_filter_grad(grad_output, input, ...)`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -126,6 +127,41 @@ def conv_bias_grad(grad_output: npt.ArrayLike) -> Float64:
     """Return db (Cout,): grad_output (N, Cout, Y...) summed over all but the channels."""
     dy = _float64("grad_output", grad_output)
     return np.asarray(dy.sum(axis=(0, *range(2, dy.ndim))), np.float64)
+
+
+def fold(
+    columns: npt.ArrayLike,
+    size: Sequence[int],
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> Float64:
+    """Return windows (..., C*K..., L) summed into the image (..., C, ``size``) they were cut from.
+
+    Row ``(c*KH + kh)*KW + kw`` of ``columns`` holds tap (kh, kw) of channel c for every window,
+    in row-major order. ``padding`` counts zeros on both sides; what lies there is dropped.
+    """
+    array = np.asarray(columns, np.float64)
+    windows = output_shape(size, kernel, stride, [(p, p) for p in padding], dilation)
+    taps, places = math.prod(kernel), math.prod(windows)
+    if array.ndim < 2 or array.shape[-2] % taps or array.shape[-1] != places:
+        raise ArgumentError(
+            f"columns has shape {array.shape}; these windows make it (..., C * {taps}, {places})"
+        )
+    lead = (*array.shape[:-2], array.shape[-2] // taps)
+    patches = array.reshape(*lead, *kernel, *windows)
+    whole = np.zeros((*lead, *(x + 2 * p for x, p in zip(size, padding, strict=True))))
+    for tap in product(*map(range, kernel)):
+        at: tuple[Any, ...] = (
+            ...,
+            *(
+            slice(k * d, k * d + (count - 1) * s + 1, s)
+            for k, d, count, s in zip(tap, dilation, windows, stride, strict=True)
+        )
+        whole[(..., *at)] += patches[(slice(None),) * len(lead) + tap]
+    inside = tuple(slice(p, p + x) for x, p in zip(size, padding, strict=True))
+    return whole[(..., *inside)]
 
 
 def relative_error(got: npt.ArrayLike, want: npt.ArrayLike) -> float:

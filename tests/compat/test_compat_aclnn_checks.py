@@ -170,11 +170,11 @@ def test_a_limit_without_a_code_ends_in_a_missing_task() -> None:
 
 
 def test_what_does_not_fit_the_chip_says_which_memory() -> None:
-    small = load_device("ascend910b2").replace("memories.L1.size", "1KiB")
+    small = load_device("ascend910b2").replace("memories.L1.size", "64B")
     acl.aclrtSetDevice(small)
     status, text = convolution()
     assert status == INNER
-    assert "L1 holds 1024 B" in text
+    assert "L1 holds 64 B" in text
 
 
 def test_hardware_rules_still_need_fitting_outputs() -> None:

@@ -251,5 +251,7 @@ def test_nothing_stays_without_an_l2() -> None:
 
 def test_cube_kernels_are_refused_on_a_dsp() -> None:
     a = np.ones((16, 16), np.float16)
-    with pytest.raises(npusim.ArgumentError, match="mt7004 cannot multiply fp16; it has no cube"):
+    with pytest.raises(
+        npusim.ArgumentError, match="mt7004 cannot multiply fp16: it has no cube unit"
+    ):
         npusim.ops.matmul(a, a, device="mt7004")

@@ -152,7 +152,7 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "empty": (A[:0], B, {}, "matmul of (0, 5) by (5, 6): every size must be at least 1"),
     "cube": (
         npusim.spec((4, 5), "bf16"), npusim.spec((5, 6), "bf16"), {"device": NO_BF16},
-        "matmul: the cube of tiny cannot multiply bf16; it has fp16",
+        "matmul: tiny cannot multiply bf16: its cube multiplies fp16",
     ),
     "out_dtype": (A, B, {"out_dtype": "complex"}, "unknown dtype 'complex'; use one of fp16"),
     "tiling": (

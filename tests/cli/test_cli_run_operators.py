@@ -1,0 +1,367 @@
+"""``npusim run``: every backward operator, from sizes or files to checked numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import npusim
+from npusim.cli import conv_backward
+from npusim.cli.main import main
+from npusim.layout import to_6hd, to_fracz_3d
+from npusim.numerics.reference import conv_filter_grad, conv_input_grad
+from npusim.results import Result
+
+Capture = pytest.CaptureFixture[str]
+Fails = Callable[..., str]
+
+BACKWARD = ("run", "convolution_backward", "--device", "tiny", "--cin", "16", "--cout", "12",
+            "--size", "6x5", "--kernel", "3", "--padding", "1")  # fmt: skip
+INPUT = ("run", "conv3d_backprop_input", "--device", "tiny", "--cin", "20", "--cout", "16",
+         "--size", "3x6x5", "--kernel", "2x3x3")  # fmt: skip
+FOLD = ("run", "im2col_backward", "--device", "tiny", "--channels", "3", "--size", "7x9",
+        "--kernel", "3x2")  # fmt: skip
+DECONV = ("run", "deconv_grad_filter", "--cin", "6", "--cout", "8", "--size", "4x5",
+          "--kernel", "3x2")  # fmt: skip
+
+
+def checked(capsys: Capture, *words: str) -> dict[str, Any]:
+    """Runs a line with --check --json, which must pass; the result with its checks by output."""
+    assert main([*words, "--check", "--json"]) == 0
+    value: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert value["check"]["passed"]
+    value["check"] = {row["output"]: row for row in value["check"]["outputs"]}
+    return value
+
+
+def limits(value: dict[str, Any]) -> dict[str, float]:
+    """The limit of every output checked."""
+    return {name: row["limit"] for name, row in value["check"].items()}
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("ascend910", ["--size", "17", "--kernel", "3", "--padding", "1", "--stride", "2"]),
+        ("ascend310p", ["--size", "9x8", "--kernel", "3x2", "--padding", "1,0,2,1", "--groups",
+                        "4", "--dilation", "2x1"]),
+        ("ascend910b2", ["--size", "3x6x5", "--kernel", "2x3x3", "--padding", "0x1x2",
+                         "--batch", "2"]),
+        ("ascend950pr", ["--size", "6x5", "--kernel", "3", "--stride", "3x2", "--transposed",
+                         "--output-padding", "2x1", "--padding", "1", "--groups", "2"]),
+        ("tiny", ["--size", "6", "--kernel", "2", "--stride", "1", "--dilation", "3",
+                  "--transposed", "--output-padding", "2"]),
+    ],
+)  # fmt: skip
+def test_backward_of_one_to_three_dimensions(
+    device: str, words: list[str], capsys: Capture
+) -> None:
+    value = checked(capsys, "run", "convolution_backward", "--device", device, "--cin", "16",
+                    "--cout", "12", *words)  # fmt: skip
+    assert limits(value) == {"grad_input": 1e-3, "grad_weight": 1e-3, "grad_bias": 1e-3}
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "math", "dx", "others"),
+    [
+        ("ascend910b2", "bf16", "keep_dtype", 8e-3, 8e-3),
+        ("ascend910b2", "fp32", "0", 1e-5, 1e-5),
+        ("ascend910b2", "fp32", "use_hf32", 1e-5, 1e-5),
+        ("ascend950pr", "fp32", "allow_fp32_down_precision", 1e-5, 1e-5),
+        # The input's gradient leaves the cube as fp16; the weight's sums stay fp32.
+        ("ascend910", "fp32", "1", 1e-3, 1e-5),
+        ("ascend910b2", "fp32", "2", 1e-3, 1e-5),
+    ],
+)
+def test_backward_in_every_arithmetic(
+    device: str, kind: str, math: str, dx: float, others: float, capsys: Capture
+) -> None:
+    words = [device if word == "tiny" else word for word in BACKWARD]
+    value = checked(capsys, *words, "--dtype", kind, "--cube-math-type", math)
+    assert limits(value) == {"grad_input": dx, "grad_weight": others, "grad_bias": others}
+
+
+@pytest.mark.parametrize(
+    ("mask", "names"),
+    [
+        ("110", ["grad_input", "grad_weight"]),
+        ("bias,input", ["grad_input", "grad_bias"]),
+        ("001", ["grad_bias"]),
+    ],
+)
+def test_only_wanted_gradients_are_computed(mask: str, names: list[str], capsys: Capture) -> None:
+    value = checked(capsys, *BACKWARD, "--mask", mask)
+    assert list(value["check"]) == names
+    kernels = {row["kernel"] for row in value["kernels"]}
+    assert ("conv_backprop_input" in kernels) == ("grad_input" in names)
+    assert ("conv_backprop_filter" in kernels) == ("grad_weight" in names)
+    assert ("bias_grad" in kernels) == ("grad_bias" in names)
+
+
+def test_a_layer_of_a_workload(capsys: Capture) -> None:
+    base = ("run", "convolution_backward", "--device", "ascend910", "--timing-only", "--json")
+    assert main([*base, "--layer", "resnet50/res5_3x3", "--batch", "2"]) == 0
+    by_layer = json.loads(capsys.readouterr().out)["cycles"]
+    x, w = npusim.spec((2, 512, 7, 7), "fp16"), npusim.spec((512, 512, 3, 3), "fp16")
+    result = npusim.ops.convolution_backward(x, x, w, (512,), padding=1, device="ascend910")
+    assert by_layer == result.cycles
+
+
+def test_one_wrong_gradient_fails_alone(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = npusim.ops.convolution_backward
+
+    def wrong(*inputs: Any, **options: Any) -> Result:
+        result = right(*inputs, **options)
+        assert result.grad_weight is not None
+        result.grad_weight[0] = 0
+        return result
+
+    monkeypatch.setattr(conv_backward, "convolution_backward", wrong)
+    assert main([*BACKWARD, "--check"]) == 1
+    lines = [x for x in capsys.readouterr().out.splitlines() if x.startswith("check  ")]
+    ends = [(line.split()[1], line.split()[-1]) for line in lines]
+    assert ends == [("grad_input", "pass"), ("grad_weight", "fail"), ("grad_bias", "pass")]
+
+
+@pytest.mark.parametrize("kind", ["fp16", "fp32", "bf16"])
+def test_operands_in_and_gradients_out(kind: str, tmp_path: Path, capsys: Capture) -> None:
+    """Files show all sizes and the type; bf16 comes out as float32, which loses nothing."""
+    rng = np.random.default_rng(5)
+    stored: Any = {"fp16": np.float16, "fp32": np.float32, "bf16": ml_dtypes.bfloat16}[kind]
+    shapes = {"x": (2, 6, 7, 6), "w": (4, 3, 3, 2), "dy": (2, 4, 4, 5)}
+    arrays = {k: rng.integers(-3, 4, shape).astype(stored) for k, shape in shapes.items()}
+    words = ["run", "convolution_backward", "--device", "ascend910b2", "--groups", "2",
+             "--stride", "2x1", "--padding", "1x0", "--mask", "110"]  # fmt: skip
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+        words += ["--input", f"{name}={tmp_path / name}.npy"]
+    out = tmp_path / "g.npz"
+    assert main([*words, "--check", "--output", str(out)]) == 0
+    assert ("stored as float32" in capsys.readouterr().out) == (kind == "bf16")
+    x, w, dy = (arrays[name].astype(np.float64) for name in shapes)
+    how = ((2, 1), ((1, 1), (0, 0)), (1, 1), 2)
+    want = {
+        "grad_input": conv_input_grad(dy, w, x.shape, *how),
+        "grad_weight": conv_filter_grad(x, dy, (3, 2), *how),
+    }
+    with np.load(out) as archive:
+        assert sorted(archive) == sorted(want)
+        for name, array in want.items():
+            np.testing.assert_array_equal(archive[name], array.astype(stored).astype(np.float64))
+
+
+def test_float32_files_are_rounded_to_bf16_where_asked(tmp_path: Path, capsys: Capture) -> None:
+    x = np.full((1, 16, 6, 5), 1 + 2.0**-8, np.float32)  # a tie: rounds to 1
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "one.npy", np.ones_like(x))
+    found = []
+    for name in ("x", "one"):
+        words = [*BACKWARD[:2], "--device", "ascend910b2", *BACKWARD[4:], "--dtype", "bf16",
+                 "--mask", "weight", "--output", str(tmp_path / "dw.npy"), "--input",
+                 f"x={tmp_path / name}.npy"]  # fmt: skip
+        checked(capsys, *words)
+        found.append(np.load(tmp_path / "dw.npy"))
+    np.testing.assert_array_equal(*found)
+
+
+def test_several_kernels_have_a_tiling_each(capsys: Capture) -> None:
+    plain = checked(capsys, *BACKWARD)["cycles"]
+    tiling = ("conv_backprop_input:base_m=16,base_n=16,base_k=16; "
+              "conv_backprop_filter:base_m=16,base_n=16,base_k=16,slab_k=16")  # fmt: skip
+    assert checked(capsys, *BACKWARD, "--tiling", tiling)["cycles"] > plain
+
+
+@pytest.mark.parametrize("device", ["ascend910", "ascend310", "ascend910b2"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--bias"],
+        ["--groups", "2", "--stride", "2x1x2", "--padding", "1,0,2,1,0,1", "--batch", "2"],
+        ["--dilation", "1x2x2", "--padding", "1"],
+    ],
+)
+def test_input_gradients_of_three_dimensions(
+    device: str, words: list[str], capsys: Capture
+) -> None:
+    line = [device if word == "tiny" else word for word in INPUT]
+    value = checked(capsys, *line, *words)
+    assert limits(value) == {"grad_input": 1e-3}
+    assert any(row["kernel"] == "bias_add" for row in value["kernels"]) == ("--bias" in words)
+
+
+def test_a_filter_in_either_layout(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    w = rng.integers(-3, 4, (16, 20, 2, 3, 3)).astype(np.float16)
+    dy = rng.integers(-3, 4, (1, 16, 2, 4, 3)).astype(np.float16)
+    bias = np.arange(20, dtype=np.float16)
+    want = conv_input_grad(dy, w, (1, 20, 3, 6, 5), (1,) * 3, ((0, 0),) * 3, (1,) * 3, 1)
+    want = want + bias[:, None, None, None]
+    np.save(tmp_path / "bias.npy", bias)
+    for forms in ((w, dy), (to_fracz_3d(w, 1, 16), to_6hd(dy, 16))):
+        words = [*INPUT, "--output", str(tmp_path / "dx.npy"), "--output-layout", "framework",
+                 "--input", f"bias={tmp_path / 'bias.npy'}"]  # fmt: skip
+        for name, array in zip(("w", "dy"), forms, strict=True):
+            np.save(tmp_path / f"{name}.npy", array)
+            words += ["--input", f"{name}={tmp_path / name}.npy"]
+        assert main(words) == 0
+        np.testing.assert_array_equal(np.load(tmp_path / "dx.npy"), want.astype(np.float16))
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "limit"),
+    [
+        ("ascend910", "fp16", 2.0**-11 * 6**0.5),  # six taps, each rounds to fp16
+        ("ascend950pr", "fp16", 1e-3),  # one rounding
+        ("ascend910b2", "fp32", 1e-5),
+    ],
+)
+@pytest.mark.parametrize("batch", ["0", "1", "3"])
+def test_fold_is_checked(
+    device: str, kind: str, limit: float, batch: str, capsys: Capture, tmp_path: Path
+) -> None:
+    words = [device if word == "tiny" else word for word in FOLD]
+    more = ("--dtype", kind, "--batch", batch, "--padding", "1x0", "--stride", "2x1",
+            "--dilation", "1x2", "--output", str(tmp_path / "x.npy"))  # fmt: skip
+    value = checked(capsys, *words, *more)
+    assert limits(value) == {"grad_input": pytest.approx(max(limit, 1e-5))}
+    want = (3, 7, 9) if batch == "0" else (int(batch), 3, 7, 9)
+    assert np.load(tmp_path / "x.npy").shape == want
+
+
+def test_fold_of_a_file_counts_the_windows(tmp_path: Path, fails: Fails) -> None:
+    """Ones fold to the number of windows that cover each pixel; the file shows the channels."""
+    np.save(tmp_path / "dy.npy", np.ones((2 * 9, 16), np.float32))
+    base = ["run", "im2col_backward", "--device", "tiny", "--size", "4", "--kernel", "3",
+            "--input", f"dy={tmp_path / 'dy.npy'}"]  # fmt: skip
+    assert fails(*base) == (
+        f"--input dy={tmp_path / 'dy.npy'} has shape (18, 16); this call takes (18, 4) "
+        "(C*KH*KW, L)"
+    )
+    assert "which makes --channels 2, but --channels is 3" in fails(*base, "--channels", "3")
+    assert "which makes --batch 0, but --batch is 1" in fails(*base, "--batch", "1")
+    assert main([*base, "--padding", "1", "--output", str(tmp_path / "x.npy")]) == 0
+    count = np.outer([2, 3, 3, 2], [2, 3, 3, 2])
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), np.stack([count, count]))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--stride", "2", "--padding", "1", "--output-padding", "1", "--cores", "0-3"],
+        ["--dilation", "1x2", "--padding", "1,0,0,1", "--groups", "2", "--cores", "0b101"],
+        ["--storage", "private", "--batch", "3"],
+    ],
+)
+@pytest.mark.parametrize("device", [[], ["--device", "mt7004", "--dtype", "fp16"]])
+def test_filters_of_transposed_layers(words: list[str], device: list[str], capsys: Capture) -> None:
+    """Without --device on the cluster that only knows fp32."""
+    value = checked(capsys, *DECONV, *words, *device)
+    assert value["device"] == ("mt7004" if device else "ft78ne")
+    assert limits(value) == {"dw": 1e-3 if device else 1e-5}
+    cores = {"0-3": 4, "0b101": 2}.get(words[-1], 1 if "private" in words else 8)
+    assert value["kernels"][0]["cores"] <= cores
+
+
+def test_a_gradient_smaller_than_natural(tmp_path: Path) -> None:
+    """The size of dy in a file counts: reads beyond it are zero."""
+    rng = np.random.default_rng(8)
+    x = rng.integers(-3, 4, (2, 4, 5, 6)).astype(np.float32)
+    dy = rng.integers(-3, 4, (2, 5, 3, 8)).astype(np.float32)
+    words = [*DECONV, "--check", "--output", str(tmp_path / "dw.npy"), "--output-layout",
+             "framework"]  # fmt: skip
+    for name, array in (("x", x), ("dy", dy)):
+        np.save(tmp_path / f"{name}.npy", array)
+        words += ["--input", f"{name}={tmp_path / name}.npy"]
+    assert main(words) == 0
+    whole = np.zeros((2, 6, 6, 8))  # what stride 1 without padding gives of 4 x 5
+    whole[:, :5, :3] = dy
+    want = np.zeros((6, 8, 3, 2))
+    for kh, kw in np.ndindex(3, 2):
+        read = whole[:, kh : kh + 4, kw : kw + 5]
+        want[:, :, kh, kw] = np.einsum("nhwi,nhwo->io", x, read)
+    np.testing.assert_array_equal(np.load(tmp_path / "dw.npy"), want)
+
+
+def test_rules_can_be_left_to_the_hardware(fails: Fails) -> None:
+    words = ["run", "conv3d_backprop_input", "--device", "ascend910", "--cin", "16", "--cout",
+             "16", "--size", "1x18x18", "--kernel", "1", "--stride", "1x17x17"]  # fmt: skip
+    assert "strides is (1, 1, 17, 17, 1)" in fails(*words) or "permits up to 256" in fails(*words)
+    assert main([*words, "--rules", "hardware", "--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*BACKWARD, "--output", "g.npy"],
+         "--output g.npy: this call returns grad_input, grad_weight, grad_bias; name a file ending "
+         "in .npz, which holds them all, or ask for one of them"),
+        ([*BACKWARD, "--mask", "000"],
+         "argument --mask: expected at least one of input,weight,bias, or bits such as 110, got "
+         "'000'; see 'npusim run --help'"),
+        ([*BACKWARD, "--cube-math-type", "hf32"],
+         "argument --cube-math-type: cube_math_type is 'hf32'; it is one of 0 (keep_dtype), 1 "
+         "(allow_fp32_down_precision), 2 (use_fp16), 3 (use_hf32); see 'npusim run --help'"),
+        ([*BACKWARD[:8], "--size", "3x4x5", "--kernel", "1", "--padding", "0,1,0,1,0,1"],
+         "--padding is 0,1,0,1,0,1; convolution_backward takes sides that differ of 2-D layers "
+         "only; give one number per dimension, such as 0x0x0"),
+        ([*BACKWARD, "--transposed", "--padding", "9"],
+         "the transposed layer would give (-10, -11), at least one position is needed in every "
+         "dimension; use a smaller --padding, or a larger --size or --kernel"),
+        ([*BACKWARD[:4], "--layer", "resnet50/conv1", "--transposed"],
+         "--layer resnet50/conv1 gives all sizes, so --transposed cannot be given too; drop "
+         "--layer or the sizes"),
+        ([*BACKWARD, "--tiling", "base_m=16"],
+         "--tiling is 'base_m=16'; this call has several kernels, so it must be "
+         "KERNEL:FIELD=VALUE,...;... with KERNEL one of conv_backprop_input, conv_forward, "
+         "conv_backprop_filter"),
+        ([*BACKWARD, "--tiling", "conv_forwards:base_m=16"],
+         "--tiling: unknown kernel 'conv_forwards'; did you mean 'conv_forward'?"),
+        ([*BACKWARD, "--tiling", "conv_forward:base_m=16,base_n=16,base_k=16;conv_forward:"],
+         "--tiling names conv_forward twice; keep one of them"),
+        ([*INPUT, "--dilation", "2"],
+         "--dilation has 2 for the depth; conv3d_backprop_input takes 1 there, such as 1x2x2"),
+        ([*INPUT, "--storage", "shared"],
+         "--storage is an option of deconv_grad_filter; conv3d_backprop_input takes --layer, "
+         "--batch, --cin, --cout, --size, --kernel, --stride, --padding, --dilation, --groups, "
+         "--bias"),
+        ([*FOLD, "--dtype", "bf16"], "--dtype is bf16; im2col_backward takes fp16 or fp32"),
+        ([*FOLD, "--padding", "1,0,1,0"],
+         "--padding of im2col_backward is one number, or HxW such as 1x2: the same on opposite "
+         "sides"),
+        (FOLD[:-2], "im2col_backward needs --kernel HxW; give it"),
+        ([*FOLD, "--tiling", "rows=7,columns=9,at_once=1"],
+         "--tiling: at_once is '1'; it must be yes or no"),
+        (DECONV[:4],
+         "deconv_grad_filter needs --cin, --cout, --size and --kernel; missing: --cout, --size, "
+         "--kernel; --input of an operand that shows a size will do too"),
+        ([*DECONV, "--storage", "private", "--cores", "0"],
+         "core_mask is '0'; with storage 'private' one core works on its own memory: leave the "
+         "mask out, or use storage 'shared'"),
+        ([*DECONV, "--cores", "0x100"],
+         "core mask 0x100 has bit 8 set; ft78ne has groups 0-7, the mask of all is 0xff"),
+        ([*DECONV, "--dtype", "fp16"],
+         "deconv_grad_filter: ft78ne has no hp (fp16) form; it has fp32: use float32, or device "
+         "mt7004"),
+    ],
+)  # fmt: skip
+def test_calls_that_cannot_be(words: list[str], message: str, fails: Fails) -> None:
+    assert fails(*words) == message
+
+
+def test_operands_of_a_wrong_rank(fails: Fails, tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros((4, 6), np.float16))
+    assert fails(*BACKWARD, "--input", f"x={path}") == (
+        f"--input x={path} has shape (4, 6); it must have 3 (NCL), 4 (NCHW) or 5 axes (NCDHW)"
+    )
+    assert fails(*FOLD, "--input", f"dy={path}", "--kernel", "5") == (
+        f"--input dy={path} has shape (4, 6); it must be (N, C*KH*KW, L), or (C*KH*KW, L), with "
+        "KH*KW = 25"
+    )

@@ -1,0 +1,201 @@
+"""``npusim run``: every message it refuses with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+Fails = Callable[..., str]
+
+MATMUL = ("run", "matmul", "--device", "tiny", "--m", "32", "--k", "48", "--n", "16")
+CONV = ("run", "conv2d_backprop_filter", "--device", "tiny", "--cin", "16", "--cout", "32",
+        "--size", "6x5", "--kernel", "3", "--padding", "1")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--cin", "3"],
+         "--cin is an option of conv2d_backprop_filter, conv3d_backprop_input, "
+         "convolution_backward, deconv_grad_filter; matmul takes --m, --k, --n, --dtype"),
+        (["--cube-math-type", "1"],
+         "--cube-math-type is an option of convolution_backward; matmul takes --m, --k, --n, "
+         "--dtype"),
+        (["--dtype", "fp32"], "--dtype is fp32; matmul takes fp16 or bf16"),
+        (["--dtype", "fp8"],
+         "argument --dtype: unknown dtype 'fp8'; use one of fp16 (float16), bf16 (bfloat16), fp32 "
+         "(float32), int8 (int8), int32 (int32); see 'npusim run --help'"),
+        (["--rules", "none"],
+         "argument --rules: unknown 'none'; known: documented, hardware; "
+         "see 'npusim run --help'"),
+        (["--timing-only", "--check"],
+         "--check needs numbers, which --timing-only leaves out; drop one"),
+        (["--timing-only", "--input", "a=a.npy"],
+         "--input needs numbers, which --timing-only leaves out; drop one"),
+        (["--timing-only", "--output", "c.npy"],
+         "--output needs numbers, which --timing-only leaves out; drop one"),
+        (["--no-timeline", "--trace", "t.json"],
+         "--trace needs the timeline; drop --no-timeline"),
+        (["--plot", "p.pdf"], "--plot p.pdf: the file's name must end in .png or .svg"),
+        (["--output", "c.txt"], "--output c.txt: the file's name must end in .npy or .npz"),
+        (["--report", "none/r.html"],
+         "--report none/r.html: there is no folder 'none'; create it first"),
+        (["--plot", "p.png", "--plot-roofline", "p.png"],
+         "--plot-roofline and --plot both write p.png; give two names"),
+        (["--cores", "0b12"],
+         "--cores is '0b12'; it must be groups such as 0-3,5, or a mask such as 0b1111 or 0xf"),
+        (["--cores", "0x1f"],
+         "core mask 0x1f has bit 4 set; tiny has groups 0-3, the mask of all is 0xf"),
+        (["--cores", "7"], "there is no core group 7; tiny has groups 0-3"),
+        (["--set", "groups=1", "--set", "groups=2"],
+         "--set gives groups twice, '1' and '2'; keep one of them"),
+        (["--set", "groups"],
+         "argument --set: expected NAME=VALUE, got 'groups'; see 'npusim run --help'"),
+        (["--engine", "none"], "engine is 'none'; it is one of simpy"),
+        (["--start", "wram"],
+         "argument --start: unknown 'wram'; did you mean 'warm'? (known: cold, warm); "
+         "see 'npusim run --help'"),
+        (["--seed", "-1"],
+         "argument --seed: expected an integer of at least 0, got '-1'; see 'npusim run --help'"),
+        (["--chek"],
+         "unrecognized argument '--chek'; did you mean '--check'?; see 'npusim run --help'"),
+        (["--tim"],
+         "unrecognized argument '--tim'; did you mean '--timeline' or '--timing-only'?; "
+         "see 'npusim run --help'"),
+        (["stray"], "unrecognized argument 'stray'; see 'npusim run --help'"),
+        (["--tiling", "base_m=16,basen=16"],
+         "--tiling: unknown field 'basen'; did you mean 'base_n'?"),
+        (["--tiling", "base_m=16,base_m=32"], "--tiling gives base_m twice; keep one of them"),
+        (["--tiling", "base_m=big"], "--tiling: base_m is 'big'; it must be an integer >= 1"),
+        (["--tiling", "base_m=16,base_n=16"],
+         "--tiling lacks base_k, which has no default; complete it, or leave --tiling away "
+         "(auto)"),
+        (["--tiling", "base_m=8,base_n=16,base_k=16"],
+         "tiling base_m is 8; it must be a multiple of 16, >= 16"),
+        (["--input", "c=c.npy"], "--input c=...: unknown operand; known: a, b"),
+    ],
+)  # fmt: skip
+def test_options_are_refused_before_anything_runs(
+    extra: list[str],
+    message: str,
+    fails: Fails,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert fails(*MATMUL, *extra) == message
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--cin", "16"],
+         "conv2d_backprop_filter needs --layer WORKLOAD/LAYER, or --cin, --cout, --size and "
+         "--kernel; missing: --cout, --size, --kernel; --input of an operand that shows a size "
+         "will do too"),
+        (["--layer", "resnet50/conv1", "--cin", "3", "--stride", "2"],
+         "--layer resnet50/conv1 gives all sizes, so --cin, --stride cannot be given too; drop "
+         "--layer or the sizes"),
+        (["--layer", "resnet50/res4_3x4"],
+         "workload resnet50 has no layer 'res4_3x4'; did you mean 'res4_3x3'?"),
+        (["--layer", "conv1"],
+         "expected WORKLOAD/LAYER such as resnet50/conv1, got 'conv1'"),
+        (["--cin", "16", "--cout", "16", "--size", "4", "--kernel", "3", "--groups", "3"],
+         "--groups is 3, which must divide both --cin (16) and --cout (16); change one of them"),
+        (["--cin", "16", "--cout", "16", "--size", "4", "--kernel", "5"],
+         "spatial dimension 0: the kernel reaches over 5 positions (5 taps, dilation 1), input "
+         "and padding are 4 + 0 + 0 = 4; pad more or use a smaller kernel or dilation"),
+        (["--size", "3by4"],
+         "argument --size: expected one number, HxW such as 3x5 or DxHxW such as 2x3x5, each at "
+         "least 1, got '3by4'; see 'npusim run --help'"),
+        (["--stride", "0"],
+         "argument --stride: expected one number, HxW such as 3x5 or DxHxW such as 2x3x5, each at "
+         "least 1, got '0'; see 'npusim run --help'"),
+        (["--padding", "1,2,3"],
+         "argument --padding: expected one number for all sides, HxW such as 1x2, or all sides "
+         "U,D,L,R such as 1,1,0,0, got '1,2,3'; see 'npusim run --help'"),
+        ([*CONV[4:-1], "1,2"],
+         "--padding has 1 pair of sides (1,2); this call has 2 spatial dimensions, so give 4 "
+         "sides, or one number"),
+        ([*CONV[4:], "--stride", "1x2x3"],
+         "--stride 1x2x3 has 3 entries; this call has 2 spatial dimensions, so give 2, or one for "
+         "all"),
+        ([*CONV[4:], "--batch", "0"],
+         "--batch is 0; conv2d_backprop_filter needs at least 1 image"),
+        (["--batch", "-1"],
+         "argument --batch: expected an integer of at least 0, got '-1'; see 'npusim run --help'"),
+    ],
+)  # fmt: skip
+def test_problems_that_cannot_be(words: list[str], message: str, fails: Fails) -> None:
+    assert fails("run", "conv2d_backprop_filter", "--device", "tiny", *words) == message
+
+
+def test_a_layer_of_another_dimension(fails: Fails, tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "description: one\nlayers:\n  a: {cin: 16, cout: 16, spatial: [4, 4, 4], kernel: 1}\n"
+    )
+    said = fails(*CONV[:4], "--layer", f"{own}/a")
+    assert said == (
+        f"--layer {own}/a has 3 spatial dimensions; conv2d_backprop_filter takes layers with 2"
+    )
+
+
+def test_names_are_corrected(fails: Fails) -> None:
+    assert fails("run", "matmull", "--device", "tiny").startswith(
+        "argument OPERATOR: unknown 'matmull'; did you mean 'matmul'?"
+    )
+    assert fails("run", "matmul", "--device", "tinny", *MATMUL[4:]).startswith(
+        "unknown device 'tinny'; did you mean 'tiny'?"
+    )
+    assert fails("run", "matmul") == (
+        "matmul needs --device NAME; 'npusim devices' lists the names"
+    )
+
+
+def test_missing_and_contradicting_sizes(fails: Fails, tmp_path: Path) -> None:
+    assert fails(*MATMUL[:-2]) == (
+        "--n is missing; give it, or with --input an operand whose shape shows it"
+    )
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros((32, 40), np.float16))
+    assert fails(*MATMUL, "--input", f"a={path}") == (
+        f"--input a={path} has shape (32, 40), which makes --k 40, but --k is 48; correct one of "
+        "them"
+    )
+    other = tmp_path / "b.npy"
+    np.save(other, np.zeros((8, 16), np.float16))
+    said = fails(*MATMUL[:4], "--input", f"a={path}", "--input", f"b={other}")
+    assert said == (
+        f"--input b={other} has shape (8, 16), which makes --k 8, but --input a makes it 40; "
+        "correct one of them"
+    )
+
+
+def test_input_files_that_do_not_fit(fails: Fails, tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    given = ("--input", f"x={path}")
+    assert fails(*CONV, *given).startswith(f"--input x={path}: cannot be read: ")
+    path.write_bytes(b"")
+    assert fails(*CONV, *given).endswith("; give a file that numpy.save wrote")
+    with path.open("wb") as file:
+        np.savez(file, one=np.zeros(1))
+    assert fails(*CONV, *given) == (
+        f"--input x={path}: holds several arrays; give a .npy file with one"
+    )
+    np.save(path, np.zeros((1, 16, 6, 5), np.float32))
+    assert fails(*CONV, *given) == (f"--input x={path} is float32; this call takes float16")
+    np.save(path, np.zeros((16, 6, 5), np.float16))
+    assert fails(*CONV, *given) == (
+        f"--input x={path} has shape (16, 6, 5); this call takes (16, 16, 6, 5) (NCHW) or "
+        "(16, 1, 6, 5, 16) (5HD)"
+    )
+    np.save(path, np.zeros((1, 16, 6, 6), np.float16))
+    assert f"--input x={path} has shape (1, 16, 6, 6); this call takes" in fails(*CONV, *given)
+    assert fails(*MATMUL, "--input", f"a={path}") == (
+        f"--input a={path} has shape (1, 16, 6, 6); matmul takes matrices, with 2 axes"
+    )
