@@ -66,6 +66,9 @@ def test_sizes() -> None:
     assert [parse_size(f"1{u}") for u in ("B", "kB", "MB", "GB")] == [1, 10**3, 10**6, 10**9]
     assert format_size(512 * 1024) == "512KiB"
     assert format_size(1000) == "1000B"
+    assert [format_size(n * 10**9) for n in (24, 3000)] == ["24GB", "3TB"]
+    assert format_size(24 << 30) == "24GiB"
+    assert format_size(24 * 10**9 + 1024) == "23437501KiB"
 
 
 def test_frequencies() -> None:

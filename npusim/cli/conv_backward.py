@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from functools import partial
 
-from npusim.cli.convolution import SIZES, Convolution, convolution
+from npusim.cli.convolution import SIZES, Convolution, Shape, convolution
 from npusim.cli.parser import Parser
 from npusim.cli.problem import LIMITS, Inputs, Operator, Output, Prepared, numbers
 from npusim.device.spec import Device
@@ -79,14 +79,7 @@ def _cube_math_type(text: str) -> int:
 
 def prepare(arguments: argparse.Namespace, inputs: Inputs, device: Device) -> Prepared:
     """The call, its sizes from --layer, from options, or from operands."""
-    shown = {name: array.shape for name, array in inputs.arrays.items()}
-    for name, shape in shown.items():
-        if len(shape) not in (3, 4, 5):
-            raise ArgumentError(
-                f"--input {name}={inputs.files[name]} has shape {shape}; it must have 3 (NCL), 4 "
-                "(NCHW) or 5 axes (NCDHW)"
-            )
-    c = convolution(arguments, inputs, shown, None)
+    c = convolution(arguments, inputs, _shown(inputs), None)
     dy = inputs.get("dy", {"N, Cout, ...": c.dy_shape})
     x = inputs.get("x", {"N, Cin, ...": c.x_shape})
     w = inputs.get("w", {_weight_axes(c): c.w_shape})
@@ -118,6 +111,18 @@ def prepare(arguments: argparse.Namespace, inputs: Inputs, device: Device) -> Pr
         },
         outputs={f"grad_{name}": output for name, on, output in outputs if on},
     )
+
+
+def _shown(inputs: Inputs) -> dict[str, Shape]:
+    """Shapes of the operands given as files."""
+    shown = {name: array.shape for name, array in inputs.arrays.items()}
+    for name, shape in shown.items():
+        if len(shape) not in (3, 4, 5):
+            raise ArgumentError(
+                f"--input {name}={inputs.files[name]} has shape {shape}; it must have 3 (NCL), 4 "
+                "(NCHW) or 5 axes (NCDHW)"
+            )
+    return shown
 
 
 def _padding(c: Convolution) -> list[int]:

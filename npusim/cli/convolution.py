@@ -97,7 +97,7 @@ def add_arguments(parser: Parser) -> None:
         "HxW stands for one entry per spatial dimension: 32, 14x14 or 4x16x16.\n"
         "One number alone counts for every dimension.",
     )
-    add, least_1 = group.add_argument, integer(1)
+    add, least_1, size = group.add_argument, integer(1), sizes(1)
     add(
         "--layer",
         metavar="WORKLOAD/LAYER",
@@ -112,7 +112,6 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--cin", type=least_1, metavar="N", help="input channels (default: as in --input)")
     add("--cout", type=least_1, metavar="N", help="output channels (default: as in --input)")
-    size = sizes(1)
     add("--size", type=size, metavar="HxW", help="input size, pixels (default: as in --input x)")
     add("--kernel", type=size, metavar="HxW", help="filter size, taps (default: as in --input w)")
     add("--stride", type=size, metavar="HxW", help="stride, pixels (default: 1)")
@@ -153,8 +152,6 @@ def convolution(
     _check_complete(arguments, shown, layers)
     dims = dims or _dims(arguments, shown)
     groups = arguments.groups or 1
-    size = arguments.size or shown["x"][2:]
-    kernel = arguments.kernel or shown["w"][2:]
     cin, cout = _channels(arguments, inputs, shown, transposed=transposed)
     if cin % groups or cout % groups:
         raise ArgumentError(
@@ -165,8 +162,8 @@ def convolution(
         n=batch(arguments, inputs, shown),
         cin=cin,
         cout=cout,
-        size=per_dim("size", size, dims),
-        kernel=per_dim("kernel", kernel, dims),
+        size=per_dim("size", arguments.size or shown["x"][2:], dims),
+        kernel=per_dim("kernel", arguments.kernel or shown["w"][2:], dims),
         stride=per_dim("stride", arguments.stride or (1,), dims),
         padding=_padding(arguments.padding or 0, dims),
         dilation=per_dim("dilation", arguments.dilation or (1,), dims),

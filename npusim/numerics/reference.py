@@ -151,17 +151,15 @@ def fold(
         )
     lead = (*array.shape[:-2], array.shape[-2] // taps)
     patches = array.reshape(*lead, *kernel, *windows)
+    everything: tuple[Any, ...] = (slice(None),) * len(lead)
     whole = np.zeros((*lead, *(x + 2 * p for x, p in zip(size, padding, strict=True))))
     for tap in product(*map(range, kernel)):
-        at: tuple[Any, ...] = (
-            ...,
-            *(
+        at = [
             slice(k * d, k * d + (count - 1) * s + 1, s)
             for k, d, count, s in zip(tap, dilation, windows, stride, strict=True)
-        )
-        whole[(..., *at)] += patches[(slice(None),) * len(lead) + tap]
-    inside = tuple(slice(p, p + x) for x, p in zip(size, padding, strict=True))
-    return whole[(..., *inside)]
+        ]
+        whole[(*everything, *at)] += patches[(*everything, *tap)]
+    return whole[(*everything, *(slice(p, p + x) for x, p in zip(size, padding, strict=True)))]
 
 
 def relative_error(got: npt.ArrayLike, want: npt.ArrayLike) -> float:

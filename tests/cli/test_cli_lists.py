@@ -34,6 +34,8 @@ def test_devices_lists_all_with_their_key_figures(capsys: Capture) -> None:
     assert "24 x 1 aic + 2 aiv" in b2
     # 24 cubes x 16*16*16 multiply-adds x 2 operations at 1.8 GHz.
     assert b2.split()[-5:] == ["aiv", "1.8GHz", "353.9", "192MiB", "64GiB"]
+    (inference,) = (line for line in lines if line.startswith("ascend310p"))
+    assert inference.split()[-2:] == ["16MiB", "24GB"]  # sold in decimal GB
 
 
 def test_devices_as_json(capsys: Capture) -> None:
