@@ -53,6 +53,7 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
         cores.append(CoreProgram(name, group, variants, table[rows].astype(np.int64)))
     program = Program(
         kernel=kernel.name,
+        role=kernel.role,
         tiling=kernel.tiling_text,
         device=device,
         kind=kind,

@@ -87,6 +87,7 @@ class Program:
     """A kernel laid out for a device; immutable, and all the engines and the executor need."""
 
     kernel: str
+    role: str  # "cube", "vector" or "dsp"
     tiling: str
     device: Device
     kind: CoreKind

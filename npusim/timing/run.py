@@ -49,7 +49,7 @@ def time_program(
         tiling=program.tiling,
         cores=len({id(core) for core in program.cores if len(core.variants)}),
         cycles=outcome.cycles,
-        launch_cycles=program.device.launch.cycles,
+        launch_cycles=program.device.launch.cycles(program.role),
         instructions=program.instructions,
         macs=program.macs,
         gm_bytes=sum(n for (src, dst, _), n in program.moves.items() if "GM" in (src, dst)),
