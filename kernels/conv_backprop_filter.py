@@ -15,7 +15,7 @@ K = output positions. x is expanded by img2col on its way into L0B; dy is only t
             for k in slab step base_k:
                 L0A <- dy^T   L0B <- img2col(x)                   # MTE1
                 L0C += L0A @ L0B                                  # M
-        dw tile <- L0C     (atomic add if K is in several parts)  # FIX, or V and MTE3
+        dw tile <- L0C     (atomic add or own copy per part of K) # FIX, or V and MTE3
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Tiling:
     """Tile sizes in elements: one mmad is base_m x base_k x base_n.
 
     ``slab_k`` output positions are brought to L1 at once (whole rows of the output where a row
-    fits); K is cut into ``k_parts`` that cores accumulate separately and add atomically.
+    fits); K is cut into ``k_parts`` that cores accumulate separately and add atomically, or, if
+    ``deterministic``, write side by side for a sum in fixed order. Accumulation runs over images
+    with the slabs of each innermost (``k_order`` "image"), or the other way round ("slab").
     """
 
     base_m: int
@@ -55,8 +57,12 @@ class Tiling:
     l1_slots: int = 2
     l0_slots: int = 2
     l0c_slots: int = 1
+    deterministic: bool = False
+    k_order: str = "image"
 
     def __post_init__(self) -> None:
+        if self.k_order not in ("image", "slab"):
+            raise ArgumentError(f"tiling k_order is {self.k_order!r}; it is 'image' or 'slab'")
         for name in ("base_m", "base_n", "base_k"):
             value = getattr(self, name)
             if value < 16 or value % 16:
@@ -136,7 +142,19 @@ class ConvBackpropFilter(Kernel):
         written = sum(
             m * f * self.row_bytes for _, kd, _, m, _, f in self._tiles() if self._depths(kd)
         )
-        return self._parts > 1 or not self.slabs or written < self.dw.size_bytes
+        return self._atomic or not self.slabs or written < self._copy_bytes
+
+    @property
+    def _copy_bytes(self) -> int:
+        """Size of one whole gradient; dw holds one, or one per part."""
+        s, plan = self.shape, self.shape.plan
+        columns = plan.real_groups * s.kernel[0] * plan.cin1_g * s.taps
+        return columns * plan.cout_g * self.row_bytes
+
+    @property
+    def _atomic(self) -> bool:
+        """Whether parts add into one gradient."""
+        return self.parts > 1 and self.dw.size_bytes == self._copy_bytes
 
     @property
     def has_work(self) -> bool:
@@ -148,7 +166,7 @@ class ConvBackpropFilter(Kernel):
     def units(self, cores: int) -> Units:
         """One row per (tile, part of K, image and depth, slab), items in contiguous runs."""
         tiles = [t for t in self._tiles() if self._depths(t[1])] if self.slabs else []
-        items = [(tile, part) for part in range(self._parts) for tile in tiles]
+        items = [(tile, part) for part in range(self.parts) for tile in tiles]
         columns: dict[str, list[IntArray]] = {}
         for i, (tile, part) in enumerate(items):
             rows = self._item(tile, part)
@@ -161,7 +179,7 @@ class ConvBackpropFilter(Kernel):
         return Units(core, table, bases)
 
     @property
-    def _parts(self) -> int:
+    def parts(self) -> int:
         """Parts of K, at most one per unit of work along K."""
         along_k = [
             self.shape.n * len(self._depths(kd)) * len(self.slabs)
@@ -196,13 +214,16 @@ class ConvBackpropFilter(Kernel):
 
     def _item(self, tile: tuple[int, int, int, int, int, int], part: int) -> dict[str, IntArray]:
         """Signature and base columns of the units of one tile and part of K."""
-        s, plan, parts = self.shape, self.shape.plan, self._parts
+        s, plan, parts = self.shape, self.shape.plan, self.parts
         g, kd, m0, m, f0, f = tile
         (_, ho, wo), (_, h, w) = s.out, s.spatial
         depth = np.array(self._depths(kd), np.int64)
         total = s.n * len(depth) * len(self.slabs)
         k = np.arange(total * part // parts, total * (part + 1) // parts)
-        slab, where = k % len(self.slabs), k // len(self.slabs)
+        if self.tiling.k_order == "image":
+            slab, where = k % len(self.slabs), k // len(self.slabs)
+        else:
+            where, slab = k % (s.n * len(depth)), k // (s.n * len(depth))
         image, (do, di) = where // len(depth), depth[where % len(depth)].T
         cut = {name: column[slab] for name, column in self._slab_columns().items()}
         x_plane = (image * s.spatial[0] + di) * s.cin1 + g * plan.cin1_g + f0 // s.taps
@@ -210,6 +231,7 @@ class ConvBackpropFilter(Kernel):
         column = (g * s.kernel[0] + kd) * plan.cin1_g * s.taps + f0
         x = ((x_plane * h + cut.pop("h_start")) * w + cut.pop("w_start")) * 32
         dy = ((y_plane * ho + cut.pop("row")) * wo + cut.pop("column")) * 32
+        copy = 0 if self._atomic else part * self._copy_bytes
         same = {"m": m, "f": f, "tap": f0 % s.taps}
         return {
             **{name: np.full(len(k), value) for name, value in same.items()},
@@ -218,7 +240,7 @@ class ConvBackpropFilter(Kernel):
             "last": (np.arange(len(k)) == len(k) - 1).astype(np.int64),
             "x": x,
             "dy": dy,
-            "dw": np.full(len(k), (column * plan.cout_g + m0) * self.row_bytes),
+            "dw": np.full(len(k), (column * plan.cout_g + m0) * self.row_bytes + copy),
         }
 
     def _slab_columns(self) -> dict[str, IntArray]:
@@ -294,7 +316,7 @@ class ConvBackpropFilter(Kernel):
                 u.f * c0,
                 FP32,
                 staging=self.staging,
-                atomic=self._parts > 1,
+                atomic=self._atomic,
                 c0=c0,
             )
 

@@ -63,14 +63,17 @@ class Options:
     ``device`` is a name, a YAML path or a ``Device``; ``cores`` a mask (int), range, list or
     text such as "0-3" (None: all); ``tiling`` "auto", the kernel's own, or a mapping from kernel
     names to tilings; ``rules`` "documented" applies the product's constraint table, "hardware"
-    only asks what the device can execute; ``engine`` "simpy"; ``timeline`` keeps one row per
-    instruction (None: up to a size limit); ``start`` "cold" or "warm" (inputs already in L2).
+    only asks what the device can execute; ``deterministic`` reduces the split accumulation of a
+    filter gradient in fixed order instead of with atomic adds; ``engine`` "simpy"; ``timeline``
+    keeps one row per instruction (None: up to a size limit); ``start`` "cold" or "warm" (inputs
+    already in L2).
     """
 
     device: str | Device
     cores: Any = None
     tiling: Any = "auto"
     rules: str = "documented"
+    deterministic: bool = False
     engine: str = "simpy"
     timeline: bool | None = None
     start: str = "cold"

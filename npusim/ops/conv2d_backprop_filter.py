@@ -7,11 +7,10 @@ from typing import Any
 from npusim.dtypes import FP16, FP32, dtype
 from npusim.errors import ArgumentError
 from npusim.isa.base import ceil_div
-from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
-from npusim.kernels.conv_filter_tiling import auto_tiling
 from npusim.kernels.conv_shape import ConvShape
 from npusim.layout import mask_off_diagonal
-from npusim.ops.arguments import chosen_tiling, integers, operand
+from npusim.ops.arguments import integers, operand
+from npusim.ops.filter_launch import launch_filter_gradient
 from npusim.ops.rules import check
 from npusim.results import Result
 from npusim.session import Array, Call, Options, Spec
@@ -63,17 +62,10 @@ def conv2d_backprop_filter(
     }
     call.notes += check("conv2d_backprop_filter", facts, call.device, wanted.rules)
     call.require_dtype(FP16)
-    tiling = chosen_tiling(
-        call.options.tiling, Tiling, lambda: auto_tiling(shape, call.device, call.cube_cores)
-    )
     plan = shape.plan
     size = (plan.real_groups, plan.cin1_g * shape.taps, plan.cout_g, 16)
     tensors = (call.input("x", x, FP16), call.input("dy", dy, FP16), call.output("dw", size, FP32))
-    kernel = ConvBackpropFilter(shape, tiling, *tensors)
-    if kernel.needs_clear:
-        call.clear(tensors[2])
-    if kernel.has_work:
-        call.launch(kernel)
+    launch_filter_gradient(call, shape, *tensors)
     if plan.mag_factor > 1:
         call.notes.append(
             f"groups share fractals ({plan.mag_factor} to a real group): off-diagonal blocks of "

@@ -9,10 +9,7 @@ from npusim.isa.base import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_grad import BiasGrad, channel_parts
 from npusim.kernels.cast import Cast
-from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
-from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
-from npusim.kernels.conv_filter_tiling import auto_tiling as filter_tiling
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.implicit_gemm_tiling import auto_tiling as gemm_tiling
@@ -20,6 +17,7 @@ from npusim.kernels.trans_data import Conversion, TransData
 from npusim.ops.arguments import chosen_tiling
 from npusim.ops.conv_problem import Problem
 from npusim.ops.cube_math import CubeMath
+from npusim.ops.filter_launch import launch_filter_gradient
 from npusim.session import Call, Operand
 
 
@@ -66,16 +64,7 @@ class Launcher:
         shape = (s.cout, s.cin // s.groups, *s.kernel)
         rows = self._conversion("from_fracz").blocked_shape(shape)
         fractal = call.workspace("grad_weight_fractal", rows, FP32)
-        tiling = chosen_tiling(
-            call.tiling_of(ConvBackpropFilter.name),
-            FilterTiling,
-            lambda: filter_tiling(s, call.device, call.cube_cores),
-        )
-        kernel = ConvBackpropFilter(s, tiling, x, dy, fractal, self.math.hf32)
-        if kernel.needs_clear:
-            call.clear(fractal)
-        if kernel.has_work:
-            call.launch(kernel)
+        launch_filter_gradient(call, s, x, dy, fractal, self.math.hf32)
         return self._leave("grad_weight", fractal, shape, self._wider("weight"))
 
     def bias_grad(self) -> Tensor:

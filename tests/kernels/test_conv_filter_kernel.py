@@ -35,7 +35,8 @@ def kernel(s: ConvShape, tiling: Tiling) -> ConvBackpropFilter:
 
 
 def tiling(**changes: int) -> Tiling:
-    return Tiling(**{"base_m": 16, "base_n": 48, "base_k": 32, "slab_k": 16, **changes})
+    sizes: dict[str, Any] = {"base_m": 16, "base_n": 48, "base_k": 32, "slab_k": 16, **changes}
+    return Tiling(**sizes)
 
 
 # -- shapes ------------------------------------------------------------------------------------

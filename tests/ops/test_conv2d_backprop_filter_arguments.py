@@ -142,9 +142,9 @@ def test_bad_arguments_are_refused_by_name(refused: str) -> None:
     ],
 )
 def test_bad_tilings_are_refused(field: str, value: int, message: str) -> None:
-    good = {"base_m": 16, "base_n": 16, "base_k": 16, "slab_k": 16}
+    sizes: dict[str, Any] = {"base_m": 16, "base_n": 16, "base_k": 16, "slab_k": 16, field: value}
     with pytest.raises(ArgumentError, match=re.escape(message)):
-        Tiling(**{**good, field: value})
+        Tiling(**sizes)
 
 
 def test_a_tiling_that_does_not_fit_shows_the_arithmetic_and_the_kernel_line() -> None:
