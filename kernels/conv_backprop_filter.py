@@ -33,6 +33,7 @@ from npusim.isa.base import ceil_div
 from npusim.isa.dma import Window
 from npusim.isa.operands import Slot, Tensor
 from npusim.kernels.conv_shape import ConvShape, Span
+from npusim.kernels.tiling_checks import check_tiling
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
 
@@ -63,13 +64,11 @@ class Tiling:
     def __post_init__(self) -> None:
         if self.k_order not in ("image", "slab"):
             raise ArgumentError(f"tiling k_order is {self.k_order!r}; it is 'image' or 'slab'")
-        for name in ("base_m", "base_n", "base_k"):
-            value = getattr(self, name)
-            if value < 16 or value % 16:
-                raise ArgumentError(f"tiling {name} is {value}; it must be a multiple of 16, >= 16")
-        for name in ("slab_k", "k_parts", "l1_slots", "l0_slots", "l0c_slots"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"tiling {name} is {getattr(self, name)}; it must be >= 1")
+        check_tiling(
+            self,
+            sixteens=("base_m", "base_n", "base_k"),
+            positive=("slab_k", "k_parts", "l1_slots", "l0_slots", "l0c_slots"),
+        )
 
     def __str__(self) -> str:
         return (

@@ -30,12 +30,12 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.dtypes import FP32
-from npusim.errors import ArgumentError
 from npusim.isa.base import ceil_div
 from npusim.isa.dma import Window
 from npusim.isa.operands import Slot, Tensor
 from npusim.kernels.conv_shape import ConvShape
 from npusim.kernels.implicit_gemm_shape import Geometry, slabs
+from npusim.kernels.tiling_checks import check_tiling
 from npusim.program.builder import BufferHandle, Builder
 from npusim.program.kernel import Kernel, Units
 
@@ -61,22 +61,15 @@ class Tiling:
     l0c_slots: int = 1
 
     def __post_init__(self) -> None:
-        if self.base_n < 16 or self.base_n % 16:
-            raise ArgumentError(
-                f"tiling base_n is {self.base_n}; it must be a multiple of 16, >= 16"
-            )
-        for name in (
-            "base_m",
-            "base_k",
+        counts = (
             "step_planes",
             "step_columns",
             "l1_slots",
             "weight_slots",
             "l0_slots",
             "l0c_slots",
-        ):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"tiling {name} is {getattr(self, name)}; it must be >= 1")
+        )
+        check_tiling(self, sixteens=("base_n",), positive=("base_m", "base_k", *counts))
 
     def __str__(self) -> str:
         return (

@@ -18,10 +18,10 @@ from typing import ClassVar
 import numpy as np
 
 from npusim.dtypes import FP32
-from npusim.errors import ArgumentError
 from npusim.isa.base import ceil_div
 from npusim.isa.dma import Window
 from npusim.isa.operands import Slot, Tensor
+from npusim.kernels.tiling_checks import check_tiling
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
 
@@ -39,13 +39,11 @@ class Tiling:
     l0c_slots: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("base_m", "base_n", "base_k"):
-            value = getattr(self, name)
-            if value < 16 or value % 16:
-                raise ArgumentError(f"tiling {name} is {value}; it must be a multiple of 16, >= 16")
-        for name in ("step_k", "l1_slots", "l0_slots", "l0c_slots"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"tiling {name} is {getattr(self, name)}; it must be >= 1")
+        check_tiling(
+            self,
+            sixteens=("base_m", "base_n", "base_k"),
+            positive=("step_k", "l1_slots", "l0_slots", "l0c_slots"),
+        )
 
     def __str__(self) -> str:
         return (
