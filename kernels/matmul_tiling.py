@@ -48,7 +48,8 @@ def _estimate(shape: tuple[int, int, int], t: Tiling, device: Device, cores: int
     rounds = ceil_div(tiles, cores)
     steps, slabs = ceil_div(k, t.base_k), ceil_div(k, t.base_k * t.step_k)
     base_m, base_n = min(t.base_m, _up(m)), min(t.base_n, _up(n))
-    cube = base_m * base_n * k / 4096 + 4 * steps
+    rate = float(device.cube.macs_per_cycle("fp16")) if device.cube is not None else 1.0
+    cube = base_m * base_n * k / rate + 4 * steps
     mte1 = _line(device.path("L1", "L0A", "load3d"), base_m * k * 2, steps)
     mte1 += _line(device.path("L1", "L0B", "transpose"), base_n * k * 2, k / 16)
     loads = 2 * slabs if device.has_path("GM", "L1", "nd2nz") else 2 * k / 16 + base_n / 16 * slabs
