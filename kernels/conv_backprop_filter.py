@@ -32,7 +32,8 @@ from npusim.errors import ArgumentError
 from npusim.isa.base import ceil_div
 from npusim.isa.dma import Window
 from npusim.isa.operands import Slot, Tensor
-from npusim.kernels.conv_shape import ConvShape, Span
+from npusim.kernels.conv_filter_slabs import cut_plane
+from npusim.kernels.conv_shape import ConvShape
 from npusim.kernels.tiling_checks import check_tiling
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
@@ -77,38 +78,6 @@ class Tiling:
         )
 
 
-@dataclass(frozen=True)
-class Slab:
-    """A rectangle of output positions (whole rows, or part of one) and the input it reads."""
-
-    row: int
-    rows: int
-    column: int
-    columns: int
-    h: Span
-    w: Span
-
-    @property
-    def positions(self) -> int:
-        """Output positions, the slab's share of K."""
-        return self.rows * self.columns
-
-
-def slabs(shape: ConvShape, slab_k: int) -> list[Slab]:
-    """Cut one output plane into slabs of about ``slab_k`` positions, dropping padding-only ones."""
-    _, ho, wo = shape.out
-    columns = wo if wo <= slab_k else slab_k // 16 * 16 or slab_k
-    rows = max(1, slab_k // wo)
-    cut = []
-    for row in range(0, ho, rows):
-        for column in range(0, wo, columns):
-            r, c = min(rows, ho - row), min(columns, wo - column)
-            slab = Slab(row, r, column, c, shape.reach(1, row, r), shape.reach(2, column, c))
-            if slab.h.size and slab.w.size:
-                cut.append(slab)
-    return cut
-
-
 class ConvBackpropFilter(Kernel):
     """The kernel for one shape and tiling; ``x``, ``dy`` and ``dw`` are its tensors."""
 
@@ -129,7 +98,7 @@ class ConvBackpropFilter(Kernel):
         self.x, self.dy, self.dw = x, dy, dw
         self.dtype: DType = x.dtype
         self.tiling_text = str(tiling)
-        self.slabs = slabs(shape, tiling.slab_k)
+        self.cut = cut_plane(shape, tiling.slab_k)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -141,7 +110,7 @@ class ConvBackpropFilter(Kernel):
         written = sum(
             m * f * self.row_bytes for _, kd, _, m, _, f in self._tiles() if self._depths(kd)
         )
-        return self._atomic or not self.slabs or written < self._copy_bytes
+        return self._atomic or not self.cut or written < self._copy_bytes
 
     @property
     def _copy_bytes(self) -> int:
@@ -158,30 +127,74 @@ class ConvBackpropFilter(Kernel):
     @property
     def has_work(self) -> bool:
         """Whether any output position reads any input at all."""
-        return bool(self.slabs) and any(self._depths(kd) for kd in range(self.shape.kernel[0]))
+        return bool(self.cut) and any(self._depths(kd) for kd in range(self.shape.kernel[0]))
 
     # -- the unit table --------------------------------------------------------------------
 
     def units(self, cores: int) -> Units:
-        """One row per (tile, part of K, image and depth, slab), items in contiguous runs."""
-        tiles = [t for t in self._tiles() if self._depths(t[1])] if self.slabs else []
-        items = [(tile, part) for part in range(self.parts) for tile in tiles]
-        columns: dict[str, list[IntArray]] = {}
-        for i, (tile, part) in enumerate(items):
-            rows = self._item(tile, part)
-            rows["core"] = np.full(len(rows["first"]), i * min(cores, len(items)) // len(items))
-            for name, column in rows.items():
-                columns.setdefault(name, []).append(column)
-        table = {name: np.concatenate(parts) for name, parts in columns.items()}
-        core = table.pop("core", np.zeros(0, np.int64))
-        bases: dict[str, IntArray] = {n: table.pop(n) for n in ("x", "dy", "dw") if n in table}
-        return Units(core, table, bases)
+        """One row per (part of K, tile, image and depth, slab), items in contiguous runs."""
+        s, parts = self.shape, self.parts
+        depths = [self._depths(kd) for kd in range(s.kernel[0])]
+        tiles = [tile for tile in self._tiles() if self.cut and depths[tile[1]]]
+        if not tiles:
+            return Units(np.zeros(0, np.int64))
+        items = np.tile(np.array(tiles, np.int64), (parts, 1))
+        part = np.repeat(np.arange(parts), len(tiles))
+        reach = np.array([len(pairs) for pairs in depths])[items[:, 1]]  # depths of each item
+        total = s.n * reach * len(self.cut)
+        start = total * part // parts
+        count = total * (part + 1) // parts - start
+        row = np.repeat(np.arange(len(items)), count)  # the item of each unit
+        turn = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+        slab, image, depth = self._along_k(turn + start[row], reach[row])
+        cut = {name: column[slab] for name, column in self.cut.table().items()}
+        _, kd, _, m, f0, f = (column[row] for column in items.T)
+        offset = np.cumsum([0, *map(len, depths)])[kd]
+        pairs = np.array([pair for some in depths for pair in some], np.int64)[offset + depth]
+        bases = self._bases(items[row].T, image, pairs.T, cut)
+        if not self._atomic:
+            bases["dw"] = bases["dw"] + part[row] * self._copy_bytes
+        places = ("row", "column", "h_start", "w_start")
+        signature = {
+            "m": m,
+            "f": f,
+            "tap": f0 % s.taps,
+            **{name: column for name, column in cut.items() if name not in places},
+            "first": (turn == 0).astype(np.int64),
+            "last": (turn == count[row] - 1).astype(np.int64),
+        }
+        return Units(row * min(cores, len(items)) // len(items), signature, bases)
+
+    def _along_k(self, k: IntArray, depths: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """(slab, image, which depth pair) of places ``k`` in K, for tiles of so many depths."""
+        if self.tiling.k_order == "image":
+            slab, where = k % len(self.cut), k // len(self.cut)
+        else:
+            where, slab = k % (self.shape.n * depths), k // (self.shape.n * depths)
+        return slab, where // depths, where % depths
+
+    def _bases(
+        self, tile: IntArray, image: IntArray, depth: IntArray, cut: dict[str, IntArray]
+    ) -> dict[str, IntArray]:
+        """Byte offsets of the units' x, dy and dw (the first copy)."""
+        s, plan = self.shape, self.shape.plan
+        g, kd, m0, _, f0, _ = tile
+        do, di = depth
+        (_, ho, wo), (_, h, w) = s.out, s.spatial
+        x_plane = (image * s.spatial[0] + di) * s.cin1 + g * plan.cin1_g + f0 // s.taps
+        y_plane = (image * s.out[0] + do) * s.cout1 + (g * plan.cout_g + m0) // s.c0
+        column = (g * s.kernel[0] + kd) * plan.cin1_g * s.taps + f0
+        return {
+            "x": ((x_plane * h + cut["h_start"]) * w + cut["w_start"]) * 32,
+            "dy": ((y_plane * ho + cut["row"]) * wo + cut["column"]) * 32,
+            "dw": (column * plan.cout_g + m0) * self.row_bytes,
+        }
 
     @property
     def parts(self) -> int:
         """Parts of K, at most one per unit of work along K."""
         along_k = [
-            self.shape.n * len(self._depths(kd)) * len(self.slabs)
+            self.shape.n * len(self._depths(kd)) * len(self.cut)
             for kd in range(self.shape.kernel[0])
         ]
         return min(self.tiling.k_parts, min((n for n in along_k if n), default=1))
@@ -211,65 +224,13 @@ class ConvBackpropFilter(Kernel):
                 ]
         return tiles
 
-    def _item(self, tile: tuple[int, int, int, int, int, int], part: int) -> dict[str, IntArray]:
-        """Signature and base columns of the units of one tile and part of K."""
-        s, plan, parts = self.shape, self.shape.plan, self.parts
-        g, kd, m0, m, f0, f = tile
-        (_, ho, wo), (_, h, w) = s.out, s.spatial
-        depth = np.array(self._depths(kd), np.int64)
-        total = s.n * len(depth) * len(self.slabs)
-        k = np.arange(total * part // parts, total * (part + 1) // parts)
-        if self.tiling.k_order == "image":
-            slab, where = k % len(self.slabs), k // len(self.slabs)
-        else:
-            where, slab = k % (s.n * len(depth)), k // (s.n * len(depth))
-        image, (do, di) = where // len(depth), depth[where % len(depth)].T
-        cut = {name: column[slab] for name, column in self._slab_columns().items()}
-        x_plane = (image * s.spatial[0] + di) * s.cin1 + g * plan.cin1_g + f0 // s.taps
-        y_plane = (image * s.out[0] + do) * s.cout1 + (g * plan.cout_g + m0) // s.c0
-        column = (g * s.kernel[0] + kd) * plan.cin1_g * s.taps + f0
-        x = ((x_plane * h + cut.pop("h_start")) * w + cut.pop("w_start")) * 32
-        dy = ((y_plane * ho + cut.pop("row")) * wo + cut.pop("column")) * 32
-        copy = 0 if self._atomic else part * self._copy_bytes
-        same = {"m": m, "f": f, "tap": f0 % s.taps}
-        return {
-            **{name: np.full(len(k), value) for name, value in same.items()},
-            **cut,
-            "first": (np.arange(len(k)) == 0).astype(np.int64),
-            "last": (np.arange(len(k)) == len(k) - 1).astype(np.int64),
-            "x": x,
-            "dy": dy,
-            "dw": np.full(len(k), (column * plan.cout_g + m0) * self.row_bytes + copy),
-        }
-
-    def _slab_columns(self) -> dict[str, IntArray]:
-        """What a unit needs to know of its slab, one entry per slab."""
-        rows = [
-            {
-                "row": c.row,
-                "rows": c.rows,
-                "column": c.column,
-                "columns": c.columns,
-                "h_start": c.h.start,
-                "h": c.h.size,
-                "top": c.h.before,
-                "bottom": c.h.after,
-                "w_start": c.w.start,
-                "w": c.w.size,
-                "left": c.w.before,
-                "right": c.w.after,
-            }
-            for c in self.slabs
-        ]
-        return {name: np.array([row[name] for row in rows], np.int64) for name in rows[0]}
-
     # -- the program -----------------------------------------------------------------------
 
     def buffers(self, k: Builder) -> None:
         t, s = self.tiling, self.shape
         planes = min(ceil_div(t.base_n // s.c0 + s.taps - 1, s.taps), s.plan.cin1_g)
-        pixels = max((c.h.size * c.w.size for c in self.slabs), default=1)
-        positions = max((ceil_div(c.positions, 16) * 16 for c in self.slabs), default=16)
+        pixels = self.cut.most_pixels or 1
+        positions = ceil_div(self.cut.most_positions or 1, 16) * 16
         m = min(t.base_m, s.plan.cout_g)
         n = ceil_div(min(t.base_n, s.plan.cin1_g * s.taps * s.c0), 16) * 16
         base_k = min(t.base_k, positions)

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from npusim.device.spec import Device, Path
 from npusim.errors import CapacityError
 from npusim.isa.base import ceil_div
-from npusim.kernels.conv_backprop_filter import Slab, Tiling, slabs
+from npusim.kernels.conv_backprop_filter import Tiling
+from npusim.kernels.conv_filter_slabs import Cut, cut_plane
 from npusim.kernels.conv_shape import ConvShape
 
 _SIDES = (512, 256, 192, 144, 128, 96, 64, 48, 32, 16)
@@ -30,7 +31,7 @@ def auto_tiling(shape: ConvShape, device: Device, cores: int) -> Tiling:
             if best is None or (time, i) < best[:2]:
                 best = (time, i, _with_parts(tiling, parts))
     if best is None:
-        need = max((s.h.size * s.w.size * 32 for s in slabs(shape, 1)), default=0)
+        need = cut_plane(shape, 1).most_pixels * 32
         raise CapacityError(
             f"{device.name}: L1 holds {device.memories['L1'].size_bytes} B, but the input that one "
             f"output position reads takes {need} B per {shape.c0} channels; no tiling fits, reduce "
@@ -51,12 +52,12 @@ def _with_parts(t: Tiling, parts: int) -> Tiling:
     )
 
 
-def _candidates(shape: ConvShape, device: Device) -> Iterator[tuple[Tiling, list[Slab]]]:
+def _candidates(shape: ConvShape, device: Device) -> Iterator[tuple[Tiling, Cut]]:
     """Tilings (K in one part) whose buffers fit, with the largest slab that does."""
     size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
     m_all, n_all = shape.plan.cout_g, shape.plan.cin1_g * shape.taps * shape.c0
     n_all = ceil_div(n_all, 16) * 16
-    cuts = {k: slabs(shape, k) for k in _SLABS}
+    cuts = {k: cut_plane(shape, k) for k in _SLABS}
     for base_m in sorted({min(side, m_all) for side in _SIDES}):
         for base_n in sorted(
             {min(side, n_all) for side in (*_SIDES, ceil_div(shape.taps * shape.c0, 16) * 16)}
@@ -92,14 +93,14 @@ def _planes(shape: ConvShape, base_n: int) -> int:
     return min(ceil_div(base_n // shape.c0 + shape.taps - 1, shape.taps), shape.plan.cin1_g)
 
 
-def _l1_bytes(shape: ConvShape, base_m: int, base_n: int, cut: list[Slab]) -> int:
+def _l1_bytes(shape: ConvShape, base_m: int, base_n: int, cut: Cut) -> int:
     """One slot of x and one of dy."""
-    x = max((s.h.size * s.w.size for s in cut), default=1) * _planes(shape, base_n) * 32
-    blocks = max((ceil_div(s.positions, 16) for s in cut), default=1)
+    x = (cut.most_pixels or 1) * _planes(shape, base_n) * 32
+    blocks = ceil_div(cut.most_positions or 1, 16)
     return x + blocks * ceil_div(base_m, shape.c0) * 512
 
 
-def _part_counts(shape: ConvShape, t: Tiling, cut: list[Slab], cores: int) -> list[int]:
+def _part_counts(shape: ConvShape, t: Tiling, cut: Cut, cores: int) -> list[int]:
     """Ways to cut K worth trying: none, and what fills the cores once or twice."""
     tiles = _tile_count(shape, t)
     along_k = max(1, shape.n * shape.out[0] * len(cut))
@@ -117,25 +118,18 @@ def _tile_count(shape: ConvShape, t: Tiling) -> int:
 
 
 def _estimate(
-    shape: ConvShape, device: Device, cores: int, t: Tiling, cut: list[Slab], parts: int
+    shape: ConvShape, device: Device, cores: int, t: Tiling, cut: Cut, parts: int
 ) -> float:
     """Cycles of the kernel (and of clearing, if parts add up) in closed form."""
     items = _tile_count(shape, t) * parts
     rounds = ceil_div(items, cores)
-    k = shape.n * shape.out[0] * sum(s.positions for s in cut) / parts
+    k = shape.n * shape.out[0] * cut.positions / parts
     loads = max(1.0, shape.n * shape.out[0] * len(cut) / parts)
     m, n = (
         min(t.base_m, shape.plan.cout_g),
         min(t.base_n, shape.plan.cin1_g * shape.taps * shape.c0),
     )
-    x_bytes = (
-        shape.n
-        * shape.out[0]
-        * sum(s.h.size * s.w.size for s in cut)
-        / parts
-        * _planes(shape, n)
-        * 32
-    )
+    x_bytes = shape.n * shape.out[0] * cut.pixels / parts * _planes(shape, n) * 32
     size = 32 // shape.c0  # bytes of an operand element
     y_bytes = k * m * size
     steps = max(loads, k / t.base_k)
@@ -163,14 +157,14 @@ def _macs(device: Device, size: int) -> float:
 
 def _line(path: Path, size: float, count: float) -> float:
     """Cycles of ``count`` moves of ``size`` bytes in all."""
-    return count * path.startup_cycles + size / float(path.bytes_per_cycle)
+    return count * path.startup_cycles + size / path.rate
 
 
 def _drain_rate(device: Device) -> float:
     """Bytes per cycle at which an accumulator tile leaves the core."""
     direct = device.has_path("L0C", "GM")
     path = device.path("L0C", "GM") if direct else device.path("UB", "GM")
-    return float(path.bytes_per_cycle)
+    return path.rate
 
 
 def _unique_bytes(shape: ConvShape) -> float:

@@ -88,15 +88,34 @@ class Slab:
         return self.rows * self.columns
 
 
+@dataclass(frozen=True)
+class Run:
+    """Consecutive outputs of an axis, and the virtual and real input positions they read."""
+
+    first: int
+    count: int
+    reads: Span
+    real: tuple[int, int, int]
+
+
+def runs(geometry: Geometry, base_m: int) -> tuple[list[Run], list[Run]]:
+    """Runs of rows and runs of columns: slabs of at most ``base_m`` positions, row-major."""
+    h, w = geometry.h, geometry.w
+    return _runs(h, max(1, base_m // w.out)), _runs(w, min(w.out, base_m))
+
+
+def _runs(axis: Axis, step: int) -> list[Run]:
+    """All outputs of an axis in runs of ``step``."""
+    counts = [(first, min(step, axis.out - first)) for first in range(0, axis.out, step)]
+    reads = [axis.reach(*run) for run in counts]
+    return [Run(*run, span, axis.real(span)) for run, span in zip(counts, reads, strict=True)]
+
+
 def slabs(geometry: Geometry, base_m: int) -> list[Slab]:
     """Cut the output plane into slabs of at most ``base_m`` positions."""
-    h, w = geometry.h, geometry.w
-    columns = min(w.out, base_m)
-    rows = max(1, base_m // w.out)
-    cut = []
-    for row in range(0, h.out, rows):
-        for column in range(0, w.out, columns):
-            r, c = min(rows, h.out - row), min(columns, w.out - column)
-            hs, ws = h.reach(row, r), w.reach(column, c)
-            cut.append(Slab(row, r, column, c, hs, ws, h.real(hs), w.real(ws)))
-    return cut
+    rows, columns = runs(geometry, base_m)
+    return [
+        Slab(r.first, r.count, c.first, c.count, r.reads, c.reads, r.real, c.real)
+        for r in rows
+        for c in columns
+    ]

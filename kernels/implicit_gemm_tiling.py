@@ -7,13 +7,14 @@ slowest of cube, MTE1, MTE2 and shared bandwidth plus what nothing hides; the le
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from npusim.device.spec import Device, Path
 from npusim.dtypes import DType
 from npusim.errors import CapacityError
 from npusim.isa.base import ceil_div
 from npusim.kernels.implicit_gemm import Tiling
-from npusim.kernels.implicit_gemm_shape import Geometry, Slab, slabs
+from npusim.kernels.implicit_gemm_shape import Geometry, runs
 
 _WIDTHS = (16, 32, 48, 64, 96, 128, 192, 256)
 #: Slabs of a plane above which a smaller M is not worth looking at.
@@ -21,6 +22,35 @@ _MOST_SLABS = 4096
 #: Last resort where 16 positions read more input than L1 holds.
 _SMALL = (8, 4, 2, 1)
 _HEIGHTS = (16, 32, 64, 96, 128, 192, 256, 512, 1024)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """What an estimate needs to know of the slabs that read any input."""
+
+    slabs: int
+    positions: int  # outputs of all slabs
+    inputs: int  # real input positions all slabs read, counted as often as they are read
+    most_pixels: int  # virtual input positions of the slab that reads most, at least 1
+    middle_rows: int  # real input rows of the slab in the middle
+    whole_rows: bool  # whether that slab reads whole input rows
+
+
+def _cut(g: Geometry, base_m: int) -> _Cut:
+    """Of slabs of ``base_m`` positions; sums over slabs are products over rows and columns."""
+    rows, columns = ([r for r in axis if r.reads.size and r.real[1]] for axis in runs(g, base_m))
+    count = len(rows) * len(columns)
+    if not count:
+        return _Cut(0, 0, 0, 1, 0, False)
+    middle_row, middle_column = divmod(count // 2, len(columns))
+    return _Cut(
+        count,
+        sum(r.count for r in rows) * sum(c.count for c in columns),
+        sum(r.real[1] for r in rows) * sum(c.real[1] for c in columns),
+        max(r.reads.size for r in rows) * max(c.reads.size for c in columns),
+        rows[middle_row].real[1],
+        columns[middle_column].reads.size == g.w.size,
+    )
 
 
 def auto_tiling(geometry: Geometry, device: Device, cores: int, dtype: DType) -> Tiling:
@@ -36,7 +66,8 @@ def auto_tiling(geometry: Geometry, device: Device, cores: int, dtype: DType) ->
                 best = (time, i, tiling)
         if best is not None:
             return best[2]
-    pixels = _pixels(slabs(geometry, 1))
+    rows, columns = ([run.reads.size for run in axis] for axis in runs(geometry, 1))
+    pixels = max(rows, default=1) * max(columns, default=1)
     raise CapacityError(
         f"{device.name}: L1 holds {device.memories['L1'].size_bytes} B, but the input that one "
         f"output position reads takes {pixels * 32} B per channel block and one weight column "
@@ -57,20 +88,20 @@ def _heights(g: Geometry) -> list[int]:
 
 def _candidates(
     g: Geometry, device: Device, dtype: DType, heights: Sequence[int]
-) -> Iterator[tuple[Tiling, list[Slab]]]:
+) -> Iterator[tuple[Tiling, _Cut]]:
     """Tilings whose buffers fit, each with the largest L1 steps that do."""
     size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
     n_all = ceil_div(g.planes_out * g.c0, 16) * 16
     for base_m in heights:
         m16 = ceil_div(base_m, 16) * 16
-        cut = [slab for slab in slabs(g, base_m) if slab.live]
+        cut = _cut(g, base_m)
         for base_n in sorted({min(width, n_all) for width in _WIDTHS}):
             half = min(size["L0A"] // m16, size["L0B"] // base_n) // 2 // dtype.bytes
             base_k = min(half // g.c0 * g.c0, 4080 // g.c0 * g.c0)
             if base_k < g.c0 or m16 * base_n * 4 > size["L0C"]:
                 continue
             l0c = 2 if m16 * base_n * 8 <= size["L0C"] else 1
-            for steps in _steps(g, size["L1"], _pixels(cut), base_n, dtype):
+            for steps in _steps(g, size["L1"], cut.most_pixels, base_n, dtype):
                 planes, columns, x_slots, w_slots = steps
                 yield (
                     Tiling(
@@ -95,11 +126,6 @@ def _spread(values: set[int], limit: int = 12) -> set[int]:
     return {ordered[i * (len(ordered) - 1) // (limit - 1)] for i in range(limit)}
 
 
-def _pixels(cut: list[Slab]) -> int:
-    """Virtual input positions the largest slab reads."""
-    return max((s.h.size * s.w.size for s in cut), default=1)
-
-
 def _steps(
     g: Geometry, l1: int, pixels: int, base_n: int, dtype: DType
 ) -> list[tuple[int, int, int, int]]:
@@ -120,18 +146,16 @@ def _steps(
     return []
 
 
-def _estimate(
-    g: Geometry, device: Device, cores: int, t: Tiling, cut: list[Slab], dtype: DType
-) -> float:
+def _estimate(g: Geometry, device: Device, cores: int, t: Tiling, cut: _Cut, dtype: DType) -> float:
     """Cycles of the kernel in closed form."""
     depths = [len(pairs) for pairs in g.live if pairs]
-    if not cut or not depths:
+    if not cut.slabs or not depths:
         return 0.0
     n = min(t.base_n, ceil_div(g.planes_out * g.c0, 16) * 16)
-    items = len(cut) * g.images * len(depths) * g.groups * ceil_div(g.planes_out * g.c0, n)
+    items = cut.slabs * g.images * len(depths) * g.groups * ceil_div(g.planes_out * g.c0, n)
     rounds = ceil_div(items, cores)
     kd = sum(depths) / len(depths)
-    m = ceil_div(sum(s.positions for s in cut), 16 * len(cut)) * 16
+    m = ceil_div(cut.positions, 16 * cut.slabs) * 16
     k = kd * g.planes_in * g.taps * g.c0
     rate = device.cube.macs_per_cycle(dtype.name) if device.cube else 4096
     mmads = ceil_div(g.planes_in * g.taps * g.c0, t.base_k) * kd
@@ -140,7 +164,7 @@ def _estimate(
     into_b = device.path("L1", "L0B")
     mte1 = _line(device.path("L1", "L0A", "load3d"), m * k * dtype.bytes, mmads)
     mte1 += _line(into_b, n * k * dtype.bytes, columns)
-    x_bytes = kd * g.planes_in * sum(s.real_h[1] * s.real_w[1] for s in cut) / len(cut) * 32
+    x_bytes = kd * g.planes_in * cut.inputs / cut.slabs * 32
     w_bytes = k * n * dtype.bytes
     mte2 = _line(device.path("GM", "L1"), x_bytes + w_bytes, _loads(g, t, cut) * kd)
     shared = min(items, cores) * (x_bytes + w_bytes) / device.shared_read_rate
@@ -151,17 +175,16 @@ def _estimate(
     return rounds * (body + drain) + mte2 / max(1.0, _loads(g, t, cut)) + mte1 / mmads
 
 
-def _loads(g: Geometry, t: Tiling, cut: list[Slab]) -> float:
+def _loads(g: Geometry, t: Tiling, cut: _Cut) -> float:
     """MTE2 instructions of one filter depth of one tile."""
-    slab = cut[len(cut) // 2]
     chunks = ceil_div(g.planes_in, t.step_planes)
     weights = ceil_div(g.planes_in * g.taps, t.step_columns)
     if g.w.insert > 1:
-        return weights + chunks + g.planes_in * slab.real_h[1]
-    whole = g.h.insert == 1 and slab.w.size == g.w.size
+        return weights + chunks + g.planes_in * cut.middle_rows
+    whole = g.h.insert == 1 and cut.whole_rows
     return weights + (chunks if whole else chunks + g.planes_in)
 
 
 def _line(path: Path, size: float, count: float) -> float:
     """Cycles of ``count`` moves of ``size`` bytes in all."""
-    return count * path.startup_cycles + size / float(path.bytes_per_cycle)
+    return count * path.startup_cycles + size / path.rate

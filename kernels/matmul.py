@@ -28,7 +28,10 @@ from npusim.program.kernel import Kernel, Units
 
 @dataclass(frozen=True, kw_only=True)
 class Tiling:
-    """One mmad is base_m x base_k x base_n; a slab brings ``step_k`` base blocks to L1."""
+    """One mmad is base_m x base_k x base_n; a slab brings ``step_k`` base blocks to L1.
+
+    ``unit_flag`` overlaps a tile's last mmad with its drain, and the drain with the next tile.
+    """
 
     base_m: int
     base_n: int
@@ -37,6 +40,7 @@ class Tiling:
     l1_slots: int = 2
     l0_slots: int = 2
     l0c_slots: int = 1
+    unit_flag: bool = False
 
     def __post_init__(self) -> None:
         check_tiling(
@@ -49,6 +53,7 @@ class Tiling:
         return (
             f"base {self.base_m}x{self.base_n}x{self.base_k}, step {self.step_k}, slots "
             f"L1 {self.l1_slots} L0 {self.l0_slots} L0C {self.l0c_slots}"
+            f"{', unit flag' if self.unit_flag else ''}"
         )
 
 
@@ -89,7 +94,9 @@ class Matmul(Kernel):
         self.b1 = k.buffer("L1", (slab, n), self.dtype, slots=t.l1_slots, name="b_l1")
         self.a0 = k.buffer("L0A", (m, base_k), self.dtype, slots=t.l0_slots, name="a_l0a")
         self.b0 = k.buffer("L0B", (base_k, n), self.dtype, slots=t.l0_slots, name="b_l0b")
-        self.c0 = k.buffer("L0C", (m, n), FP32, slots=t.l0c_slots, name="c_l0c")
+        self.c0 = k.buffer(
+            "L0C", (m, n), FP32, slots=t.l0c_slots, name="c_l0c", unit_flag=t.unit_flag
+        )
         self.staging = k.fixpipe_staging(m, self.c.dtype, columns=n // 16)
 
     def emit(self, k: Builder, unit: SimpleNamespace) -> None:

@@ -22,8 +22,7 @@ from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.results import Result
-from npusim.timing.l2 import L2State
-from npusim.timing.run import time_program
+from npusim.timing.run import new_l2, time_program
 from npusim.timing.trace import KernelRun
 from npusim.version import __version__
 
@@ -64,7 +63,8 @@ class Options:
     text such as "0-3" (None: all); ``tiling`` "auto", the kernel's own, or a mapping from kernel
     names to tilings; ``rules`` "documented" applies the product's constraint table, "hardware"
     only asks what the device can execute; ``deterministic`` reduces the split accumulation of a
-    filter gradient in fixed order instead of with atomic adds; ``engine`` "simpy"; ``timeline``
+    filter gradient in fixed order instead of with atomic adds; ``engine`` "fast" or the readable
+    reference "simpy", with the same cycles; ``timeline``
     keeps one row per instruction (None: up to a size limit); ``start`` "cold" or "warm" (inputs
     already in L2).
     """
@@ -74,7 +74,7 @@ class Options:
     tiling: Any = "auto"
     rules: str = "documented"
     deterministic: bool = False
-    engine: str = "simpy"
+    engine: str = "fast"
     timeline: bool | None = None
     start: str = "cold"
     progress: Progress | None = None
@@ -97,7 +97,7 @@ class Call:
         self.groups = parse_core_mask(self.options.cores, self.device)
         if self.options.start not in ("cold", "warm"):
             raise ArgumentError(f"start is {self.options.start!r}; it is 'cold' or 'warm'")
-        self.l2 = L2State(self.device.l2)
+        self.l2 = new_l2(self.device, self.options.engine)
         self.assumed: dict[str, None] = {}  # assumed figures used so far, in order of use
 
     @property
@@ -170,7 +170,6 @@ class Call:
         run = time_program(
             program,
             self.l2,
-            engine=self.options.engine,
             timeline=self.options.timeline,
             progress=self._progress(program, "timing"),
         )
@@ -222,15 +221,18 @@ class Call:
 def assumed_figures(program: Program) -> list[str]:
     """Figures of the device marked "assumed" that the time of ``program`` depends on."""
     device = program.device
-    instructions = [i for template in program.templates for i in template.instructions]
     parts = {"launch", "l2", "main_memory", *(f"pipes.{pipe}" for pipe in program.pipes)}
-    for instruction in instructions:
-        if isinstance(instruction, Move):
-            parts.add(f"paths.{instruction.path.name}")
-        else:
-            parts.add(_UNIT_OF.get(instruction.pipe, ""))
+    paths, units, used = set(), set(), set()
+    for template in program.templates:
+        for instruction in template.instructions:
+            if isinstance(instruction, Move):
+                paths.add(instruction.path.name)
+                continue
+            units.add(instruction.pipe)
+            if isinstance(instruction, Mmad):
+                used.add(f"cube.rates.{instruction.math}")
+    parts |= {f"paths.{path}" for path in paths} | {_UNIT_OF[u] for u in units if u in _UNIT_OF}
     rates = {f"cube.rates.{math}" for math in (device.cube.rates if device.cube else ())}
-    used = {f"cube.rates.{i.math}" for i in instructions if isinstance(i, Mmad)}
     # Capacities and precision do not cost time by themselves.
     idle = {"cube.hf32_bits", *(f"{part}.size" for part in parts), *(rates - used)}
     return sorted(
@@ -238,7 +240,7 @@ def assumed_figures(program: Program) -> list[str]:
         for name, known in device.provenance.items()
         if known.confidence == "assumed"
         and name not in idle
-        and any(name.startswith(f"{part}.") for part in parts if part)
+        and any(name.startswith(f"{part}.") for part in parts)
     )
 
 

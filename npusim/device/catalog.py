@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsIndex
@@ -95,14 +96,29 @@ def _load(name: str) -> Device:
                 f"there is no device file {name!r}; correct the path or use one of the names "
                 f"{_names()}"
             )
-        return parse_device(Path(name))
+        return _from_file(Path(name))
     name = ALIASES.get(name, name)
     known = devices()
     if name not in known:
         near = suggest(name, [*known, *ALIASES])
         hint = f"; known: {_names()}" if "known" in near else f"{near} (known: {_names()})"
         raise ArgumentError(f"unknown device {name!r}{hint}; or give a .yaml file")
-    return parse_device(_folder() / f"{name}.yaml")
+    return _from_file(_folder() / f"{name}.yaml")
+
+
+def _from_file(file: Path | Traversable) -> Device:
+    """Return the device of a file, which is read on every call but parsed only when changed."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return parse_device(file)  # raises, and says what is wrong with the file
+    return _from_text_of(text, str(file))
+
+
+@lru_cache(maxsize=32)
+def _from_text_of(text: str, file: str) -> Device:
+    """Return the device a file's text describes; a ``Device`` is never changed, so calls share."""
+    return parse_device(text, file)
 
 
 def _names() -> str:

@@ -348,15 +348,16 @@ def _check_window(path: Path, node: Node) -> None:
 
 
 def _check_cache(device: Device, root: Node) -> None:
-    """Sectors fill blocks and blocks fit the cache."""
+    """Sectors fill blocks, a word has a bit for each of them, and blocks fit the cache."""
     l2 = device.l2
     if l2 is None:
         return
     node = _at(root, "l2", "block")
-    if l2.block_bytes % l2.sector_bytes:
+    sectors = l2.block_bytes / l2.sector_bytes
+    if any(n & (n - 1) for n in (l2.block_bytes, l2.sector_bytes)) or not 1 <= sectors <= 64:
         raise node.fail(
-            f"the block of {l2.block_bytes} B is no multiple of the sector of "
-            f"{l2.sector_bytes} B; change one of them"
+            f"a block of {l2.block_bytes} B with sectors of {l2.sector_bytes} B: both must be "
+            "powers of two, with 1 to 64 sectors to a block; change one of them"
         )
     if l2.block_bytes > l2.size_bytes:
         raise node.fail(

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Protocol
 
 from npusim.errors import ArgumentError, ProgramError
@@ -89,6 +90,11 @@ class Path:
     issue_cycles: int = _figure("issue", "cycles", 1)
     window_bytes: int = _figure("window", "size", 0)  # img2col paths: widest fetch per cycle
 
+    @cached_property
+    def rate(self) -> float:
+        """``bytes_per_cycle`` as a float, for estimates."""
+        return float(self.bytes_per_cycle)
+
     @property
     def src(self) -> str:
         """Name of the memory the move reads."""
@@ -120,13 +126,15 @@ class Cube:
     """The matrix unit: mmad takes startup + blocks * cycles, plus idle_head after a gap.
 
     ``odd_block_conflict`` adds K - 2 cycles (K in blocks) when K > 1 and the block count of m
-    or n is odd.
+    or n is odd. ``unit_flag`` lets mmads and drains of an accumulator follow each other by pieces
+    of 512 B.
     """
 
     startup_cycles: int = _figure("startup", "cycles")
     idle_head_cycles: int = _figure("idle_head", "cycles")
     issue_cycles: int = _figure("issue", "cycles", 1)
     odd_block_conflict: bool = _figure("odd_block_conflict", "bool")
+    unit_flag: bool = _figure("unit_flag", "bool", False)
     hf32_bits: int = _figure("hf32_bits", "count", 0)  # mantissa bits HF32 keeps; 0: no HF32
     rates: Mapping[str, CubeRate] = _figure("rates", "map:block")
 
@@ -272,7 +280,7 @@ class Device:
             "choose a device that has one"
         )
 
-    @property
+    @cached_property
     def shared_read_rate(self) -> float:
         """Bytes per cycle all cores together can read: of the L2, or main memory without one."""
         shared = self.l2 if self.l2 is not None else self.main_memory
@@ -283,13 +291,18 @@ class Device:
         """Whether vector results past fp16 stay finite: chips before bf16 know no infinity mode."""
         return "bf16" not in self.dtypes
 
+    @cached_property
+    def _paths(self) -> dict[tuple[str, str, str], Path]:
+        """The moves by (source, destination, variant): asked once per instruction."""
+        return {(path.src, path.dst, path.variant): path for path in self.paths.values()}
+
     def has_path(self, src: str, dst: str, variant: str = "") -> bool:
         """Whether a core can move data from ``src`` to ``dst`` in the form ``variant``."""
-        return path_name(src, dst, variant) in self.paths
+        return (src, dst, variant) in self._paths
 
     def path(self, src: str, dst: str, variant: str = "") -> Path:
         """Return the move from ``src`` to ``dst``; without one it is a ``ProgramError``."""
-        found = self.paths.get(path_name(src, dst, variant))
+        found = self._paths.get((src, dst, variant))
         if found is not None:
             return found
         forms = [p.variant or "plain" for p in self.paths.values() if (p.src, p.dst) == (src, dst)]

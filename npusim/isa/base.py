@@ -7,11 +7,11 @@ decides only what an instruction gets when others compete for the same memory.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from npusim.device.spec import Device, Path
@@ -26,12 +26,18 @@ FRACTAL_BYTES = 512  # 16 rows of 32 B, the unit of L0 and of load2d
 
 def fixed_rate(bytes_per_cycle: Fraction) -> int:
     """A rate in B/cycle as the fixed-point integer both engines compute with."""
-    return max(1, int(bytes_per_cycle * (1 << RATE_BITS)))
+    # Integers, because a template of 10^4 moves asks as often and fractions reduce each time.
+    return max(1, (bytes_per_cycle.numerator << RATE_BITS) // bytes_per_cycle.denominator)
 
 
 def drain_cycles(size: int, bytes_per_cycle: Fraction) -> int:
     """Cycles to move ``size`` bytes at a rate in B/cycle, rounded up."""
     return -(-(size << RATE_BITS) // fixed_rate(bytes_per_cycle))
+
+
+def whole_cycles(count: int, each: Fraction) -> int:
+    """``count`` times ``each`` cycles, rounded up."""
+    return -(-count * each.numerator // each.denominator)
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -45,7 +51,9 @@ class Cost:
 
     ``cycles`` it occupies its pipe, ``idle_head`` more if the pipe was idle just before,
     ``startup`` of them pass before the first byte moves (GM transfers), ``issue`` cycles of
-    the scalar pipe put it into the queue; ``macs`` multiply-adds are done.
+    the scalar pipe put it into the queue; ``macs`` multiply-adds are done. Where it follows
+    another pipe under the unit flag, it may start ``lag_start`` cycles after the other's start
+    and end ``lag_end`` cycles after the other's end.
     """
 
     cycles: int
@@ -53,23 +61,51 @@ class Cost:
     startup: int = 0
     issue: int = 1
     macs: int = 0
+    lag_start: int = 0
+    lag_end: int = 0
 
 
 class MemoryView(Protocol):
-    """What ``execute`` sees: the bytes behind a region, for the unit being executed."""
+    """What ``execute`` sees: the elements behind regions, for the unit being executed.
 
-    def read(self, region: Region, dtype: DType) -> npt.NDArray[np.generic]:
-        """Elements of a region, shape (rows, elements per row)."""
+    A batched instruction sees several units: its arrays have a leading axis of ``units``.
+    """
 
-    def write(self, region: Region, values: npt.NDArray[np.generic], dtype: DType) -> None:
-        """Store elements row by row."""
+    units: int
 
-    def add(self, region: Region, values: npt.NDArray[np.generic], dtype: DType) -> None:
+    def read(
+        self, region: Region, dtype: DType, shape: tuple[int, ...] = (), *, wide: bool = False
+    ) -> npt.NDArray[Any]:
+        """Elements of a region as ``shape``, by default (rows, elements per row).
+
+        ``wide`` gives them in fp32. They are not to be changed.
+        """
+
+    def write(self, region: Region, values: npt.NDArray[Any], dtype: DType) -> None:
+        """Store elements row by row; ``values`` are not to be changed afterwards."""
+
+    def move(
+        self,
+        dst: Region,
+        src: Region,
+        dtype: DType,
+        shape: tuple[int, ...] = (),
+        arrange: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] | None = None,
+    ) -> None:
+        """dst = arrange(src as ``shape``): the same elements elsewhere, and zeros.
+
+        ``arrange`` may run later and on a wider type, so that it must not compute.
+        """
+
+    def add(self, region: Region, values: npt.NDArray[Any], dtype: DType) -> None:
         """Atomic add into global memory, rounded to ``dtype``."""
 
 
 class Instruction(ABC):
     """One instruction; subclasses are frozen dataclasses of their operands."""
+
+    #: Whether ``execute`` does several units at once, on arrays with a leading axis for them.
+    batched: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -144,7 +180,7 @@ class Move(Instruction):
 def move_cost(path: Path, size: int, rows: int = 1, cycles: int = 0) -> Cost:
     """Cost of moving ``size`` bytes in ``rows`` pieces along ``path``, at least ``cycles``."""
     work = max(
-        drain_cycles(size, path.bytes_per_cycle), int(-(-rows * path.row_cycles // 1)), cycles, 1
+        drain_cycles(size, path.bytes_per_cycle), whole_cycles(rows, path.row_cycles), cycles, 1
     )
     return Cost(
         cycles=max(path.floor_cycles, path.startup_cycles + work),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +11,12 @@ import numpy.typing as npt
 from npusim.device.spec import Device, Path
 from npusim.dtypes import FP32, DType
 from npusim.errors import ProgramError
-from npusim.isa.base import Cost, Instruction, MemoryView, Move, ceil_div, move_cost
+from npusim.isa.base import Cost, Instruction, MemoryView, Move, ceil_div, drain_cycles, move_cost
 from npusim.isa.operands import Region, SlotRegion
 from npusim.numerics.rounding import round_hf32, round_to
+
+#: Bytes of L0C that the unit flag hands over at a time (vendor documentation).
+UNIT_FLAG_BYTES = 512
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,8 @@ class Mmad(Instruction):
     ``m``, ``k``, ``n`` are elements; what lies beyond them in the last fractals is ignored.
     One fp32 sum per mmad is added to C: mmads accumulate in program order.
     """
+
+    batched: ClassVar[bool] = True
 
     c: SlotRegion
     a: SlotRegion
@@ -63,33 +69,45 @@ class Mmad(Instruction):
             idle_head=cube.idle_head_cycles,
             issue=cube.issue_cycles,
             macs=self.m * self.k * self.n,
+            # Under the unit flag: not into a piece before it is drained; the last fractal after.
+            lag_start=_first_piece_out(device) if cube.unit_flag else 0,
+            lag_end=min(cycles, k * rate.cycles) if cube.unit_flag else 0,
         )
 
     def execute(self, memory: MemoryView) -> None:
         c0 = 32 // self.dtype.bytes
         m1, k1, n1 = ceil_div(self.m, 16), ceil_div(self.k, c0), ceil_div(self.n, 16)
-        a = memory.read(self.a, self.dtype).reshape(-1)[: m1 * k1 * 16 * c0]
-        b = memory.read(self.b, self.dtype).reshape(-1)[: k1 * n1 * 16 * c0]
-        a = a.reshape(m1, k1, 16, c0).swapaxes(1, 2).reshape(m1 * 16, k1 * c0)
-        b = b.reshape(k1, n1, 16, c0).transpose(0, 3, 1, 2).reshape(k1 * c0, n1 * 16)
-        left, right = a[: self.m, : self.k], b[: self.k, : self.n]
+        a = memory.read(self.a, self.dtype, (m1, k1, 16, c0), wide=True)
+        b = memory.read(self.b, self.dtype, (k1, n1, 16, c0), wide=True)
+        a = a.swapaxes(2, 3).reshape(-1, m1 * 16, k1 * c0)
+        b = b.transpose(0, 1, 4, 2, 3).reshape(-1, k1 * c0, n1 * 16)
+        left, right = a[:, : self.m, : self.k], b[:, : self.k, : self.n]
         if self.hf32_bits:
             left, right = (round_hf32(x, self.hf32_bits) for x in (left, right))
-        product = left.astype(np.float32) @ right.astype(np.float32)
-        c = _accumulator(memory, self.c, m1, n1)
-        if self.init:
-            c[: self.m, : self.n] = product
-        else:
-            c[: self.m, : self.n] += product
-        memory.write(self.c, c.reshape(m1 * 16, n1, 16).swapaxes(0, 1), FP32)
+        # Row-major operands: BLAS need not give the same bits for transposed ones.
+        product = np.matmul(np.ascontiguousarray(left), np.ascontiguousarray(right))
+        if (self.m, self.n) != (m1 * 16, n1 * 16):
+            c = _accumulator(memory, self.c, m1, n1).copy()
+            part = c[:, : self.m, : self.n]
+            part[...] = product if self.init else part + product
+            product = c
+        elif not self.init:
+            np.add(_accumulator(memory, self.c, m1, n1), product, out=product)
+        memory.write(self.c, product.reshape(-1, m1 * 16, n1, 16).swapaxes(1, 2), FP32)
+
+
+def _first_piece_out(device: Device) -> int:
+    """Cycles until a drain to GM has left the first piece of its source."""
+    path = device.path("L0C", "GM")
+    return path.startup_cycles + drain_cycles(UNIT_FLAG_BYTES, path.bytes_per_cycle)
 
 
 def _accumulator(
     memory: MemoryView, region: SlotRegion, m1: int, n1: int
 ) -> npt.NDArray[np.float32]:
-    """An L0C region (NZ) as an ordinary matrix of m1*16 x n1*16."""
-    blocks = memory.read(region, FP32).reshape(n1, m1 * 16, 16)
-    return np.ascontiguousarray(blocks.swapaxes(0, 1)).reshape(m1 * 16, n1 * 16)
+    """An L0C region (NZ) as ordinary matrices of m1*16 x n1*16."""
+    blocks = memory.read(region, FP32, (n1, m1 * 16, 16))
+    return blocks.swapaxes(1, 2).reshape(-1, m1 * 16, n1 * 16)
 
 
 @dataclass(frozen=True)
@@ -100,6 +118,8 @@ class Drain(Move):
     writes matrix rows); L0C->UB runs on V and keeps NZ. One destination row is one NZ column of
     ``m`` x ``c0`` elements (16, or 8 with channel split), or one matrix row of ``n`` elements.
     """
+
+    batched: ClassVar[bool] = True
 
     dst: Region
     src: SlotRegion
@@ -115,7 +135,12 @@ class Drain(Move):
         return self.is_atomic
 
     def cost(self, device: Device) -> Cost:
-        return move_cost(self.path, max(self.dst.size, self._source_bytes()), self.dst.rows)
+        alone = move_cost(self.path, max(self.dst.size, self._source_bytes()), self.dst.rows)
+        if device.cube is None or not device.cube.unit_flag:
+            return alone
+        # Under the unit flag: not before the first piece is there; the last piece after it.
+        last = drain_cycles(UNIT_FLAG_BYTES, self.path.bytes_per_cycle)
+        return replace(alone, lag_start=device.cube.startup_cycles, lag_end=min(alone.cycles, last))
 
     def _source_bytes(self) -> int:
         """L0C->UB reads whole fp32 fractals; FIX rates are stated in bytes written."""
@@ -123,12 +148,11 @@ class Drain(Move):
 
     def execute(self, memory: MemoryView) -> None:
         n1 = ceil_div(self.n, 16)
-        columns = memory.read(self.src, FP32).reshape(n1, -1, 16)[:, : self.m]
+        columns = memory.read(self.src, FP32, (n1, -1, 16))[:, :, : self.m]
         if self.path.variant == "nz2nd":
-            columns = columns.swapaxes(0, 1).reshape(self.m, n1 * 16)[:, : self.n]
+            columns = columns.swapaxes(1, 2).reshape(-1, self.m, n1 * 16)[..., : self.n]
         elif self.c0 != 16:
-            split = columns.reshape(n1, self.m, 16 // self.c0, self.c0).swapaxes(1, 2)
-            columns = split.reshape(-1, self.m * self.c0)[: self.dst.rows]
-        values = round_to(columns, self.dtype)
+            split = columns.reshape(-1, n1, self.m, 16 // self.c0, self.c0).swapaxes(2, 3)
+            columns = split.reshape(memory.units, -1, self.m * self.c0)[:, : self.dst.rows]
         store = memory.add if self.is_atomic else memory.write
-        store(self.dst, values.reshape(self.dst.rows, -1), self.dtype)
+        store(self.dst, round_to(columns, self.dtype), self.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,8 @@ class DataMove(Move):
     ``dtype`` matters only for ``atomic`` (GM += data).
     """
 
+    batched: ClassVar[bool] = True
+
     dst: Region
     src: Region
     path: Path
@@ -35,8 +38,10 @@ class DataMove(Move):
         return move_cost(self.path, self.src.size, max(self.src.rows, self.dst.rows))
 
     def execute(self, memory: MemoryView) -> None:
-        values = memory.read(self.src, self.dtype)
-        (memory.add if self.is_atomic else memory.write)(self.dst, values, self.dtype)
+        if self.is_atomic:
+            memory.add(self.dst, memory.read(self.src, self.dtype), self.dtype)
+        else:
+            memory.move(self.dst, self.src, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class Nd2nz(Move):
 
     Destination [ceil(cols / C0)][ceil(rows / 16) * 16][C0]; a short last column is zero-filled.
     """
+
+    batched: ClassVar[bool] = True
 
     dst: SlotRegion
     src: Region  # one region row per matrix row
@@ -55,14 +62,18 @@ class Nd2nz(Move):
         return move_cost(self.path, self.src.size, self.src.rows)
 
     def execute(self, memory: MemoryView) -> None:
-        rows = memory.read(self.src, self.dtype)
-        c0 = 32 // self.dtype.bytes
-        n1, m = ceil_div(rows.shape[1], c0), rows.shape[0]
-        out = memory.read(self.dst, self.dtype).reshape(n1, ceil_div(m, 16) * 16, c0)
-        padded = np.zeros((m, n1 * c0), rows.dtype)
-        padded[:, : rows.shape[1]] = rows
-        out[:, :m] = padded.reshape(m, n1, c0).swapaxes(0, 1)
-        memory.write(self.dst, out, self.dtype)
+        c0, m = 32 // self.dtype.bytes, self.src.rows
+        columns = self.src.row_bytes // self.dtype.bytes
+        n1 = ceil_div(columns, c0)
+
+        def blocks(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            if columns % c0:
+                rows = np.pad(rows, ((0, 0), (0, 0), (0, n1 * c0 - columns)))
+            return rows.reshape(-1, m, n1, c0).swapaxes(1, 2)
+
+        # The rows that pad each column to 16 keep what they hold.
+        dst = SlotRegion(self.dst.slot, self.dst.offset, n1, m * 32, ceil_div(m, 16) * 512)
+        memory.move(dst, self.src, self.dtype, (m, columns), blocks)
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,8 @@ class Load2d(Move):
 
     Destination fractals are contiguous; ``transpose`` swaps the two axes inside each fractal.
     """
+
+    batched: ClassVar[bool] = True
 
     dst: SlotRegion
     src: SlotRegion  # repeat rows of 512 B
@@ -82,10 +95,10 @@ class Load2d(Move):
         return move_cost(self.path, self.dst.size)
 
     def execute(self, memory: MemoryView) -> None:
-        fractals = memory.read(self.src, self.dtype)
         if self.transpose:
-            fractals = fractals.reshape(-1, 16, 16).swapaxes(1, 2)
-        memory.write(self.dst, fractals, self.dtype)
+            memory.move(self.dst, self.src, self.dtype, (-1, 16, 16), lambda x: x.swapaxes(2, 3))
+        else:
+            memory.move(self.dst, self.src, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -148,6 +161,8 @@ class Load3d(Move):
     positions are the contraction axis. Outside the map, and beyond the last position, is 0.
     """
 
+    batched: ClassVar[bool] = True
+
     dst: SlotRegion
     src: SlotRegion
     path: Path
@@ -165,44 +180,58 @@ class Load3d(Move):
         return move_cost(self.path, self.dst.size, cycles=ticks)
 
     def execute(self, memory: MemoryView) -> None:
-        c0 = 32 // self.dtype.bytes
-        w = self.window
-        planes = memory.read(self.src, self.dtype).reshape(-1, w.h, w.w, c0)
-        cut = self._cut(planes, c0)
-        if self.dst.memory == "L0B":  # Zn: contraction blocks outside, column-major inside
-            fractals = to_fractals(cut.T, c0).swapaxes(0, 1)
-        else:
-            fractals = to_fractals(cut.T if self.transpose else cut, c0)
-        memory.write(self.dst, fractals, self.dtype)
+        c0, w = 32 // self.dtype.bytes, self.window
+        zn = self.dst.memory == "L0B"  # contraction blocks outside
+        turned = self.transpose or zn  # the positions are contracted
+        pads = (c0, 16) if turned else (16, c0)
+        cut = _cut(w, (self.m_start, self.m_ext), (self.k_start, self.k_ext), pads, c0)
 
-    def _cut(self, planes: npt.NDArray[np.generic], c0: int) -> npt.NDArray[np.generic]:
-        """The window as (positions, columns rounded up to C0), zero outside the map."""
-        w = self.window
-        m = np.arange(self.m_start, min(self.m_start + self.m_ext, w.out_h * w.out_w))
-        column = np.arange(self.k_start // c0, ceil_div(self.k_start + self.k_ext, c0))
-        tap_h, tap_w = column // w.kernel_w % w.kernel_h, column % w.kernel_w
-        y = (m // w.out_w * w.stride_h - w.pad_top)[:, None] + tap_h * w.dilation_h
-        x = (m % w.out_w * w.stride_w - w.pad_left)[:, None] + tap_w * w.dilation_w
-        inside = (y >= 0) & (y < w.h) & (x >= 0) & (x < w.w)
-        plane = column // (w.kernel_h * w.kernel_w)
-        values = planes[plane[None], y.clip(0, w.h - 1), x.clip(0, w.w - 1)]
-        out = np.zeros((self.m_ext, len(column), c0), planes.dtype)
-        out[: len(m)] = np.where(inside[..., None], values, planes.dtype.type(0))
-        return out.reshape(len(out), -1)
+        def fractals(planes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            flat = planes.reshape(len(planes), -1, c0)
+            matrix = flat.take(cut.pixel, axis=1)  # units, positions, columns, C0
+            matrix[cut.outside] = 0
+            matrix = matrix.reshape(len(planes), len(cut.pixel), -1)
+            rows = matrix.swapaxes(1, 2) if turned else matrix
+            blocks = rows.reshape(len(rows), rows.shape[1] // 16, 16, rows.shape[2] // c0, c0)
+            return blocks.transpose((0, 3, 1, 2, 4) if zn else (0, 1, 3, 2, 4))
+
+        memory.move(self.dst, self.src, self.dtype, (-1, w.h * w.w, c0), fractals)
 
 
-def to_fractals(matrix: npt.NDArray[np.generic], c0: int) -> npt.NDArray[np.generic]:
-    """(rows, k) as Zz fractals [rows / 16][k / C0][16][C0], zero-padded to whole fractals."""
-    rows, k = matrix.shape
-    r1, k1 = ceil_div(rows, 16), ceil_div(k, c0)
-    if (rows, k) != (r1 * 16, k1 * c0):
-        matrix = np.pad(matrix, ((0, r1 * 16 - rows), (0, k1 * c0 - k)))
-    return matrix.reshape(r1, 16, k1, c0).swapaxes(1, 2)
+class _Cut(NamedTuple):
+    """The window by index: the pixel behind each (position, column), and those outside."""
+
+    pixel: npt.NDArray[np.intp]  # plane, row and column of the map in one number
+    outside: tuple[Any, ...]  # as an index behind the axis of units
+
+
+@lru_cache(maxsize=1024)
+def _cut(
+    w: Window, m_cut: tuple[int, int], k_cut: tuple[int, int], pads: tuple[int, int], c0: int
+) -> _Cut:
+    """(start, extent) of positions and elements, padded to multiples of ``pads``.
+
+    What pads them counts as outside the map.
+    """
+    (m_start, m_ext), (k_start, k_ext) = m_cut, k_cut
+    m = np.arange(m_start, m_start + ceil_div(m_ext, pads[0]) * pads[0])
+    column = k_start // c0 + np.arange(ceil_div(ceil_div(k_ext, pads[1]) * pads[1], c0))
+    tap_h, tap_w = column // w.kernel_w % w.kernel_h, column % w.kernel_w
+    y = (m // w.out_w * w.stride_h - w.pad_top)[:, None] + tap_h * w.dilation_h
+    x = (m % w.out_w * w.stride_w - w.pad_left)[:, None] + tap_w * w.dilation_w
+    inside = (y >= 0) & (y < w.h) & (x >= 0) & (x < w.w)
+    real = m < min(m_start + m_ext, w.out_h * w.out_w)
+    inside &= real[:, None] & (column < ceil_div(k_start + k_ext, c0))
+    plane = column // (w.kernel_h * w.kernel_w)
+    pixel = np.where(inside, (plane * w.h + y) * w.w + x, 0)
+    return _Cut(pixel, (slice(None), *np.nonzero(~inside)))
 
 
 @dataclass(frozen=True)
 class Fill(Move):
     """Write an immediate into L1 (``create_cbuf_matrix``)."""
+
+    batched: ClassVar[bool] = True
 
     dst: SlotRegion
     value: float
@@ -216,5 +245,5 @@ class Fill(Move):
         return move_cost(self.path, self.dst.size)
 
     def execute(self, memory: MemoryView) -> None:
-        count = self.dst.size // self.dtype.bytes
-        memory.write(self.dst, np.full(count, self.value, self.dtype.numpy), self.dtype)
+        shape = (memory.units, self.dst.size // self.dtype.bytes)
+        memory.write(self.dst, np.full(shape, self.value, self.dtype.numpy), self.dtype)

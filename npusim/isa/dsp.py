@@ -7,6 +7,7 @@ keeps a block of the accumulator in registers while k runs, one fused multiply-a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -87,6 +88,8 @@ class DspGemm(Instruction):
 @dataclass(frozen=True)
 class DspCast(Instruction):
     """dst (AM, ``to``) = src (AM, ``dtype``), rounded to nearest even; overflow gives infinity."""
+
+    batched: ClassVar[bool] = True
 
     dst: SlotRegion
     src: SlotRegion

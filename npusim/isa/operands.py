@@ -62,13 +62,17 @@ class GmRegion:
 
 @dataclass(frozen=True)
 class Buffer:
-    """``slots`` equal pieces of ``slot_bytes`` in a private memory, used in turns."""
+    """``slots`` equal pieces of ``slot_bytes`` in a private memory, used in turns.
+
+    With ``unit_flag`` its writers and readers follow each other by pieces.
+    """
 
     name: str
     memory: str
     slot_bytes: int
     slots: int
     index: int
+    unit_flag: bool = False
 
 
 @dataclass(frozen=True)

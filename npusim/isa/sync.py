@@ -7,6 +7,7 @@ know barriers and flags between cores.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from npusim.device.spec import Device
 from npusim.isa.base import Cost, Instruction, MemoryView
@@ -15,6 +16,8 @@ from npusim.isa.base import Cost, Instruction, MemoryView
 @dataclass(frozen=True)
 class _Ordering(Instruction):
     """Common part: no operands in memory, no effect on arrays."""
+
+    batched: ClassVar[bool] = True
 
     on: str  # the pipe that executes it
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
-from npusim.isa.base import Cost, Instruction, MemoryView, ceil_div
+from npusim.isa.base import Cost, Instruction, MemoryView, ceil_div, whole_cycles
 from npusim.isa.operands import Region, SlotRegion
 from npusim.numerics.rounding import round_to
 
@@ -47,7 +47,7 @@ def vector_cost(device: Device, op: str, size: int) -> Cost:
         raise ProgramError(f"{device.name} has no vector cost for {op!r} (it has: {known})")
     repeats = max(1, ceil_div(size, vector.repeat_bytes))
     return Cost(
-        cycles=vector.startup_cycles + int(-(-repeats * vector.ops[op] // 1)),
+        cycles=vector.startup_cycles + whole_cycles(repeats, vector.ops[op]),
         idle_head=vector.idle_head_cycles,
         issue=vector.issue_cycles,
     )
@@ -55,6 +55,8 @@ def vector_cost(device: Device, op: str, size: int) -> Cost:
 
 class VectorInstruction(Instruction):
     """Runs on the vector unit and writes ``dst``."""
+
+    batched: ClassVar[bool] = True
 
     dst: SlotRegion
 
@@ -88,7 +90,7 @@ class VecBinary(VectorInstruction):
         return vector_cost(device, self.operation, walked(self.dst, self.a, self.b))
 
     def execute(self, memory: MemoryView) -> None:
-        a, b = (memory.read(part, self.dtype).reshape(-1) for part in (self.a, self.b))
+        a, b = (memory.read(part, self.dtype, (-1,)) for part in (self.a, self.b))
         if self.saturate and self.dtype.kind == "float":  # fp32 holds what fp16 would overflow
             a, b = a.astype(np.float32), b.astype(np.float32)
         result = BINARY[self.operation](a, b)
@@ -168,11 +170,11 @@ class VecReduce(VectorInstruction):
         return vector_cost(device, f"reduce_{self.operation}", walked(self.src))
 
     def execute(self, memory: MemoryView) -> None:
-        values = memory.read(self.src, self.dtype).reshape(self.rows, self.columns)
-        if self.operation == "add":
-            result = values.astype(np.float32).sum(axis=1, dtype=np.float32)
+        values = memory.read(self.src, self.dtype, (self.rows, self.columns))
+        if self.operation == "add":  # in C order, on which the order of the sum depends
+            result = values.astype(np.float32, order="C").sum(axis=2, dtype=np.float32)
         else:
-            result = values.max(axis=1)
+            result = values.max(axis=2)
         memory.write(self.dst, round_to(result, self.dtype, saturate=False), self.dtype)
 
     @property
@@ -192,8 +194,8 @@ class VecDup(VectorInstruction):
         return vector_cost(device, "dup", walked(self.dst))
 
     def execute(self, memory: MemoryView) -> None:
-        count = self.dst.size // self.dtype.bytes
-        memory.write(self.dst, np.full(count, self.value).astype(self.dtype.numpy), self.dtype)
+        shape = (memory.units, self.dst.size // self.dtype.bytes)
+        memory.write(self.dst, np.full(shape, self.value).astype(self.dtype.numpy), self.dtype)
 
 
 @dataclass(frozen=True)
@@ -223,5 +225,5 @@ class VecTranspose(VectorInstruction):
         return vector_cost(device, "transpose", size)
 
     def execute(self, memory: MemoryView) -> None:
-        matrices = memory.read(self.src, self.dtype).reshape(self.count, self.rows, self.columns)
-        memory.write(self.dst, matrices.swapaxes(1, 2), self.dtype)
+        shape = (self.count, self.rows, self.columns)
+        memory.move(self.dst, self.src, self.dtype, shape, lambda x: x.swapaxes(2, 3))

@@ -13,10 +13,13 @@ import numpy.typing as npt
 
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError, CapacityError, ProgramError
+from npusim.isa import CoreBarrier, CoreWaitFlag
+from npusim.isa.base import Cost
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
-from npusim.program.lower import Linker, State, located, lower
-from npusim.program.program import CoreProgram, Program, Template, Variant, flow_of
+from npusim.program.link import Linker
+from npusim.program.lower import at_line, lower
+from npusim.program.program import CoreProgram, Flow, Program, Template, flow_of
 
 IntArray = npt.NDArray[np.int64]
 
@@ -44,11 +47,12 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
         if bases
         else np.zeros((len(units.core), 0), np.int64)
     )
-    linker, found = Linker(tuple(h.buffer for h in builder.handles)), _Variants()
+    buffers = tuple(h.buffer for h in builder.handles)
+    linker = Linker(buffers, tuple(t.lowered for t in templates))
     cores = []
     for lane, (group, i) in enumerate(lanes):
         rows = np.flatnonzero(units.core == lane)
-        variants = _link(linker, templates, which[rows], found)
+        variants = linker.link(which[rows])
         name = f"{kind.name}{group * kind.per_group + i}"
         cores.append(CoreProgram(name, group, variants, table[rows].astype(np.int64)))
     program = Program(
@@ -59,56 +63,14 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
         kind=kind,
         tensors=kernel.tensors,
         base_names=tuple(bases),
-        buffers=tuple(h.buffer for h in builder.handles),
+        buffers=buffers,
         templates=templates,
-        variants=tuple(found.rows),
+        variants=tuple(linker.variants),
         cores=tuple(cores),
     )
     _check_barriers(program)
+    _check_flag_receivers(program)
     return program
-
-
-class _Variants:
-    """Distinct (template, resolved waits), in order of first use."""
-
-    def __init__(self) -> None:
-        self.rows: list[Variant] = []
-        self.index: dict[Variant, int] = {}
-
-    def add(self, variant: Variant) -> int:
-        if variant not in self.index:
-            self.index[variant] = len(self.rows)
-            self.rows.append(variant)
-        return self.index[variant]
-
-
-def _link(
-    linker: Linker, templates: tuple[Template, ...], which: IntArray, found: _Variants
-) -> IntArray:
-    """Variant of every unit of one core, walking its units in order."""
-    out = np.empty(len(which), np.int64)
-    state: State = linker.start
-    known: dict[tuple[int, State], tuple[int, State]] = {}
-    ends = np.append(np.flatnonzero(np.diff(which)) + 1, len(which))  # of runs of one template
-    u = 0
-    while u < len(which):
-        template = int(which[u])
-        key = (template, state)
-        if key not in known:
-            lowered = templates[template].lowered
-            waits = linker.resolve(lowered, state)
-            known[key] = (
-                found.add(Variant(template, waits)),
-                linker.after(template, lowered, state),
-            )
-        out[u], after = known[key]
-        u += 1
-        if after == state:  # a steady state: every repetition of this template resolves alike
-            end = int(ends[np.searchsorted(ends, u - 1, side="right")])
-            out[u:end] = out[u - 1]
-            u = end
-        state = after
-    return out
 
 
 def _template(
@@ -121,11 +83,15 @@ def _template(
     instructions, lines = tuple(builder.instructions), tuple(builder.lines)
     turns = tuple(h.turns for h in builder.handles)
     tensors = {t.name: i for i, t in enumerate(kernel.tensors)}
-    costs, flows = [], []
-    for instruction, line in zip(instructions, lines, strict=True):
-        with located(line, instruction):
+    costs: list[Cost] = []
+    flows: list[Flow | None] = []
+    try:
+        for instruction in instructions:
             costs.append(instruction.cost(builder.device))
             flows.append(flow_of(instruction, tensors, bases))
+    except ProgramError as error:
+        at = len(flows)
+        raise at_line(error, lines[at], instructions[at]) from error
     lowered = lower(instructions, lines, turns, builder.kind.pipes)
     return Template(instructions, lines, tuple(costs), tuple(flows), lowered)
 
@@ -135,13 +101,31 @@ def _distinct(units: Units) -> tuple[list[dict[str, int]], IntArray]:
     if not units.signature:
         return ([{}] if len(units.core) else []), np.zeros(len(units.core), np.int64)
     names = list(units.signature)
-    table = np.stack([units.signature[n] for n in names], axis=1)
-    rows, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    key = _key(list(units.signature.values()))
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    distinct = [dict(zip(names, map(int, rows[i]), strict=True)) for i in order]
+    distinct = [{n: int(units.signature[n][i]) for n in names} for i in first[order]]
     return distinct, rank[inverse.reshape(-1)]
+
+
+def _key(columns: list[IntArray]) -> IntArray:
+    """One number per row, equal where all columns are: the columns are digits of mixed radix."""
+    key, size = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        digit, radix = column, int(column.max()) - int(column.min()) + 1
+        if size * radix > 1 << 62:
+            (key, size), (digit, radix) = _ranks(key), _ranks(digit)
+        key = key * radix + (digit - digit.min())
+        size *= radix
+    return key
+
+
+def _ranks(column: IntArray) -> tuple[IntArray, int]:
+    """The place of each number among the distinct ones, and how many these are."""
+    values, ranks = np.unique(column, return_inverse=True)
+    return ranks.reshape(-1).astype(np.int64), len(values)
 
 
 def _check_units(kernel: Kernel, units: Units, lanes: int) -> None:
@@ -158,7 +142,7 @@ def _check_units(kernel: Kernel, units: Units, lanes: int) -> None:
 def _check_barriers(program: Program) -> None:
     """Every core must meet every barrier, or the kernel hangs."""
     per_template = np.array(
-        [sum(i.op == "core_barrier" for i in t.instructions) for t in program.templates]
+        [sum(isinstance(i, CoreBarrier) for i in t.instructions) for t in program.templates]
     )
     if not per_template.any():
         return
@@ -170,6 +154,20 @@ def _check_barriers(program: Program) -> None:
             f"kernel {program.kernel} would hang: {high} meets {counts[high]} core barriers, "
             f"{low} only {counts[low]}; give every core the same number"
         )
+
+
+def _check_flag_receivers(program: Program) -> None:
+    """A flag between cores is waited for by one pipe, or its counts could go to either."""
+    receiver: dict[int, str] = {}
+    for template in program.templates:
+        for instruction, line in zip(template.instructions, template.lines, strict=True):
+            if isinstance(instruction, CoreWaitFlag):
+                first = receiver.setdefault(instruction.event, instruction.on)
+                if first != instruction.on:
+                    raise ProgramError(
+                        f"{line}: {instruction}: flag #{instruction.event} is waited for on "
+                        f"{first} too; give each pipe a flag of its own"
+                    )
 
 
 @contextmanager

@@ -2,13 +2,12 @@
 
 A wait is a count: "pipe q has completed at least n instructions", n counted from the start of
 the unit (zero or negative reaches into earlier units). Because pipes complete in order that is
-all a correct set of flags enforces. Lowering runs in two steps:
+all a correct set of flags enforces. A wait for ``FOLLOW`` lets the two instructions overlap:
+it asks to stay behind the other's start, and behind its end, by the lags of its cost.
 
-* ``lower`` looks at one template alone. Each physical slot keeps a small scoreboard (last
-  writes and the reads since, per pipe). Where a slot's history lies before the unit, the need
-  is recorded as an ``Outside`` reference.
-* ``Linker`` walks units in order. It carries the scoreboards across unit boundaries as a
-  hashable state, so every distinct (template, state) pair is resolved once.
+``lower`` looks at one template alone: each physical slot keeps a small scoreboard (last writes
+and the reads since, per pipe). Where a slot's history lies before the unit, the need is recorded
+as an ``Outside`` reference, which ``npusim.program.link`` resolves.
 """
 
 from __future__ import annotations
@@ -20,20 +19,13 @@ from dataclasses import dataclass, field
 from npusim.errors import ProgramError
 from npusim.isa import CoreBarrier, Instruction, PipeBarrier, SetFlag, WaitFlag
 from npusim.isa.operands import Buffer, SlotRegion
-from npusim.reasons import BARRIER, DATA, FLAG, SPACE
+from npusim.reasons import BARRIER, DATA, FLAG, FOLLOW, SPACE
 
-#: Per pipe index, how many instructions must be complete, as sorted (pipe, count) pairs.
-Counts = tuple[tuple[int, int], ...]
-#: A physical slot: its last writes and the reads since.
-Board = tuple[Counts, Counts]
-#: Scoreboards of all slots at a unit boundary, counts relative to it.
-State = tuple[tuple[Hashable, tuple[Board, ...]], ...]
 #: (pipe index, count, reason) of one wait.
 Wait = tuple[int, int, int]
 
-EMPTY: Board = ((), ())
-
-_SET_TWICE = "set twice without a wait; a flag is one bit, let its receiver wait in between"
+#: What is wrong with a flag that is up when it is set.
+SET_TWICE = "set twice without a wait; a flag is one bit, let its receiver wait in between"
 
 
 @dataclass(frozen=True)
@@ -47,7 +39,7 @@ class Outside:
 
 
 @dataclass
-class _Slot:
+class SlotBoard:
     """Scoreboard of one physical slot inside a template."""
 
     inherited: bool = True  # nothing in this unit has written it yet
@@ -65,7 +57,7 @@ class Lowered:
     outside: tuple[tuple[Outside, ...], ...]
     totals: tuple[int, ...]  # instructions per pipe
     turns: tuple[int, ...]  # slots taken per buffer
-    exits: dict[Hashable, dict[int, _Slot]]
+    exits: dict[Hashable, dict[int, SlotBoard]]
 
 
 class _Scoreboard:
@@ -74,13 +66,29 @@ class _Scoreboard:
     def __init__(self, pipes: tuple[str, ...]) -> None:
         self.index = {pipe: i for i, pipe in enumerate(pipes)}
         self.counts = [0] * len(pipes)
-        self.slots: dict[Hashable, dict[int, _Slot]] = {}
+        self.slots: dict[Hashable, dict[int, SlotBoard]] = {}
 
     def waits_of(self, instruction: Instruction) -> tuple[list[Wait], list[Outside]]:
         """Waits of the next instruction in program order; updates the scoreboards."""
         pipe = self.index[instruction.pipe]
         waits: list[Wait] = []
         outside: list[Outside] = []
+        for region in instruction.reads():
+            if isinstance(region, SlotRegion):
+                self._read(region, pipe, waits, outside)
+        writes = instruction.writes()
+        for region in writes:
+            if isinstance(region, SlotRegion):
+                self._write(region, pipe, waits, outside)
+        if not writes:  # what orders others changes no memory
+            self._order(instruction, pipe, waits, outside)
+        self.counts[pipe] += 1
+        return waits, outside
+
+    def _order(
+        self, instruction: Instruction, pipe: int, waits: list[Wait], outside: list[Outside]
+    ) -> None:
+        """Flags are boards of their own; a barrier waits for everything before it."""
         match instruction:
             case SetFlag():
                 self._set_flag(instruction, pipe, outside)
@@ -88,49 +96,42 @@ class _Scoreboard:
                 self._wait_flag(instruction, pipe, waits, outside)
             case CoreBarrier() | PipeBarrier(on="S"):
                 waits += [(q, n, BARRIER) for q, n in enumerate(self.counts) if q != pipe]
-            case _:
-                for region in instruction.reads():
-                    if isinstance(region, SlotRegion):
-                        self._read(region, pipe, waits, outside)
-                for region in instruction.writes():
-                    if isinstance(region, SlotRegion):
-                        self._write(region, pipe, waits, outside)
-        self.counts[pipe] += 1
-        return waits, outside
 
-    def _slot(self, region: SlotRegion) -> tuple[Buffer, int, _Slot]:
+    def _slot(self, region: SlotRegion) -> tuple[Buffer, int, SlotBoard]:
         buffer = region.slot.buffer
         number = region.slot.turn % buffer.slots
-        board = self.slots.setdefault(buffer.index, {}).setdefault(number, _Slot())
+        board = self.slots.setdefault(buffer.index, {}).setdefault(number, SlotBoard())
         return buffer, number, board
 
     def _read(
         self, region: SlotRegion, pipe: int, waits: list[Wait], outside: list[Outside]
     ) -> None:
         buffer, number, board = self._slot(region)
-        waits += [(q, n, DATA) for q, n in board.writes.items() if q != pipe]
+        reason = FOLLOW if buffer.unit_flag else DATA
+        waits += [(q, n, reason) for q, n in board.writes.items() if q != pipe]
         if board.inherited and pipe not in board.reads:  # in order: once waited, always waited
-            outside.append(Outside(buffer.index, number, False, DATA))
+            outside.append(Outside(buffer.index, number, False, reason))
         board.reads[pipe] = self.counts[pipe] + 1
 
     def _write(
         self, region: SlotRegion, pipe: int, waits: list[Wait], outside: list[Outside]
     ) -> None:
         buffer, number, board = self._slot(region)
+        reason = FOLLOW if buffer.unit_flag else SPACE
         for q, n in (*board.reads.items(), *board.writes.items()):
             if q != pipe:
-                waits.append((q, n, SPACE))
+                waits.append((q, n, reason))
         if board.inherited:
-            outside.append(Outside(buffer.index, number, True, SPACE))
+            outside.append(Outside(buffer.index, number, True, reason))
         board.inherited = False
         board.writes = {pipe: self.counts[pipe] + 1}
         board.reads = {}
 
     def _set_flag(self, flag: SetFlag, pipe: int, outside: list[Outside]) -> None:
         key = ("flag", flag.on, flag.to, flag.event)
-        board = self.slots.setdefault(key, {}).setdefault(0, _Slot())
+        board = self.slots.setdefault(key, {}).setdefault(0, SlotBoard())
         if board.writes and not board.reads:
-            raise ProgramError(_SET_TWICE)
+            raise ProgramError(SET_TWICE)
         if board.inherited and not board.reads:
             outside.append(Outside(key, 0, True, FLAG))  # must not be up already
         board.inherited, board.reads = False, {}
@@ -140,7 +141,7 @@ class _Scoreboard:
         self, flag: WaitFlag, pipe: int, waits: list[Wait], outside: list[Outside]
     ) -> None:
         key = ("flag", flag.src, flag.on, flag.event)
-        board = self.slots.setdefault(key, {}).setdefault(0, _Slot())
+        board = self.slots.setdefault(key, {}).setdefault(0, SlotBoard())
         if board.reads:
             raise ProgramError("waited twice for one set_flag; pair every wait with its own set")
         waits += [(q, n, FLAG) for q, n in board.writes.items()]
@@ -161,9 +162,11 @@ def lower(
     """
     board = _Scoreboard(pipes)
     waits, outside = [], []
-    for instruction, line in zip(instructions, lines, strict=True):
-        with located(line, instruction):
+    for i, instruction in enumerate(instructions):
+        try:
             own, needs = board.waits_of(instruction)
+        except ProgramError as error:
+            raise at_line(error, lines[i], instruction) from error
         waits.append(tuple(own))
         outside.append(tuple(needs))
     return Lowered(
@@ -177,72 +180,10 @@ def lower(
     )
 
 
-class Linker:
-    """Resolves templates against what came before them on the same core."""
-
-    def __init__(self, buffers: tuple[Buffer, ...]) -> None:
-        self.slots = {b.index: b.slots for b in buffers}
-        self.start: State = ()
-        self._after: dict[tuple[int, State], State] = {}
-
-    def resolve(self, lowered: Lowered, state: State) -> tuple[tuple[Wait, ...], ...]:
-        """Waits of every instruction of the unit, given the state at its start."""
-        boards = dict(state)
-        waited: dict[tuple[int, int], int] = {}  # (pipe, other pipe) -> count waited for already
-        out = []
-        rows = zip(lowered.pipes, lowered.waits, lowered.outside, lowered.lines, strict=True)
-        for pipe, own, needs, line in rows:
-            found = list(own)
-            with located(line):
-                for need in needs:
-                    found += self._inherited(need, boards, pipe)
-            out.append(_essential(found, pipe, waited))
-        return tuple(out)
-
-    def _inherited(
-        self, need: Outside, boards: dict[Hashable, tuple[Board, ...]], pipe: int
-    ) -> list[Wait]:
-        rows = boards.get(need.resource)
-        if need.reason == FLAG:
-            _check_flag(need, rows is not None and bool(rows[0][0]) and not rows[0][1])
-        if rows is None or (need.reason == FLAG and need.reads_too):  # a set waits for nothing
-            return []
-        writes, reads = rows[need.slot]
-        counts = (*writes, *reads) if need.reads_too else writes
-        return [(q, n, need.reason) for q, n in counts if q != pipe]
-
-    def after(self, template: int, lowered: Lowered, state: State) -> State:
-        """The state at the end of the unit."""
-        key = (template, state)
-        if key not in self._after:
-            self._after[key] = self._advance(lowered, state)
-        return self._after[key]
-
-    def _advance(self, lowered: Lowered, state: State) -> State:
-        before = dict(state)
-        after: dict[Hashable, tuple[Board, ...]] = {}
-        for resource in {**before, **lowered.exits}:
-            count = self.slots.get(resource, 1) if isinstance(resource, int) else 1
-            turned = lowered.turns[resource] if isinstance(resource, int) else 0
-            old = before.get(resource, (EMPTY,) * count)
-            local = lowered.exits.get(resource, {})
-            boards = [_merge(old[i], local.get(i), lowered.totals) for i in range(count)]
-            # Slot i holds turn i of this unit; the next unit counts its turns from zero again.
-            after[resource] = tuple(boards[(i + turned) % count] for i in range(count))
-        return tuple(sorted(after.items(), key=lambda item: str(item[0])))
-
-
-def _check_flag(need: Outside, up: bool) -> None:
-    """Raise unless a flag inherited from earlier units is up to be waited for, down to be set."""
-    if need.reads_too == up:
-        assert isinstance(need.resource, tuple)
-        _, src, dst, event = need.resource
-        if up:
-            raise ProgramError(f"set_flag {src}->{dst} #{event}: {_SET_TWICE}")
-        raise ProgramError(
-            f"wait_flag {src}->{dst} #{event} comes without a set_flag before it; set it first, "
-            "in this unit or an earlier one"
-        )
+def at_line(error: ProgramError, line: str, instruction: Instruction | None = None) -> ProgramError:
+    """The error behind the kernel line it comes from, and the instruction if one is given."""
+    what = f"{instruction}: " if instruction is not None else ""
+    return ProgramError(f"{line}: {what}{error}")
 
 
 @contextmanager
@@ -251,38 +192,4 @@ def located(line: str, instruction: Instruction | None = None) -> Iterator[None]
     try:
         yield
     except ProgramError as error:
-        what = f"{instruction}: " if instruction is not None else ""
-        raise ProgramError(f"{line}: {what}{error}") from error
-
-
-def _merge(old: Board, local: _Slot | None, totals: tuple[int, ...]) -> Board:
-    """A slot's scoreboard after the unit, counts relative to the unit's end."""
-
-    def shift(counts: Counts | dict[int, int]) -> dict[int, int]:
-        pairs = counts.items() if isinstance(counts, dict) else counts
-        return {q: n - totals[q] for q, n in pairs}
-
-    if local is None:
-        writes, reads = shift(old[0]), shift(old[1])
-    elif local.inherited:
-        writes = shift(old[0])
-        reads = shift(old[1]) | shift(local.reads)
-    else:
-        writes, reads = shift(local.writes), shift(local.reads)
-    return tuple(sorted(writes.items())), tuple(sorted(reads.items()))
-
-
-def _essential(
-    waits: list[Wait], pipe: int, waited: dict[tuple[int, int], int]
-) -> tuple[Wait, ...]:
-    """Drop waits that another one, or an earlier instruction of the pipe, implies."""
-    best: dict[int, tuple[int, int]] = {}
-    for q, n, reason in waits:
-        if q not in best or (n, -reason) > (best[q][0], -best[q][1]):
-            best[q] = (n, reason)
-    kept = []
-    for q, (n, reason) in sorted(best.items()):
-        if n > waited.get((pipe, q), -(1 << 62)):
-            waited[pipe, q] = n
-            kept.append((q, n, reason))
-    return tuple(kept)
+        raise at_line(error, line, instruction) from error

@@ -106,11 +106,15 @@ class Program:
     @cached_property
     def unit_counts(self) -> IntArray:
         """How many units use each template, over all cores."""
-        of = np.array([v.template for v in self.variants], dtype=np.int64)
-        counts = np.zeros(len(self.templates), np.int64)
-        for core in self.cores:
-            np.add.at(counts, of[core.variants], 1)
+        counts: IntArray = self._core_counts.sum(axis=0)
         return counts
+
+    @cached_property
+    def _core_counts(self) -> IntArray:
+        """How many units of each core use each template: shape (cores, templates)."""
+        of = np.array([v.template for v in self.variants], dtype=np.int64)
+        size = len(self.templates)
+        return np.stack([np.bincount(of[c.variants], minlength=size) for c in self.cores])
 
     @cached_property
     def instructions(self) -> int:
@@ -146,8 +150,7 @@ class Program:
                 per_template[t, pipe] += cost.cycles
                 if pipe != scalar:
                     per_template[t, scalar] += cost.issue
-        of = np.array([v.template for v in self.variants], dtype=np.int64)
-        return np.stack([per_template[of[core.variants]].sum(axis=0) for core in self.cores])
+        return self._core_counts @ per_template
 
     def text(self, limit: int = 200) -> Iterator[str]:
         """The program as readable lines: each template once, with waits, costs and source."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from math import prod
 from pathlib import Path as FilePath
 
@@ -56,11 +57,20 @@ class Recorder:
     # -- buffers ---------------------------------------------------------------------------
 
     def buffer(
-        self, memory: str, shape: tuple[int, ...], dtype: DType, *, slots: int = 1, name: str = ""
+        self,
+        memory: str,
+        shape: tuple[int, ...],
+        dtype: DType,
+        *,
+        slots: int = 1,
+        name: str = "",
+        unit_flag: bool = False,
     ) -> BufferHandle:
         """Declare ``slots`` pieces of ``shape`` elements in a private memory of the core.
 
-        Raises ``CapacityError`` with the arithmetic when the memory cannot hold them.
+        ``unit_flag`` (L0C) lets mmads and drains of a slot overlap, each following the other by
+        pieces of 512 B. Raises ``CapacityError`` with the arithmetic when the memory cannot hold
+        them.
         """
         if memory not in self.kind.memories:
             have = ", ".join(self.kind.memories)
@@ -75,10 +85,17 @@ class Recorder:
                 f"buffer {name or memory} has shape {shape} and {slots} slots; "
                 "both must be at least 1"
             )
+        if unit_flag:
+            self._check_unit_flag(memory)
         align = spec.align_bytes
         index = len(self.handles)
         buffer = Buffer(
-            name or f"{memory.lower()}_{index}", memory, ceil_div(size, align) * align, slots, index
+            name or f"{memory.lower()}_{index}",
+            memory,
+            ceil_div(size, align) * align,
+            slots,
+            index,
+            unit_flag,
         )
         check_capacity(
             [h.buffer for h in self.handles] + [buffer],
@@ -88,6 +105,13 @@ class Recorder:
         )
         self.handles.append(BufferHandle(buffer))
         return self.handles[-1]
+
+    def _check_unit_flag(self, memory: str) -> None:
+        cube = self.device.cube
+        if memory != "L0C":
+            raise ProgramError(f"a buffer in {memory} has no unit flag; only those in L0C have")
+        if cube is None or not cube.unit_flag or not self.has_path("L0C", "GM"):
+            raise ProgramError(f"{self.device.name} has no unit flag; declare L0C without it")
 
     def has_path(self, src: str, dst: str, variant: str = "") -> bool:
         """Whether this kind of core can make the move."""
@@ -134,4 +158,9 @@ def _kernel_line() -> str:
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
-    return f"{FilePath(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return f"{_file_name(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+@cache
+def _file_name(path: str) -> str:
+    return FilePath(path).name

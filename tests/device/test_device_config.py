@@ -269,7 +269,11 @@ ERRORS = [
     ("L1->L1.load3d", "L1->L1", "window", "paths.L1->L1.window",
      "only load3d paths have a window; remove it"),
     ("  sector: 512B", "  sector: 300B", "block: 4KiB", "l2.block",
-     "the block of 4096 B is no multiple of the sector of 300 B; change one of them"),
+     "a block of 4096 B with sectors of 300 B: both must be powers of two, with 1 to 64 sectors "
+     "to a block; change one of them"),
+    ("  sector: 512B", "  sector: 32B", "block: 4KiB", "l2.block",
+     "a block of 4096 B with sectors of 32 B: both must be powers of two, with 1 to 64 sectors "
+     "to a block; change one of them"),
     ("  size: 1MiB", "  size: 2KiB", "block: 4KiB", "l2.block",
      "the block of 4096 B exceeds the cache of 2048 B; make it smaller"),
 ]  # fmt: skip

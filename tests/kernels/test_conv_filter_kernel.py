@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, FP32
 from npusim.isa.operands import Tensor
-from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling, slabs
+from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
+from npusim.kernels.conv_filter_slabs import cut_plane
 from npusim.kernels.conv_filter_tiling import auto_tiling
 from npusim.kernels.conv_shape import ConvShape
 from npusim.program.build import build
@@ -78,14 +79,21 @@ def test_slabs_cover_every_output_that_reads_input_once(
     )  # fmt: skip
     _, ho, wo = s.out
     seen = np.zeros((ho, wo), np.int64)
-    for slab in slabs(s, slab_k):
-        assert slab.positions <= max(slab_k, 16)
-        assert slab.columns == wo or slab.rows == 1  # dy is read in one piece
-        seen[slab.row : slab.row + slab.rows, slab.column : slab.column + slab.columns] += 1
+    cut = cut_plane(s, slab_k)
+    table = cut.table()
+    places = (table[name].tolist() for name in ("row", "rows", "column", "columns"))
+    for row, height, column, width in zip(*places, strict=True):
+        assert height * width <= max(slab_k, 16)
+        assert width == wo or height == 1  # dy is read in one piece
+        seen[row : row + height, column : column + width] += 1
     assert seen.max(initial=0) <= 1
     for row, column in np.argwhere(seen == 0):
         reads = s.reach(1, int(row), 1).size and s.reach(2, int(column), 1).size
         assert not reads  # dropped positions see padding only
+    positions, pixels = table["rows"] * table["columns"], table["h"] * table["w"]
+    assert (len(cut), cut.positions, cut.pixels) == (len(pixels), positions.sum(), pixels.sum())
+    assert cut.most_positions == positions.max(initial=0)
+    assert cut.most_pixels == pixels.max(initial=0)
 
 
 # -- the unit table ----------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from npusim.isa.operands import Tensor
 from npusim.program.build import build
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.link import Linker, State
 
 TINY, B2 = load_device("tiny"), load_device("ascend910b2")
 Emit = Callable[["Script", Builder, SimpleNamespace], None]
@@ -79,6 +80,15 @@ def test_emit_runs_once_per_distinct_signature_in_order_of_first_use() -> None:
     ]
     assert program.unit_counts.tolist() == [2, 2, 1]
     assert program.instructions == 15
+
+
+def test_signatures_are_told_apart_however_far_their_numbers_spread() -> None:
+    wide, far = [0, 1 << 61, 0, -(1 << 61), 0], [1 << 60, 0, 1 << 60, 0, 0]
+    kernel = Script(table([0] * 5, a=wide, b=far, c=[0, 0, 0, 0, 1 << 40]))
+    program = build(kernel, TINY, (0,))
+    rows = [(0, 1 << 60, 0), (1 << 61, 0, 0), (-(1 << 61), 0, 0), (0, 0, 1 << 40)]
+    assert [(u.a, u.b, u.c) for u in kernel.emitted] == rows
+    assert program.unit_counts.tolist() == [2, 1, 1, 1]
 
 
 def test_a_unit_without_signature_is_one_template() -> None:
@@ -158,16 +168,42 @@ def accumulate(s: Script, k: Builder, u: SimpleNamespace) -> None:
         k.data_move(s.y.at(0, 512), kept.at(0, 512), FP16)
 
 
-def test_a_slot_kept_over_many_units_needs_few_variants() -> None:
-    n, run = 20_000, 5_000
-    i = np.arange(n)
-    units = Units(
-        np.zeros(n, np.int64),
-        {"first": (i % run == 0).astype(np.int64), "last": (i % run == run - 1).astype(np.int64)},
-    )
-    took, variants = seconds(Script(units, accumulate))
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The templates that linking resolves from now on, once per state they meet."""
+    resolved: list[int] = []
+    resolve = Linker._resolve
+
+    def counting(linker: Linker, template: int, state: State) -> int:
+        resolved.append(template)
+        return resolve(linker, template, state)
+
+    monkeypatch.setattr(Linker, "_resolve", counting)
+    return resolved
+
+
+def kept_over(run: int, cores: list[int]) -> Units:
+    """Units that accumulate over ``run`` of them."""
+    i = np.arange(len(cores))
+    ends = {"first": (i % run == 0).astype(np.int64), "last": (i % run == run - 1).astype(np.int64)}
+    return Units(np.array(cores, np.int64), ends)
+
+
+def test_a_slot_kept_over_many_units_is_resolved_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolved = counted(monkeypatch)
+    took, variants = seconds(Script(kept_over(5_000, [0] * 20_000), accumulate))
     assert variants <= 6
+    assert len(resolved) <= 8  # the slot not in use grows older, and nobody asks for its age
     assert took < 10
+
+
+def test_cores_with_equal_units_are_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved = counted(monkeypatch)
+    build(Script(kept_over(10, [0] * 30), accumulate), TINY, (0,))
+    alone = len(resolved)
+    build(Script(kept_over(10, [0] * 30 + [1] * 30 + [2] * 20), accumulate), TINY, (0, 1, 2))
+    assert len(resolved) == 2 * alone
 
 
 # -- what is refused ---------------------------------------------------------------------------

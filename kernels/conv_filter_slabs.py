@@ -1,0 +1,94 @@
+"""How the filter gradient cuts an output plane into slabs: runs of rows times runs of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.kernels.conv_shape import ConvShape, Span
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Consecutive output rows (or columns) and the input rows (columns) they read."""
+
+    first: int
+    count: int
+    reads: Span
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Slabs in row-major order; each is one of ``rows`` by one of ``columns``.
+
+    A slab is whole rows of the plane, or part of one. What holds for all slabs follows from the
+    runs alone, because planes of 10^4 slabs are common among the candidates of a tiling.
+    """
+
+    rows: tuple[Run, ...]
+    columns: tuple[Run, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows) * len(self.columns)
+
+    @property
+    def positions(self) -> int:
+        """Output positions of all slabs."""
+        return sum(r.count for r in self.rows) * sum(c.count for c in self.columns)
+
+    @property
+    def pixels(self) -> int:
+        """Input positions all slabs read, counted as often as they are read."""
+        return sum(r.reads.size for r in self.rows) * sum(c.reads.size for c in self.columns)
+
+    @property
+    def most_positions(self) -> int:
+        """Output positions of the largest slab, 0 without slabs."""
+        return _most(r.count for r in self.rows) * _most(c.count for c in self.columns)
+
+    @property
+    def most_pixels(self) -> int:
+        """Input positions the slab reads that reads most, 0 without slabs."""
+        return _most(r.reads.size for r in self.rows) * _most(c.reads.size for c in self.columns)
+
+    def table(self) -> dict[str, IntArray]:
+        """What a unit needs to know of its slab, one entry per slab."""
+        rows = np.repeat(_table(self.rows), len(self.columns), axis=0)
+        columns = np.tile(_table(self.columns), (len(self.rows), 1))
+        names = (
+            *("row", "rows", "h_start", "h", "top", "bottom"),
+            *("column", "columns", "w_start", "w", "left", "right"),
+        )
+        return dict(zip(names, (*rows.T, *columns.T), strict=True))
+
+
+def _table(runs: tuple[Run, ...]) -> IntArray:
+    """Runs as rows: place and extent among the outputs, then what they read."""
+    rows = [
+        (run.first, run.count, run.reads.start, run.reads.size, run.reads.before, run.reads.after)
+        for run in runs
+    ]
+    return np.array(rows, np.int64).reshape(-1, 6)
+
+
+def _most(counts: Iterable[int]) -> int:
+    return max(counts, default=0)
+
+
+def cut_plane(shape: ConvShape, slab_k: int) -> Cut:
+    """Cut one output plane into slabs of about ``slab_k`` positions, dropping padding-only ones."""
+    _, ho, wo = shape.out
+    columns = wo if wo <= slab_k else slab_k // 16 * 16 or slab_k
+    return Cut(_runs(shape, 1, ho, max(1, slab_k // wo)), _runs(shape, 2, wo, columns))
+
+
+def _runs(shape: ConvShape, axis: int, size: int, step: int) -> tuple[Run, ...]:
+    """An output axis in runs of ``step``, without those that read nothing."""
+    counts = ((first, min(step, size - first)) for first in range(0, size, step))
+    runs = (Run(first, count, shape.reach(axis, first, count)) for first, count in counts)
+    return tuple(run for run in runs if run.reads.size)
