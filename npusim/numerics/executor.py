@@ -4,98 +4,46 @@ Fresh buffer slots are poisoned (every byte 0xFF: NaN in each float type, -1 in 
 kernel that forgets a load gives a wrong number, not a lucky one. Cores run one after another in
 core order as far as barriers and flags between cores let them; atomics therefore add in unit
 order, never by time.
+
+Where cores cannot meet, those with the same templates run side by side, as one batch of NumPy
+calls: the result is the same to the bit.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
-from npusim.dtypes import DType
 from npusim.errors import ProgramError
 from npusim.isa import CoreBarrier, CoreSetFlag, CoreWaitFlag
-from npusim.isa.operands import GmRegion, Region, SlotRegion
-from npusim.numerics.rounding import round_to
+from npusim.numerics.memory import CoreMemory, GlobalMemory
+from npusim.numerics.overlap import Sharing, sharing_of
+from npusim.numerics.slots import POISON
 from npusim.program.lower import located
 from npusim.program.program import CoreProgram, Program, Template
 
-Bytes = npt.NDArray[np.uint8]
+__all__ = ["POISON", "execute"]
+
 Array = npt.NDArray[Any]
+Progress = Callable[[int], None]
 
-POISON = 0xFF
+#: Multiply-adds from which threads win more than they cost.
+THREADED_MACS = 1 << 22
 
-
-class CoreMemory:
-    """Private memories of one core and the global tensors, as the running unit names them."""
-
-    def __init__(self, program: Program, tensors: Mapping[str, Bytes]) -> None:
-        self.tensors = tensors
-        self.slots = [np.full((b.slots, b.slot_bytes), POISON, np.uint8) for b in program.buffers]
-        self.turns = [0] * len(program.buffers)  # taken before this unit
-        self.seen = [0] * len(program.buffers)  # taken so far, also inside this unit
-        self.bases: dict[str, int] = {}
-
-    def begin_unit(self, bases: dict[str, int], turns: tuple[int, ...]) -> None:
-        """Enter a unit: its GM bases, and the turns the previous unit took."""
-        self.bases = bases
-        self.turns = [a + b for a, b in zip(self.turns, turns, strict=True)]
-
-    def read(self, region: Region, dtype: DType) -> Array:
-        """Elements of a region, shape (rows, elements per row)."""
-        return np.ascontiguousarray(self._bytes(region)).view(dtype.numpy)
-
-    def write(self, region: Region, values: Array, dtype: DType) -> None:
-        """Store elements row by row."""
-        target = self._bytes(region)
-        data = np.ascontiguousarray(values, dtype=dtype.numpy)
-        target[...] = data.reshape(region.rows, -1).view(np.uint8)
-
-    def add(self, region: Region, values: Array, dtype: DType) -> None:
-        """GM += values, rounded to ``dtype``; integers wrap around."""
-        old = self.read(region, dtype)
-        wide = np.dtype(np.float32) if dtype.kind == "float" else dtype.numpy
-        total = old.astype(wide) + values.reshape(old.shape).astype(wide)
-        self.write(region, round_to(total, dtype), dtype)
-
-    def _bytes(self, region: Region) -> Bytes:
-        """A writable (rows, bytes per row) view of a region."""
-        if isinstance(region, GmRegion):
-            data = self.tensors[region.tensor.name]
-            offset = region.offset + (self.bases[region.base] if region.base else 0)
-        else:
-            data, offset = self._slot(region), region.offset
-        end = offset + (region.rows - 1) * region.pitch + region.row_bytes
-        if offset < 0 or end > data.size:
-            raise ProgramError(
-                f"bytes {offset}..{end} of {region} lie outside its {data.size} B; check the "
-                "unit's base offset and extents"
-            )
-        if region.rows == 1:
-            row: Bytes = data[offset:end].reshape(1, -1)
-            return row
-        shape, strides = (region.rows, region.row_bytes), (region.pitch, 1)
-        rows: Bytes = np.lib.stride_tricks.as_strided(data[offset:end], shape, strides)
-        return rows
-
-    def _slot(self, region: SlotRegion) -> Bytes:
-        buffer = region.slot.buffer
-        turn = self.turns[buffer.index] + region.slot.turn
-        slots = self.slots[buffer.index]
-        while self.seen[buffer.index] <= turn:  # newly acquired: old content is gone
-            slots[self.seen[buffer.index] % buffer.slots] = POISON
-            self.seen[buffer.index] += 1
-        slot: Bytes = slots[turn % buffer.slots]
-        return slot
+#: Most cores in a batch: more do not fit the cache together, fewer cost more calls.
+BATCH = 8
 
 
 def execute(
-    program: Program,
-    arrays: Mapping[str, Array],
-    progress: Callable[[int], None] | None = None,
+    program: Program, arrays: Mapping[str, Array], progress: Progress | None = None
 ) -> None:
     """Run ``program`` on the arrays of its tensors, in place.
 
@@ -103,30 +51,145 @@ def execute(
     line for an access outside a tensor, and for programs whose barriers or flags never meet.
     """
     tensors = {name: array.reshape(-1).view(np.uint8) for name, array in arrays.items()}
-    sync = _CoreSync(program)
+    sharing = sharing_of(program, tensors)
+    _keep_freed_memory()
+    # An mmad is a small product: BLAS threads cost more in hand-over than they win.
+    with _blas().limit(limits=1, user_api="blas"):
+        if sharing.apart:
+            _run_side_by_side(program, GlobalMemory(tensors, sharing.constant), sharing, progress)
+        else:
+            _run_in_turns(program, GlobalMemory(tensors), progress)
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Let the C library reuse freed arrays instead of giving them back and clearing new ones.
+
+    glibc raises its limits for that to the largest block freed so far, up to 32 MiB; batches
+    allocate and free arrays of a few hundred KiB all the time. Untouched, the block costs nothing.
+    """
+    np.empty(31 << 20, np.uint8)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """The thread pools of the libraries loaded; looking for them takes longer than small runs."""
+    return ThreadpoolController()
+
+
+class _Batch:
+    """Cores that run the same templates one after another, and their memories."""
+
+    def __init__(
+        self, program: Program, cores: list[int], gm: GlobalMemory, ordered: frozenset[str]
+    ) -> None:
+        self.program = program
+        self.cores = cores
+        self.memory = CoreMemory(program, gm, len(cores), ordered)
+
+    def units(self) -> Iterator[Template]:
+        """Enter unit after unit; the template of each."""
+        program, turns = self.program, (0,) * len(self.program.buffers)
+        tables = [program.cores[i].bases for i in self.cores]
+        for unit, variant in enumerate(program.cores[self.cores[0]].variants):
+            template = program.templates[program.variants[variant].template]
+            bases = np.array([table[unit] for table in tables])
+            self.memory.begin_unit(dict(zip(program.base_names, bases.T, strict=True)), turns)
+            turns = template.lowered.turns
+            yield template
+
+
+# -- side by side ------------------------------------------------------------------------------
+
+
+def _run_side_by_side(
+    program: Program, gm: GlobalMemory, sharing: Sharing, progress: Progress | None
+) -> None:
+    """All cores, none of which sees what another does; then the stores whose order matters."""
+    workers = (os.cpu_count() or 1) if program.macs >= THREADED_MACS else 1
+    batches = [_Batch(program, c, gm, sharing.ordered) for c in _alike(program, workers)]
+    lock, done = Lock(), 0
+
+    def run(batch: _Batch) -> None:
+        nonlocal done
+        for template in batch.units():
+            _run(template, range(len(template.instructions)), batch.memory)
+            if progress is not None:
+                with lock:
+                    done += len(template.instructions) * len(batch.cores)
+                    progress(done)
+
+    if workers == 1:
+        for batch in batches:
+            run(batch)
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            for _ in pool.map(run, batches):
+                pass
+    places = {core: (b, i) for b in batches for i, core in enumerate(b.cores)}
+    with np.errstate(all="ignore"):
+        for _, (batch, i) in sorted(places.items(), key=lambda item: item[0]):
+            batch.memory.catch_up(i)
+
+
+def _alike(program: Program, workers: int) -> list[list[int]]:
+    """Cores that run the same templates, in batches small enough to share out to ``workers``."""
+    of = np.array([v.template for v in program.variants], np.int64)
+    found: dict[bytes, list[int]] = {}
+    for i, core in enumerate(program.cores):
+        found.setdefault(of[core.variants].tobytes(), []).append(i)
+    most = BATCH if workers == 1 else BATCH // 2  # smaller ones are shared out more evenly
+    return [
+        part.tolist()
+        for cores in found.values()
+        for part in np.array_split(cores, -(-len(cores) // most))
+    ]
+
+
+def _run(template: Template, part: range, memory: CoreMemory) -> None:
+    """The instructions ``part`` of a template."""
+    # Overflow and NaN are results on the chip, not accidents of the simulation.
+    with np.errstate(all="ignore"):
+        for i in part:
+            instruction = template.instructions[i]
+            try:
+                if instruction.batched:
+                    instruction.execute(memory)
+                else:
+                    for unit in range(memory.units):
+                        instruction.execute(memory.unit(unit))
+            except ProgramError:
+                with located(template.lines[i], instruction):
+                    raise
+
+
+# -- in turns ----------------------------------------------------------------------------------
+
+
+def _run_in_turns(program: Program, gm: GlobalMemory, progress: Progress | None) -> None:
+    """One core after another, each as far as barriers and flags let it."""
+    sync = _CoreSync(program, progress)
     running = {
-        i: _run_core(program, core, CoreMemory(program, tensors), sync, progress)
+        i: _run_core(core, _Batch(program, [i], gm, frozenset()), sync)
         for i, core in enumerate(program.cores)
     }
-    # An mmad is a small product: BLAS threads cost more in hand-over than they win.
-    with threadpool_limits(1, user_api="blas"):
-        while running:
-            before = sync.events
-            for i in list(running):
-                if next(running[i], "end") == "end":
-                    del running[i]
-            if running and sync.events == before:
-                names = ", ".join(program.cores[i].name for i in running)
-                raise ProgramError(
-                    f"{program.kernel} hangs: {names} wait for a barrier or flag that never comes"
-                )
+    while running:
+        before = sync.events
+        for i in list(running):
+            if next(running[i], "end") == "end":
+                del running[i]
+        if running and sync.events == before:
+            names = ", ".join(program.cores[i].name for i in running)
+            raise ProgramError(
+                f"{program.kernel} hangs: {names} wait for a barrier or flag that never comes"
+            )
 
 
 class _CoreSync:
     """Barriers and flags between cores, as counts; ``events`` counts any progress."""
 
-    def __init__(self, program: Program) -> None:
-        self.cores = program.cores
+    def __init__(self, program: Program, progress: Progress | None) -> None:
+        self.cores, self.progress = program.cores, progress
         self.arrived: dict[int, int] = {}
         self.flags: dict[tuple[str, int], int] = {}
         self.events = 0
@@ -138,44 +201,35 @@ class _CoreSync:
                 key = (core.name, flag.event)
                 self.flags[key] = self.flags.get(key, 0) + 1
 
+    def end_unit(self, template: Template) -> None:
+        self.events += 1
+        self.done += len(template.instructions)
+        if self.progress is not None:
+            self.progress(self.done)
 
-def _run_core(
-    program: Program,
-    core: CoreProgram,
-    memory: CoreMemory,
-    sync: _CoreSync,
-    progress: Callable[[int], None] | None,
-) -> Iterator[str]:
+
+def _run_core(core: CoreProgram, batch: _Batch, sync: _CoreSync) -> Iterator[str]:
     """One core; yields whenever it has to wait for another."""
-    turns = (0,) * len(program.buffers)
     barriers, waited = 0, dict[int, int]()
-    for variant, bases in zip(core.variants, core.bases, strict=True):
-        template = program.templates[program.variants[variant].template]
-        memory.begin_unit(dict(zip(program.base_names, bases.tolist(), strict=True)), turns)
-        turns = template.lowered.turns
+    for template in batch.units():
+        first = 0
         for i, instruction in enumerate(template.instructions):
+            if not isinstance(instruction, CoreBarrier | CoreWaitFlag | CoreSetFlag):
+                continue
+            _run(template, range(first, i), batch.memory)
+            first = i + 1
             if isinstance(instruction, CoreBarrier):
                 sync.arrived[barriers] = sync.arrived.get(barriers, 0) + 1
                 sync.events += 1
-                while sync.arrived[barriers] < len(program.cores):
+                while sync.arrived[barriers] < len(sync.cores):
                     yield "barrier"
                 barriers += 1
             elif isinstance(instruction, CoreWaitFlag):
                 waited[instruction.event] = waited.get(instruction.event, 0) + instruction.count
                 while sync.flags.get((core.name, instruction.event), 0) < waited[instruction.event]:
                     yield "flag"
-            elif isinstance(instruction, CoreSetFlag):
-                sync.raise_flag(core, instruction)
             else:
-                _execute(template, i, memory)
+                sync.raise_flag(core, instruction)
             sync.events += 1
-        sync.done += len(template.instructions)
-        if progress is not None:
-            progress(sync.done)
-
-
-def _execute(template: Template, i: int, memory: CoreMemory) -> None:
-    instruction = template.instructions[i]
-    # Overflow and NaN are results on the chip, not accidents of the simulation.
-    with located(template.lines[i], instruction), np.errstate(all="ignore"):
-        instruction.execute(memory)
+        _run(template, range(first, len(template.instructions)), batch.memory)
+        sync.end_unit(template)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import npusim
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16, FP32, DType
+from npusim.dtypes import FP16, FP32, INT8, DType
 from npusim.errors import ProgramError
 from npusim.isa import ISA, DspCast, DspGemm
 from npusim.isa.base import Cost
 from npusim.isa.operands import Buffer, Slot, Tensor
-from npusim.numerics.executor import CoreMemory
+from npusim.numerics.memory import CoreMemory, GlobalMemory, UnitMemory
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
 from npusim.program.program import Program
@@ -32,13 +32,13 @@ BUFFERS = tuple(
 SM, AM, AM2 = (Slot(buffer, 0) for buffer in BUFFERS)
 
 
-def memory_of(*contents: Array) -> CoreMemory:
+def memory_of(*contents: Array) -> UnitMemory:
     """Private memories whose slots begin with ``contents``, the rest poisoned."""
-    memory = CoreMemory(cast(Program, SimpleNamespace(buffers=BUFFERS)), {})
+    program = cast(Program, SimpleNamespace(buffers=BUFFERS))
+    memory = CoreMemory(program, GlobalMemory({})).unit(0)
     for i, content in enumerate(contents):
         data = np.ascontiguousarray(content).reshape(-1).view(np.uint8)
-        memory.slots[i][0][: data.size] = data
-        memory.seen[i] = 1
+        memory.write(Slot(BUFFERS[i], 0).at(0, data.size), data.view(np.int8), INT8)
     return memory
 
 

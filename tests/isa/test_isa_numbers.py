@@ -23,7 +23,7 @@ from npusim.isa import (
 )
 from npusim.isa.dma import Window
 from npusim.isa.operands import Buffer, Slot, SlotRegion, Tensor
-from npusim.numerics.executor import CoreMemory
+from npusim.numerics.memory import CoreMemory, GlobalMemory
 from npusim.program.program import Program
 
 Array = np.ndarray[Any, Any]
@@ -42,15 +42,17 @@ class Bench:
         self.gm = Tensor("gm", gm.shape, kinds[gm.dtype], "inout")
         self.array = gm.copy()
         program = cast(Program, SimpleNamespace(buffers=BUFFERS))
-        self.memory = CoreMemory(program, {"gm": self.array.reshape(-1).view(np.uint8)})
+        self.memory = CoreMemory(
+            program, GlobalMemory({"gm": self.array.reshape(-1).view(np.uint8)})
+        )
 
     def put(self, slot: Slot, values: Array, dtype: DType, offset: int = 0) -> SlotRegion:
         region = slot.at(offset, values.size * dtype.bytes)
-        self.memory.write(region, values, dtype)
+        self.memory.unit(0).write(region, values, dtype)
         return region
 
     def get(self, region: SlotRegion, dtype: DType) -> Array:
-        return cast(Array, self.memory.read(region, dtype)).copy()
+        return self.memory.unit(0).read(region, dtype).copy()
 
 
 # -- moves -------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from npusim.isa import (
     VecScalar,
 )
 from npusim.isa.operands import Buffer, Slot, SlotRegion
-from npusim.numerics.executor import CoreMemory
+from npusim.numerics.memory import CoreMemory, GlobalMemory
 from npusim.program.program import Program
 
 Array = np.ndarray[Any, Any]
@@ -32,15 +32,15 @@ class Bench:
 
     def __init__(self) -> None:
         program = cast(Program, SimpleNamespace(buffers=BUFFERS))
-        self.memory = CoreMemory(program, {})
+        self.memory = CoreMemory(program, GlobalMemory({}))
 
     def put(self, slot: Slot, values: Array, dtype: DType, offset: int = 0) -> SlotRegion:
         region = slot.at(offset, values.size * dtype.bytes)
-        self.memory.write(region, values, dtype)
+        self.memory.unit(0).write(region, values, dtype)
         return region
 
     def get(self, region: SlotRegion, dtype: DType) -> Array:
-        return cast(Array, self.memory.read(region, dtype)).copy()
+        return self.memory.unit(0).read(region, dtype).copy()
 
 
 # -- vector ------------------------------------------------------------------------------------

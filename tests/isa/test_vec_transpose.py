@@ -13,7 +13,7 @@ from npusim.dtypes import FP16, FP32, INT8, DType
 from npusim.errors import ProgramError
 from npusim.isa import VecTranspose
 from npusim.isa.operands import Buffer, Slot
-from npusim.numerics.executor import CoreMemory
+from npusim.numerics.memory import CoreMemory, GlobalMemory
 from npusim.program.builder import Builder
 from npusim.program.program import Program
 
@@ -23,7 +23,7 @@ UB, UB2 = (Slot(Buffer(f"ub{i}", "UB", 4096, 1, i), 0) for i in range(2))
 
 def fresh_memory() -> CoreMemory:
     buffers = (UB.buffer, UB2.buffer)
-    return CoreMemory(cast(Program, SimpleNamespace(buffers=buffers)), {})
+    return CoreMemory(cast(Program, SimpleNamespace(buffers=buffers)), GlobalMemory({}))
 
 
 @pytest.mark.parametrize("kind", [FP16, FP32])
@@ -32,10 +32,10 @@ def test_every_matrix_is_transposed_between_pitched_regions(kind: DType) -> None
     values = np.arange(3 * 5 * 7).reshape(3, 5, 7)
     source = UB.at(32, 7 * e, rows=15, pitch=8 * e)
     target = UB2.at(64, 7 * 5 * e, rows=3, pitch=7 * 5 * e + 32)
-    memory.write(source, values.reshape(15, 7), kind)
+    memory.write(source, values.reshape(1, 15, 7), kind)
     VecTranspose(target, source, 5, 7, kind, count=3).execute(memory)
     want = values.transpose(0, 2, 1).reshape(3, 35)
-    np.testing.assert_array_equal(memory.read(target, kind), want.astype(kind.numpy))
+    np.testing.assert_array_equal(memory.read(target, kind)[0], want.astype(kind.numpy))
     gap = UB2.at(64 + 35 * e, 32, rows=2, pitch=35 * e + 32)
     assert (memory.read(gap, INT8) == -1).all()  # as fresh memory is
 

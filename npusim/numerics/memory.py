@@ -1,0 +1,254 @@
+"""What instructions read and write: global tensors, and private memories of cores side by side.
+
+Cores with the same templates run together, one unit each; arrays have a leading axis for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.dtypes import BF16, FP16, DType
+from npusim.errors import ProgramError
+from npusim.isa.operands import GmRegion, Region, SlotRegion
+from npusim.numerics.rounding import round_to
+from npusim.numerics.slots import Content, PhysicalSlot, content_of, extent, place_of, widen
+from npusim.program.program import Program
+
+Bytes = npt.NDArray[np.uint8]
+Array = npt.NDArray[Any]
+IntArray = npt.NDArray[np.int64]
+
+
+class GlobalMemory:
+    """Tensors by name, as bytes; no instruction stores into those of ``constant``."""
+
+    def __init__(
+        self, tensors: Mapping[str, Bytes], constant: frozenset[str] = frozenset()
+    ) -> None:
+        self.tensors, self.constant = tensors, constant
+        self._wide: dict[tuple[str, DType], Bytes] = {}
+
+    def load(self, region: GmRegion, offsets: IntArray, dtype: DType) -> Content:
+        """What lies at each of the byte ``offsets``: (units, rows, elements per row)."""
+        name, (_, rows, row, pitch) = region.tensor.name, place_of(region)
+        data, scale = self.tensors[name], 4 // dtype.bytes
+
+        def narrow() -> Array:
+            view, index = _windows(data, (rows, row, pitch), offsets, dtype.numpy)
+            return view[index]
+
+        if name not in self.constant:  # it may change before it is asked for
+            return content_of(narrow())
+        misfit = (data.size | pitch) % dtype.bytes or (offsets % dtype.bytes).any()
+        if dtype not in (FP16, BF16) or misfit:
+            return Content(lambda wide: widen(narrow()) if wide else narrow())
+
+        def make(wide: bool) -> Array:
+            if not wide:
+                return narrow()
+            shape = (rows, row * scale, pitch * scale)
+            floats = self._widened(name, dtype)
+            view, index = _windows(floats, shape, offsets * scale, np.dtype(np.float32))
+            return view[index]
+
+        return Content(make)
+
+    def _widened(self, name: str, dtype: DType) -> Bytes:
+        """A whole tensor as the bytes of its elements in fp32."""
+        key = (name, dtype)
+        if key not in self._wide:  # two threads may both do it, to the same end
+            self._wide[key] = widen(self.tensors[name].view(dtype.numpy)).view(np.uint8)
+        return self._wide[key]
+
+    def store(
+        self, region: GmRegion, offsets: IntArray, values: Array, dtype: DType, *, atomic: bool
+    ) -> None:
+        """Write ``values`` (units, ...) to the region at ``offsets``, or add them to it."""
+        shape = place_of(region)[1:]
+        view, index = _windows(self.tensors[region.tensor.name], shape, offsets, dtype.numpy)
+        values = values.reshape(len(offsets), *view.shape[1:])
+        if atomic:
+            wide = np.dtype(np.float32) if dtype.kind == "float" else dtype.numpy
+            values = round_to(view[index].astype(wide) + values.astype(wide), dtype)
+        view[index] = values
+
+
+def _windows(
+    data: Bytes, shape: tuple[int, int, int], offsets: IntArray, dtype: np.dtype[Any]
+) -> tuple[Array, IntArray]:
+    """Every place of a shape (rows, bytes per row, pitch) in ``data``, and which lie at offsets."""
+    rows, row, pitch = shape
+    item = dtype.itemsize
+    step = 1 if (offsets % item).any() else item
+    count = (data.size - extent((0, *shape))) // step + 1
+    view: Array = np.ndarray((count, rows, row // item), dtype, data, 0, (step, pitch, item))
+    return view, offsets // step
+
+
+class CoreMemory:
+    """Private memories of ``units`` cores and the tensors, as the running units name them.
+
+    Stores into the tensors of ``ordered`` are kept in ``stores``, for ``catch_up``.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        gm: GlobalMemory,
+        units: int = 1,
+        ordered: frozenset[str] = frozenset(),
+    ) -> None:
+        self.gm, self.units, self.ordered = gm, units, ordered
+        self.slots = [
+            [PhysicalSlot(units, b.slot_bytes) for _ in range(b.slots)] for b in program.buffers
+        ]
+        self.turns = [0] * len(program.buffers)  # taken before this unit
+        self.seen = [0] * len(program.buffers)  # taken so far, also inside this unit
+        self.bases: dict[str, IntArray] = {}
+        self.stores: list[tuple[range, GmRegion, IntArray, Array, DType, bool]] = []
+
+    def begin_unit(self, bases: dict[str, IntArray], turns: tuple[int, ...]) -> None:
+        """Enter a unit: its GM bases per core, and the turns the previous unit took."""
+        self.bases = bases
+        self.turns = [a + b for a, b in zip(self.turns, turns, strict=True)]
+
+    def unit(self, index: int) -> UnitMemory:
+        """What one of the units sees."""
+        return UnitMemory(self, index)
+
+    def read(
+        self, region: Region, dtype: DType, shape: tuple[int, ...] = (), *, wide: bool = False
+    ) -> Array:
+        """Elements of a region as (units, *shape), by default (units, rows, elements per row)."""
+        values = self._content(region, dtype).get(wide=wide)
+        return values.reshape(self.units, *(shape or (region.rows, -1)))
+
+    def write(self, region: Region, values: Array, dtype: DType) -> None:
+        """Store elements row by row; ``values`` (units, ...) must not change from now on."""
+        values = np.asarray(values, dtype.numpy)
+        if isinstance(region, GmRegion):
+            self._store(region, values, dtype, units=range(self.units), atomic=False)
+        else:
+            values = values.reshape(self.units, -1) if len(values) != self.units else values
+            self._slot(region).put(place_of(region), dtype, content_of(values))
+
+    def move(
+        self,
+        dst: Region,
+        src: Region,
+        dtype: DType,
+        shape: tuple[int, ...] = (),
+        arrange: Callable[[Array], Array] | None = None,
+    ) -> None:
+        """dst = arrange(src as (units, *shape)), in which elements only change places.
+
+        Zeros may come in. As nothing is computed it can be done later, and on wider elements.
+        """
+        content = source = self._content(src, dtype)
+        if arrange is not None:
+            full = (self.units, *shape)
+            content = Content(lambda wide: arrange(source.get(wide=wide).reshape(full)))
+        if isinstance(dst, GmRegion):
+            self._store(dst, content.get(), dtype, units=range(self.units), atomic=False)
+        else:
+            self._slot(dst).put(place_of(dst), dtype, content)
+
+    def add(self, region: Region, values: Array, dtype: DType) -> None:
+        """GM += values, rounded to ``dtype``; integers wrap around."""
+        assert isinstance(region, GmRegion)
+        self._store(region, values, dtype, units=range(self.units), atomic=True)
+
+    def write_unit(
+        self, unit: int, region: Region, values: Array, dtype: DType, *, atomic: bool = False
+    ) -> None:
+        """Store or add ``values`` (rows, elements per row) for one unit."""
+        values = np.asarray(values, dtype.numpy)
+        if isinstance(region, GmRegion):
+            self._store(region, values, dtype, units=range(unit, unit + 1), atomic=atomic)
+        else:
+            self._slot(region).set(place_of(region), unit, values)
+
+    def catch_up(self, unit: int) -> None:
+        """Do the ``stores`` of one of the cores."""
+        for units, region, offsets, values, dtype, atomic in self.stores:
+            if unit in units:
+                at = slice(unit - units.start, unit - units.start + 1)
+                self.gm.store(region, offsets[at], values[at], dtype, atomic=atomic)
+
+    def _content(self, region: Region, dtype: DType) -> Content:
+        if isinstance(region, GmRegion):
+            return self.gm.load(region, self._offsets(region), dtype)
+        return self._slot(region).get(place_of(region), dtype)
+
+    def _store(
+        self, region: GmRegion, values: Array, dtype: DType, *, units: range, atomic: bool
+    ) -> None:
+        offsets = self._offsets(region)[units.start : units.stop]
+        values = values.reshape(len(units), -1)
+        if region.tensor.name in self.ordered:
+            self.stores.append((units, region, offsets, values, dtype, atomic))
+        else:
+            self.gm.store(region, offsets, values, dtype, atomic=atomic)
+
+    def _offsets(self, region: GmRegion) -> IntArray:
+        """Byte offsets of a region, one per unit; an error where it leaves its tensor."""
+        size = self.gm.tensors[region.tensor.name].size
+        base = self.bases[region.base] if region.base else np.zeros(self.units, np.int64)
+        starts, length = base + region.offset, extent(place_of(region))
+        outside = (starts < 0) | (starts + length > size)
+        if outside.any():
+            start = int(starts[outside][0])
+            raise ProgramError(
+                f"bytes {start}..{start + length} of {region} lie outside its {size} B; check the "
+                "unit's base offset and extents"
+            )
+        return starts
+
+    def _slot(self, region: SlotRegion) -> PhysicalSlot:
+        buffer = region.slot.buffer
+        turn = self.turns[buffer.index] + region.slot.turn
+        slots = self.slots[buffer.index]
+        while self.seen[buffer.index] <= turn:
+            slots[self.seen[buffer.index] % buffer.slots].take()
+            self.seen[buffer.index] += 1
+        return slots[turn % buffer.slots]
+
+
+class UnitMemory:
+    """One unit's part of a ``CoreMemory``, for instructions that take one unit at a time."""
+
+    units = 1
+
+    def __init__(self, memory: CoreMemory, index: int) -> None:
+        self.memory, self.index = memory, index
+
+    def read(
+        self, region: Region, dtype: DType, shape: tuple[int, ...] = (), *, wide: bool = False
+    ) -> Array:
+        """Elements of a region as ``shape``, by default (rows, elements per row)."""
+        values: Array = self.memory.read(region, dtype, shape, wide=wide)[self.index]
+        return values
+
+    def write(self, region: Region, values: Array, dtype: DType) -> None:
+        """Store elements row by row."""
+        self.memory.write_unit(self.index, region, values, dtype)
+
+    def move(
+        self,
+        dst: Region,
+        src: Region,
+        dtype: DType,
+        shape: tuple[int, ...] = (),
+        arrange: Callable[[Array], Array] | None = None,
+    ) -> None:
+        """dst = arrange(src as ``shape``)."""
+        values = self.read(src, dtype, shape)
+        self.write(dst, values if arrange is None else arrange(values), dtype)
+
+    def add(self, region: Region, values: Array, dtype: DType) -> None:
+        """GM += values, rounded to ``dtype``; integers wrap around."""
+        self.memory.write_unit(self.index, region, values, dtype, atomic=True)
