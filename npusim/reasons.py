@@ -8,6 +8,7 @@ from __future__ import annotations
 #: that, because others share L2 or main memory; ``issue`` waits for the scalar pipe; ``queue``
 #: (scalar pipe only) waits for room in another pipe's queue; ``data`` for an operand; ``space``
 #: for a free buffer slot; ``flag`` for an explicit flag; ``barrier`` for a barrier;
+#: ``follow`` for the unit flag, which lets it follow piece by piece;
 #: ``not_started`` is before the pipe's first instruction was issued, ``done`` after its last.
 REASONS = (
     "busy",
@@ -18,8 +19,11 @@ REASONS = (
     "space",
     "flag",
     "barrier",
+    "follow",
     "not_started",
     "done",
 )
 
-BUSY, BANDWIDTH, ISSUE, QUEUE, DATA, SPACE, FLAG, BARRIER, NOT_STARTED, DONE = range(len(REASONS))
+BUSY, BANDWIDTH, ISSUE, QUEUE, DATA, SPACE, FLAG, BARRIER, FOLLOW, NOT_STARTED, DONE = range(
+    len(REASONS)
+)

@@ -21,6 +21,7 @@ _REMEDIES: Mapping[str, str] = {
     "space": "add buffer slots, or drain them sooner",
     "flag": "set the flag earlier, or wait for it later",
     "barrier": "balance the work between barriers, or use fewer of them",
+    "follow": "balance cube and drain: one follows the other piece by piece",
     "not_started": "shorten the prologue: a smaller first tile, or data it can start on sooner",
     "done": "balance the work over the cores, or shorten what follows its last instruction",
 }

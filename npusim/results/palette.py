@@ -40,6 +40,7 @@ REASON_COLOURS: Mapping[str, str] = {
     "space": "#e69f00",
     "flag": "#009e73",
     "barrier": "#cc79a7",
+    "follow": "#8a5a83",
     "not_started": "#d9d9d9",
     "done": "#b0b0b0",
 }
@@ -53,6 +54,7 @@ REASON_HATCHES: Mapping[str, str] = {
     "space": "\\\\\\\\",
     "flag": "xxx",
     "barrier": "|||",
+    "follow": "+++",
 }
 
 

@@ -1,5 +1,8 @@
 """The result of one operator call: its arrays, its time, and every table and report of it."""
 
+# Each way of showing a result is imported when it is asked for.
+# ruff: noqa: PLC0415
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -11,8 +14,7 @@ import numpy.typing as npt
 
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
-from npusim.results import html, metrics, perfetto, plots, tables
-from npusim.results import text as text_report
+from npusim.results import metrics, tables
 from npusim.timing.trace import KernelRun
 
 if TYPE_CHECKING:
@@ -140,14 +142,20 @@ class Result:
 
     def text(self) -> str:
         """The report for people, at most 100 columns wide."""
-        return text_report.render(self)
+        from npusim.results.text import render
+
+        return render(self)
 
     def save_trace(self, path: str | Path) -> None:
         """Write the timeline for ui.perfetto.dev; ``.json.gz`` compresses it."""
+        from npusim.results import perfetto
+
         perfetto.save(self, Path(path))
 
     def report(self, path: str | Path) -> None:
         """Write one self-contained web page."""
+        from npusim.results import html
+
         html.save(self, Path(path))
 
     def plot_timeline(
@@ -161,12 +169,18 @@ class Result:
 
         Without ``cores``, the first and the slowest core of each kernel are shown.
         """
+        from npusim.results import plots
+
         return plots.plot_timeline(self, ax, cores=cores, window=window)
 
     def plot_roofline(self, ax: Axes | None = None) -> Axes:
         """Draw each kernel's attained FLOP/s under the roofs of the cores it used."""
+        from npusim.results import plots
+
         return plots.plot_roofline(self, ax)
 
     def plot_traffic(self, ax: Axes | None = None) -> Axes:
         """Draw the bytes of each path, reads of GM split into L2 hits and misses."""
+        from npusim.results import plots
+
         return plots.plot_traffic(self, ax)

@@ -36,7 +36,7 @@ class L2State:
         self.block = spec.block_bytes if spec else 1
         self.sector = spec.sector_bytes if spec else 1
         self.capacity = max(1, spec.size_bytes // spec.block_bytes) if spec else 1
-        self.lines: OrderedDict[tuple[str, int], list[int]] = OrderedDict()  # [valid, dirty]
+        self.lines: OrderedDict[tuple[str, int], tuple[int, int]] = OrderedDict()  # valid, dirty
 
     def touch(
         self, tensor: str, offset: int, rows: int, row_bytes: int, pitch: int, *, write: bool
@@ -63,6 +63,10 @@ class L2State:
         """Make the first ``size`` bytes of a tensor resident and clean."""
         self.touch(tensor, 0, 1, size, 0, write=False)
 
+    def content(self) -> list[tuple[str, int, int, int]]:
+        """(tensor, block, valid sectors, dirty sectors as bit masks), least recent first."""
+        return [(*key, *masks) for key, masks in self.lines.items()]
+
     def _mask(self, first: int, stop: int) -> int:
         """Bits of the sectors that bytes first..stop of a block touch."""
         low, high = first // self.sector, -(-stop // self.sector)
@@ -72,15 +76,10 @@ class L2State:
         """(bytes fetched, bytes written back) for the sectors ``mask`` of one block."""
         key = (tensor, number)
         evicted = 0
-        line = self.lines.get(key)
-        if line is None:
-            line = self.lines[key] = [0, 0]
-            if len(self.lines) > self.capacity:
-                evicted = self.lines.popitem(last=False)[1][1].bit_count() * self.sector
-        else:
-            self.lines.move_to_end(key)
-        missing = 0 if write else mask & ~line[0]
-        line[0] |= mask
-        if write:
-            line[1] |= mask
+        valid, dirty = self.lines.get(key, (0, 0))
+        missing = 0 if write else mask & ~valid
+        self.lines[key] = (valid | mask, dirty | mask if write else dirty)
+        self.lines.move_to_end(key)
+        if len(self.lines) > self.capacity:
+            evicted = self.lines.popitem(last=False)[1][1].bit_count() * self.sector
         return missing.bit_count() * self.sector, evicted

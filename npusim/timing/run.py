@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -11,12 +10,12 @@ from npusim.device.spec import Device
 from npusim.errors import ArgumentError
 from npusim.isa.base import RATE_BITS, fixed_rate
 from npusim.program.program import ATOMIC, READ, Program
-from npusim.timing.l2 import L2State
-from npusim.timing.simpy_engine import Outcome, SimpyEngine, Span
+from npusim.timing.outcome import L2, Engine, Outcome, Progress, Spans
 from npusim.timing.trace import Bound, KernelRun, PipeRow, Timeline, TrafficRow
 
-#: Engines by name. All give the same cycles; they differ in speed.
-ENGINES = {"simpy": SimpyEngine}
+#: Engines by name. All give the same cycles: "fast" runs compiled code, "simpy" is the readable
+#: reference.
+ENGINES = ("fast", "simpy")
 
 #: Instructions up to which a timeline is kept without being asked for.
 TIMELINE_LIMIT = 200_000
@@ -27,23 +26,52 @@ MAIN_UNCACHED = "DDR"
 MAIN_PRIVATE = "private memory"
 
 
+def new_l2(device: Device, engine: str) -> L2:
+    """An empty L2 for the kernels of one call, in the form ``engine`` works on.
+
+    Raises ``ArgumentError`` for an unknown engine.
+    """
+    # Engines are imported when they are used: each needs a library that takes time to load.
+    if engine == "fast":
+        from npusim.timing.fast_memory import FastL2  # noqa: PLC0415
+
+        return FastL2(device.l2)
+    if engine == "simpy":
+        from npusim.timing.l2 import L2State  # noqa: PLC0415
+
+        return L2State(device.l2)
+    raise ArgumentError(f"engine is {engine!r}; it is one of {', '.join(ENGINES)}")
+
+
+def _engine(program: Program, l2: L2, *, keep: bool, progress: Progress | None) -> Engine:
+    """The engine that works on ``l2``, ready to run ``program``."""
+    from npusim.timing.l2 import L2State  # noqa: PLC0415
+
+    if isinstance(l2, L2State):
+        from npusim.timing.simpy_engine import SimpyEngine  # noqa: PLC0415
+
+        return SimpyEngine(program, l2, keep_spans=keep, progress=progress)
+    from npusim.timing.fast_engine import FastEngine  # noqa: PLC0415
+    from npusim.timing.fast_memory import FastL2  # noqa: PLC0415
+
+    assert isinstance(l2, FastL2)
+    return FastEngine(program, l2, keep_spans=keep, progress=progress)
+
+
 def time_program(
     program: Program,
-    l2: L2State,
+    l2: L2,
     *,
-    engine: str = "simpy",
     timeline: bool | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> KernelRun:
     """Simulate ``program`` with the L2 as earlier kernels left it, and tabulate the run.
 
-    ``progress`` is called now and then with the instructions completed. Raises
-    ``ArgumentError`` for an unknown engine, ``ProgramError`` if the program hangs.
+    The L2 (``new_l2``) says which engine runs. ``progress`` is called now and then with the
+    instructions completed. Raises ``ProgramError`` if the program hangs or leaves a tensor.
     """
-    if engine not in ENGINES:
-        raise ArgumentError(f"engine is {engine!r}; it is one of {', '.join(ENGINES)}")
     keep = program.instructions <= TIMELINE_LIMIT if timeline is None else timeline
-    outcome = ENGINES[engine](program, l2, keep_spans=keep, progress=progress).run()
+    outcome = _engine(program, l2, keep=keep, progress=progress).run()
     return KernelRun(
         name=program.kernel,
         tiling=program.tiling,
@@ -63,7 +91,7 @@ def time_program(
 def _pipes(program: Program, outcome: Outcome) -> tuple[PipeRow, ...]:
     return tuple(
         PipeRow(core.name, pipe, tuple(reasons))
-        for core, rows in zip(program.cores, outcome.reasons, strict=True)
+        for core, rows in zip(program.cores, outcome.reasons.tolist(), strict=True)
         for pipe, reasons in zip(program.pipes, rows, strict=True)
     )
 
@@ -139,35 +167,33 @@ def _shared_bytes(program: Program) -> tuple[int, int]:
     return read, written
 
 
-def _timeline(program: Program, spans: list[Span]) -> Timeline:
-    """Spans as columns, sorted by (start, core, pipe, index)."""
-    ordered = sorted(spans, key=lambda s: (s.start, s.core, s.pipe, s.index))
-    ops = sorted({s.step.instruction.op for s in ordered})
-    lines = sorted({s.step.line for s in ordered})
-    op_of = {op: i for i, op in enumerate(ops)}
-    line_of = {line: i for i, line in enumerate(lines)}
-
-    def column(values: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return np.array(values, dtype=np.int64)
-
+def _timeline(program: Program, spans: Spans) -> Timeline:
+    """Spans sorted by (start, core, pipe, index), with what their instructions are."""
+    order = np.lexsort((spans.index, spans.pipe, spans.core, spans.start))
+    steps = [
+        (instruction.op, line, move[3] if (move := instruction.move()) else 0, cost.macs)
+        for t in program.templates
+        for instruction, line, cost in zip(t.instructions, t.lines, t.costs, strict=True)
+    ]
+    ops = sorted({step[0] for step in steps})
+    lines = sorted({step[1] for step in steps})
+    op_of, line_of = ({name: i for i, name in enumerate(names)} for names in (ops, lines))
+    table = np.array([(op_of[op], line_of[line], *rest) for op, line, *rest in steps], np.int64)
+    first = np.cumsum([0, *(len(t.instructions) for t in program.templates)])
+    facts = table.reshape(-1, 4)[(first[spans.template] + spans.instruction)[order]]
     return Timeline(
         cores=tuple(core.name for core in program.cores),
         pipes=program.pipes,
         ops=tuple(ops),
         lines=tuple(lines),
-        core=column([s.core for s in ordered]),
-        pipe=column([s.pipe for s in ordered]),
-        op=column([op_of[s.step.instruction.op] for s in ordered]),
-        line=column([line_of[s.step.line] for s in ordered]),
-        start=column([s.start for s in ordered]),
-        end=column([s.end for s in ordered]),
-        bytes=column([_bytes(s) for s in ordered]),
-        macs=column([s.step.cost.macs for s in ordered]),
-        reason=column([s.reason for s in ordered]),
-        waited=column([s.waited for s in ordered]),
+        core=spans.core[order],
+        pipe=spans.pipe[order],
+        op=facts[:, 0],
+        line=facts[:, 1],
+        start=spans.start[order],
+        end=spans.end[order],
+        bytes=facts[:, 2],
+        macs=facts[:, 3],
+        reason=spans.reason[order],
+        waited=spans.waited[order],
     )
-
-
-def _bytes(span: Span) -> int:
-    move = span.step.instruction.move()
-    return move[3] if move else 0

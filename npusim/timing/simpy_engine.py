@@ -10,13 +10,13 @@ bandwidth.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import simpy
 
-from npusim.errors import ProgramError
 from npusim.isa import CoreBarrier, CoreSetFlag, CoreWaitFlag, Instruction
 from npusim.isa.base import Cost
 from npusim.program.lower import Wait
@@ -27,6 +27,7 @@ from npusim.reasons import (
     BUSY,
     DONE,
     FLAG,
+    FOLLOW,
     ISSUE,
     NOT_STARTED,
     QUEUE,
@@ -34,6 +35,7 @@ from npusim.reasons import (
 )
 from npusim.timing import fabric as links
 from npusim.timing.l2 import L2State
+from npusim.timing.outcome import Outcome, Progress, Spans, hangs, outside
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -83,32 +85,8 @@ class Step(NamedTuple):
     waits: list[Wait]
     bases: list[int]
     line: str
-
-
-@dataclass(frozen=True)
-class Span:
-    """One executed instruction: when, and what its pipe waited for before."""
-
-    core: int
-    pipe: int
-    index: int
-    step: Step
-    start: int
-    end: int
-    reason: int
-    waited: int
-
-
-@dataclass
-class Outcome:
-    """What the engine hands over: makespan, reasons per core and pipe, GM traffic, spans."""
-
-    cycles: int
-    reasons: list[list[list[int]]]  # [core][pipe][reason]
-    hits: dict[tuple[str, str], list[int]]  # (operand, destination) -> [hit, miss] bytes
-    fetched: int  # bytes from main memory, whole sectors
-    evicted: int  # bytes to main memory
-    spans: list[Span] | None
+    template: int
+    place: int  # in the template
 
 
 @dataclass
@@ -135,13 +113,13 @@ class SimpyEngine:
         l2: L2State,
         *,
         keep_spans: bool,
-        progress: Callable[[int], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.program, self.device, self.l2 = program, program.device, l2
         self.env = simpy.Environment()
         self.scalar = program.pipes.index("S")
         self.fabric = links.Fabric(self.device)
-        self.joining: list[tuple[tuple[int, int, int], Flow, list[int], simpy.Event]] = []
+        self.joining: list[tuple[tuple[int, int, int], Step, simpy.Event]] = []
         self.transfers: dict[int, simpy.Event] = {}
         self.serial = 0
         self.timer = 0  # only the latest timer of the fabric counts
@@ -151,7 +129,7 @@ class SimpyEngine:
         self.fetched = self.evicted = 0
         self.completed = 0
         self.progress = progress
-        self.spans: list[Span] | None = [] if keep_spans else None
+        self.spans: list[tuple[int, ...]] | None = [] if keep_spans else None
         self.cores = [self._core(i, core) for i, core in enumerate(program.cores)]
 
     def run(self) -> Outcome:
@@ -170,21 +148,24 @@ class SimpyEngine:
         self.env.run()
         for core, pipe, process in running:
             if process.is_alive:
-                raise self._hang(core, pipe)
+                done = core.done[pipe].value
+                raise hangs(self.program, core.number, pipe, done, self._latest())
         if self.progress is not None:
             self.progress(self.completed)
-        cycles = max((c.times[-1] for core in self.cores for c in core.done if c.times), default=0)
-        cycles = max(cycles, *(core.account[self.scalar][DONE] for core in self.cores))
+        cycles = self._latest()
         for core in self.cores:
             for pipe, row in enumerate(core.account):
                 self._close(core, pipe, row, cycles)
+        spans = None
+        if self.spans is not None:
+            spans = Spans(*np.array(self.spans, np.int64).reshape(-1, 9).T)
         return Outcome(
             cycles,
-            [c.account for c in self.cores],
-            self.hits,
+            np.array([c.account for c in self.cores], np.int64),
+            {key: (hit, miss) for key, (hit, miss) in self.hits.items()},
             self.fetched,
             self.evicted,
-            self.spans,
+            spans,
         )
 
     # -- processes -------------------------------------------------------------------------
@@ -213,27 +194,16 @@ class SimpyEngine:
         for pipe, count, _ in step.waits:
             yield from core.done[pipe].reach(count)
         reason = step.waits[0][2] if step.waits else BARRIER
+        if isinstance(step.instruction, CoreWaitFlag):
+            reason = FLAG
         if isinstance(step.instruction, CoreBarrier):
             yield from self._meet(core)
         yield from self._wait_core_flag(core, step)
         start = int(self.env.now)
-        row[FLAG if isinstance(step.instruction, CoreWaitFlag) else reason] += start - began
+        row[reason] += start - began
         yield self.env.timeout(step.cost.cycles)
         row[BUSY] += step.cost.cycles
-        self._complete(
-            core,
-            self.scalar,
-            Span(
-                core.number,
-                self.scalar,
-                index,
-                step,
-                start,
-                int(self.env.now),
-                reason,
-                start - began,
-            ),
-        )
+        self._complete(core, self.scalar, index, step, start, reason, start - began)
 
     def _run_pipe(self, core: _Core, pipe: int) -> Process:
         """One in-order pipe: waits for issue and operands, works, completes."""
@@ -241,9 +211,11 @@ class SimpyEngine:
         free_at = 0
         for index, (_, step) in enumerate(self._steps(core, pipe)):
             yield from core.issued[pipe].reach(index + 1)
-            for other, count, _ in step.waits:
-                yield from core.done[other].reach(count)
+            for other, count, why in step.waits:
+                counters = core.started if why == FOLLOW else core.done
+                yield from counters[other].reach(count)
             flagged = yield from self._wait_core_flag(core, step)
+            yield from self._lag(core.started, step, step.cost.lag_start)
             start = int(self.env.now)
             reason = self._blame(core, pipe, index, step, flagged)
             if index == 0:
@@ -254,14 +226,25 @@ class SimpyEngine:
             core.started[pipe].add()
             streaming = index > 0 and start == free_at
             yield from self._work(core, pipe, index, step, streaming=streaming)
-            end = int(self.env.now)
+            worked = int(self.env.now)
             alone = step.cost.cycles + (0 if streaming else step.cost.idle_head)
             row[BUSY] += alone
-            row[BANDWIDTH] += end - start - alone
-            span = Span(core.number, pipe, index, step, start, end, reason, start - free_at)
-            self._complete(core, pipe, span)
+            row[BANDWIDTH] += worked - start - alone
+            yield from self._lag(core.done, step, step.cost.lag_end)
+            end = int(self.env.now)
+            row[FOLLOW] += end - worked
+            self._complete(core, pipe, index, step, start, reason, start - free_at)
             free_at = end
         row[DONE] = free_at
+
+    def _lag(self, counters: list[Counter], step: Step, lag: int) -> Process:
+        """Stay ``lag`` cycles behind the instructions that the unit flag makes it follow."""
+        for other, count, why in step.waits:
+            if why == FOLLOW and count > 0:
+                yield from counters[other].reach(count)
+                latest = counters[other].time_of(count) + lag
+                if self.env.now < latest:
+                    yield self.env.timeout(latest - self.env.now)
 
     def _work(self, core: _Core, pipe: int, index: int, step: Step, *, streaming: bool) -> Process:
         """The time an instruction occupies its pipe."""
@@ -272,7 +255,7 @@ class SimpyEngine:
         earliest = int(self.env.now) + head + step.cost.cycles
         yield self.env.timeout(head + step.cost.startup)
         drained = self.env.event()
-        self.joining.append(((core.number, pipe, index), step.flow, step.bases, drained))
+        self.joining.append(((core.number, pipe, index), step, drained))
         self._settle_later()
         yield drained
         if self.env.now < earliest:
@@ -293,8 +276,8 @@ class SimpyEngine:
         """Begin the transfers of this cycle in order, share the links, set the next alarm."""
         self.settling = False
         self._finish_transfers()
-        for _key, flow, bases, drained in sorted(self.joining, key=lambda item: item[0]):
-            self._join(flow, bases, drained)
+        for _key, step, drained in sorted(self.joining, key=lambda item: item[0]):
+            self._join(step, drained)
         self.joining.clear()
         self.fabric.rerate()
         self.timer += 1
@@ -312,10 +295,15 @@ class SimpyEngine:
         for transfer in self.fabric.advance(int(self.env.now)):
             self.transfers.pop(transfer).succeed()
 
-    def _join(self, flow: Flow, bases: list[int], drained: simpy.Event) -> None:
+    def _join(self, step: Step, drained: simpy.Event) -> None:
         """Look the bytes up in the L2 and start their parts draining."""
-        region = flow.region
-        offset = region.offset + (bases[flow.base] if flow.base >= 0 else 0)
+        flow, bases = step.flow, step.bases
+        assert flow is not None
+        region, base = flow.region, bases[flow.base] if flow.base >= 0 else 0
+        offset = region.offset + base
+        end = offset + (region.rows - 1) * region.pitch + region.row_bytes
+        if offset < 0 or end > region.tensor.size_bytes:
+            raise outside(step.line, step.instruction, region, base)
         access = self.l2.touch(
             region.tensor.name,
             offset,
@@ -396,6 +384,8 @@ class SimpyEngine:
                             waits,
                             offsets,
                             template.lines[i],
+                            chosen.template,
+                            i,
                         ),
                     )
             totals = [a + b for a, b in zip(totals, template.lowered.totals, strict=True)]
@@ -403,15 +393,21 @@ class SimpyEngine:
     def _blame(self, core: _Core, pipe: int, index: int, step: Step, flagged: int) -> int:
         """The reason satisfied last; ties go to the first in the order of ``REASONS``."""
         causes = [(core.issued[pipe].time_of(index + 1), -ISSUE)]
-        causes += [(core.done[q].time_of(n), -why) for q, n, why in step.waits]
+        for q, n, why in step.waits:
+            if why == FOLLOW and n > 0:
+                causes.append((core.started[q].time_of(n) + step.cost.lag_start, -why))
+            elif why != FOLLOW:
+                causes.append((core.done[q].time_of(n), -why))
         if flagged:
             causes.append((flagged, -FLAG))
         return -max(causes)[1]
 
-    def _complete(self, core: _Core, pipe: int, span: Span) -> None:
+    def _complete(
+        self, core: _Core, pipe: int, index: int, step: Step, start: int, reason: int, waited: int
+    ) -> None:
         """Record the end of an instruction and let others see it."""
-        if isinstance(span.step.instruction, CoreSetFlag):
-            flag = span.step.instruction
+        if isinstance(step.instruction, CoreSetFlag):
+            flag = step.instruction
             for other in self.cores:
                 same = other.program.group == core.program.group
                 if other is not core and (flag.scope == "all" or same):
@@ -419,9 +415,17 @@ class SimpyEngine:
         core.done[pipe].add()
         self.completed += 1
         if self.spans is not None:
-            self.spans.append(span)
+            end, why = int(self.env.now), reason if waited else BUSY
+            place = (core.number, pipe, index, step.template, step.place)
+            self.spans.append((*place, start, end, why, waited))
         if self.progress is not None and self.completed % 1000 == 0:
             self.progress(self.completed)
+
+    def _latest(self) -> int:
+        """The last cycle in which an instruction ended or was issued."""
+        ends = [c.times[-1] for core in self.cores for c in core.done if c.times]
+        issues = [c.times[-1] for core in self.cores for c in core.issued if c.times]
+        return max(ends + issues, default=0)
 
     def _close(self, core: _Core, pipe: int, row: list[int], cycles: int) -> None:
         """Fill a pipe's account up to the makespan."""
@@ -429,13 +433,3 @@ class SimpyEngine:
             row[NOT_STARTED] = cycles
         else:
             row[DONE] = cycles - row[DONE]
-
-    def _hang(self, core: _Core, pipe: int) -> ProgramError:
-        at = core.done[pipe].value
-        stuck = [step for _, step in self._steps(core, pipe)]
-        what = f"{stuck[at].line}: {stuck[at].instruction}" if at < len(stuck) else "the end"
-        return ProgramError(
-            f"{self.program.kernel} hangs at cycle {self.env.now}: {core.program.name} pipe "
-            f"{self.program.pipes[pipe]} waits forever before {what}; every wait_flag, "
-            "core_wait_flag and core_barrier needs its partner"
-        )

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import npusim
+from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32
 from npusim.isa.operands import Tensor
 from npusim.program.builder import BufferHandle, Builder
@@ -69,8 +71,19 @@ def three_stages(s: Script, k: Builder, unit: SimpleNamespace) -> None:
         store(s, k, piece)
 
 
+def simulate(kernel: Kernel, device: str | Device = "tiny", cores: int = 0b1) -> npusim.Result:
+    """The run of the fast engine, which must be the reference's."""
+    fast, simpy = (
+        npusim.simulate(kernel, device, cores=cores, timeline=True, engine=engine)
+        for engine in ("fast", "simpy")
+    )
+    pd.testing.assert_frame_equal(fast.timeline, simpy.timeline)
+    pd.testing.assert_frame_equal(fast.pipes, simpy.pipes)
+    return fast
+
+
 def run(body: Body, *, cores: int = 0b1, slots: int = 2) -> npusim.Result:
-    return npusim.simulate(Script(body, slots=slots), "tiny", cores=cores, timeline=True)
+    return simulate(Script(body, slots=slots), cores=cores)
 
 
 def spans(r: npusim.Result, pipe: str, core: str = "core0") -> list[tuple[int, int]]:
@@ -253,6 +266,67 @@ def test_mmad_head_is_hidden_only_behind_a_predecessor() -> None:
     r = npusim.simulate(TwoProducts(three_stages), "tiny", cores=1, timeline=True)
     # 257 + 4 + 32 = 293, then 293 + 32 = 325. The third operand came at 321, before 325: hidden.
     assert spans(r, "M") == [(257, 293), (293, 325), (325, 357)]
+
+
+class Tiles(Script):
+    """Two tiles of 16 x 64 (4096 B), each of four mmads, through one accumulator."""
+
+    role = "cube"
+
+    def __init__(self, *, unit_flag: bool) -> None:
+        self.unit_flag = unit_flag
+        self.y = Tensor("y", (2, 16, 64), FP32, "out")
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.y,)
+
+    def units(self, cores: int) -> Units:
+        return Units(np.arange(1), {})
+
+    def buffers(self, k: Builder) -> None:
+        self.a0 = k.buffer("L0A", (16, 64), FP16)
+        self.b0 = k.buffer("L0B", (64, 64), FP16)
+        self.c0 = k.buffer("L0C", (16, 64), FP32, unit_flag=self.unit_flag)
+
+    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+        a, b = self.a0.next(), self.b0.next()
+        for tile in range(2):
+            c = self.c0.next()
+            for i in range(4):
+                k.mmad(c, a, b, 16, 64, 64, FP16, init=i == 0)
+            k.fixpipe(
+                self.y.at(tile * 4096, 1024, rows=4, pitch=1024), c, 16, 64, FP32, staging=None
+            )
+
+
+def test_without_the_unit_flag_mmad_and_drain_take_turns() -> None:
+    # An mmad of 4 x 4 blocks takes 16, after a gap 4 more; a drain 10 + 4096 / 64 = 74.
+    r = simulate(Tiles(unit_flag=False))
+    assert spans(r, "M")[3:5] == [(53, 69), (143, 163)]
+    assert spans(r, "FIX") == [(69, 143), (211, 285)]
+
+
+def test_unit_flag_lets_mmad_and_drain_overlap_by_pieces() -> None:
+    # The drain follows the start of the tile's last mmad (53) and needs 74. The next tile's
+    # first mmad follows the drain's start by 18 (10 + 512 / 64): 71. Its last fractal (4 cycles)
+    # comes after the drain's end: 131, where it would be done at 71 + 4 + 16 = 91.
+    r = simulate(Tiles(unit_flag=True), npusim.load_device("tiny", {"cube.unit_flag": "yes"}))
+    assert spans(r, "M")[2:] == [
+        (37, 53), (53, 69), (71, 131), (131, 147), (147, 163), (163, 179),
+    ]  # fmt: skip
+    assert spans(r, "FIX") == [(53, 127), (163, 237)]
+    assert reasons(r, "M") == {"busy": 136, "follow": 2 + 40, "not_started": 1, "done": 58}
+    assert reasons(r, "FIX") == {"busy": 148, "follow": 48 + 36, "not_started": 5}
+
+
+def test_a_drain_does_not_outrun_the_mmad_it_follows() -> None:
+    # At 1024 B/cycle a drain needs 10 + 4 = 14 and would end at 53 + 14 = 67: before the mmad
+    # (69) and its last piece (1 cycle). The next tile may follow from 53 + 10 + 1: no gap, no head.
+    fast = {"cube.unit_flag": "yes", "paths.L0C->GM.rate": "1024B/cycle", "l2.write": "1024B/cycle"}
+    r = simulate(Tiles(unit_flag=True), npusim.load_device("tiny", fast))
+    assert spans(r, "FIX")[0] == (53, 70)
+    assert spans(r, "M")[4] == (69, 85)
 
 
 def test_a_program_that_hangs_says_where() -> None:

@@ -1,0 +1,99 @@
+"""What an engine hands over, and what both engines say when a program cannot go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.errors import ProgramError
+from npusim.isa import Instruction
+from npusim.isa.operands import GmRegion
+from npusim.program.program import Program
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Executed instructions, one row each, in no particular order.
+
+    ``index`` counts the instructions of one pipe of one core; ``instruction`` is the place in
+    ``template``. ``reason`` says what the pipe waited for before, for ``waited`` cycles; it is
+    ``BUSY`` where it did not wait.
+    """
+
+    core: IntArray
+    pipe: IntArray
+    index: IntArray
+    template: IntArray
+    instruction: IntArray
+    start: IntArray
+    end: IntArray
+    reason: IntArray
+    waited: IntArray
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run: makespan, reasons per core and pipe, GM traffic, and spans if asked for."""
+
+    cycles: int
+    reasons: IntArray  # (cores, pipes, reasons), each row sums to the makespan
+    hits: dict[tuple[str, str], tuple[int, int]]  # (operand, destination) -> hit, miss bytes
+    fetched: int  # bytes from main memory, whole sectors
+    evicted: int  # bytes to main memory
+    spans: Spans | None
+
+
+class L2(Protocol):
+    """Content of an L2, in the form an engine works on."""
+
+    def preload(self, tensor: str, size: int) -> None:
+        """Make the first ``size`` bytes of a tensor resident and clean."""
+
+    def content(self) -> list[tuple[str, int, int, int]]:
+        """(tensor, block, valid sectors, dirty sectors as bit masks), least recent first."""
+
+
+class Engine(Protocol):
+    """Runs one program once."""
+
+    def run(self) -> Outcome:
+        """Simulate; raises ``ProgramError`` if the program hangs or leaves a tensor."""
+
+
+#: Called now and then with the instructions completed so far.
+Progress = Callable[[int], None]
+
+
+def hangs(program: Program, core: int, pipe: int, done: int, cycle: int) -> ProgramError:
+    """The error for a core whose pipe completed ``done`` instructions and waits forever."""
+    owner = program.cores[core]
+    rest, what = done, "the end"
+    for variant in owner.variants:
+        template = program.templates[program.variants[variant].template]
+        total = template.lowered.totals[pipe]
+        if rest < total:
+            places = [i for i, p in enumerate(template.lowered.pipes) if p == pipe]
+            what = f"{template.lines[places[rest]]}: {template.instructions[places[rest]]}"
+            break
+        rest -= total
+    return ProgramError(
+        f"{program.kernel} hangs at cycle {cycle}: {owner.name} pipe {program.pipes[pipe]} "
+        f"waits forever before {what}; every wait_flag, core_wait_flag and core_barrier needs "
+        "its partner"
+    )
+
+
+def outside(line: str, instruction: Instruction, region: GmRegion, base: int) -> ProgramError:
+    """The error for an access that leaves its tensor; ``base`` is the unit's byte offset."""
+    first = region.offset + base
+    end = first + (region.rows - 1) * region.pitch + region.row_bytes
+    return ProgramError(
+        f"{line}: {instruction}: bytes {first}..{end} of {region} lie outside its "
+        f"{region.tensor.size_bytes} B; check the unit's base offset and extents"
+    )
