@@ -1,9 +1,13 @@
-"""npusim: a cycle-approximate NPU simulator: numbers, cycles and traffic from one program."""
+"""npusim: a cycle-approximate NPU simulator: numbers, cycles and traffic from one program.
+
+Importing it is cheap: what a name needs is imported when the name is first used.
+"""
 
 from __future__ import annotations
 
-from npusim import ops
-from npusim.device.catalog import devices, load_device
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from npusim.errors import (
     ArgumentError,
     CapacityError,
@@ -11,10 +15,40 @@ from npusim.errors import (
     NpusimError,
     ProgramError,
 )
-from npusim.ops import operators
-from npusim.results import Result
-from npusim.session import simulate, spec
+
+# Not late, though light: once imported, a module of a function's name would take its place.
+from npusim.network import network
 from npusim.version import __version__
+
+if TYPE_CHECKING:
+    from npusim import ops
+    from npusim.device.catalog import devices, load_device
+    from npusim.ops import operators
+    from npusim.results import Result
+    from npusim.session import simulate, spec
+else:  # hidden from type checkers, or they would believe in every name
+    _HOMES = {
+        "Result": "npusim.results",
+        "devices": "npusim.device.catalog",
+        "load_device": "npusim.device.catalog",
+        "operators": "npusim.ops",
+        "simulate": "npusim.session",
+        "spec": "npusim.session",
+    }
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name on its first use (PEP 562)."""
+        if name == "ops":
+            return import_module("npusim.ops")
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return value
+
+    def __dir__() -> list[str]:
+        """Every public name, those not yet imported too."""
+        return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "ArgumentError",
@@ -26,6 +60,7 @@ __all__ = [
     "__version__",
     "devices",
     "load_device",
+    "network",
     "operators",
     "ops",
     "simulate",

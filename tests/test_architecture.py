@@ -31,6 +31,9 @@ FLOORS = [
     "npusim.workloads",
     "npusim.isa",
     "npusim.program",
+    "npusim.numerics.slots",
+    "npusim.numerics.memory",
+    "npusim.numerics.overlap",
     "npusim.numerics.executor",
     "npusim.numerics",
     "npusim.timing",
@@ -38,6 +41,7 @@ FLOORS = [
     "npusim.kernels",
     "npusim.session",
     "npusim.ops",
+    "npusim.network",
     "npusim.compat",
     "npusim.conv_log",
     "npusim.torch",
@@ -51,6 +55,7 @@ ONE_IMPORTER = {
     "yaml": "npusim.yamltree",
     "simpy": "npusim.timing.simpy_engine",
     "matplotlib": "npusim.results.plots",
+    "numba": "npusim.timing.jit",
 }
 
 #: Parts that know the machine and have never heard of convolution.

@@ -143,7 +143,7 @@ def test_arrays_must_be_the_kernel_s(arrays: tuple[Any, ...], message: str) -> N
     ("options", "message"),
     [
         ({"start": "lukewarm"}, "start is 'lukewarm'; it is 'cold' or 'warm'"),
-        ({"engine": "steam"}, "engine is 'steam'; it is one of simpy"),
+        ({"engine": "steam"}, "engine is 'steam'; it is one of fast, simpy"),
         ({"cores": 0b10000}, "core mask 0x10 has bit 4 set"),
         ({"cores": []}, "no core group is chosen"),
     ],

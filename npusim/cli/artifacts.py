@@ -15,7 +15,6 @@ from npusim.cli.problem import Prepared, returned
 from npusim.dtypes import BF16
 from npusim.errors import ArgumentError, NpusimError
 from npusim.results import Result
-from npusim.results.plots import figure_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,6 +81,8 @@ def _report(job: Writing) -> str:
 
 
 def _save_figure(axes: Axes, path: Path) -> None:
+    from npusim.results.plots import figure_bytes  # noqa: PLC0415 - most runs draw nothing
+
     path.write_bytes(figure_bytes(axes, path.suffix[1:].lower()))
 
 

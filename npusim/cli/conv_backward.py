@@ -51,7 +51,7 @@ def add_arguments(parser: Parser) -> None:
     )
     add(
         "--cube-math-type",
-        type=_cube_math_type,
+        type=cube_math_type,
         metavar="TYPE",
         help=f"arithmetic of the cube: 0 to 3 or {', '.join(CUBE_MATH_TYPES)} (default: 0)",
     )
@@ -70,7 +70,8 @@ def _mask(text: str) -> Mask:
     return dx, dw, db
 
 
-def _cube_math_type(text: str) -> int:
+def cube_math_type(text: str) -> int:
+    """The cubeMathType of this number or name."""
     try:
         return cube_math_number(int(text) if text.isascii() and text.isdigit() else text)
     except ArgumentError as error:

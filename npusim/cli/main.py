@@ -34,6 +34,7 @@ class Command(Protocol):
 #: a command line names it.
 COMMANDS: Mapping[str, str] = {
     "run": "simulate one operator call and report its time and traffic",
+    "net": "time the backward pass of a network, layer by layer",
     "devices": "list the devices, or show every figure of one",
     "ops": "list the operators and the devices they run on",
     "workloads": "list the workloads, or the layers of one",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 #: Seconds after which a run is long enough to be told about.
 DELAY_S = 1.0
@@ -23,7 +24,7 @@ class ProgressBar:
         self._delay_s = delay_s
         self._wanted = sys.stderr.isatty()
         self._bar: Progress | None = None
-        self._tasks: dict[tuple[str, str], TaskID] = {}
+        self._task: TaskID | None = None
 
     def __enter__(self) -> ProgressBar:
         """Start the clock."""
@@ -46,18 +47,25 @@ class ProgressBar:
             return
         if self._bar is None:
             self._bar = _started()
-        key = (kernel, phase)
-        if key not in self._tasks:
-            for other in self._tasks.values():  # phases follow each other: one line is enough
-                self._bar.update(other, visible=False)
-            self._tasks[key] = self._bar.add_task(f"{kernel}: {phase}", total=total)
-        self._bar.update(self._tasks[key], completed=done)
+        if self._task is None:  # phases follow each other: one line is enough
+            self._task = self._bar.add_task("")
+        text = f"{kernel}: {phase}"
+        self._bar.update(self._task, description=text, completed=done, total=total)
 
 
 def _started() -> Progress:
+    # Short runs do not wait for its import.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+    )
+
     bar = Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        BarColumn(bar_width=8),  # leaves room for names at 80 columns
         MofNCompleteColumn(),
         TextColumn("instructions"),
         console=Console(stderr=True),

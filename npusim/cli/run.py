@@ -20,13 +20,13 @@ from npusim.cli import (
     matmul,
 )
 from npusim.cli.console import print_json
+from npusim.cli.machine import add_machine, add_simulation, element_type
 from npusim.cli.parser import Parser, assignment, collect, integer
 from npusim.cli.problem import LIMITS, Inputs, Operator, Prepared, returned
 from npusim.cli.progress import ProgressBar
 from npusim.cli.tiling import parse_tiling
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.dtypes import DType, dtype
 from npusim.errors import ArgumentError
 from npusim.numerics.reference import relative_error
 from npusim.results import Result
@@ -87,7 +87,8 @@ def add_arguments(parser: Parser) -> None:
         if operator.add_arguments is not None:
             operator.add_arguments(parser)
     _add_numbers(parser)
-    _add_machine(parser)
+    usual = "ft78ne for deconv_grad_filter; the others need one"
+    add_machine(parser.add_argument_group("machine").add_argument, usual=usual)
     _add_simulation(parser)
     artifacts.add_arguments(parser)
     parser.add_argument(
@@ -112,7 +113,7 @@ def _add_numbers(parser: Parser) -> None:
     )
     add(
         "--dtype",
-        type=_dtype,
+        type=element_type,
         metavar="TYPE",
         help="element type of the operands: fp16, bf16 or fp32 as far as the operator has it; "
         "bf16 is rounded from float32 files (default: as in --input, else the operator's first: "
@@ -137,46 +138,6 @@ def _operands() -> str:
     return "; ".join(f"{name}: {', '.join(op.inputs)}" for name, op in OPERATORS.items())
 
 
-def _dtype(text: str) -> DType:
-    try:
-        return dtype(text)
-    except ArgumentError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _add_machine(parser: Parser) -> None:
-    group = parser.add_argument_group("machine")
-    add = group.add_argument
-    add(
-        "--device",
-        metavar="NAME",
-        help="a device (see 'npusim devices') or a file ending in .yaml (default: ft78ne for "
-        "deconv_grad_filter; the others need one)",
-    )
-    add(
-        "--set",
-        action="append",
-        default=[],
-        type=assignment,
-        metavar="PATH=VALUE",
-        help="change a figure of the device, such as memories.L1.size=2MiB; repeatable "
-        "(default: none)",
-    )
-    add(
-        "--cores",
-        metavar="GROUPS",
-        help="core groups such as 0-3,5 (a lone number is a group), or a bit mask such as 0b1111 "
-        "or 0xf (default: all)",
-    )
-    add(
-        "--rules",
-        choices=("documented", "hardware"),
-        default="documented",
-        help="refuse what the product's documentation refuses, or only what the device cannot do "
-        "(default: documented)",
-    )
-
-
 def _add_simulation(parser: Parser) -> None:
     group = parser.add_argument_group("simulation")
     add = group.add_argument
@@ -187,13 +148,7 @@ def _add_simulation(parser: Parser) -> None:
         help="tile sizes in elements, such as base_m=128,base_n=256,...; of several kernels "
         "KERNEL:base_m=128,...;KERNEL:... (default: auto)",
     )
-    add(
-        "--start",
-        choices=("cold", "warm"),
-        default="cold",
-        help="L2 empty, or with the inputs in it (default: cold)",
-    )
-    add("--engine", default="simpy", metavar="NAME", help="simulation engine (default: simpy)")
+    add_simulation(add)
     add(
         "--timeline",
         action=argparse.BooleanOptionalAction,
@@ -269,7 +224,7 @@ def _simulate(arguments: argparse.Namespace, prepared: Prepared, device: Device)
     with ProgressBar() as progress:
         return prepared.run(
             device=device,
-            cores=_cores(arguments.cores),
+            cores=arguments.cores,
             tiling=parse_tiling(arguments.tiling, prepared.tiling),
             rules=arguments.rules,
             engine=arguments.engine,
@@ -277,18 +232,6 @@ def _simulate(arguments: argparse.Namespace, prepared: Prepared, device: Device)
             start=arguments.start,
             progress=progress,
         )
-
-
-def _cores(text: str | None) -> str | int | None:
-    """A mask if its prefix says so; any other text is a list of groups, decimal numbers too."""
-    if text is None or not text.lower().startswith(("0b", "0x")):
-        return text
-    try:
-        return int(text, 0)
-    except ValueError:
-        raise ArgumentError(
-            f"--cores is {text!r}; it must be groups such as 0-3,5, or a mask such as 0b1111 or 0xf"
-        ) from None
 
 
 def _report(arguments: argparse.Namespace, prepared: Prepared, result: Result) -> list[Check]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# All at once: imported on its own, a module of an operator's name would take the place of the
+# function. ``npusim`` imports this package when it is first used.
 from npusim.ops.conv2d_backprop_filter import conv2d_backprop_filter
 from npusim.ops.conv3d_backprop_input import conv3d_backprop_input
 from npusim.ops.convolution_backward import convolution_backward

@@ -1,87 +1,141 @@
 """Benchmarks: ``python -m tests.bench`` (or ``make bench``) prints rates and ratios of one run.
 
-Figures are medians of three. Nothing is asserted: machines differ, and noise is not a bug.
+Names on the command line choose among them, ``--json`` prints for machines. Figures are medians
+of three. Nothing is asserted: machines differ, and noise is not a bug.
+
+Each benchmark runs in a process of its own, so that none inherits another's caches or threads.
+This process imports nothing heavy: a child's peak memory is never less than what its parent
+held when it started it.
 """
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import importlib.metadata
+import json
 import os
 import platform
-import statistics
-import time
-from collections.abc import Callable
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
 
-import numpy as np
+from tests.bench.figures import CATALOGUE, PEERS, Figure, Settings
 
-import npusim
-from npusim.dtypes import FP16, FP32
-from npusim.isa.operands import Tensor
-from npusim.kernels.matmul import Matmul, Tiling
-from npusim.program.build import build
-from npusim.timing.l2 import L2State
-from npusim.timing.run import time_program
+ROOT = Path(__file__).parents[2]
 
-#: The base tile GEMM libraries use on a 910B: half of L0A, half of L0B, all of L0C.
-BASE = Tiling(base_m=128, base_n=256, base_k=64, step_k=4)
+#: Seconds after which a benchmark is ended, whatever it does.
+PATIENCE = 600
 
+#: Lines of a failed benchmark's standard error that are shown.
+LAST = 8
 
-def median_time(work: Callable[[], object]) -> float:
-    """Seconds of one call, median of three."""
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+#: Packages whose versions matter for speed.
+PACKAGES = ("numpy", "numba", "simpy")
 
 
-def square_matmul(size: int) -> Matmul:
-    """A timing-only fp16 product of two square matrices."""
-    shape = (size, size)
-    return Matmul(
-        BASE, Tensor("a", shape, FP16), Tensor("b", shape, FP16), Tensor("c", shape, FP32, "out")
+def main() -> int:
+    """Run what the command line asks for; 1 if a benchmark failed, else 0."""
+    arguments = _arguments()
+    settings = Settings(
+        engine=arguments.engine, repeats=arguments.repeats, divisor=4 if arguments.small else 1
     )
+    names = arguments.names or [n for n in CATALOGUE if arguments.peers or n not in PEERS]
+    machine = _machine()
+    if not arguments.json:
+        print(machine, f"Medians of {settings.repeats}.", sep="\n", flush=True)
+    found = {name: _run(name, settings, quiet=arguments.json) for name in names}
+    if arguments.json:
+        report = {"machine": machine, "settings": dataclasses.asdict(settings), "benchmarks": found}
+        print(json.dumps(report, indent=2))
+    return int(any(each["problem"] for each in found.values()))
 
 
-def build_rate() -> str:
-    """Building and lowering a program of 10^6 instructions."""
-    device = npusim.load_device("ascend910b2")
-    groups = tuple(range(device.groups))
-    kernel = square_matmul(7168)
-    seconds = median_time(lambda: build(kernel, device, groups))
-    count = build(kernel, device, groups).instructions
-    return f"build + lower: {count:,} instructions in {seconds:.3f} s ({count / seconds:,.0f}/s)"
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="speed of npusim")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CATALOGUE))
+    parser.add_argument("--engine", default="", help="timing engine (default: npusim's own)")
+    parser.add_argument("--repeats", type=int, default=3, help="calls per median (default: 3)")
+    parser.add_argument(
+        "--small", action="store_true", help="large products a quarter as wide: a rehearsal"
+    )
+    parser.add_argument(
+        "--peers", action="store_true", help=f"also {' and '.join(PEERS)}: several minutes"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON only")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in CATALOGUE]
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(CATALOGUE)}")
+    return arguments
 
 
-def engine_rate() -> str:
-    """The SimPy engine on 24 contending cores."""
-    device = npusim.load_device("ascend910b2")
-    program = build(square_matmul(2048), device, tuple(range(device.groups)))
-    seconds = median_time(lambda: time_program(program, L2State(device.l2), timeline=False))
-    rate = program.instructions / seconds
-    return f"simpy engine: {program.instructions:,} instructions, {rate:,.0f} instructions/s"
-
-
-def full_run_ratio() -> str:
-    """Numbers and cycles of res4 3x3 (batch 4), against the same multiply-adds in NumPy."""
-    x = np.ones((4, 16, 14, 14, 16), np.float16)
-    para = {"strides": [1, 1], "padding": [1, 1, 1, 1], "dilations": [1, 1, 1, 1]}
-    a, b = np.ones((256, 784), np.float32), np.ones((784, 2304), np.float32)
-    run = median_time(
-        lambda: npusim.ops.conv2d_backprop_filter(
-            x, x, [256, 256, 3, 3], para, device="ascend910b2", timeline=False
+def _run(name: str, settings: Settings, *, quiet: bool) -> dict[str, Any]:
+    """Figures and remarks of one benchmark; ``problem`` says why there are not more, or is None."""
+    command = [sys.executable, "-m", "tests.bench.child", name]
+    found: dict[str, Any] = {"figures": [], "remarks": [], "problem": None}
+    with tempfile.TemporaryFile("w+") as errors:
+        child = subprocess.Popen(
+            [*command, json.dumps(dataclasses.asdict(settings))],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
         )
+        timer = threading.Timer(PATIENCE, child.kill)
+        timer.start()
+        assert child.stdout is not None
+        for line in child.stdout:
+            _keep(json.loads(line), found, quiet=quiet)
+        code = child.wait()
+        ended = not timer.is_alive()
+        timer.cancel()
+        if code:
+            errors.seek(0)
+            last = "\n".join(errors.read().splitlines()[-LAST:])
+            found["problem"] = f"ended after {PATIENCE} s" if ended else last or f"exit {code}"
+            if not quiet:
+                print(f"{name}: {found['problem']}", flush=True)
+    return found
+
+
+def _keep(line: dict[str, Any], found: dict[str, Any], *, quiet: bool) -> None:
+    """Add one line of a child to what was found, and show it."""
+    if "figure" in line:
+        found["figures"].append(line["figure"])
+    else:
+        found["remarks"].append(line["remark"])
+    if not quiet:
+        print(Figure(**line["figure"]) if "figure" in line else line["remark"], flush=True)
+
+
+def _machine() -> str:
+    """Processor, cores, load, interpreter and packages, in words."""
+    versions = ", ".join(map(_version, PACKAGES))
+    return (
+        f"{_processor()}, {os.cpu_count()} cores (load {os.getloadavg()[0]:.1f} at the start), "
+        f"{platform.system()}, Python {platform.python_version()}, {versions}"
     )
-    plain = median_time(lambda: a @ b)
-    return f"full run of res4_3x3 batch 4: {run:.3f} s = {run / plain:.1f} x one fp32 matmul"
 
 
-def main() -> None:
-    """Print the machine, then one line per benchmark."""
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    for benchmark in (build_rate, engine_rate, full_run_ratio):
-        print(benchmark())
+def _version(package: str) -> str:
+    """The package and its installed version."""
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except importlib.metadata.PackageNotFoundError:
+        return f"no {package}"
+
+
+def _processor() -> str:
+    """The processor's model where the system tells, else its architecture."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{models[0]} ({platform.machine()})" if models else platform.machine()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from npusim.timing.run import ENGINES
+
 Fails = Callable[..., str]
 
 MATMUL = ("run", "matmul", "--device", "tiny", "--m", "32", "--k", "48", "--n", "16")
@@ -46,7 +48,8 @@ CONV = ("run", "conv2d_backprop_filter", "--device", "tiny", "--cin", "16", "--c
         (["--plot", "p.png", "--plot-roofline", "p.png"],
          "--plot-roofline and --plot both write p.png; give two names"),
         (["--cores", "0b12"],
-         "--cores is '0b12'; it must be groups such as 0-3,5, or a mask such as 0b1111 or 0xf"),
+         "argument --cores: expected groups such as 0-3,5, or a mask such as 0b1111 or 0xf, got "
+         "'0b12'; see 'npusim run --help'"),
         (["--cores", "0x1f"],
          "core mask 0x1f has bit 4 set; tiny has groups 0-3, the mask of all is 0xf"),
         (["--cores", "7"], "there is no core group 7; tiny has groups 0-3"),
@@ -54,7 +57,7 @@ CONV = ("run", "conv2d_backprop_filter", "--device", "tiny", "--cin", "16", "--c
          "--set gives groups twice, '1' and '2'; keep one of them"),
         (["--set", "groups"],
          "argument --set: expected NAME=VALUE, got 'groups'; see 'npusim run --help'"),
-        (["--engine", "none"], "engine is 'none'; it is one of simpy"),
+        (["--engine", "none"], f"engine is 'none'; it is one of {', '.join(ENGINES)}"),
         (["--start", "wram"],
          "argument --start: unknown 'wram'; did you mean 'warm'? (known: cold, warm); "
          "see 'npusim run --help'"),

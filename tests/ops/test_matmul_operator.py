@@ -176,4 +176,4 @@ def test_bad_arguments_are_refused(refused: str) -> None:
 )  # fmt: skip
 def test_bad_tilings_are_refused(field: str, value: int) -> None:
     with pytest.raises(ArgumentError, match=rf"tiling {field} is {value}; it must be "):
-        Tiling(**{"base_m": 16, "base_n": 16, "base_k": 16, field: value})
+        replace(Tiling(base_m=16, base_n=16, base_k=16), **{field: value})  # type: ignore[arg-type]

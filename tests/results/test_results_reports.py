@@ -29,7 +29,7 @@ def test_text_fits_the_page(result: Result) -> None:
 
 
 def test_text_fits_with_every_reason_and_long_names(result: Result) -> None:
-    cycles = tuple(range(1000, 11_000, 1000))
+    cycles = tuple(1000 * (i + 1) for i in range(len(REASONS)))
     run = replace(
         result.runs[1],
         name="conv_backprop_filter",
@@ -75,7 +75,7 @@ def test_advice_names_the_largest_wait(result: Result, reason: str) -> None:
     pipes = (PipeRow("aic0", "M", cycles), PipeRow("aic1", "M", other))
     run = _run(result, cycles=sum(cycles), pipes=pipes, bounds=())
     (line,) = advice.advise((run,))
-    assert f"M of aic0, the busiest pipe, works 51 % and loses 41 % to '{reason}': " in line
+    assert f"M of aic0, the busiest pipe, works 51 % and loses 40 % to '{reason}': " in line
 
 
 def test_advice_near_a_bound_is_less_work(result: Result) -> None:

@@ -1,0 +1,85 @@
+"""The options that say on what a call runs and how it is simulated, which commands share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from npusim.cli.parser import assignment
+from npusim.dtypes import DType, dtype
+from npusim.errors import ArgumentError
+from npusim.session import Options
+
+
+def add_machine(add: Any, *, usual: str | None) -> None:
+    """Declare the device, its figures, its cores and whose limits hold.
+
+    ``add`` is ``add_argument`` of a group; ``usual`` says what runs without --device, None if
+    nothing does.
+    """
+    add(
+        "--device",
+        required=usual is None,
+        metavar="NAME",
+        help="a device (see 'npusim devices') or a file ending in .yaml "
+        f"({'required' if usual is None else f'default: {usual}'})",
+    )
+    add(
+        "--set",
+        action="append",
+        default=[],
+        type=assignment,
+        metavar="PATH=VALUE",
+        help="change a figure of the device, such as memories.L1.size=2MiB; repeatable "
+        "(default: none)",
+    )
+    add(
+        "--cores",
+        type=cores,
+        metavar="GROUPS",
+        help="core groups such as 0-3,5 (a lone number is a group), or a bit mask such as 0b1111 "
+        "or 0xf (default: all)",
+    )
+    add(
+        "--rules",
+        choices=("documented", "hardware"),
+        default="documented",
+        help="refuse what the product's documentation refuses, or only what the device cannot do "
+        "(default: documented)",
+    )
+
+
+def add_simulation(add: Any) -> None:
+    """Declare the state of the L2 and the engine; ``add`` is ``add_argument`` of a group."""
+    add(
+        "--start",
+        choices=("cold", "warm"),
+        default=Options.start,
+        help=f"L2 empty, or with the inputs in it (default: {Options.start})",
+    )
+    add(
+        "--engine",
+        default=Options.engine,
+        metavar="NAME",
+        help=f"simulation engine (default: {Options.engine})",
+    )
+
+
+def cores(text: str) -> str | int:
+    """A mask if its prefix says so; any other text is a list of groups, decimal numbers too."""
+    if not text.lower().startswith(("0b", "0x")):
+        return text
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected groups such as 0-3,5, or a mask such as 0b1111 or 0xf, got {text!r}"
+        ) from None
+
+
+def element_type(text: str) -> DType:
+    """The type of this name."""
+    try:
+        return dtype(text)
+    except ArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,422 @@
+"""The backward pass of a network, layer by layer: where a training step's time goes.
+
+Every layer is a timing-only ``convolution_backward`` on framework layouts, so conversions,
+clearing and casts are in its time. Layers of one shape are simulated once.
+"""
+
+# ``npusim`` imports this module at once, because the public function has the module's name, and
+# is to be light: what takes time to import is imported late.
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from npusim.errors import ArgumentError, NpusimError
+from npusim.version import __version__
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+    from npusim.device.spec import Device
+    from npusim.dtypes import DType
+    from npusim.results import Result
+    from npusim.session import Options
+    from npusim.workloads import ConvLayer, Workload
+
+#: What can be asked for, in the order of ``output_mask``.
+GRADIENTS = ("input", "weight", "bias")
+
+#: Kernel -> the gradient it computes; the time of all others is ``other_us``.
+_COMPUTES = {
+    "conv_backprop_input": "input",
+    "conv_backprop_filter": "weight",
+    "sum_parts": "weight",
+    "bias_grad": "bias",
+}
+
+#: Columns of ``NetworkResult.layers``; a promise to users.
+LAYER_COLUMNS = (
+    *("layer", "count", "cin", "cout", "spatial", "kernel", "stride", "padding", "dilation"),
+    *("groups", "input_us", "weight_us", "bias_us", "other_us", "time_us", "cycles", "total_us"),
+    *("share", "bottleneck", "error"),
+)
+
+#: Columns of ``NetworkResult.kernels``; a promise to users.
+KERNEL_COLUMNS = ("kernel", "launches", "cycles", "time_us", "launch_us", "share", "macs")
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTime:
+    """A layer and its simulated backward; ``result`` is None where ``error`` says why not."""
+
+    layer: ConvLayer
+    result: Result | None
+    error: str = ""
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of all ``count`` layers of this kind, 0 where there is no result."""
+        return self.layer.count * self.result.cycles if self.result is not None else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkResult:
+    """The backward pass of a network; layers that could not be simulated are in no total."""
+
+    workload: Workload
+    device: Device
+    batch: int
+    dtype: DType
+    gradients: tuple[str, ...]
+    timed: tuple[LayerTime, ...]
+
+    def __repr__(self) -> str:
+        """One line: network, device, time, and how much of it is missing."""
+        missing = f", {self._missing()}" if self.failed else ""
+        return (
+            f"<NetworkResult {self.workload.name} on {self.device.name}: {self.time_us:.3f} us, "
+            f"{self.cycles} cycles{missing}>"
+        )
+
+    @property
+    def failed(self) -> tuple[LayerTime, ...]:
+        """Layers that could not be simulated; the totals are partial where there are any."""
+        return tuple(one for one in self.timed if one.result is None)
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of the device clock over all layers, repetitions and launches included."""
+        return sum(one.cycles for one in self.timed)
+
+    @property
+    def time_us(self) -> float:
+        """``cycles`` in microseconds."""
+        return self.device.time_us(self.cycles)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of the layers' results, each once."""
+        results = (one.result for one in self.timed if one.result is not None)
+        return tuple(dict.fromkeys(note for result in results for note in result.notes))
+
+    @cached_property
+    def layers(self) -> pd.DataFrame:
+        """One row per layer: times of one in microseconds, ``total_us`` of all ``count``.
+
+        ``input_us``, ``weight_us`` and ``bias_us`` are the kernels that compute this gradient,
+        ``other_us`` layout conversions, clearing and casts, launches included. ``share`` is of
+        the network's time. Where ``error`` says why there is no time, the figures are missing.
+        """
+        from npusim.results.tables import frame
+
+        return frame(self.layer_rows(), LAYER_COLUMNS)
+
+    @cached_property
+    def kernels(self) -> pd.DataFrame:
+        """One row per kind of kernel, longest first, repetitions of layers included.
+
+        ``time_us`` includes ``launch_us``; ``cycles`` does not.
+        """
+        from npusim.results.tables import frame
+
+        return frame(self.kernel_rows(), KERNEL_COLUMNS)
+
+    def layer_rows(self) -> list[Row]:
+        """``layers`` as plain values."""
+        return [self._layer_row(one) for one in self.timed]
+
+    def _layer_row(self, one: LayerTime) -> Row:
+        sizes = {name: value for name, value in vars(one.layer).items() if name in LAYER_COLUMNS}
+        row: Row = dict.fromkeys(LAYER_COLUMNS) | sizes
+        row |= {"layer": one.layer.name, "bottleneck": "", "error": one.error}
+        if one.result is None:
+            return row
+        parts = dict.fromkeys((*GRADIENTS, "other"), 0)
+        for run in one.result.runs:
+            parts[_COMPUTES.get(run.name, "other")] += run.cycles + run.launch_cycles
+        return row | {
+            **{f"{name}_us": self.device.time_us(cycles) for name, cycles in parts.items()},
+            "time_us": one.result.time_us,
+            "cycles": one.result.cycles,
+            "total_us": self.device.time_us(one.cycles),
+            "share": one.cycles / self.cycles if self.cycles else 0.0,
+            "bottleneck": one.result.bottleneck,
+        }
+
+    def kernel_rows(self) -> list[Row]:
+        """``kernels`` as plain values."""
+        sums: dict[str, Counter[str]] = {}
+        for one in self.timed:
+            n = one.layer.count
+            for run in one.result.runs if one.result is not None else ():
+                cycles, launch = n * run.cycles, n * run.launch_cycles
+                one_more = Counter(launches=n, cycles=cycles, launch=launch, macs=n * run.macs)
+                sums.setdefault(run.name, Counter()).update(one_more)
+        rows = [self._kernel_row(name, count) for name, count in sums.items()]
+        return sorted(rows, key=lambda row: -row["time_us"])
+
+    def _kernel_row(self, name: str, count: Counter[str]) -> Row:
+        whole = count["cycles"] + count["launch"]
+        return {
+            "kernel": name,
+            "launches": count["launches"],
+            "cycles": count["cycles"],
+            "time_us": self.device.time_us(whole),
+            "launch_us": self.device.time_us(count["launch"]),
+            "share": whole / self.cycles if self.cycles else 0.0,
+            "macs": count["macs"],
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values, ready for ``json.dumps``; missing figures are null."""
+        return {
+            "workload": self.workload.name,
+            "description": self.workload.description,
+            "npusim_version": __version__,
+            "device": self.device.name,
+            "device_digest": self.device.digest(),
+            "batch": self.batch,
+            "dtype": self.dtype.name,
+            "gradients": list(self.gradients),
+            "complete": not self.failed,
+            "cycles": self.cycles,
+            "time_us": self.time_us,
+            "notes": list(self.notes),
+            "layers": self.layer_rows(),
+            "kernels": self.kernel_rows(),
+        }
+
+    def text(self) -> str:
+        """The report for people: totals, layers, kernels, and what could not be simulated."""
+        sections = (self._header(), self._layer_lines(), self._kernel_lines(), self._lists())
+        return "\n".join(line.rstrip() for lines in sections for line in lines) + "\n"
+
+    def _header(self) -> Iterator[str]:
+        from npusim.results.formatting import us_text
+
+        launch_us = us_text(sum(row["launch_us"] for row in self.kernel_rows()))
+        device, wanted = self.device, ", ".join(self.gradients)
+        yield f"network     {self.workload.name}: {self.workload.description}"
+        yield f"backward    batch {self.batch}, {self.dtype}, gradients of {wanted}"
+        yield f"device      {device.name}, {device.clock_hz / 1e9:g} GHz, digest {device.digest()}"
+        yield (
+            f"time        {us_text(self.time_us)} us = {self.cycles:,} cycles, of which launches "
+            f"{launch_us} us"
+        )
+        yield f"split, us   {self._split()}"
+        if self.failed:
+            yield f"partial     {self._missing()}; see below"
+
+    def _missing(self) -> str:
+        return f"{len(self.failed)} of {len(self.timed)} layers not simulated"
+
+    def _split(self) -> str:
+        """Microseconds by gradient, repetitions of layers included."""
+        from npusim.results.formatting import percent_text, us_text
+
+        texts = []
+        for name in (*self.gradients, "other"):
+            us = sum(row["count"] * (row[f"{name}_us"] or 0) for row in self.layer_rows())
+            texts.append(f"{name} {us_text(us)} ({percent_text(us / self.time_us)})")
+        return ", ".join(texts)
+
+    def _layer_lines(self) -> Iterator[str]:
+        """A table of layers, a line of their total, and what its columns mean."""
+        from npusim.results.formatting import percent_text, us_text
+        from npusim.results.text import columns
+
+        parts = (*self.gradients, "other")
+        rows = [("LAYERS", "shape", "count", *parts, "total us", "share", "bottleneck")]
+        for one, row in zip(self.timed, self.layer_rows(), strict=True):
+            cells = ["-"] * (len(parts) + 2) + ["not simulated"]
+            if one.result is not None:
+                times = [us_text(row[f"{name}_us"]) for name in (*parts, "total")]
+                cells = [*times, percent_text(row["share"]), row["bottleneck"]]
+            rows.append((row["layer"], _shape_text(one.layer), str(row["count"]), *cells))
+        counted = sum(one.layer.count for one in self.timed if one.result is not None)
+        end = us_text(self.time_us)
+        rows.append(("total", "", str(counted), *("" for _ in parts), end, "", ""))
+        yield ""
+        yield from columns(rows, left=2)
+        names = ", ".join(self.gradients)
+        yield f"({names}, other: us of one layer; other is layouts, clearing and casts)"
+
+    def _kernel_lines(self) -> Iterator[str]:
+        from npusim.results.formatting import percent_text, rate_text, us_text
+        from npusim.results.text import columns
+
+        rows = [("KERNELS", "launches", "us", "launch us", "share", "TFLOPS")]
+        for row in self.kernel_rows():
+            us = us_text(row["time_us"]), us_text(row["launch_us"]), percent_text(row["share"])
+            seconds = row["cycles"] / self.device.clock_hz
+            speed = rate_text(2 * row["macs"] / seconds / 1e12) if row["macs"] else "-"
+            rows.append((row["kernel"], f"{row['launches']:,}", *us, speed))
+        yield ""
+        yield from columns(rows)
+
+    def _lists(self) -> Iterator[str]:
+        """Reasons for what is missing, and notes; each once."""
+        from npusim.results.text import WIDTH
+
+        reasons: dict[str, list[str]] = {}
+        for one in self.failed:
+            reasons.setdefault(one.error, []).append(one.layer.name)
+        errors = [f"{', '.join(names)}: {error}" for error, names in reasons.items()]
+        for title, items in (("NOT SIMULATED", errors), ("NOTES", self.notes)):
+            if items:
+                yield from ("", title)
+            for item in items:
+                yield from textwrap.wrap(
+                    f"- {item}", WIDTH, subsequent_indent="  ", break_on_hyphens=False
+                )
+
+
+def network(
+    workload: str | Path | Workload,
+    *,
+    batch: int = 1,
+    dtype: Any = "fp16",
+    gradients: Iterable[str] = ("input", "weight"),
+    cube_math_type: int | str = "keep_dtype",
+    **options: Any,
+) -> NetworkResult:
+    """Time the backward pass of every layer of ``workload``, for ``batch`` images.
+
+    ``workload`` is the name of one that ships, a path to a YAML file or a ``Workload``;
+    ``gradients`` are those computed, of "input", "weight" and "bias". The keywords left are those
+    of ``npusim.session.Options`` except ``timeline``, which is never kept: ``device`` is required.
+
+    A layer that the device refuses does not stop the others: see ``NetworkResult.failed``.
+    Raises ``ArgumentError`` where no layer can be simulated.
+    """
+    from npusim.dtypes import dtype as element_type
+    from npusim.session import Call, Options
+    from npusim.workloads import Workload, load_workload
+
+    if batch < 1:
+        raise ArgumentError(f"batch is {batch}; it must be at least 1 image")
+    net = workload if isinstance(workload, Workload) else load_workload(workload)
+    wanted = Options(**options, timeline=False)
+    probe = Call("convolution_backward", wanted, True)  # wrong options fail here, not per layer
+    backward = _Backward(
+        options=replace(wanted, device=probe.device, cores=probe.groups),
+        batch=batch,
+        dtype=element_type(dtype),
+        gradients=_gradients(gradients),
+        cube_math_type=cube_math_type,
+    )
+    timed = _timed(net, backward)
+    if all(one.result is None for one in timed):
+        raise ArgumentError(
+            f"no layer of {net.name} can be simulated; {timed[0].layer.name}: {timed[0].error}"
+        )
+    return NetworkResult(
+        workload=net,
+        device=probe.device,
+        batch=backward.batch,
+        dtype=backward.dtype,
+        gradients=backward.gradients,
+        timed=timed,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Backward:
+    """What is the same for every layer."""
+
+    options: Options
+    batch: int
+    dtype: DType
+    gradients: tuple[str, ...]
+    cube_math_type: int | str
+
+    def run(self, layer: ConvLayer, label: str) -> Result:
+        """Simulate one layer; ``label`` says in reports of progress which it is."""
+        from npusim.ops import convolution_backward
+        from npusim.session import spec
+
+        def operand(*shape: int) -> Any:
+            return spec(shape, self.dtype)
+
+        def labelled(kernel: str, phase: str, done: int, total: int) -> None:
+            if self.options.progress is not None:
+                self.options.progress(f"{label} {kernel}", phase, done, total)
+
+        dx, dw, db = (name in self.gradients for name in GRADIENTS)
+        return convolution_backward(
+            operand(self.batch, layer.cout, *layer.output),
+            operand(self.batch, layer.cin, *layer.spatial),
+            operand(layer.cout, layer.cin // layer.groups, *layer.kernel),
+            (layer.cout,) if db else None,
+            stride=list(layer.stride),
+            padding=_padding(layer),
+            dilation=list(layer.dilation),
+            groups=layer.groups,
+            output_mask=(dx, dw, db),
+            cube_math_type=self.cube_math_type,
+            **vars(replace(self.options, progress=labelled)),
+        )
+
+
+def _timed(net: Workload, backward: _Backward) -> tuple[LayerTime, ...]:
+    """Every layer with its result or the reason why it has none; equal shapes share theirs."""
+    shapes = [replace(layer, name="", count=1) for layer in net.layers]
+    distinct = len(set(shapes))
+    known: dict[ConvLayer, tuple[Result | None, str]] = {}
+    for layer, shape in zip(net.layers, shapes, strict=True):
+        if shape not in known:
+            label = f"{layer.name} ({len(known) + 1}/{distinct})"
+            try:
+                known[shape] = backward.run(layer, label), ""
+            except NpusimError as error:
+                known[shape] = None, str(error)
+    return tuple(
+        LayerTime(layer=layer, result=known[shape][0], error=known[shape][1])
+        for layer, shape in zip(net.layers, shapes, strict=True)
+    )
+
+
+def _gradients(names: Iterable[str]) -> tuple[str, ...]:
+    wanted = tuple(names)
+    if not wanted or not set(wanted) <= set(GRADIENTS):
+        raise ArgumentError(
+            f"gradients are {wanted}; they must be one or more of {', '.join(GRADIENTS)}"
+        )
+    return tuple(name for name in GRADIENTS if name in wanted)
+
+
+def _padding(layer: ConvLayer) -> list[int]:
+    """One number per dimension, or all sides where they differ, which only 2-D calls can say."""
+    if all(before == after for before, after in layer.padding):
+        return [before for before, _ in layer.padding]
+    if layer.dims != 2:
+        raise ArgumentError(f"padding is {layer.padding}; sides may differ in 2-D layers only")
+    return [side for both in layer.padding for side in both]
+
+
+def _shape_text(layer: ConvLayer) -> str:
+    """Channels, input size, kernel and what is unusual: ``64->128 56x56 3x3/2``."""
+
+    def sizes(values: tuple[int, ...]) -> str:
+        return "x".join(map(str, values))
+
+    def unusual(sign: str, values: tuple[int, ...]) -> str:
+        alike = sizes(values[:1] if len(set(values)) == 1 else values)
+        return "" if set(values) == {1} else sign + alike
+
+    return (
+        f"{layer.cin}->{layer.cout} {sizes(layer.spatial)} {sizes(layer.kernel)}"
+        + unusual("/", layer.stride)
+        + unusual(" d", layer.dilation)
+        + unusual(" g", (layer.groups,))
+    )

@@ -1,0 +1,96 @@
+"""``npusim net``: the library's report, as text and JSON, and its exit status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import npusim
+from npusim.cli.main import main
+
+Capture = pytest.CaptureFixture[str]
+
+GOOD = "description: small\nlayers:\n  a: {cin: 16, cout: 32, spatial: [6, 5], kernel: 3}\n"
+BAD = GOOD + "  b: {cin: 16, cout: 16, spatial: [9], kernel: 2, padding: [[0, 1]]}\n"
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> str:
+    (tmp_path / "small.yaml").write_text(GOOD, encoding="utf-8")
+    return str(tmp_path / "small.yaml")
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> str:
+    (tmp_path / "gaps.yaml").write_text(BAD, encoding="utf-8")
+    return str(tmp_path / "gaps.yaml")
+
+
+def test_the_report_is_what_the_library_gives(good: str, capsys: Capture) -> None:
+    assert main(["net", good, "--device", "ascend910b2"]) == 0
+    out, err = capsys.readouterr()
+    assert (out, err) == (npusim.network(good, device="ascend910b2").text(), "")
+
+
+def test_every_option_reaches_the_library(good: str, capsys: Capture) -> None:
+    words = ["--batch", "2", "--dtype", "fp32", "--cube-math-type", "use_hf32", "--cores", "0-3",
+             "--gradients", "bias,input", "--set", "clock=1GHz", "--start", "warm",
+             "--rules", "hardware", "--engine", "simpy", "--json"]  # fmt: skip
+    assert main(["net", good, "--device", "ascend910b2", *words]) == 0
+    want = npusim.network(
+        good,
+        batch=2,
+        dtype="fp32",
+        cube_math_type="use_hf32",
+        gradients=("input", "bias"),
+        device=npusim.load_device("ascend910b2", {"clock": "1GHz"}),
+        cores="0-3",
+        start="warm",
+        rules="hardware",
+    )
+    assert capsys.readouterr().out == json.dumps(want.to_json(), indent=2) + "\n"
+    assert want.cycles != npusim.network(good, device="ascend910b2").cycles
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_could_be_simulated_is_printed_and_the_status_says_that_it_is_not_all(
+    as_json: bool, bad: str, capsys: Capture
+) -> None:
+    assert main(["net", bad, "--device", "ascend910b2", *["--json"][: int(as_json)]]) == 2
+    out, err = capsys.readouterr()
+    assert err == "npusim: error: 1 of 2 layers were not simulated: b; the totals are partial\n"
+    result = npusim.network(bad, device="ascend910b2")
+    assert result.cycles > 0
+    if as_json:
+        assert json.loads(out) == json.loads(json.dumps(result.to_json()))
+    else:
+        assert out == result.text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["resnet5", "--device", "ascend910"],
+         "unknown workload 'resnet5' (a file of your own needs a path ending in .yaml); "
+         "did you mean 'resnet50'?"),
+        (["resnet50"],
+         "the following arguments are required: --device; see 'npusim net --help'"),
+        (["resnet50", "--device", "ascend910", "--gradients", "weight,weight"],
+         "argument --gradients: expected at least one of input,weight,bias, got 'weight,weight'; "
+         "see 'npusim net --help'"),
+        (["resnet50", "--device", "ascend910", "--gradients", ""],
+         "argument --gradients: expected at least one of input,weight,bias, got ''; "
+         "see 'npusim net --help'"),
+        (["resnet50", "--device", "ascend910", "--batch", "0"],
+         "argument --batch: expected an integer of at least 1, got '0'; see 'npusim net --help'"),
+        (["resnet50", "--device", "ft78ne"],
+         "no layer of resnet50 can be simulated; conv1: cube_math_type 0 (keep_dtype) needs fp16 "
+         "for fp16 operands, but ft78ne has no cube unit; use a device with a cube (`npusim "
+         "devices` lists them)"),
+    ],
+)  # fmt: skip
+def test_refusals(words: list[str], message: str, fails: Callable[..., str]) -> None:
+    assert fails("net", *words) == message

@@ -1,0 +1,270 @@
+"""``npusim.network``: its totals are sums, its layers the operator's own, its gaps are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import npusim
+from npusim.errors import ArgumentError
+from npusim.network import GRADIENTS, KERNEL_COLUMNS, LAYER_COLUMNS, NetworkResult
+from npusim.workloads import Workload, load_workload
+
+DEVICE = "ascend910b2"
+
+NET = """\
+description: two layers of one shape, a depth-wise one, one without symmetry
+layers:
+  first: {cin: 16, cout: 32, spatial: [14, 14], kernel: 3, padding: 1, count: 2}
+  twin: {cin: 16, cout: 32, spatial: [14, 14], kernel: 3, padding: 1}
+  spread: {cin: 32, cout: 32, spatial: [8, 9], kernel: 3, groups: 2, dilation: 2, stride: [1, 2]}
+  lopsided: {cin: 16, cout: 16, spatial: [9, 8], kernel: 2, padding: [[0, 1], [1, 0]]}
+"""
+#: Layers that convolution_backward cannot state, or cannot run.
+BAD = """\
+  line: {cin: 16, cout: 16, spatial: [9], kernel: 2, padding: [[0, 1]], count: 3}
+  wide: {cin: 16, cout: 16, spatial: [9, 9], kernel: 3, stride: 80}
+  wide_too: {cin: 16, cout: 16, spatial: [9, 9], kernel: 3, stride: 80}
+"""
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Workload:
+    path = tmp_path / "net.yaml"
+    path.write_text(NET, encoding="utf-8")
+    return load_workload(path)
+
+
+@pytest.fixture
+def gaps(tmp_path: Path) -> Workload:
+    path = tmp_path / "gaps.yaml"
+    path.write_text(NET + BAD, encoding="utf-8")
+    return load_workload(path)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The keywords of every ``convolution_backward`` that is called."""
+    seen: list[dict[str, Any]] = []
+    real: Callable[..., npusim.Result] = npusim.ops.convolution_backward
+
+    def counted(*operands: Any, **options: Any) -> npusim.Result:
+        seen.append(options)
+        return real(*operands, **options)
+
+    monkeypatch.setattr(npusim.ops, "convolution_backward", counted)
+    return seen
+
+
+def timed(net: Workload, **options: Any) -> NetworkResult:
+    return npusim.network(net, **{"device": DEVICE, "batch": 2, **options})
+
+
+def test_a_layer_is_the_call_of_the_operator(net: Workload) -> None:
+    layer = timed(net, gradients=("bias", "weight", "input")).layers.set_index("layer").loc["first"]
+    r = npusim.ops.convolution_backward(
+        npusim.spec((2, 32, 14, 14), "fp16"),
+        npusim.spec((2, 16, 14, 14), "fp16"),
+        npusim.spec((32, 16, 3, 3), "fp16"),
+        (32,),
+        padding=1,
+        device=DEVICE,
+    )
+    assert (layer.cycles, layer.time_us, layer.bottleneck) == (r.cycles, r.time_us, r.bottleneck)
+    by_kernel = r.kernels.groupby("name").time_us.sum()
+    assert layer.input_us == by_kernel.pop("conv_backprop_input")
+    assert layer.weight_us == by_kernel.pop("conv_backprop_filter")
+    assert layer.bias_us == by_kernel.pop("bias_grad")
+    assert set(by_kernel.index) == {"trans_data", "cast"}
+    assert layer.other_us == pytest.approx(by_kernel.sum())
+    assert layer.total_us == pytest.approx(2 * r.time_us)
+
+
+@pytest.mark.parametrize("name", ["spread", "lopsided"])
+def test_every_size_reaches_the_operator(name: str, net: Workload) -> None:
+    sizes: dict[str, dict[str, Any]] = {
+        "spread": {"shapes": ((2, 32, 4, 3), (2, 32, 8, 9), (32, 16, 3, 3)),
+                   "stride": [1, 2], "dilation": 2, "groups": 2},
+        "lopsided": {"shapes": ((2, 16, 9, 8), (2, 16, 9, 8), (16, 16, 2, 2)),
+                     "padding": [0, 1, 1, 0]},
+    }  # fmt: skip
+    dy, x, w = (npusim.spec(shape, "bf16") for shape in sizes[name].pop("shapes"))
+    r = npusim.ops.convolution_backward(
+        dy, x, w, output_mask=(True, True, False), device=DEVICE, start="warm", **sizes[name]
+    )
+    result = timed(net, dtype="bf16", start="warm")
+    assert {one.layer.name: one.result and one.result.problem for one in result.timed}[name] == (
+        r.problem
+    )
+    assert result.layers.set_index("layer").cycles[name] == r.cycles
+
+
+def test_totals_are_sums(net: Workload) -> None:
+    result = timed(net)
+    layers, kernels = result.layers, result.kernels
+    assert tuple(layers.columns) == LAYER_COLUMNS
+    assert tuple(kernels.columns) == KERNEL_COLUMNS
+    assert list(layers.layer) == ["first", "twin", "spread", "lopsided"]
+    assert result.cycles == (layers.cycles * layers["count"]).sum()
+    assert result.time_us == result.device.time_us(result.cycles)
+    assert layers.total_us.sum() == pytest.approx(result.time_us)
+    assert kernels.time_us.sum() == pytest.approx(result.time_us)
+    assert layers.share.sum() == kernels.share.sum() == pytest.approx(1)
+    parts = layers.input_us + layers.weight_us + layers.bias_us + layers.other_us
+    assert list(parts) == pytest.approx(list(layers.time_us))
+    assert list(layers.time_us * layers["count"]) == pytest.approx(list(layers.total_us))
+    clock = float(result.device.clock_hz) / 1e6
+    assert list(kernels.cycles / clock + kernels.launch_us) == pytest.approx(list(kernels.time_us))
+    assert kernels.set_index("kernel").launches["conv_backprop_input"] == layers["count"].sum() == 5
+    assert list(kernels.time_us) == sorted(kernels.time_us, reverse=True)
+
+
+def test_equal_layers_are_simulated_once_and_nothing_keeps_a_timeline(
+    net: Workload, calls: list[dict[str, Any]]
+) -> None:
+    result = timed(net)
+    assert len(calls) == 3
+    assert result.timed[0].result is result.timed[1].result
+    assert all(call["timeline"] is False for call in calls)
+    assert all(
+        run.timeline is None for one in result.timed if one.result for run in one.result.runs
+    )
+
+
+@pytest.mark.parametrize(
+    ("gradients", "idle"),
+    [(("input",), "weight_us"), (("weight",), "input_us"), (("input", "weight"), "bias_us")],
+)
+def test_only_the_gradients_asked_for(gradients: tuple[str, ...], idle: str, net: Workload) -> None:
+    result = timed(net, gradients=gradients)
+    assert (result.layers[idle] == 0).all()
+    assert all((result.layers[f"{name}_us"] > 0).all() for name in gradients)
+    heading = next(line for line in result.text().splitlines() if line.startswith("LAYERS"))
+    assert heading.split()[3:-5] == [*gradients]
+
+
+def test_parts_that_are_summed_belong_to_the_weight(net: Workload) -> None:
+    one_tile = replace(net.layers[0], kernel=(1, 1), padding=((0, 0),) * 2)  # so K is split
+    net = replace(net, layers=(one_tile,))
+    result = timed(net, gradients=["weight"], deterministic=True, batch=16)
+    times = result.kernels.set_index("kernel").time_us
+    row = result.layer_rows()[0]
+    whole = times["conv_backprop_filter"] + times["sum_parts"]
+    assert row["weight_us"] * row["count"] == pytest.approx(whole)
+
+
+def test_json_is_plain_and_complete(net: Workload) -> None:
+    result = timed(net, batch=3)
+    value = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    layers, kernels = value.pop("layers"), value.pop("kernels")
+    assert value.pop("notes") == list(result.notes)
+    assert value == {
+        "workload": "net",
+        "description": "two layers of one shape, a depth-wise one, one without symmetry",
+        "npusim_version": npusim.__version__,
+        "device": DEVICE,
+        "device_digest": result.device.digest(),
+        "batch": 3,
+        "dtype": "fp16",
+        "gradients": ["input", "weight"],
+        "complete": True,
+        "cycles": result.cycles,
+        "time_us": result.time_us,
+    }
+    assert [tuple(row) for row in layers] == [LAYER_COLUMNS] * 4
+    assert [tuple(row) for row in kernels] == [KERNEL_COLUMNS] * len(kernels)
+    assert layers[2]["stride"] == [1, 2]
+    assert layers[3]["padding"] == [[0, 1], [1, 0]]
+
+
+def test_a_layer_that_fails_costs_only_itself(net: Workload, gaps: Workload) -> None:
+    whole, result = timed(net), timed(gaps)
+    assert [one.layer.name for one in result.failed] == ["line", "wide", "wide_too"]
+    assert (result.cycles, result.time_us) == (whole.cycles, whole.time_us)
+    rows = {row["layer"]: row for row in result.to_json()["layers"]}
+    assert rows["first"] == whole.layer_rows()[0]
+    assert rows["line"]["error"] == "padding is ((0, 1),); sides may differ in 2-D layers only"
+    assert "load3d stride_h is 80" in rows["wide"]["error"]
+    assert rows["wide"]["cycles"] is rows["wide"]["total_us"] is rows["wide"]["share"] is None
+    assert result.to_json()["complete"] is False
+    assert repr(result).endswith(f" {result.cycles} cycles, 3 of 7 layers not simulated>")
+    lines = result.text().splitlines()
+    assert "partial     3 of 7 layers not simulated; see below" in lines
+    assert next(line for line in lines if line.startswith("line ")).endswith("  not simulated")
+    assert "- line: padding is ((0, 1),); sides may differ in 2-D layers only" in lines
+    assert any(line.startswith("- wide, wide_too: ") for line in lines), "a reason is told once"
+    assert next(line for line in lines if line.startswith("total")).split()[1] == "5"
+
+
+def test_rules_refuse_a_layer_and_hardware_takes_it(net: Workload) -> None:
+    flat = net.layers[2]
+    deep = replace(
+        flat,
+        name="deep",
+        spatial=(5, 5, 5),
+        kernel=(3, 3, 3),
+        stride=(1, 1, 1),
+        padding=((1, 1),) * 3,
+        dilation=(1, 1, 1),
+    )
+    net = replace(net, layers=(flat, deep))
+    refused = timed(net, dtype="bf16").failed
+    assert [one.layer.name for one in refused] == ["deep"]
+    assert "groups is 2" in refused[0].error
+    assert not timed(net, dtype="bf16", rules="hardware").failed
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 0}, "batch is 0; it must be at least 1 image"),
+        ({"gradients": ()}, "gradients are (); they must be one or more of input, weight, bias"),
+        ({"gradients": ["filter"]},
+         "gradients are ('filter',); they must be one or more of input, weight, bias"),
+        ({"start": "hot"}, "start is 'hot'; it is 'cold' or 'warm'"),
+        ({"cores": "99"}, "there is no core group 99; ascend910b2 has groups 0-23"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments(
+    options: dict[str, Any], message: str, net: Workload, calls: list[dict[str, Any]]
+) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        timed(net, **options)
+    assert str(caught.value) == message
+    assert not calls
+
+
+def test_a_network_of_which_nothing_can_be_simulated_is_an_error(gaps: Workload) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        timed(replace(gaps, layers=gaps.layers[-3:]))
+    assert str(caught.value) == (
+        "no layer of gaps can be simulated; line: padding is ((0, 1),); sides may differ in 2-D "
+        "layers only"
+    )
+
+
+def test_progress_says_which_layer(net: Workload) -> None:
+    seen: list[str] = []
+
+    def progress(kernel: str, phase: str, done: int, total: int) -> None:
+        assert phase == "timing"
+        assert 0 <= done <= total
+        seen.append(kernel)
+
+    timed(net, progress=progress)
+    layers = dict.fromkeys(" ".join(kernel.split()[:2]) for kernel in seen)
+    assert list(layers) == ["first (1/3)", "spread (2/3)", "lopsided (3/3)"]
+    assert "spread (2/3) conv_backprop_filter" in seen
+
+
+def test_the_report_of_resnet50_is_at_most_100_columns_wide() -> None:
+    text = npusim.network("resnet50", device=DEVICE, gradients=["weight"]).text()
+    assert max(map(len, text.splitlines())) <= 100
+    assert "res5_shortcut" in text
+    assert " 1024->2048 14x14 1x1/2 " in text
+    assert GRADIENTS[0] not in text.partition("KERNELS")[0]

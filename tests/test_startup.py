@@ -1,0 +1,61 @@
+"""What is not imported before it is needed: a name, a short run and a script start at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import npusim
+
+#: Everything that takes long to import, whether npusim depends on it or others bring it along.
+HEAVY = ("matplotlib", "ml_dtypes", "numba", "numpy", "pandas", "rich", "simpy", "yaml")
+
+RUN = "run matmul --device ascend910b2 --m 16 --k 16 --n 16 --timing-only"
+
+
+def imported_after(code: str) -> set[str]:
+    """Which of ``HEAVY`` a fresh interpreter has imported after ``code``."""
+    told = f"{code}\nimport sys\nprint(*[m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", told], capture_output=True, text=True, check=True
+    )  # fmt: skip
+    return set(done.stderr.split())
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    assert imported_after("import npusim; dir(npusim); npusim.ArgumentError") == set()
+
+
+@pytest.mark.parametrize("extra", ["", " --json"])
+def test_a_short_run_imports_no_library_of_tables_or_plots(extra: str) -> None:
+    words = (RUN + extra).split()
+    found = imported_after(f"from npusim.cli.main import main; assert main({words}) == 0")
+    assert "numpy" in found, "the run took place"
+    assert not found & {"matplotlib", "pandas", "rich"}
+
+
+def test_a_network_imports_no_library_of_tables_or_plots() -> None:
+    words = ["net", "resnet50", "--device", "tiny", "--gradients", "weight"]
+    found = imported_after(f"from npusim.cli.main import main; assert main({words}) == 0")
+    assert "numpy" in found, "the run took place"
+    assert not found & {"matplotlib", "pandas", "rich"}
+
+
+def test_every_public_name_is_there_when_it_is_asked_for() -> None:
+    assert set(npusim.__all__) <= set(dir(npusim))
+    for name in npusim.__all__:
+        assert getattr(npusim, name) is not None
+
+
+def test_names_that_are_not_there() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'npusim' has no attribute 'simulated'$"):
+        npusim.simulated  # type: ignore[attr-defined]  # noqa: B018 - asked for its error only
+
+
+@pytest.mark.parametrize("name", ["convolution_backward", "matmul", "network"])
+def test_a_function_keeps_the_name_it_has_in_common_with_its_module(name: str) -> None:
+    package = "npusim" if name == "network" else "npusim.ops"
+    code = f"import {package}.{name}, {package}; assert callable({package}.{name})"
+    subprocess.run([sys.executable, "-c", code], check=True)
