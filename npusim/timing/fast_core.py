@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.reasons import BUSY, FLAG, FOLLOW, ISSUE, NOT_STARTED
-from npusim.timing.fast_memory import NEVER, push
+from npusim.timing.fast_links import NEVER, push
 from npusim.timing.fast_state import (
     ACCOUNT,
     AT,

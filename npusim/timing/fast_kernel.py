@@ -16,20 +16,8 @@ import numpy.typing as npt
 
 from npusim.reasons import BANDWIDTH
 from npusim.timing.fast_core import conclude, enlist, next_unit, work
-from npusim.timing.fast_memory import (
-    COUNT,
-    DRAINED,
-    EVICTED,
-    FETCHED,
-    HIT,
-    NEVER,
-    RATE,
-    join,
-    next_finish,
-    rerate,
-    sink,
-    touch,
-)
+from npusim.timing.fast_l2 import EVICTED, FETCHED, HIT, touch
+from npusim.timing.fast_links import COUNT, DRAINED, NEVER, RATE, join, next_finish, rerate, sink
 from npusim.timing.fast_scalar import issue
 from npusim.timing.fast_state import (
     ACCOUNT,
@@ -262,7 +250,8 @@ def interpret(
         if scalars[STATUS] != PAUSED:
             return
         if scalars[UNSETTLED] and now > scalars[NOW]:
-            rerate(state.classes, state.capacity, state.scratch[0], state.scratch[1])
+            left, limit = state.scratch[0], state.scratch[1]
+            rerate(state.classes, state.capacity, left, limit, state.known)
             scalars[NEXT] = next_finish(state.classes, state.finish, scalars[NOW])
             scalars[UNSETTLED] = 0
         elif now == NEVER:

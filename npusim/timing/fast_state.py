@@ -110,6 +110,7 @@ class State(NamedTuple):
     member: IntArray
     capacity: IntArray
     scratch: IntArray  # (2, many)
+    known: IntArray  # rates by counts (see ``rerate``)
     cost: IntArray
     hits: IntArray  # (operands, 2)
     spans: IntArray  # (9, instructions kept)
@@ -121,7 +122,7 @@ Histories = tuple[IntArray, IntArray, IntArray, IntArray]
 
 
 class Cache(NamedTuple):
-    """The L2's arrays (see ``fast_memory``)."""
+    """The L2's arrays (see ``fast_l2``)."""
 
     info: IntArray
     lines: IntArray

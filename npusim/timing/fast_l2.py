@@ -1,30 +1,25 @@
-"""The fast engine's memory system: L2 residency and shared links, compiled.
+"""The fast engine's L2, compiled: the rules of ``l2.py`` on flat int64 arrays.
 
-The same rules as ``l2.py`` and ``fabric.py``, which say why; here on flat int64 arrays.
-
-L2: a block has the clock value of its last access (``stamp``, 0 if absent) and masks of valid
-and dirty sectors. ``aged_key``/``aged_block`` are a heap with one entry per resident block, whose
-key is its stamp when it was last looked at: a lower bound. The least recent block is on top as
-soon as the top's key is its true stamp, so an access costs one store and only evictions pay.
-
-Links: a class has a heap of (finishing point, transfer) in ``finish``/``member``.
+A block has the clock value of its last access (``STAMP``, 0 if absent) and masks of valid and
+dirty sectors, so an access costs a few stores. Who is least recent is asked by evictions only:
+``aged`` is a list of blocks sorted by stamp, made anew when it is used up. An entry whose stamp
+has changed since is passed over, for it and every block that came later are younger than the
+whole list.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from npusim.isa.base import RATE_BITS
+from npusim.device.spec import L2Cache
 from npusim.timing.jit import compiled
 
 IntArray = npt.NDArray[np.int64]
 
-#: Scalars of an L2, in its array ``info``.
-CACHED, BLOCK_SHIFT, SECTOR_SHIFT, CAPACITY, LINES, CLOCK = range(6)
-L2_SCALARS = 6
+#: Scalars of an L2, in its array ``info``. AGED, AGED_END: what is left of the sorted list.
+CACHED, BLOCK_SHIFT, SECTOR_SHIFT, CAPACITY, LINES, CLOCK, AGED, AGED_END = range(8)
+L2_SCALARS = 8
 
 #: Rows of the table of blocks: clock of a block's last access (0: absent), masks of its sectors.
 STAMP, VALID, DIRTY = range(3)
@@ -32,12 +27,7 @@ STAMP, VALID, DIRTY = range(3)
 #: What one access costs, in an array of three.
 HIT, FETCHED, EVICTED = range(3)
 
-#: Columns of the table of classes; the uses of the four links follow.
-CAP, COUNT, RATE, DRAINED, USES = range(5)
-LINKS = 4
-CLASS_COLUMNS = USES + LINKS
-
-NEVER = 1 << 62
+MOST_DIGIT_BITS = 11
 
 #: Masks of the lowest 0 to 64 sectors, as signed integers.
 ONES = np.array([(1 << n) - 1 for n in range(64)] + [-1], dtype=np.int64)
@@ -53,66 +43,72 @@ def bits(mask: int) -> int:
 
 
 @compiled
-def push(keys: IntArray, values: IntArray, count: int, key: int, value: int) -> None:
-    """Add an entry to a heap of ``count`` entries."""
-    at = count
-    while at > 0:
-        up = (at - 1) >> 1
-        if keys[up] <= key:
-            break
-        keys[at] = keys[up]
-        values[at] = values[up]
-        at = up
-    keys[at] = key
-    values[at] = value
-
-
-@compiled
-def sink(keys: IntArray, values: IntArray, count: int, key: int, value: int) -> None:
-    """Replace the top of a heap of ``count`` entries."""
-    at = 0
-    while True:
-        down = 2 * at + 1
-        if down >= count:
-            break
-        if down + 1 < count and keys[down + 1] < keys[down]:
-            down += 1
-        if keys[down] >= key:
-            break
-        keys[at] = keys[down]
-        values[at] = values[down]
-        at = down
-    keys[at] = key
-    values[at] = value
-
-
-@compiled
 def admit(info: IntArray, lines: IntArray, aged: IntArray, block: int) -> int:
     """Give ``block`` a line now; returns the dirty bytes of the one dropped for it."""
-    count, clock = info[LINES], info[CLOCK]
-    push(aged[0], aged[1], count, clock, block)
-    info[LINES] = count + 1
-    lines[STAMP, block] = clock
-    if count + 1 <= info[CAPACITY]:
+    info[LINES] += 1
+    lines[STAMP, block] = info[CLOCK]
+    if info[LINES] <= info[CAPACITY]:
         return 0
-    return int(evict(info, lines, aged) << info[SECTOR_SHIFT])
+    while True:
+        while info[AGED] < info[AGED_END]:
+            at = info[AGED]
+            info[AGED] += 1
+            oldest = aged[1, at]
+            if lines[STAMP, oldest] == aged[0, at]:
+                dirty = lines[DIRTY, oldest]
+                lines[STAMP, oldest] = lines[VALID, oldest] = lines[DIRTY, oldest] = 0
+                info[LINES] -= 1
+                return int(bits(dirty) << info[SECTOR_SHIFT]) if dirty else 0
+        sort_by_age(info, lines, aged)
 
 
 @compiled
-def evict(info: IntArray, lines: IntArray, aged: IntArray) -> int:
-    """Drop the least recently used block; returns its dirty sectors."""
-    count = info[LINES]
-    while True:
-        block = aged[1, 0]
-        if lines[STAMP, block] == aged[0, 0]:
-            break
-        sink(aged[0], aged[1], count, lines[STAMP, block], block)
-    dirty = bits(lines[DIRTY, block])
-    lines[STAMP, block] = lines[VALID, block] = lines[DIRTY, block] = 0
-    count -= 1
-    sink(aged[0], aged[1], count, aged[0, count], aged[1, count])
-    info[LINES] = count
-    return dirty
+def sort_by_age(info: IntArray, lines: IntArray, aged: IntArray) -> None:
+    """Fill ``aged`` with every resident block, least recent first: a radix sort.
+
+    Rows 0 and 1 are stamps and blocks, 2 and 3 the same while sorting, 4 counts of digits.
+    """
+    count, low, high = 0, info[CLOCK], 0
+    for block in range(lines.shape[1]):
+        stamp = lines[STAMP, block]
+        if stamp:
+            aged[0, count] = stamp
+            aged[1, count] = block
+            count += 1
+            low = min(low, stamp)
+            high = max(high, stamp)
+    width = 4  # bits of a digit: as many values as there are blocks, within reason
+    while width < MOST_DIGIT_BITS and 1 << width < count:
+        width += 1
+    source = shift = 0
+    while (high - low) >> shift:
+        sort_by_digit(aged, source, count, (low, shift, (1 << width) - 1))
+        source = 2 - source
+        shift += width
+    if source == 2:
+        for i in range(count):
+            aged[0, i] = aged[2, i]
+            aged[1, i] = aged[3, i]
+    info[AGED], info[AGED_END] = 0, count
+
+
+@compiled
+def sort_by_digit(aged: IntArray, source: int, count: int, digit: tuple[int, int, int]) -> None:
+    """Sort the rows at ``source`` into the other two by (stamp - low) >> shift & mask."""
+    low, shift, mask = digit
+    target = 2 - source
+    for i in range(mask + 1):
+        aged[4, i] = 0
+    for i in range(count):
+        aged[4, ((aged[source, i] - low) >> shift) & mask] += 1
+    place = 0
+    for i in range(mask + 1):
+        place, aged[4, i] = place + aged[4, i], place
+    for i in range(count):
+        value = ((aged[source, i] - low) >> shift) & mask
+        at = aged[4, value]
+        aged[4, value] = at + 1
+        aged[target, at], aged[target + 1, at] = aged[source, i], aged[source + 1, i]
 
 
 @compiled
@@ -182,8 +178,14 @@ def touch_blocks(
         block = first_block + (offset >> shift)
         whole = (within | row_bytes | pitch) & ((1 << info[SECTOR_SHIFT]) - 1) == 0
         size = count * each * row_bytes
-        if not write and present(info, lines, block, count, mask):
+        if holds(lines, DIRTY if write else VALID, block, count, mask):
+            use(info, lines, block, count)
             cost[HIT] += size
+        elif whole and not write and lacks(lines, block, count, mask):
+            for i in range(block, block + count):
+                lines[VALID, i] |= mask
+            use(info, lines, block, count)
+            cost[FETCHED] += size
         elif whole:
             touch_alike(info, lines, aged, (block, count, mask, size), write, cost)
         else:
@@ -194,18 +196,32 @@ def touch_blocks(
 
 
 @compiled
-def present(info: IntArray, lines: IntArray, block: int, count: int, mask: int) -> bool:
-    """Whether ``count`` blocks all hold the sectors ``mask``; if so they are used now."""
-    missing = 0
-    for i in range(block, block + count):
-        missing |= mask & ~lines[VALID, i]
-    if missing != 0:
-        return False
+def holds(lines: IntArray, row: int, block: int, count: int, mask: int) -> bool:
+    """Whether ``count`` blocks have all of ``mask`` in a row of their masks."""
+    missing = mask & ~lines[row, block]
+    if missing == 0:
+        for i in range(block, block + count):
+            missing |= mask & ~lines[row, i]
+    return bool(missing == 0)
+
+
+@compiled
+def lacks(lines: IntArray, block: int, count: int, mask: int) -> bool:
+    """Whether ``count`` blocks are all resident and hold nothing of ``mask``."""
+    some = mask & lines[VALID, block]
+    if some == 0:
+        for i in range(block, block + count):
+            some |= (mask & lines[VALID, i]) | (lines[STAMP, i] == 0)
+    return bool(some == 0)
+
+
+@compiled
+def use(info: IntArray, lines: IntArray, block: int, count: int) -> None:
+    """Use ``count`` resident blocks, one after another, now."""
     clock = info[CLOCK] + 1
     for i in range(count):
         lines[STAMP, block + i] = clock + i
     info[CLOCK] += count
-    return True
 
 
 @compiled
@@ -219,7 +235,7 @@ def touch_alike(
 ) -> None:
     """Access whole sectors, the same of each block: first block, count, sectors, bytes in all."""
     block, count, mask, size = place
-    clock, new = info[CLOCK], 0
+    clock, new, full = info[CLOCK], 0, bits(mask)
     for i in range(block, block + count):
         clock += 1
         if lines[STAMP, i] == 0:
@@ -229,7 +245,7 @@ def touch_alike(
         missing = mask & ~lines[VALID, i]
         if missing:
             lines[VALID, i] |= mask
-            new += bits(missing)
+            new += full if missing == mask else bits(missing)
         if write:
             lines[DIRTY, i] |= mask
     info[CLOCK] = clock
@@ -282,90 +298,10 @@ def touch_rows(
     info[CLOCK] = clock
 
 
-@compiled
-def join(
-    classes: IntArray, finish: IntArray, member: IntArray, group: int, size: int, who: int
-) -> None:
-    """Start draining ``size`` bytes of transfer ``who`` in class ``group``."""
-    count = classes[group, COUNT]
-    if count == 0:
-        classes[group, DRAINED] = 0
-    key = classes[group, DRAINED] + (size << RATE_BITS)
-    push(finish[group], member[group], count, key, who)
-    classes[group, COUNT] = count + 1
-
-
-@compiled
-def rerate(classes: IntArray, capacity: IntArray, left: IntArray, limit: IntArray) -> None:
-    """Max-min fair rates of all classes; ``left`` and ``limit`` are scratch.
-
-    ``limit`` is one more than the rate a class is limited to, and 0 once it has its rate.
-    """
-    active = 0
-    for link in range(LINKS):
-        left[link] = capacity[link]
-    for g in range(classes.shape[0]):
-        limit[g] = 1 + classes[g, CAP] if classes[g, COUNT] else 0
-        active += limit[g] > 0
-    while active:
-        for link in range(LINKS):
-            _limit(classes, left, limit, link)
-        level = NEVER
-        for g in range(classes.shape[0]):
-            if limit[g]:
-                level = min(level, limit[g])
-        active = _settle(classes, left, limit, level)
-
-
-@compiled
-def _limit(classes: IntArray, left: IntArray, limit: IntArray, link: int) -> None:
-    """Limit the classes without a rate to a fair share of what is left of a link."""
-    demand = 0
-    for g in range(classes.shape[0]):
-        if limit[g]:
-            demand += classes[g, COUNT] * classes[g, USES + link]
-    if demand == 0:
-        return
-    fair = left[link] // demand
-    for g in range(classes.shape[0]):
-        if limit[g] and classes[g, USES + link]:
-            limit[g] = min(limit[g], fair + 1)
-
-
-@compiled
-def _settle(classes: IntArray, left: IntArray, limit: IntArray, level: int) -> int:
-    """Give the classes limited to ``level`` - 1 that rate; returns how many are left."""
-    active = 0
-    for g in range(classes.shape[0]):
-        if limit[g] == level:
-            rate = max(1, level - 1)
-            classes[g, RATE] = rate
-            for link in range(LINKS):
-                used = classes[g, COUNT] * classes[g, USES + link] * rate
-                left[link] = max(0, left[link] - used)
-            limit[g] = 0
-        elif limit[g]:
-            limit[g] = 1 + classes[g, CAP]
-            active += 1
-    return active
-
-
-@compiled
-def next_finish(classes: IntArray, finish: IntArray, now: int) -> int:
-    """Cycle at which the next part finishes at the present rates, rounded up."""
-    best = NEVER
-    for g in range(classes.shape[0]):
-        if classes[g, COUNT]:
-            rate = classes[g, RATE]
-            left = finish[g, 0] - classes[g, DRAINED]
-            best = min(best, now + (left + rate - 1) // rate)
-    return best
-
-
 class FastL2:
     """Content of an L2 as flat arrays; it survives from kernel to kernel of one call."""
 
-    def __init__(self, spec: Any) -> None:
+    def __init__(self, spec: L2Cache | None) -> None:
         self.info = np.zeros(L2_SCALARS, np.int64)
         self.block = spec.block_bytes if spec else 1 << 30
         capacity = max(1, spec.size_bytes // spec.block_bytes) if spec else 1
@@ -374,7 +310,7 @@ class FastL2:
         self.info[SECTOR_SHIFT] = spec.sector_bytes.bit_length() - 1 if spec else 0
         self.info[CAPACITY] = capacity
         self.lines = np.zeros((3, 0), np.int64)
-        self.aged = np.zeros((2, capacity + 2), np.int64)
+        self.aged = np.zeros((5, max(capacity + 1, 1 << MOST_DIGIT_BITS)), np.int64)
         self.tensors: dict[str, tuple[int, int]] = {}  # first block, bytes
 
     def place(self, tensor: str, size: int) -> int:
