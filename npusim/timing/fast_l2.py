@@ -17,8 +17,9 @@ from npusim.timing.jit import compiled
 
 IntArray = npt.NDArray[np.int64]
 
-#: Scalars of an L2, in its array ``info``. AGED, AGED_END: what is left of the sorted list.
-CACHED, BLOCK_SHIFT, SECTOR_SHIFT, CAPACITY, LINES, CLOCK, AGED, AGED_END = range(8)
+#: Scalars of an L2, in its array ``info``. USED, CAPACITY: sectors. AGED, AGED_END: what is left of
+#: the sorted list.
+CACHED, BLOCK_SHIFT, SECTOR_SHIFT, CAPACITY, USED, CLOCK, AGED, AGED_END = range(8)
 L2_SCALARS = 8
 
 #: Rows of the table of blocks: clock of a block's last access (0: absent), masks of its sectors.
@@ -43,23 +44,21 @@ def bits(mask: int) -> int:
 
 
 @compiled
-def admit(info: IntArray, lines: IntArray, aged: IntArray, block: int) -> int:
-    """Give ``block`` a line now; returns the dirty bytes of the one dropped for it."""
-    info[LINES] += 1
-    lines[STAMP, block] = info[CLOCK]
-    if info[LINES] <= info[CAPACITY]:
-        return 0
-    while True:
-        while info[AGED] < info[AGED_END]:
-            at = info[AGED]
-            info[AGED] += 1
-            oldest = aged[1, at]
-            if lines[STAMP, oldest] == aged[0, at]:
-                dirty = lines[DIRTY, oldest]
-                lines[STAMP, oldest] = lines[VALID, oldest] = lines[DIRTY, oldest] = 0
-                info[LINES] -= 1
-                return int(bits(dirty) << info[SECTOR_SHIFT]) if dirty else 0
-        sort_by_age(info, lines, aged)
+def make_room(info: IntArray, lines: IntArray, aged: IntArray) -> int:
+    """Drop the least recent blocks until the sectors fit; returns the dirty bytes dropped."""
+    dirty = 0
+    while info[USED] > info[CAPACITY]:
+        if info[AGED] >= info[AGED_END]:
+            sort_by_age(info, lines, aged)
+        at = info[AGED]
+        info[AGED] += 1
+        block = aged[1, at]
+        if lines[STAMP, block] == aged[0, at]:
+            info[USED] -= bits(lines[VALID, block])
+            if lines[DIRTY, block]:
+                dirty += bits(lines[DIRTY, block])
+            lines[STAMP, block] = lines[VALID, block] = lines[DIRTY, block] = 0
+    return int(dirty << info[SECTOR_SHIFT])
 
 
 @compiled
@@ -133,9 +132,11 @@ def touch(
     # Rows that repeat alike in every block are looked up a block at a time.
     even = rows > 1 and 0 < pitch <= block and pitch & (pitch - 1) == 0
     if even and (offset & (pitch - 1)) + row_bytes <= pitch:
-        touch_blocks(info, lines, aged, place, write, cost)
+        touch_blocks(info, lines, place, write, cost)
     else:
-        touch_rows(info, lines, aged, place, write, cost)
+        touch_rows(info, lines, place, write, cost)
+    if info[USED] > info[CAPACITY]:
+        cost[EVICTED] = make_room(info, lines, aged)
 
 
 @compiled
@@ -150,7 +151,6 @@ def sectors(info: IntArray, first: int, end: int) -> int:
 def touch_blocks(
     info: IntArray,
     lines: IntArray,
-    aged: IntArray,
     place: tuple[int, int, int, int, int],
     write: bool,
     cost: IntArray,
@@ -169,7 +169,7 @@ def touch_blocks(
     before = min(rows, (each - start) & (each - 1))
     count = (rows - before) >> (shift - apart)
     after = rows - before - count * each
-    touch_rows(info, lines, aged, (first_block, offset, before, row_bytes, pitch), write, cost)
+    touch_rows(info, lines, (first_block, offset, before, row_bytes, pitch), write, cost)
     offset += before * pitch
     if count:
         mask, within = 0, offset & (pitch - 1)
@@ -185,14 +185,15 @@ def touch_blocks(
             for i in range(block, block + count):
                 lines[VALID, i] |= mask
             use(info, lines, block, count)
+            info[USED] += count * bits(mask)
             cost[FETCHED] += size
         elif whole:
-            touch_alike(info, lines, aged, (block, count, mask, size), write, cost)
+            touch_alike(info, lines, (block, count, mask, size), write, cost)
         else:
             part = (first_block, offset, count * each, row_bytes, pitch)
-            touch_rows(info, lines, aged, part, write, cost)
+            touch_rows(info, lines, part, write, cost)
         offset += count * each * pitch
-    touch_rows(info, lines, aged, (first_block, offset, after, row_bytes, pitch), write, cost)
+    touch_rows(info, lines, (first_block, offset, after, row_bytes, pitch), write, cost)
 
 
 @compiled
@@ -228,7 +229,6 @@ def use(info: IntArray, lines: IntArray, block: int, count: int) -> None:
 def touch_alike(
     info: IntArray,
     lines: IntArray,
-    aged: IntArray,
     place: tuple[int, int, int, int],
     write: bool,
     cost: IntArray,
@@ -238,9 +238,6 @@ def touch_alike(
     clock, new, full = info[CLOCK], 0, bits(mask)
     for i in range(block, block + count):
         clock += 1
-        if lines[STAMP, i] == 0:
-            info[CLOCK] = clock
-            cost[EVICTED] += admit(info, lines, aged, i)
         lines[STAMP, i] = clock
         missing = mask & ~lines[VALID, i]
         if missing:
@@ -249,6 +246,7 @@ def touch_alike(
         if write:
             lines[DIRTY, i] |= mask
     info[CLOCK] = clock
+    info[USED] += new
     if write:
         cost[HIT] += size
     else:
@@ -260,7 +258,6 @@ def touch_alike(
 def touch_rows(
     info: IntArray,
     lines: IntArray,
-    aged: IntArray,
     place: tuple[int, int, int, int, int],
     write: bool,
     cost: IntArray,
@@ -281,17 +278,17 @@ def touch_rows(
             if first_block + number != block:
                 block = first_block + number
                 clock += 1
-                if lines[STAMP, block] == 0:
-                    info[CLOCK] = clock
-                    cost[EVICTED] += admit(info, lines, aged, block)
                 lines[STAMP, block] = clock
             missing = mask & ~lines[VALID, block]
+            new = 0
             if missing != 0:
                 lines[VALID, block] |= mask
+                new = bits(missing)
+                info[USED] += new
             if write:
                 lines[DIRTY, block] |= mask
-                missing = 0
-            new = 0 if missing == 0 else bits(missing) << info[SECTOR_SHIFT]
+                new = 0
+            new <<= info[SECTOR_SHIFT]
             cost[FETCHED] += new
             cost[HIT] += max(0, stop - first - new)
             first = stop
@@ -304,13 +301,12 @@ class FastL2:
     def __init__(self, spec: L2Cache | None) -> None:
         self.info = np.zeros(L2_SCALARS, np.int64)
         self.block = spec.block_bytes if spec else 1 << 30
-        capacity = max(1, spec.size_bytes // spec.block_bytes) if spec else 1
         self.info[CACHED] = spec is not None
         self.info[BLOCK_SHIFT] = self.block.bit_length() - 1
         self.info[SECTOR_SHIFT] = spec.sector_bytes.bit_length() - 1 if spec else 0
-        self.info[CAPACITY] = capacity
+        self.info[CAPACITY] = spec.size_bytes // spec.sector_bytes if spec else 0
         self.lines = np.zeros((3, 0), np.int64)
-        self.aged = np.zeros((5, max(capacity + 1, 1 << MOST_DIGIT_BITS)), np.int64)
+        self.aged = np.zeros((5, 1 << MOST_DIGIT_BITS), np.int64)
         self.tensors: dict[str, tuple[int, int]] = {}  # first block, bytes
 
     def place(self, tensor: str, size: int) -> int:
@@ -319,6 +315,10 @@ class FastL2:
             first, blocks = self.lines.shape[1], -(-size // self.block)
             more = np.zeros((3, blocks), np.int64)
             self.lines = np.concatenate([self.lines, more], axis=1)
+            if self.lines.shape[1] > self.aged.shape[1]:
+                wider = np.zeros((5, self.lines.shape[1]), np.int64)
+                wider[:, : self.aged.shape[1]] = self.aged
+                self.aged = wider
             self.tensors[tensor] = (first, size)
         first, known = self.tensors[tensor]
         assert size <= known, "a tensor keeps its size from kernel to kernel"

@@ -1,9 +1,10 @@
-"""Which bytes of global memory the L2 holds: blocks under LRU, valid by sectors.
+"""Which bytes of global memory the L2 holds: sectors, grouped in blocks under LRU.
 
-A block is the unit of allocation and of LRU; inside it a bit per sector says what was fetched
-or written. A miss fetches whole sectors from main memory. A sector counts as present from the
-moment its transfer begins, so a second reader of a block in flight hits. Writing allocates
-without fetching; evicting a dirty block writes its dirty sectors back.
+A sector (a line of the cache, or a few) is present or not, and clean or dirty; a miss fetches
+whole sectors from main memory. Age is kept per block, a larger aligned piece of a tensor. After
+each access the least recent blocks leave until the sectors fit again; their dirty sectors are
+written back. A sector counts as present from the moment its transfer begins, so a second reader
+in flight hits. Writing allocates without fetching.
 
 Without an L2 every byte read comes from main memory and every byte written goes there.
 """
@@ -35,7 +36,8 @@ class L2State:
         self.cached = spec is not None
         self.block = spec.block_bytes if spec else 1
         self.sector = spec.sector_bytes if spec else 1
-        self.capacity = max(1, spec.size_bytes // spec.block_bytes) if spec else 1
+        self.capacity = spec.size_bytes // spec.sector_bytes if spec else 0  # in sectors
+        self.used = 0
         self.lines: OrderedDict[tuple[str, int], tuple[int, int]] = OrderedDict()  # valid, dirty
 
     def touch(
@@ -52,11 +54,14 @@ class L2State:
                 number = first // self.block
                 stop = min(end, (number + 1) * self.block)
                 mask = self._mask(first - number * self.block, stop - number * self.block)
-                new, out = self._line(tensor, number, mask, write=write)
+                new = self._line(tensor, number, mask, write=write)
                 hit += max(0, stop - first - new)
                 fetched += new
-                evicted += out
                 first = stop
+        while self.used > self.capacity:
+            valid, dirty = self.lines.popitem(last=False)[1]
+            self.used -= valid.bit_count()
+            evicted += dirty.bit_count() * self.sector
         return Access(hit, fetched, evicted)
 
     def preload(self, tensor: str, size: int) -> None:
@@ -72,14 +77,12 @@ class L2State:
         low, high = first // self.sector, -(-stop // self.sector)
         return ((1 << (high - low)) - 1) << low
 
-    def _line(self, tensor: str, number: int, mask: int, *, write: bool) -> tuple[int, int]:
-        """(bytes fetched, bytes written back) for the sectors ``mask`` of one block."""
+    def _line(self, tensor: str, number: int, mask: int, *, write: bool) -> int:
+        """Use the sectors ``mask`` of one block; returns the bytes fetched for them."""
         key = (tensor, number)
-        evicted = 0
         valid, dirty = self.lines.get(key, (0, 0))
-        missing = 0 if write else mask & ~valid
+        missing = mask & ~valid
+        self.used += missing.bit_count()
         self.lines[key] = (valid | mask, dirty | mask if write else dirty)
         self.lines.move_to_end(key)
-        if len(self.lines) > self.capacity:
-            evicted = self.lines.popitem(last=False)[1][1].bit_count() * self.sector
-        return missing.bit_count() * self.sector, evicted
+        return 0 if write else missing.bit_count() * self.sector

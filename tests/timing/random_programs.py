@@ -76,6 +76,8 @@ def _device(rng: Random) -> Device:
     values["groups"] = str(max(1, cores // per_group))
     depth = rng.choice((1, 2, 4, 32))
     values |= {f"pipes.{p}.queue_depth": str(rng.choice((depth, depth, 1))) for p in device.pipes}
+    if device.has_path("L0C", "GM"):
+        values["cube.unit_flag"] = rng.choice(("yes", "yes", "no"))
     return load_device(device, values | _memory(rng, device) | _costs(rng, device))
 
 

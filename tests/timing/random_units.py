@@ -31,14 +31,22 @@ class Buffers:
 
 
 def declare(k: Builder, rng: Random) -> Buffers:
-    """One or two buffers of 1 to 4 slots in every memory, in half of it at most."""
+    """One or two buffers of 1 to 4 slots in every memory, in half of it at most.
+
+    Those of L0C have the unit flag or not, where the cube has it.
+    """
     by_memory = {}
+    cube = k.device.cube
     for name in k.kind.memories:
         memory = k.device.memories[name]
         slots = [rng.randint(1, 4) for _ in range(rng.randint(1, 2))]
         size = min(memory.size_bytes // 2 // sum(slots), rng.choice((512, 1024, 2048, 8192)))
         size = max(1, size // memory.align_bytes) * memory.align_bytes
-        by_memory[name] = [k.buffer(name, (size // 2,), FP16, slots=n) for n in slots]
+        can_flag = name == "L0C" and cube is not None and cube.unit_flag
+        by_memory[name] = [
+            k.buffer(name, (size // 2,), FP16, slots=n, unit_flag=can_flag and rng.random() < 0.7)
+            for n in slots
+        ]
     staging = None
     if "L0C" in by_memory:
         depth, columns = rng.randint(1, 4), rng.randint(1, 4)
@@ -50,7 +58,7 @@ class Instructions:
     """Issues random instructions one at a time: ``issue`` any, ``close`` what is open.
 
     A method per kind of instruction; the constructor's table says what a core needs for each. A
-    new instruction is a new method and row (a flag inside ``mmad`` and ``fixpipe`` goes there).
+    new instruction is a new method and row.
     """
 
     def __init__(
@@ -78,6 +86,7 @@ class Instructions:
             (self.feed, "MTE1" in k.kind.pipes),
             (self.mmad, "M" in k.kind.pipes),
             (self.drain, "M" in k.kind.pipes),
+            (self.tile, "M" in k.kind.pipes),
             (self.gemm, "VPU" in k.kind.pipes),
             (self.cast, "VPU" in k.kind.pipes),
         ]
@@ -85,7 +94,7 @@ class Instructions:
         self.weights = [1, *(rng.choice((0, 1, 1, 4)) for _ in self.kinds[1:])]
 
     def issue(self) -> None:
-        """One instruction, or the few that drain a tile."""
+        """One instruction, or the few that compute or drain a tile."""
         self.rng.choices(self.kinds, self.weights)[0]()
 
     def close(self) -> None:
@@ -194,17 +203,30 @@ class Instructions:
 
     def mmad(self) -> None:
         c = self.slot("L0C", write=self.rng.random() < 0.5)
+        self.multiply(c, init=self.rng.random() < 0.5)
+
+    def drain(self) -> None:
+        self.drain_of(self.slot("L0C"))
+
+    def tile(self) -> None:
+        """A tile summed up in a few steps of k and drained; the next one may take its slot."""
+        c = self.slot("L0C", write=True)
+        for step in range(self.rng.randint(1, 5)):
+            if self.rng.random() < 0.3:
+                self.feed()
+            self.multiply(c, init=step == 0)
+        self.drain_of(c)
+
+    def multiply(self, c: Slot, *, init: bool) -> None:
         a, b = self.slot("L0A"), self.slot("L0B")
         in_a, in_b = (slot.buffer.slot_bytes // FRACTAL_BYTES for slot in (a, b))
         in_c = c.buffer.slot_bytes // 1024
         m = self.rng.randint(1, min(in_a, in_c))
         n = self.rng.randint(1, min(in_b, in_c // m))
         k = self.rng.randint(1, min(in_a // m, in_b // n))
-        init = self.rng.random() < 0.5
         self.k.mmad(c, a, b, m * 16 - self.rng.choice((0, 3)), k * 16, n * 16, FP16, init=init)
 
-    def drain(self) -> None:
-        c = self.slot("L0C")
+    def drain_of(self, c: Slot) -> None:
         tiles = c.buffer.slot_bytes // 1024
         m1 = self.rng.randint(1, min(tiles, DRAIN_ROWS // 16))
         n1 = self.rng.randint(1, min(tiles // m1, 4))

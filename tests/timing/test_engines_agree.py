@@ -17,7 +17,7 @@ import npusim
 from npusim import layout
 from npusim.errors import ProgramError
 from npusim.program.program import ATOMIC, Program
-from npusim.reasons import REASONS
+from npusim.reasons import FOLLOW, REASONS
 from npusim.timing.outcome import L2
 from npusim.timing.run import ENGINES, new_l2, time_program
 from npusim.timing.trace import KernelRun, Timeline
@@ -249,10 +249,17 @@ def _shown_by_order(program: Program, t: Timeline) -> set[str]:
         "a million cycles": t.end.max() > 1_000_000,
         "linked in several ways": len(program.variants) > len(program.templates),
         "idle core": any(not len(core.variants) for core in program.cores),
+        "mmad follows": (t.reason[t.op == _place(t.ops, "mmad")] == FOLLOW).any(),
+        "drain follows": (t.reason[t.op == _place(t.ops, "drain")] == FOLLOW).any(),
         "more than 8 cores": len(program.cores) > 8,
         "more than 1000 instructions": len(t.start) > 1000,
     }
     return {name for name, holds in facts.items() if holds}
+
+
+def _place(names: Sequence[str], name: str) -> int:
+    """The index of a name, -1 if it is not there."""
+    return names.index(name) if name in names else -1
 
 
 def main(seeds: int = 1000) -> None:
