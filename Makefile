@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OUT := build/demo
+SCORECARD := docs/scorecard
 
-.PHONY: demo test check slow bench clean
+.PHONY: demo test check slow bench scorecard clean
 
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -30,6 +31,11 @@ check: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m tests.bench
+
+scorecard: $(VENV)/.installed
+	mkdir -p $(SCORECARD)
+	$(BIN)/npusim validate --leave-one-out --html $(SCORECARD)/scorecard.html \
+	  --plot $(SCORECARD)/scorecard.png > $(SCORECARD)/scorecard.txt
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -245,20 +245,26 @@ class ConvBackpropFilter(Kernel):
 
     def emit(self, k: Builder, unit: SimpleNamespace) -> None:
         """One slab of one tile: load, expand and transpose into L0, accumulate; drain last."""
-        u, c0 = unit, self.shape.c0
-        window = self._window(u)
         x1, y1 = self.x1.next(), self.y1.next()
-        planes = self._load_x(k, u, x1)
-        self._load_dy(k, u, y1)
+        self._load_x(k, unit, x1)
+        self._load_dy(k, unit, y1)
+        self._accumulate(k, unit, x1, y1)
+
+    def _accumulate(
+        self, k: Builder, u: SimpleNamespace, x1: Slot, y1: Slot, at: tuple[int, int] = (0, 0)
+    ) -> None:
+        """Multiply a slab, whose planes begin ``at`` those of x and dy in L1; drain the last."""
+        c0, planes = self.shape.c0, self._planes_of(u)
+        window, (x_at, y_at) = self._window(u), at
         c = self.c.next() if u.first else self.c.last()
-        positions = u.rows * u.columns
+        plane, positions = u.h * u.w * 32, u.rows * u.columns
         for k0 in range(0, positions, self.tiling.base_k):
             kk = min(self.tiling.base_k, positions - k0)
             a, b = self.a.next(), self.b.next()
-            self._transpose_dy(k, u, a, y1, (k0, kk))
+            self._transpose_dy(k, u, a, y1, (k0, kk), y_at)
             k.load3d(
                 b.at(0, ceil_div(u.f * c0, 16) * ceil_div(kk, c0) * 512),
-                x1.at(0, planes * u.h * u.w * 32),
+                x1.at(x_at * plane, planes * plane),
                 window,
                 self.dtype,
                 m=(k0, kk),
@@ -269,16 +275,13 @@ class ConvBackpropFilter(Kernel):
         if u.last:
             pitch = self.shape.plan.cout_g * self.row_bytes
             out = self.dw.at(0, u.m * self.row_bytes, base="dw", rows=u.f, pitch=pitch)
-            k.fixpipe(
-                out,
-                c,
-                u.m,
-                u.f * c0,
-                FP32,
-                staging=self.staging,
-                atomic=self._atomic,
-                c0=c0,
-            )
+            atomic, n = self._atomic, u.f * c0
+            k.fixpipe(out, c, u.m, n, FP32, staging=self.staging, atomic=atomic, c0=c0)
+
+    def _planes_of(self, u: SimpleNamespace) -> int:
+        """Planes of x that the unit's columns lie in."""
+        planes: int = (u.tap + u.f - 1) // self.shape.taps + 1
+        return planes
 
     def _window(self, u: SimpleNamespace) -> Window:
         """The img2col geometry of the part of x in L1."""
@@ -298,10 +301,9 @@ class ConvBackpropFilter(Kernel):
             dilation_w=s.dilation[2],
         )
 
-    def _load_x(self, k: Builder, u: SimpleNamespace, x1: Slot) -> int:
-        """x rows of every plane the tile's columns lie in; returns the number of planes."""
-        s = self.shape
-        planes: int = (u.tap + u.f - 1) // s.taps + 1
+    def _load_x(self, k: Builder, u: SimpleNamespace, x1: Slot) -> None:
+        """x rows of every plane the tile's columns lie in."""
+        s, planes = self.shape, self._planes_of(u)
         plane, row, size = s.spatial[1] * s.spatial[2] * 32, s.spatial[2] * 32, u.w * 32
         if size == row:  # whole rows: one descriptor for all planes
             k.data_move(
@@ -316,7 +318,6 @@ class ConvBackpropFilter(Kernel):
                     self.x.at(p * plane, size, base="x", rows=u.h, pitch=row),
                     self.dtype,
                 )
-        return planes
 
     def _load_dy(self, k: Builder, u: SimpleNamespace, y1: Slot) -> None:
         """The slab's positions of every dy plane of the tile, planes padded to 16 positions."""
@@ -330,15 +331,18 @@ class ConvBackpropFilter(Kernel):
         )
 
     def _transpose_dy(
-        self, k: Builder, u: SimpleNamespace, a: Slot, y1: Slot, steps: tuple[int, int]
+        self, k: Builder, u: SimpleNamespace, a: Slot, y1: Slot, steps: tuple[int, int], at: int
     ) -> None:
-        """L0A <- dy^T for positions ``steps`` = (start, count): one load3d, or load2d per plane."""
+        """L0A <- dy^T for positions ``steps`` = (start, count) of planes from ``at`` in L1.
+
+        One load3d, or load2d per plane.
+        """
         k0, kk = steps
         planes, pitch = u.m // self.shape.c0, ceil_div(u.rows * u.columns, 16)
         if k.has_path("L1", "L0A", "load3d_transpose"):
             k.load3d(
                 a.at(0, ceil_div(u.m, 16) * ceil_div(kk, self.shape.c0) * 512),
-                y1.at(0, planes * pitch * 512),
+                y1.at(at * pitch * 512, planes * pitch * 512),
                 Window(h=1, w=pitch * 16),
                 self.dtype,
                 m=(k0, kk),
@@ -353,7 +357,7 @@ class ConvBackpropFilter(Kernel):
                 a,
                 y1,
                 self.dtype,
-                start=block * pitch + k0 // 16,
+                start=(at + block) * pitch + k0 // 16,
                 repeat=planes * k1 if whole else k1,
                 at=block * k1,
                 transpose=True,

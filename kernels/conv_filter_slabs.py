@@ -80,15 +80,24 @@ def _most(counts: Iterable[int]) -> int:
     return max(counts, default=0)
 
 
-def cut_plane(shape: ConvShape, slab_k: int) -> Cut:
-    """Cut one output plane into slabs of about ``slab_k`` positions, dropping padding-only ones."""
+def cut_plane(shape: ConvShape, slab_k: int, height: int = 0) -> Cut:
+    """Cut one output plane into slabs of about ``slab_k`` positions, dropping padding-only ones.
+
+    With ``height`` no slab goes across a multiple of so many rows.
+    """
     _, ho, wo = shape.out
     columns = wo if wo <= slab_k else slab_k // 16 * 16 or slab_k
-    return Cut(_runs(shape, 1, ho, max(1, slab_k // wo)), _runs(shape, 2, wo, columns))
+    rows = _runs(shape, 1, max(1, slab_k // wo), height or ho)
+    return Cut(rows, _runs(shape, 2, columns, wo))
 
 
-def _runs(shape: ConvShape, axis: int, size: int, step: int) -> tuple[Run, ...]:
-    """An output axis in runs of ``step``, without those that read nothing."""
-    counts = ((first, min(step, size - first)) for first in range(0, size, step))
+def _runs(shape: ConvShape, axis: int, step: int, block: int) -> tuple[Run, ...]:
+    """An output axis in runs of ``step`` inside blocks, without those that read nothing."""
+    size = shape.out[axis]
+    counts = (
+        (first, min(step, start + block - first, size - first))
+        for start in range(0, size, block)
+        for first in range(start, min(start + block, size), step)
+    )
     runs = (Run(first, count, shape.reach(axis, first, count)) for first, count in counts)
     return tuple(run for run in runs if run.reads.size)

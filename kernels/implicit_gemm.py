@@ -30,11 +30,12 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.dtypes import FP32
+from npusim.errors import ArgumentError
 from npusim.isa.base import ceil_div
 from npusim.isa.dma import Window
 from npusim.isa.operands import Slot, Tensor
 from npusim.kernels.conv_shape import ConvShape
-from npusim.kernels.implicit_gemm_shape import Geometry, slabs
+from npusim.kernels.implicit_gemm_shape import Geometry, slabs, weight_loads
 from npusim.kernels.tiling_checks import check_tiling
 from npusim.program.builder import BufferHandle, Builder
 from npusim.program.kernel import Kernel, Units
@@ -47,7 +48,9 @@ class Tiling:
     """One mmad is base_m positions x base_k x base_n channels (elements).
 
     An L1 slot of the input holds ``step_planes`` channel blocks of the slab, one of the weights
-    ``step_columns`` columns of (c1, kh, kw).
+    ``step_columns`` columns of (c1, kh, kw). A core takes the slabs of ``unit_m`` positions (whole
+    rows) one after another; 0: slabs are shared out singly. With ``resident`` weights stay in L1
+    as long as the same are needed, which takes one slot that holds all columns.
     """
 
     base_m: int
@@ -59,6 +62,8 @@ class Tiling:
     weight_slots: int = 2
     l0_slots: int = 2
     l0c_slots: int = 1
+    unit_m: int = 0
+    resident: bool = False
 
     def __post_init__(self) -> None:
         counts = (
@@ -92,7 +97,13 @@ class ImplicitGemm(Kernel):
         self.dtype = x.dtype
         self.tiling_text = str(tiling)
         self.geometry = self.geometry_of(shape)
-        self.slabs = slabs(self.geometry, tiling.base_m)
+        columns = self.geometry.planes_in * self.geometry.taps
+        if tiling.resident and tiling.step_columns < columns:
+            raise ArgumentError(
+                f"tiling is resident with step_columns {tiling.step_columns}; weights that stay in "
+                f"L1 are loaded at once, all {columns} columns"
+            )
+        self.slabs = slabs(self.geometry, tiling.base_m, tiling.unit_m)
         self.c0_out = 8 if y.dtype.bytes == 4 and self.dtype.bytes == 4 else 16
 
     @staticmethod
@@ -136,7 +147,8 @@ class ImplicitGemm(Kernel):
         """One row per (item, filter depth), items in contiguous runs per core."""
         item = self._items()
         total = len(item["slab"])
-        item["core"] = np.arange(total) * min(cores, total) // max(1, total)
+        shares = int(item["share"][-1]) + 1 if total else 0
+        item["core"] = item["share"] * min(cores, shares) // max(1, shares)
         counts = np.array([len(pairs) for pairs in self.geometry.live])
         offsets = np.cumsum(counts) - counts
         repeat = counts[item["depth"]]
@@ -146,17 +158,24 @@ class ImplicitGemm(Kernel):
         pairs = np.array([p for pairs in self.geometry.live for p in pairs]).reshape(-1, 2)
         kd, depth_in = pairs[offsets[table["depth"]] + turn].T
         bases = self._bases(table, kd, depth_in)
+        kept = np.zeros(len(row), np.bool_)
+        if self.tiling.resident:
+            kept[1:] = (np.diff(bases["w"]) == 0) & (np.diff(table["core"]) == 0)
         signature = {
             **{name: column[table["slab"]] for name, column in self._slab_columns().items()},
             "n": table["n"],
             "planes": table["planes"],
             "first": (turn == 0).astype(np.int64),
             "last": (turn == repeat[row] - 1).astype(np.int64),
+            "kept": kept.astype(np.int64),  # the weights in L1 are the unit's already
         }
         return Units(table["core"], signature, bases)
 
     def _items(self) -> dict[str, IntArray]:
-        """(slab, image, depth, group, first and number of output planes, input planes)."""
+        """(slab, image, depth, group, first and number of output planes, input planes), and share.
+
+        Items of one share are one core's; shares come in order from 0.
+        """
         g, step = self.geometry, self.tiling.base_n // self.geometry.c0
         live = [i for i, slab in enumerate(self.slabs) if slab.live]
         depths = [d for d in range(g.depth_out) if g.live[d]]
@@ -169,6 +188,11 @@ class ImplicitGemm(Kernel):
         ]
         grids = np.meshgrid(live, np.arange(g.images), depths, np.arange(len(tiles)), indexing="ij")
         slab, image, depth, tile = (grid.reshape(-1).astype(np.int64) for grid in grids)
+        unit = np.array([s.unit for s in self.slabs], np.int64)[slab]
+        place = ((unit * g.images + image) * g.depth_out + depth) * max(1, len(tiles)) + tile
+        order = np.argsort(place, kind="stable")
+        slab, image, depth, tile = slab[order], image[order], depth[order], tile[order]
+        share = np.unique(place[order], return_inverse=True)[1].reshape(-1).astype(np.int64)
         group, n0, n, planes = np.array(tiles, np.int64).reshape(-1, 4)[tile].T
         return {
             "slab": slab,
@@ -178,6 +202,7 @@ class ImplicitGemm(Kernel):
             "n0": n0,
             "n": n,
             "planes": planes,
+            "share": share,
         }
 
     def _bases(
@@ -248,16 +273,15 @@ class ImplicitGemm(Kernel):
         """One filter depth of one tile."""
         u, t, g = unit, self.tiling, self.geometry
         c = self.c.next() if u.first else self.c.last()
-        started = not u.first
+        started, steps = not u.first, (t.step_planes * g.taps, t.step_columns, g.taps)
         for plane in range(0, u.planes, t.step_planes):
             planes = min(t.step_planes, u.planes - plane)
             x1 = self._load_input(k, u, plane, planes)
-            for columns in self._weight_loads(plane, planes):
-                w1 = self.w1.next()
-                self.load_weights(k, u, w1, columns)
+            for columns, used in weight_loads(plane, planes, u.planes, steps):
+                w1 = self._load_weights(k, u, columns, used)
                 step = max(1, t.base_k // g.c0)
-                for j in range(columns.start, columns.stop, step):
-                    at = range(j, min(j + step, columns.stop))
+                for j in range(used.start, used.stop, step):
+                    at = range(j, min(j + step, used.stop))
                     self._multiply(k, u, (c, x1, w1), (plane, columns, at), init=not started)
                     started = True
         if u.last:
@@ -273,18 +297,13 @@ class ImplicitGemm(Kernel):
                 out, c, u.positions, u.n * g.c0, self.y.dtype, staging=self.staging, c0=self.c0_out
             )
 
-    def _weight_loads(self, plane: int, planes: int) -> list[range]:
-        """Columns of each L1 load of weights: whole planes, or part of one plane's taps."""
-        taps, step = self.geometry.taps, self.tiling.step_columns
-        first, last = plane * taps, (plane + planes) * taps
-        if step >= taps:
-            size = step // taps * taps
-            return [range(j, min(j + size, last)) for j in range(first, last, size)]
-        return [
-            range(j, min(j + step, start + taps))
-            for start in range(first, last, taps)
-            for j in range(start, start + taps, step)
-        ]
+    def _load_weights(self, k: Builder, u: SimpleNamespace, columns: range, used: range) -> Slot:
+        """The L1 slot with the unit's weights of ``columns``, loaded unless it has them."""
+        if u.kept or used.start != columns.start:
+            return self.w1.last()
+        w1 = self.w1.next()
+        self.load_weights(k, u, w1, columns)
+        return w1
 
     def _multiply(
         self,

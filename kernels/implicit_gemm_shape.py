@@ -76,6 +76,7 @@ class Slab:
     w: Span
     real_h: tuple[int, int, int]
     real_w: tuple[int, int, int]
+    unit: int  # slabs of one are computed together
 
     @property
     def live(self) -> bool:
@@ -98,24 +99,65 @@ class Run:
     real: tuple[int, int, int]
 
 
-def runs(geometry: Geometry, base_m: int) -> tuple[list[Run], list[Run]]:
-    """Runs of rows and runs of columns: slabs of at most ``base_m`` positions, row-major."""
+def runs(geometry: Geometry, base_m: int, height: int = 0) -> tuple[list[Run], list[Run]]:
+    """Runs of rows and runs of columns: slabs of at most ``base_m`` positions, row-major.
+
+    With ``height`` no run goes across a multiple of so many rows.
+    """
     h, w = geometry.h, geometry.w
-    return _runs(h, max(1, base_m // w.out)), _runs(w, min(w.out, base_m))
+    return _runs(h, max(1, base_m // w.out), height or h.out), _runs(w, min(w.out, base_m), w.out)
 
 
-def _runs(axis: Axis, step: int) -> list[Run]:
-    """All outputs of an axis in runs of ``step``."""
-    counts = [(first, min(step, axis.out - first)) for first in range(0, axis.out, step)]
+def _runs(axis: Axis, step: int, block: int) -> list[Run]:
+    """All outputs of an axis in runs of ``step`` inside blocks of ``block``."""
+    counts = [
+        (first, min(step, start + block - first, axis.out - first))
+        for start in range(0, axis.out, block)
+        for first in range(start, min(start + block, axis.out), step)
+    ]
     reads = [axis.reach(*run) for run in counts]
     return [Run(*run, span, axis.real(span)) for run, span in zip(counts, reads, strict=True)]
 
 
-def slabs(geometry: Geometry, base_m: int) -> list[Slab]:
-    """Cut the output plane into slabs of at most ``base_m`` positions."""
-    rows, columns = runs(geometry, base_m)
+def slabs(geometry: Geometry, base_m: int, unit_m: int = 0) -> list[Slab]:
+    """Cut the output plane into slabs of at most ``base_m`` positions.
+
+    Each is a unit of its own, or with ``unit_m`` those of so many positions in whole rows are.
+    """
+    height = max(1, unit_m // geometry.w.out) if unit_m else 0
+    rows, columns = runs(geometry, base_m, height)
+    pairs = [(r, c) for r in rows for c in columns]
     return [
-        Slab(r.first, r.count, c.first, c.count, r.reads, c.reads, r.real, c.real)
-        for r in rows
-        for c in columns
+        Slab(
+            *(r.first, r.count, c.first, c.count, r.reads, c.reads, r.real, c.real),
+            unit=r.first // height if height else i,
+        )
+        for i, (r, c) in enumerate(pairs)
     ]
+
+
+def weight_loads(
+    plane: int, planes: int, all_planes: int, steps: tuple[int, int, int]
+) -> list[tuple[range, range]]:
+    """Columns in each L1 slot of weights, and those that ``planes`` of the input use of it.
+
+    ``steps`` are the columns of a whole load of the input, those a slot of weights may hold, and
+    those of a plane. A slot holds whole planes, of one load of the input or of several, or part
+    of one plane's taps.
+    """
+    chunk, step, taps = steps
+    first, last, total = plane * taps, (plane + planes) * taps, all_planes * taps
+    if step >= min(total, 2 * chunk):
+        size = total if step >= total else step // chunk * chunk
+        start = first // size * size
+        return [(range(start, min(start + size, total)), range(first, last))]
+    if step >= taps:
+        size = step // taps * taps
+        loads = [range(j, min(j + size, last)) for j in range(first, last, size)]
+    else:
+        loads = [
+            range(j, min(j + step, start + taps))
+            for start in range(first, last, taps)
+            for j in range(start, start + taps, step)
+        ]
+    return [(columns, columns) for columns in loads]

@@ -36,7 +36,8 @@ def _candidates(m: int, k: int, n: int, device: Device) -> Iterator[Tiling]:
                 base_m=base_m,
                 base_n=base_n,
                 base_k=base_k,
-                step_k=min(step, 4, ceil_div(k, base_k)),
+                step_ka=min(step, 4, ceil_div(k, base_k)),
+                step_kb=min(step, 4, ceil_div(k, base_k)),
                 l0c_slots=2 if base_m * base_n * 8 <= size["L0C"] else 1,
             )
 
@@ -46,13 +47,13 @@ def _estimate(shape: tuple[int, int, int], t: Tiling, device: Device, cores: int
     m, k, n = shape
     tiles = ceil_div(m, t.base_m) * ceil_div(n, t.base_n)
     rounds = ceil_div(tiles, cores)
-    steps, slabs = ceil_div(k, t.base_k), ceil_div(k, t.base_k * t.step_k)
+    steps, slabs = ceil_div(k, t.base_k), ceil_div(k, t.base_k * t.step_ka)
     base_m, base_n = min(t.base_m, _up(m)), min(t.base_n, _up(n))
     rate = float(device.cube.macs_per_cycle("fp16")) if device.cube is not None else 1.0
     cube = base_m * base_n * k / rate + 4 * steps
     mte1 = _line(device.path("L1", "L0A", "load3d"), base_m * k * 2, steps)
-    mte1 += _line(device.path("L1", "L0B", "transpose"), base_n * k * 2, k / 16)
-    loads = 2 * slabs if device.has_path("GM", "L1", "nd2nz") else 2 * k / 16 + base_n / 16 * slabs
+    mte1 += _line(device.path("L1", "L0B", "load3d"), base_n * k * 2, steps)
+    loads = 2 * slabs if device.has_path("GM", "L1", "nd2nz") else k / 16 + base_n / 16 * slabs
     size = (base_m + base_n) * k * 2
     mte2 = _line(device.path("GM", "L1"), size, loads)
     shared = min(tiles, cores) * size / device.shared_read_rate

@@ -23,13 +23,17 @@ from npusim.version import __version__
 if TYPE_CHECKING:
     from npusim import ops
     from npusim.device.catalog import devices, load_device
+    from npusim.kernels.cann_tiling import CannTiling, cann_tiling, load_cann_tiling
     from npusim.ops import operators
     from npusim.results import Result
     from npusim.session import simulate, spec
 else:  # hidden from type checkers, or they would believe in every name
     _HOMES = {
+        "CannTiling": "npusim.kernels.cann_tiling",
         "Result": "npusim.results",
+        "cann_tiling": "npusim.kernels.cann_tiling",
         "devices": "npusim.device.catalog",
+        "load_cann_tiling": "npusim.kernels.cann_tiling",
         "load_device": "npusim.device.catalog",
         "operators": "npusim.ops",
         "simulate": "npusim.session",
@@ -52,13 +56,16 @@ else:  # hidden from type checkers, or they would believe in every name
 
 __all__ = [
     "ArgumentError",
+    "CannTiling",
     "CapacityError",
     "ConfigError",
     "NpusimError",
     "ProgramError",
     "Result",
     "__version__",
+    "cann_tiling",
     "devices",
+    "load_cann_tiling",
     "load_device",
     "network",
     "operators",

@@ -16,12 +16,16 @@ C0_BYTES = 32
 
 @dataclass(frozen=True)
 class DType:
-    """An element type: its short name, size in bytes, NumPy type and kind ("float" or "int")."""
+    """An element type: its short name, size in bytes, NumPy type and kind ("float" or "int").
+
+    ``values`` numbers are packed in one element.
+    """
 
     name: str
     bytes: int
     numpy: np.dtype[Any]
     kind: str
+    values: int = 1
 
     def __str__(self) -> str:
         """Return the short name."""
@@ -36,6 +40,15 @@ INT32 = DType("int32", 4, np.dtype(np.int32), "int")
 
 #: Every known type; two types never share a name or a NumPy type.
 DTYPES = (FP16, BF16, FP32, INT8, INT32)
+
+#: Block-scaled types (OCP MX): every ``MX_BLOCK`` numbers along K share a scale of one byte. Only
+#: the cube knows them and no array holds them: kernels that multiply them are timed, not executed.
+MXFP8 = DType("mxfp8", 1, np.dtype(np.uint8), "float")
+MXFP4 = DType("mxfp4", 1, np.dtype(np.uint8), "float", values=2)
+MX_BLOCK = 32
+
+#: Every type a device can name.
+DEVICE_DTYPES = (*DTYPES, MXFP8, MXFP4)
 
 #: Names besides a type's own and its NumPy name (``float16``, ``bfloat16``, ...).
 _ALIASES = {"half": FP16, "float": FP32}

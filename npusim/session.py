@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,15 @@ from npusim.device.catalog import load_device, parse_core_mask
 from npusim.device.spec import Device
 from npusim.dtypes import DType, dtype
 from npusim.errors import ArgumentError
-from npusim.isa import Mmad
+from npusim.isa import (
+    CoreBarrier,
+    CoreSetFlag,
+    CoreWaitFlag,
+    Mmad,
+    PipeBarrier,
+    SetFlag,
+    WaitFlag,
+)
 from npusim.isa.base import Move
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
@@ -22,6 +32,7 @@ from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.results import Result
+from npusim.results.uncertainty import Replay
 from npusim.timing.run import new_l2, time_program
 from npusim.timing.trace import KernelRun
 from npusim.version import __version__
@@ -29,7 +40,11 @@ from npusim.version import __version__
 Array = npt.NDArray[Any]
 
 #: The part of a device file that prices what a pipe does without a path.
-_UNIT_OF = {"M": "cube", "V": "vector", "S": "sync", "VPU": "gemm"}
+_UNIT_OF = {"M": "cube", "V": "vector", "VPU": "gemm"}
+_ORDER = (SetFlag, WaitFlag, PipeBarrier, CoreBarrier, CoreSetFlag, CoreWaitFlag)
+
+#: What takes part in the time of a call: an input that is in L2 already, or a launch.
+Step = Tensor | Kernel
 
 #: Called as progress(kernel, phase, done, total): instructions of one kernel.
 Progress = Callable[[str, str, int, int], None]
@@ -59,14 +74,14 @@ def spec(shape: Iterable[int], dtype_name: Any) -> Spec:
 class Options:
     """The keyword arguments every operator takes besides its own.
 
-    ``device`` is a name, a YAML path or a ``Device``; ``cores`` a mask (int), range, list or
-    text such as "0-3" (None: all); ``tiling`` "auto", the kernel's own, or a mapping from kernel
-    names to tilings; ``rules`` "documented" applies the product's constraint table, "hardware"
-    only asks what the device can execute; ``deterministic`` reduces the split accumulation of a
-    filter gradient in fixed order instead of with atomic adds; ``engine`` "fast" or the readable
-    reference "simpy", with the same cycles; ``timeline``
-    keeps one row per instruction (None: up to a size limit); ``start`` "cold" or "warm" (inputs
-    already in L2).
+    ``device`` is a name, a YAML path or a ``Device``; ``cores`` a mask (int), range, list or text
+    such as "0-3" (None: all); ``tiling`` "auto", the kernel's own, for gradients of filter and
+    input also "production" (the rule of the vendor's library) or a ``CannTiling``, or a mapping
+    from kernel names to any of these; ``rules`` "documented" applies the product's constraint
+    table, "hardware" only asks what the device can execute; ``deterministic`` reduces the split
+    accumulation of a filter gradient in fixed order instead of with atomic adds; ``engine`` "fast"
+    or the readable reference "simpy", with the same cycles; ``timeline`` keeps one row per
+    instruction (None: up to a size limit); ``start`` "cold" or "warm" (inputs already in L2).
     """
 
     device: str | Device
@@ -98,7 +113,8 @@ class Call:
         if self.options.start not in ("cold", "warm"):
             raise ArgumentError(f"start is {self.options.start!r}; it is 'cold' or 'warm'")
         self.l2 = new_l2(self.device, self.options.engine)
-        self.assumed: dict[str, None] = {}  # assumed figures used so far, in order of use
+        self.figures: dict[str, None] = {}  # what the time rests on so far, in order of use
+        self._steps: list[Step] = []
 
     @property
     def cube_cores(self) -> int:
@@ -133,6 +149,7 @@ class Call:
             self.arrays[name] = array.reshape(tensor.shape)
         if self.options.start == "warm" and tensor.size_bytes:
             self.l2.preload(name, tensor.size_bytes)
+            self._steps.append(tensor)
         return tensor
 
     def output(self, name: str, shape: tuple[int, ...], as_dtype: DType) -> Tensor:
@@ -166,6 +183,7 @@ class Call:
 
     def launch(self, kernel: Kernel) -> KernelRun:
         """Build, time and (unless timing-only) execute one kernel."""
+        self._steps.append(copy(kernel))  # as it is before it holds the buffers of this device
         program = build(kernel, self.device, self.groups)
         run = time_program(
             program,
@@ -177,8 +195,12 @@ class Call:
             arrays = {t.name: self.arrays[t.name] for t in kernel.tensors}
             execute(program, arrays, self._progress(program, "numbers"))
         self.runs.append(run)
-        self.assumed |= dict.fromkeys(assumed_figures(program))
+        self.figures |= dict.fromkeys(figures_behind(program))
         return run
+
+    def _replay(self) -> Callable[[Device], float]:
+        """Times the call again; holds no arrays."""
+        return partial(_time_us, tuple(self._steps), self.groups, self.options.engine)
 
     def _progress(self, program: Program, phase: str) -> Callable[[int], None] | None:
         report = self.options.progress
@@ -187,7 +209,8 @@ class Call:
         return lambda done: report(program.kernel, phase, done, program.instructions)
 
     def _assumption_note(self) -> list[str]:
-        names = list(self.assumed)
+        known = self.device.provenance
+        names = [name for name in self.figures if known[name].confidence == "assumed"]
         if not names:
             return []
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
@@ -215,32 +238,49 @@ class Call:
             version=__version__,
             dtype=rate or as_dtype.name,
             workspace_bytes=self.workspace_bytes,
+            replay=Replay(figures=tuple(self.figures), time_us=self._replay()),
         )
 
 
-def assumed_figures(program: Program) -> list[str]:
-    """Figures of the device marked "assumed" that the time of ``program`` depends on."""
+def _time_us(
+    steps: tuple[Step, ...], groups: tuple[int, ...], engine: str, device: Device
+) -> float:
+    """Microseconds that the steps of a call, tiled as they were, take on another device."""
+    l2 = new_l2(device, engine)
+    cycles = 0
+    for step in steps:
+        if isinstance(step, Tensor):
+            l2.preload(step.name, step.size_bytes)
+        else:
+            run = time_program(build(copy(step), device, groups), l2, timeline=False)
+            cycles += run.cycles + run.launch_cycles
+    return device.time_us(cycles)
+
+
+def figures_behind(program: Program) -> list[str]:
+    """Figures that the device states and that the time of ``program`` depends on."""
     device = program.device
-    parts = {"launch", "l2", "main_memory", *(f"pipes.{pipe}" for pipe in program.pipes)}
-    paths, units, used = set(), set(), set()
+    memory = "private_memory" if device.is_private else "main_memory"
+    parts = {"launch", "l2", memory, *(f"pipes.{pipe}" for pipe in program.pipes)}
+    used = set()
     for template in program.templates:
         for instruction in template.instructions:
             if isinstance(instruction, Move):
-                paths.add(instruction.path.name)
-                continue
-            units.add(instruction.pipe)
+                parts.add(f"paths.{instruction.path.name}")
+            elif isinstance(instruction, _ORDER):
+                parts.add("sync")
+            else:
+                parts.add(_UNIT_OF[instruction.pipe])
             if isinstance(instruction, Mmad):
                 used.add(f"cube.rates.{instruction.math}")
-    parts |= {f"paths.{path}" for path in paths} | {_UNIT_OF[u] for u in units if u in _UNIT_OF}
     rates = {f"cube.rates.{math}" for math in (device.cube.rates if device.cube else ())}
     # Capacities and precision do not cost time by themselves.
     idle = {"cube.hf32_bits", *(f"{part}.size" for part in parts), *(rates - used)}
     return sorted(
         name
-        for name, known in device.provenance.items()
-        if known.confidence == "assumed"
-        and name not in idle
-        and any(name.startswith(f"{part}.") for part in parts)
+        for name in device.provenance
+        if name not in idle
+        and (name == "clock" or any(name.startswith(f"{part}.") for part in parts))
     )
 
 

@@ -15,6 +15,7 @@ from npusim.errors import ArgumentError
 #: ``m, k, n, cycles``: a block of m*k*n multiply-adds done every ``cycles`` cycles.
 Block = tuple[int, int, int, int]
 Quantity = int | Fraction | Block
+Range = tuple[Quantity, Quantity]
 
 #: Kind of quantity -> what an error calls it, and an example of it.
 KINDS = {
@@ -28,6 +29,9 @@ KINDS = {
     "bool": ("yes or no", "yes"),
     "block": ("a block", "16x16x16 or 16x8x16/2cycle"),
 }
+
+#: Kinds that can have a range: speeds and times, not capacities, counts and switches.
+RANGED = ("frequency", "rate", "cycles", "fraction_cycles", "duration", "block")
 
 _SIZES = {
     "B": 1,
@@ -68,6 +72,32 @@ def parse_quantity(text: str, kind: str, clock_hz: int) -> Quantity:
     if kind == "duration":
         return parse_duration(text, clock_hz)
     return _CLOCKLESS[kind](text)
+
+
+def parse_range(text: str, kind: str, value: Quantity, clock_hz: int) -> Range:
+    """The ends of ``3TB/s..3.6TB/s``, quantities of ``kind`` on both sides of ``value``.
+
+    The lower one is the slower rate, clock or block, or the shorter time.
+    """
+    noun, example = KINDS[kind]
+    example = example.partition(" ")[0]
+    if kind not in RANGED:
+        raise ArgumentError(f"{noun} has no range; remove {text!r}")
+    first, dots, last = text.partition("..")
+    if not dots:
+        raise ArgumentError(f"expected a range such as {example}..{example}, got {text!r}")
+    low, high = (parse_quantity(end.strip(), kind, clock_hz) for end in (first, last))
+    if not _amount(low) <= _amount(value) <= _amount(high):
+        raise ArgumentError(f"the range {text} does not hold the value; write low..high around it")
+    return low, high
+
+
+def _amount(value: Quantity) -> Fraction:
+    """What orders quantities of one kind; of a block, its multiply-adds per cycle."""
+    if isinstance(value, tuple):
+        m, k, n, cycles = value
+        return Fraction(m * k * n, cycles)
+    return Fraction(value)
 
 
 def parse_size(text: str) -> int:

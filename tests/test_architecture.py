@@ -45,6 +45,7 @@ FLOORS = [
     "npusim.compat",
     "npusim.conv_log",
     "npusim.torch",
+    "npusim.validation",
     "npusim",  # the public names
     "npusim.cli",
     "npusim.__main__",

@@ -145,10 +145,17 @@ def _add_simulation(parser: Parser) -> None:
         "--tiling",
         default="auto",
         metavar="FIELD=VALUE,...",
-        help="tile sizes in elements, such as base_m=128,base_n=256,...; of several kernels "
-        "KERNEL:base_m=128,...;KERNEL:... (default: auto)",
+        help="auto (the default), production (the vendor's rule), tile sizes in elements such as "
+        "base_m=128,base_n=256,..., or @FILE (in the vendor's words); of several kernels "
+        "KERNEL:base_m=128,...;KERNEL:production",
     )
     add_simulation(add)
+    add(
+        "--range",
+        action="store_true",
+        help="time the call again with every assumed or fitted figure it rests on at the ends of "
+        "its range, and report the range of the time (default: no)",
+    )
     add(
         "--timeline",
         action=argparse.BooleanOptionalAction,
@@ -236,16 +243,17 @@ def _simulate(arguments: argparse.Namespace, prepared: Prepared, device: Device)
 
 def _report(arguments: argparse.Namespace, prepared: Prepared, result: Result) -> list[Check]:
     """Print the result, as text before it is checked, as JSON with the check in it."""
+    told = {"time_range": result.time_range.to_json()} if arguments.range else {}
     if not arguments.json:
         sys.stdout.write(result.text())
         sys.stdout.flush()
     checks = _checked(prepared, result) if arguments.check else []
     if arguments.json:
-        told = {
+        checked = {
             "passed": all(check.passed for check in checks),
             "outputs": [check.to_json() for check in checks],
         }
-        print_json({**result.to_json(), "check": told if checks else None})
+        print_json({**result.to_json(), **told, "check": checked if checks else None})
     else:
         for check in checks:
             print(check)

@@ -1,22 +1,27 @@
-"""The text of --tiling: ``FIELD=VALUE,...``, or where a call has several kernels one for each."""
+"""The text of --tiling: a rule, ``FIELD=VALUE,...`` or ``@FILE``, of several kernels for each."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from npusim.errors import ArgumentError
+from npusim.kernels.cann_tiling import load_cann_tiling
 from npusim.yamltree import suggest
+
+_RULES = ("auto", "production")
 
 
 def parse_tiling(text: str, kind: type[Any] | Mapping[str, type[Any]]) -> Any:
-    """``"auto"``, the ``kind`` that ``base_m=128,base_n=256,...`` describes, or a mapping of such.
+    """A rule's name, the ``kind`` that ``base_m=128,base_n=256,...`` describes, or a mapping.
 
-    Of several kernels the text is ``KERNEL:FIELD=VALUE,...;KERNEL:...``; those it leaves out are
-    "auto".
+    Rules are "auto" and "production"; ``@FILE`` is a YAML or JSON file of a tiling in the
+    vendor's words. Of several kernels the text is ``KERNEL:FIELD=VALUE,...;KERNEL:...``; those it
+    leaves out are "auto".
     """
-    if text == "auto":
+    if text in _RULES:
         return text
     if not isinstance(kind, Mapping):
         return _one(text, kind)
@@ -38,6 +43,10 @@ def parse_tiling(text: str, kind: type[Any] | Mapping[str, type[Any]]) -> Any:
 
 def _one(text: str, kind: type[Any]) -> Any:
     """One kernel's tiling."""
+    if text in _RULES:
+        return text
+    if text.startswith("@"):
+        return load_cann_tiling(Path(text[1:]))
     fields = {field.name: field for field in dataclasses.fields(kind)}
     values: dict[str, int] = {}
     for part in text.split(","):

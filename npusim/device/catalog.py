@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from importlib import resources
+from math import ceil, floor
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsIndex
 
-from npusim.device.config import figures, parse_device, replace_figures
-from npusim.device.spec import Device
+from npusim.device.config import Figure, figures, parse_device, replace_figures
+from npusim.device.spec import Device, Provenance
 from npusim.errors import ArgumentError
-from npusim.units import format_quantity, format_rate
+from npusim.units import RANGED, Range, format_quantity, format_rate
 from npusim.yamltree import suggest
 
 if TYPE_CHECKING:  # only types may use it: the module has moved since Python 3.10
@@ -22,6 +24,9 @@ if TYPE_CHECKING:  # only types may use it: the module has moved since Python 3.
 
 #: Other names of shipped devices: a family's own name means its commonest bin.
 ALIASES = {"ascend910b": "ascend910b2"}
+
+#: How far a figure may be off where its file does not say, as a share of its value.
+REACH = {"fitted": Fraction(1, 10), "assumed": Fraction(3, 10)}
 
 _RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", re.ASCII)
 
@@ -54,12 +59,45 @@ def describe(device: Device) -> list[tuple[str, str, str, str]]:
     for path, figure in figures(device).items():
         if path in device.provenance:
             known = device.provenance[path]
-            if figure.kind == "rate" and isinstance(figure.value, (int, Fraction)):
-                text = format_rate(Fraction(figure.value), device.clock_hz)
-            else:
-                text = format_quantity(figure.value, figure.kind)
+            text = figure_text(figure, device.clock_hz)
             rows.append((path, text, known.confidence, device.sources[known.source]))
     return rows
+
+
+def ranges(device: Device) -> dict[str, tuple[Figure, Figure]]:
+    """Return the low and the high end of every figure that may be off, by dotted path.
+
+    That is the range its file states, else for a figure that is fitted or assumed the share of its
+    value in ``REACH`` on both sides, whole units rounded outwards. Only speeds and times have a
+    range (``npusim.units.RANGED``), blocks only a stated one.
+    """
+    found = {}
+    for path, figure in figures(device).items():
+        ends = _ends(figure, device.provenance.get(path))
+        if ends is not None and ends[0] != ends[1]:
+            low, high = ends
+            found[path] = replace(figure, value=low), replace(figure, value=high)
+    return found
+
+
+def _ends(figure: Figure, known: Provenance | None) -> Range | None:
+    """Return both ends of a figure's range in base units, None where it has no range."""
+    if known is None or known.range is not None:
+        return known.range if known else None
+    reach = REACH.get(known.confidence)
+    if reach is None or figure.kind not in RANGED or isinstance(figure.value, tuple):
+        return None
+    value = Fraction(figure.value)
+    low, high = value * (1 - reach), value * (1 + reach)
+    whole = figure.kind not in ("rate", "fraction_cycles")
+    return (floor(low), ceil(high)) if whole else (low, high)
+
+
+def figure_text(figure: Figure, clock_hz: int) -> str:
+    """Return the value of a figure for people: rates rounded, in both units."""
+    if figure.kind == "rate" and isinstance(figure.value, (int, Fraction)):
+        return format_rate(Fraction(figure.value), clock_hz)
+    return format_quantity(figure.value, figure.kind)
 
 
 def parse_core_mask(

@@ -1,42 +1,36 @@
 """A device YAML file to a ``Device``: generic over the dataclasses of ``npusim.device.spec``.
 
-Every figure reads ``<quantity> (<confidence>, <source key>)``; whatever is wrong with a file is
-a ``ConfigError`` that names file, line and dotted path and ends in the way out.
+Every figure reads ``<quantity> (<confidence>, <source key>)``, or with a range of its own
+``<quantity> (<confidence>, <source key>, <low>..<high>)``; whatever is wrong with a file is a
+``ConfigError`` that names file, line and dotted path and ends in the way out.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from fractions import Fraction
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from npusim.device.spec import (
-    CONFIDENCES,
-    GLOBAL_PLACES,
-    CubeRate,
-    Device,
-    Path,
-    Provenance,
-)
-from npusim.dtypes import DTYPES
+from npusim.device.checks import CHECKS
+from npusim.device.spec import CONFIDENCES, CubeRate, Device, Provenance
 from npusim.errors import ArgumentError, ConfigError
-from npusim.units import KINDS, Block, Quantity, format_quantity, parse_quantity
+from npusim.units import KINDS, Block, Quantity, format_quantity, parse_quantity, parse_range
 from npusim.yamltree import Node, TextFile, load_tree, suggest
 
 #: Source key and explanation of figures changed by ``Device.replace``.
 USER = ("user", "set by the user")
 
-#: Roles of cores, and the pipe a core needs for each.
-ROLES = {"cube": "M", "vector": "V", "dsp": "VPU"}
-
 FigureValue = str | int | Fraction
 
-_FIGURE = re.compile(r"(?P<quantity>.*?)\s*\((?P<confidence>[^,()]*),(?P<source>[^()]*)\)", re.S)
-_PATH_NAME = re.compile(r"\w+->\w+(\.\w+)?")
+_FIGURE = re.compile(
+    r"(?P<quantity>.*?)\s*"
+    r"\((?P<confidence>[^,()]*),(?P<source>[^,()]*)(?:,(?P<range>[^()]*))?\)",
+    re.S,
+)
 _BUILT = ("provenance", "origin")  # fields of Device that no file states
 
 
@@ -90,7 +84,9 @@ class _Tree:
                 raise ConfigError(f"{root.file}:{root.line}: {path}: unknown figure; {way_out}")
             text = value if isinstance(value, str) else _base_units(path, value, known[path].kind)
             root = _with(root, known[path].keys, f"{text} (assumed, {USER[0]})")
-        return _build(root)
+        built = _build(root)
+        private = built.private_memory if device.is_private else None
+        return replace(built, main_memory=private) if private is not None else built
 
 
 def _base_units(path: str, value: object, kind: str) -> str:
@@ -162,7 +158,7 @@ def _build(root: Node) -> Device:
     device: Device = reader.record(
         Device, root, None, {"provenance": reader.provenance, "origin": _Tree(root)}
     )
-    for check in _CHECKS:
+    for check in CHECKS:
         check(device, root)
     return device
 
@@ -232,9 +228,11 @@ class _Reader:
             raise node.fail(f"unknown source {source!r}{hint} (explain new ones under 'sources')")
         try:
             value = parse_quantity(match["quantity"], kind, self.clock_hz)
+            text = match["range"]
+            ends = None if text is None else parse_range(text.strip(), kind, value, self.clock_hz)
         except ArgumentError as error:
             raise node.fail(str(error)) from None
-        self.provenance[node.path] = Provenance(confidence=confidence, source=source)
+        self.provenance[node.path] = Provenance(confidence=confidence, source=source, range=ends)
         return _cube_rate(value) if isinstance(value, tuple) else value
 
     def _figures(self, node: Node, kind: str) -> Any:
@@ -273,135 +271,3 @@ def _words(node: Node) -> tuple[str, ...]:
     if not words:
         raise node.fail("expected at least one entry, got an empty list")
     return tuple(words)
-
-
-def _at(root: Node, *keys: str) -> Node:
-    """Return the node at ``keys``."""
-    for key in keys:
-        root = root.mapping()[key]
-    return root
-
-
-def _check_cores(device: Device, root: Node) -> None:
-    """Core kinds name declared memories, pipes and roles, and each role is held once."""
-    if not device.cores:
-        raise _at(root, "cores").fail("a device needs at least one kind of core; add one")
-    held: dict[str, str] = {}
-    declared = {"memories": device.memories, "pipes": device.pipes, "roles": ROLES}
-    for kind in device.cores.values():
-        for key, known in declared.items():
-            for item in _at(root, "cores", kind.name, key).items():
-                word = item.text()
-                if word not in known:
-                    raise item.fail(f"{word!r} is not among the {key}{suggest(word, known)}")
-        for role in kind.roles:
-            where = _at(root, "cores", kind.name, "roles")
-            if role in held:
-                raise where.fail(f"role {role!r} is held by {held[role]!r} already; drop one")
-            held[role] = kind.name
-        for pipe in ("S", *(ROLES[role] for role in kind.roles)):
-            if pipe not in kind.pipes:
-                why = "issues instructions" if pipe == "S" else "works for its roles"
-                raise _at(root, "cores", kind.name, "pipes").fail(
-                    f"no pipe {pipe}, which {why}; add {pipe} to the list"
-                )
-
-
-def _check_paths(device: Device, root: Node) -> None:
-    """Every path joins known places and runs on a core that has its pipe and its memories."""
-    places = (*device.memories, *GLOBAL_PLACES)
-    for path in device.paths.values():
-        node = _at(root, "paths", path.name)
-        if not _PATH_NAME.fullmatch(path.name):
-            raise node.fail("expected a path name such as GM->L1 or GM->L1.nd2nz; rename it")
-        for place in (path.src, path.dst):
-            if place not in places:
-                raise node.fail(f"unknown memory {place!r}{suggest(place, places)}")
-        if path.dst == "IMM":
-            raise node.fail("an immediate operand (IMM) cannot be written; swap the two ends")
-        private = [place for place in (path.src, path.dst) if place in device.memories]
-        if not any(
-            path.pipe in kind.pipes and set(private) <= set(kind.memories)
-            for kind in device.cores.values()
-        ):
-            raise node.mapping()["pipe"].fail(
-                f"no kind of core has pipe {path.pipe} together with {' and '.join(private)}; "
-                f"kinds: {'; '.join(_has(device))}"
-            )
-        _check_window(path, node)
-
-
-def _has(device: Device) -> list[str]:
-    """Return the kinds of core with their pipes and memories, in words."""
-    return [
-        f"{kind.name} has {' '.join(kind.pipes)} and {' '.join(kind.memories)}"
-        for kind in device.cores.values()
-    ]
-
-
-def _check_window(path: Path, node: Node) -> None:
-    """The window is what an img2col path fetches at once: those need it, others lack it."""
-    if path.variant in ("load3d", "load3d_transpose") and not path.window_bytes:
-        raise node.fail("a load3d path needs 'window', the bytes it fetches per cycle; add it")
-    if not path.variant.startswith("load3d") and path.window_bytes:
-        raise node.mapping()["window"].fail("only load3d paths have a window; remove it")
-
-
-def _check_cache(device: Device, root: Node) -> None:
-    """Sectors fill blocks, a word has a bit for each of them, and blocks fit the cache."""
-    l2 = device.l2
-    if l2 is None:
-        return
-    node = _at(root, "l2", "block")
-    sectors = l2.block_bytes / l2.sector_bytes
-    if any(n & (n - 1) for n in (l2.block_bytes, l2.sector_bytes)) or not 1 <= sectors <= 64:
-        raise node.fail(
-            f"a block of {l2.block_bytes} B with sectors of {l2.sector_bytes} B: both must be "
-            "powers of two, with 1 to 64 sectors to a block; change one of them"
-        )
-    if l2.block_bytes > l2.size_bytes:
-        raise node.fail(
-            f"the block of {l2.block_bytes} B exceeds the cache of {l2.size_bytes} B; "
-            "make it smaller"
-        )
-
-
-def _check_units(device: Device, root: Node) -> None:
-    """Element types are known, rates are of the device's, and a role that multiplies has any."""
-    known = [dtype.name for dtype in DTYPES]
-    for item in _at(root, "dtypes").items():
-        if item.text() not in known:
-            raise item.fail(f"unknown dtype {item.text()!r}{suggest(item.text(), known)}")
-    for key, unit in (("cube", device.cube), ("gemm", device.gemm)):
-        for dtype, rate in unit.rates.items() if unit else ():
-            node = _at(root, key, "rates", dtype)
-            operand = "fp32" if dtype == "hf32" else dtype  # HF32 multiplies fp32 operands
-            if operand not in device.dtypes:
-                raise node.fail(
-                    f"dtype {dtype!r} is not among the device's ({', '.join(device.dtypes)}); "
-                    "add it to 'dtypes' or remove the rate"
-                )
-            if key == "gemm" and rate.k != 1:
-                raise node.fail(f"the block takes {rate.k} steps of k; write it as 6x1x96/6cycle")
-    needs = {"cube": ("cube", "a matrix unit"), "dsp": ("gemm", "a matrix micro-kernel")}
-    for kind in device.cores.values():
-        for role, (key, what) in needs.items():
-            if role in kind.roles and getattr(device, key) is None:
-                raise _at(root, "cores", kind.name, "roles").fail(
-                    f"the role {role!r} needs {what}; add the key {key!r} or drop the role"
-                )
-
-
-def _check_im2col(device: Device, root: Node) -> None:
-    """The sums of im2col's backward have one of two precisions."""
-    if device.im2col_accumulate not in ("tensor", "fp32"):
-        raise _at(root, "im2col_accumulate").fail("expected tensor or fp32; use one of them")
-
-
-_CHECKS: tuple[Callable[[Device, Node], None], ...] = (
-    _check_im2col,
-    _check_cores,
-    _check_paths,
-    _check_cache,
-    _check_units,
-)

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from npusim.errors import ArgumentError, ProgramError
+from npusim.units import Range
 
 #: Places that exist once per device, outside every core ("IMM" is an immediate operand).
 GLOBAL_PLACES = ("GM", "IMM")
@@ -31,10 +32,15 @@ def _figure(key: str, unit: str, default: Any = MISSING) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Where one figure comes from: a confidence of ``CONFIDENCES`` and a key of ``sources``."""
+    """Where one figure comes from: a confidence of ``CONFIDENCES`` and a key of ``sources``.
+
+    ``range`` is the range its file states, in base units; ``npusim.device.catalog.ranges`` knows
+    the ranges of figures that state none.
+    """
 
     confidence: str
     source: str
+    range: Range | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +84,10 @@ class Path:
     A move of ``b`` bytes in ``r`` rows (contiguous pieces) occupies its pipe for
     ``max(floor_cycles, startup_cycles + max(b / bytes_per_cycle, r * row_cycles))`` cycles,
     rounded up; ``idle_head_cycles`` are added when it does not follow a predecessor directly.
+    ``conflict_cycles`` are added per 512 B read from a buffer of several slots that share a bank of
+    their memory: one slot is read while another is written. ``unaligned_cycles`` are added per row
+    in GM whose pitch or place is no multiple of ``align_bytes``. ``elements_per_cycle`` (0: no
+    limit) holds back types of less than a byte.
     """
 
     name: str
@@ -88,6 +98,10 @@ class Path:
     floor_cycles: int = _figure("floor", "cycles", 0)
     idle_head_cycles: int = _figure("idle_head", "cycles", 0)
     issue_cycles: int = _figure("issue", "cycles", 1)
+    conflict_cycles: Fraction = _figure("conflict", "fraction_cycles", Fraction(0))
+    unaligned_cycles: Fraction = _figure("unaligned", "fraction_cycles", Fraction(0))
+    align_bytes: int = _figure("align", "size", 1)
+    elements_per_cycle: int = _figure("elements", "count", 0)
     window_bytes: int = _figure("window", "size", 0)  # img2col paths: widest fetch per cycle
 
     @cached_property
@@ -285,6 +299,11 @@ class Device:
         """Bytes per cycle all cores together can read: of the L2, or main memory without one."""
         shared = self.l2 if self.l2 is not None else self.main_memory
         return float(shared.read_bytes_per_cycle)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether GM is the private memory of the core that runs."""
+        return self.main_memory is self.private_memory
 
     @property
     def saturates(self) -> bool:

@@ -177,11 +177,27 @@ class Move(Instruction):
         return source, target.memory, "", target.size
 
 
-def move_cost(path: Path, size: int, rows: int = 1, cycles: int = 0) -> Cost:
-    """Cost of moving ``size`` bytes in ``rows`` pieces along ``path``, at least ``cycles``."""
+def move_cost(
+    path: Path,
+    size: int,
+    rows: int = 1,
+    cycles: int = 0,
+    *,
+    conflict: bool = False,
+    place: Region | None = None,
+) -> Cost:
+    """Cost of moving ``size`` bytes in ``rows`` pieces along ``path``, at least ``cycles``.
+
+    With ``conflict`` each fractal pays for a bank that is written at the same time. Rows pay for
+    their alignment at ``place``, the end of the move in GM.
+    """
     work = max(
         drain_cycles(size, path.bytes_per_cycle), whole_cycles(rows, path.row_cycles), cycles, 1
     )
+    if conflict:
+        work += whole_cycles(ceil_div(size, FRACTAL_BYTES), path.conflict_cycles)
+    if isinstance(place, GmRegion) and (place.offset | place.pitch) % path.align_bytes:
+        work += whole_cycles(rows, path.unaligned_cycles)
     return Cost(
         cycles=max(path.floor_cycles, path.startup_cycles + work),
         idle_head=path.idle_head_cycles,

@@ -24,6 +24,7 @@ class Mmad(Instruction):
     """C (L0C, fp32, NZ) = A (L0A, Zz) @ B (L0B, Zn), added to C unless ``init``.
 
     ``m``, ``k``, ``n`` are elements; what lies beyond them in the last fractals is ignored.
+    Products of block-scaled types also read ``scales``; they are timed only.
     One fp32 sum per mmad is added to C: mmads accumulate in program order.
     """
 
@@ -38,6 +39,7 @@ class Mmad(Instruction):
     dtype: DType
     init: bool
     hf32_bits: int = 0  # > 0: fp32 operands are rounded to this many mantissa bits on the way in
+    scales: tuple[SlotRegion, ...] = ()  # of A and of B, for block-scaled types
 
     @property
     def pipe(self) -> str:
@@ -49,7 +51,8 @@ class Mmad(Instruction):
         return "hf32" if self.hf32_bits else self.dtype.name
 
     def reads(self) -> tuple[Region, ...]:
-        return (self.a, self.b) if self.init else (self.a, self.b, self.c)
+        operands = (self.a, self.b, *self.scales)
+        return operands if self.init else (*operands, self.c)
 
     def writes(self) -> tuple[Region, ...]:
         return (self.c,)
@@ -60,7 +63,8 @@ class Mmad(Instruction):
             have = ", ".join(cube.rates) if cube else "no cube unit"
             raise ProgramError(f"{device.name} has no {self.math} mmad (it has: {have})")
         rate = cube.rates[self.math]
-        m, k, n = ceil_div(self.m, rate.m), ceil_div(self.k, rate.k), ceil_div(self.n, rate.n)
+        depth = self.k * self.dtype.values
+        m, k, n = ceil_div(self.m, rate.m), ceil_div(depth, rate.k), ceil_div(self.n, rate.n)
         cycles = cube.startup_cycles + m * k * n * rate.cycles
         if cube.odd_block_conflict and k > 1 and (m % 2 or n % 2):
             cycles += k - 2
@@ -68,7 +72,7 @@ class Mmad(Instruction):
             cycles=cycles,
             idle_head=cube.idle_head_cycles,
             issue=cube.issue_cycles,
-            macs=self.m * self.k * self.n,
+            macs=self.m * depth * self.n,
             # Under the unit flag: not into a piece before it is drained; the last fractal after.
             lag_start=_first_piece_out(device) if cube.unit_flag else 0,
             lag_end=min(cycles, k * rate.cycles) if cube.unit_flag else 0,
@@ -135,7 +139,8 @@ class Drain(Move):
         return self.is_atomic
 
     def cost(self, device: Device) -> Cost:
-        alone = move_cost(self.path, max(self.dst.size, self._source_bytes()), self.dst.rows)
+        size = max(self.dst.size, self._source_bytes())
+        alone = move_cost(self.path, size, self.dst.rows, place=self.dst)
         if device.cube is None or not device.cube.unit_flag:
             return alone
         # Under the unit flag: not before the first piece is there; the last piece after it.

@@ -59,7 +59,7 @@ class Nd2nz(Move):
     dtype: DType
 
     def cost(self, device: Device) -> Cost:
-        return move_cost(self.path, self.src.size, self.src.rows)
+        return move_cost(self.path, self.src.size, self.src.rows, place=self.src)
 
     def execute(self, memory: MemoryView) -> None:
         c0, m = 32 // self.dtype.bytes, self.src.rows
@@ -74,6 +74,18 @@ class Nd2nz(Move):
         # The rows that pad each column to 16 keep what they hold.
         dst = SlotRegion(self.dst.slot, self.dst.offset, n1, m * 32, ceil_div(m, 16) * 512)
         memory.move(dst, self.src, self.dtype, (m, columns), blocks)
+
+
+def _shares_bank(src: SlotRegion) -> bool:
+    """Whether what is read lies in the bank that another slot's load is being written to."""
+    return src.slot.buffer.slots > 1 and not src.slot.buffer.own_banks
+
+
+def element_cycles(path: Path, size: int, dtype: DType) -> int:
+    """Least cycles for ``size`` bytes of ``dtype`` along a path that counts elements."""
+    if not path.elements_per_cycle:
+        return 0
+    return ceil_div(size // dtype.bytes * dtype.values, path.elements_per_cycle)
 
 
 @dataclass(frozen=True)
@@ -92,7 +104,9 @@ class Load2d(Move):
     transpose: bool = False
 
     def cost(self, device: Device) -> Cost:
-        return move_cost(self.path, self.dst.size)
+        size = self.dst.size
+        cycles = element_cycles(self.path, size, self.dtype)
+        return move_cost(self.path, size, cycles=cycles, conflict=_shares_bank(self.src))
 
     def execute(self, memory: MemoryView) -> None:
         if self.transpose:
@@ -177,7 +191,8 @@ class Load3d(Move):
     def cost(self, device: Device) -> Cost:
         columns = ceil_div(self.k_ext, 32 // self.dtype.bytes)
         ticks = columns * self.window.fetches(self.m_start, self.m_ext, self.path.window_bytes)
-        return move_cost(self.path, self.dst.size, cycles=ticks)
+        ticks = max(ticks, element_cycles(self.path, self.dst.size, self.dtype))
+        return move_cost(self.path, self.dst.size, cycles=ticks, conflict=_shares_bank(self.src))
 
     def execute(self, memory: MemoryView) -> None:
         c0, w = 32 // self.dtype.bytes, self.window

@@ -64,7 +64,8 @@ class GmRegion:
 class Buffer:
     """``slots`` equal pieces of ``slot_bytes`` in a private memory, used in turns.
 
-    With ``unit_flag`` its writers and readers follow each other by pieces.
+    With ``unit_flag`` its writers and readers follow each other by pieces. With ``own_banks`` each
+    slot lies in banks of its own, so that one is read while another is written without conflict.
     """
 
     name: str
@@ -73,14 +74,23 @@ class Buffer:
     slots: int
     index: int
     unit_flag: bool = False
+    own_banks: bool = False
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One turn of a buffer; ``turn`` counts from 0 in this unit, negative is before it."""
+    """One turn of a buffer; ``turn`` counts from 0 in this unit, negative is before it.
+
+    Offsets into it count from byte ``first``.
+    """
 
     buffer: Buffer
     turn: int
+    first: int = 0
+
+    def behind(self, size: int) -> Slot:
+        """The same slot without its first ``size`` bytes, for a second operand in it."""
+        return Slot(self.buffer, self.turn, self.first + size)
 
     def at(
         self, offset: int = 0, size: int | None = None, *, rows: int = 1, pitch: int = 0
@@ -89,9 +99,14 @@ class Slot:
 
         Without ``size`` it is the rest of the slot. Leaving the slot is a ``ProgramError``.
         """
+        offset += self.first
         size = self.buffer.slot_bytes - offset if size is None else size
         end = offset + (rows - 1) * pitch + size
-        if min(offset, pitch) < 0 or min(size, rows) < 1 or end > self.buffer.slot_bytes:
+        if (
+            min(offset - self.first, pitch) < 0
+            or min(size, rows) < 1
+            or end > self.buffer.slot_bytes
+        ):
             raise ProgramError(
                 f"bytes {offset}..{end} of {self.buffer.name} lie outside its slot of "
                 f"{self.buffer.slot_bytes} B in {self.buffer.memory}; declare a larger buffer or "

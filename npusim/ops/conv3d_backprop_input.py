@@ -9,10 +9,9 @@ from npusim.errors import ArgumentError
 from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_shape import ConvShape
-from npusim.kernels.implicit_gemm import Tiling
-from npusim.kernels.implicit_gemm_tiling import auto_tiling
 from npusim.layout import group_dict
-from npusim.ops.arguments import chosen_tiling, integers, operand
+from npusim.ops.arguments import integers, operand
+from npusim.ops.gemm_tiling import gemm_tiling
 from npusim.ops.rules import check
 from npusim.results import Result
 from npusim.session import Array, Call, Operand, Options, Spec
@@ -65,13 +64,7 @@ def conv3d_backprop_input(
     call.require_dtype(FP16)
     (d, h, wide), blocks = shape.spatial, shape.cin1
     dx = call.output("dx", (shape.n, d, blocks, h, wide, 16), FP16)
-    tiling = chosen_tiling(
-        call.tiling_of(ConvBackpropInput.name),
-        Tiling,
-        lambda: auto_tiling(
-            ConvBackpropInput.geometry_of(shape), call.device, call.cube_cores, FP16
-        ),
-    )
+    tiling = gemm_tiling(call, ConvBackpropInput, shape, FP16)
     tensors = (call.input("dy", dy, FP16), call.input("filter", w, FP16), dx)
     kernel = ConvBackpropInput(shape, tiling, *tensors)
     if kernel.needs_clear:

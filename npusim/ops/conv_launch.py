@@ -11,13 +11,11 @@ from npusim.kernels.bias_grad import BiasGrad, channel_parts
 from npusim.kernels.cast import Cast
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
-from npusim.kernels.implicit_gemm import Tiling as GemmTiling
-from npusim.kernels.implicit_gemm_tiling import auto_tiling as gemm_tiling
 from npusim.kernels.trans_data import Conversion, TransData
-from npusim.ops.arguments import chosen_tiling
 from npusim.ops.conv_problem import Problem
 from npusim.ops.cube_math import CubeMath
 from npusim.ops.filter_launch import launch_filter_gradient
+from npusim.ops.gemm_tiling import gemm_tiling
 from npusim.session import Call, Operand
 
 
@@ -44,11 +42,7 @@ class Launcher:
         blocked = call.workspace(
             "grad_input_blocked", (s.n, size[0], blocks, size[1], size[2], self.c0), self.math.dtype
         )
-        tiling = chosen_tiling(
-            call.tiling_of(kind.name),
-            GemmTiling,
-            lambda: gemm_tiling(kind.geometry_of(s), call.device, call.cube_cores, self.math.dtype),
-        )
+        tiling = gemm_tiling(call, kind, s, self.math.dtype)
         kernel = kind(s, tiling, source, weights, blocked, self.math.hf32)
         if kernel.needs_clear:
             call.clear(blocked)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from npusim.dtypes import FP32
+from npusim.dtypes import FP32, DType
+from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
+from npusim.kernels.cann_tiling import CannTiling
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
 from npusim.kernels.conv_filter_tiling import auto_tiling
+from npusim.kernels.conv_filter_units import ConvFilterUnits, UnitTiling
 from npusim.kernels.conv_shape import ConvShape
+from npusim.kernels.production_filter import kernel_tiling, production_tiling
 from npusim.kernels.sum_parts import SumParts
 from npusim.ops.arguments import chosen_tiling
 from npusim.session import Call
@@ -27,7 +31,11 @@ def launch_filter_gradient(
         call.tiling_of(ConvBackpropFilter.name),
         Tiling,
         lambda: auto_tiling(shape, call.device, call.cube_cores),
+        lambda given: _cann(call, shape, x.dtype, given),
     )
+    if isinstance(tiling, UnitTiling):
+        _launch(call, ConvFilterUnits(shape, tiling, x, dy, dw, hf32))
+        return
     if call.options.deterministic:
         tiling = replace(tiling, deterministic=True)
     kernel = ConvBackpropFilter(shape, tiling, x, dy, dw, hf32)
@@ -35,9 +43,27 @@ def launch_filter_gradient(
     if apart:
         copies = call.workspace(f"{dw.name}_parts", (kernel.parts, *dw.shape), FP32)
         kernel = ConvBackpropFilter(shape, tiling, x, dy, copies, hf32)
+    _launch(call, kernel)
+    if apart:
+        call.launch(SumParts(kernel.dw, dw))
+
+
+def _launch(call: Call, kernel: ConvBackpropFilter) -> None:
+    """The kernel, and clearing where it adds or leaves gaps."""
+    if call.options.deterministic and isinstance(kernel, ConvFilterUnits):
+        raise ArgumentError(
+            "deterministic: units of work add into the gradient in the order they finish; use "
+            "tiling 'auto', or deterministic=False"
+        )
     if kernel.needs_clear:
         call.clear(kernel.dw)
     if kernel.has_work:
         call.launch(kernel)
-    if apart:
-        call.launch(SumParts(kernel.dw, dw))
+
+
+def _cann(call: Call, shape: ConvShape, kind: DType, given: CannTiling | None) -> UnitTiling:
+    """A tiling in the vendor's words, given or by the vendor's rule, as the kernel's."""
+    chosen = given or production_tiling(shape, call.device, call.cube_cores, kind)
+    tiling, notes = kernel_tiling(chosen, shape, call.device, kind)
+    call.notes += [f"CANN tiling of {ConvBackpropFilter.name}: {chosen}", *notes]
+    return tiling

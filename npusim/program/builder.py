@@ -27,9 +27,14 @@ class Builder(VectorLanguage, OrderLanguage):
 
     # -- moves -----------------------------------------------------------------------------
 
-    def data_move(self, dst: Region, src: Region, dtype: DType, *, atomic: bool = False) -> None:
-        """Copy bytes between GM, L1 and UB; ``atomic`` adds into GM in ``dtype``."""
-        path = self._path(src.memory, dst.memory)
+    def data_move(
+        self, dst: Region, src: Region, dtype: DType, *, atomic: bool = False, variant: str = ""
+    ) -> None:
+        """Copy bytes between GM, L1 and UB; ``atomic`` adds into GM in ``dtype``.
+
+        ``variant`` names a form of the path with costs of its own.
+        """
+        path = self._path(src.memory, dst.memory, variant)
         self._issue(DataMove(dst, src, path, dtype, atomic))
 
     def nd2nz(self, dst: SlotRegion, src: GmRegion, dtype: DType) -> None:
@@ -93,10 +98,12 @@ class Builder(VectorLanguage, OrderLanguage):
         *,
         init: bool,
         hf32: bool = False,
+        scales: tuple[SlotRegion, ...] = (),
     ) -> None:
         """C = A @ B, or C += A @ B without ``init``; extents in elements, 1 to 4095.
 
-        ``hf32`` rounds fp32 operands to the device's HF32 on their way into the cube.
+        ``hf32`` rounds fp32 operands to the device's HF32 on their way into the cube; ``scales``
+        are those of block-scaled operands.
         """
         for name, extent in (("m", m), ("k", k), ("n", n)):
             if not 1 <= extent <= 4095:
@@ -114,6 +121,7 @@ class Builder(VectorLanguage, OrderLanguage):
                 dtype,
                 init,
                 self.device.cube.hf32_bits if hf32 and self.device.cube else 0,
+                scales,
             )
         )
 
@@ -189,6 +197,41 @@ class Builder(VectorLanguage, OrderLanguage):
             )
             for target, source in _store_pieces(dst, ub, first, count, m, n, dtype, nd=nd):
                 self.data_move(target, source, dtype, atomic=atomic)
+
+    def fixpipe_through_ub(
+        self,
+        dst: GmRegion,
+        c: Slot,
+        m: int,
+        n: int,
+        dtype: DType,
+        *,
+        staging: BufferHandle,
+        atomic: bool = False,
+    ) -> None:
+        """Drain an ``m`` x ``n`` tile as matrix rows over UB: FIX fills it, MTE3 stores from it.
+
+        ``dst`` has one row per matrix row. Each piece is as many rows, a multiple of 16, as a slot
+        of ``staging`` holds.
+        """
+        row, column = n * dtype.bytes, ceil_div(m, 16) * 1024
+        step = staging.buffer.slot_bytes // row // 16 * 16
+        if not step:
+            raise ProgramError(
+                f"{staging.buffer.name} holds {staging.buffer.slot_bytes} B, 16 rows of {n} "
+                f"{dtype} need {16 * row} B; declare a larger staging buffer"
+            )
+        path = self._path("L0C", "UB", "nz2nd")
+        for first in range(0, m, step):
+            rows = min(step, m - first)
+            piece = ceil_div(rows, 16) * 1024
+            source = c.at(first * 64, piece, rows=ceil_div(n, 16), pitch=column)
+            held = staging.next().at(0, row, rows=rows, pitch=row)
+            self._issue(Drain(held, source, rows, n, path, dtype))
+            target = GmRegion(
+                dst.tensor, dst.base, dst.offset + first * dst.pitch, rows, row, dst.pitch
+            )
+            self.data_move(target, held, dtype, atomic=atomic)
 
 
 def _store_pieces(

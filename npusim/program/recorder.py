@@ -65,12 +65,13 @@ class Recorder:
         slots: int = 1,
         name: str = "",
         unit_flag: bool = False,
+        own_banks: bool = False,
     ) -> BufferHandle:
         """Declare ``slots`` pieces of ``shape`` elements in a private memory of the core.
 
         ``unit_flag`` (L0C) lets mmads and drains of a slot overlap, each following the other by
-        pieces of 512 B. Raises ``CapacityError`` with the arithmetic when the memory cannot hold
-        them.
+        pieces of 512 B; ``own_banks`` puts every slot into banks of its own. Raises
+        ``CapacityError`` with the arithmetic when the memory cannot hold them.
         """
         if memory not in self.kind.memories:
             have = ", ".join(self.kind.memories)
@@ -96,6 +97,7 @@ class Recorder:
             slots,
             index,
             unit_flag,
+            own_banks,
         )
         check_capacity(
             [h.buffer for h in self.handles] + [buffer],

@@ -2,48 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from npusim.results import advice, metrics, palette, plots, tables
+from npusim.results import advice, metrics, page, palette, plots, tables
 from npusim.results.formatting import bytes_text, percent_text, rate_text, us_text
 from npusim.timing.trace import REASONS, KernelRun
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from npusim.results.result import Result
-
-_STYLE = """
-:root{color-scheme:light dark;--bg:#fff;--fg:#1d2125;--dim:#5d666f;--line:#d9dee3;--card:#f4f6f8}
-@media(prefers-color-scheme:dark){:root{--bg:#16191c;--fg:#e6e9ec;--dim:#9aa4ad;--line:#353b41;
---card:#20252a}}
-*{box-sizing:border-box}
-body{margin:0 auto;padding:24px;max-width:1120px;background:var(--bg);color:var(--fg);
-font:15px/1.5 system-ui,sans-serif}
-h1{font-size:24px;margin:0}h2{font-size:18px;margin:32px 0 8px}h3{font-size:15px;margin:16px 0 6px}
-p{margin:4px 0}.dim{color:var(--dim)}
-.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(170px,1fr));gap:12px;margin:18px 0}
-.card{background:var(--card);border-radius:8px;padding:10px 14px}
-.card b{display:block;font-size:20px}
-figure{margin:0 0 12px;background:#fff;border:1px solid var(--line);border-radius:8px;padding:8px}
-figure img{display:block;max-width:100%;margin:0 auto}
-.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(430px,1fr));gap:12px;
-align-items:start}
-.scroll{overflow-x:auto}
-table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}
-th,td{padding:4px 8px;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
-th.n,td.n{text-align:right;white-space:nowrap}
-.bar{display:flex;height:16px;border-radius:3px;overflow:hidden;min-width:240px}
-.bar i{display:block;height:100%}
-td.wide{width:65%}
-.key{display:flex;flex-wrap:wrap;gap:4px 14px;font-size:13px;margin:6px 0}
-.key i{display:inline-block;width:12px;height:12px;border-radius:2px;margin-right:5px;
-vertical-align:-1px}
-"""
 
 
 def save(result: Result, path: Path) -> None:
@@ -67,13 +36,7 @@ def render(result: Result) -> str:
         _bounds(result),
         _list("Notes", result.notes),
     )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(part for part in body if part)
-        + "\n</body>\n</html>\n"
-    )
+    return page.page(title, body)
 
 
 def _origin(result: Result) -> str:
@@ -96,6 +59,9 @@ def _cards(result: Result) -> str:
         (f"{rate_text(flops / 1e12)} TFLOPS", "over the call, launches included"),
         (bytes_text(sum(run.gm_bytes for run in result.runs)), "from and to GM"),
     ]
+    if result.known_time_range is not None:
+        low, high = result.known_time_range.low_us, result.known_time_range.high_us
+        cards.insert(1, (f"{us_text(low)} to {us_text(high)} \u00b5s", "range of the time"))
     if bound is not None:
         near = percent_text(metrics.share(bound.cycles, in_kernels))
         cards.append((f"{bound.resource} {near}", "bottleneck, share of the time in kernels"))
@@ -115,44 +81,20 @@ def _plots(result: Result) -> str:
     """The plots; the timeline as pixels because it may hold a hundred thousand bars."""
     parts = ["<h2>Plots</h2>"]
     if tables.has_timeline(result.runs):
-        parts.append(_figure(plots.plot_timeline(result), "png", "timeline by core and pipe"))
+        parts.append(page.figure(plots.plot_timeline(result), "png", "timeline by core and pipe"))
     else:
         parts.append('<p class="dim">No timeline was kept; run with timeline=True to see it.</p>')
     parts.append('<div class="pair">')
-    parts.append(_figure(plots.plot_roofline(result), "svg", "roofline"))
-    parts.append(_figure(plots.plot_traffic(result), "svg", "bytes moved per path"))
+    parts.append(page.figure(plots.plot_roofline(result), "svg", "roofline"))
+    parts.append(page.figure(plots.plot_traffic(result), "svg", "bytes moved per path"))
     parts.append("</div>")
     return "".join(parts)
-
-
-def _figure(ax: Axes, kind: str, name: str) -> str:
-    data = base64.b64encode(plots.figure_bytes(ax, kind)).decode("ascii")
-    mime = {"png": "image/png", "svg": "image/svg+xml"}[kind]
-    return f'<figure><img alt="{escape(name)}" src="data:{mime};base64,{data}"></figure>'
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]], left: int) -> str:
-    """A table whose first ``left`` columns read left to right and whose others are numbers."""
-
-    def line(tag: str, cells: Sequence[Any]) -> str:
-        kinds = ("" if place < left else ' class="n"' for place, _ in enumerate(cells))
-        inner = "".join(
-            f"<{tag}{kind}>{escape(str(cell))}</{tag}>"
-            for kind, cell in zip(kinds, cells, strict=True)
-        )
-        return f"<tr>{inner}</tr>"
-
-    body = "".join(line("td", row) for row in rows)
-    return (
-        f'<div class="scroll"><table><thead>{line("th", heads)}</thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
 
 
 def _kernels(result: Result) -> str:
     heads = ("kernel", "tiling", "\u00b5s", "launch \u00b5s", "cycles", "TFLOPS", "of peak", "GM")
     rows = [_kernel_cells(result, run) for run in result.runs]
-    return "<h2>Kernels</h2>" + _table((*heads, "cores", "instructions"), rows, 2)
+    return "<h2>Kernels</h2>" + page.table((*heads, "cores", "instructions"), rows, 2)
 
 
 def _kernel_cells(result: Result, run: KernelRun) -> tuple[str, ...]:
@@ -222,7 +164,7 @@ def _traffic(result: Result) -> str:
         )
         for row in tables.traffic_rows(result.runs)
     )
-    return "<h2>Traffic</h2>" + _table(heads, rows, 3)
+    return "<h2>Traffic</h2>" + page.table(heads, rows, 3)
 
 
 def _bounds(result: Result) -> str:
@@ -237,4 +179,4 @@ def _bounds(result: Result) -> str:
         )
         for row in tables.bound_rows(result.runs)
     )
-    return "<h2>Lower bounds</h2>" + _table(heads, rows, 3)
+    return "<h2>Lower bounds</h2>" + page.table(heads, rows, 3)

@@ -49,7 +49,7 @@ def figure_bytes(ax: Axes, kind: str) -> bytes:
     return target.getvalue()
 
 
-def _axes(ax: Axes | None, width: float, height: float) -> Axes:
+def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
     """``ax``, or the Axes of a new figure of ``width`` x ``height`` inches."""
     from matplotlib.figure import Figure
 
@@ -58,7 +58,8 @@ def _axes(ax: Axes | None, width: float, height: float) -> Axes:
     return Figure(figsize=(width, height), layout="constrained", facecolor="white").add_subplot()
 
 
-def _tidy(ax: Axes) -> None:
+def tidy(ax: Axes) -> None:
+    """The look that all plots share."""
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     ax.tick_params(labelsize=9, colors=_TEXT)
@@ -83,7 +84,7 @@ def plot_timeline(
     first, last = gantt.checked_window(result.time_us, window)
     chosen = gantt.default_cores(result.runs) if cores is None else cores
     tracks = gantt.tracks(call.rows, chosen)
-    ax = _axes(ax, 11, 1.7 + 0.27 * max(4, len(tracks)))
+    ax = new_axes(ax, 11, 1.7 + 0.27 * max(4, len(tracks)))
     view = gantt.View(first, last, 1e6 / result.device.clock_hz)
     legend = _draw_slices(ax, call, tracks, view)
     legend.update(_draw_waits(ax, call, tracks, view))
@@ -94,7 +95,7 @@ def plot_timeline(
     dense = any(view.dense(call.rows, track) for track in tracks)
     ax.set_xlabel("time (us, launches included)" + (_DENSE_NOTE if dense else ""))
     ax.set_ylabel("core and pipe")
-    _tidy(ax)
+    tidy(ax)
     _legend_below(ax, list(legend.values()))
     return ax
 
@@ -208,7 +209,7 @@ def plot_roofline(result: Result, ax: Axes | None = None) -> Axes:
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    ax = _axes(ax, 8, 5)
+    ax = new_axes(ax, 8, 5)
     ax.set_xscale("log")
     ax.set_yscale("log")
     points = [_point(result, run) for run in result.runs if run.macs and run.cycles]
@@ -223,7 +224,7 @@ def plot_roofline(result: Result, ax: Axes | None = None) -> Axes:
     ax.set_xlabel("arithmetic intensity (FLOP per byte)")
     ax.set_ylabel("performance (TFLOP/s)")
     ax.grid(True, which="major", color="#e4e4e4", lw=0.6, zorder=0)
-    _tidy(ax)
+    tidy(ax)
     silent = [run.name for run in result.runs if not run.macs]
     if silent:
         note = "no multiply-adds, not shown: " + ", ".join(dict.fromkeys(silent))
@@ -340,7 +341,7 @@ def _roofline_legend(ax: Axes) -> None:
 def plot_traffic(result: Result, ax: Axes | None = None) -> Axes:
     """Bytes per path and operand over the call; reads of GM split into L2 hits and misses."""
     paths = metrics.path_totals(result.runs)
-    ax = _axes(ax, 8, 1.4 + 0.36 * max(3, len(paths)))
+    ax = new_axes(ax, 8, 1.4 + 0.36 * max(3, len(paths)))
     whole = max((path.bytes for path in paths), default=1) or 1
     unit, size = binary_unit(whole)
     _traffic_bars(ax, paths, size)
@@ -348,7 +349,7 @@ def plot_traffic(result: Result, ax: Axes | None = None) -> Axes:
     ax.invert_yaxis()
     ax.set_xlim(0, whole / size * 1.22)
     ax.set_xlabel(f"bytes moved over the call ({unit})")
-    _tidy(ax)
+    tidy(ax)
     if paths:
         ax.legend(
             loc="lower left",

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
-from npusim.results import metrics, tables
+from npusim.results import metrics, tables, uncertainty
+from npusim.results.uncertainty import Replay, TimeRange
 from npusim.timing.trace import KernelRun
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class Result:
 
     ``outputs`` has one entry per name of ``output_names`` (None where it was masked out) and is
     None for a timing-only run. ``workspace_bytes`` is the global memory the kernels use between
-    them. ``dtype`` names the cube rate that peaks are quoted for.
+    them. ``dtype`` names the cube rate that peaks are quoted for. ``replay`` times the call again
+    for ``time_range``; without it there is none.
     """
 
     operator: str
@@ -43,6 +45,7 @@ class Result:
     version: str
     dtype: str | None = None
     workspace_bytes: int = 0
+    replay: Replay | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Reject arrays that do not match their names."""
@@ -68,6 +71,25 @@ class Result:
     def time_us(self) -> float:
         """``cycles`` in microseconds."""
         return self.device.time_us(self.cycles)
+
+    @cached_property
+    def time_range(self) -> TimeRange:
+        """The time with each assumed or fitted figure it rests on at the ends of its range.
+
+        The kernels are timed twice per figure when this is first asked for; from then on reports
+        show it. ``ArgumentError`` where the result does not know how.
+        """
+        if self.replay is None:
+            raise ArgumentError(
+                f"{self.operator}: this result was not made by a call, so it cannot be timed again "
+                "with other figures; take the result of an operator or of npusim.simulate"
+            )
+        return uncertainty.time_range(self.device, self.time_us, self.replay)
+
+    @property
+    def known_time_range(self) -> TimeRange | None:
+        """``time_range`` if it has been computed."""
+        return self.__dict__.get("time_range")
 
     @property
     def bottleneck(self) -> str:

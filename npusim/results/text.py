@@ -12,10 +12,13 @@ from npusim.timing.trace import REASONS, KernelRun
 
 if TYPE_CHECKING:
     from npusim.results.result import Result
+    from npusim.results.uncertainty import TimeRange
 
 WIDTH = 100
 #: Paths of the traffic table before the rest is added up in one row.
 MAX_PATHS = 12
+#: Figures named with the range of the time, those that matter most.
+MAX_EFFECTS = 3
 
 
 def render(result: Result) -> str:
@@ -89,6 +92,7 @@ def _header(result: Result) -> list[str]:
             f"{us_text(result.time_us)} us = {result.cycles:,} cycles, of which launches "
             f"{us_text(device.time_us(launches))} us",
         ),
+        *_range(result.known_time_range),
     ]
     macs = sum(run.macs for run in result.runs)
     if macs and result.cycles:
@@ -102,6 +106,20 @@ def _header(result: Result) -> list[str]:
     if result.workspace_bytes:
         lines += _fact("workspace", f"{bytes_text(result.workspace_bytes)} between the kernels")
     return lines
+
+
+def _range(known: TimeRange | None) -> list[str]:
+    """Between which times the call takes, and why; nothing where that has not been asked for."""
+    if known is None:
+        return []
+    moved = [
+        f"{one.figure} ({us_text(min(one.low_us, one.high_us))} to "
+        f"{us_text(max(one.low_us, one.high_us))})"
+        for one in known.effects[:MAX_EFFECTS]
+        if one.faster_us(known.time_us) or one.slower_us(known.time_us)
+    ]
+    ends = f"{us_text(known.low_us)} to {us_text(known.high_us)} us"
+    return _fact("range", f"{ends}, most from {', '.join(moved)}" if moved else ends)
 
 
 def _peak(result: Result) -> str:

@@ -314,7 +314,9 @@ def take(
         free = came
     if latest <= free:
         return free, code.stream[at + HEAD] if index == 0 else 0, BUSY, 0
-    rows[row, ACCOUNT + why] += latest - free
+    issued = came if why == FOLLOW and came > free else free
+    rows[row, ACCOUNT + ISSUE] += issued - free  # at the head of its queue it holds the pipe
+    rows[row, ACCOUNT + why] += latest - issued
     return latest, code.stream[at + HEAD], why, latest - free
 
 

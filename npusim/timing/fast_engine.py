@@ -11,7 +11,7 @@ from npusim.errors import ProgramError
 from npusim.program.program import Program
 from npusim.reasons import DONE, NOT_STARTED
 from npusim.timing.fast_kernel import begin, interpret
-from npusim.timing.fast_l2 import FastL2
+from npusim.timing.fast_l2 import COSTS, FastL2
 from npusim.timing.fast_links import combinations
 from npusim.timing.fast_state import (
     ACCOUNT,
@@ -108,7 +108,7 @@ class FastEngine:
             capacity=np.array(self.tables.fabric.capacities, np.int64),
             scratch=np.zeros((2, max(4, len(classes))), np.int64),
             known=combinations(rows, len(classes)),
-            cost=np.zeros(3, np.int64),
+            cost=np.zeros(COSTS, np.int64),
             hits=np.zeros((max(1, len(self.tables.operands)), 2), np.int64),
             spans=np.zeros((9, kept), np.int64),
         )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from npusim.reasons import BANDWIDTH
 from npusim.timing.fast_core import conclude, enlist, next_unit, work
-from npusim.timing.fast_l2 import EVICTED, FETCHED, HIT, touch
+from npusim.timing.fast_l2 import EVICTED, FETCHED, HIT, TOUCHED, touch
 from npusim.timing.fast_links import COUNT, DRAINED, NEVER, RATE, join, next_finish, rerate, sink
 from npusim.timing.fast_scalar import issue
 from npusim.timing.fast_state import (
@@ -197,7 +197,7 @@ def start_transfers(shape: Shape, code: Code, state: State, cache: Cache, now: i
             state.hits[flow[F_OPERAND], 0] += cost[HIT]
             state.hits[flow[F_OPERAND], 1] += size - cost[HIT]
             scalars[FETCH] += cost[FETCHED]
-            part(state, flow[F_CLASS], cost[HIT], row)
+            part(state, flow[F_CLASS], cost[TOUCHED] - cost[FETCHED], row)
             part(state, flow[F_CLASS_2], cost[FETCHED], row)
         else:
             part(state, flow[F_CLASS], size, row)

@@ -25,8 +25,9 @@ L2_SCALARS = 8
 #: Rows of the table of blocks: clock of a block's last access (0: absent), masks of its sectors.
 STAMP, VALID, DIRTY = range(3)
 
-#: What one access costs, in an array of three.
-HIT, FETCHED, EVICTED = range(3)
+#: What an access costs, in bytes: in the L2, from main memory, to it, of all sectors looked at.
+HIT, FETCHED, EVICTED, TOUCHED = range(4)
+COSTS = 4
 
 MOST_DIGIT_BITS = 11
 
@@ -121,12 +122,12 @@ def touch(
 ) -> None:
     """Access ``place``: first block of the tensor, offset, rows, bytes per row, pitch.
 
-    ``cost`` gets the bytes hit, fetched and evicted.
+    ``cost`` gets its bytes.
     """
     _, offset, rows, row_bytes, pitch = place
-    cost[HIT] = cost[FETCHED] = cost[EVICTED] = 0
+    cost[HIT] = cost[FETCHED] = cost[EVICTED] = cost[TOUCHED] = 0
     if not info[CACHED]:
-        cost[EVICTED if write else FETCHED] = rows * row_bytes
+        cost[EVICTED if write else FETCHED] = cost[TOUCHED] = rows * row_bytes
         return
     block = 1 << info[BLOCK_SHIFT]
     # Rows that repeat alike in every block are looked up a block at a time.
@@ -178,6 +179,7 @@ def touch_blocks(
         block = first_block + (offset >> shift)
         whole = (within | row_bytes | pitch) & ((1 << info[SECTOR_SHIFT]) - 1) == 0
         size = count * each * row_bytes
+        cost[TOUCHED] += (count * bits(mask)) << info[SECTOR_SHIFT]
         if holds(lines, DIRTY if write else VALID, block, count, mask):
             use(info, lines, block, count)
             cost[HIT] += size
@@ -190,8 +192,10 @@ def touch_blocks(
         elif whole:
             touch_alike(info, lines, (block, count, mask, size), write, cost)
         else:
+            touched = cost[TOUCHED]
             part = (first_block, offset, count * each, row_bytes, pitch)
             touch_rows(info, lines, part, write, cost)
+            cost[TOUCHED] = touched
         offset += count * each * pitch
     touch_rows(info, lines, (first_block, offset, after, row_bytes, pitch), write, cost)
 
@@ -266,7 +270,7 @@ def touch_rows(
     first_block, offset, rows, row_bytes, pitch = place
     shift = info[BLOCK_SHIFT]
     clock = info[CLOCK]
-    block = -1
+    block, seen, touched = -1, 0, 0
     for row in range(rows):
         first = offset + row * pitch
         end = first + row_bytes
@@ -279,6 +283,10 @@ def touch_rows(
                 block = first_block + number
                 clock += 1
                 lines[STAMP, block] = clock
+                seen = 0
+            if mask & ~seen:
+                touched += bits(mask & ~seen)
+                seen |= mask
             missing = mask & ~lines[VALID, block]
             new = 0
             if missing != 0:
@@ -293,6 +301,7 @@ def touch_rows(
             cost[HIT] += max(0, stop - first - new)
             first = stop
     info[CLOCK] = clock
+    cost[TOUCHED] += touched << info[SECTOR_SHIFT]
 
 
 class FastL2:
@@ -327,7 +336,7 @@ class FastL2:
     def preload(self, tensor: str, size: int) -> None:
         """Make the first ``size`` bytes of a tensor resident and clean."""
         place = (self.place(tensor, size), 0, 1, size, 0)
-        touch(self.info, self.lines, self.aged, place, False, np.zeros(3, np.int64))
+        touch(self.info, self.lines, self.aged, place, False, np.zeros(COSTS, np.int64))
 
     def content(self) -> list[tuple[str, int, int, int]]:
         """(tensor, block, valid sectors, dirty sectors as bit masks), least recent first."""

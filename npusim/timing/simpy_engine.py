@@ -218,11 +218,13 @@ class SimpyEngine:
             yield from self._lag(core.started, step, step.cost.lag_start)
             start = int(self.env.now)
             reason = self._blame(core, pipe, index, step, flagged)
+            issued = core.issued[pipe].time_of(index + 1)
             if index == 0:
-                issued = core.issued[pipe].time_of(1)
                 row[NOT_STARTED] += issued
                 free_at = issued
-            row[reason] += start - free_at
+            held = max(free_at, issued) if reason == FOLLOW else free_at
+            row[ISSUE] += held - free_at  # at the head of its queue it holds the pipe
+            row[reason] += start - held
             core.started[pipe].add()
             streaming = index > 0 and start == free_at
             yield from self._work(core, pipe, index, step, streaming=streaming)
@@ -315,7 +317,8 @@ class SimpyEngine:
         self.serial += 1
         self.transfers[self.serial] = drained
         if flow.kind == READ:
-            parts = [(links.READ_HIT, access.hit), (links.READ_MISS, access.fetched)]
+            found = access.touched - access.fetched
+            parts = [(links.READ_HIT, found), (links.READ_MISS, access.fetched)]
             seen = self.hits.setdefault((region.tensor.name, flow.peer), [0, 0])
             seen[0] += access.hit
             seen[1] += region.size - access.hit

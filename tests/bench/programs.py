@@ -23,7 +23,7 @@ from tests.bench.figures import Settings
 DEVICE = "ascend910b2"
 
 #: The base tile GEMM libraries use on a 910B: half of L0A, half of L0B, all of L0C.
-BASE = Tiling(base_m=128, base_n=256, base_k=64, step_k=4)
+BASE = Tiling(base_m=128, base_n=256, base_k=64)
 
 #: What one ``pipe_barrier`` of a late core costs: the step in which cores can start late.
 DELAY_STEP = 10

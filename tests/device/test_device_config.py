@@ -238,7 +238,7 @@ ERRORS = [
     ("  HAND: chosen for the test", "  HAND: chosen for the test\n  user: me", "clock",
      "sources.user", "the key 'user' is kept for figures set by the user; choose another"),
     ("[fp16, fp32]", "[fp16, fp99]", "dtypes", "dtypes[1]",
-     "unknown dtype 'fp99'; known: fp16, bf16, fp32, int8, int32"),
+     "unknown dtype 'fp99'; known: fp16, bf16, fp32, int8, int32, mxfp8, mxfp4"),
     ("[fp16, fp32]", "[fp32, fp32]", "dtypes", "dtypes[1]", "'fp32' is listed twice; remove one"),
     ("[fp16, fp32]", "[]", "dtypes", "dtypes", "expected at least one entry, got an empty list"),
     ("[fp16, fp32]", "[fp32]", "16x8x4", "cube.rates.fp16",

@@ -18,7 +18,10 @@ VECTOR_OPS = {
     *("cast", "copy", "dup", "reduce_add", "reduce_max", "transpose"),
 }
 
-DEFAULTS = {"row", "floor", "idle_head", "issue", "window", "hf32_bits"}
+DEFAULTS = {
+    *("align", "conflict", "elements", "floor", "hf32_bits", "idle_head", "issue", "row"),
+    *("unaligned", "window"),
+}
 
 
 @pytest.mark.parametrize("name", devices())
@@ -140,7 +143,7 @@ def test_ascend910b2_memories_and_units() -> None:
     assert sizes("ascend910b2") == {"L1": 512, "L0A": 64, "L0B": 64, "L0C": 128, "UB": 192}
     cube = device.cube
     assert cube is not None
-    assert (cube.startup_cycles, cube.idle_head_cycles, cube.odd_block_conflict) == (2, 21, False)
+    assert (cube.startup_cycles, cube.idle_head_cycles, cube.odd_block_conflict) == (2, 60, False)
     assert cube.macs_per_cycle("fp16") == cube.macs_per_cycle("bf16") == 4096
     assert cube.macs_per_cycle("fp32") == 1024
     peak = float(cube.macs_per_cycle("fp16")) * 2 * device.groups * device.clock_hz
@@ -156,11 +159,12 @@ def test_ascend910b2_moves() -> None:
     assert cost(device.path("GM", "L1", "nd2nz")) == (41, 171, Fraction(17, 5), 0)
     assert cost(device.path("GM", "UB")) == (192, Fraction(1263, 10), 0, 0)
     assert cost(device.path("UB", "GM")) == (124, Fraction(773, 10), 0, 0)
-    assert cost(device.path("L0C", "GM")) == (18, 119, 0, 85)
-    assert cost(device.path("L0C", "GM", "nz2nd")) == (45, 146, 0, 95)
+    assert cost(device.path("L0C", "GM")) == (18, 72, 0, 85)
+    assert cost(device.path("L0C", "GM", "nz2nd")) == (45, 72, 0, 95)
     assert not device.has_path("L0C", "UB")
     for dst, rate in (("L0A", 256), ("L0B", 128)):
-        assert cost(device.path("L1", dst)) == (2, rate, 0, 0)
+        assert cost(device.path("L1", dst)) == (21, rate, 0, 0)
+        assert device.path("L1", dst).conflict_cycles == Fraction(23, 50)
         assert cost(device.path("L1", dst, "transpose")) == (2, rate, 0, 0)
         load3d = device.path("L1", dst, "load3d")
         assert cost(load3d) == (28, rate, 0, 0)
@@ -174,7 +178,7 @@ def test_ascend910b2_shared_memory_and_launch() -> None:
     assert device.l2.size_bytes == 192 << 20
     assert (device.l2.block_bytes, device.l2.sector_bytes) == (32 << 10, 512)
     rates = {
-        5_000_000: device.l2.read_bytes_per_cycle,
+        3_300_000: device.l2.read_bytes_per_cycle,
         3_000_000: device.l2.write_bytes_per_cycle,
         1_450_000: device.main_memory.read_bytes_per_cycle,
         1_400_000: device.main_memory.write_bytes_per_cycle,
@@ -255,7 +259,9 @@ def test_generations(name: str) -> None:
         assert device.has_path("L1", "L0A", "load3d_transpose") == (name == "ascend310p")
         assert not device.has_path("GM", "L1", "nd2nz")
         return
-    assert device.dtypes == ("fp16", "bf16", "fp32")
+    block_scaled = ("mxfp8", "mxfp4") if name == "ascend950pr" else ()
+    assert device.dtypes == ("fp16", "bf16", "fp32", "int8", *block_scaled)
+    assert cube.macs_per_cycle("int8") == 2 * cube.macs_per_cycle("fp16")
     quarter = cube.macs_per_cycle("fp16") / 4
     assert (cube.macs_per_cycle("fp32"), cube.macs_per_cycle("hf32")) == (quarter, 2 * quarter)
     assert cube.hf32_bits == (10 if name == "ascend950pr" else 11)
@@ -280,10 +286,10 @@ def test_the_310_and_310p_move_at_their_own_widths() -> None:
 
 def test_shared_memory_of_the_910b_family_and_950() -> None:
     expected = {
-        "ascend910b1": (5000, 3100, 1450, 1400),
-        "ascend910b3": (5000, 2500, 1450, 1400),
+        "ascend910b1": (3300, 3100, 1450, 1400),
+        "ascend910b3": (3300, 2500, 1450, 1400),
         "ascend910b4": (5000, 2100, 580, 560),
-        "ascend910c": (5000, 3100, 1450, 1400),
+        "ascend910c": (3500, 3100, 1450, 1400),
         "ascend950pr": (5280, 4000, 1620, 1600),
     }
     for name, totals in expected.items():
@@ -293,7 +299,12 @@ def test_shared_memory_of_the_910b_family_and_950() -> None:
 
 def test_ascend950pr() -> None:
     device = load_device("ascend950pr")
-    assert sizes("ascend950pr") == {"L1": 512, "L0A": 64, "L0B": 64, "L0C": 256, "UB": 248}
+    assert sizes("ascend950pr") == {
+        **{"L1": 512, "L0A": 64, "L0B": 64, "L0A_MX": 4, "L0B_MX": 4, "L0C": 256, "UB": 248}
+    }
+    assert device.cube is not None
+    fp16, fp8, fp4 = (device.cube.macs_per_cycle(kind) for kind in ("fp16", "mxfp8", "mxfp4"))
+    assert (fp8, fp4) == (2 * fp16, 4 * fp16)
     assert device.im2col_accumulate == "fp32"
     for dst in ("L0A", "L0B"):
         assert cost(device.path("L1", dst)) == (14, 256, 0, 0)

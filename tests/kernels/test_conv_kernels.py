@@ -269,7 +269,7 @@ def test_tile_widths_are_multiples_of_16() -> None:
 def test_tiling_counts_are_positive(name: str) -> None:
     sizes = {"base_m": 16, "base_n": 16, "base_k": 16}
     with pytest.raises(ArgumentError, match=rf"tiling {name} is 0; it must be >= 1"):
-        Tiling(**sizes | {name: 0})
+        Tiling(**sizes | {name: 0})  # type: ignore[arg-type]
 
 
 def test_a_filter_that_fits_no_buffer_says_what_was_needed() -> None:

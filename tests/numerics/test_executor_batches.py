@@ -215,7 +215,7 @@ def test_an_instruction_for_one_unit_runs_for_each() -> None:
 
 def matmul_program(dtype: DType, shape: tuple[int, int, int], device: Device) -> Program:
     m, k, n = shape
-    tiling = Tiling(base_m=32, base_n=32, base_k=32, step_k=2)
+    tiling = Tiling(base_m=32, base_n=32, base_k=32, step_ka=2, step_kb=2)
     kernel = Matmul(
         tiling, Tensor("a", (m, k), dtype), Tensor("b", (k, n), dtype),
         Tensor("c", (m, n), FP32, "out"),

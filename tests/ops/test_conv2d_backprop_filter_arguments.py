@@ -107,11 +107,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "tiling": (
         {"options": {"tiling": "best"}},
-        "tiling is 'best'; it must be 'auto' or a npusim.kernels.conv_backprop_filter.Tiling",
+        "tiling is 'best'; it must be 'auto', 'production', a "
+        "npusim.kernels.cann_tiling.CannTiling or a npusim.kernels.conv_backprop_filter.Tiling",
     ),
     "another kernel's tiling": (
         {"options": {"tiling": MatmulTiling(base_m=16, base_n=16, base_k=16)}},
-        "it must be 'auto' or a npusim.kernels.conv_backprop_filter.Tiling",
+        "it must be 'auto', 'production', a npusim.kernels.cann_tiling.CannTiling or a "
+        "npusim.kernels.conv_backprop_filter.Tiling",
     ),
     "start": ({"options": {"start": "hot"}}, "start is 'hot'; it is 'cold' or 'warm'"),
     "engine": ({"options": {"engine": "steam"}}, "engine is 'steam'; it is one of"),

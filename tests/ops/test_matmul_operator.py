@@ -25,8 +25,9 @@ Array = np.ndarray[Any, Any]
 TILINGS = st.builds(
     Tiling,
     base_m=st.sampled_from([16, 32, 48]), base_n=st.sampled_from([16, 32, 64]),
-    base_k=st.sampled_from([16, 32, 64]), step_k=st.integers(1, 4),
-    l1_slots=st.integers(1, 3), l0_slots=st.integers(1, 3), l0c_slots=st.integers(1, 2),
+    base_k=st.sampled_from([16, 32, 64]), step_ka=st.integers(1, 4), step_kb=st.integers(1, 4),
+    l1a_slots=st.integers(1, 3), l1b_slots=st.integers(1, 3), l0_slots=st.integers(1, 3),
+    l0c_slots=st.integers(1, 2),
 )  # fmt: skip
 
 
@@ -118,7 +119,7 @@ def test_cores_share_the_work(device: str) -> None:
     a, b = operands(256, 128, 256)
     one, four = (
         npusim.ops.matmul(a, b, device=device, cores=cores, tiling=Tiling(
-            base_m=32, base_n=32, base_k=32, step_k=2
+            base_m=32, base_n=32, base_k=32, step_ka=2, step_kb=2
         )) for cores in (1, 15)
     )  # fmt: skip
     assert four.cycles < one.cycles
@@ -171,7 +172,8 @@ def test_bad_arguments_are_refused(refused: str) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("base_m", 8), ("base_n", 40), ("base_k", -16), ("step_k", 0), ("l1_slots", 0),
+    [("base_m", 8), ("base_n", 40), ("base_k", -16), ("step_ka", 0), ("step_kb", 0),
+     ("l1a_slots", 0),
      ("l0_slots", 0), ("l0c_slots", 0)],
 )  # fmt: skip
 def test_bad_tilings_are_refused(field: str, value: int) -> None:

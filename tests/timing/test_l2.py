@@ -21,22 +21,22 @@ def read(state: L2State, offset: int, size: int, rows: int = 1, pitch: int = 0) 
 
 def test_first_read_misses_second_hits() -> None:
     state = l2()
-    assert read(state, 0, 10_240) == Access(hit=0, fetched=10_240, evicted=0)
-    assert read(state, 0, 10_240) == Access(hit=10_240, fetched=0, evicted=0)
+    assert read(state, 0, 10_240) == Access(0, 10_240, 0, touched=10_240)
+    assert read(state, 0, 10_240) == Access(10_240, 0, 0, touched=10_240)
 
 
 def test_a_block_is_filled_sector_by_sector() -> None:
     # Reading the first half of a block brings only that half: the rest still misses.
     state = l2()
     assert read(state, 0, 2048).fetched == 2048
-    assert read(state, 0, 4096) == Access(hit=2048, fetched=2048, evicted=0)
+    assert read(state, 0, 4096) == Access(2048, 2048, 0, touched=4096)
 
 
 def test_a_short_read_fetches_its_whole_sector() -> None:
     state = l2()
-    assert read(state, 100, 64) == Access(hit=0, fetched=512, evicted=0)
-    assert read(state, 0, 512) == Access(hit=512, fetched=0, evicted=0)
-    assert read(state, 500, 24) == Access(hit=0, fetched=512, evicted=0)  # sector 1 is new
+    assert read(state, 100, 64) == Access(0, 512, 0, touched=512)
+    assert read(state, 0, 512) == Access(512, 0, 0, touched=512)
+    assert read(state, 500, 24) == Access(0, 512, 0, touched=1024)  # sector 1 is new
 
 
 def test_rows_are_looked_up_one_by_one() -> None:
@@ -56,6 +56,20 @@ def test_least_recently_used_block_goes_first() -> None:
     assert read(state, 4096, 4096).fetched == 4096
 
 
+def test_short_rows_occupy_whole_sectors_once() -> None:
+    state = l2()
+    assert read(state, 0, 64, rows=4, pitch=1024).touched == 4 * 512
+    assert read(state, 0, 64, rows=16, pitch=64).touched == 1024  # neighbours share a sector
+
+
+def test_capacity_counts_sectors_not_the_blocks_they_lie_in() -> None:
+    state = l2(blocks=2)  # 16 sectors
+    read(state, 0, 512, rows=16, pitch=4096)  # one in each of 16 blocks
+    assert read(state, 0, 512, rows=16, pitch=4096).fetched == 0
+    read(state, 512, 512)  # too many by one: block 1 is the oldest, block 0 was just used
+    assert read(state, 4096, 512).fetched == 512
+
+
 def test_dirty_sectors_are_written_back_clean_ones_dropped() -> None:
     state = l2(blocks=1)
     state.touch("y", 0, 1, 1024, 0, write=True)
@@ -65,7 +79,7 @@ def test_dirty_sectors_are_written_back_clean_ones_dropped() -> None:
 
 def test_written_data_is_read_from_the_l2() -> None:
     state = l2()
-    assert state.touch("x", 0, 1, 4096, 0, write=True) == Access(hit=4096, fetched=0, evicted=0)
+    assert state.touch("x", 0, 1, 4096, 0, write=True) == Access(4096, 0, 0, 4096)
     assert read(state, 0, 4096).hit == 4096
 
 

@@ -1,0 +1,273 @@
+"""Permute the axes of a tensor in framework layout on the vector cores.
+
+    y[i of perm[0], i of perm[1], ...] = x[i0, i1, ...]
+
+Layouts: both row-major. Axes that stay neighbours are one axis. A tile is a box that takes part
+of the last axes of x and of the last axes of y, so that rows are long on both sides.
+
+    for tile of this core:                             # one *unit*, cores take runs of them
+        UB <- rows of x, each from 32 B on             # MTE2
+        UB <- the tile, axes rotated until y's order   # V; none where rows move as they are
+        rows of y <- UB                                # MTE3
+
+The transposing instruction turns 16- and 32-bit elements; those of 8 bits are widened to fp16
+before and narrowed after, which is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from types import SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+
+from npusim.dtypes import FP16, INT8, DType
+from npusim.errors import ArgumentError
+from npusim.isa.base import ceil_div
+from npusim.isa.operands import GmRegion, Slot, SlotRegion, Tensor
+from npusim.isa.vector import BLOCK_BYTES
+from npusim.kernels.conversion import SMALL_UNIT, grid_of, runs
+from npusim.program.builder import Builder
+from npusim.program.kernel import Kernel, Units
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A permutation with neighbours merged: ``sizes`` of x's axes, ``perm`` names them for y."""
+
+    sizes: tuple[int, ...]
+    perm: tuple[int, ...]
+
+    def strides(self, order: Sequence[int]) -> dict[int, int]:
+        """Elements between neighbours along each axis where the axes lie in ``order``."""
+        after = list(order[::-1])
+        return {a: prod(self.sizes[b] for b in after[:i]) for i, a in enumerate(after)}
+
+
+def merged(shape: tuple[int, ...], perm: tuple[int, ...]) -> Axes:
+    """The same permutation of as few axes as possible, at least one."""
+    groups: list[list[int]] = []
+    for axis in (a for a in perm if shape[a] > 1):
+        between = range(groups[-1][-1] + 1, axis) if groups else range(0)
+        if groups and groups[-1][-1] < axis and all(shape[b] == 1 for b in between):
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    ordered = sorted(groups) or [[0]]
+    sizes = tuple(prod(shape[a] for a in group) for group in ordered)
+    return Axes(sizes, tuple(ordered.index(group) for group in groups) or (0,))
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How a tile lies in global memory: ``levels`` of (count, elements apart) around runs."""
+
+    levels: tuple[tuple[int, int], ...]  # outermost first
+    run: int
+
+    @property
+    def rows(self) -> int:
+        """Number of runs."""
+        return prod(count for count, _ in self.levels)
+
+    def pitch(self, size: int) -> int:
+        """Bytes from run to run in UB: whole blocks of 32 B, unless there is only one."""
+        row = self.run * size
+        return row if self.rows == 1 else ceil_div(row, BLOCK_BYTES) * BLOCK_BYTES
+
+    def in_runs_of(self, run: int) -> Walk:
+        """The same walk in shorter runs, which divide its own."""
+        if run == self.run:
+            return self
+        return Walk((*self.levels, (self.run // run, run)), run)
+
+
+def walk(axes: Axes, order: Sequence[int], tile: Sequence[int]) -> Walk:
+    """The walk through ``tile`` elements of each axis where the axes lie in ``order``."""
+    levels: list[tuple[int, int]] = []
+    strides = axes.strides(order)
+    for axis in order:
+        if tile[axis] == 1:
+            continue
+        whole = tile[axis] * strides[axis]
+        if levels and levels[-1][1] == whole:
+            levels[-1] = (levels[-1][0] * tile[axis], strides[axis])
+        else:
+            levels.append((tile[axis], strides[axis]))
+    if levels and levels[-1][1] == 1:
+        return Walk(tuple(levels[:-1]), levels[-1][0])
+    return Walk(tuple(levels), 1)
+
+
+def rotations(axes: Axes, tile: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(count, rows, columns) of the transposes that bring a tile from x's order to y's."""
+    now = [a for a in range(len(tile)) if tile[a] > 1]
+    turns = []
+    for i, axis in enumerate(a for a in axes.perm if tile[a] > 1):
+        at = now.index(axis)
+        if at == i:
+            continue
+        parts = (now[:i], now[i:at], now[at:])
+        count, rows, columns = (prod(tile[a] for a in part) for part in parts)
+        turns.append((count, rows, columns))
+        now = [*parts[0], *parts[2], *parts[1]]
+    return turns
+
+
+def choose_tile(axes: Axes, size: int, slot_bytes: int, cores: int) -> tuple[int, ...]:
+    """Extents of a tile of elements of ``size`` bytes: the shorter run grows while all fits.
+
+    Where the last axis stays last and is a block or more, rows move without being turned. Small
+    tensors are cut so that every core has a tile.
+    """
+    share = ceil_div(prod(axes.sizes) * size, cores)
+    budget = min(slot_bytes, max(share // 4, min(share, SMALL_UNIT)))
+    orders = (tuple(range(len(axes.sizes))), axes.perm)
+    kept = axes.perm[-1] == len(axes.sizes) - 1 and axes.sizes[-1] * size >= BLOCK_BYTES
+
+    def fits(tile: Sequence[int]) -> bool:
+        if kept and rotations(axes, tile):
+            return False
+        ways = [walk(axes, order, tile) for order in orders]
+        return max(way.rows * way.pitch(size) for way in ways) <= budget
+
+    tile = [1] * len(axes.sizes)
+    while True:
+        shorter_first = sorted(orders, key=lambda order: walk(axes, order, tile).run)
+        larger = (grown for order in shorter_first for grown in _grown(axes, order, tile))
+        found = next(filter(fits, larger), None)
+        if found is None:
+            return tuple(tile)
+        tile = found
+
+
+def _grown(axes: Axes, order: Sequence[int], tile: Sequence[int]) -> Iterator[list[int]]:
+    """The tile with its run in ``order`` twice as long, if it is not whole yet."""
+    axis = next((a for a in reversed(order) if tile[a] < axes.sizes[a]), None)
+    if axis is not None:
+        larger = list(tile)
+        larger[axis] = min(2 * tile[axis], axes.sizes[axis])
+        yield larger
+
+
+class Transpose(Kernel):
+    """``y`` = ``x`` with its axes in the order ``perm``, as of ``numpy.transpose``."""
+
+    name: ClassVar[str] = "transpose"
+    role: ClassVar[str] = "vector"
+
+    def __init__(self, perm: tuple[int, ...], x: Tensor, y: Tensor) -> None:
+        if sorted(perm) != list(range(len(x.shape))) or not perm:
+            raise ArgumentError(
+                f"transpose: perm is {perm}; it must name each of the {len(x.shape)} axes of "
+                f"{x.name} {x.shape} once"
+            )
+        want = tuple(x.shape[a] for a in perm)
+        if y.shape != want or y.dtype != x.dtype or not x.size_bytes:
+            raise ArgumentError(
+                f"transpose: {x.name} {x.shape} {x.dtype} by {perm} gives {want}, not {y.name} "
+                f"{y.shape} {y.dtype}; both need one type and at least one element"
+            )
+        self.x, self.y = x, y
+        self.axes = merged(x.shape, perm)
+        self.turned: DType = FP16 if x.dtype.bytes == 1 else x.dtype
+        self.tiling_text = f"axes {self.axes.sizes} by {self.axes.perm}"
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.x, self.y)
+
+    def buffers(self, k: Builder) -> None:
+        e, wide = self.x.dtype.bytes, self.turned is not self.x.dtype
+        # Two slots each for what is loaded, turned and stored; the last is separate if narrowed.
+        parts = 2 * (e + self.turned.bytes) + (2 * (e + self.turned.bytes) if wide else 0)
+        fit = k.device.memories["UB"].size_bytes // parts
+        self.elements = fit // BLOCK_BYTES * BLOCK_BYTES
+        shape = (self.elements,)
+        self.loaded = k.buffer("UB", shape, self.x.dtype, slots=2, name="as_loaded")
+        self.turning = k.buffer("UB", shape, self.turned, slots=4 if wide else 2, name="turned")
+        if wide:
+            self.narrowed = k.buffer("UB", shape, INT8, slots=2, name="narrowed")
+
+    def units(self, cores: int) -> Units:
+        """Tiles that fit the slots ``buffers`` declared, in contiguous runs per core."""
+        axes, e = self.axes, self.x.dtype.bytes
+        tile = choose_tile(axes, e, self.elements * e, cores)
+        names = range(len(tile))
+        starts = grid_of(*(np.arange(0, axes.sizes[a], tile[a]) for a in names))
+        into, out = axes.strides(names), axes.strides(axes.perm)
+        return Units(
+            runs(len(starts[0]), cores),
+            {f"extent{a}": np.minimum(tile[a], axes.sizes[a] - starts[a]) for a in names},
+            {
+                self.x.name: sum(starts[a] * (into[a] * e) for a in names) + 0 * starts[0],
+                self.y.name: sum(starts[a] * (out[a] * e) for a in names) + 0 * starts[0],
+            },
+        )
+
+    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+        axes, e = self.axes, self.x.dtype.bytes
+        tile = [getattr(unit, f"extent{a}") for a in range(len(axes.sizes))]
+        load, store = walk(axes, range(len(tile)), tile), walk(axes, axes.perm, tile)
+        turns = rotations(axes, tile)
+        if not turns:
+            run = min(load.run, store.run)
+            load, store = load.in_runs_of(run), store.in_runs_of(run)
+        slot = self.loaded.next()
+        for gm, ub in _pieces(self.x, slot, load):
+            k.data_move(ub, gm, self.x.dtype)
+        if turns:
+            slot = self._turn(k, _region(slot, load, e), turns, store)
+        for gm, ub in _pieces(self.y, slot, store):
+            k.data_move(gm, ub, self.y.dtype)
+
+    def _turn(
+        self, k: Builder, region: SlotRegion, turns: list[tuple[int, int, int]], store: Walk
+    ) -> Slot:
+        """Issue the transposes; returns the slot with the tile in the rows ``store`` wants."""
+        size, dtype = region.size // self.x.dtype.bytes * self.turned.bytes, self.turned
+        wide = dtype is not self.x.dtype
+        if wide:
+            target = self.turning.next().at(0, size)
+            k.vec_cast(target, region, self.x.dtype, dtype)
+            region = target
+        for i, (count, rows, columns) in enumerate(turns):
+            last = i == len(turns) - 1 and not wide
+            slot = self.turning.next()
+            target = _region(slot, store, dtype.bytes) if last else slot.at(0, size)
+            k.vec_transpose(target, region, rows, columns, dtype, count=count)
+            region = target
+        if wide:
+            slot = self.narrowed.next()
+            k.vec_cast(_region(slot, store, 1), region, dtype, self.x.dtype)
+        return slot
+
+
+def _region(slot: Slot, way: Walk, size: int) -> SlotRegion:
+    """All runs of a walk in UB."""
+    return slot.at(0, way.run * size, rows=way.rows, pitch=way.pitch(size))
+
+
+def _pieces(tensor: Tensor, slot: Slot, way: Walk) -> Iterator[tuple[GmRegion, SlotRegion]]:
+    """The moves of a walk between a tensor and a slot: each takes the longest level as rows."""
+    size = tensor.dtype.bytes
+    row, pitch = way.run * size, way.pitch(size)
+    inner = [prod(count for count, _ in way.levels[i + 1 :]) for i in range(len(way.levels))]
+    levels = [
+        (n, apart * size, pitch * after)
+        for (n, apart), after in zip(way.levels, inner, strict=True)
+    ]
+    at = max(range(len(levels)), key=lambda i: levels[i][0], default=None)
+    rows, gm_pitch, ub_pitch = (1, 0, 0) if at is None else levels[at]
+    others = [level for i, level in enumerate(levels) if i != at]
+    for index in product(*(range(n) for n, _, _ in others)):
+        gm = sum(i * apart for i, (_, apart, _) in zip(index, others, strict=True))
+        ub = sum(i * apart for i, (_, _, apart) in zip(index, others, strict=True))
+        yield (
+            tensor.at(gm, row, base=tensor.name, rows=rows, pitch=gm_pitch),
+            slot.at(ub, row, rows=rows, pitch=ub_pitch),
+        )

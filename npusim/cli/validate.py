@@ -1,0 +1,182 @@
+"""``npusim validate``: measured points against their simulation, and the score card of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from npusim.cli.console import print_json, print_table
+from npusim.cli.parser import Parser, assignment, collect, integer
+from npusim.errors import ArgumentError
+from npusim.validation.card import checked_plot, save_page, save_plot
+from npusim.validation.constants import Constant, load_constants
+from npusim.validation.leave_one_out import leave_one_out
+from npusim.validation.rows import PIPES, KernelRow
+from npusim.validation.score import is_scored, time_error
+from npusim.validation.sheet import Row, Sheet, Unreadable, read_sheet, shipped_sheets
+from npusim.validation.simulate import Outcome
+from npusim.validation.tables import Table, scorecard
+from npusim.validation.workers import Task, Workers, effort
+
+#: Products of base blocks above which --quick leaves a point out.
+_QUICK = 20_000
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare ``validate``."""
+    parser.epilog = (
+        "examples:\n"
+        "  npusim validate --scored --html scorecard.html\n"
+        "  npusim validate --data mine.csv --json\n"
+        "Both schemas of such a file are explained in configs/silicon/README.md."
+    )
+    add = parser.add_argument_group("points").add_argument
+    add(
+        "--data",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="measured kernels or calls as CSV; repeatable (default: the points that ship)",
+    )
+    add("--chip", metavar="NAME", help="only points of this chip (default: all)")
+    add("--family", metavar="NAME", help="only points of this family (default: all)")
+    add("--scored", action="store_true", help="only the scored kernels (default: no)")
+    add(
+        "--quick",
+        action="store_true",
+        help="without points that take long to simulate (default: no)",
+    )
+    _add_simulation(parser.add_argument_group("simulation").add_argument)
+    add = parser.add_argument_group("output").add_argument
+    add(
+        "--json",
+        action="store_true",
+        help="print a list with one object per point on stdout, nothing else (default: tables)",
+    )
+    add("--html", type=Path, metavar="FILE", help="write the score card as a web page")
+    add("--plot", type=Path, metavar="FILE", help="write the scatter plot to a .png or .svg")
+
+
+def _add_simulation(add: Any) -> None:
+    add(
+        "--set",
+        action="append",
+        default=[],
+        type=assignment,
+        metavar="PATH=VALUE",
+        help="change a figure of every device, such as clock=1.8GHz; repeatable (default: none)",
+    )
+    add(
+        "--jobs",
+        type=integer(1),
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes that simulate points (default: one per processor)",
+    )
+    add(
+        "--leave-one-out",
+        action="store_true",
+        help="fit the constants of configs/silicon/fit.yaml again without each family in turn, and "
+        "predict it (default: no)",
+    )
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Simulate the points chosen and print the score card; what is declined is no error."""
+    _check_files(arguments)
+    figures = collect("--set", arguments.set)
+    constants = _constants(arguments, figures)
+    given = arguments.data
+    sheets = [read_sheet(file) for file in given] if given else list(shipped_sheets())
+    _tell_ignored(sheets)
+    rows = [row for sheet in sheets for row in sheet.rows if _chosen(row, arguments)]
+    if not rows:
+        raise ArgumentError("no point is left to simulate; choose another chip or family")
+    with Workers(arguments.jobs) as workers:
+        outcomes = _run(workers, [(row, figures) for row in rows])
+        left_out = leave_one_out(outcomes, constants, partial(_run, workers)) if constants else []
+    tables = scorecard(outcomes, left_out, constants)
+    if arguments.json:
+        print_json([_object(outcome) for outcome in outcomes])
+    else:
+        for table in tables:
+            _print(table)
+    if arguments.plot is not None:
+        save_plot(arguments.plot, outcomes)
+    if arguments.html is not None:
+        save_page(arguments.html, outcomes, tables)
+    return 0
+
+
+def _check_files(arguments: argparse.Namespace) -> None:
+    """Find out before a long run what would go wrong after it."""
+    if arguments.plot is not None:
+        checked_plot(arguments.plot)
+    for path in (arguments.plot, arguments.html):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise ArgumentError(f"{path}: there is no folder {path.parent}; make it first")
+
+
+def _constants(arguments: argparse.Namespace, figures: Mapping[str, str]) -> list[Constant]:
+    """The constants to fit again; none without --leave-one-out."""
+    if not arguments.leave_one_out:
+        return []
+    if figures:
+        raise ArgumentError("--leave-one-out begins with the figures that ship; leave out --set")
+    constants = load_constants()
+    if not constants:
+        raise ArgumentError("--leave-one-out: configs/silicon/fit.yaml lists no constants")
+    return constants
+
+
+def _run(workers: Workers, tasks: Sequence[Task]) -> list[Outcome]:
+    return workers.outcomes(tasks, _progress if sys.stderr.isatty() else None)
+
+
+def _print(table: Table) -> None:
+    print(f"{table.title}\n")
+    print_table(table.head, table.rows, table.head[table.left :])
+    print()
+
+
+def _tell_ignored(sheets: Sequence[Sheet]) -> None:
+    for sheet in sheets:
+        if sheet.ignored:
+            names = ", ".join(sheet.ignored)
+            print(f"npusim: note: {sheet.file}: ignored columns: {names}", file=sys.stderr)
+
+
+def _chosen(row: Row | Unreadable, arguments: argparse.Namespace) -> bool:
+    """Whether the options leave this row."""
+    return (
+        arguments.chip in (None, row.chip)
+        and arguments.family in (None, row.family)
+        and (not arguments.scored or is_scored(row))
+        and (not arguments.quick or effort(row) <= _QUICK)
+    )
+
+
+def _progress(done: int, total: int) -> None:
+    end = "\n" if done == total else ""
+    print(f"\rpoint {done} of {total}", end=end, file=sys.stderr, flush=True)
+
+
+def _object(outcome: Outcome) -> dict[str, Any]:
+    """Return one point: what was measured and simulated, a kernel's busy times included."""
+    row, simulated = outcome.row, outcome.simulated
+    found: dict[str, Any] = {"id": row.id, "family": row.family, "chip": row.chip}
+    found["measured_us"] = getattr(row, "time_us", None)
+    found["simulated_us"] = None if simulated is None else simulated.time_us
+    found["error"] = time_error(outcome)
+    for pipe in PIPES if isinstance(row, KernelRow) else ():
+        found[f"{pipe}_us"] = None if simulated is None else simulated.busy_us.get(pipe)
+    if simulated is None:
+        found["reason"] = outcome.reason
+    else:
+        found["kernels"], found["notes"] = list(simulated.kernels), list(simulated.notes)
+    return found

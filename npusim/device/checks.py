@@ -1,0 +1,152 @@
+"""What no single value of a device file can show: that its parts fit one another.
+
+Each check takes the device and the tree it was read from, and raises the ``ConfigError`` of the
+place at fault.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from npusim.device.spec import GLOBAL_PLACES, Device, Path
+from npusim.dtypes import DEVICE_DTYPES
+from npusim.yamltree import Node, suggest
+
+#: Roles of cores, and the pipe a core needs for each.
+ROLES = {"cube": "M", "vector": "V", "dsp": "VPU"}
+
+_PATH_NAME = re.compile(r"\w+->\w+(\.\w+)?")
+
+
+def _at(root: Node, *keys: str) -> Node:
+    """Return the node at ``keys``."""
+    for key in keys:
+        root = root.mapping()[key]
+    return root
+
+
+def _check_cores(device: Device, root: Node) -> None:
+    """Core kinds name declared memories, pipes and roles, and each role is held once."""
+    if not device.cores:
+        raise _at(root, "cores").fail("a device needs at least one kind of core; add one")
+    held: dict[str, str] = {}
+    declared = {"memories": device.memories, "pipes": device.pipes, "roles": ROLES}
+    for kind in device.cores.values():
+        for key, known in declared.items():
+            for item in _at(root, "cores", kind.name, key).items():
+                word = item.text()
+                if word not in known:
+                    raise item.fail(f"{word!r} is not among the {key}{suggest(word, known)}")
+        for role in kind.roles:
+            where = _at(root, "cores", kind.name, "roles")
+            if role in held:
+                raise where.fail(f"role {role!r} is held by {held[role]!r} already; drop one")
+            held[role] = kind.name
+        for pipe in ("S", *(ROLES[role] for role in kind.roles)):
+            if pipe not in kind.pipes:
+                why = "issues instructions" if pipe == "S" else "works for its roles"
+                raise _at(root, "cores", kind.name, "pipes").fail(
+                    f"no pipe {pipe}, which {why}; add {pipe} to the list"
+                )
+
+
+def _check_paths(device: Device, root: Node) -> None:
+    """Every path joins known places and runs on a core that has its pipe and its memories."""
+    places = (*device.memories, *GLOBAL_PLACES)
+    for path in device.paths.values():
+        node = _at(root, "paths", path.name)
+        if not _PATH_NAME.fullmatch(path.name):
+            raise node.fail("expected a path name such as GM->L1 or GM->L1.nd2nz; rename it")
+        for place in (path.src, path.dst):
+            if place not in places:
+                raise node.fail(f"unknown memory {place!r}{suggest(place, places)}")
+        if path.dst == "IMM":
+            raise node.fail("an immediate operand (IMM) cannot be written; swap the two ends")
+        private = [place for place in (path.src, path.dst) if place in device.memories]
+        if not any(
+            path.pipe in kind.pipes and set(private) <= set(kind.memories)
+            for kind in device.cores.values()
+        ):
+            raise node.mapping()["pipe"].fail(
+                f"no kind of core has pipe {path.pipe} together with {' and '.join(private)}; "
+                f"kinds: {'; '.join(_has(device))}"
+            )
+        _check_window(path, node)
+
+
+def _has(device: Device) -> list[str]:
+    """Return the kinds of core with their pipes and memories, in words."""
+    return [
+        f"{kind.name} has {' '.join(kind.pipes)} and {' '.join(kind.memories)}"
+        for kind in device.cores.values()
+    ]
+
+
+def _check_window(path: Path, node: Node) -> None:
+    """The window is what an img2col path fetches at once: those need it, others lack it."""
+    if path.variant in ("load3d", "load3d_transpose") and not path.window_bytes:
+        raise node.fail("a load3d path needs 'window', the bytes it fetches per cycle; add it")
+    if not path.variant.startswith("load3d") and path.window_bytes:
+        raise node.mapping()["window"].fail("only load3d paths have a window; remove it")
+
+
+def _check_cache(device: Device, root: Node) -> None:
+    """Sectors fill blocks, a word has a bit for each of them, and blocks fit the cache."""
+    l2 = device.l2
+    if l2 is None:
+        return
+    node = _at(root, "l2", "block")
+    sectors = l2.block_bytes / l2.sector_bytes
+    if any(n & (n - 1) for n in (l2.block_bytes, l2.sector_bytes)) or not 1 <= sectors <= 64:
+        raise node.fail(
+            f"a block of {l2.block_bytes} B with sectors of {l2.sector_bytes} B: both must be "
+            "powers of two, with 1 to 64 sectors to a block; change one of them"
+        )
+    if l2.block_bytes > l2.size_bytes:
+        raise node.fail(
+            f"the block of {l2.block_bytes} B exceeds the cache of {l2.size_bytes} B; "
+            "make it smaller"
+        )
+
+
+def _check_units(device: Device, root: Node) -> None:
+    """Element types are known, rates are of the device's, and a role that multiplies has any."""
+    known = [dtype.name for dtype in DEVICE_DTYPES]
+    for item in _at(root, "dtypes").items():
+        if item.text() not in known:
+            raise item.fail(f"unknown dtype {item.text()!r}{suggest(item.text(), known)}")
+    for key, unit in (("cube", device.cube), ("gemm", device.gemm)):
+        for dtype, rate in unit.rates.items() if unit else ():
+            node = _at(root, key, "rates", dtype)
+            operand = "fp32" if dtype == "hf32" else dtype  # HF32 multiplies fp32 operands
+            if operand not in device.dtypes:
+                raise node.fail(
+                    f"dtype {dtype!r} is not among the device's ({', '.join(device.dtypes)}); "
+                    "add it to 'dtypes' or remove the rate"
+                )
+            if key == "gemm" and rate.k != 1:
+                raise node.fail(f"the block takes {rate.k} steps of k; write it as 6x1x96/6cycle")
+    needs = {"cube": ("cube", "a matrix unit"), "dsp": ("gemm", "a matrix micro-kernel")}
+    for kind in device.cores.values():
+        for role, (key, what) in needs.items():
+            if role in kind.roles and getattr(device, key) is None:
+                raise _at(root, "cores", kind.name, "roles").fail(
+                    f"the role {role!r} needs {what}; add the key {key!r} or drop the role"
+                )
+
+
+def _check_im2col(device: Device, root: Node) -> None:
+    """The sums of im2col's backward have one of two precisions."""
+    if device.im2col_accumulate not in ("tensor", "fp32"):
+        raise _at(root, "im2col_accumulate").fail("expected tensor or fp32; use one of them")
+
+
+#: What is checked of a device, in this order.
+CHECKS: tuple[Callable[[Device, Node], None], ...] = (
+    _check_im2col,
+    _check_cores,
+    _check_paths,
+    _check_cache,
+    _check_units,
+)

@@ -1,0 +1,101 @@
+"""How far the time of a call may be off, given how far the figures of its device may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import hypot
+from typing import TYPE_CHECKING, Any
+
+from npusim.device.catalog import figure_text, ranges
+from npusim.device.spec import Device
+from npusim.results import tables
+from npusim.units import format_quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ("figure", "low", "high", "low_us", "high_us")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """How to time a call again.
+
+    ``figures`` are the dotted paths of the figures its time rests on; ``time_us`` gives the time
+    of the same kernels, tiled as they were, on the same cores of a variant of the device.
+    """
+
+    figures: tuple[str, ...]
+    time_us: Callable[[Device], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """The time of a call with one figure at the ends of its range and all others as they are."""
+
+    figure: str
+    low: str
+    high: str
+    low_us: float  # with the figure at ``low``, which need not be the shorter time
+    high_us: float
+
+    def faster_us(self, time_us: float) -> float:
+        """How much shorter than ``time_us`` the time is at either end, 0 if it is not."""
+        return max(0.0, time_us - min(self.low_us, self.high_us))
+
+    def slower_us(self, time_us: float) -> float:
+        """How much longer than ``time_us`` the time is at either end, 0 if it is not."""
+        return max(0.0, max(self.low_us, self.high_us) - time_us)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeRange:
+    """The time of a call with its uncertainty: ``low_us`` to ``high_us`` around ``time_us``.
+
+    Figures are varied one at a time and taken to be independent, so what each adds to the time
+    combines as the root of the sum of squares, and so does what each takes from it. ``effects``
+    are sorted, the figure that moves the time most first. What the model leaves out is not in it.
+    """
+
+    time_us: float
+    effects: tuple[Effect, ...]
+
+    @property
+    def low_us(self) -> float:
+        """The time less what figures take from it."""
+        return self.time_us - hypot(*(one.faster_us(self.time_us) for one in self.effects))
+
+    @property
+    def high_us(self) -> float:
+        """The time plus what figures add to it."""
+        return self.time_us + hypot(*(one.slower_us(self.time_us) for one in self.effects))
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per effect: figure, both ends of its range, the time at each."""
+        return tables.frame(self._rows(), COLUMNS)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, ready for ``json.dumps``."""
+        return {"low_us": self.low_us, "high_us": self.high_us, "figures": self._rows()}
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [{name: getattr(effect, name) for name in COLUMNS} for effect in self.effects]
+
+
+def time_range(device: Device, time_us: float, replay: Replay) -> TimeRange:
+    """Vary each figure that has a range and that the time of the call rests on."""
+    effects = []
+    for path, ends in ranges(device).items():
+        if path in replay.figures:
+            low, high = (
+                replay.time_us(device.replace(path, format_quantity(end.value, end.kind)))
+                for end in ends
+            )
+            texts = [figure_text(end, device.clock_hz) for end in ends]
+            effects.append(
+                Effect(figure=path, low=texts[0], high=texts[1], low_us=low, high_us=high)
+            )
+    effects.sort(key=lambda one: -max(one.faster_us(time_us), one.slower_us(time_us)))
+    return TimeRange(time_us=time_us, effects=tuple(effects))

@@ -1,0 +1,263 @@
+"""Measured framework calls, as the operators here that launch the same work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from npusim.device.spec import Device
+from npusim.dtypes import INT32, DType, dtype
+from npusim.errors import ArgumentError, NpusimError
+from npusim.isa.operands import Tensor
+from npusim.kernels.transpose import Transpose
+from npusim.ops import convolution_backward, matmul
+from npusim.results import Result
+from npusim.session import simulate, spec
+from npusim.timing.trace import KernelRun
+from npusim.validation.rows import CallRow, Declined, Simulated
+
+#: Kernels by the names that libraries give them; those of any rank and version.
+_LIBRARY: Mapping[str, str] = {
+    "TransData": "trans_data",
+    "MemSet": "mem_set",
+    "Cast": "cast",
+    "Conv2D": "conv_forward",
+    "Conv3D": "conv_forward",
+    "Conv2DBackpropFilter": "conv_backprop_filter",
+    "Conv3DBackpropFilter": "conv_backprop_filter",
+    "Conv2DBackpropInput": "conv_backprop_input",
+    "Conv3DBackpropInput": "conv_backprop_input",
+    "MatMul": "matmul",
+    "Transpose": "transpose",
+}
+_COUNTED = re.compile(r"(\w+?)x(\d+)")
+
+
+def simulate_call_row(row: CallRow, device: Device, tiling: Any = "production") -> Simulated:
+    """Simulate every kernel of a call, with ``tiling`` as the operators take it.
+
+    "production" is "auto" where the library's rule is not known for the call. Where the row names
+    the kernels that were launched, others do not count, and one that is named but not launched
+    here counts as a launch without work. Notes say so. Raises ``Declined`` for a call, type or
+    size without a counterpart.
+    """
+    if row.call not in _CALLS:
+        raise Declined(f"call {row.call!r} is not known; it is one of {', '.join(_CALLS)}")
+    try:
+        result, chosen = _run(row, device, tiling)
+    except NpusimError as error:
+        raise Declined(str(error)) from error
+    runs, extra, notes = _launched(row, result.runs)
+    cycles = sum(run.cycles + run.launch_cycles for run in runs)
+    cycles += extra * device.launch.cycles("vector")
+    return Simulated(
+        time_us=device.time_us(cycles),
+        busy_us={},
+        kernels=tuple(run.name for run in runs),
+        notes=(*chosen, *notes),
+    )
+
+
+def _run(row: CallRow, device: Device, tiling: Any) -> tuple[Result, tuple[str, ...]]:
+    """The result of the call, and a note where the tiling is not the one asked for."""
+    simulate_call = _CALLS[row.call]
+    if tiling != "production" or row.call not in _RULED:
+        return simulate_call(row, device, "auto" if tiling == "production" else tiling), ()
+    try:
+        return simulate_call(row, device, tiling), ()
+    except ArgumentError as error:  # whatever else is wrong with the row is wrong again
+        return simulate_call(row, device, "auto"), (f"tiling 'auto' instead: {error}",)
+
+
+def _launched(
+    row: CallRow, runs: tuple[KernelRun, ...]
+) -> tuple[list[KernelRun], int, tuple[str, ...]]:
+    """The runs that count, how many launches are missing among them, and notes on both."""
+    if not row.kernels:
+        return list(runs), 0, ()
+    named: dict[str, int] = {}
+    for text in row.kernels:
+        match = _COUNTED.fullmatch(text)
+        if match is None or match[1] not in _LIBRARY:
+            raise Declined(f"kernels: {text!r} has no counterpart here")
+        named[_LIBRARY[match[1]]] = named.get(_LIBRARY[match[1]], 0) + int(match[2])
+    counted = [run for run in runs if run.name in named]
+    left = sorted({run.name for run in runs} - named.keys())
+    notes = [f"not counted, as the call launched none: {name}" for name in left]
+    missing = 0
+    for name, count in named.items():
+        here = sum(run.name == name for run in counted)
+        if here != count:
+            notes.append(f"{name}: launched {here} times here, {count} times by the call")
+        missing += max(0, count - here)
+    return counted, missing, tuple(notes)
+
+
+def _need(row: CallRow, *columns: str) -> tuple[Any, ...]:
+    """The values in ``columns``, none of them empty."""
+    for column in columns:
+        if getattr(row, column) is None:
+            raise Declined(f"{column} is empty: {row.call} needs it")
+    return tuple(getattr(row, column) for column in columns)
+
+
+# -- convolutions ------------------------------------------------------------------------------
+
+
+def _sizes(row: CallRow) -> tuple[tuple[int, ...], ...]:
+    """(spatial, kernel, stride, padding, dilation, output_padding), one number per dimension."""
+    names = ("spatial", "kernel", "stride", "padding", "dilation", "output_padding")
+    (dims,) = _need(row, "dims")
+    found = []
+    for name, default in zip(names, (None, None, 1, 0, 1, 0), strict=True):
+        value = getattr(row, name)
+        if value is None and default is not None:
+            value = (default,) * dims
+        if value is None or len(value) != dims:
+            raise Declined(f"{name} is {value}: {dims} numbers are needed")
+        found.append(tuple(value))
+    return tuple(found)
+
+
+def _outputs(sizes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """Spatial size of a convolution's output."""
+    spatial, kernel, stride, padding, dilation, _ = sizes
+    return tuple(
+        (x + 2 * p - d * (k - 1) - 1) // s + 1
+        for x, k, s, p, d in zip(spatial, kernel, stride, padding, dilation, strict=True)
+    )
+
+
+def _grown(sizes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """Spatial size of a transposed convolution's output."""
+    spatial, kernel, stride, padding, dilation, extra = sizes
+    return tuple(
+        (x - 1) * s - 2 * p + d * (k - 1) + 1 + more
+        for x, k, s, p, d, more in zip(
+            spatial, kernel, stride, padding, dilation, extra, strict=True
+        )
+    )
+
+
+def _backward(
+    row: CallRow,
+    device: Device,
+    tiling: Any,
+    shapes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+    **layer: Any,
+) -> Result:
+    """``convolution_backward`` on (gradOutput, input, weight) of these shapes, timing-only."""
+    _, _, stride, padding, dilation, _ = _sizes(row)
+    grad_output, inputs, weight = (spec(shape, row.dtype) for shape in shapes)
+    return convolution_backward(
+        grad_output,
+        inputs,
+        weight,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=row.groups or 1,
+        device=device,
+        tiling=tiling,
+        rules="hardware",
+        timeline=False,
+        **layer,
+    )
+
+
+def _convolution_backward(row: CallRow, device: Device, tiling: Any) -> Result:
+    """The gradients that ``output_mask`` names; of a transposed layer too."""
+    n, cin, cout, mask = _need(row, "N", "Cin", "Cout", "output_mask")
+    sizes, groups = _sizes(row), row.groups or 1
+    spatial, kernel, *_, extra = sizes
+    if row.transposed:
+        shapes = (n, cout, *_grown(sizes)), (n, cin, *spatial), (cin, cout // groups, *kernel)
+    else:
+        shapes = (n, cout, *_outputs(sizes)), (n, cin, *spatial), (cout, cin // groups, *kernel)
+    return _backward(
+        row,
+        device,
+        tiling,
+        shapes,
+        transposed=bool(row.transposed),
+        output_padding=extra if row.transposed else 0,
+        output_mask=mask,
+        bias_sizes=(cout,) if mask[2] else None,
+    )
+
+
+def _forward(row: CallRow, device: Device, tiling: Any) -> Result:
+    """A convolution's output is the input gradient of the transposed layer with its weight."""
+    n, cin, cout = _need(row, "N", "Cin", "Cout")
+    sizes = _sizes(row)
+    spatial, kernel, stride, padding, dilation, _ = sizes
+    out = _outputs(sizes)
+    back = _grown((out, kernel, stride, padding, dilation, (0,) * len(out)))
+    return _backward(
+        row,
+        device,
+        tiling,
+        ((n, cin, *spatial), (n, cout, *out), (cout, cin // (row.groups or 1), *kernel)),
+        transposed=True,
+        output_padding=tuple(x - y for x, y in zip(spatial, back, strict=True)),
+        output_mask=(True, False, False),
+    )
+
+
+def _transposed_forward(row: CallRow, device: Device, tiling: Any) -> Result:
+    """A transposed convolution's output is the input gradient of the plain layer."""
+    n, cin, cout = _need(row, "N", "Cin", "Cout")
+    sizes = _sizes(row)
+    weight = (cin, cout // (row.groups or 1), *sizes[1])
+    return _backward(
+        row,
+        device,
+        tiling,
+        ((n, cin, *sizes[0]), (n, cout, *_grown(sizes)), weight),
+        output_mask=(True, False, False),
+    )
+
+
+# -- the others --------------------------------------------------------------------------------
+
+
+def _matmul(row: CallRow, device: Device, tiling: Any) -> Result:
+    """C[M, Ncols] = A[M, K] @ B[K, Ncols], all of one type."""
+    m, n, k, kind = _need(row, "M", "Ncols", "K", "dtype")
+    return matmul(
+        spec((m, k), kind),
+        spec((k, n), kind),
+        out_dtype=kind,
+        device=device,
+        tiling=tiling,
+        timeline=False,
+    )
+
+
+def _transpose(row: CallRow, device: Device, tiling: Any) -> Result:
+    """One kernel; elements of 8 bytes are moved as two of 4."""
+    shape, perm, name = _need(row, "shape", "perm", "dtype")
+    kind: DType = INT32 if name in _EIGHT_BYTES else dtype(name)
+    if name in _EIGHT_BYTES:
+        shape, perm = (*shape, 2), (*perm, len(perm))
+    if sorted(perm) != list(range(len(shape))):
+        raise Declined(f"perm is {perm}: it must name each of the {len(shape)} axes once")
+    x = Tensor("x", shape, kind)
+    y = Tensor("y", tuple(shape[axis] for axis in perm), kind, "out")
+    return simulate(Transpose(perm, x, y), device, timeline=False)
+
+
+_EIGHT_BYTES = ("int64", "uint64", "float64")
+
+#: Calls for whose main kernel a rule of the library is known.
+_RULED = ("convolution_backward", "transposed_forward_as_dx")
+
+#: Calls by the names of the column ``call``.
+_CALLS: Mapping[str, Callable[[CallRow, Device, Any], Result]] = {
+    "convolution_backward": _convolution_backward,
+    "convolution_forward_as_transposed_dx": _forward,
+    "transposed_forward_as_dx": _transposed_forward,
+    "matmul": _matmul,
+    "transpose": _transpose,
+}

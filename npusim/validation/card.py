@@ -1,0 +1,79 @@
+"""The score card as one self-contained web page, and its scatter plot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npusim.errors import ArgumentError
+from npusim.results import page
+from npusim.results.plots import figure_bytes
+from npusim.results.scorecard_plot import plot_scorecard
+from npusim.validation.score import mean_time_error, score, time_error
+from npusim.validation.simulate import Outcome
+from npusim.validation.tables import Table, percent
+from npusim.version import __version__
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_PLOTS = (".png", ".svg")
+
+
+def save_page(path: Path, outcomes: Sequence[Outcome], tables: Sequence[Table]) -> None:
+    """Write the page: key figures, the scatter plot, and ``tables``, the summary first."""
+    title = "Simulated against measured"
+    body = (
+        f"<h1>{title}</h1>",
+        f'<p class="dim">npusim {escape(__version__)}; error: simulated over measured time, less 1'
+        "</p>",
+        _cards(outcomes),
+        page.figure(_scatter(outcomes), "svg", "simulated against measured times"),
+        *(
+            f"<h2>{escape(t.title)}</h2>{page.table(t.head, t.rows, t.left)}"
+            for t in reversed(tables)
+        ),
+    )
+    path.write_text(page.page(title, body), encoding="utf-8")
+
+
+def save_plot(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """Write the scatter plot as the file that ``path`` ends in."""
+    path.write_bytes(figure_bytes(_scatter(outcomes), checked_plot(path).suffix[1:]))
+
+
+def checked_plot(path: Path) -> Path:
+    """Return ``path`` if a plot can be written under such a name."""
+    if path.suffix not in _PLOTS:
+        raise ArgumentError(f"--plot {path}: expected a name ending in {' or '.join(_PLOTS)}")
+    return path
+
+
+def _scatter(outcomes: Sequence[Outcome]) -> Axes:
+    points: dict[str, list[tuple[float, float]]] = {}
+    for outcome in outcomes:
+        error = time_error(outcome)
+        if outcome.simulated is not None and error is not None:
+            simulated = outcome.simulated.time_us
+            pair = (simulated / (1 + error), simulated)
+            points.setdefault(outcome.row.family, []).append(pair)
+    return plot_scorecard(points)
+
+
+def _cards(outcomes: Sequence[Outcome]) -> str:
+    found = score(outcomes)
+    simulated = sum(outcome.simulated is not None for outcome in outcomes)
+    cards: Mapping[str, str] = {
+        "points simulated": f"{simulated} of {len(outcomes)}",
+        "mean absolute error of time, all points": percent(mean_time_error(outcomes)),
+        "scored kernels simulated": f"{found.simulated} of {found.rows}",
+        "their mean absolute error": percent(found.mean),
+        "their median absolute error": percent(found.median),
+    }
+    inner = "".join(
+        f'<div class="card"><b>{escape(value)}</b><span class="dim">{escape(name)}</span></div>'
+        for name, value in cards.items()
+    )
+    return f'<div class="cards">{inner}</div>'

@@ -1,0 +1,366 @@
+"""Measured matrix products as kernels: the words and columns of a row become a tiling.
+
+Only what a row says decides: its columns, its words, and its note where that states how a column
+is meant. Whatever is said in a way unknown here is declined.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+from typing import Any
+
+from npusim.device.spec import Device
+from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, MX_BLOCK, MXFP4, MXFP8, DType
+from npusim.errors import NpusimError
+from npusim.isa.base import ceil_div
+from npusim.isa.operands import Tensor
+from npusim.kernels.matmul import LAYOUTS_A, LAYOUTS_B, Matmul, Tiling
+from npusim.kernels.sum_parts import SumParts
+from npusim.reasons import FOLLOW
+from npusim.results.metrics import working
+from npusim.session import Call, Options
+from npusim.timing.trace import KernelRun, PipeRow
+from npusim.validation.rows import Declined, KernelRow, Simulated
+
+_DTYPES = {kind.name: kind for kind in (FP16, BF16, FP32, INT8, INT32, MXFP8, MXFP4)}
+
+#: Words that change nothing here: columns state the same, or the cube's work is not touched.
+_SILENT = (
+    *("single_buffer", "double_buffer_l1", "double_buffer_l0", "l0c_double_buffer", "nbuffer33"),
+    *("nd2nz", "nd2nz_in_mte2", "unaligned", "fixpipe_to_gm", "pure_cube", "mix_mode"),
+    *("mdl_template", "constant_tiling", "l2_split", "l2_split_m2", "streamk2"),
+    *("multi_core_split_k", "tail_tile_split_n2", "aswt_tail_split", "tail_rebalance"),
+)
+#: Words that switch on one field of the tiling.
+_FIELDS = {
+    "unit_flag": "unit_flag",
+    "preload": "preload",
+    "mte2_preload": "preload",
+    "mte2_preload_n": "preload",
+    "shuffle_k": "stagger_k",
+    "k_start_staggered": "stagger_k",
+    "b_before_a": "b_before_a",
+    "full_load_a": "full_load_a",
+    "pipe_barrier_all_per_tile": "barrier",
+    "fixpipe_to_ub_then_mte3": "through_ub",
+    "norm_template": "paired",
+    "l1_half_per_buffer": "l1_halves",
+    "no_bank_conflict": "l1_halves",
+}
+_SCALE = re.compile(r"scale_(ratio|k_)(\d+)")
+#: Words for library templates: these parse their tiling at run time, and walk tiles along M first.
+_LIBRARY = ("norm_template", "mdl_template")
+
+#: Pipes of a cube core and of a vector core by what a profiler calls their time.
+_CUBE_PIPES = {
+    "cube": "M",
+    "mte1": "MTE1",
+    "mte2": "MTE2",
+    "mte3": "MTE3",
+    "fixpipe": "FIX",
+    "scalar": "S",
+}
+_VECTOR_PIPES = {"vec": "V", "aiv_mte2": "MTE2", "mte3": "MTE3"}
+
+
+def simulate_gemm_row(row: KernelRow, device: Device) -> Simulated:
+    """Simulate the measured kernel of a row on a device.
+
+    Raises ``Declined`` with the word or column that cannot be simulated.
+    """
+    plan = _plan(row, device)
+    call = Call(
+        row.id, Options(device=device, cores=range(plan.cores), timeline=False), timing_only=True
+    )
+    try:
+        runs = [call.launch(kernel) for kernel in plan.kernels]
+    except NpusimError as error:
+        raise Declined(f"the tiling does not run: {error}") from error
+    cycles = sum(run.cycles for run in runs) + (len(runs) - 1) * device.sync.core_barrier_cycles
+    mean = median if row.note is not None and "medians over cores" in row.note else fmean
+    busy = _busy(runs[0], _CUBE_PIPES, device, mean)
+    for run in runs[1:]:
+        busy |= _busy(run, _VECTOR_PIPES, device, mean)
+    return Simulated(
+        time_us=device.time_us(cycles + _launch(row, device)),
+        busy_us=busy,
+        kernels=tuple(run.name for run in runs),
+        notes=plan.notes,
+    )
+
+
+def _launch(row: KernelRow, device: Device) -> int:
+    """Cycles beside the kernel's own that the row's kind of time contains.
+
+    The core's own time contains the parse of a tiling at run time, one phase does not.
+    """
+    launch = device.launch
+    parses = any(word in row.switches for word in _LIBRARY)
+    tiling = launch.tiling_cycles if parses and "constant_tiling" not in row.switches else 0
+    if row.time_kind == "compute_only":
+        return 0
+    if row.time_kind in ("core_max", "core_avg"):
+        return tiling
+    return launch.kernel_cycles + launch.first_access_cycles + tiling
+
+
+def profiled(row: PipeRow) -> int:
+    """Cycles of a pipe that a profiler counts: at work, or at the head of its queue under the unit
+    flag, waiting for the other pipe's pieces."""
+    return working(row) + row.cycles[FOLLOW]
+
+
+def _busy(
+    run: KernelRun,
+    pipes: dict[str, str],
+    device: Device,
+    mean: Callable[[Sequence[int]], float],
+) -> dict[str, float | None]:
+    """Mean over cores of each pipe's busy time, in microseconds; None for pipes cores lack."""
+    times: dict[str, float | None] = {}
+    for name, pipe in pipes.items():
+        cycles = [profiled(row) for row in run.pipes if row.pipe == pipe]
+        times[name] = device.time_us(mean(cycles)) if cycles else None
+    return times
+
+
+# -- from words and columns to kernels -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The kernels of a row, the cores they run on, and what was taken for granted."""
+
+    kernels: tuple[Matmul | SumParts, ...]
+    cores: int
+    notes: tuple[str, ...]
+
+
+def _plan(row: KernelRow, device: Device) -> _Plan:
+    for word in row.switches:
+        if word not in _SILENT and word not in _FIELDS and not _SCALE.fullmatch(word):
+            raise Declined(f"switches: {word} is not simulated for {row.op}")
+    if row.op != "gemm":
+        raise Declined(f"op: {row.op} is not simulated; only gemm is")
+    if row.batch not in (None, 1):
+        raise Declined(f"batch: {row.batch} products at once are not simulated")
+    cores = device.groups if row.cores is None else row.cores
+    if cores > device.groups:
+        raise Declined(f"cores: {cores} of {device.name}, which has {device.groups}")
+    kind, out = _dtype("dtype_in", row.dtype_in), _dtype("dtype_out", row.dtype_out)
+    sizes = {name: _needed(row, name) for name in ("M", "N", "K")}
+    notes: list[str] = []
+    values = {
+        **_blocks(row, kind),
+        **_slabs(row, kind, device, notes),
+        **_slots(row),
+        **_order(row, notes),
+        **{_FIELDS[word]: True for word in row.switches if word in _FIELDS},
+    }
+    values |= _tail(row, values, cores)
+    values |= _split(row, values, cores)
+    problem = _Problem(row, device, kind, out, (sizes["M"], sizes["K"] // kind.values, sizes["N"]))
+    try:
+        return _Plan(problem.kernels(Tiling(**values)), cores, tuple(notes))
+    except NpusimError as error:
+        raise Declined(f"the tiling is not legal: {error}") from error
+
+
+def _dtype(column: str, name: str | None) -> DType:
+    if name not in _DTYPES:
+        raise Declined(f"{column}: {name} is not simulated; known are {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def _needed(row: KernelRow, column: str) -> int:
+    value: int | None = getattr(row, column)
+    if not value:
+        raise Declined(f"{column} is empty: the tiling is not stated")
+    return value
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The operands of a row; ``shape`` is (M, K, N), K in stored elements."""
+
+    row: KernelRow
+    device: Device
+    kind: DType
+    out: DType
+    shape: tuple[int, int, int]
+
+    def kernels(self, tiling: Tiling) -> tuple[Matmul | SumParts, ...]:
+        """The product, and the sum of its parts where K is split."""
+        m, k, n = self.shape
+        layouts = (self._layout("layout_a", LAYOUTS_A), self._layout("layout_b", LAYOUTS_B))
+        a = Tensor("a", self._stored((m, k), layouts[0] == "NZ"), self.kind)
+        b_shape = (n, k) if layouts[1] == "ND_nk" else (k, n)
+        b = Tensor("b", self._stored(b_shape, layouts[1] == "NZ"), self.kind)
+        c = Tensor("c", (m, n), self.out, "out")
+        scales: tuple[Tensor, ...] = ()
+        if self.kind in (MXFP8, MXFP4):
+            columns = ceil_div(k * self.kind.values, MX_BLOCK)
+            scales = tuple(
+                Tensor(f"scale_{name}", (rows, columns), INT8)
+                for name, rows in (("m", m), ("n", n))
+            )
+        parts = ceil_div(k, tiling.single_core_k or k)
+        if parts == 1:
+            return (Matmul(tiling, a, b, c, layouts=layouts, scales=scales),)
+        sums = Tensor("parts", (parts, m, n), FP32, "inout")
+        product = Matmul(tiling, a, b, replace(sums, role="out"), layouts=layouts, scales=scales)
+        return product, SumParts(sums, c)
+
+    def _layout(self, column: str, known: tuple[str, ...]) -> str:
+        layout = getattr(self.row, column)
+        if layout not in known:
+            raise Declined(f"{column}: {layout} is not simulated; known are {', '.join(known)}")
+        return str(layout)
+
+    def _stored(self, shape: tuple[int, int], blocked: bool) -> tuple[int, ...]:
+        """The shape in memory: as it is, or (columns of 32 B, rows in sixteens, C0)."""
+        if not blocked:
+            return shape
+        c0 = 32 // self.kind.bytes
+        return ceil_div(shape[1], c0), ceil_div(shape[0], 16) * 16, c0
+
+
+def _blocks(row: KernelRow, kind: DType) -> dict[str, int]:
+    """The base block and the single-core block."""
+    return {
+        "base_m": _needed(row, "base_m"),
+        "base_n": _needed(row, "base_n"),
+        "base_k": _needed(row, "base_k") // kind.values,
+        "single_core_m": row.single_core_m or 0,
+        "single_core_n": row.single_core_n or 0,
+    }
+
+
+def _slots(row: KernelRow) -> dict[str, int]:
+    """Slots per level; what is not stated is the pipelined template's two, one for L0C."""
+    a, b = row.buffers_l1 or ((1, 1) if "norm_template" in row.switches else (2, 2))
+    return {
+        "l1a_slots": a,
+        "l1b_slots": b,
+        "l0_slots": row.buffers_l0 or 2,
+        "l0c_slots": row.buffers_l0c or 1,
+    }
+
+
+def _slabs(row: KernelRow, kind: DType, device: Device, notes: list[str]) -> dict[str, int]:
+    """Base blocks per copy of A, of B and of scales."""
+    step_a, step_b = row.step_ka, row.step_kb
+    if step_a is None or step_b is None:
+        step_a = step_b = _unstated_step(row, kind, device, notes)
+    steps = {"step_ka": step_a, "step_kb": step_b}
+    for word in row.switches:
+        match = _SCALE.fullmatch(word)
+        if match is not None:
+            count = int(match[2])
+            base_k = _needed(row, "base_k")
+            steps["step_scale"] = count * step_a if match[1] == "ratio" else count // base_k
+    stated = re.search(r"serves (\d+) base_k steps", row.note or "")
+    if stated is not None:
+        steps["step_scale"] = int(stated[1])
+    return steps
+
+
+def _unstated_step(row: KernelRow, kind: DType, device: Device, notes: list[str]) -> int:
+    """The library's: one block in its plain template, as many as fit L1 twice in the pipelined."""
+    if "mdl_template" not in row.switches:
+        raise Declined("step_ka and step_kb are empty: the depth of a copy is not stated")
+    base = _needed(row, "base_m") + _needed(row, "base_n")
+    block = base * _needed(row, "base_k") * kind.bytes // kind.values
+    step = device.memories["L1"].size_bytes // 2 // block
+    notes.append(f"steps are not stated: {step} base blocks, as many as fit L1 twice")
+    return max(1, min(step, ceil_div(_needed(row, "K"), _needed(row, "base_k"))))
+
+
+#: Ways to say the order of blocks, tried one after another.
+_GRID = re.compile(r"grid \d+x\d+(, [mn] fastest)?")
+_CORE_MODULO = re.compile(r"core%grid_m(, then n|; .*)")
+_STRIDED = re.compile(
+    r"(\d+ blocks, block id strided by \d+, )?[mn] fastest(, core stride)?(; .*)?"
+)
+_GROUPS = re.compile(r"<(\d+),([01])>")
+_WINDOW = re.compile(r"window (\d+) in M, snake in N(; last round split)?")
+
+
+def _order(row: KernelRow, notes: list[str]) -> dict[str, Any]:
+    """The order of blocks, and of the tiles inside one."""
+    text = row.swizzle or ""
+    library = any(word in row.switches for word in _LIBRARY)
+    n_inner = "m outer, n inner" in text or (_GRID.fullmatch(text) is not None and not library)
+    order: dict[str, Any] = {"strided": True, "n_inner": n_inner}
+    groups, window = _GROUPS.fullmatch(text), _WINDOW.fullmatch(text)
+    if groups is not None:
+        order |= {"window": int(groups[1]), "n_fastest": groups[2] == "1", "snake": True}
+    elif window is not None:
+        order |= {"window": int(window[1]), "snake": True}
+    elif text.endswith("row major, core stride"):
+        order["n_fastest"] = True
+    elif text.startswith("zigzag over ") and text.endswith("contiguous blocks of tiles per core"):
+        order |= {"window": 1, "snake": True, "strided": False}
+    elif text in ("", "window") or text.startswith("swizzle (offset and direction not stated)"):
+        notes.append("the order of tiles is not stated: along M first, core stride")
+    elif any(known.fullmatch(text) for known in (_GRID, _CORE_MODULO, _STRIDED)):
+        order["n_fastest"] = "n fastest" in text
+    else:
+        raise Declined(f"swizzle: {text!r} is not known")
+    if any(word in row.switches for word in ("l2_split", "l2_split_m2")):
+        order |= _halves(row)
+    return order
+
+
+def _halves(row: KernelRow) -> dict[str, Any]:
+    """Two passes, the upper half of M before the lower."""
+    blocks = ceil_div(_needed(row, "M"), _needed(row, "single_core_m"))
+    return {"window": ceil_div(blocks, 2), "snake": False, "n_fastest": False}
+
+
+def _tiles(row: KernelRow) -> int:
+    return ceil_div(_needed(row, "M"), _needed(row, "base_m")) * ceil_div(
+        _needed(row, "N"), _needed(row, "base_n")
+    )
+
+
+def _tail(row: KernelRow, values: dict[str, Any], cores: int) -> dict[str, int]:
+    """How the tiles of a last round that leaves cores idle are cut.
+
+    In two along N; or alternately along M and N while every piece finds a core, which is the
+    rule of the window order and what evening out a round comes to.
+    """
+    left = _tiles(row) % cores
+    if not left or not values["strided"]:
+        return {}
+    if "tail_tile_split_n2" in row.switches:
+        return {"tail_n": 2} if 2 * left <= cores else {}
+    if not any(word in row.switches for word in ("aswt_tail_split", "tail_rebalance")):
+        return {}
+    along_m = along_n = 1
+    while (along_m + 1) * along_n * left <= cores:
+        along_m += 1
+        if along_m * (along_n + 1) * left <= cores:
+            along_n += 1
+    return {"tail_m": along_m, "tail_n": along_n}
+
+
+def _split(row: KernelRow, values: dict[str, Any], cores: int) -> dict[str, int]:
+    """The depth of a part of K, where its parts are computed by different cores."""
+    if "streamk2" in row.switches:
+        if _tiles(row) * 2 > cores:
+            raise Declined(
+                f"switches: streamk2 with {_tiles(row)} tiles on {cores} cores would split only "
+                "those of the last round, which is not simulated"
+            )
+        parts = 2
+    elif "multi_core_split_k" in row.switches:
+        parts = cores // _tiles(row)
+    else:
+        return {}
+    unit = values["base_k"] * max(values["step_ka"], values["step_kb"])
+    depth: int = _needed(row, "K") * values["base_k"] // _needed(row, "base_k")
+    return {"single_core_k": ceil_div(ceil_div(depth, max(parts, 1)), unit) * unit}

@@ -1,0 +1,224 @@
+"""How far simulated and measured figures lie apart: per row, family and pair, and as a score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean, median
+
+import numpy as np
+
+from npusim.validation.rows import KernelRow
+from npusim.validation.sheet import Row, Unreadable
+from npusim.validation.simulate import Outcome
+
+#: Chips of scored kernels: those whose bin is known.
+SCORED_CHIPS = ("910B1", "910B2", "910B3", "A3", "950PR")
+
+#: Words of kernels that are not scored: vector cores take part.
+UNSCORED_WORDS = frozenset(
+    {"per_token_dequant_on_aiv", "cv_fused_via_gm", "cv_fused_l0c_to_ub", "nd2nz_on_aiv"}
+)
+
+#: Pipes whose busy times are scored.
+SCORED_PIPES = ("cube", "mte1", "mte2", "fixpipe")
+
+#: Words of kernels in which a fixpipe's busy time includes waiting that no run of ours shows.
+WAITING_WORDS = frozenset({"norm_template"})
+
+#: Share by which the times of a pair must differ for its direction to count.
+DECISIVE = 0.02
+
+#: Points below which a rank correlation says nothing.
+_LEAST_RANKED = 3
+
+
+@dataclass(frozen=True)
+class FamilyScore:
+    """Errors of time over a family: counts of rows, then shares of 1; None without points."""
+
+    family: str
+    rows: int
+    compared: int
+    declined: int
+    failed: int
+    mean: float | None
+    median: float | None
+    rank: float | None
+
+
+@dataclass(frozen=True)
+class Score:
+    """The figures of the scored kernels; busy times as (points, mean absolute error) by pipe.
+
+    ``drain_told`` is fixpipe over the rows whose measured time is that of work alone.
+    """
+
+    rows: int
+    simulated: int
+    mean: float | None
+    median: float | None
+    busy: Mapping[str, tuple[int, float | None]]
+    drain_told: tuple[int, float | None]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two rows of one pair: time of the second over that of the first.
+
+    ``right`` says whether the simulation moves as the measurement does; None if the measured
+    times hardly differ or a row was not simulated.
+    """
+
+    name: str
+    first: str
+    second: str
+    measured: float
+    simulated: float | None
+    decisive: bool
+    right: bool | None
+
+
+def time_error(outcome: Outcome) -> float | None:
+    """Return simulated over measured time, less 1; None where either is missing."""
+    row = outcome.row
+    if isinstance(row, Unreadable) or outcome.simulated is None or not row.time_us:
+        return None
+    return outcome.simulated.time_us / row.time_us - 1
+
+
+def busy_errors(outcome: Outcome) -> dict[str, float]:
+    """Return simulated over measured busy time, less 1, of the pipes that have both."""
+    row = outcome.row
+    if isinstance(row, Unreadable) or outcome.simulated is None:
+        return {}
+    errors = {}
+    for pipe, measured in row.busy_us.items():
+        simulated = outcome.simulated.busy_us.get(pipe)
+        if measured and simulated is not None:
+            errors[pipe] = simulated / measured - 1
+    return errors
+
+
+def is_scored(row: Row | Unreadable) -> bool:
+    """Whether the accuracy figures are about this row."""
+    return (
+        isinstance(row, KernelRow)
+        and row.op == "gemm"
+        and row.base_m is not None
+        and row.trust in ("A", "B")
+        and row.chip in SCORED_CHIPS
+        and not UNSCORED_WORDS & set(row.switches)
+    )
+
+
+def score(outcomes: Sequence[Outcome]) -> Score:
+    """Return the figures of the scored kernels among ``outcomes``."""
+    chosen = [outcome for outcome in outcomes if is_scored(outcome.row)]
+    errors = _times(chosen)
+    told = [o for o in chosen if not WAITING_WORDS & set(_switches(o.row))]
+    return Score(
+        len(chosen),
+        sum(outcome.simulated is not None for outcome in chosen),
+        _mean(errors),
+        median(errors) if errors else None,
+        {pipe: _busy(chosen, pipe) for pipe in SCORED_PIPES},
+        _busy(told, "fixpipe"),
+    )
+
+
+def family_scores(outcomes: Sequence[Outcome]) -> list[FamilyScore]:
+    """Return a score per family in order of appearance, and one called ``all`` of them."""
+    families = dict.fromkeys(outcome.row.family for outcome in outcomes)
+    scores = [
+        _family(name, [outcome for outcome in outcomes if outcome.row.family == name])
+        for name in families
+    ]
+    return [*scores, _family("all", outcomes)]
+
+
+def pairs(outcomes: Iterable[Outcome]) -> list[Pair]:
+    """Return every two rows that share a pair and a chip and have times."""
+    groups: dict[tuple[str, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        row = outcome.row
+        if isinstance(row, KernelRow) and row.pair and row.time_us:
+            groups.setdefault((row.pair, row.chip), []).append(outcome)
+    return [
+        _pair(name, *two) for (name, _), group in groups.items() for two in combinations(group, 2)
+    ]
+
+
+def mean_time_error(outcomes: Iterable[Outcome]) -> float | None:
+    """Return the mean absolute error of time; None without any."""
+    return _mean(_times(outcomes))
+
+
+def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float | None:
+    """Return Spearman's coefficient; None for too few points or without any order."""
+    if len(left) < _LEAST_RANKED:
+        return None
+    a, b = _ranks(left), _ranks(right)
+    if not a.std() or not b.std():
+        return None
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def _ranks(values: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Ranks from 0; equal values share the mean of theirs."""
+    array = np.asarray(values, dtype=float)
+    below = (array[:, None] > array).sum(axis=1)
+    alike = (array[:, None] == array).sum(axis=1)
+    ranks: np.ndarray[tuple[int], np.dtype[np.float64]] = below + (alike - 1) / 2
+    return ranks
+
+
+def _family(name: str, outcomes: Sequence[Outcome]) -> FamilyScore:
+    compared = [outcome for outcome in outcomes if time_error(outcome) is not None]
+    errors = _times(compared)
+    declined = sum(o.simulated is None and not o.failed for o in outcomes)
+    failed = sum(o.failed for o in outcomes)
+    rank = rank_correlation([_measured(o) for o in compared], [_simulated(o) for o in compared])
+    middle = median(errors) if errors else None
+    return FamilyScore(
+        name, len(outcomes), len(compared), declined, failed, _mean(errors), middle, rank
+    )
+
+
+def _pair(name: str, first: Outcome, second: Outcome) -> Pair:
+    measured = _measured(second) / _measured(first)
+    decisive = abs(measured - 1) > DECISIVE
+    simulated = right = None
+    if first.simulated is not None and second.simulated is not None:
+        simulated = _simulated(second) / _simulated(first)
+        right = (simulated - 1) * (measured - 1) > 0 if decisive else None
+    return Pair(name, first.row.id, second.row.id, measured, simulated, decisive, right)
+
+
+def _measured(outcome: Outcome) -> float:
+    row = outcome.row
+    return 0.0 if isinstance(row, Unreadable) else row.time_us or 0.0
+
+
+def _simulated(outcome: Outcome) -> float:
+    return 0.0 if outcome.simulated is None else outcome.simulated.time_us
+
+
+def _times(outcomes: Iterable[Outcome]) -> list[float]:
+    """Absolute errors of time, where there are any."""
+    errors = (time_error(outcome) for outcome in outcomes)
+    return [abs(error) for error in errors if error is not None]
+
+
+def _busy(outcomes: Iterable[Outcome], pipe: str) -> tuple[int, float | None]:
+    found = [abs(errors[pipe]) for errors in map(busy_errors, outcomes) if pipe in errors]
+    return len(found), _mean(found)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
+
+
+def _switches(row: Row | Unreadable) -> tuple[str, ...]:
+    return row.switches if isinstance(row, KernelRow) else ()

@@ -1,0 +1,105 @@
+"""One measured row on the device of its chip: the answer, or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from npusim.device.catalog import devices, load_device
+from npusim.device.spec import Device
+from npusim.validation.call_rows import simulate_call_row
+from npusim.validation.gemm_rows import simulate_gemm_row
+from npusim.validation.rows import CallRow, Declined, KernelRow, Simulated
+from npusim.validation.sheet import Row, Unreadable, known_words
+from npusim.validation.stream_rows import simulate_stream_row
+
+#: Chips as measurements name them, and their devices.
+CHIPS: Mapping[str, str] = {
+    "310": "ascend310",
+    "310P": "ascend310p",
+    "910": "ascend910",
+    "910B1": "ascend910b1",
+    "910B2": "ascend910b2",
+    "910B3": "ascend910b3",
+    "910B4": "ascend910b4",
+    "A3": "ascend910c",
+    "950PR": "ascend950pr",
+}
+
+#: A 910B whose bin is not told: the bin with as many cube or vector cores as the row used, the
+#: larger one where that tells nothing.
+_FAMILY, _SMALL_BIN, _LARGE_BIN = "910B", "910B3", "910B1"
+_SMALL_BIN_CORES = (20, 40)
+
+#: Products of matrices, alone or with what a vector core does to the result.
+GEMM_OPS = ("gemm", "batch_gemm")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A row and what became of it: exactly one of ``simulated`` and ``reason`` is there.
+
+    ``failed`` tells an error of the simulator from a row that it declined.
+    """
+
+    row: Row | Unreadable
+    simulated: Simulated | None = None
+    reason: str | None = None
+    failed: bool = False
+
+
+def simulate_row(row: Row | Unreadable, figures: Mapping[str, str]) -> Outcome:
+    """Simulate one row with some ``figures`` of its device changed; nothing is raised."""
+    if isinstance(row, Unreadable):
+        return Outcome(row, reason=row.reason)
+    try:
+        return Outcome(row, _simulated(row, figures))
+    except Declined as declined:
+        return Outcome(row, reason=str(declined))
+    except Exception as error:  # one row must not cost the others
+        return Outcome(row, reason=f"{type(error).__name__}: {error}", failed=True)
+
+
+def device_name(row: Row) -> tuple[str, tuple[str, ...]]:
+    """Return the device of a row's chip, and notes; a device's own name is a chip too.
+
+    Raises ``Declined`` for a chip without a device.
+    """
+    chip = row.chip
+    notes: tuple[str, ...] = ()
+    if chip == _FAMILY:
+        cores = row.cores if isinstance(row, KernelRow) else None
+        chip = _SMALL_BIN if cores in _SMALL_BIN_CORES else _LARGE_BIN
+        notes = (f"the bin of this {_FAMILY} is not known: simulated as {chip}",)
+    if chip in CHIPS:
+        return CHIPS[chip], notes
+    if chip in devices() or chip.endswith(".yaml"):
+        return chip, ()
+    raise Declined(
+        f"chip {chip!r} has no device; known are {', '.join((*CHIPS, _FAMILY))}, the names that "
+        "`npusim devices` lists, and device files ending in .yaml"
+    )
+
+
+def _simulated(row: Row, figures: Mapping[str, str]) -> Simulated:
+    for word in row.switches if isinstance(row, KernelRow) else ():
+        if word not in known_words():
+            raise Declined(f"switches: the word {word!r} is not known")
+    name, notes = device_name(row)
+    simulated = _dispatch(row, _device(name, tuple(figures.items())))
+    return replace(simulated, notes=(*notes, *simulated.notes))
+
+
+@lru_cache(maxsize=16)
+def _device(name: str, figures: tuple[tuple[str, str], ...]) -> Device:
+    """Return a device with changed figures, which many rows share."""
+    return load_device(name, dict(figures))
+
+
+def _dispatch(row: Row, device: Device) -> Simulated:
+    if isinstance(row, CallRow):
+        return simulate_call_row(row, device)
+    if row.op in GEMM_OPS:
+        return simulate_gemm_row(row, device)
+    return simulate_stream_row(row, device)

@@ -1,0 +1,199 @@
+"""The score card as tables of text, for the terminal and for the page alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from npusim.validation import score
+from npusim.validation.constants import Constant
+from npusim.validation.leave_one_out import LeftOut
+from npusim.validation.rows import PIPES, KernelRow
+from npusim.validation.sheet import Unreadable
+from npusim.validation.simulate import Outcome
+
+#: What stands where there is no figure.
+NONE = "-"
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table; the first ``left`` columns are text, the others numbers."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: int
+
+
+def scorecard(
+    outcomes: Sequence[Outcome],
+    left_out: Sequence[LeftOut] = (),
+    constants: Sequence[Constant] = (),
+) -> list[Table]:
+    """Return the tables of a score card that have any rows: points first, the summary last.
+
+    ``left_out`` are families predicted with ``constants`` that were fitted without them.
+    """
+    tables = (
+        _points(outcomes),
+        _refusals(outcomes),
+        _pairs(outcomes),
+        _refitted(left_out, constants),
+        _left_out(left_out),
+        _families(outcomes),
+        _scored(outcomes),
+    )
+    return [table for table in tables if table.rows]
+
+
+def percent(share: float | None) -> str:
+    """Return a share of 1 as per cent without a sign: ``"4.2 %"``."""
+    return NONE if share is None else f"{share * 100:.1f} %"
+
+
+def signed(share: float | None) -> str:
+    """Return a share of 1 as per cent with its sign: ``"+4.2 %"``."""
+    return NONE if share is None else f"{share * 100:+.1f} %"
+
+
+def micros(value: float | None) -> str:
+    """Return microseconds with four significant digits or more."""
+    if value is None:
+        return NONE
+    digits = next((d for d in (0, 1, 2) if value >= 10 ** (3 - d)), 3)
+    return f"{value:,.{digits}f}"
+
+
+def _scored(outcomes: Sequence[Outcome]) -> Table:
+    found = score.score(outcomes)
+    title = f"Scored kernels: {found.simulated} of {found.rows} simulated"
+    if not found.rows:
+        return Table(title, (), (), 1)
+    compared = sum(score.time_error(o) is not None for o in outcomes if score.is_scored(o.row))
+    rows = [
+        ("time, mean absolute error", str(compared), percent(found.mean)),
+        ("time, median absolute error", str(compared), percent(found.median)),
+    ]
+    for pipe, (count, mean) in found.busy.items():
+        rows.append((f"{pipe} busy, mean absolute error", str(count), percent(mean)))
+    count, mean = found.drain_told
+    rows.append(("fixpipe busy outside the serial template", str(count), percent(mean)))
+    pairs = score.pairs(o for o in outcomes if score.is_scored(o.row))
+    known = [pair.right for pair in pairs if pair.right is not None]
+    right = f"{sum(known)} right" if known else NONE
+    rows.append(("pairs that differ, direction", str(sum(p.decisive for p in pairs)), right))
+    return Table(title, ("figure", "points", "value"), tuple(rows), 1)
+
+
+def _families(outcomes: Sequence[Outcome]) -> Table:
+    head = ("family", "rows", "compared", "declined", "failed", "MAPE", "median", "rank")
+    rows = tuple(
+        (
+            one.family or NONE,
+            *map(str, (one.rows, one.compared, one.declined, one.failed)),
+            percent(one.mean),
+            percent(one.median),
+            NONE if one.rank is None else f"{one.rank:.3f}",
+        )
+        for one in score.family_scores(outcomes)
+    )
+    return Table("Families: absolute error of time, Spearman's rank correlation", head, rows, 1)
+
+
+def _pairs(outcomes: Sequence[Outcome]) -> Table:
+    head = ("pair", "rows", "direction", "measured", "simulated")
+    words = {True: "right", False: "wrong", None: NONE}
+    rows = tuple(
+        (
+            pair.name,
+            f"{pair.second} / {pair.first}",
+            words[pair.right] if pair.decisive else "alike",
+            f"{pair.measured:.3f}",
+            NONE if pair.simulated is None else f"{pair.simulated:.3f}",
+        )
+        for pair in score.pairs(outcomes)
+    )
+    return Table("Pairs: ratio of times", head, rows, 3)
+
+
+def _points(outcomes: Sequence[Outcome]) -> Table:
+    """Every row that was simulated; busy times as measured / simulated."""
+    shown = [outcome for outcome in outcomes if outcome.simulated is not None]
+    pipes = [pipe for pipe in PIPES if any(pipe in _busy(outcome) for outcome in shown)]
+    head = ("id", "family", "chip", "measured us", "simulated us", "error", *pipes)
+    rows = []
+    for outcome in shown:
+        row, simulated = outcome.row, outcome.simulated
+        if isinstance(row, Unreadable) or simulated is None:
+            continue
+        times = (micros(row.time_us), micros(simulated.time_us), signed(score.time_error(outcome)))
+        busy = (_side_by_side(outcome, pipe) for pipe in pipes)
+        rows.append((row.id, row.family, row.chip, *times, *busy))
+    title = "Points: busy times in us, measured / simulated"
+    return Table(title if pipes else "Points", head, tuple(rows), 3)
+
+
+def _busy(outcome: Outcome) -> dict[str, float]:
+    row = outcome.row
+    return dict(row.busy_us) if isinstance(row, KernelRow) else {}
+
+
+def _side_by_side(outcome: Outcome, pipe: str) -> str:
+    measured = _busy(outcome).get(pipe)
+    if measured is None or outcome.simulated is None:
+        return ""
+    return f"{micros(measured)} / {micros(outcome.simulated.busy_us.get(pipe))}"
+
+
+def _refusals(outcomes: Sequence[Outcome]) -> Table:
+    rows = tuple(
+        (
+            outcome.row.id,
+            outcome.row.family,
+            outcome.row.chip,
+            f"{'failed: ' if outcome.failed else ''}{outcome.reason}",
+        )
+        for outcome in outcomes
+        if outcome.simulated is None
+    )
+    return Table("Not simulated", ("id", "family", "chip", "reason"), rows, 4)
+
+
+def _left_out(found: Sequence[LeftOut]) -> Table:
+    rows = tuple(
+        (one.family, str(one.rows), str(one.others), percent(one.shipped), percent(one.predicted))
+        for one in found
+    )
+    head = ("family", "rows", "rows fitted to", "as shipped", "predicted")
+    return Table("Families left out of the fit: mean absolute error of time", head, rows, 1)
+
+
+def _refitted(found: Sequence[LeftOut], constants: Sequence[Constant]) -> Table:
+    rows = tuple(
+        (
+            constant.path,
+            ", ".join(constant.devices),
+            *map(_short, (constant.text(constant.low), constant.text(constant.high))),
+            _short(constant.text(constant.shipped)),
+            *_ends([one.values[place] for one in found]),
+        )
+        for place, constant in enumerate(constants)
+    )
+    head = ("constant", "devices", "least", "most", "shipped", "fitted least", "fitted most")
+    title = "Constants: allowed range, shipped value, range of the fits that leave a family out"
+    return Table(title, head, rows if found else (), 2)
+
+
+def _ends(texts: Sequence[str]) -> tuple[str, str]:
+    """The smallest and largest of quantities in one unit."""
+    ordered = sorted(texts, key=lambda text: float(_NUMBER.findall(text)[0]))
+    return _short(ordered[0]), _short(ordered[-1])
+
+
+def _short(text: str) -> str:
+    """A quantity with four digits."""
+    return _NUMBER.sub(lambda number: f"{float(number.group()):.4g}", text, count=1)

@@ -1,0 +1,229 @@
+"""``npusim validate``: which points it simulates, and what it prints and writes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npusim.cli import validate
+from npusim.cli.main import main
+from npusim.device.spec import Device
+from npusim.errors import ProgramError
+from npusim.validation import simulate
+from npusim.validation.constants import load_constants
+from npusim.validation.rows import CallRow, Declined, KernelRow, Simulated
+
+Capture = pytest.CaptureFixture[str]
+
+KERNELS = """\
+id,family,pair,chip,op,M,base_m,switches,time_us,cube_us,mte2_us,trust,split
+a,F,p,910B1,gemm,100,128,unit_flag,100,50,,A,x
+b,F,p,910B1,gemm,80,128,,90,40,,A,x
+c,F,,950PR,gemm,70,128,nonsense,90,40,,A,x
+d,G,,950PR,gemm,60,128,,50,,20,C,x
+e,G,,A3,gemm,-1,128,,50,,20,C,x
+f,G,,A3,add,1000000,128,,50,,20,C,x
+g,G,,A3,attention,10,,,50,,20,C,x
+"""
+CALLS = "id,family,chip,call,M,time_us\nm,H,910B2,matmul,40,50\n"
+
+
+@pytest.fixture(autouse=True)
+def answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel takes M us at the device's own clock, its cube half of that; an add fails."""
+
+    def gemm(row: KernelRow, device: Device) -> Simulated:
+        time = float(row.M or 0)
+        return Simulated(time, {"cube": time / 2, "mte2": None}, ("matmul",), (device.name,))
+
+    def stream(row: KernelRow, _: Device) -> Simulated:
+        if row.op == "add":
+            raise ProgramError("too large")
+        raise Declined(f"op: {row.op} is not simulated")
+
+    def call(row: CallRow, device: Device) -> Simulated:
+        return Simulated(float(row.M or 0) * 1e9 / device.clock_hz, {}, ("matmul",))
+
+    monkeypatch.setattr(simulate, "simulate_gemm_row", gemm)
+    monkeypatch.setattr(simulate, "simulate_stream_row", stream)
+    monkeypatch.setattr(simulate, "simulate_call_row", call)
+
+
+@pytest.fixture
+def kernels(tmp_path: Path) -> str:
+    (tmp_path / "kernels.csv").write_text(KERNELS, encoding="utf-8")
+    return str(tmp_path / "kernels.csv")
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> str:
+    (tmp_path / "calls.csv").write_text(CALLS, encoding="utf-8")
+    return str(tmp_path / "calls.csv")
+
+
+def run(*words: str) -> int:
+    return main(["validate", "--jobs", "1", *words])
+
+
+def objects(capsys: Capture, *words: str) -> list[dict[str, Any]]:
+    assert run(*words, "--json") == 0
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_json_has_an_object_per_row_in_the_order_of_the_files(
+    kernels: str, calls: str, capsys: Capture
+) -> None:
+    found = objects(capsys, "--data", kernels, "--data", calls)
+    assert [one["id"] for one in found] == ["a", "b", "c", "d", "e", "f", "g", "m"]
+    assert [one["simulated_us"] for one in found[:-1]] == [100, 80, None, 60, None, None, None]
+    a, b, c = found[:3]
+    pipes = ("cube", "mte1", "mte2", "mte3", "fixpipe", "vec", "scalar", "aiv_mte2")
+    assert a == {
+        "id": "a", "family": "F", "chip": "910B1", "measured_us": 100.0, "simulated_us": 100.0,
+        "error": 0.0, **{f"{pipe}_us": None for pipe in pipes}, "cube_us": 50.0,
+        "kernels": ["matmul"], "notes": ["ascend910b1"],
+    }  # fmt: skip
+    assert b["error"] == pytest.approx(80 / 90 - 1)
+    assert (c["reason"], c["cube_us"]) == ("switches: the word 'nonsense' is not known", None)
+    assert found[4]["reason"].endswith("M: expected an integer of at least 1, got '-1'")
+    assert found[5]["reason"] == "ProgramError: too large"
+    assert found[6]["reason"] == "op: attention is not simulated"
+    assert found[7]["simulated_us"] == pytest.approx(40 / 1.8)
+    assert "cube_us" not in found[7], "calls have no busy times"
+
+
+def test_a_foreign_column_is_told_on_stderr(kernels: str, capsys: Capture) -> None:
+    assert run("--data", kernels, "--json") == 0
+    assert capsys.readouterr().err == f"npusim: note: {kernels}: ignored columns: split\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "ids"),
+    [
+        (["--chip", "950PR"], "cd"),
+        (["--family", "G"], "defg"),
+        (["--scored"], "abc"),
+        (["--scored", "--chip", "910B1"], "ab"),
+        (["--chip", "A3", "--quick"], "efg"),
+    ],
+)
+def test_options_choose_points(kernels: str, capsys: Capture, words: list[str], ids: str) -> None:
+    found = objects(capsys, "--data", kernels, *words)
+    assert "".join(one["id"] for one in found) == ids
+
+
+def test_quick_leaves_out_what_takes_long(
+    kernels: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validate, "_QUICK", 1)
+    found = objects(capsys, "--data", kernels, "--quick")
+    assert "".join(one["id"] for one in found) == "abcdeg", "f has thousands of blocks"
+
+
+def test_figures_of_every_device_can_be_changed(calls: str, capsys: Capture) -> None:
+    (found,) = objects(capsys, "--data", calls, "--set", "clock=1GHz")
+    assert found["simulated_us"] == pytest.approx(40)
+
+
+def test_without_a_file_the_points_that_ship_are_run(capsys: Capture) -> None:
+    assert len(objects(capsys)) == 166 + 93
+
+
+def section(text: str, title: str) -> list[list[str]]:
+    """The cells of the table under a title, head and rule left out."""
+    lines = text[text.index(title) :].split("\n\n")[1].splitlines()
+    return [line.split() for line in lines[2:]]
+
+
+def test_the_tables(kernels: str, capsys: Capture) -> None:
+    assert run("--data", kernels) == 0
+    text = capsys.readouterr().out
+    assert section(text, "Points: busy times in us, measured / simulated") == [
+        ["a", "F", "910B1", "100.0", "100.0", "+0.0", "%", "50.00", "/", "50.00"],
+        ["b", "F", "910B1", "90.00", "80.00", "-11.1", "%", "40.00", "/", "40.00"],
+        ["d", "G", "950PR", "50.00", "60.00", "+20.0", "%", "20.00", "/", "-"],
+    ]
+    refused = section(text, "Not simulated")
+    assert [row[0] for row in refused] == ["c", "e", "f", "g"]
+    assert " ".join(refused[2][3:]) == "failed: ProgramError: too large"
+    assert section(text, "Pairs: ratio of times") == [
+        ["p", "b", "/", "a", "right", "0.900", "0.800"]
+    ]
+    assert section(text, "Families:") == [
+        ["F", "3", "2", "1", "0", "5.6", "%", "5.6", "%", "-"],
+        ["G", "4", "1", "2", "1", "20.0", "%", "20.0", "%", "-"],
+        ["all", "7", "3", "3", "1", "10.4", "%", "11.1", "%", "1.000"],
+    ]
+    assert "Scored kernels: 2 of 3 simulated" in text
+    figures = {" ".join(row[:4]): row[4:] for row in section(text, "Scored kernels")}
+    assert figures["time, mean absolute error"] == ["2", "5.6", "%"]
+    assert figures["cube busy, mean absolute"] == ["error", "2", "0.0", "%"]
+    assert figures["pairs that differ, direction"] == ["1", "1", "right"]
+
+
+def test_the_page_and_the_plot(kernels: str, tmp_path: Path, capsys: Capture) -> None:
+    page, plot, drawing = (tmp_path / name for name in ("card.html", "plot.png", "plot.svg"))
+    assert run("--data", kernels, "--html", str(page), "--plot", str(plot)) == 0
+    assert run("--data", kernels, "--plot", str(drawing)) == 0
+    text = page.read_text(encoding="utf-8")
+    for part in ("Scored kernels: 2 of 3 simulated", "<td>ProgramError", "<b>2 of 3</b>"):
+        assert part.replace("<td>", "<td>failed: ") in text
+    assert text.index("Scored kernels") < text.index("Families") < text.index("Points")
+    assert "http://" not in text
+    assert "https://" not in text
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    svg = drawing.read_text(encoding="utf-8")
+    assert "measured (us)" in svg or "<svg" in svg
+
+
+def test_families_are_left_out_in_turn(
+    kernels: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cube's time is half the kernel's on every device, so no constant changes anything."""
+    entry = (
+        "constants:\n- {path: paths.L0C->GM.rate, devices: [ascend910b1], low: 60B/cycle, "
+        "high: 150B/cycle}"
+    )
+    monkeypatch.setattr(validate, "load_constants", lambda: load_constants(entry))
+    assert run("--data", kernels, "--leave-one-out") == 0
+    text = capsys.readouterr().out
+    assert section(text, "Families left out of the fit") == [
+        ["F", "2", "0", "5.6", "%", "5.6", "%"]
+    ]
+    assert section(text, "Constants: allowed range") == [
+        ["paths.L0C->GM.rate", "ascend910b1", "60B/cycle", "150B/cycle", "72B/cycle",
+         "105B/cycle", "105B/cycle"]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--family", "none"], "no point is left to simulate; choose another chip or family"),
+        (["--plot", "plot.pdf"], "--plot plot.pdf: expected a name ending in .png or .svg"),
+        (["--html", "no/where.html"], "no/where.html: there is no folder no; make it first"),
+        (["--leave-one-out", "--set", "clock=1GHz"],
+         "--leave-one-out begins with the figures that ship; leave out --set"),
+        (["--data", "none.csv"],
+         "none.csv: cannot be read as UTF-8 text: [Errno 2] No such file or directory: 'none.csv'"),
+    ],
+)  # fmt: skip
+def test_refusals(
+    words: list[str], message: str, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert fails("validate", "--jobs", "1", *words) == message
+
+
+def test_an_empty_list_of_constants_is_told(
+    fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validate, "load_constants", list)
+    message = "--leave-one-out: configs/silicon/fit.yaml lists no constants"
+    assert fails("validate", "--leave-one-out") == message

@@ -1,0 +1,135 @@
+"""The transposing kernel against NumPy, and how it cuts and turns its tiles."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npusim.device.catalog import devices, load_device
+from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, DType
+from npusim.errors import ArgumentError
+from npusim.isa import DataMove, VecCast, VecTranspose
+from npusim.isa.operands import Tensor
+from npusim.kernels.transpose import Axes, Transpose, choose_tile, merged, rotations, walk
+from npusim.program.build import build
+from npusim.program.program import Program
+from npusim.session import simulate
+
+Array = np.ndarray[Any, Any]
+
+#: Every device with vector cores; the DSPs have none.
+CHIPS = [
+    name
+    for name in devices()
+    if any("vector" in kind.roles for kind in load_device(name).cores.values())
+]
+TYPES = (FP16, BF16, FP32, INT8, INT32)
+
+
+def kernel(shape: tuple[int, ...], perm: tuple[int, ...], dtype: DType = FP32) -> Transpose:
+    x = Tensor("x", shape, dtype)
+    return Transpose(perm, x, Tensor("y", tuple(shape[a] for a in perm), dtype, "out"))
+
+
+def program(shape: tuple[int, ...], perm: tuple[int, ...], dtype: DType = FP32) -> Program:
+    return build(kernel(shape, perm, dtype), load_device("ascend910b2"), tuple(range(24)))
+
+
+def check(shape: tuple[int, ...], perm: tuple[int, ...], dtype: DType, device: str) -> None:
+    """Bit patterns, all different as far as the type goes, arrive where NumPy puts them."""
+    word = np.dtype(f"u{dtype.bytes}")
+    bits = (np.arange(np.prod(shape)) * 40503 % 65521 + 1).astype(word).reshape(shape)
+    result = simulate(kernel(shape, perm, dtype), device, bits.view(dtype.numpy))
+    assert result.outputs is not None
+    assert result.outputs[0] is not None
+    np.testing.assert_array_equal(result.outputs[0].view(word), bits.transpose(perm))
+
+
+@pytest.mark.parametrize("device", CHIPS)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_matrices_with_tails_on_every_vector_device(device: str, dtype: DType) -> None:
+    check((131, 77), (1, 0), dtype, device)
+
+
+@pytest.mark.parametrize("perm", list(permutations(range(4))))
+def test_every_order_of_four_axes(perm: tuple[int, ...]) -> None:
+    check((3, 17, 5, 40), perm, FP16, "ascend910b2")
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm"),
+    [((1,), (0,)), ((7,), (0,)), ((1, 1, 1), (2, 0, 1)), ((1, 9, 1, 33), (3, 2, 1, 0))],
+)
+def test_single_elements_and_axes_of_one(shape: tuple[int, ...], perm: tuple[int, ...]) -> None:
+    check(shape, perm, FP32, "tiny")
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_permutation_of_any_type(data: st.DataObject) -> None:
+    shape = data.draw(st.lists(st.sampled_from((1, 2, 3, 8, 16, 19, 33)), min_size=1, max_size=4))
+    perm = data.draw(st.permutations(range(len(shape))))
+    dtype, device = data.draw(st.sampled_from(TYPES)), data.draw(st.sampled_from(CHIPS))
+    check(tuple(shape), tuple(perm), dtype, device)
+
+
+def test_merged_joins_what_stays_together() -> None:
+    assert merged((2, 3, 4, 5), (2, 3, 0, 1)) == Axes((6, 20), (1, 0))
+    assert merged((3, 7, 13, 40), (0, 3, 1, 2)) == Axes((3, 91, 40), (0, 2, 1))
+    assert merged((4, 1, 6), (2, 1, 0)) == Axes((4, 6), (1, 0))
+    assert merged((4, 1, 6), (0, 2, 1)) == Axes((24,), (0,))
+
+
+def test_a_walk_names_runs_and_levels() -> None:
+    axes = Axes((6, 20), (1, 0))
+    part = walk(axes, (0, 1), (4, 8))  # 4 rows of 8 elements, 20 apart
+    assert (part.levels, part.run, part.pitch(4)) == (((4, 20),), 8, 32)
+    whole = walk(axes, (0, 1), (4, 20))  # whole rows follow each other
+    assert (whole.levels, whole.run, whole.pitch(4)) == ((), 80, 320)
+    assert walk(axes, (1, 0), (4, 8)).levels == ((8, 6),)
+
+
+def test_rotations_turn_one_axis_at_a_time() -> None:
+    assert rotations(Axes((5, 7), (1, 0)), (5, 7)) == [(1, 5, 7)]
+    # a b c -> c b a: bring c to the front, then turn b past a
+    assert rotations(Axes((2, 3, 4), (2, 1, 0)), (2, 3, 4)) == [(1, 6, 4), (4, 2, 3)]
+    assert rotations(Axes((2, 3, 4), (1, 0, 2)), (1, 3, 4)) == []  # one of a: nothing to turn
+
+
+def test_tiles_fit_and_have_rows_on_both_sides() -> None:
+    # 64 x 128 floats are 32 KiB; twice as many would not fit 48 KiB.
+    assert choose_tile(Axes((8192, 8192), (1, 0)), 4, 48 * 1024, 48) == (64, 128)
+
+
+def test_rows_that_stay_rows_only_move() -> None:
+    kinds = {type(i) for t in program((64, 7, 127), (1, 0, 2)).templates for i in t.instructions}
+    assert kinds == {DataMove}
+
+
+def test_rows_start_at_32_bytes_in_ub() -> None:
+    for template in program((64, 7, 127), (1, 0, 2)).templates:
+        for instruction in template.instructions:
+            for region in (*instruction.reads(), *instruction.writes()):
+                if region.memory == "UB" and region.rows > 1:
+                    assert region.pitch % 32 == 0
+
+
+def test_bytes_are_turned_as_halves() -> None:
+    found = [type(i) for t in program((64, 64), (1, 0), INT8).templates for i in t.instructions]
+    assert found == [DataMove, VecCast, VecTranspose, VecCast, DataMove]
+
+
+def test_a_perm_that_is_none_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"perm is \(0, 0\); it must name each of the 2 axes"):
+        kernel((3, 4), (0, 0))
+
+
+def test_a_target_of_another_shape_is_refused() -> None:
+    x = Tensor("x", (3, 4), FP32)
+    with pytest.raises(ArgumentError, match=r"gives \(4, 3\), not y \(3, 4\)"):
+        Transpose((1, 0), x, Tensor("y", (3, 4), FP32, "out"))

@@ -1,0 +1,121 @@
+"""Measured framework calls as operators: shapes, launches that count, and what is declined."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from npusim.device.catalog import load_device
+from npusim.ops import convolution_backward, matmul
+from npusim.session import spec
+from npusim.validation.call_rows import simulate_call_row
+from npusim.validation.rows import CallRow, Declined
+
+A2 = load_device("ascend910b2")
+
+LAYER = {"dims": 2, "N": 2, "Cin": 32, "Cout": 48, "spatial": (20, 22), "kernel": (3, 3)}
+
+
+def row(call: str, **columns: Any) -> CallRow:
+    return CallRow(id="r", chip="910B2", call=call, **{"dtype": "float16", **columns})
+
+
+def dw_row(**columns: Any) -> CallRow:
+    mask = {"output_mask": (False, True, False)}
+    return row("convolution_backward", **{**LAYER, **mask, **columns})
+
+
+def dw_time(tiling: str = "auto", leave: tuple[str, ...] = ()) -> float:
+    """The layer's filter gradient as a call of ours, without the kernels to ``leave``."""
+    x, dy, w = (spec(s, "fp16") for s in ((2, 32, 20, 22), (2, 48, 18, 20), (48, 32, 3, 3)))
+    result = convolution_backward(
+        dy, x, w, output_mask=(False, True, False), device=A2, tiling=tiling
+    )
+    runs = [run for run in result.runs if run.name not in leave]
+    return A2.time_us(sum(run.cycles + run.launch_cycles for run in runs))
+
+
+def test_a_filter_gradient_is_the_operator_s() -> None:
+    done = simulate_call_row(dw_row(), A2, "auto")
+    assert done.time_us == pytest.approx(dw_time())
+    assert done.kernels[-1] == "cast"
+    assert not done.notes
+
+
+def test_only_kernels_that_the_call_launched_count() -> None:
+    named = ("TransDatax3", "Conv3DBackpropFilterx1")
+    done = simulate_call_row(dw_row(kernels=named), A2, "auto")
+    assert done.time_us == pytest.approx(dw_time(leave=("cast", "mem_set")))
+    assert "not counted, as the call launched none: cast" in done.notes
+
+
+def test_a_kernel_that_only_the_call_launched_is_a_launch() -> None:
+    named = ("TransDatax4", "MemSetx9", "Castx1", "Conv3DBackpropFilterx1")
+    done = simulate_call_row(dw_row(kernels=named), A2, "auto")
+    here = done.kernels.count("mem_set")
+    missing = (1 + 9 - here) * A2.time_us(A2.launch.cycles("vector"))
+    assert done.time_us == pytest.approx(dw_time() + missing)
+    assert "trans_data: launched 3 times here, 4 times by the call" in done.notes
+
+
+def test_where_the_library_s_rule_is_unknown_the_tiling_is_auto() -> None:
+    done = simulate_call_row(dw_row(dilation=(3, 3), kernel=(5, 5)), A2)
+    assert done.notes[0].startswith("tiling 'auto' instead: ")
+
+
+def test_where_the_library_s_rule_is_known_it_is_used() -> None:
+    wide = {"Cin": 128, "Cout": 128, "spatial": (32, 32)}
+    assert not simulate_call_row(dw_row(**wide), A2).notes
+
+
+def test_a_forward_convolution_runs_the_forward_kernel() -> None:
+    """Also where the stride skips the last rows and columns."""
+    columns = {**LAYER, "stride": (2, 2), "padding": (1, 1), "spatial": (20, 23)}
+    done = simulate_call_row(row("convolution_forward_as_transposed_dx", **columns), A2)
+    assert done.kernels == ("trans_data", "trans_data", "conv_forward", "trans_data")
+
+
+def test_a_transposed_convolution_runs_the_input_gradient() -> None:
+    columns = {**LAYER, "stride": (2, 2), "output_padding": (1, 0), "groups": 2}
+    done = simulate_call_row(row("transposed_forward_as_dx", **columns), A2)
+    assert "conv_backprop_input" in done.kernels
+
+
+def test_gradients_of_a_transposed_layer() -> None:
+    done = simulate_call_row(dw_row(transposed=True, stride=(2, 2)), A2)
+    assert "conv_backprop_filter" in done.kernels
+
+
+def test_a_matmul_is_the_operator_s() -> None:
+    done = simulate_call_row(row("matmul", M=256, Ncols=384, K=512), A2)
+    a, b = spec((256, 512), "fp16"), spec((512, 384), "fp16")
+    assert done.time_us == matmul(a, b, out_dtype="fp16", device=A2).time_us
+
+
+def test_a_transpose_of_eight_bytes_moves_twice_the_words() -> None:
+    def traffic(dtype: str) -> float:
+        asked = row("transpose", shape=(4096, 4096), perm=(1, 0), dtype=dtype)
+        return simulate_call_row(asked, A2).time_us
+
+    assert traffic("int64") > 1.5 * traffic("int32")
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (row("attention"), "call 'attention' is not known"),
+        (dw_row(N=None), "N is empty: convolution_backward needs it"),
+        (dw_row(dtype=None), "unknown dtype None"),
+        (dw_row(spatial=(20,)), "spatial is (20,): 2 numbers are needed"),
+        (dw_row(groups=5), "groups"),
+        (dw_row(kernels=("Frobnicatex1",)), "kernels: 'Frobnicatex1' has no counterpart here"),
+        (row("matmul", M=8, Ncols=8, K=8, dtype="float32"), "matmul takes fp16 or bf16"),
+        (row("transpose", shape=(2, 3), perm=(0, 2)), "must name each of the 2 axes once"),
+        (row("transpose", shape=(2, 3), perm=(1, 0), dtype="int4"), "unknown dtype 'int4'"),
+    ],
+)
+def test_what_has_no_counterpart_is_declined(asked: CallRow, reason: str) -> None:
+    with pytest.raises(Declined) as declined:
+        simulate_call_row(asked, A2)
+    assert reason in str(declined.value)

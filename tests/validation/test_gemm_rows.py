@@ -1,0 +1,174 @@
+"""Rows of matrix products: every scored one runs, words become the tiling they mean."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from npusim.device.catalog import load_device
+from npusim.validation.gemm_rows import simulate_gemm_row
+from npusim.validation.rows import Declined, KernelRow, Simulated
+from npusim.validation.sheet import shipped_sheets
+from npusim.validation.simulate import simulate_row
+
+A5 = load_device("ascend950pr")
+
+ROWS = {row.id: row for row in shipped_sheets()[0].rows if isinstance(row, KernelRow)}
+
+PLAIN = KernelRow(
+    id="x", chip="950PR", op="gemm", cores=32, M=2048, N=2048, K=1024, dtype_in="fp16",
+    dtype_out="fp32", layout_a="ND", layout_b="ND_nk", base_m=128, base_n=256, base_k=64,
+    step_ka=4, step_kb=4, buffers_l1=(2, 2), buffers_l0=2, buffers_l0c=1,
+    swizzle="m fastest, core stride", time_kind="task",
+)  # fmt: skip
+
+
+def simulated(*words: str, **columns: Any) -> Simulated:
+    return simulate_gemm_row(replace(PLAIN, switches=words, **columns), A5)
+
+
+def time(*words: str, **columns: Any) -> float:
+    return simulated(*words, **columns).time_us
+
+
+#: A few of each way to write a row; all of them run in the score card.
+SAMPLE = ("C001", "C016", "C034", "C028", "C032", "C083", "C088", "C098", "C109", "C137", "C153")
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_measured_rows_run_and_report_every_pipe_that_was_measured(name: str) -> None:
+    outcome = simulate_row(ROWS[name], {})
+    assert outcome.simulated is not None, outcome.reason
+    assert outcome.simulated.time_us > 5
+    for pipe in ROWS[name].busy_us:
+        busy = outcome.simulated.busy_us[pipe]
+        assert busy is not None
+        assert 0 < busy < outcome.simulated.time_us
+
+
+def test_the_cube_is_as_busy_as_its_blocks() -> None:
+    """64 tiles of 128 x 256 on 32 cores, each 16 mmads of 512 cycles and a start-up."""
+    cube = A5.cube
+    assert cube is not None
+    busy = simulated(N=2048).busy_us["cube"]
+    assert busy is not None
+    least = A5.time_us(128 / 32 * 16 * (512 + cube.startup_cycles))
+    assert least <= busy <= least + A5.time_us(4 * 16 * (cube.idle_head_cycles + 1))
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast"),
+    [
+        (("norm_template",), ()),
+        ((), ("unit_flag",)),
+        (("pipe_barrier_all_per_tile",), ()),
+        (("mdl_template",), ("mdl_template", "constant_tiling")),
+    ],
+)
+def test_words_move_time_in_their_direction(slow: tuple[str, ...], fast: tuple[str, ...]) -> None:
+    slots = {"buffers_l1": (1, 1)} if "norm_template" in slow else {}
+    assert time(*fast) < time(*slow, **slots)
+
+
+def test_a_task_contains_the_launch_and_a_core_does_not() -> None:
+    launch = A5.launch
+    task, core = time(), time(time_kind="core_max")
+    assert task - core == pytest.approx(
+        A5.time_us(launch.kernel_cycles + launch.first_access_cycles)
+    )
+    parsed = time("mdl_template", time_kind="core_max")
+    assert parsed - core == pytest.approx(A5.time_us(launch.tiling_cycles))
+    assert time("mdl_template", time_kind="compute_only") == pytest.approx(core)
+
+
+def test_tail_words_use_idle_cores() -> None:
+    """33 tiles on 32 cores: one is left for a second round."""
+    shape = {"M": 128 * 33, "N": 256}
+    whole = time(**shape)
+    halves = time("tail_tile_split_n2", **shape)
+    pieces = time("aswt_tail_split", **shape)
+    assert pieces < halves < whole
+    assert time("tail_tile_split_n2") == time()  # 128 tiles: no tail
+
+
+def test_split_k_is_summed_by_vector_cores() -> None:
+    answer = simulated("streamk2", M=512, N=512, K=4096)
+    assert answer.kernels == ("matmul", "sum_parts")
+    assert answer.busy_us["aiv_mte2"]
+    assert answer.time_us < time(M=512, N=512, K=4096)
+    spread = simulated("multi_core_split_k", M=128, N=256, K=16384)
+    assert spread.time_us < time(M=128, N=256, K=16384)
+
+
+def test_scales_of_fewer_copies_take_less_of_mte2() -> None:
+    shape = {"dtype_in": "mxfp4", "base_k": 256, "step_ka": 2, "step_kb": 2, "K": 8192}
+    often = simulated("scale_ratio1", **shape).busy_us["mte2"]
+    seldom = simulated("scale_ratio4", **shape).busy_us["mte2"]
+    deep = simulated("scale_k_2048", **shape).busy_us["mte2"]
+    stated = simulated(**shape, note="one scale load serves 8 base_k steps").busy_us["mte2"]
+    assert often is not None
+    assert seldom is not None
+    assert seldom == deep == stated
+    assert seldom < often
+
+
+def test_a_row_of_medians_is_answered_with_medians() -> None:
+    """Three tiles on two cores: the mean core does one and a half, the median here as well."""
+    shape = {"M": 384, "N": 256, "cores": 3, "swizzle": "m fastest, core stride"}
+    even = simulated(**shape)
+    odd = simulated(**{**shape, "M": 512})
+    median = simulated(**{**shape, "M": 512}, note="values are medians over cores")
+    assert median.busy_us["cube"] == pytest.approx(even.busy_us["cube"], rel=0.02)
+    assert odd.busy_us["cube"] == pytest.approx(4 / 3 * even.busy_us["cube"], rel=0.02)  # type: ignore[operator]
+
+
+def test_unstated_steps_of_the_library_fill_l1_and_are_noted() -> None:
+    answer = simulated("mdl_template", step_ka=None, step_kb=None)
+    assert answer.notes == ("steps are not stated: 5 base blocks, as many as fit L1 twice",)
+    assert answer.time_us == time("mdl_template", step_ka=5, step_kb=5)
+
+
+def test_an_unstated_order_is_noted() -> None:
+    answer = simulated(swizzle="window")
+    assert answer.notes == ("the order of tiles is not stated: along M first, core stride",)
+
+
+@pytest.mark.parametrize(
+    "swizzle",
+    [
+        "grid 8x4, m fastest", "core%grid_m, then n", "core%grid_m; n outer, m inner",
+        "64 blocks, block id strided by 32, m fastest; inside a block n outer, m inner",
+        "tile index row major, core stride", "<3,0>", "<4,1>", "window 4 in M, snake in N",
+        "zigzag over 16x8 tiles, contiguous blocks of tiles per core",
+    ],
+)  # fmt: skip
+def test_every_order_does_all_the_work(swizzle: str) -> None:
+    answer = simulated(swizzle=swizzle, single_core_m=256, single_core_n=512)
+    assert answer.busy_us["cube"] == pytest.approx(simulated().busy_us["cube"], rel=0.05)
+
+
+DECLINED: dict[str, tuple[dict[str, Any], str]] = {
+    "word": ({"switches": ("pad",)}, "switches: pad is not simulated for gemm"),
+    "op": ({"op": "batch_gemm"}, "op: batch_gemm is not simulated; only gemm is"),
+    "batch": ({"batch": 4}, "batch: 4 products at once are not simulated"),
+    "no layout": ({"layout_a": None}, "layout_a: None is not simulated; known are ND, NZ"),
+    "order": ({"swizzle": "hilbert"}, "swizzle: 'hilbert' is not known"),
+    "layout": ({"layout_b": "NCHW"}, "layout_b: NCHW is not simulated; known are ND, ND_nk, NZ"),
+    "dtype": ({"dtype_in": "int4"}, "dtype_in: int4 is not simulated; known are fp16, bf16"),
+    "block": ({"base_m": None}, "base_m is empty: the tiling is not stated"),
+    "steps": ({"step_kb": None}, "step_ka and step_kb are empty: the depth of a copy"),
+    "cores": ({"cores": 40}, "cores: 40 of ascend950pr, which has 32"),
+    "sixteen": ({"base_n": 100}, "the tiling is not legal: tiling base_n is 100"),
+    "capacity": ({"step_ka": 64}, "the tiling does not run: "),
+    "last round": ({"switches": ("streamk2",)}, "streamk2 with 128 tiles on 32 cores"),
+}
+
+
+@pytest.mark.parametrize("case", DECLINED)
+def test_what_cannot_be_simulated_is_declined_with_the_reason(case: str) -> None:
+    columns, reason = DECLINED[case]
+    with pytest.raises(Declined, match=re.escape(reason)):
+        simulate_gemm_row(replace(PLAIN, **columns), A5)

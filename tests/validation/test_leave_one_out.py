@@ -1,0 +1,193 @@
+"""Constants and their ranges, and fits whose answer is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from npusim.errors import ConfigError
+from npusim.validation.constants import STEPS, Constant, load_constants
+from npusim.validation.leave_one_out import leave_one_out
+from npusim.validation.rows import KernelRow, Simulated
+from npusim.validation.simulate import Outcome
+from npusim.validation.workers import Task
+
+Make = Callable[..., Outcome]
+
+ENTRY = """
+constants:
+  - path: paths.L0C->GM.rate
+    devices: [ascend910b1, ascend910b3]
+    low: 60B/cycle
+    high: 150B/cycle
+"""
+
+
+def test_the_list_that_ships_is_sound() -> None:
+    for constant in load_constants():
+        assert constant.low < constant.high
+
+
+def test_an_entry_is_read_in_base_units() -> None:
+    (constant,) = load_constants(ENTRY)
+    assert [int(x) for x in (constant.low, constant.high, constant.shipped)] == [60, 150, 72]
+    assert constant.devices == ("ascend910b1", "ascend910b3")
+    assert constant.text(Fraction(225, 2)) == "112.5B/cycle"
+    assert [constant.level(step) for step in (0, STEPS // 2, STEPS)] == [60, 105, 150]
+
+
+def test_levels_of_whole_cycles_are_whole() -> None:
+    text = ENTRY.replace("L0C->GM.rate", "L0C->GM.startup")
+    text = text.replace("60B/cycle", "0cycle").replace("150B/cycle", "45cycle")
+    (constant,) = load_constants(text)
+    levels = [constant.level(step) for step in range(STEPS + 1)]
+    assert all(level.denominator == 1 for level in levels)
+    assert [int(levels[step]) for step in (0, 1, STEPS)] == [0, 1, 45]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("rate", "pace", "ascend910b1 states no figure 'paths.L0C->GM.pace'; `npusim devices show "
+                         "ascend910b1` lists all"),
+        ("paths.L0C->GM.rate", "clock",
+         "clock of ascend910b1 is vendor table, only fitted figures are refitted"),
+        ("[ascend910b1, ascend910b3]", "[]", "expected at least one device"),
+        ("60B/cycle", "60GHz", "expected a rate such as 128B/cycle or 5TB/s, got 60GHz"),
+        ("60B/cycle", "120B/cycle", "paths.L0C->GM.rate is 72B/cycle; expected a range from low "
+                                    "to high that holds it"),
+    ],
+)  # fmt: skip
+def test_an_entry_that_cannot_be_refitted_is_an_error(old: str, new: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_constants(ENTRY.replace(old, new))
+    assert str(caught.value).endswith(message)
+
+
+def test_a_figure_belongs_to_one_entry() -> None:
+    twice = ENTRY + ENTRY.replace("constants:\n", "").replace("ascend910b1, ", "")
+    with pytest.raises(ConfigError, match="rate of ascend910b3 is there twice; keep one of them"):
+        load_constants(twice)
+
+
+RATE = Constant("rate", ("ascend910b1",), "rate", Fraction(50), Fraction(150), Fraction(100))
+HEAD = Constant("head", ("ascend910b1",), "cycles", Fraction(0), Fraction(80), Fraction(10))
+
+
+class Chip:
+    """A chip whose kernels take head + N / rate, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Task] = []
+
+    def time(self, n: int, rate: float, head: float) -> float:
+        return head + n / rate
+
+    def simulate(self, tasks: Sequence[Task]) -> list[Outcome]:
+        self.asked += tasks
+        return [self.outcome(*task) for task in tasks]
+
+    def outcome(self, row: object, figures: object) -> Outcome:
+        assert isinstance(row, KernelRow)
+        assert isinstance(figures, dict)
+        rate = float(Fraction(figures.get("rate", "100B/cycle").removesuffix("B/cycle")))
+        head = float(figures.get("head", "10cycle").removesuffix("cycle"))
+        return Outcome(row, Simulated(self.time(row.N or 0, rate, head), {}))
+
+    def outcomes(self, rows: Sequence[KernelRow]) -> list[Outcome]:
+        return [self.outcome(row, {}) for row in rows]
+
+
+def rows(rate: float, head: float, **columns: Any) -> list[KernelRow]:
+    """Kernels of three families, as a chip with this rate and head would take."""
+    chip = Chip()
+    settings: dict[str, Any] = {"chip": "910B1", "op": "gemm", "trust": "A", **columns}
+    return [
+        KernelRow(
+            id=f"{family}{n}", family=family, N=n, time_us=chip.time(n, rate, head), **settings
+        )
+        for family, sizes in (("a", (100, 9000)), ("b", (500, 20000)), ("c", (1000, 4000)))
+        for n in sizes
+    ]
+
+
+def test_families_are_predicted_by_what_the_others_tell() -> None:
+    chip = Chip()
+    found = leave_one_out(chip.outcomes(rows(75, 20)), [RATE, HEAD], chip.simulate)
+    assert [(one.family, one.rows, one.others) for one in found] == [
+        ("a", 2, 4), ("b", 2, 4), ("c", 2, 4),
+    ]  # fmt: skip
+    for one in found:
+        assert one.shipped is not None
+        assert one.predicted is not None
+        assert one.shipped > 0.2
+        assert one.predicted == pytest.approx(0)
+        assert one.values == ("75B/cycle", "20cycle")
+
+
+def test_the_family_left_out_has_no_say() -> None:
+    chip = Chip()
+    plain = rows(75, 20)
+    odd = [row for row in plain if row.family != "c"] + [
+        row for row in rows(140, 60) if row.family == "c"
+    ]
+    (_, _, before), (_, _, after) = (
+        leave_one_out(chip.outcomes(one), [RATE, HEAD], chip.simulate) for one in (plain, odd)
+    )
+    assert before.values == after.values
+    assert before.predicted != after.predicted
+
+
+def test_only_trusted_kernels_of_the_constants_devices_take_part() -> None:
+    chip = Chip()
+    other = [*rows(75, 20, trust="C"), *rows(75, 20, chip="A3")]
+    outcomes = chip.outcomes(other) + [Outcome(row, reason="declined") for row in rows(75, 20)]
+    assert leave_one_out(outcomes, [RATE], chip.simulate) == []
+    assert chip.asked == []
+
+
+def test_a_constant_that_nothing_tells_of_stays_in_the_middle_of_its_range() -> None:
+    chip = Chip()
+    outcomes = chip.outcomes([row for row in rows(75, 20) if row.family == "a"])
+    (only,) = leave_one_out(outcomes, [RATE, HEAD], chip.simulate)
+    assert (only.others, only.values) == (0, ("100B/cycle", "40cycle"))
+
+
+def test_an_end_of_a_range_that_cannot_be_simulated_is_left_out() -> None:
+    chip = Chip()
+
+    def simulate(tasks: Sequence[Task]) -> list[Outcome]:
+        return [
+            Outcome(row, reason="no")
+            if figures.get("head") == "80cycle"
+            else chip.outcome(row, figures)
+            for row, figures in tasks
+        ]
+
+    found = leave_one_out(chip.outcomes(rows(100, 5)), [HEAD], simulate)
+    for one in found:
+        assert float(one.values[0].removesuffix("cycle")) == pytest.approx(5, abs=2)
+
+
+def test_busy_times_are_fitted_as_well() -> None:
+    """The times fit any rate: only MTE1 tells it."""
+
+    def simulate(tasks: Sequence[Task]) -> list[Outcome]:
+        return [outcome(row, figures) for row, figures in tasks]
+
+    def outcome(row: object, figures: object) -> Outcome:
+        assert isinstance(row, KernelRow)
+        assert isinstance(figures, dict)
+        rate = float(Fraction(figures.get("rate", "100B/cycle").removesuffix("B/cycle")))
+        return Outcome(row, Simulated(10.0, {"mte1": 1000 / rate, "fixpipe": 1000 / rate}))
+
+    kernels = [
+        KernelRow(id=f, chip="910B1", op="gemm", family=f, trust="B", time_us=10.0,
+                  mte1_us=8.0, fixpipe_us=80.0, switches=("unit_flag",))
+        for f in "ab"
+    ]  # fmt: skip
+    found = leave_one_out([outcome(row, {}) for row in kernels], [RATE], simulate)
+    assert [one.values for one in found] == [("125B/cycle",)] * 2, "fixpipe waits, and is not asked"

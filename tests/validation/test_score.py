@@ -1,0 +1,149 @@
+"""Errors and scores, worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from npusim.validation.rows import CallRow, KernelRow
+from npusim.validation.score import (
+    Pair,
+    busy_errors,
+    family_scores,
+    is_scored,
+    mean_time_error,
+    pairs,
+    rank_correlation,
+    score,
+    time_error,
+)
+from npusim.validation.sheet import Unreadable, shipped_sheets
+from npusim.validation.simulate import Outcome
+
+Make = Callable[..., Outcome]
+
+
+def test_an_error_is_simulated_over_measured_less_one(make: Make) -> None:
+    assert time_error(make("a", 100, 110)) == pytest.approx(0.1)
+    assert time_error(make("a", 100, 80)) == pytest.approx(-0.2)
+    assert time_error(make("a", None, 80)) is None
+    assert time_error(make("a", 0, 80)) is None
+    assert time_error(make("a", 100, None)) is None
+    assert time_error(Outcome(Unreadable("a", "F", "A3", "why"), reason="why")) is None
+
+
+def test_busy_times_are_compared_where_both_are_known(make: Make) -> None:
+    one = make("a", 1, 1, {"cube": 9.0, "mte1": 3.0}, cube_us=10.0, mte2_us=5.0, mte1_us=0.0)
+    assert busy_errors(one) == {"cube": pytest.approx(-0.1)}
+    assert busy_errors(make("a", 1, None, cube_us=10.0)) == {}
+
+
+def test_the_scored_kernels_of_what_ships() -> None:
+    kernels, calls = shipped_sheets()
+    assert sum(map(is_scored, kernels.rows)) == 53
+    assert not any(map(is_scored, calls.rows))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"op": "add"},
+        {"base_m": None},
+        {"trust": "C"},
+        {"trust": None},
+        {"chip": "910B"},
+        {"switches": ("unit_flag", "per_token_dequant_on_aiv")},
+        {"switches": ("nd2nz_on_aiv",)},
+    ],
+)
+def test_what_keeps_a_kernel_from_being_scored(
+    make: Make, change: dict[str, str | tuple[str, ...] | None]
+) -> None:
+    assert is_scored(make("a", 1, 1).row)
+    assert not is_scored(make("a", 1, 1, **change).row)
+    assert not is_scored(CallRow(id="a", chip="910B1", call="matmul"))
+
+
+def test_the_score_is_of_scored_kernels_and_tells_drains_that_wait(make: Make) -> None:
+    outcomes = [
+        make("a", 100, 110, {"fixpipe": 12.0, "cube": 10.0}, fixpipe_us=10.0, cube_us=10.0),
+        make("b", 100, 98, {"fixpipe": 5.0}, fixpipe_us=10.0, switches=("norm_template",)),
+        make("c", 100, 130),
+        make("d", 100, None),
+        make("e", 100, 900, op="add"),
+    ]
+    found = score(outcomes)
+    assert (found.rows, found.simulated) == (4, 3)
+    assert found.mean == pytest.approx((0.1 + 0.02 + 0.3) / 3)
+    assert found.median == pytest.approx(0.1)
+    assert found.busy["fixpipe"][0] == 2
+    assert found.busy["fixpipe"][1] == pytest.approx(0.35)
+    assert found.busy["cube"] == (1, 0.0)
+    assert found.busy["mte1"] == (0, None)
+    assert found.drain_told[0] == 1
+    assert found.drain_told[1] == pytest.approx(0.2)
+
+
+def test_families_count_what_was_compared_declined_and_failed(make: Make) -> None:
+    outcomes = [
+        make("a", 10, 12),
+        make("b", 20, 21),
+        make("c", 30, 60),
+        make("d", None, 5),
+        make("e", 10, None),
+        Outcome(KernelRow(id="f", chip="A3", op="x", family="G"), reason="r", failed=True),
+    ]
+    first, second, everything = family_scores(outcomes)
+    assert (first.family, first.rows, first.compared, first.declined, first.failed) == (
+        "F", 5, 3, 1, 0,
+    )  # fmt: skip
+    assert first.mean == pytest.approx((0.2 + 0.05 + 1.0) / 3)
+    assert first.median == pytest.approx(0.2)
+    assert first.rank == pytest.approx(1.0)
+    assert (second.family, second.failed, second.mean, second.rank) == ("G", 1, None, None)
+    assert (everything.family, everything.rows, everything.failed) == ("all", 6, 1)
+    assert mean_time_error(outcomes) == everything.mean == first.mean
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        ([1, 2, 3, 4], [10, 20, 30, 40], 1.0),
+        ([1, 2, 3, 4], [40, 30, 20, 10], -1.0),
+        ([1, 2, 3, 4, 5], [2, 1, 4, 3, 5], 0.8),  # 1 - 6 * 4 / (5 * 24)
+        ([1, 1, 2], [1, 1, 2], 1.0),
+        ([1, 2, 2, 3], [1, 3, 2, 4], 0.9486832980505138),
+        ([1, 2], [1, 2], None),
+        ([1, 1, 1], [1, 2, 3], None),
+    ],
+)
+def test_rank_correlation_against_worked_examples(
+    left: list[float], right: list[float], expected: float | None
+) -> None:
+    found = rank_correlation(left, right)
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_pairs_are_all_twos_of_a_group_on_one_chip(make: Make) -> None:
+    outcomes = [
+        make("a", 100, 50, pair="p"),
+        make("b", 90, 55, pair="p"),
+        make("c", 101, 40, pair="p"),
+        make("d", 50, 50, pair="p", chip="A3"),
+        make("e", 50, 50, pair="q"),
+        make("f", 25, None, pair="q"),
+        make("g", None, 1, pair="q"),
+        make("h", 1, 1),
+    ]
+    ab, ac, bc, ef = pairs(outcomes)
+    assert ab == Pair("p", "a", "b", 0.9, 1.1, decisive=True, right=False)
+    assert (ac.first, ac.second, ac.decisive, ac.right) == ("a", "c", False, None)
+    assert bc == Pair("p", "b", "c", 101 / 90, 40 / 55, decisive=True, right=False)
+    assert ef == Pair("q", "e", "f", 0.5, None, decisive=True, right=None)
+
+
+def test_a_pair_that_does_not_move_is_wrong_and_one_that_does_is_right(make: Make) -> None:
+    still = pairs([make("a", 100, 50, pair="p"), make("b", 90, 50, pair="p")])
+    moved = pairs([make("a", 100, 50, pair="p"), make("b", 90, 49.9, pair="p")])
+    assert [pair.right for pair in (*still, *moved)] == [False, True]

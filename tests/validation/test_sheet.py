@@ -1,0 +1,119 @@
+"""Files of measured points: the ones that ship, and what is wrong with others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from npusim.errors import ArgumentError
+from npusim.validation.rows import CallRow, KernelRow
+from npusim.validation.sheet import Sheet, Unreadable, known_words, read_sheet, shipped_sheets
+
+HEAD = "id,chip,op,M,buffers_l1,switches,time_us,time_kind,trust\n"
+
+
+def sheet(tmp_path: Path, text: str) -> Sheet:
+    file = tmp_path / "points.csv"
+    file.write_text(text, encoding="utf-8")
+    return read_sheet(file)
+
+
+def test_what_ships_is_read_whole() -> None:
+    kernels, calls = shipped_sheets()
+    assert (len(kernels.rows), len(calls.rows)) == (166, 93)
+    assert all(isinstance(row, KernelRow) for row in kernels.rows)
+    assert all(isinstance(row, CallRow) for row in calls.rows)
+    assert kernels.ignored == calls.ignored == ()
+    for row in (*kernels.rows, *calls.rows):
+        assert isinstance(row, KernelRow | CallRow)
+        assert row.source, f"{row.id} names no source"
+
+
+def test_cells_are_parsed_by_the_type_of_their_column() -> None:
+    kernels, calls = shipped_sheets()
+    rows = {row.id: row for row in (*kernels.rows, *calls.rows)}
+    slab, mixed, call = rows["C024"], rows["C131"], rows["L058"]
+    assert isinstance(slab, KernelRow)
+    assert isinstance(mixed, KernelRow)
+    assert isinstance(call, CallRow)
+    assert (slab.M, slab.step_ka, slab.buffers_l1, slab.time_us) == (8192, 2, (2, 2), 5039.86)
+    assert (slab.batch, slab.swizzle) == (None, "core%grid_m, then n")
+    assert dict(slab.busy_us) == {
+        "cube": 3116.472, "mte1": 2332.914, "mte2": 4051.458, "fixpipe": 44.749, "scalar": 2073.97
+    }  # fmt: skip
+    assert (mixed.buffers_l1, mixed.switches) == (
+        (1, 2),
+        ("full_load_a", "per_token_dequant_on_aiv"),
+    )
+    assert (call.spatial, call.padding, call.transposed) == ((256,), (0,), True)
+    assert call.output_mask == (True, False, False)
+    assert call.kernels == ()
+
+
+def test_words_of_the_vocabulary_are_known_and_others_are_not() -> None:
+    assert {"unit_flag", "streamk2", "l2_bypass", "nbuffer33"} <= known_words()
+    assert "v8" not in known_words()
+    assert "grid AxB, m fastest" not in known_words(), "a word of another column"
+
+
+def test_columns_may_be_missing_reordered_or_surrounded_by_remarks(tmp_path: Path) -> None:
+    text = "\ufeff# mine\n\nop,chip,id\n# remark\n gemm ,910B1, one \n"
+    assert sheet(tmp_path, text).rows == (KernelRow(id="one", chip="910B1", op="gemm"),)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("r,A3,gemm,1.5,2,,1,task,A", "3: M: expected an integer of at least 1, got '1.5'"),
+        ("r,A3,gemm,0,2,,1,task,A", "3: M: expected an integer of at least 1, got '0'"),
+        ("r,A3,gemm,1,2A,,1,task,A",
+         "3: buffers_l1: expected a number of slots such as 2, or one for A and one for B such as "
+         "1A/2B, got '2A'"),
+        ("r,A3,gemm,1,2,,nan,task,A",
+         "3: time_us: expected a decimal number of at least 0, in microseconds, got 'nan'"),
+        ("r,A3,gemm,1,2,,-1,task,A",
+         "3: time_us: expected a decimal number of at least 0, in microseconds, got '-1'"),
+        ("r,A3,gemm,1,2,,1,total,A",
+         "3: time_kind: expected one of task, core_max, core_avg, compute_only, got 'total'"),
+        ("r,A3,gemm,1,2,,1,task,D", "3: trust: expected one of A, B, C, got 'D'"),
+        ("r,A3,,1,2,,1,task,A", "3: op: expected a value, got ''"),
+        ("r,A3,gemm", "3: 3 cells under 9 columns"),
+    ],
+)  # fmt: skip
+def test_a_bad_cell_costs_its_row_and_no_other(tmp_path: Path, line: str, message: str) -> None:
+    found = sheet(tmp_path, f"{HEAD}good,A3,gemm,16,2,,1.5,task,A\n{line}\nlast,A3,gemm,,,,,,\n")
+    good, bad, last = found.rows
+    assert isinstance(good, KernelRow)
+    assert isinstance(last, KernelRow)
+    assert (good.M, good.time_us, last.M, last.time_us) == (16, 1.5, None, None)
+    reason = f"{tmp_path / 'points.csv'}:{message}"
+    assert bad == Unreadable(id="r", family="", chip="A3", reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ("", "1: expected a header with the columns id, chip and op (kernels) or id, chip and call "
+             "(framework calls), got nothing"),
+        ("id,op", "1: expected a header with the columns id, chip and op (kernels) or id, chip and "
+                  "call (framework calls), got id, op"),
+        ("id,chip,op,id", "1: column 'id' is there twice; keep one of them"),
+        ("id,chip,op,swiches", "1: unknown column 'swiches'; did you mean 'switches'?"),
+    ],
+)  # fmt: skip
+def test_a_header_of_no_schema_is_an_error(tmp_path: Path, head: str, message: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        sheet(tmp_path, head + "\n")
+    assert str(caught.value) == f"{tmp_path / 'points.csv'}:{message}"
+
+
+def test_foreign_columns_are_told_and_ignored(tmp_path: Path) -> None:
+    found = sheet(tmp_path, "id,chip,call,split\na,910B2,matmul,test\n")
+    assert found.ignored == ("split",)
+    assert found.rows == (CallRow(id="a", chip="910B2", call="matmul"),)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"none\.csv: cannot be read as UTF-8 text"):
+        read_sheet(tmp_path / "none.csv")
