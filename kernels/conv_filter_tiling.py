@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from npusim.device.spec import Device, Path
+from npusim.device.spec import Device
 from npusim.errors import CapacityError
 from npusim.isa.base import ceil_div
 from npusim.kernels.conv_backprop_filter import Tiling
@@ -136,9 +136,9 @@ def _estimate(
     cube = k * m * n / _macs(device, size) + steps * 4
     into_a = device.path("L1", "L0A", "transpose")
     into_b = device.path("L1", "L0B", "load3d")
-    mte1 = _line(into_a, k * m * size, steps) + _line(into_b, k * n * size, steps)
+    mte1 = into_a.estimate(k * m * size, steps) + into_b.estimate(k * n * size, steps)
     port = device.path("GM", "L1")
-    mte2 = _line(port, x_bytes + y_bytes, 2 * loads)
+    mte2 = port.estimate(x_bytes + y_bytes, 2 * loads)
     shared = items * (x_bytes + y_bytes) / device.shared_read_rate / rounds
     main = _unique_bytes(shape) / float(device.main_memory.read_bytes_per_cycle) / rounds
     body = max(cube, mte1, mte2, shared, main)
@@ -153,11 +153,6 @@ def _estimate(
 def _macs(device: Device, size: int) -> float:
     """Peak multiply-adds per cycle for operand elements of ``size`` bytes."""
     return float(device.cube.macs_per_cycle("fp16" if size == 2 else "fp32")) if device.cube else 1
-
-
-def _line(path: Path, size: float, count: float) -> float:
-    """Cycles of ``count`` moves of ``size`` bytes in all."""
-    return count * path.startup_cycles + size / path.rate
 
 
 def _drain_rate(device: Device) -> float:

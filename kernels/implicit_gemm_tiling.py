@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from npusim.device.spec import Device, Path
+from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.errors import CapacityError
 from npusim.isa.base import ceil_div
@@ -30,6 +30,7 @@ class _Cut:
 
     slabs: int
     positions: int  # outputs of all slabs
+    largest: int  # outputs of the largest slab
     inputs: int  # real input positions all slabs read, counted as often as they are read
     most_pixels: int  # virtual input positions of the slab that reads most, at least 1
     middle_rows: int  # real input rows of the slab in the middle
@@ -41,11 +42,12 @@ def _cut(g: Geometry, base_m: int) -> _Cut:
     rows, columns = ([r for r in axis if r.reads.size and r.real[1]] for axis in runs(g, base_m))
     count = len(rows) * len(columns)
     if not count:
-        return _Cut(0, 0, 0, 1, 0, False)
+        return _Cut(0, 0, 0, 0, 1, 0, False)
     middle_row, middle_column = divmod(count // 2, len(columns))
     return _Cut(
         count,
         sum(r.count for r in rows) * sum(c.count for c in columns),
+        max(r.count for r in rows) * max(c.count for c in columns),
         sum(r.real[1] for r in rows) * sum(c.real[1] for c in columns),
         max(r.reads.size for r in rows) * max(c.reads.size for c in columns),
         rows[middle_row].real[1],
@@ -155,18 +157,23 @@ def _estimate(g: Geometry, device: Device, cores: int, t: Tiling, cut: _Cut, dty
     items = cut.slabs * g.images * len(depths) * g.groups * ceil_div(g.planes_out * g.c0, n)
     rounds = ceil_div(items, cores)
     kd = sum(depths) / len(depths)
-    m = ceil_div(cut.positions, 16 * cut.slabs) * 16
+    # In one round the core with the largest slab is the last; in several they even out.
+    m = (
+        ceil_div(cut.largest, 16) * 16
+        if rounds == 1
+        else ceil_div(cut.positions, 16 * cut.slabs) * 16
+    )
     k = kd * g.planes_in * g.taps * g.c0
     rate = device.cube.macs_per_cycle(dtype.name) if device.cube else 4096
     mmads = ceil_div(g.planes_in * g.taps * g.c0, t.base_k) * kd
     cube = m * n * k / float(rate) + 4 * mmads
     columns = kd * g.planes_in * g.taps
     into_b = device.path("L1", "L0B")
-    mte1 = _line(device.path("L1", "L0A", "load3d"), m * k * dtype.bytes, mmads)
-    mte1 += _line(into_b, n * k * dtype.bytes, columns)
+    mte1 = device.path("L1", "L0A", "load3d").estimate(m * k * dtype.bytes, mmads)
+    mte1 += into_b.estimate(n * k * dtype.bytes, columns)
     x_bytes = kd * g.planes_in * cut.inputs / cut.slabs * 32
     w_bytes = k * n * dtype.bytes
-    mte2 = _line(device.path("GM", "L1"), x_bytes + w_bytes, _loads(g, t, cut) * kd)
+    mte2 = device.path("GM", "L1").estimate(x_bytes + w_bytes, _loads(g, t, cut) * kd)
     shared = min(items, cores) * (x_bytes + w_bytes) / device.shared_read_rate
     body = max(cube, mte1, mte2, shared)
     if t.weight_slots == 1 or t.l1_slots == 1:
@@ -183,8 +190,3 @@ def _loads(g: Geometry, t: Tiling, cut: _Cut) -> float:
         return weights + chunks + g.planes_in * cut.middle_rows
     whole = g.h.insert == 1 and cut.whole_rows
     return weights + (chunks if whole else chunks + g.planes_in)
-
-
-def _line(path: Path, size: float, count: float) -> float:
-    """Cycles of ``count`` moves of ``size`` bytes in all."""
-    return count * path.startup_cycles + size / path.rate

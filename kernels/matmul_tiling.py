@@ -6,11 +6,15 @@ the cores, each the slowest of cube, MTE1 and MTE2 plus the drain; the least win
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from npusim.device.spec import Device, Path
+from npusim.device.spec import Device
 from npusim.isa.base import ceil_div
 from npusim.kernels.matmul import Tiling
+
+#: Operands that do not stay in the L2 together: cores side by side share rows and columns.
+_BY_WINDOWS: Mapping[str, Any] = {"n_fastest": True, "window": 4, "snake": True, "strided": True}
 
 _SIDES = (16, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512)
 
@@ -25,6 +29,7 @@ def auto_tiling(m: int, k: int, n: int, device: Device, cores: int) -> Tiling:
 def _candidates(m: int, k: int, n: int, device: Device) -> Iterator[Tiling]:
     """Base tiles that fit L0 and L0C, each with the longest K slabs that fit L1."""
     size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
+    order = _BY_WINDOWS if device.l2 and (m + n) * k * 2 > device.l2.size_bytes else {}
     for base_m in sorted({min(side, _up(m)) for side in _SIDES}):
         for base_n in sorted({min(side, _up(n)) for side in _SIDES}):
             half = min(size["L0A"] // base_m, size["L0B"] // base_n) // 4  # two slots, 2 bytes
@@ -39,6 +44,7 @@ def _candidates(m: int, k: int, n: int, device: Device) -> Iterator[Tiling]:
                 step_ka=min(step, 4, ceil_div(k, base_k)),
                 step_kb=min(step, 4, ceil_div(k, base_k)),
                 l0c_slots=2 if base_m * base_n * 8 <= size["L0C"] else 1,
+                **order,
             )
 
 
@@ -51,11 +57,11 @@ def _estimate(shape: tuple[int, int, int], t: Tiling, device: Device, cores: int
     base_m, base_n = min(t.base_m, _up(m)), min(t.base_n, _up(n))
     rate = float(device.cube.macs_per_cycle("fp16")) if device.cube is not None else 1.0
     cube = base_m * base_n * k / rate + 4 * steps
-    mte1 = _line(device.path("L1", "L0A", "load3d"), base_m * k * 2, steps)
-    mte1 += _line(device.path("L1", "L0B", "load3d"), base_n * k * 2, steps)
+    mte1 = device.path("L1", "L0A", "load3d").estimate(base_m * k * 2, steps)
+    mte1 += device.path("L1", "L0B", "load3d").estimate(base_n * k * 2, steps)
     loads = 2 * slabs if device.has_path("GM", "L1", "nd2nz") else k / 16 + base_n / 16 * slabs
     size = (base_m + base_n) * k * 2
-    mte2 = _line(device.path("GM", "L1"), size, loads)
+    mte2 = device.path("GM", "L1").estimate(size, loads)
     shared = min(tiles, cores) * size / device.shared_read_rate
     direct = device.has_path("L0C", "GM")
     drain = (
@@ -66,11 +72,6 @@ def _estimate(shape: tuple[int, int, int], t: Tiling, device: Device, cores: int
     )
     hidden = 0.2 if t.l0c_slots > 1 and rounds > 1 else 1.0
     return rounds * (max(cube, mte1, mte2, shared) + drain * hidden) + mte2 / slabs
-
-
-def _line(path: Path, size: float, count: float) -> float:
-    """Cycles of ``count`` moves of ``size`` bytes in all."""
-    return count * path.startup_cycles + size / float(path.bytes_per_cycle)
 
 
 def _up(value: int) -> int:

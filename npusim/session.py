@@ -270,7 +270,8 @@ def figures_behind(program: Program) -> list[str]:
             elif isinstance(instruction, _ORDER):
                 parts.add("sync")
             else:
-                parts.add(_UNIT_OF[instruction.pipe])
+                unit = _UNIT_OF[instruction.pipe]
+                parts |= {unit, f"{unit}.rates", f"{unit}.ops"}
             if isinstance(instruction, Mmad):
                 used.add(f"cube.rates.{instruction.math}")
     rates = {f"cube.rates.{math}" for math in (device.cube.rates if device.cube else ())}
@@ -279,8 +280,7 @@ def figures_behind(program: Program) -> list[str]:
     return sorted(
         name
         for name in device.provenance
-        if name not in idle
-        and (name == "clock" or any(name.startswith(f"{part}.") for part in parts))
+        if name not in idle and (name == "clock" or name.rpartition(".")[0] in parts)
     )
 
 

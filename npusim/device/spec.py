@@ -109,6 +109,14 @@ class Path:
         """``bytes_per_cycle`` as a float, for estimates."""
         return float(self.bytes_per_cycle)
 
+    def estimate(self, size: float, count: float) -> float:
+        """Cycles of ``count`` moves of ``size`` bytes in all, for closed forms; no rows, no gaps.
+
+        Buffers are taken to have slots in one bank, as those worth estimating do.
+        """
+        conflicts = size / 512 * float(self.conflict_cycles)
+        return count * self.startup_cycles + size / self.rate + conflicts
+
     @property
     def src(self) -> str:
         """Name of the memory the move reads."""

@@ -177,20 +177,21 @@ def touch_blocks(
         for i in range(each):
             mask |= sectors(info, within + i * pitch, within + i * pitch + row_bytes)
         block = first_block + (offset >> shift)
-        whole = (within | row_bytes | pitch) & ((1 << info[SECTOR_SHIFT]) - 1) == 0
-        size = count * each * row_bytes
+        # A sector belongs to one row only: then a block's bytes are those of its sectors.
+        whole = each == 1 or (within | row_bytes | pitch) & ((1 << info[SECTOR_SHIFT]) - 1) == 0
+        piece = each * row_bytes
         cost[TOUCHED] += (count * bits(mask)) << info[SECTOR_SHIFT]
         if holds(lines, DIRTY if write else VALID, block, count, mask):
             use(info, lines, block, count)
-            cost[HIT] += size
+            cost[HIT] += count * piece
         elif whole and not write and lacks(lines, block, count, mask):
             for i in range(block, block + count):
                 lines[VALID, i] |= mask
             use(info, lines, block, count)
             info[USED] += count * bits(mask)
-            cost[FETCHED] += size
+            cost[FETCHED] += (count * bits(mask)) << info[SECTOR_SHIFT]
         elif whole:
-            touch_alike(info, lines, (block, count, mask, size), write, cost)
+            touch_alike(info, lines, (block, count, mask, piece), write, cost)
         else:
             touched = cost[TOUCHED]
             part = (first_block, offset, count * each, row_bytes, pitch)
@@ -237,25 +238,28 @@ def touch_alike(
     write: bool,
     cost: IntArray,
 ) -> None:
-    """Access whole sectors, the same of each block: first block, count, sectors, bytes in all."""
-    block, count, mask, size = place
-    clock, new, full = info[CLOCK], 0, bits(mask)
+    """Access the same sectors of each block: first block, count, sectors, bytes of a block."""
+    block, count, mask, piece = place
+    clock, used, hit, full = info[CLOCK], 0, 0, bits(mask)
     for i in range(block, block + count):
         clock += 1
         lines[STAMP, i] = clock
         missing = mask & ~lines[VALID, i]
+        new = 0
         if missing:
             lines[VALID, i] |= mask
-            new += full if missing == mask else bits(missing)
+            new = full if missing == mask else bits(missing)
+            used += new
         if write:
             lines[DIRTY, i] |= mask
+            hit += piece
+        else:
+            hit += max(0, piece - (new << info[SECTOR_SHIFT]))
     info[CLOCK] = clock
-    info[USED] += new
-    if write:
-        cost[HIT] += size
-    else:
-        cost[FETCHED] += new << info[SECTOR_SHIFT]
-        cost[HIT] += size - (new << info[SECTOR_SHIFT])
+    info[USED] += used
+    cost[HIT] += hit
+    if not write:
+        cost[FETCHED] += used << info[SECTOR_SHIFT]
 
 
 @compiled
@@ -268,40 +272,46 @@ def touch_rows(
 ) -> None:
     """``touch``, row by row; adds to ``cost``."""
     first_block, offset, rows, row_bytes, pitch = place
-    shift = info[BLOCK_SHIFT]
-    clock = info[CLOCK]
-    block, seen, touched = -1, 0, 0
+    shift, small = info[BLOCK_SHIFT], info[SECTOR_SHIFT]
+    within, up = (1 << shift) - 1, (1 << small) - 1
+    clock, used, hit, touched = info[CLOCK], 0, 0, 0
+    block, seen = -1, 0
     for row in range(rows):
         first = offset + row * pitch
         end = first + row_bytes
         while first < end:
-            number = first >> shift
-            base = number << shift
-            stop = min(end, base + (1 << shift))
-            mask = sectors(info, first - base, stop - base)
-            if first_block + number != block:
-                block = first_block + number
+            start = first & within
+            size = min(end - first, within + 1 - start)
+            low = start >> small
+            width = ((start + size + up) >> small) - low
+            mask = ONES[width] << low
+            if first_block + (first >> shift) != block:
+                block = first_block + (first >> shift)
                 clock += 1
                 lines[STAMP, block] = clock
                 seen = 0
-            if mask & ~seen:
+                touched += width
+            elif mask & ~seen:
                 touched += bits(mask & ~seen)
-                seen |= mask
+            seen |= mask
             missing = mask & ~lines[VALID, block]
             new = 0
-            if missing != 0:
+            if missing:
+                new = width if missing == mask else bits(missing)
                 lines[VALID, block] |= mask
-                new = bits(missing)
-                info[USED] += new
+                used += new
             if write:
                 lines[DIRTY, block] |= mask
-                new = 0
-            new <<= info[SECTOR_SHIFT]
-            cost[FETCHED] += new
-            cost[HIT] += max(0, stop - first - new)
-            first = stop
+                hit += size
+            else:
+                hit += max(0, size - (new << small))
+            first += size
     info[CLOCK] = clock
-    cost[TOUCHED] += touched << info[SECTOR_SHIFT]
+    info[USED] += used
+    cost[HIT] += hit
+    cost[TOUCHED] += touched << small
+    if not write:
+        cost[FETCHED] += used << small
 
 
 class FastL2:

@@ -297,9 +297,9 @@ def kinds_of(
 
 
 def test_stores_follow_the_longer_axis() -> None:
-    """9 depths of 2 blocks: one store per block; 2 depths of 10 blocks: one per depth."""
-    assert kinds_of("to_blocked", (1, 32, 9, 2, 2)) == [["UB", "turn", "GM", "GM"]]
-    assert kinds_of("to_blocked", (1, 160, 2, 2, 2)) == [["UB", "turn", "GM", "GM"]]
+    """5 depths of 2 blocks: one store per block; 2 depths of 5 blocks: one per depth."""
+    assert kinds_of("to_blocked", (1, 32, 5, 1, 1)) == [["UB", "turn", "GM", "GM"]]
+    assert kinds_of("to_blocked", (1, 80, 2, 1, 1)) == [["UB", "turn", "GM", "GM"]]
 
 
 def test_one_tap_is_turned_once() -> None:
@@ -328,6 +328,32 @@ def test_slots_fill_ub_twice_over() -> None:
         Conversion(kind="to_blocked", c0=16), (1, 64, 500, 500), FP16, "ascend910b2"
     )
     assert [(b.slots, b.slot_bytes) for b in program.buffers] == [(2, 49152), (2, 49152)]
+
+
+def most_stored(program: Program) -> int:
+    """Most bytes that a unit writes to global memory."""
+    return max(
+        sum(r.size for i in t.instructions for r in i.writes() if r.memory == "GM")
+        for t in program.templates
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "plain"),
+    [
+        ("to_blocked", (2, 33, 7, 40, 50)),
+        ("from_blocked", (2, 33, 2, 8, 8)),
+        ("to_fracz", (64, 48, 3, 3, 3)),
+        ("from_fracz", (64, 48, 3, 5, 5)),
+    ],
+)
+@pytest.mark.parametrize("dtype", [FP16, FP32], ids=str)
+def test_tensors_with_depth_go_by_fractals(kind: str, plain: tuple[int, ...], dtype: DType) -> None:
+    """At most 512 B a unit, and about that: the same without depth goes by much more."""
+    conversion = Conversion(kind=kind, c0=16)
+    deep, _, _ = plan_program(conversion, plain, dtype, "ascend910b2")
+    flat, _, _ = plan_program(conversion, (*plain[:2], 1, *plain[3:]), dtype, "ascend910b2")
+    assert 256 < most_stored(deep) <= 512 < most_stored(flat)
 
 
 # -- refusals ----------------------------------------------------------------------------------

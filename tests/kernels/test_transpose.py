@@ -106,6 +106,15 @@ def test_tiles_fit_and_have_rows_on_both_sides() -> None:
     assert choose_tile(Axes((8192, 8192), (1, 0)), 4, 48 * 1024, 48) == (64, 128)
 
 
+def test_odd_rows_are_turned_by_fractals() -> None:
+    """16 rows of 8 floats a time, where either side's rows end inside a block of 32 B."""
+    for shape in ((4096, 1001), (1001, 4096)):
+        moves = [i for t in program(shape, (1, 0)).templates for i in t.instructions]
+        assert max(r.size for i in moves for r in i.reads()) == 512
+    assert not Axes((4096, 1000), (1, 0)).ragged(4)
+    assert not Axes((7, 5, 1001), (1, 0, 2)).ragged(4)  # rows only move
+
+
 def test_rows_that_stay_rows_only_move() -> None:
     kinds = {type(i) for t in program((64, 7, 127), (1, 0, 2)).templates for i in t.instructions}
     assert kinds == {DataMove}
