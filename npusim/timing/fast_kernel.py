@@ -86,16 +86,16 @@ def advance_cores(
         scalars[LIVE] -= 1
         core = state.todo[scalars[LIVE]]
         while state.core[core, C_TODO]:
-            todo = state.core[core, C_TODO]
-            state.core[core, C_TODO] = 0
-            for pipe in range(shape.pipes):
-                if (todo >> pipe) & 1:
-                    if pipe == shape.scalar:
-                        issue(shape, code, state, histories, core)
-                    else:
-                        work(shape, code, state, histories, core * shape.pipes + pipe)
+            pipe, todo = 0, state.core[core, C_TODO]
+            while not (todo >> pipe) & 1:
+                pipe += 1
+            state.core[core, C_TODO] = todo & ~(1 << pipe)
+            if pipe == shape.scalar:
+                issue(shape, code, state, histories, core)
+            else:
+                work(shape, code, state, histories, core * shape.pipes + pipe)
             if scalars[STATUS] == SHORT_HISTORY:  # more room, then the same again
-                state.core[core, C_TODO] |= todo
+                state.core[core, C_TODO] |= 1 << pipe
                 state.todo[scalars[LIVE]] = core
                 scalars[LIVE] += 1
                 return

@@ -36,7 +36,7 @@ class LateMatmul(Matmul):
     """
 
     def __init__(self, size: int, steps: IntArray) -> None:
-        super().__init__(BASE, *square_tensors(size))
+        super().__init__(BASE, *operands(size, size, size))
         self.steps = steps
 
     def units(self, cores: int) -> Units:
@@ -62,15 +62,19 @@ class LateMatmul(Matmul):
             k.pipe_barrier()
 
 
-def square_tensors(size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """fp16 A and B and fp32 C of a product of two square matrices."""
-    shape = (size, size)
-    return Tensor("a", shape, FP16), Tensor("b", shape, FP16), Tensor("c", shape, FP32, "out")
+def operands(m: int, k: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """fp16 A (m, k) and B (k, n), and fp32 C."""
+    return Tensor("a", (m, k), FP16), Tensor("b", (k, n), FP16), Tensor("c", (m, n), FP32, "out")
+
+
+def matmul(m: int, k: int, n: int) -> Matmul:
+    """A timing-only product in base tiles, double-buffered."""
+    return Matmul(BASE, *operands(m, k, n))
 
 
 def square_matmul(size: int) -> Matmul:
-    """A timing-only product of two square matrices in base tiles, double-buffered."""
-    return Matmul(BASE, *square_tensors(size))
+    """The same of two square matrices."""
+    return matmul(size, size, size)
 
 
 def wide_device(groups: int) -> Device:
