@@ -267,7 +267,7 @@ def test_python_blocks_run(
 
 
 def test_python_blocks_were_found() -> None:
-    assert len(blocks("python")) == 5
+    assert len(blocks("python")) == 6
     for word in ("class Scale(Kernel)", "convolution_backward(", "import torch"):
         assert sum(word in code for code in blocks("python")) == 1
 

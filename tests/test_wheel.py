@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from npusim.validation.sheet import shipped_sheets
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -18,9 +20,10 @@ def test_an_installed_wheel_runs_from_any_directory(tmp_path: Path) -> None:
     subprocess.run([*pip, "wheel", "--no-deps", "-w", tmp_path, ROOT], check=True)
     (wheel,) = tmp_path.glob("npusim-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    for folder in ("configs/devices", "configs/workloads", "configs/constraints", "kernels"):
+    configs = ("devices", "workloads", "constraints", "silicon")
+    for folder in (*(f"configs/{name}" for name in configs), "kernels"):
         for file in (ROOT / folder).iterdir():
-            if file.suffix in (".py", ".yaml"):
+            if file.suffix in (".py", ".yaml", ".csv"):
                 assert f"npusim/{folder}/{file.name}" in names
     target = tmp_path / "site"
     subprocess.run([*pip, "install", "--no-deps", "--target", target, wheel], check=True)
@@ -33,3 +36,12 @@ def test_an_installed_wheel_runs_from_any_directory(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
     )
     assert int(done.stdout) > 0
+    code = (
+        f"import sys; sys.path.insert(0, {str(target)!r}); "
+        "from npusim.validation.sheet import shipped_sheets; "
+        "print(sum(len(sheet.rows) for sheet in shipped_sheets()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert int(done.stdout) == sum(len(sheet.rows) for sheet in shipped_sheets())

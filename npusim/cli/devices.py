@@ -7,7 +7,7 @@ from typing import Any
 
 from npusim.cli.console import print_json, print_table
 from npusim.cli.parser import Parser, add_show, assignment, collect
-from npusim.device.catalog import describe, devices, load_device
+from npusim.device.catalog import describe, devices, figure_text, load_device, ranges
 from npusim.device.spec import Device
 from npusim.units import format_frequency, format_size
 
@@ -15,7 +15,7 @@ from npusim.units import format_frequency, format_size
 def add_arguments(parser: Parser) -> None:
     """Declare ``devices`` and ``devices show``."""
     parser.add_argument("--json", action="store_true", help="print JSON (default: a table)")
-    about = "show every figure of a device with its confidence and source"
+    about = "show every figure of a device with its range, confidence and source"
     show = add_show(parser, about, "a device's name")
     show.add_argument(
         "--set",
@@ -84,11 +84,17 @@ def _cells(device: Device) -> tuple[str, ...]:
 
 def _show(arguments: argparse.Namespace) -> None:
     device = load_device(arguments.name, collect("--set", arguments.set))
+    ends = {
+        path: tuple(figure_text(end, device.clock_hz) for end in pair)
+        for path, pair in ranges(device).items()
+    }
     rows = describe(device)
     if arguments.json:
         keys = ("path", "value", "confidence", "source")
-        figures = [dict(zip(keys, row, strict=True)) for row in rows]
+        figures = [{**dict(zip(keys, row, strict=True)), "range": ends.get(row[0])} for row in rows]
         print_json({**_facts(device), "figures": figures})
         return
     print(f"{device.name}: {device.description} (digest {device.digest()})\n")
-    print_table(("figure", "value", "confidence", "source"), rows, ("value",))
+    cells = [(path, value, " .. ".join(ends.get(path, ())), *known) for path, value, *known in rows]
+    head = ("figure", "value", "range", "confidence", "source")
+    print_table(head, cells, ("value", "range"))

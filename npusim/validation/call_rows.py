@@ -38,9 +38,9 @@ def simulate_call_row(row: CallRow, device: Device, tiling: Any = "production") 
     """Simulate every kernel of a call, with ``tiling`` as the operators take it.
 
     "production" is "auto" where the library's rule is not known for the call. Where the row names
-    the kernels that were launched, others do not count, and one that is named but not launched
-    here counts as a launch without work. Notes say so. Raises ``Declined`` for a call, type or
-    size without a counterpart.
+    the kernels that were launched, others do not count, nor does one that is launched again more
+    often than named, and one that is named but not launched here counts as a launch without work.
+    Notes say so. Raises ``Declined`` for a call, type or size without a counterpart.
     """
     if row.call not in _CALLS:
         raise Declined(f"call {row.call!r} is not known; it is one of {', '.join(_CALLS)}")
@@ -82,12 +82,16 @@ def _launched(
         if match is None or match[1] not in _LIBRARY:
             raise Declined(f"kernels: {text!r} has no counterpart here")
         named[_LIBRARY[match[1]]] = named.get(_LIBRARY[match[1]], 0) + int(match[2])
-    counted = [run for run in runs if run.name in named]
+    counted = [
+        run
+        for i, run in enumerate(runs)
+        if sum(run.name == before.name for before in runs[:i]) < named.get(run.name, 0)
+    ]
     left = sorted({run.name for run in runs} - named.keys())
     notes = [f"not counted, as the call launched none: {name}" for name in left]
     missing = 0
     for name, count in named.items():
-        here = sum(run.name == name for run in counted)
+        here = sum(run.name == name for run in runs)
         if here != count:
             notes.append(f"{name}: launched {here} times here, {count} times by the call")
         missing += max(0, count - here)

@@ -72,8 +72,22 @@ def test_devices_show_states_every_figure(capsys: Capture) -> None:
 def test_devices_show_as_json(words: tuple[str, ...], capsys: Capture) -> None:
     assert main(words) == 0
     value = json.loads(capsys.readouterr().out)
-    figures = [tuple(row.values()) for row in value["figures"]]
+    keys = ("path", "value", "confidence", "source")
+    figures = [tuple(row[key] for key in keys) for row in value["figures"]]
     assert figures == describe(load_device("tiny"))
+
+
+def test_devices_show_tells_the_range_a_figure_states_or_has_by_its_confidence(
+    capsys: Capture,
+) -> None:
+    changed = ("--set", "paths.GM->L1.startup=200cycle")  # (assumed, user): 30 % either way
+    words = ("devices", "show", "ascend910b2", *changed)
+    rows = {row["path"]: row["range"] for row in _json(capsys, *words)["figures"]}
+    assert rows["paths.GM->L1.startup"] == ["140cycle", "260cycle"]
+    assert rows["groups"] is rows["vector.startup"] is None
+    lines = {line.split()[0]: line for line in _lines(capsys, *words)[4:]}
+    assert lines["paths.GM->L1.startup"].split()[1:5] == ["200cycle", "140cycle", "..", "260cycle"]
+    assert lines["vector.startup"].split()[1:3] == ["2cycle", "measured"]
 
 
 def test_devices_show_with_a_figure_changed(capsys: Capture) -> None:

@@ -342,7 +342,7 @@ def most_stored(program: Program) -> int:
     ("kind", "plain"),
     [
         ("to_blocked", (2, 33, 7, 40, 50)),
-        ("from_blocked", (2, 33, 2, 8, 8)),
+        ("from_blocked", (2, 33, 2, 64, 64)),
         ("to_fracz", (64, 48, 3, 3, 3)),
         ("from_fracz", (64, 48, 3, 5, 5)),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,6 +49,17 @@ def test_only_kernels_that_the_call_launched_count() -> None:
     done = simulate_call_row(dw_row(kernels=named), A2, "auto")
     assert done.time_us == pytest.approx(dw_time(leave=("cast", "mem_set")))
     assert "not counted, as the call launched none: cast" in done.notes
+
+
+def test_a_kernel_launched_more_often_than_the_call_did_counts_as_often() -> None:
+    """A library whose convolution writes the plain layout converts two operands, no result."""
+    columns = row("convolution_forward_as_transposed_dx", **LAYER)
+    whole = simulate_call_row(columns, A2)
+    fewer = simulate_call_row(replace(columns, kernels=("TransDatax2", "Conv2Dx1")), A2)
+    assert whole.kernels[-1] == "trans_data"
+    assert fewer.kernels == whole.kernels[:-1]
+    assert fewer.time_us < whole.time_us - A2.time_us(A2.launch.kernel_cycles)
+    assert fewer.notes == ("trans_data: launched 3 times here, 2 times by the call",)
 
 
 def test_a_kernel_that_only_the_call_launched_is_a_launch() -> None:
