@@ -146,7 +146,7 @@ def _estimate(
         body = mte2 + max(cube, mte1)
     drain = m * n * 4 / _drain_rate(device) * (1 if t.l0c_slots == 1 or rounds == 1 else 0.2)
     first = mte2 / loads + mte1 / steps
-    clear = device.launch.cycles("vector") if parts > 1 else 0
+    clear = device.launch.cycles("vector", device.count("vector")) if parts > 1 else 0
     return rounds * (body + drain) + first + clear
 
 

@@ -21,6 +21,9 @@ KINDS = ("to_blocked", "from_blocked", "to_fracz", "to_fracz_transposed", "from_
 #: Units smaller than this cost more in start-ups than they win by overlapping, in bytes.
 SMALL_UNIT = 16 * 1024
 
+#: Cores with less to convert take longer to start than to work, in bytes.
+SMALL_SHARE = 4 * 1024
+
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
@@ -89,7 +92,7 @@ def most_in_unit(size: int, total: int, slot_bytes: int, cores: int) -> int:
 
     Several units per core if that leaves them large, one if not.
     """
-    share = ceil_div(total, cores)
+    share = max(SMALL_SHARE, ceil_div(total, cores))
     wanted = max(share // 4, min(share, SMALL_UNIT))
     return max(1, min(slot_bytes // size, ceil_div(wanted, size)))
 

@@ -193,7 +193,7 @@ def test_kernels_of_a_call_run_one_after_another_on_one_l2() -> None:
     assert sum(row.miss_bytes for row in first.traffic) == X.nbytes
     assert sum(row.miss_bytes for row in second.traffic) == 0  # still there
     result = call.result({}, "two kernels", FP32)
-    launch = load_device("tiny").launch.cycles("vector")
+    launch = load_device("tiny").launch.cycles("vector", 1)
     assert result.cycles == first.cycles + second.cycles + 2 * launch
     assert second.cycles < first.cycles
 

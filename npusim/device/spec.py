@@ -235,16 +235,17 @@ class Launch:
 
     kernel_cycles: int = _figure("kernel", "duration")
     first_access_cycles: int = _figure("first_access", "duration")
+    core_cycles: int = _figure("core", "duration", 0)  # for each core the kernel runs on
     tiling_cycles: int = _figure("tiling", "duration")
 
-    def cycles(self, role: str) -> int:
-        """Launch and first-access latency, and for kernels on the cube run-time tiling.
+    def cycles(self, role: str, cores: int) -> int:
+        """Launch on so many cores, first-access latency, and on the cube run-time tiling.
 
-        A measured 910B2 call of three vector kernels and one cube kernel, all with next to no work,
-        takes 13.9 us: only one of the four can pay for parsing a tiling.
+        A measured 910B2 call of three vector kernels and one cube kernel takes 13.9 us where the
+        work is enough for a few cores each, and calls of as many kernels on all cores take 26 us.
         """
         tiling = 0 if role == "vector" else self.tiling_cycles
-        return self.kernel_cycles + self.first_access_cycles + tiling
+        return self.kernel_cycles + self.first_access_cycles + cores * self.core_cycles + tiling
 
 
 class Origin(Protocol):
@@ -301,6 +302,10 @@ class Device:
             f"{self.name} has no core with role {role!r} (roles here: {have}); "
             "choose a device that has one"
         )
+
+    def count(self, role: str) -> int:
+        """Return how many cores of ``role`` there are in all groups."""
+        return self.groups * self.core_kind(role).per_group
 
     @cached_property
     def shared_read_rate(self) -> float:

@@ -72,12 +72,13 @@ def time_program(
     """
     keep = program.instructions <= TIMELINE_LIMIT if timeline is None else timeline
     outcome = _engine(program, l2, keep=keep, progress=progress).run()
+    cores = len({id(core) for core in program.cores if len(core.variants)})
     return KernelRun(
         name=program.kernel,
         tiling=program.tiling,
-        cores=len({id(core) for core in program.cores if len(core.variants)}),
+        cores=cores,
         cycles=outcome.cycles,
-        launch_cycles=program.device.launch.cycles(program.role),
+        launch_cycles=program.device.launch.cycles(program.role, cores),
         instructions=program.instructions,
         macs=program.macs,
         gm_bytes=sum(n for (src, dst, _), n in program.moves.items() if "GM" in (src, dst)),

@@ -50,7 +50,7 @@ def simulate_call_row(row: CallRow, device: Device, tiling: Any = "production") 
         raise Declined(str(error)) from error
     runs, extra, notes = _launched(row, result.runs)
     cycles = sum(run.cycles + run.launch_cycles for run in runs)
-    cycles += extra * device.launch.cycles("vector")
+    cycles += extra * device.launch.cycles("vector", device.count("vector"))
     return Simulated(
         time_us=device.time_us(cycles),
         busy_us={},

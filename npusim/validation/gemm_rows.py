@@ -85,14 +85,14 @@ def simulate_gemm_row(row: KernelRow, device: Device) -> Simulated:
     for run in runs[1:]:
         busy |= _busy(run, _VECTOR_PIPES, device, mean)
     return Simulated(
-        time_us=device.time_us(cycles + _launch(row, device)),
+        time_us=device.time_us(cycles + _launch(row, device, runs[0].cores)),
         busy_us=busy,
         kernels=tuple(run.name for run in runs),
         notes=plan.notes,
     )
 
 
-def _launch(row: KernelRow, device: Device) -> int:
+def _launch(row: KernelRow, device: Device, cores: int) -> int:
     """Cycles beside the kernel's own that the row's kind of time contains.
 
     The core's own time contains the parse of a tiling at run time, one phase does not.
@@ -104,7 +104,8 @@ def _launch(row: KernelRow, device: Device) -> int:
         return 0
     if row.time_kind in ("core_max", "core_avg"):
         return tiling
-    return launch.kernel_cycles + launch.first_access_cycles + tiling
+    start = launch.kernel_cycles + launch.first_access_cycles + cores * launch.core_cycles
+    return start + tiling
 
 
 def profiled(row: PipeRow) -> int:

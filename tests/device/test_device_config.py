@@ -130,7 +130,7 @@ def test_every_section_is_read() -> None:
     assert device.l2 is not None
     assert (device.l2.block_bytes, device.l2.sector_bytes) == (4096, 512)
     assert device.main_memory.size_bytes == 1 << 30
-    assert device.launch.cycles("cube") == 2000 + 3 + 20
+    assert device.launch.cycles("cube", 24) == 2000 + 3 + 20
     assert device.sources == {"HAND": "chosen for the test"}
 
 

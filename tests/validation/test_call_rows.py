@@ -66,7 +66,7 @@ def test_a_kernel_that_only_the_call_launched_is_a_launch() -> None:
     named = ("TransDatax4", "MemSetx9", "Castx1", "Conv3DBackpropFilterx1")
     done = simulate_call_row(dw_row(kernels=named), A2, "auto")
     here = done.kernels.count("mem_set")
-    missing = (1 + 9 - here) * A2.time_us(A2.launch.cycles("vector"))
+    missing = (1 + 9 - here) * A2.time_us(A2.launch.cycles("vector", 48))
     assert done.time_us == pytest.approx(dw_time() + missing)
     assert "trans_data: launched 3 times here, 4 times by the call" in done.notes
 

@@ -49,7 +49,7 @@ def test_l1_is_filled_by_cube_cores() -> None:
 def test_a_task_has_its_launch_and_other_times_do_not() -> None:
     task = simulate_stream_row(row("add"), A2).time_us
     own = simulate_stream_row(row("add", time_kind="core_max"), A2).time_us
-    launch = A2.time_us(A2.launch.cycles("vector"))
+    launch = A2.time_us(A2.launch.cycles("vector", 48))
     assert task == pytest.approx(own + launch)
 
 
