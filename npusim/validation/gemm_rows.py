@@ -33,6 +33,7 @@ _SILENT = (
     *("nd2nz", "nd2nz_in_mte2", "unaligned", "fixpipe_to_gm", "pure_cube", "mix_mode"),
     *("mdl_template", "constant_tiling", "l2_split", "l2_split_m2", "streamk2"),
     *("multi_core_split_k", "tail_tile_split_n2", "aswt_tail_split", "tail_rebalance"),
+    "scale_coalesced",
 )
 #: Words that switch on one field of the tiling.
 _FIELDS = {
@@ -263,6 +264,9 @@ def _slabs(row: KernelRow, kind: DType, device: Device, notes: list[str]) -> dic
             count = int(match[2])
             base_k = _needed(row, "base_k")
             steps["step_scale"] = count * step_a if match[1] == "ratio" else count // base_k
+    if "scale_coalesced" in row.switches:
+        steps["step_scale"] = ceil_div(_needed(row, "K"), _needed(row, "base_k"))
+        notes.append("scale_coalesced: one copy of scales is taken to serve all of K")
     stated = re.search(r"serves (\d+) base_k steps", row.note or "")
     if stated is not None:
         steps["step_scale"] = int(stated[1])

@@ -113,6 +113,9 @@ def test_scales_of_fewer_copies_take_less_of_mte2() -> None:
     assert seldom is not None
     assert seldom == deep == stated
     assert seldom < often
+    whole = simulated("scale_coalesced", **shape)
+    assert whole.busy_us == simulated("scale_k_8192", **shape).busy_us
+    assert any("scale_coalesced" in note for note in whole.notes)
 
 
 def test_a_row_of_medians_is_answered_with_medians() -> None:
