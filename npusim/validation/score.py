@@ -129,12 +129,20 @@ def score(outcomes: Sequence[Outcome]) -> Score:
 
 
 def family_scores(outcomes: Sequence[Outcome]) -> list[FamilyScore]:
-    """Return a score per family in order of appearance, and one called ``all`` of them."""
-    families = dict.fromkeys(outcome.row.family for outcome in outcomes)
-    scores = [
-        _family(name, [outcome for outcome in outcomes if outcome.row.family == name])
-        for name in families
-    ]
+    """Return a score per family in order of appearance, and one called ``all`` of them.
+
+    A family measured on several chips is followed by its scores on each, "FAMILY on CHIP".
+    """
+    scores = []
+    for name in dict.fromkeys(outcome.row.family for outcome in outcomes):
+        members = [outcome for outcome in outcomes if outcome.row.family == name]
+        chips = dict.fromkeys(outcome.row.chip for outcome in members)
+        scores.append(_family(name, members))
+        if len(chips) > 1:
+            scores += [
+                _family(f"{name} on {chip}", [o for o in members if o.row.chip == chip])
+                for chip in chips
+            ]
     return [*scores, _family("all", outcomes)]
 
 
