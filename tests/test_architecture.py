@@ -56,7 +56,7 @@ ONE_IMPORTER = {
     "yaml": "npusim.yamltree",
     "simpy": "npusim.timing.simpy_engine",
     "matplotlib": "npusim.results.plots",
-    "numba": "npusim.timing.jit",
+    "numba": "npusim.timing.fast.jit",
 }
 
 #: Parts that know the machine and have never heard of convolution.

@@ -33,7 +33,7 @@ def new_l2(device: Device, engine: str) -> L2:
     """
     # Engines are imported when they are used: each needs a library that takes time to load.
     if engine == "fast":
-        from npusim.timing.fast_l2 import FastL2  # noqa: PLC0415
+        from npusim.timing.fast.l2 import FastL2  # noqa: PLC0415
 
         return FastL2(device.l2)
     if engine == "simpy":
@@ -51,8 +51,8 @@ def _engine(program: Program, l2: L2, *, keep: bool, progress: Progress | None) 
         from npusim.timing.simpy_engine import SimpyEngine  # noqa: PLC0415
 
         return SimpyEngine(program, l2, keep_spans=keep, progress=progress)
-    from npusim.timing.fast_engine import FastEngine  # noqa: PLC0415
-    from npusim.timing.fast_l2 import FastL2  # noqa: PLC0415
+    from npusim.timing.fast.engine import FastEngine  # noqa: PLC0415
+    from npusim.timing.fast.l2 import FastL2  # noqa: PLC0415
 
     assert isinstance(l2, FastL2)
     return FastEngine(program, l2, keep_spans=keep, progress=progress)

@@ -122,7 +122,7 @@ Histories = tuple[IntArray, IntArray, IntArray, IntArray]
 
 
 class Cache(NamedTuple):
-    """The L2's arrays (see ``fast_l2``)."""
+    """The L2's arrays (see ``l2``)."""
 
     info: IntArray
     lines: IntArray

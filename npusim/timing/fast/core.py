@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.reasons import BUSY, FLAG, FOLLOW, ISSUE, NOT_STARTED
-from npusim.timing.fast_links import NEVER, push
-from npusim.timing.fast_state import (
+from npusim.timing.fast.jit import compiled
+from npusim.timing.fast.links import NEVER, push
+from npusim.timing.fast.state import (
     ACCOUNT,
     AT,
     BEGAN,
@@ -62,7 +63,6 @@ from npusim.timing.fast_state import (
     Shape,
     State,
 )
-from npusim.timing.jit import compiled
 
 IntArray = npt.NDArray[np.int64]
 

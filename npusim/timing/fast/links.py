@@ -1,4 +1,4 @@
-"""The fast engine's shared links, compiled: the rules of ``fabric.py`` on flat int64 arrays.
+"""The fast engine's shared links, compiled: the rules of ``timing/fabric.py`` on flat int64 arrays.
 
 A class of transfers has a heap of (finishing point, transfer) in ``finish``/``member``.
 """
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.isa.base import RATE_BITS
-from npusim.timing.jit import compiled
+from npusim.timing.fast.jit import compiled
 
 IntArray = npt.NDArray[np.int64]
 

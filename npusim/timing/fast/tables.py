@@ -11,9 +11,9 @@ from npusim.program.lower import Wait
 from npusim.program.program import ATOMIC, READ, Flow, Program, Template, Variant
 from npusim.reasons import FOLLOW
 from npusim.timing import fabric as links
-from npusim.timing.fast_l2 import FastL2
-from npusim.timing.fast_links import CAP, CLASS_COLUMNS, NEVER, USES
-from npusim.timing.fast_state import FLOW, FLOW_COLUMNS, MEET, PLAIN, SET_FLAG, WAIT_FLAG, Code
+from npusim.timing.fast.l2 import FastL2
+from npusim.timing.fast.links import CAP, CLASS_COLUMNS, NEVER, USES
+from npusim.timing.fast.state import FLOW, FLOW_COLUMNS, MEET, PLAIN, SET_FLAG, WAIT_FLAG, Code
 
 #: Traffic of a flow's first part, by its kind.
 _TRAFFIC = {READ: links.READ_HIT, ATOMIC: links.ATOMIC}

@@ -10,10 +10,10 @@ import numpy as np
 from npusim.errors import ProgramError
 from npusim.program.program import Program
 from npusim.reasons import DONE, NOT_STARTED
-from npusim.timing.fast_kernel import begin, interpret
-from npusim.timing.fast_l2 import COSTS, FastL2
-from npusim.timing.fast_links import combinations
-from npusim.timing.fast_state import (
+from npusim.timing.fast.kernel import begin, interpret
+from npusim.timing.fast.l2 import COSTS, FastL2
+from npusim.timing.fast.links import combinations
+from npusim.timing.fast.state import (
     ACCOUNT,
     COMPLETED,
     CORE_COLUMNS,
@@ -40,7 +40,7 @@ from npusim.timing.fast_state import (
     Shape,
     State,
 )
-from npusim.timing.fast_tables import Tables
+from npusim.timing.fast.tables import Tables
 from npusim.timing.outcome import IntArray, Outcome, Progress, Spans, hangs, outside
 
 #: Instructions between two reports of progress.

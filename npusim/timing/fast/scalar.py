@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.reasons import BARRIER, BUSY, FLAG, QUEUE
-from npusim.timing.fast_core import (
+from npusim.timing.fast.core import (
     await_flag,
     begun,
     enlist,
@@ -16,7 +16,8 @@ from npusim.timing.fast_core import (
     resolve,
     room,
 )
-from npusim.timing.fast_state import (
+from npusim.timing.fast.jit import compiled
+from npusim.timing.fast.state import (
     ACCOUNT,
     AT,
     BEGAN,
@@ -53,7 +54,6 @@ from npusim.timing.fast_state import (
     Shape,
     State,
 )
-from npusim.timing.jit import compiled
 
 IntArray = npt.NDArray[np.int64]
 

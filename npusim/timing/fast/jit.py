@@ -16,7 +16,8 @@ import numba
 F = TypeVar("F", bound=Callable[..., Any])
 
 _HERE = Path(__file__).parent
-_SOURCES = (*sorted(_HERE.glob("*.py")), _HERE.parent / "reasons.py", _HERE.parent / "isa/base.py")
+_PACKAGE = _HERE.parent.parent
+_SOURCES = (*sorted(_HERE.glob("*.py")), _PACKAGE / "reasons.py", _PACKAGE / "isa/base.py")
 
 
 def compiled(function: F) -> F:

@@ -6,7 +6,7 @@ instructions and looks up when others ended. Only three things happen in the ord
 transfers that finish, flags between cores, and transfers that join the shared links. A pipe that
 needs an event that has not happened leaves its bit with the row it waits for.
 
-The rules are those of ``simpy_engine.py``.
+The rules are those of ``timing/simpy_engine.py``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.reasons import BANDWIDTH
-from npusim.timing.fast_core import conclude, enlist, next_unit, work
-from npusim.timing.fast_l2 import EVICTED, FETCHED, HIT, TOUCHED, touch
-from npusim.timing.fast_links import COUNT, DRAINED, NEVER, RATE, join, next_finish, rerate, sink
-from npusim.timing.fast_scalar import issue
-from npusim.timing.fast_state import (
+from npusim.timing.fast.core import conclude, enlist, next_unit, work
+from npusim.timing.fast.jit import compiled
+from npusim.timing.fast.l2 import EVICTED, FETCHED, HIT, TOUCHED, touch
+from npusim.timing.fast.links import COUNT, DRAINED, NEVER, RATE, join, next_finish, rerate, sink
+from npusim.timing.fast.scalar import issue
+from npusim.timing.fast.state import (
     ACCOUNT,
     AT,
     C_TODO,
@@ -68,7 +69,6 @@ from npusim.timing.fast_state import (
     Shape,
     State,
 )
-from npusim.timing.jit import compiled
 
 IntArray = npt.NDArray[np.int64]
 

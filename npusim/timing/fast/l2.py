@@ -1,4 +1,4 @@
-"""The fast engine's L2, compiled: the rules of ``l2.py`` on flat int64 arrays.
+"""The fast engine's L2, compiled: the rules of ``timing/l2.py`` on flat int64 arrays.
 
 A block has the clock value of its last access (``STAMP``, 0 if absent) and masks of valid and
 dirty sectors, so an access costs a few stores. Who is least recent is asked by evictions only:
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.device.spec import L2Cache
-from npusim.timing.jit import compiled
+from npusim.timing.fast.jit import compiled
 
 IntArray = npt.NDArray[np.int64]
 

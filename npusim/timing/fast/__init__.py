@@ -1,0 +1,1 @@
+"""The fast engine: the reference's meaning of time as compiled code on flat arrays."""
