@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OUT := build/demo
 SCORECARD := docs/scorecard
 
-.PHONY: demo test check slow bench scorecard clean
+.PHONY: demo test replay check slow bench scorecard clean
 
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -23,6 +23,10 @@ test: $(VENV)/.installed
 
 slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow
+
+# UPDATE=1 writes the digests anew: for changes that are meant to move them.
+replay: $(VENV)/.installed
+	$(BIN)/python -m pytest tests/replay $(if $(UPDATE),--update-replay -k anew)
 
 check: $(VENV)/.installed
 	$(BIN)/ruff format --check .

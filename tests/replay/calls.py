@@ -1,0 +1,374 @@
+"""The calls that are replayed: every operator, every device, every form that takes another path.
+
+Operands are small integers, so that every sum is exact and the bits do not depend on the machine
+that runs the test. Where the cube rounds fp32 operands first, they carry a fraction that the
+rounding removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import npusim
+from npusim import ops
+from npusim.dtypes import dtype
+
+Array = np.ndarray[Any, Any]
+
+CUBES_16 = ("ascend310", "ascend310p", "ascend910")
+CUBES_32 = ("ascend910b2", "ascend950pr")
+BINS = ("ascend910b1", "ascend910b3", "ascend910b4", "ascend910c")
+DSPS = ("ft78ne", "mt7004")
+
+#: What a replayed call returns: a ``Result`` or a ``NetworkResult``.
+Call = Callable[[str], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """A convolution for ``convolution_backward``; pads are (before, after) per axis."""
+
+    n: int = 2
+    cin: int = 20
+    cout: int = 24
+    size: tuple[int, ...] = (9, 11)
+    kernel: tuple[int, ...] = (3, 3)
+    stride: tuple[int, ...] = (1, 1)
+    pads: tuple[tuple[int, int], ...] = ((1, 1), (1, 1))
+    dilation: tuple[int, ...] = (1, 1)
+    groups: int = 1
+    transposed: bool = False
+    output_padding: tuple[int, ...] = (0, 0)
+    dtypes: tuple[str, str, str] = ("fp16", "fp16", "fp16")
+    options: dict[str, Any] = field(default_factory=dict)
+    timing_only: bool = False
+
+    @property
+    def out(self) -> tuple[int, ...]:
+        """Spatial sizes of grad_output."""
+        rows = zip(self.size, self.kernel, self.stride, self.pads, self.dilation, strict=True)
+        if not self.transposed:
+            return tuple((x + sum(p) - d * (k - 1) - 1) // s + 1 for x, k, s, p, d in rows)
+        plain = [(x - 1) * s - sum(p) + d * (k - 1) + 1 for x, k, s, p, d in rows]
+        return tuple(y + e for y, e in zip(plain, self.output_padding, strict=True))
+
+    def __call__(self, device: str) -> Any:
+        """Run the backward pass on ``device``."""
+        first, last = (self.cout, self.cin) if self.transposed else (self.cin, self.cout)
+        shapes = (
+            (self.n, self.cout, *self.out),
+            (self.n, self.cin, *self.size),
+            (last, first // self.groups, *self.kernel),
+        )
+        even = all(before == after for before, after in self.pads)
+        padding = [b for b, _ in self.pads] if even else [p for pair in self.pads for p in pair]
+        rounded = self.options.get("cube_math_type", 0) != 0
+        dy, x, w = (
+            npusim.spec(shape, name) if self.timing_only else integers(shape, name, i, rounded)
+            for i, (shape, name) in enumerate(zip(shapes, self.dtypes, strict=True))
+        )
+        arguments: dict[str, Any] = {
+            "bias_sizes": (self.cout,),
+            "stride": list(self.stride),
+            "padding": padding,
+            "dilation": list(self.dilation),
+            "transposed": self.transposed,
+            "output_padding": list(self.output_padding),
+            "groups": self.groups,
+            **self.options,
+        }
+        return ops.convolution_backward(dy, x, w, **arguments, device=device)
+
+
+def integers(shape: tuple[int, ...], name: str, seed: int, rounded: bool = False) -> Array:
+    """Integers from -3 to 3; with ``rounded`` plus a fraction that HF32 and fp16 drop."""
+    rng = np.random.default_rng([seed, *shape])
+    values = rng.integers(-3, 4, shape).astype(np.float32)
+    if rounded and name == "fp32":
+        values *= 1 + rng.integers(0, 2, shape).astype(np.float32) * np.float32(2.0**-14)
+    return values.astype(dtype(name).numpy)
+
+
+def resnet(layer: str, batch: int, **options: Any) -> Call:
+    """Build one timing-only layer of ResNet-50."""
+    sizes = {
+        "conv1": (3, 64, 224, 7, 2),
+        "res2_3x3": (64, 64, 56, 3, 1),
+        "res3_3x3_down": (128, 128, 56, 3, 2),
+        "res4_3x3": (256, 256, 14, 3, 1),
+        "res5_shortcut": (1024, 2048, 14, 1, 2),
+        "res5_1x1_in": (2048, 512, 7, 1, 1),
+    }
+    cin, cout, size, kernel, stride = sizes[layer]
+    pad = kernel // 2
+    return Layer(
+        n=batch,
+        cin=cin,
+        cout=cout,
+        size=(size, size),
+        kernel=(kernel, kernel),
+        stride=(stride, stride),
+        pads=((pad, pad), (pad, pad)),
+        timing_only=True,
+        options=options,
+    )
+
+
+def matmul(m: int, k: int, n: int, name: str = "fp16", **options: Any) -> Call:
+    """Build a matrix product on integers."""
+
+    def call(device: str) -> Any:
+        a, b = integers((m, k), name, 0), integers((k, n), name, 1)
+        return ops.matmul(a, b, device=device, **options)
+
+    return call
+
+
+def filter_5hd(cin: int, cout: int, size: int, kernel: int, **options: Any) -> Call:
+    """Build conv2d_backprop_filter on blocked operands."""
+    para: dict[str, Any] = {
+        "strides": [1, 1],
+        "padding": [1, 1, 0, 1],
+        "dilations": [1, 1, 1, 1],
+    }
+    para |= {key: options.pop(key) for key in ("strides", "groups", "dilations") if key in options}
+
+    def call(device: str) -> Any:
+        (sh, sw), (_, _, dh, dw) = para["strides"], para["dilations"]
+        out = (size + 2 - dh * (kernel - 1) - 1) // sh + 1, (size - dw * (kernel - 1)) // sw + 1
+        x = integers((2, -(-cin // 16), size, size, 16), "fp16", 0)
+        dy = integers((2, -(-cout // 16), *out, 16), "fp16", 1)
+        sizes = [cout, cin // para.get("groups", 1), kernel, kernel]
+        return ops.conv2d_backprop_filter(x, dy, sizes, para, device=device, **options)
+
+    return call
+
+
+def input_6hd(groups: int, bias: bool, stride: int = 1) -> Call:
+    """Build conv3d_backprop_input on blocked operands of 32 -> 48 channels."""
+
+    def call(device: str) -> Any:
+        from npusim.layout import group_plan  # noqa: PLC0415 - the packing of the filter
+
+        plan = group_plan(32, 48, groups, 16)
+        rows = plan.real_groups * 2 * plan.cin1_g * 3 * 3
+        size = (3, 7, 6)
+        out = tuple(
+            (x + p - k) // stride + 1 for x, p, k in zip(size, (0, 2, 2), (2, 3, 3), strict=True)
+        )
+        para: dict[str, Any] = {
+            "strides": [1, stride, stride, stride, 1],
+            "pads": [0, 0, 1, 1, 1, 1],
+            "dilations": [1, 1, 1, 1, 1],
+        }
+        if bias:
+            para["tensor_bias"] = integers((32,), "fp16", 2)
+        return ops.conv3d_backprop_input(
+            integers((rows, plan.cout_g // 16, 16, 16), "fp16", 0),
+            integers((2, out[0], 3, out[1], out[2], 16), "fp16", 1),
+            [48, 32 // groups, 2, 3, 3],
+            [2, *size, 32],
+            para,
+            device=device,
+        )
+
+    return call
+
+
+def fold(rank: int, name: str, stride: tuple[int, int], **options: Any) -> Call:
+    """Build im2col_backward of 3x2 windows over 10x13 pixels."""
+
+    def call(device: str) -> Any:
+        lh, lw = (10 + 2 - 4 - 1) // stride[0] + 1, (13 + 0 - 1 - 1) // stride[1] + 1
+        shape = (2, 5 * 6, lh * lw)[3 - rank :]
+        return ops.im2col_backward(
+            integers(shape, name, 0), (10, 13), (3, 2), (2, 1), (1, 0), stride,
+            device=device, **options,
+        )  # fmt: skip
+
+    return call
+
+
+def deconv(name: str, group: int, **options: Any) -> Call:
+    """Build deconv_grad_filter: 8 -> 12 channels, 3x3 taps, stride 2."""
+    param = [2, 6, 5, 8, 2, 13, 11, 12, 3, 3, 2, 2, 1, 1, 1, 1, group, 0, 0, 0]
+
+    def call(device: str) -> Any:
+        dy, x = integers((2, 13, 11, 12), name, 0), integers((2, 6, 5, 8), name, 1)
+        return ops.deconv_grad_filter(dy, x, param, device=device, **options)
+
+    return call
+
+
+def network(batch: int) -> Call:
+    """Build the backward pass of ResNet-50."""
+    return lambda device: npusim.network("resnet50", device=device, batch=batch)
+
+
+FP32, BF16 = ("fp32",) * 3, ("bf16",) * 3
+
+#: name -> (the call, the devices it runs on)
+CALLS: dict[str, tuple[Call, tuple[str, ...]]] = {
+    # convolution_backward
+    "plain": (Layer(), (*CUBES_16, *CUBES_32, *BINS, "tiny")),
+    "bf16": (Layer(dtypes=BF16), CUBES_32),
+    "fp32_keep": (Layer(dtypes=FP32), CUBES_32),
+    "fp32_down": (
+        Layer(dtypes=FP32, options={"cube_math_type": 1}),
+        (*CUBES_16, *CUBES_32, "ascend910b4"),
+    ),
+    "fp32_fp16": (Layer(dtypes=FP32, options={"cube_math_type": 2}), CUBES_32),
+    "fp32_hf32": (Layer(dtypes=FP32, options={"cube_math_type": 3}), CUBES_32),
+    "mixed": (
+        Layer(dtypes=("fp16", "fp32", "fp16"), options={"cube_math_type": 1}),
+        ("ascend910", "ascend910b2"),
+    ),
+    "strided": (
+        Layer(stride=(2, 3), size=(13, 14), pads=((1, 1), (0, 0))),
+        (*CUBES_16, *CUBES_32, "ascend910c"),
+    ),
+    "asymmetric": (Layer(pads=((0, 2), (1, 0))), ("ascend910", *CUBES_32)),
+    "dilated": (Layer(dilation=(2, 3), size=(12, 15)), ("ascend310p", *CUBES_32)),
+    "three_groups": (Layer(cin=24, groups=3), (*CUBES_16, *CUBES_32)),
+    "depthwise": (Layer(cin=24, groups=24), ("ascend910", *CUBES_32)),
+    "depthwise_fp32": (Layer(cin=24, groups=24, dtypes=FP32), CUBES_32),
+    "pointwise": (
+        Layer(kernel=(1, 1), pads=((0, 0), (0, 0)), cin=64, cout=96),
+        ("ascend910", *CUBES_32, "ascend310"),
+    ),
+    "one_dimension": (
+        Layer(
+            size=(37,), kernel=(5,), stride=(2,), pads=((2, 2),), dilation=(1,), output_padding=(0,)
+        ),
+        ("ascend310p", "ascend910", *CUBES_32),
+    ),
+    "volume": (
+        Layer(
+            size=(4, 6, 7),
+            kernel=(2, 3, 3),
+            stride=(1, 2, 1),
+            pads=((1, 1), (1, 1), (1, 1)),
+            dilation=(1, 1, 1),
+            output_padding=(0, 0, 0),
+        ),
+        (*CUBES_32, "ascend910b3"),
+    ),
+    "volume_hardware": (
+        Layer(
+            size=(4, 6, 7),
+            kernel=(2, 3, 3),
+            stride=(1, 2, 1),
+            pads=((1, 1), (1, 1), (1, 1)),
+            dilation=(1, 1, 1),
+            output_padding=(0, 0, 0),
+            options={"rules": "hardware"},
+        ),
+        ("ascend910",),
+    ),
+    "transposed": (
+        Layer(
+            transposed=True,
+            stride=(2, 2),
+            output_padding=(1, 0),
+            size=(6, 7),
+            dtypes=FP32,
+            options={"cube_math_type": 1},
+        ),
+        ("ascend910", *CUBES_32, "ascend310p"),
+    ),
+    "transposed_groups": (
+        Layer(transposed=True, groups=2, cout=24, size=(6, 7)),
+        ("ascend910", *CUBES_32),
+    ),
+    "transposed_volume": (
+        Layer(
+            transposed=True,
+            size=(3, 4, 5),
+            kernel=(2, 2, 2),
+            stride=(2, 2, 2),
+            pads=((0, 0),) * 3,
+            dilation=(1, 1, 1),
+            output_padding=(0, 0, 0),
+        ),
+        ("ascend910b2", "ascend950pr"),
+    ),
+    "only_input": (
+        Layer(options={"output_mask": (True, False, False)}),
+        ("ascend910", "ascend910b2"),
+    ),
+    "only_weight": (
+        Layer(options={"output_mask": (False, True, False)}),
+        ("ascend910", "ascend910b2"),
+    ),
+    "only_bias": (
+        Layer(n=3, cout=200, size=(40, 40), options={"output_mask": (False, False, True)}),
+        ("ascend910", *CUBES_32),
+    ),
+    "deterministic": (
+        Layer(n=4, size=(20, 20), options={"deterministic": True}),
+        ("ascend910", *CUBES_32),
+    ),
+    "production": (
+        Layer(cin=128, cout=128, size=(14, 14), options={"tiling": "production"}, timing_only=True),
+        ("ascend910b2", "ascend910c"),
+    ),
+    "warm": (Layer(options={"start": "warm"}), ("ascend910", *CUBES_32)),
+    "three_cores": (Layer(options={"cores": "0-2"}), ("ascend310p", "ascend910", *CUBES_32)),
+    "one_core": (Layer(options={"cores": 1}), ("ascend310", "ascend910b2")),
+    "simpy": (
+        Layer(n=1, size=(5, 6), options={"engine": "simpy"}),
+        ("ascend910", "ascend910b2"),
+    ),
+    "hardware_rules": (
+        Layer(dtypes=BF16, options={"rules": "hardware"}),
+        ("ascend910b2",),
+    ),
+    "empty": (Layer(n=0), ("ascend910", "ascend910b2")),
+    # layers of a network, timing only
+    "conv1": (resnet("conv1", 2), ("ascend910", *CUBES_32)),
+    "res2_3x3": (resnet("res2_3x3", 4), ("ascend910", *CUBES_32)),
+    "res3_3x3_down": (resnet("res3_3x3_down", 4), ("ascend910", *CUBES_32)),
+    "res4_3x3": (resnet("res4_3x3", 8), (*CUBES_16, *CUBES_32, *BINS)),
+    "res5_shortcut": (resnet("res5_shortcut", 4), ("ascend910", *CUBES_32)),
+    "res5_1x1_in": (resnet("res5_1x1_in", 16), ("ascend910", *CUBES_32)),
+    "resnet50": (network(1), ("ascend310p", "ascend910", *CUBES_32)),
+    # the operators on blocked operands
+    "filter_5hd": (filter_5hd(32, 48, 9, 3), (*CUBES_16, *CUBES_32, *BINS)),
+    "filter_5hd_strided": (filter_5hd(16, 16, 12, 3, strides=[2, 3]), ("ascend910", *CUBES_32)),
+    "filter_5hd_dilated": (
+        filter_5hd(20, 40, 13, 2, dilations=[1, 1, 3, 2]),
+        ("ascend910", "ascend910b2"),
+    ),
+    "filter_5hd_groups": (filter_5hd(32, 64, 8, 3, groups=8), ("ascend910", *CUBES_32)),
+    "filter_5hd_deterministic": (
+        filter_5hd(32, 48, 30, 3, deterministic=True),
+        ("ascend910", "ascend910b2"),
+    ),
+    "input_6hd": (input_6hd(1, bias=False), (*CUBES_16, *CUBES_32)),
+    "input_6hd_bias": (input_6hd(1, bias=True), ("ascend910", *CUBES_32)),
+    "input_6hd_groups": (input_6hd(4, bias=True), ("ascend910", "ascend910b2")),
+    "input_6hd_strided": (input_6hd(2, bias=False, stride=2), ("ascend910", *CUBES_32)),
+    # im2col_backward
+    "fold": (fold(3, "fp16", (1, 1)), (*CUBES_16, *CUBES_32)),
+    "fold_fp32": (fold(3, "fp32", (2, 3)), ("ascend910", "ascend310p", *CUBES_32)),
+    "fold_rank_2": (fold(2, "fp16", (2, 1)), ("ascend910", "ascend910b2", "ascend910b4")),
+    # deconv_grad_filter
+    "deconv": (deconv("fp32", 1), DSPS),
+    "deconv_groups": (deconv("fp32", 4), DSPS),
+    "deconv_fp16": (deconv("fp16", 2), ("mt7004",)),
+    "deconv_mask": (deconv("fp32", 1, core_mask=0b101), ("ft78ne",)),
+    "deconv_private": (deconv("fp32", 1, storage="private"), DSPS),
+    # matmul
+    "matmul": (matmul(100, 130, 90), (*CUBES_16, *CUBES_32, *BINS, "tiny")),
+    "matmul_bf16": (matmul(64, 300, 200, "bf16", out_dtype="bf16"), CUBES_32),
+    "matmul_long": (matmul(16, 5000, 48), ("ascend910", *CUBES_32)),
+}
+
+
+def pairs() -> list[tuple[str, str]]:
+    """Every (call, device) pair."""
+    return [(name, device) for name, (_, devices) in CALLS.items() for device in devices]
