@@ -31,6 +31,9 @@ replay: $(VENV)/.installed
 check: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	rm -rf build/types && mkdir -p build/types/npusim
+	for part in npusim/*; do ln -s ../../../$$part build/types/$$part; done
+	ln -sfn ../../../kernels build/types/npusim/kernels && rm build/types/npusim/kernels.py
 	$(BIN)/mypy
 
 bench: $(VENV)/.installed

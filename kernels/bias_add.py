@@ -20,7 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from npusim.errors import ArgumentError
-from npusim.isa.base import ceil_div
+from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units

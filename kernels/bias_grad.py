@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from npusim.dtypes import FP32
 from npusim.errors import ArgumentError
-from npusim.isa.base import ceil_div
+from npusim.integers import ceil_div
 from npusim.isa.operands import Slot, Tensor
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units

@@ -27,14 +27,14 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from npusim.convolution import Convolution
 from npusim.dtypes import FP32, DType
 from npusim.errors import ArgumentError
-from npusim.isa.base import ceil_div
+from npusim.integers import ceil_div
 from npusim.isa.dma import Window
 from npusim.isa.operands import Slot, Tensor
-from npusim.kernels.conv_filter_slabs import cut_plane
-from npusim.kernels.conv_shape import ConvShape
-from npusim.kernels.tiling_checks import check_tiling
+from npusim.kernels.parts.conv_filter_slabs import cut_plane
+from npusim.kernels.tilings.checks import check_tiling
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
 
@@ -86,7 +86,7 @@ class ConvBackpropFilter(Kernel):
 
     def __init__(
         self,
-        shape: ConvShape,
+        shape: Convolution,
         tiling: Tiling,
         x: Tensor,
         dy: Tensor,

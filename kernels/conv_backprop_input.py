@@ -23,11 +23,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import ClassVar
 
-from npusim.isa.base import ceil_div
+from npusim.convolution import Convolution
+from npusim.integers import ceil_div
 from npusim.isa.operands import Slot
-from npusim.kernels.conv_shape import ConvShape
 from npusim.kernels.implicit_gemm import ImplicitGemm, IntArray
-from npusim.kernels.implicit_gemm_shape import Axis, Geometry
+from npusim.kernels.parts.implicit_gemm_shape import Axis, Geometry
 from npusim.program.builder import Builder
 
 
@@ -37,7 +37,7 @@ class ConvBackpropInput(ImplicitGemm):
     name: ClassVar[str] = "conv_backprop_input"
 
     @staticmethod
-    def geometry_of(shape: ConvShape) -> Geometry:
+    def geometry_of(shape: Convolution) -> Geometry:
         s, plan = shape, shape.plan
         axes = [
             Axis(

@@ -22,14 +22,14 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from npusim.convolution import Convolution
 from npusim.dtypes import FP32
 from npusim.errors import ArgumentError
-from npusim.isa.base import ceil_div
+from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, IntArray, Tiling
-from npusim.kernels.conv_filter_slabs import cut_plane
-from npusim.kernels.conv_shape import ConvShape
-from npusim.kernels.tiling_checks import check_tiling
+from npusim.kernels.parts.conv_filter_slabs import cut_plane
+from npusim.kernels.tilings.checks import check_tiling
 from npusim.program.builder import Builder
 from npusim.program.kernel import Units
 
@@ -84,7 +84,7 @@ class ConvFilterUnits(ConvBackpropFilter):
 
     def __init__(
         self,
-        shape: ConvShape,
+        shape: Convolution,
         tiling: UnitTiling,
         x: Tensor,
         dy: Tensor,

@@ -34,7 +34,7 @@ import numpy as np
 from npusim.device.spec import Device
 from npusim.dtypes import FP32, DType
 from npusim.errors import ArgumentError
-from npusim.isa.base import ceil_div
+from npusim.integers import ceil_div
 from npusim.isa.operands import Slot, Tensor
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units

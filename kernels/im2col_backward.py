@@ -29,7 +29,7 @@ import numpy as np
 
 from npusim.dtypes import FP32, DType
 from npusim.errors import ArgumentError
-from npusim.isa.base import ceil_div
+from npusim.integers import ceil_div
 from npusim.isa.operands import Slot, Tensor
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units

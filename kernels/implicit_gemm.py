@@ -29,14 +29,14 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from npusim.convolution import Convolution
 from npusim.dtypes import FP32
 from npusim.errors import ArgumentError
-from npusim.isa.base import ceil_div
+from npusim.integers import ceil_div
 from npusim.isa.dma import Window
 from npusim.isa.operands import Slot, Tensor
-from npusim.kernels.conv_shape import ConvShape
-from npusim.kernels.implicit_gemm_shape import Geometry, slabs, weight_loads
-from npusim.kernels.tiling_checks import check_tiling
+from npusim.kernels.parts.implicit_gemm_shape import Geometry, slabs, weight_loads
+from npusim.kernels.tilings.checks import check_tiling
 from npusim.program.builder import BufferHandle, Builder
 from npusim.program.kernel import Kernel, Units
 
@@ -90,7 +90,13 @@ class ImplicitGemm(Kernel):
     role: ClassVar[str] = "cube"
 
     def __init__(
-        self, shape: ConvShape, tiling: Tiling, x: Tensor, w: Tensor, y: Tensor, hf32: bool = False
+        self,
+        shape: Convolution,
+        tiling: Tiling,
+        x: Tensor,
+        w: Tensor,
+        y: Tensor,
+        hf32: bool = False,
     ) -> None:
         self.shape, self.tiling, self.hf32 = shape, tiling, hf32
         self.x, self.w, self.y = x, w, y
@@ -108,7 +114,7 @@ class ImplicitGemm(Kernel):
 
     @staticmethod
     @abstractmethod
-    def geometry_of(shape: ConvShape) -> Geometry:
+    def geometry_of(shape: Convolution) -> Geometry:
         """The product this kernel makes of a convolution."""
 
     @abstractmethod

@@ -27,12 +27,13 @@ import numpy as np
 
 from npusim.dtypes import FP32, INT8, MX_BLOCK
 from npusim.errors import ArgumentError
-from npusim.isa.base import FRACTAL_BYTES, ceil_div
+from npusim.integers import ceil_div
+from npusim.isa.base import FRACTAL_BYTES
 from npusim.isa.dma import Window
 from npusim.isa.operands import Slot, SlotRegion, Tensor
-from npusim.kernels.matmul_feed import Feed, Operand, Scales, Shared, Source
-from npusim.kernels.matmul_order import Order, successors, tiles
-from npusim.kernels.tiling_checks import check_tiling
+from npusim.kernels.parts.matmul_operands import Feed, Operand, Scales, Shared, Source
+from npusim.kernels.parts.tile_order import Order, successors, tiles
+from npusim.kernels.tilings.checks import check_tiling
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
 from npusim.program.recorder import BufferHandle

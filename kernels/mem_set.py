@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from npusim.dtypes import INT8
-from npusim.isa.base import ceil_div
+from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units

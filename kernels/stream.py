@@ -32,11 +32,11 @@ import numpy as np
 
 from npusim.dtypes import DType
 from npusim.errors import ArgumentError
-from npusim.isa.base import ceil_div
+from npusim.integers import ceil_div
 from npusim.isa.operands import GmRegion, SlotRegion, Tensor
 from npusim.isa.vector import BLOCK_BYTES
-from npusim.kernels.conversion import grid_of, runs
-from npusim.kernels.tiling_checks import check_tiling
+from npusim.kernels.parts.conversion import grid_of, runs
+from npusim.kernels.tilings.checks import check_tiling
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
 

@@ -31,10 +31,19 @@ import numpy as np
 
 from npusim.dtypes import INT8
 from npusim.errors import ArgumentError
-from npusim.isa.base import FRACTAL_BYTES, ceil_div
+from npusim.integers import ceil_div
+from npusim.isa.base import FRACTAL_BYTES
 from npusim.isa.operands import Slot, Tensor
-from npusim.kernels.conversion import Conversion, Pieces, even, grid_of, most_in_unit, move, runs
-from npusim.kernels.trans_data_weight import WeightWork
+from npusim.kernels.parts.conversion import (
+    Conversion,
+    Pieces,
+    even,
+    grid_of,
+    most_in_unit,
+    move,
+    runs,
+)
+from npusim.kernels.parts.fractal_weights import WeightWork
 from npusim.program.builder import BufferHandle, Builder
 from npusim.program.kernel import Kernel, Units
 

@@ -29,10 +29,11 @@ import numpy as np
 
 from npusim.dtypes import FP16, INT8, DType
 from npusim.errors import ArgumentError
-from npusim.isa.base import FRACTAL_BYTES, ceil_div
+from npusim.integers import ceil_div
+from npusim.isa.base import FRACTAL_BYTES
 from npusim.isa.operands import GmRegion, Slot, SlotRegion, Tensor
 from npusim.isa.vector import BLOCK_BYTES
-from npusim.kernels.conversion import SMALL_UNIT, grid_of, runs
+from npusim.kernels.parts.conversion import SMALL_UNIT, grid_of, runs
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
 

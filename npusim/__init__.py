@@ -22,22 +22,23 @@ from npusim.version import __version__
 
 if TYPE_CHECKING:
     from npusim import ops
+    from npusim.call.call import simulate
+    from npusim.call.spec import spec
     from npusim.device.catalog import devices, load_device
-    from npusim.kernels.cann_tiling import CannTiling, cann_tiling, load_cann_tiling
+    from npusim.kernels.tilings.cann import CannTiling, cann_tiling, load_cann_tiling
     from npusim.ops import operators
     from npusim.results import Result
-    from npusim.session import simulate, spec
 else:  # hidden from type checkers, or they would believe in every name
     _HOMES = {
-        "CannTiling": "npusim.kernels.cann_tiling",
+        "CannTiling": "npusim.kernels.tilings.cann",
         "Result": "npusim.results",
-        "cann_tiling": "npusim.kernels.cann_tiling",
+        "cann_tiling": "npusim.kernels.tilings.cann",
         "devices": "npusim.device.catalog",
-        "load_cann_tiling": "npusim.kernels.cann_tiling",
+        "load_cann_tiling": "npusim.kernels.tilings.cann",
         "load_device": "npusim.device.catalog",
         "operators": "npusim.ops",
-        "simulate": "npusim.session",
-        "spec": "npusim.session",
+        "simulate": "npusim.call.call",
+        "spec": "npusim.call.spec",
     }
 
     def __getattr__(name: str) -> Any:

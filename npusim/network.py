@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from npusim.call.options import Options
     from npusim.device.spec import Device
     from npusim.dtypes import DType
     from npusim.results import Result
-    from npusim.session import Options
     from npusim.workloads import ConvLayer, Workload
 
 #: What can be asked for, in the order of ``output_mask``.
@@ -294,13 +294,14 @@ def network(
 
     ``workload`` is the name of one that ships, a path to a YAML file or a ``Workload``;
     ``gradients`` are those computed, of "input", "weight" and "bias". The keywords left are those
-    of ``npusim.session.Options`` except ``timeline``, which is never kept: ``device`` is required.
+    of ``npusim.call.Options`` except ``timeline``, which is never kept: ``device`` is required.
 
     A layer that the device refuses does not stop the others: see ``NetworkResult.failed``.
     Raises ``ArgumentError`` where no layer can be simulated.
     """
+    from npusim.call.call import Call
+    from npusim.call.options import Options
     from npusim.dtypes import dtype as element_type
-    from npusim.session import Call, Options
     from npusim.workloads import Workload, load_workload
 
     if batch < 1:
@@ -342,8 +343,8 @@ class _Backward:
 
     def run(self, layer: ConvLayer, label: str) -> Result:
         """Simulate one layer; ``label`` says in reports of progress which it is."""
+        from npusim.call.spec import spec
         from npusim.ops import convolution_backward
-        from npusim.session import spec
 
         def operand(*shape: int) -> Any:
             return spec(shape, self.dtype)

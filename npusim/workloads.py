@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 
 from npusim.errors import ArgumentError
-from npusim.numerics.reference import MAX_DIMS, output_shape
+from npusim.reference import MAX_DIMS, output_shape
+from npusim.resources import configs
 from npusim.yamltree import Node, TextFile, load_tree, suggest
 
 T = TypeVar("T")
 
-_FOLDER = files("npusim") / "configs" / "workloads"
+_FOLDER = configs() / "workloads"
 _SUFFIX = ".yaml"
 _REQUIRED = ("cin", "cout", "spatial", "kernel")
 _OPTIONAL = ("stride", "padding", "dilation", "groups", "count")

@@ -22,18 +22,18 @@ import pytest
 import npusim
 from npusim import layout as lay
 from npusim.cli.main import COMMANDS, main
-from npusim.conv_log import TOLERANCES
 from npusim.dtypes import dtype
 from npusim.errors import ArgumentError, RuleError
-from npusim.numerics.reference import (
+from npusim.limits.table import documented_operators, load_rules
+from npusim.reference import (
     conv_bias_grad,
     conv_filter_grad,
     conv_forward,
     conv_input_grad,
     relative_error,
 )
-from npusim.ops.rules import documented_operators, load_rules
 from npusim.results.plots import figure_bytes
+from npusim.torch.log import TOLERANCES
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

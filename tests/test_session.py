@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.call.call import Call
+from npusim.call.options import Options
 from npusim.device.catalog import load_device
 from npusim.dtypes import BF16, FP16, FP32, DType
 from npusim.errors import ArgumentError
@@ -17,7 +19,6 @@ from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
-from npusim.session import Call, Options
 
 Array = np.ndarray[Any, Any]
 N = 256

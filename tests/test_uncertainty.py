@@ -6,7 +6,6 @@ import json
 import re
 from dataclasses import replace
 from fractions import Fraction
-from importlib.resources import files
 from math import hypot
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,10 +23,11 @@ from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.resources import configs
 from npusim.results.uncertainty import Effect, TimeRange
 from tests.timing.test_engines_agree import CALLS, operator_calls
 
-TINY = files("npusim").joinpath("configs", "devices", "tiny.yaml").read_text(encoding="utf-8")
+TINY = configs().joinpath("devices", "tiny.yaml").read_text(encoding="utf-8")
 RATE = "paths.GM->UB.rate"
 STARTUP = "paths.GM->UB.startup"
 SIZE = 8192

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from functools import partial
 
+from npusim.call.spec import Array, Spec
 from npusim.cli.convolution import SIZES, Convolution, Shape, convolution
 from npusim.cli.parser import Parser
 from npusim.cli.problem import LIMITS, Inputs, Operator, Output, Prepared, numbers
@@ -17,16 +18,15 @@ from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
-from npusim.numerics.reference import (
+from npusim.ops import convolution_backward
+from npusim.ops.cube_math import CUBE_MATH_TYPES, CubeMath, cube_math, cube_math_number, promote
+from npusim.reference import (
     conv_bias_grad,
     conv_filter_grad,
     conv_forward,
     conv_input_grad,
 )
-from npusim.numerics.rounding import round_hf32
-from npusim.ops import convolution_backward
-from npusim.ops.cube_math import CUBE_MATH_TYPES, CubeMath, cube_math, cube_math_number, promote
-from npusim.session import Array, Spec
+from npusim.rounding import round_hf32
 
 GRADIENTS = ("input", "weight", "bias")
 Mask = tuple[bool, bool, bool]

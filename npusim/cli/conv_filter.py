@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
+from npusim.call.spec import Array, Spec, spec
 from npusim.cli.convolution import SIZES, convolution
 from npusim.cli.problem import LIMITS, Inputs, Operator, Output, Prepared, numbers
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32
 from npusim.kernels.conv_backprop_filter import Tiling
 from npusim.layout import fracz_grouped_to_oihw, from_5hd, to_5hd
-from npusim.numerics.reference import conv_filter_grad
 from npusim.ops import conv2d_backprop_filter
-from npusim.session import Array, Spec, spec
+from npusim.reference import conv_filter_grad
 
 
 def prepare(arguments: argparse.Namespace, inputs: Inputs, device: Device) -> Prepared:

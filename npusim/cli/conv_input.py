@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from npusim.call.spec import Array, Spec, spec
 from npusim.cli.convolution import SIZES, Convolution, convolution
 from npusim.cli.parser import Parser
 from npusim.cli.problem import LIMITS, Inputs, Operator, Output, Prepared, numbers
@@ -22,9 +23,8 @@ from npusim.layout import (
     to_6hd,
     to_fracz_3d,
 )
-from npusim.numerics.reference import conv_input_grad
 from npusim.ops import conv3d_backprop_input
-from npusim.session import Array, Spec, spec
+from npusim.reference import conv_input_grad
 
 
 def add_arguments(parser: Parser) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from npusim.cli.parser import Parser, Sides, integer, padding, sizes
 from npusim.cli.problem import Inputs
 from npusim.errors import ArgumentError
-from npusim.numerics.reference import output_shape
+from npusim.reference import output_shape
 from npusim.workloads import find_layer
 
 Shape = tuple[int, ...]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from npusim.call.spec import Array, Operand
 from npusim.cli.convolution import SIZES, Convolution, Shape, convolution
 from npusim.cli.parser import Parser
 from npusim.cli.problem import LIMITS, Inputs, Operator, Output, Prepared, numbers
@@ -14,10 +15,9 @@ from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32
 from npusim.kernels.deconv_grad_filter import Tiling
 from npusim.layout import nhwc_to_nchw
-from npusim.numerics.reference import conv_filter_grad
 from npusim.ops import deconv_grad_filter
+from npusim.reference import conv_filter_grad
 from npusim.results import Result
-from npusim.session import Array, Operand
 
 
 def add_arguments(parser: Parser) -> None:

@@ -9,7 +9,7 @@ from npusim.cli.console import print_json, print_table
 from npusim.cli.parser import Parser, add_show, assignment, collect
 from npusim.device.catalog import describe, devices, figure_text, load_device, ranges
 from npusim.device.spec import Device
-from npusim.units import format_frequency, format_size
+from npusim.quantities import format_frequency, format_size
 
 
 def add_arguments(parser: Parser) -> None:

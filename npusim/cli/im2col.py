@@ -13,8 +13,8 @@ from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32
 from npusim.errors import ArgumentError
 from npusim.kernels.im2col_backward import Tiling
-from npusim.numerics.reference import fold, output_shape
 from npusim.ops import im2col_backward
+from npusim.reference import fold, output_shape
 
 
 def add_arguments(parser: Parser) -> None:

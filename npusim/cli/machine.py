@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from npusim.call.options import Options
 from npusim.cli.parser import assignment
 from npusim.dtypes import DType, dtype
 from npusim.errors import ArgumentError
-from npusim.session import Options
 
 
 def add_machine(add: Any, *, usual: str | None) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from npusim.call.spec import Array
 from npusim.cli.parser import Parser, integer
 from npusim.cli.problem import LIMITS, Inputs, Operator, Output, Prepared, numbers
 from npusim.device.spec import Device
@@ -14,7 +15,6 @@ from npusim.dtypes import BF16, FP16, FP32
 from npusim.errors import ArgumentError
 from npusim.kernels.matmul import Tiling
 from npusim.ops import matmul
-from npusim.session import Array
 
 _SIZES = ("m", "k", "n")
 #: Size -> (operand, axis) that shows it.

@@ -10,8 +10,8 @@ from npusim.cli.console import print_json, print_table
 from npusim.cli.parser import Parser
 from npusim.device.catalog import devices, load_device
 from npusim.device.spec import Device
+from npusim.limits.table import documented_operators, load_rules
 from npusim.ops import OPERATORS, operators
-from npusim.ops.rules import documented_operators, load_rules
 
 #: Roles of the cores that operators without a cube kernel run on.
 _ROLES = {"deconv_grad_filter": "dsp", "im2col_backward": "vector"}

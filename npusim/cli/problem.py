@@ -10,15 +10,15 @@ from typing import Any, cast
 
 import numpy as np
 
+from npusim.call.spec import Array, Spec, spec
 from npusim.cli.parser import Parser
 from npusim.device.spec import Device
 from npusim.dtypes import BF16, FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
 from npusim.results import Result
-from npusim.session import Array, Spec, spec
 from npusim.yamltree import suggest
 
-#: ``Result`` of a prepared call, given the keywords of ``npusim.session.Options``.
+#: ``Result`` of a prepared call, given the keywords of ``npusim.call.Options``.
 Run = Callable[..., "Result"]
 
 #: Largest relative error (Frobenius norms) that --check lets pass, by the type a result was

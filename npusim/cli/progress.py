@@ -15,7 +15,7 @@ DELAY_S = 1.0
 
 
 class ProgressBar:
-    """Context manager that is a ``npusim.session.Progress``: a bar on stderr, gone at the end.
+    """Context manager that is a ``npusim.call.Progress``: a bar on stderr, gone at the end.
 
     Shown only if stderr is a terminal and the run lasts longer than ``delay_s`` seconds.
     """

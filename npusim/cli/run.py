@@ -28,7 +28,7 @@ from npusim.cli.tiling import parse_tiling
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
-from npusim.numerics.reference import relative_error
+from npusim.reference import relative_error
 from npusim.results import Result
 
 #: Every operator by name.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from npusim.errors import ArgumentError
-from npusim.kernels.cann_tiling import load_cann_tiling
+from npusim.kernels.tilings.cann import load_cann_tiling
 from npusim.yamltree import suggest
 
 _RULES = ("auto", "production")

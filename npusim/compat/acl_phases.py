@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from npusim.call.spec import Operand, Spec
 from npusim.compat.acl_types import (
     ACL_ERROR_RT_CONTEXT_NULL,
     ACL_ERROR_RT_STREAM_CONTEXT,
@@ -26,9 +27,8 @@ from npusim.compat.acl_types import (
 )
 from npusim.dtypes import dtype
 from npusim.errors import ArgumentError, NpusimError, RuleError
-from npusim.ops.rules import check
+from npusim.limits.table import check
 from npusim.results import Result
-from npusim.session import Operand, Spec
 
 #: Runs an operator: given a function from tensor to operand, and the operator's keywords.
 Run = Callable[[Callable[[aclTensor | None], Operand], dict[str, Any]], Result]

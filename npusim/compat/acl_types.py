@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from npusim.call.options import Options
+from npusim.call.spec import Array, Spec
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.dtypes import dtype as known_dtype
 from npusim.errors import ArgumentError
-from npusim.session import Array, Options, Spec
 
 ACL_SUCCESS = 0
 ACLNN_SUCCESS = 0
@@ -71,7 +72,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class Context:
-    """The device calls are planned for, and the keywords of ``npusim.session.Options``."""
+    """The device calls are planned for, and the keywords of ``npusim.call.Options``."""
 
     device: Device
     options: tuple[tuple[str, Any], ...]
@@ -148,7 +149,7 @@ def aclCreateBoolArray(value: Iterable[bool]) -> aclBoolArray:
 def aclrtSetDevice(device: str | Device, **options: Any) -> int:
     """Choose what this thread's calls are planned for: a device and operator keywords.
 
-    ``options`` are those of ``npusim.session.Options``, such as ``cores`` and ``rules``. Raises
+    ``options`` are those of ``npusim.call.Options``, such as ``cores`` and ``rules``. Raises
     ``ArgumentError`` for a device or a keyword that does not exist.
     """
     loaded = load_device(device)

@@ -28,6 +28,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from npusim.call.call import simulate
+from npusim.call.spec import Operand
 from npusim.compat.acl_phases import (
     Executor,
     Plan,
@@ -72,11 +74,10 @@ from npusim.compat.acl_types import (
 from npusim.dtypes import dtype
 from npusim.isa.operands import Tensor
 from npusim.kernels.cast import Cast
+from npusim.limits.facts import promote
 from npusim.ops.convolution_backward import convolution_backward
 from npusim.ops.im2col_backward import im2col_backward
-from npusim.ops.rule_facts import promote
 from npusim.results import Result
-from npusim.session import Operand, simulate
 
 __all__ = [
     "ACLNN_ERR_INNER_NULLPTR",

@@ -14,7 +14,7 @@ Unlike the C functions these return something: the ``npusim.Result``. They run o
     with using("mt7004"):
         result = fp_deconv_grad_filter_s(dy, x, dw, param, 0b1111)
 
-Further keywords are those of ``npusim.session.Options``. With an ``npusim.spec`` in place of
+Further keywords are those of ``npusim.call.Options``. With an ``npusim.spec`` in place of
 ``dy`` or ``x`` the run is timing-only and ``dw`` is neither read nor written (it may be None).
 """
 
@@ -28,12 +28,12 @@ from typing import Any
 
 import numpy as np
 
+from npusim.call.spec import Array, Operand, Spec
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
 from npusim.ops.deconv_grad_filter import deconv_grad_filter
 from npusim.results import Result
-from npusim.session import Array, Operand, Spec
 
 #: The device of the innermost ``using`` block of this thread.
 _device: ContextVar[str | Device | None] = ContextVar("ftdsp_device", default=None)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from npusim.call.spec import Operand
 from npusim.compat.tbe_tvm import Lazy, Placeholder
 from npusim.device.catalog import load_device
 from npusim.dtypes import dtype
 from npusim.errors import ArgumentError
 from npusim.layout import group_plan
+from npusim.limits.table import check
 from npusim.ops.conv2d_backprop_filter import conv2d_backprop_filter as run_filter
 from npusim.ops.conv3d_backprop_input import conv3d_backprop_input as run_input
-from npusim.ops.rules import check
 from npusim.results import Result
-from npusim.session import Operand
 from npusim.yamltree import suggest
 
 #: Holds the table that calls are checked against: the 310's and the 910's are the same.

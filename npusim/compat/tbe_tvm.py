@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from npusim.call.spec import Operand, Spec
 from npusim.device.spec import Device
 from npusim.dtypes import dtype as known_dtype
 from npusim.errors import ArgumentError
 from npusim.results import Result
-from npusim.session import Operand, Spec
 from npusim.yamltree import suggest
 
 
@@ -47,7 +47,7 @@ class Lazy:
     """What an operator will compute: ``shape``, ``dtype`` and ``name`` before any data.
 
     ``call`` runs the operator: it is given a function from placeholder to operand, and the
-    keywords of ``npusim.session.Options``.
+    keywords of ``npusim.call.Options``.
     """
 
     shape: tuple[int, ...]
@@ -61,7 +61,7 @@ class Lazy:
 
         ``feeds`` maps placeholders or their names to arrays of exactly their shape and dtype; with
         an ``npusim.spec`` among them the run is timing-only. Keywords are those of
-        ``npusim.session.Options``. Raises ``ArgumentError`` for a feed that is missing, unknown or
+        ``npusim.call.Options``. Raises ``ArgumentError`` for a feed that is missing, unknown or
         does not fit, and what the operator raises.
         """
         given: dict[Placeholder, Operand] = {}

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
-from importlib import resources
 from math import ceil, floor
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsIndex
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, SupportsIndex
 from npusim.device.config import Figure, figures, parse_device, replace_figures
 from npusim.device.spec import Device, Provenance
 from npusim.errors import ArgumentError
-from npusim.units import RANGED, Range, format_quantity, format_rate
+from npusim.quantities import RANGED, Range, format_quantity, format_rate
+from npusim.resources import configs
 from npusim.yamltree import suggest
 
 if TYPE_CHECKING:  # only types may use it: the module has moved since Python 3.10
@@ -69,7 +69,7 @@ def ranges(device: Device) -> dict[str, tuple[Figure, Figure]]:
 
     That is the range its file states, else for a figure that is fitted or assumed the share of its
     value in ``REACH`` on both sides, whole units rounded outwards. Only speeds and times have a
-    range (``npusim.units.RANGED``), blocks only a stated one.
+    range (``npusim.quantities.RANGED``), blocks only a stated one.
     """
     found = {}
     for path, figure in figures(device).items():
@@ -123,7 +123,7 @@ def parse_core_mask(
 
 def _folder() -> Traversable:
     """Return the folder of the shipped device files."""
-    return resources.files("npusim") / "configs" / "devices"
+    return configs() / "devices"
 
 
 def _load(name: str) -> Device:

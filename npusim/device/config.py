@@ -18,7 +18,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from npusim.device.checks import CHECKS
 from npusim.device.spec import CONFIDENCES, CubeRate, Device, Provenance
 from npusim.errors import ArgumentError, ConfigError
-from npusim.units import KINDS, Block, Quantity, format_quantity, parse_quantity, parse_range
+from npusim.quantities import KINDS, Block, Quantity, format_quantity, parse_quantity, parse_range
 from npusim.yamltree import Node, TextFile, load_tree, suggest
 
 #: Source key and explanation of figures changed by ``Device.replace``.
@@ -131,7 +131,7 @@ def _walk(value: Any, keys: tuple[str, ...]) -> Iterator[Figure]:
 
 
 def _plain(value: Any) -> Quantity:
-    """Return a figure as ``npusim.units`` knows it."""
+    """Return a figure as ``npusim.quantities`` knows it."""
     if isinstance(value, CubeRate):
         return value.m, value.k, value.n, value.cycles
     number: Fraction = value

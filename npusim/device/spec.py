@@ -1,7 +1,7 @@
 """The device as data: frozen dataclasses of plain numbers with the unit in the field name.
 
 A field's ``metadata["unit"]`` names the kind of quantity its YAML text must be (see
-``npusim.units``); ``metadata["key"]`` is the YAML key. Nothing here parses or reads files:
+``npusim.quantities``); ``metadata["key"]`` is the YAML key. Nothing here parses or reads files:
 ``npusim.device.config`` walks the same dataclasses to turn a YAML file into a ``Device``.
 """
 # ruff: noqa: RUF009 - _figure returns a dataclass field, which is what belongs there
@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from npusim.errors import ArgumentError, ProgramError
-from npusim.units import Range
+from npusim.quantities import Range
 
 #: Places that exist once per device, outside every core ("IMM" is an immediate operand).
 GLOBAL_PLACES = ("GM", "IMM")

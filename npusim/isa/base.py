@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from npusim.device.spec import Device, Path
 from npusim.dtypes import DType
+from npusim.integers import ceil_div
 from npusim.isa.operands import GmRegion, Region
 
 #: Fractional bits of every transfer rate: rates are integers in bytes / 2**16 per cycle.
@@ -38,11 +39,6 @@ def drain_cycles(size: int, bytes_per_cycle: Fraction) -> int:
 def whole_cycles(count: int, each: Fraction) -> int:
     """``count`` times ``each`` cycles, rounded up."""
     return -(-count * each.numerator // each.denominator)
-
-
-def ceil_div(a: int, b: int) -> int:
-    """``a / b`` rounded up."""
-    return -(-a // b)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,10 @@ import numpy.typing as npt
 from npusim.device.spec import Device, Path
 from npusim.dtypes import FP32, DType
 from npusim.errors import ProgramError
-from npusim.isa.base import Cost, Instruction, MemoryView, Move, ceil_div, drain_cycles, move_cost
+from npusim.integers import ceil_div
+from npusim.isa.base import Cost, Instruction, MemoryView, Move, drain_cycles, move_cost
 from npusim.isa.operands import Region, SlotRegion
-from npusim.numerics.rounding import round_hf32, round_to
+from npusim.rounding import round_hf32, round_to
 
 #: Bytes of L0C that the unit flag hands over at a time (vendor documentation).
 UNIT_FLAG_BYTES = 512

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from npusim.device.spec import Device, Path
 from npusim.dtypes import DType
-from npusim.isa.base import Cost, MemoryView, Move, ceil_div, move_cost
+from npusim.integers import ceil_div
+from npusim.isa.base import Cost, MemoryView, Move, move_cost
 from npusim.isa.operands import Region, SlotRegion
 
 

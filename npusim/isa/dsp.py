@@ -14,10 +14,11 @@ import numpy as np
 from npusim.device.spec import Device
 from npusim.dtypes import FP32, DType
 from npusim.errors import ProgramError
-from npusim.isa.base import Cost, Instruction, MemoryView, ceil_div
+from npusim.integers import ceil_div
+from npusim.isa.base import Cost, Instruction, MemoryView
 from npusim.isa.operands import Region, SlotRegion
 from npusim.isa.vector import vector_cost
-from npusim.numerics.rounding import round_to
+from npusim.rounding import round_to
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ import numpy as np
 from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
-from npusim.isa.base import Cost, Instruction, MemoryView, ceil_div, whole_cycles
+from npusim.integers import ceil_div
+from npusim.isa.base import Cost, Instruction, MemoryView, whole_cycles
 from npusim.isa.operands import Region, SlotRegion
-from npusim.numerics.rounding import round_to
+from npusim.rounding import round_to
 
 #: What the operations of ``VecBinary`` and ``VecScalar`` do; scalar forms end in "s".
 BINARY: dict[str, Callable[[Any, Any], Any]] = {

@@ -9,16 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.errors import ArgumentError
+from npusim.integers import ceil_div
 
 Array = npt.NDArray[Any]
 
 #: Side of a fractal that is not C0; the same for every dtype.
 FRACTAL = 16
-
-
-def ceil_div(a: int, b: int) -> int:
-    """Return a / b rounded up."""
-    return -(-a // b)
 
 
 def split_axis(x: Array, axis: int, size: int) -> Array:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from npusim.integers import ceil_div
 from npusim.layout.blocks import (
     Array,
-    ceil_div,
     check_positive,
     check_rank,
     check_shape,

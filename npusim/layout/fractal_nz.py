@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from npusim.errors import ArgumentError
+from npusim.integers import ceil_div
 from npusim.layout.blocks import (
     FRACTAL,
     Array,
-    ceil_div,
     check_positive,
     check_shape,
     fresh,

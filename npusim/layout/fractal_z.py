@@ -11,14 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from npusim.errors import ArgumentError
-from npusim.layout.blocks import (
-    FRACTAL,
-    Array,
-    ceil_div,
-    check_positive,
-    check_rank,
-    check_shape,
-)
+from npusim.integers import ceil_div
+from npusim.layout.blocks import FRACTAL, Array, check_positive, check_rank, check_shape
 from npusim.layout.groups import GroupPlan, group_plan
 
 

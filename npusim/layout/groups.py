@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from math import lcm
 
 from npusim.errors import ArgumentError
-from npusim.layout.blocks import FRACTAL, ceil_div, check_positive
+from npusim.integers import ceil_div
+from npusim.layout.blocks import FRACTAL, check_positive
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from npusim.dtypes import BF16, FP16, DType
 from npusim.errors import ProgramError
 from npusim.isa.operands import GmRegion, Region, SlotRegion
-from npusim.numerics.rounding import round_to
 from npusim.numerics.slots import Content, PhysicalSlot, content_of, extent, place_of, widen
 from npusim.program.program import Program
+from npusim.rounding import round_to
 
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]

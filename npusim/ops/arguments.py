@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from npusim.call.spec import Array, Spec
 from npusim.dtypes import DType, dtype
 from npusim.errors import ArgumentError
-from npusim.kernels.cann_tiling import CannTiling
-from npusim.session import Array, Spec
-
-T = TypeVar("T")
 
 
 def operand(name: str, value: Any, rank: int, axes: str) -> tuple[Array | Spec, DType]:
@@ -32,26 +29,3 @@ def integers(name: str, value: Any, count: int, least: int, axes: str) -> tuple[
     if len(values) != count or not good or any(v < least for v in values):
         raise ArgumentError(f"{name} is {value!r}; it must be {count} integers >= {least}: {axes}")
     return tuple(int(v) for v in values)
-
-
-def chosen_tiling(
-    tiling: Any,
-    kind: type[T],
-    auto: Callable[[], T],
-    cann: Callable[[CannTiling | None], T] | None = None,
-) -> T:
-    """The tiling to use: "auto" by the kernel's rule, or the one given.
-
-    ``cann`` makes the kernel's of one in the vendor's words, or of None by the vendor's rule
-    ("production"); kernels without it take neither.
-    """
-    if isinstance(tiling, kind):
-        return tiling
-    if tiling == "auto":
-        return auto()
-    if cann is not None and (isinstance(tiling, CannTiling) or tiling == "production"):
-        return cann(tiling if isinstance(tiling, CannTiling) else None)
-    also = ", 'production', a npusim.kernels.cann_tiling.CannTiling" if cann is not None else ""
-    raise ArgumentError(
-        f"tiling is {tiling!r}; it must be 'auto'{also} or a {kind.__module__}.{kind.__name__}"
-    )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from npusim.call.call import Call
+from npusim.call.options import Options
+from npusim.call.spec import Array, Spec
+from npusim.convolution import Convolution
 from npusim.dtypes import FP16, FP32, dtype
 from npusim.errors import ArgumentError
-from npusim.isa.base import ceil_div
-from npusim.kernels.conv_shape import ConvShape
+from npusim.integers import ceil_div
 from npusim.layout import mask_off_diagonal
+from npusim.limits.table import check
 from npusim.ops.arguments import integers, operand
 from npusim.ops.filter_launch import launch_filter_gradient
-from npusim.ops.rules import check
 from npusim.results import Result
-from npusim.session import Array, Call, Options, Spec
 
 _PARAMETERS = ("strides", "padding", "dilations", "groups", "res_dtype", "kernel_name")
 
@@ -36,7 +38,7 @@ def conv2d_backprop_filter(
     FRACTAL_Z with C0 = 16. With several groups to a fractal the chip leaves sums across groups
     in the off-diagonal blocks, which no reader uses; they are returned as zeros.
 
-    Keywords are those of ``npusim.session.Options``; ``tiling`` is "auto" or a
+    Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
     ``npusim.kernels.conv_backprop_filter.Tiling``. Raises ``ArgumentError`` naming the argument
     that does not fit.
     """
@@ -78,7 +80,7 @@ def conv2d_backprop_filter(
 
 def _shape(
     x: tuple[int, ...], dy: tuple[int, ...], filter_sizes: Any, para: dict[str, Any]
-) -> ConvShape:
+) -> Convolution:
     """The convolution the arguments describe, checked against both operands."""
     unknown = sorted(set(para) - set(_PARAMETERS))
     if unknown:
@@ -97,7 +99,7 @@ def _shape(
         raise ArgumentError(f"res_dtype is {para['res_dtype']!r}; the result is float32")
     if cout % groups:
         raise ArgumentError(f"filter_sizes has Cout {cout}, not a multiple of groups {groups}")
-    shape = ConvShape(
+    shape = Convolution(
         n=x[0],
         cin=cg * groups,
         cout=cout,
@@ -122,7 +124,7 @@ def _shape(
     return shape
 
 
-def _problem(s: ConvShape) -> str:
+def _problem(s: Convolution) -> str:
     """One line for reports."""
     (_, h, w), (_, ho, wo), (_, kh, kw) = s.spatial, s.out, s.kernel
     pads = [p for pair in s.padding[1:] for p in pair]

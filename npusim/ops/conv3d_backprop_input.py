@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from npusim.call.call import Call
+from npusim.call.options import Options
+from npusim.call.spec import Array, Operand, Spec
+from npusim.convolution import Convolution
 from npusim.dtypes import FP16, dtype
 from npusim.errors import ArgumentError
 from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
-from npusim.kernels.conv_shape import ConvShape
 from npusim.layout import group_dict
+from npusim.limits.table import check
 from npusim.ops.arguments import integers, operand
 from npusim.ops.gemm_tiling import gemm_tiling
-from npusim.ops.rules import check
 from npusim.results import Result
-from npusim.session import Array, Call, Operand, Options, Spec
 
 _PARAMETERS = (
     "strides",
@@ -47,7 +49,7 @@ def conv3d_backprop_input(
 
     The result ``outputs[0]`` is (N, D, C1, H * W, 16) fp16, channels padded with zeros. Unlike
     the vendor's function, ``input_size`` is not written to. Keywords are those of
-    ``npusim.session.Options``. Raises ``RuleError`` or ``ArgumentError`` naming the argument.
+    ``npusim.call.Options``. Raises ``RuleError`` or ``ArgumentError`` naming the argument.
     """
     w, w_kind = operand("filter", filter, 4, "(KD * C1 * KH * KW, Cout / 16, 16, 16)")
     dy, dy_kind = operand("out_backprop", out_backprop, 6, "(N, Do, Co1, Ho, Wo, 16)")
@@ -81,7 +83,7 @@ def conv3d_backprop_input(
     return call.result({"grad_input": out}, _problem(shape), FP16)
 
 
-def _shape(filter_size: Any, input_size: Any, para: dict[str, Any]) -> ConvShape:
+def _shape(filter_size: Any, input_size: Any, para: dict[str, Any]) -> Convolution:
     """The forward convolution the arguments describe."""
     unknown = sorted(set(para) - set(_PARAMETERS))
     missing = [key for key in ("strides", "pads", "dilations") if key not in para]
@@ -107,7 +109,7 @@ def _shape(filter_size: Any, input_size: Any, para: dict[str, Any]) -> ConvShape
             f"input_size has Cin {cin}, filter_size {cg} per group: {cin / cg:g} groups must be a "
             f"whole number that divides Cout {cout}"
         )
-    return ConvShape(
+    return Convolution(
         n=n,
         cin=cin,
         cout=cout,
@@ -121,7 +123,7 @@ def _shape(filter_size: Any, input_size: Any, para: dict[str, Any]) -> ConvShape
 
 
 def _check_operands(
-    s: ConvShape, w: tuple[int, ...], dy: tuple[int, ...], para: dict[str, Any]
+    s: Convolution, w: tuple[int, ...], dy: tuple[int, ...], para: dict[str, Any]
 ) -> None:
     plan, (do, ho, wo) = s.plan, s.out
     rows = plan.real_groups * s.kernel[0] * plan.cin1_g * s.taps
@@ -140,7 +142,7 @@ def _check_operands(
         raise ArgumentError(f"group_dict has {wrong}; these sizes make it {group_dict(plan)}")
 
 
-def _bias(s: ConvShape, bias: Any) -> Operand | None:
+def _bias(s: Convolution, bias: Any) -> Operand | None:
     """The bias, one fp16 value per input channel, padded to whole blocks is not required."""
     if bias is None:
         return None
@@ -171,7 +173,7 @@ def _facts(w: Operand, dy: Operand, sizes: tuple[Any, Any], para: dict[str, Any]
     }
 
 
-def _problem(s: ConvShape) -> str:
+def _problem(s: Convolution) -> str:
     """One line for reports."""
     sizes = "x".join(map(str, s.spatial))
     kernel = "x".join(map(str, s.kernel))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
+from npusim.call.call import Call
+from npusim.call.spec import Operand
 from npusim.dtypes import FP32, DType
-from npusim.isa.base import ceil_div
+from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_grad import BiasGrad, channel_parts
 from npusim.kernels.cast import Cast
@@ -16,7 +18,6 @@ from npusim.ops.conv_problem import Problem
 from npusim.ops.cube_math import CubeMath
 from npusim.ops.filter_launch import launch_filter_gradient
 from npusim.ops.gemm_tiling import gemm_tiling
-from npusim.session import Call, Operand
 
 
 class Launcher:

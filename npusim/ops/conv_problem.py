@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from npusim.call.spec import Array, Spec
+from npusim.convolution import Convolution, Pads, Triple
 from npusim.dtypes import DType, dtype
 from npusim.errors import ArgumentError
-from npusim.kernels.conv_shape import ConvShape, Pads, Triple
-from npusim.session import Array, Spec
 
 Operand = Array | Spec
 
@@ -46,12 +46,12 @@ class Problem:
         """Whether batch or channels are zero: gradients are empty or zero, nothing is launched."""
         return 0 in self.input.shape[:2] or 0 in self.weight.shape[:2]
 
-    def plain(self, c0: int) -> ConvShape:
+    def plain(self, c0: int) -> Convolution:
         """The convolution the kernels compute, for channel blocks of ``c0``."""
         first, last = (
             (self.grad_output, self.input) if self.transposed else (self.input, self.grad_output)
         )
-        return ConvShape(
+        return Convolution(
             n=first.shape[0],
             cin=first.shape[1],
             cout=last.shape[1],

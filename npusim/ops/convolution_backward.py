@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from npusim.call.call import Call
+from npusim.call.options import Options
+from npusim.call.spec import Array, Spec
 from npusim.dtypes import FP32, DType
 from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
+from npusim.limits.table import check
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.conv_problem import Problem, make_problem
 from npusim.ops.cube_math import cube_math, cube_math_number, promote
-from npusim.ops.rules import check
 from npusim.results import Result
-from npusim.session import Array, Call, Options, Spec
 
 _NAMES = ("grad_input", "grad_weight", "grad_bias")
 
@@ -44,7 +46,7 @@ def convolution_backward(
     ``r.workspace_bytes`` is the memory between them. gradInput has the wider type of input and
     gradOutput, gradWeight that of weight and gradOutput, gradBias that of gradOutput.
 
-    Keywords are those of ``npusim.session.Options`` (``rules`` "documented" or "hardware");
+    Keywords are those of ``npusim.call.Options`` (``rules`` "documented" or "hardware");
     raises ``RuleError`` where the product's documentation refuses the call and
     ``ArgumentError`` where arguments do not fit each other.
     """

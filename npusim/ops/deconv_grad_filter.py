@@ -8,14 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from npusim.call.call import Call
+from npusim.call.options import Options
+from npusim.call.spec import Array, Spec
+from npusim.call.tiling import chosen_tiling
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32, DType
 from npusim.errors import ArgumentError
 from npusim.kernels.deconv_grad_filter import DeconvGradFilter, DeconvShape, Tiling, auto_tiling
-from npusim.ops.arguments import chosen_tiling, operand
-from npusim.ops.rules import check
+from npusim.limits.table import check
+from npusim.ops.arguments import operand
 from npusim.results import Result
-from npusim.session import Array, Call, Options, Spec
 
 _NAME = "deconv_grad_filter"
 _INT32, _INT64 = (1 << 31) - 1, (1 << 63) - 1
@@ -78,7 +81,7 @@ def deconv_grad_filter(
     the memory of one core and takes no mask. The im2row workspace is the chunk buffer in SM,
     filled and paid for by the kernel; the address in ``param`` is not read.
 
-    Keywords are those of ``npusim.session.Options``; ``tiling`` is "auto" or a
+    Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
     ``npusim.kernels.deconv_grad_filter.Tiling``. Raises ``ArgumentError`` naming the argument
     that does not fit.
     """

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from npusim.call.call import Call
+from npusim.call.tiling import chosen_tiling
+from npusim.convolution import Convolution
 from npusim.dtypes import FP32, DType
 from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
-from npusim.kernels.cann_tiling import CannTiling
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
-from npusim.kernels.conv_filter_tiling import auto_tiling
 from npusim.kernels.conv_filter_units import ConvFilterUnits, UnitTiling
-from npusim.kernels.conv_shape import ConvShape
-from npusim.kernels.production_filter import kernel_tiling, production_tiling
 from npusim.kernels.sum_parts import SumParts
-from npusim.ops.arguments import chosen_tiling
-from npusim.session import Call
+from npusim.kernels.tilings.cann import CannTiling
+from npusim.kernels.tilings.cann_filter import kernel_tiling, production_tiling
+from npusim.kernels.tilings.conv_filter import auto_tiling
 
 
 def launch_filter_gradient(
-    call: Call, shape: ConvShape, x: Tensor, dy: Tensor, dw: Tensor, hf32: bool = False
+    call: Call, shape: Convolution, x: Tensor, dy: Tensor, dw: Tensor, hf32: bool = False
 ) -> None:
     """Compute ``dw`` (fp32 FRACTAL_Z_3D): clearing, the kernel, and the sum of parts if asked.
 
@@ -61,7 +61,7 @@ def _launch(call: Call, kernel: ConvBackpropFilter) -> None:
         call.launch(kernel)
 
 
-def _cann(call: Call, shape: ConvShape, kind: DType, given: CannTiling | None) -> UnitTiling:
+def _cann(call: Call, shape: Convolution, kind: DType, given: CannTiling | None) -> UnitTiling:
     """A tiling in the vendor's words, given or by the vendor's rule, as the kernel's."""
     chosen = given or production_tiling(shape, call.device, call.cube_cores, kind)
     tiling, notes = kernel_tiling(chosen, shape, call.device, kind)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from npusim.call.call import Call
+from npusim.call.tiling import chosen_tiling
+from npusim.convolution import Convolution
 from npusim.dtypes import DType
-from npusim.kernels.cann_tiling import CannTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
-from npusim.kernels.conv_shape import ConvShape
 from npusim.kernels.implicit_gemm import ImplicitGemm, Tiling
-from npusim.kernels.implicit_gemm_tiling import auto_tiling
-from npusim.kernels.production_input import kernel_tiling, production_tiling
-from npusim.ops.arguments import chosen_tiling
-from npusim.session import Call
+from npusim.kernels.tilings.cann import CannTiling
+from npusim.kernels.tilings.cann_input import kernel_tiling, production_tiling
+from npusim.kernels.tilings.implicit_gemm import auto_tiling
 
 
-def gemm_tiling(call: Call, kernel: type[ImplicitGemm], shape: ConvShape, kind: DType) -> Tiling:
+def gemm_tiling(call: Call, kernel: type[ImplicitGemm], shape: Convolution, kind: DType) -> Tiling:
     """What the call asks for; the vendor's words and rule are for input gradients only."""
 
     def cann(given: CannTiling | None) -> Tiling:

@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from npusim.call.call import Call
+from npusim.call.options import Options
+from npusim.call.spec import Array, Spec
+from npusim.call.tiling import chosen_tiling
 from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
-from npusim.isa.base import ceil_div
+from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.im2col_backward import FoldShape, Im2colBackward, Tiling, auto_tiling
 from npusim.kernels.trans_data import Conversion, TransData
-from npusim.ops.arguments import chosen_tiling, integers
-from npusim.ops.rules import check
+from npusim.limits.table import check
+from npusim.ops.arguments import integers
 from npusim.results import Result
-from npusim.session import Array, Call, Options, Spec
 
 #: Channels in a block of the conversion, also for fp32 (this conversion knows no other).
 C0 = 16
@@ -43,7 +46,7 @@ def im2col_backward(
     as the device's ``im2col_accumulate`` says. Where they are of the tensor's type the kernel
     works on 5HD (16 channels to a block) between two conversions.
 
-    Keywords are those of ``npusim.session.Options``; ``tiling`` is "auto" or a
+    Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
     ``npusim.kernels.im2col_backward.Tiling``. Raises ``ArgumentError`` naming the argument that
     does not fit.
     """

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from npusim.call.call import Call
+from npusim.call.options import Options
+from npusim.call.spec import Array, Spec
+from npusim.call.tiling import chosen_tiling
 from npusim.dtypes import BF16, FP16, dtype
 from npusim.errors import ArgumentError
 from npusim.kernels.matmul import Matmul, Tiling
-from npusim.kernels.matmul_tiling import auto_tiling
-from npusim.ops.arguments import chosen_tiling, operand
+from npusim.kernels.tilings.matmul import auto_tiling
+from npusim.ops.arguments import operand
 from npusim.results import Result
-from npusim.session import Array, Call, Options, Spec
 
 
 def matmul(a: Array | Spec, b: Array | Spec, *, out_dtype: Any = "fp32", **options: Any) -> Result:
     """C[M, N] = A[M, K] @ B[K, N] on the cube, accumulated in fp32.
 
     ``a`` and ``b`` are arrays of one 16-bit float type, or ``npusim.spec``s for a timing-only
-    run. Keywords are those of ``npusim.session.Options``; ``tiling`` is "auto" or a
+    run. Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
     ``npusim.kernels.matmul.Tiling``. Raises ``ArgumentError`` for shapes or types that do not
     fit together.
     """

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
+from npusim.integers import ceil_div
 from npusim.isa import DataMove, Drain, Fill, Load2d, Load3d, Mmad, Nd2nz
-from npusim.isa.base import FRACTAL_BYTES, ceil_div
+from npusim.isa.base import FRACTAL_BYTES
 from npusim.isa.dma import Window
 from npusim.isa.operands import GmRegion, Region, Slot, SlotRegion
 from npusim.program.order_language import OrderLanguage

@@ -10,6 +10,7 @@ from typing import Any
 
 from npusim.dtypes import FP32, DType
 from npusim.errors import ProgramError
+from npusim.integers import ceil_div
 from npusim.isa import (
     CoreWaitFlag,
     DataMove,
@@ -25,7 +26,7 @@ from npusim.isa import (
     VecReduce,
     VecScalar,
 )
-from npusim.isa.base import FRACTAL_BYTES, ceil_div
+from npusim.isa.base import FRACTAL_BYTES
 from npusim.isa.dma import Window
 from npusim.isa.operands import GmRegion, Region
 from npusim.isa.vector import BINARY

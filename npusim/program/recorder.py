@@ -10,8 +10,8 @@ from pathlib import Path as FilePath
 from npusim.device.spec import CoreKind, Device, Path
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
+from npusim.integers import ceil_div
 from npusim.isa import Instruction
-from npusim.isa.base import ceil_div
 from npusim.isa.operands import Buffer, GmRegion, Region, Slot, check_capacity
 from npusim.program.checks import check_operands
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from npusim.device.catalog import figure_text, ranges
 from npusim.device.spec import Device
+from npusim.quantities import format_quantity
 from npusim.results import tables
-from npusim.units import format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from npusim.call.call import simulate
+from npusim.call.spec import spec
 from npusim.device.spec import Device
 from npusim.dtypes import INT32, DType, dtype
 from npusim.errors import ArgumentError, NpusimError
@@ -13,7 +15,6 @@ from npusim.isa.operands import Tensor
 from npusim.kernels.transpose import Transpose
 from npusim.ops import convolution_backward, matmul
 from npusim.results import Result
-from npusim.session import simulate, spec
 from npusim.timing.trace import KernelRun
 from npusim.validation.rows import CallRow, Declined, Simulated
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from importlib.resources import files
 
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
 from npusim.errors import ArgumentError
-from npusim.units import format_quantity, parse_quantity
+from npusim.quantities import format_quantity, parse_quantity
+from npusim.resources import configs
 from npusim.yamltree import Node, TextFile, load_tree
 
 #: Steps between the ends of a range that a fit looks at.
 STEPS = 40
 
-_SHIPPED = files("npusim") / "configs" / "silicon" / "fit.yaml"
+_SHIPPED = configs() / "silicon" / "fit.yaml"
 _FRACTIONAL = ("rate", "fraction_cycles")
 _WHOLE = ("cycles", "duration", "size", "count")
 

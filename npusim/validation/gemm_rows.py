@@ -12,16 +12,17 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
+from npusim.call.call import Call
+from npusim.call.options import Options
 from npusim.device.spec import Device
 from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, MX_BLOCK, MXFP4, MXFP8, DType
 from npusim.errors import NpusimError
-from npusim.isa.base import ceil_div
+from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import LAYOUTS_A, LAYOUTS_B, Matmul, Tiling
 from npusim.kernels.sum_parts import SumParts
 from npusim.reasons import FOLLOW
 from npusim.results.metrics import working
-from npusim.session import Call, Options
 from npusim.timing.trace import KernelRun, PipeRow
 from npusim.validation.rows import Declined, KernelRow, Simulated
 

@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from npusim.errors import ArgumentError
+from npusim.resources import configs
 from npusim.validation.rows import CallRow, KernelRow
 from npusim.yamltree import suggest
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # only types may use it: the module has moved since Python 3.
 
 Row = KernelRow | CallRow
 
-_FOLDER = files("npusim") / "configs" / "silicon"
+_FOLDER = configs() / "silicon"
 _INTEGER = re.compile(r"\d{1,18}", re.ASCII)
 _NUMBER = re.compile(r"\d+(?:\.\d*)?(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _SLOTS = re.compile(r"(\d{1,3})(?:A/(\d{1,3})B)?", re.ASCII)

@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from npusim.call.call import simulate
+from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.dtypes import DType, dtype
 from npusim.errors import NpusimError
-from npusim.isa.base import ceil_div
+from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_forward import ConvForward
-from npusim.kernels.conv_shape import ConvShape
 from npusim.kernels.implicit_gemm import Tiling as ConvTiling
 from npusim.kernels.stream import (
     OPERATIONS,
@@ -26,7 +27,6 @@ from npusim.kernels.stream import (
 )
 from npusim.program.kernel import Kernel
 from npusim.reasons import BANDWIDTH, BUSY
-from npusim.session import simulate
 from npusim.timing.trace import KernelRun
 from npusim.validation.rows import Declined, KernelRow, Simulated
 
@@ -220,7 +220,7 @@ def _conv(row: KernelRow, device: Device) -> _Plan:
         raise Declined(f"conv is {row.conv!r}; expected {_CONV_FORM}")
     size = {name: int(value) for name, value in found.groupdict().items()}
     kind, c0, pad = _type(row), size["c0"], (size["pad"],) * 2
-    shape = ConvShape(
+    shape = Convolution(
         n=size["n"],
         cin=size["c1"] * c0,
         cout=cout,

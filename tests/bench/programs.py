@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 
 import npusim
+from npusim.call.options import Options
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32
 from npusim.isa.operands import Tensor
@@ -15,7 +16,6 @@ from npusim.program.build import build
 from npusim.program.builder import Builder
 from npusim.program.kernel import IntArray, Units
 from npusim.program.program import Program
-from npusim.session import Options
 from npusim.timing.run import new_l2, time_program
 from npusim.timing.trace import KernelRun
 from tests.bench.figures import Settings

@@ -11,7 +11,7 @@ import pytest
 import npusim
 from npusim.cli.main import main
 from npusim.device.catalog import describe, load_device
-from npusim.ops.rules import documented_operators, load_rules
+from npusim.limits.table import documented_operators, load_rules
 from npusim.workloads import load_workload
 
 Capture = pytest.CaptureFixture[str]

@@ -14,7 +14,7 @@ import npusim
 from npusim.cli import matmul
 from npusim.cli.main import main
 from npusim.layout import fracz_grouped_to_oihw, to_5hd
-from npusim.numerics.reference import conv_filter_grad, relative_error
+from npusim.reference import conv_filter_grad, relative_error
 from npusim.results import Result
 
 Capture = pytest.CaptureFixture[str]

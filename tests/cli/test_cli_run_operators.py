@@ -15,7 +15,7 @@ import npusim
 from npusim.cli import conv_backward
 from npusim.cli.main import main
 from npusim.layout import to_6hd, to_fracz_3d
-from npusim.numerics.reference import conv_filter_grad, conv_input_grad
+from npusim.reference import conv_filter_grad, conv_input_grad
 from npusim.results import Result
 
 Capture = pytest.CaptureFixture[str]

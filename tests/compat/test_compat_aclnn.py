@@ -13,7 +13,7 @@ import npusim
 from npusim.compat import aclnn as acl
 from npusim.compat.acl_phases import Executor
 from npusim.errors import ArgumentError
-from npusim.numerics.reference import (
+from npusim.reference import (
     conv_bias_grad,
     conv_filter_grad,
     conv_forward,

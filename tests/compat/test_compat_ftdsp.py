@@ -19,7 +19,7 @@ from npusim.compat.ftdsp import (
     using,
 )
 from npusim.errors import ArgumentError
-from npusim.numerics.reference import conv_filter_grad, relative_error
+from npusim.reference import conv_filter_grad, relative_error
 
 Array = np.ndarray[Any, Any]
 EXAMPLES = Path(__file__).parent / "examples"

@@ -12,7 +12,7 @@ import pytest
 from npusim.device.catalog import load_device
 from npusim.device.config import figures, parse_device
 from npusim.errors import ArgumentError, ProgramError
-from npusim.units import KINDS, format_quantity
+from npusim.quantities import KINDS, format_quantity
 
 TINY = Path(__file__).parents[2] / "configs" / "devices" / "tiny.yaml"
 

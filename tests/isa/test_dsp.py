@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.call.call import simulate
 from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, FP32, INT8, DType
 from npusim.errors import ProgramError
@@ -21,7 +22,6 @@ from npusim.numerics.memory import CoreMemory, GlobalMemory, UnitMemory
 from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
 from npusim.program.program import Program
-from npusim.session import simulate
 from npusim.timing.l2 import Access, L2State
 
 Array = np.ndarray[Any, Any]

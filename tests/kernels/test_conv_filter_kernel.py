@@ -8,26 +8,26 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from npusim.convolution import Convolution
 from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, FP32
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
-from npusim.kernels.conv_filter_slabs import cut_plane
-from npusim.kernels.conv_filter_tiling import auto_tiling
-from npusim.kernels.conv_shape import ConvShape
+from npusim.kernels.parts.conv_filter_slabs import cut_plane
+from npusim.kernels.tilings.conv_filter import auto_tiling
 from npusim.program.build import build
 
 TINY = load_device("tiny")
 
 
-def shape(h: int = 8, w: int = 8, k: int = 3, **changes: Any) -> ConvShape:
+def shape(h: int = 8, w: int = 8, k: int = 3, **changes: Any) -> Convolution:
     fields: dict[str, Any] = {
         "n": 1, "cin": 16, "cout": 16, "spatial": (1, h, w), "kernel": (1, k, k), **changes
     }  # fmt: skip
-    return ConvShape(**fields)
+    return Convolution(**fields)
 
 
-def kernel(s: ConvShape, tiling: Tiling) -> ConvBackpropFilter:
+def kernel(s: Convolution, tiling: Tiling) -> ConvBackpropFilter:
     (_, h, w), (_, ho, wo), plan = s.spatial, s.out, s.plan
     x = Tensor("x", (s.n, s.cin1, h, w, 16), FP16)
     dy = Tensor("dy", (s.n, s.cout1, ho, wo, 16), FP16)

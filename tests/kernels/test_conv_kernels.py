@@ -14,6 +14,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from npusim.call.call import simulate
+from npusim.convolution import Convolution
 from npusim.device.catalog import load_device
 from npusim.dtypes import BF16, FP16, FP32, DType
 from npusim.errors import ArgumentError, CapacityError
@@ -22,17 +24,15 @@ from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
-from npusim.kernels.conv_shape import ConvShape
 from npusim.kernels.implicit_gemm import ImplicitGemm, Tiling
-from npusim.kernels.implicit_gemm_tiling import auto_tiling
+from npusim.kernels.tilings.implicit_gemm import auto_tiling
 from npusim.layout import from_6hd, from_fracz_3d, to_6hd, to_fracz_3d, to_fracz_3d_transposed
-from npusim.numerics.reference import (
+from npusim.reference import (
     conv_filter_grad,
     conv_forward,
     conv_input_grad,
     relative_error,
 )
-from npusim.session import simulate
 
 Array = np.ndarray[Any, Any]
 DEVICES = ("tiny", "ascend910", "ascend910b2", "ascend950pr")
@@ -44,7 +44,7 @@ def integers(rng: np.random.Generator, shape: tuple[int, ...], kind: DType) -> A
 
 
 @st.composite
-def shapes(draw: st.DrawFn, kind: DType) -> ConvShape:
+def shapes(draw: st.DrawFn, kind: DType) -> Convolution:
     """A 3-D convolution, now and then with an output of another size than the natural one."""
 
     def triple(low: int, high: int) -> tuple[int, int, int]:
@@ -68,29 +68,29 @@ def shapes(draw: st.DrawFn, kind: DType) -> ConvShape:
         "c0": 32 // kind.bytes,
     }
     try:
-        natural = ConvShape(**sizes)
+        natural = Convolution(**sizes)
     except ArgumentError:
         assume(False)
     if draw(st.booleans()):
         # What output padding of the stride and more leaves of a transposed layer's input.
         sizes["outputs"] = tuple(max(1, y - draw(st.integers(0, 2))) for y in natural.out)
-    return ConvShape(**sizes)
+    return Convolution(**sizes)
 
 
-def natural_outputs(s: ConvShape, y: Array) -> Array:
+def natural_outputs(s: Convolution, y: Array) -> Array:
     """``y`` with zeros where the natural output size is larger."""
     whole = np.zeros((*y.shape[:2], *replace(s, outputs=None).out))
     whole[tuple(slice(0, size) for size in y.shape)] = y
     return whole
 
 
-def parts(s: ConvShape) -> tuple[Any, ...]:
+def parts(s: Convolution) -> tuple[Any, ...]:
     """Stride, padding, dilation and groups as the reference takes them."""
     return s.stride, s.padding, s.dilation, s.groups
 
 
 def gemm(
-    kernel: type[ImplicitGemm], s: ConvShape, operands: tuple[Array, Array], tiling: Any,
+    kernel: type[ImplicitGemm], s: Convolution, operands: tuple[Array, Array], tiling: Any,
     kind: DType, device: str, hf32: bool = False,
 ) -> Array:  # fmt: skip
     """Run forward convolution or input gradient on (N, C, D, H, W) and filter operands."""
@@ -202,7 +202,7 @@ def test_filter_gradient_matches_float64(
 
 @pytest.mark.parametrize(("device", "bits"), [("ascend910b2", 11), ("ascend950pr", 10)])
 def test_hf32_rounds_operands_and_not_results(device: str, bits: int) -> None:
-    s = ConvShape(n=1, cin=8, cout=8, spatial=(1, 4, 4), kernel=(1, 1, 1), c0=8)
+    s = Convolution(n=1, cin=8, cout=8, spatial=(1, 4, 4), kernel=(1, 1, 1), c0=8)
     dy = np.zeros((1, 8, 1, 4, 4), np.float32)
     dy[0, 0] = 1 / 3
     w = np.eye(8, dtype=np.float32).reshape(8, 8, 1, 1, 1)
@@ -215,7 +215,7 @@ def test_hf32_rounds_operands_and_not_results(device: str, bits: int) -> None:
 
 @pytest.mark.parametrize("kind", [FP16, FP32])
 def test_long_sums_stay_within_tolerance(kind: DType) -> None:
-    s = ConvShape(n=1, cin=16, cout=512, spatial=(1, 9, 9), kernel=(1, 3, 3), c0=32 // kind.bytes)
+    s = Convolution(n=1, cin=16, cout=512, spatial=(1, 9, 9), kernel=(1, 3, 3), c0=32 // kind.bytes)
     rng = np.random.default_rng(2)
     w = rng.standard_normal((512, 16, 1, 3, 3)).astype(kind.numpy)
     dy = rng.standard_normal((1, 512, *s.out)).astype(kind.numpy)
@@ -237,7 +237,7 @@ def test_input_gradient_as_one_convolution(
     x: int, k: int, s: int, pads: tuple[int, int], derived: tuple[int, int]
 ) -> None:
     """The documented padding of the stride-1 convolution over zero-inserted gradients."""
-    shape = ConvShape(
+    shape = Convolution(
         n=1, cin=16, cout=16, spatial=(1, x, x), kernel=(1, k, k), stride=(1, s, s),
         padding=((0, 0), pads, pads),
     )  # fmt: skip
@@ -247,7 +247,7 @@ def test_input_gradient_as_one_convolution(
 
 
 def test_slabs_without_gradient_are_left_to_the_clearing() -> None:
-    s = ConvShape(n=1, cin=16, cout=16, spatial=(1, 9, 16), kernel=(1, 1, 1), stride=(1, 3, 1))
+    s = Convolution(n=1, cin=16, cout=16, spatial=(1, 9, 16), kernel=(1, 1, 1), stride=(1, 3, 1))
     dy = Tensor("dy", (1, 1, 1, 3, 16, 16), FP16, "in")
     w = Tensor("w", (1, 1, 16, 16), FP16, "in")
     dx = Tensor("dx", (1, 1, 1, 9, 16, 16), FP16, "out")
@@ -273,7 +273,7 @@ def test_tiling_counts_are_positive(name: str) -> None:
 
 
 def test_a_filter_that_fits_no_buffer_says_what_was_needed() -> None:
-    s = ConvShape(
+    s = Convolution(
         n=1, cin=16, cout=16, spatial=(1, 300, 300), kernel=(1, 20, 20), dilation=(1, 15, 15)
     )  # fmt: skip
     chip = load_device("ascend910")

@@ -12,18 +12,19 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from npusim.call.call import Call, simulate
+from npusim.call.options import Options
 from npusim.device.catalog import load_device
 from npusim.dtypes import BF16, FP16, FP32, INT8, MXFP4, MXFP8, DType
 from npusim.errors import ArgumentError, CapacityError, ProgramError
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import LAYOUTS_A, LAYOUTS_B, Matmul, Tiling
-from npusim.kernels.matmul_order import Order, tiles
+from npusim.kernels.parts.tile_order import Order, tiles
 from npusim.kernels.sum_parts import SumParts
 from npusim.layout import to_nz
 from npusim.program.build import build
 from npusim.program.builder import Builder
 from npusim.program.program import Program
-from npusim.session import Call, Options, simulate
 
 Array = npt.NDArray[Any]
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npusim.call.call import simulate
 from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, FP32
 from npusim.errors import ArgumentError, CapacityError
@@ -21,7 +22,6 @@ from npusim.kernels.stream import (
     StreamTiling,
 )
 from npusim.program.build import build
-from npusim.session import simulate
 from npusim.timing.trace import KernelRun
 
 Array = np.ndarray[Any, Any]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npusim.call.call import simulate
 from npusim.device.catalog import devices, load_device
 from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, DType
 from npusim.errors import ArgumentError
@@ -18,7 +19,6 @@ from npusim.isa.operands import Tensor
 from npusim.kernels.transpose import Axes, Transpose, choose_tile, merged, rotations, walk
 from npusim.program.build import build
 from npusim.program.program import Program
-from npusim.session import simulate
 
 Array = np.ndarray[Any, Any]
 

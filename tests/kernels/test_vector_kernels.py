@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npusim.call.call import Call
+from npusim.call.options import Options
+from npusim.call.spec import Spec
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.dtypes import BF16, FP16, FP32, INT8, DType
@@ -18,9 +21,8 @@ from npusim.isa.operands import Tensor
 from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.bias_grad import BiasGrad, channel_parts
 from npusim.kernels.cast import Cast
-from npusim.numerics.reference import conv_bias_grad
 from npusim.program.build import build
-from npusim.session import Call, Options, Spec
+from npusim.reference import conv_bias_grad
 
 Array = npt.NDArray[Any]
 

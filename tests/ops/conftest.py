@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from npusim.dtypes import DType
-from npusim.numerics.reference import (
+from npusim.reference import (
     conv_bias_grad,
     conv_filter_grad,
     conv_forward,

@@ -19,7 +19,7 @@ from npusim.device.spec import Device
 from npusim.errors import CapacityError
 from npusim.kernels.conv_backprop_filter import Tiling
 from npusim.layout import fracz_grouped_to_oihw, to_5hd
-from npusim.numerics.reference import conv_filter_grad, relative_error
+from npusim.reference import conv_filter_grad, relative_error
 from npusim.results import Result
 
 Array = np.ndarray[Any, Any]

@@ -16,8 +16,8 @@ import npusim
 from npusim.dtypes import FP16, FP32
 from npusim.errors import ArgumentError
 from npusim.kernels.deconv_grad_filter import DeconvShape, Tiling, auto_tiling
-from npusim.numerics.reference import conv_filter_grad
 from npusim.ops import deconv_grad_filter
+from npusim.reference import conv_filter_grad
 from npusim.results import Result
 
 Array = np.ndarray[Any, Any]

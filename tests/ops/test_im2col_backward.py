@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from itertools import product
 from typing import Any
 
@@ -20,6 +19,7 @@ from npusim.dtypes import FP16, FP32
 from npusim.errors import ArgumentError, ConfigError
 from npusim.kernels.im2col_backward import FoldShape, Tiling, auto_tiling, cuts, ub_bytes
 from npusim.ops.im2col_backward import im2col_backward
+from npusim.resources import configs
 
 Array = npt.NDArray[Any]
 Pair = tuple[int, int]
@@ -314,7 +314,7 @@ def test_a_device_without_vector_cores_is_refused() -> None:
 
 def test_the_device_says_how_the_sums_are_made() -> None:
     assert (TINY.im2col_accumulate, NEWEST.im2col_accumulate) == ("tensor", "fp32")
-    source = (resources.files("npusim") / "configs/devices/tiny.yaml").read_text("utf-8")
+    source = (configs() / "devices/tiny.yaml").read_text("utf-8")
     changed = source.replace("dtypes:", "im2col_accumulate: fp16\ndtypes:", 1)
     with pytest.raises(ConfigError, match="im2col_accumulate: expected tensor or fp32"):
         parse_device(changed, "mine.yaml")

@@ -17,7 +17,7 @@ from npusim.device.catalog import load_device
 from npusim.errors import ArgumentError, CapacityError
 from npusim.kernels.conv_backprop_filter import Tiling as ConvTiling
 from npusim.kernels.matmul import Tiling
-from npusim.numerics.reference import relative_error
+from npusim.reference import relative_error
 
 DEVICES = {name: load_device(name) for name in ("tiny", "ascend910", "ascend910b2")}
 Array = np.ndarray[Any, Any]

@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.call.call import simulate
 from npusim.cli.tiling import parse_tiling
+from npusim.convolution import Convolution
 from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, FP32
 from npusim.errors import ArgumentError, CapacityError, ConfigError
 from npusim.isa.operands import Tensor
-from npusim.kernels import production_filter, production_input
-from npusim.kernels.cann_tiling import CannTiling, cann_tiling, load_cann_tiling
 from npusim.kernels.conv_filter_units import ConvFilterUnits, UnitTiling
-from npusim.kernels.conv_shape import ConvShape
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.tilings import cann_filter, cann_input
+from npusim.kernels.tilings.cann import CannTiling, cann_tiling, load_cann_tiling
 from npusim.layout import from_6hd, from_fracz_3d, to_6hd, to_fracz_3d
-from npusim.numerics.reference import conv_filter_grad, conv_input_grad
-from npusim.session import simulate
+from npusim.reference import conv_filter_grad, conv_input_grad
 
 B2 = load_device("ascend910b2")
 WORDS: dict[str, int] = {
@@ -33,13 +33,13 @@ WORDS: dict[str, int] = {
 }  # fmt: skip
 
 
-def layer(**changes: Any) -> ConvShape:
+def layer(**changes: Any) -> Convolution:
     """A layer of 48 -> 40 channels, 2 images of depth 4 and 10 x 11, 3-D filter."""
     sizes: dict[str, Any] = {
         "n": 2, "cin": 48, "cout": 40, "spatial": (4, 10, 11), "kernel": (2, 3, 3),
         "padding": ((1, 0), (1, 1), (1, 0)),
     }  # fmt: skip
-    return ConvShape(**{**sizes, **changes})
+    return Convolution(**{**sizes, **changes})
 
 
 def integers(shape: tuple[int, ...]) -> Any:
@@ -47,7 +47,7 @@ def integers(shape: tuple[int, ...]) -> Any:
     return np.random.default_rng(3).integers(-2, 3, shape).astype(np.float16)
 
 
-def filter_gradient(s: ConvShape, tiling: UnitTiling, device: str) -> tuple[Any, Any]:
+def filter_gradient(s: Convolution, tiling: UnitTiling, device: str) -> tuple[Any, Any]:
     """(kernel's result, float64's) of the filter gradient."""
     x, dy = integers((s.n, s.cin, *s.spatial)), integers((s.n, s.cout, *s.out))
     arrays = to_6hd(x, 16), to_6hd(dy, 16)
@@ -108,7 +108,7 @@ def test_operands_stay_in_l1_between_tiles() -> None:
     assert read(order="n", x_slabs=2) == x_size + halo + 6 * dy_size
 
 
-def input_gradient(s: ConvShape, tiling: Any, **options: Any) -> tuple[npusim.Result, Any, Any]:
+def input_gradient(s: Convolution, tiling: Any, **options: Any) -> tuple[npusim.Result, Any, Any]:
     """(result, kernel's numbers, float64's) of the operator that takes blocked operands."""
     w = integers((s.cout, s.cin, *s.kernel))
     dy = integers((s.n, s.cout, *s.out))
@@ -227,7 +227,7 @@ def test_a_tiling_that_does_not_fit_says_why(
     change: dict[str, int], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        production_filter.kernel_tiling(filter_words(**change), PLANE, B2, FP16)
+        cann_filter.kernel_tiling(filter_words(**change), PLANE, B2, FP16)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_the_nest_of_the_input_gradient_says_what_it_cannot_follow(
 ) -> None:
     tiling = replace(cann_tiling({**WORDS, "singleCoreM": 24}), **change)
     with pytest.raises(ArgumentError, match=message):
-        production_input.kernel_tiling(tiling, PLANE, B2, FP16)
+        cann_input.kernel_tiling(tiling, PLANE, B2, FP16)
 
 
 # -- operators ---------------------------------------------------------------------------------

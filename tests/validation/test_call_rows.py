@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from npusim.call.spec import spec
 from npusim.device.catalog import load_device
 from npusim.ops import convolution_backward, matmul
-from npusim.session import spec
 from npusim.validation.call_rows import simulate_call_row
 from npusim.validation.rows import CallRow, Declined
 

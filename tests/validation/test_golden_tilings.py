@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import csv
-from importlib import resources
 from typing import Any
 
 import pytest
 
+from npusim.convolution import Convolution
 from npusim.device.catalog import load_device
 from npusim.dtypes import DType, dtype
 from npusim.errors import ArgumentError
-from npusim.kernels import production_filter, production_input
-from npusim.kernels.cann_tiling import CannTiling, cann_tiling
-from npusim.kernels.conv_shape import ConvShape
+from npusim.kernels.tilings import cann_filter, cann_input
+from npusim.kernels.tilings.cann import CannTiling, cann_tiling
+from npusim.resources import configs
 
-RULES: dict[str, Any] = {"input": production_input, "filter": production_filter}
+RULES: dict[str, Any] = {"input": cann_input, "filter": cann_filter}
 DEVICES = {"Ascend910B2": "ascend910b2", "Ascend910B3": "ascend910b3"}
 TYPES = {
     "FLOAT16": "fp16", "BF16": "bf16", "FLOAT": "fp32", "bfloat16": "bf16", "float32": "fp32"
@@ -46,7 +46,7 @@ MORE = {"input": (), "filter": ("singleCoreN", "singleCoreK")}
 
 
 def rows() -> list[Any]:
-    folder = resources.files("npusim") / "configs" / "silicon"
+    folder = configs() / "silicon"
     found = []
     for name in RULES:
         text = (folder / f"golden_tilings_{name}.csv").read_text(encoding="utf-8")
@@ -56,13 +56,13 @@ def rows() -> list[Any]:
     return found
 
 
-def problem(row: dict[str, str]) -> tuple[ConvShape, DType]:
+def problem(row: dict[str, str]) -> tuple[Convolution, DType]:
     def three(*names: str) -> Any:
         return tuple(int(row[name]) for name in names)
 
     kind = dtype(TYPES[row["dtype"]])
     pads = three("padFront", "padBack", "padUp", "padDown", "padLeft", "padRight")
-    shape = ConvShape(
+    shape = Convolution(
         n=int(row["batch"]),
         cin=int(row["cin"]),
         cout=int(row["cout"]),
@@ -113,7 +113,7 @@ def test_every_tiling_the_rule_covers_has_a_kernel(name: str, row: dict[str, str
     bases = (int(row["baseM"]), int(row["baseN"]), int(row["baseK"]))
     assert (ours.base_m, ours.base_n, ours.base_k) == bases
     if name == "filter":  # the room that the library gives x in L1, in elements
-        bound = production_filter.FilterProblem.of(shape, kind).bound_b(tiling)
+        bound = cann_filter.FilterProblem.of(shape, kind).bound_b(tiling)
         assert bound == int(row["bl1Bound"])
 
 

@@ -30,11 +30,10 @@ def labels() -> set[str]:
 
 
 def modules() -> list[Path]:
-    packages = ("isa", "program", "timing", "device", "ops", "validation")
+    packages = ("isa", "program", "timing", "device", "call", "ops", "validation")
     return [
-        *(file for name in packages for file in sorted((ROOT / "npusim" / name).glob("*.py"))),
-        *sorted((ROOT / "kernels").glob("*.py")),
-        ROOT / "npusim" / "session.py",
+        *(file for name in packages for file in sorted((ROOT / "npusim" / name).rglob("*.py"))),
+        *sorted((ROOT / "kernels").rglob("*.py")),
     ]
 
 

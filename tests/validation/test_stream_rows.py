@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from npusim.call.call import simulate
 from npusim.device.catalog import load_device
 from npusim.dtypes import FP16
 from npusim.isa.operands import Tensor
 from npusim.kernels.stream import CopyIn, CopyTiling
-from npusim.session import simulate
 from npusim.validation.rows import Declined, KernelRow
 from npusim.validation.stream_rows import busy_us, simulate_stream_row
 

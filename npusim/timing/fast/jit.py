@@ -44,7 +44,7 @@ def _folder() -> str:
         *([Path(chosen)] if chosen else []),
         _HERE / "__pycache__",
         Path.home() / ".cache" / "npusim",
-        Path(tempfile.gettempdir()) / f"npusim-{os.getuid()}",
+        Path(tempfile.gettempdir()) / f"npusim-{getattr(os, 'getuid', os.getpid)()}",
     )
     for place in places:
         folder = place / f"compiled-{digest}"

@@ -1,0 +1,1 @@
+"""Pieces of loop nests that several kernels share."""

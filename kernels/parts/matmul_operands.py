@@ -1,0 +1,202 @@
+"""The way of a matrix product's operands into L1: where they lie in GM, and slab after slab."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import NamedTuple, TypeVar
+
+from npusim.integers import ceil_div
+from npusim.isa.base import FRACTAL_BYTES
+from npusim.isa.operands import Slot, Tensor
+from npusim.kernels.parts.tile_order import Tiles
+from npusim.program.builder import Builder
+from npusim.program.kernel import IntArray
+from npusim.program.recorder import BufferHandle
+
+Number = TypeVar("Number", int, IntArray)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A matrix of ``rows`` x ``columns`` elements in GM: row-major, or blocked as NZ.
+
+    Its blocks come to L1 as NZ: columns of 32 bytes, rows padded to 16. ``base`` names the unit
+    column that says where a tile's first element lies.
+    """
+
+    tensor: Tensor
+    base: str
+    rows: int
+    columns: int
+    blocked: bool = False
+
+    @property
+    def c0(self) -> int:
+        """Elements in a column of NZ."""
+        return 32 // self.tensor.dtype.bytes
+
+    def offset(self, row: Number, column: Number) -> Number:
+        """Bytes from the tensor's start to an element; of NZ the column is a multiple of C0."""
+        if self.blocked:
+            return (column // self.c0 * (ceil_div(self.rows, 16) * 16) + row) * 32
+        return (row * self.columns + column) * self.tensor.dtype.bytes
+
+    def load(
+        self, k: Builder, dst: Slot, base: str, at: tuple[int, int], size: tuple[int, int]
+    ) -> None:
+        """Bring ``size`` = (rows, columns) to L1, from ``at`` = (row, column) after ``base``.
+
+        One copy, except that devices without nd2nz take one per column of NZ.
+        """
+        rows, columns = size
+        dtype, offset = self.tensor.dtype, self.offset(*at)
+        count, column = ceil_div(columns, self.c0), ceil_div(rows, 16) * FRACTAL_BYTES
+        if self.blocked:
+            pitch = ceil_div(self.rows, 16) * FRACTAL_BYTES
+            source = self.tensor.at(offset, column, base=base, rows=count, pitch=pitch)
+            k.data_move(dst.at(0, column, rows=count, pitch=column), source, dtype)
+            return
+        e, pitch = dtype.bytes, self.columns * dtype.bytes
+        if k.has_path("GM", "L1", "nd2nz"):
+            source = self.tensor.at(offset, columns * e, base=base, rows=rows, pitch=pitch)
+            k.nd2nz(dst.at(0, count * column), source, dtype)
+            return
+        for j in range(count):
+            width = min(self.c0, columns - j * self.c0) * e
+            source = self.tensor.at(offset + j * 32, width, base=base, rows=rows, pitch=pitch)
+            k.data_move(dst.at(j * column, width, rows=rows, pitch=32), source, dtype)
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The scales of a block-scaled operand in GM: (rows, columns / group), a byte each.
+
+    ``group`` elements along K of a row share one. In L1 rows lie behind each other.
+    """
+
+    tensor: Tensor
+    base: str
+    group: int
+
+    def offset(self, row: Number, column: Number) -> Number:
+        """Bytes from the tensor's start to the scale of an element."""
+        return row * self.tensor.shape[1] + column // self.group
+
+    def load(
+        self, k: Builder, dst: Slot, base: str, at: tuple[int, int], size: tuple[int, int]
+    ) -> None:
+        """Bring the scales of ``size`` = (rows, columns) elements to L1, as ``Operand.load``."""
+        rows, width = size[0], ceil_div(size[1], self.group)
+        pitch = self.tensor.shape[1]
+        source = self.tensor.at(self.offset(*at), width, base=base, rows=rows, pitch=pitch)
+        target = dst.at(0, width, rows=rows, pitch=width)
+        k.data_move(target, source, self.tensor.dtype, variant="scale")
+
+
+class Slab(NamedTuple):
+    """A piece of K in one slot of L1: first element and extent, of this tile or the next one."""
+
+    k0: int
+    size: int
+    ahead: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """An operand's way into L1: slabs of ``depth`` elements along K, ``slots`` of them.
+
+    ``extent`` names the unit column with the other extent: "m" or "n". With ``k_rows`` K runs
+    along the operand's rows, else along its columns.
+    """
+
+    operand: Operand | Scales
+    extent: str
+    depth: int
+    slots: int
+    k_rows: bool = False
+
+    def first(self, table: Tiles) -> IntArray:
+        """Byte offset of each tile's first element."""
+        across = table.m0 if self.extent == "m" else table.n0
+        return self.operand.offset(*self._turned(across, table.k0))
+
+    def slab(self, k0: int, k: int, *, ahead: bool = False) -> Slab:
+        """The slab with element ``k0`` of a part of K of ``k`` elements."""
+        start = k0 // self.depth * self.depth
+        return Slab(start, min(self.depth, k - start), ahead)
+
+    def begins(self, walk: list[int], k: int) -> dict[int, Slab]:
+        """Where in a ``walk`` (first elements of base blocks) slabs begin, and which."""
+        slabs = [self.slab(k0, k) for k0 in walk]
+        return {i: slab for i, slab in enumerate(slabs) if not i or slab != slabs[i - 1]}
+
+    def load(self, k: Builder, unit: SimpleNamespace, slot: Slot, slab: Slab) -> None:
+        """Bring a slab of the unit's tile, or of the one after it, to L1."""
+        prefix = "next_" if slab.ahead else ""
+        extent = getattr(unit, prefix + self.extent)
+        at, size = self._turned(0, slab.k0), self._turned(extent, slab.size)
+        self.operand.load(k, slot, prefix + self.operand.base, at, size)
+
+    def _turned(self, across: Number, along: Number) -> tuple[Number, Number]:
+        """(row, column) of what lies across K and along it."""
+        return (along, across) if self.k_rows else (across, along)
+
+
+class Shared:
+    """The slots of another operand's buffer: what comes second lies ``offset`` bytes into them."""
+
+    def __init__(self, handle: BufferHandle, offset: int) -> None:
+        self.handle, self.offset = handle, offset
+
+    def next(self) -> Slot:
+        """The slot that the first operand took last."""
+        return self.last()
+
+    def last(self) -> Slot:
+        """The same: the first operand takes the turns."""
+        return self.handle.last().behind(self.offset)
+
+
+class Feed:
+    """The slabs of one operand as a tile's walk along K uses them.
+
+    ``begins`` maps places in the walk to the slabs that begin there. With ``preload`` the next slab
+    is asked for when one comes into use, after the last that of the next tile (``following``).
+    ``present`` says that the first slab is in L1 already.
+    """
+
+    def __init__(
+        self,
+        handle: BufferHandle | Shared,
+        begins: dict[int, Slab],
+        load: Callable[[Slot, Slab], None],
+        *,
+        preload: bool = False,
+        following: Slab | None = None,
+        present: bool = False,
+    ) -> None:
+        self.handle, self.load, self.begins = handle, load, begins
+        slabs = [*begins.values(), following]
+        self.next = dict(zip(begins, slabs[1:], strict=True)) if preload else {}
+        self.pending = handle.last() if present else None
+
+    def take(self, place: int) -> None:
+        """Bring the slab that begins here into use, loading it unless it is on its way."""
+        slab = self.begins.get(place)
+        if slab is not None:
+            self.slab = slab
+            self.slot = self.pending or self._loaded(slab)
+            self.pending = None
+
+    def ask(self, place: int) -> None:
+        """Ask for the slab after the one that begins here."""
+        slab = self.next.get(place)
+        if slab is not None:
+            self.pending = self._loaded(slab)
+
+    def _loaded(self, slab: Slab) -> Slot:
+        slot = self.handle.next()
+        self.load(slot, slab)
+        return slot

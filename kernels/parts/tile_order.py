@@ -1,0 +1,159 @@
+"""Who computes which tile of a matrix product, and when: the order of tiles over the cores.
+
+The result is cut into single-core blocks, and K into parts; blocks follow each other in windows,
+are dealt to the cores, and each is walked tile by tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from npusim.errors import ArgumentError
+from npusim.integers import ceil_div
+from npusim.program.kernel import IntArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """How a product's blocks are ordered and dealt; 0 leaves a size to the tile or the matrix.
+
+    A block is ``single_core_m`` x ``single_core_n`` elements of C (0: one tile) over
+    ``single_core_k`` of K (0: all of it). Blocks follow each other along M, with ``n_fastest``
+    along N, within windows of ``window`` blocks (0: all) of that axis; with ``snake`` every other
+    window walks the other axis backwards. Parts of K come slowest. ``strided`` deals block i to
+    core i modulo the cores, else each core takes a contiguous run. Inside a block tiles follow each
+    other along M, with ``n_inner`` along N. ``tail_m`` x ``tail_n`` cuts each tile of a last round
+    that does not fill the cores.
+    """
+
+    single_core_m: int = 0
+    single_core_n: int = 0
+    single_core_k: int = 0
+    n_fastest: bool = False
+    window: int = 0
+    snake: bool = False
+    strided: bool = False
+    n_inner: bool = False
+    tail_m: int = 1
+    tail_n: int = 1
+
+    def check_order(self, *more: str) -> None:
+        """Raise ``ArgumentError`` for sizes and ``more`` fields below 0, and for tails of runs."""
+        for name in ("single_core_m", "single_core_n", "single_core_k", "window", *more):
+            if getattr(self, name) < 0:
+                raise ArgumentError(f"tiling {name} is {getattr(self, name)}; it must be >= 0")
+        if self.tail_m * self.tail_n > 1 and not self.strided:
+            raise ArgumentError(
+                f"tiling tail {self.tail_m}x{self.tail_n}: runs of tiles have no last round to "
+                "cut; set strided, or leave the tail at 1x1"
+            )
+
+
+class Tiles(NamedTuple):
+    """One row per tile in the order of its core: its core, first element, extents and part of K."""
+
+    core: IntArray
+    m0: IntArray
+    n0: IntArray
+    k0: IntArray
+    m: IntArray
+    n: IntArray
+    k: IntArray
+    part: IntArray
+
+
+def tiles(shape: tuple[int, int, int], base: tuple[int, int], order: Order, cores: int) -> Tiles:
+    """The tiles of an (m, k, n) product in ``base`` = (rows, columns), laid over ``cores``."""
+    m, k, n = shape
+    block_m, block_n = order.single_core_m or base[0], order.single_core_n or base[1]
+    depth = order.single_core_k or k
+    part, at_m, at_n = _blocks(
+        ceil_div(m, block_m), ceil_div(n, block_n), ceil_div(k, depth), order
+    )
+    count = len(part)
+    if order.strided:
+        core = np.arange(count) % cores
+    else:
+        core = np.arange(count) * min(cores, count) // count
+    inner_m, inner_n = _inside(ceil_div(block_m, base[0]), ceil_div(block_n, base[1]), order)
+    m0 = (at_m[:, None] * block_m + inner_m * base[0]).reshape(-1)
+    n0 = (at_n[:, None] * block_n + inner_n * base[1]).reshape(-1)
+    block = np.repeat(np.arange(count), len(inner_m))
+    left_m = np.minimum(m, (at_m[block] + 1) * block_m) - m0
+    left_n = np.minimum(n, (at_n[block] + 1) * block_n) - n0
+    k0 = part[block] * depth
+    whole = Tiles(
+        core[block],
+        m0,
+        n0,
+        k0,
+        np.minimum(base[0], left_m),
+        np.minimum(base[1], left_n),
+        np.minimum(depth, k - k0),
+        part[block],
+    )
+    real = Tiles(*(column[(left_m > 0) & (left_n > 0)] for column in whole))
+    return _cut_tail(real, order, count, cores) if order.tail_m * order.tail_n > 1 else real
+
+
+def successors(core: IntArray) -> IntArray:
+    """The row that follows each row on its core, -1 for none."""
+    order = np.argsort(core, kind="stable")
+    later = np.full(len(core), -1)
+    later[order[:-1]] = np.where(np.diff(core[order]) == 0, order[1:], -1)
+    return later
+
+
+def _blocks(nm: int, nn: int, nk: int, order: Order) -> tuple[IntArray, IntArray, IntArray]:
+    """(part of K, index along M, index along N) of every block in order."""
+    fast_count, slow_count = (nn, nm) if order.n_fastest else (nm, nn)
+    fast = np.tile(np.arange(fast_count), slow_count * nk)
+    slow = np.tile(np.repeat(np.arange(slow_count), fast_count), nk)
+    part = np.repeat(np.arange(nk), fast_count * slow_count)
+    window = fast // (order.window or fast_count)
+    turned = (window % 2 == 1) & order.snake
+    walked = np.lexsort((fast, np.where(turned, -slow, slow), window, part))
+    at_m, at_n = (slow, fast) if order.n_fastest else (fast, slow)
+    return part[walked], at_m[walked], at_n[walked]
+
+
+def _inside(nm: int, nn: int, order: Order) -> tuple[IntArray, IntArray]:
+    """(index along M, index along N) of a block's tiles in order."""
+    if order.n_inner:
+        return np.repeat(np.arange(nm), nn), np.tile(np.arange(nn), nm)
+    return np.tile(np.arange(nm), nn), np.repeat(np.arange(nn), nm)
+
+
+def _cut_tail(whole: Tiles, order: Order, blocks: int, cores: int) -> Tiles:
+    """Tiles of the last, partial round cut into pieces of whole sixteens, dealt like blocks."""
+    if len(whole.core) != blocks:
+        raise ArgumentError(
+            f"tiling tail {order.tail_m}x{order.tail_n}: only blocks of one tile are cut; leave "
+            "single_core_m and single_core_n at 0, or the tail at 1x1"
+        )
+    tail = blocks % cores
+    if not tail:
+        return whole
+    pieces = order.tail_m * order.tail_n
+    head = Tiles(*(column[: blocks - tail] for column in whole))
+    last = Tiles(*(np.repeat(column[blocks - tail :], pieces) for column in whole))
+    number = np.tile(np.arange(pieces), tail)
+    step_m = _sixteens(-(-last.m // order.tail_m))
+    step_n = _sixteens(-(-last.n // order.tail_n))
+    skip_m, skip_n = number // order.tail_n * step_m, number % order.tail_n * step_n
+    cut = last._replace(
+        core=np.arange(len(number)) % cores,
+        m0=last.m0 + skip_m,
+        n0=last.n0 + skip_n,
+        m=np.minimum(step_m, last.m - skip_m),
+        n=np.minimum(step_n, last.n - skip_n),
+    )
+    real = (cut.m > 0) & (cut.n > 0)
+    return Tiles(*(np.concatenate([a, b[real]]) for a, b in zip(head, cut, strict=True)))
+
+
+def _sixteens(sizes: IntArray) -> IntArray:
+    return -(-sizes // 16) * 16

@@ -1,0 +1,1 @@
+"""Which tile sizes: heuristics, and the vendor library's record and rules."""

@@ -1,0 +1,284 @@
+"""The vendor's tiling of a filter gradient, and any CANN tiling of one as ours.
+
+M = output channels, N = (kd, input channels, kh, kw), K = pixels of dy; A is dy, B is img2col of
+x. Every unit adds its sums into dw. The rule is that of CANN's conv3d_backprop_filter_v2 for
+910B, fp16 and bf16, one real group (hicann/ops-nn at e5c3fa9,
+conv/conv3d_backprop_filter_v2), retold; ``configs/silicon/golden_tilings_filter.csv`` has its
+published results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from npusim.convolution import Convolution
+from npusim.device.spec import Device
+from npusim.dtypes import DType
+from npusim.integers import ceil_div
+from npusim.kernels.conv_filter_units import UnitTiling
+from npusim.kernels.tilings.cann import CannTiling, check_fits, same_slots
+from npusim.kernels.tilings.cann_rule import HALF, common_reason, down16, refuse, up16
+
+
+def reason_outside(shape: Convolution, device: Device, dtype: DType) -> str:
+    """Why the rule does not apply to this filter gradient; empty where it does."""
+    reason = common_reason(shape, device, dtype)
+    if reason:
+        return reason
+    (_, kh, kw), plan = shape.kernel, shape.plan
+    m, n = plan.cout_g, shape.kernel[0] * shape.taps * plan.cin1_g * shape.c0
+    if shape.dilation[0] > 1:
+        return f"the rule is for a depth dilation of 1, this has {shape.dilation[0]}"
+    if (kh, kw) not in ((1, 1), (2, 2), (3, 3), (4, 4)):
+        return f"the rule is for filters of 1x1 to 4x4 in the plane, this has {kh}x{kw}"
+    if (kh, kw) != (1, 1) and min(m, n) < 128:
+        return (
+            f"the rule is for M and N of 128 or more unless the filter is 1x1, these are {m}, {n}"
+        )
+    return ""
+
+
+def production_tiling(shape: Convolution, device: Device, cores: int, dtype: DType) -> CannTiling:
+    """What the library would choose on ``cores`` cube cores; ``ArgumentError`` outside the rule."""
+    reason = reason_outside(shape, device, dtype)
+    if reason:
+        raise refuse(reason)
+    p = FilterProblem.of(shape, dtype)
+    if p.strided and (p.taps % 16 == 0 or 16 % p.taps == 0):
+        found = _deepest(p, "MN", device, cores)
+        if p.unit_count(found) >= cores:
+            return found
+    return _deepest(p, "NK" if p.m > p.n else "MK", device, cores)
+
+
+def kernel_tiling(
+    tiling: CannTiling, shape: Convolution, device: Device, dtype: DType
+) -> tuple[UnitTiling, list[str]]:
+    """A CANN tiling as the kernel's, and notes on what differs.
+
+    Raises ``CapacityError`` where it does not fit the device and ``ArgumentError`` where the
+    loop nest cannot follow it.
+    """
+    p, t = FilterProblem.of(shape, dtype), tiling
+    check_fits(t, device, dtype.bytes, (p.slot_a(t), p.slot_b(t)))
+    l0_slots, small = same_slots(t), min(t.step_ka, t.step_kb)
+    notes, slab = [], small * t.base_k
+    if slab % p.wo and p.wo % slab and slab < p.k:
+        notes.append(
+            f"L1 loads are whole rows of dy or parts of one, where the library's of {slab} "
+            f"positions run on across rows of {p.wo}"
+        )
+    if shape.kernel[0] > 1 and (p.n // shape.kernel[0]) % t.base_n:
+        notes.append(f"N tiles of {t.base_n} end with the filter depth they are of")
+    return (
+        UnitTiling(
+            base_m=t.base_m,
+            base_n=t.base_n,
+            base_k=t.base_k,
+            slab_k=slab,
+            unit_m=t.single_core_m,
+            unit_n=t.single_core_n,
+            unit_k=t.single_core_k,
+            step_m=t.step_m,
+            step_n=t.step_n,
+            dy_slots=t.al1 * t.step_ka // small,
+            x_slots=t.bl1 * t.step_kb // small,
+            dy_slabs=t.step_ka // small,
+            x_slabs=t.step_kb // small,
+            order="n" if t.iterate_order else "m",
+            l0_slots=l0_slots,
+            l0c_slots=t.cl0,
+        ),
+        notes,
+    )
+
+
+@dataclass(frozen=True)
+class FilterProblem:
+    """Sizes of the product and of x and dy."""
+
+    m: int
+    n: int
+    k: int
+    taps: int
+    c0: int
+    depths: int  # batch times depth of dy
+    wo: int
+    wi: int
+    stride_h: int
+    reach_h: int  # rows of x under a filter column, less one
+    strided: bool
+    element: int
+
+    @classmethod
+    def of(cls, s: Convolution, dtype: DType) -> FilterProblem:
+        (d, h, w), wi = s.out, s.spatial[2]
+        return cls(
+            m=s.plan.cout_g,
+            n=s.kernel[0] * s.taps * s.plan.cin1_g * s.c0,
+            k=h * w,
+            taps=s.taps,
+            c0=s.c0,
+            depths=s.n * d,
+            wo=w,
+            wi=wi,
+            stride_h=s.stride[1],
+            reach_h=(s.kernel[1] - 1) * s.dilation[1],
+            strided=s.stride[1] * s.stride[2] > 1,
+            element=dtype.bytes,
+        )
+
+    def bound_b(self, t: CannTiling) -> int:
+        """Elements of x that one L1 slot is given room for: whole rows of every plane touched."""
+        k = t.step_kb * t.base_k
+        ho = max(1, k // self.wo) if k % self.wo == 0 or self.wo % k == 0 else k // self.wo + 2
+        hi = (ho - 1) * self.stride_h + self.reach_h + 1
+        blocks = ceil_div(t.step_n * t.base_n, self.c0)
+        planes = ceil_div(blocks, self.taps)
+        if self.taps > blocks:
+            planes += 1 if self.taps % blocks else 0
+        else:
+            planes += 1 if 2 * blocks % self.taps else 0
+        return hi * self.wi * planes * self.c0
+
+    def slot_a(self, t: CannTiling) -> int:
+        """Bytes of one slot of dy in L1."""
+        return t.step_m * t.base_m * t.step_ka * t.base_k * self.element
+
+    def slot_b(self, t: CannTiling) -> int:
+        """Bytes of one slot of x in L1."""
+        return self.bound_b(t) * self.element
+
+    def fits(self, t: CannTiling, device: Device) -> bool:
+        """Whether both operands fit L1."""
+        used = t.al1 * self.slot_a(t) + t.bl1 * self.slot_b(t)
+        return used <= device.memories["L1"].size_bytes
+
+    def unit_count(self, t: CannTiling) -> int:
+        """Pieces of work that cores share."""
+        along_m, along_n = ceil_div(self.m, t.single_core_m), ceil_div(self.n, t.single_core_n)
+        return self.depths * along_m * along_n * ceil_div(self.k, t.single_core_k)
+
+
+@dataclass(frozen=True)
+class _Base:
+    """The base tile and what each L0 slot may hold, in elements; ``mode`` is what cores share."""
+
+    mode: str
+    m: int
+    n: int
+    k: int
+    cl0: int
+
+
+def _base(p: FilterProblem, mode: str) -> _Base:
+    m, n, k, cl0 = 128, 128, 128, 2
+    if mode == "MN":
+        m, n, k, cl0 = (256, 128, 64, 1) if p.m > 128 else (128, 256, 64, 1)
+    small_m, small_n = min(m, up16(p.m)), min(n, up16(p.n))
+    return _Base(mode, small_m, small_n, _base_k(p, m * k // small_m, n * k // small_n), cl0)
+
+
+def _base_k(p: FilterProblem, *limits: int) -> int:
+    """The largest K step within limits; whole rows of dy where those are short and aligned."""
+    k = down16(min(*limits, up16(p.k)))
+    return k // p.wo * p.wo if p.wo < k and p.wo % 16 == 0 else k
+
+
+def _ladder(mode: str) -> Iterator[tuple[int, int]]:
+    """Depths of A and B in L1, in base blocks, slots included; deepest first."""
+    if mode == "MN":
+        yield from ((depth, depth) for depth in (*range(16, 0, -2), 1))
+        return
+    a = b = 8
+    yield a, b
+    while max(a, b) > 1:  # the deeper side is halved; of equals the one that streams
+        if a > b or (a == b and mode == "NK"):
+            a //= 2
+        else:
+            b //= 2
+        yield a, b
+
+
+def _deepest(p: FilterProblem, mode: str, device: Device, cores: int) -> CannTiling:
+    """The first rung of the ladder that fits L1 and, where K is split, busies the cores."""
+    base = _base(p, mode)
+    last = None
+    for depths in _ladder(mode):
+        t = _steps(p, base, depths)
+        if p.fits(t, device):
+            last = t
+            if mode == "MN" or p.unit_count(t) >= cores:
+                return t
+    return last or _shrunk(p, base, device)
+
+
+def _steps(p: FilterProblem, base: _Base, depths: tuple[int, int]) -> CannTiling:
+    """The tiling that holds so many base blocks of A and B in L1."""
+    (a, b), count = depths, ceil_div(p.k, base.k)
+    al1, bl1 = min(2, a), min(2, b)
+    ka, kb = min(a // al1, count), min(b // bl1, count)
+    if ka > kb:
+        ka = ka // kb * kb
+    else:
+        kb = kb // ka * ka
+    step_m = a // al1 // ka if base.mode == "MK" else 1
+    step_n = b // bl1 // kb if base.mode == "NK" else 1
+    return _unit(
+        p,
+        base.mode,
+        CannTiling(
+            single_core_m=base.m,
+            single_core_n=base.n,
+            single_core_k=base.k,
+            base_m=base.m,
+            base_n=base.n,
+            base_k=base.k,
+            step_ka=ka,
+            step_kb=kb,
+            step_m=min(step_m, ceil_div(p.m, base.m)),
+            step_n=min(step_n, ceil_div(p.n, base.n)),
+            al1=al1,
+            bl1=bl1,
+            cl0=base.cl0,
+            iterate_order=1 if base.mode == "NK" else 0,
+        ),
+    )
+
+
+def _unit(p: FilterProblem, mode: str, t: CannTiling) -> CannTiling:
+    """The tiling with its unit of work: what is not shared between cores is taken whole."""
+    line = p.taps * p.c0
+    m = t.step_m * t.base_m
+    n = max(t.step_n * t.base_n // line, 1) * line
+    k = max(max(t.step_ka, t.step_kb) * t.base_k // p.wo, 1) * p.wo
+    return replace(
+        t,
+        single_core_m=p.m if mode == "NK" else m,
+        single_core_n=p.n if mode == "MK" else n,
+        single_core_k=-(-p.k // p.c0) * p.c0 if mode == "MN" else k,
+    )
+
+
+def _shrunk(p: FilterProblem, base: _Base, device: Device) -> CannTiling:
+    """The least of steps with a base that fits: K first, then M and N, then K as L0 allows.
+
+    The order in which M and N shrink is inferred from two published tilings: the side that
+    takes more of L1.
+    """
+    limit = base.k
+    while True:
+        for k in range(limit, 0, -16):
+            t = _steps(p, replace(base, k=k), (1, 1))
+            if p.fits(t, device):
+                return t
+        least = _steps(p, replace(base, k=16), (1, 1))
+        wide = p.slot_b(least) > p.slot_a(least)
+        if wide and base.n > 16:
+            base = replace(base, n=base.n - 16)
+        elif base.m > 16:
+            base = replace(base, m=base.m - 16)
+        else:
+            raise refuse("no tile fits L1 however small")
+        limit = _base_k(p, HALF // base.m, HALF // base.n)

@@ -1,0 +1,298 @@
+"""The vendor's tiling of an input gradient, and any CANN tiling of one as ours.
+
+M = pixels of dx, N = input channels, K = (kh, kw, output channels) of one filter depth; A is
+img2col of dy, B the weights. The rule is that of CANN's conv3d_backprop_input_v2 for 910B,
+fp16 and bf16, one real group (hicann/ops-nn at e5c3fa9, conv/conv3d_backprop_input_v2), retold;
+``configs/silicon/golden_tilings_input.csv`` has its published results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from npusim.convolution import Convolution
+from npusim.device.spec import Device
+from npusim.dtypes import DType
+from npusim.errors import ArgumentError
+from npusim.integers import ceil_div
+from npusim.kernels.implicit_gemm import Tiling
+from npusim.kernels.tilings.cann import CannTiling, check_fits, same_slots
+from npusim.kernels.tilings.cann_rule import HALF, SUMS, common_reason, down16, refuse, up16
+
+#: Bytes of operands and result that the rule lets the cores have in L2 at once.
+_L2_SHARE = 144 * 2**20
+
+
+def reason_outside(shape: Convolution, device: Device, dtype: DType) -> str:
+    """Why the rule does not apply to this input gradient; empty where it does."""
+    return common_reason(shape, device, dtype)
+
+
+def production_tiling(shape: Convolution, device: Device, cores: int, dtype: DType) -> CannTiling:
+    """What the library would choose on ``cores`` cube cores; ``ArgumentError`` outside the rule."""
+    reason = reason_outside(shape, device, dtype)
+    if reason:
+        raise refuse(reason)
+    problem = _Problem.of(shape, dtype)
+    chosen = _stepped(problem, device, _base(problem))
+    if chosen is None:
+        raise refuse("no tile fits L1 however small")
+    return replace(chosen, single_core_m=_single_m(problem, chosen, cores))
+
+
+def kernel_tiling(
+    tiling: CannTiling, shape: Convolution, device: Device, dtype: DType
+) -> tuple[Tiling, list[str]]:
+    """A CANN tiling as the kernel's, and notes on what differs.
+
+    Raises ``CapacityError`` where it does not fit the device and ``ArgumentError`` where the
+    loop nest cannot follow it.
+    """
+    p = _Problem.of(shape, dtype)
+    t, c0 = tiling, shape.c0
+    check_fits(t, device, dtype.bytes, (p.slot_a(t), p.slot_b(t)))
+    for name, step in (("stepKa", t.step_ka), ("stepKb", t.step_kb)):
+        if step * t.base_k % p.line:
+            raise ArgumentError(
+                f"CANN tiling: {name} x baseK is {step * t.base_k}; it must be whole channel "
+                f"blocks of the filter, multiples of {p.line}"
+            )
+    if t.step_m > 1 or t.step_n > 1:
+        raise ArgumentError(
+            f"CANN tiling: stepM is {t.step_m}, stepN {t.step_n}; the input gradient holds one "
+            "block of either in L1"
+        )
+    if t.single_core_m % p.wi or t.single_core_n > t.base_n:
+        raise ArgumentError(
+            f"CANN tiling: singleCoreM is {t.single_core_m}, singleCoreN {t.single_core_n}; units "
+            f"are whole rows of dx ({p.wi} positions) by one baseN ({t.base_n})"
+        )
+    notes = []
+    if t.single_core_m > t.base_m and p.wi % t.base_m and t.base_m % p.wi:
+        notes.append(
+            f"M tiles are whole rows of dx or parts of one, where the library's of {t.base_m} run "
+            f"on across rows of {p.wi}"
+        )
+    return (
+        Tiling(
+            base_m=t.base_m,
+            base_n=t.base_n,
+            base_k=t.base_k,
+            step_planes=t.step_ka * t.base_k // p.line,
+            step_columns=t.step_kb * t.base_k // c0,
+            l1_slots=t.al1,
+            weight_slots=t.bl1,
+            l0_slots=same_slots(t),
+            l0c_slots=t.cl0,
+            unit_m=t.single_core_m,
+            resident=t.bl1 == 1 and t.step_kb * t.base_k >= p.k,
+        ),
+        notes,
+    )
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Sizes of the product and of dy. ``line`` is K of one block of output channels."""
+
+    m: int
+    n: int
+    k: int
+    line: int
+    units: int  # batch times depth of dx
+    hi: int
+    wi: int
+    ho: int
+    wo: int
+    stride: tuple[int, int, int]
+    kernel: tuple[int, int, int]
+    dilation_h: int
+    element: int
+
+    @classmethod
+    def of(cls, s: Convolution, dtype: DType) -> _Problem:
+        line = s.taps * s.c0
+        (d, h, w), (_, ho, wo) = s.spatial, s.out
+        return cls(
+            m=h * w,
+            n=up16(s.cin1 * s.c0),
+            k=line * s.cout1,
+            line=line,
+            units=s.n * d,
+            hi=h,
+            wi=w,
+            ho=ho,
+            wo=wo,
+            stride=s.stride,
+            kernel=s.kernel,
+            dilation_h=s.dilation[1],
+            element=dtype.bytes,
+        )
+
+    def rows(self, m: int) -> int:
+        """Rows of dy, zeros inserted, that ``m`` positions of dx are given room for."""
+        whole = m % self.wi == 0 or self.wi % m == 0
+        h = max(1, m // self.wi) if whole else m // self.wi + 2
+        reach = h - 1 + (self.kernel[1] - 1) * self.dilation_h + 1
+        return min(reach, (self.ho - 1) * self.stride[1] + 1)
+
+    def row_a(self, m: int) -> int:
+        """Bytes of dy in L1 for one element of channel depth."""
+        return self.rows(m) * self.wo * self.stride[2] * self.element
+
+    def slot_a(self, t: CannTiling) -> int:
+        """Bytes of one slot of A in L1."""
+        return self.row_a(t.base_m) * t.step_ka * t.base_k // (self.kernel[1] * self.kernel[2])
+
+    def slot_b(self, t: CannTiling) -> int:
+        """Bytes of one slot of B in L1."""
+        return t.step_n * t.base_n * t.step_kb * t.base_k * self.element
+
+    def fits(self, t: CannTiling, device: Device) -> bool:
+        """Whether both operands fit L1."""
+        used = t.al1 * self.slot_a(t) + t.bl1 * self.slot_b(t)
+        return used <= device.memories["L1"].size_bytes
+
+    def whole(self, t: CannTiling) -> bool:
+        """Whether both steps are whole blocks of output channels, the larger a multiple."""
+        small, large = sorted((t.step_ka, t.step_kb))
+        steps = (small * t.base_k % self.line, large * t.base_k % self.line, large % small)
+        return not any(steps)
+
+    def depth_k(self, k: int) -> int:
+        """``k`` lowered by 16 until it divides a block's K or is a multiple of it."""
+        k = max(16, min(down16(k), up16(self.k)))
+        while self.line % k and k % self.line:
+            k -= 16
+        return k
+
+
+def _base(p: _Problem) -> tuple[int, int, int]:
+    """baseM, baseN, baseK before L1 is looked at."""
+    m, n = (256, 128) if p.m >= p.n else (128, 256)
+    m, n, k = min(m, up16(p.m)), min(n, p.n), p.depth_k(64)
+    if n < 256 and k < 64:
+        m = min(down16(HALF // k), down16(SUMS // n), up16(p.m))
+    if m < 256 and k < 64:
+        n = min(down16(HALF // k), down16(SUMS // m), p.n)
+    return m, n, p.depth_k(HALF // max(m, n))
+
+
+def _stepped(p: _Problem, device: Device, base: tuple[int, int, int]) -> CannTiling | None:
+    """The tiling with its L1 steps, its base shrunk where L1 demands; None if nothing fits."""
+    if p.kernel[0] == 1:
+        found = _resident(p, device, _tiling(base))
+        if found is not None:
+            return found
+    for smaller in _shrinking(p, base):
+        found = _doubled(p, device, _tiling(smaller, (2, 2)))
+        if found is not None:
+            return found
+    last = (16, 16, p.depth_k(16))
+    single = (_doubled(p, device, _tiling(last, slots)) for slots in ((2, 1), (1, 2), (1, 1)))
+    return next((found for found in single if found is not None), None)
+
+
+def _tiling(base: tuple[int, int, int], slots: tuple[int, int] = (2, 1)) -> CannTiling:
+    m, n, k = base
+    return CannTiling(
+        single_core_m=m,
+        single_core_n=n,
+        single_core_k=k,
+        base_m=m,
+        base_n=n,
+        base_k=k,
+        step_ka=1,
+        step_kb=1,
+        al1=slots[0],
+        bl1=slots[1],
+        iterate_order=1,
+    )
+
+
+def _resident(p: _Problem, device: Device, t: CannTiling) -> CannTiling | None:
+    """All of B in one slot, and as much of A beside it as fits."""
+    count = ceil_div(p.k, t.base_k)
+    for step in range(count, 0, -1):
+        now = replace(t, step_ka=step, step_kb=count)
+        if count % step == 0 and p.whole(now) and p.fits(now, device):
+            return now
+    return None
+
+
+def _doubled(p: _Problem, device: Device, t: CannTiling) -> CannTiling | None:
+    """Steps of A and B: each half of L1, or both the same; the larger sum that is legal."""
+    proposals = [_equal(p, device, t), _halves(p, device, t)]
+    legal = [found for found in proposals if found is not None]
+    return max(legal, key=lambda found: found.step_ka + found.step_kb, default=None)
+
+
+def _halves(p: _Problem, device: Device, t: CannTiling) -> CannTiling | None:
+    """As many blocks of channels of each operand as fit its half of L1."""
+    half, c0 = device.memories["L1"].size_bytes // 2, 32 // p.element
+    unit = max(1, t.base_k // p.line)  # blocks in the smallest step
+    most = ceil_div(p.k, max(t.base_k, p.line))
+    a = min(half // t.al1 // (p.row_a(t.base_m) * c0) // unit, most)
+    b = min(half // t.bl1 // (t.base_n * p.line * p.element) // unit, most)
+    if min(a, b) < 1:
+        return None
+    small = next(c for c in range(min(a, b), 0, -1) if max(a, b) % c == 0)
+    a, b = (small, b) if a < b else (a, small)
+    scale = max(1, p.line // t.base_k)
+    found = replace(t, step_ka=a * scale, step_kb=b * scale)
+    return found if p.whole(found) and p.fits(found, device) else None
+
+
+def _equal(p: _Problem, device: Device, t: CannTiling) -> CannTiling | None:
+    """The same step for both, from the filter's taps downwards."""
+    first = min(ceil_div(p.k, t.base_k), p.kernel[1] * p.kernel[2])
+    for step in range(first, 0, -1):
+        found = replace(t, step_ka=step, step_kb=step)
+        if p.whole(found) and p.fits(found, device):
+            return found
+    return None
+
+
+def _shrinking(p: _Problem, base: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
+    """The base, then smaller ones: the larger of M and N by 16 each time, last K."""
+    m, n, k = base
+    least = max(p.wi, 16)
+    yield m, n, k
+    while m - 16 >= least or n > 16:
+        if m - 16 >= least and (m >= n or n == 16):
+            m -= 16
+        else:
+            n -= 16
+        yield m, n, k
+    while k > 16:
+        k = p.depth_k(k - 16)
+        yield m, n, k
+
+
+def _single_m(p: _Problem, t: CannTiling, cores: int) -> int:
+    """Positions of one unit: whole rows, more of them where that does not starve the cores."""
+    rows = max(t.base_m // p.wi, 1)
+    if p.wi > 64 and p.wi % t.base_m and t.base_m % p.wi:
+        for pieces in range(1, p.hi + 1):
+            each = ceil_div(p.hi, pieces)
+            units = p.units * pieces * ceil_div(p.n, t.single_core_n)
+            if (units % cores == 0 or units >= cores**2) and _in_l2(p, t, each * p.wi, cores):
+                return each * p.wi
+    best = rows
+    if p.units % cores == 0:
+        for more in range(rows, p.hi + 1, rows):
+            if not _in_l2(p, t, more * p.wi, cores):
+                break
+            if p.hi % more == 0:
+                best = more
+    return best * p.wi
+
+
+def _in_l2(p: _Problem, t: CannTiling, m: int, cores: int) -> bool:
+    """Whether what all cores touch in one unit of ``m`` positions fits the share of L2."""
+    depths = max(p.kernel[0] // p.stride[0], 1)
+    channels = p.k // (p.kernel[1] * p.kernel[2])
+    numbers = p.rows(m) * p.wo * depths * channels + t.single_core_n * p.k * depths
+    numbers += m * t.single_core_n + t.base_m * t.base_n
+    return cores * p.element * numbers <= _L2_SHARE

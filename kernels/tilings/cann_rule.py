@@ -1,0 +1,43 @@
+"""When the vendor's rules for convolution tilings apply, and the arithmetic both share."""
+
+from __future__ import annotations
+
+from npusim.convolution import Convolution
+from npusim.device.spec import Device
+from npusim.dtypes import DType
+from npusim.errors import ArgumentError
+
+#: Buffers of the chips the rules are written for (Atlas A2 and A3 training chips).
+_BUFFERS = {"L1": 512 * 1024, "L0A": 64 * 1024, "L0B": 64 * 1024, "L0C": 128 * 1024}
+
+#: Elements of two bytes in one of two L0A (L0B) slots, and fp32 sums in L0C.
+HALF, SUMS = 16384, 32768
+
+
+def common_reason(shape: Convolution, device: Device, dtype: DType) -> str:
+    """Why no rule applies to this convolution; empty where one may."""
+    for name, size in _BUFFERS.items():
+        memory = device.memories.get(name)
+        if memory is None or memory.size_bytes != size:
+            have = f"{memory.size_bytes} B" if memory else "none"
+            return f"the rule is for chips with {name} of {size} B, {device.name} has {have}"
+    if dtype.bytes != 2:
+        return f"the rule is for fp16 and bf16, this is {dtype} (the library's older scheme)"
+    if shape.plan.real_groups > 1:
+        return f"the rule is for one real group, this has {shape.plan.real_groups}"
+    return ""
+
+
+def refuse(reason: str) -> ArgumentError:
+    """The error of a call whose tiling was to be the vendor's."""
+    return ArgumentError(f"tiling 'production': {reason}; use 'auto' or give a tiling")
+
+
+def down16(value: int) -> int:
+    """The largest multiple of 16 that is not above."""
+    return value // 16 * 16
+
+
+def up16(value: int) -> int:
+    """The smallest multiple of 16 that is not below."""
+    return -(-value // 16) * 16

@@ -1,0 +1,172 @@
+"""Tile sizes for the filter-gradient kernel that are good at once.
+
+Every candidate that fits the buffers gets a closed-form estimate of the kernel's time, the
+slowest of cube, MTE1, MTE2 and shared bandwidth plus what nothing hides; the least wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from npusim.convolution import Convolution
+from npusim.device.spec import Device
+from npusim.errors import CapacityError
+from npusim.integers import ceil_div
+from npusim.kernels.conv_backprop_filter import Tiling
+from npusim.kernels.parts.conv_filter_slabs import Cut, cut_plane
+
+_SIDES = (512, 256, 192, 144, 128, 96, 64, 48, 32, 16)
+_SLABS = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
+
+
+def auto_tiling(shape: Convolution, device: Device, cores: int) -> Tiling:
+    """The candidate with the least estimated time on ``cores`` cube cores.
+
+    Raises ``CapacityError`` if not even the smallest tile fits the device's buffers.
+    """
+    best: tuple[float, int, Tiling] | None = None
+    for i, (tiling, cut) in enumerate(_candidates(shape, device)):
+        for parts in _part_counts(shape, tiling, cut, cores):
+            time = _estimate(shape, device, cores, tiling, cut, parts)
+            if best is None or (time, i) < best[:2]:
+                best = (time, i, _with_parts(tiling, parts))
+    if best is None:
+        need = cut_plane(shape, 1).most_pixels * 32
+        raise CapacityError(
+            f"{device.name}: L1 holds {device.memories['L1'].size_bytes} B, but the input that one "
+            f"output position reads takes {need} B per {shape.c0} channels; no tiling fits, reduce "
+            "kernel or dilation"
+        )
+    return best[2]
+
+
+def _with_parts(t: Tiling, parts: int) -> Tiling:
+    return Tiling(
+        base_m=t.base_m,
+        base_n=t.base_n,
+        base_k=t.base_k,
+        slab_k=t.slab_k,
+        k_parts=parts,
+        l1_slots=t.l1_slots,
+        l0c_slots=t.l0c_slots,
+    )
+
+
+def _candidates(shape: Convolution, device: Device) -> Iterator[tuple[Tiling, Cut]]:
+    """Tilings (K in one part) whose buffers fit, with the largest slab that does."""
+    size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
+    m_all, n_all = shape.plan.cout_g, shape.plan.cin1_g * shape.taps * shape.c0
+    n_all = ceil_div(n_all, 16) * 16
+    cuts = {k: cut_plane(shape, k) for k in _SLABS}
+    for base_m in sorted({min(side, m_all) for side in _SIDES}):
+        for base_n in sorted(
+            {min(side, n_all) for side in (*_SIDES, ceil_div(shape.taps * shape.c0, 16) * 16)}
+        ):
+            base_k = min(size["L0A"] // base_m, size["L0B"] // base_n) * shape.c0 // 64 // 16 * 16
+            if base_k < 16 or base_m * base_n * 4 > size["L0C"]:
+                continue
+            l0c = 2 if base_m * base_n * 8 <= size["L0C"] else 1
+            for slots in (2, 1):
+                fitting = (
+                    k
+                    for k in _SLABS
+                    if slots * _l1_bytes(shape, base_m, base_n, cuts[k]) <= size["L1"]
+                )
+                slab_k = next(fitting, None)
+                if slab_k is not None:
+                    yield (
+                        Tiling(
+                            base_m=base_m,
+                            base_n=base_n,
+                            base_k=min(base_k, 256),
+                            slab_k=slab_k,
+                            l1_slots=slots,
+                            l0c_slots=l0c,
+                        ),
+                        cuts[slab_k],
+                    )
+                    break
+
+
+def _planes(shape: Convolution, base_n: int) -> int:
+    """Input planes a tile of ``base_n`` columns can touch."""
+    return min(ceil_div(base_n // shape.c0 + shape.taps - 1, shape.taps), shape.plan.cin1_g)
+
+
+def _l1_bytes(shape: Convolution, base_m: int, base_n: int, cut: Cut) -> int:
+    """One slot of x and one of dy."""
+    x = (cut.most_pixels or 1) * _planes(shape, base_n) * 32
+    blocks = ceil_div(cut.most_positions or 1, 16)
+    return x + blocks * ceil_div(base_m, shape.c0) * 512
+
+
+def _part_counts(shape: Convolution, t: Tiling, cut: Cut, cores: int) -> list[int]:
+    """Ways to cut K worth trying: none, and what fills the cores once or twice."""
+    tiles = _tile_count(shape, t)
+    along_k = max(1, shape.n * shape.out[0] * len(cut))
+    return sorted({max(1, min(along_k, cores * rounds // tiles)) for rounds in (0, 1, 2, 3)})
+
+
+def _tile_count(shape: Convolution, t: Tiling) -> int:
+    columns = shape.plan.cin1_g * shape.taps * shape.c0
+    return (
+        shape.plan.real_groups
+        * shape.kernel[0]
+        * ceil_div(shape.plan.cout_g, t.base_m)
+        * ceil_div(columns, t.base_n)
+    )
+
+
+def _estimate(
+    shape: Convolution, device: Device, cores: int, t: Tiling, cut: Cut, parts: int
+) -> float:
+    """Cycles of the kernel (and of clearing, if parts add up) in closed form."""
+    items = _tile_count(shape, t) * parts
+    rounds = ceil_div(items, cores)
+    k = shape.n * shape.out[0] * cut.positions / parts
+    loads = max(1.0, shape.n * shape.out[0] * len(cut) / parts)
+    m, n = (
+        min(t.base_m, shape.plan.cout_g),
+        min(t.base_n, shape.plan.cin1_g * shape.taps * shape.c0),
+    )
+    x_bytes = shape.n * shape.out[0] * cut.pixels / parts * _planes(shape, n) * 32
+    size = 32 // shape.c0  # bytes of an operand element
+    y_bytes = k * m * size
+    steps = max(loads, k / t.base_k)
+    cube = k * m * n / _macs(device, size) + steps * 4
+    into_a = device.path("L1", "L0A", "transpose")
+    into_b = device.path("L1", "L0B", "load3d")
+    mte1 = into_a.estimate(k * m * size, steps) + into_b.estimate(k * n * size, steps)
+    port = device.path("GM", "L1")
+    mte2 = port.estimate(x_bytes + y_bytes, 2 * loads)
+    shared = items * (x_bytes + y_bytes) / device.shared_read_rate / rounds
+    main = _unique_bytes(shape) / float(device.main_memory.read_bytes_per_cycle) / rounds
+    body = max(cube, mte1, mte2, shared, main)
+    if t.l1_slots == 1:
+        body = mte2 + max(cube, mte1)
+    drain = m * n * 4 / _drain_rate(device) * (1 if t.l0c_slots == 1 or rounds == 1 else 0.2)
+    first = mte2 / loads + mte1 / steps
+    clear = device.launch.cycles("vector", device.count("vector")) if parts > 1 else 0
+    return rounds * (body + drain) + first + clear
+
+
+def _macs(device: Device, size: int) -> float:
+    """Peak multiply-adds per cycle for operand elements of ``size`` bytes."""
+    return float(device.cube.macs_per_cycle("fp16" if size == 2 else "fp32")) if device.cube else 1
+
+
+def _drain_rate(device: Device) -> float:
+    """Bytes per cycle at which an accumulator tile leaves the core."""
+    direct = device.has_path("L0C", "GM")
+    path = device.path("L0C", "GM") if direct else device.path("UB", "GM")
+    return path.rate
+
+
+def _unique_bytes(shape: Convolution) -> float:
+    _, h, w = shape.spatial
+    _, ho, wo = shape.out
+    return (
+        shape.n
+        * 32.0
+        * (shape.cin1 * shape.spatial[0] * h * w + shape.cout1 * shape.out[0] * ho * wo)
+    )

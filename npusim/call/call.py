@@ -1,0 +1,212 @@
+"""One operator call: its tensors, the kernels it launches in order, and the L2 between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from npusim.call.options import Options
+from npusim.call.replay import Step, figures_behind, time_us
+from npusim.call.spec import Array, Operand, Spec
+from npusim.device.catalog import load_device, parse_core_mask
+from npusim.device.spec import Device
+from npusim.dtypes import DType
+from npusim.errors import ArgumentError
+from npusim.isa.operands import Tensor
+from npusim.kernels.mem_set import MemSet
+from npusim.numerics.executor import POISON, execute
+from npusim.program.build import build
+from npusim.program.kernel import Kernel
+from npusim.program.program import Program
+from npusim.results import Result
+from npusim.results.uncertainty import Replay
+from npusim.timing.run import new_l2, time_program
+from npusim.timing.trace import KernelRun
+from npusim.version import __version__
+
+
+@dataclass
+class Call:
+    """Runs kernels one after another and collects the ``Result``."""
+
+    operator: str
+    options: Options
+    timing_only: bool
+    notes: list[str] = field(default_factory=list)
+    runs: list[KernelRun] = field(default_factory=list)
+    arrays: dict[str, Array] = field(default_factory=dict)
+    workspace_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.device = load_device(self.options.device)
+        self.groups = parse_core_mask(self.options.cores, self.device)
+        if self.options.start not in ("cold", "warm"):
+            raise ArgumentError(f"start is {self.options.start!r}; it is 'cold' or 'warm'")
+        self.l2 = new_l2(self.device, self.options.engine)
+        self.figures: dict[str, None] = {}  # what the time rests on so far, in order of use
+        self._steps: list[Step] = []
+
+    @property
+    def cube_cores(self) -> int:
+        """Cores with a cube unit under the mask."""
+        return len(self.groups) * self.device.core_kind("cube").per_group
+
+    @property
+    def vector_cores(self) -> int:
+        """Cores with a vector unit under the mask."""
+        return len(self.groups) * self.device.core_kind("vector").per_group
+
+    def require_dtype(self, kind: DType) -> None:
+        """Raise ``ArgumentError`` if the device's cube cannot multiply ``kind``."""
+        rates = self.device.cube.rates if self.device.cube else {}
+        if kind.name not in rates:
+            have = f"its cube multiplies {', '.join(rates)}" if rates else "it has no cube unit"
+            raise ArgumentError(
+                f"{self.operator}: {self.device.name} cannot multiply {kind}: {have}; choose one "
+                f"of these types, or a device whose cube has {kind} (`npusim devices`)"
+            )
+
+    def input(
+        self, name: str, value: Operand, as_dtype: DType, shape: tuple[int, ...] | None = None
+    ) -> Tensor:
+        """Put an operand into global memory; resident in L2 already for a warm start.
+
+        ``shape`` views the same elements differently.
+        """
+        tensor = Tensor(name, tuple(value.shape) if shape is None else shape, as_dtype, "in")
+        if not self.timing_only:
+            array = np.ascontiguousarray(value, dtype=as_dtype.numpy)
+            self.arrays[name] = array.reshape(tensor.shape)
+        if self.options.start == "warm" and tensor.size_bytes:
+            self.l2.preload(name, tensor.size_bytes)
+            self._steps.append(tensor)
+        return tensor
+
+    def output(self, name: str, shape: tuple[int, ...], as_dtype: DType) -> Tensor:
+        """Reserve global memory for a result, poisoned until a kernel writes it."""
+        tensor = Tensor(name, shape, as_dtype, "out")
+        if not self.timing_only:
+            raw = np.full(tensor.size_bytes, POISON, np.uint8)
+            self.arrays[name] = raw.view(as_dtype.numpy).reshape(shape)
+        return tensor
+
+    def workspace(self, name: str, shape: tuple[int, ...], as_dtype: DType) -> Tensor:
+        """Reserve global memory between kernels; counted in ``Result.workspace_bytes``."""
+        tensor = self.output(name, shape, as_dtype)
+        self.workspace_bytes += tensor.size_bytes
+        return tensor
+
+    def view(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """The same memory under another shape."""
+        if not self.timing_only:
+            self.arrays[tensor.name] = self.arrays[tensor.name].reshape(shape)
+        return replace(tensor, shape=shape)
+
+    def clear(self, tensor: Tensor) -> None:
+        """Launch the kernel that sets a tensor to zero."""
+        self.launch(MemSet(tensor))
+
+    def tiling_of(self, kernel: str) -> Any:
+        """The tiling asked for: one for all kernels, or by kernel name in a mapping."""
+        tiling = self.options.tiling
+        return tiling.get(kernel, "auto") if isinstance(tiling, Mapping) else tiling
+
+    def launch(self, kernel: Kernel) -> KernelRun:
+        """Build, time and (unless timing-only) execute one kernel."""
+        self._steps.append(copy(kernel))  # as it is before it holds the buffers of this device
+        program = build(kernel, self.device, self.groups)
+        run = time_program(
+            program,
+            self.l2,
+            timeline=self.options.timeline,
+            progress=self._progress(program, "timing"),
+        )
+        if not self.timing_only:
+            arrays = {t.name: self.arrays[t.name] for t in kernel.tensors}
+            execute(program, arrays, self._progress(program, "numbers"))
+        self.runs.append(run)
+        self.figures |= dict.fromkeys(figures_behind(program))
+        return run
+
+    def _replay(self) -> Callable[[Device], float]:
+        """Times the call again; holds no arrays."""
+        return partial(time_us, tuple(self._steps), self.groups, self.options.engine)
+
+    def _progress(self, program: Program, phase: str) -> Callable[[int], None] | None:
+        report = self.options.progress
+        if report is None:
+            return None
+        return lambda done: report(program.kernel, phase, done, program.instructions)
+
+    def _assumption_note(self) -> list[str]:
+        known = self.device.provenance
+        names = [name for name in self.figures if known[name].confidence == "assumed"]
+        if not names:
+            return []
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        return [
+            f"the time rests on {len(names)} assumed figures: {', '.join(names[:5])}{more}; "
+            f"`npusim devices show {self.device.name}` lists every figure with its source"
+        ]
+
+    def result(
+        self, outputs: dict[str, Array | None], problem: str, as_dtype: DType, rate: str = ""
+    ) -> Result:
+        """The finished call as a ``Result``; ``outputs`` are ignored when timing-only.
+
+        ``rate`` names the cube rate that peaks refer to, if it is not the type's own ("hf32").
+        """
+        names = tuple(outputs)
+        return Result(
+            operator=self.operator,
+            device=self.device,
+            runs=tuple(self.runs),
+            outputs=None if self.timing_only else tuple(outputs.values()),
+            output_names=names,
+            notes=(*self.notes, *self._assumption_note()),
+            problem=problem,
+            version=__version__,
+            dtype=rate or as_dtype.name,
+            workspace_bytes=self.workspace_bytes,
+            replay=Replay(figures=tuple(self.figures), time_us=self._replay()),
+        )
+
+
+def simulate(kernel: Kernel, device: str | Device, *arrays: Array | Spec, **options: Any) -> Result:
+    """Run a kernel of your own: ``arrays`` are its "in" and "inout" tensors in order.
+
+    Without arrays a kernel that reads any is only timed. Keywords: cores, engine, timeline,
+    start, progress (see ``Options``). Outputs are the "out" and "inout" tensors; the arrays
+    given are not changed. Raises ``ArgumentError`` if an array's shape is not its tensor's.
+    """
+    inputs = [t for t in kernel.tensors if t.role != "out"]
+    if arrays and len(arrays) != len(inputs):
+        names = ", ".join(t.name for t in inputs)
+        raise ArgumentError(
+            f"kernel {kernel.name} reads {len(inputs)} tensors ({names}), got {len(arrays)} arrays"
+        )
+    given = arrays or [Spec(t.shape, t.dtype) for t in inputs]
+    timing_only = any(isinstance(a, Spec) for a in given)
+    call = Call(kernel.name, Options(device=device, **options), timing_only)
+    for tensor, array in zip(inputs, given, strict=True):
+        if tuple(array.shape) != tensor.shape:
+            raise ArgumentError(
+                f"{tensor.name} has shape {tuple(array.shape)}, the kernel expects {tensor.shape}"
+            )
+        inout = tensor.role == "inout" and not isinstance(array, Spec)
+        call.input(tensor.name, np.array(array) if inout else array, tensor.dtype)
+    outputs = [t for t in kernel.tensors if t.role != "in"]
+    for tensor in outputs:
+        if tensor.role == "out":
+            call.output(tensor.name, tensor.shape, tensor.dtype)
+    call.launch(kernel)
+    return call.result(
+        {t.name: call.arrays.get(t.name) for t in outputs},
+        kernel.tiling_text,
+        kernel.tensors[0].dtype,
+    )

@@ -1,0 +1,34 @@
+"""Operands of a call: arrays, or shapes without data for runs that are only timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from npusim.dtypes import DType, dtype
+from npusim.errors import ArgumentError
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Stands for an array of ``shape`` and ``dtype``; a call given one is timing-only."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+
+#: What operators accept as a tensor.
+Operand = Array | Spec
+
+
+def spec(shape: Iterable[int], dtype_name: Any) -> Spec:
+    """An array's shape and type without its data: the run is timing-only, at any size."""
+    sizes = tuple(int(n) for n in shape)
+    if any(n < 0 for n in sizes):
+        raise ArgumentError(f"spec shape is {sizes}; sizes cannot be negative")
+    return Spec(sizes, dtype(dtype_name))

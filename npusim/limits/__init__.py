@@ -1,0 +1,1 @@
+"""The documented limits of operators, per product: tables of ``configs/constraints``, applied."""

@@ -1,0 +1,335 @@
+"""The relations that rows of a constraint table refer to by name.
+
+A check is given all facts and the parameter of its row; it runs after the rows before it held. It
+returns None, or what is wrong in words that say what would be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from numbers import Integral
+from typing import Any
+
+from npusim.layout import GroupPlan, group_plan
+from npusim.layout.groups import group_dict
+from npusim.limits.facts import Facts, promote
+
+Check = Callable[[Facts, str], "str | None"]
+
+# -- convolution_backward ------------------------------------------------------------------
+
+
+def _dtype_of(*names: str) -> Check:
+    """A check that a tensor has the promoted type of those named."""
+
+    def check(f: Facts, parameter: str) -> str | None:
+        want = promote(*(f[name] for name in names))
+        return None if f[parameter] == want else f"it must be {want}"
+
+    return check
+
+
+def _shape_of(name: str) -> Check:
+    """A check that a tensor has the shape of the one named."""
+
+    def check(f: Facts, parameter: str) -> str | None:
+        want = tuple(f[name])
+        return None if tuple(f[parameter]) == want else f"it must be {want}"
+
+    return check
+
+
+def ranks(f: Facts, _: str) -> str | None:
+    """All three operands have one rank of 3 to 5."""
+    found = [len(f[name]) for name in ("grad_output.shape", "input.shape", "weight.shape")]
+    if len(set(found)) == 1 and found[0] in (3, 4, 5):
+        return None
+    return f"grad_output, input and weight have ranks {', '.join(map(str, found))}"
+
+
+def grad_output_empty(f: Facts, _: str) -> str | None:
+    """The gradient has data unless there is no batch."""
+    dy, x = f["grad_output.shape"], f["input.shape"]
+    excused = dy[0] == 0 == x[0] and 0 not in dy[1:]
+    return None if 0 not in dy or excused else "it has no data"
+
+
+def weight_empty(f: Facts, _: str) -> str | None:
+    """The weight has data unless the input has no channels."""
+    w, axis = f["weight.shape"], 0 if f["transposed"] else 1
+    others = (*w[:axis], *w[axis + 1 :])
+    excused = w[axis] == 0 == f["input.shape"][1] and 0 not in others
+    return None if 0 not in w or excused else "it has no data"
+
+
+def input_empty(f: Facts, _: str) -> str | None:
+    """The input has no spatial size of zero."""
+    return "a spatial size is 0" if 0 in f["input.shape"][2:] else None
+
+
+def bias_sizes(f: Facts, _: str) -> str | None:
+    """The stated bias has the channels of the gradient."""
+    w = f["weight.shape"]
+    want = w[1] * f["groups"] if f["transposed"] else f["grad_output.shape"][1]
+    return None if f["bias_sizes"][0] == want else f"it must be ({want},)"
+
+
+def output_padding_below_stride(f: Facts, _: str) -> str | None:
+    """Output padding stays below the stride everywhere."""
+    pairs = zip(f["output_padding"], f["stride"], strict=True)
+    return None if all(p < s for p, s in pairs) else f"stride is {tuple(f['stride'])}"
+
+
+def channels(f: Facts, _: str) -> str | None:
+    """Channels of the three operands agree with the number of groups."""
+    w, groups = f["weight.shape"], f["groups"]
+    first, second = ("input", "grad_output") if f["transposed"] else ("grad_output", "input")
+    for name, want in ((first, w[0]), (second, w[1] * groups)):
+        if f[f"{name}.shape"][1] != want:
+            return f"weight {tuple(w)} needs {want} channels in {name}"
+    return None if w[0] % groups == 0 else f"weight[0] is {w[0]}"
+
+
+def one_channel_per_group(f: Facts, _: str) -> str | None:
+    """A plain convolution of one input channel per group has whole groups of outputs."""
+    plain = f["grad_output.shape" if f["transposed"] else "input.shape"][1]
+    cout, groups = f["weight.shape"][0], f["groups"]
+    if plain != groups or (cout >= groups and cout % groups == 0):
+        return None
+    return f"there are {cout} output channels"
+
+
+def depthwise(f: Facts, _: str) -> str | None:
+    """Every channel is a group of its own."""
+    found = (f["grad_output.shape"][1], f["input.shape"][1])
+    return None if found == (f["groups"],) * 2 else f"the channels are {found[0]} and {found[1]}"
+
+
+def batch(f: Facts, _: str) -> str | None:
+    """Gradient and input have one batch."""
+    want = f["input.shape"][0]
+    return None if f["grad_output.shape"][0] == want else f"N of input is {want}"
+
+
+def spatial(f: Facts, _: str) -> str | None:
+    """The small side of the plain convolution has the size that the large side gives."""
+    large, small = "input", "grad_output"
+    if f["transposed"]:
+        large, small = small, large
+    sizes = f[f"{large}.shape"][2:]
+    pads = _pairs(tuple(f["padding"]), len(sizes))
+    want = _out(sizes, f["kernel"], f["stride"], pads, f["dilation"])
+    if min(want) < 1:
+        return f"the dilated kernel is larger than the padded {large} {tuple(sizes)}"
+    found = tuple(f[f"{small}.shape"][2:])
+    if found == want or (f["transposed"] and _spread(f, found, pads) == tuple(sizes)):
+        return None
+    return f"{large} {tuple(sizes)} gives {small} {want}, not {found}"
+
+
+def _spread(f: Facts, sizes: tuple[int, ...], pads: Any) -> tuple[int, ...]:
+    """Output sizes of a transposed convolution, its output padding as long as it likes."""
+    extra = [end for _, end in _pairs(tuple(f["output_padding"]), len(sizes))]
+    rows = zip(sizes, f["kernel"], f["stride"], pads, f["dilation"], extra, strict=True)
+    return tuple((y - 1) * s - sum(p) + d * (k - 1) + 1 + e for y, k, s, p, d, e in rows)
+
+
+def grad_bias_shape(f: Facts, _: str) -> str | None:
+    """The bias gradient has one number per channel of the gradient."""
+    want = (f["grad_output.shape"][1],)
+    return None if tuple(f["grad_bias.shape"]) == want else f"it must be {want}"
+
+
+def map_width(f: Facts, parameter: str) -> str | None:
+    """A feature map of several rows is at most 4096 wide."""
+    *_, h, w = f[parameter]
+    return f"W is {w} and there are {h} rows" if h > 1 and w > 4096 else None
+
+
+# -- im2col_backward -----------------------------------------------------------------------
+
+
+def im2col_rows(f: Facts, _: str) -> str | None:
+    """Rows of the gradient are channels times taps."""
+    taps = prod(f["kernel_size"])
+    return f"the kernel has {taps} taps" if f["grad_output.shape"][-2] % taps else None
+
+
+def im2col_columns(f: Facts, _: str) -> str | None:
+    """Columns of the gradient are the positions of the window."""
+    pads = [(p, p) for p in f["padding"]]
+    out = _out(f["input_size"], f["kernel_size"], f["stride"], pads, f["dilation"])
+    if min(out) < 1:
+        return f"the dilated kernel is larger than the padded image {tuple(f['input_size'])}"
+    want = prod(out)
+    found = f["grad_output.shape"][-1]
+    return None if found == want else f"there are {want} windows, {out[0]} x {out[1]}"
+
+
+def im2col_out(f: Facts, _: str) -> str | None:
+    """The image has the stated size, and the gradient's channels."""
+    *lead, rows, _columns = f["grad_output.shape"]
+    want = (*lead, rows // prod(f["kernel_size"]), *f["input_size"])
+    return None if tuple(f["out.shape"]) == want else f"it must be {want}"
+
+
+# -- conv2d_backprop_filter, conv3d_backprop_input -----------------------------------------
+
+
+def tbe_filter_groups(f: Facts, _: str) -> str | None:
+    """Groups divide the output channels."""
+    cout = f["filter_sizes"][0]
+    return f"Cout is {cout}" if cout % f["groups"] else None
+
+
+def tbe_filter_input(f: Facts, _: str) -> str | None:
+    """The feature map holds the filter's channels."""
+    want = _blocks(f["filter_sizes"][1] * f["groups"])
+    return None if f["input_x.shape"][1] == want else f"C1 must be {want}"
+
+
+def tbe_filter_output(f: Facts, _: str) -> str | None:
+    """The gradient has the sizes of the forward output."""
+    x, (cout, _cg, *kernel) = f["input_x.shape"], f["filter_sizes"]
+    up, down, left, right = f["padding"]
+    pads = [(up, down), (left, right)]
+    out = _out(x[2:4], kernel, f["strides"], pads, f["dilations"][2:])
+    if min(out) < 1:
+        return f"the dilated kernel is larger than the padded input {tuple(x[2:4])}"
+    want = (x[0], _blocks(cout), *out, 16)
+    return None if tuple(f["out_backprop.shape"]) == want else f"it must be {want}"
+
+
+def group_dict_keys(f: Facts, _: str) -> str | None:
+    """The dictionary has all of its keys."""
+    keys = ("real_g", "mag_factor", "cin1_g", "cout_g", "cin_ori", "cout_ori")
+    missing = [key for key in keys if key not in f["group_dict"]]
+    return f"it lacks {', '.join(missing)}" if missing else None
+
+
+def tbe_input_channels(f: Facts, _: str) -> str | None:
+    """Channels of filter, input and gradient agree."""
+    cout, cg = f["filter_size"][:2]
+    cin, blocks = f["input_size"][4], f["out_backprop.shape"][2]
+    if cin % cg or cout % (cin // cg):
+        return f"filter_size has Cout {cout} and C {cg}, input_size has C {cin}"
+    return None if blocks == _blocks(cout) else f"C1 of out_backprop must be {_blocks(cout)}"
+
+
+def tbe_group_dict(f: Facts, _: str) -> str | None:
+    """The dictionary says what the packing of the groups is."""
+    want = group_dict(_plan(f))
+    given = f["group_dict"]
+    wrong = [f"{key} {value}" for key, value in want.items() if given.get(key, value) != value]
+    return f"it must have {', '.join(wrong)}" if wrong else None
+
+
+def tbe_input_filter(f: Facts, _: str) -> str | None:
+    """The stored filter has the shape of its packing."""
+    plan = _plan(f)
+    rows = plan.real_groups * plan.cin1_g * prod(f["filter_size"][2:])
+    want = (rows, plan.cout_g // 16, 16, 16)
+    return None if tuple(f["filter.shape"]) == want else f"it must be {want}"
+
+
+def tbe_input_batch(f: Facts, _: str) -> str | None:
+    """Gradient and input have one batch."""
+    want = f["input_size"][0]
+    return None if f["out_backprop.shape"][0] == want else f"N of input_size is {want}"
+
+
+def tbe_input_spatial(f: Facts, _: str) -> str | None:
+    """The gradient has the sizes of the forward output."""
+    pads = _pairs(tuple(f["pads"]), 3)
+    size, kernel = f["input_size"][1:4], f["filter_size"][2:]
+    want = _out(size, kernel, f["strides"][1:4], pads, f["dilations"][1:4])
+    _n, d, _c1, h, w, _c0 = f["out_backprop.shape"]
+    return None if (d, h, w) == want else f"D, H and W must be {want}"
+
+
+# -- deconv_grad_filter --------------------------------------------------------------------
+
+
+def deconv_batches(f: Facts, _: str) -> str | None:
+    """Both operands have one batch."""
+    same = f["batch"] == f["batch_dy"]
+    return None if same else f"param[0] is {f['batch']}, param[4] is {f['batch_dy']}"
+
+
+def deconv_groups(f: Facts, _: str) -> str | None:
+    """Groups divide both channel counts."""
+    bad = [f"{name} is {f[name]}" for name in ("in_c", "out_c") if f[name] % f["group"]]
+    return f"{' and '.join(bad)} with group {f['group']}" if bad else None
+
+
+def _described(*names: str) -> Check:
+    """A check that an operand has the sizes of these entries of ``param``."""
+
+    def check(f: Facts, parameter: str) -> str | None:
+        want = tuple(f[name] for name in names)
+        return None if tuple(f[parameter]) == want else f"param says {want}"
+
+    return check
+
+
+def deconv_mask(f: Facts, _: str) -> str | None:
+    """The mask chooses cores the device has."""
+    mask, cores = f["core_mask"], f["device.groups"]
+    if isinstance(mask, Integral) and 0 < int(mask) < 1 << cores:
+        return None
+    return f"the device has {cores} cores, the mask of all is {(1 << cores) - 1:#x}"
+
+
+def deconv_no_mask(f: Facts, _: str) -> str | None:
+    """No mask is given."""
+    return None if f["core_mask"] is None else "leave it away"
+
+
+CHECKS: dict[str, Check] = {
+    "grad_input_dtype": _dtype_of("input.dtype", "grad_output.dtype"),
+    "grad_weight_dtype": _dtype_of("weight.dtype", "grad_output.dtype"),
+    "grad_bias_dtype": _dtype_of("grad_output.dtype"),
+    "grad_input_shape": _shape_of("input.shape"),
+    "grad_weight_shape": _shape_of("weight.shape"),
+    "deconv_x": _described("batch", "in_h", "in_w", "in_c"),
+    "deconv_dy": _described("batch_dy", "out_h", "out_w", "out_c"),
+    **{
+        check.__name__: check
+        for check in (
+            *(ranks, grad_output_empty, weight_empty, input_empty, bias_sizes),
+            *(output_padding_below_stride, channels, one_channel_per_group, depthwise),
+            *(batch, spatial, grad_bias_shape, map_width),
+            *(im2col_rows, im2col_columns, im2col_out),
+            *(tbe_filter_groups, tbe_filter_input, tbe_filter_output),
+            *(group_dict_keys, tbe_input_channels, tbe_group_dict, tbe_input_filter),
+            *(tbe_input_batch, tbe_input_spatial),
+            *(deconv_batches, deconv_groups, deconv_mask, deconv_no_mask),
+        )
+    },
+}
+
+
+def _blocks(size: int) -> int:
+    """Blocks of 16 channels."""
+    return -(-size // 16)
+
+
+def _pairs(pads: tuple[int, ...], axes: int) -> list[tuple[int, int]]:
+    """(before, after) per axis of one number per axis, or of two."""
+    if len(pads) == 2 * axes:
+        return list(zip(pads[::2], pads[1::2], strict=True))
+    return [(pad, pad) for pad in pads]
+
+
+def _out(sizes: Any, kernel: Any, stride: Any, pads: Any, dilation: Any) -> tuple[int, ...]:
+    """Sizes of the forward output, one per axis; below 1 where the kernel does not fit."""
+    rows = zip(sizes, kernel, stride, pads, dilation, strict=True)
+    return tuple((x + sum(p) - d * (k - 1) - 1) // s + 1 for x, k, s, p, d in rows)
+
+
+def _plan(f: Facts) -> GroupPlan:
+    """How the groups of conv3d_backprop_input share fractals."""
+    cout, cg = f["filter_size"][:2]
+    cin = f["input_size"][4]
+    return group_plan(cin, cout, cin // cg, 16)

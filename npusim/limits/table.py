@@ -1,0 +1,366 @@
+"""The documented limits of operators, per product: tables of ``configs/constraints``, applied.
+
+``check(operator, facts, device)`` holds a call, described by a flat mapping, against the table of
+the device's product, in the order of the real call's checks (``STAGES``). Facts by operator; those
+with ? may be left out, a null pointer is None:
+
+* convolution_backward: ``grad_output.X input.X weight.X`` for X in ``shape dtype format?``;
+  ``grad_input.X? grad_weight.X? grad_bias.X?`` (of outputs the caller allocated); ``stride padding
+  dilation output_padding groups transposed output_mask cube_math_type`` (0 to 3) ``bias_sizes?``
+* im2col_backward: ``grad_output.shape grad_output.dtype input_size kernel_size dilation padding
+  stride out.shape? out.dtype?``
+* conv2d_backprop_filter: ``input_x.shape input_x.dtype out_backprop.shape out_backprop.dtype
+  filter_sizes strides padding dilations groups res_dtype``
+* conv3d_backprop_input: ``filter.shape filter.dtype out_backprop.shape out_backprop.dtype
+  filter_size input_size strides pads dilations res_dtype group_dict``
+* deconv_grad_filter: ``dtype x.shape dy.shape param storage`` ("shared" or "private")
+  ``core_mask``
+
+Shapes and lists are tuples of ints in the documentation's order, element types short names
+("fp16"; any text is allowed, the table judges it), formats names such as "NCHW".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from npusim.device.spec import Device
+from npusim.errors import ArgumentError, RuleError
+from npusim.limits.checks import CHECKS
+from npusim.limits.facts import DERIVE, FACTS, Facts
+from npusim.resources import configs
+from npusim.yamltree import Node, load_tree, suggest
+
+#: The order of checks. After "empty" a call with an empty input needs no further check.
+STAGES = (
+    *("pointers", "dtype", "format", "values", "cube_math_type", "empty"),
+    *("dims", "channels", "ranges", "spatial"),
+)
+
+#: Products whose tables stand in, nearest first, for a device that names no product.
+DEFAULT_RELATIVES = ("a2", "910", "mt7004")
+
+_ABSENT = object()  # a fact the caller did not state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One row: what ``parameter`` must be, ``when`` other facts have certain values.
+
+    ``fact`` is the fact looked at, mostly the parameter itself; ``positions`` of a tuple, or all.
+    ``status`` is what the real call returns otherwise, None where it fails without a code.
+    ``always`` rows say what the operation is and hold under ``rules="hardware"`` too.
+    """
+
+    parameter: str
+    fact: str
+    stage: str
+    permitted: str
+    status: int | None
+    basis: str
+    when: Mapping[str, tuple[Any, ...]]
+    positions: tuple[int, ...]
+    required: bool
+    least: int | None
+    most: int | None
+    one_of: tuple[Any, ...]
+    length: tuple[Any, ...]
+    check: str
+    always: bool
+
+    @property
+    def condition(self) -> str:
+        """``when`` in words; empty where the row always applies."""
+        return ", ".join(f"{k} = {' or '.join(map(_text, v))}" for k, v in self.when.items())
+
+    def broken(self, facts: Facts) -> str | None:
+        """Return what is wrong with a call, or None."""
+        value = facts.get(self.fact, _ABSENT)
+        if value is _ABSENT or not _applies(self.when, facts):
+            return None
+        if value is None:
+            return f"{self.fact} is null" if self.required else None
+        if self.check:
+            wrong = CHECKS[self.check](facts, self.fact)
+            return f"{self.fact} is {_text(value)}: {wrong}" if wrong else None
+        good = self._long_enough(value, facts) if self.length else self._in_range(value)
+        return None if good else f"{self.fact} is {_text(value)}"
+
+    def _long_enough(self, value: Any, facts: Facts) -> bool:
+        lengths = [facts[n] if isinstance(n, str) else n for n in self.length]
+        return isinstance(value, (tuple, list)) and len(value) in lengths
+
+    def _in_range(self, value: Any) -> bool:
+        entries = value if isinstance(value, (tuple, list)) else (value,)
+        if self.positions:
+            entries = [entries[i] for i in self.positions]
+        if self.one_of:
+            return all(entry in self.one_of for entry in entries)
+        if self.least is None and self.most is None:
+            return True
+        return all(
+            _is_integer(entry)
+            and (self.least is None or int(entry) >= self.least)
+            and (self.most is None or int(entry) <= self.most)
+            for entry in entries
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The rules of one operator on one product, in the order they are applied.
+
+    ``product`` is the one whose documentation they come from; ``note`` says so where the device's
+    own product has none. ``remarks`` are notes for calls with certain facts.
+    """
+
+    operator: str
+    title: str
+    product: str
+    product_title: str
+    note: str
+    rules: tuple[Rule, ...]
+    remarks: tuple[tuple[Mapping[str, tuple[Any, ...]], str], ...]
+
+
+def check(operator: str, facts: Facts, device: Device, rules: str = "documented") -> list[str]:
+    """Hold a call against its product's limits; return notes, raise ``RuleError`` at the first.
+
+    ``rules="hardware"`` applies only the rows that say what the operation is. Facts are listed
+    above; an unknown or missing one is an ``ArgumentError``.
+    """
+    if rules not in ("documented", "hardware"):
+        raise ArgumentError(f"rules is {rules!r}; it is 'documented' or 'hardware'")
+    table = load_rules(device.product, operator)
+    _check_facts(operator, facts)
+    known = {**DERIVE[operator](facts), **facts, "device.groups": device.groups}
+    documented = rules == "documented"
+    skip = STAGES.index("empty")
+    for rule in table.rules:
+        if known.get("empty") and STAGES.index(rule.stage) > skip:
+            break
+        wrong = rule.broken(known) if documented or rule.always else None
+        if wrong:
+            text = _message(table, rule, wrong, device)
+            raise RuleError(text, parameter=rule.parameter, status=rule.status)
+    if not documented:
+        return []
+    remarks = [text for when, text in table.remarks if _applies(when, known)]
+    return [*([f"{device.name}: {table.note}"] if table.note else []), *remarks]
+
+
+def load_rules(product: str, operator: str) -> Table:
+    """Return the table that governs ``operator`` on ``product`` (a key; "" for none).
+
+    It is the product's own, or that of the nearest relative whose documentation lists it.
+    """
+    return _load_rules(product, operator)
+
+
+def documented_operators() -> list[str]:
+    """Return the names of the operators that have a table, sorted."""
+    return sorted(_file("common").mapping()["operators"].mapping())
+
+
+@lru_cache(maxsize=128)
+def _load_rules(product: str, operator: str) -> Table:
+    """Merge the common rows of an operator with those of the product that governs it."""
+    common = _file("common")
+    operators = common.mapping()["operators"].mapping()
+    if operator not in operators:
+        raise ArgumentError(
+            f"operator {operator!r} has no documented limits{suggest(operator, operators)}"
+        )
+    source, note = _governing(product, operator)
+    own = _file(source)
+    entry, shared = _operator(own, operator), operators[operator]
+    assert entry is not None  # _governing chose it for that
+    rules = [*_rules(entry, own, product), *_rules(shared, common, product)]
+    rules.sort(
+        key=lambda rule: STAGES.index(rule.stage)
+    )  # stable: the product first, in file order
+    return Table(
+        operator=operator,
+        title=shared.mapping()["title"].text(),
+        product=source,
+        product_title=own.mapping()["title"].text(),
+        note=note,
+        rules=tuple(rules),
+        remarks=tuple(_remarks(entry)),
+    )
+
+
+def _governing(product: str, operator: str) -> tuple[str, str]:
+    """Return (key of the product whose table governs, note unless it is the product itself)."""
+    if product:
+        own = _file(product)
+        if _operator(own, operator) is not None:
+            return product, ""
+        who = f"the documentation of {own.mapping()['title'].text()} does not list {operator}"
+        relatives = [node.text() for node in own.mapping()["relatives"].items()]
+    else:
+        who, relatives = "the device names no product", list(DEFAULT_RELATIVES)
+    for relative in relatives:
+        if _operator(_file(relative), operator) is not None:
+            title = _file(relative).mapping()["title"].text()
+            return relative, f"{who}; the limits of {title} were applied"
+    raise ArgumentError(f"{who}, nor does that of a relative; use rules='hardware'")
+
+
+@lru_cache(maxsize=16)
+def _file(product: str) -> Node:
+    """Return one file of ``configs/constraints``."""
+    folder = configs() / "constraints"
+    names = sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if "." in f.name)
+    if product not in names:
+        names.remove("common")
+        raise ArgumentError(
+            f"no table of limits for product {product!r}{suggest(product, names)}; correct "
+            "'product' in the device file, or leave it away"
+        )
+    return load_tree(folder / f"{product}.yaml", f"constraints/{product}.yaml")
+
+
+def _operator(file: Node, operator: str) -> Node | None:
+    """Return an operator's entry in a product's file."""
+    operators = file.mapping().get("operators")
+    return operators.mapping().get(operator) if operators else None
+
+
+_ROW = ("parameter", "stage", "status", "basis")
+_TESTS = ("required", "min", "max", "one_of", "length", "check")
+_EXTRA = ("fact", "when", "positions", "permitted", "always", "not_for")
+
+
+def _rules(entry: Node, file: Node, product: str) -> Iterator[Rule]:
+    """Yield the rows of an operator, one per parameter and fact they name."""
+    sources = file.mapping()["sources"].mapping() if entry.mapping()["rules"].items() else {}
+    for row in entry.mapping()["rules"].items():
+        keys = row.mapping(_ROW, (*_TESTS, *_EXTRA))
+        if not any(test in keys for test in _TESTS):
+            raise row.fail(f"a row needs one of {', '.join(_TESTS)}")
+        basis, stage = keys["basis"].text(), keys["stage"].text()
+        if basis not in sources:
+            raise keys["basis"].fail(f"unknown source {basis!r}{suggest(basis, sources)}")
+        if stage not in STAGES:
+            raise keys["stage"].fail(f"unknown stage {stage!r}{suggest(stage, STAGES)}")
+        if product in map(str, _values(keys.get("not_for"))):
+            continue
+        for parameter in _values(keys["parameter"]):
+            for fact in _values(keys.get("fact")) or (parameter,):
+                yield _rule(keys, parameter, str(fact), sources[basis].text())
+
+
+def _rule(keys: Mapping[str, Node], parameter: Any, fact: str, basis: str) -> Rule:
+    """Return one row as a ``Rule``."""
+    number = {key: _scalar(keys[key].text()) if key in keys else None for key in ("min", "max")}
+    one_of, length = _values(keys.get("one_of")), _values(keys.get("length"))
+    name = keys["check"].text() if "check" in keys else ""
+    if name and name not in CHECKS:
+        raise keys["check"].fail(f"unknown check {name!r}{suggest(name, CHECKS)}")
+    given = keys["permitted"].text() if "permitted" in keys else ""
+    return Rule(
+        parameter=str(parameter),
+        fact=fact,
+        stage=keys["stage"].text(),
+        permitted=given or _permitted(number["min"], number["max"], one_of, length),
+        status=_scalar(keys["status"].text()),
+        basis=basis,
+        when=_when(keys.get("when")),
+        positions=_values(keys.get("positions")),
+        required="required" in keys,
+        least=number["min"],
+        most=number["max"],
+        one_of=one_of,
+        length=length,
+        check=name,
+        always="always" in keys,
+    )
+
+
+def _remarks(entry: Node) -> Iterator[tuple[Mapping[str, tuple[Any, ...]], str]]:
+    """Yield the notes of an operator with their conditions."""
+    notes = entry.mapping(("rules",), ("notes",)).get("notes")
+    for row in notes.items() if notes else ():
+        keys = row.mapping(("when", "note"))
+        yield _when(keys["when"]), keys["note"].text()
+
+
+def _permitted(least: Any, most: Any, one_of: tuple[Any, ...], length: tuple[Any, ...]) -> str:
+    """What a row permits, in words, where the row itself does not say."""
+    if length:
+        return f"length {' or '.join(map(_text, length))}"
+    if one_of:
+        return " or ".join(map(_text, one_of))
+    if most is not None:
+        return f"{least} to {most}" if least is not None else f"up to {most}"
+    return f"at least {least}" if least is not None else "a value, not null"
+
+
+def _check_facts(operator: str, facts: Facts) -> None:
+    """Refuse facts nobody reads, and the absence of those a rule would miss."""
+    required, optional = FACTS[operator]
+    known = (*required, *optional, *DERIVE[operator]({}))
+    for name in facts:
+        if name not in known:
+            raise ArgumentError(f"{operator}: unknown fact {name!r}{suggest(name, known)}")
+    for name in required:
+        if name not in facts:
+            raise ArgumentError(f"{operator}: fact {name!r} is missing; state it, None for null")
+
+
+def _message(table: Table, rule: Rule, wrong: str, device: Device) -> str:
+    """What is wrong, where, the limit and the way out, in one sentence."""
+    where = "" if rule.fact == rule.parameter else f"{rule.parameter}: "
+    when = f" (when {rule.condition})" if rule.condition else ""
+    status = f"status {rule.status}" if rule.status is not None else "an error without status"
+    way_out = (
+        "correct it"
+        if rule.always
+        else (f"choose such a value, or rules='hardware' for what {device.name} itself can do")
+    )
+    return (
+        f"{table.operator}: {where}{wrong}; {table.product_title} permits {rule.permitted}{when} "
+        f"({status}, by {rule.basis}); {way_out}"
+    )
+
+
+def _is_integer(value: object) -> bool:
+    """Whether a value is an integer; Python counts True and False among them."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _applies(when: Mapping[str, tuple[Any, ...]], facts: Facts) -> bool:
+    """Whether every fact named has one of the values listed."""
+    return all(facts.get(name) in values for name, values in when.items())
+
+
+def _when(node: Node | None) -> dict[str, tuple[Any, ...]]:
+    """The conditions of a row."""
+    return {key: _values(child) for key, child in node.mapping().items()} if node else {}
+
+
+def _values(node: Node | None) -> tuple[Any, ...]:
+    """A scalar or a list of scalars as a tuple."""
+    if node is None:
+        return ()
+    items = node.items() if isinstance(node.value, list) else [node]
+    return tuple(_scalar(item.text()) for item in items)
+
+
+def _scalar(text: str) -> Any:
+    """An int, yes or no as a bool, none as None, or the text itself."""
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    return {"yes": True, "no": False, "none": None}.get(text, text)
+
+
+def _text(value: Any) -> str:
+    """A value as tables and messages show it."""
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -1,0 +1,204 @@
+"""PyTorch bridge: simulate every convolution backward of an ordinary training step.
+
+>>> import torch
+>>> import npusim.torch
+>>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.Conv2d(16, 16, 1))
+>>> with npusim.torch.trace(device="ascend910b2", model=model, check=True) as log:
+...     model(torch.randn(2, 3, 8, 8)).square().sum().backward()
+>>> log.table()[["layer", "weight", "arithmetic", "ok"]]
+  layer          weight arithmetic    ok
+0     1  (16, 16, 1, 1)       hf32  True
+1     0   (16, 3, 3, 3)       hf32  True
+>>> log.time_us == sum(log.table().time_us) > 0
+True
+
+Whatever dispatches ``aten::convolution_backward`` is seen: modules, functional calls, transposed
+and grouped layers, autocast, any memory format, meta tensors (timing only). Code compiled by
+``torch.compile`` is not. PyTorch computes as always; npusim only looks at operands and results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from npusim.call.options import Options
+from npusim.call.spec import Array
+from npusim.device.spec import Device
+from npusim.dtypes import BF16
+from npusim.errors import ArgumentError
+from npusim.torch.log import ConvCall, Evidence, Log
+
+_ARGUMENTS = (
+    *("grad_output", "input", "weight", "bias_sizes", "stride", "padding", "dilation"),
+    *("transposed", "output_padding", "groups", "output_mask"),
+)
+
+
+def trace(
+    device: str | Device = "ascend910b2",
+    *,
+    model: Any = None,
+    check: bool = False,
+    cube_math_type: int | str | None = None,
+    timeline: bool | None = False,
+    **options: Any,
+) -> AbstractContextManager[Log]:
+    """Record and simulate every convolution backward inside the ``with``, which gives a ``Log``.
+
+    ``model`` names layers after its modules (otherwise: the weight's shape). With ``check`` the
+    gradients are computed too and compared with PyTorch's; without, equal calls are simulated
+    once. ``cube_math_type`` None lets fp32 be computed in less (allow_fp32_down_precision) and
+    keeps other types. Further keywords are those of ``npusim.call.Options``.
+
+    Raises ``ArgumentError`` for options no call could have and without PyTorch; inside, what the
+    device refuses is a row with the reason.
+    """
+    framework = f"torch {_torch().__version__}"
+    wanted = Options(device=device, timeline=timeline, **options)
+    log = Log(wanted, check, cube_math_type, framework)
+    return _running(log, _recorder(log, _WeightNames(model)))
+
+
+@contextmanager
+def _running(log: Log, mode: Any) -> Iterator[Log]:
+    with mode:
+        yield log
+
+
+class _WeightNames:
+    """Names of a model's modules by their weights, and by copies of these as autocast makes.
+
+    Tensors are known by storage and offset: autograd hands out new objects for them. The weak
+    reference kept with a storage's address says whether that is still the storage meant.
+    """
+
+    def __init__(self, model: Any) -> None:
+        if model is not None and not callable(getattr(model, "named_parameters", None)):
+            raise ArgumentError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
+        self.model = model
+        self.names: dict[tuple[int, int], tuple[Any, str]] = {}
+        self._scan()
+
+    def of(self, weight: Any) -> str:
+        """The module's name, or the weight's shape in words."""
+        name = self._find(weight)
+        if name is None and self.model is not None:
+            self._scan()  # a parameter may have been replaced since
+            name = self._find(weight)
+        return "x".join(str(n) for n in weight.shape) if name is None else name
+
+    def copied(self, source: Any, copy: Any) -> None:
+        """Let ``copy`` have the name of ``source``, if that has one."""
+        name = self._find(source) if self.model is not None else None
+        if name is not None:
+            self._add(copy, name)
+
+    def _scan(self) -> None:
+        """Enter the model's parameters and forget storages that are gone."""
+        self.names = {k: v for k, v in self.names.items() if not v[0].expired()}
+        lazy = _torch("torch.nn.parameter").is_lazy
+        for name, parameter in self.model.named_parameters() if self.model is not None else ():
+            if not lazy(parameter):
+                self._add(parameter, name.removesuffix(".weight"))
+
+    def _add(self, tensor: Any, name: str) -> None:
+        reference = _torch("torch.multiprocessing.reductions").StorageWeakRef
+        storage = reference(tensor.untyped_storage())
+        self.names[storage.cdata, tensor.storage_offset()] = storage, name
+
+    def _find(self, tensor: Any) -> str | None:
+        try:
+            key = tensor.untyped_storage()._cdata, tensor.storage_offset()
+        except RuntimeError:  # a sparse tensor has none, and is no weight of a convolution
+            return None
+        storage, name = self.names.get(key, (None, None))
+        return name if storage is not None and not storage.expired() else None
+
+
+def _recorder(log: Log, names: _WeightNames) -> Any:
+    """A ``TorchDispatchMode`` that lets PyTorch compute, then shows ``log`` what it did."""
+    aten = _torch().ops.aten
+    copies = (aten._to_copy.default, aten.clone.default)
+
+    def dispatch(_: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        out = func(*args, **given)
+        if func is aten.convolution_backward.default:
+            a = dict(zip(_ARGUMENTS, args, strict=False)) | given
+            log.record(_call(a), names.of(a["weight"]), lambda: _evidence(a, out, func))
+        elif func in copies:
+            names.copied(args[0], out)
+        return out
+
+    base = _torch("torch.utils._python_dispatch").TorchDispatchMode
+    return type("Recorder", (base,), {"__torch_dispatch__": dispatch})()
+
+
+def _call(a: dict[str, Any]) -> ConvCall:
+    """The arguments of a dispatched call as plain values."""
+    grad_output, input_, weight = (a[name] for name in _ARGUMENTS[:3])
+    x, w, b = (bool(on) for on in a["output_mask"])
+    return ConvCall(
+        shapes=(_ints(grad_output.shape), _ints(input_.shape), _ints(weight.shape)),
+        dtypes=(_name(grad_output), _name(input_), _name(weight)),
+        # without a bias PyTorch says [0]
+        bias_sizes=_ints(a["bias_sizes"]) if b and a["bias_sizes"] is not None else None,
+        stride=_ints(a["stride"]),
+        padding=_ints(a["padding"]),
+        dilation=_ints(a["dilation"]),
+        transposed=bool(a["transposed"]),
+        output_padding=_ints(a["output_padding"]),
+        groups=int(a["groups"]),
+        output_mask=(x, w, b),
+    )
+
+
+def _evidence(a: dict[str, Any], out: Sequence[Any], func: Any) -> Evidence:
+    """The data of a dispatched call, for a check."""
+    grad_output, input_, weight = (a[name] for name in _ARGUMENTS[:3])
+
+    def noise(i: int) -> float:
+        squares = [t.detach().double().square() for t in (grad_output, input_, weight)]
+        sums = func(*squares, *(a[name] for name in _ARGUMENTS[3:]))
+        return sqrt(float(sums[i].sum()))
+
+    return Evidence(
+        operands=(_array(grad_output), _array(input_), _array(weight)),
+        gradients=tuple(None if t is None else _array(t) for t in out),
+        noise=noise,
+    )
+
+
+def _array(tensor: Any) -> Array:
+    """A tensor's elements in C order; bfloat16, which NumPy lacks, through its bits."""
+    if tensor.is_meta:
+        raise ArgumentError("check=True needs data, but the tensors are on the meta device")
+    plain = tensor.detach().contiguous().cpu()
+    if _name(plain) == "bfloat16":
+        bits: Array = plain.view(_torch().int16).numpy()
+        return bits.view(BF16.numpy)
+    return np.asarray(plain.numpy())
+
+
+def _torch(module: str = "torch") -> Any:
+    """PyTorch or a module of it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise ArgumentError(
+            "npusim.torch needs PyTorch, which is not installed; `pip install torch` adds it"
+        ) from error
+
+
+def _name(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _ints(values: Any) -> tuple[int, ...]:
+    return tuple(int(v) for v in values)

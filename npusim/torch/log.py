@@ -1,0 +1,353 @@
+"""A log of convolution backwards that a framework computed, each simulated on one device.
+
+It knows no framework: ``npusim.torch`` feeds it. Equal calls share one ``Result``.
+"""
+
+# Tables need pandas, which takes most of a second: only they import it.
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+import textwrap
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npusim.call.call import Call
+from npusim.call.options import Options
+from npusim.call.spec import Array, Operand, spec
+from npusim.device.spec import Device
+from npusim.dtypes import FP32, dtype
+from npusim.errors import ArgumentError, NpusimError
+from npusim.ops.convolution_backward import convolution_backward
+from npusim.ops.cube_math import CubeMath, cube_math, cube_math_number, promote
+from npusim.reference import relative_error
+from npusim.results import Result
+from npusim.results.formatting import percent_text, us_text
+from npusim.version import __version__
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+GRADIENTS = ("grad_input", "grad_weight", "grad_bias")
+
+#: Columns of ``Log.table``; a promise to users.
+COLUMNS = (
+    *("layer", "grad_output", "input", "weight", "dtype", "stride", "padding", "dilation"),
+    *("transposed", "output_padding", "groups", "mask", "arithmetic", "kernels", "cycles"),
+    *("time_us", "bottleneck", "count", "error_grad_input", "error_grad_weight"),
+    *("error_grad_bias", "tolerance", "ok", "reason", "result"),
+)
+
+#: Largest relative error by arithmetic or element type: the vendor's acceptance thresholds.
+TOLERANCES = {"fp32": 2.0**-13, "hf32": 2.0**-11, "fp16": 2.0**-10, "bf16": 2.0**-7}
+
+_SMALLEST_NORMAL = {"fp16": 2.0**-14, "bf16": 2.0**-126, "fp32": 2.0**-126}
+
+#: Columns with gaps, and the types that have room for them.
+_KINDS = {
+    "kernels": "Int64",
+    "cycles": "Int64",
+    "result": "Int64",
+    "ok": "boolean",
+} | dict.fromkeys(("time_us", *(f"error_{name}" for name in GRADIENTS), "tolerance"), "float64")
+_WIDTH = 100  # of summary()
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvCall:
+    """The arguments of one ``aten::convolution_backward``; equal calls take equal time.
+
+    ``shapes`` and ``dtypes`` (the framework's names) are of grad_output, input and weight.
+    """
+
+    shapes: tuple[Shape, Shape, Shape]
+    dtypes: tuple[str, str, str]
+    bias_sizes: Shape | None
+    stride: Shape
+    padding: Shape
+    dilation: Shape
+    transposed: bool
+    output_padding: Shape
+    groups: int
+    output_mask: tuple[bool, bool, bool]
+
+    @property
+    def dtype(self) -> str:
+        """One short name, or three where operands differ."""
+        names = [_short(name) for name in self.dtypes]
+        return names[0] if len(set(names)) == 1 else "/".join(names)
+
+    def arithmetic(self, cube_math_type: int | str | None, device: Device) -> tuple[int, CubeMath]:
+        """The cubeMathType (None: let fp32 be rounded, keep the rest) and what the cube does."""
+        promoted = promote(tuple(dtype(name) for name in self.dtypes))
+        wanted = int(promoted is FP32) if cube_math_type is None else cube_math_type
+        number = cube_math_number(wanted)
+        return number, cube_math(promoted, number, device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One recorded call: ``result`` indexes ``Log.results``, None where it was refused.
+
+    ``errors`` has one entry per gradient, None where there is none or nothing was compared.
+    """
+
+    call: ConvCall
+    layer: str
+    result: int | None
+    reason: str
+    arithmetic: str
+    errors: tuple[float | None, ...] = (None, None, None)
+    ok: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Data of one call: operands, the framework's gradients, and on demand their noise.
+
+    ``noise(i)`` is the root of the summed squares of the terms of gradient ``i``, over the whole
+    gradient: what independent rounding errors of the terms are relative to.
+    """
+
+    operands: tuple[Array, Array, Array]
+    gradients: tuple[Array | None, ...]
+    noise: Callable[[int], float]
+
+
+class Log:
+    """The calls of a trace in order, and the ``Result`` of each distinct one."""
+
+    def __init__(
+        self, options: Options, check: bool, cube_math_type: int | str | None, framework: str
+    ) -> None:
+        self.check, self.cube_math_type, self.framework = check, cube_math_type, framework
+        probe = Call("convolution_backward", options, True)  # wrong options fail here, not inside
+        if cube_math_type is not None:
+            cube_math_number(cube_math_type)
+        self.device = probe.device
+        self.options = replace(options, device=probe.device, cores=probe.groups)
+        self.entries: list[Entry] = []
+        self.results: list[Result] = []
+        self._known: dict[ConvCall, Entry] = {}  # the first entry of each distinct call
+
+    @property
+    def time_us(self) -> float:
+        """Microseconds of all calls that the device takes, repetitions included."""
+        found = [entry.result for entry in self.entries if entry.result is not None]
+        return float(sum(self.results[index].time_us for index in found))
+
+    def record(self, call: ConvCall, layer: str, evidence: Callable[[], Evidence]) -> None:
+        """Append an entry; the call is simulated unless its time is known and nothing is checked.
+
+        ``evidence`` fetches the data for a check. What the device refuses becomes the entry's
+        ``reason``; so does, with a warning, a defect of npusim: the training step goes on.
+        """
+        known = self._known.get(call)
+        if known is None or (self.check and known.result is not None):
+            try:
+                known = self._simulated(call, known, evidence)
+            except NpusimError as error:
+                known = _refused(call, str(error))
+            except Exception as error:  # an observer must not stop what it observes
+                known = _refused(call, f"npusim failed with {type(error).__name__}: {error}")
+                warnings.warn(f"{call}: {known.reason}; please report it", stacklevel=2)
+            self._known.setdefault(call, known)
+        self.entries.append(replace(known, layer=layer))
+
+    def _simulated(
+        self, call: ConvCall, known: Entry | None, evidence: Callable[[], Evidence]
+    ) -> Entry:
+        number, math = call.arithmetic(self.cube_math_type, self.device)
+        data = evidence() if self.check else None
+        specs = [spec(s, d) for s, d in zip(call.shapes, call.dtypes, strict=True)]
+        result = self._run(call, number, data.operands if data else specs)
+        index = len(self.results) if known is None else known.result
+        name = "hf32" if math.hf32 else math.dtype.name
+        entry = Entry(call=call, layer="", result=index, reason="", arithmetic=name)
+        if data is not None:
+            entry = _compared(entry, result, data)
+        if known is None:
+            self.results.append(result)
+        return entry
+
+    def _run(self, call: ConvCall, number: int, operands: Sequence[Operand]) -> Result:
+        grad_output, input_, weight = operands
+        return convolution_backward(
+            grad_output,
+            input_,
+            weight,
+            bias_sizes=call.bias_sizes,
+            stride=call.stride,
+            padding=call.padding,
+            dilation=call.dilation,
+            transposed=call.transposed,
+            output_padding=call.output_padding,
+            groups=call.groups,
+            output_mask=call.output_mask,
+            cube_math_type=number,
+            **vars(self.options),
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """``table()`` as plain values."""
+        counts = Counter(entry.call for entry in self.entries)
+        return [self._row(entry, counts[entry.call]) for entry in self.entries]
+
+    def table(self) -> pd.DataFrame:
+        """One row per call, in order.
+
+        ``count`` is how many calls of the log have the same arguments, ``result`` the index in
+        ``results``. ``error_...`` are relative Frobenius errors against the framework's gradients;
+        where the terms of a gradient cancel, relative to the root of their summed squares, and at
+        least to its type's smallest normal number; NaN where either is not finite. ``tolerance``
+        is their limit (for the bias that of the element type alone, see ``TOLERANCES``), ``ok``
+        whether all keep it.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self.rows(), columns=list(COLUMNS)).astype(_KINDS)
+
+    def _row(self, entry: Entry, count: int) -> dict[str, Any]:
+        call = entry.call
+        result = None if entry.result is None else self.results[entry.result]
+        return {
+            "layer": entry.layer,
+            **dict(zip(("grad_output", "input", "weight"), call.shapes, strict=True)),
+            "dtype": call.dtype,
+            "stride": call.stride,
+            "padding": call.padding,
+            "dilation": call.dilation,
+            "transposed": call.transposed,
+            "output_padding": call.output_padding,
+            "groups": call.groups,
+            "mask": call.output_mask,
+            "arithmetic": entry.arithmetic,
+            "kernels": result and len(result.runs),
+            "cycles": result and result.cycles,
+            "time_us": result and result.time_us,
+            "bottleneck": result.bottleneck if result else "",
+            "count": count,
+            **{f"error_{n}": e for n, e in zip(GRADIENTS, entry.errors, strict=True)},
+            "tolerance": _limits(entry)[1] if entry.ok is not None else None,
+            "ok": entry.ok,
+            "reason": entry.reason,
+            "result": entry.result,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The log as plain values, ready for ``json.dumps``; errors that are no number are null."""
+        calls = self.rows()
+        for row in calls:
+            for name in GRADIENTS:
+                error = row[f"error_{name}"]
+                row[f"error_{name}"] = error if error is not None and isfinite(error) else None
+        return {
+            "npusim_version": __version__,
+            "framework": self.framework,
+            "device": self.device.name,
+            "cube_math_type": self.cube_math_type,
+            "check": self.check,
+            "time_us": self.time_us,
+            "calls": calls,
+            "results": [result.to_json() for result in self.results],
+        }
+
+    def summary(self) -> str:
+        """Text for people, at most 100 columns wide: layers with their time, then refusals."""
+        refused = Counter((e.layer, e.call, e.reason) for e in self.entries if e.result is None)
+        bad = sum(entry.ok is False for entry in self.entries)
+        lines = [
+            f"{self.device.name}: {len(self.entries)} convolution backwards, "
+            f"{len(self.results)} distinct, {us_text(self.time_us)} us"
+            + (f", {sum(refused.values())} refused" if refused else "")
+            + (f", {bad} beyond tolerance" if bad else "")
+        ]
+        lines += self._layers()
+        for (layer, call, reason), count in refused.items():
+            text = f"refused {count} x {layer}, {_sizes(call)}: {reason}"
+            lines += ["", *textwrap.wrap(text, _WIDTH, subsequent_indent="  ")]
+        return "\n".join(lines)
+
+    def _layers(self) -> Iterator[str]:
+        """A heading and one line per layer and distinct call, in order of appearance."""
+        groups: dict[tuple[str, ConvCall], list[Entry]] = {}
+        for entry in self.entries:
+            if entry.result is not None:
+                groups.setdefault((entry.layer, entry.call), []).append(entry)
+        wide = min(24, max(len(name) for name in ("layer", *(layer for layer, _ in groups))))
+        if groups:
+            yield ""
+            heading = f"{'count':>5} {'us each':>10} {'share':>6} {'error':>8}  "
+            yield f"{'layer':{wide}} {heading}type, input, weight"
+        for (layer, call), entries in groups.items():
+            each = self.results[entries[0].result or 0].time_us
+            errors = [error for e in entries for error in e.errors if error is not None]
+            share = percent_text(each * len(entries) / self.time_us) if self.time_us else ""
+            worst = f"{np.max(errors):.1e}" if errors else ""
+            sizes = f"{call.dtype} {_by(call.shapes[1])} {_by(call.shapes[2])}"
+            line = f"{layer[-wide:]:{wide}} {len(entries):5} {us_text(each):>10} {share:>6}"
+            yield f"{line} {worst:>8}  {sizes}"[:_WIDTH]
+
+
+def _compared(entry: Entry, result: Result, data: Evidence) -> Entry:
+    """``entry`` with the errors of the gradients that both sides computed."""
+    limits = _limits(entry)
+    pairs = zip(result.outputs or (), data.gradients, strict=True)
+    errors = tuple(
+        None if got is None or want is None else _error(got, want, limits[i], data.noise, i)
+        for i, (got, want) in enumerate(pairs)
+    )
+    ok = all(error is None or error <= limits[i] for i, error in enumerate(errors))
+    return replace(entry, errors=errors, ok=ok)
+
+
+def _error(got: Array, want: Array, limit: float, noise: Callable[[int], float], i: int) -> float:
+    """Relative Frobenius error of gradient ``i``; NaN where either is not finite.
+
+    Terms that cancel, as in the bias gradient before a normalisation, leave rounding noise on
+    both sides, and an element below the smallest normal number has lost digits on both: beyond
+    the limit, the error is relative to these scales if they are larger than the gradient.
+    """
+    with np.errstate(all="ignore"):
+        error = relative_error(got, want)
+        if not error > limit:
+            return error
+        exact = want.astype(np.float64)
+        smallest = _SMALLEST_NORMAL[dtype(want.dtype).name] * sqrt(want.size)
+        scale = max(float(np.linalg.norm(exact)), noise(i), smallest)
+        return float(np.linalg.norm(got.astype(np.float64) - exact)) / scale
+
+
+def _limits(entry: Entry) -> tuple[float, float, float]:
+    """Tolerances of the three gradients: the coarser of arithmetic and type, the bias by type."""
+    by_type = max((TOLERANCES.get(_short(n), 0.0) for n in entry.call.dtypes), default=0.0)
+    computed = max(by_type, TOLERANCES.get(entry.arithmetic, 0.0))
+    return computed, computed, by_type
+
+
+def _refused(call: ConvCall, reason: str) -> Entry:
+    return Entry(call=call, layer="", result=None, reason=reason, arithmetic="")
+
+
+def _short(name: str) -> str:
+    """npusim's name of an element type, or the framework's where npusim has none."""
+    try:
+        return dtype(name).name
+    except ArgumentError:
+        return name
+
+
+def _by(shape: Any) -> str:
+    return "x".join(str(int(n)) for n in shape)
+
+
+def _sizes(call: ConvCall) -> str:
+    return f"input {_by(call.shapes[1])}, weight {_by(call.shapes[2])}, {call.dtype}"

@@ -1,0 +1,159 @@
+"""Quantities: what text means, that formatting loses nothing, and what every error says."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from npusim.errors import ArgumentError
+from npusim.quantities import (
+    KINDS,
+    Quantity,
+    format_quantity,
+    format_rate,
+    format_size,
+    parse_block,
+    parse_bool,
+    parse_count,
+    parse_cycles,
+    parse_duration,
+    parse_fraction_cycles,
+    parse_frequency,
+    parse_quantity,
+    parse_rate,
+    parse_size,
+)
+
+GHZ = 10**9
+
+WHOLE = st.integers(0, 10**15)
+POSITIVE = st.integers(1, 10**15)
+FRACTIONS = st.fractions(0, 10**9, max_denominator=10**6)
+PART = st.integers(1, 999)
+VALUES: dict[str, st.SearchStrategy[Quantity]] = {
+    "size": POSITIVE,
+    "frequency": POSITIVE,
+    "rate": FRACTIONS.filter(bool),
+    "cycles": WHOLE,
+    "fraction_cycles": FRACTIONS,
+    "duration": WHOLE,
+    "count": POSITIVE,
+    "bool": st.booleans(),
+    "block": st.tuples(PART, PART, PART, PART),
+}
+
+
+def test_every_kind_has_a_round_trip() -> None:
+    assert VALUES.keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data(), clock_hz=st.integers(1, 10**10))
+def test_formatting_and_parsing_round_trip(kind: str, data: st.DataObject, clock_hz: int) -> None:
+    value = data.draw(VALUES[kind])
+    assert parse_quantity(format_quantity(value, kind), kind, clock_hz) == value
+
+
+def test_sizes() -> None:
+    assert parse_size("512KiB") == 512 * 1024
+    assert parse_size("1.5KiB") == 1536
+    assert parse_size("2MiB") == 2 << 20
+    assert parse_size("3GiB") == 3 << 30
+    assert parse_size("1TiB") == 1 << 40
+    assert [parse_size(f"1{u}") for u in ("B", "kB", "MB", "GB")] == [1, 10**3, 10**6, 10**9]
+    assert format_size(512 * 1024) == "512KiB"
+    assert format_size(1000) == "1000B"
+    assert [format_size(n * 10**9) for n in (24, 3000)] == ["24GB", "3TB"]
+    assert format_size(24 << 30) == "24GiB"
+    assert format_size(24 * 10**9 + 1024) == "23437501KiB"
+
+
+def test_frequencies() -> None:
+    assert parse_frequency("1.85GHz") == parse_frequency("1850MHz") == 1_850_000_000
+    assert parse_frequency("50kHz") == 50_000
+    assert parse_frequency("50Hz") == 50
+    assert format_quantity(1_850_000_000, "frequency") == "1.85GHz"
+
+
+def test_rates_per_cycle_are_exact() -> None:
+    assert parse_rate("126.3B/cycle", GHZ) == Fraction(1263, 10)
+    assert format_quantity(Fraction(1263, 10), "rate") == "126.3B/cycle"
+    assert format_quantity(Fraction(1, 3), "rate") == "1/3B/cycle"
+
+
+def test_rates_per_second_use_the_clock_and_round_to_a_step() -> None:
+    assert parse_rate("64GB/s", GHZ) == 64
+    assert parse_rate("5TB/s", 1_800_000_000) == Fraction(2844444, 1024)  # 2777.777... * 1024
+    assert parse_rate("5000GB/s", 1_800_000_000) == parse_rate("5TB/s", 1_800_000_000)
+    assert parse_rate("1B/s", 1) == 1
+    assert format_rate(Fraction(171), 1_800_000_000) == "171B/cycle (307.8GB/s)"
+
+
+def test_cycles() -> None:
+    assert parse_cycles("12cycle") == parse_cycles("12cycles") == 12
+    assert parse_cycles("0cycle") == 0
+    assert parse_fraction_cycles("3.4cycle") == Fraction(17, 5)
+    assert parse_fraction_cycles("1/3cycles") == Fraction(1, 3)
+
+
+def test_durations_round_up() -> None:
+    assert parse_duration("5us", 1_800_000_000) == 9000
+    assert parse_duration("1ns", 1_800_000_000) == 2
+    assert parse_duration("200cycle", 1) == 200
+    assert parse_duration("2ms", GHZ) == 2_000_000
+    assert parse_duration("1s", GHZ) == GHZ
+
+
+def test_counts_flags_and_blocks() -> None:
+    assert parse_count("4") == 4
+    assert (parse_bool("yes"), parse_bool("no")) == (True, False)
+    assert parse_block("16x8x4/2cycle") == (16, 8, 4, 2)
+    assert parse_block("16x8x4") == (16, 8, 4, 1)
+    assert format_quantity((16, 8, 4, 2), "block") == "16x8x4/2cycle"
+
+
+ERRORS = [
+    ("size", "512", "expected a size such as 512KiB, got 512"),
+    ("size", "512 KiB", "expected a size such as 512KiB, got 512 KiB"),
+    ("size", "512kb", "expected a size such as 512KiB, got 512kb"),
+    ("size", "0KiB", "expected a size such as 512KiB, got 0KiB"),
+    ("size", "0.3B", "expected a size such as 512KiB, got 0.3B"),
+    ("size", "-1B", "expected a size such as 512KiB, got -1B"),
+    ("frequency", "1.8", "expected a frequency such as 1.8GHz, got 1.8"),
+    ("frequency", "0Hz", "expected a frequency such as 1.8GHz, got 0Hz"),
+    ("rate", "128", "expected a rate such as 128B/cycle or 5TB/s, got 128"),
+    ("rate", "128KiB/s", "expected a rate such as 128B/cycle or 5TB/s, got 128KiB/s"),
+    ("rate", "0B/cycle", "expected a rate such as 128B/cycle or 5TB/s, got 0B/cycle"),
+    ("rate", "1B/s", "expected a rate such as 128B/cycle or 5TB/s, got 1B/s"),  # rounds to nothing
+    ("cycles", "12", "expected whole cycles such as 12cycle, got 12"),
+    ("cycles", "3.4cycle", "expected whole cycles such as 12cycle, got 3.4cycle"),
+    ("fraction_cycles", "3.4", "expected cycles such as 3.4cycle, got 3.4"),
+    ("fraction_cycles", "1/0cycle", "expected cycles such as 3.4cycle, got 1/0cycle"),
+    ("duration", "5", "expected a duration such as 5us or 200cycle, got 5"),
+    ("count", "0", "expected a count of at least 1 without unit such as 4, got 0"),
+    ("count", "4B", "expected a count of at least 1 without unit such as 4, got 4B"),
+    ("count", "1e3", "expected a count of at least 1 without unit such as 4, got 1e3"),
+    ("bool", "true", "expected yes or no, got true"),
+    ("block", "16x16", "expected a block such as 16x16x16 or 16x8x16/2cycle, got 16x16"),
+    ("block", "0x1x1", "expected a block such as 16x16x16 or 16x8x16/2cycle, got 0x1x1"),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "message"), ERRORS)
+def test_errors_say_what_is_expected(kind: str, text: str, message: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        parse_quantity(text, kind, GHZ)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(-1, "size"), (Fraction(1, 2), "size"), (-1, "frequency"), (0, "frequency"), (-2, "cycles"),
+     (Fraction(-1, 2), "rate"), (3, "bool"), (0, "count")],
+)  # fmt: skip
+def test_numbers_out_of_range_do_not_read_back(value: Quantity, kind: str) -> None:
+    with pytest.raises(ArgumentError, match=r"^expected "):
+        parse_quantity(format_quantity(value, kind), kind, GHZ)

@@ -1,0 +1,295 @@
+"""The float64 reference against worked examples, brute force, adjointness and PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npusim.errors import ArgumentError
+from npusim.reference import (
+    conv_bias_grad,
+    conv_filter_grad,
+    conv_forward,
+    conv_input_grad,
+    output_shape,
+    relative_error,
+)
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One convolution; ``window`` is what all reference functions take last."""
+
+    batch: int
+    cin: int
+    cout: int
+    groups: int
+    spatial: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+
+    @property
+    def window(self) -> tuple[Any, ...]:
+        """Stride, padding, dilation and groups, in the order the reference takes them."""
+        return self.stride, self.padding, self.dilation, self.groups
+
+    def arrays(self) -> tuple[Array, Array, Array]:
+        """Return small random integers for x, w and dy, so that sums are exact in float64."""
+        rng = np.random.default_rng(7)
+        out = output_shape(self.spatial, self.kernel, *self.window[:3])
+        shapes = (
+            (self.batch, self.cin, *self.spatial),
+            (self.cout, self.cin // self.groups, *self.kernel),
+            (self.batch, self.cout, *out),
+        )
+        x, w, dy = (rng.integers(-4, 5, shape).astype(np.float64) for shape in shapes)
+        return x, w, dy
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Draw a tiny convolution of any form that has an output."""
+    dims = draw(st.integers(1, 3))
+    groups = draw(st.integers(1, 3))
+    kernel = tuple(draw(st.integers(1, 3)) for _ in range(dims))
+    dilation = tuple(draw(st.integers(1, 2)) for _ in range(dims))
+    padding = tuple((draw(st.integers(-1, 3)), draw(st.integers(-1, 3))) for _ in range(dims))
+    spatial = []
+    for k, d, (before, after) in zip(kernel, dilation, padding, strict=True):
+        least = max(1, d * (k - 1) + 1 - before - after)
+        spatial.append(draw(st.integers(least, least + 3)))
+    return Case(
+        batch=draw(st.integers(1, 2)),
+        cin=groups * draw(st.integers(1, 2)),
+        cout=groups * draw(st.integers(1, 2)),
+        groups=groups,
+        spatial=tuple(spatial),
+        kernel=kernel,
+        stride=tuple(draw(st.integers(1, 4)) for _ in range(dims)),
+        padding=padding,
+        dilation=dilation,
+    )
+
+
+def brute_force(case: Case) -> tuple[Array, Array, Array]:
+    """Return y, dx and dw by visiting every product there is."""
+    x, w, dy = case.arrays()
+    y, dx, dw = np.zeros_like(dy), np.zeros_like(x), np.zeros_like(w)
+    cg, og = w.shape[1], case.cout // case.groups
+    for n, q, c in product(range(case.batch), range(case.cout), range(cg)):
+        channel = q // og * cg + c
+        for o, k in product(np.ndindex(dy.shape[2:]), np.ndindex(w.shape[2:])):
+            place = [
+                oo * s - before + kk * d
+                for oo, kk, s, (before, _), d in zip(
+                    o, k, case.stride, case.padding, case.dilation, strict=True
+                )
+            ]
+            if all(0 <= i < size for i, size in zip(place, case.spatial, strict=True)):
+                at_x, at_w, at_y = (n, channel, *place), (q, c, *k), (n, q, *o)
+                y[at_y] += x[at_x] * w[at_w]
+                dx[at_x] += dy[at_y] * w[at_w]
+                dw[at_w] += dy[at_y] * x[at_x]
+    return y, dx, dw
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases())
+def test_against_brute_force(case: Case) -> None:
+    x, w, dy = case.arrays()
+    y, dx, dw = brute_force(case)
+    np.testing.assert_array_equal(conv_forward(x, w, *case.window), y)
+    np.testing.assert_array_equal(conv_input_grad(dy, w, x.shape, *case.window), dx)
+    np.testing.assert_array_equal(conv_filter_grad(x, dy, case.kernel, *case.window), dw)
+
+
+@settings(deadline=None)
+@given(cases())
+def test_gradients_are_adjoint_to_the_forward(case: Case) -> None:
+    x, w, dy = case.arrays()
+    value = np.vdot(conv_forward(x, w, *case.window), dy)
+    assert np.vdot(x, conv_input_grad(dy, w, x.shape, *case.window)) == value
+    assert np.vdot(w, conv_filter_grad(x, dy, case.kernel, *case.window)) == value
+
+
+def image(rows: list[list[int]]) -> Array:
+    """Return a one-image, one-channel array."""
+    return np.array([[rows]], np.float64)
+
+
+def counted(rows: int, columns: int) -> Array:
+    """Return 1, 2, 3, ... as a one-image, one-channel array."""
+    return np.arange(1.0, rows * columns + 1).reshape(1, 1, rows, columns)
+
+
+def test_worked_example_with_four_pads() -> None:
+    x, w, dy = counted(4, 4), counted(2, 2), counted(2, 2)
+    window = ((2, 2), ((1, 0), (0, 1)), (1, 1), 1)
+    dx = image([[3, 4, 6, 8], [3, 6, 4, 8], [9, 12, 12, 16], [0, 0, 0, 0]])
+    np.testing.assert_array_equal(conv_input_grad(dy, w, x.shape, *window), dx)
+    np.testing.assert_array_equal(
+        conv_filter_grad(x, dy, (2, 2), *window), image([[43, 50], [78, 88]])
+    )
+    assert conv_bias_grad(dy).tolist() == [10]
+
+
+def test_output_shape_of_the_worked_examples() -> None:
+    assert output_shape((4, 4), (2, 2), (2, 2), ((1, 0), (0, 1)), (1, 1)) == (2, 2)
+    assert output_shape((4, 4), (2, 2), (1, 1), ((1, 0), (0, 2)), (1, 1)) == (4, 5)
+    no_pad = ((0, 0),) * 3
+    assert output_shape((4, 30, 44), (2, 2, 2), (2, 2, 2), no_pad, (1, 1, 1)) == (2, 15, 22)
+
+
+def test_worked_transposed_example() -> None:
+    x, w, dy = counted(2, 2), counted(3, 3), counted(4, 4)
+    window = ((2, 2), ((1, 1), (1, 1)), (1, 1), 1)
+    dx = conv_forward(dy, w, *window)
+    np.testing.assert_array_equal(dx, image([[111, 217], [363, 573]]))
+    dw = conv_filter_grad(dy, x, (3, 3), *window)
+    np.testing.assert_array_equal(dw, image([[24, 43, 50], [44, 78, 88], [68, 118, 128]]))
+    assert conv_bias_grad(dy).tolist() == [136]
+
+
+def test_output_padding_of_a_transposed_convolution_receives_data() -> None:
+    y = conv_input_grad(
+        np.ones((1, 1, 2, 2)), np.ones((1, 1, 3, 3)), (1, 1, 4, 4), (2, 2), ((1, 1),) * 2, (1, 1), 1
+    )
+    np.testing.assert_array_equal(
+        y, image([[1, 2, 1, 1], [2, 4, 2, 2], [1, 2, 1, 1], [1, 2, 1, 1]])
+    )
+
+
+def test_col2im_is_an_input_gradient_with_unit_weights() -> None:
+    columns = counted(4, 4).reshape(1, 4, 2, 2)
+    taps = np.eye(4).reshape(4, 1, 2, 2)
+    still = conv_input_grad(columns, taps, (1, 1, 3, 3), (1, 1), ((0, 0),) * 2, (1, 1), 1)
+    np.testing.assert_array_equal(still, image([[1, 7, 6], [12, 34, 22], [11, 27, 16]]))
+    strided = conv_input_grad(columns, taps, (1, 1, 3, 3), (2, 2), ((1, 1),) * 2, (1, 1), 1)
+    np.testing.assert_array_equal(strided, image([[13, 10, 14], [7, 4, 8], [15, 12, 16]]))
+
+
+@pytest.mark.parametrize(("batch", "cin"), [(0, 3), (2, 0)])
+def test_empty_tensors_give_zeros(batch: int, cin: int) -> None:
+    x, w, dy = np.zeros((batch, cin, 5)), np.zeros((2, cin, 3)), np.ones((batch, 2, 3))
+    window = ((1,), ((0, 0),), (1,), 1)
+    assert conv_input_grad(dy, w, x.shape, *window).shape == x.shape
+    dw = conv_filter_grad(x, dy, (3,), *window)
+    assert dw.shape == w.shape
+    assert not dw.any()
+    assert conv_bias_grad(dy).tolist() == [batch * 3] * 2
+
+
+def test_bias_grad_sums_all_but_channels() -> None:
+    dy = np.arange(2 * 3 * 4 * 5, dtype=np.float16).reshape(2, 3, 4, 5)
+    want = [sum(float(v) for v in dy[:, q].reshape(-1)) for q in range(3)]
+    assert conv_bias_grad(dy).tolist() == want
+
+
+def test_narrow_inputs_are_computed_in_float64() -> None:
+    x = np.full((1, 1, 300), 300, ml_dtypes.bfloat16)
+    dw = conv_filter_grad(x, x, (1,), (1,), ((0, 0),), (1,), 1)
+    assert dw.dtype == np.float64
+    assert dw.tolist() == [[[300.0 * float(x[0, 0, 0]) ** 2]]]
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_against_torch(dims: int, groups: int) -> None:
+    torch = pytest.importorskip("torch")
+    case = Case(
+        batch=2,
+        cin=4,
+        cout=6,
+        groups=groups,
+        spatial=(7, 6, 5)[:dims],
+        kernel=(3, 2, 3)[:dims],
+        stride=(2, 1, 3)[:dims],
+        padding=((1, 1), (0, 0), (2, 2))[:dims],
+        dilation=(2, 1, 1)[:dims],
+    )
+    x, w, dy = case.arrays()
+    dx, dw, db = torch.ops.aten.convolution_backward(
+        *(torch.from_numpy(a) for a in (dy, x, w)),
+        [case.cout],
+        case.stride,
+        [before for before, _ in case.padding],
+        case.dilation,
+        False,
+        [0] * dims,
+        groups,
+        [True, True, True],
+    )
+    np.testing.assert_array_equal(conv_input_grad(dy, w, x.shape, *case.window), dx.numpy())
+    np.testing.assert_array_equal(conv_filter_grad(x, dy, case.kernel, *case.window), dw.numpy())
+    np.testing.assert_array_equal(conv_bias_grad(dy), db.numpy())
+
+
+def test_relative_error() -> None:
+    want = np.array([[3.0, 0.0], [0.0, 4.0]])
+    assert relative_error(want, want) == 0
+    assert relative_error(want + np.array([[0, 0.3], [0.4, 0]]), want) == pytest.approx(0.1)
+    assert relative_error(want.astype(ml_dtypes.bfloat16), want) == 0
+    assert relative_error(np.zeros(2), np.zeros(2)) == 0
+    assert relative_error(np.ones(2), np.zeros(2)) == float("inf")
+    assert np.isnan(relative_error([float("nan")], [1.0]))
+    with pytest.raises(ArgumentError, match=r"shapes differ, \(2,\) and \(3,\)"):
+        relative_error(np.ones(2), np.ones(3))
+
+
+def fails(call: Any, *arguments: Any) -> str:
+    """Return the message of the ``ArgumentError`` a call raises."""
+    with pytest.raises(ArgumentError) as caught:
+        call(*arguments)
+    return str(caught.value)
+
+
+X, W, DY = np.zeros((1, 4, 5, 5)), np.zeros((6, 4, 3, 3)), np.zeros((1, 6, 3, 3))
+PLAIN = ((1, 1), ((0, 0), (0, 0)), (1, 1))
+
+
+def test_errors_of_windows() -> None:
+    assert fails(output_shape, (3,), (3,), (1,), ((0, 1),), (2,)) == (
+        "spatial dimension 0: the kernel reaches over 5 positions (3 taps, dilation 2), input and "
+        "padding are 3 + 0 + 1 = 4; pad more or use a smaller kernel or dilation"
+    )
+    assert fails(output_shape, (3, 3), (3, 3), (1,), *PLAIN[1:]) == (
+        "stride (1,) needs 2 entries, one per dimension of kernel (3, 3)"
+    )
+    assert fails(output_shape, (3, 3), (3, 3), (1, 0), *PLAIN[1:]) == (
+        "stride (1, 0) must be at least 1 in every dimension"
+    )
+    assert "spatial size (3,) and kernel (3, 3) must match" in fails(
+        output_shape, (3,), (3, 3), *PLAIN
+    )
+    assert "kernel (1, 1, 1, 1) needs 1 to 3" in fails(output_shape, (), (1,) * 4, *PLAIN)
+
+
+def test_errors_of_shapes() -> None:
+    assert fails(conv_input_grad, DY[:, :, :2], W, X.shape, *PLAIN, 1) == (
+        "grad_output has shape (1, 6, 2, 3), the forward output of input (1, 4, 5, 5) is "
+        "(1, 6, 3, 3); correct one of them"
+    )
+    assert "the forward output" in fails(conv_filter_grad, X, DY[..., :2], (3, 3), *PLAIN, 1)
+    assert "reads 8 channels, the input has 4" in fails(conv_forward, X, W, *PLAIN, 2)
+    assert "divide both channel counts, 4 and 6" in fails(
+        conv_filter_grad, X, DY, (3, 3), *PLAIN, 4
+    )
+    assert "groups = 0 must be at least 1" in fails(conv_forward, X, W, *PLAIN, 0)
+    assert "grad_output has shape (3, 3), expected two leading axes" in fails(
+        conv_bias_grad, DY[0, 0]
+    )
+    assert "same number of spatial dimensions" in fails(
+        conv_filter_grad, X, DY[..., 0], (3, 3), *PLAIN, 1
+    )
+    assert "same number of spatial dimensions" in fails(conv_forward, X[..., 0], W, *PLAIN, 1)
