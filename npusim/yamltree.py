@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import yaml
@@ -35,6 +35,7 @@ class Node:
     file: str
     line: int
     path: str
+    anchor: str | None = None  # of an alias: the path under which ``value`` was built
 
     def fail(self, message: str) -> ConfigError:
         """Return (not raise) the error ``file:line: path: message``."""
@@ -52,7 +53,7 @@ class Node:
         """Return the nodes of a list."""
         if not isinstance(self.value, list):
             raise self.fail(f"expected a list, got {self._kind()}")
-        return self.value
+        return [self._here(node) for node in self.value]
 
     def mapping(
         self, required: Iterable[str] | None = None, optional: Iterable[str] = ()
@@ -64,16 +65,24 @@ class Node:
         if not isinstance(self.value, dict):
             raise self.fail(f"expected a mapping (key: value), got {self._kind()}")
         needed, extra = tuple(required or ()), tuple(optional)
+        entries = {key: self._here(node) for key, node in self.value.items()}
         if required is None and not extra:
-            return self.value
-        for key, node in self.value.items():
+            return entries
+        for key, node in entries.items():
             if key not in needed and key not in extra:
                 raise node.fail(f"unknown key {key!r}{suggest(key, needed + extra)}")
-        missing = [key for key in needed if key not in self.value]
+        missing = [key for key in needed if key not in entries]
         if missing:
             word = "key" if len(missing) == 1 else "keys"
             raise self.fail(f"missing {word} {', '.join(map(repr, missing))}; add it here")
-        return self.value
+        return entries
+
+    def _here(self, inner: Node) -> Node:
+        """Return a node of ``value`` under this node's own path."""
+        if self.anchor is None:
+            return inner
+        built = inner.path if inner.anchor is None else inner.anchor
+        return replace(inner, path=self.path + inner.path[len(self.anchor) :], anchor=built)
 
     def _kind(self) -> str:
         """Return what the value is, in words."""
@@ -111,7 +120,7 @@ def load_tree(source: TextFile | str, name: str = "") -> Node:
         raise _error(file, 1, "", f"not valid YAML: {error}") from error
     if root is None:
         raise _error(file, 1, "", "the file is empty; expected a mapping (key: value)")
-    return _Builder(file).node(root, "", root.start_mark.line + 1, ())
+    return _Builder(file).node(root, "", root.start_mark.line + 1)
 
 
 def _error(file: str, line: int, path: str, message: str) -> ConfigError:
@@ -119,32 +128,47 @@ def _error(file: str, line: int, path: str, message: str) -> ConfigError:
     return ConfigError(f"{file}:{line}: {path}: {message}" if path else f"{file}:{line}: {message}")
 
 
-@dataclass(frozen=True)
+#: Values in one file, far more than any file written by hand or by a program has.
+MOST_NODES = 1_000_000
+
+
+@dataclass
 class _Builder:
-    """Turns composed YAML nodes of one file into ``Node``."""
+    """Turns composed YAML nodes of one file into ``Node``.
+
+    An alias shares the content of its anchor, which gets the alias' path when it is looked at:
+    copies would grow exponentially where aliases contain aliases.
+    """
 
     file: str
+    done: dict[int, Node | None] = field(default_factory=dict)  # None: being converted
 
-    def node(self, raw: yaml.Node, path: str, line: int, parents: tuple[int, ...]) -> Node:
-        """Convert one node; ``parents`` are the ids of the nodes around it."""
-        if id(raw) in parents:
-            raise _error(self.file, line, path, "the alias refers to itself; write the value out")
-        inner = (*parents, id(raw))
+    def node(self, raw: yaml.Node, path: str, line: int) -> Node:
+        """Convert one node, or return what it has been converted to."""
+        if id(raw) in self.done:
+            known = self.done[id(raw)]
+            if known is None:
+                message = "the alias refers to itself; write the value out"
+                raise _error(self.file, line, path, message)
+            return Node(known.value, self.file, line, path, known.anchor or known.path)
+        if len(self.done) >= MOST_NODES:
+            message = f"the file has more than {MOST_NODES:,} values; split it"
+            raise _error(self.file, line, path, message)
+        self.done[id(raw)] = None
         value: str | list[Node] | dict[str, Node]
         if isinstance(raw, yaml.MappingNode):
-            value = self._mapping(raw, path, inner)
+            value = self._mapping(raw, path)
         elif isinstance(raw, yaml.SequenceNode):
             value = [
-                self.node(item, f"{path}[{i}]", item.start_mark.line + 1, inner)
+                self.node(item, f"{path}[{i}]", item.start_mark.line + 1)
                 for i, item in enumerate(raw.value)
             ]
         else:
             value = str(raw.value)
-        return Node(value, self.file, line, path)
+        made = self.done[id(raw)] = Node(value, self.file, line, path)
+        return made
 
-    def _mapping(
-        self, raw: yaml.MappingNode, path: str, parents: tuple[int, ...]
-    ) -> dict[str, Node]:
+    def _mapping(self, raw: yaml.MappingNode, path: str) -> dict[str, Node]:
         """Convert a mapping's entries, refusing a second use of a key."""
         entries: dict[str, Node] = {}
         for key_node, value in raw.value:
@@ -157,5 +181,5 @@ class _Builder:
                 first = entries[key].line
                 message = f"duplicate key {key!r}, first used in line {first}; keep one of them"
                 raise _error(self.file, line, where, message)
-            entries[key] = self.node(value, where, line, parents)
+            entries[key] = self.node(value, where, line)
         return entries

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from npusim import yamltree
 from npusim.errors import ConfigError
 from npusim.yamltree import Node, load_tree, suggest
 
@@ -77,6 +79,30 @@ def test_alias_takes_the_path_of_its_use() -> None:
     root = load_tree("a: &x {k: 1}\nb: *x\n").mapping()
     assert root["b"].mapping()["k"].path == "b.k"
     assert root["b"].mapping()["k"].text() == "1"
+
+
+def test_alias_within_an_alias_takes_the_path_of_its_use() -> None:
+    root = load_tree("a: &x {k: 1}\nb: &y\n  - {m: *x}\nc: {d: *y}\n").mapping()
+    (item,) = root["c"].mapping()["d"].items()
+    leaf = item.mapping()["m"].mapping()["k"]
+    assert (leaf.path, leaf.line, leaf.text()) == ("c.d[0].m.k", 1, "1")
+
+
+def test_nested_aliases_are_read_without_copies() -> None:
+    """Nine aliases of nine aliases of ...: 9 ** 9 values if they were written out."""
+    lines = ["a: &a [" + ",".join("x" * 9) + "]"]
+    lines += [f"{c}: &{c} [{','.join(['*' + p] * 9)}]" for p, c in pairwise("abcdefghi")]
+    node = load_tree("\n".join(lines)).mapping()["i"]
+    while not isinstance(node.value, str):
+        node = node.items()[-1]
+    assert (node.path, node.text()) == ("i" + "[8]" * 9, "x")
+
+
+def test_a_file_with_too_many_values_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yamltree, "MOST_NODES", 5)
+    assert load_tree("a: [1, 2, 3]\n").mapping()["a"].items()[2].text() == "3"
+    with pytest.raises(ConfigError, match=r"^x\.yaml:1: a\[3\]: the file has more than 5 values"):
+        load_tree("a: [1, 2, 3, 4]\n", "x.yaml")
 
 
 def test_unknown_key_suggests_the_nearest() -> None:
