@@ -307,7 +307,7 @@ def network(
     if batch < 1:
         raise ArgumentError(f"batch is {batch}; it must be at least 1 image")
     net = workload if isinstance(workload, Workload) else load_workload(workload)
-    wanted = Options(**options, timeline=False)
+    wanted = replace(Options.of(network, options, without=("timeline",)), timeline=False)
     probe = Call("convolution_backward", wanted, True)  # wrong options fail here, not per layer
     backward = _Backward(
         options=replace(wanted, device=probe.device, cores=probe.groups),

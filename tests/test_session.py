@@ -147,11 +147,55 @@ def test_arrays_must_be_the_kernel_s(arrays: tuple[Any, ...], message: str) -> N
         ({"engine": "steam"}, "engine is 'steam'; it is one of fast, simpy"),
         ({"cores": 0b10000}, "core mask 0x10 has bit 4 set"),
         ({"cores": []}, "no core group is chosen"),
+        ({"timeline": "yes"}, "timeline is 'yes'; it is True, False or None"),
+        ({"progress": 3}, "progress is 3; it is a function of (kernel, phase, done, total)"),
+        ({"devise": "tiny"}, "simulate: unknown keyword 'devise'; did you mean 'device'?"),
+        ({"kernels": 1}, "simulate: unknown keyword 'kernels'; did you mean 'kernel'?"),
+        ({"quickly": 1}, "simulate: unknown keyword 'quickly'; known: kernel, device, "),
+        (
+            {"tiling": 3},
+            "simulate: tiling=3 has no meaning: its tiling is chosen already; leave it",
+        ),
+        ({"rules": "hardware"}, "simulate: rules='hardware' has no meaning: no limits are"),
+        ({"deterministic": True}, "simulate: deterministic=True has no meaning: no accumulation"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape(message)):
         npusim.simulate(Scale(), "tiny", X, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rules": "nonsense"}, "rules is 'nonsense'; it is 'documented' or 'hardware'"),
+        ({"rules": "hardware"}, "matmul: rules='hardware' has no meaning: no limits are"),
+        ({"deterministic": 1}, "deterministic is 1; it is True or False"),
+        (
+            {"deterministic": True},
+            "matmul: deterministic=True has no meaning: no accumulation is split",
+        ),
+        ({"out_dtyp": "fp16"}, "matmul: unknown keyword 'out_dtyp'; did you mean 'out_dtype'?"),
+    ],
+)
+def test_an_operator_refuses_options_it_has_no_use_for(
+    options: dict[str, Any], message: str
+) -> None:
+    a = npusim.spec((16, 16), "fp16")
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        npusim.ops.matmul(a, a, device="tiny", **options)
+
+
+def test_options_at_their_usual_values_are_always_allowed() -> None:
+    a = npusim.spec((16, 16), "fp16")
+    usual = vars(Options(device="tiny"))
+    assert npusim.ops.matmul(a, a, **usual).cycles == npusim.ops.matmul(a, a, device="tiny").cycles
+
+
+def test_a_device_is_needed() -> None:
+    a = npusim.spec((16, 16), "fp16")
+    with pytest.raises(ArgumentError, match="matmul needs device=NAME; `npusim devices` lists"):
+        npusim.ops.matmul(a, a)
 
 
 @pytest.mark.parametrize("cores", [0b0110, "1-2", [2, 1], range(1, 3)])

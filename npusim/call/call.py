@@ -45,8 +45,6 @@ class Call:
     def __post_init__(self) -> None:
         self.device = load_device(self.options.device)
         self.groups = parse_core_mask(self.options.cores, self.device)
-        if self.options.start not in ("cold", "warm"):
-            raise ArgumentError(f"start is {self.options.start!r}; it is 'cold' or 'warm'")
         self.l2 = new_l2(self.device, self.options.engine)
         self.figures: dict[str, None] = {}  # what the time rests on so far, in order of use
         self._steps: list[Step] = []
@@ -192,7 +190,10 @@ def simulate(kernel: Kernel, device: str | Device, *arrays: Array | Spec, **opti
         )
     given = arrays or [Spec(t.shape, t.dtype) for t in inputs]
     timing_only = any(isinstance(a, Spec) for a in given)
-    call = Call(kernel.name, Options(device=device, **options), timing_only)
+    wanted = Options.of(
+        simulate, options | {"device": device}, without=("tiling", "rules", "deterministic")
+    )
+    call = Call(kernel.name, wanted, timing_only)
     for tensor, array in zip(inputs, given, strict=True):
         if tuple(array.shape) != tensor.shape:
             raise ArgumentError(

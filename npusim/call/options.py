@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+from inspect import Parameter, signature
 from typing import Any
 
 from npusim.device.spec import Device
+from npusim.errors import ArgumentError
+from npusim.timing.run import ENGINES
+from npusim.yamltree import suggest
 
 #: Called as progress(kernel, phase, done, total): instructions of one kernel.
 Progress = Callable[[str, str, int, int], None]
+
+
+_CHOICES = {"start": ("cold", "warm"), "rules": ("documented", "hardware"), "engine": ENGINES}
+_REST = Parameter.VAR_KEYWORD
+
+#: Why some callers do not take an option.
+_NO_MEANING = {
+    "deterministic": "no accumulation is split into parts here",
+    "rules": "no limits are documented for it",
+    "tiling": "its tiling is chosen already",
+    "timeline": "no rows per instruction are kept",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +39,8 @@ class Options:
     table, "hardware" only asks what the device can execute; ``deterministic`` reduces the split
     accumulation of a filter gradient in fixed order instead of with atomic adds; ``engine`` "fast"
     or the readable reference "simpy", with the same cycles; ``timeline`` keeps one row per
-    instruction (None: up to a size limit); ``start`` "cold" or "warm" (inputs already in L2).
+    instruction (None: up to a size limit); ``start`` "cold" or "warm" (inputs already in L2);
+    ``progress`` is called as a kernel goes on. Raises ``ArgumentError`` for any other value.
     """
 
     device: str | Device
@@ -35,3 +52,46 @@ class Options:
     timeline: bool | None = None
     start: str = "cold"
     progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("start", self.start, "'cold' or 'warm'"),
+            ("rules", self.rules, "'documented' or 'hardware'"),
+            ("engine", self.engine, f"one of {', '.join(ENGINES)}"),
+        ):
+            if value not in _CHOICES[name]:
+                raise ArgumentError(f"{name} is {value!r}; it is {known}")
+        if not isinstance(self.deterministic, bool):
+            raise ArgumentError(f"deterministic is {self.deterministic!r}; it is True or False")
+        if not isinstance(self.timeline, (bool, type(None))):
+            raise ArgumentError(f"timeline is {self.timeline!r}; it is True, False or None")
+        if not (self.progress is None or callable(self.progress)):
+            raise ArgumentError(
+                f"progress is {self.progress!r}; it is a function of (kernel, phase, done, total)"
+            )
+
+    @classmethod
+    def of(
+        cls, caller: Callable[..., Any], given: Mapping[str, Any], *, without: Collection[str] = ()
+    ) -> Options:
+        """The keywords ``given`` to the function ``caller``, which can do nothing with ``without``.
+
+        Raises ``ArgumentError`` for an unknown keyword, for a value other than the usual one of a
+        keyword without meaning for the caller, and where ``device`` is missing.
+        """
+        usual = {field.name: field.default for field in fields(cls)}
+        name = caller.__name__
+        for key in given:
+            if key not in usual:
+                own = [p.name for p in signature(caller).parameters.values() if p.kind != _REST]
+                known = dict.fromkeys([*own, *(key for key in usual if key not in without)])
+                raise ArgumentError(f"{name}: unknown keyword {key!r}{suggest(key, known)}")
+        if "device" not in given:
+            raise ArgumentError(f"{name} needs device=NAME; `npusim devices` lists the names")
+        options = cls(**given)
+        for key in without:
+            if given.get(key, usual[key]) != usual[key]:
+                raise ArgumentError(
+                    f"{name}: {key}={given[key]!r} has no meaning: {_NO_MEANING[key]}; leave it out"
+                )
+        return options

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from threading import local
 from typing import Any
 
@@ -153,13 +153,7 @@ def aclrtSetDevice(device: str | Device, **options: Any) -> int:
     ``ArgumentError`` for a device or a keyword that does not exist.
     """
     loaded = load_device(device)
-    try:
-        Options(device=loaded, **options)
-    except TypeError:
-        known = [f.name for f in fields(Options) if f.name != "device"]
-        raise ArgumentError(
-            f"aclrtSetDevice: unknown keyword among {sorted(options)}; known: {', '.join(known)}"
-        ) from None
+    Options.of(aclrtSetDevice, options | {"device": loaded})
     _thread.context = Context(loaded, tuple(sorted(options.items())))
     return ACL_SUCCESS
 

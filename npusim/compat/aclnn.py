@@ -196,7 +196,8 @@ def aclnnIm2colBackwardGetWorkspaceSize(
     def run(feed: Feed, options: dict[str, Any]) -> Result:
         assert gradOutput is not None  # phase one has checked that
         assert out is not None
-        result = im2col_backward(feed(gradOutput), **lists, **options)
+        usable = options | {"deterministic": False}  # the thread's, which has no say in this call
+        result = im2col_backward(feed(gradOutput), **lists, **usable)
         alike = out.dtype == gradOutput.dtype or 0 in gradOutput.shape
         return result if alike else _cast(result, gradOutput, out, options)
 

@@ -48,7 +48,7 @@ def conv2d_backprop_filter(
         if kind is not FP16:
             raise ArgumentError(f"{name} is {kind}; conv2d_backprop_filter takes fp16")
     shape = _shape(tuple(x.shape), tuple(dy.shape), filter_sizes, para_dict)
-    wanted = Options(**options)
+    wanted = Options.of(conv2d_backprop_filter, options)
     call = Call("conv2d_backprop_filter", wanted, any(isinstance(t, Spec) for t in (x, dy)))
     facts = {
         "input_x.shape": tuple(x.shape),

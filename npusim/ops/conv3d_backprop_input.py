@@ -59,7 +59,7 @@ def conv3d_backprop_input(
     shape = _shape(filter_size, input_size, para_dict)
     _check_operands(shape, tuple(w.shape), tuple(dy.shape), para_dict)
     bias = _bias(shape, para_dict.get("tensor_bias"))
-    wanted = Options(**options)
+    wanted = Options.of(conv3d_backprop_input, options, without=("deterministic",))
     call = Call("conv3d_backprop_input", wanted, any(isinstance(t, Spec) for t in (w, dy, bias)))
     facts = _facts(w, dy, (filter_size, input_size), para_dict)
     call.notes += check("conv3d_backprop_input", facts, call.device, wanted.rules)

@@ -50,7 +50,7 @@ def convolution_backward(
     raises ``RuleError`` where the product's documentation refuses the call and
     ``ArgumentError`` where arguments do not fit each other.
     """
-    wanted = Options(**options)
+    wanted = Options.of(convolution_backward, options)
     problem = make_problem(
         grad_output, input, weight, stride, padding, dilation, output_padding, transposed, groups
     )

@@ -92,7 +92,11 @@ def deconv_grad_filter(
     shape = _shape(param, tuple(grad.shape), tuple(read.shape))
     mask = _mask(core_mask, storage, options)
     timing_only = isinstance(dy, Spec) or isinstance(x, Spec)
-    wanted = Options(device=device, cores=mask, **options)
+    wanted = Options.of(
+        deconv_grad_filter,
+        options | {"device": device, "cores": mask},
+        without=("deterministic",),
+    )
     call = Call(_NAME, wanted, timing_only)
     _require(call, kind)
     facts = {

@@ -53,7 +53,7 @@ def im2col_backward(
     array = grad_output if isinstance(grad_output, Spec) else np.asarray(grad_output)
     kind = _kind(tuple(array.shape), dtype(array.dtype))
     shape = _shape(tuple(array.shape), input_size, kernel_size, dilation, padding, stride)
-    wanted = Options(**options)
+    wanted = Options.of(im2col_backward, options, without=("deterministic",))
     call = Call("im2col_backward", wanted, isinstance(array, Spec))
     facts = {
         "grad_output.shape": tuple(array.shape),

@@ -36,7 +36,11 @@ def matmul(a: Array | Spec, b: Array | Spec, *, out_dtype: Any = "fp32", **optio
         raise ArgumentError(f"a and b are {kind}; matmul takes fp16 or bf16")
     if not m or not n or not k:
         raise ArgumentError(f"matmul of {(m, k)} by {(k2, n)}: every size must be at least 1")
-    call = Call("matmul", Options(**options), isinstance(a, Spec) or isinstance(b, Spec))
+    call = Call(
+        "matmul",
+        Options.of(matmul, options, without=("deterministic", "rules")),
+        isinstance(a, Spec) or isinstance(b, Spec),
+    )
     call.require_dtype(kind)
     tiling = chosen_tiling(
         call.options.tiling,

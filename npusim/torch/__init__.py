@@ -60,7 +60,7 @@ def trace(
     device refuses is a row with the reason.
     """
     framework = f"torch {_torch().__version__}"
-    wanted = Options(device=device, timeline=timeline, **options)
+    wanted = Options.of(trace, options | {"device": device, "timeline": timeline})
     log = Log(wanted, check, cube_math_type, framework)
     return _running(log, _recorder(log, _WeightNames(model)))
 

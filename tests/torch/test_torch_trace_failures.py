@@ -180,7 +180,7 @@ def test_a_defect_of_the_simulator_does_not_stop_the_training(
         ({"model": "resnet"}, ArgumentError, "model is a str; it must be a torch.nn.Module"),
         ({"cores": "99"}, ArgumentError, "no core group 99"),
         ({"start": "hot"}, ArgumentError, "start is 'hot'"),
-        ({"devise": "tiny"}, TypeError, "devise"),
+        ({"devise": "tiny"}, ArgumentError, "unknown keyword 'devise'; did you mean 'device'"),
     ],
 )
 def test_wrong_options_fail_before_the_training(
