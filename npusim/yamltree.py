@@ -100,16 +100,20 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(choices) or 'none'}"
 
 
+def read_text(source: TextFile | str, name: str = "") -> tuple[str, str]:
+    """Return text and name of a file (a path object), or of text called ``name`` in errors."""
+    if isinstance(source, str):
+        return source, name or "<text>"
+    file = name or str(source)
+    try:
+        return source.read_text(encoding="utf-8"), file
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}:1: cannot be read as UTF-8 text: {error}") from error
+
+
 def load_tree(source: TextFile | str, name: str = "") -> Node:
     """Read a YAML file (a path object) or YAML text (a ``str``, called ``name`` in errors)."""
-    if isinstance(source, str):
-        text, file = source, name or "<text>"
-    else:
-        file = name or str(source)
-        try:
-            text = source.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{file}:1: cannot be read as UTF-8 text: {error}") from error
+    text, file = read_text(source, name)
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:

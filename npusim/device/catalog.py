@@ -10,34 +10,30 @@ from fractions import Fraction
 from functools import lru_cache
 from math import ceil, floor
 from pathlib import Path
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import SupportsIndex
 
-from npusim.device.config import Figure, figures, parse_device, replace_figures
+from npusim.device.config import Figure, build_device, figures, replace_figures
+from npusim.device.files import ALIASES, Source, devices, is_file, lineage, shipped_file
 from npusim.device.spec import Device, Provenance
 from npusim.errors import ArgumentError
 from npusim.quantities import RANGED, Range, format_quantity, format_rate
-from npusim.resources import configs
 from npusim.yamltree import suggest
 
-if TYPE_CHECKING:  # only types may use it: the module has moved since Python 3.10
-    from importlib.abc import Traversable
-
-#: Other names of shipped devices: a family's own name means its commonest bin.
-ALIASES = {"ascend910b": "ascend910b2"}
+__all__ = (
+    "ALIASES",
+    "REACH",
+    "describe",
+    "devices",
+    "figure_text",
+    "load_device",
+    "parse_core_mask",
+    "ranges",
+)
 
 #: How far a figure may be off where its file does not say, as a share of its value.
 REACH = {"fitted": Fraction(1, 10), "assumed": Fraction(3, 10)}
 
 _RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", re.ASCII)
-
-
-def devices() -> list[str]:
-    """Return the names of the devices that ship, sorted; ``ALIASES`` adds names to these."""
-    return sorted(
-        file.name.removesuffix(".yaml")
-        for file in _folder().iterdir()
-        if file.name.endswith(".yaml")
-    )
 
 
 def load_device(
@@ -60,7 +56,8 @@ def describe(device: Device) -> list[tuple[str, str, str, str]]:
         if path in device.provenance:
             known = device.provenance[path]
             text = figure_text(figure, device.clock_hz)
-            rows.append((path, text, known.confidence, device.sources[known.source]))
+            base = f" (inherited from {known.inherited})" if known.inherited else ""
+            rows.append((path, text, known.confidence, device.sources[known.source] + base))
     return rows
 
 
@@ -121,42 +118,30 @@ def parse_core_mask(
     return tuple(sorted(set(indices)))
 
 
-def _folder() -> Traversable:
-    """Return the folder of the shipped device files."""
-    return configs() / "devices"
-
-
 def _load(name: str) -> Device:
     """Return the device in a file or of a shipped name."""
-    if name.endswith(".yaml") or os.sep in name or "/" in name:
+    if is_file(name):
         if not Path(name).is_file():
             raise ArgumentError(
                 f"there is no device file {name!r}; correct the path or use one of the names "
                 f"{_names()}"
             )
-        return _from_file(Path(name))
-    name = ALIASES.get(name, name)
-    known = devices()
+        return _build(lineage(Path(name)))
+    known = [*devices(), *ALIASES]
     if name not in known:
-        near = suggest(name, [*known, *ALIASES])
+        near = suggest(name, known)
         hint = f"; known: {_names()}" if "known" in near else f"{near} (known: {_names()})"
         raise ArgumentError(f"unknown device {name!r}{hint}; or give a .yaml file")
-    return _from_file(_folder() / f"{name}.yaml")
-
-
-def _from_file(file: Path | Traversable) -> Device:
-    """Return the device of a file, which is read on every call but parsed only when changed."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return parse_device(file)  # raises, and says what is wrong with the file
-    return _from_text_of(text, str(file))
+    return _build(lineage(shipped_file(name)))
 
 
 @lru_cache(maxsize=32)
-def _from_text_of(text: str, file: str) -> Device:
-    """Return the device a file's text describes; a ``Device`` is never changed, so calls share."""
-    return parse_device(text, file)
+def _build(sources: tuple[Source, ...]) -> Device:
+    """Return the device of some texts: files are read on every call, but built only if changed.
+
+    A ``Device`` is never changed, so calls share it.
+    """
+    return build_device(sources)
 
 
 def _names() -> str:

@@ -16,10 +16,11 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from npusim.device.checks import CHECKS
+from npusim.device.files import Source, lineage, merged
 from npusim.device.spec import CONFIDENCES, CubeRate, Device, Provenance
 from npusim.errors import ArgumentError, ConfigError
 from npusim.quantities import KINDS, Block, Quantity, format_quantity, parse_quantity, parse_range
-from npusim.yamltree import Node, TextFile, load_tree, suggest
+from npusim.yamltree import Node, TextFile, suggest
 
 #: Source key and explanation of figures changed by ``Device.replace``.
 USER = ("user", "set by the user")
@@ -45,7 +46,12 @@ class Figure:
 
 def parse_device(source: TextFile | str, name: str = "") -> Device:
     """Read a device from a file (a path object) or from YAML text called ``name`` in errors."""
-    return _build(load_tree(source, name))
+    return build_device(lineage(source, name))
+
+
+def build_device(sources: tuple[Source, ...]) -> Device:
+    """Read a device from the texts of its file and of its bases (``npusim.device.files``)."""
+    return _build(*merged(sources))
 
 
 def replace_figure(device: Device, path: str, value: FigureValue) -> Device:
@@ -65,9 +71,10 @@ def figures(device: Device) -> dict[str, Figure]:
 
 @dataclass(frozen=True)
 class _Tree:
-    """The ``Origin`` of every device: its YAML tree."""
+    """The ``Origin`` of every device: its YAML tree, and the devices in the files behind it."""
 
     root: Node
+    names: Mapping[str, str]
 
     def rebuild(self, device: Device, values: Mapping[str, FigureValue]) -> Device:
         """Return a device from the tree with the texts of some figures changed."""
@@ -84,7 +91,7 @@ class _Tree:
                 raise ConfigError(f"{root.file}:{root.line}: {path}: unknown figure; {way_out}")
             text = value if isinstance(value, str) else _base_units(path, value, known[path].kind)
             root = _with(root, known[path].keys, f"{text} (assumed, {USER[0]})")
-        built = _build(root)
+        built = _build(root, self.names)
         private = built.private_memory if device.is_private else None
         return replace(built, main_memory=private) if private is not None else built
 
@@ -143,7 +150,7 @@ def _key(field: Field[Any]) -> str:
     return str(field.metadata.get("key", field.name))
 
 
-def _build(root: Node) -> Device:
+def _build(root: Node, names: Mapping[str, str]) -> Device:
     """Read the whole tree, then check what no single value can show."""
     entries = _entries(Device, root, named=False)
     sources = {key: node.text() for key, node in entries["sources"].mapping().items()}
@@ -153,10 +160,11 @@ def _build(root: Node) -> Device:
             .mapping()[USER[0]]
             .fail(f"the key {USER[0]!r} is kept for figures {USER[1]}; choose another")
         )
-    clock_hz = _Reader(sources, 1, {}).figure(entries["clock"], "frequency")
-    reader = _Reader(sources, clock_hz, {})
+    bases = {file: name for file, name in names.items() if file != root.file}
+    clock_hz = _Reader(sources, 1, bases, {}).figure(entries["clock"], "frequency")
+    reader = _Reader(sources, clock_hz, bases, {})
     device: Device = reader.record(
-        Device, root, None, {"provenance": reader.provenance, "origin": _Tree(root)}
+        Device, root, None, {"provenance": reader.provenance, "origin": _Tree(root, names)}
     )
     for check in CHECKS:
         check(device, root)
@@ -188,6 +196,7 @@ class _Reader:
 
     sources: Mapping[str, str]
     clock_hz: int
+    bases: Mapping[str, str]  # file -> name of a device whose figures are inherited
     provenance: dict[str, Provenance]
 
     def record(self, cls: Any, node: Node, name: str | None, given: dict[str, Any]) -> Any:
@@ -232,7 +241,12 @@ class _Reader:
             ends = None if text is None else parse_range(text.strip(), kind, value, self.clock_hz)
         except ArgumentError as error:
             raise node.fail(str(error)) from None
-        self.provenance[node.path] = Provenance(confidence=confidence, source=source, range=ends)
+        self.provenance[node.path] = Provenance(
+            confidence=confidence,
+            source=source,
+            range=ends,
+            inherited="" if source == USER[0] else self.bases.get(node.file, ""),
+        )
         return _cube_rate(value) if isinstance(value, tuple) else value
 
     def _figures(self, node: Node, kind: str) -> Any:

@@ -35,12 +35,13 @@ class Provenance:
     """Where one figure comes from: a confidence of ``CONFIDENCES`` and a key of ``sources``.
 
     ``range`` is the range its file states, in base units; ``npusim.device.catalog.ranges`` knows
-    the ranges of figures that state none.
+    the ranges of figures that state none. ``inherited`` names the base in whose file it stands.
     """
 
     confidence: str
     source: str
     range: Range | None = None
+    inherited: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,6 +261,7 @@ class Device:
     """One simulated chip. Build it with ``npusim.load_device``; vary it with ``replace``."""
 
     name: str
+    base: str = ""  # the device, or its file, whose figures hold where this one states none
     description: str
     product: str = ""  # whose documented limits hold: a file of configs/constraints
     clock_hz: int = _figure("clock", "frequency")
@@ -364,7 +366,7 @@ class Device:
 
 
 #: Fields of ``Device`` that say how it is called and known, not what it is.
-_NO_FIGURES = ("name", "description", "product", "sources", "provenance", "origin")
+_NO_FIGURES = ("name", "base", "description", "product", "sources", "provenance", "origin")
 
 
 def path_name(src: str, dst: str, variant: str = "") -> str:

@@ -1,0 +1,157 @@
+"""Device files with a base: what is inherited, what is not, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import npusim
+from npusim.device.catalog import describe, load_device
+from npusim.device.config import parse_device
+from npusim.device.spec import Device
+from npusim.errors import ConfigError
+
+HEAD = "base: tiny\nname: mine\ndescription: one of mine\n"
+
+
+def mine(text: str = "", head: str = HEAD) -> Device:
+    """Parse a file that builds on ``tiny``."""
+    return parse_device(head + text, "mine.yaml")
+
+
+def fails(text: str, head: str = HEAD) -> str:
+    """Return the message of the error that such a file raises."""
+    with pytest.raises(ConfigError) as caught:
+        mine(text, head)
+    return str(caught.value)
+
+
+def test_a_file_that_says_nothing_is_its_base() -> None:
+    tiny, device = load_device("tiny"), mine()
+    assert device.digest() == tiny.digest()
+    assert device == replace(tiny, name="mine", base="tiny", description="one of mine")
+    assert {known.inherited for known in device.provenance.values()} == {"tiny"}
+    assert {known.inherited for known in tiny.provenance.values()} == {""}
+
+
+def test_own_lines_take_the_place_of_the_base() -> None:
+    tiny = load_device("tiny")
+    device = mine(
+        "sources:\n  OWN: measured by me\n"
+        "dtypes: [fp16, fp32, int8]\n"
+        "paths:\n  GM->L1:\n    rate: 32B/cycle (measured, OWN)\n"
+        "cube:\n  rates:\n    int8: 16x32x16 (assumed, HAND)\n"
+    )
+    assert list(device.paths) == list(tiny.paths)
+    path = device.paths["GM->L1"]
+    assert path == replace(tiny.paths["GM->L1"], bytes_per_cycle=path.bytes_per_cycle)
+    assert path.bytes_per_cycle == 32
+    assert device.dtypes == ("fp16", "fp32", "int8")
+    assert device.cube is not None
+    assert list(device.cube.rates) == ["fp16", "fp32", "hf32", "int8"]
+    known = device.provenance
+    assert (known["paths.GM->L1.rate"].confidence, known["paths.GM->L1.rate"].inherited) == (
+        "measured",
+        "",
+    )
+    assert known["paths.GM->L1.startup"].inherited == "tiny"
+
+
+def test_none_removes_what_the_base_has() -> None:
+    device = mine(
+        "cores:\n  core:\n    pipes: [S, V, M, MTE1, MTE2, MTE3]\npipes:\n  FIX: none\n"
+        "paths:\n  L0C->GM: none\n  L0C->GM.nz2nd: none\nl2: none\n"
+    )
+    assert "FIX" not in device.pipes
+    assert not device.has_path("L0C", "GM")
+    assert device.l2 is None
+    assert fails("paths:\n  L0C->GMM: none\n") == (
+        "mine.yaml:5: paths.L0C->GMM: the base has no 'L0C->GMM' that could be removed; did you "
+        "mean 'L0C->GM'?"
+    )
+    assert "mine.yaml:1: missing key 'groups'; add it here" in fails("groups: none\n")
+
+
+def test_errors_name_the_file_in_which_a_figure_stands(tmp_path: Path) -> None:
+    below, above = tmp_path / "below.yaml", tmp_path / "above.yaml"
+    wrong = "pipes:\n  FIX: {queue_depth: 4}\n"
+    below.write_text(HEAD + wrong, encoding="utf-8")
+    above.write_text(HEAD.replace("tiny", "below.yaml"), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_device(above)
+    assert str(caught.value).startswith(f"{below}:5: pipes.FIX.queue_depth: expected a figure")
+    assert fails("pipes:\n  MTE1: none\n").startswith(f"{_shipped('tiny')}:15: cores.core.pipes[3]")
+    assert fails("memories:\n  L1:\n    size: 5 (assumed, HAND)\n").startswith(
+        "mine.yaml:6: memories.L1.size: "
+    )
+
+
+def _shipped(name: str) -> Path:
+    return Path(__file__).parents[2] / "configs" / "devices" / f"{name}.yaml"
+
+
+def test_name_and_description_are_not_inherited() -> None:
+    message = "mine.yaml:1: missing keys 'name', 'description'; add it here"
+    assert fails("", "base: tiny\n") == message
+
+
+def test_a_file_may_build_on_a_file_and_is_read_again_when_that_changes(tmp_path: Path) -> None:
+    (tmp_path / "bins").mkdir()
+    below, above = tmp_path / "below.yaml", tmp_path / "bins" / "above.yaml"
+    below.write_text(HEAD.replace("mine", "below") + "groups: 3 (assumed, HAND)\n", "utf-8")
+    above.write_text(HEAD.replace("tiny", "../below.yaml"), encoding="utf-8")
+    device = load_device(above)
+    assert (device.groups, device.provenance["groups"].inherited) == (3, "below")
+    assert device.provenance["clock"].inherited == "tiny"
+    assert load_device(above) is device
+    below.write_text(HEAD.replace("mine", "below") + "groups: 2 (assumed, HAND)\n", "utf-8")
+    assert load_device(above).groups == 2
+
+
+def test_unknown_bases() -> None:
+    assert fails("", HEAD.replace("tiny", "tinny")) == (
+        "mine.yaml:1: base: unknown device 'tinny'; did you mean 'tiny'?; or give a .yaml file"
+    )
+    assert fails("", HEAD.replace("tiny", "parts/x.yaml")) == (
+        "mine.yaml:1: base: there is no device file 'parts/x.yaml'; correct the path, which is "
+        "relative to this file, or name a shipped device"
+    )
+    assert parse_device(HEAD.replace("tiny", "ascend910b"), "x.yaml").groups == 24
+
+
+def test_a_circle_of_bases(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    one.write_text(HEAD.replace("tiny", "two.yaml"), encoding="utf-8")
+    two.write_text(HEAD.replace("tiny", "./one.yaml"), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_device(one)
+    assert str(caught.value) == (
+        f"{two}:1: base: the bases go round in a circle: one.yaml -> two.yaml -> one.yaml; remove "
+        "'base' from one of the files and state its figures there"
+    )
+    one.write_text(HEAD.replace("tiny", "one.yaml"), encoding="utf-8")
+    with pytest.raises(ConfigError, match="one.yaml -> one.yaml".replace(".", r"\.")):
+        load_device(one)
+
+
+def test_a_changed_figure_is_the_users_own() -> None:
+    device = mine().replace("groups", "2").replace("paths.GM->L1.rate", "1B/cycle")
+    assert device.groups == 2
+    assert device.provenance["groups"].inherited == ""
+    assert device.provenance["clock"].inherited == "tiny"
+
+
+def test_figures_say_from_whom_they_are_inherited() -> None:
+    by_path = {row[0]: row[3] for row in describe(load_device("ascend910b4"))}
+    assert by_path["sync.flag"].endswith("(inherited from ascend910b2)")
+    assert "inherited" not in by_path["clock"]
+
+
+def test_a_sourced_figure_of_a_base_can_be_timed(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(HEAD + "cube:\n  rates:\n    fp16: 16x16x16/2cycle (assumed, HAND)\n", "utf-8")
+    a, b = npusim.spec((64, 64), "fp16"), npusim.spec((64, 64), "fp16")
+    tiny, slow = (npusim.ops.matmul(a, b, device=device) for device in ("tiny", file))
+    assert slow.cycles > tiny.cycles
