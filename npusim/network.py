@@ -10,9 +10,8 @@ clearing and casts are in its time. Layers of one shape are simulated once.
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -82,7 +81,9 @@ class NetworkResult:
 
     def __repr__(self) -> str:
         """One line: network, device, time, and how much of it is missing."""
-        missing = f", {self._missing()}" if self.failed else ""
+        from npusim.results.network_text import missing_text
+
+        missing = f", {missing_text(self.layer_rows())}" if self.failed else ""
         return (
             f"<NetworkResult {self.workload.name} on {self.device.name}: {self.time_us:.3f} us, "
             f"{self.cycles} cycles{missing}>"
@@ -185,6 +186,7 @@ class NetworkResult:
             "npusim_version": __version__,
             "device": self.device.name,
             "device_digest": self.device.digest(),
+            "clock_hz": self.device.clock_hz,
             "batch": self.batch,
             "dtype": self.dtype.name,
             "gradients": list(self.gradients),
@@ -198,87 +200,9 @@ class NetworkResult:
 
     def text(self) -> str:
         """The report for people: totals, layers, kernels, and what could not be simulated."""
-        sections = (self._header(), self._layer_lines(), self._kernel_lines(), self._lists())
-        return "\n".join(line.rstrip() for lines in sections for line in lines) + "\n"
+        from npusim.results.network_text import render
 
-    def _header(self) -> Iterator[str]:
-        from npusim.results.formatting import us_text
-
-        launch_us = us_text(sum(row["launch_us"] for row in self.kernel_rows()))
-        device, wanted = self.device, ", ".join(self.gradients)
-        yield f"network     {self.workload.name}: {self.workload.description}"
-        yield f"backward    batch {self.batch}, {self.dtype}, gradients of {wanted}"
-        yield f"device      {device.name}, {device.clock_hz / 1e9:g} GHz, digest {device.digest()}"
-        yield (
-            f"time        {us_text(self.time_us)} us = {self.cycles:,} cycles, of which launches "
-            f"{launch_us} us"
-        )
-        yield f"split, us   {self._split()}"
-        if self.failed:
-            yield f"partial     {self._missing()}; see below"
-
-    def _missing(self) -> str:
-        return f"{len(self.failed)} of {len(self.timed)} layers not simulated"
-
-    def _split(self) -> str:
-        """Microseconds by gradient, repetitions of layers included."""
-        from npusim.results.formatting import percent_text, us_text
-
-        texts = []
-        for name in (*self.gradients, "other"):
-            us = sum(row["count"] * (row[f"{name}_us"] or 0) for row in self.layer_rows())
-            texts.append(f"{name} {us_text(us)} ({percent_text(us / self.time_us)})")
-        return ", ".join(texts)
-
-    def _layer_lines(self) -> Iterator[str]:
-        """A table of layers, a line of their total, and what its columns mean."""
-        from npusim.results.formatting import percent_text, us_text
-        from npusim.results.text import columns
-
-        parts = (*self.gradients, "other")
-        rows = [("LAYERS", "shape", "count", *parts, "total us", "share", "bottleneck")]
-        for one, row in zip(self.timed, self.layer_rows(), strict=True):
-            cells = ["-"] * (len(parts) + 2) + ["not simulated"]
-            if one.result is not None:
-                times = [us_text(row[f"{name}_us"]) for name in (*parts, "total")]
-                cells = [*times, percent_text(row["share"]), row["bottleneck"]]
-            rows.append((row["layer"], _shape_text(one.layer), str(row["count"]), *cells))
-        counted = sum(one.layer.count for one in self.timed if one.result is not None)
-        end = us_text(self.time_us)
-        rows.append(("total", "", str(counted), *("" for _ in parts), end, "", ""))
-        yield ""
-        yield from columns(rows, left=2)
-        names = ", ".join(self.gradients)
-        yield f"({names}, other: us of one layer; other is layouts, clearing and casts)"
-
-    def _kernel_lines(self) -> Iterator[str]:
-        from npusim.results.formatting import percent_text, rate_text, us_text
-        from npusim.results.text import columns
-
-        rows = [("KERNELS", "launches", "us", "launch us", "share", "TFLOPS")]
-        for row in self.kernel_rows():
-            us = us_text(row["time_us"]), us_text(row["launch_us"]), percent_text(row["share"])
-            seconds = row["cycles"] / self.device.clock_hz
-            speed = rate_text(2 * row["macs"] / seconds / 1e12) if row["macs"] else "-"
-            rows.append((row["kernel"], f"{row['launches']:,}", *us, speed))
-        yield ""
-        yield from columns(rows)
-
-    def _lists(self) -> Iterator[str]:
-        """Reasons for what is missing, and notes; each once."""
-        from npusim.results.text import WIDTH
-
-        reasons: dict[str, list[str]] = {}
-        for one in self.failed:
-            reasons.setdefault(one.error, []).append(one.layer.name)
-        errors = [f"{', '.join(names)}: {error}" for error, names in reasons.items()]
-        for title, items in (("NOT SIMULATED", errors), ("NOTES", self.notes)):
-            if items:
-                yield from ("", title)
-            for item in items:
-                yield from textwrap.wrap(
-                    f"- {item}", WIDTH, subsequent_indent="  ", break_on_hyphens=False
-                )
+        return render(self.to_json())
 
 
 def network(
@@ -403,21 +327,3 @@ def _padding(layer: ConvLayer) -> list[int]:
     if layer.dims != 2:
         raise ArgumentError(f"padding is {layer.padding}; sides may differ in 2-D layers only")
     return [side for both in layer.padding for side in both]
-
-
-def _shape_text(layer: ConvLayer) -> str:
-    """Channels, input size, kernel and what is unusual: ``64->128 56x56 3x3/2``."""
-
-    def sizes(values: tuple[int, ...]) -> str:
-        return "x".join(map(str, values))
-
-    def unusual(sign: str, values: tuple[int, ...]) -> str:
-        alike = sizes(values[:1] if len(set(values)) == 1 else values)
-        return "" if set(values) == {1} else sign + alike
-
-    return (
-        f"{layer.cin}->{layer.cout} {sizes(layer.spatial)} {sizes(layer.kernel)}"
-        + unusual("/", layer.stride)
-        + unusual(" d", layer.dilation)
-        + unusual(" g", (layer.groups,))
-    )

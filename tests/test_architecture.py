@@ -136,7 +136,7 @@ def test_no_file_is_a_symbolic_link() -> None:
 
 def test_no_two_modules_need_each_other() -> None:
     graph = {
-        name: {i for i in imports(tree(file), typing_too=False) if i in modules() and i != name}
+        name: {i for i in imports(tree(file)) if i in modules() and i != name}
         for name, file in modules().items()
     }
     done: set[str] = set()

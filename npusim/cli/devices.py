@@ -42,7 +42,7 @@ def _list(as_json: bool) -> None:
         print_json([_facts(device) for device in loaded])
         return
     head = ("name", "description", "groups x cores", "clock", "fp16 TFLOPS", "L2", "memory")
-    print_table(head, [_cells(device) for device in loaded], head[3:])
+    print_table(head, [_cells(device) for device in loaded], 3)
 
 
 def _peak_tflops(device: Device) -> float | None:
@@ -97,4 +97,4 @@ def _show(arguments: argparse.Namespace) -> None:
     print(f"{device.name}: {device.description} (digest {device.digest()})\n")
     cells = [(path, value, " .. ".join(ends.get(path, ())), *known) for path, value, *known in rows]
     head = ("figure", "value", "range", "confidence", "source")
-    print_table(head, cells, ("value", "range"))
+    print_table(head, cells, (0, 3, 4))

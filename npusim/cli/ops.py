@@ -50,7 +50,7 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         head = ("operator", "computes", "devices")
         cells = [(row["name"], row["computes"], ", ".join(row["devices"])) for row in rows]
-        print_table(head, cells, ())
+        print_table(head, cells, len(head))
     return 0
 
 
@@ -98,7 +98,7 @@ def _show(operator: str, device: Device, as_json: bool) -> None:
         print(f"note: {table.note}")
     print()
     cells = [(_subject(row), row["permitted"], _status(row), row["basis"]) for row in rows]
-    print_table(("parameter", "permitted", "otherwise", "basis"), cells, ())
+    print_table(("parameter", "permitted", "otherwise", "basis"), cells, 4)
 
 
 def _subject(row: dict[str, Any]) -> str:

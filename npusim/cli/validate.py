@@ -140,7 +140,7 @@ def _run(workers: Workers, tasks: Sequence[Task]) -> list[Outcome]:
 
 def _print(table: Table) -> None:
     print(f"{table.title}\n")
-    print_table(table.head, table.rows, table.head[table.left :])
+    print_table(table.head, table.rows, table.left)
     print()
 
 

@@ -33,7 +33,7 @@ def _list(loaded: list[Workload], as_json: bool) -> None:
         print_json([dict(zip(keys, row, strict=True)) for row in rows])
         return
     head = ("workload", "shapes", "layers", "description")
-    print_table(head, [tuple(map(str, row)) for row in rows], ("shapes", "layers"))
+    print_table(head, [tuple(map(str, row)) for row in rows], (0, 3))
 
 
 def _show(workload: Workload, as_json: bool) -> None:
@@ -55,7 +55,7 @@ def _show(workload: Workload, as_json: bool) -> None:
         "output",
         "count",
     )
-    print_table(head, [_cells(layer) for layer in workload.layers], head[1:])
+    print_table(head, [_cells(layer) for layer in workload.layers], 1)
 
 
 def _cells(layer: ConvLayer) -> tuple[str, ...]:

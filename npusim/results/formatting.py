@@ -32,6 +32,11 @@ def percent_text(share: Number, digits: int = 0) -> str:
     return f"{percent:.{digits}f} %"
 
 
+def signed_text(share: Number) -> str:
+    """A share of 1 as per cent with its sign, one decimal: ``"+4.2 %"``."""
+    return f"{float(share) * 100:+.1f} %"
+
+
 def us_text(time_us: Number) -> str:
     """Microseconds with a precision that suits their size: ``"3.214"``, ``"812.4"``."""
     value = float(time_us)

@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from npusim.results import advice, metrics, page, palette, plots, tables
 from npusim.results.formatting import bytes_text, percent_text, rate_text, us_text
+from npusim.results.record import Record
 from npusim.timing.trace import REASONS, KernelRun
 
-if TYPE_CHECKING:
-    from npusim.results.result import Result
 
-
-def save(result: Result, path: Path) -> None:
+def save(result: Record, path: Path) -> None:
     """Write the page to ``path``."""
     path.write_text(render(result), encoding="utf-8")
 
 
-def render(result: Result) -> str:
+def render(result: Record) -> str:
     """The page as text; every string of the result is escaped."""
     title = escape(f"{result.operator} on {result.device.name}")
     body = (
@@ -39,7 +36,7 @@ def render(result: Result) -> str:
     return page.page(title, body)
 
 
-def _origin(result: Result) -> str:
+def _origin(result: Record) -> str:
     """What is needed to reproduce the figures."""
     text = (
         f"npusim {result.version}, device {result.device.name} "
@@ -48,7 +45,7 @@ def _origin(result: Result) -> str:
     return f'<p class="dim">{escape(text)}</p>'
 
 
-def _cards(result: Result) -> str:
+def _cards(result: Record) -> str:
     """The key figures of the call."""
     macs = sum(run.macs for run in result.runs)
     flops = 2 * macs * result.device.clock_hz / result.cycles if result.cycles else 0.0
@@ -77,7 +74,7 @@ def _list(title: str, items: Iterable[str]) -> str:
     return f"<h2>{escape(title)}</h2><ul>{inner}</ul>" if inner else ""
 
 
-def _plots(result: Result) -> str:
+def _plots(result: Record) -> str:
     """The plots; the timeline as pixels because it may hold a hundred thousand bars."""
     parts = ["<h2>Plots</h2>"]
     if tables.has_timeline(result.runs):
@@ -91,13 +88,13 @@ def _plots(result: Result) -> str:
     return "".join(parts)
 
 
-def _kernels(result: Result) -> str:
+def _kernels(result: Record) -> str:
     heads = ("kernel", "tiling", "\u00b5s", "launch \u00b5s", "cycles", "TFLOPS", "of peak", "GM")
     rows = [_kernel_cells(result, run) for run in result.runs]
     return "<h2>Kernels</h2>" + page.table((*heads, "cores", "instructions"), rows, 2)
 
 
-def _kernel_cells(result: Result, run: KernelRun) -> tuple[str, ...]:
+def _kernel_cells(result: Record, run: KernelRun) -> tuple[str, ...]:
     device = result.device
     peak = metrics.cube_peak(device, run, result.dtype) if run.macs else None
     flops = metrics.attained_flops(device, run)
@@ -115,7 +112,7 @@ def _kernel_cells(result: Result, run: KernelRun) -> tuple[str, ...]:
     )
 
 
-def _pipes(result: Result) -> str:
+def _pipes(result: Record) -> str:
     """Stacked bars: where each pipe's time went, mean over cores, per kernel that matters."""
     key = "".join(
         f'<span><i style="background:{palette.REASON_COLOURS[reason]}"></i>{reason}</span>'
@@ -151,7 +148,7 @@ def _bar_row(pipe: str, core: str, shares: Sequence[float]) -> str:
     )
 
 
-def _traffic(result: Result) -> str:
+def _traffic(result: Record) -> str:
     heads = ("kernel", "path", "operand", "bytes", "L2 hits", "L2 misses")
     rows = (
         (
@@ -167,7 +164,7 @@ def _traffic(result: Result) -> str:
     return "<h2>Traffic</h2>" + page.table(heads, rows, 3)
 
 
-def _bounds(result: Result) -> str:
+def _bounds(result: Record) -> str:
     heads = ("kernel", "resource", "why", "cycles", "of simulated")
     rows = (
         (

@@ -12,18 +12,16 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import numpy.typing as npt
 
 from npusim.device.spec import Device
 from npusim.results import metrics
+from npusim.results.record import Record
 from npusim.results.tables import CallTimeline, call_timeline
 from npusim.timing.trace import REASONS, KernelRun
-
-if TYPE_CHECKING:
-    from npusim.results.result import Result
 
 #: Samples of the bandwidth counter over a call.
 BUCKETS = 200
@@ -35,7 +33,7 @@ DEVICE_PID = 0
 _PICOSECONDS = 10**12
 
 
-def save(result: Result, path: Path) -> None:
+def save(result: Record, path: Path) -> None:
     """Write ``result``'s trace to ``path``, compressed where it ends in ``.gz``.
 
     Raises ArgumentError where the timeline was not kept.
@@ -96,7 +94,7 @@ class _Clock:
         return f"{picoseconds // 10**6}.{picoseconds % 10**6:06d}"
 
 
-def _events(result: Result, call: CallTimeline) -> Iterator[str]:
+def _events(result: Record, call: CallTimeline) -> Iterator[str]:
     """Every event as JSON text: names of tracks, kernels, bandwidth, then instructions."""
     clock = _Clock(result.device)
     cores = sorted(call.rows.cores, key=metrics.core_key)
@@ -110,7 +108,7 @@ def _events(result: Result, call: CallTimeline) -> Iterator[str]:
 
 
 def _names(
-    result: Result, call: CallTimeline, pids: dict[str, int], tids: dict[str, int]
+    result: Record, call: CallTimeline, pids: dict[str, int], tids: dict[str, int]
 ) -> Iterator[str]:
     """Metadata: what processes and tracks are called, and their order on the screen."""
     rows = call.rows
@@ -181,7 +179,7 @@ def moved_by(call: CallTimeline, pipe: str, edges: npt.NDArray[np.int64]) -> npt
     return np.asarray(np.interp(edges, times, moved))
 
 
-def _counters(result: Result, call: CallTimeline, clock: _Clock) -> Iterator[str]:
+def _counters(result: Record, call: CallTimeline, clock: _Clock) -> Iterator[str]:
     """GM bandwidth in GB/s over equal buckets of the call, one series per pipe."""
     pipes = gm_pipes(result.device, call)
     total = result.cycles

@@ -17,13 +17,12 @@ import numpy as np
 from npusim.errors import ArgumentError
 from npusim.results import gantt, metrics, palette
 from npusim.results.formatting import binary_unit, bytes_text, percent_text
+from npusim.results.record import Record
 from npusim.results.tables import CallTimeline, call_timeline
 from npusim.timing.trace import KernelRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from npusim.results.result import Result
 
 #: Share of the window below which a wait is too narrow for its hatch to be seen.
 HATCHED_FROM = 0.004
@@ -69,7 +68,7 @@ def tidy(ax: Axes) -> None:
 
 
 def plot_timeline(
-    result: Result,
+    result: Record,
     ax: Axes | None = None,
     *,
     cores: Sequence[str] | None = None,
@@ -161,7 +160,7 @@ def _draw_waits(
     return legend
 
 
-def _mark_kernels(ax: Axes, result: Result, view: gantt.View) -> None:
+def _mark_kernels(ax: Axes, result: Record, view: gantt.View) -> None:
     """Shade launches, draw where kernels start, and name those wide enough to be named."""
     scale = view.us_per_cycle
     for run, start in zip(result.runs, metrics.kernel_starts(result.runs), strict=True):
@@ -201,7 +200,7 @@ class _Point(NamedTuple):
     per_memory_byte: float | None
 
 
-def plot_roofline(result: Result, ax: Axes | None = None) -> Axes:
+def plot_roofline(result: Record, ax: Axes | None = None) -> Axes:
     """FLOP/s against FLOP/B, log-log, with the roofs of the cores the largest kernel used.
 
     A circle counts the bytes cores moved from and to GM (compare with the L2 roof), a diamond
@@ -234,7 +233,7 @@ def plot_roofline(result: Result, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _point(result: Result, run: KernelRun) -> _Point:
+def _point(result: Record, run: KernelRun) -> _Point:
     bound = metrics.nearest_bound(run)
     flops = 2 * run.macs
     clock = result.device.clock_hz
@@ -248,7 +247,7 @@ def _point(result: Result, run: KernelRun) -> _Point:
     )
 
 
-def _roofs(ax: Axes, result: Result, points: Sequence[_Point]) -> tuple[float, float]:
+def _roofs(ax: Axes, result: Record, points: Sequence[_Point]) -> tuple[float, float]:
     """Draw the roofs and return the range of intensities worth showing, in FLOP/B."""
     device = result.device
     working = [run for run in result.runs if run.macs] or list(result.runs)
@@ -338,7 +337,7 @@ def _roofline_legend(ax: Axes) -> None:
 # ---------------------------------------------------------------- traffic
 
 
-def plot_traffic(result: Result, ax: Axes | None = None) -> Axes:
+def plot_traffic(result: Record, ax: Axes | None = None) -> Axes:
     """Bytes per path and operand over the call; reads of GM split into L2 hits and misses."""
     paths = metrics.path_totals(result.runs)
     ax = new_axes(ax, 8, 1.4 + 0.36 * max(3, len(paths)))

@@ -5,117 +5,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy.typing as npt
-
-from npusim.device.spec import Device
-from npusim.errors import ArgumentError
-from npusim.results import metrics, tables, uncertainty
-from npusim.results.uncertainty import Replay, TimeRange
-from npusim.timing.trace import KernelRun
+from npusim.results import tables
+from npusim.results.record import Record
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-Array = npt.NDArray[Any]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What one call computed and how long its kernels took, one after another.
-
-    ``outputs`` has one entry per name of ``output_names`` (None where it was masked out) and is
-    None for a timing-only run. ``workspace_bytes`` is the global memory the kernels use between
-    them. ``dtype`` names the cube rate that peaks are quoted for. ``replay`` times the call again
-    for ``time_range``; without it there is none.
-    """
-
-    operator: str
-    device: Device
-    runs: tuple[KernelRun, ...]
-    outputs: tuple[Array | None, ...] | None
-    output_names: tuple[str, ...]
-    notes: tuple[str, ...]
-    problem: str
-    version: str
-    dtype: str | None = None
-    workspace_bytes: int = 0
-    replay: Replay | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Reject arrays that do not match their names."""
-        if self.outputs is not None and len(self.outputs) != len(self.output_names):
-            raise ArgumentError(
-                f"{self.operator}: {len(self.outputs)} outputs for {len(self.output_names)} names "
-                f"({', '.join(self.output_names)}); give one array or None per name"
-            )
-
-    def __repr__(self) -> str:
-        """One line: operator, device, time and number of kernels."""
-        return (
-            f"<Result {self.operator} on {self.device.name}: {self.time_us:.3f} us, "
-            f"{self.cycles} cycles, {len(self.runs)} kernels>"
-        )
-
-    @property
-    def cycles(self) -> int:
-        """Cycles of the device clock, summed over kernels, launches included."""
-        return metrics.total_cycles(self.runs)
-
-    @property
-    def time_us(self) -> float:
-        """``cycles`` in microseconds."""
-        return self.device.time_us(self.cycles)
-
-    @cached_property
-    def time_range(self) -> TimeRange:
-        """The time with each assumed or fitted figure it rests on at the ends of its range.
-
-        The kernels are timed twice per figure when this is first asked for; from then on reports
-        show it. ``ArgumentError`` where the result does not know how.
-        """
-        if self.replay is None:
-            raise ArgumentError(
-                f"{self.operator}: this result was not made by a call, so it cannot be timed again "
-                "with other figures; take the result of an operator or of npusim.simulate"
-            )
-        return uncertainty.time_range(self.device, self.time_us, self.replay)
-
-    @property
-    def known_time_range(self) -> TimeRange | None:
-        """``time_range`` if it has been computed."""
-        return self.__dict__.get("time_range")
-
-    @property
-    def bottleneck(self) -> str:
-        """The resource with the largest lower bound over the call ("" where none is known)."""
-        bound = metrics.call_bound(self.runs)
-        return "" if bound is None else bound.resource
-
-    @property
-    def grad_input(self) -> Array | None:
-        """The gradient of the input, None where the call has none."""
-        return self._output("grad_input")
-
-    @property
-    def grad_weight(self) -> Array | None:
-        """The gradient of the weight, None where the call has none."""
-        return self._output("grad_weight")
-
-    @property
-    def grad_bias(self) -> Array | None:
-        """The gradient of the bias, None where the call has none."""
-        return self._output("grad_bias")
-
-    def _output(self, name: str) -> Array | None:
-        if self.outputs is None or name not in self.output_names:
-            return None
-        return self.outputs[self.output_names.index(name)]
+class Result(Record):
+    """What one call computed and how long it took, with the tables and reports of it."""
 
     @cached_property
     def kernels(self) -> pd.DataFrame:

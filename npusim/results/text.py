@@ -2,92 +2,49 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from npusim.results import advice, metrics
 from npusim.results.formatting import bytes_text, percent_text, rate_text, us_text
+from npusim.results.lines import columns, counted, fact, items, page, wrap
+from npusim.results.record import Record
+from npusim.results.uncertainty import TimeRange
 from npusim.timing.trace import REASONS, KernelRun
 
-if TYPE_CHECKING:
-    from npusim.results.result import Result
-    from npusim.results.uncertainty import TimeRange
-
-WIDTH = 100
 #: Paths of the traffic table before the rest is added up in one row.
 MAX_PATHS = 12
 #: Figures named with the range of the time, those that matter most.
 MAX_EFFECTS = 3
 
 
-def render(result: Result) -> str:
-    """The whole report, lines of at most ``WIDTH`` columns and a final newline."""
+def render(result: Record) -> str:
+    """The whole report, lines of at most 100 columns and a final newline."""
     sections = (
         _header(result),
         _kernels(result),
         _where(result),
         _bounds(result),
         _traffic(result),
-        _items("WHAT WOULD MAKE IT FASTER", advice.advise(result.runs)),
-        _items("NOTES", result.notes),
+        items("WHAT WOULD MAKE IT FASTER", advice.advise(result.runs)),
+        items("NOTES", result.notes),
     )
-    lines = [line.rstrip() for section in sections for line in section]
-    return "\n".join(lines) + "\n"
+    return page(sections)
 
 
-def columns(rows: Sequence[Sequence[str]], left: int = 1, indent: str = "") -> list[str]:
-    """Align ``rows`` of cells, the first ``left`` columns to the left and the others right."""
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    return [
-        (
-            indent
-            + "  ".join(
-                cell.ljust(width) if place < left else cell.rjust(width)
-                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-            )
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def _wrap(text: str, first: str = "", later: str = "") -> list[str]:
-    """Lines of at most ``WIDTH`` columns that never part a number from its per cent sign."""
-    lines = textwrap.wrap(
-        text.replace(" %", "\u00a0%"),
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=later,
-        break_on_hyphens=False,
-    )
-    return [line.replace("\u00a0", " ") for line in lines]
-
-
-def _fact(name: str, value: str) -> list[str]:
-    """A named fact, wrapped under itself."""
-    return _wrap(f"{name:<12}{value}", later=" " * 12)
-
-
-def _items(title: str, items: Iterable[str]) -> list[str]:
-    """A titled list, wrapped; nothing where there are no items."""
-    lines = [line for item in items for line in _wrap(item, "- ", "  ")]
-    return ["", title, *lines] if lines else []
-
-
-def _header(result: Result) -> list[str]:
+def _header(result: Record) -> list[str]:
     """Operator, problem, device, time, speed and bottleneck of the call."""
     device = result.device
     launches = sum(run.launch_cycles for run in result.runs)
     cores = max((run.cores for run in result.runs), default=0)
     lines = [
-        *_fact("operator", f"{result.operator} (npusim {result.version})"),
-        *_fact("problem", result.problem),
-        *_fact(
+        *fact("operator", f"{result.operator} (npusim {result.version})"),
+        *fact("problem", result.problem),
+        *fact(
             "device",
-            f"{device.name}, {device.clock_hz / 1e9:g} GHz, {_cores(cores)} used, "
+            f"{device.name}, {device.clock_hz / 1e9:g} GHz, {counted(cores, 'core')} used, "
             f"digest {result.device.digest()}",
         ),
-        *_fact(
+        *fact(
             "time",
             f"{us_text(result.time_us)} us = {result.cycles:,} cycles, of which launches "
             f"{us_text(device.time_us(launches))} us",
@@ -97,14 +54,14 @@ def _header(result: Result) -> list[str]:
     macs = sum(run.macs for run in result.runs)
     if macs and result.cycles:
         flops = 2 * macs * device.clock_hz / result.cycles
-        lines += _fact("speed", f"{rate_text(flops / 1e12)} TFLOPS over the call" + _peak(result))
+        lines += fact("speed", f"{rate_text(flops / 1e12)} TFLOPS over the call" + _peak(result))
     bound = metrics.call_bound(result.runs)
     if bound is not None:
         in_kernels = sum(run.cycles for run in result.runs)
         near = percent_text(metrics.share(bound.cycles, in_kernels))
-        lines += _fact("bottleneck", f"{bound.resource}, {near} of the simulated time in kernels")
+        lines += fact("bottleneck", f"{bound.resource}, {near} of the simulated time in kernels")
     if result.workspace_bytes:
-        lines += _fact("workspace", f"{bytes_text(result.workspace_bytes)} between the kernels")
+        lines += fact("workspace", f"{bytes_text(result.workspace_bytes)} between the kernels")
     return lines
 
 
@@ -119,23 +76,19 @@ def _range(known: TimeRange | None) -> list[str]:
         if one.faster_us(known.time_us) or one.slower_us(known.time_us)
     ]
     ends = f"{us_text(known.low_us)} to {us_text(known.high_us)} us"
-    return _fact("range", f"{ends}, most from {', '.join(moved)}" if moved else ends)
+    return fact("range", f"{ends}, most from {', '.join(moved)}" if moved else ends)
 
 
-def _peak(result: Result) -> str:
+def _peak(result: Record) -> str:
     """The peak that shares of peak refer to, where there is a cube."""
     peaks = [metrics.cube_peak(result.device, run, result.dtype) for run in result.runs if run.macs]
     peak = max((one for one in peaks if one is not None), key=lambda one: one.flops, default=None)
     if peak is None:
         return ""
-    return f"; peak {rate_text(peak.flops / 1e12)} ({peak.dtype}, {_cores(peak.cores)})"
+    return f"; peak {rate_text(peak.flops / 1e12)} ({peak.dtype}, {counted(peak.cores, 'core')})"
 
 
-def _cores(count: int) -> str:
-    return f"{count} core" if count == 1 else f"{count} cores"
-
-
-def _kernels(result: Result) -> list[str]:
+def _kernels(result: Record) -> list[str]:
     """Time, speed and size of each kernel, then how it was tiled."""
     heads = ("KERNELS", "us", "launch", "cycles", "of call", "TFLOPS", "of peak", "GM", "cores")
     rows = [heads, *(_kernel_cells(result, run) for run in result.runs)]
@@ -143,12 +96,12 @@ def _kernels(result: Result) -> list[str]:
         line
         for run in advice.major_kernels(result.runs)
         if run.tiling
-        for line in _fact("tiling", f"{run.name}: {run.tiling}")
+        for line in fact("tiling", f"{run.name}: {run.tiling}")
     ]
     return ["", *columns(rows), *tilings]
 
 
-def _kernel_cells(result: Result, run: KernelRun) -> tuple[str, ...]:
+def _kernel_cells(result: Record, run: KernelRun) -> tuple[str, ...]:
     whole = run.cycles + run.launch_cycles
     peak = metrics.cube_peak(result.device, run, result.dtype) if run.macs else None
     flops = metrics.attained_flops(result.device, run)
@@ -165,7 +118,7 @@ def _kernel_cells(result: Result, run: KernelRun) -> tuple[str, ...]:
     )
 
 
-def _where(result: Result) -> list[str]:
+def _where(result: Record) -> list[str]:
     """Per pipe, the mean over cores by reason; for the critical pipe also its busiest core."""
     shown = advice.major_kernels(result.runs)
     shares = [metrics.pipe_shares(run) for run in shown]
@@ -194,7 +147,7 @@ def _percents(shares: Sequence[float], used: Sequence[int]) -> tuple[str, ...]:
     return tuple(f"{shares[place] * 100:.1f}" if shares[place] else "" for place in used)
 
 
-def _bounds(result: Result) -> list[str]:
+def _bounds(result: Record) -> list[str]:
     """The lower bounds of each kernel that matters, nearest first and explained."""
     lines = []
     for run in advice.major_kernels(result.runs):
@@ -207,12 +160,12 @@ def _bounds(result: Result) -> list[str]:
         if parts:
             parts[0] += f" ({bounds[0].why})"
             text = f"{run.name}: " + ", ".join(parts)
-            lines += _wrap(text, "  ", "    ")
+            lines += wrap(text, "  ", "    ")
     title = "BOUNDS (share of the simulated time that one resource alone would need)"
     return ["", title, *lines] if lines else []
 
 
-def _traffic(result: Result) -> list[str]:
+def _traffic(result: Record) -> list[str]:
     """Bytes, L2 hits and mean bandwidth per path; main memory against its peak."""
     paths = metrics.path_totals(result.runs)
     if not paths:
@@ -231,7 +184,7 @@ def _traffic(result: Result) -> list[str]:
     return ["", *columns(rows, left=2), *_main_memory(result, seconds)]
 
 
-def _main_memory(result: Result, seconds: float) -> list[str]:
+def _main_memory(result: Record, seconds: float) -> list[str]:
     """How much of main memory's bandwidth the kernels used."""
     memory = result.device.main_memory
     sums = [metrics.main_memory_bytes(run) for run in result.runs]

@@ -8,10 +8,9 @@ It knows no framework: ``npusim.torch`` feeds it. Equal calls share one ``Result
 
 from __future__ import annotations
 
-import textwrap
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, sqrt
 from typing import TYPE_CHECKING, Any
@@ -28,13 +27,11 @@ from npusim.ops.convolution_backward import convolution_backward
 from npusim.ops.cube_math import CubeMath, cube_math, cube_math_number, promote
 from npusim.reference import relative_error
 from npusim.results import Result
-from npusim.results.formatting import percent_text, us_text
+from npusim.results.log_text import GRADIENTS, render
 from npusim.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
-
-GRADIENTS = ("grad_input", "grad_weight", "grad_bias")
 
 #: Columns of ``Log.table``; a promise to users.
 COLUMNS = (
@@ -56,7 +53,6 @@ _KINDS = {
     "result": "Int64",
     "ok": "boolean",
 } | dict.fromkeys(("time_us", *(f"error_{name}" for name in GRADIENTS), "tolerance"), "float64")
-_WIDTH = 100  # of summary()
 
 Shape = tuple[int, ...]
 
@@ -262,39 +258,7 @@ class Log:
 
     def summary(self) -> str:
         """Text for people, at most 100 columns wide: layers with their time, then refusals."""
-        refused = Counter((e.layer, e.call, e.reason) for e in self.entries if e.result is None)
-        bad = sum(entry.ok is False for entry in self.entries)
-        lines = [
-            f"{self.device.name}: {len(self.entries)} convolution backwards, "
-            f"{len(self.results)} distinct, {us_text(self.time_us)} us"
-            + (f", {sum(refused.values())} refused" if refused else "")
-            + (f", {bad} beyond tolerance" if bad else "")
-        ]
-        lines += self._layers()
-        for (layer, call, reason), count in refused.items():
-            text = f"refused {count} x {layer}, {_sizes(call)}: {reason}"
-            lines += ["", *textwrap.wrap(text, _WIDTH, subsequent_indent="  ")]
-        return "\n".join(lines)
-
-    def _layers(self) -> Iterator[str]:
-        """A heading and one line per layer and distinct call, in order of appearance."""
-        groups: dict[tuple[str, ConvCall], list[Entry]] = {}
-        for entry in self.entries:
-            if entry.result is not None:
-                groups.setdefault((entry.layer, entry.call), []).append(entry)
-        wide = min(24, max(len(name) for name in ("layer", *(layer for layer, _ in groups))))
-        if groups:
-            yield ""
-            heading = f"{'count':>5} {'us each':>10} {'share':>6} {'error':>8}  "
-            yield f"{'layer':{wide}} {heading}type, input, weight"
-        for (layer, call), entries in groups.items():
-            each = self.results[entries[0].result or 0].time_us
-            errors = [error for e in entries for error in e.errors if error is not None]
-            share = percent_text(each * len(entries) / self.time_us) if self.time_us else ""
-            worst = f"{np.max(errors):.1e}" if errors else ""
-            sizes = f"{call.dtype} {_by(call.shapes[1])} {_by(call.shapes[2])}"
-            line = f"{layer[-wide:]:{wide}} {len(entries):5} {us_text(each):>10} {share:>6}"
-            yield f"{line} {worst:>8}  {sizes}"[:_WIDTH]
+        return render(self.device.name, self.time_us, self.rows())
 
 
 def _compared(entry: Entry, result: Result, data: Evidence) -> Entry:
@@ -343,11 +307,3 @@ def _short(name: str) -> str:
         return dtype(name).name
     except ArgumentError:
         return name
-
-
-def _by(shape: Any) -> str:
-    return "x".join(str(int(n)) for n in shape)
-
-
-def _sizes(call: ConvCall) -> str:
-    return f"input {_by(call.shapes[1])}, weight {_by(call.shapes[2])}, {call.dtype}"

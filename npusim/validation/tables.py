@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from npusim.results.formatting import percent_text, signed_text, us_text
 from npusim.validation import score
 from npusim.validation.constants import Constant
 from npusim.validation.leave_one_out import LeftOut
@@ -50,22 +52,14 @@ def scorecard(
     return [table for table in tables if table.rows]
 
 
+def figure(text: Callable[[float], str], value: float | None) -> str:
+    """Return ``value`` as ``text`` writes it, or what stands where there is no figure."""
+    return NONE if value is None else text(value)
+
+
 def percent(share: float | None) -> str:
-    """Return a share of 1 as per cent without a sign: ``"4.2 %"``."""
-    return NONE if share is None else f"{share * 100:.1f} %"
-
-
-def signed(share: float | None) -> str:
-    """Return a share of 1 as per cent with its sign: ``"+4.2 %"``."""
-    return NONE if share is None else f"{share * 100:+.1f} %"
-
-
-def micros(value: float | None) -> str:
-    """Return microseconds with four significant digits or more."""
-    if value is None:
-        return NONE
-    digits = next((d for d in (0, 1, 2) if value >= 10 ** (3 - d)), 3)
-    return f"{value:,.{digits}f}"
+    """Return a share of 1 as per cent with one decimal."""
+    return figure(partial(percent_text, digits=1), share)
 
 
 def _scored(outcomes: Sequence[Outcome]) -> Table:
@@ -130,7 +124,11 @@ def _points(outcomes: Sequence[Outcome]) -> Table:
         row, simulated = outcome.row, outcome.simulated
         if isinstance(row, Unreadable) or simulated is None:
             continue
-        times = (micros(row.time_us), micros(simulated.time_us), signed(score.time_error(outcome)))
+        times = (
+            figure(us_text, row.time_us),
+            us_text(simulated.time_us),
+            figure(signed_text, score.time_error(outcome)),
+        )
         busy = (_side_by_side(outcome, pipe) for pipe in pipes)
         rows.append((row.id, row.family, row.chip, *times, *busy))
     title = "Points: busy times in us, measured / simulated"
@@ -146,7 +144,7 @@ def _side_by_side(outcome: Outcome, pipe: str) -> str:
     measured = _busy(outcome).get(pipe)
     if measured is None or outcome.simulated is None:
         return ""
-    return f"{micros(measured)} / {micros(outcome.simulated.busy_us.get(pipe))}"
+    return f"{us_text(measured)} / {figure(us_text, outcome.simulated.busy_us.get(pipe))}"
 
 
 def _refusals(outcomes: Sequence[Outcome]) -> Table:

@@ -144,9 +144,9 @@ def test_the_tables(kernels: str, capsys: Capture) -> None:
     assert run("--data", kernels) == 0
     text = capsys.readouterr().out
     assert section(text, "Points: busy times in us, measured / simulated") == [
-        ["a", "F", "910B1", "100.0", "100.0", "+0.0", "%", "50.00", "/", "50.00"],
-        ["b", "F", "910B1", "90.00", "80.00", "-11.1", "%", "40.00", "/", "40.00"],
-        ["d", "G", "950PR", "50.00", "60.00", "+20.0", "%", "20.00", "/", "-"],
+        ["a", "F", "910B1", "100.0", "100.0", "+0.0", "%", "50.000", "/", "50.000"],
+        ["b", "F", "910B1", "90.000", "80.000", "-11.1", "%", "40.000", "/", "40.000"],
+        ["d", "G", "950PR", "50.000", "60.000", "+20.0", "%", "20.000", "/", "-"],
     ]
     refused = section(text, "Not simulated")
     assert [row[0] for row in refused] == ["c", "e", "f", "g"]

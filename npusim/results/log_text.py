@@ -1,0 +1,69 @@
+"""The summary of the convolution backwards of a trace, drawn from their plain rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import isnan
+from typing import Any
+
+from npusim.results.formatting import percent_text, us_text
+from npusim.results.lines import WIDTH, columns, wrap
+
+#: A call of the log by the columns of its table.
+Row = Mapping[str, Any]
+
+GRADIENTS = ("grad_input", "grad_weight", "grad_bias")
+
+#: Characters for the name of a layer.
+_NAME = 24
+
+
+def render(device: str, time_us: float, rows: Sequence[Row]) -> str:
+    """Layers with their time, then refusals; ``rows`` are those of ``Log.rows``."""
+    refused = Counter((r["layer"], _sizes(r), r["reason"]) for r in rows if r["result"] is None)
+    distinct = len({row["result"] for row in rows} - {None})
+    bad = sum(row["ok"] is False for row in rows)
+    lines = [
+        f"{device}: {len(rows)} convolution backwards, {distinct} distinct, {us_text(time_us)} us"
+        + (f", {sum(refused.values())} refused" if refused else "")
+        + (f", {bad} beyond tolerance" if bad else "")
+    ]
+    lines += _layers(time_us, rows)
+    for (layer, sizes, reason), count in refused.items():
+        lines += ["", *wrap(f"refused {count} x {layer}, {sizes}: {reason}", later="  ")]
+    return "\n".join(lines)
+
+
+def _layers(time_us: float, rows: Sequence[Row]) -> list[str]:
+    """A heading and one line per layer and distinct call, in order of appearance."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        if row["result"] is not None:
+            groups.setdefault((row["layer"], row["result"]), []).append(row)
+    table = [("layer", "count", "us each", "share", "error", "type, input, weight")]
+    for (layer, _), calls in groups.items():
+        each = calls[0]["time_us"]
+        share = percent_text(each * len(calls) / time_us) if time_us else ""
+        cells = str(len(calls)), us_text(each), share, _worst(calls), _operands(calls[0])
+        table.append((layer[-_NAME:], *cells))
+    return ["", *(line[:WIDTH] for line in columns(table, left=(0, 5)))] if groups else []
+
+
+def _worst(calls: Sequence[Row]) -> str:
+    """The largest error of any gradient, "nan" where one is not finite; empty without errors."""
+    errors = [call[f"error_{name}"] for call in calls for name in GRADIENTS]
+    known = [error for error in errors if error is not None]
+    return f"{max(known, key=lambda error: (isnan(error), error)):.1e}" if known else ""
+
+
+def _operands(row: Row) -> str:
+    return f"{row['dtype']} {_by(row['input'])} {_by(row['weight'])}"
+
+
+def _sizes(row: Row) -> str:
+    return f"input {_by(row['input'])}, weight {_by(row['weight'])}, {row['dtype']}"
+
+
+def _by(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))

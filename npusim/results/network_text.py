@@ -1,0 +1,112 @@
+"""The report on the backward pass of a network, drawn from its plain rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from npusim.results.formatting import percent_text, rate_text, us_text
+from npusim.results.lines import columns, items, page
+
+#: A row of layers or kernels, or all facts of a network, by name.
+Row = Mapping[str, Any]
+
+
+def render(facts: Row) -> str:
+    """Totals, layers, kernels, and what could not be simulated.
+
+    ``facts`` are those of ``NetworkResult.to_json``.
+    """
+    errors: dict[str, list[str]] = {}
+    for row in facts["layers"]:
+        if row["error"]:
+            errors.setdefault(row["error"], []).append(row["layer"])
+    missing = [f"{', '.join(names)}: {error}" for error, names in errors.items()]
+    sections = (
+        _header(facts),
+        _layers(facts),
+        _kernels(facts),
+        items("NOT SIMULATED", missing),
+        items("NOTES", facts["notes"]),
+    )
+    return page(sections)
+
+
+def missing_text(layers: Sequence[Row]) -> str:
+    """How many of the layers have no time."""
+    return f"{sum(bool(row['error']) for row in layers)} of {len(layers)} layers not simulated"
+
+
+def _header(facts: Row) -> Iterator[str]:
+    launch_us = sum(row["launch_us"] for row in facts["kernels"])
+    clock = f"{facts['clock_hz'] / 1e9:g} GHz"
+    yield f"network     {facts['workload']}: {facts['description']}"
+    yield (
+        f"backward    batch {facts['batch']}, {facts['dtype']}, "
+        f"gradients of {', '.join(facts['gradients'])}"
+    )
+    yield f"device      {facts['device']}, {clock}, digest {facts['device_digest']}"
+    yield (
+        f"time        {us_text(facts['time_us'])} us = {facts['cycles']:,} cycles, of which "
+        f"launches {us_text(launch_us)} us"
+    )
+    yield f"split, us   {_split(facts)}"
+    if not facts["complete"]:
+        yield f"partial     {missing_text(facts['layers'])}; see below"
+
+
+def _split(facts: Row) -> str:
+    """Microseconds by gradient, repetitions of layers included."""
+    texts = []
+    for name in (*facts["gradients"], "other"):
+        us = sum(row["count"] * (row[f"{name}_us"] or 0) for row in facts["layers"])
+        texts.append(f"{name} {us_text(us)} ({percent_text(us / facts['time_us'])})")
+    return ", ".join(texts)
+
+
+def _layers(facts: Row) -> Iterator[str]:
+    """A table of layers, a line of their total, and what its columns mean."""
+    parts = (*facts["gradients"], "other")
+    rows = [("LAYERS", "shape", "count", *parts, "total us", "share", "bottleneck")]
+    for row in facts["layers"]:
+        cells = ["-"] * (len(parts) + 2) + ["not simulated"]
+        if not row["error"]:
+            times = [us_text(row[f"{name}_us"]) for name in (*parts, "total")]
+            cells = [*times, percent_text(row["share"]), row["bottleneck"]]
+        rows.append((row["layer"], _shape(row), str(row["count"]), *cells))
+    counted = sum(row["count"] for row in facts["layers"] if not row["error"])
+    end = us_text(facts["time_us"])
+    rows.append(("total", "", str(counted), *("" for _ in parts), end, "", ""))
+    yield ""
+    yield from columns(rows, left=2)
+    names = ", ".join(facts["gradients"])
+    yield f"({names}, other: us of one layer; other is layouts, clearing and casts)"
+
+
+def _shape(row: Row) -> str:
+    """Channels, input size, kernel and what is unusual: ``64->128 56x56 3x3/2``."""
+
+    def sizes(values: Sequence[int]) -> str:
+        return "x".join(map(str, values))
+
+    def unusual(sign: str, values: Sequence[int]) -> str:
+        alike = sizes(values[:1] if len(set(values)) == 1 else values)
+        return "" if set(values) == {1} else sign + alike
+
+    return (
+        f"{row['cin']}->{row['cout']} {sizes(row['spatial'])} {sizes(row['kernel'])}"
+        + unusual("/", row["stride"])
+        + unusual(" d", row["dilation"])
+        + unusual(" g", (row["groups"],))
+    )
+
+
+def _kernels(facts: Row) -> Iterator[str]:
+    rows = [("KERNELS", "launches", "us", "launch us", "share", "TFLOPS")]
+    for row in facts["kernels"]:
+        us = us_text(row["time_us"]), us_text(row["launch_us"]), percent_text(row["share"])
+        seconds = row["cycles"] / facts["clock_hz"]
+        speed = rate_text(2 * row["macs"] / seconds / 1e12) if row["macs"] else "-"
+        rows.append((row["kernel"], f"{row['launches']:,}", *us, speed))
+    yield ""
+    yield from columns(rows)
