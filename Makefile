@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OUT := build/demo
 SCORECARD := docs/scorecard
 
-.PHONY: demo test replay check slow bench scorecard clean
+.PHONY: demo test replay check slow bench speed scorecard clean
 
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -39,10 +39,16 @@ check: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python -m tests.bench
 
+# What docs/model/speed.md shows, measured anew on this machine.
+speed: $(VENV)/.installed
+	$(BIN)/python -m tests.bench --json > docs/model/speed.json
+	$(BIN)/python -m tests.documents speed speeds
+
 scorecard: $(VENV)/.installed
 	mkdir -p $(SCORECARD)
 	$(BIN)/npusim validate --leave-one-out --html $(SCORECARD)/scorecard.html \
 	  --plot $(SCORECARD)/scorecard.png > $(SCORECARD)/scorecard.txt
+	$(BIN)/python -m tests.documents errors 'errors in short' busy
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

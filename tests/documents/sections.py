@@ -1,0 +1,261 @@
+"""What the program writes into the documents: reports, tables, figures.
+
+A section stands between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->`` of a document.
+``python -m tests.documents`` renews all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
+from functools import cache
+from io import StringIO
+
+import npusim
+from npusim.cli.main import COMMANDS, parser
+from tests.documents.operator_table import operator_table
+from tests.documents.pages import ROOT, blocks
+
+SCORECARD = ROOT / "docs" / "scorecard" / "scorecard.txt"
+SPEEDS = ROOT / "docs" / "model" / "speed.json"
+
+#: Layers shown of the network.
+LAYERS = 4
+
+
+def fenced(body: str) -> str:
+    return f"```text\n{body.rstrip()}\n```\n"
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table."""
+    lines = [list(head), *map(list, rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+@cache
+def demo() -> npusim.Result:
+    """The demo's call, shapes only: time does not depend on data."""
+    x = npusim.spec((2, 16, 14, 14, 16), "fp16")
+    para = {"strides": [1, 1], "padding": [1, 1, 1, 1], "dilations": [1, 1, 1, 1]}
+    return npusim.ops.conv2d_backprop_filter(x, x, [256, 256, 3, 3], para, device="ascend910")
+
+
+def report() -> str:
+    return fenced(demo().text())
+
+
+def step() -> str:
+    """What the example of a training step prints."""
+    page = "docs/guide/training-step.md"
+    (code,) = blocks("python", page)
+    printed = StringIO()
+    with redirect_stdout(printed):
+        exec(compile(code, page, "exec"), {"__name__": "document"})
+    return fenced("\n".join(line.rstrip() for line in printed.getvalue().splitlines()))
+
+
+def network() -> str:
+    """The report of a network: some layers, and no notes."""
+    printed = npusim.network("resnet50", device="ascend910b2", batch=32).text()
+    lines = printed.partition("\nNOTES")[0].splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("LAYERS")) + 1
+    total = next(i for i, line in enumerate(lines) if line.startswith("total"))
+    return fenced("\n".join([*lines[: first + LAYERS], "...", *lines[total:]]))
+
+
+def assumed() -> str:
+    """The share of assumed figures of each device."""
+    rows = []
+    for name in npusim.devices():
+        known = [figure.confidence for figure in npusim.load_device(name).provenance.values()]
+        rows.append((known.count("assumed") / len(known), name, len(known)))
+    cells = (
+        (f"`{name}`", str(count), f"{100 * share:.0f} %") for share, name, count in sorted(rows)
+    )
+    return table(("device", "figures", "assumed"), cells)
+
+
+def commands() -> str:
+    """The commands of the shell."""
+    return table(("command", "what it does"), ((f"`npusim {n}`", t) for n, t in COMMANDS.items()))
+
+
+def options() -> str:
+    """Every option of every command, from the parsers."""
+    return "\n".join(text for name in COMMANDS for text in _options(_parser_of(name)))
+
+
+def _parser_of(command: str) -> argparse.ArgumentParser:
+    return _subparsers(parser([command]))[command]
+
+
+def _subparsers(of: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    found: dict[str, argparse.ArgumentParser] = {}
+    for action in of._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found |= action.choices
+    return found
+
+
+def _options(of: argparse.ArgumentParser) -> Iterable[str]:
+    """A chapter per parser: what it does, and a table of options per group."""
+    yield f"## {of.prog}\n\n{(of.description or '').strip().capitalize()}.\n"
+    for group in of._action_groups:
+        actions = [a for a in group._group_actions if not isinstance(a, argparse._SubParsersAction)]
+        rows = [(f"`{_spelling(a)}`", _plain(a.help or "")) for a in actions if a.dest != "help"]
+        if rows:
+            title = (group.title or "options").replace("positional arguments", "arguments")
+            yield table((title, "meaning"), rows)
+    for sub in _subparsers(of).values():
+        yield from _options(sub)
+
+
+def _spelling(action: argparse.Action) -> str:
+    names = ", ".join(action.option_strings)
+    if action.nargs == 0:
+        return names
+    value = action.metavar or "{" + ",".join(map(str, action.choices or [action.dest])) + "}"
+    if isinstance(value, tuple):
+        value = " ".join(value)
+    return f"{names} {value}".strip()
+
+
+def _plain(text: str) -> str:
+    """Help as Markdown."""
+    return re.sub(r"([|<>*])", r"\\\1", " ".join(text.split())).replace("%%", "%")
+
+
+def _score(pattern: str) -> tuple[str, ...]:
+    """The groups of the first line of the score card that begins with ``pattern``."""
+    found = re.search(rf"^{pattern}", SCORECARD.read_text(encoding="utf-8"), re.M)
+    assert found is not None, f"{SCORECARD.name} has no line {pattern!r}"
+    return found.groups()
+
+
+def _scored(figure: str) -> tuple[str, str]:
+    """Points and value of a figure over the scored kernels."""
+    points, value = _score(rf"{re.escape(figure)} +(\d+) +(.*?)$")
+    return points, value
+
+
+def _family(name: str) -> tuple[str, str, str, str]:
+    """Rows compared, mean and median error, and rank correlation of a family."""
+    figure = r"(-|[\d.]+(?: %)?)"
+    line = rf"{re.escape(name)}  +\d+ +(\d+) +\d+ +\d+ +{figure} +{figure} +{figure}$"
+    compared, mean, median, rank = _score(line)
+    return compared, mean, median, rank
+
+
+#: Kind of work -> its line among the families of the score card, "" for the scored kernels.
+KINDS = {
+    "matrix products with a known tiling (910B1, 910C, 950)": "",
+    "matrix products of the library, 910B2": "GEMM",
+    "2-D convolutions of the library, 910B2": "CONV2D-FWD on 910B2",
+    "2-D convolutions of the library, 950": "CONV2D-FWD on 950PR",
+    "filter gradients of 3-D convolutions, 910B2": "DW3D on 910B2",
+    "filter gradients of 3-D convolutions, 950": "DW3D on 950PR",
+    "depth-wise convolutions, 910B2": "DW-CONV2D-FWD",
+    "convolutions of KernelBench, 910B2": "KB-CONV",
+    "transposed convolutions of KernelBench, 910B2": "KB-CONVT",
+    "transposes of the library, 910B2": "TRANSPOSE on 910B2",
+    "transposes of the library, 950": "TRANSPOSE on 950PR",
+    "vector kernels that add, 910B1": "ASC-ADD on 910B1",
+    "vector kernels that apply GELU, 950": "ASC-GELU",
+    "copies between memories, 910B1": "ASC-COPY on 910B1",
+    "copies between memories, 950": "ASC-COPY on 950PR",
+    "all of these, and the other families": "all",
+}
+
+
+def errors(kinds: Iterable[str] = KINDS) -> str:
+    """Errors of times by kind of work, from the score card."""
+    head = ("what", "measured", "mean error", "median error", "rank correlation")
+    return table(head, ((words, *_error(KINDS[words])) for words in kinds))
+
+
+def _error(family: str) -> tuple[str, str, str, str]:
+    """Points, mean, median and rank correlation."""
+    if family:
+        return _family(family)
+    count, mean = _scored("time, mean absolute error")
+    return count, mean, _scored("time, median absolute error")[1], "-"
+
+
+def errors_in_short() -> str:
+    """Some of the rows of ``errors``, the first and the last among them."""
+    return errors((*list(KINDS)[:3], *list(KINDS)[4:5], *list(KINDS)[-1:]))
+
+
+def busy() -> str:
+    """Errors of busy times, and of the direction of a change, over the scored kernels."""
+    names = {
+        "cube busy": "cube busy, mean absolute error",
+        "MTE1 busy": "mte1 busy, mean absolute error",
+        "MTE2 busy": "mte2 busy, mean absolute error",
+        "fixpipe busy": "fixpipe busy, mean absolute error",
+        "fixpipe busy, except under the serial library template": "fixpipe busy outside the serial"
+        " template",
+        "direction of the change in pairs that differ by more than 2 %": "pairs that differ, "
+        "direction",
+    }
+    rows = [(words, *_scored(figure)) for words, figure in names.items()]
+    return table(("figure", "kernels or pairs", "mean error"), rows)
+
+
+def _speed_rows() -> dict[str, tuple[str, str]]:
+    """Figure -> (value with unit, what was run), from ``make speed``."""
+    found = json.loads(SPEEDS.read_text(encoding="utf-8"))["benchmarks"]
+    rows = {}
+    for benchmark in found.values():
+        for figure in benchmark["figures"]:
+            rows[figure["name"]] = (_rounded(figure["value"], figure["unit"]), figure["note"])
+    return rows
+
+
+def _rounded(value: float, unit: str) -> str:
+    """Two significant digits, which is more than the noise leaves."""
+    for size, word in ((1e6, " million"), (1e3, ",000")):
+        if value >= size and unit.endswith("/s"):
+            return f"{float(f'{value:.2g}') / size:g}{word} {unit}"
+    return f"{float(f'{value:.2g}'):g} {unit.replace('x', 'times') if unit == 'x' else unit}"
+
+
+def speeds() -> str:
+    """Every figure of the benchmarks, and the machine."""
+    machine = json.loads(SPEEDS.read_text(encoding="utf-8"))["machine"]
+    rows = ((f"`{name}`", *row) for name, row in _speed_rows().items())
+    return f"{machine}.\n\n" + table(("figure", "value", "what was run"), rows)
+
+
+def speed() -> str:
+    """The figures that a newcomer wants."""
+    rows = _speed_rows()
+    shown = {
+        "build.run": "a matrix product of ten million instructions on 24 cores, built and timed",
+        "reference.ratio": 'the same engine, compared with the readable one (`engine="simpy"`)',
+        "network.batch32": "`npusim net resnet50`, batch 32",
+        "startup.smallest_run": "the smallest `npusim run`",
+    }
+    return table(("what", "speed"), ((words, rows[name][0]) for name, words in shown.items()))
+
+
+#: Section -> what it holds.
+SECTIONS: dict[str, Callable[[], str]] = {
+    "report": report,
+    "step": step,
+    "network": network,
+    "assumed": assumed,
+    "commands": commands,
+    "options": options,
+    "errors": errors,
+    "errors in short": errors_in_short,
+    "busy": busy,
+    "speed": speed,
+    "speeds": speeds,
+    "operators": operator_table,
+}

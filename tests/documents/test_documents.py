@@ -1,0 +1,159 @@
+"""The documents are true: their code runs, their commands work, their tables and links hold."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import fields
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from npusim.call.options import Options
+from npusim.cli.main import main
+from npusim.reasons import REASONS
+from tests.documents.__main__ import PICTURE
+from tests.documents.pages import (
+    DOCUMENTS,
+    ROOT,
+    npusim_lines,
+    prose,
+    python_blocks,
+    sections,
+    shell_lines,
+    slug,
+    table,
+    text,
+)
+from tests.documents.sections import SECTIONS, demo
+
+CODE = python_blocks()
+REPORT = "docs/reference/report.md"
+
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_PATH = re.compile(r"`((?:npusim|kernels|configs|tests|docs|\.ci)/[\w./-]*)`")
+
+#: Whatever else a document tells people to type needs a check of its own here.
+TARGETS = ("demo", "test", "quick", "check", "slow", "replay", "bench", "docs", "release")
+OTHER_COMMANDS = {*(f"make {target}" for target in TARGETS), "python -m tests.documents"}
+
+#: Lines of the README; what does not fit belongs into ``docs``.
+README_LINES = 230
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_python_blocks_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the block writes its files
+    code = CODE[name]
+    if "import torch" in code:
+        pytest.importorskip("torch")
+    exec(compile(code, name, "exec"), {"__name__": "document"})
+    printed = capsys.readouterr().out
+    assert bool(printed) == ("print(" in code)
+    written = re.findall(r'"([\w.]+\.(?:json|html|png))"', code)
+    assert all((tmp_path / file).stat().st_size > 1000 for file in written)
+
+
+def test_python_blocks_were_found() -> None:
+    for word in ("(Kernel)", "import torch", ".time_range", ".replace("):
+        assert any(word in code for code in CODE.values()), word
+
+
+@pytest.mark.parametrize("line", npusim_lines())
+def test_commands_run(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(line)[1:]
+    assert main(words) == 0, capsys.readouterr().err
+    assert capsys.readouterr().out
+    for option, file in pairwise(words):
+        if option in ("--trace", "--plot", "--report", "--output"):
+            assert (tmp_path / file).stat().st_size > 1000
+
+
+def test_the_other_commands_are_known() -> None:
+    others = {line for line in shell_lines() if not line.startswith("npusim ")}
+    assert others <= OTHER_COMMANDS
+    makefile = text("Makefile")
+    for line in others & {f"make {target}" for target in TARGETS}:
+        assert re.search(rf"^{line.split()[1]}:", makefile, re.M), line
+
+
+def test_the_demo_is_the_one_of_the_makefile() -> None:
+    makefile = text("Makefile").replace("\\\n", " ")
+    recipe = next(line for line in makefile.splitlines() if "$(BIN)/npusim run" in line)
+    typed = " ".join(recipe.replace("$(BIN)/", "").replace("$(OUT)/", "").split())
+    assert typed in npusim_lines()
+
+
+@pytest.mark.parametrize("name", [name for name in SECTIONS if name != "operators"])
+def test_sections_are_what_the_program_prints(name: str) -> None:
+    found = {page: sections(page)[name] for page in DOCUMENTS if name in sections(page)}
+    assert found, f"no document shows {name}"
+    want = SECTIONS[name]()
+    for page, shown in found.items():
+        assert shown == want, f"{page} is out of date; renew it: python -m tests.documents {name}"
+
+
+def test_every_section_has_a_source() -> None:
+    assert {name for page in DOCUMENTS for name in sections(page)} == set(SECTIONS)
+
+
+def test_the_report_is_what_the_demo_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    words = shlex.split(next(line for line in npusim_lines() if "--report" in line))[1:]
+    assert main([*words[: words.index("--check")], "--timing-only"]) == 0
+    assert capsys.readouterr().out == demo().text()
+
+
+def test_every_title_of_the_report_is_explained() -> None:
+    report = demo().text()
+    after = text(REPORT).partition("<!-- report: end -->")[2]
+    explained = " ".join(re.findall(r"\*\*(.*?)\*\*", after))
+    titles = re.findall(r"^([a-z]{4,}|[A-Z]+(?: [A-Z]+)*)\b(?= {2,}| \(|$)", report, re.M)
+    assert {"operator", "KERNELS", "TRAFFIC", "NOTES"} <= set(titles)
+    kernels = set(demo().kernels["name"])
+    assert [title for title in titles if title not in explained and title not in kernels] == []
+    reasons = [line.split("`")[1] for line in after.splitlines() if line.startswith("| `")]
+    assert tuple(reasons) == REASONS
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_and_paths_lead_somewhere(document: str) -> None:
+    here = ROOT / document
+    for target in _LINK.findall(prose(document)):
+        if target.startswith("https://"):
+            continue
+        name, _, anchor = target.partition("#")
+        file = here.parent / name if name else here
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.M)
+            assert anchor in map(slug, headings), target
+    for path in _PATH.findall(text(document)):
+        assert "NAME" in path or (ROOT / path).exists(), path
+
+
+def test_the_readme_stays_short() -> None:
+    assert len(text("README.md").splitlines()) <= README_LINES
+
+
+def test_the_readme_leads_to_every_guide() -> None:
+    linked = _LINK.findall(text("README.md"))
+    assert [str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs/guide").glob("*.md"))] == sorted(
+        link for link in linked if link.startswith("docs/guide/")
+    )
+
+
+def test_the_table_of_keywords_is_complete() -> None:
+    page = prose("docs/guide/operator-call.md")
+    assert list(table(page)) == [field.name for field in fields(Options)]
+
+
+def test_the_picture_is_small() -> None:
+    data = (ROOT / PICTURE).read_bytes()
+    assert data.startswith(b"\x89PNG\r\n")
+    assert 5_000 < len(data) < 100_000
