@@ -22,8 +22,8 @@ import numpy as np
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
-from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import Language
 
 C0 = 16
 #: Largest tile in bytes: long enough for full bandwidth and small beside any UB.
@@ -88,13 +88,13 @@ class BiasAdd(Kernel):
             },
         )
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         free = k.device.memories["UB"].size_bytes - 2 * self.block
         self.tile = min(TILE_BYTES, free // SLOTS) // self.block
         self.bias_ub = k.buffer("UB", (C0,), self.bias.dtype, slots=2, name="bias_ub")
         self.y_ub = k.buffer("UB", (self.tile, C0), self.y.dtype, slots=SLOTS, name="y_ub")
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         bias = self.bias_ub.next() if unit.fresh else self.bias_ub.last()
         if unit.fresh:
             if unit.channels < C0:

@@ -27,8 +27,8 @@ from npusim.dtypes import FP32
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
 from npusim.isa.operands import Slot, Tensor
-from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import Language
 
 IntArray = npt.NDArray[np.int64]
 
@@ -160,7 +160,7 @@ class BiasGrad(Kernel):
 
     # -- the program -----------------------------------------------------------------------
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         kind, wide = self.dy.dtype, 4 if self.dy.dtype != FP32 else 0
         gather = self.channels * self.parts * 4 if self.partial else 0
         # Two tiles, one as fp32, the accumulator, and a sum and a result per channel.
@@ -177,7 +177,7 @@ class BiasGrad(Kernel):
         if self.partial:
             self.parts_ub = k.buffer("UB", (self.channels, self.parts), FP32, name="parts_ub")
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         if unit.stage != SUM:
             k.core_barrier()
             if unit.stage == GATHER:
@@ -201,7 +201,7 @@ class BiasGrad(Kernel):
             else:
                 self._store(k, sums, unit.channels)
 
-    def _load(self, k: Builder, unit: SimpleNamespace) -> Slot:
+    def _load(self, k: Language, unit: SimpleNamespace) -> Slot:
         """The unit's piece of dy as fp32, image after image."""
         kind, count = self.dy.dtype, unit.channels * unit.columns
         image, size = self.channels * self.positions * kind.bytes, count * kind.bytes
@@ -217,7 +217,7 @@ class BiasGrad(Kernel):
         k.vec_cast(wide.at(0, unit.images * count * 4), tile.at(0, unit.images * size), kind, FP32)
         return wide
 
-    def _store(self, k: Builder, sums: Slot, channels: int) -> None:
+    def _store(self, k: Language, sums: Slot, channels: int) -> None:
         """Round the sums once and write them to db."""
         kind, result = self.db.dtype, sums
         if kind != FP32:
@@ -230,7 +230,7 @@ class BiasGrad(Kernel):
             kind,
         )
 
-    def _gather(self, k: Builder, parts: int) -> None:
+    def _gather(self, k: Language, parts: int) -> None:
         """Sum the parts of every channel in order and write db."""
         assert self.partial is not None
         size = self.channels * parts * 4

@@ -22,8 +22,8 @@ from npusim.dtypes import FP32
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
-from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import Language
 
 #: Largest piece in elements: long enough for full bandwidth in either direction.
 CHUNK = 16 * 1024
@@ -75,7 +75,7 @@ class Cast(Kernel):
             {"x": start * self.x.dtype.bytes, "y": start * self.y.dtype.bytes},
         )
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         for tensor in self.tensors:
             if tensor.dtype.name not in k.device.dtypes:
                 raise ArgumentError(
@@ -91,7 +91,7 @@ class Cast(Kernel):
         if self.by_fp32:
             self.wide = k.buffer("UB", (self.chunk,), FP32, name="fp32_ub")
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         size, to = unit.count * self.x.dtype.bytes, self.y.dtype
         src, dst = self.src.next().at(0, size), self.dst.next().at(0, unit.count * to.bytes)
         k.data_move(src, self.x.at(0, size, base="x"), self.x.dtype)

@@ -35,8 +35,8 @@ from npusim.isa.dma import Window
 from npusim.isa.operands import Slot, Tensor
 from npusim.kernels.parts.conv_filter_slabs import cut_plane
 from npusim.kernels.tilings.checks import check_tiling
-from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import Language
 
 IntArray = npt.NDArray[np.int64]
 
@@ -226,7 +226,7 @@ class ConvBackpropFilter(Kernel):
 
     # -- the program -----------------------------------------------------------------------
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         t, s = self.tiling, self.shape
         planes = min(ceil_div(t.base_n // s.c0 + s.taps - 1, s.taps), s.plan.cin1_g)
         pixels = self.cut.most_pixels or 1
@@ -243,7 +243,7 @@ class ConvBackpropFilter(Kernel):
         self.c = k.buffer("L0C", (m, n), FP32, slots=t.l0c_slots, name="dw_l0c")
         self.staging = k.fixpipe_staging(m, FP32, columns=n // 16)
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         """One slab of one tile: load, expand and transpose into L0, accumulate; drain last."""
         x1, y1 = self.x1.next(), self.y1.next()
         self._load_x(k, unit, x1)
@@ -251,7 +251,7 @@ class ConvBackpropFilter(Kernel):
         self._accumulate(k, unit, x1, y1)
 
     def _accumulate(
-        self, k: Builder, u: SimpleNamespace, x1: Slot, y1: Slot, at: tuple[int, int] = (0, 0)
+        self, k: Language, u: SimpleNamespace, x1: Slot, y1: Slot, at: tuple[int, int] = (0, 0)
     ) -> None:
         """Multiply a slab, whose planes begin ``at`` those of x and dy in L1; drain the last."""
         c0, planes = self.shape.c0, self._planes_of(u)
@@ -301,7 +301,7 @@ class ConvBackpropFilter(Kernel):
             dilation_w=s.dilation[2],
         )
 
-    def _load_x(self, k: Builder, u: SimpleNamespace, x1: Slot) -> None:
+    def _load_x(self, k: Language, u: SimpleNamespace, x1: Slot) -> None:
         """x rows of every plane the tile's columns lie in."""
         s, planes = self.shape, self._planes_of(u)
         plane, row, size = s.spatial[1] * s.spatial[2] * 32, s.spatial[2] * 32, u.w * 32
@@ -319,7 +319,7 @@ class ConvBackpropFilter(Kernel):
                     self.dtype,
                 )
 
-    def _load_dy(self, k: Builder, u: SimpleNamespace, y1: Slot) -> None:
+    def _load_dy(self, k: Language, u: SimpleNamespace, y1: Slot) -> None:
         """The slab's positions of every dy plane of the tile, planes padded to 16 positions."""
         _, ho, wo = self.shape.out
         size = u.rows * u.columns * 32
@@ -331,7 +331,7 @@ class ConvBackpropFilter(Kernel):
         )
 
     def _transpose_dy(
-        self, k: Builder, u: SimpleNamespace, a: Slot, y1: Slot, steps: tuple[int, int], at: int
+        self, k: Language, u: SimpleNamespace, a: Slot, y1: Slot, steps: tuple[int, int], at: int
     ) -> None:
         """L0A <- dy^T for positions ``steps`` = (start, count) of planes from ``at`` in L1.
 
@@ -353,12 +353,6 @@ class ConvBackpropFilter(Kernel):
         k1 = ceil_div(kk, 16)
         whole = k1 == pitch and planes * k1 <= 255  # planes follow each other: one instruction
         for block in range(1 if whole else planes):
-            k.load2d(
-                a,
-                y1,
-                self.dtype,
-                start=(at + block) * pitch + k0 // 16,
-                repeat=planes * k1 if whole else k1,
-                at=block * k1,
-                transpose=True,
-            )
+            count = planes * k1 if whole else k1
+            source = y1.fractals((at + block) * pitch + k0 // 16, count)
+            k.load2d(a.fractals(block * k1, count), source, self.dtype, transpose=True)

@@ -28,7 +28,7 @@ from npusim.integers import ceil_div
 from npusim.isa.operands import Slot
 from npusim.kernels.implicit_gemm import ImplicitGemm, IntArray
 from npusim.kernels.parts.implicit_gemm_shape import Axis, Geometry
-from npusim.program.builder import Builder
+from npusim.program.language import Language
 
 
 class ConvBackpropInput(ImplicitGemm):
@@ -96,7 +96,7 @@ class ConvBackpropInput(ImplicitGemm):
             return (row * self._row + n0 * g.c0 // 16) * 512
         return (row + n0 * g.taps) * self._row * 512
 
-    def load_weights(self, k: Builder, u: SimpleNamespace, b1: Slot, columns: range) -> None:
+    def load_weights(self, k: Language, u: SimpleNamespace, b1: Slot, columns: range) -> None:
         g, row = self.geometry, self._row * 512
         first, last = columns.start // g.taps, (columns.stop - 1) // g.taps
         if self.exchanged:
@@ -128,7 +128,7 @@ class ConvBackpropInput(ImplicitGemm):
             )
 
     def feed_weights(
-        self, k: Builder, u: SimpleNamespace, slots: tuple[Slot, Slot], at: tuple[range, range]
+        self, k: Language, u: SimpleNamespace, slots: tuple[Slot, Slot], at: tuple[range, range]
     ) -> None:
         (b, b1), (columns, now) = slots, at
         g, n1 = self.geometry, ceil_div(u.n * self.geometry.c0, 16)
@@ -144,13 +144,9 @@ class ConvBackpropInput(ImplicitGemm):
                 tap = _rotated(j, g.taps) % g.taps - low
                 start, stride = tap * planes + j // g.taps - first, taps * planes
             k.load2d(
-                b,
-                b1,
+                b.fractals(i * n1, n1),
+                b1.fractals(start, n1, stride=stride),
                 self.dtype,
-                start=start,
-                repeat=n1,
-                stride=stride,
-                at=i * n1,
                 transpose=not self.exchanged,
             )
 

@@ -30,8 +30,8 @@ from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, IntArray, Tiling
 from npusim.kernels.parts.conv_filter_slabs import cut_plane
 from npusim.kernels.tilings.checks import check_tiling
-from npusim.program.builder import Builder
 from npusim.program.kernel import Units
+from npusim.program.language import Language
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +204,7 @@ class ConvFilterUnits(ConvBackpropFilter):
 
     # -- the program -----------------------------------------------------------------------
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         t, s = self.tiling, self.shape
         columns = s.plan.cin1_g * s.taps
         block = self._tile_table()
@@ -223,7 +223,7 @@ class ConvFilterUnits(ConvBackpropFilter):
         self.c = k.buffer("L0C", (m, n), FP32, slots=t.l0c_slots, name="dw_l0c")
         self.staging = k.fixpipe_staging(m, FP32, columns=n // 16)
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         """One slab of one tile, loaded where it is not there yet."""
         u = unit
         block = SimpleNamespace(**{**vars(u), "m": u.dy_m, "f": u.x_f, "tap": u.x_tap})

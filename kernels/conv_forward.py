@@ -17,7 +17,7 @@ from npusim.integers import ceil_div
 from npusim.isa.operands import Slot
 from npusim.kernels.implicit_gemm import ImplicitGemm, IntArray
 from npusim.kernels.parts.implicit_gemm_shape import Axis, Geometry
-from npusim.program.builder import Builder
+from npusim.program.language import Language
 
 
 class ConvForward(ImplicitGemm):
@@ -72,7 +72,7 @@ class ConvForward(ImplicitGemm):
         """Fractals of 16 output channels in a row of the weights."""
         return self.shape.plan.cout_g // 16
 
-    def load_weights(self, k: Builder, u: SimpleNamespace, b1: Slot, columns: range) -> None:
+    def load_weights(self, k: Language, u: SimpleNamespace, b1: Slot, columns: range) -> None:
         row, size = self._fractals * 512, ceil_div(u.n * self.geometry.c0, 16) * 512
         k.data_move(
             b1.at(0, len(columns) * size),
@@ -81,10 +81,11 @@ class ConvForward(ImplicitGemm):
         )
 
     def feed_weights(
-        self, k: Builder, u: SimpleNamespace, slots: tuple[Slot, Slot], at: tuple[range, range]
+        self, k: Language, u: SimpleNamespace, slots: tuple[Slot, Slot], at: tuple[range, range]
     ) -> None:
         (b, b1), (columns, now) = slots, at
         n1 = ceil_div(u.n * self.geometry.c0, 16)
         total, first = len(now) * n1, (now.start - columns.start) * n1
         for done in range(0, total, 255):
-            k.load2d(b, b1, self.dtype, start=first + done, repeat=min(255, total - done), at=done)
+            count = min(255, total - done)
+            k.load2d(b.fractals(done, count), b1.fractals(first + done, count), self.dtype)

@@ -36,8 +36,8 @@ from npusim.dtypes import FP32, DType
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
 from npusim.isa.operands import Slot, Tensor
-from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import Language
 
 #: Largest count of frames, and of 32-bit words in a frame, of one DMA descriptor.
 DMA_FIELD = 65535
@@ -223,7 +223,7 @@ class DeconvGradFilter(Kernel):
 
     # -- one unit --------------------------------------------------------------------------
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         s, t = self.shape, self.tiling
         positions = min(t.rows, s.in_size[0]) * min(t.width, s.in_size[1])
         rows, columns = min(t.taps, s.taps) * min(t.channels, s.ocg), min(t.columns, s.icg)
@@ -233,7 +233,7 @@ class DeconvGradFilter(Kernel):
         if self.dtype is not FP32:
             self.out = k.buffer("AM", (rows, columns), self.dtype, name="dw_am")
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         m, positions, e = unit.taps * unit.oc, unit.rows * unit.cols, self.dtype.bytes
         a, b = self.a.next(), self.b.next()
         self._load_x(k, b, unit)
@@ -243,7 +243,9 @@ class DeconvGradFilter(Kernel):
             acc.at(0, m * unit.n * FP32.bytes),
             a.at(0, positions * m * e),
             b.at(0, positions * unit.n * e),
-            (m, positions, unit.n),
+            m,
+            positions,
+            unit.n,
             self.dtype,
             init=bool(unit.first),
             transpose_a=True,
@@ -251,7 +253,7 @@ class DeconvGradFilter(Kernel):
         if unit.last:
             self._store(k, acc, unit)
 
-    def _load_x(self, k: Builder, b: Slot, unit: SimpleNamespace) -> None:
+    def _load_x(self, k: Language, b: Slot, unit: SimpleNamespace) -> None:
         """A chunk of x: a frame of columns per position, or one piece where that is contiguous."""
         e, positions = self.dtype.bytes, unit.rows * unit.cols
         pitch, size = self.shape.in_c * e, unit.n * e
@@ -263,7 +265,7 @@ class DeconvGradFilter(Kernel):
         )
         k.data_move(b.at(0, positions * size), source, self.dtype)
 
-    def _im2row(self, k: Builder, a: Slot, unit: SimpleNamespace) -> None:
+    def _im2row(self, k: Language, a: Slot, unit: SimpleNamespace) -> None:
         """A chunk of im2row(dy): per tap, frames of channels, and zeros outside dy."""
         e, s = self.dtype.bytes, self.shape
         frame, row = unit.oc * e, unit.taps * unit.oc * e
@@ -303,7 +305,7 @@ class DeconvGradFilter(Kernel):
             runs.append((first, count, offset))
         return runs
 
-    def _store(self, k: Builder, acc: Slot, unit: SimpleNamespace) -> None:
+    def _store(self, k: Language, acc: Slot, unit: SimpleNamespace) -> None:
         """acc (taps, channels, columns) to dw, where channels are outside the taps."""
         s, e = self.shape, self.dtype.bytes
         done = acc

@@ -31,8 +31,8 @@ from npusim.dtypes import FP32, DType
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
 from npusim.isa.operands import Slot, Tensor
-from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import Language
 
 #: Smallest piece of a plane, in bytes, worth giving to a core of its own.
 LEAST_PIECE = 4 * 1024
@@ -249,7 +249,7 @@ class Im2colBackward(Kernel):
 
     # -- the program -----------------------------------------------------------------------
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         pixels, patches = _elements(self.shape, self.tiling)
         mixed = self.kind != self.sums
         self.grad_ub = k.buffer("UB", (patches,), self.kind, slots=2, name="grad_ub")
@@ -258,7 +258,7 @@ class Im2colBackward(Kernel):
             self.wide_ub = k.buffer("UB", (patches,), self.sums, name="wide_ub")
             self.out_ub = k.buffer("UB", (pixels,), self.kind, slots=2, name="out_ub")
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         rows, row_taps, columns, column_taps = self.patterns[unit.pattern]
         s, (lh, lw) = self.shape, self.shape.windows
         acc = self.acc_ub.next()
@@ -277,7 +277,7 @@ class Im2colBackward(Kernel):
                 self._add(k, (acc, (plane * rows + y) * columns + x, columns), source, (high, wide))
         self._store(k, acc, unit.planes * rows, columns)
 
-    def _load(self, k: Builder, at: int, rows: int, row: int) -> Slot:
+    def _load(self, k: Language, at: int, rows: int, row: int) -> Slot:
         """``rows`` pieces of ``row`` elements of grad from window ``at``, in the sums' type."""
         e, width = self.kind.bytes, self.shape.windows[1] * self.shape.block
         if row == width:  # rows follow each other in GM
@@ -296,7 +296,7 @@ class Im2colBackward(Kernel):
 
     def _add(
         self,
-        k: Builder,
+        k: Language,
         target: tuple[Slot, int, int],
         source: tuple[Slot | None, int, int],
         extent: tuple[int, int],
@@ -317,7 +317,7 @@ class Im2colBackward(Kernel):
             patch = grad.at(at * pixel, row, rows=rows, pitch=step)
             k.vec_binary("add", place, place, patch, self.sums, saturate=self.saturate)
 
-    def _store(self, k: Builder, acc: Slot, rows: int, columns: int) -> None:
+    def _store(self, k: Language, acc: Slot, rows: int, columns: int) -> None:
         """Round the sums if they are wider, and write ``rows`` rows of the piece."""
         s, e = self.shape, self.kind.bytes
         count, row, width = rows * columns * s.block, columns * s.block, s.image[1] * s.block

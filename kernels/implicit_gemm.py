@@ -37,8 +37,8 @@ from npusim.isa.dma import Window
 from npusim.isa.operands import Slot, Tensor
 from npusim.kernels.parts.implicit_gemm_shape import Geometry, slabs, weight_loads
 from npusim.kernels.tilings.checks import check_tiling
-from npusim.program.builder import BufferHandle, Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import BufferHandle, Language
 
 IntArray = npt.NDArray[np.int64]
 
@@ -122,12 +122,12 @@ class ImplicitGemm(Kernel):
         """Byte offset of the weights of a real group, filter depth and first output plane."""
 
     @abstractmethod
-    def load_weights(self, k: Builder, u: SimpleNamespace, b1: Slot, columns: range) -> None:
+    def load_weights(self, k: Language, u: SimpleNamespace, b1: Slot, columns: range) -> None:
         """L1 <- weights of ``columns`` (c1 * taps + tap) for the unit's output channels."""
 
     @abstractmethod
     def feed_weights(
-        self, k: Builder, u: SimpleNamespace, slots: tuple[Slot, Slot], at: tuple[range, range]
+        self, k: Language, u: SimpleNamespace, slots: tuple[Slot, Slot], at: tuple[range, range]
     ) -> None:
         """L0B <- the columns ``at[1]`` of the L1 slot that holds the columns ``at[0]``."""
 
@@ -253,7 +253,7 @@ class ImplicitGemm(Kernel):
 
     # -- the program -----------------------------------------------------------------------
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         t, g = self.tiling, self.geometry
         live = [s for s in self.slabs if s.live]
         pixels = max((s.h.size * s.w.size for s in live), default=1)
@@ -275,7 +275,7 @@ class ImplicitGemm(Kernel):
         self.c = k.buffer("L0C", (m, n), FP32, slots=t.l0c_slots, name="y_l0c")
         self.staging: BufferHandle | None = k.fixpipe_staging(m, self.y.dtype, columns=n // 16)
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         """One filter depth of one tile."""
         u, t, g = unit, self.tiling, self.geometry
         c = self.c.next() if u.first else self.c.last()
@@ -303,7 +303,7 @@ class ImplicitGemm(Kernel):
                 out, c, u.positions, u.n * g.c0, self.y.dtype, staging=self.staging, c0=self.c0_out
             )
 
-    def _load_weights(self, k: Builder, u: SimpleNamespace, columns: range, used: range) -> Slot:
+    def _load_weights(self, k: Language, u: SimpleNamespace, columns: range, used: range) -> Slot:
         """The L1 slot with the unit's weights of ``columns``, loaded unless it has them."""
         if u.kept or used.start != columns.start:
             return self.w1.last()
@@ -313,7 +313,7 @@ class ImplicitGemm(Kernel):
 
     def _multiply(
         self,
-        k: Builder,
+        k: Language,
         u: SimpleNamespace,
         slots: tuple[Slot, Slot, Slot],
         at: tuple[int, range, range],
@@ -354,7 +354,7 @@ class ImplicitGemm(Kernel):
             dilation_w=w.dilation,
         )
 
-    def _load_input(self, k: Builder, u: SimpleNamespace, plane: int, planes: int) -> Slot:
+    def _load_input(self, k: Language, u: SimpleNamespace, plane: int, planes: int) -> Slot:
         """L1 <- the slab's rows of ``planes`` channel blocks, with zeros inserted in L1."""
         g, x1 = self.geometry, self.x1.next()
         size, width = g.h.size * g.w.size * 32, g.w.size * 32

@@ -28,14 +28,13 @@ import numpy as np
 from npusim.dtypes import FP32, INT8, MX_BLOCK
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
-from npusim.isa.base import FRACTAL_BYTES
 from npusim.isa.dma import Window
-from npusim.isa.operands import Slot, SlotRegion, Tensor
+from npusim.isa.operands import FRACTAL_BYTES, Slot, SlotRegion, Tensor
 from npusim.kernels.parts.matmul_operands import Feed, Operand, Scales, Shared, Source
 from npusim.kernels.parts.tile_order import Order, successors, tiles
 from npusim.kernels.tilings.checks import check_tiling
-from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import Language
 from npusim.program.recorder import BufferHandle
 
 
@@ -238,7 +237,7 @@ class Matmul(Kernel):
 
     # -- buffers ---------------------------------------------------------------------------
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         t, pad = self.tiling, max(16, self.c0)
         depth = min(t.single_core_k or self.k, self.k)
         base_k = min(t.base_k, _up(depth, pad))
@@ -257,7 +256,7 @@ class Matmul(Kernel):
         self.staging = self._staging(k, m, n)
 
     def _slab_buffers(
-        self, k: Builder, size: dict[str, int], depth: int
+        self, k: Language, size: dict[str, int], depth: int
     ) -> dict[str, BufferHandle | Shared]:
         """L1 by operand; ``size`` are the padded extents across K, ``depth`` all of K."""
         shapes = {}
@@ -284,7 +283,7 @@ class Matmul(Kernel):
             return {**found, second: Shared(found[first], rows * slab * self.dtype.bytes)}
         return dict(found)
 
-    def _staging(self, k: Builder, m: int, n: int) -> BufferHandle | None:
+    def _staging(self, k: Language, m: int, n: int) -> BufferHandle | None:
         """Where a tile stops on its way out: pieces of rows, or of columns where FIX is missing."""
         if not self.tiling.through_ub:
             return k.fixpipe_staging(m, self.c.dtype, columns=n // 16)
@@ -294,7 +293,7 @@ class Matmul(Kernel):
 
     # -- one tile --------------------------------------------------------------------------
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         t = self.tiling
         count = ceil_div(unit.k, t.base_k)
         start = unit.start if t.stagger_k else 0
@@ -311,7 +310,7 @@ class Matmul(Kernel):
         if t.barrier:
             k.pipe_barrier()
 
-    def _feed(self, k: Builder, unit: SimpleNamespace, name: str, walk: list[int]) -> Feed:
+    def _feed(self, k: Language, unit: SimpleNamespace, name: str, walk: list[int]) -> Feed:
         """The slabs of an operand in this tile, and with preload the first of the next one."""
         source, t = self.sources[name], self.tiling
         following = None
@@ -329,7 +328,7 @@ class Matmul(Kernel):
 
     def _multiply(
         self,
-        k: Builder,
+        k: Language,
         c: Slot,
         unit: SimpleNamespace,
         feeds: dict[str, Feed],
@@ -347,7 +346,7 @@ class Matmul(Kernel):
         )
         k.mmad(c, a0, b0, unit.m, block[1], unit.n, self.dtype, init=init, scales=scales)
 
-    def _load_a(self, k: Builder, a0: Slot, feed: Feed, m: int, block: tuple[int, int]) -> None:
+    def _load_a(self, k: Language, a0: Slot, feed: Feed, m: int, block: tuple[int, int]) -> None:
         """A block of NZ columns to L0A: a load3d with a 1x1 filter walks rows as positions."""
         m16 = _up(m, 16)
         count = ceil_div(block[1], self.c0)
@@ -360,13 +359,13 @@ class Matmul(Kernel):
             k=(block[0] - feed.slab.k0, block[1]),
         )
 
-    def _load_b(self, k: Builder, b0: Slot, feed: Feed, n: int, block: tuple[int, int]) -> None:
+    def _load_b(self, k: Language, b0: Slot, feed: Feed, n: int, block: tuple[int, int]) -> None:
         """A block to L0B: of N x K its fractals as they lie, of K x N a load3d along positions."""
         first, count = block[0] - feed.slab.k0, ceil_div(block[1], self.c0)
         n1 = ceil_div(n, 16)
         if not self.sources["b"].k_rows:
             start = first // self.c0 * n1
-            k.load2d(b0, feed.slot, self.dtype, start=start, repeat=count * n1)
+            k.load2d(b0, feed.slot.fractals(start, count * n1), self.dtype)
             return
         rows = _up(feed.slab.size, 16)
         k.load3d(
@@ -379,7 +378,7 @@ class Matmul(Kernel):
         )
 
     def _load_scales(
-        self, k: Builder, slot: Slot, feed: Feed, rows: int, block: tuple[int, int]
+        self, k: Language, slot: Slot, feed: Feed, rows: int, block: tuple[int, int]
     ) -> SlotRegion:
         group = self.group
         width, pitch = ceil_div(block[1], group), ceil_div(feed.slab.size, group)
@@ -388,7 +387,7 @@ class Matmul(Kernel):
         k.data_move(held, feed.slot.at(first, width, rows=rows, pitch=pitch), INT8)
         return held
 
-    def _store(self, k: Builder, c: Slot, unit: SimpleNamespace) -> None:
+    def _store(self, k: Language, c: Slot, unit: SimpleNamespace) -> None:
         e, size, kind, staging = self.c.dtype.bytes, (unit.m, unit.n), self.c.dtype, self.staging
         out = self.c.at(0, unit.n * e, base="c", rows=unit.m, pitch=self.n * e)
         if self.tiling.through_ub and staging is not None:

@@ -14,8 +14,8 @@ import numpy as np
 from npusim.dtypes import INT8
 from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
-from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import Language
 
 #: Largest store; long enough for full bandwidth (16 KiB and more) and small beside any UB.
 CHUNK_BYTES = 16 * 1024
@@ -48,10 +48,10 @@ class MemSet(Kernel):
             {"target": start},
         )
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         self.zeros = k.buffer("UB", (CHUNK_BYTES,), INT8, name="zeros")
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         zeros = self.zeros.next() if unit.first else self.zeros.last()
         if unit.first:
             k.vec_dup(zeros.at(), 0.0, INT8)

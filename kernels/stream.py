@@ -37,8 +37,8 @@ from npusim.isa.operands import GmRegion, SlotRegion, Tensor
 from npusim.isa.vector import BLOCK_BYTES
 from npusim.kernels.parts.conversion import grid_of, runs
 from npusim.kernels.tilings.checks import check_tiling
-from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import Language
 
 # -- copies in ---------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class CopyIn(Kernel):
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.x,)
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         t, c0 = self.tiling, BLOCK_BYTES // self.x.dtype.bytes
         rows, columns = ceil_div(t.rows, 16) * 16, ceil_div(t.columns, c0) * c0
         self.tile = k.buffer(self.memory, (rows, columns), self.x.dtype, slots=t.slots, name="tile")
@@ -119,13 +119,13 @@ class CopyIn(Kernel):
             {"x": ((row * n + column) * self.x.dtype.bytes)[some]},
         )
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         e, pitch = self.x.dtype.bytes, self.x.shape[1] * self.x.dtype.bytes
         row = unit.columns * e
         source = self.x.at(0, row, base="x", rows=unit.rows, pitch=pitch)
         self._copy(k, source, unit.rows, row)
 
-    def _copy(self, k: Builder, source: GmRegion, rows: int, row: int) -> None:
+    def _copy(self, k: Language, source: GmRegion, rows: int, row: int) -> None:
         blocks = ceil_div(row, BLOCK_BYTES) * BLOCK_BYTES
         k.data_move(self.tile.next().at(0, row, rows=rows, pitch=blocks), source, self.x.dtype)
 
@@ -137,7 +137,7 @@ class CopyInNz(CopyIn):
     role: ClassVar[str] = "cube"
     memory: ClassVar[str] = "L1"
 
-    def _copy(self, k: Builder, source: GmRegion, rows: int, row: int) -> None:
+    def _copy(self, k: Language, source: GmRegion, rows: int, row: int) -> None:
         size = ceil_div(row, BLOCK_BYTES) * ceil_div(rows, 16) * 16 * BLOCK_BYTES
         k.nd2nz(self.tile.next().at(0, size), source, self.x.dtype)
 
@@ -149,20 +149,20 @@ class Operation(Protocol):
     """Issues the instructions of one piece: ``z`` from the regions of the inputs."""
 
     def __call__(
-        self, k: Builder, z: SlotRegion, inputs: tuple[SlotRegion, ...], dtype: DType
+        self, k: Language, z: SlotRegion, inputs: tuple[SlotRegion, ...], dtype: DType
     ) -> None: ...
 
 
-def _add(k: Builder, z: SlotRegion, inputs: tuple[SlotRegion, ...], dtype: DType) -> None:
+def _add(k: Language, z: SlotRegion, inputs: tuple[SlotRegion, ...], dtype: DType) -> None:
     x, y = inputs
     k.vec_binary("add", z, x, y, dtype)
 
 
-def _relu(k: Builder, z: SlotRegion, inputs: tuple[SlotRegion, ...], dtype: DType) -> None:
+def _relu(k: Language, z: SlotRegion, inputs: tuple[SlotRegion, ...], dtype: DType) -> None:
     k.vec_scalar("maxs", z, inputs[0], 0.0, dtype)
 
 
-def _gate(k: Builder, z: SlotRegion, inputs: tuple[SlotRegion, ...], dtype: DType) -> None:
+def _gate(k: Language, z: SlotRegion, inputs: tuple[SlotRegion, ...], dtype: DType) -> None:
     k.vec_scalar("muls", z, inputs[0], 0.25, dtype)
     k.vec_scalar("adds", z, z, 0.5, dtype)
     k.vec_scalar("maxs", z, z, 0.0, dtype)
@@ -216,7 +216,7 @@ class Elementwise(Kernel):
     def tensors(self) -> tuple[Tensor, ...]:
         return (*self.inputs, self.z)
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         shape, slots = (self.tiling.piece,), self.tiling.slots
         self.pieces = [
             k.buffer("UB", shape, t.dtype, slots=slots, name=f"{t.name}_ub") for t in self.tensors
@@ -235,7 +235,7 @@ class Elementwise(Kernel):
         base = start[some] * self.z.dtype.bytes
         return Units(core[some], {"size": size[some]}, {t.name: base for t in self.tensors})
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         size, dtype = unit.size * self.z.dtype.bytes, self.z.dtype
         *sources, target = (handle.next().at(0, size) for handle in self.pieces)
         for tensor, source in zip(self.inputs, sources, strict=True):
@@ -286,7 +286,7 @@ class NdToNz(Kernel):
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.x, self.y)
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         t, blocks = self.tiling, self.tiling.columns // self.c0
         self.nd = k.buffer("UB", (t.rows, t.columns), self.x.dtype, slots=t.slots, name="nd")
         shape = (blocks, t.pitch, self.c0)
@@ -302,7 +302,7 @@ class NdToNz(Kernel):
             {"x": (row * n + column) * e, "y": (column // self.c0 * m + row) * BLOCK_BYTES},
         )
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         dtype, (m, n) = self.x.dtype, self.x.shape
         nd, nz, size = self.nd.next(), self.nz.next(), unit.columns * self.x.dtype.bytes
         blocks, column = unit.columns // self.c0, unit.rows * BLOCK_BYTES

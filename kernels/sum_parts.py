@@ -24,8 +24,8 @@ from npusim.dtypes import FP32
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
-from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import Language
 
 #: Largest chunk: full bandwidth, and four of them fit the smallest UB.
 CHUNK_BYTES = 8 * 1024
@@ -59,14 +59,14 @@ class SumParts(Kernel):
         into = start // FP32.bytes * self.out.dtype.bytes
         return Units(core, {"size": np.minimum(chunk, size - start)}, {"at": start, "to": into})
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         self.sums = k.buffer("UB", (CHUNK_BYTES // 4,), FP32, slots=2, name="sum")
         self.nexts = k.buffer("UB", (CHUNK_BYTES // 4,), FP32, slots=2, name="part")
         if self.out.dtype is not FP32:
             kind = self.out.dtype
             self.narrow = k.buffer("UB", (CHUNK_BYTES // 4,), kind, slots=2, name="narrow")
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         total = self.sums.next().at(0, unit.size)
         k.data_move(total, self.parts.at(0, unit.size, base="at"), FP32)
         for part in range(1, self.parts.shape[0]):

@@ -32,8 +32,7 @@ import numpy as np
 from npusim.dtypes import INT8
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
-from npusim.isa.base import FRACTAL_BYTES
-from npusim.isa.operands import Slot, Tensor
+from npusim.isa.operands import FRACTAL_BYTES, Slot, Tensor
 from npusim.kernels.parts.conversion import (
     Conversion,
     Pieces,
@@ -44,8 +43,8 @@ from npusim.kernels.parts.conversion import (
     runs,
 )
 from npusim.kernels.parts.fractal_weights import WeightWork
-from npusim.program.builder import BufferHandle, Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import BufferHandle, Language
 
 __all__ = ["Conversion", "TransData"]
 
@@ -79,7 +78,7 @@ class TransData(Kernel):
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.src, self.dst)
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         memory = k.device.memories["UB"]
         quarter = memory.size_bytes // 4 // memory.align_bytes * memory.align_bytes
         self.slot_bytes = size = FRACTAL_BYTES if self.deep else quarter
@@ -90,7 +89,7 @@ class TransData(Kernel):
         """Tiles that fit the slots ``buffers`` declared, in contiguous runs per core."""
         return self.work.units(self.slot_bytes, cores)
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         self.work.emit(k, self.first.next(), self.second.next(), unit)
 
 
@@ -147,7 +146,7 @@ class MapWork:
             },
         )
 
-    def emit(self, k: Builder, first: Slot, second: Slot, u: SimpleNamespace) -> None:
+    def emit(self, k: Language, first: Slot, second: Slot, u: SimpleNamespace) -> None:
         """Channel rows on one side, lanes on the other."""
         run, dtype = u.planes * u.positions, self.plain.dtype
         rows, row, whole = u.blocks * self.c0, run * self.e, run == self.d * self.hw

@@ -30,12 +30,11 @@ import numpy as np
 from npusim.dtypes import FP16, INT8, DType
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
-from npusim.isa.base import FRACTAL_BYTES
-from npusim.isa.operands import GmRegion, Slot, SlotRegion, Tensor
+from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Slot, SlotRegion, Tensor
 from npusim.isa.vector import BLOCK_BYTES
 from npusim.kernels.parts.conversion import SMALL_UNIT, grid_of, runs
-from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import Language
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,7 @@ class Transpose(Kernel):
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.x, self.y)
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         e, wide = self.x.dtype.bytes, self.turned is not self.x.dtype
         # Two slots each for what is loaded, turned and stored; the last is separate if narrowed.
         parts = 2 * (e + self.turned.bytes) + (2 * (e + self.turned.bytes) if wide else 0)
@@ -218,7 +217,7 @@ class Transpose(Kernel):
             },
         )
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         axes, e = self.axes, self.x.dtype.bytes
         tile = [getattr(unit, f"extent{a}") for a in range(len(axes.sizes))]
         load, store = walk(axes, range(len(tile)), tile), walk(axes, axes.perm, tile)
@@ -235,7 +234,7 @@ class Transpose(Kernel):
             k.data_move(gm, ub, self.y.dtype)
 
     def _turn(
-        self, k: Builder, region: SlotRegion, turns: list[tuple[int, int, int]], store: Walk
+        self, k: Language, region: SlotRegion, turns: list[tuple[int, int, int]], store: Walk
     ) -> Slot:
         """Issue the transposes; returns the slot with the tile in the rows ``store`` wants."""
         size, dtype = region.size // self.x.dtype.bytes * self.turned.bytes, self.turned

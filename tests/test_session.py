@@ -17,8 +17,8 @@ from npusim.dtypes import BF16, FP16, FP32, DType
 from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
-from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import Language
 
 Array = np.ndarray[Any, Any]
 N = 256
@@ -44,10 +44,10 @@ class Scale(Kernel):
         i = np.arange(self.pieces)
         return Units(i % cores, {}, {"at": i * N * self.dtype.bytes})
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         self.ub = k.buffer("UB", (N,), self.dtype, slots=2)
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         size = N * self.dtype.bytes
         ub = self.ub.next()
         k.data_move(ub.at(0, size), self.x.at(0, size, base="at"), self.dtype)

@@ -21,8 +21,8 @@ from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32
 from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
-from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import Language
 from npusim.resources import configs
 from npusim.results.uncertainty import Effect, TimeRange
 from tests.timing.test_engines_agree import CALLS, operator_calls
@@ -50,10 +50,10 @@ class Load(Kernel):
     def units(self, cores: int) -> Units:
         return Units(np.zeros(1, np.int64), {}, {})
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         self.ub = k.buffer("UB", (SIZE // 4,), FP32, slots=1)
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         k.data_move(self.ub.next().at(0, SIZE), self.x.at(0, SIZE), FP32)
 
 
@@ -68,11 +68,11 @@ class Multiply(Kernel):
     def units(self, cores: int) -> Units:
         return Units(np.zeros(1, np.int64), {}, {})
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         self.a, self.b = (k.buffer(name, (64, 64), FP16, slots=1) for name in ("L0A", "L0B"))
         self.c = k.buffer("L0C", (64, 64), FP32, slots=1)
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         a, b, c = (buffer.next() for buffer in (self.a, self.b, self.c))
         for _ in range(4):
             k.mmad(c, a, b, 64, 64, 64, FP16, init=True)

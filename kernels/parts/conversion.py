@@ -12,7 +12,7 @@ from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
 from npusim.isa.operands import Slot, Tensor
 from npusim.layout import group_plan
-from npusim.program.builder import Builder
+from npusim.program.language import Language
 
 IntArray = npt.NDArray[np.int64]
 
@@ -76,7 +76,7 @@ class Pieces(NamedTuple):
     ub_pitch: int
 
 
-def move(k: Builder, tensor: Tensor, slot: Slot, p: Pieces, *, store: bool) -> None:
+def move(k: Language, tensor: Tensor, slot: Slot, p: Pieces, *, store: bool) -> None:
     """Load or store pieces; the tensor's offsets count from the unit's base of its name."""
     rows, size = (1, p.rows * p.size) if p.gm_pitch == p.ub_pitch == p.size else (p.rows, p.size)
     gm = tensor.at(p.gm, size, base=tensor.name, rows=rows, pitch=p.gm_pitch)

@@ -33,8 +33,8 @@ from npusim.kernels.parts.conversion import (
     runs,
 )
 from npusim.layout import group_plan
-from npusim.program.builder import Builder
 from npusim.program.kernel import Units
+from npusim.program.language import Language
 
 #: A contiguous piece of GM should have at least this many bytes: a sector of the L2.
 RUN = 512
@@ -141,7 +141,7 @@ class WeightWork:
         channel = real * self.factor * self.og + q0 + top
         return cover, channel * self.cg + c0 + left - group * self.cg
 
-    def emit(self, k: Builder, first: Slot, second: Slot, u: SimpleNamespace) -> None:
+    def emit(self, k: Language, first: Slot, second: Slot, u: SimpleNamespace) -> None:
         """Plain tile on one side, lanes [block][kd][kh, kw][row] on the other."""
         size = u.q * u.c * u.planes * u.taps * self.e
         if not self.load:
@@ -162,7 +162,7 @@ class WeightWork:
         for pieces in self._fractals(u):
             move(k, self.blocked, result, pieces, store=True)
 
-    def _turn(self, k: Builder, first: Slot, second: Slot, u: SimpleNamespace) -> Slot:
+    def _turn(self, k: Language, first: Slot, second: Slot, u: SimpleNamespace) -> Slot:
         """Turn the tile in ``first``; returns the slot the result is in."""
         dtype, e, tn = self.plain.dtype, self.e, u.planes * u.taps
         source, target = first, second

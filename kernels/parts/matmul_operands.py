@@ -8,11 +8,10 @@ from types import SimpleNamespace
 from typing import NamedTuple, TypeVar
 
 from npusim.integers import ceil_div
-from npusim.isa.base import FRACTAL_BYTES
-from npusim.isa.operands import Slot, Tensor
+from npusim.isa.operands import FRACTAL_BYTES, Slot, Tensor
 from npusim.kernels.parts.tile_order import Tiles
-from npusim.program.builder import Builder
 from npusim.program.kernel import IntArray
+from npusim.program.language import Language
 from npusim.program.recorder import BufferHandle
 
 Number = TypeVar("Number", int, IntArray)
@@ -44,7 +43,7 @@ class Operand:
         return (row * self.columns + column) * self.tensor.dtype.bytes
 
     def load(
-        self, k: Builder, dst: Slot, base: str, at: tuple[int, int], size: tuple[int, int]
+        self, k: Language, dst: Slot, base: str, at: tuple[int, int], size: tuple[int, int]
     ) -> None:
         """Bring ``size`` = (rows, columns) to L1, from ``at`` = (row, column) after ``base``.
 
@@ -85,7 +84,7 @@ class Scales:
         return row * self.tensor.shape[1] + column // self.group
 
     def load(
-        self, k: Builder, dst: Slot, base: str, at: tuple[int, int], size: tuple[int, int]
+        self, k: Language, dst: Slot, base: str, at: tuple[int, int], size: tuple[int, int]
     ) -> None:
         """Bring the scales of ``size`` = (rows, columns) elements to L1, as ``Operand.load``."""
         rows, width = size[0], ceil_div(size[1], self.group)
@@ -132,7 +131,7 @@ class Source:
         slabs = [self.slab(k0, k) for k0 in walk]
         return {i: slab for i, slab in enumerate(slabs) if not i or slab != slabs[i - 1]}
 
-    def load(self, k: Builder, unit: SimpleNamespace, slot: Slot, slab: Slab) -> None:
+    def load(self, k: Language, unit: SimpleNamespace, slot: Slot, slab: Slab) -> None:
         """Bring a slab of the unit's tile, or of the one after it, to L1."""
         prefix = "next_" if slab.ahead else ""
         extent = getattr(unit, prefix + self.extent)

@@ -1,28 +1,27 @@
-"""What an instruction is: one class with operands, pipe, reads, writes, cost and effect.
+"""What an instruction is: one class with operands, legality, pipe, reads, writes, cost and effect.
 
-Timing (``cost``) and meaning (``execute``) of an instruction stand side by side; the engine
-decides only what an instruction gets when others compete for the same memory.
+Legality (``check``), timing (``cost``) and meaning (``execute``) of an instruction stand side by
+side; the engine decides only what an instruction gets when others compete for the same memory.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy.typing as npt
 
 from npusim.device.spec import Device, Path
 from npusim.dtypes import DType
+from npusim.errors import ProgramError
 from npusim.integers import ceil_div
-from npusim.isa.operands import GmRegion, Region
+from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Region
 
 #: Fractional bits of every transfer rate: rates are integers in bytes / 2**16 per cycle.
 RATE_BITS = 16
-
-FRACTAL_BYTES = 512  # 16 rows of 32 B, the unit of L0 and of load2d
 
 
 def fixed_rate(bytes_per_cycle: Fraction) -> int:
@@ -97,11 +96,27 @@ class MemoryView(Protocol):
         """Atomic add into global memory, rounded to ``dtype``."""
 
 
+class Signal(NamedTuple):
+    """Flag ``event`` counts up by one on every other core of ``scope``: "group" or "all"."""
+
+    event: int
+    scope: str
+
+
+class Await(NamedTuple):
+    """This core's flag ``event`` has to count ``more``."""
+
+    event: int
+    more: int
+
+
 class Instruction(ABC):
     """One instruction; subclasses are frozen dataclasses of their operands."""
 
     #: Whether ``execute`` does several units at once, on arrays with a leading axis for them.
     batched: ClassVar[bool] = False
+    #: Whether all cores of the kernel wait for each other here.
+    meets: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -125,9 +140,42 @@ class Instruction(ABC):
         """(source, destination, GM operand or "", bytes) if it is a move, derived from regions."""
         return None
 
+    @property
+    def drains(self) -> bool:
+        """Whether it waits until all pipes of its core have done what was issued before it."""
+        return self.meets
+
+    @property
+    def signals(self) -> Signal | None:
+        """What it tells other cores, if it does."""
+        return None
+
+    @property
+    def awaits(self) -> Await | None:
+        """What it waits to be told by other cores, if it does."""
+        return None
+
+    @property
+    def between_cores(self) -> bool:
+        """Whether it orders this core's work against that of others."""
+        return self.meets or self.signals is not None or self.awaits is not None
+
+    def check(self, device: Device) -> None:  # noqa: B027 - some take whatever they are given
+        """Raise ``ProgramError``, with limit and way out, unless the operands are legal.
+
+        Called once, when the instruction is issued; the kernel line is added there.
+        """
+
     @abstractmethod
     def cost(self, device: Device) -> Cost:
         """What it takes alone on ``device``."""
+
+    @abstractmethod
+    def figures(self) -> tuple[str, ...]:
+        """The figures of a device that ``cost`` reads, by dotted path.
+
+        "cube.rates.fp16" is one figure, "cube" all that lie directly in that part of the file.
+        """
 
     @abstractmethod
     def execute(self, memory: MemoryView) -> None:
@@ -146,6 +194,39 @@ class Instruction(ABC):
         ins = ", ".join(map(str, self.reads()))
         return f"{self.op} {outs}{' <- ' if outs and ins else ''}{ins}"
 
+    # -- what ``check`` is made of ---------------------------------------------------------
+
+    def _need_memory(self, memories: str | tuple[str, ...], *regions: Region) -> None:
+        """Raise unless every region lies in one of ``memories``."""
+        allowed = (memories,) if isinstance(memories, str) else memories
+        for region in regions:
+            if region.memory not in allowed:
+                raise ProgramError(
+                    f"{self}: {region} lies in {region.memory}, this operand must be in "
+                    f"{' or '.join(allowed)}"
+                )
+
+    def _need_size(self, region: Region, size: int) -> None:
+        """Raise unless the region has ``size`` bytes."""
+        if region.size != size:
+            raise ProgramError(f"{self}: {region} has {region.size} B, it must have {size} B")
+
+    def _need_elements(self, dtype: DType, *regions: Region) -> None:
+        """Raise unless the rows of every region are whole elements of ``dtype``."""
+        for region in regions:
+            if region.row_bytes % dtype.bytes:
+                raise ProgramError(
+                    f"{self}: rows of {region.row_bytes} B are not whole {dtype} elements"
+                )
+
+    def _need_operation(self, operation: str, known: Iterable[str]) -> None:
+        """Raise unless ``operation`` is one of ``known``."""
+        known = tuple(known)
+        if operation not in known:
+            raise ProgramError(
+                f"{self}: there is no operation {operation!r}; it is one of {', '.join(known)}"
+            )
+
 
 class Move(Instruction):
     """Copies ``src`` to ``dst`` along a path of the device, whose pipe executes it."""
@@ -163,6 +244,9 @@ class Move(Instruction):
 
     def writes(self) -> tuple[Region, ...]:
         return (self.dst,)
+
+    def figures(self) -> tuple[str, ...]:
+        return (f"paths.{self.path.name}",)
 
     def move(self) -> tuple[str, str, str, int]:
         target = self.writes()[0]

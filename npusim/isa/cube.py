@@ -12,9 +12,19 @@ from npusim.device.spec import Device, Path
 from npusim.dtypes import FP32, DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div
-from npusim.isa.base import Cost, Instruction, MemoryView, Move, drain_cycles, move_cost
-from npusim.isa.operands import Region, SlotRegion
+from npusim.isa.base import (
+    Cost,
+    Instruction,
+    MemoryView,
+    Move,
+    drain_cycles,
+    move_cost,
+)
+from npusim.isa.operands import FRACTAL_BYTES, Region, SlotRegion
 from npusim.rounding import round_hf32, round_to
+
+#: Largest extent of an mmad, in elements: a field of 12 bits.
+MMAD_FIELD = 4095
 
 #: Bytes of L0C that the unit flag hands over at a time (vendor documentation).
 UNIT_FLAG_BYTES = 512
@@ -58,6 +68,25 @@ class Mmad(Instruction):
     def writes(self) -> tuple[Region, ...]:
         return (self.c,)
 
+    @staticmethod
+    def sizes(m: int, k: int, n: int, dtype: DType) -> tuple[int, int, int]:
+        """Bytes of C, A and B in whole fractals.
+
+        Raises ``ProgramError`` for extents that the instruction's fields cannot hold.
+        """
+        for name, extent in (("m", m), ("k", k), ("n", n)):
+            if not 1 <= extent <= MMAD_FIELD:
+                raise ProgramError(f"mmad {name} is {extent}; the field holds 1 to {MMAD_FIELD}")
+        m1, k1, n1 = ceil_div(m, 16), ceil_div(k, 32 // dtype.bytes), ceil_div(n, 16)
+        return m1 * n1 * 256 * FP32.bytes, m1 * k1 * FRACTAL_BYTES, k1 * n1 * FRACTAL_BYTES
+
+    def check(self, device: Device) -> None:
+        sizes = self.sizes(self.m, self.k, self.n, self.dtype)
+        operands = ((self.c, "L0C"), (self.a, "L0A"), (self.b, "L0B"))
+        for (region, memory), size in zip(operands, sizes, strict=True):
+            self._need_memory(memory, region)
+            self._need_size(region, size)
+
     def cost(self, device: Device) -> Cost:
         cube = device.cube
         if cube is None or self.math not in cube.rates:
@@ -75,9 +104,18 @@ class Mmad(Instruction):
             issue=cube.issue_cycles,
             macs=self.m * depth * self.n,
             # Under the unit flag: not into a piece before it is drained; the last fractal after.
-            lag_start=_first_piece_out(device) if cube.unit_flag else 0,
-            lag_end=min(cycles, k * rate.cycles) if cube.unit_flag else 0,
+            lag_start=_first_piece_out(device) if self._follows else 0,
+            lag_end=min(cycles, k * rate.cycles) if self._follows else 0,
         )
+
+    @property
+    def _follows(self) -> bool:
+        """Whether drains of its accumulator and it follow each other under the unit flag."""
+        return self.c.slot.buffer.unit_flag
+
+    def figures(self) -> tuple[str, ...]:
+        drain = ("paths.L0C->GM",) if self._follows else ()
+        return ("cube", f"cube.rates.{self.math}", *drain)
 
     def execute(self, memory: MemoryView) -> None:
         c0 = 32 // self.dtype.bytes
@@ -139,10 +177,24 @@ class Drain(Move):
     def atomic(self) -> bool:
         return self.is_atomic
 
+    def check(self, device: Device) -> None:
+        self._need_memory("L0C", self.src)
+        nd = self.path.variant == "nz2nd"
+        rows, row = (self.m, self.n) if nd else (ceil_div(self.n, self.c0), self.m * self.c0)
+        if (self.dst.rows, self.dst.row_bytes) != (rows, row * self.dtype.bytes):
+            raise ProgramError(
+                f"{self}: a {self.m} x {self.n} tile leaves as {rows} rows of "
+                f"{row * self.dtype.bytes} B, not as {self.dst.rows} of {self.dst.row_bytes} B"
+            )
+        self._need_size(self.src, ceil_div(self.n, 16) * ceil_div(self.m, 16) * 256 * FP32.bytes)
+
+    def figures(self) -> tuple[str, ...]:
+        return (*super().figures(), *(("cube.startup",) if self.src.slot.buffer.unit_flag else ()))
+
     def cost(self, device: Device) -> Cost:
         size = max(self.dst.size, self._source_bytes())
         alone = move_cost(self.path, size, self.dst.rows, place=self.dst)
-        if device.cube is None or not device.cube.unit_flag:
+        if device.cube is None or not self.src.slot.buffer.unit_flag:
             return alone
         # Under the unit flag: not before the first piece is there; the last piece after it.
         last = drain_cycles(UNIT_FLAG_BYTES, self.path.bytes_per_cycle)

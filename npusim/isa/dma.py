@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from npusim.device.spec import Device, Path
 from npusim.dtypes import DType
+from npusim.errors import ProgramError
 from npusim.integers import ceil_div
 from npusim.isa.base import Cost, MemoryView, Move, move_cost
-from npusim.isa.operands import Region, SlotRegion
+from npusim.isa.operands import FRACTAL_BYTES, Region, SlotRegion
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,16 @@ class DataMove(Move):
     @property
     def atomic(self) -> bool:
         return self.is_atomic
+
+    def check(self, device: Device) -> None:
+        if self.src.size != self.dst.size:
+            raise ProgramError(
+                f"{self}: {self.src.size} B into {self.dst.size} B; both sides must name equally "
+                "many bytes"
+            )
+        if self.is_atomic and self.dst.memory != "GM":
+            raise ProgramError(f"{self}: an atomic add goes to GM, not into a buffer")
+        self._need_elements(self.dtype, self.src, self.dst)
 
     def cost(self, device: Device) -> Cost:
         return move_cost(self.path, self.src.size, max(self.src.rows, self.dst.rows))
@@ -59,6 +70,11 @@ class Nd2nz(Move):
     path: Path
     dtype: DType
 
+    def check(self, device: Device) -> None:
+        columns, rows = ceil_div(self.src.row_bytes, 32), ceil_div(self.src.rows, 16)
+        self._need_size(self.dst, columns * rows * FRACTAL_BYTES)
+        self._need_elements(self.dtype, self.src)
+
     def cost(self, device: Device) -> Cost:
         return move_cost(self.path, self.src.size, self.src.rows, place=self.src)
 
@@ -73,7 +89,9 @@ class Nd2nz(Move):
             return rows.reshape(-1, m, n1, c0).swapaxes(1, 2)
 
         # The rows that pad each column to 16 keep what they hold.
-        dst = SlotRegion(self.dst.slot, self.dst.offset, n1, m * 32, ceil_div(m, 16) * 512)
+        dst = SlotRegion(
+            self.dst.slot, self.dst.offset, n1, m * 32, ceil_div(m, 16) * FRACTAL_BYTES
+        )
         memory.move(dst, self.src, self.dtype, (m, columns), blocks)
 
 
@@ -104,6 +122,22 @@ class Load2d(Move):
     dtype: DType
     transpose: bool = False
 
+    def check(self, device: Device) -> None:
+        if not 1 <= self.src.rows <= 255:
+            raise ProgramError(
+                f"load2d repeat is {self.src.rows}; the field holds 1 to 255: split it"
+            )
+        if self.src.row_bytes != FRACTAL_BYTES:
+            raise ProgramError(
+                f"{self}: rows of {self.src.row_bytes} B; the source is one row of "
+                f"{FRACTAL_BYTES} B per fractal, as slot.fractals() gives it"
+            )
+        self._need_size(self.dst, self.src.size)
+        if self.transpose and self.dtype.bytes != 2:
+            raise ProgramError(
+                f"{self}: only 2-byte types are transposed by load2d, not {self.dtype}"
+            )
+
     def cost(self, device: Device) -> Cost:
         size = self.dst.size
         cycles = element_cycles(self.path, size, self.dtype)
@@ -114,6 +148,15 @@ class Load2d(Move):
             memory.move(self.dst, self.src, self.dtype, (-1, 16, 16), lambda x: x.swapaxes(2, 3))
         else:
             memory.move(self.dst, self.src, self.dtype)
+
+
+#: Fields of load3d by the values they hold.
+_WINDOW_FIELDS = {
+    (1, 32767): ("h", "w"),
+    (0, 255): ("pad_left", "pad_right", "pad_top", "pad_bottom"),
+    (1, 63): ("stride_h", "stride_w"),
+    (1, 255): ("kernel_h", "kernel_w", "dilation_h", "dilation_w"),
+}
 
 
 @dataclass(frozen=True)
@@ -144,6 +187,19 @@ class Window:
         """Output columns."""
         reach = self.dilation_w * (self.kernel_w - 1) + 1
         return (self.w + self.pad_left + self.pad_right - reach) // self.stride_w + 1
+
+    def check(self) -> None:
+        """Raise ``ProgramError`` for what the fields of load3d cannot hold, or without outputs."""
+        for (low, high), names in _WINDOW_FIELDS.items():
+            for name in names:
+                value = getattr(self, name)
+                if not low <= value <= high:
+                    raise ProgramError(f"load3d {name} is {value}; the field holds {low} to {high}")
+        if min(self.out_h, self.out_w) < 1:
+            raise ProgramError(
+                f"load3d: the filter reaches past the padded map of {self.h} x {self.w}; "
+                "no position is left, enlarge the map or the padding"
+            )
 
     def fetches(self, m_start: int, m_ext: int, window_bytes: int) -> int:
         """Cycles to read one C0-column of the window: groups of 16 positions, row by row.
@@ -189,6 +245,46 @@ class Load3d(Move):
     k_ext: int
     transpose: bool = False
 
+    @staticmethod
+    def sizes(
+        memory: str,
+        window: Window,
+        m: tuple[int, int],
+        k: tuple[int, int],
+        dtype: DType,
+        *,
+        transpose: bool = False,
+    ) -> tuple[int, int]:
+        """Bytes of the destination in ``memory``, and of the planes that the columns lie in.
+
+        Raises ``ProgramError`` for a window or a cut that the instruction cannot do.
+        """
+        window.check()
+        (m_start, m_ext), (k_start, k_ext), c0 = m, k, 32 // dtype.bytes
+        starts_well = m_start % 16 == 0 and k_start % c0 == 0 and min(m_start, k_start) >= 0
+        if not starts_well or min(m_ext, k_ext) < 1:
+            raise ProgramError(
+                f"load3d starts at position {m_start}, column {k_start} for {m_ext} x {k_ext}; "
+                f"starts must be multiples of 16 and {c0}, and both extents positive"
+            )
+        # The contraction axis is cut by C0, the other by 16: positions contract in L0B and A^T.
+        rows, columns = (k_ext, m_ext) if transpose or memory == "L0B" else (m_ext, k_ext)
+        last = k_start // c0 + ceil_div(k_ext, c0)
+        planes = ceil_div(last, window.kernel_h * window.kernel_w)
+        size = ceil_div(rows, 16) * ceil_div(columns, c0) * FRACTAL_BYTES
+        return size, planes * window.h * window.w * 32
+
+    def check(self, device: Device) -> None:
+        w, m, k = self.window, (self.m_start, self.m_ext), (self.k_start, self.k_ext)
+        size, need = self.sizes(self.dst.memory, w, m, k, self.dtype, transpose=self.transpose)
+        self._need_size(self.dst, size)
+        plane = w.h * w.w * 32
+        if self.src.size % plane or self.src.size < need:
+            raise ProgramError(
+                f"{self}: {self.src} has {self.src.size} B; columns {k[0]} to {sum(k)} need "
+                f"{need // plane} whole planes of {w.h} x {w.w} x 32 B = {need} B"
+            )
+
     def cost(self, device: Device) -> Cost:
         columns = ceil_div(self.k_ext, 32 // self.dtype.bytes)
         ticks = columns * self.window.fetches(self.m_start, self.m_ext, self.path.window_bytes)
@@ -204,7 +300,7 @@ class Load3d(Move):
 
         def fractals(planes: npt.NDArray[Any]) -> npt.NDArray[Any]:
             flat = planes.reshape(len(planes), -1, c0)
-            matrix = flat.take(cut.pixel, axis=1)  # units, positions, columns, C0
+            matrix = flat.take(cut.pixel, axis=1)  # batch, positions, columns, C0
             matrix[cut.outside] = 0
             matrix = matrix.reshape(len(planes), len(cut.pixel), -1)
             rows = matrix.swapaxes(1, 2) if turned else matrix
@@ -218,7 +314,7 @@ class _Cut(NamedTuple):
     """The window by index: the pixel behind each (position, column), and those outside."""
 
     pixel: npt.NDArray[np.intp]  # plane, row and column of the map in one number
-    outside: tuple[Any, ...]  # as an index behind the axis of units
+    outside: tuple[Any, ...]  # as an index behind the batch axis
 
 
 @lru_cache(maxsize=1024)

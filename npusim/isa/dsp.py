@@ -17,7 +17,7 @@ from npusim.errors import ProgramError
 from npusim.integers import ceil_div
 from npusim.isa.base import Cost, Instruction, MemoryView
 from npusim.isa.operands import Region, SlotRegion
-from npusim.isa.vector import vector_cost
+from npusim.isa.vector import vector_cost, vector_figures
 from npusim.rounding import round_to
 
 
@@ -39,14 +39,19 @@ class DspGemm(Instruction):
     init: bool
     transpose_a: bool = False
 
-    def __post_init__(self) -> None:
-        if min(self.m, self.k, self.n) < 1:
-            raise ProgramError(
-                f"dsp_gemm of m {self.m}, k {self.k}, n {self.n}: every extent must be at least 1"
-            )
-        _check_place(self, self.acc, ("AM",), self.m * self.n * FP32.bytes)
-        _check_place(self, self.a, ("SM", "AM"), self.m * self.k * self.dtype.bytes)
-        _check_place(self, self.b, ("AM",), self.k * self.n * self.dtype.bytes)
+    @staticmethod
+    def sizes(m: int, k: int, n: int, dtype: DType) -> tuple[int, int, int]:
+        """Bytes of acc, A and B; ``ProgramError`` for extents below 1."""
+        if min(m, k, n) < 1:
+            raise ProgramError(f"dsp_gemm of m {m}, k {k}, n {n}: every extent must be at least 1")
+        return m * n * FP32.bytes, m * k * dtype.bytes, k * n * dtype.bytes
+
+    def check(self, device: Device) -> None:
+        operands = ((self.acc, ("AM",)), (self.a, ("SM", "AM")), (self.b, ("AM",)))
+        sizes = self.sizes(self.m, self.k, self.n, self.dtype)
+        for (region, memories), size in zip(operands, sizes, strict=True):
+            self._need_memory(memories, region)
+            self._need_size(region, size)
 
     @property
     def pipe(self) -> str:
@@ -70,6 +75,9 @@ class DspGemm(Instruction):
             issue=gemm.issue_cycles,
             macs=self.m * self.k * self.n,
         )
+
+    def figures(self) -> tuple[str, ...]:
+        return ("gemm", f"gemm.rates.{self.dtype.name}")
 
     def execute(self, memory: MemoryView) -> None:
         a = memory.read(self.a, self.dtype).reshape(-1).astype(np.float64)
@@ -97,14 +105,11 @@ class DspCast(Instruction):
     dtype: DType
     to: DType
 
-    def __post_init__(self) -> None:
-        for region, kind in ((self.src, self.dtype), (self.dst, self.to)):
-            if region.row_bytes % kind.bytes:
-                raise ProgramError(
-                    f"{self}: rows of {region.row_bytes} B are not whole {kind} elements"
-                )
-        _check_place(self, self.src, ("AM",), self.src.size)
-        _check_place(self, self.dst, ("AM",), self.src.size // self.dtype.bytes * self.to.bytes)
+    def check(self, device: Device) -> None:
+        self._need_memory("AM", self.src, self.dst)
+        self._need_elements(self.dtype, self.src)
+        self._need_elements(self.to, self.dst)
+        self._need_size(self.dst, self.src.size // self.dtype.bytes * self.to.bytes)
 
     @property
     def pipe(self) -> str:
@@ -119,17 +124,9 @@ class DspCast(Instruction):
     def cost(self, device: Device) -> Cost:
         return vector_cost(device, "cast", max(self.src.size, self.dst.size))
 
+    def figures(self) -> tuple[str, ...]:
+        return vector_figures("cast")
+
     def execute(self, memory: MemoryView) -> None:
         values = memory.read(self.src, self.dtype)
         memory.write(self.dst, round_to(values, self.to, saturate=False), self.to)
-
-
-def _check_place(i: Instruction, region: SlotRegion, memories: tuple[str, ...], size: int) -> None:
-    """Raise unless ``region`` lies in one of ``memories`` and has ``size`` bytes."""
-    if region.memory not in memories:
-        raise ProgramError(
-            f"{i}: {region} lies in {region.memory}, this operand must be in "
-            f"{' or '.join(memories)}"
-        )
-    if region.size != size:
-        raise ProgramError(f"{i}: {region} has {region.size} B, it must have {size} B")

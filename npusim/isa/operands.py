@@ -8,6 +8,8 @@ from math import prod
 from npusim.dtypes import DType
 from npusim.errors import CapacityError, ProgramError
 
+FRACTAL_BYTES = 512  # 16 rows of 32 B, the unit of L0 and of load2d
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -35,7 +37,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class GmRegion:
-    """Strided bytes of a tensor: ``rows`` pieces of ``row_bytes``, starts ``pitch`` apart."""
+    """Strided bytes of a tensor: ``rows`` pieces of ``row_bytes``, starts ``pitch`` apart.
+
+    Without any bytes, or with a negative pitch, it is a ``ProgramError``.
+    """
 
     tensor: Tensor
     base: str
@@ -43,6 +48,12 @@ class GmRegion:
     rows: int
     row_bytes: int
     pitch: int
+
+    def __post_init__(self) -> None:
+        if min(self.row_bytes, self.rows) < 1:
+            raise ProgramError(f"{self} names no bytes; rows and bytes per row must be at least 1")
+        if self.pitch < 0:
+            raise ProgramError(f"{self} has a pitch of {self.pitch} B; it cannot be negative")
 
     @property
     def memory(self) -> str:
@@ -88,6 +99,11 @@ class Slot:
     turn: int
     first: int = 0
 
+    @property
+    def memory(self) -> str:
+        """Name of the memory the buffer lives in."""
+        return self.buffer.memory
+
     def behind(self, size: int) -> Slot:
         """The same slot without its first ``size`` bytes, for a second operand in it."""
         return Slot(self.buffer, self.turn, self.first + size)
@@ -113,6 +129,11 @@ class Slot:
                 f"touch less ({rows} rows of {size} B, pitch {pitch} B)"
             )
         return SlotRegion(self, offset, rows, size, pitch)
+
+    def fractals(self, first: int, count: int, *, stride: int = 1) -> SlotRegion:
+        """``count`` fractals of 512 B from fractal ``first`` on, every ``stride``-th."""
+        size = FRACTAL_BYTES
+        return self.at(first * size, size, rows=count, pitch=stride * size)
 
 
 @dataclass(frozen=True)
@@ -141,6 +162,33 @@ class SlotRegion:
 
 
 Region = GmRegion | SlotRegion
+
+#: An operand as kernels name it. A slot stands for as many of its bytes, from the first on, as
+#: the instruction needs; where nothing says how many, for all of them.
+Place = Slot | Region
+
+
+def region_of(place: Place, size: int | None = None) -> Region:
+    """The region behind an operand: of a slot its first ``size`` bytes, or all."""
+    if isinstance(place, Slot):
+        return place.at(0, size)
+    if isinstance(place, GmRegion | SlotRegion):
+        return place
+    raise ProgramError(
+        f"{place} is no operand; an operand is a slot (buffer.next() or last()) or a region "
+        "(at() of a slot or tensor)"
+    )
+
+
+def private(place: Place, size: int | None = None) -> SlotRegion:
+    """The same for operands that cannot lie in GM."""
+    region = region_of(place, size)
+    if isinstance(region, GmRegion):
+        raise ProgramError(
+            f"{region} lies in GM, this operand must be in a buffer; bring it there with "
+            "data_move first"
+        )
+    return region
 
 
 def check_capacity(buffers: list[Buffer], memory: str, size_bytes: int, where: str) -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from npusim.device.spec import Device
-from npusim.isa.base import Cost, Instruction, MemoryView
+from npusim.errors import ProgramError
+from npusim.isa.base import Await, Cost, Instruction, MemoryView, Signal
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,21 @@ class _Ordering(Instruction):
     def pipe(self) -> str:
         return self.on
 
+    def figures(self) -> tuple[str, ...]:
+        return ("sync",)
+
     def execute(self, memory: MemoryView) -> None:
         """Nothing: order is kept by running the program in order."""
+
+
+def _check_flag(src: str, dst: str, event: int, device: Device) -> None:
+    """Raise unless a flag goes between two pipes and has an id that the device knows."""
+    if src == dst:
+        raise ProgramError(f"flag {src}->{dst}: a pipe is in order already, use two pipes")
+    if not 0 <= event < device.sync.event_ids:
+        raise ProgramError(
+            f"flag id {event}: {device.name} has ids 0 to {device.sync.event_ids - 1}"
+        )
 
 
 @dataclass(frozen=True)
@@ -35,6 +49,9 @@ class SetFlag(_Ordering):
 
     to: str
     event: int
+
+    def check(self, device: Device) -> None:
+        _check_flag(self.on, self.to, self.event, device)
 
     def cost(self, device: Device) -> Cost:
         return Cost(cycles=device.sync.flag_cycles)
@@ -50,6 +67,9 @@ class WaitFlag(_Ordering):
     src: str
     event: int
 
+    def check(self, device: Device) -> None:
+        _check_flag(self.src, self.on, self.event, device)
+
     def cost(self, device: Device) -> Cost:
         return Cost(cycles=device.sync.flag_cycles)
 
@@ -61,6 +81,10 @@ class WaitFlag(_Ordering):
 class PipeBarrier(_Ordering):
     """Later work of ``on`` starts after all earlier work of it; on "S" it drains every pipe."""
 
+    @property
+    def drains(self) -> bool:
+        return self.on == "S"
+
     def cost(self, device: Device) -> Cost:
         return Cost(cycles=device.sync.pipe_barrier_cycles)
 
@@ -71,6 +95,8 @@ class PipeBarrier(_Ordering):
 @dataclass(frozen=True)
 class CoreBarrier(_Ordering):
     """All cores of the kernel meet: each drains its pipes, then waits for the others."""
+
+    meets: ClassVar[bool] = True
 
     def cost(self, device: Device) -> Cost:
         return Cost(cycles=device.sync.core_barrier_cycles)
@@ -86,6 +112,14 @@ class CoreSetFlag(_Ordering):
     event: int
     scope: str
 
+    @property
+    def signals(self) -> Signal:
+        return Signal(self.event, self.scope)
+
+    def check(self, device: Device) -> None:
+        if self.scope not in ("group", "all"):
+            raise ProgramError(f"core_set_flag scope is {self.scope!r}; it is 'group' or 'all'")
+
     def cost(self, device: Device) -> Cost:
         return Cost(cycles=device.sync.core_flag_cycles)
 
@@ -99,6 +133,14 @@ class CoreWaitFlag(_Ordering):
 
     event: int
     count: int
+
+    @property
+    def awaits(self) -> Await:
+        return Await(self.event, self.count)
+
+    def check(self, device: Device) -> None:
+        if self.count < 1:
+            raise ProgramError(f"{self}: the count must be at least 1")
 
     def cost(self, device: Device) -> Cost:
         return Cost(cycles=device.sync.core_flag_cycles)

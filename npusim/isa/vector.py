@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from npusim.isa.base import Cost, Instruction, MemoryView, whole_cycles
 from npusim.isa.operands import Region, SlotRegion
 from npusim.rounding import round_to
 
-#: What the operations of ``VecBinary`` and ``VecScalar`` do; scalar forms end in "s".
+#: What the operations of ``VecBinary`` do.
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -25,6 +26,11 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "min": np.minimum,
 }
 
+#: What those of ``VecScalar`` do.
+SCALAR = {f"{name}s": BINARY[name] for name in ("add", "mul", "max", "min")}
+
+#: Operations of ``VecReduce``.
+REDUCE = ("add", "max")
 
 #: Bytes a vector instruction addresses at once; a strided row takes whole blocks.
 BLOCK_BYTES = 32
@@ -54,23 +60,67 @@ def vector_cost(device: Device, op: str, size: int) -> Cost:
     )
 
 
+def vector_figures(op: str) -> tuple[str, ...]:
+    """The figures that ``vector_cost`` of ``op`` reads."""
+    return ("vector", f"vector.ops.{op}")
+
+
 class VectorInstruction(Instruction):
-    """Runs on the vector unit and writes ``dst``."""
+    """Runs on the vector unit, on UB: reads ``sources`` and writes ``dst`` in ``dtype``."""
 
     batched: ClassVar[bool] = True
 
     dst: SlotRegion
+    dtype: DType
+
+    @property
+    def sources(self) -> tuple[SlotRegion, ...]:
+        """The operands it reads."""
+        return ()
+
+    @property
+    @abstractmethod
+    def priced(self) -> str:
+        """The entry of the device's ``vector.ops`` that says what a repeat costs."""
+
+    @property
+    def walks(self) -> int:
+        """Bytes it walks through, on which the number of repeats depends."""
+        return walked(self.dst, *self.sources)
 
     @property
     def pipe(self) -> str:
         return "V"
 
+    def reads(self) -> tuple[Region, ...]:
+        return self.sources
+
     def writes(self) -> tuple[Region, ...]:
         return (self.dst,)
 
+    def check(self, device: Device) -> None:
+        self._need_memory("UB", self.dst, *self.sources)
+        self._need_elements(self.dtype, *self.sources)
+
+    def cost(self, device: Device) -> Cost:
+        return vector_cost(device, self.priced, self.walks)
+
+    def figures(self) -> tuple[str, ...]:
+        return vector_figures(self.priced)
+
+
+class Elementwise(VectorInstruction):
+    """A vector instruction whose operands have equally many elements of one type."""
+
+    def check(self, device: Device) -> None:
+        super().check(device)
+        self._need_elements(self.dtype, self.dst)
+        for region in self.sources:
+            self._need_size(region, self.dst.size)
+
 
 @dataclass(frozen=True)
-class VecBinary(VectorInstruction):
+class VecBinary(Elementwise):
     """dst = a ``operation`` b, element by element, in ``dtype`` (add, sub, mul, max, min).
 
     Operands may be cut into rows differently; rows of pitch 0 repeat an operand. ``saturate``
@@ -84,11 +134,17 @@ class VecBinary(VectorInstruction):
     dtype: DType
     saturate: bool = False
 
-    def reads(self) -> tuple[Region, ...]:
+    @property
+    def sources(self) -> tuple[SlotRegion, ...]:
         return (self.a, self.b)
 
-    def cost(self, device: Device) -> Cost:
-        return vector_cost(device, self.operation, walked(self.dst, self.a, self.b))
+    @property
+    def priced(self) -> str:
+        return self.operation
+
+    def check(self, device: Device) -> None:
+        self._need_operation(self.operation, BINARY)
+        super().check(device)
 
     def execute(self, memory: MemoryView) -> None:
         a, b = (memory.read(part, self.dtype, (-1,)) for part in (self.a, self.b))
@@ -103,7 +159,7 @@ class VecBinary(VectorInstruction):
 
 
 @dataclass(frozen=True)
-class VecScalar(VectorInstruction):
+class VecScalar(Elementwise):
     """dst = a ``operation`` scalar, in ``dtype``; the operation is adds, muls, maxs or mins."""
 
     operation: str
@@ -112,16 +168,22 @@ class VecScalar(VectorInstruction):
     scalar: float
     dtype: DType
 
-    def reads(self) -> tuple[Region, ...]:
+    @property
+    def sources(self) -> tuple[SlotRegion, ...]:
         return (self.a,)
 
-    def cost(self, device: Device) -> Cost:
-        return vector_cost(device, self.operation, walked(self.dst, self.a))
+    @property
+    def priced(self) -> str:
+        return self.operation
+
+    def check(self, device: Device) -> None:
+        self._need_operation(self.operation, SCALAR)
+        super().check(device)
 
     def execute(self, memory: MemoryView) -> None:
         a = memory.read(self.a, self.dtype)
         scalar = np.asarray(self.scalar).astype(self.dtype.numpy)
-        result = BINARY[self.operation[:-1]](a, scalar)
+        result = SCALAR[self.operation](a, scalar)
         memory.write(self.dst, round_to(result, self.dtype, saturate=False), self.dtype)
 
     @property
@@ -142,11 +204,18 @@ class VecCast(VectorInstruction):
     to: DType
     saturate: bool = False
 
-    def reads(self) -> tuple[Region, ...]:
+    @property
+    def sources(self) -> tuple[SlotRegion, ...]:
         return (self.src,)
 
-    def cost(self, device: Device) -> Cost:
-        return vector_cost(device, "cast", walked(self.src, self.dst))
+    @property
+    def priced(self) -> str:
+        return "cast"
+
+    def check(self, device: Device) -> None:
+        super().check(device)
+        self._need_elements(self.to, self.dst)
+        self._need_size(self.dst, self.src.size // self.dtype.bytes * self.to.bytes)
 
     def execute(self, memory: MemoryView) -> None:
         values = memory.read(self.src, self.dtype)
@@ -164,11 +233,24 @@ class VecReduce(VectorInstruction):
     columns: int
     dtype: DType
 
-    def reads(self) -> tuple[Region, ...]:
+    @property
+    def sources(self) -> tuple[SlotRegion, ...]:
         return (self.src,)
 
-    def cost(self, device: Device) -> Cost:
-        return vector_cost(device, f"reduce_{self.operation}", walked(self.src))
+    @property
+    def priced(self) -> str:
+        return f"reduce_{self.operation}"
+
+    @property
+    def walks(self) -> int:
+        return walked(self.src)
+
+    def check(self, device: Device) -> None:
+        self._need_operation(self.operation, REDUCE)
+        super().check(device)
+        self._need_elements(self.dtype, self.dst)
+        self._need_size(self.src, self.rows * self.columns * self.dtype.bytes)
+        self._need_size(self.dst, self.rows * self.dtype.bytes)
 
     def execute(self, memory: MemoryView) -> None:
         values = memory.read(self.src, self.dtype, (self.rows, self.columns))
@@ -184,15 +266,16 @@ class VecReduce(VectorInstruction):
 
 
 @dataclass(frozen=True)
-class VecDup(VectorInstruction):
+class VecDup(Elementwise):
     """dst = value in every element."""
 
     dst: SlotRegion
     value: float
     dtype: DType
 
-    def cost(self, device: Device) -> Cost:
-        return vector_cost(device, "dup", walked(self.dst))
+    @property
+    def priced(self) -> str:
+        return "dup"
 
     def execute(self, memory: MemoryView) -> None:
         shape = (memory.units, self.dst.size // self.dtype.bytes)
@@ -215,15 +298,31 @@ class VecTranspose(VectorInstruction):
     dtype: DType
     count: int = 1
 
-    def reads(self) -> tuple[Region, ...]:
+    @property
+    def sources(self) -> tuple[SlotRegion, ...]:
         return (self.src,)
 
-    def cost(self, device: Device) -> Cost:
-        size = self.src.size
-        if min(self.rows, self.columns) > 1:
-            blocks = ceil_div(self.count * self.rows, 16)
-            size = blocks * 16 * ceil_div(self.columns * self.dtype.bytes, 32) * 32
-        return vector_cost(device, "transpose", size)
+    @property
+    def priced(self) -> str:
+        return "transpose"
+
+    @property
+    def walks(self) -> int:
+        if min(self.rows, self.columns) == 1:
+            return self.src.size
+        blocks = ceil_div(self.count * self.rows, 16)
+        return blocks * 16 * ceil_div(self.columns * self.dtype.bytes, BLOCK_BYTES) * BLOCK_BYTES
+
+    def check(self, device: Device) -> None:
+        if self.dtype.bytes not in (2, 4):
+            raise ProgramError(
+                f"vec_transpose of {self.dtype}: only 2- and 4-byte types are transposed"
+            )
+        super().check(device)
+        self._need_elements(self.dtype, self.dst)
+        size = self.count * self.rows * self.columns * self.dtype.bytes
+        for region in (self.dst, self.src):
+            self._need_size(region, size)
 
     def execute(self, memory: MemoryView) -> None:
         shape = (self.count, self.rows, self.columns)

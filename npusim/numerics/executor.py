@@ -23,7 +23,7 @@ import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
 from npusim.errors import ProgramError
-from npusim.isa import CoreBarrier, CoreSetFlag, CoreWaitFlag
+from npusim.isa.base import Signal
 from npusim.numerics.memory import CoreMemory, GlobalMemory
 from npusim.numerics.overlap import Sharing, sharing_of
 from npusim.numerics.slots import POISON
@@ -195,10 +195,10 @@ class _CoreSync:
         self.events = 0
         self.done = 0  # instructions of finished units, all cores
 
-    def raise_flag(self, sender: CoreProgram, flag: CoreSetFlag) -> None:
+    def send(self, sender: CoreProgram, signal: Signal) -> None:
         for core in self.cores:
-            if core is not sender and (flag.scope == "all" or core.group == sender.group):
-                key = (core.name, flag.event)
+            if core is not sender and (signal.scope == "all" or core.group == sender.group):
+                key = (core.name, signal.event)
                 self.flags[key] = self.flags.get(key, 0) + 1
 
     def end_unit(self, template: Template) -> None:
@@ -214,22 +214,23 @@ def _run_core(core: CoreProgram, batch: _Batch, sync: _CoreSync) -> Iterator[str
     for template in batch.units():
         first = 0
         for i, instruction in enumerate(template.instructions):
-            if not isinstance(instruction, CoreBarrier | CoreWaitFlag | CoreSetFlag):
+            if not instruction.between_cores:
                 continue
             _run(template, range(first, i), batch.memory)
             first = i + 1
-            if isinstance(instruction, CoreBarrier):
+            if instruction.meets:
                 sync.arrived[barriers] = sync.arrived.get(barriers, 0) + 1
                 sync.events += 1
                 while sync.arrived[barriers] < len(sync.cores):
                     yield "barrier"
                 barriers += 1
-            elif isinstance(instruction, CoreWaitFlag):
-                waited[instruction.event] = waited.get(instruction.event, 0) + instruction.count
-                while sync.flags.get((core.name, instruction.event), 0) < waited[instruction.event]:
+            if instruction.awaits is not None:
+                event, count = instruction.awaits
+                waited[event] = waited.get(event, 0) + count
+                while sync.flags.get((core.name, event), 0) < waited[event]:
                     yield "flag"
-            else:
-                sync.raise_flag(core, instruction)
+            if instruction.signals is not None:
+                sync.send(core, instruction.signals)
             sync.events += 1
         _run(template, range(first, len(template.instructions)), batch.memory)
         sync.end_unit(template)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from npusim.isa import CoreBarrier, CoreSetFlag, CoreWaitFlag
 from npusim.isa.operands import GmRegion
 from npusim.program.program import Program
 
@@ -32,13 +31,12 @@ def sharing_of(program: Program, tensors: Mapping[str, npt.NDArray[np.uint8]]) -
     """How the cores of ``program`` share ``tensors``, its tensors as bytes."""
     loads: set[str] = set()
     stores: set[str] = set()
-    kinds: set[type] = set()
+    meet = False
     for template in program.templates:
-        kinds |= set(map(type, template.instructions))
         for instruction in template.instructions:
+            meet = meet or instruction.between_cores
             loads |= {r.tensor.name for r in instruction.reads() if isinstance(r, GmRegion)}
             stores |= {r.tensor.name for r in instruction.writes() if isinstance(r, GmRegion)}
-    meet = kinds & {CoreBarrier, CoreSetFlag, CoreWaitFlag}
     seen = any(np.may_share_memory(tensors[a], tensors[b]) for a in loads for b in stores)
     aliased = any(np.may_share_memory(tensors[a], tensors[b]) for a in stores for b in stores - {a})
     if meet or seen or aliased:

@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError, CapacityError, ProgramError
-from npusim.isa import CoreBarrier, CoreWaitFlag
 from npusim.isa.base import Cost
-from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import Language
 from npusim.program.link import Linker
 from npusim.program.lower import at_line, lower
 from npusim.program.program import CoreProgram, Flow, Program, Template, flow_of
@@ -34,7 +33,7 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
     """
     kind = device.core_kind(kernel.role)
     lanes = [(group, i) for group in groups for i in range(kind.per_group)]
-    builder = Builder(device, kind)
+    builder = Language(device, kind)
     with _located(kernel):
         kernel.buffers(builder)
         units = kernel.units(len(lanes))
@@ -74,7 +73,7 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
 
 
 def _template(
-    kernel: Kernel, builder: Builder, unit: SimpleNamespace, bases: list[str]
+    kernel: Kernel, builder: Language, unit: SimpleNamespace, bases: list[str]
 ) -> Template:
     """Run ``emit`` once and lower what it issued."""
     builder.begin_unit()
@@ -141,9 +140,7 @@ def _check_units(kernel: Kernel, units: Units, lanes: int) -> None:
 
 def _check_barriers(program: Program) -> None:
     """Every core must meet every barrier, or the kernel hangs."""
-    per_template = np.array(
-        [sum(isinstance(i, CoreBarrier) for i in t.instructions) for t in program.templates]
-    )
+    per_template = np.array([sum(i.meets for i in t.instructions) for t in program.templates])
     if not per_template.any():
         return
     of = np.array([v.template for v in program.variants])
@@ -161,13 +158,15 @@ def _check_flag_receivers(program: Program) -> None:
     receiver: dict[int, str] = {}
     for template in program.templates:
         for instruction, line in zip(template.instructions, template.lines, strict=True):
-            if isinstance(instruction, CoreWaitFlag):
-                first = receiver.setdefault(instruction.event, instruction.on)
-                if first != instruction.on:
-                    raise ProgramError(
-                        f"{line}: {instruction}: flag #{instruction.event} is waited for on "
-                        f"{first} too; give each pipe a flag of its own"
-                    )
+            if instruction.awaits is None:
+                continue
+            event = instruction.awaits.event
+            first = receiver.setdefault(event, instruction.pipe)
+            if first != instruction.pipe:
+                raise ProgramError(
+                    f"{line}: {instruction}: flag #{event} is waited for on {first} too; give "
+                    "each pipe a flag of its own"
+                )
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from npusim.errors import ProgramError
 from npusim.isa.operands import Tensor
 
 if TYPE_CHECKING:
-    from npusim.program.builder import Builder
+    from npusim.program.language import Language
 
 IntArray = npt.NDArray[np.int64]
 
@@ -62,9 +62,9 @@ class Kernel(ABC):
         """The unit table for this many cores, vectorised."""
 
     @abstractmethod
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         """Declare the private buffers (``k.buffer``); they live as long as the kernel."""
 
     @abstractmethod
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         """Issue the instructions of a unit; ``unit`` has the signature columns as ints."""

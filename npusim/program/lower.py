@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from npusim.errors import ProgramError
-from npusim.isa import CoreBarrier, Instruction, PipeBarrier, SetFlag, WaitFlag
+from npusim.isa import Instruction, SetFlag, WaitFlag
 from npusim.isa.operands import Buffer, SlotRegion
 from npusim.reasons import BARRIER, DATA, FLAG, FOLLOW, SPACE
 
@@ -94,7 +94,7 @@ class _Scoreboard:
                 self._set_flag(instruction, pipe, outside)
             case WaitFlag():
                 self._wait_flag(instruction, pipe, waits, outside)
-            case CoreBarrier() | PipeBarrier(on="S"):
+            case _ if instruction.drains:
                 waits += [(q, n, BARRIER) for q, n in enumerate(self.counts) if q != pipe]
 
     def _slot(self, region: SlotRegion) -> tuple[Buffer, int, SlotBoard]:

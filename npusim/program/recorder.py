@@ -13,7 +13,6 @@ from npusim.errors import ProgramError
 from npusim.integers import ceil_div
 from npusim.isa import Instruction
 from npusim.isa.operands import Buffer, GmRegion, Region, Slot, check_capacity
-from npusim.program.checks import check_operands
 
 
 class BufferHandle:
@@ -129,7 +128,7 @@ class Recorder:
                 f"{instruction} runs on pipe {instruction.pipe}, which core kind "
                 f"{self.kind.name!r} of {self.device.name} lacks (it has: {have})"
             )
-        check_operands(instruction)
+        instruction.check(self.device)
         for region in (*instruction.reads(), *instruction.writes()):
             self._check_turn(region)
         self.instructions.append(instruction)

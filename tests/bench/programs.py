@@ -13,8 +13,8 @@ from npusim.dtypes import FP16, FP32
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.program.build import build
-from npusim.program.builder import Builder
 from npusim.program.kernel import IntArray, Units
+from npusim.program.language import Language
 from npusim.program.program import Program
 from npusim.timing.run import new_l2, time_program
 from npusim.timing.trace import KernelRun
@@ -55,7 +55,7 @@ class LateMatmul(Matmul):
             {name: behind(none, column) for name, column in work.bases.items()},
         )
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         if not unit.steps:
             super().emit(k, unit)
         for _ in range(unit.steps):

@@ -19,8 +19,8 @@ from npusim.isa import ISA, DspCast, DspGemm
 from npusim.isa.base import Cost
 from npusim.isa.operands import Buffer, Slot, Tensor
 from npusim.numerics.memory import CoreMemory, GlobalMemory, UnitMemory
-from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import Language
 from npusim.program.program import Program
 from npusim.timing.l2 import Access, L2State
 
@@ -161,7 +161,7 @@ def test_what_a_device_cannot_multiply_is_named() -> None:
 )  # fmt: skip
 def test_illegal_operands_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ProgramError) as caught:
-        make()
+        make().check(MT)
     assert message in str(caught.value)
 
 
@@ -197,16 +197,16 @@ class Product(Kernel):
     def units(self, cores: int) -> Units:
         return Units(np.arange(cores))
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         self.a = k.buffer("SM", self.x.shape, FP32)
         self.b, self.c = (k.buffer("AM", t.shape, FP32) for t in (self.y, self.z))
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         a, b, c = self.a.next(), self.b.next(), self.c.next()
         sizes = [t.size_bytes for t in self.tensors]
         k.data_move(a.at(0, sizes[0]), self.x.at(0, sizes[0]), FP32)
         k.data_move(b.at(0, sizes[1]), self.y.at(0, sizes[1]), FP32)
-        k.dsp_gemm(c.at(0, sizes[2]), a.at(0, sizes[0]), b.at(0, sizes[1]), (6, 8, 48), FP32,
+        k.dsp_gemm(c.at(0, sizes[2]), a.at(0, sizes[0]), b.at(0, sizes[1]), 6, 8, 48, FP32,
                    init=True)  # fmt: skip
         k.data_move(self.z.at(0, sizes[2]), c.at(0, sizes[2]), FP32)
 

@@ -44,7 +44,6 @@ from npusim.isa.base import Cost
 from npusim.isa.dma import Window
 from npusim.isa.operands import Buffer, GmRegion, Region, Slot, SlotRegion, Tensor
 from npusim.numerics.memory import CoreMemory, GlobalMemory, UnitMemory
-from npusim.program.checks import check_operands
 from npusim.program.program import Program
 
 TINY = load_device("tiny")
@@ -218,7 +217,7 @@ def test_every_instruction_class_is_in_the_table_once() -> None:
 @pytest.mark.parametrize("scale", [1, 2, 4])
 def test_examples_are_legal_and_run_on_a_pipe_that_exists(name: str, scale: int) -> None:
     instruction = EXAMPLES[name](scale)
-    check_operands(instruction)
+    instruction.check(homes(name)[0])
     assert instruction.pipe in homes(name)[0].pipes
     route = getattr(instruction, "path", None)
     if route is not None:

@@ -14,7 +14,7 @@ from npusim.errors import ProgramError
 from npusim.isa import VecTranspose
 from npusim.isa.operands import Buffer, Slot
 from npusim.numerics.memory import CoreMemory, GlobalMemory
-from npusim.program.builder import Builder
+from npusim.program.language import Language
 from npusim.program.program import Program
 
 TINY = load_device("tiny")
@@ -62,19 +62,19 @@ def test_cost_in_whole_blocks(rows: int, columns: int, count: int, repeats: int)
 
 
 def test_refused_operands() -> None:
-    k = Builder(TINY, TINY.core_kind("vector"))
+    k = Language(TINY, TINY.core_kind("vector"))
     ub = k.buffer("UB", (2048,), INT8, slots=2, name="ub")
     l1 = k.buffer("L1", (2048,), INT8, name="l1")
     a, b, far = ub.next(), ub.next(), l1.next()
     with pytest.raises(ProgramError, match="vec_transpose of int8: only 2- and 4-byte types"):
         k.vec_transpose(a.at(0, 64), b.at(0, 64), 8, 8, INT8)
-    with pytest.raises(ProgramError, match=r"has 64 B in UB; 1 x 8 x 8 fp16 need 128 B of whole"):
+    with pytest.raises(ProgramError, match=r"has 64 B, it must have 128 B"):
         k.vec_transpose(a.at(0, 128), b.at(0, 64), 8, 8, FP16)
-    with pytest.raises(ProgramError, match=r"has 256 B in UB; 1 x 8 x 8 fp16 need 128 B of whole"):
+    with pytest.raises(ProgramError, match=r"has 256 B, it must have 128 B"):
         k.vec_transpose(a.at(0, 256), b.at(0, 128), 8, 8, FP16)
-    with pytest.raises(ProgramError, match=r"l1#0.* has 128 B in L1; 1 x 8 x 8 fp16 need 128 B"):
+    with pytest.raises(ProgramError, match=r"l1#0.* lies in L1, this operand must be in UB"):
         k.vec_transpose(a.at(0, 128), far.at(0, 128), 8, 8, FP16)
-    with pytest.raises(ProgramError, match="of whole elements in UB"):
+    with pytest.raises(ProgramError, match="rows of 1 B are not whole fp16 elements"):
         k.vec_transpose(a.at(0, 1, rows=128, pitch=2), b.at(0, 128), 8, 8, FP16)
     k.vec_transpose(a.at(0, 128), b.at(0, 128), 8, 8, FP16)
     assert [type(i) for i in k.instructions] == [VecTranspose]

@@ -23,7 +23,7 @@ from npusim.kernels.parts.tile_order import Order, tiles
 from npusim.kernels.sum_parts import SumParts
 from npusim.layout import to_nz
 from npusim.program.build import build
-from npusim.program.builder import Builder
+from npusim.program.language import Language
 from npusim.program.program import Program
 
 Array = npt.NDArray[Any]
@@ -362,7 +362,7 @@ def test_blocks_that_do_not_fit_the_type_are_refused(
 
 
 def test_a_staging_buffer_for_less_than_sixteen_rows_is_refused() -> None:
-    k = Builder(A5, A5.core_kind("cube"))
+    k = Language(A5, A5.core_kind("cube"))
     c, staging = k.buffer("L0C", (16, 64), FP32), k.buffer("UB", (8, 64), FP32)
     out = Tensor("c", (16, 64), FP32, "out").at(0, 256, rows=16, pitch=256)
     with pytest.raises(ProgramError, match="holds 2048 B, 16 rows of 64 fp32 need 4096 B"):

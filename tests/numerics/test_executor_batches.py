@@ -21,15 +21,15 @@ from npusim.numerics import executor
 from npusim.numerics.executor import execute
 from npusim.numerics.overlap import Sharing, sharing_of
 from npusim.program.build import build
-from npusim.program.builder import BufferHandle, Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import BufferHandle, Language
 from npusim.program.program import Program
 
 Array = np.ndarray[Any, Any]
 TINY, B2 = load_device("tiny"), load_device("ascend910b2")
 N = 16
 SIZE = N * 4
-Body = Callable[["Script", Builder, SimpleNamespace], None]
+Body = Callable[["Script", Language, SimpleNamespace], None]
 
 
 class Script(Kernel):
@@ -51,10 +51,10 @@ class Script(Kernel):
         signature = {} if self.alike else {"u": u}
         return Units(self.core, signature, {"at": u * SIZE})
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         self.ub: BufferHandle = k.buffer("UB", (N,), FP32, slots=2, name="ub")
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         self.body(self, k, unit)
 
 
@@ -70,7 +70,7 @@ def sharing(body: Body, cores: int = 2) -> Sharing:
     return sharing_of(program, {t.name: np.zeros(t.size_bytes, np.uint8) for t in program.tensors})
 
 
-def load(s: Script, k: Builder) -> SlotRegion:
+def load(s: Script, k: Language) -> SlotRegion:
     region = s.ub.next().at(0, SIZE)
     k.data_move(region, s.x.at(0, SIZE, base="at"), FP32)
     return region
@@ -80,7 +80,7 @@ def load(s: Script, k: Builder) -> SlotRegion:
 
 
 def test_cores_that_store_apart_need_no_order() -> None:
-    def body(s: Script, k: Builder, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
         k.data_move(s.y.at(0, SIZE, base="at"), load(s, k), FP32)
 
     assert sharing(body) == Sharing(True, frozenset("x"), frozenset())
@@ -88,7 +88,7 @@ def test_cores_that_store_apart_need_no_order() -> None:
 
 def test_rows_that_interleave_are_apart_and_rows_that_touch_are_not() -> None:
     def rows(pitch: int) -> Body:
-        def body(s: Script, k: Builder, u: SimpleNamespace) -> None:
+        def body(s: Script, k: Language, u: SimpleNamespace) -> None:
             k.data_move(s.y.at(0, SIZE // 2, base="at", rows=2, pitch=pitch), load(s, k), FP32)
 
         return body
@@ -99,11 +99,11 @@ def test_rows_that_interleave_are_apart_and_rows_that_touch_are_not() -> None:
 
 
 def test_cores_that_read_what_is_stored_or_meet_run_in_turns() -> None:
-    def reads(s: Script, k: Builder, u: SimpleNamespace) -> None:
+    def reads(s: Script, k: Language, u: SimpleNamespace) -> None:
         k.data_move(s.ub.next().at(0, SIZE), s.y.at(0, SIZE), FP32)
         k.data_move(s.y.at(0, SIZE, base="at"), s.ub.last().at(0, SIZE), FP32)
 
-    def meets(s: Script, k: Builder, u: SimpleNamespace) -> None:
+    def meets(s: Script, k: Language, u: SimpleNamespace) -> None:
         k.core_barrier()
 
     assert not sharing(reads).apart
@@ -111,7 +111,7 @@ def test_cores_that_read_what_is_stored_or_meet_run_in_turns() -> None:
 
 
 def test_tensors_in_the_same_memory_are_not_apart() -> None:
-    def body(s: Script, k: Builder, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
         k.data_move(s.y.at(0, SIZE, base="at"), load(s, k), FP32)
 
     program = build(Script(body, 2, alike=True), TINY, (0, 1))
@@ -125,7 +125,7 @@ def test_tensors_in_the_same_memory_are_not_apart() -> None:
 def test_a_core_reads_what_an_earlier_one_stored() -> None:
     """Core after core passes the sum on: a chain that batches would break."""
 
-    def body(s: Script, k: Builder, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
         own, before = load(s, k), s.ub.next().at(0, SIZE)
         k.data_move(before, s.y.at(u.u * SIZE, SIZE), FP32)
         k.vec_binary("add", own, own, before, FP32)
@@ -137,7 +137,7 @@ def test_a_core_reads_what_an_earlier_one_stored() -> None:
 def test_of_stores_to_one_place_the_last_core_wins_whatever_its_units() -> None:
     """Core 0 stores in its second unit, core 1 in its first."""
 
-    def body(s: Script, k: Builder, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
         own = load(s, k)
         if u.u in (1, 2):
             k.data_move(s.y.at(0, SIZE), own, FP32)
@@ -146,7 +146,7 @@ def test_of_stores_to_one_place_the_last_core_wins_whatever_its_units() -> None:
 
 
 def test_ordered_sums_overflow_and_make_nan_without_warnings() -> None:
-    def body(s: Script, k: Builder, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
         slot = s.ub.next().at(0, SIZE)
         k.vec_dup(slot, float("inf") if u.u else float("-inf"), FP32)
         k.data_move(s.y.at(0, SIZE), slot, FP32, atomic=True)
@@ -160,7 +160,7 @@ def test_ordered_sums_overflow_and_make_nan_without_warnings() -> None:
 def test_a_copy_keeps_what_its_source_held() -> None:
     """Contents are worked out late; stores in between must not show."""
 
-    def body(s: Script, k: Builder, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
         source, copy = load(s, k), s.ub.next().at(0, SIZE)
         k.vec_transpose(copy, source, 4, 4, FP32)
         k.vec_dup(SlotRegion(source.slot, 0, 1, SIZE // 2, 0), -1.0, FP32)  # half of it
@@ -194,13 +194,16 @@ class _Reverse(Instruction):
     def cost(self, device: Device) -> Cost:
         return Cost(cycles=1)
 
+    def figures(self) -> tuple[str, ...]:
+        return ()
+
     def execute(self, memory: MemoryView) -> None:
         (row,) = memory.read(self.src, FP32)
         memory.write(self.dst, row[::-1], FP32)
 
 
 def test_an_instruction_for_one_unit_runs_for_each() -> None:
-    def body(s: Script, k: Builder, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
         a, b = load(s, k), s.ub.next().at(0, SIZE)
         k.vec_dup(SlotRegion(a.slot, 0, 1, 4, 0), 9.0, FP32)
         k._issue(_Reverse(b, a))

@@ -15,15 +15,15 @@ from npusim.dtypes import FP16, FP32
 from npusim.errors import CapacityError, ProgramError
 from npusim.isa.operands import Tensor
 from npusim.program.build import build
-from npusim.program.builder import Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import Language
 from npusim.program.link import Linker, State
 
 TINY, B2 = load_device("tiny"), load_device("ascend910b2")
-Emit = Callable[["Script", Builder, SimpleNamespace], None]
+Emit = Callable[["Script", Language, SimpleNamespace], None]
 
 
-def copy(s: Script, k: Builder, u: SimpleNamespace) -> None:
+def copy(s: Script, k: Language, u: SimpleNamespace) -> None:
     """Load, double, store: the smallest kernel that has all of it."""
     ub = s.ub.next()
     k.data_move(ub.at(0, 512), s.x.at(0, 512, base="at"), FP16)
@@ -52,10 +52,10 @@ class Script(Kernel):
     def units(self, cores: int) -> Units:
         return self.table
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         self.ub = k.buffer("UB", (self.ub_bytes // 2,), FP16, slots=self.slots, name="ub")
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         self.emitted.append(unit)
         self.body(self, k, unit)
 
@@ -158,7 +158,7 @@ def test_a_hundred_thousand_units_resolve_to_a_handful_of_variants(kind: str) ->
     assert took < 5  # a walk that is quadratic in the units takes minutes
 
 
-def accumulate(s: Script, k: Builder, u: SimpleNamespace) -> None:
+def accumulate(s: Script, k: Language, u: SimpleNamespace) -> None:
     """Every unit loads into a slot of its own and adds to one slot kept for all of a run."""
     kept = s.ub.next() if u.first else s.ub.last()
     if u.first:
@@ -210,7 +210,7 @@ def test_cores_with_equal_units_are_resolved_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_errors_of_emit_and_buffers_name_the_kernel_line() -> None:
-    def illegal(s: Script, k: Builder, u: SimpleNamespace) -> None:
+    def illegal(s: Script, k: Language, u: SimpleNamespace) -> None:
         k.data_move(s.ub.next().at(0, 64), s.x.at(0, 32), FP16)
 
     line = illegal.__code__.co_firstlineno + 1
@@ -221,7 +221,7 @@ def test_errors_of_emit_and_buffers_name_the_kernel_line() -> None:
         build(Script(table([0]), ub_bytes=20_000), TINY, (0,))
 
 
-def fp32_reduce(s: Script, k: Builder, u: SimpleNamespace) -> None:
+def fp32_reduce(s: Script, k: Language, u: SimpleNamespace) -> None:
     k.vec_reduce("max", s.ub.next().at(0, 4), s.ub.last().at(0, 64), 1, 16, FP32)
 
 
@@ -235,10 +235,10 @@ def test_an_operation_without_a_cost_names_the_kernel_line() -> None:
 
 
 def test_unknown_bases_and_tensors_name_the_kernel_line() -> None:
-    def base(s: Script, k: Builder, u: SimpleNamespace) -> None:
+    def base(s: Script, k: Language, u: SimpleNamespace) -> None:
         k.data_move(s.ub.next().at(0, 64), s.x.at(0, 64, base="z"), FP16)
 
-    def tensor(s: Script, k: Builder, u: SimpleNamespace) -> None:
+    def tensor(s: Script, k: Language, u: SimpleNamespace) -> None:
         k.data_move(s.ub.next().at(0, 64), Tensor("other", (64,), FP16).at(0, 64), FP16)
 
     with pytest.raises(ProgramError, match=r"^test_build\.py:\d+: .*no base 'z' \(it has: at\)"):
@@ -265,7 +265,7 @@ def test_unit_columns_must_be_as_long_as_core() -> None:
         table([0, 0], size=[1])
 
 
-def meet(s: Script, k: Builder, u: SimpleNamespace) -> None:
+def meet(s: Script, k: Language, u: SimpleNamespace) -> None:
     for _ in range(u.barriers):
         k.core_barrier()
 

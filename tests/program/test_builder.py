@@ -12,7 +12,7 @@ from npusim.errors import CapacityError, ProgramError
 from npusim.isa import DataMove, Drain, Mmad
 from npusim.isa.dma import Window
 from npusim.isa.operands import Tensor
-from npusim.program.builder import BufferHandle, Builder
+from npusim.program.language import BufferHandle, Language
 
 TINY, A910, B2 = (load_device(name) for name in ("tiny", "ascend910", "ascend910b2"))
 X = Tensor("x", (4096,), FP16)
@@ -22,7 +22,7 @@ FLAT = Window(h=1, w=16, pad_left=0, pad_right=0, pad_top=0, pad_bottom=0, kerne
 class Bench(SimpleNamespace):
     """A builder of `tiny` with one buffer per memory: 4 KiB each, two slots in UB."""
 
-    k: Builder
+    k: Language
     l1: BufferHandle
     a: BufferHandle
     b: BufferHandle
@@ -32,7 +32,7 @@ class Bench(SimpleNamespace):
 
 @pytest.fixture
 def bench() -> Bench:
-    k = Builder(TINY, TINY.core_kind("cube"))
+    k = Language(TINY, TINY.core_kind("cube"))
     return Bench(
         k=k,
         l1=k.buffer("L1", (2048,), FP16, name="l1"),
@@ -47,7 +47,7 @@ def bench() -> Bench:
 
 
 def test_a_memory_may_be_filled_to_the_last_byte_and_not_beyond() -> None:
-    k = Builder(TINY, TINY.core_kind("cube"))
+    k = Language(TINY, TINY.core_kind("cube"))
     k.buffer("L1", (16, 1024), FP16, slots=2, name="half")  # all 64 KiB
     with pytest.raises(CapacityError) as error:
         k.buffer("L1", (1,), INT8, name="straw")
@@ -58,13 +58,13 @@ def test_a_memory_may_be_filled_to_the_last_byte_and_not_beyond() -> None:
 
 
 def test_slots_are_padded_to_the_alignment_of_their_memory() -> None:
-    k = Builder(TINY, TINY.core_kind("cube"))
+    k = Language(TINY, TINY.core_kind("cube"))
     sizes = {m: k.buffer(m, (3,), FP16).buffer.slot_bytes for m in ("L1", "L0A", "L0C", "UB")}
     assert sizes == {"L1": 32, "L0A": 512, "L0C": 1024, "UB": 32}
 
 
 def test_buffers_are_named_after_their_memory_and_place_by_default() -> None:
-    k = Builder(TINY, TINY.core_kind("cube"))
+    k = Language(TINY, TINY.core_kind("cube"))
     assert [k.buffer("UB", (1,), FP16).buffer.name for _ in range(2)] == ["ub_0", "ub_1"]
 
 
@@ -79,13 +79,13 @@ def test_buffers_are_named_after_their_memory_and_place_by_default() -> None:
 def test_impossible_buffers_are_refused(
     memory: str, shape: tuple[int, ...], slots: int, message: str
 ) -> None:
-    k = Builder(TINY, TINY.core_kind("cube"))
+    k = Language(TINY, TINY.core_kind("cube"))
     with pytest.raises(ProgramError, match=f"^{message}$"):
         k.buffer(memory, shape, FP16, slots=slots, name="z")
 
 
 def test_cube_cores_of_the_910b_have_no_unified_buffer() -> None:
-    k = Builder(B2, B2.core_kind("cube"))
+    k = Language(B2, B2.core_kind("cube"))
     with pytest.raises(ProgramError, match=r"core kind 'aic' of ascend910b2 has no UB"):
         k.buffer("UB", (16,), FP16)
 
@@ -166,7 +166,7 @@ def test_fill_and_paths_follow_the_device(bench: Bench) -> None:
     assert str(fill) == "fill l1#0[0:64B]"
     assert fill.pipe == "MTE2"
     assert bench.k.has_path("L0C", "GM", "nz2nd")
-    assert not Builder(A910, A910.core_kind("cube")).has_path("L0C", "GM")
+    assert not Language(A910, A910.core_kind("cube")).has_path("L0C", "GM")
 
 
 # -- fixpipe: one word, two machines -----------------------------------------------------------
@@ -182,7 +182,7 @@ def test_fixpipe_is_one_drain_where_the_device_has_one(bench: Bench) -> None:
 
 @pytest.mark.parametrize("nd", [False, True])
 def test_fixpipe_goes_through_ub_in_pieces_that_cover_the_tile_once(nd: bool) -> None:
-    k = Builder(A910, A910.core_kind("cube"))
+    k = Language(A910, A910.core_kind("cube"))
     c = k.buffer("L0C", (32, 80), FP32)
     staging = k.fixpipe_staging(32, FP32, slots=2, columns=2)
     assert staging is not None
@@ -207,7 +207,7 @@ def test_fixpipe_goes_through_ub_in_pieces_that_cover_the_tile_once(nd: bool) ->
 
 
 def test_staging_for_another_tile_height_is_refused() -> None:
-    k = Builder(A910, A910.core_kind("cube"))
+    k = Language(A910, A910.core_kind("cube"))
     c = k.buffer("L0C", (64, 16), FP32)
     staging = k.fixpipe_staging(16, FP32, columns=1)
     with pytest.raises(ProgramError, match=r"fixpipe_ub holds 1024 B, a column of 64 x 16 fp32 ne"):

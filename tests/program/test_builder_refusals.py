@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -11,8 +12,8 @@ from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, FP32
 from npusim.errors import ProgramError
 from npusim.isa.dma import Window
-from npusim.isa.operands import Tensor
-from npusim.program.builder import BufferHandle, Builder
+from npusim.isa.operands import Slot, Tensor
+from npusim.program.language import BufferHandle, Language
 
 TINY = load_device("tiny")
 X = Tensor("x", (4096,), FP16)
@@ -22,7 +23,7 @@ FLAT = Window(h=1, w=16, pad_left=0, pad_right=0, pad_top=0, pad_bottom=0, kerne
 class Bench(SimpleNamespace):
     """A builder of `tiny` with one buffer per memory: 4 KiB each, two slots in UB."""
 
-    k: Builder
+    k: Language
     l1: BufferHandle
     a: BufferHandle
     b: BufferHandle
@@ -32,7 +33,7 @@ class Bench(SimpleNamespace):
 
 @pytest.fixture
 def bench() -> Bench:
-    k = Builder(TINY, TINY.core_kind("cube"))
+    k = Language(TINY, TINY.core_kind("cube"))
     return Bench(
         k=k,
         l1=k.buffer("L1", (2048,), FP16, name="l1"),
@@ -92,21 +93,43 @@ REFUSED: dict[str, tuple[Body, str]] = {
         lambda s: s.k.nd2nz(s.l1.next().at(0, 512), X.at(0, 34, rows=16, pitch=64), FP16),
         r"l1#0\[0:512B\] has 512 B, it must have 1024 B",
     ),
-    "load2d repeat 0": (
-        lambda s: s.k.load2d(s.a.next(), s.l1.last(), FP16, start=0, repeat=0),
-        r"load2d repeat is 0; the field holds 1 to 255: split it",
-    ),
     "load2d repeat 256": (
-        lambda s: s.k.load2d(s.a.next(), s.l1.last(), FP16, start=0, repeat=256),
+        lambda s: s.k.load2d(
+            s.a.next().at(), s.l1.last().at(0, 512, rows=256), FP16
+        ),
         r"load2d repeat is 256; the field holds 1 to 255",
     ),
+    "load2d of other rows": (
+        lambda s: s.k.load2d(s.a.next(), s.l1.last().at(0, 1024), FP16),
+        r"rows of 1024 B; the source is one row of 512 B per fractal, as slot.fractals\(\) gives",
+    ),
+    "load2d into less": (
+        lambda s: s.k.load2d(s.a.next().at(0, 512), s.l1.last().fractals(0, 2), FP16),
+        r"a#0\[0:512B\] has 512 B, it must have 1024 B",
+    ),
     "load2d leaves the source": (
-        lambda s: s.k.load2d(s.a.next(), s.l1.last(), FP16, start=7, repeat=2),
+        lambda s: s.k.load2d(s.a.next(), s.l1.last().fractals(7, 2), FP16),
         r"bytes 3584\.\.4608 of l1 lie outside its slot of 4096 B",
     ),
     "load2d transposes fp32": (
-        lambda s: s.k.load2d(s.a.next(), s.l1.last(), FP32, start=0, repeat=1, transpose=True),
+        lambda s: s.k.load2d(s.a.next(), s.l1.last().fractals(0, 1), FP32, transpose=True),
         r"only 2-byte types are transposed by load2d, not fp32",
+    ),
+    "load2d of GM": (
+        lambda s: s.k.load2d(s.a.next(), X.at(0, 512), FP16),
+        r"load2d: x\[0:512B\] lies in GM, load2d reads L1; bring it there with data_move or nd2nz",
+    ),
+    "load3d of GM": (
+        lambda s: s.k.load3d(s.a.next(), X.at(0, 512), FLAT, FP16, m=(0, 16), k=(0, 16)),
+        r"load3d: x\[0:512B\] lies in GM, load3d reads L1; bring it there with data_move or nd2nz",
+    ),
+    "mmad of GM": (
+        lambda s: s.k.mmad(s.c.next(), X.at(0, 512), s.b.last(), 16, 16, 16, FP16, init=True),
+        r"x\[0:512B\] lies in GM, this operand must be in a buffer; bring it there with data_move",
+    ),
+    "a buffer for an operand": (
+        lambda s: s.k.vec_dup(cast(Slot, s.ub), 0.0),
+        r"is no operand; an operand is a slot \(buffer.next\(\) or last\(\)\) or a region",
     ),
     "mmad m": (
         lambda s: s.k.mmad(s.c.next(), s.a.last(), s.b.last(), 0, 16, 16, FP16, init=True),

@@ -21,8 +21,8 @@ from npusim.errors import ProgramError
 from npusim.isa import CoreBarrier, Instruction, PipeBarrier, SetFlag, WaitFlag
 from npusim.isa.operands import GmRegion, Slot, SlotRegion, Tensor
 from npusim.program.build import build
-from npusim.program.builder import BufferHandle, Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import BufferHandle, Language
 from npusim.program.lower import Lowered, Wait
 from npusim.program.program import CoreProgram, Program, Template, Variant, flow_of
 from npusim.reasons import DATA
@@ -82,7 +82,7 @@ class Random(Kernel):
         base = np.arange(len(core)) * 1536 % 40000
         return Units(core, {"template": template, "first": first}, {"at": base})
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         self.handles: list[BufferHandle] = []
         for i, (memory, slots) in enumerate(zip(BUFFERS, self.plan.slots, strict=True)):
             dtype = FP32 if memory == "L0C" else FP16
@@ -91,7 +91,7 @@ class Random(Kernel):
             )
         self.b = k.buffer("L0B", (512,), FP16, name="l0b")
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         self.emits += 1
         if self.plan.flag and not unit.first:
             k.wait_flag("MTE3", "V", 7)
@@ -104,7 +104,7 @@ class Random(Kernel):
         handle = self.handles[buffer]
         return handle.next() if turn < 0 else handle.last(turn % handle.buffer.slots)
 
-    def _issue(self, k: Builder, op: Op) -> None:  # noqa: C901 - one case per instruction
+    def _issue(self, k: Language, op: Op) -> None:  # noqa: C901 - one case per instruction
         size, ub = op.size * 1024, op.second % 2
         gm = self.x.at(0, size, base="at")
         match op.kind:
@@ -127,7 +127,7 @@ class Random(Kernel):
                 k.data_move(l1.at(0, size), a.at(0, size), FP16)
             case 6:
                 a, l1 = self._slot(3, op.first), self._slot(2, op.second)
-                k.load2d(a, l1, FP16, start=0, repeat=2 * op.size)
+                k.load2d(a, l1.fractals(0, 2 * op.size), FP16)
             case 7:
                 c, a = self._slot(4, op.first), self._slot(3, op.second)
                 k.mmad(c, a, self.b.last(), 16, 16 * op.size, 16, FP16, init=op.size == 1)
@@ -346,10 +346,10 @@ class Flags(Kernel):
     def units(self, cores: int) -> Units:
         return Units(np.zeros(len(self.texts), np.int64), {"u": np.arange(len(self.texts))})
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         self.ub = k.buffer("UB", (64,), FP16)
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         for letter in self.texts[unit.u]:
             if letter == "s":
                 k.set_flag("MTE2", "V", 3)

@@ -20,8 +20,8 @@ from npusim.device.spec import CoreKind, Device
 from npusim.dtypes import FP16
 from npusim.isa.operands import Tensor
 from npusim.program.build import build
-from npusim.program.builder import Builder
 from npusim.program.kernel import IntArray, Kernel, Units
+from npusim.program.language import Language
 from npusim.program.program import Program
 from tests.timing.random_units import CARRIED, MOST_BYTES, Instructions, declare
 
@@ -196,10 +196,10 @@ class _RandomKernel(Kernel):
         bases = {b: np.array(rng.choices(self.offsets, k=len(core)), np.int64) for b in "pq"}
         return Units(core, signature, bases)
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         self.declared = declare(k, Random(f"{self.seed} buffers"))
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         rng, body = Random(f"{self.seed} body {unit.body}"), self.bodies[unit.body]
         work = Instructions(k, rng, self.declared, self.tensors)
         if self.carried and not unit.first:

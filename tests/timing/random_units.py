@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from random import Random
 
 from npusim.dtypes import FP16, FP32
-from npusim.isa.base import FRACTAL_BYTES
 from npusim.isa.dma import Window
-from npusim.isa.operands import GmRegion, Region, Slot, Tensor
-from npusim.program.builder import BufferHandle, Builder
+from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Region, Slot, Tensor
+from npusim.program.language import BufferHandle, Language
 
 #: Rows of the largest tile that is drained.
 DRAIN_ROWS = 32
@@ -30,7 +29,7 @@ class Buffers:
     staging: BufferHandle | None
 
 
-def declare(k: Builder, rng: Random) -> Buffers:
+def declare(k: Language, rng: Random) -> Buffers:
     """One or two buffers of 1 to 4 slots in every memory, in half of it at most.
 
     Those of L0C have the unit flag or not, where the cube has it.
@@ -62,7 +61,7 @@ class Instructions:
     """
 
     def __init__(
-        self, k: Builder, rng: Random, buffers: Buffers, tensors: tuple[Tensor, ...]
+        self, k: Language, rng: Random, buffers: Buffers, tensors: tuple[Tensor, ...]
     ) -> None:
         self.k, self.rng, self.buffers, self.tensors = k, rng, buffers, tensors
         self.open: list[tuple[str, str, int]] = []  # flags that are up
@@ -186,9 +185,8 @@ class Instructions:
             repeat = self.rng.randint(1, min(room, held))
             start, stride = self.rng.randint(0, held - repeat), self.rng.choice((0, 1))
             turned = form == "transpose"
-            self.k.load2d(
-                target, source, FP16, start=start, repeat=repeat, stride=stride, transpose=turned
-            )
+            fractals = source.fractals(start, repeat, stride=stride)
+            self.k.load2d(target, fractals, FP16, transpose=turned)
             return
         step, columns = self.rng.choice((1, 2, 3)), self.rng.randint(1, min(room, 9))
         self.k.load3d(
@@ -243,7 +241,7 @@ class Instructions:
         m, k, n = (self.rng.randint(1, 11) for _ in "mkn")  # 11 x 11 fp32 fit any slot
         init = self.rng.random() < 0.5
         self.k.dsp_gemm(
-            acc.at(0, m * n * 4), a.at(0, m * k * 4), b.at(0, k * n * 4), (m, k, n), FP32, init=init
+            acc.at(0, m * n * 4), a.at(0, m * k * 4), b.at(0, k * n * 4), m, k, n, FP32, init=init
         )
 
     def cast(self) -> None:

@@ -18,11 +18,11 @@ import npusim
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32
 from npusim.isa.operands import Tensor
-from npusim.program.builder import BufferHandle, Builder
 from npusim.program.kernel import Kernel, Units
+from npusim.program.language import BufferHandle, Language
 
 PIECE = 2560
-Body = Callable[["Script", Builder, SimpleNamespace], None]
+Body = Callable[["Script", Language, SimpleNamespace], None]
 
 
 class Script(Kernel):
@@ -44,27 +44,27 @@ class Script(Kernel):
         core = np.arange(cores)
         return Units(core, {"core": core})
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         self.a: BufferHandle = k.buffer("UB", (PIECE // 2,), FP16, slots=self.slots, name="a")
         self.b: BufferHandle = k.buffer("UB", (PIECE,), FP16, slots=min(self.slots, 2), name="b")
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         self.body(self, k, unit)
 
 
-def load(s: Script, k: Builder, piece: int, size: int = PIECE) -> None:
+def load(s: Script, k: Language, piece: int, size: int = PIECE) -> None:
     k.data_move(s.a.next().at(0, size), s.x.at(piece * PIECE, size), FP16)
 
 
-def compute(s: Script, k: Builder) -> None:
+def compute(s: Script, k: Language) -> None:
     k.vec_scalar("muls", s.b.next().at(0, PIECE), s.a.last().at(0, PIECE), 2.0, FP16)
 
 
-def store(s: Script, k: Builder, piece: int) -> None:
+def store(s: Script, k: Language, piece: int) -> None:
     k.data_move(s.y.at(piece * PIECE, PIECE), s.b.last().at(0, PIECE), FP16)
 
 
-def three_stages(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+def three_stages(s: Script, k: Language, unit: SimpleNamespace) -> None:
     for piece in range(4):
         load(s, k, piece)
         compute(s, k)
@@ -132,7 +132,7 @@ def test_two_cores_share_main_memory() -> None:
     # Both cores start loading at 1 and their first byte moves at 11. Main memory's 64 B/cycle
     # are shared: 32 each. Core 1 wants 1024 B: done at 11 + 1024/32 = 43. By then core 0 has
     # 2560 - 1024 = 1536 left and gets all 64: done at 43 + 24 = 67, 16 cycles later than alone.
-    def body(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
         load(s, k, unit.core, 1024 if unit.core else PIECE)
 
     r = run(body, cores=0b11)
@@ -155,7 +155,7 @@ def test_a_prefetch_is_not_held_back_by_another_pipe() -> None:
     # The vector unit is busy until cycle 1 + 20 (a dup of 5120 B), then waits for load 0 (51).
     # Loads 1 and 2 come later in program order and have slots of their own: they follow load 0
     # at 51 and 101 although the computes before them in the program still wait.
-    def body(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
         k.vec_dup(s.b.next().at(), 0.0, FP16)
         for piece in range(3):
             load(s, k, piece)
@@ -169,7 +169,7 @@ def test_a_prefetch_is_not_held_back_by_another_pipe() -> None:
 def test_scalar_pipe_waits_for_room_in_a_full_queue() -> None:
     # Queues hold 4 instructions not yet started. Issued 0-1: load 0 starts at 1. Loads 1 to 4
     # fill the queue by cycle 5. Load 5 needs room, which comes when load 1 starts at 51.
-    def body(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
         for piece in range(6):
             load(s, k, piece)
 
@@ -182,7 +182,7 @@ def test_core_barrier_makes_the_early_core_wait() -> None:
     # Core 1 loads nothing: it reaches the barrier at 0. Core 0 drains its load at 51. Both pay
     # 10 cycles for the barrier, then issue a load in cycle 61 that starts at 62; the two share
     # main memory: 10 + 2560 / 32 = 90 cycles.
-    def body(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
         if unit.core == 0:
             load(s, k, 0)
         k.core_barrier()
@@ -197,7 +197,7 @@ def test_core_barrier_makes_the_early_core_wait() -> None:
 def test_flag_between_cores() -> None:
     # Core 1's store waits (on MTE3) for core 0's load, done at 51; setting the flag on MTE2 takes
     # one cycle, so core 1 sees it at 52, spends a cycle on the wait, and stores 53-103.
-    def body(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
         if unit.core == 0:
             load(s, k, 0)
             k.core_set_flag("MTE2", 0)
@@ -214,7 +214,7 @@ def test_flag_between_cores() -> None:
 def test_explicit_flag_orders_two_pipes() -> None:
     # Without the flag both would start at once: the store (of old data) depends on nothing.
     # set_flag follows the load on MTE2 (51-52), wait_flag ends at 53, the store runs 53-103.
-    def body(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
         load(s, k, 0)
         k.set_flag("MTE2", "MTE3", 0)
         k.wait_flag("MTE2", "MTE3", 0)
@@ -229,7 +229,7 @@ def test_explicit_flag_orders_two_pipes() -> None:
 def test_pipe_barrier_all_drains_everything() -> None:
     # The barrier holds the scalar pipe until the load is done (51), takes a cycle, and only then
     # is the next load issued (53).
-    def body(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
         load(s, k, 0)
         k.pipe_barrier("ALL")
         load(s, k, 1)
@@ -245,22 +245,22 @@ def test_mmad_head_is_hidden_only_behind_a_predecessor() -> None:
     class TwoProducts(Script):
         role = "cube"
 
-        def buffers(self, k: Builder) -> None:
+        def buffers(self, k: Language) -> None:
             self.l1 = k.buffer("L1", (64, 64), FP16, name="l1")
             self.l0a = k.buffer("L0A", (64, 32), FP16, slots=2)
             self.l0b = k.buffer("L0B", (32, 64), FP16, slots=2)
             self.l0c = k.buffer("L0C", (64, 64), FP32)
 
-        def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+        def emit(self, k: Language, unit: SimpleNamespace) -> None:
             l1, c = self.l1.next(), self.l0c.next()
             k.fill(l1.at(), 1.0, FP16)  # 8192 B at 64 B/cycle: 1-129
             a, b = self.l0a.next(), self.l0b.next()
-            k.load2d(a, l1, FP16, start=0, repeat=8)  # 4096 B: 129-193
-            k.load2d(b, l1, FP16, start=8, repeat=8)  # 193-257
+            k.load2d(a, l1.fractals(0, 8), FP16)  # 4096 B: 129-193
+            k.load2d(b, l1.fractals(8, 8), FP16)  # 193-257
             for i in range(2):
                 k.mmad(c, a, b, 64, 32, 64, FP16, init=i == 0)  # 32 blocks each
             a = self.l0a.next()
-            k.load2d(a, l1, FP16, start=0, repeat=8)  # 257-321
+            k.load2d(a, l1.fractals(0, 8), FP16)  # 257-321
             k.mmad(c, a, b, 64, 32, 64, FP16, init=False)
 
     r = npusim.simulate(TwoProducts(three_stages), "tiny", cores=1, timeline=True)
@@ -284,12 +284,12 @@ class Tiles(Script):
     def units(self, cores: int) -> Units:
         return Units(np.arange(1), {})
 
-    def buffers(self, k: Builder) -> None:
+    def buffers(self, k: Language) -> None:
         self.a0 = k.buffer("L0A", (16, 64), FP16)
         self.b0 = k.buffer("L0B", (64, 64), FP16)
         self.c0 = k.buffer("L0C", (16, 64), FP32, unit_flag=self.unit_flag)
 
-    def emit(self, k: Builder, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, unit: SimpleNamespace) -> None:
         a, b = self.a0.next(), self.b0.next()
         for tile in range(2):
             c = self.c0.next()
@@ -330,7 +330,7 @@ def test_a_drain_does_not_outrun_the_mmad_it_follows() -> None:
 
 
 def test_a_program_that_hangs_says_where() -> None:
-    def body(s: Script, k: Builder, unit: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
         load(s, k, 0)
         k.core_wait_flag("MTE3", 3)
 

@@ -1,7 +1,7 @@
-"""The kernel language: buffers with slots, and one method per instruction.
+"""The way out of L0C: one word of the kernel language for two kinds of chip.
 
-Every method checks the move against the device's legal paths and remembers the kernel line
-that issued it. Waits are not written by the author: lowering derives them from the slots.
+Where a device moves L0C to GM itself a drain is one instruction of the FIX pipe; where it does not,
+it is pieces through UB, which the vector pipe fills and MTE3 stores.
 """
 
 from __future__ import annotations
@@ -9,122 +9,13 @@ from __future__ import annotations
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div
-from npusim.isa import DataMove, Drain, Fill, Load2d, Load3d, Mmad, Nd2nz
-from npusim.isa.base import FRACTAL_BYTES
-from npusim.isa.dma import Window
-from npusim.isa.operands import GmRegion, Region, Slot, SlotRegion
-from npusim.program.order_language import OrderLanguage
-from npusim.program.recorder import BufferHandle
-from npusim.program.vector_language import VectorLanguage
-
-__all__ = ["BufferHandle", "Builder"]
+from npusim.isa import DataMove, Drain
+from npusim.isa.operands import GmRegion, Slot, SlotRegion
+from npusim.program.recorder import BufferHandle, Recorder
 
 
-class Builder(VectorLanguage, OrderLanguage):
-    """Collects the instructions of one unit at a time for one kind of core.
-
-    Here are the moves and the cube; vector and ordering instructions are inherited.
-    """
-
-    # -- moves -----------------------------------------------------------------------------
-
-    def data_move(
-        self, dst: Region, src: Region, dtype: DType, *, atomic: bool = False, variant: str = ""
-    ) -> None:
-        """Copy bytes between GM, L1 and UB; ``atomic`` adds into GM in ``dtype``.
-
-        ``variant`` names a form of the path with costs of its own.
-        """
-        path = self._path(src.memory, dst.memory, variant)
-        self._issue(DataMove(dst, src, path, dtype, atomic))
-
-    def nd2nz(self, dst: SlotRegion, src: GmRegion, dtype: DType) -> None:
-        """Load a row-major matrix (one region row per matrix row) as NZ."""
-        path = self._path(src.memory, dst.memory, "nd2nz")
-        self._issue(Nd2nz(dst, src, path, dtype))
-
-    def load2d(
-        self,
-        dst: Slot,
-        src: Slot,
-        dtype: DType,
-        *,
-        start: int,
-        repeat: int,
-        stride: int = 1,
-        at: int = 0,
-        transpose: bool = False,
-    ) -> None:
-        """Copy ``repeat`` fractals, from fractal ``start`` every ``stride``, to fractal ``at``."""
-        if not 1 <= repeat <= 255:
-            raise ProgramError(f"load2d repeat is {repeat}; the field holds 1 to 255: split it")
-        path = self._path(src.buffer.memory, dst.buffer.memory, "transpose" if transpose else "")
-        source = src.at(
-            start * FRACTAL_BYTES, FRACTAL_BYTES, rows=repeat, pitch=stride * FRACTAL_BYTES
-        )
-        target = dst.at(at * FRACTAL_BYTES, repeat * FRACTAL_BYTES)
-        self._issue(Load2d(target, source, path, dtype, transpose))
-
-    def load3d(
-        self,
-        dst: SlotRegion,
-        src: SlotRegion,
-        window: Window,
-        dtype: DType,
-        *,
-        m: tuple[int, int],
-        k: tuple[int, int],
-        transpose: bool = False,
-    ) -> None:
-        """img2col: positions ``m`` = (start, extent) by columns ``k`` = (start, extent) to L0."""
-        variant = "load3d_transpose" if transpose else "load3d"
-        path = self._path(src.memory, dst.memory, variant)
-        self._issue(Load3d(dst, src, path, dtype, window, *m, *k, transpose))
-
-    def fill(self, dst: SlotRegion, value: float, dtype: DType) -> None:
-        """Write an immediate into L1."""
-        self._issue(Fill(dst, value, self._path("IMM", dst.memory), dtype))
-
-    # -- cube ------------------------------------------------------------------------------
-
-    def mmad(
-        self,
-        c: Slot,
-        a: Slot,
-        b: Slot,
-        m: int,
-        k: int,
-        n: int,
-        dtype: DType,
-        *,
-        init: bool,
-        hf32: bool = False,
-        scales: tuple[SlotRegion, ...] = (),
-    ) -> None:
-        """C = A @ B, or C += A @ B without ``init``; extents in elements, 1 to 4095.
-
-        ``hf32`` rounds fp32 operands to the device's HF32 on their way into the cube; ``scales``
-        are those of block-scaled operands.
-        """
-        for name, extent in (("m", m), ("k", k), ("n", n)):
-            if not 1 <= extent <= 4095:
-                raise ProgramError(f"mmad {name} is {extent}; the field holds 1 to 4095")
-        c0 = 32 // dtype.bytes
-        m1, k1, n1 = ceil_div(m, 16), ceil_div(k, c0), ceil_div(n, 16)
-        self._issue(
-            Mmad(
-                c.at(0, m1 * n1 * 1024),
-                a.at(0, m1 * k1 * FRACTAL_BYTES),
-                b.at(0, k1 * n1 * FRACTAL_BYTES),
-                m,
-                k,
-                n,
-                dtype,
-                init,
-                self.device.cube.hf32_bits if hf32 and self.device.cube else 0,
-                scales,
-            )
-        )
+class Fixpipe(Recorder):
+    """Drains of an accumulator tile."""
 
     def fixpipe_staging(
         self, m: int, dtype: DType, *, slots: int = 2, columns: int = 0
@@ -197,7 +88,8 @@ class Builder(VectorLanguage, OrderLanguage):
                 )
             )
             for target, source in _store_pieces(dst, ub, first, count, m, n, dtype, nd=nd):
-                self.data_move(target, source, dtype, atomic=atomic)
+                path = self._path("UB", "GM")
+                self._issue(DataMove(target, source, path, dtype, atomic))
 
     def fixpipe_through_ub(
         self,
@@ -222,7 +114,7 @@ class Builder(VectorLanguage, OrderLanguage):
                 f"{staging.buffer.name} holds {staging.buffer.slot_bytes} B, 16 rows of {n} "
                 f"{dtype} need {16 * row} B; declare a larger staging buffer"
             )
-        path = self._path("L0C", "UB", "nz2nd")
+        path, out = self._path("L0C", "UB", "nz2nd"), self._path("UB", "GM")
         for first in range(0, m, step):
             rows = min(step, m - first)
             piece = ceil_div(rows, 16) * 1024
@@ -232,7 +124,7 @@ class Builder(VectorLanguage, OrderLanguage):
             target = GmRegion(
                 dst.tensor, dst.base, dst.offset + first * dst.pitch, rows, row, dst.pitch
             )
-            self.data_move(target, held, dtype, atomic=atomic)
+            self._issue(DataMove(target, held, out, dtype, atomic))
 
 
 def _store_pieces(

@@ -1,0 +1,252 @@
+"""The kernel language: buffers with slots, and one method per instruction.
+
+Destinations come first, then sources, then extents in elements, then the type. An operand is a
+region, ``at(...)`` of a slot or of a tensor, in bytes; or a slot, which stands for as many of its
+bytes as the instruction needs, from the first on (all of them where nothing says how many).
+
+Every method checks its operands and that the device can do it, and remembers the kernel line that
+issued it. Waits are not written by the author: lowering derives them from the slots.
+"""
+
+from __future__ import annotations
+
+from npusim.dtypes import FP32, DType
+from npusim.errors import ProgramError
+from npusim.integers import ceil_div
+from npusim.isa import (
+    CoreBarrier,
+    CoreSetFlag,
+    CoreWaitFlag,
+    DataMove,
+    DspCast,
+    DspGemm,
+    Fill,
+    Load2d,
+    Load3d,
+    Mmad,
+    Nd2nz,
+    PipeBarrier,
+    SetFlag,
+    VecBinary,
+    VecCast,
+    VecDup,
+    VecReduce,
+    VecScalar,
+    VecTranspose,
+    WaitFlag,
+)
+from npusim.isa.dma import Window
+from npusim.isa.operands import FRACTAL_BYTES, Place, Region, Slot, SlotRegion, private, region_of
+from npusim.program.fixpipe import Fixpipe
+from npusim.program.recorder import BufferHandle
+
+__all__ = ["BufferHandle", "Language"]
+
+
+class Language(Fixpipe):
+    """Collects the instructions of one task at a time for one kind of core."""
+
+    # -- moves -----------------------------------------------------------------------------
+
+    def data_move(
+        self, dst: Place, src: Place, dtype: DType, *, atomic: bool = False, variant: str = ""
+    ) -> None:
+        """Copy bytes between GM, L1 and UB; ``atomic`` adds into GM in ``dtype``.
+
+        ``variant`` names a form of the path with costs of its own.
+        """
+        target, source = _alike(dst, src)
+        path = self._path(source.memory, target.memory, variant)
+        self._issue(DataMove(target, source, path, dtype, atomic))
+
+    def nd2nz(self, dst: Place, src: Place, dtype: DType) -> None:
+        """Load a row-major matrix, one region row per matrix row, as NZ."""
+        source = region_of(src)
+        columns, rows = ceil_div(source.row_bytes, 32), ceil_div(source.rows, 16)
+        target = private(dst, columns * rows * FRACTAL_BYTES)
+        self._issue(Nd2nz(target, source, self._path(src.memory, dst.memory, "nd2nz"), dtype))
+
+    def load2d(self, dst: Place, src: Place, dtype: DType, *, transpose: bool = False) -> None:
+        """Copy 1 to 255 fractals from L1 to L0, as they lie or each transposed.
+
+        ``src`` is a row of 512 B per fractal, as ``slot.fractals(first, count, stride=...)`` says.
+        """
+        source = self._from_l1("load2d", src)
+        target = private(dst, source.size)
+        path = self._path(source.memory, target.memory, "transpose" if transpose else "")
+        self._issue(Load2d(target, source, path, dtype, transpose))
+
+    def load3d(
+        self,
+        dst: Place,
+        src: Place,
+        window: Window,
+        dtype: DType,
+        *,
+        m: tuple[int, int],
+        k: tuple[int, int],
+        transpose: bool = False,
+    ) -> None:
+        """img2col from L1: positions ``m`` = (start, extent) by columns ``k`` of ``window`` to L0.
+
+        ``src`` is whole planes [c1][h][w][C0] from the first column's on.
+        """
+        variant = "load3d_transpose" if transpose else "load3d"
+        size, planes = Load3d.sizes(dst.memory, window, m, k, dtype, transpose=transpose)
+        source = self._from_l1("load3d", src, planes)
+        path = self._path(source.memory, dst.memory, variant)
+        self._issue(Load3d(private(dst, size), source, path, dtype, window, *m, *k, transpose))
+
+    def fill(self, dst: Place, value: float, dtype: DType) -> None:
+        """Write an immediate into L1."""
+        self._issue(Fill(private(dst), value, self._path("IMM", dst.memory), dtype))
+
+    def _from_l1(self, name: str, src: Place, size: int | None = None) -> SlotRegion:
+        if src.memory == "GM":
+            raise ProgramError(
+                f"{name}: {src} lies in GM, {name} reads L1; bring it there with data_move or "
+                "nd2nz first"
+            )
+        return private(src, size)
+
+    # -- cube ------------------------------------------------------------------------------
+
+    def mmad(
+        self,
+        c: Place,
+        a: Place,
+        b: Place,
+        m: int,
+        k: int,
+        n: int,
+        dtype: DType,
+        *,
+        init: bool,
+        hf32: bool = False,
+        scales: tuple[SlotRegion, ...] = (),
+    ) -> None:
+        """C = A @ B, or C += A @ B without ``init``; extents in elements, 1 to 4095.
+
+        ``hf32`` rounds fp32 operands to the device's HF32 on their way into the cube; ``scales``
+        are those of block-scaled operands.
+        """
+        size_c, size_a, size_b = Mmad.sizes(m, k, n, dtype)
+        result, left, right = private(c, size_c), private(a, size_a), private(b, size_b)
+        bits = self.device.cube.hf32_bits if hf32 and self.device.cube else 0
+        self._issue(Mmad(result, left, right, m, k, n, dtype, init, bits, scales))
+
+    # -- vector ----------------------------------------------------------------------------
+
+    def vec_binary(
+        self,
+        operation: str,
+        dst: Place,
+        a: Place,
+        b: Place,
+        dtype: DType,
+        *,
+        saturate: bool = False,
+    ) -> None:
+        """dst = a op b; operation is add, sub, mul, max or min; rows of pitch 0 repeat."""
+        target, left, right = _in_buffers(dst, a, b)
+        self._issue(VecBinary(operation, target, left, right, dtype, saturate))
+
+    def vec_scalar(self, operation: str, dst: Place, a: Place, scalar: float, dtype: DType) -> None:
+        """dst = a op scalar; operation is adds, muls, maxs or mins."""
+        target, source = _in_buffers(dst, a)
+        self._issue(VecScalar(operation, target, source, scalar, dtype))
+
+    def vec_cast(
+        self, dst: Place, src: Place, dtype: DType, to: DType, *, saturate: bool = False
+    ) -> None:
+        """dst = src converted from ``dtype`` to ``to``."""
+        self._issue(VecCast(*_converted(dst, src, dtype, to), dtype, to, saturate))
+
+    def vec_reduce(
+        self, operation: str, dst: Place, src: Place, rows: int, columns: int, dtype: DType
+    ) -> None:
+        """dst[r] = sum ("add") or "max" of row r of a matrix."""
+        source = private(src, rows * columns * dtype.bytes)
+        target = private(dst, rows * dtype.bytes)
+        self._issue(VecReduce(operation, target, source, rows, columns, dtype))
+
+    def vec_dup(self, dst: Place, value: float, dtype: DType = FP32) -> None:
+        """Fill with a value."""
+        self._issue(VecDup(private(dst), value, dtype))
+
+    def vec_transpose(
+        self, dst: Place, src: Place, rows: int, columns: int, dtype: DType, *, count: int = 1
+    ) -> None:
+        """dst = each of ``count`` matrices of ``rows`` x ``columns`` in src, transposed."""
+        size = count * rows * columns * dtype.bytes
+        target, source = private(dst, size), private(src, size)
+        self._issue(VecTranspose(target, source, rows, columns, dtype, count))
+
+    # -- DSP -------------------------------------------------------------------------------
+
+    def dsp_gemm(
+        self,
+        acc: Place,
+        a: Place,
+        b: Place,
+        m: int,
+        k: int,
+        n: int,
+        dtype: DType,
+        *,
+        init: bool,
+        transpose_a: bool = False,
+    ) -> None:
+        """acc = A @ B, or acc += A @ B without ``init``; extents in elements."""
+        size_c, size_a, size_b = DspGemm.sizes(m, k, n, dtype)
+        result, left, right = private(acc, size_c), private(a, size_a), private(b, size_b)
+        self._issue(DspGemm(result, left, right, m, k, n, dtype, init, transpose_a))
+
+    def dsp_cast(self, dst: Place, src: Place, dtype: DType, to: DType) -> None:
+        """dst = src converted from ``dtype`` to ``to``."""
+        self._issue(DspCast(*_converted(dst, src, dtype, to), dtype, to))
+
+    # -- order -----------------------------------------------------------------------------
+
+    def set_flag(self, src: str, dst: str, event: int) -> None:
+        """Raise a flag from pipe ``src`` to pipe ``dst`` (0 <= event < the device's ids)."""
+        self._issue(SetFlag(src, dst, event))
+
+    def wait_flag(self, src: str, dst: str, event: int) -> None:
+        """Hold pipe ``dst`` until the flag from ``src`` is up."""
+        self._issue(WaitFlag(dst, src, event))
+
+    def pipe_barrier(self, pipe: str = "ALL") -> None:
+        """Order one pipe after itself, or drain every pipe ("ALL")."""
+        self._issue(PipeBarrier("S" if pipe == "ALL" else pipe))
+
+    def core_barrier(self) -> None:
+        """Meet all other cores of the kernel."""
+        self._issue(CoreBarrier("S"))
+
+    def core_set_flag(self, pipe: str, event: int, scope: str = "all") -> None:
+        """Count a flag up on the other cores of the "group" or on "all" others."""
+        self._issue(CoreSetFlag(pipe, event, scope))
+
+    def core_wait_flag(self, pipe: str, event: int, count: int = 1) -> None:
+        """Hold a pipe until ``count`` more counts of the flag arrived."""
+        self._issue(CoreWaitFlag(pipe, event, count))
+
+
+def _alike(*places: Place) -> list[Region]:
+    """Operands of one size: a slot has as many bytes as the first region, or all of its own."""
+    size = next((place.size for place in places if not isinstance(place, Slot)), None)
+    return [region_of(place, size) for place in places]
+
+
+def _in_buffers(*places: Place) -> list[SlotRegion]:
+    """The same for operands that cannot lie in GM."""
+    return [private(region) for region in _alike(*places)]
+
+
+def _converted(dst: Place, src: Place, dtype: DType, to: DType) -> tuple[SlotRegion, SlotRegion]:
+    """Both operands of a conversion; a slot has as many elements as the other side."""
+    if isinstance(src, Slot) and not isinstance(dst, Slot):
+        src = private(src, dst.size // to.bytes * dtype.bytes)
+    source = private(src)
+    return private(dst, source.size // dtype.bytes * to.bytes), source
