@@ -9,12 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from npusim.device.pipes import PIPE_OF_ROLE
 from npusim.device.spec import GLOBAL_PLACES, Device, Path
 from npusim.dtypes import DEVICE_DTYPES
 from npusim.yamltree import Node, suggest
-
-#: Roles of cores, and the pipe a core needs for each.
-ROLES = {"cube": "M", "vector": "V", "dsp": "VPU"}
 
 _PATH_NAME = re.compile(r"\w+->\w+(\.\w+)?")
 
@@ -31,7 +29,7 @@ def _check_cores(device: Device, root: Node) -> None:
     if not device.cores:
         raise _at(root, "cores").fail("a device needs at least one kind of core; add one")
     held: dict[str, str] = {}
-    declared = {"memories": device.memories, "pipes": device.pipes, "roles": ROLES}
+    declared = {"memories": device.memories, "pipes": device.pipes, "roles": PIPE_OF_ROLE}
     for kind in device.cores.values():
         for key, known in declared.items():
             for item in _at(root, "cores", kind.name, key).items():
@@ -43,7 +41,7 @@ def _check_cores(device: Device, root: Node) -> None:
             if role in held:
                 raise where.fail(f"role {role!r} is held by {held[role]!r} already; drop one")
             held[role] = kind.name
-        for pipe in ("S", *(ROLES[role] for role in kind.roles)):
+        for pipe in ("S", *(PIPE_OF_ROLE[role] for role in kind.roles)):
             if pipe not in kind.pipes:
                 why = "issues instructions" if pipe == "S" else "works for its roles"
                 raise _at(root, "cores", kind.name, "pipes").fail(

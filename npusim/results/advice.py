@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from npusim.reasons import BUSY, REASONS
 from npusim.results import metrics
 from npusim.results.formatting import percent_text
-from npusim.timing.trace import REASONS, KernelRun
+from npusim.timing.trace import KernelRun
 
 #: From this share of the simulated time on, only less work for the bounding resource helps.
 NEAR_BOUND = 0.9
@@ -66,7 +67,7 @@ def _kernel_advice(run: KernelRun) -> str:
         if reason != "busy"
     ]
     worst, reason = max(waits, key=lambda wait: wait[0])
-    busy = percent_text(pipe.busiest[REASONS.index("busy")])
+    busy = percent_text(pipe.busiest[BUSY])
     return (
         f"{run.name}: {pipe.pipe} of {pipe.busiest_core}, the busiest pipe, works {busy} and "
         f"loses {percent_text(worst)} to '{reason}': {_REMEDIES[reason]}"

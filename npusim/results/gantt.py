@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.errors import ArgumentError
+from npusim.reasons import DONE, REASONS
 from npusim.results import metrics, palette
-from npusim.timing.trace import REASONS, IntArray, KernelRun, Timeline
+from npusim.timing.trace import IntArray, KernelRun, Timeline
 
 #: Cores a timeline shows when none are asked for.
 MAX_CORES = 4
@@ -55,13 +56,12 @@ class View(NamedTuple):
 
 def default_cores(runs: Sequence[KernelRun]) -> tuple[str, ...]:
     """The first and the slowest core of each kernel, at most ``MAX_CORES`` in all."""
-    done = REASONS.index("done")
     chosen: dict[str, None] = {}
     for run in sorted(runs, key=lambda run: -run.cycles):
         idle: dict[str, int] = {}
         for row in run.pipes:
             if metrics.working(row):
-                idle[row.core] = min(idle.get(row.core, run.cycles), row.cycles[done])
+                idle[row.core] = min(idle.get(row.core, run.cycles), row.cycles[DONE])
         names = sorted(idle, key=metrics.core_key)
         if names:
             slowest = min(names[1:] or names, key=lambda name: idle[name])

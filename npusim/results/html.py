@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
+from npusim.reasons import REASONS
 from npusim.results import advice, metrics, page, palette, plots, tables
 from npusim.results.formatting import bytes_text, percent_text, rate_text, us_text
 from npusim.results.record import Record
-from npusim.timing.trace import REASONS, KernelRun
+from npusim.timing.trace import KernelRun
 
 
 def save(result: Record, path: Path) -> None:

@@ -7,17 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from npusim.device.pipes import MATRIX_PIPES, PIPES
 from npusim.device.spec import Device
-from npusim.timing.trace import REASONS, Bound, KernelRun, PipeRow
-
-#: Pipes in the order data meets them; pipes of other machines follow by name.
-PIPE_ORDER = ("S", "MTE2", "MTE1", "M", "V", "FIX", "MTE3", "DMA", "VPU")
+from npusim.reasons import BANDWIDTH, BUSY
+from npusim.timing.trace import Bound, KernelRun, PipeRow
 
 #: Names of the place behind the L2 in ``TrafficRow.src`` and ``dst``.
 MAIN_MEMORIES = ("HBM", "DDR", "private memory")
-
-_BUSY = REASONS.index("busy")
-_BANDWIDTH = REASONS.index("bandwidth")
 
 
 def core_key(name: str) -> tuple[tuple[str, int], ...]:
@@ -27,9 +23,9 @@ def core_key(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def pipe_key(name: str) -> tuple[int, str]:
-    """Sort key of a pipe: hardware order, then by name."""
-    place = PIPE_ORDER.index(name) if name in PIPE_ORDER else len(PIPE_ORDER)
-    return place, name
+    """Sort key of a pipe: hardware order, pipes of other machines after them by name."""
+    known = tuple(PIPES)
+    return known.index(name) if name in PIPES else len(known), name
 
 
 def total_cycles(runs: Iterable[KernelRun]) -> int:
@@ -83,7 +79,7 @@ def cube_peak(device: Device, run: KernelRun, dtype: str | None) -> Peak | None:
         return None
     wanted = (dtype, "fp16", next(iter(unit.rates)))
     name = next(text for text in wanted if text in unit.rates and text is not None)
-    busy = {row.core for row in run.pipes if row.pipe in ("M", "VPU") and working(row)}
+    busy = {row.core for row in run.pipes if row.pipe in MATRIX_PIPES and working(row)}
     cores = len(busy) or run.cores
     per_second = 2 * unit.macs_per_cycle(name) * device.clock_hz * cores
     return Peak(float(per_second), name, cores)
@@ -122,7 +118,7 @@ class PipeShare:
 
 def working(row: PipeRow) -> int:
     """Cycles in which the pipe holds an instruction: at full speed or slowed by others."""
-    return row.cycles[_BUSY] + row.cycles[_BANDWIDTH]
+    return row.cycles[BUSY] + row.cycles[BANDWIDTH]
 
 
 def pipe_shares(run: KernelRun) -> tuple[PipeShare, ...]:
@@ -151,7 +147,7 @@ def _pipe_share(run: KernelRun, pipe: str, rows: Sequence[PipeRow]) -> PipeShare
 
 def critical_pipe(shares: Sequence[PipeShare]) -> PipeShare | None:
     """The pipe whose busiest core works longest: the one to shorten or to keep fed."""
-    return max(shares, key=lambda one: one.busiest[_BUSY] + one.busiest[_BANDWIDTH], default=None)
+    return max(shares, key=lambda one: one.busiest[BUSY] + one.busiest[BANDWIDTH], default=None)
 
 
 class PathTotal(NamedTuple):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from npusim.device.pipes import PIPES
+
 #: What an instruction does -> colour of its slice in the timeline.
 CLASS_COLOURS: Mapping[str, str] = {
     "load": "#0072b2",
@@ -16,21 +18,9 @@ CLASS_COLOURS: Mapping[str, str] = {
     "other": "#e69f00",
 }
 
-_CLASS_OF_PIPE: Mapping[str, str] = {
-    "S": "scalar",
-    "MTE2": "load",
-    "MTE1": "feed",
-    "M": "cube",
-    "V": "vector",
-    "VPU": "vector",
-    "FIX": "store",
-    "MTE3": "store",
-    "DMA": "load",
-}
-
 _SYNC_WORDS = ("flag", "barrier", "wait", "sync")
 
-#: Reason (of ``npusim.timing.trace.REASONS``) -> colour in stacked bars.
+#: Reason (of ``npusim.reasons.REASONS``) -> colour in stacked bars.
 REASON_COLOURS: Mapping[str, str] = {
     "busy": "#0072b2",
     "bandwidth": "#56b4e9",
@@ -62,4 +52,4 @@ def op_class(op: str, pipe: str) -> str:
     """The key of ``CLASS_COLOURS`` for an instruction: by name if it orders, else by its pipe."""
     if any(word in op for word in _SYNC_WORDS):
         return "sync"
-    return _CLASS_OF_PIPE.get(pipe, "other")
+    return PIPES[pipe].work if pipe in PIPES else "other"

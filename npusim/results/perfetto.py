@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.device.spec import Device
+from npusim.reasons import REASONS
 from npusim.results import metrics
 from npusim.results.record import Record
 from npusim.results.tables import CallTimeline, call_timeline
-from npusim.timing.trace import REASONS, KernelRun
+from npusim.timing.trace import KernelRun
 
 #: Samples of the bandwidth counter over a call.
 BUCKETS = 200

@@ -12,8 +12,9 @@ import numpy as np
 
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
+from npusim.reasons import REASONS
 from npusim.results import metrics
-from npusim.timing.trace import REASONS, IntArray, KernelRun, Timeline
+from npusim.timing.trace import IntArray, KernelRun, Timeline
 
 if TYPE_CHECKING:
     import pandas as pd

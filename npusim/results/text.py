@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from npusim.reasons import REASONS
 from npusim.results import advice, metrics
 from npusim.results.formatting import bytes_text, percent_text, rate_text, us_text
 from npusim.results.lines import columns, counted, fact, items, page, wrap
 from npusim.results.record import Record
 from npusim.results.uncertainty import TimeRange
-from npusim.timing.trace import REASONS, KernelRun
+from npusim.timing.trace import KernelRun
 
 #: Paths of the traffic table before the rest is added up in one row.
 MAX_PATHS = 12

@@ -8,10 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from npusim.reasons import REASONS
-
-__all__ = ["REASONS", "Bound", "KernelRun", "PipeRow", "Timeline", "TrafficRow"]
-
 IntArray = npt.NDArray[np.int64]
 
 

@@ -28,8 +28,9 @@ from npusim.device.spec import (
 from npusim.device.spec import (
     Path as MovePath,
 )
+from npusim.reasons import REASONS
 from npusim.results import Result
-from npusim.timing.trace import REASONS, Bound, KernelRun, PipeRow, Timeline, TrafficRow
+from npusim.timing.trace import Bound, KernelRun, PipeRow, Timeline, TrafficRow
 
 #: A pipeline stage: pipe, instruction, cycles, bytes, multiply-adds.
 Stage = tuple[str, str, int, int, int]

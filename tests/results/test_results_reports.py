@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from npusim.device.pipes import PIPES
 from npusim.errors import ArgumentError
+from npusim.reasons import REASONS
 from npusim.results import Result, advice, formatting, gantt, metrics, plots
-from npusim.timing.trace import REASONS, Bound, KernelRun, PipeRow, TrafficRow
+from npusim.timing.trace import Bound, KernelRun, PipeRow, TrafficRow
 
 
 def test_text_golden(result: Result, golden: Callable[[str, str], None]) -> None:
@@ -34,7 +36,7 @@ def test_text_fits_with_every_reason_and_long_names(result: Result) -> None:
         result.runs[1],
         name="conv_backprop_filter",
         cycles=sum(cycles),
-        pipes=tuple(PipeRow("aic23", pipe, cycles) for pipe in metrics.PIPE_ORDER),
+        pipes=tuple(PipeRow("aic23", pipe, cycles) for pipe in PIPES),
     )
     text = replace(result, runs=(run,), notes=("word " * 60,)).text()
     assert all(reason in text for reason in REASONS)

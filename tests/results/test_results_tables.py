@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from npusim.errors import ArgumentError
+from npusim.reasons import REASONS
 from npusim.results import Result, tables
-from npusim.timing.trace import REASONS, Bound
+from npusim.timing.trace import Bound
 
 
 def test_totals_add_launches(result: Result) -> None:
