@@ -28,7 +28,7 @@ def timed(row_id: str) -> Timed:
     assert not outcome.failed, outcome.reason
     if outcome.simulated is None:
         return Timed(row_id, "declined", "-")
-    busy = repr(sorted(outcome.simulated.busy_us.items())).encode()
+    busy = repr(sorted((pipe, us) for pipe, us in outcome.simulated.busy_us.items() if us)).encode()
     return Timed(row_id, repr(outcome.simulated.time_us), short([busy]))
 
 
