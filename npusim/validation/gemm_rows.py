@@ -7,9 +7,7 @@ is meant. Whatever is said in a way unknown here is declined.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
 from typing import Any
 
 from npusim.call.call import Call
@@ -21,9 +19,7 @@ from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import LAYOUTS_A, LAYOUTS_B, Matmul, Tiling
 from npusim.kernels.sum_parts import SumParts
-from npusim.reasons import FOLLOW
-from npusim.results.metrics import working
-from npusim.timing.trace import KernelRun, PipeRow
+from npusim.validation.profiler import busy_us, launch_cycles
 from npusim.validation.rows import Declined, KernelRow, Simulated
 
 _DTYPES = {kind.name: kind for kind in (FP16, BF16, FP32, INT8, INT32, MXFP8, MXFP4)}
@@ -56,17 +52,6 @@ _SCALE = re.compile(r"scale_(ratio|k_)(\d+)")
 #: Words for library templates: these parse their tiling at run time, and walk tiles along M first.
 _LIBRARY = ("norm_template", "mdl_template")
 
-#: Pipes of a cube core and of a vector core by what a profiler calls their time.
-_CUBE_PIPES = {
-    "cube": "M",
-    "mte1": "MTE1",
-    "mte2": "MTE2",
-    "mte3": "MTE3",
-    "fixpipe": "FIX",
-    "scalar": "S",
-}
-_VECTOR_PIPES = {"vec": "V", "aiv_mte2": "MTE2", "mte3": "MTE3"}
-
 
 def simulate_gemm_row(row: KernelRow, device: Device) -> Simulated:
     """Simulate the measured kernel of a row on a device.
@@ -82,52 +67,18 @@ def simulate_gemm_row(row: KernelRow, device: Device) -> Simulated:
     except NpusimError as error:
         raise Declined(f"the tiling does not run: {error}") from error
     cycles = sum(run.cycles for run in runs) + (len(runs) - 1) * device.sync.core_barrier_cycles
-    mean = median if row.note is not None and "medians over cores" in row.note else fmean
-    busy = _busy(runs[0], _CUBE_PIPES, device, mean)
-    for run in runs[1:]:
-        busy |= _busy(run, _VECTOR_PIPES, device, mean)
+    parses = "constant_tiling" not in row.switches and bool(set(_LIBRARY) & set(row.switches))
+    cycles += launch_cycles(device.launch, row.time_kind, "cube", runs[0].cores, parses=parses)
+    statistic = "median" if row.note is not None and "medians over cores" in row.note else "mean"
+    busy: dict[str, float | None] = {}
+    for run in reversed(runs):  # what the cube cores did stands before what vector cores added
+        busy |= busy_us(run, device, statistic=statistic)
     return Simulated(
-        time_us=device.time_us(cycles + _launch(row, device, runs[0].cores)),
+        time_us=device.time_us(cycles),
         busy_us=busy,
         kernels=tuple(run.name for run in runs),
         notes=plan.notes,
     )
-
-
-def _launch(row: KernelRow, device: Device, cores: int) -> int:
-    """Cycles beside the kernel's own that the row's kind of time contains.
-
-    The core's own time contains the parse of a tiling at run time, one phase does not.
-    """
-    launch = device.launch
-    parses = any(word in row.switches for word in _LIBRARY)
-    tiling = launch.tiling_cycles if parses and "constant_tiling" not in row.switches else 0
-    if row.time_kind == "compute_only":
-        return 0
-    if row.time_kind in ("core_max", "core_avg"):
-        return tiling
-    start = launch.kernel_cycles + launch.first_access_cycles + cores * launch.core_cycles
-    return start + tiling
-
-
-def profiled(row: PipeRow) -> int:
-    """Cycles of a pipe that a profiler counts: at work, or at the head of its queue under the unit
-    flag, waiting for the other pipe's pieces."""
-    return working(row) + row.cycles[FOLLOW]
-
-
-def _busy(
-    run: KernelRun,
-    pipes: dict[str, str],
-    device: Device,
-    mean: Callable[[Sequence[int]], float],
-) -> dict[str, float | None]:
-    """Mean over cores of each pipe's busy time, in microseconds; None for pipes cores lack."""
-    times: dict[str, float | None] = {}
-    for name, pipe in pipes.items():
-        cycles = [profiled(row) for row in run.pipes if row.pipe == pipe]
-        times[name] = device.time_us(mean(cycles)) if cycles else None
-    return times
 
 
 # -- from words and columns to kernels -----------------------------------------------------

@@ -128,9 +128,10 @@ class Simulated:
     """What a simulation answers for a row.
 
     ``time_us`` is comparable to the row's: with launch for a task and for a call, without it for
-    the other kinds of time. ``busy_us`` is, per pipe of ``PIPES``, the mean over cores of the time
-    it worked or waited for bandwidth, as a profiler counts; None or absent where the kernel has no
-    such pipe. ``kernels`` are the names of those launched.
+    the other kinds of time. ``busy_us`` is what a profiler reports per pipe of ``PIPES``
+    (``npusim.validation.profiler``); absent where the kernel has no such pipe or does not use it,
+    None where what it does here is not what was measured. ``kernels`` are the names of those
+    launched.
     """
 
     time_us: float

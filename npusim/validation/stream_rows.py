@@ -26,20 +26,8 @@ from npusim.kernels.stream import (
     StreamTiling,
 )
 from npusim.program.kernel import Kernel
-from npusim.reasons import BANDWIDTH, BUSY
-from npusim.timing.trace import KernelRun
+from npusim.validation.profiler import busy_us, launch_cycles
 from npusim.validation.rows import Declined, KernelRow, Simulated
-
-#: What a profiler calls the pipes. It lists the loads of vector cores under either name.
-_PIPE_NAMES: Mapping[str, tuple[str, ...]] = {
-    "M": ("cube",),
-    "MTE1": ("mte1",),
-    "MTE2": ("mte2", "aiv_mte2"),
-    "MTE3": ("mte3",),
-    "FIX": ("fixpipe",),
-    "V": ("vec",),
-    "S": ("scalar",),
-}
 
 #: Operations that no kernel here computes, and what they would take.
 _MISSING: Mapping[str, str] = {
@@ -82,36 +70,14 @@ def simulate_stream_row(row: KernelRow, device: Device) -> Simulated:
     except NpusimError as error:
         raise Declined(str(error)) from error
     run = result.runs[0]
-    launch = run.launch_cycles if row.time_kind in ("task", None) else 0
-    busy = {**busy_us(run, device), **dict.fromkeys(plan.blind)}
+    launch = launch_cycles(device.launch, row.time_kind, plan.kernel.role, run.cores)
+    busy = {**busy_us(run, device, cores=row.cores), **dict.fromkeys(plan.blind)}
     return Simulated(
         time_us=device.time_us(run.cycles + launch),
         busy_us=busy,
         kernels=(run.name,),
         notes=plan.notes,
     )
-
-
-def busy_us(run: KernelRun, device: Device) -> dict[str, float | None]:
-    """Microseconds a pipe worked or waited for bandwidth, the mean over cores with any work.
-
-    Pipes that did nothing have no entry.
-    """
-    worked: dict[str, list[int]] = {}
-    for row in run.pipes:
-        worked.setdefault(row.core, []).append(row.cycles[BUSY])
-    cores = [core for core, cycles in worked.items() if any(cycles)]
-    total: dict[str, int] = {}
-    for row in run.pipes:
-        if row.core in cores:
-            cycles = row.cycles[BUSY] + row.cycles[BANDWIDTH]
-            total[row.pipe] = total.get(row.pipe, 0) + cycles
-    return {
-        name: device.time_us(cycles / len(cores))
-        for pipe, cycles in total.items()
-        if cycles
-        for name in _PIPE_NAMES.get(pipe, ())
-    }
 
 
 def _groups(row: KernelRow, device: Device, role: str) -> range:

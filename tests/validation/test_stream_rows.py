@@ -11,8 +11,9 @@ from npusim.device.catalog import load_device
 from npusim.dtypes import FP16
 from npusim.isa.operands import Tensor
 from npusim.kernels.stream import CopyIn, CopyTiling
+from npusim.validation.profiler import busy_us
 from npusim.validation.rows import Declined, KernelRow
-from npusim.validation.stream_rows import busy_us, simulate_stream_row
+from npusim.validation.stream_rows import simulate_stream_row
 
 A2, A5 = load_device("ascend910b1"), load_device("ascend950pr")
 

@@ -1,0 +1,63 @@
+"""What a profiler reports of a kernel: busy times of its pipes, and time beside the kernel's own.
+
+Busy times are cycles in which a pipe holds an instruction: at full speed, slowed by others, or
+following another pipe piece by piece under the unit flag, which the measured fixpipe times under
+that flag contain. A profiler divides their sum by the cores a kernel was launched on, whether or
+not each of them had work.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from npusim.device.pipes import PIPES
+from npusim.device.spec import Device, Launch
+from npusim.reasons import FOLLOW
+from npusim.results.metrics import working
+from npusim.timing.trace import KernelRun, PipeRow
+
+
+def busy_cycles(row: PipeRow) -> int:
+    """Cycles of one pipe of one core that a profiler counts."""
+    return working(row) + row.cycles[FOLLOW]
+
+
+def busy_us(
+    run: KernelRun, device: Device, *, cores: int | None = None, statistic: str = "mean"
+) -> dict[str, float]:
+    """Microseconds by the profiler's name of the pipe; pipes that did nothing have no entry.
+
+    ``cores`` is the number of cores launched, if that is not all those in ``run``; ``statistic``
+    is "mean" or "median" over them. The loads of a vector core are listed under both names that
+    profilers give them.
+    """
+    cycles: dict[str, list[int]] = {}
+    for row in run.pipes:
+        cycles.setdefault(row.pipe, []).append(busy_cycles(row))
+    beside = "M" not in cycles
+    return {
+        name: device.time_us(_over_cores(counts, cores or len(counts), statistic))
+        for pipe, counts in cycles.items()
+        if any(counts)
+        for name in PIPES[pipe].profiled[: 2 if beside else 1]
+    }
+
+
+def _over_cores(counts: list[int], cores: int, statistic: str) -> float:
+    """Mean or median over ``cores`` cores, of which those that no row tells of did nothing."""
+    if statistic == "mean":
+        return sum(counts) / cores
+    return median(sorted(counts, reverse=True)[:cores])
+
+
+def launch_cycles(
+    launch: Launch, time_kind: str | None, role: str, cores: int, *, parses: bool = True
+) -> int:
+    """Cycles beside the kernel's own that a time of ``time_kind`` contains.
+
+    A task has the whole launch. The time of a core begins after it, but contains the parse of a
+    tiling at run time, where the kernel has one (``parses``); one phase contains neither.
+    """
+    whole = launch.cycles(role, cores, parses=parses)
+    parsing = whole - launch.cycles(role, cores, parses=False)
+    return {"core_max": parsing, "core_avg": parsing, "compute_only": 0}.get(time_kind or "", whole)
