@@ -7,6 +7,7 @@ slowest of cube, MTE1, MTE2 and shared bandwidth plus what nothing hides; the le
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from npusim.convolution import Convolution
 from npusim.device.spec import Device
@@ -57,7 +58,7 @@ def _candidates(shape: Convolution, device: Device) -> Iterator[tuple[Tiling, Cu
     size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
     m_all, n_all = shape.plan.cout_g, shape.plan.cin1_g * shape.taps * shape.c0
     n_all = ceil_div(n_all, 16) * 16
-    cuts = {k: cut_plane(shape, k) for k in _SLABS}
+    cut_of = cache(lambda slab_k: cut_plane(shape, slab_k))  # small slabs of long rows cost time
     for base_m in sorted({min(side, m_all) for side in _SIDES}):
         for base_n in sorted(
             {min(side, n_all) for side in (*_SIDES, ceil_div(shape.taps * shape.c0, 16) * 16)}
@@ -70,7 +71,7 @@ def _candidates(shape: Convolution, device: Device) -> Iterator[tuple[Tiling, Cu
                 fitting = (
                     k
                     for k in _SLABS
-                    if slots * _l1_bytes(shape, base_m, base_n, cuts[k]) <= size["L1"]
+                    if slots * _l1_bytes(shape, base_m, base_n, cut_of(k)) <= size["L1"]
                 )
                 slab_k = next(fitting, None)
                 if slab_k is not None:
@@ -83,7 +84,7 @@ def _candidates(shape: Convolution, device: Device) -> Iterator[tuple[Tiling, Cu
                             l1_slots=slots,
                             l0c_slots=l0c,
                         ),
-                        cuts[slab_k],
+                        cut_of(slab_k),
                     )
                     break
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from npusim.call.options import Options
+from npusim.call.planning import is_planning
 from npusim.call.replay import Step, figures_behind, time_us
 from npusim.call.spec import Array, Operand, Spec
 from npusim.device.catalog import load_device, parse_core_mask
@@ -20,7 +21,7 @@ from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.numerics.executor import POISON, execute
-from npusim.program.build import build
+from npusim.program.build import build, lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.results import Result
@@ -114,8 +115,11 @@ class Call:
         tiling = self.options.tiling
         return tiling.get(kernel, "auto") if isinstance(tiling, Mapping) else tiling
 
-    def launch(self, kernel: Kernel) -> KernelRun:
-        """Build, time and (unless timing-only) execute one kernel."""
+    def launch(self, kernel: Kernel) -> None:
+        """Build, time and (unless timing-only) execute one kernel; while planning only check it."""
+        if is_planning():
+            lay_out(kernel, self.device, self.groups)
+            return
         self._steps.append(copy(kernel))  # as it is before it holds the buffers of this device
         program = build(kernel, self.device, self.groups)
         run = time_program(
@@ -129,7 +133,6 @@ class Call:
             execute(program, arrays, self._progress(program, "numbers"))
         self.runs.append(run)
         self.figures |= dict.fromkeys(figures_behind(program))
-        return run
 
     def _replay(self) -> Callable[[Device], float]:
         """Times the call again; holds no arrays."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from npusim.call.planning import planning
 from npusim.call.spec import Operand, Spec
 from npusim.compat.acl_types import (
     ACL_ERROR_RT_CONTEXT_NULL,
@@ -59,14 +60,10 @@ class Plan:
 class Executor:
     """What phase one planned; after phase two, ``result`` is the ``npusim.Result``."""
 
-    def __init__(self, plan: Plan, context: Context, planned: Result) -> None:
-        self.plan, self.context, self.planned = plan, context, planned
+    def __init__(self, plan: Plan, context: Context, workspace_bytes: int) -> None:
+        self.plan, self.context = plan, context
+        self.workspace_bytes = workspace_bytes  # memory the kernels use between them
         self.result: Result | None = None
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Memory the kernels use between them."""
-        return self.planned.workspace_bytes
 
 
 def phase_one(plan: Plan) -> tuple[int, int, Executor | None]:
@@ -75,17 +72,14 @@ def phase_one(plan: Plan) -> tuple[int, int, Executor | None]:
     if context is None:
         text = "no device is chosen; call aclrtCreateStream(device='ascend910b2') first"
         return fail(ACL_ERROR_RT_CONTEXT_NULL, f"{plan.function}: {text}"), 0, None
-    keywords = context.keywords
-    if not plan.timing_only:
-        keywords |= {"timeline": False, "progress": None}
     try:
         check(plan.operator, plan.facts, context.device, context.rules)
         _check_outputs(plan)
-        planned = plan.run(_spec, keywords)
+        with planning():
+            size = plan.run(_spec, context.keywords).workspace_bytes
     except NpusimError as error:
         return fail(_status(error), f"{plan.function}: {error}"), 0, None
-    executor = Executor(plan, context, planned)
-    return ACLNN_SUCCESS, executor.workspace_bytes, executor
+    return ACLNN_SUCCESS, size, Executor(plan, context, size)
 
 
 def phase_two(
@@ -105,11 +99,9 @@ def phase_two(
         return fail(status, f"{function}: {text}")
     plan = executor.plan
     try:
-        if plan.timing_only:
-            executor.result = executor.planned  # the same run, timeline included
-        else:
-            executor.result = plan.run(_array, executor.context.keywords)
-            _write(plan.outputs, executor.result)
+        feed = _spec if plan.timing_only else _array
+        executor.result = plan.run(feed, executor.context.keywords)
+        _write(plan.outputs, executor.result)
     except NpusimError as error:
         return fail(ACLNN_ERR_INNER_NULLPTR, f"{function}: {error}")
     return ACLNN_SUCCESS
@@ -223,8 +215,7 @@ def _array(tensor: aclTensor | None) -> Operand:
 
 def _write(outputs: tuple[aclTensor | None, ...], result: Result) -> None:
     """Copy what was computed into the caller's arrays; an empty result writes nothing."""
-    assert result.outputs is not None  # the call is not timing-only
-    for target, computed in zip(outputs, result.outputs, strict=True):
+    for target, computed in zip(outputs, result.outputs or (None,) * len(outputs), strict=True):
         if target is None or target.array is None or computed is None or not computed.size:
             continue
         if target.shape != computed.shape:  # the calls do not check this for empty inputs

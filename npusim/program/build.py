@@ -72,6 +72,26 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
     return program
 
 
+def lay_out(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> None:
+    """Find what ``device`` cannot hold or execute of ``kernel``, without making a program.
+
+    Buffers are declared; what a cube core does is issued once per distinct signature. Kernels of
+    the vector cores cut their moves to what instructions can do, and can have 10^7 units, whose
+    table is not made. Raises as ``build`` does.
+    """
+    kind = device.core_kind(kernel.role)
+    builder = Language(device, kind)
+    with _located(kernel):
+        kernel.buffers(builder)
+        if kernel.role != "cube":
+            return
+        units = kernel.units(len(groups) * kind.per_group)
+    for row in _distinct(units)[0]:
+        builder.begin_unit()
+        with _located(kernel):
+            kernel.emit(builder, SimpleNamespace(**row))
+
+
 def _template(
     kernel: Kernel, builder: Language, unit: SimpleNamespace, bases: list[str]
 ) -> Template:
