@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OUT := build/demo
 SCORECARD := docs/scorecard
 
-.PHONY: demo test replay check slow bench speed scorecard clean
+.PHONY: demo test replay check assembled docs slow bench speed scorecard clean
 
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -28,13 +28,23 @@ slow: $(VENV)/.installed
 replay: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/replay $(if $(UPDATE),--update-replay -k anew)
 
-check: $(VENV)/.installed
+check: $(VENV)/.installed assembled
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+# The package as a wheel has it, with the kernels inside, for tools that do not run code.
+assembled:
 	rm -rf build/types && mkdir -p build/types/npusim
 	for part in npusim/*; do ln -s ../../../$$part build/types/$$part; done
 	ln -sfn ../../../kernels build/types/npusim/kernels && rm build/types/npusim/kernels.py
-	$(BIN)/mypy
+
+docs: $(VENV)/.docs assembled
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m tests.bench
