@@ -207,7 +207,9 @@ def operator_calls() -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize("engine", OTHERS)
 @pytest.mark.parametrize(("device", "role", "name"), operator_calls())
 def test_operators(device: str, role: str, name: str, engine: str) -> None:
-    how = {"device": device, "rules": "hardware", "timeline": True}
+    how = {"device": device, "timeline": True}
+    if name != "matmul":  # no limits are documented for it
+        how["rules"] = "hardware"
     expected, actual = (CALLS[role][name](engine=e, **how).runs for e in (REFERENCE, engine))
     assert len(expected) == len(actual)
     for one, other in zip(expected, actual, strict=True):

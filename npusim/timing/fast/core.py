@@ -2,144 +2,99 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
 from npusim.reasons import BUSY, FLAG, FOLLOW, ISSUE, NOT_STARTED
 from npusim.timing.fast.jit import compiled
 from npusim.timing.fast.links import NEVER, push
 from npusim.timing.fast.state import (
-    ACCOUNT,
-    AT,
-    BEGAN,
-    C_TODO,
-    COMPLETED,
-    CORE,
-    COUNTS,
-    CYCLES,
     DRAINING,
-    E_COUNT,
-    E_USED,
-    E_WAITER,
-    EARLIEST,
-    END_WAITERS,
-    ENDED,
     ENDING,
     FINISHED,
-    FLAGS,
     FLOW,
-    FOLLOWS,
-    FREE,
-    HEAD,
-    HEADER,
-    INSTRUCTION,
-    ISSUED,
-    JOINS,
-    KIND,
-    LAG_END,
-    LAG_START,
-    LIVE,
-    PHASE,
-    PIPE,
-    REACH,
     READY,
     ROW_BITS,
     SET_FLAG,
     SHORT_HISTORY,
-    SPANS,
-    START_WAITERS,
-    STARTUP,
-    STATUS,
-    STOP,
-    UNIT,
-    WAIT_FIELDS,
     WAIT_FLAG,
-    WAITED,
-    WAITS,
-    WHAT,
-    WHY,
+    Cause,
     Code,
     Histories,
+    IntArray,
+    Records,
     Shape,
     State,
 )
-
-IntArray = npt.NDArray[np.int64]
 
 
 @compiled
 def next_unit(shape: Shape, code: Code, state: State, row: int) -> bool:
     """Enter the next unit with instructions for this row; False if there is none."""
-    rows = state.rows
-    core, pipe = rows[row, CORE], rows[row, PIPE]
-    unit, last = rows[row, UNIT], code.last[core]
+    me = state.rows[row]
+    unit, last = me.unit, code.last[me.core]
     while unit < last:
         variant = code.units[unit]
-        if rows[row, STOP] >= 0:  # leaving a unit
+        if me.stop >= 0:  # leaving a unit
             for q in range(shape.pipes):
                 state.before[row, q] += code.totals[variant, q]
             unit += 1
             if unit >= last:
                 break
             variant = code.units[unit]
-        rows[row, AT] = code.first[variant, pipe]
-        rows[row, STOP] = code.first[variant, pipe + 1]
-        if rows[row, AT] < rows[row, STOP]:
-            rows[row, UNIT] = unit
+        me.at = code.first[variant, me.pipe]
+        me.stop = code.stop[variant, me.pipe]
+        if me.at < me.stop:
+            me.unit = unit
             return True
-    rows[row, UNIT] = last
-    rows[row, PHASE] = FINISHED
+    me.unit = last
+    me.phase = FINISHED
     return False
 
 
 @compiled
 def wake(state: State, core: int, row: int) -> None:
     """Let the pipes that wait for starts or ends of ``row`` try again."""
-    state.core[core, C_TODO] |= state.rows[row, END_WAITERS] | state.rows[row, START_WAITERS]
-    state.rows[row, END_WAITERS] = state.rows[row, START_WAITERS] = 0
+    me = state.rows[row]
+    state.cores[core].todo |= me.end_waiters | me.start_waiters
+    me.end_waiters = me.start_waiters = 0
 
 
 @compiled
 def resolve(
-    shape: Shape, code: Code, state: State, histories: Histories, row: int, at: int
+    shape: Shape, code: Code, state: State, histories: Histories, row: int, step: int
 ) -> tuple[bool, int, int]:
-    """(known, latest cycle, its reason) of what the instruction at ``at`` waits for to start.
+    """(known, latest cycle, its reason) of what ``step`` waits for to start.
 
     Leaves the pipe's bit with the row it waits for if one is not known.
     """
-    ends, starts = histories[0], histories[1]
-    rows, stream = state.rows, code.stream
-    first, bit = rows[row, CORE] * shape.pipes, 1 << rows[row, PIPE]
+    ends, starts = histories.ends, histories.starts
+    rows = state.rows
+    first, bit = rows[row].core * shape.pipes, 1 << rows[row].pipe
     mask = ends.shape[1] - 1
     latest, why = -1, 0
-    wait = at + HEADER
-    for _ in range(stream[at + WAITS]):
-        q = stream[wait]
-        need = stream[wait + 1] + state.before[row, q]
-        reason = stream[wait + 2]
-        wait += WAIT_FIELDS
+    for w in range(code.steps[step].first, code.steps[step].last):
+        wait = code.waits[w]
+        need = wait.count + state.before[row, wait.pipe]
         if need <= 0:
             continue
-        other = first + q
-        if reason == FOLLOW:
+        other = first + wait.pipe
+        if wait.why == FOLLOW:
             if begun(rows, other) < need:
-                rows[other, START_WAITERS] |= bit
+                rows[other].start_waiters |= bit
                 return False, 0, 0
-            when = starts[other, (need - 1) & mask] + stream[at + LAG_START]
+            when = starts[other, (need - 1) & mask] + code.steps[step].lag_start
         else:
-            if rows[other, ENDED] < need:
-                rows[other, END_WAITERS] |= bit
+            if rows[other].ended < need:
+                rows[other].end_waiters |= bit
                 return False, 0, 0
             when = ends[other, (need - 1) & mask]
-        if when > latest or (when == latest and reason < why):
-            latest, why = when, reason
+        if when > latest or (when == latest and wait.why < why):
+            latest, why = when, wait.why
     return True, latest, why
 
 
 @compiled
-def begun(rows: IntArray, row: int) -> int:
+def begun(rows: Records, row: int) -> int:
     """How many instructions of a row have started."""
-    return int(rows[row, ENDED]) + (rows[row, PHASE] in (DRAINING, ENDING))
+    return int(rows[row].ended) + (rows[row].phase in (DRAINING, ENDING))
 
 
 @compiled
@@ -148,80 +103,75 @@ def conclude(shape: Shape, code: Code, state: State, ends: IntArray, row: int, e
 
     If that is not known yet the row stays ``ENDING``.
     """
-    rows, stream = state.rows, code.stream
-    at = rows[row, AT]
+    rows, me = state.rows, state.rows[row]
+    step = code.steps[me.step]
     latest = end
-    if stream[at + FOLLOWS]:
-        wait = at + HEADER
-        for _ in range(stream[at + WAITS]):
-            q = stream[wait]
-            need = stream[wait + 1] + state.before[row, q]
-            if stream[wait + 2] == FOLLOW and need > 0:
-                other = rows[row, CORE] * shape.pipes + q
-                if rows[other, ENDED] < need:
-                    rows[other, END_WAITERS] |= 1 << rows[row, PIPE]
-                    rows[row, PHASE] = ENDING
-                    rows[row, EARLIEST] = end
+    if step.follows:
+        for w in range(step.first, step.last):
+            wait = code.waits[w]
+            need = wait.count + state.before[row, wait.pipe]
+            if wait.why == FOLLOW and need > 0:
+                other = me.core * shape.pipes + wait.pipe
+                if rows[other].ended < need:
+                    rows[other].end_waiters |= 1 << me.pipe
+                    me.phase = ENDING
+                    me.earliest = end
                     return
                 when = ends[other, (need - 1) & (ends.shape[1] - 1)]
-                latest = max(latest, when + stream[at + LAG_END])
-            wait += WAIT_FIELDS
-        rows[row, ACCOUNT + FOLLOW] += latest - end
-    rows[row, PHASE] = READY
+                latest = max(latest, when + step.lag_end)
+        state.account[row, FOLLOW] += latest - end
+    me.phase = READY
     leave(shape, code, state, ends, row, latest)
 
 
 @compiled
 def flag_time(state: State, flagged: IntArray, core: int, pipe: int, event: int, count: int) -> int:
     """When the flag had counted ``count`` more, -1 if it has not; uses them up."""
-    need = state.events[core, event, E_USED] + count
-    if state.events[core, event, E_COUNT] < need:
-        state.events[core, event, E_WAITER] = pipe + 1
+    flag = state.events[core, event]
+    need = flag.used + count
+    if flag.count < need:
+        flag.waiter = pipe + 1
         return -1
-    state.events[core, event, E_USED] = need
+    flag.used = need
     return int(flagged[core, event, (need - 1) & (flagged.shape[2] - 1)])
 
 
 @compiled
-def record(
-    shape: Shape, code: Code, state: State, row: int, facts: tuple[int, int, int, int, int, int]
-) -> None:
-    """Keep a span: place in the stream, index, start, end, reason and cycles of waiting."""
-    column, spans = state.scalars[SPANS], state.spans
-    state.scalars[SPANS] = column + 1
-    spans[0, column] = state.rows[row, CORE]
-    spans[1, column] = state.rows[row, PIPE]
-    spans[2, column] = facts[1]
-    spans[3, column] = code.template[code.units[state.rows[row, UNIT]]]
-    spans[4, column] = code.stream[facts[0] + INSTRUCTION]
-    for i in range(2, 6):
-        spans[i + 3, column] = facts[i]
+def keep_span(code: Code, state: State, row: int, index: int, end: int) -> None:
+    """Keep the span of the row's step at work, its instruction number ``index``."""
+    run, me = state.run[0], state.rows[row]
+    span = state.spans[run.spans]
+    run.spans += 1
+    span.core, span.pipe, span.index = me.core, me.pipe, index
+    span.template = code.template[code.units[me.unit]]
+    span.instruction = code.steps[me.step].instruction
+    span.start, span.end = me.began, end
+    span.why, span.waited = me.why, me.waited
 
 
 @compiled
 def leave(shape: Shape, code: Code, state: State, ends: IntArray, row: int, end: int) -> None:
     """Complete the instruction at work on ``row`` at ``end``, and look at the next."""
-    rows = state.rows
-    at, index = rows[row, AT], rows[row, ENDED]
+    me = state.rows[row]
+    index = me.ended
     ends[row, index & (ends.shape[1] - 1)] = end
-    rows[row, ENDED] = index + 1
-    rows[row, FREE] = end
-    state.scalars[COMPLETED] += 1
+    me.ended = index + 1
+    me.free = end
+    state.run[0].completed += 1
     if shape.keep:
-        why, waited = rows[row, WHY], rows[row, WAITED]
-        record(shape, code, state, row, (at, index, rows[row, BEGAN], end, why, waited))
-    wake(state, state.rows[row, CORE], row)
-    rows[row, AT] = at + HEADER + WAIT_FIELDS * code.stream[at + WAITS]
-    if rows[row, AT] >= rows[row, STOP]:
+        keep_span(code, state, row, index, end)
+    wake(state, me.core, row)
+    me.at += 1
+    if me.at >= me.stop:
         next_unit(shape, code, state, row)
 
 
 @compiled
 def await_flag(state: State, row: int, end: int) -> None:
     """Let the flag that the row's instruction sets be raised at ``end``, in the order of time."""
-    state.rows[row, PHASE] = DRAINING
-    push(state.raised[0], state.raised[1], state.scalars[FLAGS], end, row)
-    state.scalars[FLAGS] += 1
+    state.rows[row].phase = DRAINING
+    push(state.raised, state.run[0].flags, end, row)
+    state.run[0].flags += 1
 
 
 @compiled
@@ -230,16 +180,16 @@ def room(shape: Shape, code: Code, state: State, ends: IntArray, row: int, index
 
     If not, the engine has to lengthen its histories.
     """
-    rows = state.rows
-    q = rows[row, PIPE]
+    me = state.rows[row]
+    q = me.pipe
     first = row - q
     oldest = index
     for p in range(shape.pipes):
-        if code.oldest[p, q] != NEVER and rows[first + p, PHASE] != FINISHED:
+        if code.oldest[p, q] != NEVER and state.rows[first + p].phase != FINISHED:
             oldest = min(oldest, max(0, code.oldest[p, q] + state.before[first + p, q] - 1))
-    rows[row, REACH] = oldest + ends.shape[1]
-    if index >= rows[row, REACH]:
-        state.scalars[STATUS] = SHORT_HISTORY
+    me.reach = oldest + ends.shape[1]
+    if index >= me.reach:
+        state.run[0].status = SHORT_HISTORY
         return False
     return True
 
@@ -247,77 +197,75 @@ def room(shape: Shape, code: Code, state: State, ends: IntArray, row: int, index
 @compiled
 def enlist(state: State, core: int, pipes: int) -> None:
     """Put a core on the list to try some of its pipes."""
-    if state.core[core, C_TODO] == 0:
-        state.todo[state.scalars[LIVE]] = core
-        state.scalars[LIVE] += 1
-    state.core[core, C_TODO] |= pipes
+    if state.cores[core].todo == 0:
+        state.todo[state.run[0].live] = core
+        state.run[0].live += 1
+    state.cores[core].todo |= pipes
 
 
 @compiled
 def ready(
     shape: Shape, code: Code, state: State, histories: Histories, row: int, index: int, at: int
-) -> tuple[int, int, int]:
-    """(cycle, reason, issue): when a pipe's instruction could start, its last cause, its issue.
-
-    The cycle is -1 if that is not known yet; then the pipe will be woken.
-    """
-    issues, flagged = histories[2], histories[3]
-    core, pipe = state.rows[row, CORE], state.rows[row, PIPE]
+) -> Cause:
+    """When a pipe's instruction could start; if that is not known, the pipe will be woken."""
+    issues, flagged = histories.issues, histories.flagged
+    me = state.rows[row]
     known, latest, why = resolve(shape, code, state, histories, row, at)
     if not known:
-        return -1, 0, 0
+        return Cause(-1, 0, 0)
     came = issues[row, index & (issues.shape[1] - 1)]
     if came >= latest:
         latest, why = came, ISSUE
-    if code.stream[at + KIND] == WAIT_FLAG:
-        what, more = code.stream[at + WHAT], code.stream[at + COUNTS]
-        when = flag_time(state, flagged, core, pipe, what, more)
+    step = code.steps[at]
+    if step.kind == WAIT_FLAG:
+        when = flag_time(state, flagged, me.core, me.pipe, step.what, step.counts)
         if when < 0:
-            return -1, 0, 0
+            return Cause(-1, 0, 0)
         if when > latest:
             latest, why = when, FLAG
-    return latest, why, came
+    return Cause(latest, why, came)
 
 
 @compiled
-def depart(
-    shape: Shape, code: Code, state: State, row: int, at: int, facts: tuple[int, int, int, int, int]
-) -> None:
-    """Let an instruction wait for its event: start, head, cycles alone, reason, waited."""
-    rows, scalars = state.rows, state.scalars
-    start, head, alone, why, waited = facts
-    rows[row, PHASE] = DRAINING
-    rows[row, BEGAN], rows[row, WHY], rows[row, WAITED] = start, why, waited
-    rows[row, EARLIEST] = start + alone
-    if code.stream[at + KIND] == SET_FLAG:
-        await_flag(state, row, start + alone)
+def depart(code: Code, state: State, row: int, head: int) -> None:
+    """Let the instruction at work, which has begun, wait for its event."""
+    run, me = state.run[0], state.rows[row]
+    step = code.steps[me.step]
+    me.phase = DRAINING
+    me.earliest = me.began + head + step.cycles
+    if step.kind == SET_FLAG:
+        await_flag(state, row, me.earliest)
         return
-    if code.stream[at + KIND] != FLOW:
-        rows[row, PHASE] = ENDING
-        state.core[rows[row, CORE], C_TODO] |= 1 << rows[row, PIPE]
+    if step.kind != FLOW:
+        me.phase = ENDING
+        state.cores[me.core].todo |= 1 << me.pipe
         return
-    key = ((start + head + code.stream[at + STARTUP]) << ROW_BITS) + row
-    push(state.joining[0], state.joining[1], scalars[JOINS], key, row)
-    scalars[JOINS] += 1
+    key = ((me.began + head + step.startup) << ROW_BITS) + row
+    push(state.joining, run.joins, key, row)
+    run.joins += 1
 
 
 @compiled
-def take(
-    code: Code, state: State, row: int, at: int, index: int, cause: tuple[int, int, int]
-) -> tuple[int, int, int, int]:
-    """(start, head, reason, cycles waited) of an instruction whose causes are known."""
-    rows = state.rows
-    latest, why, came = cause
-    free = rows[row, FREE]
+def take(code: Code, state: State, row: int, at: int, index: int, cause: Cause) -> int:
+    """Begin an instruction whose causes are known: ``began``, ``why`` and ``waited`` of its row.
+
+    Returns the cycles of its head.
+    """
+    me = state.rows[row]
+    free = me.free
     if index == 0:
-        rows[row, ACCOUNT + NOT_STARTED] = came
-        free = came
-    if latest <= free:
-        return free, code.stream[at + HEAD] if index == 0 else 0, BUSY, 0
-    issued = came if why == FOLLOW and came > free else free
-    rows[row, ACCOUNT + ISSUE] += issued - free  # at the head of its queue it holds the pipe
-    rows[row, ACCOUNT + why] += latest - issued
-    return latest, code.stream[at + HEAD], why, latest - free
+        state.account[row, NOT_STARTED] = cause.issued
+        free = cause.issued
+    me.step = at
+    if cause.when <= free:
+        me.began, me.why, me.waited = free, BUSY, 0
+        return int(code.steps[at].head if index == 0 else 0)
+    late = cause.why == FOLLOW and cause.issued > free
+    issued = cause.issued if late else free
+    state.account[row, ISSUE] += issued - free  # at the head of its queue it holds the pipe
+    state.account[row, cause.why] += cause.when - issued
+    me.began, me.why, me.waited = cause.when, cause.why, cause.when - free
+    return int(code.steps[at].head)
 
 
 @compiled
@@ -326,35 +274,36 @@ def work(shape: Shape, code: Code, state: State, histories: Histories, row: int)
 
     Whoever waits for this pipe is woken once, at the end.
     """
-    ends, starts, _, _ = histories
-    rows, stream = state.rows, code.stream
-    if rows[row, PHASE] == ENDING:
-        conclude(shape, code, state, ends, row, rows[row, EARLIEST])
-    index, at, stop, busy, moved = rows[row, ENDED], rows[row, AT], rows[row, STOP], 0, False
-    while rows[row, PHASE] == READY and index < rows[row, ISSUED]:
-        if index >= rows[row, REACH] and not room(shape, code, state, ends, row, index):
+    ends, starts = histories.ends, histories.starts
+    me = state.rows[row]
+    if me.phase == ENDING:
+        conclude(shape, code, state, ends, row, me.earliest)
+    index, at, stop, busy, moved = me.ended, me.at, me.stop, 0, False
+    while me.phase == READY and index < me.issued:
+        if index >= me.reach and not room(shape, code, state, ends, row, index):
             break
         cause = ready(shape, code, state, histories, row, index, at)
-        if cause[0] < 0:
+        if cause.when < 0:
             break
-        start, head, why, waited = take(code, state, row, at, index, cause)
-        alone = head + stream[at + CYCLES]
-        starts[row, index & (starts.shape[1] - 1)] = start
-        busy += alone
+        head = take(code, state, row, at, index, cause)
+        step = code.steps[at]
+        end = me.began + head + step.cycles
+        starts[row, index & (starts.shape[1] - 1)] = me.began
+        busy += end - me.began
         moved = True
-        if stream[at + KIND] in (FLOW, SET_FLAG) or stream[at + FOLLOWS]:
-            depart(shape, code, state, row, at, (start, head, alone, why, waited))
+        if step.kind in (FLOW, SET_FLAG) or step.follows:
+            depart(code, state, row, head)
             break
-        ends[row, index & (ends.shape[1] - 1)] = rows[row, FREE] = start + alone
+        ends[row, index & (ends.shape[1] - 1)] = me.free = end
         if shape.keep:
-            record(shape, code, state, row, (at, index, start, start + alone, why, waited))
+            keep_span(code, state, row, index, end)
         index += 1
-        at += HEADER + WAIT_FIELDS * stream[at + WAITS]
+        at += 1
         if at >= stop:
             next_unit(shape, code, state, row)
-            at, stop = rows[row, AT], rows[row, STOP]
+            at, stop = me.at, me.stop
     if moved:
-        state.scalars[COMPLETED] += index - rows[row, ENDED]
-        rows[row, ENDED], rows[row, AT] = index, at
-        rows[row, ACCOUNT + BUSY] += busy
-        wake(state, rows[row, CORE], row)
+        state.run[0].completed += index - me.ended
+        me.ended, me.at = index, at
+        state.account[row, BUSY] += busy
+        wake(state, me.core, row)

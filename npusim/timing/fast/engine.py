@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import numpy as np
 
 from npusim.errors import ProgramError
 from npusim.program.program import Program
-from npusim.reasons import DONE, NOT_STARTED
+from npusim.reasons import DONE, NOT_STARTED, REASONS
 from npusim.timing.fast.kernel import begin, interpret
-from npusim.timing.fast.l2 import COSTS, FastL2
-from npusim.timing.fast.links import combinations
+from npusim.timing.fast.l2 import FastL2
+from npusim.timing.fast.links import numbered, unknown
 from npusim.timing.fast.state import (
-    ACCOUNT,
-    COMPLETED,
-    CORE_COLUMNS,
-    E_COUNT,
-    ENDED,
-    EVENT_COLUMNS,
-    EVICT,
-    FETCH,
+    CORE,
+    COST,
+    ENTRY,
+    EVENT,
     FINISHED,
-    FREE,
+    HITS,
     OUT_OF_BOUNDS,
     OVER,
-    PHASE,
-    ROW_COLUMNS,
-    SCALARS,
+    ROW,
+    RUN,
     SHORT_FLAGS,
     SHORT_HISTORY,
-    SPANS,
-    STATUS,
-    TROUBLE,
-    UNIT,
-    Cache,
+    SPAN,
     Histories,
     Shape,
     State,
+    empty,
 )
 from npusim.timing.fast.tables import Tables
 from npusim.timing.outcome import IntArray, Outcome, Progress, Spans, hangs, outside
@@ -58,7 +49,9 @@ class FastEngine:
     ) -> None:
         self.program, self.l2, self.progress = program, l2, progress
         self.tables = Tables(program, l2)
-        self.shape = Shape(len(program.cores), len(program.pipes), self.tables.scalar, keep_spans)
+        cores, pipes = len(program.cores), len(program.pipes)
+        most = numbered(cores * pipes, len(self.tables.classes))
+        self.shape = Shape(cores, pipes, self.tables.scalar, keep_spans, most)
         self.state = self._state(program.instructions if keep_spans else 0)
         self.histories = self._histories()
 
@@ -68,22 +61,22 @@ class FastEngine:
         Raises ``ProgramError`` naming the kernel line if the program hangs, or if an access
         leaves its tensor.
         """
-        state = self.state
-        cache = Cache(self.l2.info, self.l2.lines, self.l2.aged)
-        begin(self.shape, self.tables.code, state)
+        state, code, cache = self.state, self.tables.code, self.l2.cache
+        run = state.run[0]
+        begin(self.shape, code, state)
         budget = sys.maxsize // 2 if self.progress is None else _SLICE
-        status = -1
-        while status != OVER:
-            interpret(self.shape, self.tables.code, state, cache, self.histories, budget)
-            status = int(state.scalars[STATUS])
-            if status == SHORT_HISTORY:
-                self._lengthen_ends()
-            elif status == SHORT_FLAGS:
-                self._lengthen_flags()
-            elif status == OUT_OF_BOUNDS:
-                raise self._outside(int(state.scalars[TROUBLE]))
+        while True:
+            interpret(self.shape, code, state, cache, self.histories, budget)
             if self.progress is not None:
-                self.progress(int(state.scalars[COMPLETED]))
+                self.progress(int(run["completed"]))
+            if run["status"] == OVER:
+                break
+            if run["status"] == SHORT_HISTORY:
+                self._lengthen_ends()
+            elif run["status"] == SHORT_FLAGS:
+                self._lengthen_flags()
+            elif run["status"] == OUT_OF_BOUNDS:
+                raise self._outside(int(run["trouble"]))
         self._check_finished()
         return self._outcome()
 
@@ -92,62 +85,63 @@ class FastEngine:
     def _state(self, kept: int) -> State:
         cores, pipes = self.shape.cores, self.shape.pipes
         rows = cores * pipes
-        classes = self.tables.class_table()
+        classes, uses, links = self.tables.shared()
+        number, rates = unknown(len(classes))
         state = State(
-            scalars=np.zeros(SCALARS, np.int64),
-            rows=np.zeros((rows, ROW_COLUMNS), np.int64),
+            run=empty(RUN, 1),
+            rows=empty(ROW, rows),
+            account=np.zeros((rows, len(REASONS)), np.int64),
             before=np.zeros((rows, pipes), np.int64),
-            core=np.zeros((cores, CORE_COLUMNS), np.int64),
-            events=np.zeros((cores, max(1, len(self.tables.events)), EVENT_COLUMNS), np.int64),
+            cores=empty(CORE, cores),
+            events=empty(EVENT, cores, max(1, len(self.tables.events))),
             todo=np.zeros(cores, np.int64),
-            joining=np.zeros((2, rows + 1), np.int64),
-            raised=np.zeros((2, rows + 1), np.int64),
+            joining=empty(ENTRY, rows + 1),
+            raised=empty(ENTRY, rows + 1),
             classes=classes,
-            finish=np.zeros((len(classes), rows + 1), np.int64),
-            member=np.zeros((len(classes), rows + 1), np.int64),
-            capacity=np.array(self.tables.fabric.capacities, np.int64),
-            scratch=np.zeros((2, max(4, len(classes))), np.int64),
-            known=combinations(rows, len(classes)),
-            cost=np.zeros(COSTS, np.int64),
-            hits=np.zeros((max(1, len(self.tables.operands)), 2), np.int64),
-            spans=np.zeros((9, kept), np.int64),
+            uses=uses,
+            links=links,
+            finish=empty(ENTRY, len(classes), rows + 1),
+            number=number,
+            rates=rates,
+            cost=empty(COST, 1),
+            hits=empty(HITS, max(1, len(self.tables.operands))),
+            spans=empty(SPAN, kept),
         )
         starts = np.append(0, self.tables.code.last[:-1])
-        state.rows[:, UNIT] = np.repeat(starts, pipes)
+        state.rows["unit"] = np.repeat(starts, pipes)
         return state
 
     def _histories(self) -> Histories:
         rows, queue = len(self.state.rows), 1 << int(self.tables.code.depth.max()).bit_length()
         ring = max(_RING, queue)
-        cores, events, _ = self.state.events.shape
-        return (
-            np.zeros((rows, ring), np.int64),
-            np.zeros((rows, ring), np.int64),
-            np.zeros((rows, queue), np.int64),
-            np.zeros((cores, events, _RING), np.int64),
+        cores, events = self.state.events.shape
+        return Histories(
+            ends=np.zeros((rows, ring), np.int64),
+            starts=np.zeros((rows, ring), np.int64),
+            issues=np.zeros((rows, queue), np.int64),
+            flagged=np.zeros((cores, events, _RING), np.int64),
         )
 
     # -- on the way ------------------------------------------------------------------------
 
     def _lengthen_ends(self) -> None:
-        ends, starts, issues, flagged = self.histories
-        ends = _doubled(ends, self.state.rows[:, ENDED])
-        starts = _doubled(starts, self.state.rows[:, ENDED] + 1)
-        self.histories = (ends, starts, issues, flagged)
+        ended = self.state.rows["ended"]
+        ends = _doubled(self.histories.ends, ended)
+        starts = _doubled(self.histories.starts, ended + 1)
+        self.histories = self.histories._replace(ends=ends, starts=starts)
 
     def _lengthen_flags(self) -> None:
-        ends, starts, issues, flagged = self.histories
-        cores, events, ring = flagged.shape
-        counts = self.state.events[:, :, E_COUNT].reshape(-1)
-        longer = _doubled(flagged.reshape(-1, ring), counts)
-        self.histories = (ends, starts, issues, longer.reshape(cores, events, 2 * ring))
+        cores, events, ring = self.histories.flagged.shape
+        counts = self.state.events["count"].reshape(-1)
+        longer = _doubled(self.histories.flagged.reshape(-1, ring), counts)
+        self.histories = self.histories._replace(flagged=longer.reshape(cores, events, 2 * ring))
 
     def _outside(self, row: int) -> ProgramError:
         """The error for the transfer that a row is about to begin."""
         pipe = row % self.shape.pipes
-        code, unit = self.tables.code, int(self.state.rows[row, UNIT])
+        code, unit = self.tables.code, int(self.state.rows["unit"][row])
         template = self.program.templates[code.template[code.units[unit]]]
-        nth = int(self.state.rows[row, ENDED] - self.state.before[row, pipe])
+        nth = int(self.state.rows["ended"][row] - self.state.before[row, pipe])
         place = [i for i, p in enumerate(template.lowered.pipes) if p == pipe][nth]
         flow = template.flows[place]
         assert flow is not None
@@ -162,31 +156,30 @@ class FastEngine:
         for core in range(self.shape.cores):
             for pipe in sorted(range(pipes), key=lambda p: p != self.tables.scalar):
                 row = core * pipes + pipe
-                if rows[row, PHASE] != FINISHED:
-                    latest = int(rows[:, FREE].max())
-                    raise hangs(self.program, core, pipe, int(rows[row, ENDED]), latest)
+                if rows["phase"][row] != FINISHED:
+                    latest = int(rows["free"].max())
+                    raise hangs(self.program, core, pipe, int(rows["ended"][row]), latest)
 
     def _outcome(self) -> Outcome:
-        state, (cores, pipes, scalar, keep) = self.state, self.shape
-        rows = state.rows.reshape(cores, pipes, -1)
-        cycles = int(state.rows[:, FREE].max())
-        reasons = rows[:, :, ACCOUNT:].copy()
-        idle = rows[:, :, ENDED] == 0
+        state, run = self.state, self.state.run[0]
+        cores, pipes, scalar = self.shape.cores, self.shape.pipes, self.shape.scalar
+        free = state.rows["free"].reshape(cores, pipes)
+        cycles = int(free.max())
+        reasons = state.account.reshape(cores, pipes, -1)
+        idle = state.rows["ended"].reshape(cores, pipes) == 0
         idle[:, scalar] = False
-        reasons[:, :, DONE] = np.where(idle, 0, cycles - rows[:, :, FREE])
+        reasons[:, :, DONE] = np.where(idle, 0, cycles - free)
         reasons[:, :, NOT_STARTED] = np.where(idle, cycles, reasons[:, :, NOT_STARTED])
-        count = int(state.scalars[SPANS])
+        spans = state.spans[: run["spans"]]
+        hits = state.hits.tolist()
         return Outcome(
             cycles,
             reasons,
-            {k: (int(state.hits[i, 0]), int(state.hits[i, 1])) for k, i in self._operands()},
-            int(state.scalars[FETCH]),
-            int(state.scalars[EVICT]),
-            Spans(*state.spans[:, :count]) if keep else None,
+            {operand: hits[i] for operand, i in self.tables.operands.items()},
+            int(run["fetched"]),
+            int(run["evicted"]),
+            Spans(*(spans[name] for name in SPAN.names or ())) if self.shape.keep else None,
         )
-
-    def _operands(self) -> Any:
-        return self.tables.operands.items()
 
 
 def _doubled(ring: IntArray, counts: IntArray) -> IntArray:

@@ -1,6 +1,6 @@
-"""The fast engine's L2, compiled: the rules of ``timing/l2.py`` on flat int64 arrays.
+"""The fast engine's L2, compiled: the rules of ``timing/l2.py`` on arrays.
 
-A block has the clock value of its last access (``STAMP``, 0 if absent) and masks of valid and
+A block has the clock value of its last access (``stamp``, 0 if absent) and masks of valid and
 dirty sectors, so an access costs a few stores. Who is least recent is asked by evictions only:
 ``aged`` is a list of blocks sorted by stamp, made anew when it is used up. An entry whose stamp
 has changed since is passed over, for it and every block that came later are younger than the
@@ -9,26 +9,26 @@ whole list.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-import numpy.typing as npt
 
 from npusim.device.spec import L2Cache
 from npusim.timing.fast.jit import compiled
+from npusim.timing.fast.state import COST, ENTRY, L2_INFO, Cache, IntArray, Records, empty
 
-IntArray = npt.NDArray[np.int64]
 
-#: Scalars of an L2, in its array ``info``. USED, CAPACITY: sectors. AGED, AGED_END: what is left of
-#: the sorted list.
-CACHED, BLOCK_SHIFT, SECTOR_SHIFT, CAPACITY, USED, CLOCK, AGED, AGED_END = range(8)
-L2_SCALARS = 8
+class Place(NamedTuple):
+    """Where an access goes: first block of the tensor, then bytes as in ``GmRegion``."""
 
-#: Rows of the table of blocks: clock of a block's last access (0: absent), masks of its sectors.
-STAMP, VALID, DIRTY = range(3)
+    block: int
+    offset: int
+    rows: int
+    row_bytes: int
+    pitch: int
 
-#: What an access costs, in bytes: in the L2, from main memory, to it, of all sectors looked at.
-HIT, FETCHED, EVICTED, TOUCHED = range(4)
-COSTS = 4
 
+#: Most bits of a digit in the sort by age.
 MOST_DIGIT_BITS = 11
 
 #: Masks of the lowest 0 to 64 sectors, as signed integers.
@@ -45,123 +45,112 @@ def bits(mask: int) -> int:
 
 
 @compiled
-def make_room(info: IntArray, lines: IntArray, aged: IntArray) -> int:
+def make_room(cache: Cache) -> int:
     """Drop the least recent blocks until the sectors fit; returns the dirty bytes dropped."""
+    info = cache.info[0]
     dirty = 0
-    while info[USED] > info[CAPACITY]:
-        if info[AGED] >= info[AGED_END]:
-            sort_by_age(info, lines, aged)
-        at = info[AGED]
-        info[AGED] += 1
-        block = aged[1, at]
-        if lines[STAMP, block] == aged[0, at]:
-            info[USED] -= bits(lines[VALID, block])
-            if lines[DIRTY, block]:
-                dirty += bits(lines[DIRTY, block])
-            lines[STAMP, block] = lines[VALID, block] = lines[DIRTY, block] = 0
-    return int(dirty << info[SECTOR_SHIFT])
+    while info.used > info.capacity:
+        if info.aged >= info.aged_end:
+            sort_by_age(cache)
+        entry = cache.aged[info.aged]
+        info.aged += 1
+        block = entry.who
+        if cache.stamp[block] == entry.key:
+            info.used -= bits(cache.valid[block])
+            if cache.dirty[block]:
+                dirty += bits(cache.dirty[block])
+            cache.stamp[block] = cache.valid[block] = cache.dirty[block] = 0
+    return int(dirty << info.sector_shift)
 
 
 @compiled
-def sort_by_age(info: IntArray, lines: IntArray, aged: IntArray) -> None:
-    """Fill ``aged`` with every resident block, least recent first: a radix sort.
-
-    Rows 0 and 1 are stamps and blocks, 2 and 3 the same while sorting, 4 counts of digits.
-    """
-    count, low, high = 0, info[CLOCK], 0
-    for block in range(lines.shape[1]):
-        stamp = lines[STAMP, block]
+def sort_by_age(cache: Cache) -> None:
+    """Fill ``aged`` with every resident block, least recent first: a radix sort."""
+    info, aged = cache.info[0], cache.aged
+    count, low, high = 0, info.clock, 0
+    for block in range(cache.stamp.size):
+        stamp = cache.stamp[block]
         if stamp:
-            aged[0, count] = stamp
-            aged[1, count] = block
+            aged[count].key = stamp
+            aged[count].who = block
             count += 1
             low = min(low, stamp)
             high = max(high, stamp)
     width = 4  # bits of a digit: as many values as there are blocks, within reason
     while width < MOST_DIGIT_BITS and 1 << width < count:
         width += 1
-    source = shift = 0
+    source, target, shift = aged, cache.spare, 0
     while (high - low) >> shift:
-        sort_by_digit(aged, source, count, (low, shift, (1 << width) - 1))
-        source = 2 - source
+        sort_by_digit(source, target, cache.counts, count, (low, shift, (1 << width) - 1))
+        source, target = target, source
         shift += width
-    if source == 2:
+    if (shift // width) % 2:
         for i in range(count):
-            aged[0, i] = aged[2, i]
-            aged[1, i] = aged[3, i]
-    info[AGED], info[AGED_END] = 0, count
+            aged[i].key = cache.spare[i].key
+            aged[i].who = cache.spare[i].who
+    info.aged, info.aged_end = 0, count
 
 
 @compiled
-def sort_by_digit(aged: IntArray, source: int, count: int, digit: tuple[int, int, int]) -> None:
-    """Sort the rows at ``source`` into the other two by (stamp - low) >> shift & mask."""
+def sort_by_digit(
+    source: Records, target: Records, counts: IntArray, count: int, digit: tuple[int, int, int]
+) -> None:
+    """Sort ``count`` entries into ``target`` by (stamp - low) >> shift & mask."""
     low, shift, mask = digit
-    target = 2 - source
     for i in range(mask + 1):
-        aged[4, i] = 0
+        counts[i] = 0
     for i in range(count):
-        aged[4, ((aged[source, i] - low) >> shift) & mask] += 1
+        counts[((source[i].key - low) >> shift) & mask] += 1
     place = 0
     for i in range(mask + 1):
-        place, aged[4, i] = place + aged[4, i], place
+        place, counts[i] = place + counts[i], place
     for i in range(count):
-        value = ((aged[source, i] - low) >> shift) & mask
-        at = aged[4, value]
-        aged[4, value] = at + 1
-        aged[target, at], aged[target + 1, at] = aged[source, i], aged[source + 1, i]
+        value = ((source[i].key - low) >> shift) & mask
+        at = counts[value]
+        counts[value] = at + 1
+        target[at].key = source[i].key
+        target[at].who = source[i].who
 
 
 @compiled
-def touch(
-    info: IntArray,
-    lines: IntArray,
-    aged: IntArray,
-    place: tuple[int, int, int, int, int],
-    write: bool,
-    cost: IntArray,
-) -> None:
-    """Access ``place``: first block of the tensor, offset, rows, bytes per row, pitch.
-
-    ``cost`` gets its bytes.
-    """
-    _, offset, rows, row_bytes, pitch = place
-    cost[HIT] = cost[FETCHED] = cost[EVICTED] = cost[TOUCHED] = 0
-    if not info[CACHED]:
-        cost[EVICTED if write else FETCHED] = cost[TOUCHED] = rows * row_bytes
+def touch(cache: Cache, place: Place, write: bool, costs: Records) -> None:
+    """Access ``place``; the one element of ``costs`` gets its bytes."""
+    info, cost = cache.info[0], costs[0]
+    cost.hit = cost.fetched = cost.evicted = cost.touched = 0
+    if not info.cached:
+        cost.touched = place.rows * place.row_bytes
+        if write:
+            cost.evicted = cost.touched
+        else:
+            cost.fetched = cost.touched
         return
-    block = 1 << info[BLOCK_SHIFT]
+    pitch = place.pitch
     # Rows that repeat alike in every block are looked up a block at a time.
-    even = rows > 1 and 0 < pitch <= block and pitch & (pitch - 1) == 0
-    if even and (offset & (pitch - 1)) + row_bytes <= pitch:
-        touch_blocks(info, lines, place, write, cost)
+    even = place.rows > 1 and 0 < pitch <= 1 << info.block_shift and pitch & (pitch - 1) == 0
+    if even and (place.offset & (pitch - 1)) + place.row_bytes <= pitch:
+        touch_blocks(cache, place, write, costs)
     else:
-        touch_rows(info, lines, place, write, cost)
-    if info[USED] > info[CAPACITY]:
-        cost[EVICTED] = make_room(info, lines, aged)
+        touch_rows(cache, place, write, costs)
+    if info.used > info.capacity:
+        cost.evicted = make_room(cache)
 
 
 @compiled
-def sectors(info: IntArray, first: int, end: int) -> int:
-    """Mask of the sectors that bytes first..end of a block touch."""
-    small = info[SECTOR_SHIFT]
+def sectors(small: int, first: int, end: int) -> int:
+    """Mask of the sectors of 2**small bytes that bytes first..end of a block touch."""
     low = first >> small
     return int(ONES[((end + (1 << small) - 1) >> small) - low] << low)
 
 
 @compiled
-def touch_blocks(
-    info: IntArray,
-    lines: IntArray,
-    place: tuple[int, int, int, int, int],
-    write: bool,
-    cost: IntArray,
-) -> None:
+def touch_blocks(cache: Cache, place: Place, write: bool, costs: Records) -> None:
     """``touch`` for a pitch that is a power of two, and rows that stay within it.
 
     Whole blocks follow each other and have the same sectors touched: two plain loops.
     """
+    info, cost = cache.info[0], costs[0]
     first_block, offset, rows, row_bytes, pitch = place
-    shift = info[BLOCK_SHIFT]
+    shift, small = info.block_shift, info.sector_shift
     apart = 0
     while 1 << apart < pitch:
         apart += 1
@@ -170,174 +159,172 @@ def touch_blocks(
     before = min(rows, (each - start) & (each - 1))
     count = (rows - before) >> (shift - apart)
     after = rows - before - count * each
-    touch_rows(info, lines, (first_block, offset, before, row_bytes, pitch), write, cost)
+    touch_rows(cache, Place(first_block, offset, before, row_bytes, pitch), write, costs)
     offset += before * pitch
     if count:
         mask, within = 0, offset & (pitch - 1)
         for i in range(each):
-            mask |= sectors(info, within + i * pitch, within + i * pitch + row_bytes)
+            mask |= sectors(small, within + i * pitch, within + i * pitch + row_bytes)
         block = first_block + (offset >> shift)
         # A sector belongs to one row only: then a block's bytes are those of its sectors.
-        whole = each == 1 or (within | row_bytes | pitch) & ((1 << info[SECTOR_SHIFT]) - 1) == 0
+        whole = each == 1 or (within | row_bytes | pitch) & ((1 << small) - 1) == 0
         piece = each * row_bytes
-        cost[TOUCHED] += (count * bits(mask)) << info[SECTOR_SHIFT]
-        if holds(lines, DIRTY if write else VALID, block, count, mask):
-            use(info, lines, block, count)
-            cost[HIT] += count * piece
-        elif whole and not write and lacks(lines, block, count, mask):
+        cost.touched += (count * bits(mask)) << small
+        if holds(cache.dirty if write else cache.valid, block, count, mask):
+            use(cache, block, count)
+            cost.hit += count * piece
+        elif whole and not write and lacks(cache, block, count, mask):
             for i in range(block, block + count):
-                lines[VALID, i] |= mask
-            use(info, lines, block, count)
-            info[USED] += count * bits(mask)
-            cost[FETCHED] += (count * bits(mask)) << info[SECTOR_SHIFT]
+                cache.valid[i] |= mask
+            use(cache, block, count)
+            info.used += count * bits(mask)
+            cost.fetched += (count * bits(mask)) << small
         elif whole:
-            touch_alike(info, lines, (block, count, mask, piece), write, cost)
+            touch_alike(cache, (block, count, mask, piece), write, costs)
         else:
-            touched = cost[TOUCHED]
-            part = (first_block, offset, count * each, row_bytes, pitch)
-            touch_rows(info, lines, part, write, cost)
-            cost[TOUCHED] = touched
+            touched = cost.touched
+            part = Place(first_block, offset, count * each, row_bytes, pitch)
+            touch_rows(cache, part, write, costs)
+            cost.touched = touched
         offset += count * each * pitch
-    touch_rows(info, lines, (first_block, offset, after, row_bytes, pitch), write, cost)
+    touch_rows(cache, Place(first_block, offset, after, row_bytes, pitch), write, costs)
 
 
 @compiled
-def holds(lines: IntArray, row: int, block: int, count: int, mask: int) -> bool:
-    """Whether ``count`` blocks have all of ``mask`` in a row of their masks."""
-    missing = mask & ~lines[row, block]
+def holds(masks: IntArray, block: int, count: int, mask: int) -> bool:
+    """Whether ``count`` blocks have all of ``mask`` in their masks."""
+    missing = mask & ~masks[block]
     if missing == 0:
         for i in range(block, block + count):
-            missing |= mask & ~lines[row, i]
+            missing |= mask & ~masks[i]
     return bool(missing == 0)
 
 
 @compiled
-def lacks(lines: IntArray, block: int, count: int, mask: int) -> bool:
+def lacks(cache: Cache, block: int, count: int, mask: int) -> bool:
     """Whether ``count`` blocks are all resident and hold nothing of ``mask``."""
-    some = mask & lines[VALID, block]
+    some = mask & cache.valid[block]
     if some == 0:
         for i in range(block, block + count):
-            some |= (mask & lines[VALID, i]) | (lines[STAMP, i] == 0)
+            some |= (mask & cache.valid[i]) | (cache.stamp[i] == 0)
     return bool(some == 0)
 
 
 @compiled
-def use(info: IntArray, lines: IntArray, block: int, count: int) -> None:
+def use(cache: Cache, block: int, count: int) -> None:
     """Use ``count`` resident blocks, one after another, now."""
-    clock = info[CLOCK] + 1
+    clock = cache.info[0].clock + 1
     for i in range(count):
-        lines[STAMP, block + i] = clock + i
-    info[CLOCK] += count
+        cache.stamp[block + i] = clock + i
+    cache.info[0].clock += count
 
 
 @compiled
 def touch_alike(
-    info: IntArray,
-    lines: IntArray,
-    place: tuple[int, int, int, int],
-    write: bool,
-    cost: IntArray,
+    cache: Cache, place: tuple[int, int, int, int], write: bool, costs: Records
 ) -> None:
     """Access the same sectors of each block: first block, count, sectors, bytes of a block."""
+    info, cost = cache.info[0], costs[0]
     block, count, mask, piece = place
-    clock, used, hit, full = info[CLOCK], 0, 0, bits(mask)
+    clock, used, hit, full, small = info.clock, 0, 0, bits(mask), info.sector_shift
     for i in range(block, block + count):
         clock += 1
-        lines[STAMP, i] = clock
-        missing = mask & ~lines[VALID, i]
+        cache.stamp[i] = clock
+        missing = mask & ~cache.valid[i]
         new = 0
         if missing:
-            lines[VALID, i] |= mask
+            cache.valid[i] |= mask
             new = full if missing == mask else bits(missing)
             used += new
         if write:
-            lines[DIRTY, i] |= mask
+            cache.dirty[i] |= mask
             hit += piece
         else:
-            hit += max(0, piece - (new << info[SECTOR_SHIFT]))
-    info[CLOCK] = clock
-    info[USED] += used
-    cost[HIT] += hit
+            hit += max(0, piece - (new << small))
+    info.clock = clock
+    info.used += used
+    cost.hit += hit
     if not write:
-        cost[FETCHED] += used << info[SECTOR_SHIFT]
+        cost.fetched += used << small
 
 
 @compiled
-def touch_rows(
-    info: IntArray,
-    lines: IntArray,
-    place: tuple[int, int, int, int, int],
-    write: bool,
-    cost: IntArray,
-) -> None:
-    """``touch``, row by row; adds to ``cost``."""
-    first_block, offset, rows, row_bytes, pitch = place
-    shift, small = info[BLOCK_SHIFT], info[SECTOR_SHIFT]
+def touch_rows(cache: Cache, place: Place, write: bool, costs: Records) -> None:
+    """``touch``, row by row; adds to ``costs``."""
+    info, cost = cache.info[0], costs[0]
+    shift, small = info.block_shift, info.sector_shift
     within, up = (1 << shift) - 1, (1 << small) - 1
-    clock, used, hit, touched = info[CLOCK], 0, 0, 0
+    clock, used, hit, touched = info.clock, 0, 0, 0
     block, seen = -1, 0
-    for row in range(rows):
-        first = offset + row * pitch
-        end = first + row_bytes
+    for row in range(place.rows):
+        first = place.offset + row * place.pitch
+        end = first + place.row_bytes
         while first < end:
             start = first & within
             size = min(end - first, within + 1 - start)
             low = start >> small
             width = ((start + size + up) >> small) - low
             mask = ONES[width] << low
-            if first_block + (first >> shift) != block:
-                block = first_block + (first >> shift)
+            if place.block + (first >> shift) != block:
+                block = place.block + (first >> shift)
                 clock += 1
-                lines[STAMP, block] = clock
+                cache.stamp[block] = clock
                 seen = 0
                 touched += width
             elif mask & ~seen:
                 touched += bits(mask & ~seen)
             seen |= mask
-            missing = mask & ~lines[VALID, block]
+            missing = mask & ~cache.valid[block]
             new = 0
             if missing:
                 new = width if missing == mask else bits(missing)
-                lines[VALID, block] |= mask
+                cache.valid[block] |= mask
                 used += new
             if write:
-                lines[DIRTY, block] |= mask
+                cache.dirty[block] |= mask
                 hit += size
             else:
                 hit += max(0, size - (new << small))
             first += size
-    info[CLOCK] = clock
-    info[USED] += used
-    cost[HIT] += hit
-    cost[TOUCHED] += touched << small
+    info.clock = clock
+    info.used += used
+    cost.hit += hit
+    cost.touched += touched << small
     if not write:
-        cost[FETCHED] += used << small
+        cost.fetched += used << small
 
 
 class FastL2:
     """Content of an L2 as flat arrays; it survives from kernel to kernel of one call."""
 
     def __init__(self, spec: L2Cache | None) -> None:
-        self.info = np.zeros(L2_SCALARS, np.int64)
         self.block = spec.block_bytes if spec else 1 << 30
-        self.info[CACHED] = spec is not None
-        self.info[BLOCK_SHIFT] = self.block.bit_length() - 1
-        self.info[SECTOR_SHIFT] = spec.sector_bytes.bit_length() - 1 if spec else 0
-        self.info[CAPACITY] = spec.size_bytes // spec.sector_bytes if spec else 0
-        self.lines = np.zeros((3, 0), np.int64)
-        self.aged = np.zeros((5, 1 << MOST_DIGIT_BITS), np.int64)
+        info = empty(L2_INFO, 1)
+        info["cached"] = spec is not None
+        info["block_shift"] = self.block.bit_length() - 1
+        info["sector_shift"] = spec.sector_bytes.bit_length() - 1 if spec else 0
+        info["capacity"] = spec.size_bytes // spec.sector_bytes if spec else 0
+        self.cache = Cache(
+            info=info,
+            stamp=np.zeros(0, np.int64),
+            valid=np.zeros(0, np.int64),
+            dirty=np.zeros(0, np.int64),
+            aged=empty(ENTRY, 0),
+            spare=empty(ENTRY, 0),
+            counts=np.zeros(1 << MOST_DIGIT_BITS, np.int64),
+        )
         self.tensors: dict[str, tuple[int, int]] = {}  # first block, bytes
 
     def place(self, tensor: str, size: int) -> int:
         """First block of a tensor of ``size`` bytes, which gets its blocks when first named."""
         if tensor not in self.tensors:
-            first, blocks = self.lines.shape[1], -(-size // self.block)
-            more = np.zeros((3, blocks), np.int64)
-            self.lines = np.concatenate([self.lines, more], axis=1)
-            if self.lines.shape[1] > self.aged.shape[1]:
-                wider = np.zeros((5, self.lines.shape[1]), np.int64)
-                wider[:, : self.aged.shape[1]] = self.aged
-                self.aged = wider
+            first, blocks = self.cache.stamp.size, -(-size // self.block)
+            longer = {
+                name: np.append(old, np.zeros(blocks, old.dtype))
+                for name in ("stamp", "valid", "dirty", "aged", "spare")
+                for old in (getattr(self.cache, name),)
+            }
+            self.cache = self.cache._replace(**longer)
             self.tensors[tensor] = (first, size)
         first, known = self.tensors[tensor]
         assert size <= known, "a tensor keeps its size from kernel to kernel"
@@ -345,8 +332,8 @@ class FastL2:
 
     def preload(self, tensor: str, size: int) -> None:
         """Make the first ``size`` bytes of a tensor resident and clean."""
-        place = (self.place(tensor, size), 0, 1, size, 0)
-        touch(self.info, self.lines, self.aged, place, False, np.zeros(COSTS, np.int64))
+        place = Place(self.place(tensor, size), 0, 1, size, 0)  # which may replace the cache
+        touch(self.cache, place, False, empty(COST, 1))
 
     def content(self) -> list[tuple[str, int, int, int]]:
         """(tensor, block, valid sectors, dirty sectors as bit masks), least recent first."""
@@ -355,10 +342,7 @@ class FastL2:
             for name, (first, size) in self.tensors.items()
             for i in range(-(-size // self.block))
         }
-        stamps = self.lines[STAMP]
+        stamps, valid, dirty = self.cache.stamp, self.cache.valid, self.cache.dirty
         order = [int(b) for b in np.argsort(stamps, kind="stable") if stamps[b]]
         wide = (1 << 64) - 1
-        return [
-            (*names[b], int(self.lines[VALID, b]) & wide, int(self.lines[DIRTY, b]) & wide)
-            for b in order
-        ]
+        return [(*names[b], int(valid[b]) & wide, int(dirty[b]) & wide) for b in order]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
 from npusim.reasons import BARRIER, BUSY, FLAG, QUEUE
 from npusim.timing.fast.core import (
     await_flag,
@@ -18,159 +15,119 @@ from npusim.timing.fast.core import (
 )
 from npusim.timing.fast.jit import compiled
 from npusim.timing.fast.state import (
-    ACCOUNT,
-    AT,
-    BEGAN,
-    C_MEET,
-    C_MEET_AT,
-    C_TODO,
-    CORE,
-    COUNTS,
-    CYCLES,
-    ENDED,
-    FREE,
-    HEADER,
-    ISSUED,
-    KIND,
     MEET,
-    MEET_AT,
-    MEETING,
-    PHASE,
-    REACH,
     READY,
-    S_HEADER,
-    S_ISSUE,
-    S_PIPE,
     SET_FLAG,
-    START_WAITERS,
-    STOP,
     WAIT_FLAG,
-    WAITED,
-    WAITS,
-    WHAT,
-    WHY,
     Code,
     Histories,
     Shape,
     State,
 )
 
-IntArray = npt.NDArray[np.int64]
-
 
 @compiled
 def meet(shape: Shape, state: State, core: int, when: int) -> int:
     """Arrive at a barrier at ``when``; returns the cycle it opens, -1 if not yet known."""
-    scalars, cores = state.scalars, state.core
-    if cores[core, C_MEET] == 0:
-        cores[core, C_MEET] = 1
-        scalars[MEETING] += 1
-        scalars[MEET_AT] = max(scalars[MEET_AT], when)
-        if scalars[MEETING] == shape.cores:
+    run, me = state.run[0], state.cores[core]
+    if me.meet == 0:
+        me.meet = 1
+        run.meeting += 1
+        run.meet_at = max(run.meet_at, when)
+        if run.meeting == shape.cores:
             for other in range(shape.cores):
-                cores[other, C_MEET] = 2
-                cores[other, C_MEET_AT] = scalars[MEET_AT]
+                state.cores[other].meet = 2
+                state.cores[other].meet_at = run.meet_at
                 if other != core:
                     enlist(state, other, 1 << shape.scalar)
-            scalars[MEETING] = 0
-            scalars[MEET_AT] = 0
-    if cores[core, C_MEET] == 1:
+            run.meeting = 0
+            run.meet_at = 0
+    if me.meet == 1:
         return -1
-    cores[core, C_MEET] = 0
-    return int(cores[core, C_MEET_AT])
+    me.meet = 0
+    return int(me.meet_at)
 
 
 @compiled
 def order(shape: Shape, code: Code, state: State, histories: Histories, row: int) -> bool:
     """Run an ordering instruction on the scalar pipe; False if it cannot go on yet."""
-    ends, _, _, flagged = histories
-    rows = state.rows
-    core = rows[row, CORE]
-    at = rows[row, AT] + S_HEADER
-    kind, count = code.stream[at + KIND], code.stream[at + WAITS]
-    index = rows[row, ENDED]
-    if index >= rows[row, REACH] and not room(shape, code, state, ends, row, index):
+    ends, flagged = histories.ends, histories.flagged
+    me = state.rows[row]
+    number = code.issuing[me.at].step
+    step = code.steps[number]
+    if me.ended >= me.reach and not room(shape, code, state, ends, row, me.ended):
         return False
-    known, latest, _ = resolve(shape, code, state, histories, row, at)
+    known, latest, _ = resolve(shape, code, state, histories, row, number)
     if not known:
         return False
-    began = rows[row, FREE]
-    start = max(began, latest)
-    reason = code.stream[at + HEADER + 2] if count else BARRIER
-    if kind == MEET:
-        start = meet(shape, state, core, start)
-    elif kind == WAIT_FLAG:
+    start = max(me.free, latest)
+    reason = code.waits[step.first].why if step.last > step.first else BARRIER
+    if step.kind == MEET:
+        start = meet(shape, state, me.core, start)
+    elif step.kind == WAIT_FLAG:
         reason = FLAG
-        what = code.stream[at + WHAT]
-        when = flag_time(state, flagged, core, shape.scalar, what, code.stream[at + COUNTS])
+        when = flag_time(state, flagged, me.core, shape.scalar, step.what, step.counts)
         start = -1 if when < 0 else max(start, when)
     if start < 0:
         return False
-    rows[row, ACCOUNT + reason] += start - began
-    rows[row, ACCOUNT + BUSY] += code.stream[at + CYCLES]
-    rows[row, BEGAN] = start
-    rows[row, WAITED] = start - began
-    rows[row, WHY] = reason if start > began else BUSY
-    rows[row, AT] = at
-    end = start + code.stream[at + CYCLES]
-    if kind == SET_FLAG:
+    me.step = number
+    me.began, me.waited = start, start - me.free
+    me.why = reason if me.waited else BUSY
+    state.account[row, reason] += me.waited
+    state.account[row, BUSY] += step.cycles
+    end = start + step.cycles
+    if step.kind == SET_FLAG:
         await_flag(state, row, end)
         return False
     leave(shape, code, state, ends, row, end)
-    return bool(rows[row, PHASE] == READY)
+    return bool(me.phase == READY)
 
 
 @compiled
-def issue(
-    shape: Shape,
-    code: Code,
-    state: State,
-    histories: Histories,
-    core: int,
-) -> None:
+def issue(shape: Shape, code: Code, state: State, histories: Histories, core: int) -> None:
     """Advance the scalar pipe as far as it goes."""
-    starts, issues = histories[1], histories[2]
+    starts, issues = histories.starts, histories.issues
     rows = state.rows
     row = core * shape.pipes + shape.scalar
+    me = rows[row]
     mask = issues.shape[1] - 1
-    if rows[row, PHASE] != READY:
+    if me.phase != READY:
         return
-    stream = code.stream
-    free, at, stop = rows[row, FREE], rows[row, AT], rows[row, STOP]
+    free, at, stop = me.free, me.at, me.stop
     busy = queued = woken = 0
     while True:
-        pipe = stream[at + S_PIPE]
+        issuing = code.issuing[at]
+        pipe = issuing.pipe
         if pipe == shape.scalar:
-            rows[row, FREE], rows[row, AT] = free, at
+            me.free, me.at = free, at
             going = order(shape, code, state, histories, row)
-            free, at, stop = rows[row, FREE], rows[row, AT], rows[row, STOP]
+            free, at, stop = me.free, me.at, me.stop
             if going:
                 continue
             break
         other = core * shape.pipes + pipe
-        number = rows[other, ISSUED]
+        number = rows[other].issued
         need = number - code.depth[pipe] + 1
         if need > 0:
             if begun(rows, other) < need:
-                rows[other, START_WAITERS] |= 1 << shape.scalar
+                rows[other].start_waiters |= 1 << shape.scalar
                 break
             when = starts[other, (need - 1) & (starts.shape[1] - 1)]
             if when > free:
                 queued += when - free
                 free = when
-        cost = stream[at + S_ISSUE]
-        free += cost
-        busy += cost
+        free += issuing.cost
+        busy += issuing.cost
         issues[other, number & mask] = free
-        rows[other, ISSUED] = number + 1
+        rows[other].issued = number + 1
         woken |= 1 << pipe
-        at += S_HEADER
+        at += 1
         if at >= stop:
-            rows[row, AT] = at
+            me.at = at
             if not next_unit(shape, code, state, row):
                 break
-            at, stop = rows[row, AT], rows[row, STOP]
-    rows[row, FREE], rows[row, AT] = free, at
-    rows[row, ACCOUNT + BUSY] += busy
-    rows[row, ACCOUNT + QUEUE] += queued
-    state.core[core, C_TODO] |= woken
+            at, stop = me.at, me.stop
+    me.free, me.at = free, at
+    state.account[row, BUSY] += busy
+    state.account[row, QUEUE] += queued
+    state.cores[core].todo |= woken

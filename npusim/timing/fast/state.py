@@ -1,25 +1,46 @@
-"""The fast engine's data: flat int64 arrays, and what their columns mean."""
+"""The fast engine's data: arrays of int64 records, whose fields have names here."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from npusim.reasons import REASONS
-
 IntArray = npt.NDArray[np.int64]
 
-#: Columns of a row's state. UNIT, AT, STOP: place in the stream. ISSUED, ENDED: counts.
-#: REACH: ends that can be recorded before the ring must be looked at.
-#: FREE: end of the last instruction. PHASE: below. END_WAITERS, START_WAITERS: pipes (bits) to
-#: wake. BEGAN, REASON, WAITED, EARLIEST: of the instruction at work. PARTS: of its transfer.
-UNIT, AT, STOP, ISSUED, ENDED, FREE, PHASE, REACH = range(8)
-END_WAITERS, START_WAITERS, BEGAN, WHY, WAITED, EARLIEST, PARTS = range(8, 15)
-CORE, PIPE = range(15, 17)
-ACCOUNT = 17
-ROW_COLUMNS = ACCOUNT + len(REASONS)
+#: An array whose elements have the fields of one of the types below.
+Records = npt.NDArray[np.void]
+
+
+def record(*names: str) -> np.dtype[np.void]:
+    """Return the type of a record of int64 fields."""
+    return np.dtype([(name, np.int64) for name in names], align=True)
+
+
+def empty(kind: np.dtype[np.void], *shape: int) -> Records:
+    """Return an array of records whose every field is 0."""
+    return np.zeros(shape, kind)
+
+
+def filled(kind: np.dtype[np.void], rows: Sequence[tuple[int, ...]]) -> Records:
+    """Return an array of records from rows with a value per field, at least one record long."""
+    if not rows:
+        return empty(kind, 1)
+    return np.array(rows, np.int64).view(kind).reshape(-1)
+
+
+#: A row of the engine is a pipe of a core. ``unit``, ``at``, ``stop``: place in the program;
+#: ``step``: the step at work; ``issued``, ``ended``: instructions; ``reach``: ends that can be
+#: recorded before the ring must be looked at; ``free``: end of the last instruction;
+#: ``end_waiters``, ``start_waiters``: pipes (bits) to wake; ``began``, ``why``, ``waited``,
+#: ``earliest``: of the instruction at work; ``parts``: of its transfer.
+ROW = record(
+    *("unit", "at", "stop", "step", "issued", "ended", "free", "phase", "reach"),
+    *("end_waiters", "start_waiters", "began", "why", "waited", "earliest", "parts"),
+    *("core", "pipe"),
+)
 
 #: Joins are kept as one number, cycle << ROW_BITS | row, so that rows break ties.
 ROW_BITS = 16
@@ -28,44 +49,68 @@ ROW_BITS = 16
 #: not to end before the instruction it follows; all done.
 READY, DRAINING, ENDING, FINISHED = range(4)
 
-#: A pipe instruction in the stream: fields, then (pipe, count, reason) per wait.
-#: On the scalar pipe's stream all instructions appear: PIPE and COST alone if another pipe's.
-#: COUNTS: how often a flag waited for counts, or 1 for a flag set in all groups. FOLLOWS: whether
-#: any wait is for ``FOLLOW``.
-CYCLES, HEAD, STARTUP, KIND, WHAT, COUNTS, INSTRUCTION = range(7)
-FOLLOWS, LAG_START, LAG_END, WAITS = range(7, 11)
-HEADER = 11
-WAIT_FIELDS = 3
-S_PIPE, S_ISSUE = range(2)
-S_HEADER = 2
+#: An instruction. ``what``: number of its flow or flag event; ``counts``: how often a flag waited
+#: for counts, or 1 for a flag set in all groups; ``instruction``: place in the template;
+#: ``follows``: whether any wait is for ``FOLLOW``; ``first``, ``last``: its waits.
+STEP = record(
+    *("cycles", "head", "startup", "kind", "what", "counts", "instruction"),
+    *("follows", "lag_start", "lag_end", "first", "last"),
+)
+WAIT = record("pipe", "count", "why")
 
-#: Kinds of instruction to the engine; WHAT is the flow's or the flag event's number.
+#: What the scalar pipe does with an instruction; ``step`` if it runs it itself.
+ISSUING = record("pipe", "cost", "step")
+
+#: Kinds of instruction to the engine.
 PLAIN, FLOW, MEET, SET_FLAG, WAIT_FLAG = range(5)
 
-#: Columns of the table of flows.
-F_KIND, F_TENSOR, F_BASE, F_OFFSET, F_ROWS, F_BYTES, F_PITCH, F_OPERAND, F_CLASS, F_CLASS_2 = range(
-    10
+#: A flow. ``first``, ``second``, ``evict``: classes of its parts; of a read, hits and misses.
+FLOWING = record(
+    *("store", "tensor", "base", "offset", "rows", "bytes", "pitch", "operand"),
+    *("first", "second", "evict"),
 )
-F_EVICT = 10
-FLOW_COLUMNS = 11
 
-#: Scalars of the engine.
-NOW, LIVE, JOINS, FLAGS, SPANS, COMPLETED, MEETING, MEET_AT, FETCH, EVICT, STATUS, TROUBLE = range(
-    12
+#: A tensor: its first block in the L2, its bytes.
+TENSOR = record("block", "bytes")
+
+#: The engine's own state. ``live``: cores to advance; ``joins``, ``flags``: entries of heaps;
+#: ``next``: when a transfer finishes; ``unsettled``: whether links are to be shared anew;
+#: ``meeting``, ``meet_at``: cores at the barrier, and the latest arrival; ``trouble``: a row.
+RUN = record(
+    *("now", "next", "unsettled", "live", "joins", "flags", "spans", "completed"),
+    *("meeting", "meet_at", "fetched", "evicted", "status", "trouble"),
 )
-NEXT, UNSETTLED = range(12, 14)
-SCALARS = 14
 
 #: Why the interpreter returned.
 OVER, PAUSED, SHORT_HISTORY, SHORT_FLAGS, OUT_OF_BOUNDS = range(5)
 
-#: Columns of a core: at a barrier or not, when it may go on; pipes to try; cores on the list.
-C_MEET, C_MEET_AT, C_TODO = range(3)
-CORE_COLUMNS = 3
+#: A core: at a barrier or not, when it may go on, its pipes (bits) to try.
+CORE = record("meet", "meet_at", "todo")
 
-#: Columns of a core's flag event: times counted, counts used up, the pipe waiting plus one.
-E_COUNT, E_USED, E_WAITER = range(3)
-EVENT_COLUMNS = 3
+#: A flag event of a core: times counted, counts used up, the pipe waiting plus one.
+EVENT = record("count", "used", "waiter")
+
+#: An entry of a heap: the smallest ``key`` is on top.
+ENTRY = record("key", "who")
+
+#: A class of transfers, and the uses of links it has from ``first`` to ``last``.
+CLASS = record("cap", "count", "rate", "drained", "first", "last", "limit")
+USE = record("link", "weight")
+LINK = record("capacity", "left", "demand", "fair")
+
+#: An executed instruction, in the order of ``npusim.timing.outcome.Spans``.
+SPAN = record("core", "pipe", "index", "template", "instruction", "start", "end", "why", "waited")
+
+#: Bytes of operands read from the L2, and of those that were not there.
+HITS = record("hit", "miss")
+
+#: The L2. ``used``, ``capacity``: sectors; ``aged``, ``aged_end``: what is left of the sorted list.
+L2_INFO = record(
+    *("cached", "block_shift", "sector_shift", "capacity", "used", "clock", "aged", "aged_end")
+)
+
+#: What an access costs, in bytes: in the L2, from main memory, to it, of all sectors looked at.
+COST = record("hit", "fetched", "evicted", "touched")
 
 
 class Shape(NamedTuple):
@@ -75,21 +120,27 @@ class Shape(NamedTuple):
     pipes: int
     scalar: int
     keep: bool  # spans
+    most: int  # transfers of a class plus one, 0 if combinations of counts have no number
 
 
 class Code(NamedTuple):
     """The program as flat arrays."""
 
-    stream: IntArray
-    first: IntArray  # (variants, pipes + 1): where each pipe's stream begins; the last is the end
+    steps: Records  # STEP
+    waits: Records  # WAIT
+    issuing: Records  # ISSUING
+    first: (
+        IntArray  # (variants, pipes): where a pipe's steps begin, on the scalar pipe: ``issuing``
+    )
+    stop: IntArray  # (variants, pipes): where they end
     totals: IntArray  # (variants, pipes): instructions
     units: IntArray  # variant of every unit, core after core
     bases: IntArray  # (units, base columns)
     last: IntArray  # (cores,): where each core's units end
     depth: IntArray  # (pipes,): queue depths
     template: IntArray  # (variants,)
-    flows: IntArray
-    tensors: IntArray  # (tensors, 2): first block in the L2, bytes
+    flows: Records  # FLOWING
+    tensors: Records  # TENSOR
     groups: IntArray  # (cores,)
     oldest: IntArray  # (pipes, pipes): least count, unit-relative, that p waits for of q; NEVER
 
@@ -97,33 +148,50 @@ class Code(NamedTuple):
 class State(NamedTuple):
     """Everything that changes, but for histories and flag times, which may be replaced."""
 
-    scalars: IntArray
-    rows: IntArray
+    run: Records  # (1,) of RUN
+    rows: Records  # ROW
+    account: IntArray  # (rows, reasons)
     before: IntArray  # (rows, pipes): instructions in earlier units, by pipe
-    core: IntArray
-    events: IntArray  # (cores, events, EVENT_COLUMNS)
+    cores: Records  # CORE
+    events: Records  # (cores, events) of EVENT
     todo: IntArray  # cores on the list of those to advance
-    joining: IntArray  # heap of joins: (2, rows)
-    raised: IntArray  # heap of flags to be raised: (2, rows)
-    classes: IntArray
-    finish: IntArray
-    member: IntArray
-    capacity: IntArray
-    scratch: IntArray  # (2, many)
-    known: IntArray  # rates by counts (see ``rerate``)
-    cost: IntArray
-    hits: IntArray  # (operands, 2)
-    spans: IntArray  # (9, instructions kept)
+    joining: Records  # heap of joins
+    raised: Records  # heap of flags to be raised
+    classes: Records  # CLASS
+    uses: Records  # USE
+    links: Records  # LINK
+    finish: Records  # (classes, rows + 1) of ENTRY: heaps of finishing points
+    number: IntArray  # combinations of counts whose rates are known (see ``rerate``)
+    rates: IntArray  # (combinations, classes)
+    cost: Records  # (1,) of COST
+    hits: Records  # (operands,) of HITS
+    spans: Records  # (instructions kept,) of SPAN
 
 
-#: Rings by row: ends of instructions, starts, times of issue; and by core and event, times of
-#: flags. All have a power of two of columns.
-Histories = tuple[IntArray, IntArray, IntArray, IntArray]
+class Histories(NamedTuple):
+    """Rings by row, and by core and event; all have a power of two of columns."""
+
+    ends: IntArray
+    starts: IntArray
+    issues: IntArray
+    flagged: IntArray  # (cores, events, columns): times of flags
 
 
 class Cache(NamedTuple):
     """The L2's arrays (see ``l2``)."""
 
-    info: IntArray
-    lines: IntArray
-    aged: IntArray
+    info: Records  # (1,) of L2_INFO
+    stamp: IntArray  # clock of a block's last access, 0 if absent
+    valid: IntArray  # masks of sectors
+    dirty: IntArray
+    aged: Records  # ENTRY: blocks by stamp, sorted
+    spare: Records  # the same while sorting
+    counts: IntArray  # of digits while sorting
+
+
+class Cause(NamedTuple):
+    """When an instruction could start, -1 if not known yet; its last cause, its issue."""
+
+    when: int
+    why: int
+    issued: int

@@ -12,8 +12,26 @@ from npusim.program.program import ATOMIC, READ, Flow, Program, Template, Varian
 from npusim.reasons import FOLLOW
 from npusim.timing import fabric as links
 from npusim.timing.fast.l2 import FastL2
-from npusim.timing.fast.links import CAP, CLASS_COLUMNS, NEVER, USES
-from npusim.timing.fast.state import FLOW, FLOW_COLUMNS, MEET, PLAIN, SET_FLAG, WAIT_FLAG, Code
+from npusim.timing.fast.links import NEVER
+from npusim.timing.fast.state import (
+    CLASS,
+    FLOW,
+    FLOWING,
+    ISSUING,
+    LINK,
+    MEET,
+    PLAIN,
+    SET_FLAG,
+    STEP,
+    TENSOR,
+    USE,
+    WAIT,
+    WAIT_FLAG,
+    Code,
+    IntArray,
+    Records,
+    filled,
+)
 
 #: Traffic of a flow's first part, by its kind.
 _TRAFFIC = {READ: links.READ_HIT, ATOMIC: links.ATOMIC}
@@ -30,33 +48,41 @@ class Tables:
         self.flows: dict[tuple[int, ...], int] = {}
         self.fabric = links.Fabric(program.device)
         self.classes = self._classes()
-        self.stream: list[int] = []
-        first = [self._variant(variant) for variant in program.variants]
+        self.steps: list[tuple[int, ...]] = []
+        self.waits: list[tuple[int, ...]] = []
+        self.issuing: list[tuple[int, ...]] = []
+        places = np.array([self._variant(variant) for variant in program.variants], np.int64)
         self.code = Code(
-            stream=np.array(self.stream or [0], np.int64),
-            first=np.array(first, np.int64),
+            steps=filled(STEP, self.steps),
+            waits=filled(WAIT, self.waits),
+            issuing=filled(ISSUING, self.issuing),
+            first=np.ascontiguousarray(places[:, 0]),
+            stop=np.ascontiguousarray(places[:, 1]),
             totals=self._of_variants(t.lowered.totals for t in program.templates),
             units=np.concatenate([core.variants for core in program.cores]),
             bases=np.ascontiguousarray(np.concatenate([core.bases for core in program.cores])),
             last=np.cumsum([len(core.variants) for core in program.cores]),
             depth=np.array([program.device.pipes[p].queue_depth for p in program.pipes]),
             template=np.array([v.template for v in program.variants]),
-            flows=np.array(list(self.flows) or [(0,) * FLOW_COLUMNS], np.int64),
-            tensors=np.array([(l2.place(t.name, t.size_bytes), t.size_bytes) for t in tensors])
-            if (tensors := program.tensors)
-            else np.zeros((0, 2), np.int64),
+            flows=filled(FLOWING, list(self.flows)),
+            tensors=filled(
+                TENSOR,
+                [(l2.place(t.name, t.size_bytes), t.size_bytes) for t in program.tensors],
+            ),
             groups=np.array([core.group for core in program.cores]),
             oldest=self._oldest(),
         )
 
-    def class_table(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-        """The classes of traffic, none of them busy."""
-        table = np.zeros((max(1, len(self.classes)), CLASS_COLUMNS), np.int64)
-        for (kind, cap), row in self.classes.items():
-            table[row, CAP] = cap
-            for link, weight in self.fabric.uses[kind]:
-                table[row, USES + link] = weight
-        return table
+    def shared(self) -> tuple[Records, Records, Records]:
+        """The classes of traffic, none of them busy, the links they use, and the links."""
+        classes: list[tuple[int, ...]] = []
+        uses: list[tuple[int, ...]] = []
+        for kind, cap in self.classes:
+            first = len(uses)
+            uses += list(self.fabric.uses[kind])
+            classes.append((cap, 0, 0, 0, first, len(uses), 0))
+        rows = [(capacity, 0, 0, 0) for capacity in self.fabric.capacities]
+        return filled(CLASS, classes), filled(USE, uses), filled(LINK, rows)
 
     def _classes(self) -> dict[tuple[int, int], int]:
         """(traffic, cap) -> class, in the reference's order."""
@@ -67,34 +93,44 @@ class Tables:
                     found |= {(kind, flow.rate) for kind in _parts(flow)}
         return {key: row for row, key in enumerate(sorted(found))}
 
-    def _of_variants(
-        self, rows: Iterable[tuple[int, ...]]
-    ) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    def _of_variants(self, rows: Iterable[tuple[int, ...]]) -> IntArray:
         """One row per template as one row per variant."""
         table = np.array(list(rows), np.int64)
         return table[[v.template for v in self.program.variants]]
 
-    def _variant(self, variant: Variant) -> list[int]:
-        """Append the streams of a variant, one per pipe; returns where they begin."""
+    def _variant(self, variant: Variant) -> tuple[list[int], list[int]]:
+        """Append the steps of a variant, pipe by pipe; returns where those of each begin and end.
+
+        For the scalar pipe these are places in ``issuing``, which has every instruction.
+        """
         template = self.program.templates[variant.template]
-        first = []
+        owners = template.lowered.pipes
+        first, stop, own = [], [], {}
         for pipe in range(len(self.program.pipes)):
-            first.append(len(self.stream))
-            for i, owner in enumerate(template.lowered.pipes):
-                if pipe == self.scalar:
-                    self.stream += (owner, template.costs[i].issue)
+            first.append(len(self.steps))
+            for i, owner in enumerate(owners):
                 if owner == pipe:
+                    own[i] = len(self.steps)
                     self._append(template, i, variant.waits[i])
-        return [*first, len(self.stream)]
+            stop.append(len(self.steps))
+        first[self.scalar] = len(self.issuing)
+        for i, owner in enumerate(owners):
+            self.issuing.append((owner, template.costs[i].issue, own[i]))
+        stop[self.scalar] = len(self.issuing)
+        return first, stop
 
     def _append(self, template: Template, i: int, waits: tuple[Wait, ...]) -> None:
         cost, flow = template.costs[i], template.flows[i]
         kind, what, counts = self._kind(template.instructions[i], flow)
-        self.stream += (cost.cycles, cost.idle_head, cost.startup, kind, what, counts)
         follows = any(why == FOLLOW for _, _, why in waits)
-        self.stream += (i, follows, cost.lag_start, cost.lag_end, len(waits))
-        for wait in waits:
-            self.stream += wait
+        first = len(self.waits)
+        self.waits += waits
+        self.steps.append(
+            (
+                *(cost.cycles, cost.idle_head, cost.startup, kind, what, counts, i),
+                *(follows, cost.lag_start, cost.lag_end, first, len(self.waits)),
+            )
+        )
 
     def _kind(self, instruction: Instruction, flow: Flow | None) -> tuple[int, int, int]:
         """(kind, what, counts) of an instruction."""
@@ -132,7 +168,7 @@ class Tables:
         )
         return self.flows.setdefault(row, len(self.flows))
 
-    def _oldest(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    def _oldest(self) -> IntArray:
         """Least count, relative to the unit, that pipe p ever waits for of pipe q."""
         pipes = len(self.program.pipes)
         least = np.full((pipes, pipes), NEVER, np.int64)
