@@ -1,12 +1,10 @@
 """Measured matrix products as kernels: the words and columns of a row become a tiling.
 
-Only what a row says decides: its columns, its words, and its note where that states how a column
-is meant. Whatever is said in a way unknown here is declined.
+Whatever is said in a way unknown here is declined.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +19,7 @@ from npusim.kernels.matmul import LAYOUTS_A, LAYOUTS_B, Matmul, Tiling
 from npusim.kernels.sum_parts import SumParts
 from npusim.validation.profiler import busy_us, launch_cycles
 from npusim.validation.rows import Declined, KernelRow, Simulated
+from npusim.validation.sheet import spelled_order
 
 _DTYPES = {kind.name: kind for kind in (FP16, BF16, FP32, INT8, INT32, MXFP8, MXFP4)}
 
@@ -48,7 +47,14 @@ _FIELDS = {
     "l1_half_per_buffer": "l1_halves",
     "no_bank_conflict": "l1_halves",
 }
-_SCALE = re.compile(r"scale_(ratio|k_)(\d+)")
+#: Words that say for what one copy of scales is, where ``scale_steps`` does not.
+_SCALES = {
+    "scale_ratio1": (1, "slab of A"),
+    "scale_ratio4": (4, "slab of A"),
+    "scale_ratio8": (8, "base block"),
+    "scale_k_1024": (1024, "element of K"),
+    "scale_k_8192": (8192, "element of K"),
+}
 #: Words for library templates: these parse their tiling at run time, and walk tiles along M first.
 _LIBRARY = ("norm_template", "mdl_template")
 
@@ -71,10 +77,9 @@ def simulate_gemm_row(row: KernelRow, device: Device) -> Simulated:
     cycles = sum(run.cycles for run in runs) + (len(runs) - 1) * device.sync.core_barrier_cycles
     parses = "constant_tiling" not in row.switches and bool(set(_LIBRARY) & set(row.switches))
     cycles += launch_cycles(device.launch, row.time_kind, "cube", runs[0].cores, parses=parses)
-    statistic = "median" if row.note is not None and "medians over cores" in row.note else "mean"
     busy: dict[str, float | None] = {}
     for run in reversed(runs):  # what the cube cores did stands before what vector cores added
-        busy |= busy_us(run, device, statistic=statistic)
+        busy |= busy_us(run, device, statistic=row.busy_statistic or "mean")
     return Simulated(
         time_us=device.time_us(cycles),
         busy_us=busy,
@@ -97,7 +102,7 @@ class _Plan:
 
 def _plan(row: KernelRow, device: Device) -> _Plan:
     for word in row.switches:
-        if word not in _SILENT and word not in _FIELDS and not _SCALE.fullmatch(word):
+        if word not in (*_SILENT, *_FIELDS, *_SCALES):
             raise Declined(f"switches: {word} is not simulated for {row.op}")
     if row.op != "gemm":
         raise Declined(f"op: {row.op} is not simulated; only gemm is")
@@ -212,18 +217,16 @@ def _slabs(row: KernelRow, kind: DType, device: Device, notes: list[str]) -> dic
     if step_a is None or step_b is None:
         step_a = step_b = _unstated_step(row, kind, device, notes)
     steps = {"step_ka": step_a, "step_kb": step_b}
+    if row.scale_steps is not None:
+        return steps | {"step_scale": row.scale_steps}
     for word in row.switches:
-        match = _SCALE.fullmatch(word)
-        if match is not None:
-            count = int(match[2])
-            base_k = _needed(row, "base_k")
-            steps["step_scale"] = count * step_a if match[1] == "ratio" else count // base_k
+        if word in _SCALES:
+            count, what = _SCALES[word]
+            blocks = {"slab of A": count * step_a, "base block": count}
+            steps["step_scale"] = blocks.get(what, count // _needed(row, "base_k"))
     if "scale_coalesced" in row.switches:
         steps["step_scale"] = ceil_div(_needed(row, "K"), _needed(row, "base_k"))
         notes.append("scale_coalesced: one copy of scales is taken to serve all of K")
-    stated = re.search(r"serves (\d+) base_k steps", row.note or "")
-    if stated is not None:
-        steps["step_scale"] = int(stated[1])
     return steps
 
 
@@ -238,40 +241,35 @@ def _unstated_step(row: KernelRow, kind: DType, device: Device, notes: list[str]
     return max(1, min(step, ceil_div(_needed(row, "K"), _needed(row, "base_k"))))
 
 
-#: Ways to say the order of blocks, tried one after another.
-_GRID = re.compile(r"grid \d+x\d+(, [mn] fastest)?")
-_CORE_MODULO = re.compile(r"core%grid_m(, then n|; .*)")
-_STRIDED = re.compile(
-    r"(\d+ blocks, block id strided by \d+, )?[mn] fastest(, core stride)?(; .*)?"
-)
-_GROUPS = re.compile(r"<(\d+),([01])>")
-_WINDOW = re.compile(r"window (\d+) in M, snake in N(; last round split)?")
-
-
 def _order(row: KernelRow, notes: list[str]) -> dict[str, Any]:
     """The order of blocks, and of the tiles inside one."""
-    text = row.swizzle or ""
-    library = any(word in row.switches for word in _LIBRARY)
-    n_inner = "m outer, n inner" in text or (_GRID.fullmatch(text) is not None and not library)
-    order: dict[str, Any] = {"strided": True, "n_inner": n_inner}
-    groups, window = _GROUPS.fullmatch(text), _WINDOW.fullmatch(text)
-    if groups is not None:
-        order |= {"window": int(groups[1]), "n_fastest": groups[2] == "1", "snake": True}
-    elif window is not None:
-        order |= {"window": int(window[1]), "snake": True}
-    elif text.endswith("row major, core stride"):
-        order["n_fastest"] = True
-    elif text.startswith("zigzag over ") and text.endswith("contiguous blocks of tiles per core"):
-        order |= {"window": 1, "snake": True, "strided": False}
-    elif text in ("", "window") or text.startswith("swizzle (offset and direction not stated)"):
+    stated = _stated_order(row)
+    if (stated.order, stated.fastest, stated.window) == (None, None, None):
         notes.append("the order of tiles is not stated: along M first, core stride")
-    elif any(known.fullmatch(text) for known in (_GRID, _CORE_MODULO, _STRIDED)):
-        order["n_fastest"] = "n fastest" in text
-    else:
-        raise Declined(f"swizzle: {text!r} is not known")
+    if stated.last_window == "joined":
+        raise Declined("last_window: joined is not simulated; rows that remain are a window")
+    order: dict[str, Any] = {
+        "strided": stated.order != "contiguous",
+        "n_fastest": stated.fastest == "n",
+        "n_inner": stated.inner == "n",
+        "window": stated.window or 0,
+        "snake": bool(stated.snake),
+    }
     if any(word in row.switches for word in ("l2_split", "l2_split_m2")):
         order |= _halves(row)
     return order
+
+
+def _stated_order(row: KernelRow) -> KernelRow:
+    """The row with the columns of its order, which an older file spells in ``swizzle``."""
+    if row.order is not None or row.swizzle is None:
+        return row
+    columns = spelled_order(row.swizzle)
+    if columns is None:
+        raise Declined(f"swizzle: {row.swizzle!r} is not known; state order, fastest and window")
+    if any(word in row.switches for word in _LIBRARY):
+        columns.pop("inner", None)
+    return replace(row, **columns)
 
 
 def _halves(row: KernelRow) -> dict[str, Any]:

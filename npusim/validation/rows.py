@@ -56,6 +56,13 @@ class KernelRow:
     buffers_l0c: int | None = None
     switches: tuple[str, ...] = ()
     swizzle: str | None = None
+    order: str | None = field(default=None, metadata={"words": ("strided", "contiguous")})
+    fastest: str | None = field(default=None, metadata={"words": ("m", "n")})
+    inner: str | None = field(default=None, metadata={"words": ("m", "n")})
+    window: int | None = None
+    last_window: str | None = field(default=None, metadata={"words": ("own", "joined")})
+    snake: bool | None = None
+    scale_steps: int | None = None
     time_us: float | None = None
     time_kind: str | None = field(default=None, metadata={"words": TIME_KINDS})
     core_us: float | None = None
@@ -67,6 +74,7 @@ class KernelRow:
     vec_us: float | None = None
     scalar_us: float | None = None
     aiv_mte2_us: float | None = None
+    busy_statistic: str | None = field(default=None, metadata={"words": ("mean", "median")})
     trust: str | None = field(default=None, metadata={"words": ("A", "B", "C")})
     anchor: str | None = None
     source: str | None = None

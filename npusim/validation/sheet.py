@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -62,6 +62,30 @@ def known_words() -> frozenset[str]:
     text = (_FOLDER / "words.csv").read_text(encoding="utf-8")
     table = csv.DictReader(io.StringIO(text))
     return frozenset(entry["word"] for entry in table if entry["column"] == "switches")
+
+
+@cache
+def _spelled_orders() -> tuple[tuple[re.Pattern[str], Mapping[str, str]], ...]:
+    """The ways to spell an order of tiles, and the columns each stands for."""
+    text = (_FOLDER / "orders.csv").read_text(encoding="utf-8")
+    return tuple(
+        (re.compile(re.escape(entry.pop("form")).replace(r"\#", r"(\d{1,18})"), re.ASCII), entry)
+        for entry in csv.DictReader(io.StringIO(text))
+    )
+
+
+def spelled_order(text: str) -> dict[str, Any] | None:
+    """Return what the columns of the order are for a text of ``swizzle``; None for no known form.
+
+    The forms stand in ``configs/silicon/orders.csv``; "#" is a number, as a cell the first one.
+    """
+    hints, known = get_type_hints(KernelRow), {f.name: f for f in fields(KernelRow)}
+    for pattern, cells in _spelled_orders():
+        found = pattern.fullmatch(text)
+        if found is not None:
+            stated = {c: found[1] if cell == "#" else cell for c, cell in cells.items() if cell}
+            return {c: _cell(known[c], hints[c], cell) for c, cell in stated.items()}
+    return None
 
 
 def read_sheet(source: Path | Traversable) -> Sheet:

@@ -22,7 +22,7 @@ PLAIN = KernelRow(
     id="x", chip="950PR", op="gemm", cores=32, M=2048, N=2048, K=1024, dtype_in="fp16",
     dtype_out="fp32", layout_a="ND", layout_b="ND_nk", base_m=128, base_n=256, base_k=64,
     step_ka=4, step_kb=4, buffers_l1=(2, 2), buffers_l0=2, buffers_l0c=1,
-    swizzle="m fastest, core stride", time_kind="task",
+    order="strided", fastest="m", time_kind="task",
 )  # fmt: skip
 
 
@@ -107,11 +107,11 @@ def test_scales_of_fewer_copies_take_less_of_mte2() -> None:
     shape = {"dtype_in": "mxfp4", "base_k": 256, "step_ka": 2, "step_kb": 2, "K": 8192}
     often = simulated("scale_ratio1", **shape).busy_us["mte2"]
     seldom = simulated("scale_ratio4", **shape).busy_us["mte2"]
-    deep = simulated("scale_k_2048", **shape).busy_us["mte2"]
-    stated = simulated(**shape, note="one scale load serves 8 base_k steps").busy_us["mte2"]
+    eight = simulated("scale_ratio8", **shape).busy_us["mte2"]
+    stated = simulated("scale_ratio1", **shape, scale_steps=8).busy_us["mte2"]
     assert often is not None
     assert seldom is not None
-    assert seldom == deep == stated
+    assert seldom == eight == stated
     assert seldom < often
     whole = simulated("scale_coalesced", **shape)
     assert whole.busy_us == simulated("scale_k_8192", **shape).busy_us
@@ -120,10 +120,10 @@ def test_scales_of_fewer_copies_take_less_of_mte2() -> None:
 
 def test_a_row_of_medians_is_answered_with_medians() -> None:
     """Three tiles on two cores: the mean core does one and a half, the median here as well."""
-    shape = {"M": 384, "N": 256, "cores": 3, "swizzle": "m fastest, core stride"}
+    shape = {"M": 384, "N": 256, "cores": 3}
     even = simulated(**shape)
     odd = simulated(**{**shape, "M": 512})
-    median = simulated(**{**shape, "M": 512}, note="values are medians over cores")
+    median = simulated(**{**shape, "M": 512}, busy_statistic="median")
     assert median.busy_us["cube"] == pytest.approx(even.busy_us["cube"], rel=0.02)
     assert odd.busy_us["cube"] == pytest.approx(4 / 3 * even.busy_us["cube"], rel=0.02)  # type: ignore[operator]
 
@@ -135,22 +135,51 @@ def test_unstated_steps_of_the_library_fill_l1_and_are_noted() -> None:
 
 
 def test_an_unstated_order_is_noted() -> None:
-    answer = simulated(swizzle="window")
+    answer = simulated(order=None, fastest=None, swizzle="window")
     assert answer.notes == ("the order of tiles is not stated: along M first, core stride",)
 
 
-@pytest.mark.parametrize(
-    "swizzle",
-    [
-        "grid 8x4, m fastest", "core%grid_m, then n", "core%grid_m; n outer, m inner",
-        "64 blocks, block id strided by 32, m fastest; inside a block n outer, m inner",
-        "tile index row major, core stride", "<3,0>", "<4,1>", "window 4 in M, snake in N",
-        "zigzag over 16x8 tiles, contiguous blocks of tiles per core",
-    ],
-)  # fmt: skip
-def test_every_order_does_all_the_work(swizzle: str) -> None:
-    answer = simulated(swizzle=swizzle, single_core_m=256, single_core_n=512)
+SPELLED: dict[str, dict[str, Any]] = {
+    "grid 8x4, m fastest": {"order": "strided", "fastest": "m", "inner": "n"},
+    "core%grid_m, then n": {"order": "strided", "fastest": "m"},
+    "64 blocks, block id strided by 32, m fastest; inside a block n outer, m inner":
+        {"order": "strided", "fastest": "m", "inner": "m"},
+    "tile index row major, core stride": {"order": "strided", "fastest": "n"},
+    "<3,0>": {"order": "strided", "fastest": "m", "window": 3, "snake": True},
+    "<4,1>": {"order": "strided", "fastest": "n", "window": 4, "snake": True},
+    "window 5 in M, snake in N": {"order": "strided", "window": 5, "snake": True},
+    "zigzag over 16x8 tiles, contiguous blocks of tiles per core":
+        {"order": "contiguous", "window": 1, "snake": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("swizzle", SPELLED)
+def test_an_order_spelled_in_words_is_that_of_its_columns(swizzle: str) -> None:
+    blocks = {"single_core_m": 256, "single_core_n": 512}
+    bare = {"order": None, "fastest": None, **blocks}
+    answer = simulated(swizzle=swizzle, **bare)
+    assert answer == simulated(**{**bare, **SPELLED[swizzle]})
+    assert not answer.notes
     assert answer.busy_us["cube"] == pytest.approx(simulated().busy_us["cube"], rel=0.05)
+
+
+def test_columns_of_the_order_move_the_time() -> None:
+    shape = {"M": 10240, "N": 4096, "K": 256, "base_m": 64, "base_n": 64, "buffers_l1": (1, 1)}
+    blocks = {"single_core_m": 192, "single_core_n": 320, "cores": 24}
+    walks: list[dict[str, Any]] = [
+        {},
+        {"fastest": "n"},
+        {"window": 3},
+        {"order": "contiguous"},
+    ]
+    assert len({time(**shape, **blocks, **walk) for walk in walks}) == len(walks)
+
+
+def test_a_library_template_walks_along_m_whatever_its_grid() -> None:
+    spelled = {"order": None, "fastest": None, "single_core_m": 256, "single_core_n": 512}
+    assert time("mdl_template", swizzle="grid 8x4", **spelled) == time(
+        "mdl_template", single_core_m=256, single_core_n=512
+    )
 
 
 DECLINED: dict[str, tuple[dict[str, Any], str]] = {
@@ -158,7 +187,11 @@ DECLINED: dict[str, tuple[dict[str, Any], str]] = {
     "op": ({"op": "batch_gemm"}, "op: batch_gemm is not simulated; only gemm is"),
     "batch": ({"batch": 4}, "batch: 4 products at once are not simulated"),
     "no layout": ({"layout_a": None}, "layout_a: None is not simulated; known are ND, NZ"),
-    "order": ({"swizzle": "hilbert"}, "swizzle: 'hilbert' is not known"),
+    "order": (
+        {"order": None, "swizzle": "hilbert"},
+        "swizzle: 'hilbert' is not known; state order",
+    ),
+    "window": ({"last_window": "joined"}, "last_window: joined is not simulated"),
     "layout": ({"layout_b": "NCHW"}, "layout_b: NCHW is not simulated; known are ND, ND_nk, NZ"),
     "dtype": ({"dtype_in": "int4"}, "dtype_in: int4 is not simulated; known are fp16, bf16"),
     "block": ({"base_m": None}, "base_m is empty: the tiling is not stated"),

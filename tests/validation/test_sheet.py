@@ -8,7 +8,14 @@ import pytest
 
 from npusim.errors import ArgumentError
 from npusim.validation.rows import CallRow, KernelRow
-from npusim.validation.sheet import Sheet, Unreadable, known_words, read_sheet, shipped_sheets
+from npusim.validation.sheet import (
+    Sheet,
+    Unreadable,
+    known_words,
+    read_sheet,
+    shipped_sheets,
+    spelled_order,
+)
 
 HEAD = "id,chip,op,M,buffers_l1,switches,time_us,time_kind,trust\n"
 
@@ -38,7 +45,7 @@ def test_cells_are_parsed_by_the_type_of_their_column() -> None:
     assert isinstance(mixed, KernelRow)
     assert isinstance(call, CallRow)
     assert (slab.M, slab.step_ka, slab.buffers_l1, slab.time_us) == (8192, 2, (2, 2), 5039.86)
-    assert (slab.batch, slab.swizzle) == (None, "core%grid_m, then n")
+    assert (slab.batch, slab.order, slab.snake) == (None, "strided", None)
     assert dict(slab.busy_us) == {
         "cube": 3116.472, "mte1": 2332.914, "mte2": 4051.458, "fixpipe": 44.749, "scalar": 2073.97
     }  # fmt: skip
@@ -54,7 +61,15 @@ def test_cells_are_parsed_by_the_type_of_their_column() -> None:
 def test_words_of_the_vocabulary_are_known_and_others_are_not() -> None:
     assert {"unit_flag", "streamk2", "l2_bypass", "nbuffer33"} <= known_words()
     assert "v8" not in known_words()
-    assert "grid AxB, m fastest" not in known_words(), "a word of another column"
+
+
+def test_a_spelled_order_is_told_by_its_form() -> None:
+    assert spelled_order("<20,1>") == {
+        "order": "strided", "fastest": "n", "inner": "m", "window": 20, "snake": True
+    }  # fmt: skip
+    assert spelled_order("grid 4x6") == {"order": "strided", "fastest": "m", "inner": "n"}
+    assert spelled_order("window") == {}, "known, and says nothing"
+    assert spelled_order("grid 4x") is spelled_order("") is None
 
 
 def test_columns_may_be_missing_reordered_or_surrounded_by_remarks(tmp_path: Path) -> None:
