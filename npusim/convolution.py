@@ -1,65 +1,184 @@
-"""The sizes of a convolution and the index arithmetic every convolution kernel shares.
+"""The sizes of a convolution, and the index arithmetic of everything that computes one.
 
-Lower dimensions are 3-D with size 1. Positions follow one relation: output ``o`` reads input
-``o * stride - before + tap * dilation`` through filter tap ``tap``; outside the input is zero.
+Axes are in the frameworks' order: one to three of (depth, height, width). Positions follow one
+relation: output ``o`` reads input ``o * stride - before + tap * dilation`` through filter tap
+``tap``; outside the input is zero.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 
 from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
 from npusim.layout import GroupPlan, group_plan
 
-Triple = tuple[int, int, int]
-Pads = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
+#: One entry per spatial dimension.
+Sizes = tuple[int, ...]
+#: (before, after) per spatial dimension.
+Sides = tuple[tuple[int, int], ...]
+
+
+def output_sizes(
+    spatial: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+) -> Sizes:
+    """Places of the filter along each axis; below 1 where it reaches past the padded input."""
+    axes = zip(spatial, kernel, stride, padding, dilation, strict=True)
+    return tuple((x + sum(pads) - d * (k - 1) - 1) // s + 1 for x, k, s, pads, d in axes)
+
+
+def transposed_sizes(
+    spatial: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    extra: Sequence[int],
+) -> Sizes:
+    """Output of a transposed convolution along each axis, ``extra`` positions at its end."""
+    axes = zip(spatial, kernel, stride, padding, dilation, extra, strict=True)
+    return tuple((x - 1) * s - sum(p) + d * (k - 1) + 1 + more for x, k, s, p, d, more in axes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Convolution:
-    """Batch, channels, and (depth, height, width) of input, kernel, stride, pads, dilation.
+    """Batch, channels, and per axis the sizes of input, filter, stride, padding and dilation.
 
-    ``outputs`` overrides the natural output size where a caller's output has another: positions
-    it lacks are not computed, and positions beyond the padding read zeros.
+    ``cin``, ``cout`` and ``spatial`` are what goes into and comes out of the layer, of a
+    ``transposed`` one too. ``outputs`` overrides the natural output size where a caller's output
+    has another: positions it lacks are not computed, and positions beyond the padding read zeros.
+    ``c0`` is the number of channels to a block in the chip's layouts. Raises ``ArgumentError``
+    where the layer has no output or groups do not divide channels.
     """
 
-    n: int
+    n: int = 1
     cin: int
     cout: int
-    spatial: Triple
-    kernel: Triple
-    stride: Triple = (1, 1, 1)
-    padding: Pads = ((0, 0), (0, 0), (0, 0))
-    dilation: Triple = (1, 1, 1)
+    spatial: Sizes
+    kernel: Sizes
+    stride: Sizes = ()
+    padding: Sides = ()
+    dilation: Sizes = ()
     groups: int = 1
+    transposed: bool = False
+    output_padding: Sizes = ()
+    outputs: Sizes | None = None
     c0: int = 16
-    outputs: Triple | None = None
 
     def __post_init__(self) -> None:
-        for axis, size in zip("DHW", self.out, strict=True):
-            if size < 1:
-                i = "DHW".index(axis)
-                reach = self.dilation[i] * (self.kernel[i] - 1) + 1
-                raise ArgumentError(
-                    f"output {axis} would be {size}: the filter reaches {reach} but the padded "
-                    f"input has {self.spatial[i] + sum(self.padding[i])}; enlarge input or "
-                    "padding, or shrink kernel or dilation"
-                )
+        dims = len(self.spatial)
+        for name, usual in _USUAL.items():  # what is left out stands for the usual, on every axis
+            if not getattr(self, name):
+                object.__setattr__(self, name, (usual,) * dims)
+        if self.cin % self.groups or self.cout % self.groups:
+            raise ArgumentError(
+                f"groups is {self.groups}, which must divide the {self.cin} input and {self.cout} "
+                "output channels"
+            )
+        if min(self.out) < 1:
+            raise ArgumentError(self._no_output())
+
+    def _no_output(self) -> str:
+        """What is wrong with the first axis that has no output."""
+        axis = next(i for i, size in enumerate(self.out) if size < 1)
+        name, size = "DHW"[3 - self.dims + axis], self.out[axis]
+        reach = self.dilation[axis] * (self.kernel[axis] - 1) + 1
+        if self.transposed:
+            return (
+                f"output {name} of the transposed layer would be {size}; use less padding, or a "
+                "larger input or filter"
+            )
+        return (
+            f"output {name} would be {size}: the filter reaches {reach} but the padded input has "
+            f"{self.spatial[axis] + sum(self.padding[axis])}; enlarge input or padding, or shrink "
+            "filter or dilation"
+        )
+
+    @property
+    def dims(self) -> int:
+        """Number of spatial dimensions, 1 to 3."""
+        return len(self.spatial)
 
     @cached_property
-    def out(self) -> Triple:
-        """(depth, height, width) of the forward output."""
+    def out(self) -> Sizes:
+        """Spatial size of the forward output."""
         if self.outputs is not None:
             return self.outputs
-        d, h, w = (
-            (x + before + after - dil * (k - 1) - 1) // s + 1
-            for x, k, s, (before, after), dil in zip(
-                self.spatial, self.kernel, self.stride, self.padding, self.dilation, strict=True
-            )
+        sizes = (self.spatial, self.kernel, self.stride, self.padding, self.dilation)
+        if self.transposed:
+            return transposed_sizes(*sizes, self.output_padding)
+        return output_sizes(*sizes)
+
+    # -- as frameworks see it ------------------------------------------------------------------
+
+    @property
+    def x_shape(self) -> Sizes:
+        """The input, channels first."""
+        return (self.n, self.cin, *self.spatial)
+
+    @property
+    def dy_shape(self) -> Sizes:
+        """The gradient of the output, channels first."""
+        return (self.n, self.cout, *self.out)
+
+    @property
+    def w_shape(self) -> Sizes:
+        """The weight: (Cout, Cin/groups, ...), of a transposed layer (Cin, Cout/groups, ...)."""
+        first, last = (self.cin, self.cout) if self.transposed else (self.cout, self.cin)
+        return (first, last // self.groups, *self.kernel)
+
+    @property
+    def sides(self) -> list[int]:
+        """Padding as [before, after, before, ...]."""
+        return [side for both in self.padding for side in both]
+
+    @property
+    def unusual(self) -> str:
+        """Dilation and groups in words, where there are any: the end of a line for reports."""
+        dilation = f", dilation {list(self.dilation)}" if set(self.dilation) != {1} else ""
+        return dilation + (f", groups {self.groups}" if self.groups > 1 else "")
+
+    # -- as kernels see it ---------------------------------------------------------------------
+
+    def plain(self) -> Convolution:
+        """The ordinary convolution underneath: of a transposed layer, the one that it transposes.
+
+        That one reads the layer's output at exactly the layer's input positions.
+        """
+        if not self.transposed:
+            return self
+        return replace(
+            self,
+            cin=self.cout,
+            cout=self.cin,
+            spatial=self.out,
+            outputs=self.spatial,
+            output_padding=(),
+            transposed=False,
         )
-        return d, h, w
+
+    def lifted(self, c0: int = 16) -> Convolution:
+        """The same convolution with three axes, the missing ones of size 1, in blocks of ``c0``."""
+        if self.dims == 3:
+            return self if c0 == self.c0 else replace(self, c0=c0)
+        ones = (1,) * (3 - self.dims)
+        return replace(
+            self,
+            spatial=ones + self.spatial,
+            kernel=ones + self.kernel,
+            stride=ones + self.stride,
+            padding=((0, 0),) * len(ones) + self.padding,
+            dilation=ones + self.dilation,
+            output_padding=(0,) * len(ones) + self.output_padding,
+            outputs=None if self.outputs is None else ones + self.outputs,
+            c0=c0,
+        )
 
     @cached_property
     def plan(self) -> GroupPlan:
@@ -69,24 +188,22 @@ class Convolution:
     @property
     def cin1(self) -> int:
         """C0 blocks of the input's channels."""
-        return ceil_div(self.cin, self.c0)
+        return -(-self.cin // self.c0)
 
     @property
     def cout1(self) -> int:
         """C0 blocks of the output's channels."""
-        return ceil_div(self.cout, self.c0)
+        return -(-self.cout // self.c0)
 
     @property
     def taps(self) -> int:
         """Filter positions in the plane: KH * KW."""
-        return self.kernel[1] * self.kernel[2]
+        return prod(self.kernel[-2:])
 
     @property
     def macs(self) -> int:
         """Multiply-adds of any one of the three convolutions, padding positions included."""
-        d, h, w = self.out
-        kd, kh, kw = self.kernel
-        return self.n * self.cout * (self.cin // self.groups) * d * h * w * kd * kh * kw
+        return self.n * self.cout * (self.cin // self.groups) * prod(self.out + self.kernel)
 
     def reach(self, axis: int, first: int, count: int) -> Span:
         """Input positions that outputs ``first``..``first + count - 1`` of an axis touch."""
@@ -100,6 +217,10 @@ class Convolution:
         )
         start, stop = max(low, 0), min(high, self.spatial[axis])
         return Span(start, max(0, stop - start), start - low, max(0, high - max(stop, start)))
+
+
+#: What an axis has where nothing is said.
+_USUAL = {"stride": 1, "padding": (0, 0), "dilation": 1, "output_padding": 0}
 
 
 @dataclass(frozen=True)

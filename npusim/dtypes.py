@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
 
 from npusim.errors import ArgumentError
+
+T = TypeVar("T")
 
 #: Bytes of one C0 block: the piece of a channel axis that the fractal layouts keep together.
 C0_BYTES = 32
@@ -75,6 +78,15 @@ def dtype(name: Any) -> DType:
                 return known
     spellings = ", ".join(f"{known.name} ({known.numpy.name})" for known in DTYPES)
     raise ArgumentError(f"unknown dtype {name!r}; use one of {spellings}")
+
+
+def promote(kinds: Iterable[T | None], mixture: T) -> T:
+    """The one type that all of ``kinds`` are (None: unknown, left out), else ``mixture``.
+
+    Computed in together, any mixture of float types needs fp32.
+    """
+    found = {kind for kind in kinds if kind is not None}
+    return found.pop() if len(found) == 1 else mixture
 
 
 def C0(name: Any) -> int:  # noqa: N802 - the name every layout document uses

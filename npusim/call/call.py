@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from npusim.dtypes import DType
 from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
+from npusim.limits.table import check
 from npusim.numerics.executor import POISON, execute
 from npusim.program.build import build, lay_out
 from npusim.program.kernel import Kernel
@@ -45,10 +46,35 @@ class Call:
 
     def __post_init__(self) -> None:
         self.device = load_device(self.options.device)
-        self.groups = parse_core_mask(self.options.cores, self.device)
         self.l2 = new_l2(self.device, self.options.engine)
         self.figures: dict[str, None] = {}  # what the time rests on so far, in order of use
         self._steps: list[Step] = []
+
+    @classmethod
+    def of(
+        cls,
+        operator: Callable[..., Result],
+        options: Mapping[str, Any],
+        operands: Iterable[Operand | None],
+        *,
+        without: Collection[str] = (),
+    ) -> Call:
+        """A call of ``operator`` with the keywords it was given; a ``Spec`` makes it timing-only.
+
+        Options named in ``without`` have no meaning for it (see ``Options.of``).
+        """
+        timing_only = any(isinstance(operand, Spec) for operand in operands)
+        wanted = Options.of(operator, options, without=without)
+        return cls(operator.__name__, wanted, timing_only)
+
+    def check(self, facts: Mapping[str, Any]) -> None:
+        """Hold the call against the documented limits of its operator; ``RuleError`` outside."""
+        self.notes += check(self.operator, facts, self.device, self.options.rules)
+
+    @cached_property
+    def groups(self) -> tuple[int, ...]:
+        """Core groups under the mask; ``ArgumentError`` where it names none, or one not there."""
+        return parse_core_mask(self.options.cores, self.device)
 
     @property
     def cube_cores(self) -> int:
@@ -109,11 +135,6 @@ class Call:
     def clear(self, tensor: Tensor) -> None:
         """Launch the kernel that sets a tensor to zero."""
         self.launch(MemSet(tensor))
-
-    def tiling_of(self, kernel: str) -> Any:
-        """The tiling asked for: one for all kernels, or by kernel name in a mapping."""
-        tiling = self.options.tiling
-        return tiling.get(kernel, "auto") if isinstance(tiling, Mapping) else tiling
 
     def launch(self, kernel: Kernel) -> None:
         """Build, time and (unless timing-only) execute one kernel; while planning only check it."""

@@ -1,9 +1,9 @@
-"""Which tiling a kernel gets: the heuristic's, the vendor's, or the one given."""
+"""Which tiling a kernel gets: its own rule's, the vendor's, or the one given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
 from npusim.errors import ArgumentError
 from npusim.kernels.tilings.cann import CannTiling
@@ -11,24 +11,28 @@ from npusim.kernels.tilings.cann import CannTiling
 T = TypeVar("T")
 
 
-def chosen_tiling(
-    tiling: Any,
-    kind: type[T],
-    auto: Callable[[], T],
-    cann: Callable[[CannTiling | None], T] | None = None,
-) -> T:
-    """The tiling to use: "auto" by the kernel's rule, or the one given.
+def own_tiling(given: Any, kernel: str, kind: type[T]) -> T | None:
+    """What the option ``tiling`` asks of a kernel without a vendor's rule; None for "auto"."""
+    asked = asked_tiling(given, kernel, kind, vendor=False)
+    return asked if isinstance(asked, kind) else None
 
-    ``cann`` makes the kernel's of one in the vendor's words, or of None by the vendor's rule
-    ("production"); kernels without it take neither.
+
+def asked_tiling(
+    given: Any, kernel: str, kind: type[T], *, vendor: bool
+) -> T | CannTiling | Literal["auto", "production"]:
+    """What the option ``tiling`` asks of ``kernel``, whose tilings are of type ``kind``.
+
+    It is one for all kernels, or a mapping from their names, where those it leaves out are
+    "auto". With ``vendor`` a ``CannTiling`` and "production", the vendor's rule, are allowed too.
     """
-    if isinstance(tiling, kind):
+    tiling = given.get(kernel, "auto") if isinstance(given, Mapping) else given
+    if isinstance(tiling, kind) or (vendor and isinstance(tiling, CannTiling)):
         return tiling
-    if tiling == "auto":
-        return auto()
-    if cann is not None and (isinstance(tiling, CannTiling) or tiling == "production"):
-        return cann(tiling if isinstance(tiling, CannTiling) else None)
-    also = ", 'production', a npusim.kernels.tilings.cann.CannTiling" if cann is not None else ""
+    if isinstance(tiling, str) and tiling == "auto":
+        return "auto"
+    if isinstance(tiling, str) and vendor and tiling == "production":
+        return "production"
+    also = ", 'production', a npusim.kernels.tilings.cann.CannTiling" if vendor else ""
     raise ArgumentError(
         f"tiling is {tiling!r}; it must be 'auto'{also} or a {kind.__module__}.{kind.__name__}"
     )

@@ -11,7 +11,7 @@ from npusim.cli.convolution import SIZES, Convolution, Shape, convolution
 from npusim.cli.parser import Parser
 from npusim.cli.problem import LIMITS, Inputs, Operator, Output, Prepared, numbers
 from npusim.device.spec import Device
-from npusim.dtypes import BF16, FP16, FP32, DType, dtype
+from npusim.dtypes import BF16, FP16, FP32, DType, dtype, promote
 from npusim.errors import ArgumentError
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
@@ -19,7 +19,7 @@ from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.ops import convolution_backward
-from npusim.ops.cube_math import CUBE_MATH_TYPES, CubeMath, cube_math, cube_math_number, promote
+from npusim.ops.cube_math import CUBE_MATH_TYPES, CubeMath, cube_math, cube_math_number
 from npusim.reference import (
     conv_bias_grad,
     conv_filter_grad,
@@ -142,7 +142,7 @@ def _padding(c: Convolution) -> list[int]:
 def _math(operands: tuple[Array | Spec, ...], number: int, device: Device) -> CubeMath | None:
     """What the cube computes; None where the call will be refused for it, or for the device."""
     try:
-        return cube_math(promote(tuple(dtype(o.dtype) for o in operands)), number, device)
+        return cube_math(promote((dtype(o.dtype) for o in operands), FP32), number, device)
     except ArgumentError:
         return None
 
@@ -162,13 +162,11 @@ def _outputs(
 
     leaves = math.dtype if math else FP32  # the type in which gradInput leaves the cube
     return (
-        output(
-            "(N, Cin, ...)", lambda: _input_grad(c, *seen()), leaves, _wider(kinds[1], kinds[0])
-        ),
+        output("(N, Cin, ...)", lambda: _input_grad(c, *seen()), leaves, promote(kinds[:2], FP32)),
         output(
             f"({_weight_axes(c)})",
             lambda: _filter_grad(c, *seen()),
-            _wider(kinds[2], kinds[0]),
+            promote((kinds[2], kinds[0]), FP32),
         ),
         output("(Cout,)", lambda: conv_bias_grad(numbers(operands[0])), kinds[0]),
     )
@@ -193,10 +191,6 @@ def _rounded(array: Array, math: CubeMath | None, device: Device) -> Array:
         bits = device.cube.hf32_bits if device.cube is not None else 0
         return round_hf32(array.astype(FP32.numpy), bits)
     return array.astype(math.dtype.numpy)
-
-
-def _wider(one: DType, other: DType) -> DType:
-    return one if one is other else FP32
 
 
 def _weight_axes(c: Convolution) -> str:

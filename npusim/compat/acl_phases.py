@@ -121,17 +121,6 @@ def booleans(value: aclBoolArray | Sequence[bool] | None) -> tuple[bool, ...] | 
     return value.values if isinstance(value, aclBoolArray) else tuple(bool(v) for v in value)
 
 
-def tensor_facts(
-    parts: tuple[str, ...] = ("shape", "dtype", "format"), /, **tensors: aclTensor | None
-) -> dict[str, Any]:
-    """The named parts of each tensor; None for those of a null pointer."""
-    facts: dict[str, Any] = {}
-    for name, tensor in tensors.items():
-        for part in parts:
-            facts[f"{name}.{part}"] = None if tensor is None else getattr(tensor, part)
-    return facts
-
-
 def _refusal(
     function: str,
     workspace: Any,

@@ -37,7 +37,6 @@ from npusim.compat.acl_phases import (
     integers,
     phase_one,
     phase_two,
-    tensor_facts,
 )
 from npusim.compat.acl_types import (
     ACL_BF16,
@@ -71,10 +70,10 @@ from npusim.compat.acl_types import (
     aclrtStream,
     aclTensor,
 )
-from npusim.dtypes import dtype
+from npusim.dtypes import dtype, promote
 from npusim.isa.operands import Tensor
 from npusim.kernels.cast import Cast
-from npusim.limits.facts import promote
+from npusim.limits.facts import tensor_facts
 from npusim.ops.convolution_backward import convolution_backward
 from npusim.ops.im2col_backward import im2col_backward
 from npusim.results import Result
@@ -116,6 +115,9 @@ __all__ = [
     "aclrtSetDevice",
     "aclrtStream",
 ]
+
+#: What the limits of a convolution ask of its tensors.
+_PARTS = ("shape", "dtype", "format")
 
 #: The operand of a tensor; phase one has found that it is not a null pointer.
 Feed = Callable[[aclTensor | None], Operand]
@@ -191,7 +193,7 @@ def aclnnIm2colBackwardGetWorkspaceSize(
         "padding": integers(padding),
         "stride": integers(stride),
     }
-    tensors = tensor_facts(("shape", "dtype"), grad_output=gradOutput, out=out)
+    tensors = tensor_facts(grad_output=gradOutput, out=out)
 
     def run(feed: Feed, options: dict[str, Any]) -> Result:
         assert gradOutput is not None  # phase one has checked that
@@ -243,13 +245,15 @@ def _convolution(
         function="aclnnConvolutionBackward",
         operator="convolution_backward",
         facts={
-            **tensor_facts(grad_output=gradOutput, input=input, weight=weight),
-            **tensor_facts(grad_input=gradInput, grad_weight=gradWeight, grad_bias=gradBias),
+            **tensor_facts(_PARTS, grad_output=gradOutput, input=input, weight=weight),
+            **tensor_facts(
+                _PARTS, grad_input=gradInput, grad_weight=gradWeight, grad_bias=gradBias
+            ),
             **arguments,
         },
         inputs=inputs,
         outputs=tuple(t if on else None for t, on in zip(outputs, mask, strict=True)),
-        kinds=(promote(x, dy), promote(w, dy), promote(dy)),
+        kinds=(promote((x, dy), "fp32"), promote((w, dy), "fp32"), promote((dy,), "fp32")),
         run=run,
     )
 

@@ -29,16 +29,17 @@ from typing import Any
 import numpy as np
 
 from npusim.call.spec import Array, Operand, Spec
+from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
-from npusim.ops.deconv_grad_filter import deconv_grad_filter
+from npusim.limits.table import check
+from npusim.ops.arguments import frozen
+from npusim.ops.deconv_grad_filter import deconv_grad_filter, facts
 from npusim.results import Result
 
 #: The device of the innermost ``using`` block of this thread.
 _device: ContextVar[str | Device | None] = ContextVar("ftdsp_device", default=None)
-
-_ENTRIES = 20
 
 
 @contextmanager
@@ -99,13 +100,17 @@ def _run(
 ) -> Result:
     """Check and view the operands, run the operator, copy its result into ``dw``."""
     dy, x, dw = arrays
-    p = _parameters(param)
-    grad = _viewed("dy", dy, kind, p[4:8])
-    read = _viewed("x", x, kind, p[0:4])
-    timing_only = isinstance(dy, Spec) or isinstance(x, Spec)
-    target = None if timing_only else _target(dw, kind, p)
+    p = frozen(param)
+    sizes = p if isinstance(p, tuple) else ()
+    grad, read = _viewed("dy", dy, kind, sizes[4:8]), _viewed("x", x, kind, sizes[:4])
     if options.get("device") is None:
         options = options | {"device": _device.get() or default}
+    target = None
+    if not (isinstance(dy, Spec) or isinstance(x, Spec)):
+        limits = facts(grad, read, p, storage, options.get("core_mask"))
+        rules = options.get("rules", "documented")
+        check("deconv_grad_filter", limits, load_device(options["device"]), rules)
+        target = _target(dw, kind, p)  # after the limits, as its shape follows from param
     result = deconv_grad_filter(grad, read, p, storage=storage, **options)
     if target is not None and result.outputs is not None:
         (computed,) = result.outputs
@@ -114,29 +119,16 @@ def _run(
     return result
 
 
-def _parameters(param: Any) -> tuple[int, ...]:
-    """The 20 integers; their ranges are the operator's to check."""
-    values = tuple(param.tolist() if isinstance(param, np.ndarray) else param)
-    whole = all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in values)
-    if len(values) != _ENTRIES or not whole:
-        raise ArgumentError(
-            f"param is {values!r}, {len(values)} entries; it must be an array of {_ENTRIES} "
-            "integers (params[18] and params[19] are unused, set them to 0)"
-        )
-    return tuple(int(v) for v in values)
-
-
 def _viewed(name: str, value: Any, kind: DType, shape: tuple[int, ...]) -> Operand:
-    """An operand of the form's type, flat or of ``shape``, as ``shape``."""
+    """An operand of the form's type, as ``shape`` if it is flat and has that many elements."""
     array = value if isinstance(value, Spec) else np.asarray(value)
-    found, given = dtype(array.dtype), tuple(array.shape)
+    found = dtype(array.dtype)
     if found != kind:
         forms = {FP32: "fp_ takes float32", FP16: "hp_ takes float16"}
         raise ArgumentError(f"{name} is {found}; {forms[kind]}: convert it, or call the other form")
-    if given not in (shape, (prod(shape),)):
-        raise ArgumentError(
-            f"{name} has shape {given}; param makes it {shape}, or flat ({prod(shape)},)"
-        )
+    whole = all(isinstance(size, int) for size in shape)
+    if not shape or not whole or tuple(array.shape) != (prod(shape),):
+        return array
     return Spec(shape, kind) if isinstance(array, Spec) else array.reshape(shape)
 
 
@@ -145,7 +137,9 @@ def _target(dw: Any, kind: DType, p: tuple[int, ...]) -> Array:
     if not isinstance(dw, np.ndarray) or not dw.flags.writeable:
         what = "a read-only array" if isinstance(dw, np.ndarray) else f"a {type(dw).__name__}"
         raise ArgumentError(f"dw is {what}; it must be a NumPy array that can be written")
-    group = max(p[16], 1)  # a group below 1 is the operator's to refuse
-    shape = (group, p[7] // group * p[8] * p[9], p[3] // group)
-    _viewed("dw", dw, kind, shape)
+    shape = (p[16], p[7] // p[16] * p[8] * p[9], p[3] // p[16])
+    if tuple(_viewed("dw", dw, kind, shape).shape) != shape:
+        raise ArgumentError(
+            f"dw has shape {dw.shape}; param makes it {shape}, or flat ({prod(shape)},)"
+        )
     return dw

@@ -11,9 +11,12 @@ from math import prod
 from numbers import Integral
 from typing import Any
 
+from npusim.convolution import output_sizes, transposed_sizes
+from npusim.dtypes import promote
+from npusim.integers import ceil_div
 from npusim.layout import GroupPlan, group_plan
 from npusim.layout.groups import group_dict
-from npusim.limits.facts import Facts, promote
+from npusim.limits.facts import Facts
 
 Check = Callable[[Facts, str], "str | None"]
 
@@ -24,7 +27,7 @@ def _dtype_of(*names: str) -> Check:
     """A check that a tensor has the promoted type of those named."""
 
     def check(f: Facts, parameter: str) -> str | None:
-        want = promote(*(f[name] for name in names))
+        want = promote((f[name] for name in names), "fp32")
         return None if f[parameter] == want else f"it must be {want}"
 
     return check
@@ -119,7 +122,7 @@ def spatial(f: Facts, _: str) -> str | None:
         large, small = small, large
     sizes = f[f"{large}.shape"][2:]
     pads = _pairs(tuple(f["padding"]), len(sizes))
-    want = _out(sizes, f["kernel"], f["stride"], pads, f["dilation"])
+    want = output_sizes(sizes, f["kernel"], f["stride"], pads, f["dilation"])
     if min(want) < 1:
         return f"the dilated kernel is larger than the padded {large} {tuple(sizes)}"
     found = tuple(f[f"{small}.shape"][2:])
@@ -131,8 +134,7 @@ def spatial(f: Facts, _: str) -> str | None:
 def _spread(f: Facts, sizes: tuple[int, ...], pads: Any) -> tuple[int, ...]:
     """Output sizes of a transposed convolution, its output padding as long as it likes."""
     extra = [end for _, end in _pairs(tuple(f["output_padding"]), len(sizes))]
-    rows = zip(sizes, f["kernel"], f["stride"], pads, f["dilation"], extra, strict=True)
-    return tuple((y - 1) * s - sum(p) + d * (k - 1) + 1 + e for y, k, s, p, d, e in rows)
+    return transposed_sizes(sizes, f["kernel"], f["stride"], pads, f["dilation"], extra)
 
 
 def grad_bias_shape(f: Facts, _: str) -> str | None:
@@ -159,7 +161,7 @@ def im2col_rows(f: Facts, _: str) -> str | None:
 def im2col_columns(f: Facts, _: str) -> str | None:
     """Columns of the gradient are the positions of the window."""
     pads = [(p, p) for p in f["padding"]]
-    out = _out(f["input_size"], f["kernel_size"], f["stride"], pads, f["dilation"])
+    out = output_sizes(f["input_size"], f["kernel_size"], f["stride"], pads, f["dilation"])
     if min(out) < 1:
         return f"the dilated kernel is larger than the padded image {tuple(f['input_size'])}"
     want = prod(out)
@@ -185,7 +187,7 @@ def tbe_filter_groups(f: Facts, _: str) -> str | None:
 
 def tbe_filter_input(f: Facts, _: str) -> str | None:
     """The feature map holds the filter's channels."""
-    want = _blocks(f["filter_sizes"][1] * f["groups"])
+    want = ceil_div(f["filter_sizes"][1] * f["groups"], 16)
     return None if f["input_x.shape"][1] == want else f"C1 must be {want}"
 
 
@@ -194,10 +196,10 @@ def tbe_filter_output(f: Facts, _: str) -> str | None:
     x, (cout, _cg, *kernel) = f["input_x.shape"], f["filter_sizes"]
     up, down, left, right = f["padding"]
     pads = [(up, down), (left, right)]
-    out = _out(x[2:4], kernel, f["strides"], pads, f["dilations"][2:])
+    out = output_sizes(x[2:4], kernel, f["strides"], pads, f["dilations"][2:])
     if min(out) < 1:
         return f"the dilated kernel is larger than the padded input {tuple(x[2:4])}"
-    want = (x[0], _blocks(cout), *out, 16)
+    want = (x[0], ceil_div(cout, 16), *out, 16)
     return None if tuple(f["out_backprop.shape"]) == want else f"it must be {want}"
 
 
@@ -214,7 +216,8 @@ def tbe_input_channels(f: Facts, _: str) -> str | None:
     cin, blocks = f["input_size"][4], f["out_backprop.shape"][2]
     if cin % cg or cout % (cin // cg):
         return f"filter_size has Cout {cout} and C {cg}, input_size has C {cin}"
-    return None if blocks == _blocks(cout) else f"C1 of out_backprop must be {_blocks(cout)}"
+    want = ceil_div(cout, 16)
+    return None if blocks == want else f"C1 of out_backprop must be {want}"
 
 
 def tbe_group_dict(f: Facts, _: str) -> str | None:
@@ -243,7 +246,7 @@ def tbe_input_spatial(f: Facts, _: str) -> str | None:
     """The gradient has the sizes of the forward output."""
     pads = _pairs(tuple(f["pads"]), 3)
     size, kernel = f["input_size"][1:4], f["filter_size"][2:]
-    want = _out(size, kernel, f["strides"][1:4], pads, f["dilations"][1:4])
+    want = output_sizes(size, kernel, f["strides"][1:4], pads, f["dilations"][1:4])
     _n, d, _c1, h, w, _c0 = f["out_backprop.shape"]
     return None if (d, h, w) == want else f"D, H and W must be {want}"
 
@@ -310,22 +313,11 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def _blocks(size: int) -> int:
-    """Blocks of 16 channels."""
-    return -(-size // 16)
-
-
 def _pairs(pads: tuple[int, ...], axes: int) -> list[tuple[int, int]]:
     """(before, after) per axis of one number per axis, or of two."""
     if len(pads) == 2 * axes:
         return list(zip(pads[::2], pads[1::2], strict=True))
     return [(pad, pad) for pad in pads]
-
-
-def _out(sizes: Any, kernel: Any, stride: Any, pads: Any, dilation: Any) -> tuple[int, ...]:
-    """Sizes of the forward output, one per axis; below 1 where the kernel does not fit."""
-    rows = zip(sizes, kernel, stride, pads, dilation, strict=True)
-    return tuple((x + sum(p) - d * (k - 1) - 1) // s + 1 for x, k, s, p, d in rows)
 
 
 def _plan(f: Facts) -> GroupPlan:

@@ -10,6 +10,9 @@ from math import prod
 from numbers import Integral
 from typing import Any
 
+from npusim.dtypes import dtype, promote
+from npusim.errors import ArgumentError
+
 Facts = Mapping[str, Any]
 
 
@@ -18,7 +21,11 @@ def _tensors(names: str, *parts: str) -> tuple[str, ...]:
     return tuple(f"{name}.{part}" for name in names.split() for part in parts)
 
 
-#: The facts a caller states, by operator: those it must, and those it may.
+#: The facts a caller states, by operator: those it must, and those it may. Shapes and lists are
+#: tuples of ints in the documentation's order, element types short names ("fp16"; any text is
+#: allowed, the table judges it), formats names such as "NCHW", null pointers None. Tensors of
+#: ``grad_input`` and the like are outputs that the caller allocated; ``storage`` is "shared" or
+#: "private", ``cube_math_type`` 0 to 3.
 FACTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "convolution_backward": (
         (
@@ -50,9 +57,8 @@ FACTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             *_tensors("filter out_backprop", "shape", "dtype"),
             *("filter_size", "input_size", "strides", "pads", "dilations", "res_dtype"),
-            "group_dict",
         ),
-        (),
+        ("group_dict",),
     ),
     "deconv_grad_filter": (("dtype", "x.shape", "dy.shape", "param", "storage", "core_mask"), ()),
 }
@@ -65,15 +71,29 @@ PARAM = (
 )
 
 
+def type_name(value: Any) -> str:
+    """A type's short name; the text itself where no such type is known."""
+    try:
+        return dtype(value).name
+    except ArgumentError:
+        return str(value)
+
+
+def tensor_facts(parts: tuple[str, ...] = ("shape", "dtype"), /, **tensors: Any) -> dict[str, Any]:
+    """The named parts of each tensor, anything with these attributes; None for a null pointer."""
+    facts: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        for part in parts:
+            value = None if tensor is None else getattr(tensor, part)
+            if part == "dtype" and value is not None:
+                value = type_name(value)
+            facts[f"{name}.{part}"] = tuple(value) if part == "shape" and value else value
+    return facts
+
+
 def sizes(value: Any) -> tuple[int, ...]:
     """A shape or list as a tuple; nothing for what is missing or no list."""
     return tuple(value) if isinstance(value, (tuple, list)) else ()
-
-
-def promote(*names: Any) -> Any:
-    """Return the element type that holds all of ``names``; fp16 with bf16 needs fp32."""
-    kinds = {name for name in names if name is not None}
-    return kinds.pop() if len(kinds) == 1 else "fp32"
 
 
 def derive_convolution(f: Facts) -> dict[str, Any]:
@@ -89,8 +109,8 @@ def derive_convolution(f: Facts) -> dict[str, Any]:
         "empty": 0 in weight or 0 in input_,
         "bias_sizes": f.get("bias_sizes"),
         "grouped": isinstance(groups, Integral) and int(groups) > 1,
-        "compute_dtype": promote(dy, f.get("input.dtype"), w),
-        "grad_weight.dtype": promote(w, dy),
+        "compute_dtype": promote((dy, f.get("input.dtype"), w), "fp32"),
+        "grad_weight.dtype": promote((w, dy), "fp32"),
         "wants_grad_input": bool(wants[0]),
         "wants_grad_weight": bool(wants[1]),
         "wants_grad_bias": bool(wants[2]),

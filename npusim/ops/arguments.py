@@ -1,31 +1,51 @@
-"""Checks every operator makes on its arguments, with errors that say what would be right."""
+"""Arguments of operators brought to one form, before the limits judge them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from npusim.call.spec import Array, Spec
-from npusim.dtypes import DType, dtype
 from npusim.errors import ArgumentError
+from npusim.yamltree import suggest
 
 
-def operand(name: str, value: Any, rank: int, axes: str) -> tuple[Array | Spec, DType]:
-    """An operand as array or ``Spec`` with its dtype; ``axes`` is its expected shape in words."""
-    array = value if isinstance(value, Spec) else np.asarray(value)
-    if len(array.shape) != rank:
-        raise ArgumentError(
-            f"{name} has shape {tuple(array.shape)}; it must have {rank} axes {axes}"
-        )
-    return array, dtype(array.dtype)
+def operand(value: Any) -> Array | Spec:
+    """An operand as it is computed with: a ``Spec``, or anything NumPy makes an array of."""
+    return value if isinstance(value, Spec) else np.asarray(value)
 
 
-def integers(name: str, value: Any, count: int, least: int, axes: str) -> tuple[int, ...]:
-    """``count`` integers of at least ``least``; ``axes`` says what they are, for the error."""
-    values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    good = all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in values)
-    if len(values) != count or not good or any(v < least for v in values):
-        raise ArgumentError(f"{name} is {value!r}; it must be {count} integers >= {least}: {axes}")
-    return tuple(int(v) for v in values)
+def frozen(value: Any) -> Any:
+    """A list or array as a tuple, a dictionary as a copy; other values as they are."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def per_dim(value: Any, dims: int) -> Any:
+    """One entry per spatial dimension, where a single one counts for all; else as it is."""
+    values = frozen(value)
+    if isinstance(values, (int, np.integer)):
+        values = (values,)
+    return values * dims if isinstance(values, tuple) and len(values) == 1 else values
+
+
+def parameters(
+    para_dict: Mapping[str, Any], required: Collection[str], optional: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A ``para_dict`` with its defaults, as values that later changes by the caller do not reach.
+
+    Raises ``ArgumentError`` where one of ``required`` is missing or a key is unknown.
+    """
+    missing = [key for key in required if key not in para_dict]
+    if missing:
+        raise ArgumentError(f"para_dict lacks {missing}; it needs {', '.join(required)}")
+    for key in para_dict:
+        if key not in required and key not in optional:
+            hint = suggest(str(key), [*required, *optional])
+            raise ArgumentError(f"para_dict has the unknown key {key!r}{hint}")
+    return {key: frozen(value) for key, value in {**optional, **para_dict}.items()}

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from npusim.call.call import Call
-from npusim.call.options import Options
 from npusim.call.spec import Array, Spec
 from npusim.convolution import Convolution
-from npusim.dtypes import FP16, FP32, dtype
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
+from npusim.dtypes import FP16, FP32
 from npusim.layout import mask_off_diagonal
-from npusim.limits.table import check
-from npusim.ops.arguments import integers, operand
-from npusim.ops.filter_launch import launch_filter_gradient
+from npusim.limits.facts import tensor_facts, type_name
+from npusim.ops.arguments import frozen, operand, parameters
+from npusim.ops.gradients import launch_filter_gradient
 from npusim.results import Result
 
-_PARAMETERS = ("strides", "padding", "dilations", "groups", "res_dtype", "kernel_name")
+_REQUIRED = ("strides", "padding", "dilations")
+_OPTIONAL = {"groups": 1, "res_dtype": "float32", "kernel_name": "conv2d_backprop_filter"}
 
 
 def conv2d_backprop_filter(
     input_x: Array | Spec,
     out_backprop: Array | Spec,
     filter_sizes: Any,
-    para_dict: dict[str, Any],
+    para_dict: Mapping[str, Any],
     **options: Any,
 ) -> Result:
     """Gradient of a 2-D convolution's filter.
@@ -39,35 +38,19 @@ def conv2d_backprop_filter(
     in the off-diagonal blocks, which no reader uses; they are returned as zeros.
 
     Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
-    ``npusim.kernels.conv_backprop_filter.Tiling``. Raises ``ArgumentError`` naming the argument
-    that does not fit.
+    ``npusim.kernels.conv_backprop_filter.Tiling``. Raises ``RuleError`` naming the argument that
+    the documentation refuses or that does not fit the others, ``ArgumentError`` for the rest.
     """
-    x, x_kind = operand("input_x", input_x, 5, "(N, C1, H, W, 16)")
-    dy, dy_kind = operand("out_backprop", out_backprop, 5, "(N, Co1, Ho, Wo, 16)")
-    for name, kind in (("input_x", x_kind), ("out_backprop", dy_kind)):
-        if kind is not FP16:
-            raise ArgumentError(f"{name} is {kind}; conv2d_backprop_filter takes fp16")
-    shape = _shape(tuple(x.shape), tuple(dy.shape), filter_sizes, para_dict)
-    wanted = Options.of(conv2d_backprop_filter, options)
-    call = Call("conv2d_backprop_filter", wanted, any(isinstance(t, Spec) for t in (x, dy)))
-    facts = {
-        "input_x.shape": tuple(x.shape),
-        "input_x.dtype": x_kind.name,
-        "out_backprop.shape": tuple(dy.shape),
-        "out_backprop.dtype": dy_kind.name,
-        "filter_sizes": tuple(filter_sizes),
-        "strides": tuple(para_dict["strides"]),
-        "padding": tuple(para_dict["padding"]),
-        "dilations": tuple(para_dict["dilations"]),
-        "groups": para_dict.get("groups", 1),
-        "res_dtype": "fp32",
-    }
-    call.notes += check("conv2d_backprop_filter", facts, call.device, wanted.rules)
+    x, dy = operand(input_x), operand(out_backprop)
+    call = Call.of(conv2d_backprop_filter, options, (x, dy))
+    checked = facts(x, dy, filter_sizes, para_dict)
+    call.check(checked)
     call.require_dtype(FP16)
-    plan = shape.plan
-    size = (plan.real_groups, plan.cin1_g * shape.taps, plan.cout_g, 16)
+    c = convolution(checked)
+    plan = c.plan
+    size = (plan.real_groups, plan.cin1_g * c.taps, plan.cout_g, 16)
     tensors = (call.input("x", x, FP16), call.input("dy", dy, FP16), call.output("dw", size, FP32))
-    launch_filter_gradient(call, shape, *tensors)
+    launch_filter_gradient(call, c.lifted(), *tensors)
     if plan.mag_factor > 1:
         call.notes.append(
             f"groups share fractals ({plan.mag_factor} to a real group): off-diagonal blocks of "
@@ -75,62 +58,44 @@ def conv2d_backprop_filter(
         )
     dw = call.arrays.get("dw")
     masked = mask_off_diagonal(dw, plan) if dw is not None and plan.mag_factor > 1 else dw
-    return call.result({"grad_weight": masked}, _problem(shape), FP16)
+    return call.result({"grad_weight": masked}, _problem(c), FP16)
 
 
-def _shape(
-    x: tuple[int, ...], dy: tuple[int, ...], filter_sizes: Any, para: dict[str, Any]
-) -> Convolution:
-    """The convolution the arguments describe, checked against both operands."""
-    unknown = sorted(set(para) - set(_PARAMETERS))
-    if unknown:
-        raise ArgumentError(f"para_dict has unknown keys {unknown}; known: {list(_PARAMETERS)}")
-    missing = [key for key in ("strides", "padding", "dilations") if key not in para]
-    if missing:
-        raise ArgumentError(f"para_dict lacks {missing}; it needs strides, padding, dilations")
-    cout, cg, kh, kw = integers("filter_sizes", filter_sizes, 4, 1, "[Cout, Cin/groups, KH, KW]")
-    sh, sw = integers("strides", para["strides"], 2, 1, "[sH, sW]")
-    up, down, left, right = integers("padding", para["padding"], 4, 0, "[up, down, left, right]")
-    dn, dc, dh, dw = integers("dilations", para["dilations"], 4, 1, "[1, 1, dH, dW]")
-    (groups,) = integers("groups", para.get("groups", 1), 1, 1, "the number of groups")
-    if (dn, dc) != (1, 1):
-        raise ArgumentError(f"dilations is {para['dilations']}; its first two entries must be 1")
-    if dtype(para.get("res_dtype", "float32")) is not FP32:
-        raise ArgumentError(f"res_dtype is {para['res_dtype']!r}; the result is float32")
-    if cout % groups:
-        raise ArgumentError(f"filter_sizes has Cout {cout}, not a multiple of groups {groups}")
-    shape = Convolution(
-        n=x[0],
-        cin=cg * groups,
+def facts(
+    input_x: Any, out_backprop: Any, filter_sizes: Any, para_dict: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the limits are checked against; operands are anything with ``shape`` and ``dtype``."""
+    para = parameters(para_dict, _REQUIRED, _OPTIONAL)
+    return {
+        **tensor_facts(input_x=input_x, out_backprop=out_backprop),
+        "filter_sizes": frozen(filter_sizes),
+        **{name: para[name] for name in (*_REQUIRED, "groups")},
+        "res_dtype": type_name(para["res_dtype"]),
+    }
+
+
+def convolution(checked: Mapping[str, Any]) -> Convolution:
+    """The convolution that facts describe which the limits have let pass."""
+    n, _, height, width, _ = checked["input_x.shape"]
+    cout, per_group, *kernel = checked["filter_sizes"]
+    up, down, left, right = checked["padding"]
+    return Convolution(
+        n=n,
+        cin=per_group * checked["groups"],
         cout=cout,
-        spatial=(1, x[2], x[3]),
-        kernel=(1, kh, kw),
-        stride=(1, sh, sw),
-        padding=((0, 0), (up, down), (left, right)),
-        dilation=(1, dh, dw),
-        groups=groups,
+        spatial=(height, width),
+        kernel=tuple(kernel),
+        stride=checked["strides"],
+        padding=((up, down), (left, right)),
+        dilation=checked["dilations"][2:],
+        groups=checked["groups"],
     )
-    _, ho, wo = shape.out
-    for name, got, want in (
-        ("input_x", x, (x[0], shape.cin1, x[2], x[3], 16)),
-        ("out_backprop", dy, (x[0], ceil_div(cout, 16), ho, wo, 16)),
-    ):
-        if got != want or not x[0]:
-            raise ArgumentError(
-                f"{name} has shape {got}; filter {list(filter_sizes)}, groups {groups}, strides "
-                f"{[sh, sw]}, padding {[up, down, left, right]}, dilations {[1, 1, dh, dw]} and a "
-                f"batch of at least 1 make it {want}"
-            )
-    return shape
 
 
-def _problem(s: Convolution) -> str:
+def _problem(c: Convolution) -> str:
     """One line for reports."""
-    (_, h, w), (_, ho, wo), (_, kh, kw) = s.spatial, s.out, s.kernel
-    pads = [p for pair in s.padding[1:] for p in pair]
-    groups = f", groups {s.groups}" if s.groups > 1 else ""
-    dilation = f", dilation {list(s.dilation[1:])}" if s.dilation[1:] != (1, 1) else ""
+    (h, w), (ho, wo), (kh, kw) = c.spatial, c.out, c.kernel
     return (
-        f"dw of {s.cin} -> {s.cout} channels, {kh}x{kw}, stride {list(s.stride[1:])}, pad {pads}"
-        f"{dilation}{groups}; x {s.n}x{h}x{w}, dy {s.n}x{ho}x{wo}; fp16 -> fp32"
+        f"dw of {c.cin} -> {c.cout} channels, {kh}x{kw}, stride {list(c.stride)}, pad {c.sides}"
+        f"{c.unusual}; x {c.n}x{h}x{w}, dy {c.n}x{ho}x{wo}; fp16 -> fp32"
     )

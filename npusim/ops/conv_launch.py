@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from npusim.call.call import Call
 from npusim.call.spec import Operand
-from npusim.dtypes import FP32, DType
+from npusim.convolution import Convolution
+from npusim.dtypes import FP32, DType, dtype, promote
 from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_grad import BiasGrad, channel_parts
@@ -14,41 +16,42 @@ from npusim.kernels.cast import Cast
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.trans_data import Conversion, TransData
-from npusim.ops.conv_problem import Problem
 from npusim.ops.cube_math import CubeMath
-from npusim.ops.filter_launch import launch_filter_gradient
-from npusim.ops.gemm_tiling import gemm_tiling
+from npusim.ops.gradients import launch_filter_gradient, launch_product
 
 
 class Launcher:
-    """Launches the kernels of one call; operands are converted once and shared."""
+    """Launches the kernels of one call; operands are converted once and shared.
 
-    def __init__(self, call: Call, problem: Problem, math: CubeMath) -> None:
-        self.call, self.problem, self.math = call, problem, math
+    ``layer`` is what the caller described, ``self.shape`` the ordinary convolution that the
+    kernels compute: of a transposed layer, gradOutput is its input and the input its output
+    gradient.
+    """
+
+    def __init__(
+        self, call: Call, layer: Convolution, operands: Mapping[str, Operand], math: CubeMath
+    ) -> None:
+        self.call, self.operands, self.math = call, operands, math
+        self.transposed = layer.transposed
         self.c0 = 32 // math.dtype.bytes
-        self.shape = problem.plain(self.c0)
+        self.shape = layer.plain().lifted(self.c0)
         self.ready: dict[str, Tensor] = {}  # operands by what has been made of them
 
     # -- the three products ----------------------------------------------------------------
 
     def input_grad(self) -> Tensor:
         """gradInput: an input gradient, or for a transposed layer a forward convolution."""
-        s, p, call = self.shape, self.problem, self.call
+        s, call = self.shape, self.call
         first, last = self._roles()
-        kind = ConvForward if p.transposed else ConvBackpropInput
-        source = self.blocked(first if p.transposed else last)
-        weights = self.fractal(exchanged=not p.transposed and self.math.dtype is FP32)
-        channels, size = (s.cout, s.out) if p.transposed else (s.cin, s.spatial)
+        source = self.blocked(first if self.transposed else last)
+        weights = self.fractal(exchanged=not self.transposed and self.math.dtype is FP32)
+        channels, size = (s.cout, s.out) if self.transposed else (s.cin, s.spatial)
         blocks = ceil_div(channels, self.c0)
         blocked = call.workspace(
             "grad_input_blocked", (s.n, size[0], blocks, size[1], size[2], self.c0), self.math.dtype
         )
-        tiling = gemm_tiling(call, kind, s, self.math.dtype)
-        kernel = kind(s, tiling, source, weights, blocked, self.math.hf32)
-        if kernel.needs_clear:
-            call.clear(blocked)
-        if kernel.has_work:
-            call.launch(kernel)
+        kernel = ConvForward if self.transposed else ConvBackpropInput
+        launch_product(call, kernel, s, source, weights, blocked, self.math.hf32)
         return self._leave("grad_input", blocked, (s.n, channels, *size), self._wider("input"))
 
     def weight_grad(self) -> Tensor:
@@ -56,11 +59,10 @@ class Launcher:
         s, call = self.shape, self.call
         first, last = self._roles()
         x, dy = self.blocked(first), self.blocked(last)
-        shape = (s.cout, s.cin // s.groups, *s.kernel)
-        rows = self._conversion("from_fracz").blocked_shape(shape)
+        rows = self._conversion("from_fracz").blocked_shape(s.w_shape)
         fractal = call.workspace("grad_weight_fractal", rows, FP32)
         launch_filter_gradient(call, s, x, dy, fractal, self.math.hf32)
-        return self._leave("grad_weight", fractal, shape, self._wider("weight"))
+        return self._leave("grad_weight", fractal, s.w_shape, self._wider("weight"))
 
     def bias_grad(self) -> Tensor:
         """gradBias: gradOutput as it came, summed in fp32 and rounded once."""
@@ -78,10 +80,10 @@ class Launcher:
     def operand(self, name: str) -> Tensor:
         """An operand as the caller gave it, 3-D."""
         if name not in self.ready:
-            value: Operand = getattr(self.problem, name)
+            value = self.operands[name]
             n, c, *size = value.shape
             shape = (n, c, *(1,) * (3 - len(size)), *size)
-            self.ready[name] = self.call.input(name, value, self._kind(name), shape)
+            self.ready[name] = self.call.input(name, value, dtype(value.dtype), shape)
         return self.ready[name]
 
     def computed(self, name: str) -> Tensor:
@@ -139,13 +141,8 @@ class Launcher:
 
     def _roles(self) -> tuple[str, str]:
         """Operands that are input and output gradient of the plain convolution."""
-        transposed = self.problem.transposed
-        return ("grad_output", "input") if transposed else ("input", "grad_output")
-
-    def _kind(self, name: str) -> DType:
-        return self.problem.kinds[("grad_output", "input", "weight").index(name)]
+        return ("grad_output", "input") if self.transposed else ("input", "grad_output")
 
     def _wider(self, name: str) -> DType:
-        """The wider type of an operand and gradOutput."""
-        mine, theirs = self._kind(name), self._kind("grad_output")
-        return mine if mine is theirs else FP32
+        """The type of a gradient: the one that an operand and gradOutput are computed in."""
+        return promote((dtype(self.operands[n].dtype) for n in (name, "grad_output")), FP32)

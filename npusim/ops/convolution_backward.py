@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from npusim.call.call import Call
-from npusim.call.options import Options
-from npusim.call.spec import Array, Spec
-from npusim.dtypes import FP32, DType
+from npusim.call.spec import Array, Operand, Spec
+from npusim.convolution import Convolution
+from npusim.dtypes import FP32, dtype, promote
 from npusim.errors import ArgumentError
-from npusim.isa.operands import Tensor
-from npusim.limits.table import check
+from npusim.limits.facts import tensor_facts
+from npusim.ops.arguments import frozen, operand, per_dim
 from npusim.ops.conv_launch import Launcher
-from npusim.ops.conv_problem import Problem, make_problem
-from npusim.ops.cube_math import cube_math, cube_math_number, promote
+from npusim.ops.cube_math import cube_math, cube_math_number
 from npusim.results import Result
 
-_NAMES = ("grad_input", "grad_weight", "grad_bias")
+#: The results, and the operands in the order of their arguments.
+GRADIENTS = ("grad_input", "grad_weight", "grad_bias")
+_OPERANDS = ("grad_output", "input", "weight")
+_PER_DIM = ("stride", "padding", "dilation", "output_padding")
+
+Tensors = tuple[Operand, Operand, Operand]
 
 
 def convolution_backward(
@@ -46,98 +51,119 @@ def convolution_backward(
     ``r.workspace_bytes`` is the memory between them. gradInput has the wider type of input and
     gradOutput, gradWeight that of weight and gradOutput, gradBias that of gradOutput.
 
-    Keywords are those of ``npusim.call.Options`` (``rules`` "documented" or "hardware");
-    raises ``RuleError`` where the product's documentation refuses the call and
-    ``ArgumentError`` where arguments do not fit each other.
+    Keywords are those of ``npusim.call.Options``. Raises ``RuleError`` where arguments do not fit
+    each other or the product's documentation refuses them, ``ArgumentError`` where the device
+    cannot compute the call.
     """
-    wanted = Options.of(convolution_backward, options)
-    problem = make_problem(
-        grad_output, input, weight, stride, padding, dilation, output_padding, transposed, groups
+    tensors = (operand(grad_output), operand(input), operand(weight))
+    call = Call.of(convolution_backward, options, tensors)
+    checked = facts(
+        *tensors,
+        bias_sizes=bias_sizes,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        transposed=transposed,
+        output_padding=output_padding,
+        groups=groups,
+        output_mask=output_mask,
+        cube_math_type=cube_math_type,
     )
-    mask = _mask(output_mask)
-    number = cube_math_number(cube_math_type)
-    call = Call("convolution_backward", wanted, problem.timing_only)
-    call.notes += check(
-        "convolution_backward",
-        rule_facts(problem, mask, number, bias_sizes),
-        call.device,
-        wanted.rules,
+    call.check(checked)
+    kinds = tuple(dtype(t.dtype) for t in tensors)
+    text, promoted, mask = _problem(checked), promote(kinds, FP32), checked["output_mask"]
+    if 0 in tensors[1].shape or 0 in tensors[2].shape:
+        return call.result(_empty(call, tensors, mask), text, promoted)
+    math = cube_math(promoted, checked["cube_math_type"], call.device)
+    launcher = Launcher(
+        call, convolution(checked), dict(zip(_OPERANDS, tensors, strict=True)), math
     )
-    promoted = promote(problem.kinds)
-    if problem.empty:
-        return call.result(_empty(call, problem, mask), problem.describe(), promoted)
-    math = cube_math(promoted, number, call.device)
-    launcher = Launcher(call, problem, math)
-    outputs: dict[str, Array | None] = {}
     steps = (launcher.input_grad, launcher.weight_grad, launcher.bias_grad)
-    for name, on, step in zip(_NAMES, mask, steps, strict=True):
+    outputs: dict[str, Array | None] = {}
+    for name, on, step, shape in zip(GRADIENTS, mask, steps, _shapes(tensors), strict=True):
         tensor = step() if on else None
-        outputs[name] = call.arrays.get(tensor.name) if tensor is not None else None
-    shapes = (problem.input.shape, problem.weight.shape, (problem.grad_output.shape[1],))
-    for name, shape in zip(_NAMES, shapes, strict=True):
-        array = outputs[name]
+        array = call.arrays.get(tensor.name) if tensor is not None else None
         outputs[name] = array.reshape(shape) if array is not None else None
     name = "HF32" if math.hf32 else math.dtype.name
     computed = "" if name == promoted.name else f", computed in {name}"
-    rate = "hf32" if math.hf32 else ""
-    return call.result(outputs, problem.describe() + computed, math.dtype, rate)
+    return call.result(outputs, text + computed, math.dtype, "hf32" if math.hf32 else "")
 
 
-def rule_facts(
-    p: Problem, mask: tuple[bool, bool, bool], number: int, bias_sizes: Any
-) -> dict[str, Any]:
-    """What the product's constraint table is checked against."""
-    skip = 3 - p.dims
-    pads = p.padding[skip:]
-    even = all(before == after for before, after in pads)
-    return {
-        "dims": p.dims,
-        "transposed": p.transposed,
-        "grad_output.dtype": p.kinds[0].name,
-        "input.dtype": p.kinds[1].name,
-        "weight.dtype": p.kinds[2].name,
-        "grad_output.shape": tuple(p.grad_output.shape),
-        "input.shape": tuple(p.input.shape),
-        "weight.shape": tuple(p.weight.shape),
-        "stride": p.stride[skip:],
-        "padding": tuple(n for pair in pads for n in (pair[:1] if even else pair)),
-        "dilation": p.dilation[skip:],
-        "output_padding": p.output_padding[skip:],
-        "groups": p.groups,
-        "output_mask": mask,
-        "cube_math_type": number,
-        "bias_sizes": bias_sizes,
+def facts(grad_output: Any, input: Any, weight: Any, **arguments: Any) -> dict[str, Any]:
+    """What the limits are checked against; operands are anything with ``shape`` and ``dtype``."""
+    dims = len(weight.shape) - 2
+    mask, number = frozen(arguments["output_mask"]), arguments["cube_math_type"]
+    return arguments | {
+        **tensor_facts(grad_output=grad_output, input=input, weight=weight),
+        **{name: per_dim(arguments[name], dims) for name in _PER_DIM},
+        "bias_sizes": frozen(arguments["bias_sizes"]),
+        "transposed": bool(arguments["transposed"]),
+        "output_mask": tuple(map(bool, mask)) if isinstance(mask, tuple) else mask,
+        "cube_math_type": cube_math_number(number) if isinstance(number, str) else number,
     }
 
 
-def _mask(value: Any) -> tuple[bool, bool, bool]:
-    values = tuple(bool(v) for v in value)
-    if len(values) != 3:
-        raise ArgumentError(
-            f"output_mask is {value!r}; it must be 3 booleans: grad_input, grad_weight, grad_bias"
-        )
-    return values[0], values[1], values[2]
+def convolution(checked: Mapping[str, Any]) -> Convolution:
+    """The layer that facts describe which the limits have let pass.
+
+    Raises ``ArgumentError`` for an output padding of the form of four that means two things.
+    """
+    n, cin, *spatial = checked["input.shape"]
+    _, cout, *out = checked["grad_output.shape"]
+    kernel = checked["weight.shape"][2:]
+    pads, extra = checked["padding"], checked["output_padding"]
+    if len(extra) != len(kernel):  # [h, h, w, w]
+        if extra[::2] != extra[1::2]:
+            raise ArgumentError(
+                f"output_padding is {extra}; in the form of four both entries of an axis agree"
+            )
+        extra = extra[::2]
+    sides = (pads[::2], pads[1::2]) if len(pads) != len(kernel) else (pads, pads)
+    return Convolution(
+        n=n,
+        cin=cin,
+        cout=cout,
+        spatial=tuple(spatial),
+        kernel=kernel,
+        stride=checked["stride"],
+        padding=tuple(zip(*sides, strict=True)),
+        dilation=checked["dilation"],
+        groups=checked["groups"],
+        transposed=checked["transposed"],
+        output_padding=extra,
+        outputs=tuple(out),
+    )
 
 
-def _empty(call: Call, p: Problem, mask: tuple[bool, bool, bool]) -> dict[str, Array | None]:
+def _problem(checked: Mapping[str, Any]) -> str:
+    """One line for reports; also of empty calls, which are no convolution."""
+    n, cin, *spatial = checked["input.shape"]
+    cout, kernel = checked["grad_output.shape"][1], checked["weight.shape"][2:]
+    what = "transposed convolution" if checked["transposed"] else "convolution"
+    groups = f", groups {checked['groups']}" if checked["groups"] > 1 else ""
+    return (
+        f"backward of a {len(kernel)}-D {what}, {cin} -> {cout} channels, kernel "
+        f"{'x'.join(map(str, kernel))}, stride {list(checked['stride'])}, input {n} x "
+        f"{'x'.join(map(str, spatial))}{groups}; {checked['input.dtype']}"
+    )
+
+
+def _shapes(tensors: Tensors) -> tuple[tuple[int, ...], ...]:
+    """Shapes of the three gradients."""
+    grad_output, input_, weight = tensors
+    return tuple(input_.shape), tuple(weight.shape), (int(grad_output.shape[1]),)
+
+
+def _empty(call: Call, tensors: Tensors, mask: tuple[bool, bool, bool]) -> dict[str, Array | None]:
     """Results of an empty batch or channel: no elements, or zeros that are cleared."""
-    shapes = (p.input.shape, p.weight.shape, (p.grad_output.shape[1],))
+    dy, x, w = (dtype(t.dtype) for t in tensors)
+    kinds = (promote((x, dy), FP32), promote((w, dy), FP32), dy)
     outputs: dict[str, Array | None] = {}
-    for name, on, shape, kind in zip(_NAMES, mask, shapes, output_types(p), strict=True):
+    for name, on, shape, kind in zip(GRADIENTS, mask, _shapes(tensors), kinds, strict=True):
         outputs[name] = None
         if on:
-            tensor: Tensor = call.output(name, tuple(shape), kind)
+            tensor = call.output(name, shape, kind)
             if tensor.size_bytes:
                 call.clear(tensor)
             outputs[name] = call.arrays.get(name)
     return outputs
-
-
-def output_types(p: Problem) -> tuple[DType, DType, DType]:
-    """Documented types of the three gradients."""
-    dy, x, w = p.kinds
-
-    def wider(a: DType, b: DType) -> DType:
-        return a if a is b else FP32
-
-    return wider(x, dy), wider(w, dy), dy

@@ -29,11 +29,6 @@ def cube_math_number(value: int | str) -> int:
     raise ArgumentError(f"cube_math_type is {value!r}; it is one of {names}")
 
 
-def promote(kinds: tuple[DType, ...]) -> DType:
-    """The type operands of several types are computed in: any mixture of them is fp32."""
-    return kinds[0] if len(set(kinds)) == 1 else FP32
-
-
 def cube_math(promoted: DType, number: int, device: Device) -> CubeMath:
     """What the cube of ``device`` computes for ``promoted`` operands under a cubeMathType.
 

@@ -2,59 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from npusim.call.call import Call
-from npusim.call.options import Options
-from npusim.call.spec import Array, Spec
-from npusim.call.tiling import chosen_tiling
+from npusim.call.spec import Array, Operand, Spec
+from npusim.call.tiling import own_tiling
 from npusim.device.spec import Device
-from npusim.dtypes import FP16, FP32, DType
+from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
 from npusim.kernels.deconv_grad_filter import DeconvGradFilter, DeconvShape, Tiling, auto_tiling
-from npusim.limits.table import check
-from npusim.ops.arguments import operand
+from npusim.limits.facts import type_name
+from npusim.ops.arguments import frozen, operand
 from npusim.results import Result
 
 _NAME = "deconv_grad_filter"
-_INT32, _INT64 = (1 << 31) - 1, (1 << 63) - 1
-
-
-class _Entry(NamedTuple):
-    """One entry of the parameter array: its name and the values it may have."""
-
-    name: str
-    low: int
-    high: int
-
-
-#: The parameter array, in order.
-PARAM = (
-    _Entry("input_batch", 1, _INT32),
-    _Entry("in_h", 1, _INT32),
-    _Entry("in_w", 1, _INT32),
-    _Entry("in_c", 1, _INT32),
-    _Entry("batch", 1, _INT32),
-    _Entry("out_h", 1, _INT32),
-    _Entry("out_w", 1, _INT32),
-    _Entry("out_c", 1, _INT32),
-    _Entry("kernel_h", 1, _INT32),
-    _Entry("kernel_w", 1, _INT32),
-    _Entry("stride_h", 1, _INT32),
-    _Entry("stride_w", 1, _INT32),
-    _Entry("pad_u", 0, _INT32),
-    _Entry("pad_l", 0, _INT32),
-    _Entry("dilation_h", 1, _INT32),
-    _Entry("dilation_w", 1, _INT32),
-    _Entry("group", 1, _INT32),
-    _Entry("workspace address", 0, _INT64),
-    _Entry("unused", -_INT64 - 1, _INT64),
-    _Entry("unused", -_INT64 - 1, _INT64),
-)
 
 
 def deconv_grad_filter(
@@ -70,8 +32,8 @@ def deconv_grad_filter(
 
     ``dy`` (batch, out_h, out_w, out_c) and ``x`` (batch, in_h, in_w, in_c) are arrays of one
     type, fp32 or (MT7004) fp16, or ``npusim.spec``s for a timing-only run. ``param`` has the 20
-    integers of ``PARAM``. There is no padding below or to the right: dy ends at out_h and out_w,
-    and reads beyond it are zero.
+    integers of the C interface (``npusim.limits.facts.PARAM``). There is no padding below or to
+    the right: dy ends at out_h and out_w, and reads beyond it are zero.
 
     The result ``outputs[0]`` is (group, out_c / group * kernel_h * kernel_w, in_c / group) of the
     operands' type: the whole gradient, nothing is added to what dw held before.
@@ -82,41 +44,36 @@ def deconv_grad_filter(
     filled and paid for by the kernel; the address in ``param`` is not read.
 
     Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
-    ``npusim.kernels.deconv_grad_filter.Tiling``. Raises ``ArgumentError`` naming the argument
-    that does not fit.
+    ``npusim.kernels.deconv_grad_filter.Tiling``. Raises ``RuleError`` naming the argument that
+    does not fit or that the library refuses, ``ArgumentError`` for the rest.
     """
-    grad, kind = operand("dy", dy, 4, "(batch, out_h, out_w, out_c)")
-    read, read_kind = operand("x", x, 4, "(batch, in_h, in_w, in_c)")
-    if kind != read_kind:
-        raise ArgumentError(f"dy is {kind}, x is {read_kind}; {_NAME} takes one type for both")
-    shape = _shape(param, tuple(grad.shape), tuple(read.shape))
-    mask = _mask(core_mask, storage, options)
-    timing_only = isinstance(dy, Spec) or isinstance(x, Spec)
-    wanted = Options.of(
+    if storage not in ("shared", "private"):
+        raise ArgumentError(f"storage is {storage!r}; it is 'shared' or 'private'")
+    grad, read = operand(dy), operand(x)
+    mask = _mask(core_mask, options)
+    call = Call.of(
         deconv_grad_filter,
-        options | {"device": device, "cores": mask},
+        options | {"device": device, "cores": 1 if storage == "private" else mask},
+        (grad, read),
         without=("deterministic",),
     )
-    call = Call(_NAME, wanted, timing_only)
-    _require(call, kind)
-    facts = {
-        "dtype": kind.name,
-        "x.shape": tuple(read.shape),
-        "dy.shape": tuple(grad.shape),
-        "param": tuple(int(value) for value in param),
-        "storage": storage,
-        "core_mask": None if core_mask is None else sum(1 << group for group in call.groups),
-    }
-    call.notes += check(_NAME, facts, call.device, wanted.rules)
+    if isinstance(mask, (int, type(None))) or storage == "private":
+        bits = mask
+    else:
+        bits = sum(1 << group for group in call.groups)
+    checked = facts(grad, read, param, storage, bits)
+    call.check(checked)
+    kind = _require(call, grad)
+    shape = _shape(checked["param"])
     size = (shape.group, shape.ocg * shape.taps, shape.icg)
     x_gm, dy_gm = call.input("x", read, kind), call.input("dy", grad, kind)
     dw_gm = call.output("dw", size, kind)
     if storage == "private":
         _use_private_memory(call, x_gm.size_bytes + dy_gm.size_bytes + dw_gm.size_bytes)
     cores = len(call.groups) * call.device.core_kind("dsp").per_group
-    tiling = chosen_tiling(
-        call.options.tiling, Tiling, lambda: auto_tiling(shape, kind, call.device, cores)
-    )
+    tiling = own_tiling(call.options.tiling, DeconvGradFilter.name, Tiling)
+    if tiling is None:
+        tiling = auto_tiling(shape, kind, call.device, cores)
     call.launch(DeconvGradFilter(shape, tiling, x_gm, dy_gm, dw_gm))
     if kind is FP16:
         call.notes.append(
@@ -126,26 +83,26 @@ def deconv_grad_filter(
     return call.result({"dw": call.arrays.get("dw")}, _problem(shape, kind, storage), kind)
 
 
-def _shape(param: Any, dy: tuple[int, ...], x: tuple[int, ...]) -> DeconvShape:
-    """The problem in ``param``, checked against both operands."""
-    p = _entries(param)
-    if p[0] != p[4]:
-        raise ArgumentError(
-            f"param[0] input_batch is {p[0]}, param[4] batch is {p[4]}; they must be equal"
-        )
-    for i in (3, 7):
-        if p[i] % p[16]:
-            raise ArgumentError(
-                f"param[{i}] {PARAM[i].name} is {p[i]}; it must be a multiple of param[16] group, "
-                f"which is {p[16]}"
-            )
-    for name, got, at in (("x", x, 0), ("dy", dy, 4)):
-        if got != p[at : at + 4]:
-            names = ", ".join(f"{PARAM[i].name} {p[i]}" for i in range(at, at + 4))
-            raise ArgumentError(
-                f"{name} has shape {got}; param[{at}] to param[{at + 3}] ({names}) make it "
-                f"{p[at : at + 4]}"
-            )
+def facts(dy: Any, x: Any, param: Any, storage: str, core_mask: Any) -> dict[str, Any]:
+    """What the limits are checked against; operands are anything with ``shape`` and ``dtype``.
+
+    Raises ``ArgumentError`` where the operands are of two types.
+    """
+    kind, other = type_name(dy.dtype), type_name(x.dtype)
+    if kind != other:
+        raise ArgumentError(f"dy is {kind}, x is {other}; {_NAME} takes one type for both")
+    return {
+        "dtype": kind,
+        "x.shape": tuple(x.shape),
+        "dy.shape": tuple(dy.shape),
+        "param": frozen(param),
+        "storage": storage,
+        "core_mask": core_mask,
+    }
+
+
+def _shape(p: tuple[int, ...]) -> DeconvShape:
+    """The problem in ``param`` that the limits have let pass."""
     return DeconvShape(
         batch=p[0],
         in_size=(p[1], p[2]),
@@ -160,48 +117,19 @@ def _shape(param: Any, dy: tuple[int, ...], x: tuple[int, ...]) -> DeconvShape:
     )
 
 
-def _entries(param: Any) -> tuple[int, ...]:
-    """The parameter array as ints, each in its range."""
-    values = param.tolist() if isinstance(param, np.ndarray) else param
-    if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != len(PARAM):
-        count = f" of {len(values)}" if isinstance(values, Sequence) else ""
-        raise ArgumentError(
-            f"param is a {type(param).__name__}{count}; it must be a list of {len(PARAM)} "
-            "integers, the last two unused"
-        )
-    for i, (value, entry) in enumerate(zip(values, PARAM, strict=True)):
-        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        if not whole or not entry.low <= value <= entry.high:
-            raise ArgumentError(
-                f"param[{i}] {entry.name} is {value!r}; it must be an integer from {entry.low} to "
-                f"{entry.high}"
-            )
-    return tuple(int(value) for value in values)
-
-
-def _mask(core_mask: Any, storage: str, options: dict[str, Any]) -> Any:
+def _mask(core_mask: Any, options: dict[str, Any]) -> Any:
     """The cores to use; the option ``cores`` of other operators is another word for the mask."""
-    if storage not in ("shared", "private"):
-        raise ArgumentError(f"storage is {storage!r}; it is 'shared' or 'private'")
     cores = options.pop("cores", None)
     if core_mask is not None and cores is not None:
         raise ArgumentError(
             f"core_mask is {core_mask!r} and cores is {cores!r}; they mean the same, give one"
         )
-    mask = cores if core_mask is None else core_mask
-    if storage == "private":
-        if mask is not None:
-            raise ArgumentError(
-                f"core_mask is {mask!r}; with storage 'private' one core works on its own memory: "
-                "leave the mask out, or use storage 'shared'"
-            )
-        return 1
-    return mask
+    return cores if core_mask is None else core_mask
 
 
-def _require(call: Call, kind: DType) -> None:
-    """Raise unless the device is a DSP that multiplies ``kind``."""
-    device = call.device
+def _require(call: Call, dy: Operand) -> DType:
+    """The operands' type; raise unless the device is a DSP that multiplies it."""
+    kind, device = dtype(dy.dtype), call.device
     device.core_kind("dsp")
     rates = device.gemm.rates if device.gemm else {}
     if kind.name not in rates:
@@ -214,6 +142,7 @@ def _require(call: Call, kind: DType) -> None:
         raise ArgumentError(
             f"start is 'warm'; {device.name} has no L2 that could hold inputs, use 'cold'"
         )
+    return kind
 
 
 def _use_private_memory(call: Call, size: int) -> None:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from npusim.call.call import Call
-from npusim.call.options import Options
-from npusim.call.spec import Array, Spec
-from npusim.call.tiling import chosen_tiling
+from npusim.call.spec import Array, Operand, Spec
+from npusim.call.tiling import own_tiling
 from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.im2col_backward import FoldShape, Im2colBackward, Tiling, auto_tiling
 from npusim.kernels.trans_data import Conversion, TransData
-from npusim.limits.table import check
-from npusim.ops.arguments import integers
+from npusim.limits.facts import tensor_facts
+from npusim.ops.arguments import frozen, operand
 from npusim.results import Result
 
 #: Channels in a block of the conversion, also for fp32 (this conversion knows no other).
@@ -47,31 +45,16 @@ def im2col_backward(
     works on 5HD (16 channels to a block) between two conversions.
 
     Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
-    ``npusim.kernels.im2col_backward.Tiling``. Raises ``ArgumentError`` naming the argument that
-    does not fit.
+    ``npusim.kernels.im2col_backward.Tiling``. Raises ``RuleError`` naming the argument that does
+    not fit or that the documentation refuses, ``ArgumentError`` for the rest.
     """
-    array = grad_output if isinstance(grad_output, Spec) else np.asarray(grad_output)
-    kind = _kind(tuple(array.shape), dtype(array.dtype))
-    shape = _shape(tuple(array.shape), input_size, kernel_size, dilation, padding, stride)
-    wanted = Options.of(im2col_backward, options, without=("deterministic",))
-    call = Call("im2col_backward", wanted, isinstance(array, Spec))
-    facts = {
-        "grad_output.shape": tuple(array.shape),
-        "grad_output.dtype": kind.name,
-        "input_size": shape.image,
-        "kernel_size": shape.kernel,
-        "dilation": shape.dilation,
-        "padding": shape.padding,
-        "stride": shape.stride,
-    }
-    call.notes += check("im2col_backward", facts, call.device, wanted.rules)
-    call.device.core_kind("vector")  # a device without one is refused for that, not for a type
-    if kind.name not in call.device.dtypes:
-        raise ArgumentError(
-            f"grad_output is {kind}; {call.device.name} knows {', '.join(call.device.dtypes)}"
-        )
-    channels = int(array.shape[-2]) // shape.taps
-    out = call.output("out", (*array.shape[:-2], channels, *shape.image), kind)
+    array = operand(grad_output)
+    call = Call.of(im2col_backward, options, (array,), without=("deterministic",))
+    checked = facts(array, input_size, kernel_size, dilation, padding, stride)
+    call.check(checked)
+    kind = _require(call, array)
+    shape, lead = _shape(checked), array.shape[:-2]
+    out = call.output("out", (*lead, int(array.shape[-2]) // shape.taps, *shape.image), kind)
     grad = call.input("grad_output", array, kind)
     if not shape.planes:
         call.notes.append("grad_output is empty: nothing is launched or written")
@@ -80,6 +63,20 @@ def im2col_backward(
     else:
         _launch_5hd(call, shape, grad, out)
     return call.result({"grad_input": call.arrays.get("out")}, _problem(shape, kind), kind)
+
+
+def facts(
+    grad_output: Any, input_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
+) -> dict[str, Any]:
+    """What the limits are checked against; the operand is anything with ``shape`` and ``dtype``."""
+    return {
+        **tensor_facts(grad_output=grad_output),
+        "input_size": frozen(input_size),
+        "kernel_size": frozen(kernel_size),
+        "dilation": frozen(dilation),
+        "padding": frozen(padding),
+        "stride": frozen(stride),
+    }
 
 
 def _launch_5hd(call: Call, shape: FoldShape, grad: Tensor, out: Tensor) -> None:
@@ -104,73 +101,38 @@ def _launch(call: Call, shape: FoldShape, grad: Tensor, out: Tensor) -> None:
     sums = FP32 if device.im2col_accumulate == "fp32" else kind
     cores = len(call.groups) * device.core_kind("vector").per_group
     ub = device.memories["UB"].size_bytes
-    tiling = chosen_tiling(
-        call.options.tiling, Tiling, lambda: auto_tiling(shape, kind, sums, cores, ub)
-    )
+    tiling = own_tiling(call.options.tiling, Im2colBackward.name, Tiling)
+    if tiling is None:
+        tiling = auto_tiling(shape, kind, sums, cores, ub)
     call.launch(Im2colBackward(shape, tiling, grad, out, sums, saturate=device.saturates))
 
 
-def _kind(shape: tuple[int, ...], kind: DType) -> DType:
-    """The element type, after checking it and the rank."""
-    if len(shape) not in (2, 3):
+def _require(call: Call, grad_output: Operand) -> DType:
+    """The operand's type; raise unless the device has vector units that know it."""
+    kind = dtype(grad_output.dtype)
+    call.device.core_kind("vector")  # a device without one is refused for that, not for a type
+    known = [one.name for one in (FP16, FP32) if one.name in call.device.dtypes]
+    if kind.name not in known:
         raise ArgumentError(
-            f"grad_output has shape {shape}; it must have 2 axes (C*KH*KW, L) or 3 axes "
-            "(N, C*KH*KW, L)"
+            f"grad_output is {kind}; im2col_backward takes {' or '.join(known)} on "
+            f"{call.device.name}"
         )
-    if kind not in (FP16, FP32):
-        raise ArgumentError(f"grad_output is {kind}; im2col_backward takes fp16 or fp32")
     return kind
 
 
-def _shape(
-    grad: tuple[int, ...],
-    input_size: Any,
-    kernel_size: Any,
-    dilation: Any,
-    padding: Any,
-    stride: Any,
-) -> FoldShape:
-    """The geometry the arguments describe, checked against grad_output."""
-    pairs = {
-        name: integers(name, value, 2, least, "(height, width)")
-        for name, value, least in (
-            ("input_size", input_size, 1),
-            ("kernel_size", kernel_size, 1),
-            ("dilation", dilation, 1),
-            ("padding", padding, 0),
-            ("stride", stride, 1),
-        )
-    }
-    image, kernel, dilated, padded, strided = ((p[0], p[1]) for p in pairs.values())
-    taps = kernel[0] * kernel[1]
-    if grad[-2] % taps:
-        raise ArgumentError(
-            f"grad_output has shape {grad}; axis {len(grad) - 2} must be a multiple of "
-            f"KH * KW = {taps} for kernel_size {kernel}"
-        )
-    shape = FoldShape(
-        planes=prod(grad[:-1]) // taps,
+def _shape(checked: Mapping[str, Any]) -> FoldShape:
+    """The geometry that facts describe which the limits have let pass."""
+    *lead, _ = checked["grad_output.shape"]
+    kernel = checked["kernel_size"]
+    return FoldShape(
+        planes=prod(lead) // prod(kernel) if 0 not in checked["grad_output.shape"] else 0,
         block=1,
-        image=image,
+        image=checked["input_size"],
         kernel=kernel,
-        dilation=dilated,
-        padding=padded,
-        stride=strided,
+        dilation=checked["dilation"],
+        padding=checked["padding"],
+        stride=checked["stride"],
     )
-    lh, lw = shape.windows
-    if min(lh, lw) < 1:
-        raise ArgumentError(
-            f"kernel_size {kernel} with dilation {dilated} reaches past input_size {image} with "
-            f"padding {padded}; dilation * (kernel_size - 1) + 1 must be at most "
-            f"{tuple(size + 2 * pad for size, pad in zip(image, padded, strict=True))}"
-        )
-    if grad[-1] != lh * lw:
-        raise ArgumentError(
-            f"grad_output has shape {grad}; its last axis must be L = {lh} * {lw} = {lh * lw} for "
-            f"input_size {image}, kernel_size {kernel}, dilation {dilated}, padding {padded}, "
-            f"stride {strided}"
-        )
-    return shape
 
 
 def _problem(s: FoldShape, kind: DType) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from npusim.call.call import Call
-from npusim.call.options import Options
 from npusim.call.spec import Array, Spec
-from npusim.call.tiling import chosen_tiling
+from npusim.call.tiling import own_tiling
 from npusim.dtypes import BF16, FP16, dtype
 from npusim.errors import ArgumentError
 from npusim.kernels.matmul import Matmul, Tiling
@@ -24,8 +23,12 @@ def matmul(a: Array | Spec, b: Array | Spec, *, out_dtype: Any = "fp32", **optio
     ``npusim.kernels.matmul.Tiling``. Raises ``ArgumentError`` for shapes or types that do not
     fit together.
     """
-    first, kind = operand("a", a, 2, "(M, K)")
-    second, other = operand("b", b, 2, "(K, N)")
+    first, second = operand(a), operand(b)
+    for name, matrix, axes in (("a", first, "(M, K)"), ("b", second, "(K, N)")):
+        if len(matrix.shape) != 2:
+            shape = tuple(matrix.shape)
+            raise ArgumentError(f"{name} has shape {shape}; it must have 2 axes {axes}")
+    kind, other = dtype(first.dtype), dtype(second.dtype)
     (m, k), (k2, n) = first.shape, second.shape
     if k != k2 or kind != other:
         raise ArgumentError(
@@ -36,17 +39,11 @@ def matmul(a: Array | Spec, b: Array | Spec, *, out_dtype: Any = "fp32", **optio
         raise ArgumentError(f"a and b are {kind}; matmul takes fp16 or bf16")
     if not m or not n or not k:
         raise ArgumentError(f"matmul of {(m, k)} by {(k2, n)}: every size must be at least 1")
-    call = Call(
-        "matmul",
-        Options.of(matmul, options, without=("deterministic", "rules")),
-        isinstance(a, Spec) or isinstance(b, Spec),
-    )
+    call = Call.of(matmul, options, (first, second), without=("deterministic", "rules"))
     call.require_dtype(kind)
-    tiling = chosen_tiling(
-        call.options.tiling,
-        Tiling,
-        lambda: auto_tiling(m, k, n, call.device, call.cube_cores),
-    )
+    tiling = own_tiling(call.options.tiling, Matmul.name, Tiling)
+    if tiling is None:
+        tiling = auto_tiling(m, k, n, call.device, call.cube_cores)
     out = call.output("c", (m, n), dtype(out_dtype))
     kernel = Matmul(tiling, call.input("a", first, kind), call.input("b", second, kind), out)
     call.launch(kernel)

@@ -20,11 +20,10 @@ import numpy as np
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Array, Operand, spec
-from npusim.device.spec import Device
-from npusim.dtypes import FP32, dtype
+from npusim.dtypes import FP32, DType, dtype, promote
 from npusim.errors import ArgumentError, NpusimError
 from npusim.ops.convolution_backward import convolution_backward
-from npusim.ops.cube_math import CubeMath, cube_math, cube_math_number, promote
+from npusim.ops.cube_math import cube_math, cube_math_number
 from npusim.reference import relative_error
 from npusim.results import Result
 from npusim.results.log_text import GRADIENTS, render
@@ -81,12 +80,14 @@ class ConvCall:
         names = [_short(name) for name in self.dtypes]
         return names[0] if len(set(names)) == 1 else "/".join(names)
 
-    def arithmetic(self, cube_math_type: int | str | None, device: Device) -> tuple[int, CubeMath]:
-        """The cubeMathType (None: let fp32 be rounded, keep the rest) and what the cube does."""
-        promoted = promote(tuple(dtype(name) for name in self.dtypes))
-        wanted = int(promoted is FP32) if cube_math_type is None else cube_math_type
-        number = cube_math_number(wanted)
-        return number, cube_math(promoted, number, device)
+    @property
+    def promoted(self) -> DType:
+        """The type the operands are computed in together."""
+        return promote((dtype(name) for name in self.dtypes), FP32)
+
+    def cube_math_type(self, wanted: int | str | None) -> int:
+        """The cubeMathType; None lets fp32 be rounded and keeps the rest."""
+        return cube_math_number(int(self.promoted is FP32) if wanted is None else wanted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,11 +162,12 @@ class Log:
     def _simulated(
         self, call: ConvCall, known: Entry | None, evidence: Callable[[], Evidence]
     ) -> Entry:
-        number, math = call.arithmetic(self.cube_math_type, self.device)
+        number = call.cube_math_type(self.cube_math_type)
         data = evidence() if self.check else None
         specs = [spec(s, d) for s, d in zip(call.shapes, call.dtypes, strict=True)]
         result = self._run(call, number, data.operands if data else specs)
         index = len(self.results) if known is None else known.result
+        math = cube_math(call.promoted, number, self.device)
         name = "hf32" if math.hf32 else math.dtype.name
         entry = Entry(call=call, layer="", result=index, reason="", arithmetic=name)
         if data is not None:

@@ -9,6 +9,7 @@ import pytest
 from npusim.device.catalog import load_device
 from npusim.errors import RuleError
 from npusim.limits.table import check, load_rules
+from tests.limits.entrances import able, refused
 
 Facts = dict[str, Any]
 
@@ -59,14 +60,6 @@ def transposed(dims: int = 2, /, **changes: Any) -> Facts:
         "transposed": True,
     }
     return facts | changes
-
-
-def refused(operator: str, facts: Facts, device: str, parameter: str, status: int | None) -> str:
-    """Hold a call that must be refused against the table and return the message."""
-    with pytest.raises(RuleError) as caught:
-        check(operator, facts, load_device(device))
-    assert (caught.value.parameter, caught.value.status) == (parameter, status)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("device", ["ascend310p", "ascend910", "ascend910b", "ascend910c", "tiny"])
@@ -396,3 +389,11 @@ def test_messages_say_what_where_limit_and_way_out() -> None:
         "the operator's documentation page); choose such a value, or rules='hardware' for what "
         "ascend910b2 itself can do"
     )
+
+
+def test_every_entrance_takes_part_in_these_refusals() -> None:
+    everywhere = {"npusim.ops", "aclnn", "network", "torch", "run"}
+    assert able("convolution_backward", convolution(3), "ascend910") == everywhere
+    assert able("convolution_backward", wide({"stride": 64, "in": 600}), "ascend910") == everywhere
+    null = convolution(stride=None)
+    assert able("convolution_backward", null, "ascend910") == {"npusim.ops", "aclnn"}

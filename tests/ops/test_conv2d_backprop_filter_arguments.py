@@ -46,64 +46,39 @@ def with_shape(a: np.ndarray[Any, Any], *shape: int) -> np.ndarray[Any, Any]:
     return np.zeros(shape, a.dtype)
 
 
+#: What no entry of tests/limits says: forms of arguments that only Python has, and the way out.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "x rank": (
         {"x": with_shape(X, 2, 6, 6, 16)},
-        "input_x has shape (2, 6, 6, 16); it must have 5 axes (N, C1, H, W, 16)",
+        "input_x.shape is (2, 6, 6, 16); Atlas training products (910) permits 5 "
+        "axes (N, C1, H, W, 16) (an error without status",
     ),
-    "dy rank": ({"dy": np.zeros(3, np.float16)}, "out_backprop has shape (3,); it must have 5"),
-    "x dtype": (
-        {"x": X.astype(np.float32)}, "input_x is fp32; conv2d_backprop_filter takes fp16"
-    ),
-    "dy dtype": ({"dy": npusim.spec(DY.shape, "bf16")}, "out_backprop is bf16; conv2d_back"),
-    "unknown dtype": ({"x": X.astype(np.float64)}, "unknown dtype dtype('float64'); use one of"),
+    "unknown dtype": ({"x": X.astype(np.float64)}, "input_x.dtype is float64; "),
     "x channels": (
         {"x": with_shape(X, 2, 3, 6, 6, 16)},
-        "input_x has shape (2, 3, 6, 6, 16); filter [36, 5, 3, 3], groups 4, strides [1, 1], "
-        "padding [1, 1, 1, 1], dilations [1, 1, 1, 1] and a batch of at least 1 make it "
-        "(2, 2, 6, 6, 16)",
+        "input_x.shape is (2, 3, 6, 6, 16): C1 must be 2; ",
     ),
-    "x C0": ({"x": with_shape(X, 2, 2, 6, 6, 8)}, "make it (2, 2, 6, 6, 16)"),
-    "dy channels": ({"dy": with_shape(DY, 2, 2, 6, 6, 16)}, "make it (2, 3, 6, 6, 16)"),
-    "dy map": ({"dy": with_shape(DY, 2, 3, 5, 6, 16)}, "out_backprop has shape (2, 3, 5, 6, 16)"),
-    "dy batch": ({"dy": with_shape(DY, 1, 3, 6, 6, 16)}, "make it (2, 3, 6, 6, 16)"),
+    "dy map": (
+        {"dy": with_shape(DY, 2, 3, 5, 6, 16)},
+        "out_backprop.shape is (2, 3, 5, 6, 16): it must be (2, 3, 6, 6, 16); ",
+    ),
     "no batch": (
         {"x": with_shape(X, 0, 2, 6, 6, 16), "dy": with_shape(DY, 0, 3, 6, 6, 16)},
-        "a batch of at least 1 make it",
+        "input_x.shape is (0, 2, 6, 6, 16); ",
     ),
-    "sizes count": (
-        {"sizes": [36, 5, 3]},
-        "filter_sizes is [36, 5, 3]; it must be 4 integers >= 1: [Cout, Cin/groups, KH, KW]",
-    ),
-    "sizes zero": ({"sizes": [36, 0, 3, 3]}, "filter_sizes is [36, 0, 3, 3]; it must be 4 integ"),
-    "sizes float": ({"sizes": [36, 5, 3.0, 3]}, "filter_sizes is [36, 5, 3.0, 3]; it must be"),
-    "sizes text": ({"sizes": "36533"}, "filter_sizes is '36533'; it must be 4 integers >= 1"),
-    "Cout and groups": ({"sizes": [35, 5, 3, 3]}, "Cout 35, not a multiple of groups 4"),
-    "strides": ({"strides": [0, 1]}, "strides is [0, 1]; it must be 2 integers >= 1: [sH, sW]"),
-    "strides count": ({"strides": 1}, "strides is 1; it must be 2 integers >= 1"),
-    "padding": (
-        {"padding": [1, 1, 1]},
-        "padding is [1, 1, 1]; it must be 4 integers >= 0: [up, down, left, right]",
-    ),
-    "negative padding": ({"padding": [1, -1, 1, 1]}, "padding is [1, -1, 1, 1]; it must be 4"),
-    "dilations": ({"dilations": [1, 1]}, "dilations is [1, 1]; it must be 4 integers >= 1"),
-    "dilation of channels": (
-        {"dilations": [1, 2, 1, 1]}, "dilations is [1, 2, 1, 1]; its first two entries must be 1"
-    ),
-    "groups": ({"groups": 0}, "groups is 0; it must be 1 integers >= 1: the number of groups"),
-    "groups as bool": ({"groups": True}, "groups is True; it must be 1 integers >= 1"),
-    "res_dtype": ({"res_dtype": "float16"}, "res_dtype is 'float16'; the result is float32"),
+    "sizes float": ({"sizes": [36, 5, 3.0, 3]}, "filter_sizes is (36, 5, 3.0, 3); "),
+    "sizes text": ({"sizes": "36533"}, "filter_sizes is 36533; "),
+    "Cout and groups": ({"sizes": [35, 5, 3, 3]}, "groups is 4: Cout is 35; "),
+    "strides count": ({"strides": 1}, "strides is 1; "),
+    "groups as bool": ({"groups": True}, "groups is yes; "),
     "unknown key": (
-        {"stride": [1, 1]},
-        "para_dict has unknown keys ['stride']; known: ['strides', 'padding', 'dilations', "
-        "'groups', 'res_dtype', 'kernel_name']",
+        {"stride": [1, 1]}, "para_dict has the unknown key 'stride'; did you mean 'strides'?"
     ),
     "missing strides": ({"drop": "strides"}, "para_dict lacks ['strides']; it needs strides, pa"),
     "missing padding": ({"drop": "padding"}, "para_dict lacks ['padding']"),
     "missing dilations": ({"drop": "dilations"}, "para_dict lacks ['dilations']"),
     "empty output": (
-        {"sizes": [36, 5, 9, 3]},
-        "output H would be 0: the filter reaches 9 but the padded input has 8; enlarge input",
+        {"sizes": [36, 5, 9, 3]}, "the dilated kernel is larger than the padded input (6, 6); "
     ),
     "tiling": (
         {"options": {"tiling": "best"}},

@@ -335,21 +335,14 @@ def entry(i: int, value: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (entry(10, 0), "param[10] stride_h is 0; it must be an integer from 1 to 2147483647"),
-        (entry(12, -1), "param[12] pad_u is -1; it must be an integer from 0 to 2147483647"),
-        (entry(15, 1.5), "param[15] dilation_w is 1.5; it must be an integer from 1 to"),
-        (entry(8, True), "param[8] kernel_h is True; it must be an integer"),
-        (entry(17, -1), "param[17] workspace address is -1; it must be an integer from 0"),
-        (entry(18, 1 << 63), "param[18] unused is 9223372036854775808; it must be an integer from"),
-        (entry(4, 3), "param[0] input_batch is 2, param[4] batch is 3; they must be equal"),
-        (entry(16, 3), "param[3] in_c is 4; it must be a multiple of param[16] group, which is 3"),
-        (entry(16, 4), "param[7] out_c is 10; it must be a multiple of param[16] group"),
-        (entry(1, 6), "x has shape (2, 5, 6, 4); param[0] to param[3] (input_batch 2, in_h 6, "
-                      "in_w 6, in_c 4) make it (2, 6, 6, 4)"),
-        (entry(5, 6), "dy has shape (2, 7, 7, 10); param[4] to param[7] (batch 2, out_h 6, "
-                      "out_w 7, out_c 10) make it (2, 6, 7, 10)"),
-        (param(shape())[:18], "param is a list of 18; it must be a list of 20 integers"),
-        (7, "param is a int; it must be"),
+        (entry(10, 0), "param: stride_h is 0; FT78NE permits 1 to 2147483647"),
+        (entry(15, 1.5), "param: dilation_w is 1.5; FT78NE permits 1 to 2147483647"),
+        (entry(8, True), "param: kernel_h is yes; "),
+        (entry(9, 1 << 31), "param: kernel_w is 2147483648; "),
+        (entry(16, 3), "in_c is 4 and out_c is 10 with group 3; "),
+        (entry(1, 6), "x.shape is (2, 5, 6, 4): param says (2, 6, 6, 4); "),
+        (param(shape())[:18], "permits length 20"),
+        (7, "param is 7; FT78NE permits length 20"),
     ],
 )  # fmt: skip
 def test_wrong_parameters_are_named(values: Any, message: str) -> None:
@@ -361,17 +354,20 @@ def test_wrong_parameters_are_named(values: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (np.float16, {}, "ft78ne has no hp (fp16) form; it has fp32: use float32, or device "
-         "mt7004"),
-        (np.int32, {"device": "mt7004"}, "mt7004 has no int32 form; it has fp16, fp32"),
+        (np.float16, {}, "dtype is fp16; FT78NE permits fp32"),
+        (np.float16, {"rules": "hardware"}, "ft78ne has no hp (fp16) form; it has fp32: use "
+         "float32, or device mt7004"),
+        (np.int32, {"device": "mt7004", "rules": "hardware"}, "mt7004 has no int32 form; it has"),
         (np.float32, {"device": "tiny"}, "tiny has no core with role 'dsp'"),
         (np.float32, {"storage": "global"}, "storage is 'global'; it is 'shared' or 'private'"),
-        (np.float32, {"storage": "private", "core_mask": 1}, "core_mask is 1; with storage "
-         "'private' one core works on its own memory: leave the mask out"),
-        (np.float32, {"storage": "private", "cores": "0-3"}, "core_mask is '0-3'; with storage"),
+        (np.float32, {"storage": "private", "core_mask": 1}, "core_mask is 1: leave it away; "
+         "FT78NE permits no mask (the _p form runs on the calling core)"),
+        (np.float32, {"storage": "private", "cores": "0-3"}, "core_mask is 0-3: leave it away"),
+        (np.float32, {"cores": "0-9"}, "there is no core group 9"),
         (np.float32, {"core_mask": 1, "cores": 1}, "core_mask is 1 and cores is 1; they mean"),
-        (np.float32, {"core_mask": 0}, "core mask 0 chooses no core group"),
-        (np.float32, {"core_mask": 256}, "core mask 0x100 has bit 8 set; ft78ne has groups 0-7"),
+        (np.float32, {"core_mask": 0}, "core_mask is 0: the device has 8 cores, the mask of "
+         "all is 0xff; FT78NE permits at least one bit"),
+        (np.float32, {"core_mask": 256}, "core_mask is 256: the device has 8 cores"),
         (np.float32, {"start": "warm"}, "start is 'warm'; ft78ne has no L2"),
         (np.float32, {"tiling": 3}, "tiling is 3; it must be 'auto' or a"),
         (np.float32, {"tiling": Tiling(channels=1, taps=1, columns=1, rows=2, width=3)},

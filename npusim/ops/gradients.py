@@ -1,0 +1,103 @@
+"""The launches of a convolution's gradients that several operators compute, on blocked layouts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from npusim.call.call import Call
+from npusim.call.tiling import asked_tiling
+from npusim.convolution import Convolution
+from npusim.dtypes import FP32, DType
+from npusim.errors import ArgumentError
+from npusim.isa.operands import Tensor
+from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
+from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
+from npusim.kernels.conv_backprop_input import ConvBackpropInput
+from npusim.kernels.conv_filter_units import ConvFilterUnits, UnitTiling
+from npusim.kernels.implicit_gemm import ImplicitGemm
+from npusim.kernels.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.sum_parts import SumParts
+from npusim.kernels.tilings import cann_filter, cann_input, conv_filter, implicit_gemm
+
+
+def launch_product(
+    call: Call,
+    kernel: type[ImplicitGemm],
+    c: Convolution,
+    source: Tensor,
+    weights: Tensor,
+    out: Tensor,
+    hf32: bool = False,
+) -> None:
+    """An input gradient or a forward convolution of the 3-D ``c``: clearing and the kernel."""
+    tiling = _product_tiling(call, kernel, c, source.dtype)
+    _launch(call, kernel(c, tiling, source, weights, out, hf32), out)
+
+
+def launch_filter_gradient(
+    call: Call, c: Convolution, x: Tensor, dy: Tensor, dw: Tensor, hf32: bool = False
+) -> None:
+    """Compute ``dw`` (fp32 FRACTAL_Z_3D): clearing, the kernel, and the sum of parts if asked.
+
+    Where K is split over cores, parts add atomically into a cleared ``dw``; with the option (or
+    the tiling's field) ``deterministic`` each writes its own copy, and a vector kernel adds the
+    copies in order.
+    """
+    tiling = _filter_tiling(call, c, x.dtype)
+    if isinstance(tiling, UnitTiling):
+        if call.options.deterministic:
+            raise ArgumentError(
+                "deterministic: units of work add into the gradient in the order they finish; use "
+                "tiling 'auto', or deterministic=False"
+            )
+        _launch(call, ConvFilterUnits(c, tiling, x, dy, dw, hf32), dw)
+        return
+    if call.options.deterministic:
+        tiling = replace(tiling, deterministic=True)
+    kernel = ConvBackpropFilter(c, tiling, x, dy, dw, hf32)
+    if not (tiling.deterministic and kernel.parts > 1):
+        _launch(call, kernel, dw)
+        return
+    copies = call.workspace(f"{dw.name}_parts", (kernel.parts, *dw.shape), FP32)
+    _launch(call, ConvBackpropFilter(c, tiling, x, dy, copies, hf32), copies)
+    call.launch(SumParts(copies, dw))
+
+
+def _launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) -> None:
+    """The kernel, and clearing where it adds or leaves gaps."""
+    if kernel.needs_clear:
+        call.clear(out)
+    if kernel.has_work:
+        call.launch(kernel)
+
+
+def _product_tiling(
+    call: Call, kernel: type[ImplicitGemm], c: Convolution, kind: DType
+) -> GemmTiling:
+    """What the call asks for; the vendor's words and rule are for input gradients only."""
+    asked = asked_tiling(
+        call.options.tiling, kernel.name, GemmTiling, vendor=kernel is ConvBackpropInput
+    )
+    if isinstance(asked, GemmTiling):
+        return asked
+    if asked == "auto":
+        return implicit_gemm.auto_tiling(kernel.geometry_of(c), call.device, call.cube_cores, kind)
+    if asked == "production":
+        asked = cann_input.production_tiling(c, call.device, call.cube_cores, kind)
+    tiling, notes = cann_input.kernel_tiling(asked, c, call.device, kind)
+    call.notes += [f"CANN tiling of {kernel.name}: {asked}", *notes]
+    return tiling
+
+
+def _filter_tiling(call: Call, c: Convolution, kind: DType) -> FilterTiling:
+    """What the call asks for: ours by rule, the vendor's by rule, or the one given."""
+    asked = asked_tiling(call.options.tiling, ConvBackpropFilter.name, FilterTiling, vendor=True)
+    if isinstance(asked, FilterTiling):
+        return asked
+    if asked == "auto":
+        return conv_filter.auto_tiling(c, call.device, call.cube_cores)
+    if asked == "production":
+        asked = cann_filter.production_tiling(c, call.device, call.cube_cores, kind)
+    tiling, notes = cann_filter.kernel_tiling(asked, c, call.device, kind)
+    call.notes += [f"CANN tiling of {ConvBackpropFilter.name}: {asked}", *notes]
+    return tiling
