@@ -150,7 +150,9 @@ CASES = {
     },
     "im2col_backward, fp16 and fp32": Case("vector", "fp16", "", 2 * TOLERANCES["fp16"], fold),
     "deconv_grad_filter, fp32": Case("dsp", "fp32", "", SUMS, dsp_filter("fp32")),
-    "deconv_grad_filter, fp16": Case("dsp", "fp16", "", TOLERANCES["fp16"], dsp_filter("fp16")),
+    "deconv_grad_filter, fp16": Case(
+        "dsp", "fp16", "dtype", TOLERANCES["fp16"], dsp_filter("fp16")
+    ),
     "matmul, fp16": Case("cube", "fp16", "", SUMS, product),
 }
 
