@@ -105,8 +105,8 @@ class _Problem:
     wi: int
     ho: int
     wo: int
-    stride: tuple[int, int, int]
-    kernel: tuple[int, int, int]
+    stride: tuple[int, ...]
+    kernel: tuple[int, ...]
     dilation_h: int
     element: int
 
