@@ -4,8 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT := build/demo
 SCORECARD := docs/scorecard
+# COVERAGE=1 adds the share of lines that were run; it doubles the time.
+COVER := $(if $(COVERAGE),--cov --cov-report=term:skip-covered)
+# Tests that say most in little time: the machine, its data, and every operator once.
+QUICK := tests/isa tests/program tests/layout tests/device tests/numerics tests/limits \
+  tests/timing/test_timing_by_hand.py tests/timing/test_fabric.py tests/timing/test_l2.py \
+  tests/documents/test_operator_table.py tests/test_architecture.py tests/test_dtypes.py \
+  tests/test_quantities.py tests/test_reference.py tests/test_rounding.py tests/test_workloads.py \
+  tests/test_yamltree.py
 
-.PHONY: demo test replay check assembled docs slow bench speed scorecard clean
+.PHONY: demo quick test replay check types assembled docs slow release bench speed scorecard clean
 
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -18,8 +26,12 @@ demo: $(VENV)/.installed
 	$(BIN)/npusim run conv2d_backprop_filter --device ascend910 --layer resnet50/res4_3x3 --batch 2 \
 	  --check --trace $(OUT)/trace.json --plot $(OUT)/timeline.png --report $(OUT)/report.html
 
+# Without the compiled engine, so that nothing waits for a compiler.
+quick: $(VENV)/.installed
+	$(BIN)/python -m pytest --quick $(COVER) $(QUICK)
+
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(COVER)
 
 slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow
@@ -28,9 +40,11 @@ slow: $(VENV)/.installed
 replay: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/replay $(if $(UPDATE),--update-replay -k anew)
 
-check: $(VENV)/.installed assembled
+check: $(VENV)/.installed types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(VENV)/.installed assembled
 	$(BIN)/mypy
 
 # The package as a wheel has it, with the kernels inside, for tools that do not run code.
@@ -45,6 +59,15 @@ docs: $(VENV)/.docs assembled
 $(VENV)/.docs: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	touch $@
+
+# The wheel and the source archive of a release, and the wheel tried in an environment of its own.
+release: $(VENV)/.installed
+	rm -rf dist build/release
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv build/release
+	build/release/bin/python -m pip install --quiet dist/*.whl
+	cd build/release && bin/npusim run matmul --device tiny --m 64 --k 64 --n 64 --check
+	cd build/release && bin/npusim devices && bin/python -c "import npusim.kernels.matmul"
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m tests.bench

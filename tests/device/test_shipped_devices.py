@@ -327,6 +327,7 @@ def gigabytes(device: Device) -> tuple[float, float, float, float]:
     return a, b, c, d
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("name", FAMILY)
 def test_every_cube_computes_a_filter_gradient(name: str) -> None:
     rng = np.random.default_rng(7)

@@ -25,7 +25,8 @@ from npusim.torch.log import TOLERANCES
 class Case(NamedTuple):
     """One row of the table of operators: what it needs and how it is computed on a device.
 
-    ``run`` returns pairs (result, float64 result); ``limit`` is the largest relative error.
+    ``run`` takes a device and an engine as keywords and returns pairs (result, float64 result);
+    ``limit`` is the largest relative error.
     A product that refuses the row by its documentation does so for ``parameter``, and lacks
     ``word``.
     """
@@ -34,7 +35,7 @@ class Case(NamedTuple):
     word: str
     parameter: str
     limit: float
-    run: Callable[[str], Iterable[tuple[Any, Any]]]
+    run: Callable[..., Iterable[tuple[Any, Any]]]
 
 
 def random(shape: tuple[int, ...], kind: str) -> Any:
@@ -54,13 +55,13 @@ def layer(kind: str, dims: int) -> tuple[Any, Any, Any, tuple[Any, ...]]:
     return dy, x, w, ((1,) * dims, ((1, 1),) * dims, (1,) * dims, 1)
 
 
-def convolution(kind: str, dims: tuple[int, ...], math: int) -> Callable[[str], Any]:
+def convolution(kind: str, dims: tuple[int, ...], math: int) -> Callable[..., Any]:
     """convolution_backward, plain and transposed, for each number of dimensions."""
 
-    def run(device: str) -> Iterable[tuple[Any, Any]]:
+    def run(**call: Any) -> Iterable[tuple[Any, Any]]:
         for d in dims:
             dy, x, w, how = layer(kind, d)
-            options: dict[str, Any] = {"cube_math_type": math, "device": device, "padding": 1}
+            options: dict[str, Any] = {"cube_math_type": math, "padding": 1} | call
             back = npusim.ops.convolution_backward
             r = back(dy, x, w, (32,), **options)
             yield r.grad_input, conv_input_grad(dy, w, x.shape, *how)
@@ -74,17 +75,17 @@ def convolution(kind: str, dims: tuple[int, ...], math: int) -> Callable[[str], 
     return run
 
 
-def tbe_filter(device: str) -> Iterable[tuple[Any, Any]]:
+def tbe_filter(**call: Any) -> Iterable[tuple[Any, Any]]:
     dy, x, w, how = layer("fp16", 2)
     para = {"strides": [1, 1], "padding": [1] * 4, "dilations": [1] * 4}
     r = npusim.ops.conv2d_backprop_filter(
-        lay.to_5hd(x, 16), lay.to_5hd(dy, 16), w.shape, para, device=device
+        lay.to_5hd(x, 16), lay.to_5hd(dy, 16), w.shape, para, **call
     )
     dw = lay.from_fracz(first(r).reshape(9, 2, 16, 16), w.shape, 1, 16)
     yield dw, conv_filter_grad(x, dy, (3, 3), *how)
 
 
-def tbe_input(device: str) -> Iterable[tuple[Any, Any]]:
+def tbe_input(**call: Any) -> Iterable[tuple[Any, Any]]:
     dy, x, w, how = layer("fp16", 3)
     n, cin, *sizes = x.shape
     para = {"strides": [1] * 5, "pads": [1] * 6, "dilations": [1] * 5}
@@ -93,16 +94,16 @@ def tbe_input(device: str) -> Iterable[tuple[Any, Any]]:
         lay.to_fracz_3d(w, 1, 16),
         lay.to_6hd(dy, 16),
         *(w.shape, [n, *sizes, cin], para | {"group_dict": groups}),
-        device=device,
+        **call,
     )
     dx = lay.from_6hd(first(r).reshape(n, sizes[0], 1, *sizes[1:], 16), cin)
     yield dx, conv_input_grad(dy, w, x.shape, *how)
 
 
-def fold(device: str) -> Iterable[tuple[Any, Any]]:
+def fold(**call: Any) -> Iterable[tuple[Any, Any]]:
     for kind in ("fp16", "fp32"):
         grad = random((2, 3 * 9, 5 * 6), kind)
-        r = npusim.ops.im2col_backward(grad, (5, 6), (3, 3), (1, 1), (1, 1), (1, 1), device=device)
+        r = npusim.ops.im2col_backward(grad, (5, 6), (3, 3), (1, 1), (1, 1), (1, 1), **call)
         image = np.zeros((2, 3, 7, 8))
         patches = grad.reshape(2, 3, 3, 3, 5, 6)
         for kh, kw in np.ndindex(3, 3):
@@ -110,23 +111,21 @@ def fold(device: str) -> Iterable[tuple[Any, Any]]:
         yield first(r), image[:, :, 1:-1, 1:-1]
 
 
-def dsp_filter(kind: str) -> Callable[[str], Any]:
-    def run(device: str) -> Iterable[tuple[Any, Any]]:
+def dsp_filter(kind: str) -> Callable[..., Any]:
+    def run(**call: Any) -> Iterable[tuple[Any, Any]]:
         # What a transposed layer maps x to has dy's size: dy is the plain convolution's input.
         x, dy, how = random((1, 4, 5, 6), kind), random((1, 8, 7, 8), kind), ((1, 1), ((0, 0),) * 2)
         param = [1, 5, 6, 4, 1, 7, 8, 8, 3, 3, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0]
-        r = npusim.ops.deconv_grad_filter(
-            lay.nchw_to_nhwc(dy), lay.nchw_to_nhwc(x), param, device=device
-        )
+        r = npusim.ops.deconv_grad_filter(lay.nchw_to_nhwc(dy), lay.nchw_to_nhwc(x), param, **call)
         want = conv_filter_grad(dy, x, (3, 3), *how, (1, 1), 1)  # (in_c, out_c, KH, KW)
         yield first(r), want.transpose(1, 2, 3, 0).reshape(1, 8 * 9, 4)
 
     return run
 
 
-def product(device: str) -> Iterable[tuple[Any, Any]]:
+def product(**call: Any) -> Iterable[tuple[Any, Any]]:
     a, b = random((33, 20), "fp16"), random((20, 17), "fp16")
-    yield first(npusim.ops.matmul(a, b, device=device)), a.astype(float) @ b.astype(float)
+    yield first(npusim.ops.matmul(a, b, **call)), a.astype(float) @ b.astype(float)
 
 
 SUMS = 1e-5  # relative error of fp32 sums of exact products
@@ -157,12 +156,12 @@ CASES = {
 }
 
 
-def outcome(case: Case, operator: str, name: str) -> str:
+def outcome(case: Case, operator: str, name: str, engine: str) -> str:
     """The cell of one row and device, found by running the case."""
     device = npusim.load_device(name)
     own = operator not in documented_operators() or not load_rules(device.product, operator).note
     try:
-        for got, want in case.run(name):
+        for got, want in case.run(device=name, engine=engine):
             assert relative_error(got, want) <= case.limit
     except RuleError as error:
         word = case.word if error.parameter == case.parameter else error.parameter
@@ -181,9 +180,9 @@ COLUMNS = {
 }
 
 
-def cell(row: str, device: str) -> str:
+def cell(row: str, device: str, engine: str = "fast") -> str:
     """What the table says about a row on a device."""
-    return outcome(CASES[row], row.partition(",")[0], device)
+    return outcome(CASES[row], row.partition(",")[0], device, engine)
 
 
 def operator_table() -> str:

@@ -216,18 +216,18 @@ def exact_memory() -> Any:
     return FT.replace("main_memory.read", 32).replace("main_memory.write", 32)
 
 
-def test_a_kernel_timed_by_hand() -> None:
+def test_a_kernel_timed_by_hand(engine: str) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-8, 9, s).astype(np.float32) for s in ((6, 8), (8, 48)))
-    result = simulate(Product(), exact_memory(), a, b, cores=1)
+    result = simulate(Product(), exact_memory(), a, b, cores=1, engine=engine)
     assert result.outputs is not None
     np.testing.assert_array_equal(result.outputs[0], a @ b)
     # issue 1, A 60 + 192/32, B 60 + 1536/32, gemm 26 + 6*8, C 60 + 1152/32
     assert result.runs[0].cycles == 1 + 66 + 108 + 74 + 96
 
 
-def test_without_an_l2_cores_share_main_memory() -> None:
-    run = simulate(Product(), exact_memory(), cores="0-3").runs[0]
+def test_without_an_l2_cores_share_main_memory(engine: str) -> None:
+    run = simulate(Product(), exact_memory(), cores="0-3", engine=engine).runs[0]
     # four cores at a quarter of the rate each: their start-ups still run side by side
     assert run.cycles == 1 + (60 + 4 * 6) + (60 + 4 * 48) + 74 + (60 + 4 * 36)
     rows = {(row.src, row.dst, row.operand): row for row in run.traffic}
@@ -254,4 +254,4 @@ def test_cube_kernels_are_refused_on_a_dsp() -> None:
     with pytest.raises(
         npusim.ArgumentError, match="mt7004 cannot multiply fp16: it has no cube unit"
     ):
-        npusim.ops.matmul(a, a, device="mt7004")
+        npusim.ops.matmul(a, a, device="mt7004", engine="simpy")

@@ -22,6 +22,9 @@ from npusim.program.kernel import Kernel, Units
 from npusim.program.language import BufferHandle, Language
 
 PIECE = 2560
+
+#: The engines that the test at hand runs.
+ENGINES: tuple[str, ...] = ("simpy",)
 Body = Callable[["Script", Language, SimpleNamespace], None]
 
 
@@ -71,15 +74,21 @@ def three_stages(s: Script, k: Language, unit: SimpleNamespace) -> None:
         store(s, k, piece)
 
 
+@pytest.fixture(autouse=True)
+def each_engine(engine: str, request: pytest.FixtureRequest) -> None:
+    """Every schedule is worked out once and holds for both engines."""
+    request.module.ENGINES = ("simpy",) if engine == "simpy" else ("simpy", "fast")
+
+
 def simulate(kernel: Kernel, device: str | Device = "tiny", cores: int = 0b1) -> npusim.Result:
-    """The run of the fast engine, which must be the reference's."""
-    fast, simpy = (
+    """The run of the last of ``ENGINES``, which must be the reference's."""
+    runs = [
         npusim.simulate(kernel, device, cores=cores, timeline=True, engine=engine)
-        for engine in ("fast", "simpy")
-    )
-    pd.testing.assert_frame_equal(fast.timeline, simpy.timeline)
-    pd.testing.assert_frame_equal(fast.pipes, simpy.pipes)
-    return fast
+        for engine in ENGINES
+    ]
+    pd.testing.assert_frame_equal(runs[-1].timeline, runs[0].timeline)
+    pd.testing.assert_frame_equal(runs[-1].pipes, runs[0].pipes)
+    return runs[-1]
 
 
 def run(body: Body, *, cores: int = 0b1, slots: int = 2) -> npusim.Result:
@@ -263,7 +272,7 @@ def test_mmad_head_is_hidden_only_behind_a_predecessor() -> None:
             k.load2d(a, l1.fractals(0, 8), FP16)  # 257-321
             k.mmad(c, a, b, 64, 32, 64, FP16, init=False)
 
-    r = npusim.simulate(TwoProducts(three_stages), "tiny", cores=1, timeline=True)
+    r = simulate(TwoProducts(three_stages))
     # 257 + 4 + 32 = 293, then 293 + 32 = 325. The third operand came at 321, before 325: hidden.
     assert spans(r, "M") == [(257, 293), (293, 325), (325, 357)]
 
