@@ -22,9 +22,10 @@ class Order:
 
     A block is ``single_core_m`` x ``single_core_n`` elements of C (0: one tile) over
     ``single_core_k`` of K (0: all of it). Blocks follow each other along M, with ``n_fastest``
-    along N, within windows of ``window`` blocks (0: all) of that axis; with ``snake`` every other
-    window walks the other axis backwards. Parts of K come slowest. ``strided`` deals block i to
-    core i modulo the cores, else each core takes a contiguous run. Inside a block tiles follow each
+    along N, within windows of ``window`` blocks (0: all) of that axis, with ``last_wide`` the last
+    of them all that remain; with ``snake`` every other window walks the other axis backwards. Parts
+    of K come slowest. ``strided`` deals block i to core i modulo the cores, else each core takes a
+    contiguous run. Inside a block tiles follow each
     other along M, with ``n_inner`` along N. ``tail_m`` x ``tail_n`` cuts each tile of a last round
     that does not fill the cores.
     """
@@ -34,6 +35,7 @@ class Order:
     single_core_k: int = 0
     n_fastest: bool = False
     window: int = 0
+    last_wide: bool = False
     snake: bool = False
     strided: bool = False
     n_inner: bool = False
@@ -114,6 +116,8 @@ def _blocks(nm: int, nn: int, nk: int, order: Order) -> tuple[IntArray, IntArray
     slow = np.tile(np.repeat(np.arange(slow_count), fast_count), nk)
     part = np.repeat(np.arange(nk), fast_count * slow_count)
     window = fast // (order.window or fast_count)
+    if order.last_wide and order.window:
+        window = np.minimum(window, max(1, fast_count // order.window) - 1)
     turned = (window % 2 == 1) & order.snake
     walked = np.lexsort((fast, np.where(turned, -slow, slow), window, part))
     at_m, at_n = (slow, fast) if order.n_fastest else (fast, slow)

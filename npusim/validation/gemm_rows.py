@@ -246,13 +246,12 @@ def _order(row: KernelRow, notes: list[str]) -> dict[str, Any]:
     stated = _stated_order(row)
     if (stated.order, stated.fastest, stated.window) == (None, None, None):
         notes.append("the order of tiles is not stated: along M first, core stride")
-    if stated.last_window == "joined":
-        raise Declined("last_window: joined is not simulated; rows that remain are a window")
     order: dict[str, Any] = {
         "strided": stated.order != "contiguous",
         "n_fastest": stated.fastest == "n",
         "n_inner": stated.inner == "n",
         "window": stated.window or 0,
+        "last_wide": stated.last_window == "joined",
         "snake": bool(stated.snake),
     }
     if any(word in row.switches for word in ("l2_split", "l2_split_m2")):
@@ -287,8 +286,8 @@ def _tiles(row: KernelRow) -> int:
 def _tail(row: KernelRow, values: dict[str, Any], cores: int) -> dict[str, int]:
     """How the tiles of a last round that leaves cores idle are cut.
 
-    In two along N; or alternately along M and N while every piece finds a core, which is the
-    rule of the window order and what evening out a round comes to.
+    In two along N; or into equal parts along M and N by the rule of the adaptive sliding window,
+    which is also what evening out a round comes to.
     """
     left = _tiles(row) % cores
     if not left or not values["strided"]:
@@ -297,12 +296,30 @@ def _tail(row: KernelRow, values: dict[str, Any], cores: int) -> dict[str, int]:
         return {"tail_n": 2} if 2 * left <= cores else {}
     if not any(word in row.switches for word in ("aswt_tail_split", "tail_rebalance")):
         return {}
-    along_m = along_n = 1
-    while (along_m + 1) * along_n * left <= cores:
-        along_m += 1
-        if along_m * (along_n + 1) * left <= cores:
-            along_n += 1
+    along_m, along_n = window_tail(cores // left, _last(row, "M"), _last(row, "N"))
     return {"tail_m": along_m, "tail_n": along_n}
+
+
+def _last(row: KernelRow, axis: str) -> int:
+    """Elements of the last tile along an axis."""
+    size, base = _needed(row, axis), _needed(row, f"base_{axis.lower()}")
+    return (size - 1) % base + 1
+
+
+def window_tail(cores: int, rows: int, columns: int) -> tuple[int, int]:
+    """Parts along M and N of a tile of the last round for which there are ``cores`` cores.
+
+    The rule of catlass' adaptive sliding window: as many parts as cores along both axes, at most
+    one per element of the last tile, and then fewer along the axis with more parts, M if they are
+    as many, until there is a core for each.
+    """
+    along_m, along_n = min(rows, cores), min(columns, cores)
+    while along_m * along_n > cores:
+        if along_m >= along_n:
+            along_m -= 1
+        else:
+            along_n -= 1
+    return along_m, along_n
 
 
 def _split(row: KernelRow, values: dict[str, Any], cores: int) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ def tilings(draw: st.DrawFn) -> Tiling:
         "l0_slots": draw(st.integers(1, 3)),
         "l0c_slots": draw(st.integers(1, 3)),
         "window": draw(st.integers(0, 3)),
+        "last_wide": draw(st.booleans()),
     }
     if draw(st.booleans()):
         values |= {"tail_m": draw(st.integers(1, 2)), "tail_n": draw(st.integers(1, 3))}
@@ -187,6 +189,18 @@ def test_the_last_round_is_cut_into_pieces_for_idle_cores() -> None:
     ]  # fmt: skip
     assert set(zip(table.m[last], table.n[last], strict=True)) == {(32, 16)}
     assert (table.m[~last] == 64).all()
+
+
+def test_the_last_window_takes_all_rows_that_remain() -> None:
+    """Nine rows in windows of four are 4 + 5, and seven are one window."""
+    order = Order(window=4, snake=True, strided=True)
+    wide = replace(order, last_wide=True)
+    for rows, windows in ((9, [(0, 1, 2, 3), (4, 5, 6, 7, 8)]), (7, [tuple(range(7))])):
+        table = tiles((rows, 1, 2), (1, 1), wide, 1)
+        there = [(m, n) for i, w in enumerate(windows) for n in (0, 1)[:: (-1) ** i] for m in w]
+        assert list(zip(table.m0.tolist(), table.n0.tolist(), strict=True)) == there
+    narrow = tiles((9, 1, 2), (1, 1), order, 1)
+    assert narrow.m0[-2:].tolist() == [8, 8]
 
 
 def test_parts_of_k_come_slowest() -> None:

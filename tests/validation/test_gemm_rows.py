@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from npusim.device.catalog import load_device
-from npusim.validation.gemm_rows import simulate_gemm_row
+from npusim.validation.gemm_rows import simulate_gemm_row, window_tail
 from npusim.validation.rows import Declined, KernelRow, Simulated
 from npusim.validation.sheet import shipped_sheets
 from npusim.validation.simulate import simulate_row
@@ -94,6 +94,23 @@ def test_tail_words_use_idle_cores() -> None:
     assert time("tail_tile_split_n2") == time()  # 128 tiles: no tail
 
 
+@pytest.mark.parametrize(
+    ("cores", "rows", "columns", "parts"),
+    [
+        (1, 256, 256, (1, 1)),
+        (4, 256, 256, (2, 2)),
+        (10, 202, 21, (3, 3)),  # 35 tiles of 1226 x 1557 on 32 cores leave three
+        (8, 160, 256, (2, 3)),
+        (6, 2, 256, (2, 3)),
+        (32, 1, 256, (1, 32)),
+    ],
+)
+def test_tiles_of_the_last_round_are_cut_by_the_window_rule(
+    cores: int, rows: int, columns: int, parts: tuple[int, int]
+) -> None:
+    assert window_tail(cores, rows, columns) == parts
+
+
 def test_split_k_is_summed_by_vector_cores() -> None:
     answer = simulated("streamk2", M=512, N=512, K=4096)
     assert answer.kernels == ("matmul", "sum_parts")
@@ -147,6 +164,8 @@ SPELLED: dict[str, dict[str, Any]] = {
     "tile index row major, core stride": {"order": "strided", "fastest": "n"},
     "<3,0>": {"order": "strided", "fastest": "m", "window": 3, "snake": True},
     "<4,1>": {"order": "strided", "fastest": "n", "window": 4, "snake": True},
+    "window 5 in M, snake in N; last round split":
+        {"order": "strided", "window": 5, "snake": True, "last_window": "joined"},
     "window 5 in M, snake in N": {"order": "strided", "window": 5, "snake": True},
     "zigzag over 16x8 tiles, contiguous blocks of tiles per core":
         {"order": "contiguous", "window": 1, "snake": True},
@@ -171,6 +190,7 @@ def test_columns_of_the_order_move_the_time() -> None:
         {"fastest": "n"},
         {"window": 3},
         {"order": "contiguous"},
+        {"window": 20, "last_window": "joined"},
     ]
     assert len({time(**shape, **blocks, **walk) for walk in walks}) == len(walks)
 
@@ -191,7 +211,6 @@ DECLINED: dict[str, tuple[dict[str, Any], str]] = {
         {"order": None, "swizzle": "hilbert"},
         "swizzle: 'hilbert' is not known; state order",
     ),
-    "window": ({"last_window": "joined"}, "last_window: joined is not simulated"),
     "layout": ({"layout_b": "NCHW"}, "layout_b: NCHW is not simulated; known are ND, ND_nk, NZ"),
     "dtype": ({"dtype_in": "int4"}, "dtype_in: int4 is not simulated; known are fp16, bf16"),
     "block": ({"base_m": None}, "base_m is empty: the tiling is not stated"),
