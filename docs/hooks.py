@@ -60,7 +60,7 @@ INTERFACE = {
     "results": ("Results", ["npusim.results"]),
     "program": (
         "Kernel language",
-        ["npusim.program.kernel", "npusim.program.builder", "npusim.isa.operands"],
+        ["npusim.program.kernel", "npusim.program.language", "npusim.isa.operands"],
     ),
     "layout": ("npusim.layout", ["npusim.layout"]),
     "compat": (

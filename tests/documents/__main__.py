@@ -1,37 +1,45 @@
 """``python -m tests.documents`` writes into the documents what the program prints.
 
-Names of sections on the command line choose among them; ``picture`` is the README's timeline.
+Names of sections on the command line choose among them; ``picture`` is the README's timeline,
+``notebooks`` stands for their outputs.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from npusim.results.plots import figure_bytes
+from tests.documents import notebooks
 from tests.documents.pages import DOCUMENTS, ROOT, sections, text, with_section
 from tests.documents.sections import SECTIONS, demo
 
 PICTURE = "docs/timeline.png"
 
 
-def picture() -> bytes:
-    """The timeline of the demo's first core, without most of the launch."""
+def picture() -> None:
+    """Plot the timeline of the demo's first core, without most of the launch."""
     result = demo()
     launch_us = result.device.time_us(result.runs[0].launch_cycles)
     axes = result.plot_timeline(cores=("core0",), window=(0.97 * launch_us, result.time_us))
-    return figure_bytes(axes, "png")
+    (ROOT / PICTURE).write_bytes(figure_bytes(axes, "png"))
+
+
+#: What is written into files of its own.
+FILES: dict[str, Callable[[], None]] = {"picture": picture, "notebooks": notebooks.renew}
 
 
 def main(names: list[str]) -> int:
     """Renew the sections called ``names``, or all; 2 if there is no such section."""
-    wanted = names or [*SECTIONS, "picture"]
-    unknown = sorted({*wanted} - {*SECTIONS, "picture"})
+    known = (*SECTIONS, *FILES)
+    unknown = sorted({*names} - {*known})
     if unknown:
-        print(f"no section {unknown[0]!r}; there are {', '.join([*SECTIONS, 'picture'])}")
+        print(f"no section {unknown[0]!r}; there are {', '.join(known)}")
         return 2
+    wanted = names or known
     for name in wanted:
-        if name == "picture":
-            (ROOT / PICTURE).write_bytes(picture())
+        if name in FILES:
+            FILES[name]()
             continue
         content = SECTIONS[name]()
         for document in DOCUMENTS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import shlex
 from dataclasses import fields
@@ -34,6 +35,7 @@ REPORT = "docs/reference/report.md"
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _PATH = re.compile(r"`((?:npusim|kernels|configs|tests|docs|\.ci)/[\w./-]*)`")
 
+_NAME = re.compile(r'"(npusim[\w.]*)"')
 _TARGET = re.compile(r"\bmake ([a-z]+)\b")
 
 #: Whatever else a document tells people to type needs a check of its own here.
@@ -140,6 +142,11 @@ def test_links_and_paths_lead_somewhere(document: str) -> None:
             assert anchor in map(slug, headings), target
     for path in _PATH.findall(text(document)):
         assert "NAME" in path or (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("name", sorted(set(_NAME.findall(text("docs/hooks.py")))))
+def test_the_python_interface_of_the_site_is_there(name: str) -> None:
+    assert pkgutil.resolve_name(name)
 
 
 def test_the_readme_stays_short() -> None:
