@@ -1,7 +1,9 @@
+# ruff: noqa: N802 - functions carry the names of the C interface
 """What the two phases of every call have in common."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,26 +12,44 @@ import numpy as np
 
 from npusim.call.planning import planning
 from npusim.call.spec import Operand, Spec
-from npusim.compat.acl_types import (
+from npusim.compat.acl_codes import (
+    ACL_ERROR_INVALID_PARAM,
     ACL_ERROR_RT_CONTEXT_NULL,
     ACL_ERROR_RT_STREAM_CONTEXT,
+    ACL_SUCCESS,
     ACLNN_ERR_INNER_NULLPTR,
     ACLNN_ERR_PARAM_INVALID,
     ACLNN_ERR_PARAM_NULLPTR,
     ACLNN_SUCCESS,
+)
+from npusim.compat.acl_memory import DeviceMemory
+from npusim.compat.acl_runtime import (
     Context,
-    DeviceMemory,
-    aclBoolArray,
-    aclIntArray,
     aclrtStream,
-    aclTensor,
     current_context,
     fail,
+    stream_fault,
 )
+from npusim.compat.acl_types import aclBoolArray, aclIntArray, aclTensor
 from npusim.dtypes import dtype
 from npusim.errors import ArgumentError, NpusimError, RuleError
 from npusim.limits.table import check
 from npusim.results import Result
+
+#: Arguments by the names that operators have for them.
+_C_NAMES = {
+    "grad_output": "gradOutput",
+    "grad_input": "gradInput",
+    "grad_weight": "gradWeight",
+    "grad_bias": "gradBias",
+    "bias_sizes": "biasSizes",
+    "output_padding": "outputPadding",
+    "output_mask": "outputMask",
+    "cube_math_type": "cubeMathType",
+    "input_size": "inputSize",
+    "kernel_size": "kernelSize",
+}
+_PYTHON_NAME = re.compile(rf"\b({'|'.join(_C_NAMES)})\b")
 
 #: Runs an operator: given a function from tensor to operand, and the operator's keywords.
 Run = Callable[[Callable[[aclTensor | None], Operand], dict[str, Any]], Result]
@@ -37,24 +57,37 @@ Run = Callable[[Callable[[aclTensor | None], Operand], dict[str, Any]], Result]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One call: the facts its limits are checked against, its tensors and how to run it.
+    """One call: what was passed, the facts its limits are checked against, and how to run it.
 
-    ``outputs`` has an entry per output of the operator, None where it is not wanted; ``kinds`` are
-    the types the operator gives them.
+    ``arguments`` are the tensors and lists by their names in C; ``inputs`` and ``outputs`` name
+    the tensors among them that are read and written. ``outputs`` has an entry per output of the
+    operator, None where it is not wanted, and ``dtypes`` what the operator gives them.
     """
 
     function: str
     operator: str
+    arguments: dict[str, Any]
     facts: dict[str, Any]
-    inputs: tuple[aclTensor | None, ...]
-    outputs: tuple[aclTensor | None, ...]
-    kinds: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str | None, ...]
+    dtypes: tuple[str, ...]
     run: Run
+
+    @property
+    def tensors(self) -> dict[str, aclTensor]:
+        """The tensors the call touches; phase one has found that none of them is null."""
+        names = (*self.inputs, *(name for name in self.outputs if name is not None))
+        return {name: self.arguments[name] for name in names}
 
     @property
     def timing_only(self) -> bool:
         """Whether a tensor the call touches has no array."""
-        return any(t is not None and t.array is None for t in (*self.inputs, *self.outputs))
+        return any(tensor.array is None for tensor in self.tensors.values())
+
+    def text(self, error: Exception) -> str:
+        """An error of the operator in the words of the C call."""
+        said = str(error).removeprefix(f"{self.operator}: ").replace(".shape is null", " is null")
+        return f"{self.function}: {_PYTHON_NAME.sub(lambda found: _C_NAMES[found[0]], said)}"
 
 
 class Executor:
@@ -63,7 +96,26 @@ class Executor:
     def __init__(self, plan: Plan, context: Context, workspace_bytes: int) -> None:
         self.plan, self.context = plan, context
         self.workspace_bytes = workspace_bytes  # memory the kernels use between them
+        self.repeatable = self.destroyed = False
         self.result: Result | None = None
+
+
+def aclSetAclOpExecutorRepeatable(executor: Executor | None) -> int:
+    """Let an executor run more than once, until it is destroyed; the status."""
+    if executor is None or executor.destroyed:
+        text = "aclSetAclOpExecutorRepeatable: executor is null or was destroyed"
+        return fail(ACL_ERROR_INVALID_PARAM, text)
+    executor.repeatable = True
+    return ACL_SUCCESS
+
+
+def aclDestroyAclOpExecutor(executor: Executor | None) -> int:
+    """Give back an executor that was made repeatable; the status."""
+    if executor is None or executor.destroyed:
+        text = "aclDestroyAclOpExecutor: executor is null or was destroyed before"
+        return fail(ACL_ERROR_INVALID_PARAM, text)
+    executor.destroyed = True
+    return ACL_SUCCESS
 
 
 def phase_one(plan: Plan) -> tuple[int, int, Executor | None]:
@@ -72,13 +124,17 @@ def phase_one(plan: Plan) -> tuple[int, int, Executor | None]:
     if context is None:
         text = "no device is chosen; call aclrtCreateStream(device='ascend910b2') first"
         return fail(ACL_ERROR_RT_CONTEXT_NULL, f"{plan.function}: {text}"), 0, None
+    for name, argument in plan.arguments.items():
+        if argument is not None and argument.destroyed:
+            text = f"{plan.function}: {name} was destroyed"
+            return fail(ACLNN_ERR_PARAM_NULLPTR, text), 0, None
     try:
         check(plan.operator, plan.facts, context.device, context.rules)
         _check_outputs(plan)
         with planning():
             size = plan.run(_spec, context.keywords).workspace_bytes
     except NpusimError as error:
-        return fail(_status(error), f"{plan.function}: {error}"), 0, None
+        return fail(_status(error), plan.text(error)), 0, None
     return ACLNN_SUCCESS, size, Executor(plan, context, size)
 
 
@@ -90,10 +146,11 @@ def phase_two(
     stream: aclrtStream | None,
 ) -> int:
     """Run a planned call and write its outputs in place; return the status."""
-    if executor is None:
-        text = f"executor is null; pass what {function}GetWorkspaceSize returned"
-        return fail(ACLNN_ERR_PARAM_NULLPTR, f"{function}: {text}")
-    refusal = _refusal(function, workspace, workspaceSize, executor, stream)
+    if executor is None or executor.destroyed:
+        text = "is null" if executor is None else "was destroyed"
+        way_out = f"pass what {function}GetWorkspaceSize returned"
+        return fail(ACLNN_ERR_PARAM_NULLPTR, f"{function}: executor {text}; {way_out}")
+    refusal = _refusal(function, executor, stream) or _lacking(workspace, workspaceSize, executor)
     if refusal is not None:
         status, text = refusal
         return fail(status, f"{function}: {text}")
@@ -101,9 +158,9 @@ def phase_two(
     try:
         feed = _spec if plan.timing_only else _array
         executor.result = plan.run(feed, executor.context.keywords)
-        _write(plan.outputs, executor.result)
+        _write(plan, executor.result)
     except NpusimError as error:
-        return fail(ACLNN_ERR_INNER_NULLPTR, f"{function}: {error}")
+        return fail(ACLNN_ERR_INNER_NULLPTR, plan.text(error))
     return ACLNN_SUCCESS
 
 
@@ -122,40 +179,65 @@ def booleans(value: aclBoolArray | Sequence[bool] | None) -> tuple[bool, ...] | 
 
 
 def _refusal(
-    function: str,
-    workspace: Any,
-    size: int,
-    executor: Executor,
-    stream: aclrtStream | None,
+    function: str, executor: Executor, stream: aclrtStream | None
 ) -> tuple[int, str] | None:
     """Status and text of what phase two cannot run, None where it can."""
-    need, name = executor.workspace_bytes, executor.plan.function
-    if name != function:
-        return ACLNN_ERR_PARAM_INVALID, f"the executor is one of {name}; pass it to that call"
-    if executor.result is not None:
-        return (
-            ACLNN_ERR_INNER_NULLPTR,
-            f"the executor has run, it runs once; get another from {function}GetWorkspaceSize",
+    plan, context = executor.plan, executor.context
+    if plan.function != function:
+        text = f"the executor is one of {plan.function}; pass it to that call"
+        return ACLNN_ERR_PARAM_INVALID, text
+    if executor.result is not None and not executor.repeatable:
+        return ACLNN_ERR_INNER_NULLPTR, (
+            f"the executor has run, it runs once; get another from {function}GetWorkspaceSize, or "
+            "call aclSetAclOpExecutorRepeatable before its first run"
         )
-    if stream is not None and stream.context != executor.context:
-        return ACL_ERROR_RT_STREAM_CONTEXT, (
-            f"the stream is one of {stream.context.device.name}, phase one planned for "
-            f"{executor.context.device.name} or with other keywords; use one stream for both"
-        )
-    return _lacking(workspace, size, need)
+    if context.lost:
+        text = "the device that phase one planned for was reset by aclrtResetDevice"
+        return ACL_ERROR_RT_CONTEXT_NULL, text
+    if stream is not None:
+        fault = stream_fault(stream)
+        if fault is None and stream.context != context:
+            fault = (
+                f"the stream is one of {stream.context}, phase one planned for {context} or with "
+                "other keywords; use one stream for both"
+            )
+        if fault is not None:
+            return ACL_ERROR_RT_STREAM_CONTEXT, fault
+    for name, tensor in plan.tensors.items():
+        fault = "it was destroyed" if tensor.destroyed else _misplaced(tensor.memory, context)
+        if fault is not None:
+            return ACLNN_ERR_PARAM_INVALID, f"{name}: {fault}"
+    return None
 
 
-def _lacking(workspace: Any, size: int, need: int) -> tuple[int, str] | None:
-    """Status and text where the workspace is not the ``need`` bytes of the call."""
+def _lacking(workspace: Any, size: int, executor: Executor) -> tuple[int, str] | None:
+    """Status and text where the workspace is not what the call needs."""
+    need = executor.workspace_bytes
     way_out = f"the call needs {need} bytes, as phase one returned: use aclrtMalloc({need})"
     if size < need:
         return ACLNN_ERR_PARAM_INVALID, f"workspaceSize is {size}; {way_out}"
     if need and workspace is None:
         return ACLNN_ERR_PARAM_NULLPTR, f"workspace is null; {way_out}"
     held = 0 if workspace is None else _size(workspace)
-    return (
-        (ACLNN_ERR_PARAM_INVALID, f"workspace has {held} bytes; {way_out}") if held < need else None
-    )
+    if held < need:
+        return ACLNN_ERR_PARAM_INVALID, f"workspace has {held} bytes; {way_out}"
+    if isinstance(workspace, DeviceMemory):
+        fault = _misplaced(workspace, executor.context)
+        if fault is not None:
+            return ACLNN_ERR_PARAM_INVALID, f"workspace: {fault}"
+    return None
+
+
+def _misplaced(memory: DeviceMemory | None, context: Context) -> str | None:
+    """Why the kernels of a device cannot use some memory, None where they can."""
+    if memory is None:
+        return None
+    place = memory.context
+    if place is not None and (place.device.name, place.index) != (
+        context.device.name, context.index,
+    ):  # fmt: skip
+        return f"its memory lies on {place}, the call runs on {context}"
+    return memory.fault
 
 
 def _size(workspace: Any) -> int:
@@ -178,14 +260,15 @@ def _status(error: NpusimError) -> int:
 
 def _check_outputs(plan: Plan) -> None:
     """Raise unless every output can take what the operator writes."""
-    for target, kind in zip(plan.outputs, plan.kinds, strict=True):
-        if target is None:
+    for name, kind in zip(plan.outputs, plan.dtypes, strict=True):
+        if name is None:
             continue
+        target: aclTensor = plan.arguments[name]
         if target.dtype != kind:
-            raise ArgumentError(f"an output tensor is {target.dtype}; the call writes {kind}")
+            raise ArgumentError(f"{name} is {target.dtype}; the call writes {kind}")
         if target.array is not None and not target.array.flags.writeable:
             raise ArgumentError(
-                f"the array of an output tensor of shape {target.shape} is read-only; pass a copy"
+                f"the array of {name}, of shape {target.shape}, is read-only; pass a copy"
             )
 
 
@@ -202,13 +285,13 @@ def _array(tensor: aclTensor | None) -> Operand:
     return tensor.array
 
 
-def _write(outputs: tuple[aclTensor | None, ...], result: Result) -> None:
+def _write(plan: Plan, result: Result) -> None:
     """Copy what was computed into the caller's arrays; an empty result writes nothing."""
-    for target, computed in zip(outputs, result.outputs or (None,) * len(outputs), strict=True):
-        if target is None or target.array is None or computed is None or not computed.size:
+    for name, computed in zip(plan.outputs, result.outputs or (), strict=not plan.timing_only):
+        if name is None or computed is None or not computed.size:
             continue
+        target: aclTensor = plan.arguments[name]
+        assert target.array is not None  # the call is not timing-only
         if target.shape != computed.shape:  # the calls do not check this for empty inputs
-            raise ArgumentError(
-                f"an output tensor has shape {target.shape}, the result {computed.shape}"
-            )
+            raise ArgumentError(f"{name} has shape {target.shape}, the result {computed.shape}")
         np.copyto(target.array, computed, casting="no")

@@ -1,117 +1,107 @@
-# ruff: noqa: N802 - functions carry the names of the C interface
-"""Tensors, lists, streams, memory, status codes and error text of the C interface, in Python."""
+# ruff: noqa: N801, N802 - classes and functions carry the names of the C interface
+"""Tensors and lists of the C interface: created, read by the calls, destroyed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from threading import local
-from typing import Any
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
-from npusim.call.options import Options
 from npusim.call.spec import Array, Spec
-from npusim.device.catalog import load_device
-from npusim.device.spec import Device
+from npusim.compat.acl_codes import (
+    ACL_ERROR_INVALID_PARAM,
+    ACL_SUCCESS,
+    aclDataType,
+    aclFormat,
+)
+from npusim.compat.acl_memory import DeviceMemory
+from npusim.compat.acl_runtime import fail
 from npusim.dtypes import dtype as known_dtype
 from npusim.errors import ArgumentError
 
-ACL_SUCCESS = 0
-ACLNN_SUCCESS = 0
-ACLNN_ERR_PARAM_NULLPTR = 161001
-ACLNN_ERR_PARAM_INVALID = 161002
-ACLNN_ERR_INNER_NULLPTR = 561103
-ACL_ERROR_RT_CONTEXT_NULL = 107002
-ACL_ERROR_RT_STREAM_CONTEXT = 107003
-
-ACL_FLOAT, ACL_FLOAT16, ACL_BF16, ACL_INT8, ACL_INT32 = "fp32", "fp16", "bf16", "int8", "int32"
-
-ACL_FORMAT_ND, ACL_FORMAT_NCL = "ND", "NCL"
-ACL_FORMAT_NCHW, ACL_FORMAT_NHWC = "NCHW", "NHWC"
-ACL_FORMAT_NCDHW, ACL_FORMAT_NDHWC = "NCDHW", "NDHWC"
+T = TypeVar("T")
 
 #: The format of a tensor whose creator names none, by rank.
-_USUAL_FORMAT = {3: ACL_FORMAT_NCL, 4: ACL_FORMAT_NCHW, 5: ACL_FORMAT_NCDHW}
+_USUAL_FORMAT = {3: "NCL", 4: "NCHW", 5: "NCDHW"}
 
 
-@dataclass(frozen=True, eq=False)
-class aclTensor:  # noqa: N801 - the C interface's own name
+@dataclass(eq=False)
+class aclTensor:
     """A tensor: shape, element type (a short name where npusim knows it), format, and its data.
 
-    ``array`` is the caller's own, read in phase two and, for outputs, written in place; None for
-    a tensor made from a shape, which makes the call timing-only.
+    ``array`` is the caller's own or a view of ``memory``, read in phase two and, for outputs,
+    written in place; None for a tensor without data, which makes the call timing-only.
     """
 
     shape: tuple[int, ...]
     dtype: str
     format: str
-    array: Array | None
+    array: Array | None = field(repr=False)
+    memory: DeviceMemory | None = None
+    destroyed: bool = False
 
 
-@dataclass(frozen=True)
-class aclIntArray:  # noqa: N801
+@dataclass
+class aclIntArray:
     """A list of int64 values."""
 
     values: tuple[int, ...]
+    destroyed: bool = False
 
 
-@dataclass(frozen=True)
-class aclBoolArray:  # noqa: N801
+@dataclass
+class aclBoolArray:
     """A list of bools."""
 
     values: tuple[bool, ...]
+    destroyed: bool = False
 
 
-@dataclass(frozen=True)
-class DeviceMemory:
-    """``size_bytes`` of memory on the simulated device; it has a size and no content."""
-
-    size_bytes: int
-
-
-@dataclass(frozen=True)
-class Context:
-    """The device calls are planned for, and the keywords of ``npusim.call.Options``."""
-
-    device: Device
-    options: tuple[tuple[str, Any], ...]
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        """All keyword arguments of an operator."""
-        return {"device": self.device, **dict(self.options)}
-
-    @property
-    def rules(self) -> str:
-        """Which limits hold, "documented" or "hardware"."""
-        return str(dict(self.options).get("rules", "documented"))
+@overload
+def aclCreateTensor(
+    array_or_shape: Any, dtype: Any = None, format: aclFormat | str | None = None
+) -> aclTensor: ...
 
 
-@dataclass(frozen=True, eq=False)
-class aclrtStream:  # noqa: N801
-    """A queue of a device; phase two runs in it, and has finished when the call returns."""
-
-    context: Context
-
-
-class _Thread(local):
-    """What the interface remembers, for every thread apart: its device and its last error."""
-
-    context: Context | None = None
-    message: str | None = None
-
-
-_thread = _Thread()
+@overload
+def aclCreateTensor(
+    viewDims: Any,
+    viewDimsNum: int,
+    dataType: Any,
+    stride: Any,
+    offset: int,
+    format: aclFormat | int,
+    storageDims: Any,
+    storageDimsNum: int,
+    tensorData: DeviceMemory | None,
+    /,
+) -> aclTensor: ...
 
 
-def aclCreateTensor(array_or_shape: Any, dtype: Any = None, format: str | None = None) -> aclTensor:
-    """A tensor over an array, which stays the caller's, or of a shape for timing only.
+def aclCreateTensor(*arguments: Any, **named: Any) -> aclTensor:
+    """A tensor over device memory, as in C, or over an array, which stays the caller's.
 
-    ``dtype`` is one of ``ACL_FLOAT`` and kin or any spelling of a type; with an array it must be
-    the array's own and may be left out. ``format`` is one of ``ACL_FORMAT_ND`` and kin; left out,
-    ranks 3 to 5 are NCL, NCHW and NCDHW, others ND.
+    In C's form ``stride`` (None: contiguous) and ``offset`` count elements from the beginning of
+    ``tensorData``, memory of ``aclrtMalloc`` that holds ``storageDims`` elements; without
+    ``tensorData`` the tensor has no data.
+
+    In the short form ``dtype`` is one of ``ACL_FLOAT`` and kin or any spelling of a type; with an
+    array it must be the array's own and may be left out, with a shape the tensor has no data.
+    ``format`` is one of ``ACL_FORMAT_ND`` and kin; left out, ranks 3 to 5 are NCL, NCHW and NCDHW,
+    others ND. Raises ``ArgumentError`` for what does not fit together.
     """
+    if len(arguments) > len(("array_or_shape", "dtype", "format")):
+        return _in_memory(*arguments, **named)
+    return _over_array(*arguments, **named)
+
+
+def _over_array(
+    array_or_shape: Any, dtype: Any = None, format: aclFormat | str | None = None
+) -> aclTensor:
+    """The short form."""
     if isinstance(array_or_shape, np.ndarray):
         array, shape = array_or_shape, tuple(array_or_shape.shape)
         kind = _kind(array.dtype)
@@ -127,83 +117,142 @@ def aclCreateTensor(array_or_shape: Any, dtype: Any = None, format: str | None =
                 f"aclCreateTensor: a tensor of shape {shape} without an array needs a dtype"
             )
         kind = _kind(array_or_shape.dtype if isinstance(array_or_shape, Spec) else dtype)
-    return aclTensor(shape, kind, format or _USUAL_FORMAT.get(len(shape), ACL_FORMAT_ND), array)
+    if isinstance(format, aclFormat):
+        format = format.short_name
+    return aclTensor(shape, kind, format or _USUAL_FORMAT.get(len(shape), "ND"), array)
 
 
-def aclCreateIntArray(value: Iterable[int]) -> aclIntArray:
-    """A list of integers; ``ArgumentError`` for anything else."""
-    values = tuple(value)
+def _in_memory(
+    viewDims: Any,
+    viewDimsNum: int,
+    dataType: Any,
+    stride: Any,
+    offset: int,
+    format: aclFormat | int,
+    storageDims: Any,
+    storageDimsNum: int,
+    tensorData: DeviceMemory | None,
+) -> aclTensor:
+    """C's form."""
+    shape = _sizes("viewDims", viewDims, viewDimsNum)
+    storage = _sizes("storageDims", storageDims, storageDimsNum)
+    contiguous = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    strides = contiguous if stride is None else _sizes("stride", stride, viewDimsNum)
+    if offset < 0:
+        raise ArgumentError(f"aclCreateTensor: offset is {offset}; it must be at least 0")
+    reach = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
+    if all(shape) and reach > prod(storage):
+        raise ArgumentError(
+            f"aclCreateTensor: viewDims {shape} with stride {strides} and offset {offset} reach "
+            f"element {reach - 1}; storageDims {storage} have {prod(storage)} elements"
+        )
+    name = aclDataType(dataType).short_name
+    array = None
+    if tensorData is not None:
+        array = _view(tensorData, name, (shape, strides, offset), prod(storage))
+    return aclTensor(shape, name, aclFormat(format).short_name, array, tensorData)
+
+
+def _view(
+    memory: DeviceMemory,
+    name: str,
+    view: tuple[tuple[int, ...], tuple[int, ...], int],
+    elements: int,
+) -> Array:
+    """The elements of a tensor in device memory, as an array that shares it."""
+    if not isinstance(memory, DeviceMemory):
+        raise ArgumentError(
+            f"aclCreateTensor: tensorData is a {type(memory).__name__}; pass memory of aclrtMalloc "
+            "(aclrtMemcpy fills it), or the array alone: aclCreateTensor(array)"
+        )
+    if memory.fault is not None:
+        raise ArgumentError(f"aclCreateTensor: tensorData: {memory.fault}")
+    shape, strides, offset = view
+    kind = _numpy(name)
+    if elements * kind.itemsize > memory.size_bytes:
+        raise ArgumentError(
+            f"aclCreateTensor: storageDims have {elements} elements of {kind.itemsize} bytes; "
+            f"tensorData has {memory.size_bytes} bytes"
+        )
+    sizes = tuple(stride * kind.itemsize for stride in strides)
+    return np.ndarray(shape, kind, memory.content, offset * kind.itemsize, sizes)
+
+
+def aclCreateIntArray(value: Iterable[int], size: int | None = None) -> aclIntArray:
+    """A list of integers, the first ``size`` of ``value``; ``ArgumentError`` for anything else."""
+    values = _counted("aclCreateIntArray", value, size)
     if not all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in values):
         raise ArgumentError(f"aclCreateIntArray: {list(values)!r} must be integers")
     return aclIntArray(tuple(int(v) for v in values))
 
 
-def aclCreateBoolArray(value: Iterable[bool]) -> aclBoolArray:
-    """A list of bools (or 0 and 1); ``ArgumentError`` for anything else."""
-    values = tuple(value)
+def aclCreateBoolArray(value: Iterable[bool], size: int | None = None) -> aclBoolArray:
+    """A list of bools (or 0 and 1), the first ``size``; ``ArgumentError`` for anything else."""
+    values = _counted("aclCreateBoolArray", value, size)
     if not all(isinstance(v, (bool, int, np.bool_)) and v in (0, 1) for v in values):
         raise ArgumentError(f"aclCreateBoolArray: {list(values)!r} must be True or False")
     return aclBoolArray(tuple(bool(v) for v in values))
 
 
-def aclrtSetDevice(device: str | Device, **options: Any) -> int:
-    """Choose what this thread's calls are planned for: a device and operator keywords.
+def aclDestroyTensor(tensor: aclTensor | None) -> int:
+    """Give back a tensor, not its memory; the status."""
+    return _destroy("aclDestroyTensor", "tensor", tensor)
 
-    ``options`` are those of ``npusim.call.Options``, such as ``cores`` and ``rules``. Raises
-    ``ArgumentError`` for a device or a keyword that does not exist.
-    """
-    loaded = load_device(device)
-    Options.of(aclrtSetDevice, options | {"device": loaded})
-    _thread.context = Context(loaded, tuple(sorted(options.items())))
+
+def aclDestroyIntArray(array: aclIntArray | None) -> int:
+    """Give back a list; the status."""
+    return _destroy("aclDestroyIntArray", "array", array)
+
+
+def aclDestroyBoolArray(array: aclBoolArray | None) -> int:
+    """Give back a list; the status."""
+    return _destroy("aclDestroyBoolArray", "array", array)
+
+
+def _destroy(
+    function: str, name: str, handle: aclTensor | aclIntArray | aclBoolArray | None
+) -> int:
+    """Mark a handle as destroyed; the calls refuse it from then on."""
+    if handle is None:
+        return fail(ACL_ERROR_INVALID_PARAM, f"{function}: {name} is null")
+    if handle.destroyed:
+        return fail(ACL_ERROR_INVALID_PARAM, f"{function}: {name} was destroyed before")
+    handle.destroyed = True
     return ACL_SUCCESS
 
 
-def aclrtCreateStream(device: str | Device | None = None, **options: Any) -> aclrtStream:
-    """A stream of ``device``, which becomes this thread's; without one, of the thread's device.
-
-    ``options`` are those of ``aclrtSetDevice``. Raises ``ArgumentError`` where there is no device.
-    """
-    if device is not None:
-        aclrtSetDevice(device, **options)
-    context = _thread.context
-    if context is None or (device is None and options):
-        raise ArgumentError(
-            "aclrtCreateStream: no device is named; write aclrtCreateStream(device='ascend910b2'), "
-            "or call aclrtSetDevice first and give it the keywords"
-        )
-    return aclrtStream(context)
+def _counted(what: str, value: Iterable[T], count: int | None) -> tuple[T, ...]:
+    """The first ``count`` values of a list, as C reads them; all of them without a count."""
+    values = tuple(value)
+    if count is not None and not 0 <= count <= len(values):
+        raise ArgumentError(f"{what}: the number is {count}, of {len(values)} values {values}")
+    return values[:count]
 
 
-def aclrtMalloc(size: int) -> DeviceMemory:
-    """``size`` bytes on the device, for a workspace; ``ArgumentError`` for a negative size."""
-    if size < 0:
-        raise ArgumentError(f"aclrtMalloc: size is {size}; it must be at least 0")
-    return DeviceMemory(int(size))
-
-
-def aclGetRecentErrMsg() -> str | None:
-    """The text of this thread's last error, once; None if there was none since the last query."""
-    message, _thread.message = _thread.message, None
-    return message
-
-
-def current_context() -> Context | None:
-    """The device of this thread, None before one was chosen."""
-    return _thread.context
-
-
-def fail(status: int, message: str) -> int:
-    """Keep the text of an error for ``aclGetRecentErrMsg`` and return its status."""
-    _thread.message = message
-    return status
+def _sizes(name: str, value: Any, count: int) -> tuple[int, ...]:
+    """A list of C's form: integers of at least 0."""
+    values = _counted(f"aclCreateTensor: {name}", () if value is None else value, count)
+    if not all(isinstance(n, (int, np.integer)) and n >= 0 for n in values):
+        raise ArgumentError(f"aclCreateTensor: {name} is {values!r}; it must be integers >= 0")
+    return tuple(int(n) for n in values)
 
 
 def _kind(name: Any) -> str:
     """A type's short name; one that npusim does not know keeps NumPy's, or its own."""
+    if isinstance(name, aclDataType):
+        return name.short_name
     try:
         return known_dtype(name).name
     except ArgumentError:
         return name if isinstance(name, str) else str(np.dtype(name))
+
+
+def _numpy(name: str) -> np.dtype[Any]:
+    """NumPy's type of a short name."""
+    try:
+        return known_dtype(name).numpy
+    except ArgumentError:
+        return np.dtype(name)
 
 
 def _shape(given: Any) -> tuple[int, ...]:

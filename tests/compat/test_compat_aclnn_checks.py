@@ -69,7 +69,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
             *("outputPadding", "outputMask", "gradInput", "gradWeight", "gradBias"),
         )
     },
-    "short mask": ({"outputMask": aclCreateBoolArray([True, True])}, NULL, "output_mask is"),
+    "short mask": ({"outputMask": aclCreateBoolArray([True, True])}, NULL, "outputMask is"),
     "int8": ({"input": zeros(2, 16, 5, 5, kind=np.int8)}, INVALID, "input.dtype is int8"),
     "double": ({"weight": zeros(32, 16, 3, 3, kind=np.float64)}, INVALID, "dtype is float64"),
     "wrong result type": (
@@ -81,7 +81,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     ),
     "bias format": (
         {"gradBias": aclCreateTensor((32,), "fp16", acl.ACL_FORMAT_NCHW)},
-        INVALID, "grad_bias.format is NCHW",
+        INVALID, "gradBias.format is NCHW",
     ),
     "rank": ({"input": zeros(2, 16, 25)}, INVALID, "have ranks 4, 3, 4"),
     "stride": ({"stride": ints([0, 1])}, INVALID, "stride is (0, 1)"),
@@ -90,10 +90,10 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "padding count": ({"padding": ints([1, 1, 1])}, INVALID, "padding is (1, 1, 1)"),
     "padding range": ({"padding": ints([256, 1])}, INVALID, "padding is (256, 1)"),
     "dilation": ({"dilation": ints([1, 0])}, INVALID, "dilation is (1, 0)"),
-    "output padding": ({"outputPadding": ints([0, 1])}, INVALID, "output_padding is (0, 1)"),
+    "output padding": ({"outputPadding": ints([0, 1])}, INVALID, "outputPadding is (0, 1)"),
     "groups": ({"groups": 0}, INVALID, "groups is 0"),
     "channels": ({"groups": 2}, INVALID, "needs 32 channels in input"),
-    "math": ({"cubeMathType": 4}, INVALID, "cube_math_type is 4"),
+    "math": ({"cubeMathType": 4}, INVALID, "cubeMathType is 4"),
     "batch": ({"gradOutput": zeros(1, 32, 5, 5)}, INVALID, "N of input is 2"),
     "spatial": ({"gradOutput": zeros(2, 32, 4, 5)}, INVALID, "not (4, 5)"),
     "dx shape": ({"gradInput": zeros(2, 16, 5, 4)}, INVALID, "it must be (2, 16, 5, 5)"),
@@ -122,8 +122,8 @@ def test_the_first_check_decides() -> None:
         {"gradBias": zeros(32, kind=np.int8)},
         {"weight": None},
     ]
-    texts = ["not (4, 5)", "cube_math_type is 9", "stride is (0, 1)", "input.format is NHWC",
-             "grad_bias.dtype is int8", "weight.shape is null"]  # fmt: skip
+    texts = ["not (4, 5)", "cubeMathType is 9", "stride is (0, 1)", "input.format is NHWC",
+             "gradBias.dtype is int8", "weight is null"]  # fmt: skip
     together: dict[str, Any] = {}
     for fault, text in zip(faults, texts, strict=True):
         together |= fault
@@ -139,7 +139,7 @@ def test_an_empty_input_needs_its_bias_size_and_nothing_more() -> None:
     assert convolution(**empty) == (0, "")
     status, text = convolution(**empty, biasSizes=None)
     assert status == INVALID
-    assert "bias_sizes is null" in text
+    assert "biasSizes is null" in text
     status, text = convolution(**empty, biasSizes=ints([31]))
     assert status == INVALID
     assert "it must be (32,)" in text
@@ -181,7 +181,7 @@ def test_hardware_rules_still_need_fitting_outputs() -> None:
     acl.aclrtSetDevice("ascend910b2", rules="hardware")
     status, text = convolution(gradBias=zeros(32, kind=np.float32))
     assert status == INVALID
-    assert "an output tensor is fp32; the call writes fp16" in text
+    assert "gradBias is fp32; the call writes fp16" in text
 
 
 def test_a_read_only_output_is_refused() -> None:
@@ -189,7 +189,7 @@ def test_a_read_only_output_is_refused() -> None:
     array.flags.writeable = False
     status, text = convolution(gradBias=aclCreateTensor(array))
     assert status == INVALID
-    assert "the array of an output tensor of shape (32,) is read-only; pass a copy" in text
+    assert "the array of gradBias, of shape (32,), is read-only; pass a copy" in text
 
 
 # -- im2col --------------------------------------------------------------------------------
@@ -270,17 +270,17 @@ def test_an_empty_fold_succeeds_and_writes_nothing() -> None:
 
 
 FOLD_REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
-    "no grad": ({"gradOutput": None}, NULL, "grad_output.shape is null"),
+    "no grad": ({"gradOutput": None}, NULL, "gradOutput is null"),
     "no stride": ({"stride": None}, NULL, "stride is null"),
-    "no out": ({"out": None}, NULL, "out.shape is null"),
+    "no out": ({"out": None}, NULL, "out is null"),
     "type": (
-        {"gradOutput": aclCreateTensor((1, 4, 4), "int32")}, INVALID, "grad_output.dtype is int32"
+        {"gradOutput": aclCreateTensor((1, 4, 4), "int32")}, INVALID, "gradOutput.dtype is int32"
     ),
     "out type": ({"out": aclCreateTensor((1, 1, 3, 3), "bf16")}, INVALID, "out.dtype is bf16"),
-    "one size": ({"kernelSize": ints([2])}, INVALID, "kernel_size is (2,)"),
+    "one size": ({"kernelSize": ints([2])}, INVALID, "kernelSize is (2,)"),
     "stride": ({"stride": ints([0, 1])}, INVALID, "stride is (0, 1)"),
     "padding": ({"padding": ints([0, -1])}, INVALID, "padding is (0, -1)"),
-    "rank": ({"gradOutput": zeros(1, 1, 4, 4)}, INVALID, "grad_output.shape is (1, 1, 4, 4)"),
+    "rank": ({"gradOutput": zeros(1, 1, 4, 4)}, INVALID, "gradOutput.shape is (1, 1, 4, 4)"),
     "rows": ({"gradOutput": zeros(1, 3, 4)}, INVALID, "the kernel has 4 taps"),
     "columns": ({"gradOutput": zeros(1, 4, 3)}, INVALID, "there are 4 windows, 2 x 2"),
     "out shape": ({"out": zeros(1, 2, 3, 3)}, INVALID, "it must be (1, 1, 3, 3)"),

@@ -34,7 +34,7 @@ def plan(
     padding: int = 0,
     transposed: bool = False,
     groups: int = 1,
-    dtype: str = acl.ACL_FLOAT16,
+    dtype: Any = acl.ACL_FLOAT16,
 ) -> tuple[int, int, Any]:
     """Phase one of all three gradients, timing-only."""
     dims, cout = len(x) - 2, dy[1]
@@ -80,7 +80,7 @@ def test_huge_calls_are_planned_without_simulation(
 @pytest.mark.parametrize("dtype", [acl.ACL_FLOAT16, acl.ACL_FLOAT])
 @pytest.mark.parametrize("device", ["ascend910", "ascend910b2"])
 def test_the_planned_workspace_is_that_of_the_run(
-    device: str, dtype: str, transposed: bool
+    device: str, dtype: Any, transposed: bool
 ) -> None:
     stream = acl.aclrtCreateStream(device=device)
     x, w, dy = ((2, 20, 7, 6), (16, 10, 3, 3), (2, 16, 5, 4))

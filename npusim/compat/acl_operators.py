@@ -1,0 +1,209 @@
+# ruff: noqa: N802 - functions carry the names of the C interface
+"""The two operators of the C interface: what phase one checks and plans, what phase two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from npusim.call.call import simulate
+from npusim.call.spec import Operand
+from npusim.compat.acl_phases import (
+    Executor,
+    Plan,
+    booleans,
+    integers,
+    phase_one,
+    phase_two,
+)
+from npusim.compat.acl_runtime import aclrtStream
+from npusim.compat.acl_types import aclBoolArray, aclIntArray, aclTensor
+from npusim.dtypes import dtype, promote
+from npusim.isa.operands import Tensor
+from npusim.kernels.cast import Cast
+from npusim.limits.facts import tensor_facts
+from npusim.ops.convolution_backward import convolution_backward
+from npusim.ops.im2col_backward import im2col_backward
+from npusim.results import Result
+
+#: What the limits of a convolution ask of its tensors.
+_PARTS = ("shape", "dtype", "format")
+
+#: The operand of a tensor; phase one has found that it is not a null pointer.
+Feed = Callable[[aclTensor | None], Operand]
+
+
+def aclnnConvolutionBackwardGetWorkspaceSize(
+    gradOutput: aclTensor | None,
+    input: aclTensor | None,
+    weight: aclTensor | None,
+    biasSizes: aclIntArray | None,
+    stride: aclIntArray | None,
+    padding: aclIntArray | None,
+    dilation: aclIntArray | None,
+    transposed: bool,
+    outputPadding: aclIntArray | None,
+    groups: int,
+    outputMask: aclBoolArray | None,
+    cubeMathType: int,
+    gradInput: aclTensor | None,
+    gradWeight: aclTensor | None,
+    gradBias: aclTensor | None,
+) -> tuple[int, int, Executor | None]:
+    """Check and plan a convolution's gradients: (status, workspace size in bytes, executor).
+
+    Tensors are NCL, NCHW or NCDHW; ``outputMask`` says which of the three gradients to compute,
+    and the tensors of the others may be None. ``biasSizes`` is read for empty inputs only.
+    """
+    arguments: dict[str, Any] = {
+        "bias_sizes": integers(biasSizes),
+        "stride": integers(stride),
+        "padding": integers(padding),
+        "dilation": integers(dilation),
+        "transposed": bool(transposed),
+        "output_padding": integers(outputPadding),
+        "groups": groups,
+        "output_mask": booleans(outputMask),
+        "cube_math_type": cubeMathType,
+    }
+    inputs = {"gradOutput": gradOutput, "input": input, "weight": weight}
+    outputs = {"gradInput": gradInput, "gradWeight": gradWeight, "gradBias": gradBias}
+    lists = {
+        "biasSizes": biasSizes,
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "outputPadding": outputPadding,
+        "outputMask": outputMask,
+    }
+    return phase_one(_convolution(inputs, outputs, lists, arguments))
+
+
+def aclnnConvolutionBackward(
+    workspace: Any, workspaceSize: int, executor: Executor | None, stream: aclrtStream | None
+) -> int:
+    """Compute the gradients and write them in place; the status.
+
+    ``workspace`` is memory of ``aclrtMalloc`` or any buffer of at least the bytes phase one named
+    (None where it named 0). A ``stream`` of None is the default stream of the planned device.
+    """
+    return phase_two("aclnnConvolutionBackward", workspace, workspaceSize, executor, stream)
+
+
+def aclnnIm2colBackwardGetWorkspaceSize(
+    gradOutput: aclTensor | None,
+    inputSize: aclIntArray | None,
+    kernelSize: aclIntArray | None,
+    dilation: aclIntArray | None,
+    padding: aclIntArray | None,
+    stride: aclIntArray | None,
+    out: aclTensor | None,
+) -> tuple[int, int, Executor | None]:
+    """Check and plan the sum of patches: (status, workspace size in bytes, executor).
+
+    ``gradOutput`` is (N, C * KH * KW, L) or (C * KH * KW, L), ``out`` (N, C, H, W) or (C, H, W);
+    where ``out`` has another type, the result is cast to it.
+    """
+    lists: dict[str, Any] = {
+        "input_size": integers(inputSize),
+        "kernel_size": integers(kernelSize),
+        "dilation": integers(dilation),
+        "padding": integers(padding),
+        "stride": integers(stride),
+    }
+    tensors = tensor_facts(grad_output=gradOutput, out=out)
+
+    def run(feed: Feed, options: dict[str, Any]) -> Result:
+        assert gradOutput is not None  # phase one has checked that
+        assert out is not None
+        usable = options | {"deterministic": False}  # the thread's, which has no say in this call
+        result = im2col_backward(feed(gradOutput), **lists, **usable)
+        alike = out.dtype == gradOutput.dtype or 0 in gradOutput.shape
+        return result if alike else _cast(result, gradOutput, out, options)
+
+    plan = Plan(
+        function="aclnnIm2colBackward",
+        operator="im2col_backward",
+        arguments={
+            "gradOutput": gradOutput,
+            "inputSize": inputSize,
+            "kernelSize": kernelSize,
+            "dilation": dilation,
+            "padding": padding,
+            "stride": stride,
+            "out": out,
+        },
+        facts=tensors | lists,
+        inputs=("gradOutput",),
+        outputs=("out",),
+        dtypes=("" if out is None else out.dtype,),
+        run=run,
+    )
+    return phase_one(plan)
+
+
+def aclnnIm2colBackward(
+    workspace: Any, workspaceSize: int, executor: Executor | None, stream: aclrtStream | None
+) -> int:
+    """Sum the patches into the image of ``out``, in place; the status.
+
+    The arguments are those of ``aclnnConvolutionBackward``.
+    """
+    return phase_two("aclnnIm2colBackward", workspace, workspaceSize, executor, stream)
+
+
+def _convolution(
+    inputs: dict[str, aclTensor | None],
+    outputs: dict[str, aclTensor | None],
+    lists: dict[str, Any],
+    arguments: dict[str, Any],
+) -> Plan:
+    """The plan of aclnnConvolutionBackward; ``arguments`` are the operator's besides tensors."""
+    gradOutput, input, weight = inputs.values()
+    gradInput, gradWeight, gradBias = outputs.values()
+    mask = (*(arguments["output_mask"] or ()), False, False, False)[:3]
+    dy, x, w = (None if t is None else t.dtype for t in inputs.values())
+
+    def run(feed: Feed, options: dict[str, Any]) -> Result:
+        return convolution_backward(
+            feed(gradOutput), feed(input), feed(weight), **arguments, **options
+        )
+
+    return Plan(
+        function="aclnnConvolutionBackward",
+        operator="convolution_backward",
+        arguments={**inputs, **lists, **outputs},
+        facts={
+            **tensor_facts(_PARTS, grad_output=gradOutput, input=input, weight=weight),
+            **tensor_facts(
+                _PARTS, grad_input=gradInput, grad_weight=gradWeight, grad_bias=gradBias
+            ),
+            **arguments,
+        },
+        inputs=tuple(inputs),
+        outputs=tuple(
+            name if on and outputs[name] is not None else None
+            for name, on in zip(outputs, mask, strict=True)
+        ),
+        dtypes=(promote((x, dy), "fp32"), promote((w, dy), "fp32"), promote((dy,), "fp32")),
+        run=run,
+    )
+
+
+def _cast(result: Result, gradOutput: aclTensor, out: aclTensor, options: dict[str, Any]) -> Result:
+    """``result`` followed by the kernel that casts it, which finds it in L2 where that has room."""
+    image = Tensor("image", out.shape, dtype(gradOutput.dtype), "in")
+    kernel = Cast(
+        image, Tensor("out", out.shape, dtype(out.dtype), "out"), saturate=result.device.saturates
+    )
+    passed = {k: v for k, v in options.items() if k in {"cores", "engine", "timeline", "progress"}}
+    arrays = [a for a in result.outputs or () if a is not None]
+    warm = "cold" if result.device.l2 is None else "warm"
+    cast = simulate(kernel, result.device, *arrays, start=warm, **passed)
+    return replace(
+        result,
+        runs=(*result.runs, *cast.runs),
+        outputs=cast.outputs,
+        workspace_bytes=result.workspace_bytes + image.size_bytes,
+    )
