@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import textwrap
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from functools import cache
@@ -229,7 +230,7 @@ def speeds() -> str:
     """Every figure of the benchmarks, and the machine."""
     machine = json.loads(SPEEDS.read_text(encoding="utf-8"))["machine"]
     rows = ((f"`{name}`", *row) for name, row in _speed_rows().items())
-    return f"{machine}.\n\n" + table(("figure", "value", "what was run"), rows)
+    return textwrap.fill(f"{machine}.", 100) + "\n\n" + table(("figure", "value", "what was run"), rows)
 
 
 def speed() -> str:
