@@ -220,17 +220,18 @@ def _speed_rows() -> dict[str, tuple[str, str]]:
 
 def _rounded(value: float, unit: str) -> str:
     """Two significant digits, which is more than the noise leaves."""
-    for size, word in ((1e6, " million"), (1e3, ",000")):
-        if value >= size and unit.endswith("/s"):
-            return f"{float(f'{value:.2g}') / size:g}{word} {unit}"
-    return f"{float(f'{value:.2g}'):g} {unit.replace('x', 'times') if unit == 'x' else unit}"
+    kept = float(f"{value:.2g}")
+    if kept >= 1e6:
+        return f"{kept / 1e6:g} million {unit}"
+    return f"{kept:,.12g} {'times' if unit == 'x' else unit}"
 
 
 def speeds() -> str:
     """Every figure of the benchmarks, and the machine."""
     machine = json.loads(SPEEDS.read_text(encoding="utf-8"))["machine"]
     rows = ((f"`{name}`", *row) for name, row in _speed_rows().items())
-    return textwrap.fill(f"{machine}.", 100) + "\n\n" + table(("figure", "value", "what was run"), rows)
+    head = ("figure", "value", "what was run")
+    return f"{textwrap.fill(f'{machine}.', 100)}\n\n{table(head, rows)}"
 
 
 def speed() -> str:
