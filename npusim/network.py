@@ -106,9 +106,17 @@ class NetworkResult:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The notes of the layers' results, each once."""
-        results = (one.result for one in self.timed if one.result is not None)
-        return tuple(dict.fromkeys(note for result in results for note in result.notes))
+        """The notes of the layers' results, each once, and one on what all their times rest on."""
+        from npusim.results.uncertainty import assumption_notes
+
+        notes: dict[str, None] = {}
+        figures: dict[str, None] = {}
+        for result in (one.result for one in self.timed if one.result is not None):
+            behind = result.replay.figures if result.replay is not None else ()
+            own = assumption_notes(self.device, behind)
+            notes |= dict.fromkeys(note for note in result.notes if note not in own)
+            figures |= dict.fromkeys(behind)
+        return *notes, *assumption_notes(self.device, figures)
 
     @cached_property
     def layers(self) -> pd.DataFrame:

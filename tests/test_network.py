@@ -184,6 +184,19 @@ def test_json_is_plain_and_complete(net: Workload) -> None:
     assert layers[3]["padding"] == [[0, 1], [1, 0]]
 
 
+def test_what_the_times_rest_on_is_said_once_for_all_layers(net: Workload) -> None:
+    result = timed(net, gradients=["input", "weight", "bias"])
+    said = [note for note in result.notes if "assumed figure" in note]
+    behind = {name for one in result.timed if one.result and one.result.replay
+              for name in one.result.replay.figures}  # fmt: skip
+    known = result.device.provenance
+    assumed = [name for name in behind if known[name].confidence == "assumed"]
+    each = {note for one in result.timed if one.result for note in one.result.notes}
+    assert len(each) > len(said) == 1, "layers rest on different figures"
+    assert f"the time rests on {len(assumed)} assumed figures" in said[0]
+    assert result.text().count("the time rests on") == 1
+
+
 def test_a_layer_that_fails_costs_only_itself(net: Workload, gaps: Workload) -> None:
     whole, result = timed(net), timed(gaps)
     assert [one.layer.name for one in result.failed] == ["line", "wide", "wide_too"]

@@ -26,7 +26,7 @@ from npusim.program.build import build, lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.results import Result
-from npusim.results.uncertainty import Replay
+from npusim.results.uncertainty import Replay, assumption_notes
 from npusim.timing.run import new_l2, time_program
 from npusim.timing.trace import KernelRun
 from npusim.version import __version__
@@ -165,17 +165,6 @@ class Call:
             return None
         return lambda done: report(program.kernel, phase, done, program.instructions)
 
-    def _assumption_note(self) -> list[str]:
-        known = self.device.provenance
-        names = [name for name in self.figures if known[name].confidence == "assumed"]
-        if not names:
-            return []
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        return [
-            f"the time rests on {len(names)} assumed figures: {', '.join(names[:5])}{more}; "
-            f"`npusim devices show {self.device.name}` lists every figure with its source"
-        ]
-
     def result(
         self, outputs: dict[str, Array | None], problem: str, as_dtype: DType, rate: str = ""
     ) -> Result:
@@ -190,7 +179,7 @@ class Call:
             runs=tuple(self.runs),
             outputs=None if self.timing_only else tuple(outputs.values()),
             output_names=names,
-            notes=(*self.notes, *self._assumption_note()),
+            notes=(*self.notes, *assumption_notes(self.device, self.figures)),
             problem=problem,
             version=__version__,
             dtype=rate or as_dtype.name,

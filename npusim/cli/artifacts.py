@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,9 +14,6 @@ from npusim.cli.problem import Prepared, returned
 from npusim.dtypes import BF16
 from npusim.errors import ArgumentError, NpusimError
 from npusim.results import Result
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +62,12 @@ def _trace(job: Writing) -> str:
 
 
 def _plot(job: Writing) -> str:
-    _save_figure(job.result.plot_timeline(), job.path)
+    _draw(job, "plot_timeline")
     return "timeline of who worked and who waited"
 
 
 def _roofline(job: Writing) -> str:
-    _save_figure(job.result.plot_roofline(), job.path)
+    _draw(job, "plot_roofline")
     return "roofline"
 
 
@@ -80,10 +76,11 @@ def _report(job: Writing) -> str:
     return "to read it, open it in a browser"
 
 
-def _save_figure(axes: Axes, path: Path) -> None:
-    from npusim.results.plots import figure_bytes  # noqa: PLC0415 - most runs draw nothing
+def _draw(job: Writing, plot: str) -> None:
+    from npusim.results import plots  # noqa: PLC0415 - most runs draw nothing
 
-    path.write_bytes(figure_bytes(axes, path.suffix[1:].lower()))
+    axes = getattr(plots, plot)(job.result)
+    job.path.write_bytes(plots.figure_bytes(axes, job.path.suffix[1:].lower()))
 
 
 _PICTURE = (".png", ".svg")

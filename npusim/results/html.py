@@ -115,14 +115,16 @@ def _kernel_cells(result: Record, run: KernelRun) -> tuple[str, ...]:
 
 def _pipes(result: Record) -> str:
     """Stacked bars: where each pipe's time went, mean over cores, per kernel that matters."""
+    shown = [(run, metrics.pipe_shares(run)) for run in advice.major_kernels(result.runs)]
+    means = [one.mean for _, shares in shown for one in shares]
     key = "".join(
         f'<span><i style="background:{palette.REASON_COLOURS[reason]}"></i>{reason}</span>'
-        for reason in REASONS
+        for place, reason in enumerate(REASONS)
+        if any(mean[place] for mean in means)
     )
     parts = [f'<h2>Where the time went</h2><div class="key">{key}</div>']
-    for run in advice.major_kernels(result.runs):
+    for run, shares in shown:
         rows = []
-        shares = metrics.pipe_shares(run)
         critical = metrics.critical_pipe(shares)
         for one in shares:
             rows.append(_bar_row(one.pipe, "mean of cores", one.mean))
@@ -161,6 +163,7 @@ def _traffic(result: Record) -> str:
             bytes_text(row["miss_bytes"]) if row["hit_bytes"] or row["miss_bytes"] else "",
         )
         for row in tables.traffic_rows(result.runs)
+        if row["bytes"]
     )
     return "<h2>Traffic</h2>" + page.table(heads, rows, 3)
 
@@ -176,5 +179,6 @@ def _bounds(result: Record) -> str:
             percent_text(row["share"]),
         )
         for row in tables.bound_rows(result.runs)
+        if row["cycles"]
     )
     return "<h2>Lower bounds</h2>" + page.table(heads, rows, 3)

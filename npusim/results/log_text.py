@@ -8,7 +8,7 @@ from math import isnan
 from typing import Any
 
 from npusim.results.formatting import percent_text, us_text
-from npusim.results.lines import WIDTH, columns, wrap
+from npusim.results.lines import WIDTH, columns, counted, wrap
 
 #: A call of the log by the columns of its table.
 Row = Mapping[str, Any]
@@ -25,7 +25,8 @@ def render(device: str, time_us: float, rows: Sequence[Row]) -> str:
     distinct = len({row["result"] for row in rows} - {None})
     bad = sum(row["ok"] is False for row in rows)
     lines = [
-        f"{device}: {len(rows)} convolution backwards, {distinct} distinct, {us_text(time_us)} us"
+        f"{device}: {counted(len(rows), 'convolution backward')}, {distinct} distinct, "
+        f"{us_text(time_us)} us"
         + (f", {sum(refused.values())} refused" if refused else "")
         + (f", {bad} beyond tolerance" if bad else "")
     ]
@@ -46,8 +47,13 @@ def _layers(time_us: float, rows: Sequence[Row]) -> list[str]:
         each = calls[0]["time_us"]
         share = percent_text(each * len(calls) / time_us) if time_us else ""
         cells = str(len(calls)), us_text(each), share, _worst(calls), _operands(calls[0])
-        table.append((layer[-_NAME:], *cells))
+        table.append((_clipped(layer), *cells))
     return ["", *(line[:WIDTH] for line in columns(table, left=(0, 5)))] if groups else []
+
+
+def _clipped(name: str) -> str:
+    """The end of a long name, which tells layers apart, with dots for its beginning."""
+    return name if len(name) <= _NAME else "..." + name[3 - _NAME :]
 
 
 def _worst(calls: Sequence[Row]) -> str:

@@ -26,7 +26,7 @@ p{margin:4px 0}.dim{color:var(--dim)}
 .card b{display:block;font-size:20px}
 figure{margin:0 0 12px;background:#fff;border:1px solid var(--line);border-radius:8px;padding:8px}
 figure img{display:block;max-width:100%;margin:0 auto}
-.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(430px,1fr));gap:12px;
+.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(430px,100%),1fr));gap:12px;
 align-items:start}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}

@@ -1,6 +1,7 @@
-"""Plots of a call on matplotlib Axes; the only module that imports matplotlib, and no pyplot.
+"""Plots of a call on matplotlib Axes; the only module that imports matplotlib.
 
-Each function draws on ``ax``, or on a new figure of its own, and returns the Axes.
+Each function draws on ``ax``, or on a new figure of its own, and returns the Axes. ``shown`` makes
+that figure the current one of pyplot, so that a notebook displays it and ``plt.show()`` finds it.
 """
 
 # Matplotlib is imported when something is drawn, not with npusim.
@@ -9,7 +10,8 @@ Each function draws on ``ax``, or on a new figure of its own, and returns the Ax
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,6 +31,7 @@ HATCHED_FROM = 0.004
 
 _TEXT = "#222222"
 _POINT_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
+_GM_MARK, _MEMORY_MARK = "o", "D"
 _WAIT_FACE = "#ededed"
 _WAIT_EDGE = "#8a8a8a"
 
@@ -38,7 +41,8 @@ def figure_bytes(ax: Axes, kind: str) -> bytes:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    figure = ax.get_figure(root=True)
+    # Of a subfigure, ``figure`` is the whole one. ``get_figure(root=True)`` needs matplotlib 3.10.
+    figure = getattr(ax.figure, "figure", None)
     if not isinstance(figure, Figure):
         raise ArgumentError("figure_bytes: the Axes is on no figure; draw it on one first")
     target = io.BytesIO()
@@ -48,13 +52,18 @@ def figure_bytes(ax: Axes, kind: str) -> bytes:
     return target.getvalue()
 
 
-def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
+def new_axes(ax: Axes | None, width: float, height: float, shown: bool = False) -> Axes:
     """``ax``, or the Axes of a new figure of ``width`` x ``height`` inches."""
     from matplotlib.figure import Figure
 
     if ax is not None:
         return ax
-    return Figure(figsize=(width, height), layout="constrained", facecolor="white").add_subplot()
+    make: Callable[..., Figure] = Figure
+    if shown:
+        from matplotlib import pyplot
+
+        make = pyplot.figure
+    return make(figsize=(width, height), layout="constrained", facecolor="white").add_subplot()
 
 
 def tidy(ax: Axes) -> None:
@@ -73,6 +82,7 @@ def plot_timeline(
     *,
     cores: Sequence[str] | None = None,
     window: tuple[float, float] | None = None,
+    shown: bool = False,
 ) -> Axes:
     """A row per core and pipe over time in us; ``window`` (us of the call) zooms in.
 
@@ -83,7 +93,7 @@ def plot_timeline(
     first, last = gantt.checked_window(result.time_us, window)
     chosen = gantt.default_cores(result.runs) if cores is None else cores
     tracks = gantt.tracks(call.rows, chosen)
-    ax = new_axes(ax, 11, 1.7 + 0.27 * max(4, len(tracks)))
+    ax = new_axes(ax, 11, 1.7 + 0.27 * max(4, len(tracks)), shown)
     view = gantt.View(first, last, 1e6 / result.device.clock_hz)
     legend = _draw_slices(ax, call, tracks, view)
     legend.update(_draw_waits(ax, call, tracks, view))
@@ -167,14 +177,17 @@ def _mark_kernels(ax: Axes, result: Record, view: gantt.View) -> None:
         begin, end = start * scale, (start + run.cycles) * scale
         ax.axvspan((start - run.launch_cycles) * scale, begin, color="#f6e7c8", lw=0, zorder=0)
         ax.axvline(begin, color=_TEXT, lw=0.8, ls=":", zorder=1)
-        _name_span(ax, view, (begin, end), run.name)
-        _name_span(ax, view, ((start - run.launch_cycles) * scale, begin), "launch")
+        launch = (start - run.launch_cycles) * scale, begin
+        _name_span(ax, view, launch, "launch")
+        if not _name_span(ax, view, (begin, end), run.name):
+            _name_upright(ax, view, launch, run.name)
 
 
-def _name_span(ax: Axes, view: gantt.View, span: tuple[float, float], name: str) -> None:
-    """Write ``name`` above the visible part of a span (us), where it is wide enough."""
+def _name_span(ax: Axes, view: gantt.View, span: tuple[float, float], name: str) -> bool:
+    """Write ``name`` above the visible part of a span (us), if it is wide enough; whether it is."""
     left, right = max(span[0], view.first), min(span[1], view.last)
-    if right - left > 0.012 * len(name) * (view.last - view.first):
+    fits = right - left > 0.012 * len(name) * (view.last - view.first)
+    if fits:
         ax.annotate(
             name,
             ((left + right) / 2, -0.6),
@@ -185,6 +198,17 @@ def _name_span(ax: Axes, view: gantt.View, span: tuple[float, float], name: str)
             color=_TEXT,
             annotation_clip=False,
         )
+    return fits
+
+
+def _name_upright(ax: Axes, view: gantt.View, launch: tuple[float, float], name: str) -> None:
+    """Write ``name`` into the launch before a kernel that is too short for it."""
+    left, right = max(launch[0], view.first), min(launch[1], view.last)
+    if right - left > 0.018 * (view.last - view.first):
+        middle = ((left + right) / 2, 0.5)
+        transform = ax.get_xaxis_transform()
+        ax.text(*middle, name, transform=transform, rotation=90, ha="center", va="center",
+                fontsize=9, color=_TEXT, zorder=4)  # fmt: skip
 
 
 # ---------------------------------------------------------------- roofline
@@ -200,7 +224,7 @@ class _Point(NamedTuple):
     per_memory_byte: float | None
 
 
-def plot_roofline(result: Record, ax: Axes | None = None) -> Axes:
+def plot_roofline(result: Record, ax: Axes | None = None, *, shown: bool = False) -> Axes:
     """FLOP/s against FLOP/B, log-log, with the roofs of the cores the largest kernel used.
 
     A circle counts the bytes cores moved from and to GM (compare with the L2 roof), a diamond
@@ -208,13 +232,15 @@ def plot_roofline(result: Record, ax: Axes | None = None) -> Axes:
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    ax = new_axes(ax, 8, 5)
+    ax = new_axes(ax, 8, 5, shown)
     ax.set_xscale("log")
     ax.set_yscale("log")
     points = [_point(result, run) for run in result.runs if run.macs and run.cycles]
     left, right = _roofs(ax, result, points)
-    for place, point in enumerate(points):
-        _draw_point(ax, point, place)
+    names = dict.fromkeys(point.name for point in points)
+    colours = dict(zip(names, cycle(_POINT_COLOURS), strict=False))
+    for point in points:
+        _draw_point(ax, point, colours[point.name])
     ax.set_xlim(left, right)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -229,7 +255,7 @@ def plot_roofline(result: Record, ax: Axes | None = None) -> Axes:
         note = "no multiply-adds, not shown: " + ", ".join(dict.fromkeys(silent))
         ax.set_title(note, fontsize=9, color="#666666", loc="left")
     if points:
-        _roofline_legend(ax)
+        _roofline_legend(ax, points, colours)
     return ax
 
 
@@ -264,7 +290,7 @@ def _roofs(ax: Axes, result: Record, points: Sequence[_Point]) -> tuple[float, f
     )
     ridges = [top / rate for rate in rates.values()]
     seen = [at for point in points for at in (point.per_gm_byte, point.per_memory_byte) if at]
-    left, right = min(ridges + seen) / 6, max(ridges + seen) * 8
+    left, right = min(ridges + seen) / 5, max(ridges + seen) * 5
     for name, rate in rates.items():
         style = "-" if name == "L2 read" else "--"
         ridge = top / rate
@@ -295,41 +321,34 @@ def _label_roof(ax: Axes, label: str, at: tuple[float, float], above: bool) -> N
     )
 
 
-def _draw_point(ax: Axes, point: _Point, place: int) -> None:
+def _draw_point(ax: Axes, point: _Point, colour: str) -> None:
     """A circle and a diamond at the attained height, a bar at the bound above the circle."""
-    levels = ((point.per_gm_byte, "o"), (point.per_memory_byte, "D"))
+    levels = ((point.per_gm_byte, _GM_MARK), (point.per_memory_byte, _MEMORY_MARK))
     seen = [(at, marker) for at, marker in levels if at]
-    if not seen:
-        return
     xs = [at for at, _ in seen]
-    colour = _POINT_COLOURS[place % len(_POINT_COLOURS)]
     ax.plot(xs, [point.attained] * len(xs), color=colour, lw=1, zorder=3)
     for at, marker in seen:
         ax.plot([at], [point.attained], marker, color=colour, ms=8, mec="white", zorder=4)
     if point.bounded is not None:
         ax.plot(xs[:1] * 2, [point.attained, point.bounded], ":", color=colour, lw=1.2, zorder=3)
         ax.plot(xs[:1], [point.bounded], "_", color=colour, ms=16, mew=2.2, zorder=4)
-    ax.annotate(
-        point.name,
-        (min(xs), point.attained),
-        xytext=(6, -8) if place % 2 == 0 else (-6, 8),
-        textcoords="offset points",
-        ha="left" if place % 2 == 0 else "right",
-        va="top" if place % 2 == 0 else "bottom",
-        bbox={"facecolor": "white", "linewidth": 0, "alpha": 0.8, "pad": 1},
-        fontsize=9,
-        color=_TEXT,
-    )
 
 
-def _roofline_legend(ax: Axes) -> None:
+def _roofline_legend(ax: Axes, points: Sequence[_Point], colours: Mapping[str, str]) -> None:
+    """The kernels by colour, then what the marks mean, as far as they are drawn."""
     from matplotlib.lines import Line2D
 
     style: dict[str, Any] = {"color": "#555555", "ls": "none"}
-    handles = [
-        Line2D([], [], marker="o", label="attained, bytes of GM moved by cores", **style),
-        Line2D([], [], marker="D", label="attained, bytes of main memory", **style),
-        Line2D([], [], marker="_", ms=12, mew=2.2, label="closed-form bound", **style),
+    marks = (
+        (_GM_MARK, {}, "attained, bytes of GM moved by cores", "per_gm_byte"),
+        (_MEMORY_MARK, {}, "attained, bytes of main memory", "per_memory_byte"),
+        ("_", {"ms": 12, "mew": 2.2}, "closed-form bound", "bounded"),
+    )
+    handles = [Line2D([], [], color=colour, lw=5, label=name) for name, colour in colours.items()]
+    handles += [
+        Line2D([], [], marker=marker, label=label, **style, **size)
+        for marker, size, label, fact in marks
+        if any(getattr(point, fact) for point in points)
     ]
     ax.legend(handles=handles, loc="lower right", fontsize=9, frameon=False)
 
@@ -337,15 +356,15 @@ def _roofline_legend(ax: Axes) -> None:
 # ---------------------------------------------------------------- traffic
 
 
-def plot_traffic(result: Record, ax: Axes | None = None) -> Axes:
+def plot_traffic(result: Record, ax: Axes | None = None, *, shown: bool = False) -> Axes:
     """Bytes per path and operand over the call; reads of GM split into L2 hits and misses."""
     paths = metrics.path_totals(result.runs)
-    ax = new_axes(ax, 8, 1.4 + 0.36 * max(3, len(paths)))
+    ax = new_axes(ax, 8, 1.4 + 0.36 * max(3, len(paths)), shown)
     whole = max((path.bytes for path in paths), default=1) or 1
     unit, size = binary_unit(whole)
     _traffic_bars(ax, paths, size)
     ax.set_yticks(range(len(paths)), [path.label.replace("->", "\u2192") for path in paths])
-    ax.invert_yaxis()
+    ax.set_ylim(len(paths) - 0.4, -0.6)
     ax.set_xlim(0, whole / size * 1.22)
     ax.set_xlabel(f"bytes moved over the call ({unit})")
     tidy(ax)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
 from npusim.results import metrics, uncertainty
+from npusim.results.lines import counted
 from npusim.results.uncertainty import Replay, TimeRange
 from npusim.timing.trace import KernelRun
 
@@ -51,7 +52,7 @@ class Record:
         """One line: operator, device, time and number of kernels."""
         return (
             f"<Result {self.operator} on {self.device.name}: {self.time_us:.3f} us, "
-            f"{self.cycles} cycles, {len(self.runs)} kernels>"
+            f"{self.cycles} cycles, {counted(len(self.runs), 'kernel')}>"
         )
 
     @property

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 class Result(Record):
-    """What one call computed and how long it took, with the tables and reports of it."""
+    """What one call computed and how long it took, with the tables and reports of it.
+
+    Plots drawn without ``ax`` are on a figure of pyplot, as those of ``plt.subplots()`` are: a
+    notebook displays it, a script shows it with ``plt.show()`` or closes it with ``plt.close()``.
+    """
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
@@ -96,16 +100,16 @@ class Result(Record):
         """
         from npusim.results import plots
 
-        return plots.plot_timeline(self, ax, cores=cores, window=window)
+        return plots.plot_timeline(self, ax, cores=cores, window=window, shown=True)
 
     def plot_roofline(self, ax: Axes | None = None) -> Axes:
         """Draw each kernel's attained FLOP/s under the roofs of the cores it used."""
         from npusim.results import plots
 
-        return plots.plot_roofline(self, ax)
+        return plots.plot_roofline(self, ax, shown=True)
 
     def plot_traffic(self, ax: Axes | None = None) -> Axes:
         """Draw the bytes of each path, reads of GM split into L2 hits and misses."""
         from npusim.results import plots
 
-        return plots.plot_traffic(self, ax)
+        return plots.plot_traffic(self, ax, shown=True)

@@ -140,7 +140,7 @@ def _where(result: Record) -> list[str]:
         lines.append(run.name)
         lines += [next(table) for _ in range(len(kernel) + bool(kernel))]
     hidden = len(result.runs) - len(shown)
-    return [*lines, f"({hidden} shorter kernels: see r.pipes)"] if hidden else lines
+    return [*lines, f"({counted(hidden, 'shorter kernel')}: see r.pipes)"] if hidden else lines
 
 
 def _percents(shares: Sequence[float], used: Sequence[int]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from matplotlib import pyplot
 
 from npusim.device.spec import (
     CoreKind,
@@ -264,3 +265,10 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8")
 
     return check
+
+
+@pytest.fixture(autouse=True)
+def no_figure_is_left() -> Iterator[None]:
+    """Close the figures that a test left open in pyplot, which warns of many."""
+    yield
+    pyplot.close("all")

@@ -7,9 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
+from matplotlib import pyplot
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from npusim.device.pipes import PIPES
@@ -63,7 +67,7 @@ def test_text_of_a_call_without_kernels_cube_or_notes(result: Result) -> None:
 def test_short_kernels_are_counted_not_detailed(result: Result) -> None:
     short = replace(result.runs[0], name="mem_set", cycles=100)
     text = replace(result, runs=(*result.runs, short)).text()
-    assert "1 shorter kernels" in text
+    assert "(1 shorter kernel: see r.pipes)" in text
 
 
 def _run(result: Result, **changes: object) -> KernelRun:
@@ -157,6 +161,62 @@ def test_plots_draw_on_given_axes(result: Result) -> None:
     assert result.plot_traffic(third) is third
 
 
+def test_plots_without_axes_are_current_figures(result: Result) -> None:
+    """What a notebook displays at the end of a cell, and ``plt.show()`` in a script."""
+    for draw in (result.plot_timeline, result.plot_roofline, result.plot_traffic):
+        ax = draw()
+        assert pyplot.gcf() is ax.figure
+    assert len(pyplot.get_fignums()) == 3
+
+
+def test_files_leave_no_figure_behind(result: Result, tmp_path: Path) -> None:
+    result.report(tmp_path / "report.html")
+    assert not pyplot.get_fignums()
+
+
+class OldAxes:
+    """Axes as before matplotlib 3.10, whose ``get_figure`` takes no argument."""
+
+    def __init__(self, ax: Axes) -> None:
+        self.figure = ax.figure
+
+    def get_figure(self) -> object:
+        return self.figure
+
+
+def test_a_figure_is_found_by_every_matplotlib_and_from_a_part_of_it(result: Result) -> None:
+    left, right = Figure().subfigures(1, 2)
+    axes = [result.plot_roofline(left.subplots()), result.plot_traffic(right.subplots())]
+    axes += [cast("Axes", OldAxes(ax)) for ax in axes]
+    assert len({plots.figure_bytes(ax, "png") for ax in axes}) == 1, "each is the whole figure"
+    lost = cast("Axes", SimpleNamespace(figure=None))
+    with pytest.raises(ArgumentError, match="the Axes is on no figure"):
+        plots.figure_bytes(lost, "png")
+
+
+def legend(ax: Axes) -> list[str]:
+    found = ax.get_legend()
+    assert found is not None
+    return [text.get_text() for text in found.get_texts()]
+
+
+def test_the_roofline_explains_what_it_shows_and_nothing_else(result: Result) -> None:
+    conv = result.runs[1]
+    marks = ["attained, bytes of GM moved by cores", "attained, bytes of main memory"]
+    assert legend(result.plot_roofline()) == ["conv", *marks, "closed-form bound"]
+    hits = tuple(row._replace(hit_bytes=row.bytes, miss_bytes=0) for row in conv.traffic)
+    warm = replace(conv, traffic=hits, bounds=())
+    assert legend(replace(result, runs=(warm, warm)).plot_roofline()) == ["conv", marks[0]]
+
+
+def test_every_kernel_of_a_timeline_is_named(result: Result) -> None:
+    """Above it where there is room, else upright in the launch before it."""
+    ax = result.plot_timeline()
+    upright = {text.get_text() for text in ax.texts if text.get_rotation() == 90}
+    level = {text.get_text() for text in ax.texts if text.get_rotation() == 0}
+    assert upright | level == {"launch", "trans_data", "conv"}
+
+
 def test_timeline_window_and_cores(result: Result) -> None:
     ax = result.plot_timeline(cores=("aic1",), window=(9, 11))
     assert ax.get_xlim() == (9, 11)
@@ -220,6 +280,22 @@ def test_page_bars_fill_the_row(result: Result, tmp_path: Path) -> None:
     for bar in bars:
         widths = [float(width) for width in re.findall(r"width:([\d.]+)%", bar)]
         assert sum(widths) == pytest.approx(100, abs=0.01)
+
+
+def test_the_page_explains_and_lists_only_what_occurs(result: Result, tmp_path: Path) -> None:
+    run = result.runs[1]
+    nothing = TrafficRow("UB", "GM", "never", 0, 0, 0)
+    bounds = (*run.bounds, Bound("idle link", 0, "nothing moved"))
+    changed = replace(run, traffic=(*run.traffic, nothing), bounds=bounds)
+    replace(result, runs=(changed,)).report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    key = page[page.index('<div class="key">') :].partition("</div>")[0]
+    seen = {
+        reason for reason in REASONS if result.pipes[result.pipes.kernel == "conv"][reason].any()
+    }
+    assert set(re.findall(r"</i>(\w+)</span>", key)) == seen != set(REASONS)
+    assert "never" not in page
+    assert "idle link" not in page
 
 
 def test_page_without_timeline_says_so(bare_result: Result, tmp_path: Path) -> None:

@@ -124,5 +124,6 @@ def test_json_is_plain_and_complete(result: Result) -> None:
 def test_repr_is_one_short_line(result: Result) -> None:
     text = repr(result)
     assert "convolution_backward on small" in text
-    assert f"{result.cycles} cycles" in text
+    assert f"{result.cycles} cycles, 2 kernels>" in text
+    assert repr(replace(result, runs=result.runs[:1])).endswith(" cycles, 1 kernel>")
     assert len(text) < 100
