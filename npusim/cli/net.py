@@ -9,12 +9,12 @@ from npusim.cli.console import print_json
 from npusim.cli.conv_backward import cube_math_type
 from npusim.cli.machine import add_machine, add_simulation, element_type
 from npusim.cli.parser import Parser, collect, integer
-from npusim.cli.progress import ProgressBar
 from npusim.device.catalog import load_device
 from npusim.dtypes import FP16
 from npusim.errors import ArgumentError
 from npusim.network import GRADIENTS, network
 from npusim.ops.cube_math import CUBE_MATH_TYPES
+from npusim.results.progress import ProgressBar
 
 _USUAL = ("input", "weight")
 

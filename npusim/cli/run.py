@@ -23,13 +23,13 @@ from npusim.cli.console import print_json
 from npusim.cli.machine import add_machine, add_simulation, element_type
 from npusim.cli.parser import Parser, assignment, collect, integer
 from npusim.cli.problem import LIMITS, Inputs, Operator, Prepared, returned
-from npusim.cli.progress import ProgressBar
 from npusim.cli.tiling import parse_tiling
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
 from npusim.reference import relative_error
 from npusim.results import Result
+from npusim.results.progress import ProgressBar
 
 #: Every operator by name.
 OPERATORS: Mapping[str, Operator] = {

@@ -339,7 +339,7 @@ def _roofline_legend(ax: Axes, points: Sequence[_Point], colours: Mapping[str, s
     from matplotlib.lines import Line2D
 
     style: dict[str, Any] = {"color": "#555555", "ls": "none"}
-    marks = (
+    marks: tuple[tuple[str, dict[str, Any], str, str], ...] = (
         (_GM_MARK, {}, "attained, bytes of GM moved by cores", "per_gm_byte"),
         (_MEMORY_MARK, {}, "attained, bytes of main memory", "per_memory_byte"),
         ("_", {"ms": 12, "mew": 2.2}, "closed-form bound", "bounded"),

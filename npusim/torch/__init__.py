@@ -32,6 +32,7 @@ from npusim.call.spec import Array
 from npusim.device.spec import Device
 from npusim.dtypes import BF16
 from npusim.errors import ArgumentError
+from npusim.results.progress import ProgressBar
 from npusim.torch.log import ConvCall, Evidence, Log
 
 _ARGUMENTS = (
@@ -54,20 +55,23 @@ def trace(
     ``model`` names layers after its modules (otherwise: the weight's shape). With ``check`` the
     gradients are computed too and compared with PyTorch's; without, equal calls are simulated
     once. ``cube_math_type`` None lets fp32 be computed in less (allow_fp32_down_precision) and
-    keeps other types. Further keywords are those of ``npusim.call.Options``.
+    keeps other types. Further keywords are those of ``npusim.call.Options``; without ``progress``
+    a terminal shows on stderr how far a simulation is, if they take long.
 
     Raises ``ArgumentError`` for options no call could have and without PyTorch; inside, what the
     device refuses is a row with the reason.
     """
     framework = f"torch {_torch().__version__}"
-    wanted = Options.of(trace, options | {"device": device, "timeline": timeline})
+    bar = ProgressBar()
+    usual = {"progress": bar}
+    wanted = Options.of(trace, usual | options | {"device": device, "timeline": timeline})
     log = Log(wanted, check, cube_math_type, framework)
-    return _running(log, _recorder(log, _WeightNames(model)))
+    return _running(log, _recorder(log, _WeightNames(model)), bar)
 
 
 @contextmanager
-def _running(log: Log, mode: Any) -> Iterator[Log]:
-    with mode:
+def _running(log: Log, mode: Any, bar: ProgressBar) -> Iterator[Log]:
+    with bar, mode:
         yield log
 
 

@@ -150,7 +150,7 @@ class Log:
         known = self._known.get(call)
         if known is None or (self.check and known.result is not None):
             try:
-                known = self._simulated(call, known, evidence)
+                known = self._simulated(call, layer, known, evidence)
             except NpusimError as error:
                 known = _refused(call, str(error))
             except Exception as error:  # an observer must not stop what it observes
@@ -160,12 +160,12 @@ class Log:
         self.entries.append(replace(known, layer=layer))
 
     def _simulated(
-        self, call: ConvCall, known: Entry | None, evidence: Callable[[], Evidence]
+        self, call: ConvCall, layer: str, known: Entry | None, evidence: Callable[[], Evidence]
     ) -> Entry:
         number = call.cube_math_type(self.cube_math_type)
         data = evidence() if self.check else None
         specs = [spec(s, d) for s, d in zip(call.shapes, call.dtypes, strict=True)]
-        result = self._run(call, number, data.operands if data else specs)
+        result = self._run(call, layer, number, data.operands if data else specs)
         index = len(self.results) if known is None else known.result
         math = cube_math(call.promoted, number, self.device)
         name = "hf32" if math.hf32 else math.dtype.name
@@ -176,8 +176,14 @@ class Log:
             self.results.append(result)
         return entry
 
-    def _run(self, call: ConvCall, number: int, operands: Sequence[Operand]) -> Result:
+    def _run(self, call: ConvCall, layer: str, number: int, operands: Sequence[Operand]) -> Result:
         grad_output, input_, weight = operands
+        report = self.options.progress
+
+        def labelled(kernel: str, phase: str, done: int, total: int) -> None:
+            assert report is not None
+            report(f"{layer} (call {len(self.entries) + 1}) {kernel}", phase, done, total)
+
         return convolution_backward(
             grad_output,
             input_,
@@ -191,7 +197,7 @@ class Log:
             groups=call.groups,
             output_mask=call.output_mask,
             cube_math_type=number,
-            **vars(self.options),
+            **vars(replace(self.options, progress=report and labelled)),
         )
 
     def rows(self) -> list[dict[str, Any]]:

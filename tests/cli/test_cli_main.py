@@ -12,9 +12,10 @@ import pytest
 
 import npusim
 from npusim.cli import main as entry
-from npusim.cli import ops, progress
+from npusim.cli import ops
 from npusim.cli.main import COMMANDS, main
-from npusim.cli.progress import ProgressBar
+from npusim.results import progress
+from npusim.results.progress import ProgressBar
 
 Capture = pytest.CaptureFixture[str]
 

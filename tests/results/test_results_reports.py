@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -185,7 +185,8 @@ class OldAxes:
 
 
 def test_a_figure_is_found_by_every_matplotlib_and_from_a_part_of_it(result: Result) -> None:
-    left, right = Figure().subfigures(1, 2)
+    parts: Any = Figure().subfigures(1, 2)
+    left, right = parts
     axes = [result.plot_roofline(left.subplots()), result.plot_traffic(right.subplots())]
     axes += [cast("Axes", OldAxes(ax)) for ax in axes]
     assert len({plots.figure_bytes(ax, "png") for ax in axes}) == 1, "each is the whole figure"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import doctest
+import io
 import json
+import sys
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ import npusim.torch
 import npusim.torch.log
 from npusim.reference import conv_bias_grad, conv_filter_grad, conv_input_grad
 from npusim.results import Result
+from npusim.results.progress import ProgressBar
 from npusim.torch.log import COLUMNS, TOLERANCES, Log
 
 torch = pytest.importorskip("torch")
@@ -324,3 +328,35 @@ def test_the_example_of_the_module_runs() -> None:
     outcome = doctest.testmod(npusim.torch)
     assert outcome.attempted >= 6
     assert outcome.failed == 0
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_long_check_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal only, and the bar is gone at the end."""
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(npusim.torch, "ProgressBar", partial(ProgressBar, 0.0))
+    model = make_net()
+    with npusim.torch.trace(device="ascend910b2", model=model, check=True) as log:
+        step(model, make_input())
+    assert "(call 1) " in screen.getvalue()
+    assert f"(call {len(log.entries)}) " in screen.getvalue()
+
+
+def test_progress_may_go_elsewhere() -> None:
+    seen: dict[str, None] = {}
+    conv = torch.nn.Conv2d(2, 3, 1)
+    with npusim.torch.trace(
+        device="tiny",
+        model=torch.nn.Sequential(conv),
+        progress=lambda kernel, phase, done, total: seen.setdefault(kernel),
+    ):
+        step(conv, make_input(1, 2, 4, 4))
+    assert all(kernel.startswith("0 (call 1) ") for kernel in seen)
+    assert any(kernel.endswith("conv_backprop_filter") for kernel in seen)
