@@ -98,7 +98,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     """Let links lead to pages of the site."""
     here = page.file.src_uri
-    if here == "index.md":
+    if "/" not in here:
         page.meta["hide"] = ["navigation"]  # it is alone in its chapter
     document = {page: name for name, page in PAGES.items()}.get(here, f"docs/{here}")
 
