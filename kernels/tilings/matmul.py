@@ -7,7 +7,6 @@ the cores, each the slowest of cube, MTE1 and MTE2 plus the drain; the least win
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import gcd
 from typing import Any
 
 from npusim.device.spec import Device
@@ -61,12 +60,11 @@ def _estimate(shape: tuple[int, int, int], t: Tiling, device: Device, cores: int
     mte1 = device.path("L1", "L0A", "load3d").estimate(base_m * k * 2, steps)
     mte1 += device.path("L1", "L0B", "load3d").estimate(base_n * k * 2, steps)
     loads = 2 * slabs if device.has_path("GM", "L1", "nd2nz") else k / 16 + base_n / 16 * slabs
-    # Rows of A are a slab deep, rows of B a tile wide; both come in whole sectors of the L2.
-    sector = device.l2.sector_bytes if device.l2 else 1
-    row_a, row_b = min(t.base_k * t.step_ka, k) * 2, base_n * 2
-    size = base_m * slabs * _touched(row_a, sector) + k * _touched(row_b, sector)
+    # Rows of A are a slab deep, rows of B a tile wide; the L2 gives time to each request for one.
+    size, rows = (base_m + base_n) * k * 2, base_m * slabs + k
     mte2 = device.path("GM", "L1").estimate(size, loads)
-    shared = min(tiles, cores) * size / device.shared_read_rate
+    requests = rows * device.l2.request_bytes if device.l2 else 0
+    shared = min(tiles, cores) * (size + requests) / device.shared_read_rate
     direct = device.has_path("L0C", "GM")
     drain = (
         base_m
@@ -76,11 +74,6 @@ def _estimate(shape: tuple[int, int, int], t: Tiling, device: Device, cores: int
     )
     hidden = 0.2 if t.l0c_slots > 1 and rounds > 1 else 1.0
     return rounds * (max(cube, mte1, mte2, shared) + drain * hidden) + mte2 / slabs
-
-
-def _touched(row: int, sector: int) -> int:
-    """Bytes of the sectors that a row touches, on average over rows that follow each other."""
-    return row + sector - gcd(row, sector)
 
 
 def _up(value: int) -> int:

@@ -218,6 +218,7 @@ class L2Cache:
     sector_bytes: int = _figure("sector", "size")  # smallest fetch from main memory
     read_bytes_per_cycle: Fraction = _figure("read", "rate")
     write_bytes_per_cycle: Fraction = _figure("write", "rate")
+    request_bytes: int = _figure("request", "size", 0)  # of its bandwidth, for each row read
     atomic_factor: int = _figure("atomic_factor", "count")  # an atomic add writes this many times
 
 

@@ -107,7 +107,7 @@ def _template(
     try:
         for instruction in instructions:
             costs.append(instruction.cost(builder.device))
-            flows.append(flow_of(instruction, tensors, bases))
+            flows.append(flow_of(instruction, tensors, bases, builder.device))
     except ProgramError as error:
         at = len(flows)
         raise at_line(error, lines[at], instructions[at]) from error

@@ -36,6 +36,7 @@ class Flow:
     base: int  # index into the unit table's base columns, -1 for none
     rate: int  # most it can get, fixed point
     peer: str  # the memory at the core's end
+    request: int  # bytes of the L2's bandwidth that each row takes besides its own
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,9 @@ class Program:
                 )
 
 
-def flow_of(instruction: Instruction, tensors: dict[str, int], bases: list[str]) -> Flow | None:
+def flow_of(
+    instruction: Instruction, tensors: dict[str, int], bases: list[str], device: Device
+) -> Flow | None:
     """The GM side of an instruction, or None."""
     if not isinstance(instruction, Move):
         return None
@@ -186,5 +189,6 @@ def flow_of(instruction: Instruction, tensors: dict[str, int], bases: list[str])
                     f"{region.tensor.name} is not among the kernel's tensors {', '.join(tensors)}"
                 )
             base = bases.index(region.base) if region.base else -1
-            return Flow(kind, region, tensors[region.tensor.name], base, rate, peer)
+            request = device.l2.request_bytes if device.l2 else 0
+            return Flow(kind, region, tensors[region.tensor.name], base, rate, peer, request)
     return None

@@ -23,6 +23,14 @@ READ_HIT, READ_MISS, WRITE, ATOMIC, EVICT = range(5)
 _HUGE = 1 << 62
 
 
+def occupied(amount: int, row_bytes: int, request: int) -> int:
+    """Return ``amount``, bytes or a rate, with what requests for rows take of the L2's bandwidth.
+
+    Each row of ``row_bytes`` takes the time of ``request`` bytes more.
+    """
+    return amount + amount * request // row_bytes
+
+
 @dataclass(frozen=True)
 class Load:
     """``count`` transfers, each at most ``cap`` fast, using links with a weight each."""

@@ -21,14 +21,12 @@ class Access(NamedTuple):
     """Bytes of one access.
 
     ``hit`` of those asked for were in the L2; ``fetched`` came from main memory (whole sectors,
-    so hit + fetched may exceed the request); ``evicted`` dirty bytes were written back;
-    ``touched`` are the bytes of all sectors looked at, which is what the L2 hands out.
+    so hit + fetched may exceed the request); ``evicted`` dirty bytes were written back.
     """
 
     hit: int
     fetched: int
     evicted: int
-    touched: int
 
 
 class L2State:
@@ -48,18 +46,14 @@ class L2State:
         """Access ``rows`` pieces of a tensor; returns what it costs and updates residency."""
         if not self.cached:
             size = rows * row_bytes
-            return Access(0, 0, size, size) if write else Access(0, size, 0, size)
-        hit = fetched = evicted = touched = 0
-        last, seen = -1, 0  # sectors of the last block that this access has looked at
+            return Access(0, 0, size) if write else Access(0, size, 0)
+        hit = fetched = evicted = 0
         for row in range(rows):
             first, end = offset + row * pitch, offset + row * pitch + row_bytes
             while first < end:
                 number = first // self.block
                 stop = min(end, (number + 1) * self.block)
                 mask = self._mask(first - number * self.block, stop - number * self.block)
-                seen = 0 if number != last else seen
-                touched += (mask & ~seen).bit_count() * self.sector
-                last, seen = number, seen | mask
                 new = self._line(tensor, number, mask, write=write)
                 hit += max(0, stop - first - new)
                 fetched += new
@@ -68,7 +62,7 @@ class L2State:
             valid, dirty = self.lines.popitem(last=False)[1]
             self.used -= valid.bit_count()
             evicted += dirty.bit_count() * self.sector
-        return Access(hit, fetched, evicted, touched)
+        return Access(hit, fetched, evicted)
 
     def preload(self, tensor: str, size: int) -> None:
         """Make the first ``size`` bytes of a tensor resident and clean."""

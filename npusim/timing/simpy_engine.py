@@ -316,19 +316,21 @@ class SimpyEngine:
         )
         self.serial += 1
         self.transfers[self.serial] = drained
+        row, rate = region.row_bytes, flow.rate
         if flow.kind == READ:
-            found = access.touched - access.fetched
-            parts = [(links.READ_HIT, found), (links.READ_MISS, access.fetched)]
+            found = links.occupied(access.hit, row, flow.request)
+            busy = links.occupied(rate, row, flow.request)
+            parts = [(links.READ_HIT, found, busy), (links.READ_MISS, access.fetched, rate)]
             seen = self.hits.setdefault((region.tensor.name, flow.peer), [0, 0])
             seen[0] += access.hit
             seen[1] += region.size - access.hit
             self.fetched += access.fetched
         else:
-            parts = [(links.ATOMIC if flow.kind == ATOMIC else links.WRITE, region.size)]
+            parts = [(links.ATOMIC if flow.kind == ATOMIC else links.WRITE, region.size, rate)]
         self.evicted += access.evicted
-        for kind, size in (*parts, (links.EVICT, access.evicted)):
+        for kind, size, cap in (*parts, (links.EVICT, access.evicted, rate)):
             if size:
-                self.fabric.join(self.serial, kind, size, flow.rate)
+                self.fabric.join(self.serial, kind, size, cap)
 
     # -- between cores ---------------------------------------------------------------------
 

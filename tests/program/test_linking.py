@@ -240,7 +240,7 @@ def oracle(program: Program) -> Program:
                 tuple(instructions),
                 lines,
                 tuple(i.cost(program.device) for i in instructions),
-                tuple(flow_of(i, tensors, []) for i in instructions),
+                tuple(flow_of(i, tensors, [], program.device) for i in instructions),
                 Lowered(lines, tuple(pipes), (), (), totals, (), {}),
             )
         )

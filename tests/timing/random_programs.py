@@ -92,6 +92,8 @@ def _memory(rng: Random, device: Device) -> dict[str, str]:
         sector = rng.choice((32, 128, 512))
         block = sector * rng.choice((1, 2, 8, 64))
         size = block * rng.choice((1, 2, 3, 8, 30, 10_000)) + rng.choice((0, sector - 1))
+        if device.l2.request_bytes:
+            values["l2.request"] = f"{rng.choice((1, 37, 240, 5000))}B"
         values |= {"l2.sector": f"{sector}B", "l2.block": f"{block}B", "l2.size": f"{size}B"}
         values["l2.atomic_factor"] = str(rng.choice((1, 2, 3)))
     return values

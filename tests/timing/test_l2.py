@@ -21,22 +21,22 @@ def read(state: L2State, offset: int, size: int, rows: int = 1, pitch: int = 0) 
 
 def test_first_read_misses_second_hits() -> None:
     state = l2()
-    assert read(state, 0, 10_240) == Access(0, 10_240, 0, touched=10_240)
-    assert read(state, 0, 10_240) == Access(10_240, 0, 0, touched=10_240)
+    assert read(state, 0, 10_240) == Access(0, 10_240, 0)
+    assert read(state, 0, 10_240) == Access(10_240, 0, 0)
 
 
 def test_a_block_is_filled_sector_by_sector() -> None:
     # Reading the first half of a block brings only that half: the rest still misses.
     state = l2()
     assert read(state, 0, 2048).fetched == 2048
-    assert read(state, 0, 4096) == Access(2048, 2048, 0, touched=4096)
+    assert read(state, 0, 4096) == Access(2048, 2048, 0)
 
 
 def test_a_short_read_fetches_its_whole_sector() -> None:
     state = l2()
-    assert read(state, 100, 64) == Access(0, 512, 0, touched=512)
-    assert read(state, 0, 512) == Access(512, 0, 0, touched=512)
-    assert read(state, 500, 24) == Access(0, 512, 0, touched=1024)  # sector 1 is new
+    assert read(state, 100, 64) == Access(0, 512, 0)
+    assert read(state, 0, 512) == Access(512, 0, 0)
+    assert read(state, 500, 24) == Access(0, 512, 0)  # sector 1 is new
 
 
 def test_rows_are_looked_up_one_by_one() -> None:
@@ -56,12 +56,6 @@ def test_least_recently_used_block_goes_first() -> None:
     assert read(state, 4096, 4096).fetched == 4096
 
 
-def test_short_rows_occupy_whole_sectors_once() -> None:
-    state = l2()
-    assert read(state, 0, 64, rows=4, pitch=1024).touched == 4 * 512
-    assert read(state, 0, 64, rows=16, pitch=64).touched == 1024  # neighbours share a sector
-
-
 def test_capacity_counts_sectors_not_the_blocks_they_lie_in() -> None:
     state = l2(blocks=2)  # 16 sectors
     read(state, 0, 512, rows=16, pitch=4096)  # one in each of 16 blocks
@@ -79,7 +73,7 @@ def test_dirty_sectors_are_written_back_clean_ones_dropped() -> None:
 
 def test_written_data_is_read_from_the_l2() -> None:
     state = l2()
-    assert state.touch("x", 0, 1, 4096, 0, write=True) == Access(4096, 0, 0, 4096)
+    assert state.touch("x", 0, 1, 4096, 0, write=True) == Access(4096, 0, 0)
     assert read(state, 0, 4096).hit == 4096
 
 

@@ -8,6 +8,7 @@ does 256 B per cycle. So 2560 B are loaded or stored in 10 + 40 = 50 cycles and 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -158,6 +159,22 @@ def test_second_reader_of_a_block_in_flight_hits_the_l2() -> None:
     assert spans(r, "MTE2", "core0") == spans(r, "MTE2", "core1") == [(1, 51)]
     row = r.traffic[r.traffic.operand == "x"].iloc[0]
     assert (row.bytes, row.hit_bytes, row.miss_bytes) == (2 * PIECE, PIECE, PIECE)
+
+
+def test_short_rows_cost_the_l2_their_bytes_and_a_request_each() -> None:
+    # Four rows of 64 B, 512 B apart: the first load fetches four sectors, 2048 B at 64 B/cycle, and
+    # ends at 1 + 10 + 32 = 43. The second finds its 256 B. Without a request they drain at the
+    # path's 64 B/cycle: 43 + 10 + 4. With 192 B a row they take the L2's 128 B/cycle for 1024 B.
+    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
+        for _ in range(2):
+            rows = s.x.at(0, 64, rows=4, pitch=512)
+            k.data_move(s.a.next().at(0, 64, rows=4, pitch=64), rows, FP16)
+
+    tiny = npusim.load_device("tiny")
+    assert tiny.l2 is not None
+    busy = replace(tiny, l2=replace(tiny.l2, request_bytes=192))
+    assert spans(run(body), "MTE2") == [(1, 43), (43, 57)]
+    assert spans(simulate(Script(body), busy), "MTE2") == [(1, 43), (43, 61)]
 
 
 def test_a_prefetch_is_not_held_back_by_another_pipe() -> None:

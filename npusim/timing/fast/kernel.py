@@ -147,7 +147,7 @@ def start_transfers(shape: Shape, code: Code, state: State, cache: Cache, now: i
             state.hits[flow.operand].hit += cost.hit
             state.hits[flow.operand].miss += size - cost.hit
             run.fetched += cost.fetched
-            part(state, flow.first, cost.touched - cost.fetched, row)
+            part(state, flow.first, cost.hit + cost.hit * flow.request // flow.bytes, row)
             part(state, flow.second, cost.fetched, row)
         run.evicted += cost.evicted
         part(state, flow.evict, cost.evicted, row)

@@ -116,13 +116,12 @@ def sort_by_digit(
 def touch(cache: Cache, place: Place, write: bool, costs: Records) -> None:
     """Access ``place``; the one element of ``costs`` gets its bytes."""
     info, cost = cache.info[0], costs[0]
-    cost.hit = cost.fetched = cost.evicted = cost.touched = 0
+    cost.hit = cost.fetched = cost.evicted = 0
     if not info.cached:
-        cost.touched = place.rows * place.row_bytes
         if write:
-            cost.evicted = cost.touched
+            cost.evicted = place.rows * place.row_bytes
         else:
-            cost.fetched = cost.touched
+            cost.fetched = place.rows * place.row_bytes
         return
     pitch = place.pitch
     # Rows that repeat alike in every block are looked up a block at a time.
@@ -169,7 +168,6 @@ def touch_blocks(cache: Cache, place: Place, write: bool, costs: Records) -> Non
         # A sector belongs to one row only: then a block's bytes are those of its sectors.
         whole = each == 1 or (within | row_bytes | pitch) & ((1 << small) - 1) == 0
         piece = each * row_bytes
-        cost.touched += (count * bits(mask)) << small
         if holds(cache.dirty if write else cache.valid, block, count, mask):
             use(cache, block, count)
             cost.hit += count * piece
@@ -182,10 +180,8 @@ def touch_blocks(cache: Cache, place: Place, write: bool, costs: Records) -> Non
         elif whole:
             touch_alike(cache, (block, count, mask, piece), write, costs)
         else:
-            touched = cost.touched
             part = Place(first_block, offset, count * each, row_bytes, pitch)
             touch_rows(cache, part, write, costs)
-            cost.touched = touched
         offset += count * each * pitch
     touch_rows(cache, Place(first_block, offset, after, row_bytes, pitch), write, costs)
 
@@ -254,8 +250,7 @@ def touch_rows(cache: Cache, place: Place, write: bool, costs: Records) -> None:
     info, cost = cache.info[0], costs[0]
     shift, small = info.block_shift, info.sector_shift
     within, up = (1 << shift) - 1, (1 << small) - 1
-    clock, used, hit, touched = info.clock, 0, 0, 0
-    block, seen = -1, 0
+    clock, used, hit, block = info.clock, 0, 0, -1
     for row in range(place.rows):
         first = place.offset + row * place.pitch
         end = first + place.row_bytes
@@ -269,11 +264,6 @@ def touch_rows(cache: Cache, place: Place, write: bool, costs: Records) -> None:
                 block = place.block + (first >> shift)
                 clock += 1
                 cache.stamp[block] = clock
-                seen = 0
-                touched += width
-            elif mask & ~seen:
-                touched += bits(mask & ~seen)
-            seen |= mask
             missing = mask & ~cache.valid[block]
             new = 0
             if missing:
@@ -289,7 +279,6 @@ def touch_rows(cache: Cache, place: Place, write: bool, costs: Records) -> None:
     info.clock = clock
     info.used += used
     cost.hit += hit
-    cost.touched += touched << small
     if not write:
         cost.fetched += used << small
 

@@ -65,9 +65,10 @@ ISSUING = record("pipe", "cost", "step")
 PLAIN, FLOW, MEET, SET_FLAG, WAIT_FLAG = range(5)
 
 #: A flow. ``first``, ``second``, ``evict``: classes of its parts; of a read, hits and misses.
+#: ``request``: bytes of the L2's bandwidth for each row besides its own.
 FLOWING = record(
     *("store", "tensor", "base", "offset", "rows", "bytes", "pitch", "operand"),
-    *("first", "second", "evict"),
+    *("first", "second", "evict", "request"),
 )
 
 #: A tensor: its first block in the L2, its bytes.
@@ -109,8 +110,8 @@ L2_INFO = record(
     *("cached", "block_shift", "sector_shift", "capacity", "used", "clock", "aged", "aged_end")
 )
 
-#: What an access costs, in bytes: in the L2, from main memory, to it, of all sectors looked at.
-COST = record("hit", "fetched", "evicted", "touched")
+#: What an access costs, in bytes: in the L2, from main memory, to it.
+COST = record("hit", "fetched", "evicted")
 
 
 class Shape(NamedTuple):

@@ -90,7 +90,7 @@ class Tables:
         for template in self.program.templates:
             for flow in template.flows:
                 if flow is not None:
-                    found |= {(kind, flow.rate) for kind in _parts(flow)}
+                    found |= set(_parts(flow))
         return {key: row for row, key in enumerate(sorted(found))}
 
     def _of_variants(self, rows: Iterable[tuple[int, ...]]) -> IntArray:
@@ -152,7 +152,7 @@ class Tables:
         """The flow's row in the table."""
         region = flow.region
         operand = (region.tensor.name, flow.peer)
-        classes = [self.classes[kind, flow.rate] for kind in _parts(flow)]
+        classes = [self.classes[part] for part in _parts(flow)]
         row = (
             flow.kind != READ,
             flow.tensor,
@@ -165,6 +165,7 @@ class Tables:
             classes[0],
             classes[1],
             classes[-1],
+            flow.request,
         )
         return self.flows.setdefault(row, len(self.flows))
 
@@ -180,8 +181,10 @@ class Tables:
         return least
 
 
-def _parts(flow: Flow) -> tuple[int, ...]:
-    """Traffic a flow can turn into; dirty evictions are the last."""
+def _parts(flow: Flow) -> tuple[tuple[int, int], ...]:
+    """Traffic a flow can turn into, each with its limit; dirty evictions are the last."""
+    evict = (links.EVICT, flow.rate)
     if flow.kind == READ:
-        return links.READ_HIT, links.READ_MISS, links.EVICT
-    return _TRAFFIC.get(flow.kind, links.WRITE), links.EVICT
+        busy = links.occupied(flow.rate, flow.region.row_bytes, flow.request)
+        return (links.READ_HIT, busy), (links.READ_MISS, flow.rate), evict
+    return (_TRAFFIC.get(flow.kind, links.WRITE), flow.rate), evict
