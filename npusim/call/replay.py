@@ -33,6 +33,7 @@ def figures_behind(program: Program) -> list[str]:
     device = program.device
     memory = "private_memory" if device.is_private else "main_memory"
     used = {"clock", "launch", "l2", memory, *(f"pipes.{pipe}" for pipe in program.pipes)}
+    used |= {f"links.{link.name}" for link in device.links.values() if link.traffic}
     for template in program.templates:
         for instruction in template.instructions:
             used.update(instruction.figures())

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from npusim.device.pipes import PIPE_OF_ROLE
-from npusim.device.spec import GLOBAL_PLACES, Device, Path
+from npusim.device.spec import GLOBAL_PLACES, SCOPES, TRAFFIC, Device, Path
 from npusim.dtypes import DEVICE_DTYPES
 from npusim.yamltree import Node, suggest
 
@@ -71,6 +71,34 @@ def _check_paths(device: Device, root: Node) -> None:
                 f"kinds: {'; '.join(_has(device))}"
             )
         _check_window(path, node)
+
+
+def _check_links(device: Device, root: Node) -> None:
+    """Links have a scope and carry known traffic, paths name known links, and none is idle."""
+    used: set[str] = set()
+    for path in device.paths.values():
+        for item in _at(root, "paths", path.name, "links").items() if path.links else ():
+            if item.text() not in device.links:
+                raise item.fail(
+                    f"unknown link {item.text()!r}{suggest(item.text(), device.links)} (describe "
+                    "new ones under 'links')"
+                )
+            used.add(item.text())
+    for link in device.links.values():
+        node = _at(root, "links", link.name)
+        if not re.fullmatch(r"\w+", link.name):
+            raise node.fail("expected letters, digits and _ as a link's name; rename it")
+        if link.scope not in SCOPES:
+            where = node.mapping()["scope"]
+            raise where.fail(f"unknown scope {link.scope!r}{suggest(link.scope, SCOPES)}")
+        for item in node.mapping()["traffic"].items() if link.traffic else ():
+            if item.text() not in TRAFFIC:
+                raise item.fail(f"unknown traffic {item.text()!r}{suggest(item.text(), TRAFFIC)}")
+        if link.name not in used and not link.traffic:
+            raise node.fail(
+                "nothing uses this link; name it in 'links' of a path, give it 'traffic', or "
+                "remove it"
+            )
 
 
 def _has(device: Device) -> list[str]:
@@ -145,6 +173,7 @@ CHECKS: tuple[Callable[[Device, Node], None], ...] = (
     _check_im2col,
     _check_cores,
     _check_paths,
+    _check_links,
     _check_cache,
     _check_units,
 )

@@ -150,6 +150,11 @@ def _key(field: Field[Any]) -> str:
     return str(field.metadata.get("key", field.name))
 
 
+def _has_default(field: Field[Any]) -> bool:
+    """Return whether a file may leave the field out."""
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
 def _build(root: Node, names: Mapping[str, str]) -> Device:
     """Read the whole tree, then check what no single value can show."""
     entries = _entries(Device, root, named=False)
@@ -185,7 +190,7 @@ def _entries(cls: type, node: Node, *, named: bool) -> dict[str, Node]:
     optional: list[str] = []
     for f in fields(cls):
         if f.name not in skip:
-            may_lack = f.default is not MISSING or type(None) in get_args(hints[f.name])
+            may_lack = _has_default(f) or type(None) in get_args(hints[f.name])
             (optional if may_lack else required).append(_key(f))
     return node.mapping(required, optional)
 
@@ -214,7 +219,7 @@ class _Reader:
                 values[f.name] = (
                     self._figures(child, kind) if kind else self._value(hints[f.name], child, None)
                 )
-            elif f.default is MISSING:
+            elif not _has_default(f):
                 values[f.name] = None
         return cls(**values)
 

@@ -21,6 +21,13 @@ from npusim.quantities import Range
 #: Places that exist once per device, outside every core ("IMM" is an immediate operand).
 GLOBAL_PLACES = ("GM", "IMM")
 
+#: Where a link is: once on the chip, once per core group, or once per core.
+SCOPES = ("chip", "group", "core")
+
+#: Kinds of traffic to and from GM: reads that hit and miss in the L2, writes, atomic adds, and what
+#: the L2 writes back when it evicts.
+TRAFFIC = ("read_hit", "read_miss", "write", "atomic", "evict")
+
 #: How well a figure is known, best first.
 CONFIDENCES = ("measured", "vendor table", "published", "fitted", "assumed")
 
@@ -28,6 +35,10 @@ CONFIDENCES = ("measured", "vendor table", "published", "fitted", "assumed")
 def _figure(key: str, unit: str, default: Any = MISSING) -> Any:
     """A dataclass field read from YAML ``key`` as a quantity of kind ``unit``."""
     return field(default=default, metadata={"key": key, "unit": unit})
+
+
+#: Of a field that files written before it do not have: an empty one leaves the digest as it was.
+_SINCE = {"digest": "unless empty"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +99,13 @@ class Path:
     ``conflict_cycles`` are added per 512 B read from a buffer of several slots that share a bank of
     their memory: one slot is read while another is written. ``unaligned_cycles`` are added per row
     in GM whose pitch or place is no multiple of ``align_bytes``. ``elements_per_cycle`` (0: no
-    limit) holds back types of less than a byte.
+    limit) holds back types of less than a byte. ``links`` are the shared links that every byte of
+    the move occupies; who else uses them at the time makes it slower.
     """
 
     name: str
     pipe: str
+    links: tuple[str, ...] = field(default=(), metadata=_SINCE)
     startup_cycles: int = _figure("startup", "cycles")
     bytes_per_cycle: Fraction = _figure("rate", "rate")
     row_cycles: Fraction = _figure("row", "fraction_cycles", Fraction(0))
@@ -132,6 +145,21 @@ class Path:
     def variant(self) -> str:
         """Form of the move ("" for plain, else "nd2nz", "transpose", "load3d", "nz2nd", ...)."""
         return self.name.partition(".")[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A resource that moves share: so many bytes per cycle on the chip, of each group or core.
+
+    It is used by the paths that name it, and by all GM traffic of the kinds of ``TRAFFIC`` in
+    ``traffic``, whatever its path. The figures ``read`` and ``write`` of ``l2`` and ``main_memory``
+    are links too, of the whole chip.
+    """
+
+    name: str
+    bytes_per_cycle: Fraction = _figure("rate", "rate")
+    scope: str
+    traffic: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +301,7 @@ class Device:
     memories: Mapping[str, Memory]
     pipes: Mapping[str, Pipe]
     paths: Mapping[str, Path]
+    links: Mapping[str, Link] = field(default_factory=dict, metadata=_SINCE)
     cube: Cube | None
     vector: Vector
     gemm: Gemm | None = None
@@ -381,7 +410,12 @@ def _canonical(value: Any) -> str:
     """Return text that is equal exactly where all figures in ``value`` are."""
     if is_dataclass(value):
         skip = _NO_FIGURES if isinstance(value, Device) else ()
-        pairs = ((f.name, getattr(value, f.name)) for f in fields(value) if f.name not in skip)
+        pairs = (
+            (f.name, item)
+            for f in fields(value)
+            for item in (getattr(value, f.name),)
+            if f.name not in skip and (item or "digest" not in f.metadata)
+        )
         return "(" + " ".join(f"{name}={_canonical(item)}" for name, item in pairs) + ")"
     if isinstance(value, Mapping):
         return "{" + " ".join(f"{key}:{_canonical(item)}" for key, item in value.items()) + "}"

@@ -172,7 +172,7 @@ class Instruction(ABC):
 
     @abstractmethod
     def figures(self) -> tuple[str, ...]:
-        """The figures of a device that ``cost`` reads, by dotted path.
+        """The figures of a device that its time rests on, by dotted path.
 
         "cube.rates.fp16" is one figure, "cube" all that lie directly in that part of the file.
         """
@@ -246,7 +246,7 @@ class Move(Instruction):
         return (self.dst,)
 
     def figures(self) -> tuple[str, ...]:
-        return (f"paths.{self.path.name}",)
+        return (f"paths.{self.path.name}", *(f"links.{link}" for link in self.path.links))
 
     def move(self) -> tuple[str, str, str, int]:
         target = self.writes()[0]

@@ -22,21 +22,23 @@ from npusim.program.lower import Lowered, Wait
 
 IntArray = npt.NDArray[np.int64]
 
-#: Kinds of transfer a flow can be; ``NO_FLOW`` is an instruction that stays inside its core.
-NO_FLOW, READ, WRITE, ATOMIC = range(4)
+#: Kinds of transfer a flow can be: to or from GM, or a move inside a core along shared links.
+READ, WRITE, ATOMIC, MOVE = range(4)
 
 
 @dataclass(frozen=True)
 class Flow:
-    """The GM side of an instruction: what the L2 and main memory see."""
+    """What others can slow of an instruction: its GM side, or a move along shared links."""
 
     kind: int
-    region: GmRegion
-    tensor: int  # index into Program.tensors
-    base: int  # index into the unit table's base columns, -1 for none
+    size: int  # bytes
     rate: int  # most it can get, fixed point
-    peer: str  # the memory at the core's end
-    request: int  # bytes of the L2's bandwidth that each row takes besides its own
+    links: tuple[str, ...]  # that its path names
+    region: GmRegion | None = None  # None for a move inside a core
+    tensor: int = -1  # index into Program.tensors
+    base: int = -1  # index into the unit table's base columns, -1 for none
+    peer: str = ""  # the memory at the core's end
+    request: int = 0  # bytes of the L2's bandwidth that each row takes besides its own
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,11 @@ class Program:
     @cached_property
     def unit_counts(self) -> IntArray:
         """How many units use each template, over all cores."""
-        counts: IntArray = self._core_counts.sum(axis=0)
+        counts: IntArray = self.core_counts.sum(axis=0)
         return counts
 
     @cached_property
-    def _core_counts(self) -> IntArray:
+    def core_counts(self) -> IntArray:
         """How many units of each core use each template: shape (cores, templates)."""
         of = np.array([v.template for v in self.variants], dtype=np.int64)
         size = len(self.templates)
@@ -151,7 +153,7 @@ class Program:
                 per_template[t, pipe] += cost.cycles
                 if pipe != scalar:
                     per_template[t, scalar] += cost.issue
-        return self._core_counts @ per_template
+        return self.core_counts @ per_template
 
     def text(self, limit: int = 200) -> Iterator[str]:
         """The program as readable lines: each template once, with waits, costs and source."""
@@ -171,15 +173,16 @@ class Program:
 def flow_of(
     instruction: Instruction, tensors: dict[str, int], bases: list[str], device: Device
 ) -> Flow | None:
-    """The GM side of an instruction, or None."""
+    """The GM side of an instruction, or its use of shared links; None if it has neither."""
     if not isinstance(instruction, Move):
         return None
+    path = instruction.path
+    rate = fixed_rate(path.bytes_per_cycle)
     sources, targets = instruction.reads(), instruction.writes()
     store = ATOMIC if instruction.atomic else WRITE
     for kind, region in (*((READ, r) for r in sources), *((store, r) for r in targets)):
         if isinstance(region, GmRegion):
             peer = targets[0].memory if kind == READ else sources[0].memory
-            rate = fixed_rate(instruction.path.bytes_per_cycle)
             if region.base and region.base not in bases:
                 raise ProgramError(
                     f"the unit table has no base {region.base!r} (it has: {', '.join(bases)})"
@@ -189,6 +192,7 @@ def flow_of(
                     f"{region.tensor.name} is not among the kernel's tensors {', '.join(tensors)}"
                 )
             base = bases.index(region.base) if region.base else -1
+            tensor = tensors[region.tensor.name]
             request = device.l2.request_bytes if device.l2 else 0
-            return Flow(kind, region, tensors[region.tensor.name], base, rate, peer, request)
-    return None
+            return Flow(kind, region.size, rate, path.links, region, tensor, base, peer, request)
+    return Flow(MOVE, targets[0].size, rate, path.links) if path.links else None

@@ -1,8 +1,8 @@
-"""L2 and main memory as shared links: transfers drain at max-min fair rates.
+"""Shared links: transfers drain at max-min fair rates.
 
-All integers. Transfers of one kind and one speed limit form a class and always drain equally
-fast, so a class needs one virtual clock (fixed-point bytes drained by each member since the
-class became busy) and one heap of finishing points. Without an L2 its links never fill up.
+All integers. Parts of transfers that use the same links and have one speed limit form a class and
+always drain equally fast, so a class needs one virtual clock (fixed-point bytes drained by each
+member since the class became busy) and one heap of finishing points.
 """
 
 from __future__ import annotations
@@ -11,24 +11,10 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from npusim.device.spec import Device
-from npusim.isa.base import RATE_BITS, fixed_rate
-
-#: Shared links, in the order of ``capacities``.
-L2_READ, L2_WRITE, MEM_READ, MEM_WRITE = range(4)
-
-#: Kinds of traffic a part of a transfer can be.
-READ_HIT, READ_MISS, WRITE, ATOMIC, EVICT = range(5)
+from npusim.isa.base import RATE_BITS
+from npusim.timing.links import WEIGHT_BITS, Uses
 
 _HUGE = 1 << 62
-
-
-def occupied(amount: int, row_bytes: int, request: int) -> int:
-    """Return ``amount``, bytes or a rate, with what requests for rows take of the L2's bandwidth.
-
-    Each row of ``row_bytes`` takes the time of ``request`` bytes more.
-    """
-    return amount + amount * request // row_bytes
 
 
 @dataclass(frozen=True)
@@ -37,7 +23,7 @@ class Load:
 
     count: int
     cap: int
-    uses: tuple[tuple[int, int], ...]
+    uses: Uses
 
 
 def max_min_share(loads: Sequence[Load], capacities: Sequence[int]) -> list[int]:
@@ -53,14 +39,20 @@ def max_min_share(loads: Sequence[Load], capacities: Sequence[int]) -> list[int]
         for i in active:
             for link, weight in loads[i].uses:
                 demand[link] += loads[i].count * weight
-        fair = [room // need if need else _HUGE for room, need in zip(left, demand, strict=True)]
-        limits = {i: min(loads[i].cap, *(fair[link] for link, _ in loads[i].uses)) for i in active}
+        fair = [
+            (room << WEIGHT_BITS) // need if need else _HUGE
+            for room, need in zip(left, demand, strict=True)
+        ]
+        limits = {
+            i: min((loads[i].cap, *(fair[link] for link, _ in loads[i].uses))) for i in active
+        }
         level = min(limits.values())
         frozen = [i for i in active if limits[i] == level]
         for i in frozen:
             rates[i] = max(1, level)
             for link, weight in loads[i].uses:
-                left[link] = max(0, left[link] - loads[i].count * weight * rates[i])
+                used = loads[i].count * weight * rates[i] >> WEIGHT_BITS
+                left[link] = max(0, left[link] - used)
         active = [i for i in active if i not in frozen]
     return rates
 
@@ -70,44 +62,28 @@ class _Class:
     """Transfers that drain alike."""
 
     cap: int
-    uses: tuple[tuple[int, int], ...]
+    uses: Uses
     rate: int = 0
     drained: int = 0  # fixed-point bytes per member since the class was last empty
     heap: list[tuple[int, int]] = field(default_factory=list)  # (finish at drained, transfer)
 
 
 class Fabric:
-    """The shared part of the memory system; knows transfers by number, and integer cycles.
+    """The shared links; knows transfers and links by number, and integer cycles.
 
     Use: ``advance(now)`` returns the transfers finished by ``now``; ``join`` adds parts of a
     transfer; then ``rerate()`` once; ``next_finish()`` says when to call again.
     """
 
-    def __init__(self, device: Device) -> None:
-        l2, mem = device.l2, device.main_memory
-        self.capacities = tuple(
-            fixed_rate(rate) if rate is not None else _HUGE
-            for rate in (
-                l2.read_bytes_per_cycle if l2 else None,
-                l2.write_bytes_per_cycle if l2 else None,
-                mem.read_bytes_per_cycle,
-                mem.write_bytes_per_cycle,
-            )
-        )
-        self.uses = {
-            READ_HIT: ((L2_READ, 1),),
-            READ_MISS: ((L2_READ, 1), (MEM_READ, 1)),
-            WRITE: ((L2_WRITE, 1),),
-            ATOMIC: ((L2_WRITE, l2.atomic_factor if l2 else 1),),
-            EVICT: ((MEM_WRITE, 1),),
-        }
+    def __init__(self, capacities: Sequence[int]) -> None:
+        self.capacities = capacities  # fixed-point bytes per cycle, by link
         self.now = 0
-        self.classes: dict[tuple[int, int], _Class] = {}
+        self.classes: dict[tuple[int, Uses], _Class] = {}
         self.parts: dict[int, int] = {}  # transfer -> parts still draining
 
-    def join(self, transfer: int, kind: int, size: int, cap: int) -> None:
-        """Start draining ``size`` bytes of a transfer as traffic of ``kind``, at most ``cap``."""
-        members = self.classes.setdefault((kind, cap), _Class(cap, self.uses[kind]))
+    def join(self, transfer: int, size: int, cap: int, uses: Uses) -> None:
+        """Start draining ``size`` bytes of a transfer over some links, at most ``cap``."""
+        members = self.classes.setdefault((cap, uses), _Class(cap, uses))
         if not members.heap:
             members.drained = 0
         heapq.heappush(members.heap, (members.drained + (size << RATE_BITS), transfer))
@@ -130,7 +106,7 @@ class Fabric:
 
     def rerate(self) -> None:
         """Share the links anew among the transfers now draining."""
-        busy = [self.classes[key] for key in sorted(self.classes) if self.classes[key].heap]
+        busy = [members for members in self.classes.values() if members.heap]
         loads = [Load(len(c.heap), c.cap, c.uses) for c in busy]
         for members, rate in zip(busy, max_min_share(loads, self.capacities), strict=True):
             members.rate = rate

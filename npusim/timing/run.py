@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
-from npusim.isa.base import RATE_BITS, fixed_rate
-from npusim.program.program import ATOMIC, READ, Program
+from npusim.isa.base import RATE_BITS
+from npusim.program import program as flows
+from npusim.program.program import Program
+from npusim.timing.links import ATOMIC, EVICT, MOVE, READ_HIT, READ_MISS, WRITE, Links, Row
 from npusim.timing.outcome import L2, Engine, Outcome, Progress, Spans
 from npusim.timing.trace import Bound, KernelRun, PipeRow, Timeline, TrafficRow
 
@@ -112,7 +112,7 @@ def _main(device: Device) -> str:
     """What main memory is called: by its place, as the model knows it."""
     if device.l2 is not None:
         return MAIN
-    return MAIN_PRIVATE if device.main_memory == device.private_memory else MAIN_UNCACHED
+    return MAIN_PRIVATE if device.is_private else MAIN_UNCACHED
 
 
 def _bounds(program: Program, outcome: Outcome) -> tuple[Bound, ...]:
@@ -126,46 +126,66 @@ def _bounds(program: Program, outcome: Outcome) -> tuple[Bound, ...]:
         )
         for p, pipe in enumerate(program.pipes)
     ]
-    for name, size, rate, what in _links(program, outcome):
-        bounds.append(Bound(name, (size << RATE_BITS) // fixed_rate(rate), what))
+    bounds += _link_bounds(program, outcome)
     return tuple(sorted(bounds, key=lambda b: -b.cycles))
 
 
-def _links(program: Program, outcome: Outcome) -> list[tuple[str, int, Fraction, str]]:
-    """The shared links as (name, bytes, bytes per cycle, which bytes)."""
-    l2, mem = program.device.l2, program.device.main_memory
-    main = _main(program.device)
-    read, written = _shared_bytes(program)
-    into, out = "bytes all cores read from GM", "bytes all cores write to GM"
-    links = []
-    if l2 is not None:
-        links = [
-            ("L2 read", read, l2.read_bytes_per_cycle, into),
-            ("L2 write", written, l2.write_bytes_per_cycle, out),
-        ]
+def _link_bounds(program: Program, outcome: Outcome) -> list[Bound]:
+    """Least cycles by each link alone, of the busiest group or core where there are several."""
+    links = Links(program.device, [core.group for core in program.cores])
+    asked = _bytes_asked(program, links)
+    bounds = []
+    for row, places in zip(links.rows, links.places, strict=True):
+        size = max(asked[place] for place in places)
+        if row.scope == "chip":  # what the L2 fetches and evicts is known for all cores together
+            size += outcome.fetched * max(0, row.weights[READ_MISS] - row.weights[READ_HIT])
+            size += outcome.evicted * row.weights[EVICT]
+        name, what = _title(row, program.device)
+        bounds.append(Bound(name, (size << RATE_BITS) // row.capacity, what))
+    return bounds
+
+
+def _title(row: Row, device: Device) -> tuple[str, str]:
+    """What a link is called in reports, and which bytes its bound counts."""
+    main, into, out = _main(device), "bytes all cores read from GM", "bytes all cores write to GM"
+    titles = {"l2.read": ("L2 read", into), "l2.write": ("L2 write", out)}
+    if device.l2 is not None:
         into, out = "bytes the L2 had to fetch", "dirty bytes evicted"
-    return [
-        *links,
-        (f"{main} read", outcome.fetched, mem.read_bytes_per_cycle, into),
-        (f"{main} write", outcome.evicted, mem.write_bytes_per_cycle, out),
-    ]
+    titles |= {"main_memory.read": (f"{main} read", into)}
+    titles |= {"main_memory.write": (f"{main} write", out)}
+    whose = "all cores" if row.scope == "chip" else f"the busiest {row.scope}"
+    return titles.get(row.name, (f"link {row.name}", f"bytes of {whose} over this link"))
 
 
-def _shared_bytes(program: Program) -> tuple[int, int]:
-    """GM bytes read, and written with atomic adds counted as often as they occupy the L2."""
-    l2 = program.device.l2
-    factor = l2.atomic_factor if l2 else 1
-    read = written = 0
-    for count, template in zip(program.unit_counts, program.templates, strict=True):
-        for flow in template.flows:
-            if flow is None:
-                continue
-            size = int(count) * flow.region.size
-            if flow.kind == READ:
-                read += size
-            else:
-                written += size * (factor if flow.kind == ATOMIC else 1)
-    return read, written
+#: Traffic that the bytes of a flow are, one or the other.
+_CERTAIN = {
+    flows.READ: (READ_HIT, READ_MISS),
+    flows.WRITE: (WRITE,),
+    flows.ATOMIC: (ATOMIC,),
+    flows.MOVE: (MOVE,),
+}
+
+
+def _bytes_asked(program: Program, links: Links) -> list[int]:
+    """The bytes that instructions ask each link for, as often as they occupy it.
+
+    A read counts as if it hit or missed, whichever occupies the link less.
+    """
+    sizes: dict[tuple[int, tuple[str, ...]], list[int]] = {}  # by kind and links, per template
+    for t, template in enumerate(program.templates):
+        for flow in filter(None, template.flows):
+            key = flow.kind, flow.links
+            if key not in sizes:
+                sizes[key] = [0] * len(program.templates)
+            sizes[key][t] += flow.size
+    asked = [0] * len(links.capacities)
+    for (kind, along), size in sizes.items():
+        totals = (program.core_counts @ np.array(size)).tolist()
+        for row, places in zip(links.rows, links.places, strict=True):
+            weight = min(row.weights[traffic] for traffic in _CERTAIN[kind]) + (row.name in along)
+            for place, total in zip(places, totals, strict=True):
+                asked[place] += total * weight
+    return asked
 
 
 def _timeline(program: Program, spans: Spans) -> Timeline:

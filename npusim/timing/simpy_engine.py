@@ -20,7 +20,7 @@ import simpy
 from npusim.isa import CoreBarrier, CoreSetFlag, CoreWaitFlag, Instruction
 from npusim.isa.base import Cost
 from npusim.program.lower import Wait
-from npusim.program.program import ATOMIC, READ, CoreProgram, Flow, Program
+from npusim.program.program import MOVE, READ, CoreProgram, Flow, Program
 from npusim.reasons import (
     BANDWIDTH,
     BARRIER,
@@ -33,8 +33,9 @@ from npusim.reasons import (
     QUEUE,
     REASONS,
 )
-from npusim.timing import fabric as links
+from npusim.timing.fabric import Fabric
 from npusim.timing.l2 import L2State
+from npusim.timing.links import Links, occupied, parts
 from npusim.timing.outcome import Outcome, Progress, Spans, hangs, outside
 
 Process = Generator[simpy.Event, Any, None]
@@ -118,7 +119,8 @@ class SimpyEngine:
         self.program, self.device, self.l2 = program, program.device, l2
         self.env = simpy.Environment()
         self.scalar = program.pipes.index("S")
-        self.fabric = links.Fabric(self.device)
+        self.links = Links(program.device, [core.group for core in program.cores])
+        self.fabric = Fabric(self.links.capacities)
         self.joining: list[tuple[tuple[int, int, int], Step, simpy.Event]] = []
         self.transfers: dict[int, simpy.Event] = {}
         self.serial = 0
@@ -278,8 +280,8 @@ class SimpyEngine:
         """Begin the transfers of this cycle in order, share the links, set the next alarm."""
         self.settling = False
         self._finish_transfers()
-        for _key, step, drained in sorted(self.joining, key=lambda item: item[0]):
-            self._join(step, drained)
+        for place, step, drained in sorted(self.joining, key=lambda item: item[0]):
+            self._join(place[0], step, drained)
         self.joining.clear()
         self.fabric.rerate()
         self.timer += 1
@@ -297,11 +299,21 @@ class SimpyEngine:
         for transfer in self.fabric.advance(int(self.env.now)):
             self.transfers.pop(transfer).succeed()
 
-    def _join(self, step: Step, drained: simpy.Event) -> None:
-        """Look the bytes up in the L2 and start their parts draining."""
-        flow, bases = step.flow, step.bases
+    def _join(self, core: int, step: Step, drained: simpy.Event) -> None:
+        """Start the parts of a core's transfer draining."""
+        flow = step.flow
         assert flow is not None
-        region, base = flow.region, bases[flow.base] if flow.base >= 0 else 0
+        sizes = [flow.size] if flow.kind == MOVE else self._look_up(step, flow)
+        self.serial += 1
+        self.transfers[self.serial] = drained
+        for part, size in zip(parts(flow), sizes, strict=True):
+            if size:
+                self.fabric.join(self.serial, size, part.cap, self.links.uses(part, core))
+
+    def _look_up(self, step: Step, flow: Flow) -> list[int]:
+        """Look a transfer's bytes up in the L2; returns the sizes of its parts."""
+        region, base = flow.region, step.bases[flow.base] if flow.base >= 0 else 0
+        assert region is not None
         offset = region.offset + base
         end = offset + (region.rows - 1) * region.pitch + region.row_bytes
         if offset < 0 or end > region.tensor.size_bytes:
@@ -314,23 +326,15 @@ class SimpyEngine:
             region.pitch,
             write=flow.kind != READ,
         )
-        self.serial += 1
-        self.transfers[self.serial] = drained
-        row, rate = region.row_bytes, flow.rate
-        if flow.kind == READ:
-            found = links.occupied(access.hit, row, flow.request)
-            busy = links.occupied(rate, row, flow.request)
-            parts = [(links.READ_HIT, found, busy), (links.READ_MISS, access.fetched, rate)]
-            seen = self.hits.setdefault((region.tensor.name, flow.peer), [0, 0])
-            seen[0] += access.hit
-            seen[1] += region.size - access.hit
-            self.fetched += access.fetched
-        else:
-            parts = [(links.ATOMIC if flow.kind == ATOMIC else links.WRITE, region.size, rate)]
         self.evicted += access.evicted
-        for kind, size, cap in (*parts, (links.EVICT, access.evicted, rate)):
-            if size:
-                self.fabric.join(self.serial, kind, size, cap)
+        if flow.kind != READ:
+            return [flow.size, access.evicted]
+        seen = self.hits.setdefault((region.tensor.name, flow.peer), [0, 0])
+        seen[0] += access.hit
+        seen[1] += flow.size - access.hit
+        self.fetched += access.fetched
+        found = occupied(access.hit, region.row_bytes, flow.request)
+        return [found, access.fetched, access.evicted]
 
     # -- between cores ---------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from npusim.device.catalog import load_device
-from npusim.device.spec import CoreKind, Device
+from npusim.device.config import parse_device
+from npusim.device.spec import TRAFFIC, CoreKind, Device
 from npusim.dtypes import FP16
 from npusim.isa.operands import Tensor
 from npusim.program.build import build
@@ -69,7 +70,8 @@ def _shipped(name: str) -> Device:
 
 
 def _device(rng: Random) -> Device:
-    device = _shipped(rng.choice(DEVICES))
+    name = rng.choice(DEVICES)
+    device = _with_links(rng, name) if rng.random() < 0.4 else _shipped(name)
     cores = rng.choice((1, 2, 2, 3, 4, 4, 5, 8, 8, 16, 64))
     per_group = rng.choice((1, 1, 2, 3))
     values = {f"cores.{kind}.per_group": str(per_group) for kind in device.cores}
@@ -79,6 +81,30 @@ def _device(rng: Random) -> Device:
     if device.has_path("L0C", "GM"):
         values["cube.unit_flag"] = rng.choice(("yes", "yes", "no"))
     return load_device(device, values | _memory(rng, device) | _costs(rng, device))
+
+
+def _with_links(rng: Random, name: str) -> Device:
+    """A shipped device and links of its own: ports of cores, networks of groups, a bus.
+
+    Each is named by some paths, inside the cores or to GM, or used by kinds of traffic.
+    """
+    paths = _shipped(name).paths
+    links, users = [], dict[str, list[str]]()
+    for link in rng.choice((("port",), ("port", "port2"), ("noc",), ("port", "noc"), ("bus",))):
+        place = rng.choice(("L1", "UB", "AM", "GM", ""))
+        named = [path for path in paths if place in path and rng.random() < 0.8]
+        for path in named:
+            users.setdefault(path, []).append(link)
+        scope = {"port": "core", "port2": "core", "noc": "group", "bus": "chip"}[link]
+        rate = rng.choice(("1/5", "9", "9", "64", "64", "100", "1000"))
+        traffic = [kind for kind in TRAFFIC if rng.random() < (0.2 if named else 0.6)]
+        links.append(f"  {link}:\n    rate: {rate}B/cycle (assumed, HERE)\n    scope: {scope}\n")
+        if traffic or not named:
+            links.append(f"    traffic: [{', '.join(traffic or TRAFFIC)}]\n")
+    text = f"base: {name}\nname: {name}\ndescription: with links\nsources:\n  HERE: for a test\n"
+    text += "links:\n" + "".join(links) + ("paths:\n" if users else "")
+    text += "".join(f"  {path}:\n    links: [{', '.join(own)}]\n" for path, own in users.items())
+    return parse_device(text)
 
 
 def _memory(rng: Random, device: Device) -> dict[str, str]:

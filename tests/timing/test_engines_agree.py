@@ -15,8 +15,9 @@ import pytest
 
 import npusim
 from npusim import layout
+from npusim.device.spec import SCOPES
 from npusim.errors import ProgramError
-from npusim.program.program import ATOMIC, Program
+from npusim.program.program import ATOMIC, MOVE, Program
 from npusim.reasons import FOLLOW, REASONS
 from npusim.timing.outcome import L2
 from npusim.timing.run import ENGINES, new_l2, time_program
@@ -234,7 +235,11 @@ def shown(program: Program, l2: L2) -> set[str]:
 
 
 def _shown_by_memory(program: Program, run: KernelRun) -> set[str]:
-    facts = {"main memory written": run.traffic[-1].bytes}
+    links = program.device.links.values()
+    flows = [flow for template in program.templates for flow in template.flows if flow]
+    facts: dict[str, Any] = {"main memory written": run.traffic[-1].bytes}
+    facts |= {f"link of a {scope}": any(x.scope == scope for x in links) for scope in SCOPES}
+    facts["moves that share a link"] = sum(flow.kind == MOVE for flow in flows) > 1
     if program.device.l2:
         facts["L2 hit"] = any(row.hit_bytes for row in run.traffic)
         facts["L2 miss"] = any(row.miss_bytes for row in run.traffic)

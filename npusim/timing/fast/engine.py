@@ -9,7 +9,7 @@ import numpy as np
 from npusim.errors import ProgramError
 from npusim.program.program import Program
 from npusim.reasons import DONE, NOT_STARTED, REASONS
-from npusim.timing.fast.kernel import begin, interpret
+from npusim.timing.fast.kernel import interpret
 from npusim.timing.fast.l2 import FastL2
 from npusim.timing.fast.links import numbered, unknown
 from npusim.timing.fast.state import (
@@ -63,7 +63,6 @@ class FastEngine:
         """
         state, code, cache = self.state, self.tables.code, self.l2.cache
         run = state.run[0]
-        begin(self.shape, code, state)
         budget = sys.maxsize // 2 if self.progress is None else _SLICE
         while True:
             interpret(self.shape, code, state, cache, self.histories, budget)
@@ -145,6 +144,7 @@ class FastEngine:
         place = [i for i, p in enumerate(template.lowered.pipes) if p == pipe][nth]
         flow = template.flows[place]
         assert flow is not None
+        assert flow.region is not None
         base = int(code.bases[unit, flow.base]) if flow.base >= 0 else 0
         return outside(template.lines[place], template.instructions[place], flow.region, base)
 

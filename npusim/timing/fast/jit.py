@@ -17,7 +17,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parent.parent
-_SOURCES = (*sorted(_HERE.glob("*.py")), _PACKAGE / "reasons.py", _PACKAGE / "isa/base.py")
+_CONSTANTS = ("reasons.py", "isa/base.py", "timing/links.py")
+_SOURCES = (*sorted(_HERE.glob("*.py")), *(_PACKAGE / name for name in _CONSTANTS))
 
 
 def compiled(function: F) -> F:

@@ -128,6 +128,11 @@ def start_transfers(shape: Shape, code: Code, state: State, cache: Cache, now: i
     while run.joins and state.joining[0].key >> ROW_BITS == now:
         row = state.joining[0].who
         flow = code.flows[code.steps[state.rows[row].step].what]
+        if flow.local:
+            run.joins -= 1
+            sink(state.joining, run.joins)
+            part(code, state, flow.first, flow.size, row)
+            continue
         offset = flow.offset
         if flow.base >= 0:
             offset += code.bases[state.rows[row].unit, flow.base]
@@ -140,30 +145,33 @@ def start_transfers(shape: Shape, code: Code, state: State, cache: Cache, now: i
         sink(state.joining, run.joins)
         place = Place(tensor.block, offset, flow.rows, flow.bytes, flow.pitch)
         touch(cache, place, flow.store != 0, state.cost)
-        size = flow.rows * flow.bytes
         if flow.store:
-            part(state, flow.first, size, row)
+            part(code, state, flow.first, flow.size, row)
         else:
             state.hits[flow.operand].hit += cost.hit
-            state.hits[flow.operand].miss += size - cost.hit
+            state.hits[flow.operand].miss += flow.size - cost.hit
             run.fetched += cost.fetched
-            part(state, flow.first, cost.hit + cost.hit * flow.request // flow.bytes, row)
-            part(state, flow.second, cost.fetched, row)
+            part(code, state, flow.first, cost.hit + cost.hit * flow.request // flow.bytes, row)
+            part(code, state, flow.second, cost.fetched, row)
         run.evicted += cost.evicted
-        part(state, flow.evict, cost.evicted, row)
+        part(code, state, flow.evict, cost.evicted, row)
 
 
 @compiled
-def part(state: State, group: int, size: int, row: int) -> None:
+def part(code: Code, state: State, kind: int, size: int, row: int) -> None:
     """Start draining a part of a row's transfer, if there is one."""
     if size:
+        group = code.classes[kind, state.rows[row].core]
         join(state.classes[group], state.finish[group], size, row)
         state.rows[row].parts += 1
 
 
 @compiled
 def begin(shape: Shape, code: Code, state: State) -> None:
-    """Put every row at its first instruction."""
+    """Put every row at its first instruction, once."""
+    if state.run[0].begun:
+        return
+    state.run[0].begun = 1
     state.run[0].next = NEVER
     for core in range(shape.cores):
         for pipe in range(shape.pipes):
@@ -183,6 +191,7 @@ def interpret(
     ends, flagged = histories.ends, histories.flagged
     stop = run.completed + budget
     run.status = PAUSED
+    begin(shape, code, state)
     while run.completed < stop:
         advance_cores(shape, code, state, histories)
         now = run.next

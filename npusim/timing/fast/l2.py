@@ -9,7 +9,7 @@ whole list.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -308,11 +308,8 @@ class FastL2:
         """First block of a tensor of ``size`` bytes, which gets its blocks when first named."""
         if tensor not in self.tensors:
             first, blocks = self.cache.stamp.size, -(-size // self.block)
-            longer = {
-                name: np.append(old, np.zeros(blocks, old.dtype))
-                for name in ("stamp", "valid", "dirty", "aged", "spare")
-                for old in (getattr(self.cache, name),)
-            }
+            grow = ("stamp", "valid", "dirty", "aged", "spare")
+            longer = {name: _longer(getattr(self.cache, name), blocks) for name in grow}
             self.cache = self.cache._replace(**longer)
             self.tensors[tensor] = (first, size)
         first, known = self.tensors[tensor]
@@ -335,3 +332,10 @@ class FastL2:
         order = [int(b) for b in np.argsort(stamps, kind="stable") if stamps[b]]
         wide = (1 << 64) - 1
         return [(*names[b], int(valid[b]) & wide, int(dirty[b]) & wide) for b in order]
+
+
+def _longer(array: Any, more: int) -> Any:
+    """Return a copy of an array or of records with ``more`` zeros at the end."""
+    longer = np.zeros(array.size + more, array.dtype)
+    longer[: array.size] = array
+    return longer

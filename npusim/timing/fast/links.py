@@ -12,6 +12,7 @@ import numpy as np
 from npusim.isa.base import RATE_BITS
 from npusim.timing.fast.jit import compiled
 from npusim.timing.fast.state import IntArray, Records, Shape, State
+from npusim.timing.links import WEIGHT_BITS
 
 NEVER = 1 << 62
 
@@ -111,7 +112,7 @@ def share(state: State) -> None:
                     links[uses[u].link].demand += classes[g].count * uses[u].weight
         for i in range(links.size):
             if links[i].demand:
-                links[i].fair = links[i].left // links[i].demand
+                links[i].fair = (links[i].left << WEIGHT_BITS) // links[i].demand
         active -= settle(classes, uses, links)
 
 
@@ -133,7 +134,8 @@ def settle(classes: Records, uses: Records, links: Records) -> int:
             group.rate = max(1, level)
             for u in range(group.first, group.last):
                 link = links[uses[u].link]
-                link.left = max(0, link.left - group.count * uses[u].weight * group.rate)
+                used = group.count * uses[u].weight * group.rate >> WEIGHT_BITS
+                link.left = max(0, link.left - used)
             fixed += 1
     return fixed
 

@@ -64,21 +64,22 @@ ISSUING = record("pipe", "cost", "step")
 #: Kinds of instruction to the engine.
 PLAIN, FLOW, MEET, SET_FLAG, WAIT_FLAG = range(5)
 
-#: A flow. ``first``, ``second``, ``evict``: classes of its parts; of a read, hits and misses.
+#: A flow. ``local``: whether it stays inside its core; ``store``: whether it writes GM;
+#: ``first``, ``second``, ``evict``: parts, as rows of ``Code.classes``; of a read, hits and misses.
 #: ``request``: bytes of the L2's bandwidth for each row besides its own.
 FLOWING = record(
-    *("store", "tensor", "base", "offset", "rows", "bytes", "pitch", "operand"),
+    *("local", "store", "size", "tensor", "base", "offset", "rows", "bytes", "pitch", "operand"),
     *("first", "second", "evict", "request"),
 )
 
 #: A tensor: its first block in the L2, its bytes.
 TENSOR = record("block", "bytes")
 
-#: The engine's own state. ``live``: cores to advance; ``joins``, ``flags``: entries of heaps;
-#: ``next``: when a transfer finishes; ``unsettled``: whether links are to be shared anew;
-#: ``meeting``, ``meet_at``: cores at the barrier, and the latest arrival; ``trouble``: a row.
+#: The engine's own state. ``next``: when a transfer finishes; ``unsettled``: whether links are to
+#: be shared anew; ``live``: cores to advance; ``joins``, ``flags``: entries of heaps; ``meeting``,
+#: ``meet_at``: cores at the barrier, and the latest arrival; ``trouble``: a row.
 RUN = record(
-    *("now", "next", "unsettled", "live", "joins", "flags", "spans", "completed"),
+    *("begun", "now", "next", "unsettled", "live", "joins", "flags", "spans", "completed"),
     *("meeting", "meet_at", "fetched", "evicted", "status", "trouble"),
 )
 
@@ -141,6 +142,7 @@ class Code(NamedTuple):
     depth: IntArray  # (pipes,): queue depths
     template: IntArray  # (variants,)
     flows: Records  # FLOWING
+    classes: IntArray  # (parts of flows, cores): the class of a core's transfer
     tensors: Records  # TENSOR
     groups: IntArray  # (cores,)
     oldest: IntArray  # (pipes, pipes): least count, unit-relative, that p waits for of q; NEVER

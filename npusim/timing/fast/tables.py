@@ -8,9 +8,8 @@ import numpy as np
 
 from npusim.isa import CoreBarrier, CoreSetFlag, CoreWaitFlag, Instruction
 from npusim.program.lower import Wait
-from npusim.program.program import ATOMIC, READ, Flow, Program, Template, Variant
+from npusim.program.program import ATOMIC, MOVE, READ, WRITE, Flow, Program, Template, Variant
 from npusim.reasons import FOLLOW
-from npusim.timing import fabric as links
 from npusim.timing.fast.l2 import FastL2
 from npusim.timing.fast.links import NEVER
 from npusim.timing.fast.state import (
@@ -32,9 +31,7 @@ from npusim.timing.fast.state import (
     Records,
     filled,
 )
-
-#: Traffic of a flow's first part, by its kind.
-_TRAFFIC = {READ: links.READ_HIT, ATOMIC: links.ATOMIC}
+from npusim.timing.links import Links, Part, Uses, parts
 
 
 class Tables:
@@ -46,8 +43,10 @@ class Tables:
         self.operands: dict[tuple[str, str], int] = {}  # (tensor, destination) -> row of hits
         self.events: dict[int, int] = {}  # flag event between cores -> its column
         self.flows: dict[tuple[int, ...], int] = {}
-        self.fabric = links.Fabric(program.device)
-        self.classes = self._classes()
+        self.links = Links(program.device, [core.group for core in program.cores])
+        self.classes: dict[tuple[int, Uses], int] = {}
+        self.parts: dict[Part, int] = {}
+        self._seen: dict[int, int] = {}  # flow object, of which variants share many -> its row
         self.steps: list[tuple[int, ...]] = []
         self.waits: list[tuple[int, ...]] = []
         self.issuing: list[tuple[int, ...]] = []
@@ -65,6 +64,7 @@ class Tables:
             depth=np.array([program.device.pipes[p].queue_depth for p in program.pipes]),
             template=np.array([v.template for v in program.variants]),
             flows=filled(FLOWING, list(self.flows)),
+            classes=self._classes(),
             tensors=filled(
                 TENSOR,
                 [(l2.place(t.name, t.size_bytes), t.size_bytes) for t in program.tensors],
@@ -77,21 +77,22 @@ class Tables:
         """The classes of traffic, none of them busy, the links they use, and the links."""
         classes: list[tuple[int, ...]] = []
         uses: list[tuple[int, ...]] = []
-        for kind, cap in self.classes:
+        for cap, used in self.classes:
             first = len(uses)
-            uses += list(self.fabric.uses[kind])
+            uses += used
             classes.append((cap, 0, 0, 0, first, len(uses), 0))
-        rows = [(capacity, 0, 0, 0) for capacity in self.fabric.capacities]
+        rows = [(capacity, 0, 0, 0) for capacity in self.links.capacities]
         return filled(CLASS, classes), filled(USE, uses), filled(LINK, rows)
 
-    def _classes(self) -> dict[tuple[int, int], int]:
-        """(traffic, cap) -> class, in the reference's order."""
-        found = set()
-        for template in self.program.templates:
-            for flow in template.flows:
-                if flow is not None:
-                    found |= set(_parts(flow))
-        return {key: row for row, key in enumerate(sorted(found))}
+    def _classes(self) -> IntArray:
+        """The class of each part on each core; those that use the same links are one."""
+        cores = len(self.program.cores)
+        table = np.zeros((max(1, len(self.parts)), cores), np.int64)
+        for part, row in self.parts.items():
+            for core in range(1 if self.links.alike else cores):
+                key = part.cap, self.links.uses(part, core)
+                table[row, core:] = self.classes.setdefault(key, len(self.classes))
+        return table
 
     def _of_variants(self, rows: Iterable[tuple[int, ...]]) -> IntArray:
         """One row per template as one row per variant."""
@@ -150,22 +151,22 @@ class Tables:
 
     def _flow(self, flow: Flow) -> int:
         """The flow's row in the table."""
-        region = flow.region
-        operand = (region.tensor.name, flow.peer)
-        classes = [self.classes[part] for part in _parts(flow)]
+        if id(flow) not in self._seen:
+            self._seen[id(flow)] = self._new_flow(flow)
+        return self._seen[id(flow)]
+
+    def _new_flow(self, flow: Flow) -> int:
+        own = [self.parts.setdefault(part, len(self.parts)) for part in parts(flow)]
+        region, operand, place = flow.region, 0, (0, 0, 0, 0)
+        if region is not None:
+            place = (region.offset, region.rows, region.row_bytes, region.pitch)
+            if flow.kind == READ:
+                name = region.tensor.name, flow.peer
+                operand = self.operands.setdefault(name, len(self.operands))
         row = (
-            flow.kind != READ,
-            flow.tensor,
-            flow.base,
-            region.offset,
-            region.rows,
-            region.row_bytes,
-            region.pitch,
-            self.operands.setdefault(operand, len(self.operands)) if flow.kind == READ else 0,
-            classes[0],
-            classes[1],
-            classes[-1],
-            flow.request,
+            *(flow.kind == MOVE, flow.kind in (WRITE, ATOMIC), flow.size),
+            *(flow.tensor, flow.base, *place, operand),
+            *(own[0], own[min(1, len(own) - 1)], own[-1], flow.request),
         )
         return self.flows.setdefault(row, len(self.flows))
 
@@ -179,12 +180,3 @@ class Tables:
                 for q, count, _ in waits:
                     least[pipe, q] = min(least[pipe, q], count)
         return least
-
-
-def _parts(flow: Flow) -> tuple[tuple[int, int], ...]:
-    """Traffic a flow can turn into, each with its limit; dirty evictions are the last."""
-    evict = (links.EVICT, flow.rate)
-    if flow.kind == READ:
-        busy = links.occupied(flow.rate, flow.region.row_bytes, flow.request)
-        return (links.READ_HIT, busy), (links.READ_MISS, flow.rate), evict
-    return (_TRAFFIC.get(flow.kind, links.WRITE), flow.rate), evict
