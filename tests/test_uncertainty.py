@@ -209,7 +209,7 @@ def test_a_figure_set_by_the_user_is_assumed() -> None:
 
 @pytest.mark.parametrize(("device", "role", "name"), operator_calls())
 def test_a_call_timed_again_takes_as_long(device: str, role: str, name: str) -> None:
-    result = CALLS[role][name](device=device, rules="hardware")
+    result = CALLS[role][name](device=device)
     assert result.replay is not None
     assert result.replay.time_us(result.device) == result.time_us
     slower = result.device.replace("clock", result.device.clock_hz // 2)

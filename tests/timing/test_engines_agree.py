@@ -130,19 +130,24 @@ def test_ten_thousand_random_programs(engine: str, first: int) -> None:
 # -- operators -----------------------------------------------------------------------------
 
 Call = Callable[..., npusim.Result]
+
+#: What the device can do, whatever is documented; matmul has no documented limits.
+HARDWARE: dict[str, Any] = {"rules": "hardware"}
 Shape = tuple[int, ...]
 
 
 def backward(dy: Shape, x: Shape, w: Shape, kind: str = "fp16", **options: Any) -> Call:
     """convolution_backward of grad_output, input and weight of these shapes."""
     a, b, c = (npusim.spec(shape, kind) for shape in (dy, x, w))
-    return partial(npusim.ops.convolution_backward, a, b, c, (dy[1],), padding=1, **options)
+    return partial(
+        npusim.ops.convolution_backward, a, b, c, (dy[1],), padding=1, **HARDWARE, **options
+    )
 
 
 def filter_gradient() -> Call:
     x, dy = npusim.spec((2, 2, 6, 7, 16), "fp16"), npusim.spec((2, 1, 6, 7, 16), "fp16")
     para = {"strides": [1, 1], "padding": [1] * 4, "dilations": [1] * 4}
-    return partial(npusim.ops.conv2d_backprop_filter, x, dy, [16, 32, 3, 3], para)
+    return partial(npusim.ops.conv2d_backprop_filter, x, dy, [16, 32, 3, 3], para, **HARDWARE)
 
 
 def input_gradient() -> Call:
@@ -151,18 +156,21 @@ def input_gradient() -> Call:
     groups = layout.group_dict(layout.group_plan(16, 32, 1, 16))
     para = {"strides": [1] * 5, "pads": [0, 0, 1, 1, 1, 1], "dilations": [1] * 5}
     sizes = (32, 16, 1, 3, 3), [1, 2, 5, 6, 16]
-    return partial(npusim.ops.conv3d_backprop_input, w, dy, *sizes, para | {"group_dict": groups})
+    para_list = para | {"group_dict": groups}
+    return partial(npusim.ops.conv3d_backprop_input, w, dy, *sizes, para_list, **HARDWARE)
 
 
 def fold(kind: str) -> Call:
     grad = npusim.spec((2, 20 * 9, 5 * 6), kind)
-    return partial(npusim.ops.im2col_backward, grad, (5, 6), (3, 3), (1, 1), (1, 1), (1, 1))
+    return partial(
+        npusim.ops.im2col_backward, grad, (5, 6), (3, 3), (1, 1), (1, 1), (1, 1), **HARDWARE
+    )
 
 
 def dsp_filter(storage: str) -> Call:
     dy, x = npusim.spec((2, 9, 10, 8), "fp32"), npusim.spec((2, 7, 8, 20), "fp32")
     param = [2, 7, 8, 20, 2, 9, 10, 8, 3, 3, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0]
-    return partial(npusim.ops.deconv_grad_filter, dy, x, param, storage=storage)
+    return partial(npusim.ops.deconv_grad_filter, dy, x, param, storage=storage, **HARDWARE)
 
 
 def product() -> Call:
@@ -209,8 +217,6 @@ def operator_calls() -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize(("device", "role", "name"), operator_calls())
 def test_operators(device: str, role: str, name: str, engine: str) -> None:
     how = {"device": device, "timeline": True}
-    if name != "matmul":  # no limits are documented for it
-        how["rules"] = "hardware"
     expected, actual = (CALLS[role][name](engine=e, **how).runs for e in (REFERENCE, engine))
     assert len(expected) == len(actual)
     for one, other in zip(expected, actual, strict=True):
