@@ -12,10 +12,10 @@ from npusim.call.spec import Operand
 from npusim.compat.acl_phases import (
     Executor,
     Plan,
-    booleans,
-    integers,
     phase_one,
     phase_two,
+    tensors,
+    values,
 )
 from npusim.compat.acl_runtime import aclrtStream
 from npusim.compat.acl_types import aclBoolArray, aclIntArray, aclTensor
@@ -57,18 +57,19 @@ def aclnnConvolutionBackwardGetWorkspaceSize(
     and the tensors of the others may be None. ``biasSizes`` is read for empty inputs only.
     """
     arguments: dict[str, Any] = {
-        "bias_sizes": integers(biasSizes),
-        "stride": integers(stride),
-        "padding": integers(padding),
-        "dilation": integers(dilation),
+        "bias_sizes": values(biasSizes),
+        "stride": values(stride),
+        "padding": values(padding),
+        "dilation": values(dilation),
         "transposed": bool(transposed),
-        "output_padding": integers(outputPadding),
-        "groups": groups,
-        "output_mask": booleans(outputMask),
-        "cube_math_type": cubeMathType,
+        "output_padding": values(outputPadding),
+        "groups": values(groups),
+        "output_mask": values(outputMask),
+        "cube_math_type": values(cubeMathType),
     }
-    inputs = {"gradOutput": gradOutput, "input": input, "weight": weight}
-    outputs = {"gradInput": gradInput, "gradWeight": gradWeight, "gradBias": gradBias}
+    name = "aclnnConvolutionBackward"
+    inputs = tensors(name, gradOutput=gradOutput, input=input, weight=weight)
+    outputs = tensors(name, gradInput=gradInput, gradWeight=gradWeight, gradBias=gradBias)
     lists = {
         "biasSizes": biasSizes,
         "stride": stride,
@@ -106,13 +107,14 @@ def aclnnIm2colBackwardGetWorkspaceSize(
     where ``out`` has another type, the result is cast to it.
     """
     lists: dict[str, Any] = {
-        "input_size": integers(inputSize),
-        "kernel_size": integers(kernelSize),
-        "dilation": integers(dilation),
-        "padding": integers(padding),
-        "stride": integers(stride),
+        "input_size": values(inputSize),
+        "kernel_size": values(kernelSize),
+        "dilation": values(dilation),
+        "padding": values(padding),
+        "stride": values(stride),
     }
-    tensors = tensor_facts(grad_output=gradOutput, out=out)
+    given = tensors("aclnnIm2colBackward", gradOutput=gradOutput, out=out)
+    facts = tensor_facts(grad_output=gradOutput, out=out) | lists
 
     def run(feed: Feed, options: dict[str, Any]) -> Result:
         assert gradOutput is not None  # phase one has checked that
@@ -126,15 +128,14 @@ def aclnnIm2colBackwardGetWorkspaceSize(
         function="aclnnIm2colBackward",
         operator="im2col_backward",
         arguments={
-            "gradOutput": gradOutput,
+            **given,
             "inputSize": inputSize,
             "kernelSize": kernelSize,
             "dilation": dilation,
             "padding": padding,
             "stride": stride,
-            "out": out,
         },
-        facts=tensors | lists,
+        facts=facts,
         inputs=("gradOutput",),
         outputs=("out",),
         dtypes=("" if out is None else out.dtype,),
@@ -162,7 +163,8 @@ def _convolution(
     """The plan of aclnnConvolutionBackward; ``arguments`` are the operator's besides tensors."""
     gradOutput, input, weight = inputs.values()
     gradInput, gradWeight, gradBias = outputs.values()
-    mask = (*(arguments["output_mask"] or ()), False, False, False)[:3]
+    asked = arguments["output_mask"]
+    mask = (*(asked if isinstance(asked, tuple) else ()), False, False, False)[:3]
     dy, x, w = (None if t is None else t.dtype for t in inputs.values())
 
     def run(feed: Feed, options: dict[str, Any]) -> Result:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ from npusim.compat.acl_types import aclBoolArray, aclIntArray, aclTensor
 from npusim.dtypes import dtype
 from npusim.errors import ArgumentError, NpusimError, RuleError
 from npusim.limits.table import check
+from npusim.ops.arguments import frozen
 from npusim.results import Result
 
 #: Arguments by the names that operators have for them.
@@ -125,7 +126,7 @@ def phase_one(plan: Plan) -> tuple[int, int, Executor | None]:
         text = "no device is chosen; call aclrtCreateStream(device='ascend910b2') first"
         return fail(ACL_ERROR_RT_CONTEXT_NULL, f"{plan.function}: {text}"), 0, None
     for name, argument in plan.arguments.items():
-        if argument is not None and argument.destroyed:
+        if getattr(argument, "destroyed", False):
             text = f"{plan.function}: {name} was destroyed"
             return fail(ACLNN_ERR_PARAM_NULLPTR, text), 0, None
     try:
@@ -164,18 +165,18 @@ def phase_two(
     return ACLNN_SUCCESS
 
 
-def integers(value: aclIntArray | Sequence[int] | None) -> tuple[int, ...] | None:
-    """A list of integers as the tables want it, None for a null pointer."""
-    if value is None:
-        return None
-    return value.values if isinstance(value, aclIntArray) else tuple(value)
+def values(handle: Any) -> Any:
+    """What a list of the interface (or any list) holds, None for a null pointer."""
+    return handle.values if isinstance(handle, (aclIntArray, aclBoolArray)) else frozen(handle)
 
 
-def booleans(value: aclBoolArray | Sequence[bool] | None) -> tuple[bool, ...] | None:
-    """A list of bools as the tables want it, None for a null pointer."""
-    if value is None:
-        return None
-    return value.values if isinstance(value, aclBoolArray) else tuple(bool(v) for v in value)
+def tensors(function: str, **given: Any) -> dict[str, aclTensor | None]:
+    """Tensors by their names in C; ``ArgumentError`` for what C would not compile."""
+    for name, tensor in given.items():
+        if not isinstance(tensor, (aclTensor, type(None))):
+            what = type(tensor).__name__
+            raise ArgumentError(f"{function}: {name} is a {what}; pass aclCreateTensor(array)")
+    return given
 
 
 def _refusal(

@@ -6,7 +6,8 @@
 ``fp_`` takes float32, ``hp_`` float16 (MT7004 only). ``dy``, ``x`` and ``dw`` are NumPy arrays,
 flat as C's pointers or with their shapes: (batch, out_h, out_w, out_c), (batch, in_h, in_w, in_c)
 and (group, out_c / group * kernel_h * kernel_w, in_c / group). ``dw`` is written in place.
-``param`` is the array of 20 integers; the address in param[17] is not read.
+``param`` is the array of 18 integers, or 20 as in the example; the address in param[17] is not
+read.
 
 Unlike the C functions these return something: the ``npusim.Result``. They run on the FT78NE
 (``fp_``) or the MT7004 (``hp_``), on another device with the keyword ``device``, or in a block::

@@ -8,6 +8,7 @@ from typing import Any
 from npusim.call.spec import Operand
 from npusim.compat.tbe_tvm import Lazy, Placeholder
 from npusim.device.catalog import load_device
+from npusim.dtypes import DType, dtype
 from npusim.errors import ArgumentError
 from npusim.limits.facts import type_name
 from npusim.limits.table import check
@@ -29,16 +30,25 @@ Feed = Callable[[Placeholder], Operand]
 def conv2d_backprop_filter(
     input_x: Placeholder,
     out_backprop: Placeholder,
-    filter_sizes: Sequence[int],
-    para_dict: Mapping[str, Any],
+    filter_sizes: Sequence[int] | None = None,
+    para_dict: Mapping[str, Any] | None = None,
+    *,
+    filter_size: Sequence[int] | None = None,
 ) -> Lazy:
     """Gradient of a 2-D convolution's filter, (real_g, cin1_g * KH * KW, cout_g, 16) float32.
 
     ``input_x`` and ``out_backprop`` are 5HD placeholders of float16, ``filter_sizes`` is
-    [Cout, Cin / groups, KH, KW]. ``para_dict``: strides [sH, sW]; padding [up, down, left, right];
-    dilations [1, 1, dH, dW]; groups; res_dtype; kernel_name. Raises ``RuleError`` (an
-    ``ArgumentError``) where the real function refuses the call.
+    [Cout, Cin / groups, KH, KW]; the documentation's list of parameters calls it ``filter_size``,
+    which is taken as well. ``para_dict``: strides [sH, sW]; padding [up, down, left, right];
+    dilations [1, 1, dH, dW]; groups; res_dtype; kernel_name (of the returned tensor, and what its
+    errors begin with). Raises ``RuleError`` (an ``ArgumentError``) where the real function refuses
+    the call.
     """
+    if (filter_sizes is None) == (filter_size is None) or para_dict is None:
+        raise ArgumentError(
+            "conv2d_backprop_filter needs filter_sizes, by this name or filter_size, and para_dict"
+        )
+    filter_sizes = filter_size if filter_sizes is None else filter_sizes
     inputs = _placeholders("conv2d_backprop_filter", input_x=input_x, out_backprop=out_backprop)
     facts = filter_facts(input_x, out_backprop, filter_sizes, para_dict)
     check("conv2d_backprop_filter", facts, load_device(_TABLE_DEVICE))
@@ -51,7 +61,7 @@ def conv2d_backprop_filter(
     return Lazy(
         shape=(plan.real_groups, plan.cin1_g * c.taps, plan.cout_g, c.c0),
         dtype="float32",
-        name=str(para.get("kernel_name", "conv2d_backprop_filter")),
+        name=_kernel_name(para, "conv2d_backprop_filter"),
         inputs=tuple(dict.fromkeys(inputs.values())),
         call=call,
     )
@@ -64,12 +74,13 @@ def conv3d_backprop_input(
     input_size: Sequence[int],
     para_dict: Mapping[str, Any],
 ) -> Lazy:
-    """Gradient of a 3-D convolution's input, (N, D, C1, H * W, 16) float16.
+    """Gradient of a 3-D convolution's input, (N, D, C1, H * W, 16) float16 or float32.
 
     ``filter`` is a FRACTAL_Z_3D and ``out_backprop`` a 6HD placeholder of float16; ``filter_size``
     is [Cout, Cin / groups, KD, KH, KW], ``input_size`` [N, D, H, W, Cin]. ``para_dict``: strides
     [1, sD, sH, sW, 1]; pads [front, tail, up, down, left, right]; dilations [1, 1, dH, dW, 1];
-    group_dict; res_dtype; kernel_name; tensor_bias (a placeholder of Cin values, optional).
+    group_dict; res_dtype; kernel_name (of the returned tensor, and what its errors begin with);
+    tensor_bias (a placeholder of Cin values of res_dtype, optional).
     Raises ``RuleError`` (an ``ArgumentError``) where the real function refuses the call, and
     leaves ``input_size`` as it is, unlike the real one.
     """
@@ -79,7 +90,8 @@ def conv3d_backprop_input(
     c, para = input_convolution(facts), _kept(para_dict)
     sizes = frozen(filter_size), frozen(input_size)
     para.pop("tensor_bias", None)
-    bias = _bias(para_dict.get("tensor_bias"), c.cin)
+    result = dtype(facts["res_dtype"])
+    bias = _bias(para_dict.get("tensor_bias"), c.cin, result)
 
     def call(feed: Feed, options: dict[str, Any]) -> Result:
         given = para | ({} if bias is None else {"tensor_bias": feed(bias)})
@@ -88,8 +100,8 @@ def conv3d_backprop_input(
     used = [*inputs.values(), *([] if bias is None else [bias])]
     return Lazy(
         shape=(c.n, c.spatial[0], c.cin1, c.spatial[1] * c.spatial[2], c.c0),
-        dtype="float16",
-        name=str(para.get("kernel_name", "conv3d_backprop_input")),
+        dtype=result.numpy.name,
+        name=_kernel_name(para, "conv3d_backprop_input"),
         inputs=tuple(dict.fromkeys(used)),
         call=call,
     )
@@ -115,14 +127,22 @@ def _kept(para: Mapping[str, Any]) -> dict[str, Any]:
     return {key: frozen(value) for key, value in para.items() if value is not None}
 
 
-def _bias(bias: Any, channels: int) -> Placeholder | None:
+def _kernel_name(para: Mapping[str, Any], usual: str) -> str:
+    """What the caller calls the operator; the kernels of a result keep npusim's names."""
+    name = para.get("kernel_name", usual)
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(f"kernel_name is {name!r}; it must be text, such as {usual!r}")
+    return name
+
+
+def _bias(bias: Any, channels: int, result: DType) -> Placeholder | None:
     """The bias: one value of the result's type per input channel."""
     if bias is None:
         return None
     _placeholders("conv3d_backprop_input", tensor_bias=bias)
-    if bias.shape != (channels,) or type_name(bias.dtype) != "fp16":
+    if bias.shape != (channels,) or type_name(bias.dtype) != result.name:
         raise ArgumentError(
-            f"tensor_bias is {bias.dtype} of shape {bias.shape}; it must be float16 of "
+            f"tensor_bias is {bias.dtype} of shape {bias.shape}; it must be {result.numpy.name} of "
             f"({channels},), one value per channel of input_size"
         )
     assert isinstance(bias, Placeholder)  # checked above

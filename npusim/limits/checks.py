@@ -16,7 +16,7 @@ from npusim.dtypes import promote
 from npusim.integers import ceil_div
 from npusim.layout import GroupPlan, group_plan
 from npusim.layout.groups import group_dict
-from npusim.limits.facts import Facts
+from npusim.limits.facts import PARAM, Facts
 
 Check = Callable[[Facts, str], "str | None"]
 
@@ -256,22 +256,24 @@ def tbe_input_spatial(f: Facts, _: str) -> str | None:
 
 def deconv_batches(f: Facts, _: str) -> str | None:
     """Both operands have one batch."""
-    same = f["batch"] == f["batch_dy"]
-    return None if same else f"param[0] is {f['batch']}, param[4] is {f['batch_dy']}"
+    p = f["param"]
+    return None if p[0] == p[4] else f"param[0] is {p[0]}, param[4] is {p[4]}"
 
 
 def deconv_groups(f: Facts, _: str) -> str | None:
     """Groups divide both channel counts."""
-    bad = [f"{name} is {f[name]}" for name in ("in_c", "out_c") if f[name] % f["group"]]
-    return f"{' and '.join(bad)} with group {f['group']}" if bad else None
+    p = f["param"]
+    bad = [f"param[{i}] {PARAM[i]} is {p[i]}" for i in (3, 7) if p[i] % p[16]]
+    return f"{' and '.join(bad)} with group {p[16]}" if bad else None
 
 
-def _described(*names: str) -> Check:
-    """A check that an operand has the sizes of these entries of ``param``."""
+def _described(first: int) -> Check:
+    """A check that an operand has the sizes of the four entries of ``param`` from one on."""
 
     def check(f: Facts, parameter: str) -> str | None:
-        want = tuple(f[name] for name in names)
-        return None if tuple(f[parameter]) == want else f"param says {want}"
+        want = f["param"][first : first + 4]
+        where = f"param[{first}] to param[{first + 3}]"
+        return None if tuple(f[parameter]) == want else f"{where} make it {want}"
 
     return check
 
@@ -295,8 +297,8 @@ CHECKS: dict[str, Check] = {
     "grad_bias_dtype": _dtype_of("grad_output.dtype"),
     "grad_input_shape": _shape_of("input.shape"),
     "grad_weight_shape": _shape_of("weight.shape"),
-    "deconv_x": _described("batch", "in_h", "in_w", "in_c"),
-    "deconv_dy": _described("batch_dy", "out_h", "out_w", "out_c"),
+    "deconv_x": _described(0),
+    "deconv_dy": _described(4),
     **{
         check.__name__: check
         for check in (

@@ -63,7 +63,7 @@ FACTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "deconv_grad_filter": (("dtype", "x.shape", "dy.shape", "param", "storage", "core_mask"), ()),
 }
 
-#: The entries of DeconvGradFilter's parameter array by position.
+#: The entries of DeconvGradFilter's parameter array by position; up to two more are not read.
 PARAM = (
     *("batch", "in_h", "in_w", "in_c", "batch_dy", "out_h", "out_w", "out_c"),
     *("kernel_h", "kernel_w", "stride_h", "stride_w", "pad_u", "pad_l"),
@@ -162,7 +162,9 @@ def _backward_pads(
 def derive_deconv(f: Facts) -> dict[str, Any]:
     """Facts of deconv_grad_filter that follow from others: the entries of ``param`` by name."""
     param = sizes(f.get("param"))
-    return dict(zip(PARAM, param, strict=False)) if len(param) == 20 else {}
+    if len(param) < len(PARAM):
+        return {}
+    return {f"param[{i}] {name}": param[i] for i, name in enumerate(PARAM)}
 
 
 DERIVE: dict[str, Callable[[Facts], dict[str, Any]]] = {

@@ -300,7 +300,7 @@ def _check_facts(operator: str, facts: Facts) -> None:
 
 def _message(table: Table, rule: Rule, wrong: str, device: Device) -> str:
     """What is wrong, where, the limit and the way out, in one sentence."""
-    where = "" if rule.fact == rule.parameter else f"{rule.parameter}: "
+    where = "" if rule.fact.startswith(rule.parameter) else f"{rule.parameter}: "
     when = f" (when {rule.condition})" if rule.condition else ""
     status = f"status {rule.status}" if rule.status is not None else "an error without status"
     way_out = (

@@ -18,18 +18,23 @@ def operand(value: Any) -> Array | Spec:
 
 
 def frozen(value: Any) -> Any:
-    """A list or array as a tuple, a dictionary as a copy; other values as they are."""
+    """A list or array as a tuple, a dictionary as a copy, NumPy's numbers as Python's.
+
+    Other values are as they are.
+    """
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, np.integer, np.bool_)):
         value = value.tolist()
-    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(map(frozen, value))
+    return value
 
 
 def per_dim(value: Any, dims: int) -> Any:
     """One entry per spatial dimension, where a single one counts for all; else as it is."""
     values = frozen(value)
-    if isinstance(values, (int, np.integer)):
+    if isinstance(values, int):
         values = (values,)
     return values * dims if isinstance(values, tuple) and len(values) == 1 else values
 

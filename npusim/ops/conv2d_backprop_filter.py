@@ -31,7 +31,7 @@ def conv2d_backprop_filter(
     ``input_x`` (N, C1, H, W, 16) and ``out_backprop`` (N, Co1, Ho, Wo, 16) are fp16 arrays, or
     ``npusim.spec``s for a timing-only run. ``filter_sizes`` is [Cout, Cin / groups, KH, KW].
     ``para_dict``: strides [sH, sW]; padding [up, down, left, right]; dilations [1, 1, dH, dW];
-    groups (default 1); res_dtype "float32"; kernel_name (kept for reports only).
+    groups (default 1); res_dtype "float32"; kernel_name (not used here).
 
     The result ``outputs[0]`` is (real_g, cin1_g * KH * KW, cout_g, 16) fp32, byte for byte
     FRACTAL_Z with C0 = 16. With several groups to a fractal the chip leaves sums across groups

@@ -1,4 +1,4 @@
-"""conv3d_backprop_input: input gradient from a 6HD gradient and a FRACTAL_Z_3D filter, fp16."""
+"""conv3d_backprop_input: input gradient from a 6HD gradient and a FRACTAL_Z_3D filter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
 from npusim.convolution import Convolution
-from npusim.dtypes import FP16, dtype
+from npusim.dtypes import FP16, DType, dtype
 from npusim.errors import ArgumentError
 from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
@@ -40,11 +40,11 @@ def conv3d_backprop_input(
     ``out_backprop`` 6HD (N, Do, Co1, Ho, Wo, 16), both fp16 arrays or ``npusim.spec``s (timing
     only). ``filter_size`` is [Cout, Cin / groups, KD, KH, KW], ``input_size`` [N, D, H, W, Cin].
     ``para_dict``: strides [1, sD, sH, sW, 1]; pads [front, tail, up, down, left, right];
-    dilations [1, 1, dH, dW, 1]; res_dtype "float16"; kernel_name; group_dict (its ``groups`` follow
-    from filter_size and input_size and must agree); tensor_bias, Cin fp16 values added after
-    rounding (optional).
+    dilations [1, 1, dH, dW, 1]; res_dtype "float16" or "float32"; kernel_name (not used here);
+    group_dict (its ``groups`` follow from filter_size and input_size and must agree); tensor_bias,
+    Cin values of res_dtype added after rounding (optional).
 
-    The result ``outputs[0]`` is (N, D, C1, H * W, 16) fp16, channels padded with zeros. Unlike
+    The result ``outputs[0]`` is (N, D, C1, H * W, 16), channels padded with zeros. Unlike
     the vendor's function, ``input_size`` is not written to. Keywords are those of
     ``npusim.call.Options``. Raises ``RuleError`` or ``ArgumentError`` naming the argument.
     """
@@ -57,35 +57,27 @@ def conv3d_backprop_input(
         del checked["group_dict"]
     call.check(checked)
     call.require_dtype(FP16)
-    c = convolution(checked)
+    c, kind = convolution(checked), dtype(checked["res_dtype"])
     if bias is not None:
-        _check_bias(c, bias)
+        _check_bias(c, kind, bias)
     (d, height, width), blocks = c.spatial, c.cin1
-    dx = call.output("dx", (c.n, d, blocks, height, width, 16), FP16)
+    dx = call.output("dx", (c.n, d, blocks, height, width, 16), kind)
     dy_gm, w_gm = call.input("dy", dy, FP16), call.input("filter", w, FP16)
     launch_product(call, ConvBackpropInput, c, dy_gm, w_gm, dx)
     size = (c.n, d, blocks, height * width, 16)
     if bias is not None:
-        added = call.input("bias", bias, FP16)
+        added = call.input("bias", bias, kind)
         call.launch(BiasAdd(call.view(dx, size), added, saturate=call.device.saturates))
     array = call.arrays.get("dx")
     out = array.reshape(size) if array is not None else None
-    return call.result({"grad_input": out}, _problem(c), FP16)
+    return call.result({"grad_input": out}, _problem(c, kind), FP16)
 
 
 def facts(
     filter: Any, out_backprop: Any, filter_size: Any, input_size: Any, para_dict: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What the limits are checked against; operands are anything with ``shape`` and ``dtype``.
-
-    Raises ``ArgumentError`` for a type of result that the compiler has and npusim does not.
-    """
+    """What the limits are checked against; operands are anything with ``shape`` and ``dtype``."""
     para = parameters(para_dict, _REQUIRED, _OPTIONAL)
-    if type_name(para["res_dtype"]) == "fp32":
-        raise ArgumentError(
-            f"res_dtype is {para['res_dtype']!r}; the compiler has it, npusim computes 'float16' "
-            "only"
-        )
     return {
         **tensor_facts(filter=filter, out_backprop=out_backprop),
         "filter_size": frozen(filter_size),
@@ -113,20 +105,20 @@ def convolution(checked: Mapping[str, Any]) -> Convolution:
     )
 
 
-def _check_bias(c: Convolution, bias: Operand) -> None:
-    """Raise unless the bias is one fp16 value per input channel; no limit speaks of it."""
-    kind = dtype(bias.dtype)
-    if tuple(bias.shape) != (c.cin,) or kind is not FP16:
+def _check_bias(c: Convolution, kind: DType, bias: Operand) -> None:
+    """Raise unless the bias is one value of ``kind`` per input channel; no limit speaks of it."""
+    given = dtype(bias.dtype)
+    if tuple(bias.shape) != (c.cin,) or given is not kind:
         raise ArgumentError(
-            f"tensor_bias is {kind} of shape {tuple(bias.shape)}; it must be fp16 of ({c.cin},)"
+            f"tensor_bias is {given} of shape {tuple(bias.shape)}; it must be {kind} of ({c.cin},)"
         )
 
 
-def _problem(c: Convolution) -> str:
+def _problem(c: Convolution, kind: DType) -> str:
     """One line for reports."""
     sizes, kernel = "x".join(map(str, c.spatial)), "x".join(map(str, c.kernel))
     groups = f", groups {c.groups}" if c.groups > 1 else ""
     return (
         f"dx of {c.cin} -> {c.cout} channels, {kernel}, stride {list(c.stride)}, pads {c.sides}"
-        f"{groups}; x {c.n} x {sizes}; fp16"
+        f"{groups}; x {c.n} x {sizes}; fp16{'' if kind is FP16 else f' -> {kind}'}"
     )

@@ -70,6 +70,7 @@ def convolution_backward(
         cube_math_type=cube_math_type,
     )
     call.check(checked)
+    call.notes += _unread_bias_sizes(checked)
     kinds = tuple(dtype(t.dtype) for t in tensors)
     text, promoted, mask = _problem(checked), promote(kinds, FP32), checked["output_mask"]
     if 0 in tensors[1].shape or 0 in tensors[2].shape:
@@ -96,11 +97,22 @@ def facts(grad_output: Any, input: Any, weight: Any, **arguments: Any) -> dict[s
     return arguments | {
         **tensor_facts(grad_output=grad_output, input=input, weight=weight),
         **{name: per_dim(arguments[name], dims) for name in _PER_DIM},
-        "bias_sizes": frozen(arguments["bias_sizes"]),
+        **{name: frozen(arguments[name]) for name in ("bias_sizes", "groups")},
         "transposed": bool(arguments["transposed"]),
         "output_mask": tuple(map(bool, mask)) if isinstance(mask, tuple) else mask,
         "cube_math_type": cube_math_number(number) if isinstance(number, str) else number,
     }
+
+
+def _unread_bias_sizes(checked: Mapping[str, Any]) -> list[str]:
+    """A note where the bias is not what the page wants, which nobody notices."""
+    given, channels = checked["bias_sizes"], checked["grad_output.shape"][1]
+    if given in (None, (channels,)):
+        return []
+    return [
+        f"bias_sizes is {given}, the layer has {channels} output channels: the documentation wants "
+        f"({channels},), the library does not look at it unless the input is empty"
+    ]
 
 
 def convolution(checked: Mapping[str, Any]) -> Convolution:

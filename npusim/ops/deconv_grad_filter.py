@@ -31,9 +31,10 @@ def deconv_grad_filter(
     """Gradient of a 2-D transposed convolution's filter.
 
     ``dy`` (batch, out_h, out_w, out_c) and ``x`` (batch, in_h, in_w, in_c) are arrays of one
-    type, fp32 or (MT7004) fp16, or ``npusim.spec``s for a timing-only run. ``param`` has the 20
-    integers of the C interface (``npusim.limits.facts.PARAM``). There is no padding below or to
-    the right: dy ends at out_h and out_w, and reads beyond it are zero.
+    type, fp32 or (MT7004) fp16, or ``npusim.spec``s for a timing-only run. ``param`` has the 18
+    integers of the C interface (``npusim.limits.facts.PARAM``), and up to two more that are not
+    read. There is no padding below or to the right: dy ends at out_h and out_w, and reads beyond
+    it are zero.
 
     The result ``outputs[0]`` is (group, out_c / group * kernel_h * kernel_w, in_c / group) of the
     operands' type: the whole gradient, nothing is added to what dw held before.

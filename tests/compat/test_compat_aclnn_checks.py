@@ -10,6 +10,7 @@ import pytest
 from npusim.compat import aclnn as acl
 from npusim.compat.aclnn import aclCreateBoolArray, aclCreateIntArray, aclCreateTensor
 from npusim.device.catalog import load_device
+from npusim.errors import ArgumentError
 
 Array = np.ndarray[Any, Any]
 NULL, INVALID, INNER = 161001, 161002, 561103
@@ -143,6 +144,29 @@ def test_an_empty_input_needs_its_bias_size_and_nothing_more() -> None:
     status, text = convolution(**empty, biasSizes=ints([31]))
     assert status == INVALID
     assert "it must be (32,)" in text
+
+
+def test_a_wrong_bias_size_that_nobody_reads_gets_a_note() -> None:
+    for size, noted in (([32], False), ([31], True)):
+        _, workspace, executor = acl.aclnnConvolutionBackwardGetWorkspaceSize(
+            **{**GOOD, "biasSizes": ints(size)}
+        )
+        assert acl.aclnnConvolutionBackward(bytearray(workspace), workspace, executor, None) == 0
+        assert executor is not None
+        assert executor.result is not None
+        notes = [note for note in executor.result.notes if "the layer has 32 output" in note]
+        assert len(notes) == noted
+
+
+def test_lists_may_be_any_list_or_array_of_numbers() -> None:
+    lists = {"stride": [1, 1], "padding": np.array([1, 1]), "dilation": (np.int64(1), np.int64(1))}
+    assert convolution(**lists, groups=np.int32(1), outputMask=np.array([True] * 3)) == (0, "")
+    assert convolution(stride=acl.aclCreateIntArray(np.array([1, 1]))) == (0, "")
+    status, text = convolution(stride=[1.5, 1])
+    assert status == INVALID
+    assert "stride is (1.5, 1)" in text
+    with pytest.raises(ArgumentError, match="input is a ndarray; pass aclCreateTensor"):
+        convolution(input=np.zeros((2, 16, 5, 5), np.float16))
 
 
 def test_products_differ() -> None:

@@ -91,6 +91,13 @@ def test_every_form_writes_dw_in_place(form: str, flat: bool) -> None:
     np.testing.assert_array_equal(result.outputs[0], dw)
 
 
+@pytest.mark.parametrize("entries", [18, 19])
+def test_the_entries_that_nothing_reads_may_be_missing(entries: int) -> None:
+    dy, x, dw = operands(np.float32)
+    fp_deconv_grad_filter_p(dy, x, dw, list(np.array(PARAM[:entries])))
+    np.testing.assert_array_equal(dw, reference(dy, x))
+
+
 def test_a_strided_dw_is_written_too() -> None:
     dy, x, _ = operands(np.float32)
     wide = np.zeros((*DW_SHAPE[:2], 6), np.float32)
@@ -128,15 +135,20 @@ DY, X, DW = operands(np.float32)
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "half for fp": ({"dy": DY.astype(np.float16)}, "dy is fp16; fp_ takes float32: convert it"),
     "dw type": ({"dw": DW.astype(np.float16)}, "dw is fp16; fp_ takes float32"),
-    "x size": ({"x": X.reshape(-1)[1:]}, "x.shape is (143,): param says (2, 4, 3, 6)"),
-    "x shape": ({"x": X.reshape(2, 3, 4, 6)}, "x.shape is (2, 3, 4, 6): param says"),
+    "x size": (
+        {"x": X.reshape(-1)[1:]},
+        "x.shape is (143,): param[0] to param[3] make it (2, 4, 3, 6)",
+    ),
+    "x shape": ({"x": X.reshape(2, 3, 4, 6)}, "x.shape is (2, 3, 4, 6): param[0] to param[3]"),
     "dw shape": ({"dw": DW.reshape(12, 2, 3)}, "dw has shape (12, 2, 3); param makes it (2, 12"),
     "dw is a list": ({"dw": [0.0] * 72}, "dw is a list; it must be a NumPy array that can be"),
     "no dw": ({"dw": None}, "dw is a NoneType; it must be a NumPy array"),
-    "19 entries": ({"param": PARAM[:19]}, "FT78NE permits length 20"),
-    "a fraction": ({"param": changed(10, 1.5)}, "param: stride_h is 1.5; FT78NE permits 1 to"),
-    "stride 0": ({"param": changed(10, 0)}, "stride_h is 0"),
-    "group 0": ({"param": changed(16, 0), "dw": np.zeros(144, np.float32)}, "group is 0"),
+    "17 entries": ({"param": PARAM[:17]}, "FT78NE permits 18 entries, and up to two more"),
+    "a fraction": ({"param": changed(10, 1.5)}, "param[10] stride_h is 1.5; FT78NE permits 1 to"),
+    "stride 0": ({"param": changed(10, 0)}, "param[10] stride_h is 0"),
+    "flat": ({"param": changed(1, 0), "x": X.reshape(-1)}, "param[1] in_h is 0"),
+    "batch": ({"param": changed(4, 3), "dy": DY.reshape(-1)}, "param[0] is 2, param[4] is 3"),
+    "group 0": ({"param": changed(16, 0), "dw": np.zeros(144, np.float32)}, "param[16] group is 0"),
     "no core": ({"mask": 0}, "the mask of all is 0xff"),
     "missing core": ({"mask": 1 << 20}, "the mask of all is 0xff"),
 }

@@ -140,23 +140,59 @@ def input_call(
     )
 
 
+@pytest.mark.parametrize("result", ["float16", "float32"])
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_an_input_gradient_has_the_numbers_of_the_reference(with_bias: bool) -> None:
-    bias = tvm.placeholder((20,), name="bias", dtype="float16") if with_bias else None
-    lazy = input_call(bias=bias)
-    w, dy, added = integers(7, 8, 20, 2, 2, 2), integers(8, 1, 8, 3, 2, 4), integers(9, 20)
+def test_an_input_gradient_has_the_numbers_of_the_reference(with_bias: bool, result: str) -> None:
+    bias = tvm.placeholder((20,), name="bias", dtype=result) if with_bias else None
+    lazy = input_call(bias=bias, res_dtype=result)
+    w, dy = integers(7, 8, 20, 2, 2, 2), integers(8, 1, 8, 3, 2, 4)
+    added = integers(9, 20).astype(result)
     feeds: dict[Any, Array] = {"filter": to_fracz_3d(w, 1, 16), "dedy": to_6hd(dy, 16)}
     if bias is not None:
         feeds[bias] = added
-    result = lazy.run(feeds, device="ascend910")
-    assert result.grad_input is not None
-    assert result.grad_input.shape == lazy.shape == (1, 3, 2, 16, 16)
-    got = from_6hd(result.grad_input.reshape(1, 3, 2, 4, 4, 16), 20)
+    run = lazy.run(feeds, device="ascend910")
+    assert run.grad_input is not None
+    assert run.grad_input.dtype == lazy.dtype == result
+    assert run.grad_input.shape == lazy.shape == (1, 3, 2, 16, 16)
+    got = from_6hd(run.grad_input.reshape(1, 3, 2, 4, 4, 16), 20)
     want = conv_input_grad(
         dy, w, (1, 20, 3, 4, 4), (1, 2, 1), ((1, 0), (1, 0), (0, 1)), (1, 1, 1), 1
     )
     shift = added.astype(np.float64).reshape(1, 20, 1, 1, 1) if with_bias else 0.0
     np.testing.assert_array_equal(got, want + shift)
+
+
+def test_numpy_numbers_and_arrays_are_numbers_and_lists() -> None:
+    plain = filter_call()
+    arrays: dict[str, Any] = {key: np.array(value) for key, value in FILTER.items()}
+    assert filter_call(sizes=np.array(FILTER_SIZES), **arrays).shape == plain.shape
+    numbers: dict[str, Any] = {
+        key: [np.int32(n) for n in FILTER[key]] for key in FILTER if key != "groups"
+    }
+    lazy = filter_call(sizes=tuple(map(np.int64, FILTER_SIZES)), groups=np.int8(4), **numbers)
+    assert lazy.shape == plain.shape
+    feeds = {"x": npusim.spec(FILTER_X, "fp16"), "dy": npusim.spec(FILTER_DY, "fp16")}
+    assert lazy.run(feeds, device="tiny").cycles == plain.run(feeds, device="tiny").cycles
+    grouped = {key: np.int64(value) for key, value in INPUT["group_dict"].items()}
+    given = input_call(size=np.array(INPUT_SIZE), pads=np.array(INPUT["pads"]), group_dict=grouped)
+    assert given.shape == input_call().shape
+
+
+def test_the_filter_has_the_names_of_prototype_and_parameter_list() -> None:
+    x = tvm.placeholder(FILTER_X, name="x", dtype="float16")
+    dy = tvm.placeholder(FILTER_DY, name="dy", dtype="float16")
+    lazy = dsl.conv2d_backprop_filter(x, dy, filter_size=FILTER_SIZES, para_dict=FILTER)
+    assert lazy.shape == dsl.conv2d_backprop_filter(x, dy, FILTER_SIZES, FILTER).shape
+    for wrong in ({}, {"filter_size": FILTER_SIZES, "filter_sizes": FILTER_SIZES}):
+        with pytest.raises(ArgumentError, match="needs filter_sizes, by this name or filter_size"):
+            dsl.conv2d_backprop_filter(x, dy, para_dict=FILTER, **wrong)
+
+
+def test_kernel_name_names_the_tensor_and_its_errors() -> None:
+    lazy = filter_call(kernel_name="dw_of_layer_3")
+    assert lazy.name == "dw_of_layer_3"
+    with pytest.raises(ArgumentError, match=r"^dw_of_layer_3: no array was fed"):
+        lazy.run({})
 
 
 def test_later_changes_of_the_lists_do_not_reach_the_call() -> None:
@@ -216,7 +252,8 @@ INPUT_BUILD: dict[str, tuple[dict[str, Any], str]] = {
     "depth dilation": ({"dilations": [1, 2, 1, 1, 1]}, "dilations is (1, 2, 1, 1, 1); "),
     "no group_dict": ({"drop": "group_dict"}, "group_dict is null; "),
     "group_dict": ({"group_dict": {**INPUT["group_dict"], "cin1_g": 1}}, "it must have cin1_g 2"),
-    "result type": ({"res_dtype": "float32"}, "npusim computes 'float16' only"),
+    "result type": ({"res_dtype": "bfloat16"}, "res_dtype is bf16; "),
+    "name": ({"kernel_name": 7}, "kernel_name is 7; it must be text, such as 'conv3d_backprop_in"),
     "missing": ({"drop": "pads"}, "para_dict lacks ['pads']; it needs strides, pads, dilations"),
     "bias shape": (
         {"bias": Placeholder((16,), "float16", "bias")},

@@ -355,7 +355,7 @@ def test_an_unknown_product_is_told() -> None:
 
 #: Facts that are derived only from arguments of the right length.
 SPREAD = {
-    "deconv_grad_filter": set(PARAM),
+    "deconv_grad_filter": {f"param[{i}] {name}" for i, name in enumerate(PARAM)},
     "conv3d_backprop_input": set(DERIVE["conv3d_backprop_input"](tbe_input())),
 }
 

@@ -40,14 +40,15 @@ def described(case: Any) -> tuple[list[int], list[int], dict[str, Any]]:
 def run(case: Any, dy: Array, w: Array, device: str = "ascend910", **more: Any) -> Result:
     """Run one layer on framework operands; keywords of para_dict and of the call."""
     filter_size, input_size, para = described(case)
-    para |= {key: more.pop(key) for key in ("tensor_bias", "group_dict") if key in more}
+    own = ("tensor_bias", "group_dict", "res_dtype")
+    para |= {key: more.pop(key) for key in own if key in more}
     packed = to_fracz_3d(w, case.groups, 16)
     return conv3d_backprop_input(
         packed, to_6hd(dy, 16), filter_size, input_size, para, device=device, timeline=False, **more
     )
 
 
-def unpacked(case: Any, r: Result) -> Array:
+def unpacked(case: Any, r: Result, dtype: Any = np.float16) -> Array:
     """The result as (N, Cin, D, H, W), after checking its shape and its padding channels."""
     assert r.outputs is not None
     (out,) = r.outputs
@@ -55,7 +56,7 @@ def unpacked(case: Any, r: Result) -> Array:
     blocks = -(-case.cin // 16)
     depth, *size = case.spatial
     assert out.shape == (case.n, depth, blocks, prod(size), 16)
-    assert out.dtype == np.float16
+    assert out.dtype == dtype
     whole = out.reshape(case.n, depth, blocks, *size, 16)
     everything = from_6hd(whole, blocks * 16)
     assert not everything[:, case.cin :].any()
@@ -103,6 +104,22 @@ def test_any_layer_matches_float64(layer: Any, close: Any, data: st.DataObject) 
     dy, x, w = case.operands((FP16,) * 3)
     r = run(case, dy, w, device, tiling=tiling, rules="hardware")
     close("dx", unpacked(case, r), case.reference(dy, x, w)[0], (FP16,), FP16)
+
+
+@pytest.mark.parametrize("device", ["ascend310", "ascend910", "ascend910b2", "ascend950pr"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_the_fp32_result_is_not_rounded(small: Any, device: str, biased: bool) -> None:
+    """Sums of thousands with a last bit that fp16 has no room for, and one beyond its range."""
+    dy, x, w = small.operands((FP16,) * 3)
+    dy, w = np.round(dy * 64) + 300, np.round(w * 64) + 101
+    bias = np.arange(20, dtype=np.float32) + 100_000
+    more = {"tensor_bias": bias} if biased else {}
+    r = run(small, dy, w, device, res_dtype="float32", rules="hardware", **more)
+    want = small.reference(dy, x, w)[0] + (bias[None, :, None, None, None] if biased else 0)
+    got = unpacked(small, r, np.float32)
+    np.testing.assert_array_equal(got, want)
+    assert np.abs(want).max() > 65504
+    assert r.problem.endswith("fp16 -> fp32")
 
 
 # -- worked examples -----------------------------------------------------------------------
@@ -231,7 +248,8 @@ def test_timing_only_takes_the_same_cycles(small: Any) -> None:
         ({"strides": [2, 1, 1, 1, 1]}, "strides is .* permits 1 for N and C"),
         ({"dilations": [1, 2, 1, 1, 1]}, "dilations is .* permits 1 for D"),
         ({"pads": [0, 0, 0]}, "pads is"),
-        ({"res_dtype": "float32"}, "npusim computes 'float16' only"),
+        ({"res_dtype": "bfloat16"}, "res_dtype is bf16; "),
+        ({"res_dtype": "float32", "tensor_bias": np.zeros(20, np.float16)}, "must be fp32 of"),
         ({"group_dict": {"real_g": 2}}, "group_dict"),
         ({"fused": 1}, "unknown key 'fused'"),
         ({"tensor_bias": np.zeros(3, np.float16)}, "must be fp16 of"),
