@@ -105,6 +105,11 @@ class Convolution:
         """Number of spatial dimensions, 1 to 3."""
         return len(self.spatial)
 
+    @property
+    def extra(self) -> Sizes:
+        """Output padding of every axis."""
+        return self.output_padding or (0,) * self.dims
+
     @cached_property
     def out(self) -> Sizes:
         """Spatial size of the forward output."""
@@ -112,7 +117,7 @@ class Convolution:
             return self.outputs
         sizes = (self.spatial, self.kernel, self.stride, self.padding, self.dilation)
         if self.transposed:
-            return transposed_sizes(*sizes, self.output_padding)
+            return transposed_sizes(*sizes, self.extra)
         return output_sizes(*sizes)
 
     # -- as frameworks see it ------------------------------------------------------------------
@@ -132,6 +137,22 @@ class Convolution:
         """The weight: (Cout, Cin/groups, ...), of a transposed layer (Cin, Cout/groups, ...)."""
         first, last = (self.cin, self.cout) if self.transposed else (self.cout, self.cin)
         return (first, last // self.groups, *self.kernel)
+
+    @property
+    def reads(self) -> Sides:
+        """Of a transposed layer: padding with which the plain one has exactly the input's places.
+
+        Below and to the right it may be less than none, where the output goes on after the last
+        position that is read.
+        """
+        axes = zip(
+            *(self.spatial, self.out, self.kernel, self.stride, self.padding, self.dilation),
+            strict=True,
+        )
+        return tuple(
+            (before, (x - 1) * s + d * (k - 1) + 1 - before - y)
+            for x, y, k, s, (before, _), d in axes
+        )
 
     @property
     def sides(self) -> list[int]:
@@ -175,7 +196,7 @@ class Convolution:
             stride=ones + self.stride,
             padding=((0, 0),) * len(ones) + self.padding,
             dilation=ones + self.dilation,
-            output_padding=(0,) * len(ones) + self.output_padding,
+            output_padding=(0,) * len(ones) + self.extra,
             outputs=None if self.outputs is None else ones + self.outputs,
             c0=c0,
         )
@@ -220,7 +241,7 @@ class Convolution:
 
 
 #: What an axis has where nothing is said.
-_USUAL = {"stride": 1, "padding": (0, 0), "dilation": 1, "output_padding": 0}
+_USUAL = {"stride": 1, "padding": (0, 0), "dilation": 1}
 
 
 @dataclass(frozen=True)

@@ -277,9 +277,9 @@ class _Backward:
         """Simulate one layer; ``label`` says in reports of progress which it is."""
         from npusim.call.spec import spec
         from npusim.ops import convolution_backward
+        from npusim.ops.convolution_backward import arguments
 
-        def operand(*shape: int) -> Any:
-            return spec(shape, self.dtype)
+        c = replace(layer, n=self.batch)
 
         def labelled(kernel: str, phase: str, done: int, total: int) -> None:
             if self.options.progress is not None:
@@ -287,14 +287,11 @@ class _Backward:
 
         dx, dw, db = (name in self.gradients for name in GRADIENTS)
         return convolution_backward(
-            operand(self.batch, layer.cout, *layer.output),
-            operand(self.batch, layer.cin, *layer.spatial),
-            operand(layer.cout, layer.cin // layer.groups, *layer.kernel),
+            spec(c.dy_shape, self.dtype),
+            spec(c.x_shape, self.dtype),
+            spec(c.w_shape, self.dtype),
             (layer.cout,) if db else None,
-            stride=list(layer.stride),
-            padding=_padding(layer),
-            dilation=list(layer.dilation),
-            groups=layer.groups,
+            **arguments(layer),
             output_mask=(dx, dw, db),
             cube_math_type=self.cube_math_type,
             **vars(replace(self.options, progress=labelled)),
@@ -326,12 +323,3 @@ def _gradients(names: Iterable[str]) -> tuple[str, ...]:
             f"gradients are {wanted}; they must be one or more of {', '.join(GRADIENTS)}"
         )
     return tuple(name for name in GRADIENTS if name in wanted)
-
-
-def _padding(layer: ConvLayer) -> list[int]:
-    """One number per dimension, or all sides where they differ, which only 2-D calls can say."""
-    if all(before == after for before, after in layer.padding):
-        return [before for before, _ in layer.padding]
-    if layer.dims != 2:
-        raise ArgumentError(f"padding is {layer.padding}; sides may differ in 2-D layers only")
-    return [side for both in layer.padding for side in both]

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from npusim.convolution import Convolution
 from npusim.errors import ArgumentError
-from npusim.reference import MAX_DIMS, output_shape
 from npusim.resources import configs
 from npusim.yamltree import Node, TextFile, load_tree, suggest
 
@@ -24,37 +24,17 @@ T = TypeVar("T")
 
 _FOLDER = configs() / "workloads"
 _SUFFIX = ".yaml"
+_MAX_DIMS = 3
 _REQUIRED = ("cin", "cout", "spatial", "kernel")
 _OPTIONAL = ("stride", "padding", "dilation", "groups", "count")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvLayer:
-    """One convolution; ``spatial`` is its input's size, ``count`` how often the network has it.
-
-    All tuples have one entry per spatial dimension; paddings are (before, after) pairs.
-    """
+class ConvLayer(Convolution):
+    """One convolution of a network, and ``count``, how often the network has it."""
 
     name: str
-    cin: int
-    cout: int
-    spatial: tuple[int, ...]
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    dilation: tuple[int, ...]
-    groups: int = 1
     count: int = 1
-
-    @property
-    def dims(self) -> int:
-        """Number of spatial dimensions, 1 to 3."""
-        return len(self.spatial)
-
-    @property
-    def output(self) -> tuple[int, ...]:
-        """Spatial size of the forward output."""
-        return output_shape(self.spatial, self.kernel, self.stride, self.padding, self.dilation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +102,8 @@ def _layer(name: str, node: Node) -> ConvLayer:
     fields = node.mapping(_REQUIRED, _OPTIONAL)
     spatial = tuple(_positive(item) for item in fields["spatial"].items())
     dims = len(spatial)
-    if not 1 <= dims <= MAX_DIMS:
-        raise fields["spatial"].fail(f"expected 1 to {MAX_DIMS} sizes, got {dims}")
+    if not 1 <= dims <= _MAX_DIMS:
+        raise fields["spatial"].fail(f"expected 1 to {_MAX_DIMS} sizes, got {dims}")
 
     def sizes(key: str) -> tuple[int, ...]:
         return _per_dim(fields[key], dims, _positive) if key in fields else (1,) * dims
@@ -131,27 +111,22 @@ def _layer(name: str, node: Node) -> ConvLayer:
     def number(key: str) -> int:
         return _positive(fields[key]) if key in fields else 1
 
-    no_padding = ((0, 0),) * dims
-    layer = ConvLayer(
-        name=name,
-        cin=number("cin"),
-        cout=number("cout"),
-        spatial=spatial,
-        kernel=sizes("kernel"),
-        stride=sizes("stride"),
-        padding=_per_dim(fields["padding"], dims, _pads) if "padding" in fields else no_padding,
-        dilation=sizes("dilation"),
-        groups=number("groups"),
-        count=number("count"),
-    )
-    for key, channels in (("cin", layer.cin), ("cout", layer.cout)):
-        if channels % layer.groups:
-            raise fields[key].fail(f"{channels} is not a multiple of groups = {layer.groups}")
+    padding = _per_dim(fields["padding"], dims, _pads) if "padding" in fields else ()
     try:
-        layer.output  # noqa: B018 - asked for its error only
+        return ConvLayer(
+            name=name,
+            cin=number("cin"),
+            cout=number("cout"),
+            spatial=spatial,
+            kernel=sizes("kernel"),
+            stride=sizes("stride"),
+            padding=padding,
+            dilation=sizes("dilation"),
+            groups=number("groups"),
+            count=number("count"),
+        )
     except ArgumentError as error:
         raise node.fail(str(error)) from error
-    return layer
 
 
 def _per_dim(node: Node, dims: int, read: Callable[[Node], T]) -> tuple[T, ...]:

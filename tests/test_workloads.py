@@ -47,7 +47,7 @@ def test_resnet50_is_the_network() -> None:
 
 def test_resnet50_has_the_published_number_of_multiply_adds() -> None:
     total = sum(
-        x.count * x.cin * x.cout // x.groups * prod(x.kernel) * prod(x.output)
+        x.count * x.cin * x.cout // x.groups * prod(x.kernel) * prod(x.out)
         for x in load_workload("resnet50").layers
     )
     assert total == 4_087_136_256  # 4.09 G with the final 2048 -> 1000 product
@@ -65,7 +65,7 @@ def test_find_layer() -> None:
         dilation=(1, 1),
         count=5,
     )
-    assert find_layer("resnet50/conv1").output == (112, 112)
+    assert find_layer("resnet50/conv1").out == (112, 112)
 
 
 def test_what_ships_can_be_read() -> None:
@@ -119,7 +119,7 @@ def test_every_form_of_every_field(tmp_path: Path) -> None:
     want = Workload(name="net", description="every form of every field", layers=(one, three))
     assert load_workload(path) == load_workload(str(path)) == want
     assert find_layer(f"{path}/three") == three
-    assert (one.dims, three.dims, three.output) == (1, 3, (2, 5, 7))
+    assert (one.dims, three.dims, three.out) == (1, 3, (2, 5, 7))
 
 
 GOOD = "cin: 4, cout: 4, spatial: [5, 5], kernel: 3"
@@ -138,9 +138,12 @@ GOOD = "cin: 4, cout: 4, spatial: [5, 5], kernel: 3"
         (f"{GOOD}, stride: [1, 1, 1]", "layers.a.stride: expected one number or a list of 2, as"),
         (f"{GOOD}, padding: [1, [1, 2, 3]]", "layers.a.padding[1]: expected a number or a [before"),
         (f"{GOOD}, dilation: {{h: 2}}", "layers.a.dilation: expected a list, got a mapping"),
-        (f"{GOOD}, dilation: 3", "layers.a: spatial dimension 0: the kernel reaches over 7"),
-        (f"{GOOD}, groups: 3", "layers.a.cin: 4 is not a multiple of groups = 3"),
-        ("cin: 4, cout: 3, spatial: [5], kernel: 1, groups: 2", "layers.a.cout: 3 is not a mult"),
+        (f"{GOOD}, dilation: 3", "layers.a: output H would be -1: the filter reaches 7 but"),
+        (f"{GOOD}, groups: 3", "layers.a: groups is 3, which must divide the 4 input"),
+        (
+            "cin: 4, cout: 3, spatial: [5], kernel: 1, groups: 2",
+            "layers.a: groups is 2, which must divide the 4 input and 3",
+        ),
         ("cin: 4, cout: 4, spatial: 5, kernel: 1", "layers.a.spatial: expected a list, got '5'"),
         ("cin: 4, cout: 4, spatial: [], kernel: 1", "layers.a.spatial: expected 1 to 3 sizes, got"),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -49,23 +49,6 @@ class Call:
         self.l2 = new_l2(self.device, self.options.engine)
         self.figures: dict[str, None] = {}  # what the time rests on so far, in order of use
         self._steps: list[Step] = []
-
-    @classmethod
-    def of(
-        cls,
-        operator: Callable[..., Result],
-        options: Mapping[str, Any],
-        operands: Iterable[Operand | None],
-        *,
-        without: Collection[str] = (),
-    ) -> Call:
-        """A call of ``operator`` with the keywords it was given; a ``Spec`` makes it timing-only.
-
-        Options named in ``without`` have no meaning for it (see ``Options.of``).
-        """
-        timing_only = any(isinstance(operand, Spec) for operand in operands)
-        wanted = Options.of(operator, options, without=without)
-        return cls(operator.__name__, wanted, timing_only)
 
     def check(self, facts: Mapping[str, Any]) -> None:
         """Hold the call against the documented limits of its operator; ``RuleError`` outside."""

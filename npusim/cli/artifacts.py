@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from npusim.cli.checks import returned
 from npusim.cli.parser import Parser
-from npusim.cli.problem import Prepared, returned
 from npusim.dtypes import BF16
 from npusim.errors import ArgumentError, NpusimError
+from npusim.ops.card import Output
 from npusim.results import Result
 
 
@@ -22,7 +24,8 @@ class Writing:
 
     path: Path
     result: Result
-    prepared: Prepared
+    outputs: Sequence[Output[Any]]
+    problem: Any
     framework: bool
 
 
@@ -38,16 +41,16 @@ class Artifact:
 
 def _output(job: Writing) -> str:
     arrays, told = {}, []
-    for name, output in job.prepared.outputs.items():
-        array = returned(job.result, name)
+    for output in job.outputs:
+        array = returned(job.result, output.name)
         if job.framework:
-            array = output.framework(array)
-        form = output.axes if job.framework else output.layout
-        told.append(f"{name} {array.shape} {array.dtype.name}, {form}")
+            array = output.unpack(job.problem, array)
+        form = output.axes if job.framework or not output.layout else output.layout
+        told.append(f"{output.name} {array.shape} {array.dtype.name}, {form}")
         if array.dtype == BF16.numpy:  # exact; NumPy's files know no bfloat16
             array = array.astype(np.float32)
             told[-1] += ", stored as float32"
-        arrays[name] = array
+        arrays[output.name] = array
     with job.path.open("wb") as file:
         if _is_archive(job.path):
             np.savez(file, allow_pickle=False, **arrays)
@@ -157,9 +160,9 @@ def check(arguments: argparse.Namespace) -> None:
             raise ArgumentError(f"{option} needs the timeline; drop --no-timeline")
 
 
-def check_output(arguments: argparse.Namespace, prepared: Prepared) -> None:
+def check_output(arguments: argparse.Namespace, outputs: Sequence[Output[Any]]) -> None:
     """Refuse a file for one array where the call returns several."""
-    path, names = arguments.output, prepared.outputs
+    path, names = arguments.output, [output.name for output in outputs]
     if path is not None and len(names) > 1 and not _is_archive(path):
         raise ArgumentError(
             f"--output {path}: this call returns {', '.join(names)}; name a file ending in .npz, "
@@ -173,13 +176,15 @@ def needs_timeline(arguments: argparse.Namespace) -> bool:
 
 
 def write_all(
-    arguments: argparse.Namespace, result: Result, prepared: Prepared
+    arguments: argparse.Namespace, result: Result, outputs: Sequence[Output[Any]], problem: Any
 ) -> tuple[list[str], list[str]]:
     """Write every file asked for; return a line per file written, and one per failure."""
     lines, failures = [], []
     framework = arguments.output_layout == "framework"
     for name, path in _wanted(arguments).items():
-        job = Writing(path=path, result=result, prepared=prepared, framework=framework)
+        job = Writing(
+            path=path, result=result, outputs=outputs, problem=problem, framework=framework
+        )
         try:
             told = ARTIFACTS[name].write(job)
         except (NpusimError, OSError) as error:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 from npusim.call.options import Options
 from npusim.cli.parser import assignment
-from npusim.dtypes import DType, dtype
 from npusim.errors import ArgumentError
 
 
-def add_machine(add: Any, *, usual: str | None) -> None:
-    """Declare the device, its figures, its cores and whose limits hold.
+def add_machine(add: Any, *, usual: str = "", required: bool = False, rules: bool = True) -> None:
+    """Declare the device, its figures, its cores and (where there are any) whose limits hold.
 
-    ``add`` is ``add_argument`` of a group; ``usual`` says what runs without --device, None if
-    nothing does.
+    ``add`` is ``add_argument`` of a group; ``usual`` is the device taken without --device.
     """
     add(
         "--device",
-        required=usual is None,
+        required=required,
         metavar="NAME",
         help="a device (see 'npusim devices') or a file ending in .yaml "
-        f"({'required' if usual is None else f'default: {usual}'})",
+        f"({f'default: {usual}' if usual else 'required, no default'})",
     )
     add(
         "--set",
@@ -40,6 +37,8 @@ def add_machine(add: Any, *, usual: str | None) -> None:
         help="core groups such as 0-3,5 (a lone number is a group), or a bit mask such as 0b1111 "
         "or 0xf (default: all)",
     )
+    if not rules:
+        return
     add(
         "--rules",
         choices=("documented", "hardware"),
@@ -72,14 +71,6 @@ def cores(text: str) -> str | int:
     try:
         return int(text, 0)
     except ValueError:
-        raise argparse.ArgumentTypeError(
+        raise ArgumentError(
             f"expected groups such as 0-3,5, or a mask such as 0b1111 or 0xf, got {text!r}"
         ) from None
-
-
-def element_type(text: str) -> DType:
-    """The type of this name."""
-    try:
-        return dtype(text)
-    except ArgumentError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

@@ -96,6 +96,9 @@ def _command(name: str) -> Command:
 def _dispatch(words: list[str]) -> int:
     """Parse and execute; argparse leaves by ``SystemExit`` after --help and --version."""
     top = parser(words)
+    named = next((word for word in words if word in COMMANDS), None)
+    if named is not None:
+        words = getattr(_command(named), "arrange", list)(words)
     try:
         arguments, extras = top.parse_known_args(words)
     except SystemExit as done:

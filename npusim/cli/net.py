@@ -6,14 +6,14 @@ import argparse
 import sys
 
 from npusim.cli.console import print_json
-from npusim.cli.conv_backward import cube_math_type
-from npusim.cli.machine import add_machine, add_simulation, element_type
-from npusim.cli.parser import Parser, collect, integer
+from npusim.cli.machine import add_machine, add_simulation
+from npusim.cli.parser import Parser, collect
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16
+from npusim.dtypes import FP16, dtype
 from npusim.errors import ArgumentError
 from npusim.network import GRADIENTS, network
-from npusim.ops.cube_math import CUBE_MATH_TYPES
+from npusim.ops.cube_math import CUBE_MATH_TYPES, read_cube_math_type
+from npusim.ops.options import integer
 from npusim.results.progress import ProgressBar
 
 _USUAL = ("input", "weight")
@@ -38,19 +38,19 @@ def add_arguments(parser: Parser) -> None:
     )
     add(
         "--dtype",
-        type=element_type,
+        type=dtype,
         default=FP16,
         metavar="TYPE",
         help="element type of the operands: fp16, bf16 or fp32 (default: fp16)",
     )
     add(
         "--cube-math-type",
-        type=cube_math_type,
+        type=read_cube_math_type,
         default=0,
         metavar="TYPE",
         help=f"arithmetic of the cube: 0 to 3 or {', '.join(CUBE_MATH_TYPES)} (default: 0)",
     )
-    add_machine(parser.add_argument_group("machine").add_argument, usual=None)
+    add_machine(parser.add_argument_group("machine").add_argument, required=True)
     add_simulation(parser.add_argument_group("simulation").add_argument)
     parser.add_argument(
         "--json",
@@ -62,9 +62,7 @@ def add_arguments(parser: Parser) -> None:
 def _gradients(text: str) -> tuple[str, ...]:
     words = text.split(",")
     if len(set(words)) != len(words) or not set(words) <= set(GRADIENTS):
-        raise argparse.ArgumentTypeError(
-            f"expected at least one of {','.join(GRADIENTS)}, got {text!r}"
-        )
+        raise ArgumentError(f"expected at least one of {','.join(GRADIENTS)}, got {text!r}")
     return tuple(words)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 from typing import Any
 
 from npusim.cli.console import print_json, print_table
@@ -11,10 +10,7 @@ from npusim.cli.parser import Parser
 from npusim.device.catalog import devices, load_device
 from npusim.device.spec import Device
 from npusim.limits.table import documented_operators, load_rules
-from npusim.ops import OPERATORS, operators
-
-#: Roles of the cores that operators without a cube kernel run on.
-_ROLES = {"deconv_grad_filter": "dsp", "im2col_backward": "vector"}
+from npusim.ops import CARDS, operators
 
 
 def add_arguments(parser: Parser) -> None:
@@ -59,16 +55,15 @@ def _rows() -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "computes": (inspect.getdoc(OPERATORS[name]) or "").partition("\n")[0],
-            "devices": [device.name for device in loaded if _runs(name, device)],
+            "computes": CARDS[name].computes,
+            "devices": [device.name for device in loaded if _runs(CARDS[name].role, device)],
         }
         for name in operators()
     ]
 
 
-def _runs(operator: str, device: Device) -> bool:
-    """Whether a device has the unit an operator computes on; the cube must multiply fp16."""
-    role = _ROLES.get(operator, "cube")
+def _runs(role: str, device: Device) -> bool:
+    """Whether a device has cores of a role; the cube must multiply fp16."""
     has = any(role in kind.roles for kind in device.cores.values())
     return has and (role != "cube" or (device.cube is not None and "fp16" in device.cube.rates))
 

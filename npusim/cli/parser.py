@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from npusim.errors import ArgumentError
 from npusim.yamltree import suggest
 
-#: (before, after) per spatial dimension.
-Sides = tuple[tuple[int, int], ...]
-
-#: Spatial dimensions of the largest problems.
-MOST_DIMS = 3
-
 _OPTION = re.compile(r"--[a-z][a-z-]*")
-_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,6 +19,9 @@ class Parser(argparse.ArgumentParser):
 
     Options cannot be abbreviated: scripts must not break when another option is added.
     """
+
+    #: Options that others take, by their names: for errors.
+    elsewhere: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def __init__(self, **settings: Any) -> None:
         settings.setdefault("allow_abbrev", False)
@@ -41,11 +38,22 @@ class Parser(argparse.ArgumentParser):
             choices = [str(choice) for choice in action.choices]
             raise argparse.ArgumentError(action, f"unknown {value!r}{_near(str(value), choices)}")
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        # argparse has words of its own for errors of readers; theirs are better.
+        read = self._registry_get("type", action.type, action.type)
+        try:
+            return read(arg_string)
+        except ArgumentError as error:
+            raise argparse.ArgumentError(action, str(error)) from None
+
     def reject(self, extras: Iterable[str]) -> None:
         """Raise ``ArgumentError`` for the first of ``extras``, what nobody recognised."""
         for extra in extras:
             word = extra.partition("=")[0]
             known = sorted(set(_OPTION.findall(self.format_usage())))
+            if word in self.elsewhere:
+                owners = ", ".join(self.elsewhere[word])
+                self.error(f"{word} is an option of {owners}; this command has none of that name")
             begun = [option for option in known if option.startswith(word)]
             near = suggest(word, known)
             if begun and word.startswith("--"):  # cut short, as argparse itself would allow
@@ -73,58 +81,11 @@ def _near(word: str, known: list[str]) -> str:
     return near if "known" in near else f"{near} (known: {', '.join(known)})"
 
 
-def integer(least: int) -> Callable[[str], int]:
-    """A reader of one integer of at least ``least``."""
-
-    def read(text: str) -> int:
-        if not _NUMBER.fullmatch(text) or int(text) < least:
-            raise argparse.ArgumentTypeError(
-                f"expected an integer of at least {least}, got {text!r}"
-            )
-        return int(text)
-
-    return read
-
-
-def sizes(least: int) -> Callable[[str], tuple[int, ...]]:
-    """A reader of one to three integers of at least ``least``, such as ``14x14``."""
-
-    def read(text: str) -> tuple[int, ...]:
-        parts = text.split("x")
-        good = all(_NUMBER.fullmatch(part) and int(part) >= least for part in parts)
-        if len(parts) > MOST_DIMS or not good:
-            raise argparse.ArgumentTypeError(
-                "expected one number, HxW such as 3x5 or DxHxW such as 2x3x5, each at least "
-                f"{least}, got {text!r}"
-            )
-        return tuple(map(int, parts))
-
-    return read
-
-
-def padding(text: str) -> int | Sides:
-    """One number for all sides, (before, after) per dimension of ``1x2`` or of ``U,D,L,R``."""
-    good = all(_NUMBER.fullmatch(part) for part in re.split("[x,]", text))
-    sides = text.split("," if "," in text else "x")
-    count = len(sides) if "," in text else 2 * len(sides)
-    if not good or ("x" in text and "," in text) or count not in (2, 4, 6):
-        raise argparse.ArgumentTypeError(
-            "expected one number for all sides, HxW such as 1x2, or all sides U,D,L,R such as "
-            f"1,1,0,0, got {text!r}"
-        )
-    values = [int(side) for side in sides]
-    if len(values) == 1:
-        return values[0]
-    if count > len(values):  # one per dimension
-        return tuple((value, value) for value in values)
-    return tuple(zip(values[::2], values[1::2], strict=True))
-
-
 def assignment(text: str) -> tuple[str, str]:
     """(name, value) of ``name=value``."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+        raise ArgumentError(f"expected NAME=VALUE, got {text!r}")
     return name.strip(), value.strip()
 
 

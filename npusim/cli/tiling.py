@@ -14,7 +14,7 @@ from npusim.yamltree import suggest
 _RULES = ("auto", "production")
 
 
-def parse_tiling(text: str, kind: type[Any] | Mapping[str, type[Any]]) -> Any:
+def parse_tiling(text: str, kinds: Mapping[str, type[Any]]) -> Any:
     """A rule's name, the ``kind`` that ``base_m=128,base_n=256,...`` describes, or a mapping.
 
     Rules are "auto" and "production"; ``@FILE`` is a YAML or JSON file of a tiling in the
@@ -23,21 +23,21 @@ def parse_tiling(text: str, kind: type[Any] | Mapping[str, type[Any]]) -> Any:
     """
     if text in _RULES:
         return text
-    if not isinstance(kind, Mapping):
-        return _one(text, kind)
+    if len(kinds) == 1:
+        return _one(text, *kinds.values())
     tilings: dict[str, Any] = {}
     for part in text.split(";"):
         name, colon, fields = (word.strip() for word in part.partition(":"))
         if not colon:
             raise ArgumentError(
                 f"--tiling is {text!r}; this call has several kernels, so it must be "
-                f"KERNEL:FIELD=VALUE,...;... with KERNEL one of {', '.join(kind)}"
+                f"KERNEL:FIELD=VALUE,...;... with KERNEL one of {', '.join(kinds)}"
             )
-        if name not in kind:
-            raise ArgumentError(f"--tiling: unknown kernel {name!r}{suggest(name, kind)}")
+        if name not in kinds:
+            raise ArgumentError(f"--tiling: unknown kernel {name!r}{suggest(name, kinds)}")
         if name in tilings:
             raise ArgumentError(f"--tiling names {name} twice; keep one of them")
-        tilings[name] = _one(fields, kind[name])
+        tilings[name] = _one(fields, kinds[name])
     return tilings
 
 

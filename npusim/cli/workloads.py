@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 
 from npusim.cli.console import print_json, print_table
 from npusim.cli.parser import Parser, add_show
@@ -36,9 +35,18 @@ def _list(loaded: list[Workload], as_json: bool) -> None:
     print_table(head, [tuple(map(str, row)) for row in rows], (0, 3))
 
 
+#: What JSON tells of a layer besides its output; a promise to users.
+_KEYS = (
+    *("name", "cin", "cout", "spatial", "kernel", "stride", "padding", "dilation"),
+    *("groups", "count"),
+)
+
+
 def _show(workload: Workload, as_json: bool) -> None:
     if as_json:
-        layers = [{**dataclasses.asdict(x), "output": x.output} for x in workload.layers]
+        layers = [
+            {**{key: getattr(x, key) for key in _KEYS}, "output": x.out} for x in workload.layers
+        ]
         print_json({"name": workload.name, "description": workload.description, "layers": layers})
         return
     print(f"{workload.name}: {workload.description}\n")
@@ -75,6 +83,6 @@ def _cells(layer: ConvLayer) -> tuple[str, ...]:
         pads,
         sizes(layer.dilation),
         str(layer.groups),
-        sizes(layer.output),
+        sizes(layer.out),
         str(layer.count),
     )

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from npusim.call.call import Call
 from npusim.call.spec import Array, Spec
 from npusim.convolution import Convolution
 from npusim.dtypes import FP16, FP32
-from npusim.layout import mask_off_diagonal
+from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
+from npusim.layout import fracz_grouped_to_oihw, from_5hd, mask_off_diagonal, to_5hd
 from npusim.limits.facts import tensor_facts, type_name
 from npusim.ops.arguments import frozen, operand, parameters
+from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
 from npusim.ops.gradients import launch_filter_gradient
+from npusim.ops.layer import BATCH, LAYER, SIZES, stated_layer
+from npusim.reference import conv_filter_grad
 from npusim.results import Result
 
 _REQUIRED = ("strides", "padding", "dilations")
@@ -42,7 +45,7 @@ def conv2d_backprop_filter(
     the documentation refuses or that does not fit the others, ``ArgumentError`` for the rest.
     """
     x, dy = operand(input_x), operand(out_backprop)
-    call = Call.of(conv2d_backprop_filter, options, (x, dy))
+    call = CARD.begin(options, (x, dy))
     checked = facts(x, dy, filter_sizes, para_dict)
     call.check(checked)
     call.require_dtype(FP16)
@@ -99,3 +102,72 @@ def _problem(c: Convolution) -> str:
         f"dw of {c.cin} -> {c.cout} channels, {kh}x{kw}, stride {list(c.stride)}, pad {c.sides}"
         f"{c.unusual}; x {c.n}x{h}x{w}, dy {c.n}x{ho}x{wo}; fp16 -> fp32"
     )
+
+
+def _stated(stated: Stated) -> Convolution:
+    """The convolution of a command line; operands of four axes show sizes."""
+    shown = {name: array.shape for name, array in stated.arrays.items() if array.ndim == 4}
+    return stated_layer(stated, shown, 2)
+
+
+def _call(c: Convolution, given: Mapping[str, Array | Spec], options: dict[str, Any]) -> Result:
+    para = {
+        "strides": c.stride,
+        "padding": c.sides,
+        "dilations": (1, 1, *c.dilation),
+        "groups": c.groups,
+    }
+    return conv2d_backprop_filter(given["x"], given["dy"], c.w_shape, para, **options)
+
+
+def _expected(sample: Sample[Convolution]) -> Array:
+    c, x, dy = sample.problem, sample.arrays["x"], sample.arrays["dy"]
+    return conv_filter_grad(x, dy, c.kernel, c.stride, c.padding, c.dilation, c.groups)
+
+
+def _unpacked(c: Convolution, dw: Array) -> Array:
+    return fracz_grouped_to_oihw(
+        dw, c.cout, c.cin // c.groups, (c.kernel[0], c.kernel[1]), c.groups, c.c0
+    )
+
+
+CARD: Card[Convolution] = Card(
+    function=conv2d_backprop_filter,
+    options=(LAYER, BATCH, *SIZES),
+    problem=_stated,
+    inputs=(
+        Input(
+            name="x",
+            axes="NCHW",
+            shape=lambda c: c.x_shape,
+            layout="5HD",
+            packed=lambda c: (c.n, c.cin1, *c.spatial, c.c0),
+            pack=lambda c, x: to_5hd(x, c.c0),
+            unpack=lambda c, x: from_5hd(x, c.cin),
+        ),
+        Input(
+            name="dy",
+            axes="NCHW",
+            shape=lambda c: c.dy_shape,
+            layout="5HD",
+            packed=lambda c: (c.n, c.cout1, *c.out, c.c0),
+            pack=lambda c, dy: to_5hd(dy, c.c0),
+            unpack=lambda c, dy: from_5hd(dy, c.cout),
+        ),
+    ),
+    outputs=lambda _: (
+        Output(
+            name="grad_weight",
+            layout="FRACTAL_Z",
+            axes="(Cout, Cin/groups, KH, KW)",
+            unpack=_unpacked,
+            expected=_expected,
+            limit=lambda _: LIMITS[FP32],
+        ),
+    ),
+    call=_call,
+    dtypes=(FP16,),
+    tilings={ConvBackpropFilter.name: Tiling},
+    example="""npusim run conv2d_backprop_filter --device ascend910 --layer resnet50/res4_3x3 \\
+      --batch 2 --check --trace trace.json""",
+)

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
-from npusim.call.call import Call
+import numpy as np
+
 from npusim.call.spec import Array, Operand, Spec
 from npusim.convolution import Convolution
 from npusim.dtypes import FP16, DType, dtype
 from npusim.errors import ArgumentError
 from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
+from npusim.kernels.implicit_gemm import Tiling
+from npusim.layout import (
+    from_6hd,
+    from_fracz_3d,
+    group_dict,
+    to_6hd,
+    to_fracz_3d,
+)
 from npusim.limits.facts import tensor_facts, type_name
 from npusim.ops.arguments import frozen, operand, parameters
+from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
 from npusim.ops.gradients import launch_product
+from npusim.ops.layer import BATCH, LAYER, SIZES, stated_layer
+from npusim.ops.options import Option
+from npusim.reference import conv_input_grad
 from npusim.results import Result
 
 _REQUIRED = ("strides", "pads", "dilations")
@@ -51,7 +65,7 @@ def conv3d_backprop_input(
     w, dy = operand(filter), operand(out_backprop)
     given = para_dict.get("tensor_bias")
     bias = None if given is None else operand(given)
-    call = Call.of(conv3d_backprop_input, options, (w, dy, bias), without=("deterministic",))
+    call = CARD.begin(options, (w, dy, bias))
     checked = facts(w, dy, filter_size, input_size, para_dict)
     if checked["group_dict"] is None:  # it follows from the sizes: nobody has to state it here
         del checked["group_dict"]
@@ -122,3 +136,101 @@ def _problem(c: Convolution, kind: DType) -> str:
         f"dx of {c.cin} -> {c.cout} channels, {kernel}, stride {list(c.stride)}, pads {c.sides}"
         f"{groups}; x {c.n} x {sizes}; fp16{'' if kind is FP16 else f' -> {kind}'}"
     )
+
+
+class _Wanted(NamedTuple):
+    """A call: the convolution, and whether a bias is added."""
+
+    c: Convolution
+    bias: bool
+
+
+def _stated(stated: Stated) -> _Wanted:
+    """The call of a command line; operands of five axes show sizes."""
+    shown = {name: array.shape for name, array in stated.arrays.items() if array.ndim == 5}
+    return _Wanted(stated_layer(stated, shown, 3), bool(stated["bias"] or "bias" in stated.arrays))
+
+
+def _call(p: _Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+    c = p.c
+    para = {
+        "strides": (1, *c.stride, 1),
+        "pads": c.sides,
+        "dilations": (1, *c.dilation, 1),
+        "group_dict": group_dict(c.plan),
+        "tensor_bias": given.get("bias"),
+    }
+    size = (c.n, *c.spatial, c.cin)
+    return conv3d_backprop_input(given["w"], given["dy"], c.w_shape, size, para, **options)
+
+
+def _expected(sample: Sample[_Wanted]) -> Array:
+    c, dy, w = sample.problem.c, sample.arrays["dy"], sample.arrays["w"]
+    dx = conv_input_grad(dy, w, c.x_shape, c.stride, c.padding, c.dilation, c.groups)
+    if not sample.problem.bias:
+        return dx
+    added: Array = dx + sample.arrays["bias"].astype(np.float64)[:, None, None, None]
+    return added
+
+
+def _unpacked(p: _Wanted, dx: Array) -> Array:
+    c = p.c
+    return from_6hd(dx.reshape(c.n, c.spatial[0], c.cin1, *c.spatial[1:], c.c0), c.cin)
+
+
+def _fractals(p: _Wanted) -> tuple[int, ...]:
+    """Shape of the filter in FRACTAL_Z_3D."""
+    plan = p.c.plan
+    return (plan.real_groups * plan.cin1_g * prod(p.c.kernel), plan.cout_g // 16, 16, 16)
+
+
+CARD: Card[_Wanted] = Card(
+    function=conv3d_backprop_input,
+    options=(
+        *(LAYER, BATCH, *SIZES),
+        Option(
+            "bias",
+            None,
+            "",
+            "add a bias per input channel to the result (default: only one given by --input)",
+        ),
+    ),
+    problem=_stated,
+    inputs=(
+        Input(
+            name="dy",
+            axes="NCDHW",
+            shape=lambda p: p.c.dy_shape,
+            layout="6HD",
+            packed=lambda p: (p.c.n, p.c.out[0], p.c.cout1, *p.c.out[1:], p.c.c0),
+            pack=lambda p, dy: to_6hd(dy, p.c.c0),
+            unpack=lambda p, dy: from_6hd(dy, p.c.cout),
+        ),
+        Input(
+            name="w",
+            axes="Cout, Cin/groups, KD, KH, KW",
+            shape=lambda p: p.c.w_shape,
+            layout="FRACTAL_Z_3D",
+            packed=_fractals,
+            pack=lambda p, w: to_fracz_3d(w, p.c.groups, p.c.c0),
+            unpack=lambda p, w: from_fracz_3d(w, p.c.w_shape, p.c.groups, p.c.c0),
+        ),
+        Input(name="bias", axes="Cin,", shape=lambda p: (p.c.cin,), wanted=lambda p: p.bias),
+    ),
+    outputs=lambda _: (
+        Output(
+            name="grad_input",
+            layout="(N, D, C1, H*W, 16)",
+            axes="(N, Cin, D, H, W)",
+            unpack=_unpacked,
+            expected=_expected,
+            limit=lambda _: LIMITS[FP16],
+        ),
+    ),
+    call=_call,
+    dtypes=(FP16,),
+    tilings={ConvBackpropInput.name: Tiling},
+    without=("deterministic",),
+    example="""npusim run conv3d_backprop_input --device ascend910 --cin 32 --cout 16 \\
+      --size 4x14x14 --kernel 3 --padding 1 --bias --check""",
+)

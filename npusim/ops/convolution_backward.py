@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
 from npusim.convolution import Convolution
-from npusim.dtypes import FP32, dtype, promote
+from npusim.dtypes import BF16, FP16, FP32, dtype, promote
 from npusim.errors import ArgumentError
+from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
+from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
+from npusim.kernels.conv_backprop_input import ConvBackpropInput
+from npusim.kernels.conv_forward import ConvForward
+from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import frozen, operand, per_dim
+from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
 from npusim.ops.conv_launch import Launcher
-from npusim.ops.cube_math import cube_math, cube_math_number
+from npusim.ops.cube_math import (
+    CUBE_MATH_TYPES,
+    CubeMath,
+    cube_math,
+    cube_math_number,
+    read_cube_math_type,
+)
+from npusim.ops.layer import BATCH, LAYER, OUTPUT_PADDING, SIZES, stated_layer
+from npusim.ops.options import Option
+from npusim.reference import conv_bias_grad, conv_filter_grad, conv_forward, conv_input_grad
 from npusim.results import Result
+from npusim.rounding import round_hf32
 
 #: The results, and the operands in the order of their arguments.
 GRADIENTS = ("grad_input", "grad_weight", "grad_bias")
@@ -35,7 +51,7 @@ def convolution_backward(
     transposed: bool = False,
     output_padding: Any = 0,
     groups: int = 1,
-    output_mask: tuple[bool, bool, bool] = (True, True, True),
+    output_mask: Sequence[bool] = (True, True, True),
     cube_math_type: int | str = "keep_dtype",
     **options: Any,
 ) -> Result:
@@ -56,7 +72,7 @@ def convolution_backward(
     cannot compute the call.
     """
     tensors = (operand(grad_output), operand(input), operand(weight))
-    call = Call.of(convolution_backward, options, tensors)
+    call = CARD.begin(options, tensors)
     checked = facts(
         *tensors,
         bias_sizes=bias_sizes,
@@ -179,3 +195,173 @@ def _empty(call: Call, tensors: Tensors, mask: tuple[bool, bool, bool]) -> dict[
                 call.clear(tensor)
             outputs[name] = call.arrays.get(name)
     return outputs
+
+
+# -- the card ------------------------------------------------------------------------------
+
+
+class _Wanted(NamedTuple):
+    """A call: the layer, the gradients wanted, the arithmetic."""
+
+    c: Convolution
+    mask: tuple[bool, ...]
+    cube_math_type: int
+
+
+def _stated(stated: Stated) -> _Wanted:
+    """The call of a command line, its sizes from --layer, from options, or from operands."""
+    shown = {name: array.shape for name, array in stated.arrays.items()}
+    for name, shape in shown.items():
+        if len(shape) not in (3, 4, 5):
+            raise ArgumentError(
+                f"{stated.file(name)}; it must have 3 (NCL), 4 (NCHW) or 5 axes (NCDHW)"
+            )
+    c = stated_layer(stated, shown, None, transposed=bool(stated["transposed"]))
+    return _Wanted(c, stated["mask"] or (True,) * 3, stated["cube_math_type"] or 0)
+
+
+def arguments(c: Convolution) -> dict[str, Any]:
+    """The arguments besides operands that describe a layer.
+
+    Raises ``ArgumentError`` where padding differs by side, which only 2-D calls can say.
+    """
+    even = all(before == after for before, after in c.padding)
+    if not even and c.dims != 2:
+        raise ArgumentError(f"padding is {c.padding}; sides may differ in 2-D layers only")
+    return {
+        "stride": c.stride,
+        "padding": tuple(before for before, _ in c.padding) if even else c.sides,
+        "dilation": c.dilation,
+        "transposed": c.transposed,
+        "output_padding": c.extra,
+        "groups": c.groups,
+    }
+
+
+def _call(p: _Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+    return convolution_backward(
+        given["dy"],
+        given["x"],
+        given["w"],
+        (p.c.cout,) if p.mask[2] else None,
+        **arguments(p.c),
+        output_mask=p.mask,
+        cube_math_type=p.cube_math_type,
+        **options,
+    )
+
+
+def _math(sample: Sample[_Wanted]) -> CubeMath:
+    """What the cube computed."""
+    promoted = promote((dtype(array.dtype) for array in sample.arrays.values()), FP32)
+    return cube_math(promoted, sample.problem.cube_math_type, sample.device)
+
+
+def _seen(sample: Sample[_Wanted]) -> tuple[Array, Array, Array]:
+    """dy, x and w as the cube sees them."""
+    math, cube = _math(sample), sample.device.cube
+    bits = cube.hf32_bits if cube is not None else 0
+    dy, x, w = (
+        round_hf32(array.astype(FP32.numpy), bits) if math.hf32 else array.astype(math.dtype.numpy)
+        for array in (sample.arrays[name] for name in ("dy", "x", "w"))
+    )
+    return dy, x, w
+
+
+def _input_grad(sample: Sample[_Wanted]) -> Array:
+    c, (dy, _, w) = sample.problem.c, _seen(sample)
+    if c.transposed:
+        return conv_forward(dy, w, c.stride, c.reads, c.dilation, c.groups)
+    return conv_input_grad(dy, w, c.x_shape, c.stride, c.padding, c.dilation, c.groups)
+
+
+def _weight_grad(sample: Sample[_Wanted]) -> Array:
+    c, (dy, x, _) = sample.problem.c, _seen(sample)
+    first, last, pads = (dy, x, c.reads) if c.transposed else (x, dy, c.padding)
+    return conv_filter_grad(first, last, c.kernel, c.stride, pads, c.dilation, c.groups)
+
+
+def _limit(name: str, sample: Sample[_Wanted]) -> float:
+    """That of the type of a gradient: the one that an operand and dy are computed in."""
+    return LIMITS[promote((dtype(sample.arrays[n].dtype) for n in (name, "dy")), FP32)]
+
+
+def _outputs(p: _Wanted) -> tuple[Output[_Wanted], ...]:
+    weight = _weight_axes(p)
+    three: tuple[Output[_Wanted], ...] = (
+        Output(
+            name="grad_input",
+            axes="(N, Cin, ...)",
+            expected=_input_grad,
+            # it leaves the cube in the type computed with
+            limit=lambda sample: max(LIMITS[_math(sample).dtype], _limit("x", sample)),
+        ),
+        Output(
+            name="grad_weight",
+            axes=f"({weight})",
+            expected=_weight_grad,
+            limit=lambda sample: _limit("w", sample),
+        ),
+        Output(
+            name="grad_bias",
+            axes="(Cout,)",
+            expected=lambda sample: conv_bias_grad(sample.arrays["dy"]),
+            limit=lambda sample: _limit("dy", sample),
+        ),
+    )
+    return tuple(output for output, on in zip(three, p.mask, strict=True) if on)
+
+
+def _weight_axes(p: _Wanted) -> str:
+    return "Cin, Cout/groups, ..." if p.c.transposed else "Cout, Cin/groups, ..."
+
+
+def _mask(text: str) -> tuple[bool, ...]:
+    """Which gradients are wanted, of names or of three bits."""
+    words, names = text.split(","), [name.removeprefix("grad_") for name in GRADIENTS]
+    if len(text) == len(names) and set(text) <= {"0", "1"}:
+        words = [name for name, bit in zip(names, text, strict=True) if bit == "1"]
+    if not words or len(set(words)) != len(words) or not set(words) <= set(names):
+        raise ArgumentError(
+            f"expected at least one of {','.join(names)}, or bits such as 110, got {text!r}"
+        )
+    return tuple(name in words for name in names)
+
+
+CARD: Card[_Wanted] = Card(
+    function=convolution_backward,
+    options=(
+        *(LAYER, BATCH, *SIZES),
+        Option("transposed", None, "", "of a transposed convolution (default: no)"),
+        OUTPUT_PADDING,
+        Option(
+            "mask",
+            _mask,
+            "NAMES",
+            "gradients wanted: input,weight,bias or some of them, or bits in that order such as "
+            "110 (default: all)",
+        ),
+        Option(
+            "cube_math_type",
+            read_cube_math_type,
+            "TYPE",
+            f"arithmetic of the cube: 0 to 3 or {', '.join(CUBE_MATH_TYPES)} (default: 0)",
+        ),
+    ),
+    problem=_stated,
+    inputs=(
+        Input(name="x", axes="N, Cin, ...", shape=lambda p: p.c.x_shape),
+        Input(name="w", axes=_weight_axes, shape=lambda p: p.c.w_shape),
+        Input(name="dy", axes="N, Cout, ...", shape=lambda p: p.c.dy_shape),
+    ),
+    outputs=_outputs,
+    call=_call,
+    dtypes=(FP16, BF16, FP32),
+    tilings={
+        ConvBackpropInput.name: GemmTiling,
+        ConvForward.name: GemmTiling,
+        ConvBackpropFilter.name: FilterTiling,
+    },
+    example="""npusim run convolution_backward --device ascend910b2 --cin 32 --cout 16 \\
+      --size 14x14 --kernel 3 --padding 1 --dtype fp32 --mask 110 --check --output grads.npz""",
+)

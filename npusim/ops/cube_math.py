@@ -29,6 +29,11 @@ def cube_math_number(value: int | str) -> int:
     raise ArgumentError(f"cube_math_type is {value!r}; it is one of {names}")
 
 
+def read_cube_math_type(text: str) -> int:
+    """The documented number of a cubeMathType given as text."""
+    return cube_math_number(int(text) if text.isascii() and text.isdigit() else text)
+
+
 def cube_math(promoted: DType, number: int, device: Device) -> CubeMath:
     """What the cube of ``device`` computes for ``promoted`` operands under a cubeMathType.
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
 from npusim.call.tiling import own_tiling
+from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
 from npusim.kernels.deconv_grad_filter import DeconvGradFilter, DeconvShape, Tiling, auto_tiling
+from npusim.layout import nhwc_to_nchw
 from npusim.limits.facts import type_name
 from npusim.ops.arguments import frozen, operand
+from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
+from npusim.ops.layer import BATCH, OUTPUT_PADDING, SIZES, stated_layer
+from npusim.ops.options import Option, word
+from npusim.reference import conv_filter_grad
 from npusim.results import Result
 
 _NAME = "deconv_grad_filter"
@@ -52,12 +59,8 @@ def deconv_grad_filter(
         raise ArgumentError(f"storage is {storage!r}; it is 'shared' or 'private'")
     grad, read = operand(dy), operand(x)
     mask = _mask(core_mask, options)
-    call = Call.of(
-        deconv_grad_filter,
-        options | {"device": device, "cores": 1 if storage == "private" else mask},
-        (grad, read),
-        without=("deterministic",),
-    )
+    machine = {"device": device, "cores": 1 if storage == "private" else mask}
+    call = CARD.begin(options | machine, (grad, read))
     if isinstance(mask, (int, type(None))) or storage == "private":
         bits = mask
     else:
@@ -174,3 +177,87 @@ def _problem(s: DeconvShape, kind: DType, storage: str) -> str:
         f"pad {list(s.pad)}{dilation}{groups}; x {s.batch}x{h}x{w}, dy {s.batch}x{oh}x{ow}; "
         f"{form}, {storage}"
     )
+
+
+class _Wanted(NamedTuple):
+    """A call: the transposed layer, and where operands lie."""
+
+    c: Convolution
+    storage: str
+
+
+def _stated(stated: Stated) -> _Wanted:
+    """The call of a command line; operands show sizes, and dy's own size counts."""
+    shown = {
+        name: (array.shape[0], array.shape[3], *array.shape[1:3])
+        for name, array in stated.arrays.items()
+        if array.ndim == 4
+    }
+    c = stated_layer(stated, shown, 2, layers=False, transposed=True)
+    if "dy" in shown:
+        c = replace(c, outputs=shown["dy"][2:])
+    return _Wanted(c, stated["storage"] or "shared")
+
+
+def _call(p: _Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+    """The call, with the cores as its own mask."""
+    c, cores = p.c, options.pop("cores", None)
+    before = [sides[0] for sides in c.padding]
+    param = [
+        *(c.n, *c.spatial, c.cin),
+        *(c.n, *c.out, c.cout),
+        *(*c.kernel, *c.stride, *before, *c.dilation, c.groups),
+        *(0, 0, 0),
+    ]
+    return deconv_grad_filter(given["dy"], given["x"], param, cores, p.storage, **options)
+
+
+def _expected(sample: Sample[_Wanted]) -> Array:
+    """Of the plain convolution that reads dy, x is the gradient of the output."""
+    c = sample.problem.c
+    read, grad = nhwc_to_nchw(sample.arrays["dy"]), nhwc_to_nchw(sample.arrays["x"])
+    return conv_filter_grad(read, grad, c.kernel, c.stride, c.reads, c.dilation, c.groups)
+
+
+def _unpacked(p: _Wanted, dw: Array) -> Array:
+    """The weight of a transposed layer, as frameworks have it."""
+    c = p.c
+    split = dw.reshape(c.groups, c.cout // c.groups, *c.kernel, c.cin // c.groups)
+    return split.transpose(0, 4, 1, 2, 3).reshape(c.w_shape)
+
+
+CARD: Card[_Wanted] = Card(
+    function=deconv_grad_filter,
+    options=(
+        *(BATCH, *SIZES, OUTPUT_PADDING),
+        Option(
+            "storage",
+            word("shared", "private"),
+            "{shared,private}",
+            "operands in main memory, or in the memory of one core (default: shared)",
+        ),
+    ),
+    problem=_stated,
+    inputs=(
+        Input(name="x", axes="NHWC", shape=lambda p: (p.c.n, *p.c.spatial, p.c.cin)),
+        Input(name="dy", axes="NHWC", shape=lambda p: (p.c.n, *p.c.out, p.c.cout)),
+    ),
+    outputs=lambda _: (
+        Output(
+            name="dw",
+            layout="(group, Cout/group*KH*KW, Cin/group)",
+            axes="(Cin, Cout/groups, KH, KW)",
+            unpack=_unpacked,
+            expected=_expected,
+            limit=lambda sample: LIMITS[dtype(sample.arrays["x"].dtype)],
+        ),
+    ),
+    call=_call,
+    dtypes=(FP32, FP16),
+    tilings={DeconvGradFilter.name: Tiling},
+    role="dsp",
+    device="ft78ne",
+    without=("deterministic",),
+    example="npusim run deconv_grad_filter --cin 16 --cout 32 --size 8x8 --kernel 4 --stride 2 "
+    "--padding 1 \\\n      --cores 0-3 --check",
+)

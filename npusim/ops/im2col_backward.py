@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
-from typing import Any
+from math import prod, sqrt
+from typing import Any, NamedTuple
 
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
 from npusim.call.tiling import own_tiling
+from npusim.convolution import Convolution, Sizes
 from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
@@ -18,6 +19,10 @@ from npusim.kernels.im2col_backward import FoldShape, Im2colBackward, Tiling, au
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import frozen, operand
+from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
+from npusim.ops.layer import BATCH, DILATION, KERNEL, PADDING, SIZE, STRIDE, per_axis
+from npusim.ops.options import Option, integer
+from npusim.reference import fold
 from npusim.results import Result
 
 #: Channels in a block of the conversion, also for fp32 (this conversion knows no other).
@@ -49,7 +54,7 @@ def im2col_backward(
     not fit or that the documentation refuses, ``ArgumentError`` for the rest.
     """
     array = operand(grad_output)
-    call = Call.of(im2col_backward, options, (array,), without=("deterministic",))
+    call = CARD.begin(options, (array,))
     checked = facts(array, input_size, kernel_size, dilation, padding, stride)
     call.check(checked)
     kind = _require(call, array)
@@ -143,3 +148,111 @@ def _problem(s: FoldShape, kind: DType) -> str:
         f"{s.planes} planes of {h}x{w} from {lh}x{lw} windows of {kh}x{kw}, stride "
         f"{list(s.stride)}, pad {list(s.padding)}{dilation}; {kind}"
     )
+
+
+class _Fold(NamedTuple):
+    """A call: the windows as a convolution that gives each tap its channel, and (N,) or ()."""
+
+    c: Convolution
+    lead: Sizes
+
+    @property
+    def axes(self) -> str:
+        return "(N, C, H, W)" if self.lead else "(C, H, W)"
+
+
+def _stated(stated: Stated) -> _Fold:
+    """The call of a command line; the operand is (N, C*KH*KW, L), or without N for --batch 0."""
+    for option in ("size", "kernel"):
+        if stated[option] is None:
+            raise ArgumentError(f"{stated.operator} needs --{option} HxW; give it")
+    kernel = per_axis(stated, "kernel", 2, ())
+    channels, lead = _leading(stated, prod(kernel))
+    c = Convolution(
+        n=prod(lead),
+        cin=channels,
+        cout=channels * prod(kernel),
+        spatial=per_axis(stated, "size", 2, ()),
+        kernel=kernel,
+        stride=per_axis(stated, "stride", 2, (1,)),
+        padding=_padding(stated),
+        dilation=per_axis(stated, "dilation", 2, (1,)),
+        groups=channels,
+    )
+    return _Fold(c, lead)
+
+
+def _leading(stated: Stated, taps: int) -> tuple[int, Sizes]:
+    """Channels, and (N,) or nothing; stated, or as the operand has them."""
+    if "dy" not in stated.arrays:
+        count = 1 if stated["batch"] is None else stated["batch"]
+        return stated.size("channels", {}), (count,) if count else ()
+    given = stated.arrays["dy"].shape
+    if len(given) not in (2, 3) or given[-2] % taps:
+        raise ArgumentError(
+            f"{stated.file('dy')}; it must be (N, C*KH*KW, L), or (C*KH*KW, L), with KH*KW = {taps}"
+        )
+    count = stated.size("batch", {"dy": given[0] if len(given) == 3 else 0})
+    channels = stated.size("channels", {"dy": given[-2] // taps})
+    return channels, (count,) if len(given) == 3 else ()
+
+
+def _padding(stated: Stated) -> tuple[tuple[int, int], ...]:
+    """(height, width), the same on opposite sides."""
+    value = stated["padding"] or 0
+    sides = ((value, value),) * 2 if isinstance(value, int) else value
+    if len(sides) != 2 or any(before != after for before, after in sides):
+        raise ArgumentError(
+            f"--padding of {stated.operator} is one number, or HxW such as 1x2: the same on "
+            "opposite sides"
+        )
+    return tuple(sides)
+
+
+def _settings(c: Convolution) -> tuple[Sizes, Sizes, Sizes, Sizes, Sizes]:
+    """The arguments besides the operand, in their order."""
+    return c.spatial, c.kernel, c.dilation, tuple(before for before, _ in c.padding), c.stride
+
+
+def _limit(sample: Sample[_Fold]) -> float:
+    kind = dtype(sample.arrays["dy"].dtype)
+    if kind is not FP16 or sample.device.im2col_accumulate == "fp32":
+        return LIMITS[kind]
+    # Every tap of a window rounds the sum by half a unit at most, independently.
+    return max(LIMITS[kind], 2.0**-11 * sqrt(sample.problem.c.taps))
+
+
+CARD: Card[_Fold] = Card(
+    function=im2col_backward,
+    options=(
+        replace(BATCH, help=f"{BATCH.help[:-1]}; 0 for operands without this axis)"),
+        Option("channels", integer(1), "N", "channels of the image (default: as in --input dy)"),
+        replace(SIZE, help="size of the image, pixels (no default)"),
+        replace(KERNEL, help="size of a window, taps (no default)"),
+        *(STRIDE, PADDING, DILATION),
+    ),
+    problem=_stated,
+    inputs=(
+        Input(
+            name="dy",
+            axes=lambda p: "N, C*KH*KW, L" if p.lead else "C*KH*KW, L",
+            shape=lambda p: (*p.lead, p.c.cout, prod(p.c.out)),
+        ),
+    ),
+    outputs=lambda p: (
+        Output(
+            name="grad_input",
+            layout=p.axes,
+            axes=p.axes,
+            expected=lambda sample: fold(sample.arrays["dy"], *_settings(sample.problem.c)),
+            limit=_limit,
+        ),
+    ),
+    call=lambda p, given, options: im2col_backward(given["dy"], *_settings(p.c), **options),
+    dtypes=(FP16, FP32),
+    tilings={Im2colBackward.name: Tiling},
+    role="vector",
+    without=("deterministic",),
+    example="""npusim run im2col_backward --device ascend910b2 --channels 16 --size 14x14 \\
+      --kernel 3 --padding 1 --dtype fp32 --check""",
+)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from npusim.call.call import Call
+import numpy as np
+
 from npusim.call.spec import Array, Spec
 from npusim.call.tiling import own_tiling
-from npusim.dtypes import BF16, FP16, dtype
+from npusim.dtypes import BF16, FP16, FP32, dtype
 from npusim.errors import ArgumentError
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.tilings.matmul import auto_tiling
 from npusim.ops.arguments import operand
+from npusim.ops.card import LIMITS, Card, Input, Output, Sample, named_sizes
+from npusim.ops.options import Option, integer
 from npusim.results import Result
 
 
@@ -39,7 +43,7 @@ def matmul(a: Array | Spec, b: Array | Spec, *, out_dtype: Any = "fp32", **optio
         raise ArgumentError(f"a and b are {kind}; matmul takes fp16 or bf16")
     if not m or not n or not k:
         raise ArgumentError(f"matmul of {(m, k)} by {(k2, n)}: every size must be at least 1")
-    call = Call.of(matmul, options, (first, second), without=("deterministic", "rules"))
+    call = CARD.begin(options, (first, second))
     call.require_dtype(kind)
     tiling = own_tiling(call.options.tiling, Matmul.name, Tiling)
     if tiling is None:
@@ -49,3 +53,46 @@ def matmul(a: Array | Spec, b: Array | Spec, *, out_dtype: Any = "fp32", **optio
     call.launch(kernel)
     problem = f"C[{m}, {n}] = A[{m}, {k}] @ B[{k}, {n}], {kind} -> {out.dtype}"
     return call.result({"c": call.arrays.get("c")}, problem, kind)
+
+
+Sizes = Mapping[str, int]
+_AXES = {"a": "M, K", "b": "K, N"}
+
+
+def _product(sample: Sample[Sizes]) -> Array:
+    """The float64 opinion."""
+    a, b = (sample.arrays[name].astype(np.float64) for name in _AXES)
+    product: Array = a @ b
+    return product
+
+
+CARD: Card[Sizes] = Card(
+    function=matmul,
+    options=(
+        Option("m", integer(1), "N", "rows of A and C, elements (default: as in --input a)"),
+        Option(
+            "k", integer(1), "N", "columns of A and rows of B, elements (default: as in --input)"
+        ),
+        Option("n", integer(1), "N", "columns of B and C, elements (default: as in --input b)"),
+    ),
+    problem=lambda stated: named_sizes(stated, _AXES),
+    inputs=(
+        Input(name="a", axes=_AXES["a"], shape=lambda p: (p["m"], p["k"])),
+        Input(name="b", axes=_AXES["b"], shape=lambda p: (p["k"], p["n"])),
+    ),
+    outputs=lambda _: (
+        Output(
+            name="c",
+            layout="row-major",
+            axes="(M, N)",
+            expected=_product,
+            limit=lambda _: LIMITS[FP32],
+        ),
+    ),
+    call=lambda _, given, options: matmul(given["a"], given["b"], **options),
+    dtypes=(FP16, BF16),
+    tilings={Matmul.name: Tiling},
+    without=("deterministic", "rules"),
+    example="npusim run matmul --device ascend910b2 --m 512 --k 1024 --n 512 --cores 0-7 "
+    "--timing-only",
+)

@@ -114,14 +114,14 @@ def _layers(settings: Settings, name: str, title: str, peer: Peer) -> Iterator[F
 
 def filter_product(layer: ConvLayer) -> Product:
     """The product that the layer's filter gradient is, batch 1."""
-    return Product(layer.cout, layer.cin * math.prod(layer.kernel), math.prod(layer.output))
+    return Product(layer.cout, layer.cin * math.prod(layer.kernel), math.prod(layer.out))
 
 
 def filter_gradient(layer: ConvLayer, engine: str) -> None:
     """The filter gradient of ``layer`` on all cores, batch 1, timing only."""
     kernel = (layer.cout, layer.cin // layer.groups, *layer.kernel)
     npusim.ops.convolution_backward(
-        npusim.spec((1, layer.cout, *layer.output), "fp16"),
+        npusim.spec((1, layer.cout, *layer.out), "fp16"),
         npusim.spec((1, layer.cin, *layer.spatial), "fp16"),
         npusim.spec(kernel, "fp16"),
         None,

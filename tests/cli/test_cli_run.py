@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import npusim
-from npusim.cli import matmul, run
+from npusim.cli import checks
 from npusim.cli.main import main
-from npusim.ops import operators
+from npusim.ops import CARDS, operators
 from npusim.results import Result
 
 Capture = pytest.CaptureFixture[str]
@@ -23,7 +24,7 @@ CONV = ("run", "conv2d_backprop_filter", "--device", "tiny", "--cin", "16", "--c
 
 
 def test_every_operator_can_be_run_and_nothing_else() -> None:
-    assert sorted(run.OPERATORS) == operators()
+    assert sorted(CARDS) == operators()
 
 
 def test_the_report_is_what_the_library_gives(capsys: Capture) -> None:
@@ -59,7 +60,7 @@ def test_wrong_numbers_fail_the_check(
         result.outputs[0][0, 0] += 1
         return result
 
-    monkeypatch.setattr(matmul, "matmul", wrong)
+    monkeypatch.setattr(sys.modules["npusim.ops.matmul"], "matmul", wrong)
     assert main([*MATMUL, "--check", *["--json"][: int(as_json)]]) == 1
     out = capsys.readouterr().out
     if as_json:
@@ -70,7 +71,7 @@ def test_wrong_numbers_fail_the_check(
 
 
 def test_a_check_without_finite_error_fails_and_stays_json() -> None:
-    check = run.Check(output="c", error=float("nan"), limit=1e-5)
+    check = checks.Check(output="c", error=float("nan"), limit=1e-5)
     assert not check.passed
     assert check.to_json() == {
         "output": "c", "relative_error": None, "limit": 1e-5, "passed": False
@@ -135,15 +136,36 @@ def test_figures_start_and_tiling_reach_the_library(capsys: Capture) -> None:
     assert "base 16x16x32, step 4" in capsys.readouterr().out
 
 
-def test_help_states_defaults_and_an_example_per_operator(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("operator", CARDS)
+def test_help_states_defaults_and_an_example_of_its_operator_only(
+    operator: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["run", "--help"]) == 0
+    assert main(["run", operator, "--help"]) == 0
     text = capsys.readouterr().out
-    examples = text.partition("\nexamples:\n")[2]
-    assert re.findall(r"^  npusim run (\w+) ", examples, re.M) == list(run.OPERATORS)
+    assert CARDS[operator].computes in " ".join(text.split())
+    assert re.findall(r"^  npusim run (\w+) ", text.partition("\nexample:\n")[2], re.M) == [
+        operator
+    ]
     # One line per option: a continued help text is indented by 22 columns or more.
     entries = re.sub(r"\n {22,}", " ", text).splitlines()
     silent = [e.split()[0] for e in entries if e.startswith("  --") and "default" not in e]
-    assert silent == ["--layer"]  # which replaces sizes, and has no default
+    assert set(silent) <= {"--layer"}  # which replaces sizes, and has no default
+    own = {f"--{option.name.replace('_', '-')}" for option in CARDS[operator].options}
+    shown = {e.split()[0] for e in entries if e.startswith("  --")}
+    others = {f"--{o.name.replace('_', '-')}" for card in CARDS.values() for o in card.options}
+    assert own <= shown
+    assert not (others - own) & shown
+
+
+def test_help_lists_every_operator_and_an_example_of_each(capsys: Capture) -> None:
+    assert main(["run", "--help"]) == 0
+    text = capsys.readouterr().out
+    examples = text.partition("\nexamples:\n")[2]
+    assert re.findall(r"^  npusim run (\w+) ", examples, re.M) == list(CARDS)
+    assert all(re.search(rf"^    {name}\b", text, re.M) for name in CARDS)
+
+
+def test_the_operator_may_stand_anywhere_on_the_line(capsys: Capture) -> None:
+    words = [*MATMUL[:1], *MATMUL[2:], MATMUL[1]]
+    assert _cycles(capsys, *words) == _cycles(capsys, *MATMUL)

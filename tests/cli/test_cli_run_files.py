@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.cli import matmul
 from npusim.cli.main import main
 from npusim.layout import fracz_grouped_to_oihw, to_5hd
 from npusim.reference import conv_filter_grad, relative_error
@@ -102,7 +102,7 @@ def test_a_timeline_is_kept_where_a_file_needs_it(
         seen.append(options["timeline"])
         return right(*inputs, **options)
 
-    monkeypatch.setattr(matmul, "matmul", spy)
+    monkeypatch.setattr(sys.modules["npusim.ops.matmul"], "matmul", spy)
     monkeypatch.chdir(tmp_path)
     assert main([*MATMUL, *words]) == 0
     assert seen == [keep]

@@ -22,17 +22,19 @@ CONV = ("run", "conv2d_backprop_filter", "--device", "tiny", "--cin", "16", "--c
     [
         (["--cin", "3"],
          "--cin is an option of conv2d_backprop_filter, conv3d_backprop_input, "
-         "convolution_backward, deconv_grad_filter; matmul takes --m, --k, --n, --dtype"),
+         "convolution_backward, deconv_grad_filter; this command has none of that name; "
+         "see 'npusim run matmul --help'"),
         (["--cube-math-type", "1"],
-         "--cube-math-type is an option of convolution_backward; matmul takes --m, --k, --n, "
-         "--dtype"),
+         "--cube-math-type is an option of convolution_backward; this command has none of that "
+         "name; see 'npusim run matmul --help'"),
         (["--dtype", "fp32"], "--dtype is fp32; matmul takes fp16 or bf16"),
         (["--dtype", "fp8"],
          "argument --dtype: unknown dtype 'fp8'; use one of fp16 (float16), bf16 (bfloat16), fp32 "
-         "(float32), int8 (int8), int32 (int32); see 'npusim run --help'"),
-        (["--rules", "none"],
-         "argument --rules: unknown 'none'; known: documented, hardware; "
-         "see 'npusim run --help'"),
+         "(float32), int8 (int8), int32 (int32); see 'npusim run matmul --help'"),
+        (["--rules", "hardware"],
+         "--rules is an option of conv2d_backprop_filter, conv3d_backprop_input, "
+         "convolution_backward, deconv_grad_filter, im2col_backward; this command has none of "
+         "that name; see 'npusim run matmul --help'"),
         (["--timing-only", "--check"],
          "--check needs numbers, which --timing-only leaves out; drop one"),
         (["--timing-only", "--input", "a=a.npy"],
@@ -49,26 +51,27 @@ CONV = ("run", "conv2d_backprop_filter", "--device", "tiny", "--cin", "16", "--c
          "--plot-roofline and --plot both write p.png; give two names"),
         (["--cores", "0b12"],
          "argument --cores: expected groups such as 0-3,5, or a mask such as 0b1111 or 0xf, got "
-         "'0b12'; see 'npusim run --help'"),
+         "'0b12'; see 'npusim run matmul --help'"),
         (["--cores", "0x1f"],
          "core mask 0x1f has bit 4 set; tiny has groups 0-3, the mask of all is 0xf"),
         (["--cores", "7"], "there is no core group 7; tiny has groups 0-3"),
         (["--set", "groups=1", "--set", "groups=2"],
          "--set gives groups twice, '1' and '2'; keep one of them"),
         (["--set", "groups"],
-         "argument --set: expected NAME=VALUE, got 'groups'; see 'npusim run --help'"),
+         "argument --set: expected NAME=VALUE, got 'groups'; see 'npusim run matmul --help'"),
         (["--engine", "none"], f"engine is 'none'; it is one of {', '.join(ENGINES)}"),
         (["--start", "wram"],
          "argument --start: unknown 'wram'; did you mean 'warm'? (known: cold, warm); "
-         "see 'npusim run --help'"),
+         "see 'npusim run matmul --help'"),
         (["--seed", "-1"],
-         "argument --seed: expected an integer of at least 0, got '-1'; see 'npusim run --help'"),
+         "argument --seed: expected an integer of at least 0, got '-1'; "
+         "see 'npusim run matmul --help'"),
         (["--chek"],
-         "unrecognized argument '--chek'; did you mean '--check'?; see 'npusim run --help'"),
+         "unrecognized argument '--chek'; did you mean '--check'?; see 'npusim run matmul --help'"),
         (["--tim"],
          "unrecognized argument '--tim'; did you mean '--timeline' or '--timing-only'?; "
-         "see 'npusim run --help'"),
-        (["stray"], "unrecognized argument 'stray'; see 'npusim run --help'"),
+         "see 'npusim run matmul --help'"),
+        (["stray"], "unrecognized argument 'stray'; see 'npusim run matmul --help'"),
         (["--tiling", "base_m=16,basen=16"],
          "--tiling: unknown field 'basen'; did you mean 'base_n'?"),
         (["--tiling", "base_m=16,base_m=32"], "--tiling gives base_m twice; keep one of them"),
@@ -110,17 +113,20 @@ def test_options_are_refused_before_anything_runs(
         (["--cin", "16", "--cout", "16", "--size", "4", "--kernel", "3", "--groups", "3"],
          "--groups is 3, which must divide both --cin (16) and --cout (16); change one of them"),
         (["--cin", "16", "--cout", "16", "--size", "4", "--kernel", "5"],
-         "spatial dimension 0: the kernel reaches over 5 positions (5 taps, dilation 1), input "
-         "and padding are 4 + 0 + 0 = 4; pad more or use a smaller kernel or dilation"),
+         "output H would be 0: the filter reaches 5 but the padded input has 4; enlarge input or "
+         "padding, or shrink filter or dilation"),
         (["--size", "3by4"],
          "argument --size: expected one number, HxW such as 3x5 or DxHxW such as 2x3x5, each at "
-         "least 1, got '3by4'; see 'npusim run --help'"),
+         "least 1, got '3by4'; see 'npusim run conv2d_backprop_filter --help'"),
         (["--stride", "0"],
          "argument --stride: expected one number, HxW such as 3x5 or DxHxW such as 2x3x5, each at "
-         "least 1, got '0'; see 'npusim run --help'"),
+         "least 1, got '0'; see 'npusim run conv2d_backprop_filter --help'"),
         (["--padding", "1,2,3"],
          "argument --padding: expected one number for all sides, HxW such as 1x2, or all sides "
-         "U,D,L,R such as 1,1,0,0, got '1,2,3'; see 'npusim run --help'"),
+         "U,D,L,R such as 1,1,0,0, got '1,2,3'; see 'npusim run conv2d_backprop_filter --help'"),
+        ([*CONV[4:], "--rules", "none"],
+         "argument --rules: unknown 'none'; known: documented, hardware; "
+         "see 'npusim run conv2d_backprop_filter --help'"),
         ([*CONV[4:-1], "1,2"],
          "--padding has 1 pair of sides (1,2); this call has 2 spatial dimensions, so give 4 "
          "sides, or one number"),
@@ -130,7 +136,8 @@ def test_options_are_refused_before_anything_runs(
         ([*CONV[4:], "--batch", "0"],
          "--batch is 0; conv2d_backprop_filter needs at least 1 image"),
         (["--batch", "-1"],
-         "argument --batch: expected an integer of at least 0, got '-1'; see 'npusim run --help'"),
+         "argument --batch: expected an integer of at least 0, got '-1'; "
+         "see 'npusim run conv2d_backprop_filter --help'"),
     ],
 )  # fmt: skip
 def test_problems_that_cannot_be(words: list[str], message: str, fails: Fails) -> None:
@@ -200,5 +207,5 @@ def test_input_files_that_do_not_fit(fails: Fails, tmp_path: Path) -> None:
     np.save(path, np.zeros((1, 16, 6, 6), np.float16))
     assert f"--input x={path} has shape (1, 16, 6, 6); this call takes" in fails(*CONV, *given)
     assert fails(*MATMUL, "--input", f"a={path}") == (
-        f"--input a={path} has shape (1, 16, 6, 6); matmul takes matrices, with 2 axes"
+        f"--input a={path} has shape (1, 16, 6, 6); it must have 2 axes (M, K)"
     )

@@ -88,7 +88,7 @@ def commands() -> str:
 
 def options() -> str:
     """Every option of every command, from the parsers."""
-    return "\n".join(text for name in COMMANDS for text in _options(_parser_of(name)))
+    return "\n".join(text for name in COMMANDS for text in _options(_parser_of(name), set()))
 
 
 def _parser_of(command: str) -> argparse.ArgumentParser:
@@ -103,17 +103,20 @@ def _subparsers(of: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParse
     return found
 
 
-def _options(of: argparse.ArgumentParser) -> Iterable[str]:
-    """A chapter per parser: what it does, and a table of options per group."""
-    yield f"## {of.prog}\n\n{(of.description or '').strip().capitalize()}.\n"
+def _options(of: argparse.ArgumentParser, known: set[str]) -> Iterable[str]:
+    """A chapter per parser: what it does, and a table of options per group, each once."""
+    about = (of.description or "").strip().removesuffix(".")
+    yield f"## {of.prog}\n\n{about[:1].upper()}{about[1:]}.\n"
     for group in of._action_groups:
         actions = [a for a in group._group_actions if not isinstance(a, argparse._SubParsersAction)]
         rows = [(f"`{_spelling(a)}`", _plain(a.help or "")) for a in actions if a.dest != "help"]
-        if rows:
-            title = (group.title or "options").replace("positional arguments", "arguments")
-            yield table((title, "meaning"), rows)
+        title = (group.title or "options").replace("positional arguments", "arguments")
+        text = table((title, "meaning"), rows)
+        if rows and text not in known:
+            known.add(text)
+            yield text
     for sub in _subparsers(of).values():
-        yield from _options(sub)
+        yield from _options(sub, known)
 
 
 def _spelling(action: argparse.Action) -> str:

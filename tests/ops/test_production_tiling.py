@@ -324,7 +324,7 @@ def test_the_command_line_takes_rules_and_files(tmp_path: Path) -> None:
     file = tmp_path / "t.yaml"
     file.write_text("".join(f"{word}: {value}\n" for word, value in WORDS.items()))
     assert parse_tiling("production", kinds) == "production"
-    assert parse_tiling(f"@{file}", GemmTiling) == cann_tiling(WORDS)
+    assert parse_tiling(f"@{file}", {"any": GemmTiling}) == cann_tiling(WORDS)
     text = f"conv_backprop_filter:@{file}; conv_backprop_input:production"
     assert parse_tiling(text, kinds) == {
         "conv_backprop_filter": cann_tiling(WORDS), "conv_backprop_input": "production"

@@ -27,7 +27,7 @@ QUICK = ("res2_3x3", "res3_shortcut", "res4_3x3", "res5_1x1_in")
 def test_filter_gradient_of_a_layer(layer: ConvLayer, device: str) -> None:
     rng = np.random.default_rng(50)
     x = rng.normal(size=(1, layer.cin, *layer.spatial)).astype(np.float16)
-    dy = rng.normal(size=(1, layer.cout, *layer.output)).astype(np.float16)
+    dy = rng.normal(size=(1, layer.cout, *layer.out)).astype(np.float16)
     para = {
         "strides": list(layer.stride),
         "padding": [p for pair in layer.padding for p in pair],

@@ -1,0 +1,67 @@
+"""What ``--check`` finds: how far outputs are from a float64 computation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from npusim.call.spec import Array
+from npusim.errors import ArgumentError
+from npusim.ops.card import Output, Sample
+from npusim.reference import relative_error
+from npusim.results import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """How far an output is from a float64 computation, in relative Frobenius norm."""
+
+    output: str
+    error: float
+    limit: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the error is within the limit; NaN is not."""
+        return self.error <= self.limit
+
+    def __str__(self) -> str:
+        """One line for people."""
+        return (
+            f"check  {self.output} against float64: relative error {self.error:.1e} "
+            f"(limit {self.limit:.1e}): {'pass' if self.passed else 'fail'}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; an error that is no finite number is null, as JSON has none."""
+        return {
+            "output": self.output,
+            "relative_error": self.error if math.isfinite(self.error) else None,
+            "limit": self.limit,
+            "passed": self.passed,
+        }
+
+
+def checked(result: Result, outputs: Sequence[Output[Any]], sample: Sample[Any]) -> list[Check]:
+    """One check per output asked for."""
+    return [
+        Check(
+            output=one.name,
+            error=relative_error(
+                one.unpack(sample.problem, returned(result, one.name)), one.expected(sample)
+            ),
+            limit=one.limit(sample),
+        )
+        for one in outputs
+    ]
+
+
+def returned(result: Result, name: str) -> Array:
+    """The array that a result has by this name."""
+    outputs = dict(zip(result.output_names, result.outputs or (), strict=False))
+    array = outputs.get(name)
+    if array is None:
+        raise ArgumentError(f"{result.operator} returned no numbers for {name}")
+    return array

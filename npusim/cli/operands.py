@@ -1,0 +1,85 @@
+"""The operands of ``npusim run``: from files, random, or only shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from npusim.call.spec import Array, Operand, Spec
+from npusim.dtypes import BF16, DType, dtype
+from npusim.errors import ArgumentError
+from npusim.ops.card import Card, Stated
+from npusim.yamltree import suggest
+
+
+def read_operands(
+    card: Card[Any], files: Mapping[str, str], stated: DType | None
+) -> dict[str, Array]:
+    """The arrays in ``files`` (operand -> path), of the type ``stated`` or one the card allows."""
+    names = [one.name for one in card.inputs]
+    for name in files:
+        if name not in names:
+            raise ArgumentError(f"--input {name}=...: unknown operand{suggest(name, names)}")
+    kinds = card.dtypes if stated is None else (stated,)
+    return {name: _read(name, Path(file), kinds) for name, file in files.items()}
+
+
+def make_operands(
+    card: Card[Any], problem: Any, stated: Stated, *, seed: int, timing_only: bool
+) -> tuple[dict[str, Operand], dict[str, Array]]:
+    """Every operand as the operator takes it, and as frameworks have it.
+
+    Those without file are random, from a normal distribution, of the type stated, else of the
+    first file's, else of the card's usual one; or specs where only time is asked for.
+    """
+    usual = stated["dtype"] or card.dtypes[0]
+    kind = next((dtype(array.dtype) for array in stated.arrays.values()), usual)
+    native: dict[str, Operand] = {}
+    plain: dict[str, Array] = {}
+    for number, one in enumerate(card.inputs):
+        if not one.wanted(problem):
+            continue
+        forms = one.forms(problem)
+        if one.name in stated.arrays:
+            given = stated.arrays[one.name]
+            if given.shape not in forms.values():
+                wanted = " or ".join(f"{shape} ({axes})" for axes, shape in forms.items())
+                raise ArgumentError(f"{stated.file(one.name)}; this call takes {wanted}")
+        elif timing_only:
+            native[one.name] = Spec([*forms.values()][-1], kind)
+            continue
+        else:
+            # A stream per operand: giving one as a file leaves the numbers of the others alone.
+            stream = np.random.default_rng([seed, number])
+            shape = next(iter(forms.values()))
+            given = stream.standard_normal(shape, dtype=np.float32).astype(kind.numpy)
+        native[one.name] = one.native(problem, given)
+        plain[one.name] = one.plain(problem, given)
+    return native, plain
+
+
+def _read(name: str, path: Path, kinds: tuple[DType, ...]) -> Array:
+    """The array in a ``.npy`` file, of one of ``kinds``; fp32 is rounded to bf16 if that is due."""
+    try:
+        array: Any = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ArgumentError(
+            f"--input {name}={path}: cannot be read: {error}; give a file that numpy.save wrote"
+        ) from error
+    if not isinstance(array, np.ndarray):
+        raise ArgumentError(
+            f"--input {name}={path}: holds several arrays; give a .npy file with one"
+        )
+    if array.dtype == np.dtype("V2"):  # numpy.load's name for what numpy.save knew as bfloat16
+        array = array.view(BF16.numpy)
+    if kinds == (BF16,) and array.dtype == np.float32:
+        array = array.astype(BF16.numpy)
+    if array.dtype not in [kind.numpy for kind in kinds]:
+        raise ArgumentError(
+            f"--input {name}={path} is {array.dtype.name}; this call takes "
+            f"{' or '.join(kind.numpy.name for kind in kinds)}"
+        )
+    return cast(Array, array)

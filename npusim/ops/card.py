@@ -1,0 +1,185 @@
+"""What an operator declares about itself, once: the command line and the documents read it here.
+
+A card is generic in the *problem* of a call: its sizes and settings as one value, made of what a
+command line states and of operands given as files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from inspect import getdoc
+from typing import Any, Generic, TypeVar
+
+from npusim.call.call import Call
+from npusim.call.options import Options
+from npusim.call.spec import Array, Operand, Spec
+from npusim.convolution import Sizes
+from npusim.device.spec import Device
+from npusim.dtypes import BF16, FP16, FP32, DType
+from npusim.errors import ArgumentError
+from npusim.ops.options import Option
+from npusim.results import Result
+
+P = TypeVar("P")
+
+#: Largest relative error (Frobenius norms) that --check lets pass, by the type a result was
+#: rounded to. fp32 sums of exact products stay near 1e-7; one rounding to fp16 or bf16 gives
+#: about 3e-4 or 2e-3, a wrong or missing block about 1.
+LIMITS: Mapping[DType, float] = {FP32: 1e-5, FP16: 1e-3, BF16: 8e-3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stated:
+    """What a command line says of a call: options by name, operands given as files.
+
+    An option that is not there is None; ``files`` has the paths, for errors.
+    """
+
+    operator: str
+    options: Mapping[str, Any]
+    arrays: Mapping[str, Array]
+    files: Mapping[str, str]
+
+    def __getitem__(self, option: str) -> Any:
+        """The value of an option, None where it is not stated."""
+        return self.options.get(option)
+
+    def size(self, option: str, found: Mapping[str, int]) -> int:
+        """A size stated by ``option`` or found in files (operand -> size); they must agree."""
+        value, source = self[option], f"--{option} is"
+        for name, size in found.items():
+            if value is not None and size != value:
+                raise ArgumentError(
+                    f"{self.file(name)}, which makes --{option} {size}, but {source} {value}; "
+                    "correct one of them"
+                )
+            if value is None:
+                value, source = size, f"--input {name} makes it"
+        if value is None:
+            raise ArgumentError(
+                f"--{option} is missing; give it, or with --input an operand whose shape shows it"
+            )
+        return int(value)
+
+    def file(self, name: str) -> str:
+        """The beginning of an error about an operand given as a file."""
+        return f"--input {name}={self.files[name]} has shape {self.arrays[name].shape}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input(Generic[P]):
+    """A tensor that goes in, in the layout of frameworks: its ``axes`` in words, its ``shape``.
+
+    An operator with a layout of its own names it, with its shape and both conversions.
+    ``wanted`` tells whether a call has the operand at all.
+    """
+
+    name: str
+    axes: str | Callable[[P], str]
+    shape: Callable[[P], Sizes]
+    layout: str = ""
+    packed: Callable[[P], Sizes] | None = None
+    pack: Callable[[P, Array], Array] | None = None
+    unpack: Callable[[P, Array], Array] | None = None
+    wanted: Callable[[P], bool] = lambda _: True
+
+    def forms(self, problem: P) -> dict[str, Sizes]:
+        """The shapes it may have by their axes or layout, that of frameworks first."""
+        axes = self.axes if isinstance(self.axes, str) else self.axes(problem)
+        own = {} if self.packed is None else {self.layout: self.packed(problem)}
+        return {axes: self.shape(problem)} | own
+
+    def native(self, problem: P, array: Array) -> Array:
+        """An array of either form as the operator takes it."""
+        packed = self.packed is None or array.shape == self.packed(problem)
+        return array if packed or self.pack is None else self.pack(problem, array)
+
+    def plain(self, problem: P, array: Array) -> Array:
+        """An array of either form as frameworks have it."""
+        packed = self.packed is not None and array.shape == self.packed(problem)
+        return self.unpack(problem, array) if packed and self.unpack is not None else array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample(Generic[P]):
+    """One call for a float64 opinion: its operands as frameworks have them, and where it ran."""
+
+    problem: P
+    arrays: Mapping[str, Array]
+    device: Device
+
+
+def _as_it_is(_: Any, array: Array) -> Array:
+    return array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output(Generic[P]):
+    """A tensor that comes out, by its name in the result.
+
+    ``layout`` names the operator's own form, which ``unpack`` turns into that of frameworks, with
+    ``axes``. There ``expected`` computes it in float64, and ``limit`` bounds the relative error
+    (Frobenius norms).
+    """
+
+    name: str
+    axes: str
+    expected: Callable[[Sample[P]], Array]
+    limit: Callable[[Sample[P]], float]
+    layout: str = ""
+    unpack: Callable[[P, Array], Array] = _as_it_is
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card(Generic[P]):
+    """An operator's own description.
+
+    ``function`` is the public one; ``call`` runs it on a problem, the operands by name (in the
+    operator's layouts) and the keywords of ``npusim.call.Options``. ``options`` are those that
+    state the ``problem``; ``dtypes`` the element types of operands, the usual one first; ``role``
+    that of the cores it runs on; ``tilings`` those of its kernels by name; ``device`` the one
+    taken where none is named. ``without`` are keywords that have no meaning for it.
+    """
+
+    function: Callable[..., Result]
+    options: tuple[Option, ...]
+    problem: Callable[[Stated], P]
+    inputs: tuple[Input[P], ...]
+    outputs: Callable[[P], tuple[Output[P], ...]]
+    call: Callable[[P, Mapping[str, Operand], dict[str, Any]], Result]
+    dtypes: tuple[DType, ...]
+    tilings: Mapping[str, type[Any]]
+    example: str
+    role: str = "cube"
+    device: str | None = None
+    without: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The operator's name."""
+        return self.function.__name__
+
+    def begin(self, options: Mapping[str, Any], operands: Iterable[Operand | None]) -> Call:
+        """A call with the keywords it was given; a ``Spec`` among operands makes it timing-only."""
+        timing_only = any(isinstance(operand, Spec) for operand in operands)
+        wanted = Options.of(self.function, options, without=self.without)
+        return Call(self.name, wanted, timing_only)
+
+    @property
+    def computes(self) -> str:
+        """What it computes, in one line."""
+        return (getdoc(self.function) or "").partition("\n")[0]
+
+
+def named_sizes(stated: Stated, operands: Mapping[str, str]) -> dict[str, int]:
+    """Sizes that are the axes of operands (operand -> "M, K"): stated, or as files show them."""
+    found: dict[str, dict[str, int]] = {}
+    for name, text in operands.items():
+        axes = text.lower().split(", ")
+        array = stated.arrays.get(name)
+        if array is not None and array.ndim != len(axes):
+            raise ArgumentError(f"{stated.file(name)}; it must have {len(axes)} axes ({text})")
+        for i, axis in enumerate(axes):
+            found.setdefault(axis, {}).update({} if array is None else {name: array.shape[i]})
+    return {axis: stated.size(axis, shown) for axis, shown in found.items()}

@@ -1,0 +1,179 @@
+"""A convolution as options state it, which several operators share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from npusim.convolution import Convolution, Sides, Sizes
+from npusim.errors import ArgumentError
+from npusim.ops.card import Stated
+from npusim.ops.options import Option, integer, padding, sizes
+from npusim.workloads import find_layer
+
+BATCH = Option("batch", integer(0), "N", "images (default: as in --input, else 1)")
+SIZE = Option("size", sizes(1), "HxW", "input size, pixels (default: as in --input x)")
+KERNEL = Option("kernel", sizes(1), "HxW", "filter size, taps (default: as in --input w)")
+STRIDE = Option("stride", sizes(1), "HxW", "stride, pixels (default: 1)")
+PADDING = Option(
+    "padding",
+    padding,
+    "U,D,L,R",
+    "zeros around the input: up, down, left, right (3-D: front and tail first), HxW, or one "
+    "number (default: 0)",
+)
+DILATION = Option("dilation", sizes(1), "HxW", "distance of taps, pixels (default: 1)")
+
+#: Options that state one convolution, which --layer states all at once.
+SIZES = (
+    Option("cin", integer(1), "N", "input channels (default: as in --input)"),
+    Option("cout", integer(1), "N", "output channels (default: as in --input)"),
+    *(SIZE, KERNEL, STRIDE, PADDING, DILATION),
+    Option("groups", integer(1), "N", "groups of channels (default: 1)"),
+)
+OUTPUT_PADDING = Option(
+    "output_padding",
+    sizes(0),
+    "HxW",
+    "transposed layers: extra rows and columns of the output (default: 0)",
+)
+LAYER = Option(
+    "layer",
+    str,
+    "WORKLOAD/LAYER",
+    "a layer such as resnet50/res4_3x3 (see 'npusim workloads'), instead of its sizes",
+)
+
+#: Those with an entry per spatial dimension; the longest says how many there are.
+_PER_DIM = ("size", "kernel", "stride", "padding", "dilation", "output_padding")
+
+
+def stated_layer(
+    stated: Stated,
+    shown: Mapping[str, Sizes],
+    dims: int | None,
+    *,
+    layers: bool = True,
+    transposed: bool = False,
+) -> Convolution:
+    """The convolution of --layer, or of --cin, --cout, ... and of operands given as files.
+
+    ``shown`` are shapes of operands x, dy and w, channels first, as far as files show them;
+    ``dims`` is the operator's number of spatial dimensions, None for any. ``layers`` says whether
+    the operator takes --layer.
+    """
+    if stated["layer"]:
+        return _from_layer(stated, dims)
+    _check_complete(stated, shown, layers)
+    dims = dims or _dims(stated, shown)
+    groups = stated["groups"] or 1
+    cin, cout = _channels(stated, shown, transposed=transposed)
+    if cin % groups or cout % groups:
+        raise ArgumentError(
+            f"--groups is {groups}, which must divide both --cin ({cin}) and --cout ({cout}); "
+            "change one of them"
+        )
+    return Convolution(
+        n=_batch(stated),
+        cin=cin,
+        cout=cout,
+        spatial=per_axis(stated, "size", dims, shown.get("x", ())[2:]),
+        kernel=per_axis(stated, "kernel", dims, shown.get("w", ())[2:]),
+        stride=per_axis(stated, "stride", dims, (1,)),
+        padding=_padding(stated["padding"] or 0, dims),
+        dilation=per_axis(stated, "dilation", dims, (1,)),
+        groups=groups,
+        transposed=transposed,
+        output_padding=per_axis(stated, "output_padding", dims, (0,)),
+    )
+
+
+def per_axis(stated: Stated, option: str, dims: int, usual: Sequence[int]) -> Sizes:
+    """One entry per spatial dimension; a single one counts for all."""
+    values = tuple(stated[option] or usual)
+    if len(values) not in (1, dims):
+        raise ArgumentError(
+            f"--{option.replace('_', '-')} {'x'.join(map(str, values))} has {len(values)} entries; "
+            f"this call has {_axes(dims)}, so give {dims}, or one for all"
+        )
+    return values if len(values) == dims else values * dims
+
+
+def _from_layer(stated: Stated, dims: int | None) -> Convolution:
+    """The convolution of --layer, which leaves only the batch open."""
+    name = stated["layer"]
+    given = (*(option.name for option in SIZES), "transposed", "output_padding")
+    also = [f"--{name.replace('_', '-')}" for name in given if stated[name] is not None]
+    if also:
+        raise ArgumentError(
+            f"--layer {name} gives all sizes, so {', '.join(also)} cannot be given too; drop "
+            "--layer or the sizes"
+        )
+    layer = find_layer(name)
+    if dims not in (None, layer.dims):
+        raise ArgumentError(
+            f"--layer {name} has {_axes(layer.dims)}; {stated.operator} takes layers with {dims}"
+        )
+    return replace(layer, n=_batch(stated))
+
+
+def _check_complete(stated: Stated, shown: Mapping[str, Sizes], layers: bool) -> None:
+    """Raise unless every size that has no default is stated or shown by an operand."""
+    shows = {"cin": ("x", "w"), "cout": ("dy", "w"), "size": ("x",), "kernel": ("w",)}
+    missing = [
+        f"--{name}"
+        for name, operands in shows.items()
+        if stated[name] is None and not any(o in shown for o in operands)
+    ]
+    if missing:
+        raise ArgumentError(
+            f"{stated.operator} needs {'--layer WORKLOAD/LAYER, or ' * layers}--cin, --cout, "
+            f"--size and --kernel; missing: {', '.join(missing)}; --input of an operand that shows "
+            "a size will do too"
+        )
+
+
+def _dims(stated: Stated, shown: Mapping[str, Sizes]) -> int:
+    """The number of spatial dimensions: what files have, else the most that an option states."""
+    for shape in shown.values():
+        return len(shape) - 2
+    values = [stated[name] for name in _PER_DIM]
+    return max(len(value) for value in values if isinstance(value, tuple))
+
+
+def _channels(stated: Stated, shown: Mapping[str, Sizes], *, transposed: bool) -> tuple[int, int]:
+    """Input and output channels, stated or shown; the weight shows both."""
+    cin = {name: shown[name][1] for name in ("x",) if name in shown}
+    cout = {name: shown[name][1] for name in ("dy",) if name in shown}
+    if "w" in shown:
+        first, per_group = shown["w"][:2]
+        other = per_group * (stated["groups"] or 1)
+        cin["w"], cout["w"] = (first, other) if transposed else (other, first)
+    return stated.size("cin", cin), stated.size("cout", cout)
+
+
+def _batch(stated: Stated) -> int:
+    """Images: stated, or the first axis of operands given as files, whatever their layout."""
+    found = {name: array.shape[0] for name, array in stated.arrays.items() if name in ("x", "dy")}
+    count = 1 if stated["batch"] is None and not found else stated.size("batch", found)
+    if not count:
+        raise ArgumentError(f"--batch is 0; {stated.operator} needs at least 1 image")
+    return count
+
+
+def _padding(value: int | Sides, dims: int) -> Sides:
+    """(before, after) of every spatial dimension."""
+    if isinstance(value, int):
+        return ((value, value),) * dims
+    if len(value) != dims:
+        text = ",".join(str(side) for both in value for side in both)
+        raise ArgumentError(
+            f"--padding has {len(value)} pair{'s' * (len(value) > 1)} of sides ({text}); this call "
+            f"has {_axes(dims)}, so give {2 * dims} sides, or one number"
+        )
+    return value
+
+
+def _axes(dims: int) -> str:
+    """A number of dimensions in words."""
+    return f"{dims} spatial dimension{'s' * (dims > 1)}"
