@@ -15,9 +15,10 @@ elements have 2 or 4 bytes. A *lane* is C0 channels at one place; blocks and tap
         UB <- tile transposed, once or twice           # V
         GM <- tile in the other layout                 # MTE3
 
-Tiles fill UB where the plain tensor has no depth. With depth a tile is one fractal of 512 B, C0
-rows of 32 B on the plain side: measured filter gradients in 3-D spend 15 to 20 cycles of a vector
-core on each such row, which is the start-up of a move per fractal; those in 2-D do not.
+Tiles fill UB, except where the C0 planes of a block neither follow each other in the plain tensor,
+as they do without depth, nor begin at multiples of 32 B: there a tile is one fractal of 512 B, C0
+rows of 32 B on the plain side. Measured filter gradients in 3-D spend 15 to 20 cycles of a vector
+core on each such row if their planes are odd, half of that or less if they are aligned.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ class TransData(Kernel):
             )
         work = MapWork if conversion.kind.endswith("blocked") else WeightWork
         self.work: MapWork | WeightWork = work(conversion, plain, blocked)
-        self.deep = len(plain.shape) == 5 and plain.shape[2] > 1
-        self.tiling_text = f"{conversion.kind}, by fractals" if self.deep else conversion.kind
+        self.scattered = _is_scattered(plain)
+        self.tiling_text = f"{conversion.kind}, by fractals" if self.scattered else conversion.kind
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -81,7 +82,7 @@ class TransData(Kernel):
     def buffers(self, k: Language) -> None:
         memory = k.device.memories["UB"]
         quarter = memory.size_bytes // 4 // memory.align_bytes * memory.align_bytes
-        self.slot_bytes = size = FRACTAL_BYTES if self.deep else quarter
+        self.slot_bytes = size = FRACTAL_BYTES if self.scattered else quarter
         self.first: BufferHandle = k.buffer("UB", (size,), INT8, slots=2, name="as_loaded")
         self.second: BufferHandle = k.buffer("UB", (size,), INT8, slots=2, name="turned")
 
@@ -91,6 +92,13 @@ class TransData(Kernel):
 
     def emit(self, k: Language, unit: SimpleNamespace) -> None:
         self.work.emit(k, self.first.next(), self.second.next(), unit)
+
+
+def _is_scattered(plain: Tensor) -> bool:
+    """Whether the planes of a block lie apart and begin anywhere: with depth, at odd sizes."""
+    if len(plain.shape) < 5 or plain.shape[2] == 1:
+        return False
+    return prod(plain.shape[3:]) * plain.dtype.bytes % 32 != 0
 
 
 class MapWork:

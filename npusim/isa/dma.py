@@ -201,6 +201,13 @@ class Window:
                 "no position is left, enlarge the map or the padding"
             )
 
+    @property
+    def plain(self) -> bool:
+        """Whether every position is read once, one after the other: a 1x1 filter at stride 1."""
+        filters = (self.kernel_h, self.kernel_w, self.stride_h, self.stride_w)
+        pads = self.pad_left + self.pad_right + self.pad_top + self.pad_bottom
+        return filters == (1, 1, 1, 1) and not pads
+
     def fetches(self, m_start: int, m_ext: int, window_bytes: int) -> int:
         """Cycles to read one C0-column of the window: groups of 16 positions, row by row.
 
@@ -287,7 +294,9 @@ class Load3d(Move):
 
     def cost(self, device: Device) -> Cost:
         columns = ceil_div(self.k_ext, 32 // self.dtype.bytes)
-        ticks = columns * self.window.fetches(self.m_start, self.m_ext, self.path.window_bytes)
+        ticks = 0
+        if not self.window.plain:
+            ticks = columns * self.window.fetches(self.m_start, self.m_ext, self.path.window_bytes)
         ticks = max(ticks, element_cycles(self.path, self.dst.size, self.dtype))
         return move_cost(self.path, self.dst.size, cycles=ticks, conflict=_shares_bank(self.src))
 

@@ -382,6 +382,10 @@ def test_img2col_fetches_by_hand() -> None:
     assert wide.fetches(0, 17, 512) == 2
     by_two = dataclasses.replace(wide, stride_w=2)  # 31 a row; 16 of them span 31 pixels
     assert by_two.fetches(0, 16, 512) == 2
+    assert not wide.plain
+    single = dataclasses.replace(wide, kernel_h=1, kernel_w=1)
+    assert dataclasses.replace(single, pad_top=0, pad_bottom=0).plain
+    assert not dataclasses.replace(single, stride_w=2).plain
     by_three = dataclasses.replace(wide, stride_w=3)  # positions alone
     assert by_three.fetches(0, 16, 512) == 16
 

@@ -341,19 +341,23 @@ def most_stored(program: Program) -> int:
 @pytest.mark.parametrize(
     ("kind", "plain"),
     [
-        ("to_blocked", (2, 33, 7, 40, 50)),
-        ("from_blocked", (2, 33, 2, 64, 64)),
+        ("to_blocked", (2, 33, 7, 41, 50)),
+        ("from_blocked", (2, 33, 2, 63, 65)),
         ("to_fracz", (64, 48, 3, 3, 3)),
         ("from_fracz", (64, 48, 3, 5, 5)),
     ],
 )
 @pytest.mark.parametrize("dtype", [FP16, FP32], ids=str)
-def test_tensors_with_depth_go_by_fractals(kind: str, plain: tuple[int, ...], dtype: DType) -> None:
-    """At most 512 B a unit, and about that: the same without depth goes by much more."""
+def test_odd_planes_with_depth_go_by_fractals(
+    kind: str, plain: tuple[int, ...], dtype: DType
+) -> None:
+    """At most 512 B a task, and about that: without depth, or in planes of 32 B, much more."""
     conversion = Conversion(kind=kind, c0=16)
     deep, _, _ = plan_program(conversion, plain, dtype, "ascend910b2")
     flat, _, _ = plan_program(conversion, (*plain[:2], 1, *plain[3:]), dtype, "ascend910b2")
+    even, _, _ = plan_program(conversion, (*plain[:3], 4, 4), dtype, "ascend910b2")
     assert 256 < most_stored(deep) <= 512 < most_stored(flat)
+    assert most_stored(even) > 512
 
 
 # -- refusals ----------------------------------------------------------------------------------

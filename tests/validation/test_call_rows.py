@@ -88,6 +88,20 @@ def test_a_forward_convolution_runs_the_forward_kernel() -> None:
     assert done.kernels == ("trans_data", "trans_data", "conv_forward", "trans_data")
 
 
+def test_kernels_of_unlisted_forward_convolutions() -> None:
+    """With groups seven launches are taken for granted; on a 950 no conversions."""
+    layer = row("convolution_forward_as_transposed_dx", **LAYER)
+    plain = simulate_call_row(layer, load_device("ascend950pr"))
+    assert plain.kernels == ("conv_forward",)
+    assert "no conversions" in plain.notes[-1]
+    dense, grouped = (simulate_call_row(replace(layer, groups=g), A2) for g in (1, 16))
+    assert len(grouped.kernels) < 7
+    assert "seven launches" in grouped.notes[-1]
+    launch = A2.time_us(A2.launch.cycles("vector", A2.count("vector")))
+    missing = (7 - len(grouped.kernels)) * launch
+    assert grouped.time_us - missing == pytest.approx(dense.time_us, rel=0.2)
+
+
 def test_a_transposed_convolution_runs_the_input_gradient() -> None:
     columns = {**LAYER, "stride": (2, 2), "output_padding": (1, 0), "groups": 2}
     done = simulate_call_row(row("transposed_forward_as_dx", **columns), A2)
