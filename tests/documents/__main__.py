@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from npusim.results.plots import figure_bytes
+from npusim.results.plots import figure_bytes, plot_timeline
 from tests.documents import notebooks
 from tests.documents.pages import DOCUMENTS, ROOT, sections, text, with_section
 from tests.documents.sections import SECTIONS, demo
@@ -21,7 +21,8 @@ def picture() -> None:
     """Plot the timeline of the demo's first core, without most of the launch."""
     result = demo()
     launch_us = result.device.time_us(result.runs[0].launch_cycles)
-    axes = result.plot_timeline(cores=("core0",), window=(0.97 * launch_us, result.time_us))
+    window = (0.97 * launch_us, result.time_us)
+    axes = plot_timeline(result, cores=("core0",), window=window)
     (ROOT / PICTURE).write_bytes(figure_bytes(axes, "png"))
 
 

@@ -24,7 +24,7 @@ def executed(path: Path) -> dict[str, Any]:
     """The notebook with the outputs of a run from top to bottom."""
     notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     names: dict[str, Any] = {}
-    plt.close("all")
+    plt.close("all")  # a notebook begins without figures
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for number, cell in enumerate(cells, 1):
         value = _run("".join(cell["source"]), f"{path.name}[{number}]", names)
