@@ -79,6 +79,12 @@ class DeconvShape:
         """Positions of the filter."""
         return self.kernel[0] * self.kernel[1]
 
+    @property
+    def macs(self) -> int:
+        """Multiply-adds, those included that fall beyond the output."""
+        positions = self.in_size[0] * self.in_size[1]
+        return self.batch * positions * self.in_c * self.ocg * self.taps
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tiling:

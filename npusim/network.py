@@ -49,7 +49,16 @@ LAYER_COLUMNS = (
 )
 
 #: Columns of ``NetworkResult.kernels``; a promise to users.
-KERNEL_COLUMNS = ("kernel", "launches", "cycles", "time_us", "launch_us", "share", "macs")
+KERNEL_COLUMNS = (
+    "kernel",
+    "launches",
+    "cycles",
+    "time_us",
+    "launch_us",
+    "share",
+    "macs",
+    "useful_macs",
+)
 
 Row = dict[str, Any]
 
@@ -134,7 +143,8 @@ class NetworkResult:
     def kernels(self) -> pd.DataFrame:
         """One row per kind of kernel, longest first, repetitions of layers included.
 
-        ``time_us`` includes ``launch_us``; ``cycles`` does not.
+        ``time_us`` includes ``launch_us``; ``cycles`` does not. ``macs`` are executed, padding
+        included; ``useful_macs`` are those the layers need.
         """
         from npusim.results.tables import frame
 
@@ -164,13 +174,22 @@ class NetworkResult:
 
     def kernel_rows(self) -> list[Row]:
         """``kernels`` as plain values."""
+        from npusim.results.metrics import useful_macs
+
         sums: dict[str, Counter[str]] = {}
         for one in self.timed:
             n = one.layer.count
-            for run in one.result.runs if one.result is not None else ():
-                cycles, launch = n * run.cycles, n * run.launch_cycles
-                one_more = Counter(launches=n, cycles=cycles, launch=launch, macs=n * run.macs)
-                sums.setdefault(run.name, Counter()).update(one_more)
+            runs = one.result.runs if one.result is not None else ()
+            needed = useful_macs(runs, one.result.useful_macs) if one.result is not None else ()
+            for run, useful in zip(runs, needed, strict=True):
+                once = {
+                    "launches": 1,
+                    "cycles": run.cycles,
+                    "launch": run.launch_cycles,
+                    "macs": run.macs,
+                    "useful": useful,
+                }
+                sums.setdefault(run.name, Counter()).update({k: n * v for k, v in once.items()})
         rows = [self._kernel_row(name, count) for name, count in sums.items()]
         return sorted(rows, key=lambda row: -row["time_us"])
 
@@ -184,6 +203,7 @@ class NetworkResult:
             "launch_us": self.device.time_us(count["launch"]),
             "share": whole / self.cycles if self.cycles else 0.0,
             "macs": count["macs"],
+            "useful_macs": count["useful"],
         }
 
     def to_json(self) -> dict[str, Any]:

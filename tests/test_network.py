@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -195,6 +196,23 @@ def test_what_the_times_rest_on_is_said_once_for_all_layers(net: Workload) -> No
     assert len(each) > len(said) == 1, "layers rest on different figures"
     assert f"the time rests on {len(assumed)} assumed figures" in said[0]
     assert result.text().count("the time rests on") == 1
+
+
+def test_speeds_of_kernels_are_of_the_time_beside_them(net: Workload) -> None:
+    """A depth-wise layer and a strided one execute more than they need; both are told."""
+    result = timed(net, gradients=["input"])
+    row = next(r for r in result.kernel_rows() if r["kernel"] == "conv_backprop_input")
+    useful = 0
+    for layer in net.layers:
+        taps = math.prod(layer.kernel) * math.prod(layer.out)
+        useful += layer.count * 2 * layer.cout * (layer.cin // layer.groups) * taps
+    assert row["useful_macs"] == useful < row["macs"]
+    (line,) = (t for t in result.text().splitlines() if t.startswith("conv_backprop_input"))
+    cells = line.replace(",", "").split()
+    us = row["time_us"] - row["launch_us"]
+    assert float(cells[2]) == pytest.approx(us, rel=1e-3)
+    found = [float(cell) * us for cell in cells[-2:]]
+    assert found == pytest.approx([2 * useful / 1e6, 2 * row["macs"] / 1e6], rel=0.01)
 
 
 def test_a_layer_that_fails_costs_only_itself(net: Workload, gaps: Workload) -> None:

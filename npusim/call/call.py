@@ -149,11 +149,17 @@ class Call:
         return lambda done: report(program.kernel, phase, done, program.instructions)
 
     def result(
-        self, outputs: dict[str, Array | None], problem: str, as_dtype: DType, rate: str = ""
+        self,
+        outputs: dict[str, Array | None],
+        problem: str,
+        as_dtype: DType,
+        rate: str = "",
+        useful_macs: int = 0,
     ) -> Result:
         """The finished call as a ``Result``; ``outputs`` are ignored when timing-only.
 
         ``rate`` names the cube rate that peaks refer to, if it is not the type's own ("hf32").
+        ``useful_macs`` are the multiply-adds that each product of the problem needs (0: unknown).
         """
         names = tuple(outputs)
         return Result(
@@ -167,6 +173,7 @@ class Call:
             version=__version__,
             dtype=rate or as_dtype.name,
             workspace_bytes=self.workspace_bytes,
+            useful_macs={run.name: useful_macs for run in self.runs if run.macs and useful_macs},
             replay=Replay(figures=tuple(self.figures), time_us=self._replay()),
         )
 

@@ -61,7 +61,7 @@ def conv2d_backprop_filter(
         )
     dw = call.arrays.get("dw")
     masked = mask_off_diagonal(dw, plan) if dw is not None and plan.mag_factor > 1 else dw
-    return call.result({"grad_weight": masked}, _problem(c), FP16)
+    return call.result({"grad_weight": masked}, _problem(c), FP16, useful_macs=c.macs)
 
 
 def facts(

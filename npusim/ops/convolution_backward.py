@@ -92,9 +92,8 @@ def convolution_backward(
     if 0 in tensors[1].shape or 0 in tensors[2].shape:
         return call.result(_empty(call, tensors, mask), text, promoted)
     math = cube_math(promoted, checked["cube_math_type"], call.device)
-    launcher = Launcher(
-        call, convolution(checked), dict(zip(_OPERANDS, tensors, strict=True)), math
-    )
+    c = convolution(checked)
+    launcher = Launcher(call, c, dict(zip(_OPERANDS, tensors, strict=True)), math)
     steps = (launcher.input_grad, launcher.weight_grad, launcher.bias_grad)
     outputs: dict[str, Array | None] = {}
     for name, on, step, shape in zip(GRADIENTS, mask, steps, _shapes(tensors), strict=True):
@@ -103,7 +102,8 @@ def convolution_backward(
         outputs[name] = array.reshape(shape) if array is not None else None
     name = "HF32" if math.hf32 else math.dtype.name
     computed = "" if name == promoted.name else f", computed in {name}"
-    return call.result(outputs, text + computed, math.dtype, "hf32" if math.hf32 else "")
+    rate = "hf32" if math.hf32 else ""
+    return call.result(outputs, text + computed, math.dtype, rate, useful_macs=c.plain().macs)
 
 
 def facts(grad_output: Any, input: Any, weight: Any, **arguments: Any) -> dict[str, Any]:

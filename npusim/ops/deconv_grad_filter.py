@@ -84,7 +84,8 @@ def deconv_grad_filter(
             "hp accumulates in fp32 and rounds once, as dw is stored; the library does not "
             "document its own accumulation"
         )
-    return call.result({"dw": call.arrays.get("dw")}, _problem(shape, kind, storage), kind)
+    problem = _problem(shape, kind, storage)
+    return call.result({"dw": call.arrays.get("dw")}, problem, kind, useful_macs=shape.macs)
 
 
 def facts(dy: Any, x: Any, param: Any, storage: str, core_mask: Any) -> dict[str, Any]:

@@ -49,12 +49,17 @@ def _origin(result: Record) -> str:
 def _cards(result: Record) -> str:
     """The key figures of the call."""
     macs = sum(run.macs for run in result.runs)
-    flops = 2 * macs * result.device.clock_hz / result.cycles if result.cycles else 0.0
+    executed = rate_text(metrics.tflops(result.device, macs, result.cycles))
+    needed = sum(metrics.useful_macs(result.runs, result.useful_macs))
+    useful = rate_text(metrics.tflops(result.device, needed, result.cycles))
+    speed = (f"{useful} TFLOPS", f"over the call, executed {executed}")
+    if not needed:
+        speed = (f"{executed} TFLOPS", "executed over the call")
     bound = metrics.call_bound(result.runs)
     in_kernels = sum(run.cycles for run in result.runs)
     cards = [
         (f"{us_text(result.time_us)} \u00b5s", f"time, {result.cycles:,} cycles"),
-        (f"{rate_text(flops / 1e12)} TFLOPS", "over the call, launches included"),
+        speed,
         (bytes_text(sum(run.gm_bytes for run in result.runs)), "from and to GM"),
     ]
     if result.known_time_range is not None:
@@ -90,23 +95,34 @@ def _plots(result: Record) -> str:
 
 
 def _kernels(result: Record) -> str:
-    heads = ("kernel", "tiling", "\u00b5s", "launch \u00b5s", "cycles", "TFLOPS", "of peak", "GM")
-    rows = [_kernel_cells(result, run) for run in result.runs]
-    return "<h2>Kernels</h2>" + page.table((*heads, "cores", "instructions"), rows, 2)
+    heads = (
+        "kernel",
+        "tiling",
+        "\u00b5s",
+        "launch \u00b5s",
+        "cycles",
+        "TFLOPS",
+        "executed",
+        "of peak",
+    )
+    needed = metrics.useful_macs(result.runs, result.useful_macs)
+    rows = [_kernel_cells(result, *one) for one in zip(result.runs, needed, strict=True)]
+    return "<h2>Kernels</h2>" + page.table((*heads, "GM", "cores", "instructions"), rows, 2)
 
 
-def _kernel_cells(result: Record, run: KernelRun) -> tuple[str, ...]:
+def _kernel_cells(result: Record, run: KernelRun, useful: int) -> tuple[str, ...]:
     device = result.device
     peak = metrics.cube_peak(device, run, result.dtype) if run.macs else None
-    flops = metrics.attained_flops(device, run)
+    executed = metrics.tflops(device, run.macs, run.cycles)
     return (
         run.name,
         run.tiling,
-        us_text(device.time_us(run.cycles + run.launch_cycles)),
+        us_text(device.time_us(run.cycles)),
         us_text(device.time_us(run.launch_cycles)),
         f"{run.cycles:,}",
-        rate_text(flops / 1e12) if run.macs else "\u2013",
-        percent_text(flops / peak.flops) if peak is not None else "\u2013",
+        rate_text(metrics.tflops(device, useful, run.cycles)) if useful else "\u2013",
+        rate_text(executed) if run.macs else "\u2013",
+        percent_text(executed / peak.tflops) if peak is not None else "\u2013",
         bytes_text(run.gm_bytes),
         str(run.cores),
         f"{run.instructions:,}",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple
 
 from npusim.device.pipes import MATRIX_PIPES, PIPES
@@ -65,9 +66,9 @@ def share(part: int, whole: int) -> float:
 
 
 class Peak(NamedTuple):
-    """The cube's peak in FLOP per second for ``cores`` cores and operands of ``dtype``."""
+    """The cube's peak in 1e12 operations per second, with ``cores`` cores on ``dtype``."""
 
-    flops: float
+    tflops: float
     dtype: str
     cores: int
 
@@ -82,12 +83,26 @@ def cube_peak(device: Device, run: KernelRun, dtype: str | None) -> Peak | None:
     busy = {row.core for row in run.pipes if row.pipe in MATRIX_PIPES and working(row)}
     cores = len(busy) or run.cores
     per_second = 2 * unit.macs_per_cycle(name) * device.clock_hz * cores
-    return Peak(float(per_second), name, cores)
+    return Peak(float(per_second) / 1e12, name, cores)
 
 
-def attained_flops(device: Device, run: KernelRun) -> float:
-    """Two operations per multiply-add over the kernel's own time, in FLOP per second."""
-    return 2 * run.macs * device.clock_hz / run.cycles if run.cycles else 0.0
+def useful_macs(runs: Sequence[KernelRun], useful: Mapping[str, int]) -> tuple[int, ...]:
+    """Multiply-adds of each kernel that its problem needs, 0 where that is unknown.
+
+    ``useful`` has them by the name of the kernel; several of one name share theirs as they share
+    what they execute, padding included.
+    """
+    executed: dict[str, int] = {}
+    for run in runs:
+        executed[run.name] = executed.get(run.name, 0) + run.macs
+    return tuple(
+        round(Fraction(useful.get(run.name, 0) * run.macs, executed[run.name] or 1)) for run in runs
+    )
+
+
+def tflops(device: Device, macs: int, cycles: int) -> float:
+    """Two operations per multiply-add over ``cycles``, in 1e12 per second."""
+    return 2 * macs * device.clock_hz / cycles / 1e12 if cycles else 0.0
 
 
 class MainMemoryBytes(NamedTuple):

@@ -102,11 +102,13 @@ def _shape(row: Row) -> str:
 
 
 def _kernels(facts: Row) -> Iterator[str]:
-    rows = [("KERNELS", "launches", "us", "launch us", "share", "TFLOPS")]
+    rows = [("KERNELS", "launches", "us", "launch us", "share", "TFLOPS", "executed")]
     for row in facts["kernels"]:
-        us = us_text(row["time_us"]), us_text(row["launch_us"]), percent_text(row["share"])
-        seconds = row["cycles"] / facts["clock_hz"]
-        speed = rate_text(2 * row["macs"] / seconds / 1e12) if row["macs"] else "-"
-        rows.append((row["kernel"], f"{row['launches']:,}", *us, speed))
+        us = row["time_us"] - row["launch_us"]
+        times = us_text(us), us_text(row["launch_us"]), percent_text(row["share"])
+        macs = row["useful_macs"], row["macs"]
+        speeds = (rate_text(2 * count / us / 1e6) if count else "-" for count in macs)
+        rows.append((row["kernel"], f"{row['launches']:,}", *times, *speeds))
     yield ""
     yield from columns(rows)
+    yield "(us and TFLOPS without launches; executed: with padding and zeros)"

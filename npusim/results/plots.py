@@ -225,10 +225,11 @@ class _Point(NamedTuple):
 
 
 def plot_roofline(result: Record, ax: Axes | None = None, *, shown: bool = False) -> Axes:
-    """FLOP/s against FLOP/B, log-log, with the roofs of the cores the largest kernel used.
+    """Executed FLOP/s against FLOP/B, log-log, with the roofs of the cores the largest kernel used.
 
-    A circle counts the bytes cores moved from and to GM (compare with the L2 roof), a diamond
-    the bytes of main memory (compare with its roof), a bar the kernel's closed-form bound.
+    Operations on padding are executed, too. A circle counts the bytes cores moved from and to GM
+    (compare with the L2 roof), a diamond the bytes of main memory (compare with its roof), a bar
+    the kernel's closed-form bound.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -247,7 +248,7 @@ def plot_roofline(result: Record, ax: Axes | None = None, *, shown: bool = False
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
     ax.set_xlabel("arithmetic intensity (FLOP per byte)")
-    ax.set_ylabel("performance (TFLOP/s)")
+    ax.set_ylabel("executed performance (TFLOP/s)")
     ax.grid(True, which="major", color="#e4e4e4", lw=0.6, zorder=0)
     tidy(ax)
     silent = [run.name for run in result.runs if not run.macs]
@@ -262,12 +263,11 @@ def plot_roofline(result: Record, ax: Axes | None = None, *, shown: bool = False
 def _point(result: Record, run: KernelRun) -> _Point:
     bound = metrics.nearest_bound(run)
     flops = 2 * run.macs
-    clock = result.device.clock_hz
     memory = sum(metrics.main_memory_bytes(run))
     return _Point(
         name=run.name,
-        attained=metrics.attained_flops(result.device, run) / 1e12,
-        bounded=flops * clock / bound.cycles / 1e12 if bound and bound.cycles else None,
+        attained=metrics.tflops(result.device, run.macs, run.cycles),
+        bounded=metrics.tflops(result.device, run.macs, bound.cycles) if bound else None,
         per_gm_byte=flops / run.gm_bytes if run.gm_bytes else None,
         per_memory_byte=flops / memory if memory else None,
     )
@@ -278,13 +278,13 @@ def _roofs(ax: Axes, result: Record, points: Sequence[_Point]) -> tuple[float, f
     device = result.device
     working = [run for run in result.runs if run.macs] or list(result.runs)
     peaks = [metrics.cube_peak(device, run, result.dtype) for run in working]
-    peak = max((one for one in peaks if one is not None), key=lambda one: one.flops, default=None)
+    peak = max((one for one in peaks if one is not None), key=lambda one: one.tflops, default=None)
     links = {"main memory read": device.main_memory.read_bytes_per_cycle}
     if device.l2 is not None:
         links = {"L2 read": device.l2.read_bytes_per_cycle, **links}
     rates = {name: float(rate) * device.clock_hz / 1e12 for name, rate in links.items()}
     top = (
-        peak.flops / 1e12
+        peak.tflops
         if peak is not None
         else max((point.bounded or point.attained for point in points), default=1.0)
     )

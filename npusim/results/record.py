@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -24,8 +25,10 @@ class Record:
 
     ``outputs`` has one entry per name of ``output_names`` (None where it was masked out) and is
     None for a timing-only run. ``workspace_bytes`` is the global memory the kernels use between
-    them. ``dtype`` names the cube rate that peaks are quoted for. ``replay`` times the call again
-    for ``time_range``; without it there is none.
+    them. ``dtype`` names the cube rate that peaks are quoted for. ``useful_macs`` are the
+    multiply-adds the problem needs, by the name of the kernel that executes them, more than these
+    where it pads; kernels of unknown use have no entry. ``replay`` times the call again for
+    ``time_range``; without it there is none.
     """
 
     operator: str
@@ -38,6 +41,7 @@ class Record:
     version: str
     dtype: str | None = None
     workspace_bytes: int = 0
+    useful_macs: Mapping[str, int] = field(default_factory=dict)
     replay: Replay | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -26,8 +26,14 @@ class Result(Record):
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
-        """One row per kernel; ``cycles`` and ``bound_us`` without the launch, ``time_us`` with."""
-        return tables.frame(tables.kernel_rows(self.device, self.runs), tables.KERNEL_COLUMNS)
+        """One row per kernel; ``cycles`` and ``bound_us`` without the launch, ``time_us`` with.
+
+        ``macs`` are executed, padding included, ``useful_macs`` those the problem needs.
+        """
+        return tables.frame(self._kernel_rows(), tables.KERNEL_COLUMNS)
+
+    def _kernel_rows(self) -> list[tables.Row]:
+        return tables.kernel_rows(self.device, self.runs, self.useful_macs)
 
     @cached_property
     def pipes(self) -> pd.DataFrame:
@@ -63,7 +69,7 @@ class Result(Record):
             "bottleneck": self.bottleneck,
             "output_names": list(self.output_names),
             "notes": list(self.notes),
-            "kernels": tables.kernel_rows(self.device, self.runs),
+            "kernels": self._kernel_rows(),
             "pipes": tables.pipe_rows(self.runs),
             "traffic": tables.traffic_rows(self.runs),
             "bounds": tables.bound_rows(self.runs),

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ KERNEL_COLUMNS = (
     "cores",
     "instructions",
     "tiling",
+    "useful_macs",
 )
 PIPE_COLUMNS = ("kernel", "core", "pipe", *REASONS)
 TRAFFIC_COLUMNS = ("kernel", "src", "dst", "operand", "bytes", "hit_bytes", "miss_bytes")
@@ -52,12 +53,19 @@ TIMELINE_COLUMNS = (
 )
 
 
-def kernel_rows(device: Device, runs: Iterable[KernelRun]) -> list[Row]:
-    """One row per kernel: ``cycles`` and ``bound_us`` without its launch, ``time_us`` with it."""
-    return [_kernel_row(device, run) for run in runs]
+def kernel_rows(
+    device: Device, runs: Sequence[KernelRun], useful: Mapping[str, int] | None = None
+) -> list[Row]:
+    """One row per kernel: ``cycles`` and ``bound_us`` without its launch, ``time_us`` with it.
+
+    ``macs`` are executed, padding included; ``useful_macs`` are those the problem needs, missing
+    where that is unknown (``Record.useful_macs``).
+    """
+    needed = metrics.useful_macs(runs, useful or {})
+    return [_kernel_row(device, run, macs) for run, macs in zip(runs, needed, strict=True)]
 
 
-def _kernel_row(device: Device, run: KernelRun) -> Row:
+def _kernel_row(device: Device, run: KernelRun, useful: int) -> Row:
     bound = metrics.nearest_bound(run)
     return {
         "name": run.name,
@@ -71,6 +79,7 @@ def _kernel_row(device: Device, run: KernelRun) -> Row:
         "cores": run.cores,
         "instructions": run.instructions,
         "tiling": run.tiling,
+        "useful_macs": useful if useful or not run.macs else None,
     }
 
 

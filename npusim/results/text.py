@@ -52,10 +52,7 @@ def _header(result: Record) -> list[str]:
         ),
         *_range(result.known_time_range),
     ]
-    macs = sum(run.macs for run in result.runs)
-    if macs and result.cycles:
-        flops = 2 * macs * device.clock_hz / result.cycles
-        lines += fact("speed", f"{rate_text(flops / 1e12)} TFLOPS over the call" + _peak(result))
+    lines += _speed(result)
     bound = metrics.call_bound(result.runs)
     if bound is not None:
         in_kernels = sum(run.cycles for run in result.runs)
@@ -80,40 +77,50 @@ def _range(known: TimeRange | None) -> list[str]:
     return fact("range", f"{ends}, most from {', '.join(moved)}" if moved else ends)
 
 
-def _peak(result: Record) -> str:
-    """The peak that shares of peak refer to, where there is a cube."""
+def _speed(result: Record) -> list[str]:
+    """Useful and executed speed over the whole call, launches included, and the peak."""
+    executed = metrics.tflops(result.device, sum(run.macs for run in result.runs), result.cycles)
+    if not executed:
+        return []
+    macs = sum(metrics.useful_macs(result.runs, result.useful_macs))
+    useful = metrics.tflops(result.device, macs, result.cycles)
+    speed = f"{rate_text(useful)} TFLOPS over the call, executed " if useful else "executed "
+    unit = "" if useful else " TFLOPS over the call"
     peaks = [metrics.cube_peak(result.device, run, result.dtype) for run in result.runs if run.macs]
-    peak = max((one for one in peaks if one is not None), key=lambda one: one.flops, default=None)
-    if peak is None:
-        return ""
-    return f"; peak {rate_text(peak.flops / 1e12)} ({peak.dtype}, {counted(peak.cores, 'core')})"
+    peak = max((one for one in peaks if one is not None), key=lambda one: one.tflops, default=None)
+    text = f"{speed}{rate_text(executed)}{unit}"
+    if peak is not None:
+        text += f"; peak {rate_text(peak.tflops)} ({peak.dtype}, {counted(peak.cores, 'core')})"
+    return fact("speed", text)
 
 
 def _kernels(result: Record) -> list[str]:
     """Time, speed and size of each kernel, then how it was tiled."""
-    heads = ("KERNELS", "us", "launch", "cycles", "of call", "TFLOPS", "of peak", "GM", "cores")
-    rows = [heads, *(_kernel_cells(result, run) for run in result.runs)]
+    heads = ("KERNELS", "us", "launch", "cycles", "share", "TFLOPS", "executed", "of peak", "GM")
+    needed = metrics.useful_macs(result.runs, result.useful_macs)
+    cells = [_kernel_cells(result, *one) for one in zip(result.runs, needed, strict=True)]
     tilings = [
         line
         for run in advice.major_kernels(result.runs)
         if run.tiling
         for line in fact("tiling", f"{run.name}: {run.tiling}")
     ]
-    return ["", *columns(rows), *tilings]
+    return ["", *columns([(*heads, "cores"), *cells]), *tilings]
 
 
-def _kernel_cells(result: Record, run: KernelRun) -> tuple[str, ...]:
-    whole = run.cycles + run.launch_cycles
-    peak = metrics.cube_peak(result.device, run, result.dtype) if run.macs else None
-    flops = metrics.attained_flops(result.device, run)
+def _kernel_cells(result: Record, run: KernelRun, useful: int) -> tuple[str, ...]:
+    device = result.device
+    peak = metrics.cube_peak(device, run, result.dtype) if run.macs else None
+    executed = metrics.tflops(device, run.macs, run.cycles)
     return (
         run.name,
-        us_text(result.device.time_us(whole)),
-        us_text(result.device.time_us(run.launch_cycles)),
+        us_text(device.time_us(run.cycles)),
+        us_text(device.time_us(run.launch_cycles)),
         f"{run.cycles:,}",
-        percent_text(metrics.share(whole, result.cycles)),
-        rate_text(flops / 1e12) if run.macs else "-",
-        percent_text(flops / peak.flops) if peak is not None else "-",
+        percent_text(metrics.share(run.cycles + run.launch_cycles, result.cycles)),
+        rate_text(metrics.tflops(device, useful, run.cycles)) if useful else "-",
+        rate_text(executed) if run.macs else "-",
+        percent_text(executed / peak.tflops) if peak is not None else "-",
         bytes_text(run.gm_bytes),
         str(run.cores),
     )

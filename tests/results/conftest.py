@@ -233,6 +233,7 @@ def result(device: Device) -> Result:
         notes=("rates of <MTE2> & FIX are assumed",),
         problem="grad_weight of x 1x64x28x28, w 64x64x3x3, stride 1, padding 1, float16",
         version="1.2.3",
+        useful_macs={"conv": 64 * 64 * 9 * 28 * 28},
     )
 
 

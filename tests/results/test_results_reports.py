@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -54,6 +53,35 @@ def test_text_states_the_figures(result: Result) -> None:
     assert f"{flops / 1e12:.1f}" in text
     assert f"{flops / (2 * 8192 * 1.8e9) * 100:.0f} %" in text
     assert f"cube {conv.bounds[1].cycles / conv.cycles * 100:.0f} %" in text
+
+
+def test_useful_work_and_executed_work_have_the_time_beside_them(result: Result) -> None:
+    """TFLOPS times us is the work, of the problem or with its padding; launches are apart."""
+    conv = result.runs[1]
+    useful = replace(result, useful_macs={"conv": conv.macs // 4})
+    us = conv.cycles / 1800
+    (line,) = (line for line in useful.text().splitlines() if line.startswith("conv  "))
+    cells = line.split()
+    assert cells[1:4] == [f"{us:.3f}", f"{conv.launch_cycles / 1800:.3f}", f"{conv.cycles:,}"]
+    assert float(cells[6]) * us == pytest.approx(2 * (conv.macs // 4) / 1e6, rel=0.01)
+    assert float(cells[7]) * us == pytest.approx(2 * conv.macs / 1e6, rel=0.01)
+    (speed,) = (line for line in useful.text().splitlines() if line.startswith("speed"))
+    whole = [2 * macs / result.time_us / 1e6 for macs in (conv.macs // 4, conv.macs)]
+    said = [float(text) for text in re.findall(r"[\d.]+", speed)[:2]]
+    assert said == pytest.approx(whole, rel=0.01)
+
+
+def test_work_of_unknown_use_is_said_to_be_executed(result: Result) -> None:
+    text = replace(result, useful_macs={}).text()
+    assert "speed       executed 14.2 TFLOPS over the call; peak" in text
+    assert result.kernels.useful_macs.notna().all()
+    assert list(replace(result, useful_macs={}).kernels.useful_macs.isna()) == [False, True]
+
+
+def test_kernels_of_one_name_share_what_is_useful(result: Result) -> None:
+    first, second = result.runs
+    runs = (replace(second, macs=3000), first, replace(second, macs=1000))
+    assert metrics.useful_macs(runs, {"conv": 2000}) == (1500, 0, 500)
 
 
 def test_text_of_a_call_without_kernels_cube_or_notes(result: Result) -> None:
@@ -117,9 +145,9 @@ def test_peak_follows_dtype_and_cores(result: Result) -> None:
     device = replace(result.device, cube=replace(cube, rates={**cube.rates, "float32": half}))
     full = metrics.cube_peak(device, result.runs[1], None)
     slow = metrics.cube_peak(device, result.runs[1], "float32")
-    assert full == metrics.Peak(float(Fraction(2 * 4096 * 1_800_000_000 * 2)), "float16", 2)
+    assert full == metrics.Peak(2 * 4096 * 1.8e9 * 2 / 1e12, "float16", 2)
     assert slow is not None
-    assert slow.flops == full.flops / 2
+    assert slow.tflops == full.tflops / 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""Multiply-adds that a problem needs, apart from those that kernels execute on padding."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npusim
+from npusim import ops
+from npusim.results import Result
+
+
+def backward(
+    out: tuple[int, ...], size: tuple[int, ...], weight: tuple[int, ...], **options: Any
+) -> Result:
+    dy, x, w = (npusim.spec(shape, "fp16") for shape in (out, size, weight))
+    return ops.convolution_backward(dy, x, w, device="ascend910b2", **options)
+
+
+PARA = {"strides": [1, 1], "padding": [1, 1, 1, 1], "dilations": [1, 1, 1, 1]}
+PARAM = [2, 6, 5, 8, 2, 13, 11, 12, 3, 3, 2, 2, 1, 1, 1, 1, 4, 0, 0, 0]
+
+
+def test_each_gradient_needs_what_the_convolution_needs() -> None:
+    result = backward((2, 20, 9, 11), (2, 12, 18, 22), (20, 12, 3, 3), stride=2, padding=1)
+    each = 2 * 20 * 12 * 9 * 9 * 11
+    assert result.useful_macs == {"conv_backprop_input": each, "conv_backprop_filter": each}
+    assert all(run.macs > each for run in result.runs if run.macs), "channels are padded"
+
+
+def test_groups_need_less() -> None:
+    mask = (False, True, False)
+    result = backward(
+        (2, 24, 9, 9), (2, 12, 9, 9), (24, 1, 3, 3), padding=1, groups=12, output_mask=mask
+    )
+    assert result.useful_macs == {"conv_backprop_filter": 2 * 24 * 1 * 9 * 81}
+
+
+def test_a_transposed_layer_needs_its_input_positions() -> None:
+    result = backward(
+        (2, 8, 13, 15), (2, 12, 7, 8), (12, 8, 3, 3), stride=2, padding=1, transposed=True
+    )
+    each = 2 * 12 * 8 * 9 * 7 * 8
+    assert result.useful_macs == {"conv_forward": each, "conv_backprop_filter": each}
+
+
+def test_operators_on_blocked_operands_count_real_channels() -> None:
+    x = npusim.spec((2, 2, 9, 9, 16), "fp16")
+    dy = npusim.spec((2, 3, 9, 9, 16), "fp16")
+    filters = ops.conv2d_backprop_filter(x, dy, [33, 20, 3, 3], PARA, device="ascend910")
+    assert filters.useful_macs == {"conv_backprop_filter": 2 * 33 * 20 * 9 * 81}
+
+
+def test_a_deconvolution_counts_its_groups() -> None:
+    dy, x = np.zeros((2, 13, 11, 12), np.float32), np.zeros((2, 6, 5, 8), np.float32)
+    result = ops.deconv_grad_filter(dy, x, PARAM, device="ft78ne")
+    assert result.useful_macs == {"deconv_grad_filter": 2 * prod((6, 5, 8, 12, 3, 3)) // 4}
+
+
+@pytest.mark.parametrize("sizes", [(16, 16, 16), (5, 100, 33)])
+def test_a_product_needs_its_three_sizes(sizes: tuple[int, int, int]) -> None:
+    m, k, n = sizes
+    result = ops.matmul(
+        npusim.spec((m, k), "fp16"), npusim.spec((k, n), "fp16"), device="ascend910b2"
+    )
+    assert result.useful_macs == {"matmul": m * k * n}
+
+
+def test_what_multiplies_nothing_needs_nothing() -> None:
+    patches = npusim.spec((2, 54, 81), "fp16")
+    result = ops.im2col_backward(patches, (9, 9), (3, 3), (1, 1), (1, 1), (1, 1), device="tiny")
+    assert result.useful_macs == {}
