@@ -7,7 +7,7 @@ SCORECARD := docs/scorecard
 # COVERAGE=1 adds the share of lines that were run; it doubles the time.
 COVER := $(if $(COVERAGE),--cov --cov-report=term:skip-covered)
 # Tests that say most in little time: the machine, its data, and every operator once.
-QUICK := tests/isa tests/program tests/layout tests/device tests/numerics tests/limits \
+QUICK := tests/isa tests/program tests/layout tests/device tests/numerics \
   tests/timing/test_timing_by_hand.py tests/timing/test_fabric.py tests/timing/test_l2.py \
   tests/documents/test_operator_table.py tests/test_architecture.py tests/test_dtypes.py \
   tests/test_quantities.py tests/test_reference.py tests/test_rounding.py tests/test_workloads.py \

@@ -33,13 +33,12 @@ PAGES = {
 def _operators() -> list[str]:
     """Names of the operators: each is a function in a module of its name."""
     module = ast.parse((ROOT / "npusim" / "ops" / "__init__.py").read_text(encoding="utf-8"))
-    names = [
+    return [
         alias.name
         for node in module.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
+        for alias in getattr(node, "names", ())
+        if isinstance(node, ast.ImportFrom) and node.module == f"npusim.ops.{alias.name}"
     ]
-    return [name for name in names if (ROOT / "npusim" / "ops" / f"{name}.py").exists()]
 
 
 #: Page of the Python interface -> its title and modules.

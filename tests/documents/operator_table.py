@@ -1,175 +1,74 @@
-"""The table of operators and devices: each cell is found by running a call."""
+"""The table of operators and devices: each cell is what ``npusim run ... --check`` says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
-
-import numpy as np
+from contextlib import redirect_stdout
+from io import StringIO
+from typing import NamedTuple
 
 import npusim
-from npusim import layout as lay
-from npusim.dtypes import dtype
+from npusim.cli import run
+from npusim.cli.main import parser
 from npusim.errors import ArgumentError, RuleError
 from npusim.limits.table import documented_operators, load_rules
-from npusim.reference import (
-    conv_bias_grad,
-    conv_filter_grad,
-    conv_forward,
-    conv_input_grad,
-    relative_error,
-)
-from npusim.torch.log import TOLERANCES
+from npusim.ops import CARDS
+
+#: A layer of 16 -> 32 channels with a kernel of 3 in each dimension.
+LAYER = "--batch 2 --cin 16 --cout 32 --padding 1 --size {} --kernel {}"
+LAYERS = {1: LAYER.format("6", "3"), 2: LAYER.format("5x6", "3x3"), 3: LAYER.format("3x5x6", "3")}
 
 
 class Case(NamedTuple):
-    """One row of the table of operators: what it needs and how it is computed on a device.
+    """One row of the table: the calls that it stands for.
 
-    ``run`` takes a device and an engine as keywords and returns pairs (result, float64 result);
-    ``limit`` is the largest relative error.
-    A product that refuses the row by its documentation does so for ``parameter``, and lacks
-    ``word``.
+    A product that refuses them by its documentation does so for ``parameter``, and lacks ``word``.
     """
 
-    role: str
     word: str
     parameter: str
-    limit: float
-    run: Callable[..., Iterable[tuple[Any, Any]]]
+    calls: tuple[str, ...]
 
 
-def random(shape: tuple[int, ...], kind: str) -> Any:
-    values = np.random.default_rng(sum(shape)).standard_normal(shape)
-    return values.astype(dtype(kind).numpy)
-
-
-def first(r: npusim.Result) -> Any:
-    return (r.outputs or ())[0]
-
-
-def layer(kind: str, dims: int) -> tuple[Any, Any, Any, tuple[Any, ...]]:
-    """dy, x and w of a 16 -> 32 channel layer, kernel 3, and the reference's geometry."""
-    sizes = (3, 5, 6)[3 - dims :]
-    x, dy = random((2, 16, *sizes), kind), random((2, 32, *sizes), kind)
-    w = random((32, 16, *(3,) * dims), kind)
-    return dy, x, w, ((1,) * dims, ((1, 1),) * dims, (1,) * dims, 1)
-
-
-def convolution(kind: str, dims: tuple[int, ...], math: int) -> Callable[..., Any]:
+def backward(options: str, *dims: int) -> tuple[str, ...]:
     """convolution_backward, plain and transposed, for each number of dimensions."""
-
-    def run(**call: Any) -> Iterable[tuple[Any, Any]]:
-        for d in dims:
-            dy, x, w, how = layer(kind, d)
-            options: dict[str, Any] = {"cube_math_type": math, "padding": 1} | call
-            back = npusim.ops.convolution_backward
-            r = back(dy, x, w, (32,), **options)
-            yield r.grad_input, conv_input_grad(dy, w, x.shape, *how)
-            yield r.grad_weight, conv_filter_grad(x, dy, w.shape[2:], *how)
-            yield r.grad_bias, conv_bias_grad(dy)
-            r = back(x, dy, w, (16,), transposed=True, **options)
-            yield r.grad_input, conv_forward(x, w, *how)
-            yield r.grad_weight, conv_filter_grad(x, dy, w.shape[2:], *how)
-            yield r.grad_bias, conv_bias_grad(x)
-
-    return run
+    layers = [f"convolution_backward {LAYERS[d]} {options}" for d in dims]
+    return tuple(f"{layer} {form}" for layer in layers for form in ("", "--transposed"))
 
 
-def tbe_filter(**call: Any) -> Iterable[tuple[Any, Any]]:
-    dy, x, w, how = layer("fp16", 2)
-    para = {"strides": [1, 1], "padding": [1] * 4, "dilations": [1] * 4}
-    r = npusim.ops.conv2d_backprop_filter(
-        lay.to_5hd(x, 16), lay.to_5hd(dy, 16), w.shape, para, **call
-    )
-    dw = lay.from_fracz(first(r).reshape(9, 2, 16, 16), w.shape, 1, 16)
-    yield dw, conv_filter_grad(x, dy, (3, 3), *how)
+def dsp(dtype: str) -> tuple[str, ...]:
+    layer = "--cin 4 --cout 8 --size 5x6 --kernel 3"
+    return (f"deconv_grad_filter {layer} --dtype {dtype}",)
 
-
-def tbe_input(**call: Any) -> Iterable[tuple[Any, Any]]:
-    dy, x, w, how = layer("fp16", 3)
-    n, cin, *sizes = x.shape
-    para = {"strides": [1] * 5, "pads": [1] * 6, "dilations": [1] * 5}
-    groups = lay.group_dict(lay.group_plan(16, 32, 1, 16))
-    r = npusim.ops.conv3d_backprop_input(
-        lay.to_fracz_3d(w, 1, 16),
-        lay.to_6hd(dy, 16),
-        *(w.shape, [n, *sizes, cin], para | {"group_dict": groups}),
-        **call,
-    )
-    dx = lay.from_6hd(first(r).reshape(n, sizes[0], 1, *sizes[1:], 16), cin)
-    yield dx, conv_input_grad(dy, w, x.shape, *how)
-
-
-def fold(**call: Any) -> Iterable[tuple[Any, Any]]:
-    for kind in ("fp16", "fp32"):
-        grad = random((2, 3 * 9, 5 * 6), kind)
-        r = npusim.ops.im2col_backward(grad, (5, 6), (3, 3), (1, 1), (1, 1), (1, 1), **call)
-        image = np.zeros((2, 3, 7, 8))
-        patches = grad.reshape(2, 3, 3, 3, 5, 6)
-        for kh, kw in np.ndindex(3, 3):
-            image[:, :, kh : kh + 5, kw : kw + 6] += patches[:, :, kh, kw]
-        yield first(r), image[:, :, 1:-1, 1:-1]
-
-
-def dsp_filter(kind: str) -> Callable[..., Any]:
-    def run(**call: Any) -> Iterable[tuple[Any, Any]]:
-        # What a transposed layer maps x to has dy's size: dy is the plain convolution's input.
-        x, dy, how = random((1, 4, 5, 6), kind), random((1, 8, 7, 8), kind), ((1, 1), ((0, 0),) * 2)
-        param = [1, 5, 6, 4, 1, 7, 8, 8, 3, 3, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0]
-        r = npusim.ops.deconv_grad_filter(lay.nchw_to_nhwc(dy), lay.nchw_to_nhwc(x), param, **call)
-        want = conv_filter_grad(dy, x, (3, 3), *how, (1, 1), 1)  # (in_c, out_c, KH, KW)
-        yield first(r), want.transpose(1, 2, 3, 0).reshape(1, 8 * 9, 4)
-
-    return run
-
-
-def product(**call: Any) -> Iterable[tuple[Any, Any]]:
-    a, b = random((33, 20), "fp16"), random((20, 17), "fp16")
-    yield first(npusim.ops.matmul(a, b, **call)), a.astype(float) @ b.astype(float)
-
-
-SUMS = 1e-5  # relative error of fp32 sums of exact products
 
 #: Rows of the table of operators.
 CASES = {
-    "conv2d_backprop_filter": Case("cube", "fp16", "", SUMS, tbe_filter),
-    "conv3d_backprop_input": Case("cube", "fp16", "", TOLERANCES["fp16"], tbe_input),
+    "conv2d_backprop_filter": Case("fp16", "", (f"conv2d_backprop_filter {LAYERS[2]}",)),
+    "conv3d_backprop_input": Case("fp16", "", (f"conv3d_backprop_input {LAYERS[3]}",)),
+    "convolution_backward, 1-D and 2-D": Case("fp16", "", backward("", 1, 2)),
+    "convolution_backward, 3-D": Case("3-D", "weight.shape", backward("", 3)),
+    "convolution_backward, bf16": Case("bf16", "grad_output.dtype", backward("--dtype bf16", 2)),
     **{
-        f"convolution_backward, {name}": Case(
-            "cube", word, parameter, TOLERANCES[limit], convolution(kind, dims, math)
+        f"convolution_backward, fp32 {name}": Case(
+            word, parameter, backward(f"--dtype fp32 --cube-math-type {number}", 2)
         )
-        for name, word, parameter, limit, kind, dims, math in (
-            ("1-D and 2-D", "fp16", "", "fp16", "fp16", (1, 2), 0),
-            ("3-D", "3-D", "weight.shape", "fp16", "fp16", (3,), 0),
-            ("bf16", "bf16", "grad_output.dtype", "bf16", "bf16", (2,), 0),
-            ("fp32 kept", "fp32", "cube_math_type", "fp32", "fp32", (2,), 0),
-            ("fp32 as HF32", "HF32", "cube_math_type", "hf32", "fp32", (2,), 3),
-            ("fp32 as fp16", "fp16", "", "fp16", "fp32", (2,), 2),
+        for name, word, parameter, number in (
+            ("kept", "fp32", "cube_math_type", 0),
+            ("as HF32", "HF32", "cube_math_type", 3),
+            ("as fp16", "fp16", "", 2),
         )
     },
-    "im2col_backward, fp16 and fp32": Case("vector", "fp16", "", 2 * TOLERANCES["fp16"], fold),
-    "deconv_grad_filter, fp32": Case("dsp", "fp32", "", SUMS, dsp_filter("fp32")),
-    "deconv_grad_filter, fp16": Case(
-        "dsp", "fp16", "dtype", TOLERANCES["fp16"], dsp_filter("fp16")
+    "im2col_backward, fp16 and fp32": Case(
+        "fp16",
+        "",
+        tuple(
+            f"im2col_backward --batch 2 --channels 3 --size 5x6 --kernel 3 --padding 1 {dtype}"
+            for dtype in ("--dtype fp16", "--dtype fp32")
+        ),
     ),
-    "matmul, fp16": Case("cube", "fp16", "", SUMS, product),
+    "deconv_grad_filter, fp32": Case("fp32", "", dsp("fp32")),
+    "deconv_grad_filter, fp16": Case("fp16", "dtype", dsp("fp16")),
+    "matmul, fp16": Case("fp16", "", ("matmul --m 33 --k 20 --n 17",)),
 }
-
-
-def outcome(case: Case, operator: str, name: str, engine: str) -> str:
-    """The cell of one row and device, found by running the case."""
-    device = npusim.load_device(name)
-    own = operator not in documented_operators() or not load_rules(device.product, operator).note
-    try:
-        for got, want in case.run(device=name, engine=engine):
-            assert relative_error(got, want) <= case.limit
-    except RuleError as error:
-        word = case.word if error.parameter == case.parameter else error.parameter
-        return f"no {word}{'' if own else '*'}"
-    except ArgumentError:
-        has_role = any(case.role in kind.roles for kind in device.cores.values())
-        return f"no {case.word if has_role else case.role.replace('dsp', 'DSP')}"
-    return "works" if own else "works*"
 
 
 #: Column of the table -> its devices; the bins of a chip have the same limits.
@@ -180,9 +79,23 @@ COLUMNS = {
 }
 
 
-def cell(row: str, device: str, engine: str = "fast") -> str:
-    """What the table says about a row on a device."""
-    return outcome(CASES[row], row.partition(",")[0], device, engine)
+def cell(row: str, name: str, engine: str = "fast") -> str:
+    """What the table says about a row on a device, found by running its calls."""
+    case, operator = CASES[row], row.partition(",")[0]
+    device, role = npusim.load_device(name), CARDS[operator].role
+    own = operator not in documented_operators() or not load_rules(device.product, operator).note
+    try:
+        for call in case.calls:
+            words = ["run", *call.split(), "--device", name, "--engine", engine, "--check"]
+            with redirect_stdout(StringIO()) as printed:
+                assert run.execute(parser(words).parse_args(words)) == 0, printed.getvalue()
+    except RuleError as error:
+        word = case.word if error.parameter == case.parameter else error.parameter
+        return f"no {word}{'' if own else '*'}"
+    except ArgumentError:
+        has_role = any(role in kind.roles for kind in device.cores.values())
+        return f"no {case.word if has_role else role.replace('dsp', 'DSP')}"
+    return "works" if own else "works*"
 
 
 def operator_table() -> str:
