@@ -172,16 +172,26 @@ class Convolution:
 
         That one reads the layer's output at exactly the layer's input positions.
         """
-        if not self.transposed:
-            return self
+        return self.exchanged() if self.transposed else self
+
+    def exchanged(self) -> Convolution:
+        """The layer whose output is this one's input gradient, with the same weight.
+
+        That of an ordinary layer is transposed, that of a transposed one ordinary.
+        """
+        natural = transposed_sizes(
+            *(self.out, self.kernel, self.stride, self.padding, self.dilation),
+            (0,) * self.dims,
+        )
+        extra = tuple(x - y for x, y in zip(self.spatial, natural, strict=True))
         return replace(
             self,
             cin=self.cout,
             cout=self.cin,
             spatial=self.out,
             outputs=self.spatial,
-            output_padding=(),
-            transposed=False,
+            output_padding=() if self.transposed else extra,
+            transposed=not self.transposed,
         )
 
     def lifted(self, c0: int = 16) -> Convolution:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -71,7 +72,13 @@ def load_workload(name_or_path: str | Path) -> Workload:
             f"unknown workload {name_or_path!r} (a file of your own needs a path ending in .yaml)"
             f"{suggest(name_or_path, known)}"
         )
-    return _workload(_FOLDER / (name_or_path + _SUFFIX), name_or_path)
+    return _shipped(name_or_path)
+
+
+@lru_cache(maxsize=16)
+def _shipped(name: str) -> Workload:
+    """A workload that ships; its file is read once."""
+    return _workload(_FOLDER / (name + _SUFFIX), name)
 
 
 def find_layer(place: str) -> ConvLayer:

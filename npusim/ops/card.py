@@ -16,7 +16,7 @@ from npusim.call.options import Options
 from npusim.call.spec import Array, Operand, Spec
 from npusim.convolution import Sizes
 from npusim.device.spec import Device
-from npusim.dtypes import BF16, FP16, FP32, DType
+from npusim.dtypes import DType
 from npusim.errors import ArgumentError
 from npusim.ops.options import Option
 from npusim.results import Result
@@ -26,7 +26,7 @@ P = TypeVar("P")
 #: Largest relative error (Frobenius norms) that --check lets pass, by the type a result was
 #: rounded to. fp32 sums of exact products stay near 1e-7; one rounding to fp16 or bf16 gives
 #: about 3e-4 or 2e-3, a wrong or missing block about 1.
-LIMITS: Mapping[DType, float] = {FP32: 1e-5, FP16: 1e-3, BF16: 8e-3}
+LIMITS: Mapping[str, float] = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 8e-3}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -162,7 +162,7 @@ CARD: Card[Convolution] = Card(
             axes="(Cout, Cin/groups, KH, KW)",
             unpack=_unpacked,
             expected=_expected,
-            limit=lambda _: LIMITS[FP32],
+            limit=lambda _: LIMITS["fp32"],
         ),
     ),
     call=_call,

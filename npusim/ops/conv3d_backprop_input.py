@@ -224,7 +224,7 @@ CARD: Card[_Wanted] = Card(
             axes="(N, Cin, D, H, W)",
             unpack=_unpacked,
             expected=_expected,
-            limit=lambda _: LIMITS[FP16],
+            limit=lambda _: LIMITS["fp16"],
         ),
     ),
     call=_call,

@@ -283,7 +283,8 @@ def _weight_grad(sample: Sample[_Wanted]) -> Array:
 
 def _limit(name: str, sample: Sample[_Wanted]) -> float:
     """That of the type of a gradient: the one that an operand and dy are computed in."""
-    return LIMITS[promote((dtype(sample.arrays[n].dtype) for n in (name, "dy")), FP32)]
+    kinds = (dtype(sample.arrays[n].dtype) for n in (name, "dy"))
+    return LIMITS[promote(kinds, FP32).name]
 
 
 def _outputs(p: _Wanted) -> tuple[Output[_Wanted], ...]:
@@ -294,7 +295,7 @@ def _outputs(p: _Wanted) -> tuple[Output[_Wanted], ...]:
             axes="(N, Cin, ...)",
             expected=_input_grad,
             # it leaves the cube in the type computed with
-            limit=lambda sample: max(LIMITS[_math(sample).dtype], _limit("x", sample)),
+            limit=lambda sample: max(LIMITS[_math(sample).dtype.name], _limit("x", sample)),
         ),
         Output(
             name="grad_weight",

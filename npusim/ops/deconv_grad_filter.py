@@ -250,7 +250,7 @@ CARD: Card[_Wanted] = Card(
             axes="(Cin, Cout/groups, KH, KW)",
             unpack=_unpacked,
             expected=_expected,
-            limit=lambda sample: LIMITS[dtype(sample.arrays["x"].dtype)],
+            limit=lambda sample: LIMITS[dtype(sample.arrays["x"].dtype).name],
         ),
     ),
     call=_call,

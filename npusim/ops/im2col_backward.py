@@ -217,9 +217,9 @@ def _settings(c: Convolution) -> tuple[Sizes, Sizes, Sizes, Sizes, Sizes]:
 def _limit(sample: Sample[_Fold]) -> float:
     kind = dtype(sample.arrays["dy"].dtype)
     if kind is not FP16 or sample.device.im2col_accumulate == "fp32":
-        return LIMITS[kind]
+        return LIMITS[kind.name]
     # Every tap of a window rounds the sum by half a unit at most, independently.
-    return max(LIMITS[kind], 2.0**-11 * sqrt(sample.problem.c.taps))
+    return max(LIMITS[kind.name], 2.0**-11 * sqrt(sample.problem.c.taps))
 
 
 CARD: Card[_Fold] = Card(

@@ -9,7 +9,7 @@ import numpy as np
 
 from npusim.call.spec import Array, Spec
 from npusim.call.tiling import own_tiling
-from npusim.dtypes import BF16, FP16, FP32, dtype
+from npusim.dtypes import BF16, FP16, dtype
 from npusim.errors import ArgumentError
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.tilings.matmul import auto_tiling
@@ -86,7 +86,7 @@ CARD: Card[Sizes] = Card(
             layout="row-major",
             axes="(M, N)",
             expected=_product,
-            limit=lambda _: LIMITS[FP32],
+            limit=lambda _: LIMITS["fp32"],
         ),
     ),
     call=lambda _, given, options: matmul(given["a"], given["b"], **options),

@@ -8,12 +8,14 @@ from typing import Any
 
 from npusim.call.call import simulate
 from npusim.call.spec import spec
+from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.dtypes import INT32, DType, dtype
 from npusim.errors import ArgumentError, NpusimError
 from npusim.isa.operands import Tensor
 from npusim.kernels.transpose import Transpose
 from npusim.ops import convolution_backward, matmul
+from npusim.ops.convolution_backward import arguments
 from npusim.results import Result
 from npusim.timing.trace import KernelRun
 from npusim.validation.rows import CallRow, Declined, Simulated
@@ -123,118 +125,60 @@ def _need(row: CallRow, *columns: str) -> tuple[Any, ...]:
 # -- convolutions ------------------------------------------------------------------------------
 
 
-def _sizes(row: CallRow) -> tuple[tuple[int, ...], ...]:
-    """(spatial, kernel, stride, padding, dilation, output_padding), one number per dimension."""
-    names = ("spatial", "kernel", "stride", "padding", "dilation", "output_padding")
-    (dims,) = _need(row, "dims")
-    found = []
-    for name, default in zip(names, (None, None, 1, 0, 1, 0), strict=True):
+def _layer(row: CallRow, *, transposed: bool) -> Convolution:
+    """The layer of a row, whose lists have one number per dimension."""
+    n, cin, cout, dims = _need(row, "N", "Cin", "Cout", "dims")
+
+    def sizes(name: str, usual: int | None = None) -> tuple[int, ...]:
         value = getattr(row, name)
-        if value is None and default is not None:
-            value = (default,) * dims
+        if value is None and usual is not None:
+            return (usual,) * dims
         if value is None or len(value) != dims:
             raise Declined(f"{name} is {value}: {dims} numbers are needed")
-        found.append(tuple(value))
-    return tuple(found)
+        return tuple(int(n) for n in value)
 
-
-def _outputs(sizes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """Spatial size of a convolution's output."""
-    spatial, kernel, stride, padding, dilation, _ = sizes
-    return tuple(
-        (x + 2 * p - d * (k - 1) - 1) // s + 1
-        for x, k, s, p, d in zip(spatial, kernel, stride, padding, dilation, strict=True)
-    )
-
-
-def _grown(sizes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """Spatial size of a transposed convolution's output."""
-    spatial, kernel, stride, padding, dilation, extra = sizes
-    return tuple(
-        (x - 1) * s - 2 * p + d * (k - 1) + 1 + more
-        for x, k, s, p, d, more in zip(
-            spatial, kernel, stride, padding, dilation, extra, strict=True
-        )
-    )
-
-
-def _backward(
-    row: CallRow,
-    device: Device,
-    tiling: Any,
-    shapes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
-    **layer: Any,
-) -> Result:
-    """``convolution_backward`` on (gradOutput, input, weight) of these shapes, timing-only."""
-    _, _, stride, padding, dilation, _ = _sizes(row)
-    grad_output, inputs, weight = (spec(shape, row.dtype) for shape in shapes)
-    return convolution_backward(
-        grad_output,
-        inputs,
-        weight,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
+    return Convolution(
+        n=n,
+        cin=cin,
+        cout=cout,
+        spatial=sizes("spatial"),
+        kernel=sizes("kernel"),
+        stride=sizes("stride", 1),
+        padding=tuple((p, p) for p in sizes("padding", 0)),
+        dilation=sizes("dilation", 1),
         groups=row.groups or 1,
+        transposed=transposed,
+        output_padding=sizes("output_padding", 0) if transposed else (),
+    )
+
+
+def _backward(row: CallRow, device: Device, tiling: Any, c: Convolution, **wanted: Any) -> Result:
+    """``convolution_backward`` of a layer, timing-only."""
+    return convolution_backward(
+        spec(c.dy_shape, row.dtype),
+        spec(c.x_shape, row.dtype),
+        spec(c.w_shape, row.dtype),
+        **arguments(c),
+        **wanted,
         device=device,
         tiling=tiling,
         rules="hardware",
         timeline=False,
-        **layer,
     )
 
 
 def _convolution_backward(row: CallRow, device: Device, tiling: Any) -> Result:
     """The gradients that ``output_mask`` names; of a transposed layer too."""
-    n, cin, cout, mask = _need(row, "N", "Cin", "Cout", "output_mask")
-    sizes, groups = _sizes(row), row.groups or 1
-    spatial, kernel, *_, extra = sizes
-    if row.transposed:
-        shapes = (n, cout, *_grown(sizes)), (n, cin, *spatial), (cin, cout // groups, *kernel)
-    else:
-        shapes = (n, cout, *_outputs(sizes)), (n, cin, *spatial), (cout, cin // groups, *kernel)
-    return _backward(
-        row,
-        device,
-        tiling,
-        shapes,
-        transposed=bool(row.transposed),
-        output_padding=extra if row.transposed else 0,
-        output_mask=mask,
-        bias_sizes=(cout,) if mask[2] else None,
-    )
+    (mask,) = _need(row, "output_mask")
+    c = _layer(row, transposed=bool(row.transposed))
+    bias = (c.cout,) if mask[2] else None
+    return _backward(row, device, tiling, c, output_mask=mask, bias_sizes=bias)
 
 
 def _forward(row: CallRow, device: Device, tiling: Any) -> Result:
-    """A convolution's output is the input gradient of the transposed layer with its weight."""
-    n, cin, cout = _need(row, "N", "Cin", "Cout")
-    sizes = _sizes(row)
-    spatial, kernel, stride, padding, dilation, _ = sizes
-    out = _outputs(sizes)
-    back = _grown((out, kernel, stride, padding, dilation, (0,) * len(out)))
-    return _backward(
-        row,
-        device,
-        tiling,
-        ((n, cin, *spatial), (n, cout, *out), (cout, cin // (row.groups or 1), *kernel)),
-        transposed=True,
-        output_padding=tuple(x - y for x, y in zip(spatial, back, strict=True)),
-        output_mask=(True, False, False),
-    )
-
-
-def _transposed_forward(row: CallRow, device: Device, tiling: Any) -> Result:
-    """A transposed convolution's output is the input gradient of the plain layer."""
-    n, cin, cout = _need(row, "N", "Cin", "Cout")
-    sizes = _sizes(row)
-    weight = (cin, cout // (row.groups or 1), *sizes[1])
-    return _backward(
-        row,
-        device,
-        tiling,
-        ((n, cin, *sizes[0]), (n, cout, *_grown(sizes)), weight),
-        output_mask=(True, False, False),
-    )
+    """A layer's output is the input gradient of the layer it is exchanged with."""
+    c = _layer(row, transposed=row.call == "transposed_forward_as_dx").exchanged()
+    return _backward(row, device, tiling, c, output_mask=(True, False, False))
 
 
 # -- the others --------------------------------------------------------------------------------
@@ -275,7 +219,7 @@ _RULED = ("convolution_backward", "transposed_forward_as_dx")
 _CALLS: Mapping[str, Callable[[CallRow, Device, Any], Result]] = {
     "convolution_backward": _convolution_backward,
     "convolution_forward_as_transposed_dx": _forward,
-    "transposed_forward_as_dx": _transposed_forward,
+    "transposed_forward_as_dx": _forward,
     "matmul": _matmul,
     "transpose": _transpose,
 }
