@@ -130,12 +130,12 @@ def _layer(row: CallRow, *, transposed: bool) -> Convolution:
     n, cin, cout, dims = _need(row, "N", "Cin", "Cout", "dims")
 
     def sizes(name: str, usual: int | None = None) -> tuple[int, ...]:
-        value = getattr(row, name)
+        value: tuple[int, ...] | None = getattr(row, name)
         if value is None and usual is not None:
             return (usual,) * dims
         if value is None or len(value) != dims:
             raise Declined(f"{name} is {value}: {dims} numbers are needed")
-        return tuple(int(n) for n in value)
+        return value
 
     return Convolution(
         n=n,
