@@ -127,7 +127,8 @@ def _need(row: CallRow, *columns: str) -> tuple[Any, ...]:
 
 def _layer(row: CallRow, *, transposed: bool) -> Convolution:
     """The layer of a row, whose lists have one number per dimension."""
-    n, cin, cout, dims = _need(row, "N", "Cin", "Cout", "dims")
+    n, cin, cout = _need(row, "N", "Cin", "Cout")
+    dims = int(*_need(row, "dims"))
 
     def sizes(name: str, usual: int | None = None) -> tuple[int, ...]:
         value: tuple[int, ...] | None = getattr(row, name)
