@@ -14,7 +14,8 @@ from typing import SupportsIndex
 
 from npusim.device.config import Figure, build_device, figures, replace_figures
 from npusim.device.files import ALIASES, Source, devices, is_file, lineage, shipped_file
-from npusim.device.spec import Device, Provenance
+from npusim.device.parts import Provenance
+from npusim.device.spec import Device
 from npusim.errors import ArgumentError
 from npusim.quantities import RANGED, Range, format_quantity, format_rate
 from npusim.yamltree import suggest

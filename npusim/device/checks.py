@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from npusim.device.parts import GLOBAL_PLACES, SCOPES, TRAFFIC, Path
 from npusim.device.pipes import PIPE_OF_ROLE
-from npusim.device.spec import GLOBAL_PLACES, SCOPES, TRAFFIC, Device, Path
+from npusim.device.spec import Device
 from npusim.dtypes import DEVICE_DTYPES
 from npusim.yamltree import Node, suggest
 

@@ -17,7 +17,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from npusim.device.checks import CHECKS
 from npusim.device.files import Source, lineage, merged
-from npusim.device.spec import CONFIDENCES, CubeRate, Device, Provenance
+from npusim.device.parts import CONFIDENCES, CubeRate, Provenance
+from npusim.device.spec import Device
 from npusim.errors import ArgumentError, ConfigError
 from npusim.quantities import KINDS, Block, Quantity, format_quantity, parse_quantity, parse_range
 from npusim.yamltree import Node, TextFile, suggest

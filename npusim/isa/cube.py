@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from npusim.device.spec import Device, Path
+from npusim.device.parts import Path
+from npusim.device.spec import Device
 from npusim.dtypes import FP32, DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div

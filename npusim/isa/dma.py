@@ -9,7 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from npusim.device.spec import Device, Path
+from npusim.device.parts import Path
+from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div

@@ -13,7 +13,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from npusim.device.spec import CoreKind, Device
+from npusim.device.parts import CoreKind
+from npusim.device.spec import Device
 from npusim.errors import ProgramError
 from npusim.isa import Instruction
 from npusim.isa.base import Cost, Move, fixed_rate

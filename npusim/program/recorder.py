@@ -7,7 +7,8 @@ from functools import cache
 from math import prod
 from pathlib import Path as FilePath
 
-from npusim.device.spec import CoreKind, Device, Path
+from npusim.device.parts import CoreKind, Path
+from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from npusim.device.spec import L2Cache
+from npusim.device.parts import L2Cache
 
 
 class Access(NamedTuple):

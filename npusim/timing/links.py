@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
-from npusim.device.spec import TRAFFIC, Device
+from npusim.device.parts import TRAFFIC
+from npusim.device.spec import Device
 from npusim.isa.base import fixed_rate
 from npusim.program import program as flows
 from npusim.program.program import READ, Flow

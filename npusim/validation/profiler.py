@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from statistics import median
 
+from npusim.device.parts import Launch
 from npusim.device.pipes import PIPES
-from npusim.device.spec import Device, Launch
+from npusim.device.spec import Device
 from npusim.reasons import FOLLOW
 from npusim.results.metrics import working
 from npusim.timing.trace import KernelRun, PipeRow

@@ -10,7 +10,8 @@ import pytest
 
 from npusim.device.catalog import load_device
 from npusim.device.config import figures, parse_device, replace_figure, replace_figures
-from npusim.device.spec import CubeRate, Device, Provenance
+from npusim.device.parts import CubeRate, Provenance
+from npusim.device.spec import Device
 from npusim.errors import ArgumentError, ConfigError
 
 SMALL = """\

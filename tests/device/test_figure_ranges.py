@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from npusim.device.spec import Provenance
+from npusim.device.parts import Provenance
 from tests.device.test_device_config import fails, line_of, small
 
 

@@ -10,7 +10,8 @@ import pytest
 import npusim
 from npusim.device.catalog import describe, devices, load_device
 from npusim.device.config import figures
-from npusim.device.spec import CONFIDENCES, Device, Path
+from npusim.device.parts import CONFIDENCES, Path
+from npusim.device.spec import Device
 
 #: The operations every device's vector unit must know the cost of.
 VECTOR_OPS = {

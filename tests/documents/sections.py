@@ -17,6 +17,7 @@ from io import StringIO
 
 import npusim
 from npusim.cli.main import COMMANDS, parser
+from tests.documents.device_keys import KEY_TABLES
 from tests.documents.operator_table import operator_table
 from tests.documents.pages import ROOT, blocks
 
@@ -263,4 +264,5 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "speed": speed,
     "speeds": speeds,
     "operators": operator_table,
+    **KEY_TABLES,
 }

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 from matplotlib import pyplot
 
-from npusim.device.spec import (
+from npusim.device.parts import (
     CoreKind,
     Cube,
     CubeRate,
-    Device,
     L2Cache,
     Launch,
     MainMemory,
@@ -26,9 +25,8 @@ from npusim.device.spec import (
     Sync,
     Vector,
 )
-from npusim.device.spec import (
-    Path as MovePath,
-)
+from npusim.device.parts import Path as MovePath
+from npusim.device.spec import Device
 from npusim.reasons import REASONS
 from npusim.results import Result
 from npusim.timing.trace import Bound, KernelRun, PipeRow, Timeline, TrafficRow

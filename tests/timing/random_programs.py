@@ -17,7 +17,8 @@ import numpy as np
 
 from npusim.device.catalog import load_device
 from npusim.device.config import parse_device
-from npusim.device.spec import TRAFFIC, CoreKind, Device
+from npusim.device.parts import TRAFFIC, CoreKind
+from npusim.device.spec import Device
 from npusim.dtypes import FP16
 from npusim.isa.operands import Tensor
 from npusim.program.build import build

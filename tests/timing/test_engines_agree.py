@@ -15,7 +15,7 @@ import pytest
 
 import npusim
 from npusim import layout
-from npusim.device.spec import SCOPES
+from npusim.device.parts import SCOPES
 from npusim.errors import ProgramError
 from npusim.program.program import ATOMIC, MOVE, Program
 from npusim.reasons import FOLLOW, REASONS

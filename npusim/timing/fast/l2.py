@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npusim.device.spec import L2Cache
+from npusim.device.parts import L2Cache
 from npusim.timing.fast.jit import compiled
 from npusim.timing.fast.state import COST, ENTRY, L2_INFO, Cache, IntArray, Records, empty
 

@@ -1,0 +1,343 @@
+"""The parts of a device: frozen dataclasses of plain numbers with the unit in the field name.
+
+A field's ``metadata["unit"]`` names the kind of quantity its YAML text must be (see
+``npusim.quantities``), ``metadata["key"]`` its YAML key, ``metadata["meaning"]`` what the table of
+keys in ``configs/README.md`` says. Nothing here parses or reads files.
+"""
+# ruff: noqa: RUF009 - figure and entry return dataclass fields, which is what belongs there
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from npusim.quantities import Range
+
+#: Places that exist once per device, outside every core ("IMM" is an immediate operand).
+GLOBAL_PLACES = ("GM", "IMM")
+
+#: Where a link is: once on the chip, once per core group, or once per core.
+SCOPES = ("chip", "group", "core")
+
+#: Kinds of traffic to and from GM: reads that hit and miss in the L2, writes, atomic adds, and what
+#: the L2 writes back when it evicts.
+TRAFFIC = ("read_hit", "read_miss", "write", "atomic", "evict")
+
+#: How well a figure is known, best first.
+CONFIDENCES = ("measured", "vendor table", "published", "fitted", "assumed")
+
+
+def figure(key: str, unit: str, meaning: str, default: Any = MISSING) -> Any:
+    """Return a dataclass field read from YAML ``key`` as a quantity of kind ``unit``.
+
+    ``meaning`` is what the table of keys in ``configs/README.md`` says.
+    """
+    return field(default=default, metadata={"key": key, "unit": unit, "meaning": meaning})
+
+
+def entry(meaning: str, default: Any = MISSING, **metadata: str) -> Any:
+    """Return a field of text, words or records; its name is its YAML key."""
+    return field(default=default, metadata={"meaning": meaning, **metadata})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Where one figure comes from: a confidence of ``CONFIDENCES`` and a key of ``sources``.
+
+    ``range`` is the range its file states, in base units; ``npusim.device.catalog.ranges`` knows
+    the ranges of figures that state none. ``inherited`` names the base in whose file it stands.
+    """
+
+    confidence: str
+    source: str
+    range: Range | None = None
+    inherited: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreKind:
+    """A kind of core (one instruction stream): its count per group, memories and pipes.
+
+    ``roles`` says what kernels may run here: "cube", "vector" or both, or "dsp".
+    """
+
+    name: str
+    per_group: int = figure("per_group", "count", "such cores in a core group")
+    roles: tuple[str, ...] = entry(
+        "`cube`, `vector` and `dsp`: the kernels it runs; each role is held by one kind of core"
+    )
+    memories: tuple[str, ...] = entry("its private memories")
+    pipes: tuple[str, ...] = entry(
+        "its pipes; `S` always, `M` for `cube`, `V` for `vector`, `VPU` for `dsp`"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """A private memory of a core (L1, L0A, L0B, L0C, UB, ...)."""
+
+    name: str
+    size_bytes: int = figure("size", "size", "capacity")
+    align_bytes: int = figure("align", "size", "alignment of a buffer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipe:
+    """An in-order execution queue.
+
+    ``queue_depth`` counts instructions issued to the pipe and not yet started.
+    """
+
+    name: str
+    queue_depth: int = figure("queue_depth", "count", "instructions issued and not yet started")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Path:
+    """One legal move, named ``SRC->DST`` or ``SRC->DST.variant``, and what it costs alone.
+
+    A move of ``b`` bytes in ``r`` rows (contiguous pieces) occupies its pipe for
+    ``max(floor_cycles, startup_cycles + max(b / bytes_per_cycle, r * row_cycles))`` cycles,
+    rounded up; ``idle_head_cycles`` are added when it does not follow a predecessor directly.
+    ``conflict_cycles`` are added per 512 B read from a buffer of several slots that share a bank of
+    their memory: one slot is read while another is written. ``unaligned_cycles`` are added per row
+    in GM whose pitch or place is no multiple of ``align_bytes``. ``elements_per_cycle`` (0: no
+    limit) holds back types of less than a byte. ``links`` are the shared links that every byte of
+    the move occupies; who else uses them at the time makes it slower.
+    """
+
+    name: str
+    pipe: str = entry("the pipe that executes the move")
+    links: tuple[str, ...] = entry(
+        "the shared links that every byte of the move occupies", (), digest="unless empty"
+    )
+    startup_cycles: int = figure("startup", "cycles", "time before the first byte")
+    bytes_per_cycle: Fraction = figure("rate", "rate", "the move's own limit, nobody else moving")
+    row_cycles: Fraction = figure(
+        "row", "fraction_cycles", "cost of one contiguous piece", Fraction(0)
+    )
+    floor_cycles: int = figure("floor", "cycles", "shortest time of a move", 0)
+    idle_head_cycles: int = figure("idle_head", "cycles", "added after a gap in the pipe", 0)
+    issue_cycles: int = figure("issue", "cycles", "time of the scalar pipe to issue it", 1)
+    conflict_cycles: Fraction = figure(
+        "conflict",
+        "fraction_cycles",
+        "added per 512 B read from L1 where slots that take turns share a bank",
+        Fraction(0),
+    )
+    unaligned_cycles: Fraction = figure(
+        "unaligned",
+        "fraction_cycles",
+        "added per row in GM whose pitch or place is no multiple of `align`",
+        Fraction(0),
+    )
+    align_bytes: int = figure("align", "size", "see `unaligned`", 1)
+    elements_per_cycle: int = figure(
+        "elements",
+        "count",
+        "most elements per cycle, for types of less than a byte; 0: no limit",
+        0,
+    )
+    window_bytes: int = figure(
+        "window",
+        "size",
+        "widest fetch per cycle of `load3d` and `load3d_transpose`, which need it; others lack it",
+        0,
+    )
+
+    @cached_property
+    def rate(self) -> float:
+        """``bytes_per_cycle`` as a float, for estimates."""
+        return float(self.bytes_per_cycle)
+
+    def estimate(self, size: float, count: float) -> float:
+        """Cycles of ``count`` moves of ``size`` bytes in all, for closed forms; no rows, no gaps.
+
+        Buffers are taken to have slots in one bank, as those worth estimating do.
+        """
+        conflicts = size / 512 * float(self.conflict_cycles)
+        return count * self.startup_cycles + size / self.rate + conflicts
+
+    @property
+    def src(self) -> str:
+        """Name of the memory the move reads."""
+        return self.name.partition(".")[0].partition("->")[0]
+
+    @property
+    def dst(self) -> str:
+        """Name of the memory the move writes."""
+        return self.name.partition(".")[0].partition("->")[2]
+
+    @property
+    def variant(self) -> str:
+        """Form of the move ("" for plain, else "nd2nz", "transpose", "load3d", "nz2nd", ...)."""
+        return self.name.partition(".")[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A resource that moves share: so many bytes per cycle on the chip, of each group or core.
+
+    It is used by the paths that name it, and by all GM traffic of the kinds of ``TRAFFIC`` in
+    ``traffic``, whatever its path. The figures ``read`` and ``write`` of ``l2`` and ``main_memory``
+    are links too, of the whole chip.
+    """
+
+    name: str
+    bytes_per_cycle: Fraction = figure("rate", "rate", "of each such link")
+    scope: str = entry(
+        "`chip`, `group` or `core`: the link is there once, once per core group, or once per core"
+    )
+    traffic: tuple[str, ...] = entry(
+        "`read_hit`, `read_miss`, `write`, `atomic` and `evict`: traffic to and from GM that uses "
+        "the link whatever its path",
+        (),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CubeRate:
+    """The block ``m x k x n`` of multiply-adds the cube retires every ``cycles`` cycles."""
+
+    m: int
+    k: int
+    n: int
+    cycles: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cube:
+    """The matrix unit: mmad takes startup + blocks * cycles, plus idle_head after a gap.
+
+    ``odd_block_conflict`` adds K - 2 cycles (K in blocks) when K > 1 and the block count of m
+    or n is odd. ``unit_flag`` lets mmads and drains of an accumulator follow each other by pieces
+    of 512 B.
+    """
+
+    startup_cycles: int = figure("startup", "cycles", "of every mmad")
+    idle_head_cycles: int = figure("idle_head", "cycles", "added after a gap in the pipe")
+    issue_cycles: int = figure("issue", "cycles", "time of the scalar pipe to issue it", 1)
+    odd_block_conflict: bool = figure(
+        "odd_block_conflict",
+        "bool",
+        "adds K - 2 cycles (K in blocks) when K > 1 and m or n counts odd blocks",
+    )
+    unit_flag: bool = figure(
+        "unit_flag", "bool", "mmad and drain can interlock by 512 B of L0C", False
+    )
+    hf32_bits: int = figure(
+        "hf32_bits", "count", "mantissa bits that HF32 keeps of fp32; 0: no HF32", 0
+    )
+    rates: Mapping[str, CubeRate] = figure(
+        "rates",
+        "map:block",
+        "by type of the operands, `hf32` included: `m x k x n` multiply-adds at once",
+    )
+
+    def macs_per_cycle(self, dtype: str) -> Fraction:
+        """Peak multiply-adds per cycle and core for operands of ``dtype``."""
+        rate = self.rates[dtype]
+        return Fraction(rate.m * rate.k * rate.n, rate.cycles)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vector:
+    """The vector unit: an instruction takes startup + repeats * cycles-per-repeat.
+
+    A repeat covers ``repeat_bytes``; ``ops`` maps an operation to its cycles per repeat.
+    """
+
+    repeat_bytes: int = figure("repeat", "size", "bytes that one repeat covers")
+    startup_cycles: int = figure("startup", "cycles", "of every instruction")
+    idle_head_cycles: int = figure("idle_head", "cycles", "added after a gap in the pipe")
+    issue_cycles: int = figure("issue", "cycles", "time of the scalar pipe to issue it", 1)
+    ops: Mapping[str, Fraction] = figure(
+        "ops",
+        "map:fraction_cycles",
+        "per repeat: of two sources `add sub mul max min`, with a scalar `adds muls maxs mins`, "
+        "and `cast copy dup reduce_add reduce_max transpose`",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemm:
+    """The matrix micro-kernel of a DSP: each block takes overhead + k * cycles.
+
+    A block of ``rates`` is m rows by n columns; k is 1, and ``cycles`` is what one k takes.
+    """
+
+    overhead_cycles: int = figure("overhead", "cycles", "before and after the loop over k")
+    issue_cycles: int = figure("issue", "cycles", "time of the scalar pipe to issue it", 1)
+    rates: Mapping[str, CubeRate] = figure(
+        "rates",
+        "map:block",
+        "by type of the operands: `rows x 1 x columns`, and the cycles of one step of k",
+    )
+
+    def macs_per_cycle(self, dtype: str) -> Fraction:
+        """Peak multiply-adds per cycle and core for operands of ``dtype``."""
+        rate = self.rates[dtype]
+        return Fraction(rate.m * rate.k * rate.n, rate.cycles)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sync:
+    """What ordering costs, in cycles of the pipe that executes it."""
+
+    flag_cycles: int = figure("flag", "cycles", "setting a flag, or finding it set")
+    pipe_barrier_cycles: int = figure("pipe_barrier", "cycles", "a barrier of a pipe")
+    core_barrier_cycles: int = figure("core_barrier", "cycles", "a barrier at which all cores meet")
+    core_flag_cycles: int = figure("core_flag", "cycles", "a flag between cores")
+    event_ids: int = figure("event_ids", "count", "flags per pair of pipes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class L2Cache:
+    """The shared cache in front of main memory; totals over all cores."""
+
+    size_bytes: int = figure("size", "size", "capacity")
+    block_bytes: int = figure(
+        "block", "size", "unit of age and eviction; a power of two, 1 to 64 sectors"
+    )
+    sector_bytes: int = figure("sector", "size", "smallest fetch from main memory; a power of two")
+    read_bytes_per_cycle: Fraction = figure("read", "rate", "shared by all cores")
+    write_bytes_per_cycle: Fraction = figure("write", "rate", "shared by all cores")
+    request_bytes: int = figure(
+        "request", "size", "what each row takes of `read` besides its bytes", 0
+    )
+    atomic_factor: int = figure("atomic_factor", "count", "an atomic add writes this many times")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MainMemory:
+    """HBM or DDR behind the L2, or behind the cores where there is none; totals over all cores."""
+
+    size_bytes: int = figure("size", "size", "capacity")
+    read_bytes_per_cycle: Fraction = figure("read", "rate", "shared by all cores")
+    write_bytes_per_cycle: Fraction = figure("write", "rate", "shared by all cores")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """Cycles a kernel launch adds outside the simulated program."""
+
+    kernel_cycles: int = figure("kernel", "duration", "start of the kernel")
+    first_access_cycles: int = figure("first_access", "duration", "the first answer from GM")
+    core_cycles: int = figure("core", "duration", "start of each core it runs on", 0)
+    tiling_cycles: int = figure(
+        "tiling", "duration", "computing the tiling at run time; vector kernels have none"
+    )
+
+    def cycles(self, role: str, cores: int, *, parses: bool = True) -> int:
+        """Launch on so many cores, first-access latency, and on the cube run-time tiling.
+
+        ``parses`` False is a kernel whose tiling was known when it was compiled.
+
+        A measured 910B2 call of three vector kernels and one cube kernel takes 13.9 us where the
+        work is enough for a few cores each, and calls of as many kernels on all cores take 26 us.
+        """
+        tiling = self.tiling_cycles if parses and role != "vector" else 0
+        return self.kernel_cycles + self.first_access_cycles + cores * self.core_cycles + tiling
