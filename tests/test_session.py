@@ -168,7 +168,7 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rules": "nonsense"}, "rules is 'nonsense'; it is 'documented' or 'hardware'"),
+        ({"rules": "nonsense"}, "rules is 'nonsense'; it is 'documented', 'strict' or 'hardware'"),
         ({"rules": "hardware"}, "matmul: rules='hardware' has no meaning: no limits are"),
         ({"deterministic": 1}, "deterministic is 1; it is True or False"),
         (

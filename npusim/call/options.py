@@ -9,6 +9,7 @@ from typing import Any
 
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
+from npusim.limits.table import RULES
 from npusim.timing.run import ENGINES
 from npusim.yamltree import suggest
 
@@ -16,7 +17,7 @@ from npusim.yamltree import suggest
 Progress = Callable[[str, str, int, int], None]
 
 
-_CHOICES = {"start": ("cold", "warm"), "rules": ("documented", "hardware"), "engine": ENGINES}
+_CHOICES = {"start": ("cold", "warm"), "rules": RULES, "engine": ENGINES}
 _REST = Parameter.VAR_KEYWORD
 
 #: Why some callers do not take an option.
@@ -36,8 +37,10 @@ class Options:
     such as "0-3" (None: all); ``tiling`` "auto", the kernel's own, for gradients of filter and
     input also "production" (the rule of the vendor's library) or a ``CannTiling``, or a mapping
     from kernel names to any of these; ``rules`` "documented" applies the product's constraint
-    table, "hardware" only asks what the device can execute; ``deterministic`` reduces the split
-    accumulation of a filter gradient in fixed order instead of with atomic adds; ``engine`` "fast"
+    table (or, with a note, that of a related product), "strict" refuses an operator that the
+    product's own documentation does not list, "hardware" only asks what the device can execute;
+    ``deterministic`` reduces the split accumulation of a filter gradient in fixed order instead of
+    with atomic adds; ``engine`` "fast"
     or the readable reference "simpy", with the same cycles; ``timeline`` keeps one row per
     instruction (None: up to a size limit); ``start`` "cold" or "warm" (inputs already in L2);
     ``progress`` is called as a kernel goes on. Raises ``ArgumentError`` for any other value.
@@ -56,7 +59,7 @@ class Options:
     def __post_init__(self) -> None:
         for name, value, known in (
             ("start", self.start, "'cold' or 'warm'"),
-            ("rules", self.rules, "'documented' or 'hardware'"),
+            ("rules", self.rules, "'documented', 'strict' or 'hardware'"),
             ("engine", self.engine, f"one of {', '.join(ENGINES)}"),
         ):
             if value not in _CHOICES[name]:

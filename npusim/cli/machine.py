@@ -7,6 +7,7 @@ from typing import Any
 from npusim.call.options import Options
 from npusim.cli.parser import assignment
 from npusim.errors import ArgumentError
+from npusim.limits.table import RULES
 
 
 def add_machine(add: Any, *, usual: str = "", required: bool = False, rules: bool = True) -> None:
@@ -41,10 +42,10 @@ def add_machine(add: Any, *, usual: str = "", required: bool = False, rules: boo
         return
     add(
         "--rules",
-        choices=("documented", "hardware"),
-        default="documented",
-        help="refuse what the product's documentation refuses, or only what the device cannot do "
-        "(default: documented)",
+        choices=RULES,
+        default=Options.rules,
+        help="refuse what the product's documentation refuses, and with strict also operators that "
+        f"it does not list, or only what the device cannot do (default: {Options.rules})",
     )
 
 

@@ -55,7 +55,7 @@ class Context:
 
     @property
     def rules(self) -> str:
-        """Which limits hold, "documented" or "hardware"."""
+        """Which limits hold, one of ``npusim.limits.table.RULES``."""
         return str(dict(self.options).get("rules", "documented"))
 
     def __str__(self) -> str:

@@ -109,12 +109,19 @@ def derive_convolution(f: Facts) -> dict[str, Any]:
         "empty": 0 in weight or 0 in input_,
         "bias_sizes": f.get("bias_sizes"),
         "grouped": isinstance(groups, Integral) and int(groups) > 1,
+        "widths": _widths(f),
         "compute_dtype": promote((dy, f.get("input.dtype"), w), "fp32"),
         "grad_weight.dtype": promote((w, dy), "fp32"),
         "wants_grad_input": bool(wants[0]),
         "wants_grad_weight": bool(wants[1]),
         "wants_grad_bias": bool(wants[2]),
     }
+
+
+def _widths(f: Facts) -> tuple[int, ...]:
+    """Width of input, and of grad_output with the zeros that a stride puts between columns."""
+    x, dy, stride = (sizes(f.get(n)) for n in ("input.shape", "grad_output.shape", "stride"))
+    return (x[-1], dy[-1] * stride[-1]) if x and dy and stride else ()
 
 
 def derive_im2col(f: Facts) -> dict[str, Any]:

@@ -25,8 +25,11 @@ from npusim.yamltree import Node, load_tree, suggest
 #: The order of checks. After "empty" a call with an empty input needs no further check.
 STAGES = (
     *("pointers", "dtype", "format", "values", "cube_math_type", "empty"),
-    *("dims", "channels", "ranges", "spatial"),
+    *("dims", "channels", "ranges", "spatial", "kernel"),
 )
+
+#: Whose limits hold: the product's or, failing that, a relative's; the product's alone; none.
+RULES = ("documented", "strict", "hardware")
 
 #: Products whose tables stand in, nearest first, for a device that names no product.
 DEFAULT_RELATIVES = ("a2", "910", "mt7004")
@@ -101,29 +104,43 @@ class Rule:
 class Table:
     """The rules of one operator on one product, in the order they are applied.
 
-    ``product`` is the one whose documentation they come from; ``note`` says so where the device's
-    own product has none. ``remarks`` are notes for calls with certain facts.
+    ``product`` is the one whose documentation they come from; ``unlisted`` says why where it is
+    not the device's own. ``remarks`` are notes for calls with certain facts.
     """
 
     operator: str
     title: str
     product: str
     product_title: str
-    note: str
+    unlisted: str
     rules: tuple[Rule, ...]
     remarks: tuple[tuple[Mapping[str, tuple[Any, ...]], str], ...]
+
+    @property
+    def note(self) -> str:
+        """Whose limits are applied, unless they are those of the device's own product."""
+        applied = f"{self.unlisted}; the limits of {self.product_title} were applied"
+        return applied if self.unlisted else ""
 
 
 def check(operator: str, facts: Facts, device: Device, rules: str = "documented") -> list[str]:
     """Hold a call against its product's limits; return notes, raise ``RuleError`` at the first.
 
-    ``rules="hardware"`` applies only the rows that say what the operation is. An unknown or
-    missing fact is an ``ArgumentError``.
+    ``rules="hardware"`` applies only the rows that say what the operation is; ``rules="strict"``
+    refuses an operator that the documentation of the device's own product does not list. An
+    unknown or missing fact is an ``ArgumentError``.
     """
     table = load_rules(device.product, operator)
+    if rules == "strict" and table.unlisted:
+        raise RuleError(
+            f"{operator} on {device.name}: {table.unlisted}; rules='strict' takes no other "
+            f"product's limits, rules='documented' those of {table.product_title}",
+            parameter="device",
+            status=None,
+        )
     _check_facts(operator, facts)
     known = {**DERIVE[operator](facts), **facts, "device.groups": device.groups}
-    documented = rules == "documented"
+    documented = rules != "hardware"
     skip = STAGES.index("empty")
     for rule in table.rules:
         if known.get("empty") and STAGES.index(rule.stage) > skip:
@@ -160,7 +177,7 @@ def _load_rules(product: str, operator: str) -> Table:
         raise ArgumentError(
             f"operator {operator!r} has no documented limits{suggest(operator, operators)}"
         )
-    source, note = _governing(product, operator)
+    source, unlisted = _governing(product, operator)
     own = _file(source)
     entry, shared = _operator(own, operator), operators[operator]
     assert entry is not None  # _governing chose it for that
@@ -173,14 +190,14 @@ def _load_rules(product: str, operator: str) -> Table:
         title=shared.mapping()["title"].text(),
         product=source,
         product_title=own.mapping()["title"].text(),
-        note=note,
+        unlisted=unlisted,
         rules=tuple(rules),
         remarks=tuple(_remarks(entry)),
     )
 
 
 def _governing(product: str, operator: str) -> tuple[str, str]:
-    """Return (key of the product whose table governs, note unless it is the product itself)."""
+    """Return (key of the product whose table governs, why unless it is the product itself)."""
     if product:
         own = _file(product)
         if _operator(own, operator) is not None:
@@ -191,8 +208,7 @@ def _governing(product: str, operator: str) -> tuple[str, str]:
         who, relatives = "the device names no product", list(DEFAULT_RELATIVES)
     for relative in relatives:
         if _operator(_file(relative), operator) is not None:
-            title = _file(relative).mapping()["title"].text()
-            return relative, f"{who}; the limits of {title} were applied"
+            return relative, who
     raise ArgumentError(f"{who}, nor does that of a relative; use rules='hardware'")
 
 

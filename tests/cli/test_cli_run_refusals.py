@@ -125,7 +125,7 @@ def test_options_are_refused_before_anything_runs(
          "argument --padding: expected one number for all sides, HxW such as 1x2, or all sides "
          "U,D,L,R such as 1,1,0,0, got '1,2,3'; see 'npusim run conv2d_backprop_filter --help'"),
         ([*CONV[4:], "--rules", "none"],
-         "argument --rules: unknown 'none'; known: documented, hardware; "
+         "argument --rules: unknown 'none'; known: documented, strict, hardware; "
          "see 'npusim run conv2d_backprop_filter --help'"),
         ([*CONV[4:-1], "1,2"],
          "--padding has 1 pair of sides (1,2); this call has 2 spatial dimensions, so give 4 "

@@ -208,6 +208,14 @@ def test_hardware_rules_still_need_fitting_outputs() -> None:
     assert "gradBias is fp32; the call writes fp16" in text
 
 
+def test_strict_rules_refuse_products_that_the_page_does_not_list() -> None:
+    acl.aclrtSetDevice("ascend910c", rules="strict")
+    status, text = convolution()
+    assert status == INNER
+    assert "of Atlas A3 products (910C) does not list convolution_backward" in text
+    assert "rules='documented' those of Atlas A2 training" in text
+
+
 def test_a_read_only_output_is_refused() -> None:
     array = np.zeros(32, np.float16)
     array.flags.writeable = False

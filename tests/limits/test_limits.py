@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import npusim
 from npusim.device.catalog import load_device
 from npusim.errors import ArgumentError, RuleError
 from npusim.layout.groups import group_dict, group_plan
@@ -320,6 +321,31 @@ def test_inherited_limits_are_noted() -> None:
     (note,) = check("im2col_backward", im2col(), load_device("tiny"))
     assert note.startswith("tiny: the device names no product; the limits of Atlas A2")
     assert check("im2col_backward", im2col(), device, rules="hardware") == []
+
+
+def test_strict_rules_refuse_what_the_products_own_documentation_does_not_list() -> None:
+    device = load_device("ascend950pr")
+    with pytest.raises(RuleError) as error:
+        npusim.ops.im2col_backward(
+            npusim.spec((1, 4, 4), "fp16"),
+            (3, 3),
+            (2, 2),
+            (1, 1),
+            (0, 0),
+            (1, 1),
+            device=device,
+            rules="strict",
+        )
+    assert (error.value.parameter, error.value.status) == ("device", None)
+    assert str(error.value) == (
+        "im2col_backward on ascend950pr: the documentation of Ascend 950 products does not list "
+        "im2col_backward; rules='strict' takes no other product's limits, rules='documented' "
+        "those of Atlas A2 training and inference products (910B)"
+    )
+    own = load_device("ascend910b")
+    assert check("im2col_backward", im2col(), own, rules="strict") == []
+    with pytest.raises(RuleError, match="dilation"):
+        check("im2col_backward", im2col(dilation=(0, 1)), own, rules="strict")
 
 
 def test_messages_of_the_operation_itself_only_ask_for_a_correction() -> None:

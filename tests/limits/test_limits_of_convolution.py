@@ -276,6 +276,42 @@ class TestA2:
     def test_refused_in_3d(self, change: Facts, parameter: str) -> None:
         refused("convolution_backward", convolution(3, **change), "ascend910b", parameter, INVALID)
 
+    @pytest.mark.parametrize(
+        ("change", "parameter"),
+        [
+            ({"stride": (256, 1, 1), "grad_output.shape": (2, 16, 1, 9, 9)}, "stride"),
+            ({"padding": (256, 1, 1), "grad_output.shape": (2, 16, 519, 9, 9)}, "padding"),
+            (
+                {"input.shape": (2, 8, 9, 9, 4097), "grad_output.shape": (2, 16, 9, 9, 4097)},
+                "input.shape",
+            ),
+            (  # the last column starts within input, the zeros after it do not count as read
+                {
+                    "input.shape": (2, 8, 9, 9, 4094),
+                    "grad_output.shape": (2, 16, 9, 9, 1366),
+                    "stride": (1, 1, 3),
+                    "padding": (1, 1, 2),
+                },
+                "input.shape",
+            ),
+        ],
+    )
+    def test_the_kernel_of_3d_input_gradients_has_limits(
+        self, change: Facts, parameter: str
+    ) -> None:
+        facts = convolution(3, **change)
+        refused("convolution_backward", facts, "ascend910b", parameter, 561103)
+        others = facts | {"output_mask": (False, True, True)}
+        assert check("convolution_backward", others, load_device("ascend910b")) == []
+
+    def test_the_kernel_of_3d_input_gradients_takes_its_limits(self) -> None:
+        strides = {"stride": (255, 1, 1), "grad_output.shape": (2, 16, 1, 9, 9)}
+        pads = {"padding": (255, 1, 1), "grad_output.shape": (2, 16, 517, 9, 9)}
+        wide = {"input.shape": (2, 8, 9, 9, 4096), "grad_output.shape": (2, 16, 9, 9, 4096)}
+        for change in (strides, pads, wide):
+            facts = convolution(3, **change)
+            assert check("convolution_backward", facts, load_device("ascend910b")) == []
+
     def test_ranges_in_1d_and_of_groups(self) -> None:
         facts = convolution(1, **{"weight.shape": (16, 8, 256)})
         refused("convolution_backward", facts, "ascend910b", "weight.shape", INVALID)
