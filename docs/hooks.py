@@ -59,7 +59,12 @@ INTERFACE = {
     "results": ("Results", ["npusim.results"]),
     "program": (
         "Kernel language",
-        ["npusim.program.kernel", "npusim.program.language", "npusim.isa.operands"],
+        [
+            "npusim.language",
+            "npusim.program.kernel",
+            "npusim.program.language",
+            "npusim.isa.operands",
+        ],
     ),
     "layout": ("npusim.layout", ["npusim.layout"]),
     "compat": (

@@ -6,7 +6,7 @@ Layouts: dy (N, C, positions...) and db (C) of one float type. Sums are fp32, ro
 end. The order is fixed by the shape and the number of cores: there are no atomic adds.
 
 for job (channel block, part of all images and positions) of this core:
-    for item (run of images, or piece of a long row) of the job:      # one *unit* each
+    for item (run of images, or piece of a long row) of the job:      # one task each
         UB dy tile <- GM, as fp32                                     # MTE2, V
         UB acc += tile of every image, element by element             # V
     UB sums <- acc summed along its rows                              # V
@@ -16,21 +16,27 @@ if there are parts: all cores meet; one sums the rows of the workspace into db
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
-from types import SimpleNamespace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from npusim.dtypes import FP32
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
-from npusim.isa.operands import Slot, Tensor
-from npusim.program.kernel import Kernel, Units
-from npusim.program.language import Language
-
-IntArray = npt.NDArray[np.int64]
+from npusim.language import (
+    FP32,
+    ArgumentError,
+    BufferHandle,
+    IntArray,
+    Kernel,
+    Language,
+    Plan,
+    Slot,
+    Tasks,
+    Tensor,
+    ceil_div,
+    grid,
+    in_runs,
+)
 
 #: Largest tile in elements: its load has full bandwidth.
 TILE = 16 * 1024
@@ -49,24 +55,44 @@ def channel_parts(shape: tuple[int, ...], cores: int) -> int:
     return max(1, min(cores // channels, images * prod(shape[2:]) // LEAST_PART))
 
 
+class Item(NamedTuple):
+    """``columns`` positions of ``images`` images and some channels, or what follows the sums.
+
+    ``width`` is that of the accumulator, also for a short piece; the meeting counts its parts in
+    ``columns``.
+    """
+
+    stage: int
+    channels: int
+    images: int
+    columns: int
+    width: int
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True)
 class BiasGrad(Kernel):
     """Sum ``dy`` into ``db``; ``partial`` (C, parts) fp32 is the workspace of cut channels.
 
     ``saturate`` keeps fp16 results finite (see ``Device.saturates``).
     """
 
+    dy: Tensor
+    db: Tensor
+    partial: Tensor | None = None
+    saturate: bool = False
+
     name: ClassVar[str] = "bias_grad"
     role: ClassVar[str] = "vector"
 
-    def __init__(
-        self, dy: Tensor, db: Tensor, partial: Tensor | None = None, *, saturate: bool = False
-    ) -> None:
+    def __post_init__(self) -> None:
+        dy, db, partial = self.dy, self.db, self.partial
         if len(dy.shape) < 2 or min(dy.shape) < 1 or dy.dtype.kind != "float":
             raise ArgumentError(
                 f"bias_grad: {dy.name} is {dy.dtype} of shape {dy.shape}; it must be floats "
                 "(N, C, positions...) with every size at least 1 (clear db where nothing is summed)"
             )
-        self.images, self.channels = dy.shape[:2]
         if db.shape != (self.channels,) or db.dtype != dy.dtype:
             raise ArgumentError(
                 f"bias_grad: {db.name} is {db.dtype} of shape {db.shape}; {dy.name} makes it "
@@ -77,54 +103,93 @@ class BiasGrad(Kernel):
                 f"bias_grad: {partial.name} is {partial.dtype} of shape {partial.shape}; it must "
                 f"be fp32 ({self.channels}, parts)"
             )
-        self.dy, self.db, self.partial, self.saturate = dy, db, partial, saturate
-        self.positions = prod(dy.shape[2:])
-        self.parts = partial.shape[1] if partial else 1
-        self.tiling_text = f"tile up to {TILE}, {self.parts} parts of a channel"
+
+    @property
+    def tiling_text(self) -> str:
+        return f"tile up to {TILE}, {self.parts} parts of a channel"
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.dy, self.db, *([self.partial] if self.partial else []))
 
-    # -- the unit table --------------------------------------------------------------------
+    @property
+    def images(self) -> int:
+        """Images of dy."""
+        return self.dy.shape[0]
 
-    def units(self, cores: int) -> Units:
+    @property
+    def channels(self) -> int:
+        """Channels of dy."""
+        return self.dy.shape[1]
+
+    @property
+    def positions(self) -> int:
+        """Positions of a channel in an image."""
+        return prod(self.dy.shape[2:])
+
+    @property
+    def parts(self) -> int:
+        """Parts of a channel that the workspace has room for, 1 without it."""
+        return self.partial.shape[1] if self.partial else 1
+
+    def plan(self, k: Language, cores: int) -> Plan[Item]:
+        dtype, wide = self.dy.dtype, 4 if self.dy.dtype != FP32 else 0
+        gather = self.channels * self.parts * 4 if self.partial else 0
+        # Two tiles, one as fp32, the accumulator, and a sum and a result per channel.
+        element = 2 * dtype.bytes + wide + 4 + 8
+        free = k.memory("UB").size_bytes - gather - 1024
+        tile = max(16, min(TILE, free // element // 16 * 16))
+        blocks = min(tile, self.channels)
+        nest = _Nest(
+            self,
+            k,
+            dy=k.buffer("UB", (tile,), dtype, slots=2, name="dy_ub"),
+            acc=k.buffer("UB", (tile,), FP32, name="acc_ub"),
+            sums=k.buffer("UB", (blocks,), FP32, name="sum_ub"),
+            wide=k.buffer("UB", (tile,), FP32, name="fp32_ub") if wide else None,
+            db=k.buffer("UB", (blocks,), dtype, name="db_ub") if wide else None,
+            parts=k.buffer("UB", (self.channels, self.parts), FP32, name="parts_ub")
+            if self.partial
+            else None,
+        )
+        return Plan(self._tasks(tile, cores), nest.emit)
+
+    # -- who computes what -----------------------------------------------------------------
+
+    def _tasks(self, tile: int, cores: int) -> Tasks[Item]:
         """Items of every job in order; behind them, with parts, the meeting of all cores."""
-        channels = self._block(cores)
-        items = self._items(channels)
+        channels = self._block(tile, cores)
+        items = self._items(tile, channels)
         parts = min(self.parts, len(items["dy"]))  # others would be left without an item
         jobs = [(c, part) for part in range(parts) for c in range(0, self.channels, channels)]
         tables = [
-            self._job(i * min(cores, len(jobs)) // len(jobs), c, channels, (part, parts), items)
-            for i, (c, part) in enumerate(jobs)
+            self._job(core, c, channels, (part, parts), items)
+            for core, (c, part) in zip(in_runs(len(jobs), cores).tolist(), jobs, strict=True)
         ]
         if self.partial:
             tables.append(_meeting(cores, parts))
         table = {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
-        core = table.pop("core")
-        return Units(core, table, {name: table.pop(name) for name in ("dy", "db", "partial")})
+        bases = {name: table.pop(name) for name in ("dy", "db", "partial")}
+        return Tasks(table.pop("core"), Item, table, bases)
 
-    def _block(self, cores: int) -> int:
+    def _block(self, tile: int, cores: int) -> int:
         """Channels of one job: several only if their whole rows fit a tile."""
-        if self.partial or self.positions > self.tile:
+        if self.partial or self.positions > tile:
             return 1
-        return min(ceil_div(self.channels, cores), self.tile // self.positions)
+        return min(ceil_div(self.channels, cores), tile // self.positions)
 
-    def _items(self, channels: int) -> dict[str, IntArray]:
+    def _items(self, tile: int, channels: int) -> dict[str, IntArray]:
         """The pieces a block of channels is read in: their sizes and place in dy, in elements."""
         share = ceil_div(self.images * self.positions, self.parts)
-        piece = min(self.positions, self.tile, share)
+        piece = min(self.positions, tile, share)
         run = 1
         if piece == self.positions:
-            run = max(1, min(self.tile // (channels * piece), share // piece))
-        grid = np.meshgrid(
-            np.arange(0, self.images, run), np.arange(0, self.positions, piece), indexing="ij"
-        )
-        image, position = (axis.reshape(-1).astype(np.int64) for axis in grid)
+            run = max(1, min(tile // (channels * piece), share // piece))
+        image, position = grid(np.arange(0, self.images, run), np.arange(0, self.positions, piece))
         return {
             "images": np.minimum(run, self.images - image),
             "columns": np.minimum(piece, self.positions - position),
-            "width": np.full(len(image), piece),  # of the accumulator, also for a short piece
+            "width": np.full(len(image), piece),
             "dy": image * self.channels * self.positions + position,
         }
 
@@ -136,7 +201,7 @@ class BiasGrad(Kernel):
         part: tuple[int, int],
         items: dict[str, IntArray],
     ) -> dict[str, IntArray]:
-        """The units of one job: share ``part`` = (i, of how many) of a channel block's items."""
+        """The tasks of one job: share ``part`` = (i, of how many) of a channel block's items."""
         (i, parts), total, e = part, len(items["dy"]), self.dy.dtype.bytes
         own = {
             name: column[total * i // parts : total * (i + 1) // parts]
@@ -153,103 +218,89 @@ class BiasGrad(Kernel):
         return {
             **{name: np.full(count, value) for name, value in same.items()},
             **own,
-            "first": (np.arange(count) == 0).astype(np.int64),
-            "last": (np.arange(count) == count - 1).astype(np.int64),
+            "first": np.arange(count) == 0,
+            "last": np.arange(count) == count - 1,
             "dy": (own["dy"] + channel * self.positions) * e,
         }
 
-    # -- the program -----------------------------------------------------------------------
 
-    def buffers(self, k: Language) -> None:
-        kind, wide = self.dy.dtype, 4 if self.dy.dtype != FP32 else 0
-        gather = self.channels * self.parts * 4 if self.partial else 0
-        # Two tiles, one as fp32, the accumulator, and a sum and a result per channel.
-        element = 2 * kind.bytes + wide + 4 + 8
-        free = k.device.memories["UB"].size_bytes - gather - 1024
-        self.tile = max(16, min(TILE, free // element // 16 * 16))
-        self.dy_ub = k.buffer("UB", (self.tile,), kind, slots=2, name="dy_ub")
-        self.acc_ub = k.buffer("UB", (self.tile,), FP32, name="acc_ub")
-        blocks = min(self.tile, self.channels)
-        self.sum_ub = k.buffer("UB", (blocks,), FP32, name="sum_ub")
-        if wide:
-            self.wide_ub = k.buffer("UB", (self.tile,), FP32, name="fp32_ub")
-            self.db_ub = k.buffer("UB", (blocks,), kind, name="db_ub")
-        if self.partial:
-            self.parts_ub = k.buffer("UB", (self.channels, self.parts), FP32, name="parts_ub")
+@dataclass(frozen=True)
+class _Nest:
+    """The program of an item, on the buffers of one core."""
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        if unit.stage != SUM:
+    kernel: BiasGrad
+    k: Language
+    dy: BufferHandle
+    acc: BufferHandle
+    sums: BufferHandle
+    wide: BufferHandle | None
+    db: BufferHandle | None
+    parts: BufferHandle | None
+
+    def emit(self, u: Item) -> None:
+        """Sum a piece into the accumulator; at the end its rows; or meet and gather."""
+        k = self.k
+        if u.stage != SUM:
             k.core_barrier()
-            if unit.stage == GATHER:
-                self._gather(k, unit.columns)
+            if u.stage == GATHER:
+                self._gather(u.columns)
             return
-        acc = self.acc_ub.next() if unit.first else self.acc_ub.last()
-        whole = unit.channels * unit.width * 4
-        if unit.first:
-            k.vec_dup(acc.at(0, whole), 0.0, FP32)
-        tile = self._load(k, unit)
-        piece = unit.channels * unit.columns * 4
+        acc = self.acc.next() if u.first else self.acc.last()
+        whole = acc.at(0, u.channels * u.width * 4)
+        if u.first:
+            k.vec_dup(whole, 0.0, FP32)
+        tile = self._load(u)
+        piece = u.channels * u.columns * 4
         target = acc.at(0, piece)
-        for image in range(unit.images):
+        for image in range(u.images):
             k.vec_binary("add", target, target, tile.at(image * piece, piece), FP32)
-        if unit.last:
-            sums = self.sum_ub.next()
-            row = sums.at(0, unit.channels * 4)
-            k.vec_reduce("add", row, acc.at(0, whole), unit.channels, unit.width, FP32)
-            if self.partial:
-                k.data_move(self.partial.at(0, 4, base="partial"), row, FP32)
+        if u.last:
+            sums = self.sums.next()
+            k.vec_reduce("add", sums, whole, u.channels, u.width, FP32)
+            if self.kernel.partial:
+                row = sums.at(0, u.channels * 4)
+                k.data_move(self.kernel.partial.at(0, 4, base="partial"), row, FP32)
             else:
-                self._store(k, sums, unit.channels)
+                self._store(sums, u.channels)
 
-    def _load(self, k: Language, unit: SimpleNamespace) -> Slot:
-        """The unit's piece of dy as fp32, image after image."""
-        kind, count = self.dy.dtype, unit.channels * unit.columns
-        image, size = self.channels * self.positions * kind.bytes, count * kind.bytes
-        tile = self.dy_ub.next()
-        k.data_move(
-            tile.at(0, unit.images * size),
-            self.dy.at(0, size, base="dy", rows=unit.images, pitch=image),
-            kind,
-        )
-        if kind == FP32:
+    def _load(self, u: Item) -> Slot:
+        """The item's piece of dy as fp32, image after image."""
+        dy = self.kernel.dy
+        count, pitch = u.channels * u.columns, prod(dy.shape[1:]) * dy.dtype.bytes
+        tile, e = self.dy.next(), dy.dtype.bytes
+        source = dy.at(0, count * e, base="dy", rows=u.images, pitch=pitch)
+        self.k.data_move(tile, source, dy.dtype)
+        if self.wide is None:
             return tile
-        wide = self.wide_ub.next()
-        k.vec_cast(wide.at(0, unit.images * count * 4), tile.at(0, unit.images * size), kind, FP32)
+        wide = self.wide.next()
+        self.k.vec_cast(wide, tile.at(0, source.size), dy.dtype, FP32)
         return wide
 
-    def _store(self, k: Language, sums: Slot, channels: int) -> None:
+    def _store(self, sums: Slot, channels: int) -> None:
         """Round the sums once and write them to db."""
-        kind, result = self.db.dtype, sums
-        if kind != FP32:
-            result = self.db_ub.next()
-            target = result.at(0, channels * kind.bytes)
-            k.vec_cast(target, sums.at(0, channels * 4), FP32, kind, saturate=self.saturate)
-        k.data_move(
-            self.db.at(0, channels * kind.bytes, base="db"),
-            result.at(0, channels * kind.bytes),
-            kind,
-        )
+        db, result = self.kernel.db, sums
+        target = db.at(0, channels * db.dtype.bytes, base="db")
+        if self.db is not None:
+            result, saturate = self.db.next(), self.kernel.saturate
+            rounded = result.at(0, target.size)
+            self.k.vec_cast(rounded, sums, FP32, db.dtype, saturate=saturate)
+        self.k.data_move(target, result, db.dtype)
 
-    def _gather(self, k: Language, parts: int) -> None:
+    def _gather(self, parts: int) -> None:
         """Sum the parts of every channel in order and write db."""
-        assert self.partial is not None
-        size = self.channels * parts * 4
-        rows, sums = self.parts_ub.next(), self.sum_ub.next()
-        source = self.partial.at(0, parts * 4, rows=self.channels, pitch=self.parts * 4)
-        k.data_move(rows.at(0, size), source, FP32)
-        k.vec_reduce(
-            "add",
-            sums.at(0, self.channels * 4),
-            rows.at(0, size),
-            self.channels,
-            parts,
-            FP32,
+        assert self.kernel.partial is not None
+        assert self.parts is not None
+        channels, pitch = self.kernel.channels, self.kernel.parts * 4
+        rows, sums = self.parts.next(), self.sums.next()
+        self.k.data_move(
+            rows, self.kernel.partial.at(0, parts * 4, rows=channels, pitch=pitch), FP32
         )
-        self._store(k, sums, self.channels)
+        self.k.vec_reduce("add", sums, rows, channels, parts, FP32)
+        self._store(sums, channels)
 
 
 def _meeting(cores: int, parts: int) -> dict[str, IntArray]:
-    """One unit per core; the first core goes on to sum the parts in use."""
+    """One task per core; the first core goes on to sum the parts in use."""
     core = np.arange(cores)
     unused = ("channels", "images", "width", "first", "last", "dy", "db", "partial")
     return {

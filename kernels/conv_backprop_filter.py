@@ -8,284 +8,240 @@ FRACTAL_Z(_3D): (real_g * KD * cin1_g * KH * KW, cout_g, 16).
 As a matrix product, per real group and kd: M = output channels, N = (c1, kh, kw, c0),
 K = output positions. x is expanded by img2col on its way into L0B; dy is only transposed.
 
-    for item in (real group, kd, n tile, m tile, part of K):      # items spread over cores
-        for (n, do, slab of output rows) in part:                 # one *unit* each
-            L1 <- x rows the slab reads, all planes of the n tile # MTE2
-            L1 <- dy slab, all planes of the m tile               # MTE2
+    for share, its tiles of dw:                                   # shares spread over cores
+        for slab of output rows of each run through L0C:          # one task
+            L1 <- x rows the slab reads, all planes of its block  # MTE2, unless there
+            L1 <- dy slab, all planes of its block                # MTE2, unless there
             for k in slab step base_k:
                 L0A <- dy^T   L0B <- img2col(x)                   # MTE1
                 L0C += L0A @ L0B                                  # M
-        dw tile <- L0C     (atomic add or own copy per part of K) # FIX, or V and MTE3
+        dw tile <- L0C    (added, or an own copy per part of K)   # FIX, or V and MTE3
+
+The tiling says what a share is (``kernels/parts/filter_walk.py``): one part of K of one tile, or
+as the vendor's library has it a block of dw for some rows of one image.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import ClassVar
-
-import numpy as np
-import numpy.typing as npt
+from functools import cached_property
+from typing import ClassVar, NamedTuple
 
 from npusim.convolution import Convolution
-from npusim.dtypes import FP32, DType
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
-from npusim.isa.dma import Window
-from npusim.isa.operands import Slot, Tensor
-from npusim.kernels.parts.conv_filter_slabs import cut_plane
-from npusim.kernels.tilings.checks import check_tiling
-from npusim.program.kernel import Kernel, Units
-from npusim.program.language import Language
+from npusim.kernels.parts.filter_walk import Steps, Walk
+from npusim.kernels.tilings.conv_filter import Tiling
+from npusim.language import (
+    FP32,
+    BufferHandle,
+    IntArray,
+    Kernel,
+    Language,
+    Plan,
+    Slot,
+    Tasks,
+    Tensor,
+    Window,
+    ceil_div,
+    in_runs,
+    round_up,
+)
 
-IntArray = npt.NDArray[np.int64]
+__all__ = ["ConvBackpropFilter", "Tiling"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tiling:
-    """Tile sizes in elements: one mmad is base_m x base_k x base_n.
+class Step(NamedTuple):
+    """A slab of a tile of ``m`` rows by ``f`` fractal columns, the first one filter place ``tap``.
 
-    ``slab_k`` output positions are brought to L1 at once (whole rows of the output where a row
-    fits); K is cut into ``k_parts`` that cores accumulate separately and add atomically, or, if
-    ``deterministic``, write side by side for a sum in fixed order. Accumulation runs over images
-    with the slabs of each innermost (``k_order`` "image"), or the other way round ("slab").
+    The slab is ``rows`` x ``columns`` positions and reads ``h`` x ``w`` pixels, padding around
+    them. dy in L1 has ``dy_m`` rows, the tile's from plane ``dy_at`` on; x has ``x_f`` columns from
+    filter place ``x_tap``, the tile's from plane ``x_at``. Either is loaded or came ``*_back``
+    loads ago. ``first`` and ``last`` begin and end the tile's sums.
     """
 
-    base_m: int
-    base_n: int
-    base_k: int
-    slab_k: int
-    k_parts: int = 1
-    l1_slots: int = 2
-    l0_slots: int = 2
-    l0c_slots: int = 1
-    deterministic: bool = False
-    k_order: str = "image"
-
-    def __post_init__(self) -> None:
-        if self.k_order not in ("image", "slab"):
-            raise ArgumentError(f"tiling k_order is {self.k_order!r}; it is 'image' or 'slab'")
-        check_tiling(
-            self,
-            sixteens=("base_m", "base_n", "base_k"),
-            positive=("slab_k", "k_parts", "l1_slots", "l0_slots", "l0c_slots"),
-        )
-
-    def __str__(self) -> str:
-        return (
-            f"base {self.base_m}x{self.base_n}x{self.base_k}, slab {self.slab_k}, K in "
-            f"{self.k_parts}, slots L1 {self.l1_slots} L0 {self.l0_slots} L0C {self.l0c_slots}"
-        )
+    m: int
+    f: int
+    tap: int
+    dy_m: int
+    dy_at: int
+    x_f: int
+    x_tap: int
+    x_at: int
+    rows: int
+    h: int
+    top: int
+    bottom: int
+    columns: int
+    w: int
+    left: int
+    right: int
+    dy_load: bool
+    dy_back: int
+    x_load: bool
+    x_back: int
+    first: bool
+    last: bool
 
 
+@dataclass(frozen=True)
 class ConvBackpropFilter(Kernel):
     """The kernel for one shape and tiling; ``x``, ``dy`` and ``dw`` are its tensors."""
+
+    shape: Convolution
+    tiling: Tiling
+    x: Tensor
+    dy: Tensor
+    dw: Tensor
+    hf32: bool = False
 
     name: ClassVar[str] = "conv_backprop_filter"
     role: ClassVar[str] = "cube"
 
-    def __init__(
-        self,
-        shape: Convolution,
-        tiling: Tiling,
-        x: Tensor,
-        dy: Tensor,
-        dw: Tensor,
-        hf32: bool = False,
-    ) -> None:
-        self.shape, self.tiling, self.hf32 = shape, tiling, hf32
-        self.row_bytes = shape.c0 * 4  # one output channel in a fractal column of dw
-        self.x, self.dy, self.dw = x, dy, dw
-        self.dtype: DType = x.dtype
-        self.tiling_text = str(tiling)
-        self.cut = cut_plane(shape, tiling.slab_k)
+    @property
+    def tiling_text(self) -> str:
+        return str(self.tiling)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.x, self.dy, self.dw)
 
-    @property
-    def needs_clear(self) -> bool:
-        """Whether dw must be zero before: parts add into it, or some of it is never written."""
-        written = sum(
-            m * f * self.row_bytes for _, kd, _, m, _, f in self._tiles() if self._depths(kd)
-        )
-        return self._atomic or not self.cut or written < self._copy_bytes
+    @cached_property
+    def walk(self) -> Walk:
+        """Who adds which part of dw, and when."""
+        return Walk(self.shape, self.tiling)
 
     @property
-    def _copy_bytes(self) -> int:
+    def parts(self) -> int:
+        """The most sums that are added into one tile."""
+        return self.walk.parts
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of one output channel in a fractal column of dw."""
+        return self.shape.c0 * FP32.bytes
+
+    @property
+    def copy_bytes(self) -> int:
         """Size of one whole gradient; dw holds one, or one per part."""
         s, plan = self.shape, self.shape.plan
         columns = plan.real_groups * s.kernel[0] * plan.cin1_g * s.taps
         return columns * plan.cout_g * self.row_bytes
 
     @property
-    def _atomic(self) -> bool:
+    def atomic(self) -> bool:
         """Whether parts add into one gradient."""
-        return self.parts > 1 and self.dw.size_bytes == self._copy_bytes
+        return self.parts > 1 and self.dw.size_bytes == self.copy_bytes
+
+    @property
+    def needs_clear(self) -> bool:
+        """Whether dw must be zero before: parts add into it, or some of it is never written."""
+        written = self.walk.written * FP32.bytes
+        return self.atomic or not len(self.walk.plane) or written < self.copy_bytes
 
     @property
     def has_work(self) -> bool:
         """Whether any output position reads any input at all."""
-        return bool(self.cut) and any(self._depths(kd) for kd in range(self.shape.kernel[0]))
+        return self.walk.has_work
 
-    # -- the unit table --------------------------------------------------------------------
+    def plan(self, k: Language, cores: int) -> Plan[Step]:
+        t, s, dtype, tiles = self.tiling, self.shape, self.x.dtype, self.walk.tiles
+        # Columns of a load from its first plane on.
+        reach = int((tiles["n_start"] % s.taps + tiles["n_size"]).max())
+        plane = self.walk.plane
+        positions, m = round_up(plane.most_positions, 16), min(t.base_m, s.plan.cout_g)
+        n = round_up(min(t.base_n, s.plan.cin1_g * s.taps * s.c0), 16)
+        base_k = min(t.base_k, positions)
+        x_l1 = (ceil_div(reach, s.taps), plane.most_pixels, s.c0)
+        dy_l1 = (min(t.step_m * t.base_m, s.plan.cout_g) // s.c0, positions, s.c0)
+        nest = _Nest(
+            self,
+            k,
+            x1=k.buffer("L1", x_l1, dtype, slots=t.slots_of_x, name="x_l1"),
+            y1=k.buffer("L1", dy_l1, dtype, slots=t.slots_of_dy, name="dy_l1"),
+            a=k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="dy_l0a"),
+            b=k.buffer("L0B", (base_k, n), dtype, slots=t.l0_slots, name="x_l0b"),
+            c=k.buffer("L0C", (m, n), FP32, slots=t.l0c_slots, name="dw_l0c"),
+            staging=k.fixpipe_staging(m, FP32, columns=n // 16),
+        )
+        return Plan(self.tasks(cores), nest.emit)
 
-    def units(self, cores: int) -> Units:
-        """One row per (part of K, tile, image and depth, slab), items in contiguous runs."""
-        s, parts = self.shape, self.parts
-        depths = [self._depths(kd) for kd in range(s.kernel[0])]
-        tiles = [tile for tile in self._tiles() if self.cut and depths[tile[1]]]
-        if not tiles:
-            return Units(np.zeros(0, np.int64))
-        items = np.tile(np.array(tiles, np.int64), (parts, 1))
-        part = np.repeat(np.arange(parts), len(tiles))
-        reach = np.array([len(pairs) for pairs in depths])[items[:, 1]]  # depths of each item
-        total = s.n * reach * len(self.cut)
-        start = total * part // parts
-        count = total * (part + 1) // parts - start
-        row = np.repeat(np.arange(len(items)), count)  # the item of each unit
-        turn = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-        slab, image, depth = self._along_k(turn + start[row], reach[row])
-        cut = {name: column[slab] for name, column in self.cut.table().items()}
-        _, kd, _, m, f0, f = (column[row] for column in items.T)
-        offset = np.cumsum([0, *map(len, depths)])[kd]
-        pairs = np.array([pair for some in depths for pair in some], np.int64)[offset + depth]
-        bases = self._bases(items[row].T, image, pairs.T, cut)
-        if not self._atomic:
-            bases["dw"] = bases["dw"] + part[row] * self._copy_bytes
-        places = ("row", "column", "h_start", "w_start")
-        signature = {
-            "m": m,
-            "f": f,
-            "tap": f0 % s.taps,
-            **{name: column for name, column in cut.items() if name not in places},
-            "first": (turn == 0).astype(np.int64),
-            "last": (turn == count[row] - 1).astype(np.int64),
+    def tasks(self, cores: int) -> Tasks[Step]:
+        """The steps of the walk, shares in contiguous runs per core."""
+        walk, at, (taps, c0) = self.walk, self.walk.steps(), (self.shape.taps, self.shape.c0)
+        tile = {name: column[at.tile] for name, column in walk.tiles.items()}
+        slab = {name: column[at.slab] for name, column in walk.plane.table().items()}
+        columns = {
+            **{"m": tile["m"], "f": tile["f"], "tap": tile["f0"] % taps},
+            **{"dy_m": tile["m_size"], "dy_at": (tile["m0"] - tile["m_start"]) // c0},
+            **{"x_f": tile["n_size"], "x_tap": tile["n_start"] % taps},
+            "x_at": tile["f0"] // taps - tile["n_start"] // taps,
+            **{name: slab[name] for name in Step._fields if name in slab},
+            **walk.held(at),
+            **{"first": at.turn == 0, "last": at.turn == at.count - 1},
         }
-        return Units(row * min(cores, len(items)) // len(items), signature, bases)
-
-    def _along_k(self, k: IntArray, depths: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """(slab, image, which depth pair) of places ``k`` in K, for tiles of so many depths."""
-        if self.tiling.k_order == "image":
-            slab, where = k % len(self.cut), k // len(self.cut)
-        else:
-            where, slab = k % (self.shape.n * depths), k // (self.shape.n * depths)
-        return slab, where // depths, where % depths
+        shares = int(at.share[-1]) + 1 if len(at.share) else 0
+        core = in_runs(shares, cores)[at.share]
+        return Tasks(core, Step, columns, self._bases(tile, at, slab))
 
     def _bases(
-        self, tile: IntArray, image: IntArray, depth: IntArray, cut: dict[str, IntArray]
+        self, tile: dict[str, IntArray], at: Steps, slab: dict[str, IntArray]
     ) -> dict[str, IntArray]:
-        """Byte offsets of the units' x, dy and dw (the first copy)."""
+        """Byte offsets: of x and dy where their loads begin, of dw where the tile does."""
         s, plan = self.shape, self.shape.plan
-        g, kd, m0, _, f0, _ = tile
-        do, di = depth
         (_, ho, wo), (_, h, w) = s.out, s.spatial
-        x_plane = (image * s.spatial[0] + di) * s.cin1 + g * plan.cin1_g + f0 // s.taps
-        y_plane = (image * s.out[0] + do) * s.cout1 + (g * plan.cout_g + m0) // s.c0
-        column = (g * s.kernel[0] + kd) * plan.cin1_g * s.taps + f0
+        x_plane = (at.image * s.spatial[0] + at.depth_in) * s.cin1
+        x_plane = x_plane + tile["g"] * plan.cin1_g + tile["n_start"] // s.taps
+        y_plane = (at.image * s.out[0] + at.depth_out) * s.cout1
+        y_plane = y_plane + (tile["g"] * plan.cout_g + tile["m_start"]) // s.c0
+        column = (tile["g"] * s.kernel[0] + tile["kd"]) * plan.cin1_g * s.taps + tile["f0"]
+        dw = (column * plan.cout_g + tile["m0"]) * self.row_bytes
         return {
-            "x": ((x_plane * h + cut["h_start"]) * w + cut["w_start"]) * 32,
-            "dy": ((y_plane * ho + cut["row"]) * wo + cut["column"]) * 32,
-            "dw": (column * plan.cout_g + m0) * self.row_bytes,
+            "x": ((x_plane * h + slab["h_start"]) * w + slab["w_start"]) * 32,
+            "dy": ((y_plane * ho + slab["row"]) * wo + slab["column"]) * 32,
+            "dw": dw if self.atomic else dw + at.part * self.copy_bytes,
         }
 
-    @property
-    def parts(self) -> int:
-        """Parts of K, at most one per unit of work along K."""
-        along_k = [
-            self.shape.n * len(self._depths(kd)) * len(self.cut)
-            for kd in range(self.shape.kernel[0])
-        ]
-        return min(self.tiling.k_parts, min((n for n in along_k if n), default=1))
 
-    def _depths(self, kd: int) -> list[tuple[int, int]]:
-        """(output depth, input depth) pairs that meet through filter depth ``kd``."""
-        s = self.shape
-        pairs = (
-            (do, do * s.stride[0] - s.padding[0][0] + kd * s.dilation[0]) for do in range(s.out[0])
-        )
-        return [(do, di) for do, di in pairs if 0 <= di < s.spatial[0]]
+@dataclass(frozen=True)
+class _Nest:
+    """The program of a step, on the buffers of one core."""
 
-    def _tiles(self) -> list[tuple[int, int, int, int, int, int]]:
-        """(real group, kd, m0, m, first fractal column, columns) of every output tile."""
-        s, plan = self.shape, self.shape.plan
-        step = self.tiling.base_n // s.c0
-        tiles = []
-        for g in range(plan.real_groups):
-            # The last real group may reach past the tensors' channel blocks: nothing is there.
-            m_all = min(plan.cout_g, s.cout1 * s.c0 - g * plan.cout_g)
-            f_all = min(plan.cin1_g, s.cin1 - g * plan.cin1_g) * s.taps
-            for kd in range(s.kernel[0]):
-                tiles += [
-                    (g, kd, m0, min(self.tiling.base_m, m_all - m0), f0, min(step, f_all - f0))
-                    for f0 in range(0, f_all, step)
-                    for m0 in range(0, m_all, self.tiling.base_m)
-                ]
-        return tiles
+    kernel: ConvBackpropFilter
+    k: Language
+    x1: BufferHandle
+    y1: BufferHandle
+    a: BufferHandle
+    b: BufferHandle
+    c: BufferHandle
+    staging: BufferHandle | None
 
-    # -- the program -----------------------------------------------------------------------
-
-    def buffers(self, k: Language) -> None:
-        t, s = self.tiling, self.shape
-        planes = min(ceil_div(t.base_n // s.c0 + s.taps - 1, s.taps), s.plan.cin1_g)
-        pixels = self.cut.most_pixels or 1
-        positions = ceil_div(self.cut.most_positions or 1, 16) * 16
-        m = min(t.base_m, s.plan.cout_g)
-        n = ceil_div(min(t.base_n, s.plan.cin1_g * s.taps * s.c0), 16) * 16
-        base_k = min(t.base_k, positions)
-        self.x1 = k.buffer("L1", (planes, pixels, s.c0), self.dtype, slots=t.l1_slots, name="x_l1")
-        self.y1 = k.buffer(
-            "L1", (m // s.c0, positions, s.c0), self.dtype, slots=t.l1_slots, name="dy_l1"
-        )
-        self.a = k.buffer("L0A", (m, base_k), self.dtype, slots=t.l0_slots, name="dy_l0a")
-        self.b = k.buffer("L0B", (base_k, n), self.dtype, slots=t.l0_slots, name="x_l0b")
-        self.c = k.buffer("L0C", (m, n), FP32, slots=t.l0c_slots, name="dw_l0c")
-        self.staging = k.fixpipe_staging(m, FP32, columns=n // 16)
-
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        """One slab of one tile: load, expand and transpose into L0, accumulate; drain last."""
-        x1, y1 = self.x1.next(), self.y1.next()
-        self._load_x(k, unit, x1)
-        self._load_dy(k, unit, y1)
-        self._accumulate(k, unit, x1, y1)
-
-    def _accumulate(
-        self, k: Language, u: SimpleNamespace, x1: Slot, y1: Slot, at: tuple[int, int] = (0, 0)
-    ) -> None:
-        """Multiply a slab, whose planes begin ``at`` those of x and dy in L1; drain the last."""
-        c0, planes = self.shape.c0, self._planes_of(u)
-        window, (x_at, y_at) = self._window(u), at
-        c = self.c.next() if u.first else self.c.last()
-        plane, positions = u.h * u.w * 32, u.rows * u.columns
-        for k0 in range(0, positions, self.tiling.base_k):
-            kk = min(self.tiling.base_k, positions - k0)
+    def emit(self, u: Step) -> None:
+        """Load what is not there, expand and transpose into L0, accumulate; drain last."""
+        if u.x_load:
+            self._load_x(u, self.x1.next())
+        if u.dy_load:
+            self._load_dy(u, self.y1.next())
+        x1, y1 = self.x1.last(u.x_back), self.y1.last(u.dy_back)
+        kernel, k, c0 = self.kernel, self.k, self.kernel.shape.c0
+        c, dtype = self.c.next() if u.first else self.c.last(), kernel.x.dtype
+        plane, positions, base_k = u.h * u.w * 32, u.rows * u.columns, kernel.tiling.base_k
+        planes = x1.at(u.x_at * plane, _planes(u.tap, u.f, kernel.shape.taps) * plane)
+        for k0 in range(0, positions, base_k):
+            kk = min(base_k, positions - k0)
             a, b = self.a.next(), self.b.next()
-            self._transpose_dy(k, u, a, y1, (k0, kk), y_at)
-            k.load3d(
-                b.at(0, ceil_div(u.f * c0, 16) * ceil_div(kk, c0) * 512),
-                x1.at(x_at * plane, planes * plane),
-                window,
-                self.dtype,
-                m=(k0, kk),
-                k=(u.tap * c0, u.f * c0),
-            )
-            init = bool(u.first and k0 == 0)
-            k.mmad(c, a, b, u.m, kk, u.f * c0, self.dtype, init=init, hf32=self.hf32)
+            self._transpose_dy(u, a, y1, (k0, kk))
+            window, columns = self._window(u), (u.tap * c0, u.f * c0)
+            k.load3d(b, planes, window, dtype, m=(k0, kk), k=columns)
+            init = u.first and k0 == 0
+            k.mmad(c, a, b, u.m, kk, u.f * c0, dtype, init=init, hf32=kernel.hf32)
         if u.last:
-            pitch = self.shape.plan.cout_g * self.row_bytes
-            out = self.dw.at(0, u.m * self.row_bytes, base="dw", rows=u.f, pitch=pitch)
-            atomic, n = self._atomic, u.f * c0
+            row, pitch = u.m * kernel.row_bytes, kernel.shape.plan.cout_g * kernel.row_bytes
+            out, n = kernel.dw.at(0, row, base="dw", rows=u.f, pitch=pitch), u.f * c0
+            atomic = kernel.atomic
             k.fixpipe(out, c, u.m, n, FP32, staging=self.staging, atomic=atomic, c0=c0)
 
-    def _planes_of(self, u: SimpleNamespace) -> int:
-        """Planes of x that the unit's columns lie in."""
-        planes: int = (u.tap + u.f - 1) // self.shape.taps + 1
-        return planes
-
-    def _window(self, u: SimpleNamespace) -> Window:
+    def _window(self, u: Step) -> Window:
         """The img2col geometry of the part of x in L1."""
-        s = self.shape
+        s = self.kernel.shape
         return Window(
             h=u.h,
             w=u.w,
@@ -301,58 +257,44 @@ class ConvBackpropFilter(Kernel):
             dilation_w=s.dilation[2],
         )
 
-    def _load_x(self, k: Language, u: SimpleNamespace, x1: Slot) -> None:
-        """x rows of every plane the tile's columns lie in."""
-        s, planes = self.shape, self._planes_of(u)
+    def _load_x(self, u: Step, x1: Slot) -> None:
+        """x rows of every plane the loaded columns lie in."""
+        k, x, s = self.k, self.kernel.x, self.kernel.shape
+        planes = _planes(u.x_tap, u.x_f, s.taps)
         plane, row, size = s.spatial[1] * s.spatial[2] * 32, s.spatial[2] * 32, u.w * 32
         if size == row:  # whole rows: one descriptor for all planes
-            k.data_move(
-                x1.at(0, planes * u.h * size),
-                self.x.at(0, u.h * row, base="x", rows=planes, pitch=plane),
-                self.dtype,
-            )
-        else:
-            for p in range(planes):
-                k.data_move(
-                    x1.at(p * u.h * size, u.h * size),
-                    self.x.at(p * plane, size, base="x", rows=u.h, pitch=row),
-                    self.dtype,
-                )
+            k.data_move(x1, x.at(0, u.h * row, base="x", rows=planes, pitch=plane), x.dtype)
+            return
+        for p in range(planes):
+            source = x.at(p * plane, size, base="x", rows=u.h, pitch=row)
+            k.data_move(x1.at(p * u.h * size, u.h * size), source, x.dtype)
 
-    def _load_dy(self, k: Language, u: SimpleNamespace, y1: Slot) -> None:
-        """The slab's positions of every dy plane of the tile, planes padded to 16 positions."""
-        _, ho, wo = self.shape.out
-        size = u.rows * u.columns * 32
-        planes, pitch = u.m // self.shape.c0, ceil_div(u.rows * u.columns, 16) * 512
-        k.data_move(
-            y1.at(0, size, rows=planes, pitch=pitch),
-            self.dy.at(0, size, base="dy", rows=planes, pitch=ho * wo * 32),
-            self.dtype,
-        )
+    def _load_dy(self, u: Step, y1: Slot) -> None:
+        """The slab's positions of every loaded plane of dy, planes padded to 16 positions."""
+        dy, (_, ho, wo), size = self.kernel.dy, self.kernel.shape.out, u.rows * u.columns * 32
+        planes, pitch = u.dy_m // self.kernel.shape.c0, ceil_div(u.rows * u.columns, 16) * 512
+        source = dy.at(0, size, base="dy", rows=planes, pitch=ho * wo * 32)
+        self.k.data_move(y1.at(0, size, rows=planes, pitch=pitch), source, dy.dtype)
 
-    def _transpose_dy(
-        self, k: Language, u: SimpleNamespace, a: Slot, y1: Slot, steps: tuple[int, int], at: int
-    ) -> None:
-        """L0A <- dy^T for positions ``steps`` = (start, count) of planes from ``at`` in L1.
+    def _transpose_dy(self, u: Step, a: Slot, y1: Slot, steps: tuple[int, int]) -> None:
+        """L0A <- dy^T for positions ``steps`` = (start, count) of the tile's planes in L1.
 
         One load3d, or load2d per plane.
         """
-        k0, kk = steps
-        planes, pitch = u.m // self.shape.c0, ceil_div(u.rows * u.columns, 16)
+        (k0, kk), k, dtype = steps, self.k, self.kernel.dy.dtype
+        planes, pitch = u.m // self.kernel.shape.c0, ceil_div(u.rows * u.columns, 16)
         if k.has_path("L1", "L0A", "load3d_transpose"):
-            k.load3d(
-                a.at(0, ceil_div(u.m, 16) * ceil_div(kk, self.shape.c0) * 512),
-                y1.at(at * pitch * 512, planes * pitch * 512),
-                Window(h=1, w=pitch * 16),
-                self.dtype,
-                m=(k0, kk),
-                k=(0, u.m),
-                transpose=True,
-            )
+            held, window = y1.at(u.dy_at * pitch * 512, planes * pitch * 512), Window(1, pitch * 16)
+            k.load3d(a, held, window, dtype, m=(k0, kk), k=(0, u.m), transpose=True)
             return
         k1 = ceil_div(kk, 16)
         whole = k1 == pitch and planes * k1 <= 255  # planes follow each other: one instruction
         for block in range(1 if whole else planes):
             count = planes * k1 if whole else k1
-            source = y1.fractals((at + block) * pitch + k0 // 16, count)
-            k.load2d(a.fractals(block * k1, count), source, self.dtype, transpose=True)
+            source = y1.fractals((u.dy_at + block) * pitch + k0 // 16, count)
+            k.load2d(a.fractals(block * k1, count), source, dtype, transpose=True)
+
+
+def _planes(tap: int, columns: int, taps: int) -> int:
+    """Planes of x that so many fractal columns from filter place ``tap`` on lie in."""
+    return (tap + columns - 1) // taps + 1

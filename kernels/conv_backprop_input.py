@@ -20,17 +20,16 @@ Rotation is free: the loads walk the taps backwards. The loop nest is ``implicit
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from npusim.convolution import Convolution
-from npusim.integers import ceil_div
-from npusim.isa.operands import Slot
-from npusim.kernels.implicit_gemm import ImplicitGemm, IntArray
-from npusim.kernels.parts.implicit_gemm_shape import Axis, Geometry
-from npusim.program.language import Language
+from npusim.kernels.implicit_gemm import ImplicitGemm
+from npusim.kernels.parts.implicit_gemm_shape import Geometry
+from npusim.language import IntArray, Language, Slot, ceil_div
 
 
+@dataclass(frozen=True)
 class ConvBackpropInput(ImplicitGemm):
     """``shape`` is the forward convolution; x is dy, y is dx. fp32 takes exchanged weights."""
 
@@ -39,36 +38,18 @@ class ConvBackpropInput(ImplicitGemm):
     @staticmethod
     def geometry_of(shape: Convolution) -> Geometry:
         s, plan = shape, shape.plan
-        axes = [
-            Axis(
-                size=s.out[i],
-                out=s.spatial[i],
-                kernel=s.kernel[i],
-                stride=1,
-                before=s.dilation[i] * (s.kernel[i] - 1) - s.padding[i][0],
-                dilation=s.dilation[i],
-                insert=s.stride[i],
-            )
-            for i in (1, 2)
-        ]
+        depth, taps = s.gradient_axis(0), s.kernel[0]
         reads = [
-            [
-                (kd, divmod(i + s.padding[0][0] - kd * s.dilation[0], s.stride[0]))
-                for kd in range(s.kernel[0])
-            ]
-            for i in range(s.spatial[0])
+            [(kd, depth.real(i, taps - 1 - kd)) for kd in range(taps)] for i in range(depth.out)
         ]
         return Geometry(
             images=s.n,
             depth_in=s.out[0],
             depth_out=s.spatial[0],
-            h=axes[0],
-            w=axes[1],
+            h=s.gradient_axis(1),
+            w=s.gradient_axis(2),
             kernel_d=s.kernel[0],
-            live=tuple(
-                tuple((kd, do) for kd, (do, rest) in pairs if not rest and 0 <= do < s.out[0])
-                for pairs in reads
-            ),
+            live=tuple(tuple((kd, at) for kd, at in pairs if at is not None) for pairs in reads),
             groups=plan.real_groups,
             c0=s.c0,
             planes_in=plan.cout_g // s.c0,
@@ -80,7 +61,7 @@ class ConvBackpropInput(ImplicitGemm):
     @property
     def exchanged(self) -> bool:
         """Whether the weights come with the roles of their channel axes exchanged."""
-        return self.dtype.bytes == 4
+        return self.x.dtype.bytes == 4
 
     @property
     def _row(self) -> int:
@@ -96,16 +77,16 @@ class ConvBackpropInput(ImplicitGemm):
             return (row * self._row + n0 * g.c0 // 16) * 512
         return (row + n0 * g.taps) * self._row * 512
 
-    def load_weights(self, k: Language, u: SimpleNamespace, b1: Slot, columns: range) -> None:
+    def load_weights(self, k: Language, n: int, b1: Slot, columns: range) -> None:
         g, row = self.geometry, self._row * 512
         first, last = columns.start // g.taps, (columns.stop - 1) // g.taps
         if self.exchanged:
             low = first * g.taps + _least_tap(columns, g.taps)
-            size = ceil_div(u.n * g.c0, 16) * 512
+            size = ceil_div(n * g.c0, 16) * 512
             k.data_move(
-                b1.at(0, len(columns) * size),
+                b1,
                 self.w.at(low * row, size, base="w", rows=len(columns), pitch=row),
-                self.dtype,
+                self.x.dtype,
             )
             return
         taps = len(columns) // (last - first + 1)
@@ -113,25 +94,25 @@ class ConvBackpropInput(ImplicitGemm):
         size = (last - first + 1) * 512
         if taps == g.taps:  # whole planes: the rows of all input-channel blocks follow each other
             k.data_move(
-                b1.at(0, u.n * taps * size),
-                self.w.at(first * 512, size, base="w", rows=u.n * taps, pitch=row),
-                self.dtype,
+                b1,
+                self.w.at(first * 512, size, base="w", rows=n * taps, pitch=row),
+                self.x.dtype,
             )
             return
-        for n in range(u.n):
+        for block in range(n):
             k.data_move(
-                b1.at(n * taps * size, taps * size),
+                b1.at(block * taps * size, taps * size),
                 self.w.at(
-                    (n * g.taps + low) * row + first * 512, size, base="w", rows=taps, pitch=row
+                    (block * g.taps + low) * row + first * 512, size, base="w", rows=taps, pitch=row
                 ),
-                self.dtype,
+                self.x.dtype,
             )
 
     def feed_weights(
-        self, k: Language, u: SimpleNamespace, slots: tuple[Slot, Slot], at: tuple[range, range]
+        self, k: Language, n: int, slots: tuple[Slot, Slot], at: tuple[range, range]
     ) -> None:
         (b, b1), (columns, now) = slots, at
-        g, n1 = self.geometry, ceil_div(u.n * self.geometry.c0, 16)
+        g, n1 = self.geometry, ceil_div(n * self.geometry.c0, 16)
         first = columns.start // g.taps
         planes = (columns.stop - 1) // g.taps - first + 1
         taps = len(columns) // planes
@@ -146,7 +127,7 @@ class ConvBackpropInput(ImplicitGemm):
             k.load2d(
                 b.fractals(i * n1, n1),
                 b1.fractals(start, n1, stride=stride),
-                self.dtype,
+                self.x.dtype,
                 transpose=not self.exchanged,
             )
 

@@ -9,17 +9,16 @@ The loop nest is ``implicit_gemm``'s.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from npusim.convolution import Convolution
-from npusim.integers import ceil_div
-from npusim.isa.operands import Slot
-from npusim.kernels.implicit_gemm import ImplicitGemm, IntArray
-from npusim.kernels.parts.implicit_gemm_shape import Axis, Geometry
-from npusim.program.language import Language
+from npusim.kernels.implicit_gemm import ImplicitGemm
+from npusim.kernels.parts.implicit_gemm_shape import Geometry
+from npusim.language import IntArray, Language, Slot, ceil_div
 
 
+@dataclass(frozen=True)
 class ConvForward(ImplicitGemm):
     """``shape`` is the convolution; x its input, y its output."""
 
@@ -28,32 +27,16 @@ class ConvForward(ImplicitGemm):
     @staticmethod
     def geometry_of(shape: Convolution) -> Geometry:
         s, plan = shape, shape.plan
-        axes = [
-            Axis(
-                size=s.spatial[i],
-                out=s.out[i],
-                kernel=s.kernel[i],
-                stride=s.stride[i],
-                before=s.padding[i][0],
-                dilation=s.dilation[i],
-            )
-            for i in (1, 2)
-        ]
-        reads = [
-            [
-                (kd, do * s.stride[0] - s.padding[0][0] + kd * s.dilation[0])
-                for kd in range(s.kernel[0])
-            ]
-            for do in range(s.out[0])
-        ]
+        depth, taps = s.axis(0), s.kernel[0]
+        reads = [[(kd, depth.real(o, kd)) for kd in range(taps)] for o in range(depth.out)]
         return Geometry(
             images=s.n,
             depth_in=s.spatial[0],
             depth_out=s.out[0],
-            h=axes[0],
-            w=axes[1],
+            h=s.axis(1),
+            w=s.axis(2),
             kernel_d=s.kernel[0],
-            live=tuple(tuple(p for p in pairs if 0 <= p[1] < s.spatial[0]) for pairs in reads),
+            live=tuple(tuple((kd, at) for kd, at in pairs if at is not None) for pairs in reads),
             groups=plan.real_groups,
             c0=s.c0,
             planes_in=plan.cin1_g,
@@ -72,20 +55,20 @@ class ConvForward(ImplicitGemm):
         """Fractals of 16 output channels in a row of the weights."""
         return self.shape.plan.cout_g // 16
 
-    def load_weights(self, k: Language, u: SimpleNamespace, b1: Slot, columns: range) -> None:
-        row, size = self._fractals * 512, ceil_div(u.n * self.geometry.c0, 16) * 512
+    def load_weights(self, k: Language, n: int, b1: Slot, columns: range) -> None:
+        row, size = self._fractals * 512, ceil_div(n * self.geometry.c0, 16) * 512
         k.data_move(
-            b1.at(0, len(columns) * size),
+            b1,
             self.w.at(columns.start * row, size, base="w", rows=len(columns), pitch=row),
-            self.dtype,
+            self.x.dtype,
         )
 
     def feed_weights(
-        self, k: Language, u: SimpleNamespace, slots: tuple[Slot, Slot], at: tuple[range, range]
+        self, k: Language, n: int, slots: tuple[Slot, Slot], at: tuple[range, range]
     ) -> None:
         (b, b1), (columns, now) = slots, at
-        n1 = ceil_div(u.n * self.geometry.c0, 16)
+        n1 = ceil_div(n * self.geometry.c0, 16)
         total, first = len(now) * n1, (now.start - columns.start) * n1
         for done in range(0, total, 255):
             count = min(255, total - done)
-            k.load2d(b.fractals(done, count), b1.fractals(first + done, count), self.dtype)
+            k.load2d(b.fractals(done, count), b1.fractals(first + done, count), self.x.dtype)

@@ -9,7 +9,7 @@ with r = ih*sh - pad_u + kh*dh, c = iw*sw - pad_l + kw*dw; dy outside its rows a
 
 for tile (channels of a group, taps, columns of the group's input) of this core:
     for image b:
-        for chunk of whole input rows (pieces of a row where one does not fit):   # one *unit*
+        for chunk of whole input rows (pieces of a row where one does not fit):   # one task
             B <- x                                                       # DMA
             A <- 0 where the tap falls outside dy                        # S, scalar stores
             A <- dy, per tap: a frame of channels for every position     # DMA, strided
@@ -26,18 +26,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from types import SimpleNamespace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from npusim.device.spec import Device
-from npusim.dtypes import FP32, DType
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
-from npusim.isa.operands import Slot, Tensor
-from npusim.program.kernel import Kernel, Units
-from npusim.program.language import Language
+from npusim.language import (
+    FP32,
+    ArgumentError,
+    BufferHandle,
+    DType,
+    Kernel,
+    Language,
+    Plan,
+    Slot,
+    Tasks,
+    Tensor,
+    ceil_div,
+    grid,
+)
 
 #: Largest count of frames, and of 32-bit words in a frame, of one DMA descriptor.
 DMA_FIELD = 65535
@@ -135,47 +142,85 @@ def auto_tiling(s: DeconvShape, dtype: DType, device: Device, cores: int) -> Til
     return Tiling(channels=channels, taps=taps, columns=columns, rows=rows, width=width)
 
 
+class Chunk(NamedTuple):
+    """A tile (channels ``oc``, taps from ``t0``, ``n`` columns) and a chunk of positions.
+
+    Of the chunk's reach in dy the rows ``above`` to ``below`` and columns ``left`` to ``right``
+    exist. The ``first`` chunk of a tile starts its sums, the ``last`` stores them.
+    """
+
+    oc: int
+    t0: int
+    taps: int
+    n: int
+    rows: int
+    cols: int
+    above: int
+    below: int
+    left: int
+    right: int
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True)
 class DeconvGradFilter(Kernel):
     """The kernel for ``x``, ``dy`` and ``dw`` in the layouts above."""
+
+    shape: DeconvShape
+    tiling: Tiling
+    x: Tensor
+    dy: Tensor
+    dw: Tensor
 
     name: ClassVar[str] = "deconv_grad_filter"
     role: ClassVar[str] = "dsp"
 
-    def __init__(
-        self, shape: DeconvShape, tiling: Tiling, x: Tensor, dy: Tensor, dw: Tensor
-    ) -> None:
-        wide = shape.in_size[1]
+    def __post_init__(self) -> None:
+        wide, tiling = self.shape.in_size[1], self.tiling
         if tiling.width < wide and tiling.rows > 1:
             raise ArgumentError(
                 f"tiling has {tiling.rows} rows of width {tiling.width}; the input is {wide} wide, "
                 "use one row or the full width"
             )
-        self.shape, self.tiling = shape, tiling
-        self.x, self.dy, self.dw = x, dy, dw
-        self.dtype = x.dtype
-        self.tiling_text = str(tiling)
+
+    @property
+    def tiling_text(self) -> str:
+        return str(self.tiling)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.x, self.dy, self.dw)
 
+    def plan(self, k: Language, cores: int) -> Plan[Chunk]:
+        s, t, dtype = self.shape, self.tiling, self.x.dtype
+        positions = min(t.rows, s.in_size[0]) * min(t.width, s.in_size[1])
+        rows, columns = min(t.taps, s.taps) * min(t.channels, s.ocg), min(t.columns, s.icg)
+        nest = _Nest(
+            self,
+            k,
+            a=k.buffer("SM", (positions, rows), dtype, slots=2, name="im2row"),
+            b=k.buffer("AM", (positions, columns), dtype, slots=2, name="x_am"),
+            acc=k.buffer("AM", (rows, columns), FP32, name="acc"),
+            out=k.buffer("AM", (rows, columns), dtype, name="dw_am") if dtype is not FP32 else None,
+        )
+        return Plan(self._tasks(cores), nest.emit)
+
     # -- who computes what -----------------------------------------------------------------
 
-    def units(self, cores: int) -> Units:
-        s, e = self.shape, self.dtype.bytes
+    def _tasks(self, cores: int) -> Tasks[Chunk]:
+        s, e = self.shape, self.x.dtype.bytes
         tiles, chunks = list(self._tiles(cores)), list(self._chunks())
         tile = _columns(tiles, ("core", "group", "oc0", "oc", "t0", "taps", "n0", "n"))
         chunk = _columns(chunks, ("x", "dy", "rows", "cols", "above", "below", "left", "right"))
-        t, b, c = (
-            grid.reshape(-1)
-            for grid in np.meshgrid(*map(np.arange, (len(tiles), s.batch, len(chunks))),
-                                    indexing="ij")
-        )  # fmt: skip
-        signature = {name: tile[name][t] for name in ("oc", "t0", "taps", "n")}
+        t, b, c = grid(*map(np.arange, (len(tiles), s.batch, len(chunks))))
         borders = ("rows", "cols", "above", "below", "left", "right")
-        signature |= {name: chunk[name][c] for name in borders}
-        signature["first"] = ((b == 0) & (c == 0)).astype(np.int64)
-        signature["last"] = ((b == s.batch - 1) & (c == len(chunks) - 1)).astype(np.int64)
+        columns = {
+            **{name: tile[name][t] for name in ("oc", "t0", "taps", "n")},
+            **{name: chunk[name][c] for name in borders},
+            "first": (b == 0) & (c == 0),
+            "last": (b == s.batch - 1) & (c == len(chunks) - 1),
+        }
         channel = tile["group"] * s.ocg + tile["oc0"]
         image_x, image_dy = (
             h * w * n for (h, w), n in ((s.in_size, s.in_c), (s.out_size, s.out_c))
@@ -183,7 +228,7 @@ class DeconvGradFilter(Kernel):
         x = (b * image_x + chunk["x"][c]) + (tile["group"] * s.icg + tile["n0"])[t]
         dy = (b * image_dy + chunk["dy"][c]) + channel[t]
         dw = ((channel * s.taps + tile["t0"]) * s.icg + tile["n0"])[t]
-        return Units(tile["core"][t], signature, {"x": x * e, "dy": dy * e, "dw": dw * e})
+        return Tasks(tile["core"][t], Chunk, columns, {"x": x * e, "dy": dy * e, "dw": dw * e})
 
     def _tiles(self, cores: int) -> Iterator[tuple[int, ...]]:
         """(core, group, first and count of channels, of taps, of columns), core by core."""
@@ -227,81 +272,73 @@ class DeconvGradFilter(Kernel):
             dy = (r * ow + c) * s.out_c if seen else 0
             yield (ih * wide + iw) * s.in_c, dy, rows, cols, above, below, left, right
 
-    # -- one unit --------------------------------------------------------------------------
 
-    def buffers(self, k: Language) -> None:
-        s, t = self.shape, self.tiling
-        positions = min(t.rows, s.in_size[0]) * min(t.width, s.in_size[1])
-        rows, columns = min(t.taps, s.taps) * min(t.channels, s.ocg), min(t.columns, s.icg)
-        self.a = k.buffer("SM", (positions, rows), self.dtype, slots=2, name="im2row")
-        self.b = k.buffer("AM", (positions, columns), self.dtype, slots=2, name="x_am")
-        self.acc = k.buffer("AM", (rows, columns), FP32, name="acc")
-        if self.dtype is not FP32:
-            self.out = k.buffer("AM", (rows, columns), self.dtype, name="dw_am")
+@dataclass(frozen=True)
+class _Nest:
+    """The program of a chunk, on the buffers of one core."""
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        m, positions, e = unit.taps * unit.oc, unit.rows * unit.cols, self.dtype.bytes
+    kernel: DeconvGradFilter
+    k: Language
+    a: BufferHandle
+    b: BufferHandle
+    acc: BufferHandle
+    out: BufferHandle | None
+
+    def emit(self, u: Chunk) -> None:
+        """Load x, gather dy, multiply; store after the last chunk."""
+        m, positions, dtype = u.taps * u.oc, u.rows * u.cols, self.kernel.x.dtype
         a, b = self.a.next(), self.b.next()
-        self._load_x(k, b, unit)
-        self._im2row(k, a, unit)
-        acc = self.acc.next() if unit.first else self.acc.last()
-        k.dsp_gemm(
-            acc.at(0, m * unit.n * FP32.bytes),
-            a.at(0, positions * m * e),
-            b.at(0, positions * unit.n * e),
-            m,
-            positions,
-            unit.n,
-            self.dtype,
-            init=bool(unit.first),
-            transpose_a=True,
-        )
-        if unit.last:
-            self._store(k, acc, unit)
+        self._load_x(b, u)
+        self._im2row(a, u)
+        acc = self.acc.next() if u.first else self.acc.last()
+        self.k.dsp_gemm(acc, a, b, m, positions, u.n, dtype, init=u.first, transpose_a=True)
+        if u.last:
+            self._store(acc, u)
 
-    def _load_x(self, k: Language, b: Slot, unit: SimpleNamespace) -> None:
+    def _load_x(self, b: Slot, u: Chunk) -> None:
         """A chunk of x: a frame of columns per position, or one piece where that is contiguous."""
-        e, positions = self.dtype.bytes, unit.rows * unit.cols
-        pitch, size = self.shape.in_c * e, unit.n * e
+        x, positions = self.kernel.x, u.rows * u.cols
+        pitch, size = self.kernel.shape.in_c * x.dtype.bytes, u.n * x.dtype.bytes
         whole = size == pitch and positions * size <= DMA_FIELD * 4
         source = (
-            self.x.at(0, positions * size, base="x")
+            x.at(0, positions * size, base="x")
             if whole
-            else self.x.at(0, size, base="x", rows=positions, pitch=pitch)
+            else x.at(0, size, base="x", rows=positions, pitch=pitch)
         )
-        k.data_move(b.at(0, positions * size), source, self.dtype)
+        self.k.data_move(b, source, x.dtype)
 
-    def _im2row(self, k: Language, a: Slot, unit: SimpleNamespace) -> None:
+    def _im2row(self, a: Slot, u: Chunk) -> None:
         """A chunk of im2row(dy): per tap, frames of channels, and zeros outside dy."""
-        e, s = self.dtype.bytes, self.shape
-        frame, row = unit.oc * e, unit.taps * unit.oc * e
+        k, dy, s = self.k, self.kernel.dy, self.kernel.shape
+        e = dy.dtype.bytes
+        frame, row = u.oc * e, u.taps * u.oc * e
         pitch = s.stride[1] * s.out_c * e
         loads = []
         # Zeros first: a scalar store after a DMA into the same slot would wait for it.
-        for tap in range(unit.taps):
-            inside = self._frames(unit, unit.t0 + tap)
-            for first, count in _gaps(inside, unit.rows * unit.cols):
-                k.fill(a.at(first * row + tap * frame, frame, rows=count, pitch=row), 0, self.dtype)
+        for tap in range(u.taps):
+            inside = self._frames(u, u.t0 + tap)
+            for first, count in _gaps(inside, u.rows * u.cols):
+                k.fill(a.at(first * row + tap * frame, frame, rows=count, pitch=row), 0, dy.dtype)
             loads += [(tap, *run) for run in inside]
         for tap, first, count, offset in loads:
             k.data_move(
                 a.at(first * row + tap * frame, frame, rows=count, pitch=row),
-                self.dy.at(offset * e, frame, base="dy", rows=count, pitch=pitch),
-                self.dtype,
+                dy.at(offset * e, frame, base="dy", rows=count, pitch=pitch),
+                dy.dtype,
             )
 
-    def _frames(self, unit: SimpleNamespace, tap: int) -> list[tuple[int, int, int]]:
+    def _frames(self, u: Chunk, tap: int) -> list[tuple[int, int, int]]:
         """Runs of positions that ``tap`` finds in dy: (first, count, element offset in dy)."""
-        s = self.shape
+        s = self.kernel.shape
         (sh, sw), out_w = s.stride, s.out_size[1]
         dr, dc = tap // s.kernel[1] * s.dilation[0], tap % s.kernel[1] * s.dilation[1]
-        low = min(max(ceil_div(unit.left - dc, sw), 0), unit.cols)
-        high = min(max(ceil_div(unit.right - dc, sw), low), unit.cols)
+        low = min(max(ceil_div(u.left - dc, sw), 0), u.cols)
+        high = min(max(ceil_div(u.right - dc, sw), low), u.cols)
         runs: list[tuple[int, int, int]] = []
-        for i in range(unit.rows):
-            if not unit.above <= i * sh + dr < unit.below or low == high:
+        for i in range(u.rows):
+            if not u.above <= i * sh + dr < u.below or low == high:
                 continue
-            first, count = i * unit.cols + low, high - low
+            first, count = i * u.cols + low, high - low
             offset = ((i * sh + dr) * out_w + low * sw + dc) * s.out_c
             if runs:
                 start, length, begin = runs[-1]
@@ -311,19 +348,19 @@ class DeconvGradFilter(Kernel):
             runs.append((first, count, offset))
         return runs
 
-    def _store(self, k: Language, acc: Slot, unit: SimpleNamespace) -> None:
+    def _store(self, acc: Slot, u: Chunk) -> None:
         """acc (taps, channels, columns) to dw, where channels are outside the taps."""
-        s, e = self.shape, self.dtype.bytes
-        done = acc
-        if self.dtype is not FP32:
-            done, count = self.out.next(), unit.taps * unit.oc * unit.n
-            k.dsp_cast(done.at(0, count * e), acc.at(0, count * FP32.bytes), FP32, self.dtype)
-        row, frame = s.icg * e, unit.n * e
-        for tap in range(unit.taps):
-            k.data_move(
-                self.dw.at(tap * row, frame, base="dw", rows=unit.oc, pitch=s.taps * row),
-                done.at(tap * unit.oc * frame, unit.oc * frame),
-                self.dtype,
+        s, dw = self.kernel.shape, self.kernel.dw
+        done, e = acc, dw.dtype.bytes
+        if self.out is not None:
+            done, count = self.out.next(), u.taps * u.oc * u.n
+            self.k.dsp_cast(done, acc.at(0, count * FP32.bytes), FP32, dw.dtype)
+        row, frame = s.icg * e, u.n * e
+        for tap in range(u.taps):
+            self.k.data_move(
+                dw.at(tap * row, frame, base="dw", rows=u.oc, pitch=s.taps * row),
+                done.at(tap * u.oc * frame, u.oc * frame),
+                dw.dtype,
             )
 
 

@@ -9,7 +9,7 @@ plane is a channel with block 1 (framework layout) or a block of 16 channels (5H
 A core gathers whole pieces of the image, so that nobody else adds into them. Taps are added in
 order, kh outer, kw inner, in the tensor's type; or in fp32 with one rounding at the end.
 
-for (run of planes, piece of the image) of this core:                 # one *unit*
+for (run of planes, piece of the image) of this core:                 # one task
     UB acc <- 0                                                       # V
     UB patches of all taps <- GM, if they fit at once                 # MTE2
     for kh, kw:
@@ -21,18 +21,27 @@ for (run of planes, piece of the image) of this core:                 # one *uni
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
-from types import SimpleNamespace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.dtypes import FP32, DType
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
-from npusim.isa.operands import Slot, Tensor
-from npusim.program.kernel import Kernel, Units
-from npusim.program.language import Language
+from npusim.language import (
+    FP32,
+    ArgumentError,
+    BufferHandle,
+    DType,
+    Kernel,
+    Language,
+    Plan,
+    Slot,
+    Tasks,
+    Tensor,
+    ceil_div,
+    in_runs,
+    round_up,
+)
 
 #: Smallest piece of a plane, in bytes, worth giving to a core of its own.
 LEAST_PIECE = 4 * 1024
@@ -80,7 +89,7 @@ class FoldShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Tiling:
-    """A unit makes ``rows`` x ``columns`` pixels of ``planes`` planes.
+    """A task makes ``rows`` x ``columns`` pixels of ``planes`` planes.
 
     ``at_once`` brings all taps to UB in one move; only for whole images, and needed for several
     planes.
@@ -98,7 +107,7 @@ class Tiling:
         if self.planes > 1 and not self.at_once:
             raise ArgumentError(
                 f"tiling planes is {self.planes} without at_once; only planes whose taps are "
-                "loaded at once can share a unit: set at_once or planes=1"
+                "loaded at once can share a task: set at_once or planes=1"
             )
 
     def __str__(self) -> str:
@@ -135,27 +144,27 @@ def cuts(shape: FoldShape, axis: int, step: int) -> list[Cut]:
     return pieces
 
 
-def ub_bytes(shape: FoldShape, tiling: Tiling, kind: DType, sums: DType) -> int:
+def ub_bytes(shape: FoldShape, tiling: Tiling, dtype: DType, sums: DType) -> int:
     """Bytes of UB a tiling takes, up to the alignment of its buffers."""
     pixels, patches = _elements(shape, tiling)
-    if kind == sums:
-        return 2 * kind.bytes * (pixels + patches)
-    return (2 * kind.bytes + sums.bytes) * (pixels + patches)
+    if dtype == sums:
+        return 2 * dtype.bytes * (pixels + patches)
+    return (2 * dtype.bytes + sums.bytes) * (pixels + patches)
 
 
-def auto_tiling(shape: FoldShape, kind: DType, sums: DType, cores: int, ub: int) -> Tiling:
+def auto_tiling(shape: FoldShape, dtype: DType, sums: DType, cores: int, ub: int) -> Tiling:
     """Whole planes at once where they fit ``ub`` bytes and keep all cores busy, else pieces."""
     room = ub - 1024  # for the alignment of six buffers
     (h, w), (sh, sw) = shape.image, shape.stride
-    worth = max(1, shape.pixels * kind.bytes // LEAST_PIECE)
+    worth = max(1, shape.pixels * dtype.bytes // LEAST_PIECE)
     pieces = min(ceil_div(cores, shape.planes), worth)
     whole = Tiling(rows=h, columns=w, at_once=True)
-    size = ub_bytes(shape, whole, kind, sums)
+    size = ub_bytes(shape, whole, dtype, sums)
     if pieces == 1 and size <= room:
         fit = min(room // size, ceil_div(shape.planes, cores))
         return replace(whole, planes=fit)
     tiling = Tiling(rows=_rounded(ceil_div(h, pieces), sh, h), columns=w)
-    while ub_bytes(shape, tiling, kind, sums) > room:
+    while ub_bytes(shape, tiling, dtype, sums) > room:
         if tiling.rows > 1:
             tiling = replace(tiling, rows=_rounded(ceil_div(tiling.rows, 2), sh, tiling.rows - 1))
         elif tiling.columns > 1:
@@ -168,12 +177,12 @@ def auto_tiling(shape: FoldShape, kind: DType, sums: DType, cores: int, ub: int)
 
 def _rounded(value: int, multiple: int, most: int) -> int:
     """``value`` up to a multiple, if that is at most ``most``: then all pieces look alike."""
-    up = ceil_div(value, multiple) * multiple
+    up = round_up(value, multiple)
     return up if up <= most else min(value, most)
 
 
 def _elements(shape: FoldShape, tiling: Tiling) -> tuple[int, int]:
-    """Elements of out and of grad that a unit holds in one buffer slot."""
+    """Elements of out and of grad that a task holds in one buffer slot."""
     rows, columns = min(tiling.rows, shape.image[0]), min(tiling.columns, shape.image[1])
     pixels = tiling.planes * rows * columns * shape.block
     if tiling.at_once:
@@ -182,61 +191,95 @@ def _elements(shape: FoldShape, tiling: Tiling) -> tuple[int, int]:
     return pixels, min(lh, ceil_div(rows, sh)) * min(lw, ceil_div(columns, sw)) * shape.block
 
 
+class Piece(NamedTuple):
+    """The number of a pattern (see ``Im2colBackward.patterns``), in so many planes."""
+
+    pattern: int
+    planes: int
+
+
+#: What the program of a piece depends on: sizes and taps along both axes.
+Pattern = tuple[int, tuple[tuple[int, int, int], ...], int, tuple[tuple[int, int, int], ...]]
+
+
+@dataclass(frozen=True)
 class Im2colBackward(Kernel):
     """The kernel for one shape; sums are of type ``sums``: the tensors' or fp32.
 
     ``saturate`` keeps fp16 sums finite (see ``Device.saturates``).
     """
 
+    shape: FoldShape
+    tiling: Tiling
+    grad: Tensor
+    out: Tensor
+    sums: DType
+    saturate: bool = False
+
     name: ClassVar[str] = "im2col_backward"
     role: ClassVar[str] = "vector"
 
-    def __init__(
-        self,
-        shape: FoldShape,
-        tiling: Tiling,
-        grad: Tensor,
-        out: Tensor,
-        sums: DType,
-        *,
-        saturate: bool = False,
-    ) -> None:
+    def __post_init__(self) -> None:
+        shape, tiling, grad = self.shape, self.tiling, self.grad
         h, w = shape.image
         if tiling.at_once and (tiling.rows < h or tiling.columns < w):
             raise ArgumentError(
                 f"tiling is {tiling} of an image of {shape.image}; at_once needs whole images: "
                 "raise rows and columns or set at_once=False"
             )
-        for tensor, each in ((grad, shape.patches), (out, shape.pixels)):
+        for tensor, each in ((grad, shape.patches), (self.out, shape.pixels)):
             want = shape.planes * each * tensor.dtype.bytes
             if tensor.size_bytes != want or tensor.dtype != grad.dtype:
                 raise ArgumentError(
                     f"im2col_backward: {tensor.name} is {tensor.dtype} of shape {tensor.shape}; "
                     f"{shape} makes it {grad.dtype} of {shape.planes} x {each} elements"
                 )
-        self.shape, self.tiling, self.grad, self.out = shape, tiling, grad, out
-        self.kind, self.sums, self.saturate = grad.dtype, sums, saturate
-        self.tiling_text = str(tiling)
-        rows, columns = cuts(shape, 0, tiling.rows), cuts(shape, 1, tiling.columns)
-        self.pieces = list(product(rows, columns))
-        # Pieces that look alike share a pattern: same size, and same taps after their base.
-        self.patterns = list(dict.fromkeys(_pattern(piece) for piece in self.pieces))
+
+    @property
+    def tiling_text(self) -> str:
+        return str(self.tiling)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.grad, self.out)
 
-    def units(self, cores: int) -> Units:
-        s, e = self.shape, self.kind.bytes
+    @cached_property
+    def pieces(self) -> list[tuple[Cut, Cut]]:
+        """The pieces of an image, row by row: a cut of its rows and one of its columns."""
+        s, t = self.shape, self.tiling
+        return list(product(cuts(s, 0, t.rows), cuts(s, 1, t.columns)))
+
+    @cached_property
+    def patterns(self) -> list[Pattern]:
+        """Pieces that look alike share a pattern: same size, and same taps after their base."""
+        return list(dict.fromkeys(_pattern(piece) for piece in self.pieces))
+
+    def plan(self, k: Language, cores: int) -> Plan[Piece]:
+        dtype, sums = self.grad.dtype, self.sums
+        pixels, patches = _elements(self.shape, self.tiling)
+        mixed = dtype != sums
+        nest = _Nest(
+            self,
+            k,
+            grad=k.buffer("UB", (patches,), dtype, slots=2, name="grad_ub"),
+            acc=k.buffer("UB", (pixels,), sums, slots=1 if mixed else 2, name="acc_ub"),
+            wide=k.buffer("UB", (patches,), sums, name="wide_ub") if mixed else None,
+            out=k.buffer("UB", (pixels,), dtype, slots=2, name="out_ub") if mixed else None,
+        )
+        return Plan(self._tasks(cores), nest.emit)
+
+    def _tasks(self, cores: int) -> Tasks[Piece]:
+        s, e = self.shape, self.grad.dtype.bytes
         number = {pattern: i for i, pattern in enumerate(self.patterns)}
         pattern = np.array([number[_pattern(piece)] for piece in self.pieces], np.int64)
         window = np.array([r.base * s.windows[1] + c.base for r, c in self.pieces], np.int64)
         pixel = np.array([r.start * s.image[1] + c.start for r, c in self.pieces], np.int64)
-        total = -(-s.planes // self.tiling.planes) * len(self.pieces)
+        total = ceil_div(s.planes, self.tiling.planes) * len(self.pieces)
         piece = np.arange(total) % len(self.pieces)
         plane = np.arange(total) // len(self.pieces) * self.tiling.planes
-        return Units(
-            np.arange(total) * min(cores, total) // total,
+        return Tasks(
+            in_runs(total, cores),
+            Piece,
             {
                 "pattern": pattern[piece],
                 "planes": np.minimum(self.tiling.planes, s.planes - plane),
@@ -247,64 +290,64 @@ class Im2colBackward(Kernel):
             },
         )
 
-    # -- the program -----------------------------------------------------------------------
 
-    def buffers(self, k: Language) -> None:
-        pixels, patches = _elements(self.shape, self.tiling)
-        mixed = self.kind != self.sums
-        self.grad_ub = k.buffer("UB", (patches,), self.kind, slots=2, name="grad_ub")
-        self.acc_ub = k.buffer("UB", (pixels,), self.sums, slots=1 if mixed else 2, name="acc_ub")
-        if mixed:
-            self.wide_ub = k.buffer("UB", (patches,), self.sums, name="wide_ub")
-            self.out_ub = k.buffer("UB", (pixels,), self.kind, slots=2, name="out_ub")
+@dataclass(frozen=True)
+class _Nest:
+    """The program of a piece, on the buffers of one core."""
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        rows, row_taps, columns, column_taps = self.patterns[unit.pattern]
-        s, (lh, lw) = self.shape, self.shape.windows
-        acc = self.acc_ub.next()
-        size = unit.planes * rows * columns * s.block
-        k.vec_dup(acc.at(0, size * self.sums.bytes), 0.0, self.sums)
-        loaded = self._load(k, 0, 1, unit.planes * s.patches) if self.tiling.at_once else None
-        for plane in range(unit.planes):
+    kernel: Im2colBackward
+    k: Language
+    grad: BufferHandle
+    acc: BufferHandle
+    wide: BufferHandle | None
+    out: BufferHandle | None
+
+    def emit(self, piece: Piece) -> None:
+        """Clear the piece, add every tap of every plane, write it."""
+        rows, row_taps, columns, column_taps = self.kernel.patterns[piece.pattern]
+        s, (lh, lw), sums = self.kernel.shape, self.kernel.shape.windows, self.kernel.sums
+        acc, loaded = self.acc.next(), None
+        size = piece.planes * rows * columns * s.block
+        self.k.vec_dup(acc.at(0, size * sums.bytes), 0.0, sums)
+        if self.kernel.tiling.at_once:
+            loaded = self._load(0, 1, piece.planes * s.patches)
+        for plane in range(piece.planes):
             for tap, (down, across) in enumerate(product(row_taps, column_taps)):
                 (y, oh, high), (x, ow, wide) = down, across
                 if not high or not wide:
                     continue
                 at = ((plane * s.taps + tap) * lh + oh) * lw + ow
-                source = (loaded, at, lw)
                 if loaded is None:
-                    source = (self._load(k, at, high, wide * s.block), 0, wide)
-                self._add(k, (acc, (plane * rows + y) * columns + x, columns), source, (high, wide))
-        self._store(k, acc, unit.planes * rows, columns)
+                    source = (self._load(at, high, wide * s.block), 0, wide)
+                else:
+                    source = (loaded, at, lw)
+                self._add((acc, (plane * rows + y) * columns + x, columns), source, (high, wide))
+        self._store(acc, piece.planes * rows, columns)
 
-    def _load(self, k: Language, at: int, rows: int, row: int) -> Slot:
+    def _load(self, at: int, rows: int, row: int) -> Slot:
         """``rows`` pieces of ``row`` elements of grad from window ``at``, in the sums' type."""
-        e, width = self.kind.bytes, self.shape.windows[1] * self.shape.block
+        s, dtype, sums = self.kernel.shape, self.kernel.grad.dtype, self.kernel.sums
+        e, width = dtype.bytes, s.windows[1] * s.block
         if row == width:  # rows follow each other in GM
             rows, row = 1, rows * row
-        grad = self.grad_ub.next()
-        size = rows * row * e
-        source = self.grad.at(
-            at * self.shape.block * e, row * e, base="grad", rows=rows, pitch=width * e
+        grad = self.grad.next()
+        source = self.kernel.grad.at(
+            at * s.block * e, row * e, base="grad", rows=rows, pitch=width * e
         )
-        k.data_move(grad.at(0, size), source, self.kind)
-        if self.kind == self.sums:
+        self.k.data_move(grad, source, dtype)
+        if self.wide is None:
             return grad
-        wide = self.wide_ub.next()
-        k.vec_cast(wide.at(0, rows * row * self.sums.bytes), grad.at(0, size), self.kind, self.sums)
+        wide = self.wide.next()
+        self.k.vec_cast(wide, grad.at(0, source.size), dtype, sums)
         return wide
 
     def _add(
-        self,
-        k: Language,
-        target: tuple[Slot, int, int],
-        source: tuple[Slot | None, int, int],
-        extent: tuple[int, int],
+        self, target: tuple[Slot, int, int], source: tuple[Slot, int, int], extent: tuple[int, int]
     ) -> None:
         """Add a rectangle of windows; both sides are (slot, first pixel, pixels in a row)."""
         (acc, to, columns), (grad, at, width), (high, wide) = target, source, extent
-        assert grad is not None
-        (sh, sw), pixel = self.shape.stride, self.shape.block * self.sums.bytes
+        s, sums, saturate = self.kernel.shape, self.kernel.sums, self.kernel.saturate
+        (sh, sw), pixel = s.stride, s.block * sums.bytes
         if sw == 1 or wide == 1:  # the pixels of a row touch: all rows in one instruction
             moves = [(to, at, high, wide * pixel, sh * columns * pixel, width * pixel)]
         else:  # one instruction per row, hopping over the pixels in between
@@ -315,24 +358,22 @@ class Im2colBackward(Kernel):
         for to, at, rows, row, hop, step in moves:
             place = acc.at(to * pixel, row, rows=rows, pitch=hop)
             patch = grad.at(at * pixel, row, rows=rows, pitch=step)
-            k.vec_binary("add", place, place, patch, self.sums, saturate=self.saturate)
+            self.k.vec_binary("add", place, place, patch, sums, saturate=saturate)
 
-    def _store(self, k: Language, acc: Slot, rows: int, columns: int) -> None:
+    def _store(self, acc: Slot, rows: int, columns: int) -> None:
         """Round the sums if they are wider, and write ``rows`` rows of the piece."""
-        s, e = self.shape, self.kind.bytes
+        s, dtype, sums = self.kernel.shape, self.kernel.out.dtype, self.kernel.sums
+        e, saturate = dtype.bytes, self.kernel.saturate
         count, row, width = rows * columns * s.block, columns * s.block, s.image[1] * s.block
-        if self.kind != self.sums:
-            wide, acc = acc.at(0, count * FP32.bytes), self.out_ub.next()
-            k.vec_cast(acc.at(0, count * e), wide, self.sums, self.kind, saturate=self.saturate)
+        if self.out is not None:
+            wide, acc = acc.at(0, count * FP32.bytes), self.out.next()
+            self.k.vec_cast(acc, wide, sums, dtype, saturate=saturate)
         if row == width:
             rows, row = 1, count
-        place = self.out.at(0, row * e, base="out", rows=rows, pitch=width * e)
-        k.data_move(place, acc.at(0, count * e), self.kind)
+        place = self.kernel.out.at(0, row * e, base="out", rows=rows, pitch=width * e)
+        self.k.data_move(place, acc, dtype)
 
 
-def _pattern(
-    piece: tuple[Cut, Cut],
-) -> tuple[int, tuple[tuple[int, int, int], ...], int, tuple[tuple[int, int, int], ...]]:
-    """What the program of a unit depends on: sizes and taps along both axes."""
+def _pattern(piece: tuple[Cut, Cut]) -> Pattern:
     rows, columns = piece
     return rows.size, rows.taps, columns.size, columns.taps

@@ -6,53 +6,54 @@ for chunk of this core:  GM chunk <- UB          # MTE3
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.dtypes import INT8
-from npusim.integers import ceil_div
-from npusim.isa.operands import Tensor
-from npusim.program.kernel import Kernel, Units
-from npusim.program.language import Language
+from npusim.language import INT8, Kernel, Language, Plan, Tasks, Tensor, ceil_div, in_runs, round_up
 
 #: Largest store; long enough for full bandwidth (16 KiB and more) and small beside any UB.
 CHUNK_BYTES = 16 * 1024
 
 
+class Chunk(NamedTuple):
+    """``size`` bytes, the ``first`` of its core or a later one."""
+
+    size: int
+    first: bool
+
+
+@dataclass(frozen=True)
 class MemSet(Kernel):
     """Fill ``target`` with zero bytes."""
+
+    target: Tensor
 
     name: ClassVar[str] = "mem_set"
     role: ClassVar[str] = "vector"
 
-    def __init__(self, target: Tensor) -> None:
-        self.target = target
-        self.tiling_text = f"chunk {CHUNK_BYTES}"
+    @property
+    def tiling_text(self) -> str:
+        return f"chunk {CHUNK_BYTES}"
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.target,)
 
-    def units(self, cores: int) -> Units:
+    def plan(self, k: Language, cores: int) -> Plan[Chunk]:
+        zeros = k.buffer("UB", (CHUNK_BYTES,), INT8, name="zeros")
+
+        def emit(chunk: Chunk) -> None:
+            if chunk.first:
+                k.vec_dup(zeros.next(), 0.0, INT8)
+            k.data_move(self.target.at(0, chunk.size, base="target"), zeros.last(), INT8)
+
         size = self.target.size_bytes
         # Small tensors are spread over all cores in pieces of whole 512 B, the GM granule.
-        chunk = min(CHUNK_BYTES, ceil_div(ceil_div(size, cores), 512) * 512)
-        start = np.arange(0, size, chunk)
-        core = np.arange(len(start)) * min(cores, len(start)) // len(start)
+        step = min(CHUNK_BYTES, round_up(ceil_div(size, cores), 512))
+        start = np.arange(0, size, step)
+        core = in_runs(len(start), cores)
         first = np.diff(core, prepend=-1) != 0
-        return Units(
-            core,
-            {"size": np.minimum(chunk, size - start), "first": first.astype(np.int64)},
-            {"target": start},
-        )
-
-    def buffers(self, k: Language) -> None:
-        self.zeros = k.buffer("UB", (CHUNK_BYTES,), INT8, name="zeros")
-
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        zeros = self.zeros.next() if unit.first else self.zeros.last()
-        if unit.first:
-            k.vec_dup(zeros.at(), 0.0, INT8)
-        k.data_move(self.target.at(0, unit.size, base="target"), zeros.at(0, unit.size), INT8)
+        columns = {"size": np.minimum(step, size - start), "first": first}
+        return Plan(Tasks(core, Chunk, columns, {"target": start}), emit)

@@ -3,19 +3,19 @@
 ``CopyIn`` reads a row-major matrix tile by tile and does nothing with it, to UB or (``CopyInNz``)
 as NZ to L1: what such a kernel takes is what reading costs.
 
-    for band of columns, pass, tile of rows and columns of this core:      # one *unit* each
+    for band of columns, pass, tile of rows and columns of this core:      # one task each
         UB or L1 <- tile                                                   # MTE2
 
 ``Elementwise`` computes z = f(x) or f(x, y); cores take contiguous runs of whole rows.
 
-    for piece of this core:                                                # one *unit* each
+    for piece of this core:                                                # one task each
         UB <- x piece, y piece                                             # MTE2
         UB <- f                                                            # V
         z piece <- UB                                                      # MTE3
 
 ``NdToNz`` converts a row-major matrix [m][n] to NZ [n div C0][m][n mod C0] in UB.
 
-    for tile of this core:                                                 # one *unit* each
+    for tile of this core:                                                 # one task each
         UB <- rows                                                         # MTE2
         UB <- one column of C0 elements after the other                    # V
         NZ columns <- UB                                                   # MTE3
@@ -25,20 +25,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from npusim.dtypes import DType
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
-from npusim.isa.operands import GmRegion, SlotRegion, Tensor
-from npusim.isa.vector import BLOCK_BYTES
-from npusim.kernels.parts.conversion import grid_of, runs
 from npusim.kernels.tilings.checks import check_tiling
-from npusim.program.kernel import Kernel, Units
-from npusim.program.language import Language
+from npusim.language import (
+    BLOCK_BYTES,
+    ArgumentError,
+    DType,
+    GmRegion,
+    Kernel,
+    Language,
+    Plan,
+    Slot,
+    SlotRegion,
+    Tasks,
+    Tensor,
+    ceil_div,
+    grid,
+    in_runs,
+    round_up,
+)
 
 # -- copies in ---------------------------------------------------------------------------------
 
@@ -71,34 +79,55 @@ class CopyTiling:
         )
 
 
+class Tile(NamedTuple):
+    """Extents in elements."""
+
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
 class CopyIn(Kernel):
     """Read ``x`` (rows, columns), at least one element, into UB."""
+
+    tiling: CopyTiling
+    x: Tensor
 
     name: ClassVar[str] = "copy_in"
     role: ClassVar[str] = "vector"
     memory: ClassVar[str] = "UB"
 
-    def __init__(self, tiling: CopyTiling, x: Tensor) -> None:
-        if len(x.shape) != 2 or not x.size_bytes:
-            raise ArgumentError(f"copy_in: {x.name} has shape {x.shape}; it must be a matrix")
-        self.tiling, self.x = tiling, x
-        self.tiling_text = str(tiling)
+    def __post_init__(self) -> None:
+        if len(self.x.shape) != 2 or not self.x.size_bytes:
+            raise ArgumentError(
+                f"{self.name}: {self.x.name} has shape {self.x.shape}; it must be a matrix"
+            )
+
+    @property
+    def tiling_text(self) -> str:
+        return str(self.tiling)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.x,)
 
-    def buffers(self, k: Language) -> None:
-        t, c0 = self.tiling, BLOCK_BYTES // self.x.dtype.bytes
-        rows, columns = ceil_div(t.rows, 16) * 16, ceil_div(t.columns, c0) * c0
-        self.tile = k.buffer(self.memory, (rows, columns), self.x.dtype, slots=t.slots, name="tile")
+    def plan(self, k: Language, cores: int) -> Plan[Tile]:
+        t, e, pitch = self.tiling, self.x.dtype.bytes, self.x.shape[1] * self.x.dtype.bytes
+        shape = (round_up(t.rows, 16), round_up(t.columns, BLOCK_BYTES // e))
+        held = k.buffer(self.memory, shape, self.x.dtype, slots=t.slots, name="tile")
 
-    def units(self, cores: int) -> Units:
+        def emit(tile: Tile) -> None:
+            source = self.x.at(0, tile.columns * e, base="x", rows=tile.rows, pitch=pitch)
+            self._copy(k, held.next(), source)
+
+        return Plan(self.tasks(cores), emit)
+
+    def tasks(self, cores: int) -> Tasks[Tile]:
         """Tiles in the order in which each core reads them."""
         (m, n), t = self.x.shape, self.tiling
         height, width = ceil_div(m, t.rows), ceil_div(n, t.bands)
         readers = np.arange(cores if t.shared else 1)
-        core, band, _, row, at = grid_of(
+        core, band, _, row, at = grid(
             readers,
             np.arange(t.bands),
             np.arange(t.passes),
@@ -106,30 +135,26 @@ class CopyIn(Kernel):
             np.arange(0, width, t.columns),
         )
         if not t.shared:
-            core = runs(height, cores)[row]
+            core = in_runs(height, cores)[row]
         elif t.rotated:
             row = (row + core * height // cores) % height
         row, column = row * t.rows, band * width + at
         end = np.minimum((band + 1) * width, n)
         columns = np.minimum(t.columns, end - column)
         some = columns > 0  # the last bands may be narrower than the others, or empty
-        return Units(
+        return Tasks(
             core[some],
+            Tile,
             {"rows": np.minimum(t.rows, m - row)[some], "columns": columns[some]},
             {"x": ((row * n + column) * self.x.dtype.bytes)[some]},
         )
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        e, pitch = self.x.dtype.bytes, self.x.shape[1] * self.x.dtype.bytes
-        row = unit.columns * e
-        source = self.x.at(0, row, base="x", rows=unit.rows, pitch=pitch)
-        self._copy(k, source, unit.rows, row)
-
-    def _copy(self, k: Language, source: GmRegion, rows: int, row: int) -> None:
-        blocks = ceil_div(row, BLOCK_BYTES) * BLOCK_BYTES
-        k.data_move(self.tile.next().at(0, row, rows=rows, pitch=blocks), source, self.x.dtype)
+    def _copy(self, k: Language, slot: Slot, source: GmRegion) -> None:
+        row, pitch = source.row_bytes, round_up(source.row_bytes, BLOCK_BYTES)
+        k.data_move(slot.at(0, row, rows=source.rows, pitch=pitch), source, self.x.dtype)
 
 
+@dataclass(frozen=True)
 class CopyInNz(CopyIn):
     """Read ``x`` into L1, converted to NZ on the way."""
 
@@ -137,9 +162,8 @@ class CopyInNz(CopyIn):
     role: ClassVar[str] = "cube"
     memory: ClassVar[str] = "L1"
 
-    def _copy(self, k: Language, source: GmRegion, rows: int, row: int) -> None:
-        size = ceil_div(row, BLOCK_BYTES) * ceil_div(rows, 16) * 16 * BLOCK_BYTES
-        k.nd2nz(self.tile.next().at(0, size), source, self.x.dtype)
+    def _copy(self, k: Language, slot: Slot, source: GmRegion) -> None:
+        k.nd2nz(slot, source, self.x.dtype)
 
 
 # -- element-wise ------------------------------------------------------------------------------
@@ -194,54 +218,71 @@ class StreamTiling:
         return f"piece {self.piece}, slots {self.slots}"
 
 
+class Piece(NamedTuple):
+    """``size`` elements."""
+
+    size: int
+
+
+@dataclass(frozen=True)
 class Elementwise(Kernel):
     """``z`` = ``operation`` of ``inputs``, all of one shape (rows, ...) and type."""
+
+    operation: str
+    tiling: StreamTiling
+    inputs: tuple[Tensor, ...]
+    z: Tensor
 
     name: ClassVar[str] = "elementwise"
     role: ClassVar[str] = "vector"
 
-    def __init__(
-        self, operation: str, tiling: StreamTiling, inputs: tuple[Tensor, ...], z: Tensor
-    ) -> None:
-        run, count = OPERATIONS[operation]
-        if len(inputs) != count or any((x.shape, x.dtype) != (z.shape, z.dtype) for x in inputs):
+    def __post_init__(self) -> None:
+        (_, count), z = OPERATIONS[self.operation], self.z
+        wrong = any((x.shape, x.dtype) != (z.shape, z.dtype) for x in self.inputs)
+        if len(self.inputs) != count or wrong:
+            given = ", ".join(f"{x.name} {x.shape} {x.dtype}" for x in self.inputs)
             raise ArgumentError(
-                f"{operation}: it takes {count} inputs of the shape {z.shape} and type {z.dtype} "
-                f"of {z.name}, got {', '.join(f'{x.name} {x.shape} {x.dtype}' for x in inputs)}"
+                f"{self.operation}: it takes {count} inputs of the shape {z.shape} and type "
+                f"{z.dtype} of {z.name}, got {given}"
             )
-        self.run, self.tiling, self.inputs, self.z = run, tiling, inputs, z
-        self.tiling_text = f"{operation}, {tiling}"
+
+    @property
+    def tiling_text(self) -> str:
+        return f"{self.operation}, {self.tiling}"
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (*self.inputs, self.z)
 
-    def buffers(self, k: Language) -> None:
-        shape, slots = (self.tiling.piece,), self.tiling.slots
-        self.pieces = [
+    def plan(self, k: Language, cores: int) -> Plan[Piece]:
+        shape, slots, dtype = (self.tiling.piece,), self.tiling.slots, self.z.dtype
+        pieces = [
             k.buffer("UB", shape, t.dtype, slots=slots, name=f"{t.name}_ub") for t in self.tensors
         ]
+        run, _ = OPERATIONS[self.operation]
 
-    def units(self, cores: int) -> Units:
+        def emit(piece: Piece) -> None:
+            size = piece.size * dtype.bytes
+            *sources, target = (handle.next().at(0, size) for handle in pieces)
+            for tensor, source in zip(self.inputs, sources, strict=True):
+                k.data_move(source, tensor.at(0, size, base=tensor.name), dtype)
+            run(k, target, tuple(sources), dtype)
+            k.data_move(self.z.at(0, size, base=self.z.name), target, dtype)
+
+        return Plan(self._tasks(cores), emit)
+
+    def _tasks(self, cores: int) -> Tasks[Piece]:
         """Pieces of every core's rows; the last of a core may be shorter."""
         rows, piece = self.z.shape[0], self.tiling.piece
         row = self.z.size_bytes // self.z.dtype.bytes // rows
         used = min(cores, rows, self.tiling.cores or cores)
         first = np.arange(used + 1) * rows // used * row
-        core, at = grid_of(np.arange(used), np.arange(0, int(np.diff(first).max()), piece))
+        core, at = grid(np.arange(used), np.arange(0, int(np.diff(first).max()), piece))
         start = first[core] + at
         size = np.minimum(piece, first[core + 1] - start)
         some = size > 0
         base = start[some] * self.z.dtype.bytes
-        return Units(core[some], {"size": size[some]}, {t.name: base for t in self.tensors})
-
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        size, dtype = unit.size * self.z.dtype.bytes, self.z.dtype
-        *sources, target = (handle.next().at(0, size) for handle in self.pieces)
-        for tensor, source in zip(self.inputs, sources, strict=True):
-            k.data_move(source, tensor.at(0, size, base=tensor.name), dtype)
-        self.run(k, target, tuple(sources), dtype)
-        k.data_move(self.z.at(0, size, base=self.z.name), target, dtype)
+        return Tasks(core[some], Piece, {"size": size[some]}, {t.name: base for t in self.tensors})
 
 
 # -- ND to NZ in UB ----------------------------------------------------------------------------
@@ -265,58 +306,60 @@ class NzTiling:
         return f"tile {self.rows}x{self.columns}, pitch {self.pitch}, slots {self.slots}"
 
 
+@dataclass(frozen=True)
 class NdToNz(Kernel):
     """``y`` (n div C0, m, C0) from ``x`` (m, n), where C0, 32 bytes, divides n."""
+
+    tiling: NzTiling
+    x: Tensor
+    y: Tensor
 
     name: ClassVar[str] = "nd_to_nz"
     role: ClassVar[str] = "vector"
 
-    def __init__(self, tiling: NzTiling, x: Tensor, y: Tensor) -> None:
-        m, n = x.shape
-        self.c0 = BLOCK_BYTES // x.dtype.bytes
-        if n % self.c0 or y.shape != (n // self.c0, m, self.c0) or x.dtype != y.dtype:
+    def __post_init__(self) -> None:
+        (m, n), x, y, c0 = self.x.shape, self.x, self.y, self.c0
+        if n % c0 or y.shape != (n // c0, m, c0) or x.dtype != y.dtype:
             raise ArgumentError(
                 f"nd_to_nz: {x.name} {x.shape} {x.dtype} does not become {y.name} {y.shape} "
-                f"{y.dtype}; the columns must be whole blocks of {self.c0}, one per NZ column"
+                f"{y.dtype}; the columns must be whole blocks of {c0}, one per NZ column"
             )
-        self.tiling, self.x, self.y = tiling, x, y
-        self.tiling_text = str(tiling)
+
+    @property
+    def tiling_text(self) -> str:
+        return str(self.tiling)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.x, self.y)
 
-    def buffers(self, k: Language) -> None:
-        t, blocks = self.tiling, self.tiling.columns // self.c0
-        self.nd = k.buffer("UB", (t.rows, t.columns), self.x.dtype, slots=t.slots, name="nd")
-        shape = (blocks, t.pitch, self.c0)
-        self.nz = k.buffer("UB", shape, self.x.dtype, slots=t.slots, name="nz")
+    @property
+    def c0(self) -> int:
+        """Elements in a block of 32 bytes."""
+        return BLOCK_BYTES // self.x.dtype.bytes
 
-    def units(self, cores: int) -> Units:
-        """Tiles row by row, in contiguous runs per core."""
-        (m, n), t, e = self.x.shape, self.tiling, self.x.dtype.bytes
-        row, column = grid_of(np.arange(0, m, t.rows), np.arange(0, n, t.columns))
-        return Units(
-            runs(len(row), cores),
+    def plan(self, k: Language, cores: int) -> Plan[Tile]:
+        t, dtype, (m, n), c0 = self.tiling, self.x.dtype, self.x.shape, self.c0
+        e, pitch = dtype.bytes, t.pitch * BLOCK_BYTES
+        as_nd = k.buffer("UB", (t.rows, t.columns), dtype, slots=t.slots, name="nd")
+        shape = (t.columns // c0, t.pitch, c0)
+        as_nz = k.buffer("UB", shape, dtype, slots=t.slots, name="nz")
+
+        def emit(tile: Tile) -> None:
+            nd, nz, size = as_nd.next(), as_nz.next(), tile.columns * e
+            blocks, column = tile.columns // c0, tile.rows * BLOCK_BYTES
+            k.data_move(nd, self.x.at(0, size, base="x", rows=tile.rows, pitch=n * e), dtype)
+            for block in range(blocks):
+                rows = nd.at(block * BLOCK_BYTES, BLOCK_BYTES, rows=tile.rows, pitch=size)
+                k.vec_scalar("muls", nz.at(block * pitch, column), rows, 1.0, dtype)
+            target = self.y.at(0, column, base="y", rows=blocks, pitch=m * BLOCK_BYTES)
+            k.data_move(target, nz.at(0, column, rows=blocks, pitch=pitch), dtype)
+
+        row, column = grid(np.arange(0, m, t.rows), np.arange(0, n, t.columns))
+        tasks = Tasks(
+            in_runs(len(row), cores),
+            Tile,
             {"rows": np.minimum(t.rows, m - row), "columns": np.minimum(t.columns, n - column)},
-            {"x": (row * n + column) * e, "y": (column // self.c0 * m + row) * BLOCK_BYTES},
+            {"x": (row * n + column) * e, "y": (column // c0 * m + row) * BLOCK_BYTES},
         )
-
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        dtype, (m, n) = self.x.dtype, self.x.shape
-        nd, nz, size = self.nd.next(), self.nz.next(), unit.columns * self.x.dtype.bytes
-        blocks, column = unit.columns // self.c0, unit.rows * BLOCK_BYTES
-        pitch = self.tiling.pitch * BLOCK_BYTES
-        k.data_move(
-            nd.at(0, unit.rows * size),
-            self.x.at(0, size, base="x", rows=unit.rows, pitch=n * dtype.bytes),
-            dtype,
-        )
-        for block in range(blocks):
-            rows = nd.at(block * BLOCK_BYTES, BLOCK_BYTES, rows=unit.rows, pitch=size)
-            k.vec_scalar("muls", nz.at(block * pitch, column), rows, 1.0, dtype)
-        k.data_move(
-            self.y.at(0, column, base="y", rows=blocks, pitch=m * BLOCK_BYTES),
-            nz.at(0, column, rows=blocks, pitch=pitch),
-            dtype,
-        )
+        return Plan(tasks, emit)

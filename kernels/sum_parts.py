@@ -3,7 +3,7 @@
 out[i] = ((parts[0][i] + parts[1][i]) + parts[2][i]) + ...      fp32, part after part; rounded
                                                                 once where out is narrower
 
-for chunk of this core:                          # one *unit*
+for chunk of this core:                          # one task
     UB sum <- parts[0] chunk                     # MTE2
     for part in 1 ..:
         UB next <- parts[part] chunk             # MTE2
@@ -14,68 +14,87 @@ for chunk of this core:                          # one *unit*
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
-from types import SimpleNamespace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.dtypes import FP32
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
-from npusim.isa.operands import Tensor
-from npusim.program.kernel import Kernel, Units
-from npusim.program.language import Language
+from npusim.language import (
+    FP32,
+    ArgumentError,
+    Kernel,
+    Language,
+    Plan,
+    Tasks,
+    Tensor,
+    ceil_div,
+    in_runs,
+    round_up,
+)
 
 #: Largest chunk: full bandwidth, and four of them fit the smallest UB.
 CHUNK_BYTES = 8 * 1024
 
 
+class Chunk(NamedTuple):
+    """``size`` bytes of a part."""
+
+    size: int
+
+
+@dataclass(frozen=True)
 class SumParts(Kernel):
     """``parts`` (count, ...) fp32 summed over its first axis into ``out`` (...) of a float type."""
+
+    parts: Tensor
+    out: Tensor
 
     name: ClassVar[str] = "sum_parts"
     role: ClassVar[str] = "vector"
 
-    def __init__(self, parts: Tensor, out: Tensor) -> None:
+    def __post_init__(self) -> None:
+        parts, out = self.parts, self.out
         if parts.shape[1:] != out.shape or parts.dtype is not FP32 or out.dtype.kind != "float":
             raise ArgumentError(
                 f"sum_parts: {parts.name} is {parts.dtype} of {parts.shape}, {out.name} "
                 f"{out.dtype} of {out.shape}; parts must be fp32 of (count, *out), out a float type"
             )
-        self.parts, self.out = parts, out
-        self.size = prod(out.shape) * FP32.bytes  # of one part
-        self.tiling_text = f"{parts.shape[0]} parts, chunk {CHUNK_BYTES}"
+
+    @property
+    def tiling_text(self) -> str:
+        return f"{self.parts.shape[0]} parts, chunk {CHUNK_BYTES}"
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.parts, self.out)
 
-    def units(self, cores: int) -> Units:
-        size = self.size
-        chunk = min(CHUNK_BYTES, ceil_div(ceil_div(size, cores), 512) * 512)
-        start = np.arange(0, size, chunk)
-        core = np.arange(len(start)) * min(cores, len(start)) // len(start)
-        into = start // FP32.bytes * self.out.dtype.bytes
-        return Units(core, {"size": np.minimum(chunk, size - start)}, {"at": start, "to": into})
+    def plan(self, k: Language, cores: int) -> Plan[Chunk]:
+        size, to = prod(self.out.shape) * FP32.bytes, self.out.dtype  # of one part
+        sums = k.buffer("UB", (CHUNK_BYTES // 4,), FP32, slots=2, name="sum")
+        nexts = k.buffer("UB", (CHUNK_BYTES // 4,), FP32, slots=2, name="part")
+        narrow = None
+        if to is not FP32:
+            narrow = k.buffer("UB", (CHUNK_BYTES // 4,), to, slots=2, name="narrow")
 
-    def buffers(self, k: Language) -> None:
-        self.sums = k.buffer("UB", (CHUNK_BYTES // 4,), FP32, slots=2, name="sum")
-        self.nexts = k.buffer("UB", (CHUNK_BYTES // 4,), FP32, slots=2, name="part")
-        if self.out.dtype is not FP32:
-            kind = self.out.dtype
-            self.narrow = k.buffer("UB", (CHUNK_BYTES // 4,), kind, slots=2, name="narrow")
+        def emit(chunk: Chunk) -> None:
+            total = sums.next().at(0, chunk.size)
+            k.data_move(total, self.parts.at(0, chunk.size, base="at"), FP32)
+            for part in range(1, self.parts.shape[0]):
+                more = nexts.next()
+                k.data_move(more, self.parts.at(part * size, chunk.size, base="at"), FP32)
+                k.vec_binary("add", total, total, more, FP32)
+            if narrow is not None:
+                wide, total = total, narrow.next().at(0, chunk.size // FP32.bytes * to.bytes)
+                k.vec_cast(total, wide, FP32, to)
+            k.data_move(self.out.at(0, total.size, base="to"), total, to)
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        total = self.sums.next().at(0, unit.size)
-        k.data_move(total, self.parts.at(0, unit.size, base="at"), FP32)
-        for part in range(1, self.parts.shape[0]):
-            more = self.nexts.next().at(0, unit.size)
-            offset = part * self.size
-            k.data_move(more, self.parts.at(offset, unit.size, base="at"), FP32)
-            k.vec_binary("add", total, total, more, FP32)
-        if self.out.dtype is not FP32:
-            wide, size = total, unit.size // FP32.bytes * self.out.dtype.bytes
-            total = self.narrow.next().at(0, size)
-            k.vec_cast(total, wide, FP32, self.out.dtype)
-        k.data_move(self.out.at(0, total.size, base="to"), total, self.out.dtype)
+        step = min(CHUNK_BYTES, round_up(ceil_div(size, cores), 512))
+        start = np.arange(0, size, step)
+        tasks = Tasks(
+            in_runs(len(start), cores),
+            Chunk,
+            {"size": np.minimum(step, size - start)},
+            {"at": start, "to": start // FP32.bytes * to.bytes},
+        )
+        return Plan(tasks, emit)

@@ -10,7 +10,7 @@
 Layouts: plain is (N, C, [D, [H,]] W) or (Cout, Cin/groups, [KD, [KH,]] KW); C0 is 8 or 16 and
 elements have 2 or 4 bytes. A *lane* is C0 channels at one place; blocks and taps hold lanes.
 
-    for tile of lanes of this core:                    # one *unit*, cores take runs of them
+    for tile of lanes of this core:                    # one task, cores take runs of them
         UB <- tile as it lies in GM (zeros around it)  # MTE2, and V for the zeros
         UB <- tile transposed, once or twice           # V
         GM <- tile in the other layout                 # MTE3
@@ -24,41 +24,47 @@ core on each such row if their planes are odd, half of that or less if they are 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
-from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.dtypes import INT8
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
-from npusim.isa.operands import FRACTAL_BYTES, Slot, Tensor
-from npusim.kernels.parts.conversion import (
-    Conversion,
-    Pieces,
-    even,
-    grid_of,
-    most_in_unit,
-    move,
-    runs,
-)
+from npusim.kernels.parts.conversion import Conversion, Pieces, even, most_in_task, move
 from npusim.kernels.parts.fractal_weights import WeightWork
-from npusim.program.kernel import Kernel, Units
-from npusim.program.language import BufferHandle, Language
+from npusim.language import (
+    FRACTAL_BYTES,
+    INT8,
+    ArgumentError,
+    Kernel,
+    Language,
+    Plan,
+    Slot,
+    Tasks,
+    Tensor,
+    ceil_div,
+    grid,
+    in_runs,
+    round_up,
+)
 
 __all__ = ["Conversion", "TransData"]
 
 
+@dataclass(frozen=True)
 class TransData(Kernel):
     """Convert ``src`` into ``dst``; the plain one of them says the sizes."""
+
+    conversion: Conversion
+    src: Tensor
+    dst: Tensor
 
     name: ClassVar[str] = "trans_data"
     role: ClassVar[str] = "vector"
 
-    def __init__(self, conversion: Conversion, src: Tensor, dst: Tensor) -> None:
-        self.conversion, self.src, self.dst = conversion, src, dst
-        plain, blocked = (src, dst) if conversion.loads_plain else (dst, src)
+    def __post_init__(self) -> None:
+        src, dst, conversion = self.src, self.dst, self.conversion
+        plain, blocked = self.plain, self.blocked
         want = conversion.blocked_shape(plain.shape)
         if src.dtype != dst.dtype or src.dtype.bytes not in (2, 4):
             raise ArgumentError(
@@ -70,35 +76,54 @@ class TransData(Kernel):
                 f"trans_data {conversion.kind}: {blocked.name} has shape {blocked.shape}, {want} "
                 f"belongs to {plain.name} of shape {plain.shape} (groups {conversion.groups})"
             )
-        work = MapWork if conversion.kind.endswith("blocked") else WeightWork
-        self.work: MapWork | WeightWork = work(conversion, plain, blocked)
-        self.scattered = _is_scattered(plain)
-        self.tiling_text = f"{conversion.kind}, by fractals" if self.scattered else conversion.kind
+
+    @property
+    def plain(self) -> Tensor:
+        """The tensor in framework layout."""
+        return self.src if self.conversion.loads_plain else self.dst
+
+    @property
+    def blocked(self) -> Tensor:
+        """The tensor in blocks of C0."""
+        return self.dst if self.conversion.loads_plain else self.src
+
+    @property
+    def scattered(self) -> bool:
+        """Whether the planes of a block lie apart and begin anywhere: with depth, at odd sizes."""
+        shape = self.plain.shape
+        if len(shape) < 5 or shape[2] == 1:
+            return False
+        return prod(shape[3:]) * self.plain.dtype.bytes % 32 != 0
+
+    @property
+    def tiling_text(self) -> str:
+        return f"{self.conversion.kind}, by fractals" if self.scattered else self.conversion.kind
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.src, self.dst)
 
-    def buffers(self, k: Language) -> None:
-        memory = k.device.memories["UB"]
+    def plan(self, k: Language, cores: int) -> Plan[Any]:
+        memory = k.memory("UB")
         quarter = memory.size_bytes // 4 // memory.align_bytes * memory.align_bytes
-        self.slot_bytes = size = FRACTAL_BYTES if self.scattered else quarter
-        self.first: BufferHandle = k.buffer("UB", (size,), INT8, slots=2, name="as_loaded")
-        self.second: BufferHandle = k.buffer("UB", (size,), INT8, slots=2, name="turned")
+        size = FRACTAL_BYTES if self.scattered else quarter
+        first = k.buffer("UB", (size,), INT8, slots=2, name="as_loaded")
+        second = k.buffer("UB", (size,), INT8, slots=2, name="turned")
+        maps = self.conversion.kind.endswith("blocked")
+        work: Any = (MapWork if maps else WeightWork)(self.conversion, self.plain, self.blocked)
+        return Plan(
+            work.tasks(size, cores),
+            lambda tile: work.emit(k, first.next(), second.next(), tile),
+        )
 
-    def units(self, cores: int) -> Units:
-        """Tiles that fit the slots ``buffers`` declared, in contiguous runs per core."""
-        return self.work.units(self.slot_bytes, cores)
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        self.work.emit(k, self.first.next(), self.second.next(), unit)
+class MapTile(NamedTuple):
+    """``blocks`` of C0 with ``channels`` that exist, by positions of depth planes."""
 
-
-def _is_scattered(plain: Tensor) -> bool:
-    """Whether the planes of a block lie apart and begin anywhere: with depth, at odd sizes."""
-    if len(plain.shape) < 5 or plain.shape[2] == 1:
-        return False
-    return prod(plain.shape[3:]) * plain.dtype.bytes % 32 != 0
+    blocks: int
+    channels: int
+    planes: int
+    positions: int
 
 
 class MapWork:
@@ -116,23 +141,23 @@ class MapWork:
         self.lane = self.c0 * self.e
 
     def _tile(self, slot_bytes: int, cores: int) -> tuple[int, int, int]:
-        """(blocks, depth planes, positions) of a unit; whole planes where one fits."""
+        """(blocks, depth planes, positions) of a task; whole planes where one fits."""
         step = 32 // self.e  # rows of channels start at 32 B in UB
         total = self.n * self.d * self.c1 * self.hw * self.lane
         size = step * self.lane
-        lanes = step * most_in_unit(size, total, slot_bytes, cores)
+        lanes = step * most_in_task(size, total, slot_bytes, cores)
         if self.hw > lanes:
             return 1, 1, even(self.hw, lanes, step)
         planes = even(self.d, lanes // self.hw)
         run = planes * self.hw
         if planes < self.d:
-            run = ceil_div(run, step) * step
+            run = round_up(run, step)
         return even(self.c1, max(1, lanes // run)), planes, self.hw
 
-    def units(self, slot_bytes: int, cores: int) -> Units:
+    def tasks(self, slot_bytes: int, cores: int) -> Tasks[MapTile]:
         """Whole planes of several blocks, or a chunk of one plane."""
         blocks, planes, positions = self._tile(slot_bytes, cores)
-        n, b0, d0, p0 = grid_of(
+        n, b0, d0, p0 = grid(
             np.arange(self.n),
             np.arange(0, self.c1, blocks),
             np.arange(0, self.d, planes),
@@ -140,8 +165,9 @@ class MapWork:
         )
         count = np.minimum(blocks, self.c1 - b0)
         place = d0 * self.hw + p0
-        return Units(
-            runs(len(n), cores),
+        return Tasks(
+            in_runs(len(n), cores),
+            MapTile,
             {
                 "blocks": count,
                 "channels": np.minimum(count * self.c0, self.c - b0 * self.c0),
@@ -154,26 +180,26 @@ class MapWork:
             },
         )
 
-    def emit(self, k: Language, first: Slot, second: Slot, u: SimpleNamespace) -> None:
+    def emit(self, k: Language, first: Slot, second: Slot, u: MapTile) -> None:
         """Channel rows on one side, lanes on the other."""
         run, dtype = u.planes * u.positions, self.plain.dtype
         rows, row, whole = u.blocks * self.c0, run * self.e, run == self.d * self.hw
-        pitch = row if whole else ceil_div(row, 32) * 32
+        pitch = row if whole else round_up(row, 32)
         plain = Pieces(u.channels, row, 0, self.d * self.hw * self.e, 0, pitch)
-        slot = first if self.load else second
-        matrix, lanes = slot.at(0, row, rows=rows, pitch=pitch), (0, run * u.blocks * self.lane)
+        slot, lanes = (first, second) if self.load else (second, first)
+        matrix = slot.at(0, row, rows=rows, pitch=pitch)
         if self.load:
-            move(k, self.plain, first, plain, store=False)
+            move(k, self.plain, slot, plain, store=False)
             if u.channels < rows:
                 k.vec_dup(slot.at(u.channels * pitch, (rows - u.channels) * pitch), 0.0, dtype)
-            k.vec_transpose(second.at(*lanes), matrix, self.c0, run, dtype, count=u.blocks)
+            k.vec_transpose(lanes, matrix, self.c0, run, dtype, count=u.blocks)
         for pieces in self._blocked(u):
-            move(k, self.blocked, second if self.load else first, pieces, store=self.load)
+            move(k, self.blocked, lanes, pieces, store=self.load)
         if not self.load:
-            k.vec_transpose(matrix, first.at(*lanes), run, self.c0, dtype, count=u.blocks)
-            move(k, self.plain, second, plain, store=True)
+            k.vec_transpose(matrix, lanes, run, self.c0, dtype, count=u.blocks)
+            move(k, self.plain, slot, plain, store=True)
 
-    def _blocked(self, u: SimpleNamespace) -> Iterator[Pieces]:
+    def _blocked(self, u: MapTile) -> Iterator[Pieces]:
         """Moves of lanes [block][plane][position], along the longer of the first two axes."""
         plane = u.positions * self.lane
         if u.planes <= u.blocks:

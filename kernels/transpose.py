@@ -5,7 +5,7 @@
 Layouts: both row-major. Axes that stay neighbours are one axis. A tile is a box that takes part
 of the last axes of x and of the last axes of y, so that rows are long on both sides.
 
-    for tile of this core:                             # one *unit*, cores take runs of them
+    for tile of this core:                             # one task, cores take runs of them
         UB <- rows of x, each from 32 B on             # MTE2
         UB <- the tile, axes rotated until y's order   # V; none where rows move as they are
         rows of y <- UB                                # MTE3
@@ -22,19 +22,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from types import SimpleNamespace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.dtypes import FP16, INT8, DType
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
-from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Slot, SlotRegion, Tensor
-from npusim.isa.vector import BLOCK_BYTES
-from npusim.kernels.parts.conversion import SMALL_UNIT, grid_of, runs
-from npusim.program.kernel import Kernel, Units
-from npusim.program.language import Language
+from npusim.kernels.parts.conversion import SMALL_TASK
+from npusim.language import (
+    BLOCK_BYTES,
+    FP16,
+    FRACTAL_BYTES,
+    INT8,
+    ArgumentError,
+    BufferHandle,
+    DType,
+    GmRegion,
+    Kernel,
+    Language,
+    Plan,
+    Slot,
+    SlotRegion,
+    Tasks,
+    Tensor,
+    ceil_div,
+    grid,
+    in_runs,
+    round_up,
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +97,7 @@ class Walk:
     def pitch(self, size: int) -> int:
         """Bytes from run to run in UB: whole blocks of 32 B, unless there is only one."""
         row = self.run * size
-        return row if self.rows == 1 else ceil_div(row, BLOCK_BYTES) * BLOCK_BYTES
+        return row if self.rows == 1 else round_up(row, BLOCK_BYTES)
 
     def in_runs_of(self, run: int) -> Walk:
         """The same walk in shorter runs, which divide its own."""
@@ -132,7 +145,7 @@ def choose_tile(axes: Axes, size: int, slot_bytes: int, cores: int) -> tuple[int
     tensors are cut so that every core has a tile.
     """
     share = ceil_div(prod(axes.sizes) * size, cores)
-    budget = min(slot_bytes, max(share // 4, min(share, SMALL_UNIT)))
+    budget = min(slot_bytes, max(share // 4, min(share, SMALL_TASK)))
     orders = (tuple(range(len(axes.sizes))), axes.perm)
     kept = axes.perm[-1] == len(axes.sizes) - 1 and axes.sizes[-1] * size >= BLOCK_BYTES
 
@@ -161,13 +174,25 @@ def _grown(axes: Axes, order: Sequence[int], tile: Sequence[int]) -> Iterator[li
         yield larger
 
 
+class Box(NamedTuple):
+    """The place of a tile's extents among those that occur."""
+
+    extents: int
+
+
+@dataclass(frozen=True)
 class Transpose(Kernel):
     """``y`` = ``x`` with its axes in the order ``perm``, as of ``numpy.transpose``."""
+
+    perm: tuple[int, ...]
+    x: Tensor
+    y: Tensor
 
     name: ClassVar[str] = "transpose"
     role: ClassVar[str] = "vector"
 
-    def __init__(self, perm: tuple[int, ...], x: Tensor, y: Tensor) -> None:
+    def __post_init__(self) -> None:
+        perm, x, y = self.perm, self.x, self.y
         if sorted(perm) != list(range(len(x.shape))) or not perm:
             raise ArgumentError(
                 f"transpose: perm is {perm}; it must name each of the {len(x.shape)} axes of "
@@ -179,69 +204,88 @@ class Transpose(Kernel):
                 f"transpose: {x.name} {x.shape} {x.dtype} by {perm} gives {want}, not {y.name} "
                 f"{y.shape} {y.dtype}; both need one type and at least one element"
             )
-        self.x, self.y = x, y
-        self.axes = merged(x.shape, perm)
-        self.turned: DType = FP16 if x.dtype.bytes == 1 else x.dtype
-        self.tiling_text = f"axes {self.axes.sizes} by {self.axes.perm}"
+
+    @property
+    def axes(self) -> Axes:
+        """The permutation of as few axes as possible."""
+        return merged(self.x.shape, self.perm)
+
+    @property
+    def tiling_text(self) -> str:
+        return f"axes {self.axes.sizes} by {self.axes.perm}"
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.x, self.y)
 
-    def buffers(self, k: Language) -> None:
-        e, wide = self.x.dtype.bytes, self.turned is not self.x.dtype
+    def plan(self, k: Language, cores: int) -> Plan[Box]:
+        dtype, axes = self.x.dtype, self.axes
+        e, turned = dtype.bytes, FP16 if dtype.bytes == 1 else dtype
+        wide = turned is not dtype
         # Two slots each for what is loaded, turned and stored; the last is separate if narrowed.
-        parts = 2 * (e + self.turned.bytes) + (2 * (e + self.turned.bytes) if wide else 0)
-        fit = k.device.memories["UB"].size_bytes // parts
-        ragged = self.axes.ragged(e)
-        self.elements = FRACTAL_BYTES // e if ragged else fit // BLOCK_BYTES * BLOCK_BYTES
-        shape = (self.elements,)
-        self.loaded = k.buffer("UB", shape, self.x.dtype, slots=2, name="as_loaded")
-        self.turning = k.buffer("UB", shape, self.turned, slots=4 if wide else 2, name="turned")
-        if wide:
-            self.narrowed = k.buffer("UB", shape, INT8, slots=2, name="narrowed")
+        parts = 2 * (e + turned.bytes) * (2 if wide else 1)
+        fit = k.memory("UB").size_bytes // parts
+        elements = FRACTAL_BYTES // e if axes.ragged(e) else fit // BLOCK_BYTES * BLOCK_BYTES
+        loaded = k.buffer("UB", (elements,), dtype, slots=2, name="as_loaded")
+        turning = k.buffer("UB", (elements,), turned, slots=4 if wide else 2, name="turned")
+        narrowed = k.buffer("UB", (elements,), INT8, slots=2, name="narrowed") if wide else None
+        turner = _Turner(k, dtype, turned, turning, narrowed)
+        tiles, tasks = self._tasks(choose_tile(axes, e, elements * e, cores), cores)
 
-    def units(self, cores: int) -> Units:
-        """Tiles that fit the slots ``buffers`` declared, in contiguous runs per core."""
-        axes, e = self.axes, self.x.dtype.bytes
-        tile = choose_tile(axes, e, self.elements * e, cores)
-        names = range(len(tile))
-        starts = grid_of(*(np.arange(0, axes.sizes[a], tile[a]) for a in names))
+        def emit(box: Box) -> None:
+            tile = tiles[box.extents]
+            load, store = walk(axes, range(len(tile)), tile), walk(axes, axes.perm, tile)
+            turns = rotations(axes, tile)
+            if not turns:
+                run = min(load.run, store.run)
+                load, store = load.in_runs_of(run), store.in_runs_of(run)
+            slot = loaded.next()
+            for gm, ub in _pieces(self.x, slot, load):
+                k.data_move(ub, gm, dtype)
+            if turns:
+                slot = turner.turn(_region(slot, load, e), turns, store)
+            for gm, ub in _pieces(self.y, slot, store):
+                k.data_move(gm, ub, dtype)
+
+        return Plan(tasks, emit)
+
+    def _tasks(self, tile: tuple[int, ...], cores: int) -> tuple[list[list[int]], Tasks[Box]]:
+        """The extents that occur, and boxes of at most ``tile`` in contiguous runs per core."""
+        axes, e, names = self.axes, self.x.dtype.bytes, range(len(tile))
+        starts = grid(*(np.arange(0, axes.sizes[a], tile[a]) for a in names))
+        extents = np.stack([np.minimum(tile[a], axes.sizes[a] - starts[a]) for a in names], axis=1)
+        found, which = np.unique(extents, axis=0, return_inverse=True)
         into, out = axes.strides(names), axes.strides(axes.perm)
-        return Units(
-            runs(len(starts[0]), cores),
-            {f"extent{a}": np.minimum(tile[a], axes.sizes[a] - starts[a]) for a in names},
+        places = np.stack(starts, axis=1)
+        tasks = Tasks(
+            in_runs(len(places), cores),
+            Box,
+            {"extents": which.reshape(-1)},
             {
-                self.x.name: sum(starts[a] * (into[a] * e) for a in names) + 0 * starts[0],
-                self.y.name: sum(starts[a] * (out[a] * e) for a in names) + 0 * starts[0],
+                self.x.name: places @ np.array([into[a] * e for a in names]),
+                self.y.name: places @ np.array([out[a] * e for a in names]),
             },
         )
+        return found.tolist(), tasks
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        axes, e = self.axes, self.x.dtype.bytes
-        tile = [getattr(unit, f"extent{a}") for a in range(len(axes.sizes))]
-        load, store = walk(axes, range(len(tile)), tile), walk(axes, axes.perm, tile)
-        turns = rotations(axes, tile)
-        if not turns:
-            run = min(load.run, store.run)
-            load, store = load.in_runs_of(run), store.in_runs_of(run)
-        slot = self.loaded.next()
-        for gm, ub in _pieces(self.x, slot, load):
-            k.data_move(ub, gm, self.x.dtype)
-        if turns:
-            slot = self._turn(k, _region(slot, load, e), turns, store)
-        for gm, ub in _pieces(self.y, slot, store):
-            k.data_move(gm, ub, self.y.dtype)
 
-    def _turn(
-        self, k: Language, region: SlotRegion, turns: list[tuple[int, int, int]], store: Walk
-    ) -> Slot:
+@dataclass(frozen=True)
+class _Turner:
+    """Turns a tile in UB, as elements of type ``turned``; ``narrowed`` takes 8 bits again."""
+
+    k: Language
+    dtype: DType
+    turned: DType
+    turning: BufferHandle
+    narrowed: BufferHandle | None
+
+    def turn(self, region: SlotRegion, turns: list[tuple[int, int, int]], store: Walk) -> Slot:
         """Issue the transposes; returns the slot with the tile in the rows ``store`` wants."""
-        size, dtype = region.size // self.x.dtype.bytes * self.turned.bytes, self.turned
-        wide = dtype is not self.x.dtype
+        k, dtype, wide = self.k, self.turned, self.narrowed is not None
+        size = region.size // self.dtype.bytes * dtype.bytes
         if wide:
             target = self.turning.next().at(0, size)
-            k.vec_cast(target, region, self.x.dtype, dtype)
+            k.vec_cast(target, region, self.dtype, dtype)
             region = target
         for i, (count, rows, columns) in enumerate(turns):
             last = i == len(turns) - 1 and not wide
@@ -249,9 +293,9 @@ class Transpose(Kernel):
             target = _region(slot, store, dtype.bytes) if last else slot.at(0, size)
             k.vec_transpose(target, region, rows, columns, dtype, count=count)
             region = target
-        if wide:
+        if self.narrowed is not None:
             slot = self.narrowed.next()
-            k.vec_cast(_region(slot, store, 1), region, dtype, self.x.dtype)
+            k.vec_cast(_region(slot, store, 1), region, dtype, self.dtype)
         return slot
 
 

@@ -236,18 +236,27 @@ class Convolution:
         """Multiply-adds of any one of the three convolutions, padding positions included."""
         return self.n * self.cout * (self.cin // self.groups) * prod(self.out + self.kernel)
 
-    def reach(self, axis: int, first: int, count: int) -> Span:
-        """Input positions that outputs ``first``..``first + count - 1`` of an axis touch."""
-        before = self.padding[axis][0]
-        low = first * self.stride[axis] - before
-        high = (
-            (first + count - 1) * self.stride[axis]
-            - before
-            + (self.kernel[axis] - 1) * self.dilation[axis]
-            + 1
+    def axis(self, i: int) -> Axis:
+        """How the outputs along spatial axis ``i`` read the inputs."""
+        return Axis(
+            size=self.spatial[i],
+            out=self.out[i],
+            kernel=self.kernel[i],
+            stride=self.stride[i],
+            before=self.padding[i][0],
+            dilation=self.dilation[i],
         )
-        start, stop = max(low, 0), min(high, self.spatial[axis])
-        return Span(start, max(0, stop - start), start - low, max(0, high - max(stop, start)))
+
+    def gradient_axis(self, i: int) -> Axis:
+        """How the input's gradient reads the output's along axis ``i``; taps run backwards."""
+        return Axis(
+            size=self.out[i],
+            out=self.spatial[i],
+            kernel=self.kernel[i],
+            before=self.dilation[i] * (self.kernel[i] - 1) - self.padding[i][0],
+            dilation=self.dilation[i],
+            insert=self.stride[i],
+        )
 
 
 #: What an axis has where nothing is said.
@@ -255,10 +264,66 @@ _USUAL = {"stride": 1, "padding": (0, 0), "dilation": 1}
 
 
 @dataclass(frozen=True)
-class Span:
-    """A clipped run of input positions: ``start``, ``size``, and padding read on either side."""
+class Run:
+    """Consecutive outputs of an axis, and the virtual inputs they read, clipped.
 
+    ``before`` and ``after`` are padding read on either side. ``real`` inputs from ``first_real``
+    on are among the virtual ones, the first of them ``skip`` behind ``start``.
+    """
+
+    first: int
+    count: int
     start: int
     size: int
     before: int
     after: int
+    first_real: int
+    real: int
+    skip: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """Output ``o`` reads virtual input ``o * stride - before + tap * dilation`` through a tap.
+
+    Virtual inputs are the real ones with ``insert - 1`` zeros between neighbours. ``before`` may
+    be negative: reading then starts later.
+    """
+
+    size: int
+    out: int
+    kernel: int
+    stride: int = 1
+    before: int = 0
+    dilation: int = 1
+    insert: int = 1
+
+    @property
+    def virtual(self) -> int:
+        """Number of virtual inputs."""
+        return (self.size - 1) * self.insert + 1
+
+    def real(self, output: int, tap: int) -> int | None:
+        """The real input that an output reads through a tap; None for zeros and padding."""
+        place, rest = divmod(output * self.stride - self.before + tap * self.dilation, self.insert)
+        return place if not rest and 0 <= place < self.size else None
+
+    def reach(self, first: int, count: int) -> Run:
+        """What outputs ``first``..``first + count - 1`` read."""
+        low = first * self.stride - self.before
+        high = low + (count - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
+        start, stop = max(low, 0), min(high, self.virtual)
+        size, after = max(0, stop - start), max(0, high - max(stop, start))
+        first_real = -(-start // self.insert)
+        real = max(0, (start + size - 1) // self.insert - first_real + 1)
+        skip = first_real * self.insert - start
+        return Run(first, count, start, size, start - low, after, first_real, real, skip)
+
+    def runs(self, step: int, block: int = 0) -> tuple[Run, ...]:
+        """All outputs in runs of ``step``, none across a multiple of ``block`` (0: no blocks)."""
+        block = block or self.out
+        return tuple(
+            self.reach(first, min(step, start + block - first, self.out - first))
+            for start in range(0, self.out, block)
+            for first in range(start, min(start + block, self.out), step)
+        )

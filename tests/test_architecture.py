@@ -34,6 +34,7 @@ FLOORS = [
     "npusim.device",
     "npusim.isa",
     "npusim.program",
+    "npusim.language",
     "npusim.numerics",
     "npusim.timing",
     "npusim.results",

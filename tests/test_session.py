@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,19 +16,19 @@ from npusim.dtypes import BF16, FP16, FP32, DType
 from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
-from npusim.program.kernel import Kernel, Units
+from npusim.program.kernel import Tasks
 from npusim.program.language import Language
+from tests.scripts import Scripted, tasks_of
 
 Array = np.ndarray[Any, Any]
 N = 256
 
 
-class Scale(Kernel):
+class Scale(Scripted):
     """y = 2 x in ``pieces`` units spread over the cores; with ``in_place``, x *= 2."""
 
     name = "scale"
     role = "vector"
-    tiling_text = "pieces of 256"
 
     def __init__(self, pieces: int = 8, *, in_place: bool = False, dtype: DType = FP32) -> None:
         self.pieces, self.dtype = pieces, dtype
@@ -40,14 +39,18 @@ class Scale(Kernel):
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.x,) if self.x is self.y else (self.x, self.y)
 
-    def units(self, cores: int) -> Units:
+    @property
+    def tiling_text(self) -> str:
+        return "pieces of 256"
+
+    def tasks(self, cores: int) -> Tasks[Any]:
         i = np.arange(self.pieces)
-        return Units(i % cores, {}, {"at": i * N * self.dtype.bytes})
+        return tasks_of(i % cores, {}, {"at": i * N * self.dtype.bytes})
 
     def buffers(self, k: Language) -> None:
         self.ub = k.buffer("UB", (N,), self.dtype, slots=2)
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, task: Any) -> None:
         size = N * self.dtype.bytes
         ub = self.ub.next()
         k.data_move(ub.at(0, size), self.x.at(0, size, base="at"), self.dtype)

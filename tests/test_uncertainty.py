@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import hypot
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +21,11 @@ from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32
 from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
-from npusim.program.kernel import Kernel, Units
+from npusim.program.kernel import Tasks
 from npusim.program.language import Language
 from npusim.resources import configs
 from npusim.results.uncertainty import Effect, TimeRange
+from tests.scripts import Scripted, tasks_of
 from tests.timing.test_engines_agree import CALLS, operator_calls
 
 TINY = configs().joinpath("devices", "tiny.yaml").read_text(encoding="utf-8")
@@ -33,12 +34,11 @@ STARTUP = "paths.GM->UB.startup"
 SIZE = 8192
 
 
-class Load(Kernel):
+class Load(Scripted):
     """One move of 8192 B from GM to UB, on the first core."""
 
     name = "load"
     role = "vector"
-    tiling_text = ""
 
     def __init__(self) -> None:
         self.x = Tensor("x", (SIZE // 4,), FP32, "in")
@@ -47,32 +47,31 @@ class Load(Kernel):
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.x,)
 
-    def units(self, cores: int) -> Units:
-        return Units(np.zeros(1, np.int64), {}, {})
+    def tasks(self, cores: int) -> Tasks[Any]:
+        return tasks_of(np.zeros(1, np.int64), {}, {})
 
     def buffers(self, k: Language) -> None:
         self.ub = k.buffer("UB", (SIZE // 4,), FP32, slots=1)
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, task: Any) -> None:
         k.data_move(self.ub.next().at(0, SIZE), self.x.at(0, SIZE), FP32)
 
 
-class Multiply(Kernel):
+class Multiply(Scripted):
     """256 products of blocks on the first core, and nothing else."""
 
     name = "multiply"
     role = "cube"
-    tiling_text = ""
     tensors = (Tensor("x", (1,), FP32, "in"),)
 
-    def units(self, cores: int) -> Units:
-        return Units(np.zeros(1, np.int64), {}, {})
+    def tasks(self, cores: int) -> Tasks[Any]:
+        return tasks_of(np.zeros(1, np.int64), {}, {})
 
     def buffers(self, k: Language) -> None:
         self.a, self.b = (k.buffer(name, (64, 64), FP16, slots=1) for name in ("L0A", "L0B"))
         self.c = k.buffer("L0C", (64, 64), FP32, slots=1)
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, task: Any) -> None:
         a, b, c = (buffer.next() for buffer in (self.a, self.b, self.c))
         for _ in range(4):
             k.mmad(c, a, b, 64, 64, 64, FP16, init=True)

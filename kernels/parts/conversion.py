@@ -1,25 +1,17 @@
-"""What the layout conversions share: the problem, strided moves, and cutting work into units."""
+"""What the layout conversions share: the problem, strided moves, and cutting work into tasks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
-from npusim.isa.operands import Slot, Tensor
+from npusim.language import ArgumentError, Language, Slot, Tensor, ceil_div, round_up
 from npusim.layout import group_plan
-from npusim.program.language import Language
-
-IntArray = npt.NDArray[np.int64]
 
 KINDS = ("to_blocked", "from_blocked", "to_fracz", "to_fracz_transposed", "from_fracz")
 
-#: Units smaller than this cost more in start-ups than they win by overlapping, in bytes.
-SMALL_UNIT = 16 * 1024
+#: Tasks smaller than this cost more in start-ups than they win by overlapping, in bytes.
+SMALL_TASK = 16 * 1024
 
 #: Cores with less to convert take longer to start than to work, in bytes.
 SMALL_SHARE = 4 * 1024
@@ -77,7 +69,7 @@ class Pieces(NamedTuple):
 
 
 def move(k: Language, tensor: Tensor, slot: Slot, p: Pieces, *, store: bool) -> None:
-    """Load or store pieces; the tensor's offsets count from the unit's base of its name."""
+    """Load or store pieces; the tensor's offsets count from the task's base of its name."""
     rows, size = (1, p.rows * p.size) if p.gm_pitch == p.ub_pitch == p.size else (p.rows, p.size)
     gm = tensor.at(p.gm, size, base=tensor.name, rows=rows, pitch=p.gm_pitch)
     ub = slot.at(p.ub, size, rows=rows, pitch=p.ub_pitch)
@@ -87,27 +79,17 @@ def move(k: Language, tensor: Tensor, slot: Slot, p: Pieces, *, store: bool) -> 
         k.data_move(ub, gm, tensor.dtype)
 
 
-def most_in_unit(size: int, total: int, slot_bytes: int, cores: int) -> int:
-    """Pieces of ``size`` bytes in a unit, of ``total`` bytes on so many cores; at least 1.
+def most_in_task(size: int, total: int, slot_bytes: int, cores: int) -> int:
+    """Pieces of ``size`` bytes in a task, of ``total`` bytes on so many cores; at least 1.
 
-    Several units per core if that leaves them large, one if not.
+    Several tasks per core if that leaves them large, one if not.
     """
     share = max(SMALL_SHARE, ceil_div(total, cores))
-    wanted = max(share // 4, min(share, SMALL_UNIT))
+    wanted = max(share // 4, min(share, SMALL_TASK))
     return max(1, min(slot_bytes // size, ceil_div(wanted, size)))
 
 
 def even(total: int, most: int, multiple: int = 1) -> int:
     """Largest of the equal parts of ``total``, none above ``most``; a multiple (so is most)."""
     size = ceil_div(total, ceil_div(total, most))
-    return min(total, ceil_div(size, multiple) * multiple)
-
-
-def grid_of(*axes: IntArray) -> list[IntArray]:
-    """Every combination as columns, the last axis fastest."""
-    return [column.reshape(-1) for column in np.meshgrid(*axes, indexing="ij")]
-
-
-def runs(count: int, cores: int) -> IntArray:
-    """Core of every unit: contiguous runs as equal as possible."""
-    return np.arange(count) * min(cores, count) // count
+    return min(total, round_up(size, multiple))

@@ -16,28 +16,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 
-from npusim.integers import ceil_div
-from npusim.isa.operands import Slot, Tensor
-from npusim.kernels.parts.conversion import (
-    Conversion,
+from npusim.kernels.parts.conversion import Conversion, Pieces, even, most_in_task, move
+from npusim.language import (
     IntArray,
-    Pieces,
-    even,
-    grid_of,
-    most_in_unit,
-    move,
-    runs,
+    Language,
+    Slot,
+    Tasks,
+    Tensor,
+    ceil_div,
+    grid,
+    in_runs,
+    round_up,
 )
 from npusim.layout import group_plan
-from npusim.program.kernel import Units
-from npusim.program.language import Language
 
 #: A contiguous piece of GM should have at least this many bytes: a sector of the L2.
 RUN = 512
+
+
+class Turn(NamedTuple):
+    """A tile of a real group's matrix, and the groups inside it.
+
+    ``rows`` x ``blocks`` of C0 are ``q`` x ``c`` channels; the first of ``groups`` lies in rows
+    ``top`` to ``bottom`` and columns ``left`` to ``right``.
+    """
+
+    rows: int
+    blocks: int
+    planes: int
+    taps: int
+    q: int
+    c: int
+    groups: int
+    top: int
+    bottom: int
+    left: int
+    right: int
 
 
 class WeightWork:
@@ -60,16 +78,16 @@ class WeightWork:
         plan = group_plan(self.cg * self.groups, cout, self.groups, self.c0)
         self.real, self.factor = plan.real_groups, plan.mag_factor
         cin = plan.cin1_g * self.c0
-        self.rows = ceil_div(cin, 16) * 16 if self.turned else plan.cout_g
+        self.rows = round_up(cin, 16) if self.turned else plan.cout_g
         self.blocks = (plan.cout_g if self.turned else cin) // self.c0
 
     def _tile(self, slot_bytes: int, cores: int) -> tuple[int, int, int, int]:
-        """(rows, blocks, kd planes, taps of a plane) of a unit; every tap where they fit."""
+        """(rows, blocks, kd planes, taps of a plane) of a task; every tap where they fit."""
         size = self.lane * self.t
         if size > slot_bytes:
             return 1, 1, 1, even(self.taps, slot_bytes // self.lane)
         total = self.real * self.rows * self.blocks * size
-        lanes = most_in_unit(size, total, slot_bytes, cores)
+        lanes = most_in_task(size, total, slot_bytes, cores)
         # Off the diagonal there is nothing to read: tiles no larger than one group.
         narrow = not self.load and self.factor > 1
         most_rows = min(self.rows, max(16, self.og // 16 * 16)) if narrow else self.rows
@@ -81,17 +99,16 @@ class WeightWork:
         multiple = 16 if rows >= 16 else 1
         return even(self.rows, rows, multiple), even(self.blocks, blocks), self.kd, self.taps
 
-    def units(self, slot_bytes: int, cores: int) -> Units:
+    def tasks(self, slot_bytes: int, cores: int) -> Tasks[Turn]:
         """Tiles of all real groups; tiles between the groups only where they must be written."""
         rows, blocks, planes, taps = self._tile(slot_bytes, cores)
-        grid = grid_of(
+        real, d0, b0, r0, p0 = grid(
             np.arange(self.real),
             np.arange(0, self.kd, planes),
             np.arange(0, self.blocks, blocks),
             np.arange(0, self.rows, rows),
             np.arange(0, self.taps, taps),
         )
-        real, d0, b0, r0, p0 = grid
         extent = {
             "rows": np.minimum(rows, self.rows - r0),
             "blocks": np.minimum(blocks, self.blocks - b0),
@@ -110,8 +127,9 @@ class WeightWork:
         }
         columns[self.plain.name][cover["groups"] == 0] = 0
         keep = np.flatnonzero(cover["groups"]) if not self.load else np.arange(len(real))
-        return Units(
-            runs(len(keep), cores),
+        return Tasks(
+            in_runs(len(keep), cores),
+            Turn,
             {name: column[keep] for name, column in (extent | cover).items()},
             {name: column[keep] for name, column in columns.items()},
         )
@@ -141,7 +159,7 @@ class WeightWork:
         channel = real * self.factor * self.og + q0 + top
         return cover, channel * self.cg + c0 + left - group * self.cg
 
-    def emit(self, k: Language, first: Slot, second: Slot, u: SimpleNamespace) -> None:
+    def emit(self, k: Language, first: Slot, second: Slot, u: Turn) -> None:
         """Plain tile on one side, lanes [block][kd][kh, kw][row] on the other."""
         size = u.q * u.c * u.planes * u.taps * self.e
         if not self.load:
@@ -162,7 +180,7 @@ class WeightWork:
         for pieces in self._fractals(u):
             move(k, self.blocked, result, pieces, store=True)
 
-    def _turn(self, k: Language, first: Slot, second: Slot, u: SimpleNamespace) -> Slot:
+    def _turn(self, k: Language, first: Slot, second: Slot, u: Turn) -> Slot:
         """Turn the tile in ``first``; returns the slot the result is in."""
         dtype, e, tn = self.plain.dtype, self.e, u.planes * u.taps
         source, target = first, second
@@ -188,7 +206,7 @@ class WeightWork:
                 k.vec_transpose(rows, source.at(*lanes), tn, u.rows * self.c0, dtype)
         return target
 
-    def _plain(self, u: SimpleNamespace) -> Iterator[Pieces]:
+    def _plain(self, u: Turn) -> Iterator[Pieces]:
         """Moves of the groups' blocks between the plain tensor and the tile [q][c][tap]."""
         gm, ub = self.t * self.e, u.planes * u.taps * self.e  # bytes of one (q, c)
         corners = self._corners(u)
@@ -210,7 +228,7 @@ class WeightWork:
                 offset = (element + i * self.cg) * gm
                 yield Pieces(width, ub, offset, gm, (start + i * u.c) * ub, ub)
 
-    def _corners(self, u: SimpleNamespace) -> list[tuple[int, int, int, int, int]]:
+    def _corners(self, u: Turn) -> list[tuple[int, int, int, int, int]]:
         """(top, height, left, width, element after the base) of every group in the tile."""
         found = [(u.top, u.bottom - u.top, u.left, u.right - u.left, 0)]
         cut = self.cg - (u.right - u.left)  # columns of the first group outside the tile
@@ -220,7 +238,7 @@ class WeightWork:
             found.append((top, height, left, width, (top - u.top) * self.cg - cut))
         return found
 
-    def _fractals(self, u: SimpleNamespace) -> Iterator[Pieces]:
+    def _fractals(self, u: Turn) -> Iterator[Pieces]:
         """Moves of lanes [block][kd][tap][row], as few as their strides allow."""
         row, column = u.rows * self.lane, self.rows * self.lane  # of the tile, of the matrix
         piece, block = u.taps * row, self.taps * column

@@ -4,24 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from npusim.integers import ceil_div
-from npusim.isa.operands import FRACTAL_BYTES, Slot, Tensor
+from npusim.integers import Number
 from npusim.kernels.parts.tile_order import Tiles
-from npusim.program.kernel import IntArray
-from npusim.program.language import Language
-from npusim.program.recorder import BufferHandle
+from npusim.language import (
+    FRACTAL_BYTES,
+    BufferHandle,
+    IntArray,
+    Language,
+    Slot,
+    Tensor,
+    ceil_div,
+    round_up,
+)
 
-Number = TypeVar("Number", int, IntArray)
+
+class Tile(NamedTuple):
+    """Extents of a tile and of the one after it on its core; ``start`` is where K begins.
+
+    ``present`` says that the first slabs (with ``full_load_a`` that of A) are in L1 already.
+    """
+
+    m: int
+    n: int
+    k: int
+    start: int
+    next_m: int
+    next_n: int
+    next_k: int
+    next_start: int
+    present: bool
+
+    def extent(self, axis: str, *, ahead: bool) -> int:
+        """The extent along "m" or "n", of this tile or the one after it."""
+        if ahead:
+            return self.next_m if axis == "m" else self.next_n
+        return self.m if axis == "m" else self.n
 
 
 @dataclass(frozen=True)
 class Operand:
     """A matrix of ``rows`` x ``columns`` elements in GM: row-major, or blocked as NZ.
 
-    Its blocks come to L1 as NZ: columns of 32 bytes, rows padded to 16. ``base`` names the unit
+    Its blocks come to L1 as NZ: columns of 32 bytes, rows padded to 16. ``base`` names the task
     column that says where a tile's first element lies.
     """
 
@@ -39,7 +65,7 @@ class Operand:
     def offset(self, row: Number, column: Number) -> Number:
         """Bytes from the tensor's start to an element; of NZ the column is a multiple of C0."""
         if self.blocked:
-            return (column // self.c0 * (ceil_div(self.rows, 16) * 16) + row) * 32
+            return (column // self.c0 * round_up(self.rows, 16) + row) * 32
         return (row * self.columns + column) * self.tensor.dtype.bytes
 
     def load(
@@ -55,12 +81,12 @@ class Operand:
         if self.blocked:
             pitch = ceil_div(self.rows, 16) * FRACTAL_BYTES
             source = self.tensor.at(offset, column, base=base, rows=count, pitch=pitch)
-            k.data_move(dst.at(0, column, rows=count, pitch=column), source, dtype)
+            k.data_move(dst, source, dtype)
             return
         e, pitch = dtype.bytes, self.columns * dtype.bytes
         if k.has_path("GM", "L1", "nd2nz"):
             source = self.tensor.at(offset, columns * e, base=base, rows=rows, pitch=pitch)
-            k.nd2nz(dst.at(0, count * column), source, dtype)
+            k.nd2nz(dst, source, dtype)
             return
         for j in range(count):
             width = min(self.c0, columns - j * self.c0) * e
@@ -90,8 +116,7 @@ class Scales:
         rows, width = size[0], ceil_div(size[1], self.group)
         pitch = self.tensor.shape[1]
         source = self.tensor.at(self.offset(*at), width, base=base, rows=rows, pitch=pitch)
-        target = dst.at(0, width, rows=rows, pitch=width)
-        k.data_move(target, source, self.tensor.dtype, variant="scale")
+        k.data_move(dst, source, self.tensor.dtype, variant="scale")
 
 
 class Slab(NamedTuple):
@@ -106,7 +131,7 @@ class Slab(NamedTuple):
 class Source:
     """An operand's way into L1: slabs of ``depth`` elements along K, ``slots`` of them.
 
-    ``extent`` names the unit column with the other extent: "m" or "n". With ``k_rows`` K runs
+    ``extent`` is the axis of the other extent: "m" or "n". With ``k_rows`` K runs
     along the operand's rows, else along its columns.
     """
 
@@ -131,10 +156,10 @@ class Source:
         slabs = [self.slab(k0, k) for k0 in walk]
         return {i: slab for i, slab in enumerate(slabs) if not i or slab != slabs[i - 1]}
 
-    def load(self, k: Language, unit: SimpleNamespace, slot: Slot, slab: Slab) -> None:
-        """Bring a slab of the unit's tile, or of the one after it, to L1."""
+    def load(self, k: Language, tile: Tile, slot: Slot, slab: Slab) -> None:
+        """Bring a slab of the tile, or of the one after it, to L1."""
         prefix = "next_" if slab.ahead else ""
-        extent = getattr(unit, prefix + self.extent)
+        extent = tile.extent(self.extent, ahead=slab.ahead)
         at, size = self._turned(0, slab.k0), self._turned(extent, slab.size)
         self.operand.load(k, slot, prefix + self.operand.base, at, size)
 

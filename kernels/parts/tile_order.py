@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
-from npusim.program.kernel import IntArray
+from npusim.integers import IntArray, ceil_div, round_up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +144,8 @@ def _cut_tail(whole: Tiles, order: Order, blocks: int, cores: int) -> Tiles:
     head = Tiles(*(column[: blocks - tail] for column in whole))
     last = Tiles(*(np.repeat(column[blocks - tail :], pieces) for column in whole))
     number = np.tile(np.arange(pieces), tail)
-    step_m = _sixteens(-(-last.m // order.tail_m))
-    step_n = _sixteens(-(-last.n // order.tail_n))
+    step_m = round_up(ceil_div(last.m, order.tail_m), 16)
+    step_n = round_up(ceil_div(last.n, order.tail_n), 16)
     skip_m, skip_n = number // order.tail_n * step_m, number % order.tail_n * step_n
     cut = last._replace(
         core=np.arange(len(number)) % cores,
@@ -157,7 +156,3 @@ def _cut_tail(whole: Tiles, order: Order, blocks: int, cores: int) -> Tiles:
     )
     real = (cut.m > 0) & (cut.n > 0)
     return Tiles(*(np.concatenate([a, b[real]]) for a, b in zip(head, cut, strict=True)))
-
-
-def _sixteens(sizes: IntArray) -> IntArray:
-    return -(-sizes // 16) * 16

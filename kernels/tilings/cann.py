@@ -20,7 +20,7 @@ from npusim.yamltree import TextFile, load_tree, suggest
 class CannTiling:
     """Sizes in elements, steps in base blocks, slots per buffer (2: ping-pong).
 
-    ``single_core_*`` is one unit of work of a core, ``base_*`` one mmad. One L1 slot of A holds
+    ``single_core_*`` is what a core takes at a time, ``base_*`` one mmad. One L1 slot of A holds
     ``step_m * base_m`` by ``step_ka * base_k``, one of B ``step_n * base_n`` by ``step_kb *
     base_k``. ``iterate_order`` 0 goes along M in the outer loop (A stays in L1), 1 along N.
     """

@@ -1,7 +1,7 @@
 """The vendor's tiling of a filter gradient, and any CANN tiling of one as ours.
 
 M = output channels, N = (kd, input channels, kh, kw), K = pixels of dy; A is dy, B is img2col of
-x. Every unit adds its sums into dw. The rule is that of CANN's conv3d_backprop_filter_v2 for
+x. Every share adds its sums into dw. The rule is that of CANN's conv3d_backprop_filter_v2 for
 910B, fp16 and bf16, one real group (hicann/ops-nn at e5c3fa9,
 conv/conv3d_backprop_filter_v2), retold; ``configs/silicon/golden_tilings_filter.csv`` has its
 published results.
@@ -16,9 +16,9 @@ from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.integers import ceil_div
-from npusim.kernels.conv_filter_units import UnitTiling
 from npusim.kernels.tilings.cann import CannTiling, check_fits, same_slots
 from npusim.kernels.tilings.cann_rule import HALF, common_reason, down16, refuse, up16
+from npusim.kernels.tilings.conv_filter import Tiling
 
 
 def reason_outside(shape: Convolution, device: Device, dtype: DType) -> str:
@@ -54,7 +54,7 @@ def production_tiling(shape: Convolution, device: Device, cores: int, dtype: DTy
 
 def kernel_tiling(
     tiling: CannTiling, shape: Convolution, device: Device, dtype: DType
-) -> tuple[UnitTiling, list[str]]:
+) -> tuple[Tiling, list[str]]:
     """A CANN tiling as the kernel's, and notes on what differs.
 
     Raises ``CapacityError`` where it does not fit the device and ``ArgumentError`` where the
@@ -72,21 +72,21 @@ def kernel_tiling(
     if shape.kernel[0] > 1 and (p.n // shape.kernel[0]) % t.base_n:
         notes.append(f"N tiles of {t.base_n} end with the filter depth they are of")
     return (
-        UnitTiling(
+        Tiling(
             base_m=t.base_m,
             base_n=t.base_n,
             base_k=t.base_k,
             slab_k=slab,
-            unit_m=t.single_core_m,
-            unit_n=t.single_core_n,
-            unit_k=t.single_core_k,
+            single_core_m=t.single_core_m,
+            single_core_n=t.single_core_n,
+            single_core_k=t.single_core_k,
             step_m=t.step_m,
             step_n=t.step_n,
             dy_slots=t.al1 * t.step_ka // small,
             x_slots=t.bl1 * t.step_kb // small,
             dy_slabs=t.step_ka // small,
             x_slabs=t.step_kb // small,
-            order="n" if t.iterate_order else "m",
+            keeps="x" if t.iterate_order else "dy",
             l0_slots=l0_slots,
             l0c_slots=t.cl0,
         ),
@@ -248,7 +248,7 @@ def _steps(p: FilterProblem, base: _Base, depths: tuple[int, int]) -> CannTiling
 
 
 def _unit(p: FilterProblem, mode: str, t: CannTiling) -> CannTiling:
-    """The tiling with its unit of work: what is not shared between cores is taken whole."""
+    """The tiling with a core's share: what is not shared between cores is taken whole."""
     line = p.taps * p.c0
     m = t.step_m * t.base_m
     n = max(t.step_n * t.base_n // line, 1) * line

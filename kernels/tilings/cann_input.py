@@ -16,9 +16,9 @@ from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
-from npusim.kernels.implicit_gemm import Tiling
 from npusim.kernels.tilings.cann import CannTiling, check_fits, same_slots
 from npusim.kernels.tilings.cann_rule import HALF, SUMS, common_reason, down16, refuse, up16
+from npusim.kernels.tilings.implicit_gemm import Tiling
 
 #: Bytes of operands and result that the rule lets the cores have in L2 at once.
 _L2_SHARE = 144 * 2**20
@@ -65,7 +65,7 @@ def kernel_tiling(
         )
     if t.single_core_m % p.wi or t.single_core_n > t.base_n:
         raise ArgumentError(
-            f"CANN tiling: singleCoreM is {t.single_core_m}, singleCoreN {t.single_core_n}; units "
+            f"CANN tiling: singleCoreM is {t.single_core_m}, singleCoreN {t.single_core_n}; shares "
             f"are whole rows of dx ({p.wi} positions) by one baseN ({t.base_n})"
         )
     notes = []
@@ -85,7 +85,7 @@ def kernel_tiling(
             weight_slots=t.bl1,
             l0_slots=same_slots(t),
             l0c_slots=t.cl0,
-            unit_m=t.single_core_m,
+            single_core_m=t.single_core_m,
             resident=t.bl1 == 1 and t.step_kb * t.base_k >= p.k,
         ),
         notes,
@@ -100,7 +100,7 @@ class _Problem:
     n: int
     k: int
     line: int
-    units: int  # batch times depth of dx
+    images: int  # batch times depth of dx
     hi: int
     wi: int
     ho: int
@@ -119,7 +119,7 @@ class _Problem:
             n=up16(s.cin1 * s.c0),
             k=line * s.cout1,
             line=line,
-            units=s.n * d,
+            images=s.n * d,
             hi=h,
             wi=w,
             ho=ho,
@@ -271,16 +271,16 @@ def _shrinking(p: _Problem, base: tuple[int, int, int]) -> Iterator[tuple[int, i
 
 
 def _single_m(p: _Problem, t: CannTiling, cores: int) -> int:
-    """Positions of one unit: whole rows, more of them where that does not starve the cores."""
+    """Positions of one share: whole rows, more of them where that does not starve the cores."""
     rows = max(t.base_m // p.wi, 1)
     if p.wi > 64 and p.wi % t.base_m and t.base_m % p.wi:
         for pieces in range(1, p.hi + 1):
             each = ceil_div(p.hi, pieces)
-            units = p.units * pieces * ceil_div(p.n, t.single_core_n)
-            if (units % cores == 0 or units >= cores**2) and _in_l2(p, t, each * p.wi, cores):
+            shares = p.images * pieces * ceil_div(p.n, t.single_core_n)
+            if (shares % cores == 0 or shares >= cores**2) and _in_l2(p, t, each * p.wi, cores):
                 return each * p.wi
     best = rows
-    if p.units % cores == 0:
+    if p.images % cores == 0:
         for more in range(rows, p.hi + 1, rows):
             if not _in_l2(p, t, more * p.wi, cores):
                 break
@@ -290,7 +290,7 @@ def _single_m(p: _Problem, t: CannTiling, cores: int) -> int:
 
 
 def _in_l2(p: _Problem, t: CannTiling, m: int, cores: int) -> bool:
-    """Whether what all cores touch in one unit of ``m`` positions fits the share of L2."""
+    """Whether what all cores touch in one share of ``m`` positions fits the share of L2."""
     depths = max(p.kernel[0] // p.stride[0], 1)
     channels = p.k // (p.kernel[1] * p.kernel[2])
     numbers = p.rows(m) * p.wo * depths * channels + t.single_core_n * p.k * depths

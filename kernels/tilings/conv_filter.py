@@ -1,4 +1,4 @@
-"""Tile sizes for the filter-gradient kernel that are good at once.
+"""The tile sizes of the filter-gradient kernel, and sizes that are good at once.
 
 Every candidate that fits the buffers gets a closed-form estimate of the kernel's time, the
 slowest of cube, MTE1, MTE2 and shared bandwidth plus what nothing hides; the least wins.
@@ -7,17 +7,119 @@ slowest of cube, MTE1, MTE2 and shared bandwidth plus what nothing hides; the le
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 
 from npusim.convolution import Convolution
 from npusim.device.spec import Device
-from npusim.errors import CapacityError
+from npusim.errors import ArgumentError, CapacityError
 from npusim.integers import ceil_div
-from npusim.kernels.conv_backprop_filter import Tiling
-from npusim.kernels.parts.conv_filter_slabs import Cut, cut_plane
+from npusim.kernels.parts.plane import Plane
+from npusim.kernels.parts.plane import cut_plane as cut_axes
+from npusim.kernels.tilings.checks import check_tiling
 
 _SIDES = (512, 256, 192, 144, 128, 96, 64, 48, 32, 16)
 _SLABS = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiling:
+    """Tile sizes in elements: one mmad is base_m x base_k x base_n; and who sums which tile when.
+
+    ``slab_k`` output positions are brought to L1 at once (whole rows of the output where a row
+    fits). K is cut in one of two ways:
+
+    * without ``single_core_k`` into ``k_parts`` of all slabs of all images, and cores share out
+      parts of tiles. Parts are added atomically, or, if ``deterministic``, written side by side
+      for a sum in fixed order. A part runs over images with the slabs of each innermost
+      (``k_order`` "image"), or the other way round ("slab");
+    * into pieces of ``single_core_k`` positions (whole rows) of one image and depth, and cores
+      share out blocks of ``single_core_m`` x ``single_core_n`` of dw for each piece. A core goes
+      through the tiles of its block one after another and adds each.
+
+    An L1 slot holds one slab for ``step_m`` tiles along M (dy), or ``step_n`` along N (x). There
+    are ``l1_slots`` of each, or ``dy_slots`` and ``x_slots``; where a piece has at most
+    ``dy_slabs`` (``x_slabs``) slabs they stay while the next tile needs the same. ``keeps`` "dy"
+    lets the tiles along N go by for the same dy, "x" those along M for the same x.
+    """
+
+    base_m: int
+    base_n: int
+    base_k: int
+    slab_k: int
+    k_parts: int = 1
+    l1_slots: int = 2
+    l0_slots: int = 2
+    l0c_slots: int = 1
+    deterministic: bool = False
+    k_order: str = "image"
+    single_core_m: int = 0
+    single_core_n: int = 0
+    single_core_k: int = 0
+    step_m: int = 1
+    step_n: int = 1
+    dy_slots: int = 0
+    x_slots: int = 0
+    dy_slabs: int = 1
+    x_slabs: int = 1
+    keeps: str = "dy"
+
+    def __post_init__(self) -> None:
+        for name, words in (("k_order", ("image", "slab")), ("keeps", ("dy", "x"))):
+            if getattr(self, name) not in words:
+                raise ArgumentError(
+                    f"tiling {name} is {getattr(self, name)!r}; it is '{words[0]}' or '{words[1]}'"
+                )
+        check_tiling(
+            self,
+            sixteens=("base_m", "base_n", "base_k"),
+            positive=(
+                *("slab_k", "k_parts", "l1_slots", "l0_slots", "l0c_slots"),
+                *("step_m", "step_n", "dy_slabs", "x_slabs"),
+                *(("single_core_m", "single_core_n") if self.single_core_k else ()),
+            ),
+        )
+        if self.deterministic and self.single_core_k:
+            raise ArgumentError(
+                "deterministic: pieces of single_core_k add into the gradient in the order they "
+                "finish; use tiling 'auto', or deterministic=False"
+            )
+        for name, have, held in (
+            ("dy", self.slots_of_dy, self.dy_slabs),
+            ("x", self.slots_of_x, self.x_slabs),
+        ):
+            if held > have:
+                raise ArgumentError(
+                    f"tiling {name}_slabs is {held}; no more than {name}_slots, {have}, can stay"
+                )
+
+    @property
+    def slots_of_dy(self) -> int:
+        """Slots of dy in L1."""
+        return self.dy_slots or self.l1_slots
+
+    @property
+    def slots_of_x(self) -> int:
+        """Slots of x in L1."""
+        return self.x_slots or self.l1_slots
+
+    def __str__(self) -> str:
+        base = f"base {self.base_m}x{self.base_n}x{self.base_k}, slab {self.slab_k}"
+        small = f"L0 {self.l0_slots} L0C {self.l0c_slots}"
+        if not self.single_core_k:
+            return f"{base}, K in {self.k_parts}, slots L1 {self.l1_slots} {small}"
+        return (
+            f"{base}, single core {self.single_core_m}x{self.single_core_n}x{self.single_core_k}, "
+            f"slots dy {self.slots_of_dy} x {self.slots_of_x} {small}"
+        )
+
+
+def cut_plane(shape: Convolution, slab_k: int, height: int = 0) -> Plane:
+    """Slabs of about ``slab_k`` positions of one output plane, without those that read padding.
+
+    With ``height`` no slab goes across a multiple of so many rows.
+    """
+    return cut_axes(shape.axis(1), shape.axis(2), slab_k, height, multiple=16).live()
 
 
 def auto_tiling(shape: Convolution, device: Device, cores: int) -> Tiling:
@@ -30,7 +132,7 @@ def auto_tiling(shape: Convolution, device: Device, cores: int) -> Tiling:
         for parts in _part_counts(shape, tiling, cut, cores):
             time = _estimate(shape, device, cores, tiling, cut, parts)
             if best is None or (time, i) < best[:2]:
-                best = (time, i, _with_parts(tiling, parts))
+                best = (time, i, replace(tiling, k_parts=parts))
     if best is None:
         need = cut_plane(shape, 1).most_pixels * 32
         raise CapacityError(
@@ -41,19 +143,7 @@ def auto_tiling(shape: Convolution, device: Device, cores: int) -> Tiling:
     return best[2]
 
 
-def _with_parts(t: Tiling, parts: int) -> Tiling:
-    return Tiling(
-        base_m=t.base_m,
-        base_n=t.base_n,
-        base_k=t.base_k,
-        slab_k=t.slab_k,
-        k_parts=parts,
-        l1_slots=t.l1_slots,
-        l0c_slots=t.l0c_slots,
-    )
-
-
-def _candidates(shape: Convolution, device: Device) -> Iterator[tuple[Tiling, Cut]]:
+def _candidates(shape: Convolution, device: Device) -> Iterator[tuple[Tiling, Plane]]:
     """Tilings (K in one part) whose buffers fit, with the largest slab that does."""
     size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
     m_all, n_all = shape.plan.cout_g, shape.plan.cin1_g * shape.taps * shape.c0
@@ -94,14 +184,14 @@ def _planes(shape: Convolution, base_n: int) -> int:
     return min(ceil_div(base_n // shape.c0 + shape.taps - 1, shape.taps), shape.plan.cin1_g)
 
 
-def _l1_bytes(shape: Convolution, base_m: int, base_n: int, cut: Cut) -> int:
+def _l1_bytes(shape: Convolution, base_m: int, base_n: int, cut: Plane) -> int:
     """One slot of x and one of dy."""
-    x = (cut.most_pixels or 1) * _planes(shape, base_n) * 32
-    blocks = ceil_div(cut.most_positions or 1, 16)
+    x = cut.most_pixels * _planes(shape, base_n) * 32
+    blocks = ceil_div(cut.most_positions, 16)
     return x + blocks * ceil_div(base_m, shape.c0) * 512
 
 
-def _part_counts(shape: Convolution, t: Tiling, cut: Cut, cores: int) -> list[int]:
+def _part_counts(shape: Convolution, t: Tiling, cut: Plane, cores: int) -> list[int]:
     """Ways to cut K worth trying: none, and what fills the cores once or twice."""
     tiles = _tile_count(shape, t)
     along_k = max(1, shape.n * shape.out[0] * len(cut))
@@ -119,7 +209,7 @@ def _tile_count(shape: Convolution, t: Tiling) -> int:
 
 
 def _estimate(
-    shape: Convolution, device: Device, cores: int, t: Tiling, cut: Cut, parts: int
+    shape: Convolution, device: Device, cores: int, t: Tiling, cut: Plane, parts: int
 ) -> float:
     """Cycles of the kernel (and of clearing, if parts add up) in closed form."""
     items = _tile_count(shape, t) * parts

@@ -1,4 +1,4 @@
-"""Tile sizes for forward convolution and input gradient that are good at once.
+"""The tile sizes of forward convolution and input gradient, and sizes that are good at once.
 
 Every candidate that fits the buffers gets a closed-form estimate of the kernel's time, the
 slowest of cube, MTE1, MTE2 and shared bandwidth plus what nothing hides; the least wins.
@@ -13,8 +13,9 @@ from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.errors import CapacityError
 from npusim.integers import ceil_div
-from npusim.kernels.implicit_gemm import Tiling
-from npusim.kernels.parts.implicit_gemm_shape import Geometry, runs
+from npusim.kernels.parts.implicit_gemm_shape import Geometry
+from npusim.kernels.parts.plane import Plane, cut_plane
+from npusim.kernels.tilings.checks import check_tiling
 
 _WIDTHS = (16, 32, 48, 64, 96, 128, 192, 256)
 #: Slabs of a plane above which a smaller M is not worth looking at.
@@ -24,35 +25,45 @@ _SMALL = (8, 4, 2, 1)
 _HEIGHTS = (16, 32, 64, 96, 128, 192, 256, 512, 1024)
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """What an estimate needs to know of the slabs that read any input."""
+@dataclass(frozen=True, kw_only=True)
+class Tiling:
+    """One mmad is base_m positions x base_k x base_n channels (elements).
 
-    slabs: int
-    positions: int  # outputs of all slabs
-    largest: int  # outputs of the largest slab
-    inputs: int  # real input positions all slabs read, counted as often as they are read
-    most_pixels: int  # virtual input positions of the slab that reads most, at least 1
-    middle_rows: int  # real input rows of the slab in the middle
-    whole_rows: bool  # whether that slab reads whole input rows
+    An L1 slot of the input holds ``step_planes`` channel blocks of the slab, one of the weights
+    ``step_columns`` columns of (c1, kh, kw). A core takes the slabs of ``single_core_m`` positions
+    (whole rows) one after another; 0: slabs are shared out singly. With ``resident`` weights stay
+    in L1 as long as the same are needed, which takes one slot that holds all columns.
+    """
 
+    base_m: int
+    base_n: int
+    base_k: int
+    step_planes: int = 1
+    step_columns: int = 1
+    l1_slots: int = 2
+    weight_slots: int = 2
+    l0_slots: int = 2
+    l0c_slots: int = 1
+    single_core_m: int = 0
+    resident: bool = False
 
-def _cut(g: Geometry, base_m: int) -> _Cut:
-    """Of slabs of ``base_m`` positions; sums over slabs are products over rows and columns."""
-    rows, columns = ([r for r in axis if r.reads.size and r.real[1]] for axis in runs(g, base_m))
-    count = len(rows) * len(columns)
-    if not count:
-        return _Cut(0, 0, 0, 0, 1, 0, False)
-    middle_row, middle_column = divmod(count // 2, len(columns))
-    return _Cut(
-        count,
-        sum(r.count for r in rows) * sum(c.count for c in columns),
-        max(r.count for r in rows) * max(c.count for c in columns),
-        sum(r.real[1] for r in rows) * sum(c.real[1] for c in columns),
-        max(r.reads.size for r in rows) * max(c.reads.size for c in columns),
-        rows[middle_row].real[1],
-        columns[middle_column].reads.size == g.w.size,
-    )
+    def __post_init__(self) -> None:
+        counts = (
+            "step_planes",
+            "step_columns",
+            "l1_slots",
+            "weight_slots",
+            "l0_slots",
+            "l0c_slots",
+        )
+        check_tiling(self, sixteens=("base_n",), positive=("base_m", "base_k", *counts))
+
+    def __str__(self) -> str:
+        return (
+            f"base {self.base_m}x{self.base_n}x{self.base_k}, planes {self.step_planes}, columns "
+            f"{self.step_columns}, slots L1 {self.l1_slots}+{self.weight_slots} "
+            f"L0 {self.l0_slots} L0C {self.l0c_slots}"
+        )
 
 
 def auto_tiling(geometry: Geometry, device: Device, cores: int, dtype: DType) -> Tiling:
@@ -68,8 +79,7 @@ def auto_tiling(geometry: Geometry, device: Device, cores: int, dtype: DType) ->
                 best = (time, i, tiling)
         if best is not None:
             return best[2]
-    rows, columns = ([run.reads.size for run in axis] for axis in runs(geometry, 1))
-    pixels = max(rows, default=1) * max(columns, default=1)
+    pixels = cut_plane(geometry.h, geometry.w, 1).most_pixels
     raise CapacityError(
         f"{device.name}: L1 holds {device.memories['L1'].size_bytes} B, but the input that one "
         f"output position reads takes {pixels * 32} B per channel block and one weight column "
@@ -90,13 +100,13 @@ def _heights(g: Geometry) -> list[int]:
 
 def _candidates(
     g: Geometry, device: Device, dtype: DType, heights: Sequence[int]
-) -> Iterator[tuple[Tiling, _Cut]]:
+) -> Iterator[tuple[Tiling, Plane]]:
     """Tilings whose buffers fit, each with the largest L1 steps that do."""
     size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
     n_all = ceil_div(g.planes_out * g.c0, 16) * 16
     for base_m in heights:
         m16 = ceil_div(base_m, 16) * 16
-        cut = _cut(g, base_m)
+        cut = cut_plane(g.h, g.w, base_m).live()
         for base_n in sorted({min(width, n_all) for width in _WIDTHS}):
             half = min(size["L0A"] // m16, size["L0B"] // base_n) // 2 // dtype.bytes
             base_k = min(half // g.c0 * g.c0, 4080 // g.c0 * g.c0)
@@ -148,20 +158,23 @@ def _steps(
     return []
 
 
-def _estimate(g: Geometry, device: Device, cores: int, t: Tiling, cut: _Cut, dtype: DType) -> float:
+def _estimate(
+    g: Geometry, device: Device, cores: int, t: Tiling, cut: Plane, dtype: DType
+) -> float:
     """Cycles of the kernel in closed form."""
     depths = [len(pairs) for pairs in g.live if pairs]
-    if not cut.slabs or not depths:
+    slabs = len(cut)
+    if not slabs or not depths:
         return 0.0
     n = min(t.base_n, ceil_div(g.planes_out * g.c0, 16) * 16)
-    items = cut.slabs * g.images * len(depths) * g.groups * ceil_div(g.planes_out * g.c0, n)
+    items = slabs * g.images * len(depths) * g.groups * ceil_div(g.planes_out * g.c0, n)
     rounds = ceil_div(items, cores)
     kd = sum(depths) / len(depths)
     # In one round the core with the largest slab is the last; in several they even out.
     m = (
-        ceil_div(cut.largest, 16) * 16
+        ceil_div(cut.most_positions, 16) * 16
         if rounds == 1
-        else ceil_div(cut.positions, 16 * cut.slabs) * 16
+        else ceil_div(cut.positions, 16 * slabs) * 16
     )
     k = kd * g.planes_in * g.taps * g.c0
     rate = device.cube.macs_per_cycle(dtype.name) if device.cube else 4096
@@ -171,7 +184,7 @@ def _estimate(g: Geometry, device: Device, cores: int, t: Tiling, cut: _Cut, dty
     into_b = device.path("L1", "L0B")
     mte1 = device.path("L1", "L0A", "load3d").estimate(m * k * dtype.bytes, mmads)
     mte1 += into_b.estimate(n * k * dtype.bytes, columns)
-    x_bytes = kd * g.planes_in * cut.inputs / cut.slabs * 32
+    x_bytes = kd * g.planes_in * cut.pixels / slabs * 32
     w_bytes = k * n * dtype.bytes
     mte2 = device.path("GM", "L1").estimate(x_bytes + w_bytes, _loads(g, t, cut) * kd)
     shared = min(items, cores) * (x_bytes + w_bytes) / device.shared_read_rate
@@ -182,11 +195,13 @@ def _estimate(g: Geometry, device: Device, cores: int, t: Tiling, cut: _Cut, dty
     return rounds * (body + drain) + mte2 / max(1.0, _loads(g, t, cut)) + mte1 / mmads
 
 
-def _loads(g: Geometry, t: Tiling, cut: _Cut) -> float:
+def _loads(g: Geometry, t: Tiling, cut: Plane) -> float:
     """MTE2 instructions of one filter depth of one tile."""
     chunks = ceil_div(g.planes_in, t.step_planes)
     weights = ceil_div(g.planes_in * g.taps, t.step_columns)
+    # The slab in the middle stands for all.
+    row, column = divmod(len(cut) // 2, len(cut.columns))
     if g.w.insert > 1:
-        return weights + chunks + g.planes_in * cut.middle_rows
-    whole = g.h.insert == 1 and cut.whole_rows
+        return weights + chunks + g.planes_in * cut.rows[row].real
+    whole = g.h.insert == 1 and cut.columns[column].size == g.w.size
     return weights + (chunks if whole else chunks + g.planes_in)

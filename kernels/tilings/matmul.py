@@ -1,4 +1,4 @@
-"""Tile sizes for the matmul kernel that are good at once.
+"""The tile sizes of the matmul kernel, and sizes that are good at once.
 
 Every base tile that fits gets a closed-form estimate of the kernel's time: rounds of tiles over
 the cores, each the slowest of cube, MTE1 and MTE2 plus the drain; the least wins.
@@ -7,11 +7,88 @@ the cores, each the slowest of cube, MTE1 and MTE2 plus the drain; the least win
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from npusim.device.spec import Device
-from npusim.integers import ceil_div
-from npusim.kernels.matmul import Tiling
+from npusim.errors import ArgumentError
+from npusim.integers import ceil_div, round_up
+from npusim.kernels.parts.tile_order import Order
+from npusim.kernels.tilings.checks import check_tiling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiling(Order):
+    """One mmad is base_m x base_k x base_n; a slab brings step_ka (B: step_kb) blocks to L1.
+
+    ``unit_flag`` overlaps a tile's last mmad with its drain, and the drain with the next tile.
+    ``preload`` asks for each slab one slab ahead; ``b_before_a`` copies B first; ``full_load_a``
+    keeps all of K of A in L1 while the rows stay the same. ``stagger_k`` lets every core begin its
+    walk along K elsewhere. ``barrier`` drains all pipes after each tile. ``through_ub`` stores over
+    UB. ``l1_halves`` puts the slots of an operand into different halves of L1. One copy of scales
+    serves ``step_scale`` base blocks (0: as many as a slab of A). ``paired`` puts the slabs of A
+    and B into one slot, handed over as one.
+    """
+
+    base_m: int
+    base_n: int
+    base_k: int
+    step_ka: int = 4
+    step_kb: int = 4
+    l1a_slots: int = 2
+    l1b_slots: int = 2
+    l0_slots: int = 2
+    l0c_slots: int = 1
+    unit_flag: bool = False
+    preload: bool = False
+    b_before_a: bool = False
+    full_load_a: bool = False
+    stagger_k: bool = False
+    barrier: bool = False
+    through_ub: bool = False
+    l1_halves: bool = False
+    step_scale: int = 0
+    paired: bool = False
+
+    def __post_init__(self) -> None:
+        check_tiling(
+            self,
+            sixteens=("base_m", "base_n", "base_k"),
+            positive=(
+                *("step_ka", "step_kb", "l1a_slots", "l1b_slots", "l0_slots", "l0c_slots"),
+                *("tail_m", "tail_n"),
+            ),
+        )
+        self.check_order("step_scale")
+        if self.preload and min(self.l1a_slots, self.l1b_slots) < 2:
+            raise ArgumentError(
+                f"tiling preload with {self.l1a_slots} slots for A and {self.l1b_slots} for B: the "
+                "slab in use would be overwritten; give both 2 slots"
+            )
+        if self.paired and (self.step_ka, self.l1a_slots) != (self.step_kb, self.l1b_slots):
+            raise ArgumentError(
+                f"tiling paired with steps {self.step_ka}+{self.step_kb} and slots "
+                f"{self.l1a_slots}+{self.l1b_slots}: A and B share slots; give both the same"
+            )
+        alone = self.preload or self.stagger_k or self.paired or self.single_core_k
+        if self.full_load_a and alone:
+            raise ArgumentError(
+                "tiling full_load_a keeps all of K of A in one slab: it goes with none of preload, "
+                "stagger_k, paired and single_core_k"
+            )
+
+    def __str__(self) -> str:
+        switches = (
+            *("unit_flag", "preload", "b_before_a", "full_load_a", "stagger_k", "barrier"),
+            *("through_ub", "l1_halves", "paired"),
+        )
+        on = "".join(f", {name.replace('_', ' ')}" for name in switches if getattr(self, name))
+        return (
+            f"base {self.base_m}x{self.base_n}x{self.base_k}, step {self.step_ka}+{self.step_kb}, "
+            f"slots L1 {self.l1a_slots}+{self.l1b_slots} L0 {self.l0_slots} L0C {self.l0c_slots}"
+            f"{on}"
+        )
+
 
 #: Operands that do not stay in the L2 together: cores side by side share rows and columns.
 _BY_WINDOWS: Mapping[str, Any] = {"n_fastest": True, "window": 4, "snake": True, "strided": True}
@@ -30,10 +107,10 @@ def _candidates(m: int, k: int, n: int, device: Device) -> Iterator[Tiling]:
     """Base tiles that fit L0 and L0C, each with the longest K slabs that fit L1."""
     size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
     order = _BY_WINDOWS if device.l2 and (m + n) * k * 2 > device.l2.size_bytes else {}
-    for base_m in sorted({min(side, _up(m)) for side in _SIDES}):
-        for base_n in sorted({min(side, _up(n)) for side in _SIDES}):
+    for base_m in sorted({min(side, round_up(m, 16)) for side in _SIDES}):
+        for base_n in sorted({min(side, round_up(n, 16)) for side in _SIDES}):
             half = min(size["L0A"] // base_m, size["L0B"] // base_n) // 4  # two slots, 2 bytes
-            base_k = min(half // 16 * 16, _up(k), 256)
+            base_k = min(half // 16 * 16, round_up(k, 16), 256)
             step = size["L1"] // 2 // ((base_m + base_n) * max(base_k, 16) * 2)
             if base_k < 16 or base_m * base_n * 4 > size["L0C"] or not step:
                 continue
@@ -54,7 +131,7 @@ def _estimate(shape: tuple[int, int, int], t: Tiling, device: Device, cores: int
     tiles = ceil_div(m, t.base_m) * ceil_div(n, t.base_n)
     rounds = ceil_div(tiles, cores)
     steps, slabs = ceil_div(k, t.base_k), ceil_div(k, t.base_k * t.step_ka)
-    base_m, base_n = min(t.base_m, _up(m)), min(t.base_n, _up(n))
+    base_m, base_n = min(t.base_m, round_up(m, 16)), min(t.base_n, round_up(n, 16))
     rate = float(device.cube.macs_per_cycle("fp16")) if device.cube is not None else 1.0
     cube = base_m * base_n * k / rate + 4 * steps
     mte1 = device.path("L1", "L0A", "load3d").estimate(base_m * k * 2, steps)
@@ -74,7 +151,3 @@ def _estimate(shape: tuple[int, int, int], t: Tiling, device: Device, cores: int
     )
     hidden = 0.2 if t.l0c_slots > 1 and rounds > 1 else 1.0
     return rounds * (max(cube, mte1, mte2, shared) + drain * hidden) + mte2 / slabs
-
-
-def _up(value: int) -> int:
-    return ceil_div(value, 16) * 16

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -124,7 +123,7 @@ class Call:
         if is_planning():
             lay_out(kernel, self.device, self.groups)
             return
-        self._steps.append(copy(kernel))  # as it is before it holds the buffers of this device
+        self._steps.append(kernel)
         program = build(kernel, self.device, self.groups)
         run = time_program(
             program,

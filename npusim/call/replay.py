@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
-
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.program.build import build
@@ -23,7 +21,7 @@ def time_us(steps: tuple[Step, ...], groups: tuple[int, ...], engine: str, devic
         if isinstance(step, Tensor):
             l2.preload(step.name, step.size_bytes)
         else:
-            run = time_program(build(copy(step), device, groups), l2, timeline=False)
+            run = time_program(build(step, device, groups), l2, timeline=False)
             cycles += run.cycles + run.launch_cycles
     return device.time_us(cycles)
 

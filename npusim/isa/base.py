@@ -62,12 +62,12 @@ class Cost:
 
 
 class MemoryView(Protocol):
-    """What ``execute`` sees: the elements behind regions, for the unit being executed.
+    """What ``execute`` sees: the elements behind regions, for the core being executed.
 
-    A batched instruction sees several units: its arrays have a leading axis of ``units``.
+    A batched instruction sees several cores: its arrays have a leading axis of ``batch``.
     """
 
-    units: int
+    batch: int
 
     def read(
         self, region: Region, dtype: DType, shape: tuple[int, ...] = (), *, wide: bool = False
@@ -114,7 +114,7 @@ class Await(NamedTuple):
 class Instruction(ABC):
     """One instruction; subclasses are frozen dataclasses of their operands."""
 
-    #: Whether ``execute`` does several units at once, on arrays with a leading axis for them.
+    #: Whether ``execute`` does several cores at once, on arrays with a leading axis for them.
     batched: ClassVar[bool] = False
     #: Whether all cores of the kernel wait for each other here.
     meets: ClassVar[bool] = False

@@ -212,6 +212,6 @@ class Drain(Move):
             columns = columns.swapaxes(1, 2).reshape(-1, self.m, n1 * 16)[..., : self.n]
         elif self.c0 != 16:
             split = columns.reshape(-1, n1, self.m, 16 // self.c0, self.c0).swapaxes(2, 3)
-            columns = split.reshape(memory.units, -1, self.m * self.c0)[:, : self.dst.rows]
+            columns = split.reshape(memory.batch, -1, self.m * self.c0)[:, : self.dst.rows]
         store = memory.add if self.is_atomic else memory.write
         store(self.dst, round_to(columns, self.dtype), self.dtype)

@@ -367,5 +367,5 @@ class Fill(Move):
         return move_cost(self.path, self.dst.size)
 
     def execute(self, memory: MemoryView) -> None:
-        shape = (memory.units, self.dst.size // self.dtype.bytes)
+        shape = (memory.batch, self.dst.size // self.dtype.bytes)
         memory.write(self.dst, np.full(shape, self.value, self.dtype.numpy), self.dtype)

@@ -8,7 +8,7 @@ from math import prod
 from npusim.dtypes import DType
 from npusim.errors import CapacityError, ProgramError
 
-FRACTAL_BYTES = 512  # 16 rows of 32 B, the unit of L0 and of load2d
+FRACTAL_BYTES = 512  # 16 rows of 32 B, the piece of L0 and of load2d
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Tensor:
     def at(
         self, offset: int, size: int, *, base: str = "", rows: int = 1, pitch: int = 0
     ) -> GmRegion:
-        """``rows`` pieces of ``size`` bytes, ``pitch`` apart, from ``offset`` + unit base.
+        """``rows`` pieces of ``size`` bytes, ``pitch`` apart, from ``offset`` + task base.
 
-        ``base`` names the unit-table column (in bytes) added to ``offset`` at run time.
+        ``base`` names the task-table column (in bytes) added to ``offset`` at run time.
         """
         return GmRegion(self, base, offset, rows, size, pitch)
 
@@ -90,7 +90,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Slot:
-    """One turn of a buffer; ``turn`` counts from 0 in this unit, negative is before it.
+    """One turn of a buffer; ``turn`` counts from 0 in this task, negative is before it.
 
     Offsets into it count from byte ``first``.
     """

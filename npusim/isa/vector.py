@@ -278,7 +278,7 @@ class VecDup(Elementwise):
         return "dup"
 
     def execute(self, memory: MemoryView) -> None:
-        shape = (memory.units, self.dst.size // self.dtype.bytes)
+        shape = (memory.batch, self.dst.size // self.dtype.bytes)
         memory.write(self.dst, np.full(shape, self.value).astype(self.dtype.numpy), self.dtype)
 
 

@@ -2,7 +2,7 @@
 
 Fresh buffer slots are poisoned (every byte 0xFF: NaN in each float type, -1 in integers), so a
 kernel that forgets a load gives a wrong number, not a lucky one. Cores run one after another in
-core order as far as barriers and flags between cores let them; atomics therefore add in unit
+core order as far as barriers and flags between cores let them; atomics therefore add in task
 order, never by time.
 
 Where cores cannot meet, those with the same templates run side by side, as one batch of NumPy
@@ -87,14 +87,14 @@ class _Batch:
         self.cores = cores
         self.memory = CoreMemory(program, gm, len(cores), ordered)
 
-    def units(self) -> Iterator[Template]:
-        """Enter unit after unit; the template of each."""
+    def tasks(self) -> Iterator[Template]:
+        """Enter task after task; the template of each."""
         program, turns = self.program, (0,) * len(self.program.buffers)
         tables = [program.cores[i].bases for i in self.cores]
-        for unit, variant in enumerate(program.cores[self.cores[0]].variants):
+        for task, variant in enumerate(program.cores[self.cores[0]].variants):
             template = program.templates[program.variants[variant].template]
-            bases = np.array([table[unit] for table in tables])
-            self.memory.begin_unit(dict(zip(program.base_names, bases.T, strict=True)), turns)
+            bases = np.array([table[task] for table in tables])
+            self.memory.begin_task(dict(zip(program.base_names, bases.T, strict=True)), turns)
             turns = template.lowered.turns
             yield template
 
@@ -112,7 +112,7 @@ def _run_side_by_side(
 
     def run(batch: _Batch) -> None:
         nonlocal done
-        for template in batch.units():
+        for template in batch.tasks():
             _run(template, range(len(template.instructions)), batch.memory)
             if progress is not None:
                 with lock:
@@ -156,8 +156,8 @@ def _run(template: Template, part: range, memory: CoreMemory) -> None:
                 if instruction.batched:
                     instruction.execute(memory)
                 else:
-                    for unit in range(memory.units):
-                        instruction.execute(memory.unit(unit))
+                    for lane in range(memory.batch):
+                        instruction.execute(memory.lane(lane))
             except ProgramError:
                 with located(template.lines[i], instruction):
                     raise
@@ -193,7 +193,7 @@ class _CoreSync:
         self.arrived: dict[int, int] = {}
         self.flags: dict[tuple[str, int], int] = {}
         self.events = 0
-        self.done = 0  # instructions of finished units, all cores
+        self.done = 0  # instructions of finished tasks, all cores
 
     def send(self, sender: CoreProgram, signal: Signal) -> None:
         for core in self.cores:
@@ -201,7 +201,7 @@ class _CoreSync:
                 key = (core.name, signal.event)
                 self.flags[key] = self.flags.get(key, 0) + 1
 
-    def end_unit(self, template: Template) -> None:
+    def end_task(self, template: Template) -> None:
         self.events += 1
         self.done += len(template.instructions)
         if self.progress is not None:
@@ -211,7 +211,7 @@ class _CoreSync:
 def _run_core(core: CoreProgram, batch: _Batch, sync: _CoreSync) -> Iterator[str]:
     """One core; yields whenever it has to wait for another."""
     barriers, waited = 0, dict[int, int]()
-    for template in batch.units():
+    for template in batch.tasks():
         first = 0
         for i, instruction in enumerate(template.instructions):
             if not instruction.between_cores:
@@ -233,4 +233,4 @@ def _run_core(core: CoreProgram, batch: _Batch, sync: _CoreSync) -> Iterator[str
                 sync.send(core, instruction.signals)
             sync.events += 1
         _run(template, range(first, len(template.instructions)), batch.memory)
-        sync.end_unit(template)
+        sync.end_task(template)

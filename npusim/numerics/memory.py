@@ -1,6 +1,6 @@
 """What instructions read and write: global tensors, and private memories of cores side by side.
 
-Cores with the same templates run together, one unit each; arrays have a leading axis for them.
+Cores with the same templates run together, one core to a lane; arrays have a leading axis for them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from npusim.dtypes import BF16, FP16, DType
 from npusim.errors import ProgramError
+from npusim.integers import IntArray
 from npusim.isa.operands import GmRegion, Region, SlotRegion
 from npusim.numerics.slots import Content, PhysicalSlot, content_of, extent, place_of, widen
 from npusim.program.program import Program
@@ -20,7 +21,6 @@ from npusim.rounding import round_to
 
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
-IntArray = npt.NDArray[np.int64]
 
 
 class GlobalMemory:
@@ -33,7 +33,7 @@ class GlobalMemory:
         self._wide: dict[tuple[str, DType], Bytes] = {}
 
     def load(self, region: GmRegion, offsets: IntArray, dtype: DType) -> Content:
-        """What lies at each of the byte ``offsets``: (units, rows, elements per row)."""
+        """What lies at each of the byte ``offsets``: (batch, rows, elements per row)."""
         name, (_, rows, row, pitch) = region.tensor.name, place_of(region)
         data, scale = self.tensors[name], 4 // dtype.bytes
 
@@ -67,7 +67,7 @@ class GlobalMemory:
     def store(
         self, region: GmRegion, offsets: IntArray, values: Array, dtype: DType, *, atomic: bool
     ) -> None:
-        """Write ``values`` (units, ...) to the region at ``offsets``, or add them to it."""
+        """Write ``values`` (batch, ...) to the region at ``offsets``, or add them to it."""
         shape = place_of(region)[1:]
         view, index = _windows(self.tensors[region.tensor.name], shape, offsets, dtype.numpy)
         values = values.reshape(len(offsets), *view.shape[1:])
@@ -90,7 +90,7 @@ def _windows(
 
 
 class CoreMemory:
-    """Private memories of ``units`` cores and the tensors, as the running units name them.
+    """Private memories of a batch of cores and the tensors, as the running tasks name them.
 
     Stores into the tensors of ``ordered`` are kept in ``stores``, for ``catch_up``.
     """
@@ -99,41 +99,41 @@ class CoreMemory:
         self,
         program: Program,
         gm: GlobalMemory,
-        units: int = 1,
+        batch: int = 1,
         ordered: frozenset[str] = frozenset(),
     ) -> None:
-        self.gm, self.units, self.ordered = gm, units, ordered
+        self.gm, self.batch, self.ordered = gm, batch, ordered
         self.slots = [
-            [PhysicalSlot(units, b.slot_bytes) for _ in range(b.slots)] for b in program.buffers
+            [PhysicalSlot(batch, b.slot_bytes) for _ in range(b.slots)] for b in program.buffers
         ]
-        self.turns = [0] * len(program.buffers)  # taken before this unit
-        self.seen = [0] * len(program.buffers)  # taken so far, also inside this unit
+        self.turns = [0] * len(program.buffers)  # taken before this task
+        self.seen = [0] * len(program.buffers)  # taken so far, also inside this task
         self.bases: dict[str, IntArray] = {}
         self.stores: list[tuple[range, GmRegion, IntArray, Array, DType, bool]] = []
 
-    def begin_unit(self, bases: dict[str, IntArray], turns: tuple[int, ...]) -> None:
-        """Enter a unit: its GM bases per core, and the turns the previous unit took."""
+    def begin_task(self, bases: dict[str, IntArray], turns: tuple[int, ...]) -> None:
+        """Enter a task: its GM bases per core, and the turns the previous task took."""
         self.bases = bases
         self.turns = [a + b for a, b in zip(self.turns, turns, strict=True)]
 
-    def unit(self, index: int) -> UnitMemory:
-        """What one of the units sees."""
-        return UnitMemory(self, index)
+    def lane(self, index: int) -> LaneMemory:
+        """What one core of the batch sees."""
+        return LaneMemory(self, index)
 
     def read(
         self, region: Region, dtype: DType, shape: tuple[int, ...] = (), *, wide: bool = False
     ) -> Array:
-        """Elements of a region as (units, *shape), by default (units, rows, elements per row)."""
+        """Elements of a region as (batch, *shape), by default (batch, rows, elements per row)."""
         values = self._content(region, dtype).get(wide=wide)
-        return values.reshape(self.units, *(shape or (region.rows, -1)))
+        return values.reshape(self.batch, *(shape or (region.rows, -1)))
 
     def write(self, region: Region, values: Array, dtype: DType) -> None:
-        """Store elements row by row; ``values`` (units, ...) must not change from now on."""
+        """Store elements row by row; ``values`` (batch, ...) must not change from now on."""
         values = np.asarray(values, dtype.numpy)
         if isinstance(region, GmRegion):
-            self._store(region, values, dtype, units=range(self.units), atomic=False)
+            self._store(region, values, dtype, lanes=range(self.batch), atomic=False)
         else:
-            values = values.reshape(self.units, -1) if len(values) != self.units else values
+            values = values.reshape(self.batch, -1) if len(values) != self.batch else values
             self._slot(region).put(place_of(region), dtype, content_of(values))
 
     def move(
@@ -144,39 +144,39 @@ class CoreMemory:
         shape: tuple[int, ...] = (),
         arrange: Callable[[Array], Array] | None = None,
     ) -> None:
-        """dst = arrange(src as (units, *shape)), in which elements only change places.
+        """dst = arrange(src as (batch, *shape)), in which elements only change places.
 
         Zeros may come in. As nothing is computed it can be done later, and on wider elements.
         """
         content = source = self._content(src, dtype)
         if arrange is not None:
-            full = (self.units, *shape)
+            full = (self.batch, *shape)
             content = Content(lambda wide: arrange(source.get(wide=wide).reshape(full)))
         if isinstance(dst, GmRegion):
-            self._store(dst, content.get(), dtype, units=range(self.units), atomic=False)
+            self._store(dst, content.get(), dtype, lanes=range(self.batch), atomic=False)
         else:
             self._slot(dst).put(place_of(dst), dtype, content)
 
     def add(self, region: Region, values: Array, dtype: DType) -> None:
         """GM += values, rounded to ``dtype``; integers wrap around."""
         assert isinstance(region, GmRegion)
-        self._store(region, values, dtype, units=range(self.units), atomic=True)
+        self._store(region, values, dtype, lanes=range(self.batch), atomic=True)
 
     def write_unit(
-        self, unit: int, region: Region, values: Array, dtype: DType, *, atomic: bool = False
+        self, lane: int, region: Region, values: Array, dtype: DType, *, atomic: bool = False
     ) -> None:
-        """Store or add ``values`` (rows, elements per row) for one unit."""
+        """Store or add ``values`` (rows, elements per row) for one core."""
         values = np.asarray(values, dtype.numpy)
         if isinstance(region, GmRegion):
-            self._store(region, values, dtype, units=range(unit, unit + 1), atomic=atomic)
+            self._store(region, values, dtype, lanes=range(lane, lane + 1), atomic=atomic)
         else:
-            self._slot(region).set(place_of(region), unit, values)
+            self._slot(region).set(place_of(region), lane, values)
 
-    def catch_up(self, unit: int) -> None:
+    def catch_up(self, lane: int) -> None:
         """Do the ``stores`` of one of the cores."""
-        for units, region, offsets, values, dtype, atomic in self.stores:
-            if unit in units:
-                at = slice(unit - units.start, unit - units.start + 1)
+        for lanes, region, offsets, values, dtype, atomic in self.stores:
+            if lane in lanes:
+                at = slice(lane - lanes.start, lane - lanes.start + 1)
                 self.gm.store(region, offsets[at], values[at], dtype, atomic=atomic)
 
     def _content(self, region: Region, dtype: DType) -> Content:
@@ -185,26 +185,26 @@ class CoreMemory:
         return self._slot(region).get(place_of(region), dtype)
 
     def _store(
-        self, region: GmRegion, values: Array, dtype: DType, *, units: range, atomic: bool
+        self, region: GmRegion, values: Array, dtype: DType, *, lanes: range, atomic: bool
     ) -> None:
-        offsets = self._offsets(region)[units.start : units.stop]
-        values = values.reshape(len(units), -1)
+        offsets = self._offsets(region)[lanes.start : lanes.stop]
+        values = values.reshape(len(lanes), -1)
         if region.tensor.name in self.ordered:
-            self.stores.append((units, region, offsets, values, dtype, atomic))
+            self.stores.append((lanes, region, offsets, values, dtype, atomic))
         else:
             self.gm.store(region, offsets, values, dtype, atomic=atomic)
 
     def _offsets(self, region: GmRegion) -> IntArray:
-        """Byte offsets of a region, one per unit; an error where it leaves its tensor."""
+        """Byte offsets of a region, one per core; an error where it leaves its tensor."""
         size = self.gm.tensors[region.tensor.name].size
-        base = self.bases[region.base] if region.base else np.zeros(self.units, np.int64)
+        base = self.bases[region.base] if region.base else np.zeros(self.batch, np.int64)
         starts, length = base + region.offset, extent(place_of(region))
         outside = (starts < 0) | (starts + length > size)
         if outside.any():
             start = int(starts[outside][0])
             raise ProgramError(
                 f"bytes {start}..{start + length} of {region} lie outside its {size} B; check the "
-                "unit's base offset and extents"
+                "task's base offset and extents"
             )
         return starts
 
@@ -218,10 +218,10 @@ class CoreMemory:
         return slots[turn % buffer.slots]
 
 
-class UnitMemory:
-    """One unit's part of a ``CoreMemory``, for instructions that take one unit at a time."""
+class LaneMemory:
+    """One core's part of a ``CoreMemory``, for instructions that take one core at a time."""
 
-    units = 1
+    batch = 1
 
     def __init__(self, memory: CoreMemory, index: int) -> None:
         self.memory, self.index = memory, index

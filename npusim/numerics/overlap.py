@@ -8,17 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from npusim.integers import IntArray
 from npusim.isa.operands import GmRegion
 from npusim.program.program import Program
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Sharing:
     """``apart``: no core can see what another does, so that only stores may have to be ordered.
 
-    Tensors in ``constant`` are never stored to, those in ``ordered`` by several units in the
+    Tensors in ``constant`` are never stored to, those in ``ordered`` by several tasks in the
     same place.
     """
 
@@ -56,7 +55,7 @@ def _overlap(program: Program, name: str) -> bool:
 
 
 def _stores(program: Program, name: str) -> Iterator[tuple[GmRegion, IntArray]]:
-    """Regions of a tensor that templates store to, with their byte offsets in every unit."""
+    """Regions of a tensor that templates store to, with their byte offsets in every task."""
     of = np.array([v.template for v in program.variants], np.int64)
     template_of = np.concatenate([of[core.variants] for core in program.cores])
     table = np.concatenate([core.bases for core in program.cores])

@@ -1,6 +1,6 @@
 """Contents of regions, and the physical slots of buffers that hold them.
 
-Arrays have a leading axis of *units*: cores that run the same program side by side. A content is
+Arrays have a leading axis of *lanes*: cores that run the same program side by side. A content is
 worked out when first asked for, so that a region which is loaded, rearranged and multiplied is an
 array and views of it; it becomes bytes only where regions overlap.
 """
@@ -26,7 +26,7 @@ POISON = 0xFF
 
 
 class Content:
-    """An array (units, ...) that is worked out once and never changed.
+    """An array (batch, ...) that is worked out once and never changed.
 
     ``make`` gives it in its own type or, told so, widened to fp32.
     """
@@ -73,10 +73,10 @@ def extent(place: Place) -> int:
 
 
 class PhysicalSlot:
-    """A physical slot of each unit: contents by place, and bytes once these are not enough."""
+    """A physical slot of each core: contents by place, and bytes once these are not enough."""
 
-    def __init__(self, units: int, size: int) -> None:
-        self.units, self.size = units, size
+    def __init__(self, batch: int, size: int) -> None:
+        self.batch, self.size = batch, size
         self.bytes: Bytes | None = None
         self.take()
 
@@ -103,9 +103,9 @@ class PhysicalSlot:
         self.pending[place] = dtype, content
         self.known[place, dtype.name] = content
 
-    def set(self, place: Place, unit: int, values: Array) -> None:
-        """Store ``values`` (rows, elements per row) for one unit."""
-        target = self.view(place, values.dtype)[unit]
+    def set(self, place: Place, lane: int, values: Array) -> None:
+        """Store ``values`` (rows, elements per row) for one core."""
+        target = self.view(place, values.dtype)[lane]
         target[...] = values.reshape(target.shape)
         self._forget(place)
 
@@ -134,7 +134,7 @@ class PhysicalSlot:
     def _join(self, end: int, dtype: DType) -> Content:
         """All that is pending, as the elements before ``end``; POISON where there is none."""
         pieces = [(place, content) for place, (_, content) in self.pending.items()]
-        shape = (self.units, end // dtype.bytes)
+        shape = (self.batch, end // dtype.bytes)
 
         def make(wide: bool) -> Array:
             if pieces[0][0][:3] == (0, 1, end) and len(pieces) == 1:
@@ -149,9 +149,9 @@ class PhysicalSlot:
         return Content(make)
 
     def view(self, place: Place, dtype: np.dtype[Any]) -> Array:
-        """The bytes of a place as elements, (units, rows, elements per row), up to date."""
+        """The bytes of a place as elements, (batch, rows, elements per row), up to date."""
         if self.bytes is None:
-            self.bytes = np.empty((self.units, self.size), np.uint8)
+            self.bytes = np.empty((self.batch, self.size), np.uint8)
         if self.fresh:
             self.bytes.fill(POISON)
             self.fresh = False
@@ -162,7 +162,7 @@ class PhysicalSlot:
 
 
 def _elements(data: Array, place: Place, dtype: np.dtype[Any]) -> Array:
-    """A place in each row of ``data`` as (units, rows, elements per row), a view."""
+    """A place in each row of ``data`` as (batch, rows, elements per row), a view."""
     offset, rows, row, pitch = place
     shape = (len(data), rows, row // dtype.itemsize)
     strides = (data.strides[0], pitch, dtype.itemsize)
@@ -179,7 +179,7 @@ def _part(data: Array, place: Place, item: int) -> Array:
 
 
 def _fill(target: Array, values: Array) -> None:
-    """target = values, element by element; both begin with the units."""
+    """target = values, element by element; both begin with the batch."""
     if target.shape[1] == 1:  # one row splits into any shape without a copy
         target.reshape(values.shape)[...] = values
     else:

@@ -8,12 +8,10 @@ from npusim.call.call import Call
 from npusim.call.tiling import asked_tiling
 from npusim.convolution import Convolution
 from npusim.dtypes import FP32, DType
-from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
-from npusim.kernels.conv_filter_units import ConvFilterUnits, UnitTiling
 from npusim.kernels.implicit_gemm import ImplicitGemm
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.sum_parts import SumParts
@@ -44,14 +42,6 @@ def launch_filter_gradient(
     copies in order.
     """
     tiling = _filter_tiling(call, c, x.dtype)
-    if isinstance(tiling, UnitTiling):
-        if call.options.deterministic:
-            raise ArgumentError(
-                "deterministic: units of work add into the gradient in the order they finish; use "
-                "tiling 'auto', or deterministic=False"
-            )
-        _launch(call, ConvFilterUnits(c, tiling, x, dy, dw, hf32), dw)
-        return
     if call.options.deterministic:
         tiling = replace(tiling, deterministic=True)
     kernel = ConvBackpropFilter(c, tiling, x, dy, dw, hf32)

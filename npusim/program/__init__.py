@@ -1,1 +1,1 @@
-"""Programs: the kernel language, templates and unit tables, and the waits between pipes."""
+"""Programs: the kernel language, templates and task tables, and the waits between pipes."""

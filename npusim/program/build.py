@@ -1,26 +1,25 @@
-"""Kernel + device + cores -> Program: one template run per distinct signature, then linking."""
+"""Kernel + device + cores -> Program: one template per distinct task, then linking."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path as FilePath
-from types import SimpleNamespace
+from typing import Any, get_type_hints
 
 import numpy as np
-import numpy.typing as npt
 
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError, CapacityError, ProgramError
+from npusim.integers import IntArray
 from npusim.isa.base import Cost
-from npusim.program.kernel import Kernel, Units
+from npusim.program.kernel import Kernel, Tasks, fields_of
 from npusim.program.language import Language
 from npusim.program.link import Linker
 from npusim.program.lower import at_line, lower
 from npusim.program.program import CoreProgram, Flow, Program, Template, flow_of
-
-IntArray = npt.NDArray[np.int64]
 
 _PACKAGE = FilePath(__file__).parent.parent
 _OURS = tuple(_PACKAGE / part for part in ("program", "isa", "device"))
@@ -33,24 +32,25 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
     """
     kind = device.core_kind(kernel.role)
     lanes = [(group, i) for group in groups for i in range(kind.per_group)]
-    builder = Language(device, kind)
-    with _located(kernel):
-        kernel.buffers(builder)
-        units = kernel.units(len(lanes))
-    _check_units(kernel, units, len(lanes))
-    names, which = _distinct(units)
-    bases = list(units.bases)
-    templates = tuple(_template(kernel, builder, SimpleNamespace(**row), bases) for row in names)
+    k = Language(device, kind)
+    with _located():
+        plan = kernel.plan(k, len(lanes))
+    tasks = plan.tasks
+    _check_tasks(kernel, tasks, len(lanes))
+    records, which = _distinct(tasks)
+    bases = list(tasks.bases)
+    names = {t.name: i for i, t in enumerate(kernel.tensors)}
+    templates = tuple(_template(k, partial(plan.emit, r), names, bases) for r in records)
     table = (
-        np.stack([units.bases[b] for b in bases], axis=1)
+        np.stack([tasks.bases[b] for b in bases], axis=1)
         if bases
-        else np.zeros((len(units.core), 0), np.int64)
+        else np.zeros((len(tasks.core), 0), np.int64)
     )
-    buffers = tuple(h.buffer for h in builder.handles)
+    buffers = tuple(h.buffer for h in k.handles)
     linker = Linker(buffers, tuple(t.lowered for t in templates))
     cores = []
     for lane, (group, i) in enumerate(lanes):
-        rows = np.flatnonzero(units.core == lane)
+        rows = np.flatnonzero(tasks.core == lane)
         variants = linker.link(which[rows])
         name = f"{kind.name}{group * kind.per_group + i}"
         cores.append(CoreProgram(name, group, variants, table[rows].astype(np.int64)))
@@ -75,57 +75,59 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
 def lay_out(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> None:
     """Find what ``device`` cannot hold or execute of ``kernel``, without making a program.
 
-    Buffers are declared; what a cube core does is issued once per distinct signature. Kernels of
-    the vector cores cut their moves to what instructions can do, and can have 10^7 units, whose
-    table is not made. Raises as ``build`` does.
+    Buffers are declared; what a cube core does is issued once per distinct task. Kernels of the
+    vector cores cut their moves to what instructions can do. Raises as ``build`` does.
     """
     kind = device.core_kind(kernel.role)
-    builder = Language(device, kind)
-    with _located(kernel):
-        kernel.buffers(builder)
-        if kernel.role != "cube":
-            return
-        units = kernel.units(len(groups) * kind.per_group)
-    for row in _distinct(units)[0]:
-        builder.begin_unit()
-        with _located(kernel):
-            kernel.emit(builder, SimpleNamespace(**row))
+    k = Language(device, kind)
+    with _located():
+        plan = kernel.plan(k, len(groups) * kind.per_group)
+    if kernel.role == "cube":
+        for record in _distinct(plan.tasks)[0]:
+            _issue(k, partial(plan.emit, record))
+
+
+def _issue(k: Language, emit: Callable[[], None]) -> None:
+    """Record the instructions of one task."""
+    k.begin_task()
+    with _located():
+        emit()
 
 
 def _template(
-    kernel: Kernel, builder: Language, unit: SimpleNamespace, bases: list[str]
+    k: Language, emit: Callable[[], None], tensors: dict[str, int], bases: list[str]
 ) -> Template:
-    """Run ``emit`` once and lower what it issued."""
-    builder.begin_unit()
-    with _located(kernel):
-        kernel.emit(builder, unit)
-    instructions, lines = tuple(builder.instructions), tuple(builder.lines)
-    turns = tuple(h.turns for h in builder.handles)
-    tensors = {t.name: i for i, t in enumerate(kernel.tensors)}
+    """Issue the instructions of one task and lower them."""
+    _issue(k, emit)
+    instructions, lines = tuple(k.instructions), tuple(k.lines)
+    turns = tuple(h.turns for h in k.handles)
     costs: list[Cost] = []
     flows: list[Flow | None] = []
     try:
         for instruction in instructions:
-            costs.append(instruction.cost(builder.device))
-            flows.append(flow_of(instruction, tensors, bases, builder.device))
+            costs.append(instruction.cost(k.device))
+            flows.append(flow_of(instruction, tensors, bases, k.device))
     except ProgramError as error:
         at = len(flows)
         raise at_line(error, lines[at], instructions[at]) from error
-    lowered = lower(instructions, lines, turns, builder.kind.pipes)
+    lowered = lower(instructions, lines, turns, k.kind.pipes)
     return Template(instructions, lines, tuple(costs), tuple(flows), lowered)
 
 
-def _distinct(units: Units) -> tuple[list[dict[str, int]], IntArray]:
-    """Distinct signatures in order of first use, and each unit's index among them."""
-    if not units.signature:
-        return ([{}] if len(units.core) else []), np.zeros(len(units.core), np.int64)
-    names = list(units.signature)
-    key = _key(list(units.signature.values()))
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+def _distinct(tasks: Tasks[Any]) -> tuple[list[tuple[Any, ...]], IntArray]:
+    """Distinct tasks in order of first use, and each row's index among them."""
+    record, count = tasks.record, len(tasks.core)
+    if not tasks.columns:
+        return ([record()] if count else []), np.zeros(count, np.int64)
+    columns = [np.asarray(tasks.columns[name], np.int64) for name in fields_of(record)]
+    _, first, inverse = np.unique(_key(columns), return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    distinct = [{n: int(units.signature[n][i]) for n in names} for i in first[order]]
+    types = get_type_hints(record)
+    kinds = [types.get(name, int) for name in fields_of(record)]
+    rows = zip(*(column[first[order]].tolist() for column in columns), strict=True)
+    distinct = [record(*(kind(v) for kind, v in zip(kinds, row, strict=True))) for row in rows]
     return distinct, rank[inverse.reshape(-1)]
 
 
@@ -147,13 +149,13 @@ def _ranks(column: IntArray) -> tuple[IntArray, int]:
     return ranks.reshape(-1).astype(np.int64), len(values)
 
 
-def _check_units(kernel: Kernel, units: Units, lanes: int) -> None:
-    if not len(units.core):
-        raise ProgramError(f"kernel {kernel.name} has no units of work; launch nothing instead")
-    wrong = units.core[(units.core < 0) | (units.core >= lanes)]
+def _check_tasks(kernel: Kernel, tasks: Tasks[Any], lanes: int) -> None:
+    if not len(tasks.core):
+        raise ProgramError(f"kernel {kernel.name} has no tasks; launch nothing instead")
+    wrong = tasks.core[(tasks.core < 0) | (tasks.core >= lanes)]
     if len(wrong):
         raise ProgramError(
-            f"kernel {kernel.name} places a unit on core {int(wrong[0])} of {lanes}; "
+            f"kernel {kernel.name} places a task on core {int(wrong[0])} of {lanes}; "
             f"cores are numbered 0 to {lanes - 1}"
         )
 
@@ -190,17 +192,25 @@ def _check_flag_receivers(program: Program) -> None:
 
 
 @contextmanager
-def _located(kernel: Kernel) -> Iterator[None]:
+def _located() -> Iterator[None]:
     """Prefix errors with the kernel line they come from."""
     try:
         yield
     except (ProgramError, CapacityError, ArgumentError) as error:
-        lines = [
-            f
-            for f in traceback.extract_tb(error.__traceback__)
-            if FilePath(f.filename).parent not in _OURS
-        ]
-        if not lines:
+        raise type(error)(f"{_kernel_line(error)}{error}") from error
+    except AttributeError as error:
+        fields = fields_of(type(error.obj))
+        if error.name is None or not fields:
             raise
-        where = f"{FilePath(lines[-1].filename).name}:{lines[-1].lineno}"
-        raise type(error)(f"{where}: {error}") from error
+        task = type(error.obj).__name__
+        raise ProgramError(
+            f"{_kernel_line(error)}a {task} has no field {error.name!r} (it has: "
+            f"{', '.join(fields)})"
+        ) from error
+
+
+def _kernel_line(error: Exception) -> str:
+    """``file.py:line: `` of the innermost frame outside this layer, if there is one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f for f in frames if FilePath(f.filename).parent not in _OURS]
+    return f"{FilePath(lines[-1].filename).name}:{lines[-1].lineno}: " if lines else ""

@@ -1,56 +1,87 @@
-"""What a kernel author writes: the table of work units, the buffers, and one unit's program."""
+"""What a kernel author writes: which tasks there are, the buffers, and the program of one task."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from npusim.errors import ProgramError
+from npusim.integers import IntArray
 from npusim.isa.operands import Tensor
 
 if TYPE_CHECKING:
     from npusim.program.language import Language
 
-IntArray = npt.NDArray[np.int64]
+#: A column of a task table: integers, or flags.
+Column = npt.NDArray[np.int64] | npt.NDArray[np.bool_]
+
+Task = TypeVar("Task", bound=tuple[Any, ...])
+
+
+class Alike(NamedTuple):
+    """The task of a kernel whose tasks differ in addresses only."""
 
 
 @dataclass(frozen=True)
-class Units:
-    """The work of a kernel as columns, one row per unit, each core running its rows in order.
+class Tasks(Generic[Task]):
+    """The work of a kernel as columns, one row per task, each core doing its rows in order.
 
-    ``core`` is the position among the kernel's cores. ``signature`` columns are what the
-    unit's program depends on (extents, border and tail flags, first/last of an accumulation):
-    ``Kernel.emit`` runs once per distinct row of them. ``bases`` columns are byte offsets that
-    a GM region can name.
+    ``core`` is the position among the kernel's cores. ``columns`` are what the program of a task
+    depends on (extents, border and tail flags, first or last of an accumulation), by the fields
+    of ``record``, a ``NamedTuple`` of ``int`` and ``bool``: ``emit`` runs once per distinct row of
+    them. ``bases`` are byte offsets that a GM region can name; nothing else may depend on them.
     """
 
     core: IntArray
-    signature: Mapping[str, IntArray] = field(default_factory=dict)
+    record: type[Task]
+    columns: Mapping[str, Column] = field(default_factory=dict)
     bases: Mapping[str, IntArray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, column in {**self.signature, **self.bases}.items():
+        for name, column in {**self.columns, **self.bases}.items():
             if len(column) != len(self.core):
                 raise ProgramError(
-                    f"unit column {name!r} has {len(column)} rows, core has {len(self.core)}; "
-                    "every column needs one entry per unit"
+                    f"task column {name!r} has {len(column)} rows, core has {len(self.core)}; "
+                    "every column needs one entry per task"
                 )
+        want = fields_of(self.record)
+        if set(want) != set(self.columns):
+            raise ProgramError(
+                f"the columns are {', '.join(self.columns) or 'none'}, a {self.record.__name__} "
+                f"has {', '.join(want) or 'none'}; give each field a column of its name"
+            )
+
+
+def fields_of(record: type) -> tuple[str, ...]:
+    """Names of the fields of a ``NamedTuple`` class."""
+    names: tuple[str, ...] = getattr(record, "_fields", ())
+    return names
+
+
+@dataclass(frozen=True)
+class Plan(Generic[Task]):
+    """The tasks of a kernel on so many cores, and ``emit``, which issues the program of one."""
+
+    tasks: Tasks[Task]
+    emit: Callable[[Task], None]
 
 
 class Kernel(ABC):
-    """A tiled kernel: ``units`` says who computes what, ``emit`` is the program of one unit."""
+    """A tiled kernel; subclasses are frozen dataclasses of their tensors and tile sizes."""
 
     name: ClassVar[str]
     #: Which cores run it: "cube" or "vector" (the same cores where a core has both units).
     role: ClassVar[str] = "cube"
-    #: One line for reports: the tile sizes in use.
-    tiling_text: str = ""
+
+    @property
+    def tiling_text(self) -> str:
+        """One line for reports: the tile sizes in use."""
+        return ""
 
     @property
     @abstractmethod
@@ -58,13 +89,19 @@ class Kernel(ABC):
         """The global tensors it touches; roles tell inputs from outputs."""
 
     @abstractmethod
-    def units(self, cores: int) -> Units:
-        """The unit table for this many cores, vectorised."""
+    def plan(self, k: Language, cores: int) -> Plan[Any]:
+        """Declare the buffers (``k.buffer``), and say what the cores do and how.
 
-    @abstractmethod
-    def buffers(self, k: Language) -> None:
-        """Declare the private buffers (``k.buffer``); they live as long as the kernel."""
+        Buffers live as long as the kernel runs. ``emit`` of the plan issues the instructions of a
+        task through ``k``; all it may depend on is the task and what was fixed here.
+        """
 
-    @abstractmethod
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        """Issue the instructions of a unit; ``unit`` has the signature columns as ints."""
+
+def in_runs(count: int, cores: int) -> IntArray:
+    """Core of each of ``count`` tasks: contiguous runs as equal as possible."""
+    return np.arange(count) * min(cores, count) // max(1, count)
+
+
+def grid(*axes: IntArray) -> list[IntArray]:
+    """Every combination of the axes' numbers as columns, the last axis fastest."""
+    return [column.reshape(-1) for column in np.meshgrid(*axes, indexing="ij")]

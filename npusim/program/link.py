@@ -1,8 +1,8 @@
 """Units in order: the waits of a template that reach into what ran before it on the same core.
 
-``Linker`` carries the scoreboards of all slots across unit boundaries as a hashable state, so
+``Linker`` carries the scoreboards of all slots across task boundaries as a hashable state, so
 every distinct (template, state) pair is resolved once for all cores. Counts in a state are
-relative to the unit boundary: zero or negative, where counts inside a unit start from one.
+relative to the task boundary: zero or negative, where counts inside a task start from one.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from npusim.errors import ProgramError
+from npusim.integers import IntArray
 from npusim.isa.operands import Buffer
 from npusim.program.lower import SET_TWICE, Lowered, Outside, SlotBoard, Wait, located
 from npusim.program.program import Variant
 from npusim.reasons import FLAG
 
-IntArray = npt.NDArray[np.int64]
-
 #: Per pipe index, how many instructions must be complete, as sorted (pipe, count) pairs.
 Counts = tuple[tuple[int, int], ...]
 #: A physical slot: its last writes and the reads since.
 Board = tuple[Counts, Counts]
-#: Boards of all slots of every resource, at a unit boundary.
+#: Boards of all slots of every resource, at a task boundary.
 State = tuple[tuple[Board, ...], ...]
 
 _EMPTY: Board = ((), ())
@@ -36,7 +34,7 @@ class _Row:
     """An instruction whose waits depend on the state.
 
     ``own`` are waits that hold in any state, ``zero`` those that ask only for what ran before
-    the unit, ``sealed`` the pipes whose earlier instructions are all waited for already.
+    the task, ``sealed`` the pipes whose earlier instructions are all waited for already.
     """
 
     index: int
@@ -106,7 +104,7 @@ class Linker:
         self._cores: dict[bytes, IntArray] = {}
 
     def link(self, which: IntArray) -> IntArray:
-        """Index into ``variants`` of every unit of a core, whose templates are ``which``."""
+        """Index into ``variants`` of every task of a core, whose templates are ``which``."""
         key = which.tobytes()
         if key not in self._cores:
             self._cores[key] = self._walk(which)
@@ -146,7 +144,7 @@ class Linker:
         return number
 
     def _resolve(self, template: int, state: State) -> int:
-        """The variant of a template whose unit starts in ``state``."""
+        """The variant of a template whose task starts in ``state``."""
         plan = self._plans[template]
         waited: dict[int, dict[int, int]] = {}
         kept = tuple(
@@ -164,9 +162,9 @@ class Linker:
 
 
 def _before(row: _Row, state: State) -> list[Wait]:
-    """Waits of a row for what ran before the unit.
+    """Waits of a row for what ran before the task.
 
-    None for sealed pipes: a count from inside the unit implies every count from before it.
+    None for sealed pipes: a count from inside the task implies every count from before it.
     """
     found = [w for w in row.zero if w[0] not in row.sealed]
     for place, need in row.needs:
@@ -183,7 +181,7 @@ def _before(row: _Row, state: State) -> list[Wait]:
 
 
 def _check_flag(need: Outside, *, up: bool) -> None:
-    """Raise unless a flag inherited from earlier units is up to be waited for, down to be set."""
+    """Raise unless a flag inherited from earlier tasks is up to be waited for, down to be set."""
     if need.reads_too == up:
         assert isinstance(need.resource, tuple)
         _, src, dst, event = need.resource
@@ -191,7 +189,7 @@ def _check_flag(need: Outside, *, up: bool) -> None:
             raise ProgramError(f"set_flag {src}->{dst} #{event}: {SET_TWICE}")
         raise ProgramError(
             f"wait_flag {src}->{dst} #{event} comes without a set_flag before it; set it first, "
-            "in this unit or an earlier one"
+            "in this task or an earlier one"
         )
 
 
@@ -213,7 +211,7 @@ def _essential(waits: Iterable[Wait], waited: dict[int, int]) -> tuple[Wait, ...
 def _observers(
     plans: list[_Plan], place: int, resource: Hashable
 ) -> tuple[set[int], set[int]] | None:
-    """The pipes that ever ask for a resource's writes, and for its reads, of earlier units.
+    """The pipes that ever ask for a resource's writes, and for its reads, of earlier tasks.
 
     None for flags: the presence of their counts says whether they are up.
     """
@@ -257,7 +255,7 @@ def _exit(
 
 
 def _advance(plan: _Plan, exits: list[_Exit], state: State) -> State:
-    """The state at the end of the unit."""
+    """The state at the end of the task."""
     totals = plan.totals
 
     def aged(counts: Counts) -> Counts:
@@ -273,7 +271,7 @@ def _advance(plan: _Plan, exits: list[_Exit], state: State) -> State:
                 boards.append((aged(writes), tuple(sorted(merged.items()))))
             else:
                 boards.append((new_writes, new_reads))
-        # Slot i holds turn i of this unit; the next unit counts its turns from zero again.
+        # Slot i holds turn i of this task; the next task counts its turns from zero again.
         first = leaves.turned % len(boards)
         after.append((*boards[first:], *boards[:first]))
     return tuple(after)

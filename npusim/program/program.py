@@ -1,4 +1,4 @@
-"""A complete program: templates of flat arrays, and per core the table of units that use them.
+"""A complete program: templates of flat arrays, and per core the table of tasks that use them.
 
 Nothing here is symbolic and nothing depends on time or data. A program of 10^7 instructions is
 a few dozen templates and two integer columns per core.
@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from npusim.device.parts import CoreKind
 from npusim.device.spec import Device
 from npusim.errors import ProgramError
+from npusim.integers import IntArray
 from npusim.isa import Instruction
 from npusim.isa.base import Cost, Move, fixed_rate
 from npusim.isa.operands import Buffer, GmRegion, Tensor
 from npusim.program.lower import Lowered, Wait
-
-IntArray = npt.NDArray[np.int64]
 
 #: Kinds of transfer a flow can be: to or from GM, or a move inside a core along shared links.
 READ, WRITE, ATOMIC, MOVE = range(4)
@@ -37,14 +35,14 @@ class Flow:
     links: tuple[str, ...]  # that its path names
     region: GmRegion | None = None  # None for a move inside a core
     tensor: int = -1  # index into Program.tensors
-    base: int = -1  # index into the unit table's base columns, -1 for none
+    base: int = -1  # index into the task table's base columns, -1 for none
     peer: str = ""  # the memory at the core's end
     request: int = 0  # bytes of the L2's bandwidth that each row takes besides its own
 
 
 @dataclass(frozen=True)
 class Template:
-    """The instructions of all units with one signature, with costs and kernel lines."""
+    """The instructions of all tasks that are alike, with costs and kernel lines."""
 
     instructions: tuple[Instruction, ...]
     lines: tuple[str, ...]
@@ -54,12 +52,12 @@ class Template:
 
     @cached_property
     def macs(self) -> int:
-        """Multiply-adds of one unit."""
+        """Multiply-adds of one task."""
         return sum(cost.macs for cost in self.costs)
 
     @cached_property
     def moves(self) -> dict[tuple[str, str, str], int]:
-        """Bytes per (source, destination, operand) of one unit."""
+        """Bytes per (source, destination, operand) of one task."""
         total: dict[tuple[str, str, str], int] = {}
         for instruction in self.instructions:
             move = instruction.move()
@@ -78,12 +76,12 @@ class Variant:
 
 @dataclass(frozen=True)
 class CoreProgram:
-    """What one core runs: per unit the variant and the byte offsets of the GM bases."""
+    """What one core runs: per task the variant and the byte offsets of the GM bases."""
 
     name: str  # "aic3"
     group: int
-    variants: IntArray  # (units,)
-    bases: IntArray  # (units, base columns)
+    variants: IntArray  # (tasks,)
+    bases: IntArray  # (tasks, base columns)
 
 
 @dataclass(frozen=True)
@@ -108,36 +106,36 @@ class Program:
         return self.kind.pipes
 
     @cached_property
-    def unit_counts(self) -> IntArray:
-        """How many units use each template, over all cores."""
+    def task_counts(self) -> IntArray:
+        """How many tasks use each template, over all cores."""
         counts: IntArray = self.core_counts.sum(axis=0)
         return counts
 
     @cached_property
     def core_counts(self) -> IntArray:
-        """How many units of each core use each template: shape (cores, templates)."""
+        """How many tasks of each core use each template: shape (cores, templates)."""
         of = np.array([v.template for v in self.variants], dtype=np.int64)
         size = len(self.templates)
         return np.stack([np.bincount(of[c.variants], minlength=size) for c in self.cores])
 
     @cached_property
     def instructions(self) -> int:
-        """Instructions over all units and cores."""
+        """Instructions over all tasks and cores."""
         sizes = np.array([len(t.instructions) for t in self.templates], dtype=np.int64)
-        return int(self.unit_counts @ sizes)
+        return int(self.task_counts @ sizes)
 
     @cached_property
     def macs(self) -> int:
-        """Multiply-adds over all units and cores."""
+        """Multiply-adds over all tasks and cores."""
         return int(
-            sum(int(n) * t.macs for n, t in zip(self.unit_counts, self.templates, strict=True))
+            sum(int(n) * t.macs for n, t in zip(self.task_counts, self.templates, strict=True))
         )
 
     @cached_property
     def moves(self) -> dict[tuple[str, str, str], int]:
-        """Bytes per (source, destination, operand) over all units and cores."""
+        """Bytes per (source, destination, operand) over all tasks and cores."""
         total: dict[tuple[str, str, str], int] = {}
-        for count, template in zip(self.unit_counts, self.templates, strict=True):
+        for count, template in zip(self.task_counts, self.templates, strict=True):
             for key, size in template.moves.items():
                 total[key] = total.get(key, 0) + int(count) * size
         return dict(sorted(total.items()))
@@ -186,7 +184,7 @@ def flow_of(
             peer = targets[0].memory if kind == READ else sources[0].memory
             if region.base and region.base not in bases:
                 raise ProgramError(
-                    f"the unit table has no base {region.base!r} (it has: {', '.join(bases)})"
+                    f"the task table has no base {region.base!r} (it has: {', '.join(bases)})"
                 )
             if region.tensor.name not in tensors:
                 raise ProgramError(

@@ -7,7 +7,7 @@ from functools import cache
 from math import prod
 from pathlib import Path as FilePath
 
-from npusim.device.parts import CoreKind, Path
+from npusim.device.parts import CoreKind, Memory, Path
 from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
@@ -21,7 +21,7 @@ class BufferHandle:
 
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer
-        self.turns = 0  # taken in the unit being emitted
+        self.turns = 0  # taken in the task being emitted
 
     def next(self) -> Slot:
         """Acquire the next slot; its previous content is lost."""
@@ -29,7 +29,7 @@ class BufferHandle:
         return Slot(self.buffer, self.turns - 1)
 
     def last(self, back: int = 0) -> Slot:
-        """The slot acquired last (or ``back`` turns before it), also by an earlier unit."""
+        """The slot acquired last (or ``back`` turns before it), also by an earlier task."""
         if back >= self.buffer.slots:
             raise ProgramError(
                 f"{self.buffer.name} has {self.buffer.slots} slots; turn {back} back is "
@@ -39,7 +39,7 @@ class BufferHandle:
 
 
 class Recorder:
-    """Collects the instructions of one unit at a time for one kind of core."""
+    """Collects the instructions of one task at a time for one kind of core."""
 
     def __init__(self, device: Device, kind: CoreKind) -> None:
         self.device = device
@@ -48,8 +48,8 @@ class Recorder:
         self.instructions: list[Instruction] = []
         self.lines: list[str] = []
 
-    def begin_unit(self) -> None:
-        """Forget the instructions and turns of the previous unit."""
+    def begin_task(self) -> None:
+        """Forget the instructions and turns of the previous task."""
         self.instructions, self.lines = [], []
         for handle in self.handles:
             handle.turns = 0
@@ -115,6 +115,20 @@ class Recorder:
         if cube is None or not cube.unit_flag or not self.has_path("L0C", "GM"):
             raise ProgramError(f"{self.device.name} has no unit flag; declare L0C without it")
 
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Names of the element types the device knows."""
+        return self.device.dtypes
+
+    @property
+    def device_name(self) -> str:
+        """Name of the device, for errors."""
+        return self.device.name
+
+    def memory(self, name: str) -> Memory:
+        """Size and alignment of a private memory; the device must have it."""
+        return self.device.memories[name]
+
     def has_path(self, src: str, dst: str, variant: str = "") -> bool:
         """Whether this kind of core can make the move."""
         return self.device.has_path(src, dst, variant)
@@ -142,7 +156,7 @@ class Recorder:
         age = self.handles[slot.buffer.index].turns - 1 - slot.turn
         if age < 0:
             raise ProgramError(
-                f"{region} belongs to another unit; take slots with next() or last() where used"
+                f"{region} belongs to another task; take slots with next() or last() where used"
             )
         if age >= slot.buffer.slots:
             raise ProgramError(

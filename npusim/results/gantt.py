@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.errors import ArgumentError
+from npusim.integers import IntArray
 from npusim.reasons import DONE, REASONS
 from npusim.results import metrics, palette
-from npusim.timing.trace import IntArray, KernelRun, Timeline
+from npusim.timing.trace import KernelRun, Timeline
 
 #: Cores a timeline shows when none are asked for.
 MAX_CORES = 4

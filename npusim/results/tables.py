@@ -12,9 +12,10 @@ import numpy as np
 
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
+from npusim.integers import IntArray
 from npusim.reasons import REASONS
 from npusim.results import metrics
-from npusim.timing.trace import IntArray, KernelRun, Timeline
+from npusim.timing.trace import KernelRun, Timeline
 
 if TYPE_CHECKING:
     import pandas as pd

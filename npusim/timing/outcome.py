@@ -6,15 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from npusim.errors import ProgramError
+from npusim.integers import IntArray
 from npusim.isa import Instruction
 from npusim.isa.operands import GmRegion
 from npusim.program.program import Program
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,7 @@ def _conv(row: KernelRow, device: Device) -> _Plan:
 
 
 def _conv_notes(kernel: ConvForward, base_m: int) -> tuple[str, ...]:
-    positions = max(slab.positions for slab in kernel.slabs)
+    positions = kernel.plane.most_positions
     if positions == base_m:
         return ()
     return (f"a tile holds {positions} positions, not {base_m}: it is whole rows of the output",)

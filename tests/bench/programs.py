@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,10 +12,11 @@ import npusim
 from npusim.call.options import Options
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32
+from npusim.integers import IntArray
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.program.build import build
-from npusim.program.kernel import IntArray, Units
+from npusim.program.kernel import Plan, Tasks
 from npusim.program.language import Language
 from npusim.program.program import Program
 from npusim.timing.run import new_l2, time_program
@@ -29,42 +32,49 @@ BASE = Tiling(base_m=128, base_n=256, base_k=64)
 DELAY_STEP = 10
 
 
+@dataclass(frozen=True)
 class LateMatmul(Matmul):
     """A matmul whose core i first spends ``steps[i]`` pipe barriers of ``DELAY_STEP`` cycles.
 
-    They are a unit of their own, so the matmul's units are those of any other matmul.
+    They are a task of their own, so the matmul's tasks are those of any other matmul.
     """
 
-    def __init__(self, size: int, steps: IntArray) -> None:
-        super().__init__(BASE, *operands(size, size, size))
-        self.steps = steps
+    steps: tuple[int, ...] = ()
 
-    def units(self, cores: int) -> Units:
-        work = super().units(cores)
-        none = np.zeros(cores, np.int64)
+    def plan(self, k: Language, cores: int) -> Plan[Any]:
+        work = super().plan(k, cores)
+        tasks, none = work.tasks, np.zeros(cores, np.int64)
+        record = namedtuple("Late", ("steps", *tasks.record._fields))  # type: ignore[misc]
 
-        def behind(lead: IntArray, column: IntArray) -> IntArray:
+        def emit(task: Any) -> None:
+            if not task.steps:
+                work.emit(tasks.record(*task[1:]))
+            for _ in range(task.steps):
+                k.pipe_barrier()
+
+        def behind(lead: IntArray, column: Any) -> IntArray:
             return np.concatenate([lead, column])
 
-        return Units(
-            behind(np.arange(cores), work.core),
+        late = Tasks(
+            behind(np.arange(cores), tasks.core),
+            record,
             {
-                "steps": behind(self.steps, np.zeros_like(work.core)),
-                **{name: behind(none, column) for name, column in work.signature.items()},
+                "steps": behind(np.array(self.steps), np.zeros_like(tasks.core)),
+                **{name: behind(none, column) for name, column in tasks.columns.items()},
             },
-            {name: behind(none, column) for name, column in work.bases.items()},
+            {name: behind(none, column) for name, column in tasks.bases.items()},
         )
-
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        if not unit.steps:
-            super().emit(k, unit)
-        for _ in range(unit.steps):
-            k.pipe_barrier()
+        return Plan(late, emit)
 
 
 def operands(m: int, k: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
     """fp16 A (m, k) and B (k, n), and fp32 C."""
     return Tensor("a", (m, k), FP16), Tensor("b", (k, n), FP16), Tensor("c", (m, n), FP32, "out")
+
+
+def late_matmul(size: int, steps: IntArray) -> LateMatmul:
+    """A square product whose core i begins ``steps[i]`` steps late."""
+    return LateMatmul(BASE, *operands(size, size, size), steps=tuple(steps.tolist()))
 
 
 def matmul(m: int, k: int, n: int) -> Matmul:

@@ -31,7 +31,7 @@ def engine(settings: Settings) -> Iterator[Figure]:
     device = programs.wide_device(CORES)
     steps = np.random.default_rng(0).integers(1, SKEW // programs.DELAY_STEP + 1, CORES)
     in_step = programs.on_all_cores(programs.square_matmul(size), device)
-    skewed = programs.on_all_cores(programs.LateMatmul(size, steps), device)
+    skewed = programs.on_all_cores(programs.late_matmul(size, steps), device)
     programs.warm_up(name, device)
     times = medians(
         settings.repeats,

@@ -53,7 +53,7 @@ def test_python_blocks_run(
     code = CODE[name]
     if "import torch" in code:
         pytest.importorskip("torch")
-    exec(compile(code, name, "exec"), {"__name__": "document"})
+    exec(compile(code, name, "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out
     assert bool(printed) == ("print(" in code)
     written = re.findall(r'"([\w.]+\.(?:json|html|png))"', code)

@@ -18,11 +18,12 @@ from npusim.errors import ProgramError
 from npusim.isa import ISA, DspCast, DspGemm
 from npusim.isa.base import Cost
 from npusim.isa.operands import Buffer, Slot, Tensor
-from npusim.numerics.memory import CoreMemory, GlobalMemory, UnitMemory
-from npusim.program.kernel import Kernel, Units
+from npusim.numerics.memory import CoreMemory, GlobalMemory, LaneMemory
+from npusim.program.kernel import Tasks
 from npusim.program.language import Language
 from npusim.program.program import Program
 from npusim.timing.l2 import Access, L2State
+from tests.scripts import Scripted, tasks_of
 
 Array = np.ndarray[Any, Any]
 FT, MT = load_device("ft78ne"), load_device("mt7004")
@@ -32,10 +33,10 @@ BUFFERS = tuple(
 SM, AM, AM2 = (Slot(buffer, 0) for buffer in BUFFERS)
 
 
-def memory_of(*contents: Array) -> UnitMemory:
+def memory_of(*contents: Array) -> LaneMemory:
     """Private memories whose slots begin with ``contents``, the rest poisoned."""
     program = cast(Program, SimpleNamespace(buffers=BUFFERS))
-    memory = CoreMemory(program, GlobalMemory({})).unit(0)
+    memory = CoreMemory(program, GlobalMemory({})).lane(0)
     for i, content in enumerate(contents):
         data = np.ascontiguousarray(content).reshape(-1).view(np.uint8)
         memory.write(Slot(BUFFERS[i], 0).at(0, data.size), data.view(np.int8), INT8)
@@ -178,7 +179,7 @@ def test_both_are_in_the_table_and_declare_what_they_touch() -> None:
 # -- a kernel of one's own, and GM without an L2 -----------------------------------------------
 
 
-class Product(Kernel):
+class Product(Scripted):
     """c = a @ b on every core, by the DSL's own words."""
 
     name: ClassVar[str] = "product"
@@ -194,14 +195,14 @@ class Product(Kernel):
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.x, self.y, self.z)
 
-    def units(self, cores: int) -> Units:
-        return Units(np.arange(cores))
+    def tasks(self, cores: int) -> Tasks[Any]:
+        return tasks_of(np.arange(cores), {})
 
     def buffers(self, k: Language) -> None:
         self.a = k.buffer("SM", self.x.shape, FP32)
         self.b, self.c = (k.buffer("AM", t.shape, FP32) for t in (self.y, self.z))
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, task: Any) -> None:
         a, b, c = self.a.next(), self.b.next(), self.c.next()
         sizes = [t.size_bytes for t in self.tensors]
         k.data_move(a.at(0, sizes[0]), self.x.at(0, sizes[0]), FP32)

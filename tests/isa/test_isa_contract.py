@@ -43,7 +43,7 @@ from npusim.isa import (
 from npusim.isa.base import Cost
 from npusim.isa.dma import Window
 from npusim.isa.operands import Buffer, GmRegion, Region, Slot, SlotRegion, Tensor
-from npusim.numerics.memory import CoreMemory, GlobalMemory, UnitMemory
+from npusim.numerics.memory import CoreMemory, GlobalMemory, LaneMemory
 from npusim.program.program import Program
 
 TINY = load_device("tiny")
@@ -121,9 +121,9 @@ def homes(name: str) -> list[Device]:
 class Recorder:
     """A memory view that remembers which regions were touched, and passes everything on."""
 
-    units = 1
+    batch = 1
 
-    def __init__(self, memory: CoreMemory | UnitMemory) -> None:
+    def __init__(self, memory: CoreMemory | LaneMemory) -> None:
         self.memory = memory
         self.read_regions: list[Region] = []
         self.written: list[Region] = []
@@ -165,12 +165,12 @@ def fresh_memory(seed: int = 0) -> CoreMemory:
         kind = np.float32 if buffer.memory == "L0C" else np.float16
         count = buffer.slot_bytes // np.dtype(kind).itemsize
         values = rng.integers(-8, 8, count).astype(kind).view(np.int8)
-        memory.unit(0).write(Slot(buffer, 0).at(), values, INT8)
+        memory.lane(0).write(Slot(buffer, 0).at(), values, INT8)
     return memory
 
 
 def execute(instruction: Instruction, memory: CoreMemory) -> None:
-    instruction.execute(memory if instruction.batched else memory.unit(0))
+    instruction.execute(memory if instruction.batched else memory.lane(0))
 
 
 def snapshot(memory: CoreMemory) -> dict[str, Any]:
@@ -254,7 +254,7 @@ def test_costs_are_positive_and_grow_with_the_work(name: str, device: Device) ->
 def test_it_touches_what_it_declares_and_nothing_else(name: str) -> None:
     instruction = EXAMPLES[name](2)
     memory = fresh_memory()
-    recorder = Recorder(memory if instruction.batched else memory.unit(0))
+    recorder = Recorder(memory if instruction.batched else memory.lane(0))
     before = snapshot(memory)
     instruction.execute(recorder)
     # Part of a target may keep what was there; bytes beyond it may not change.
@@ -287,7 +287,7 @@ def test_results_depend_on_declared_reads_only(name: str) -> None:
                 other[list(offsets)] = False
         data[other] ^= 0x11
         if place in private:
-            second.unit(0).write(private[place], data.view(np.int8), INT8)
+            second.lane(0).write(private[place], data.view(np.int8), INT8)
         else:
             second.gm.tensors[place][:] = data
     before, changed_before = snapshot(first), snapshot(second)

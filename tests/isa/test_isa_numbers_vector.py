@@ -36,11 +36,11 @@ class Bench:
 
     def put(self, slot: Slot, values: Array, dtype: DType, offset: int = 0) -> SlotRegion:
         region = slot.at(offset, values.size * dtype.bytes)
-        self.memory.unit(0).write(region, values, dtype)
+        self.memory.lane(0).write(region, values, dtype)
         return region
 
     def get(self, region: SlotRegion, dtype: DType) -> Array:
-        return self.memory.unit(0).read(region, dtype).copy()
+        return self.memory.lane(0).read(region, dtype).copy()
 
 
 # -- vector ------------------------------------------------------------------------------------

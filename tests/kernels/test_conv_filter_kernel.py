@@ -13,8 +13,7 @@ from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, FP32
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
-from npusim.kernels.parts.conv_filter_slabs import cut_plane
-from npusim.kernels.tilings.conv_filter import auto_tiling
+from npusim.kernels.tilings.conv_filter import auto_tiling, cut_plane
 from npusim.program.build import build
 
 TINY = load_device("tiny")
@@ -59,7 +58,7 @@ def test_reach_is_the_input_that_outputs_touch(axis: tuple[int, ...], data: st.D
     count = data.draw(st.integers(1, s.out[1] - first))
     outputs, taps = range(first, first + count), range(k)
     touched = [o * stride - before + t * dilation for o in outputs for t in taps]
-    span = s.reach(1, first, count)
+    span = s.axis(1).reach(first, count)
     inside = range(max(min(touched), 0), min(max(touched) + 1, size))
     assert span.size == len(inside)
     if span.size:
@@ -88,21 +87,21 @@ def test_slabs_cover_every_output_that_reads_input_once(
         seen[row : row + height, column : column + width] += 1
     assert seen.max(initial=0) <= 1
     for row, column in np.argwhere(seen == 0):
-        reads = s.reach(1, int(row), 1).size and s.reach(2, int(column), 1).size
+        reads = s.axis(1).reach(int(row), 1).size and s.axis(2).reach(int(column), 1).size
         assert not reads  # dropped positions see padding only
     positions, pixels = table["rows"] * table["columns"], table["h"] * table["w"]
     assert (len(cut), cut.positions, cut.pixels) == (len(pixels), positions.sum(), pixels.sum())
-    assert cut.most_positions == positions.max(initial=0)
-    assert cut.most_pixels == pixels.max(initial=0)
+    assert cut.most_positions == positions.max(initial=1)
+    assert cut.most_pixels == pixels.max(initial=1)
 
 
-# -- the unit table ----------------------------------------------------------------------------
+# -- the task table ----------------------------------------------------------------------------
 
 
-def test_units_of_a_tile_are_one_run_on_one_core_with_one_first_and_one_last() -> None:
+def test_tasks_of_a_tile_are_one_run_on_one_core_with_one_first_and_one_last() -> None:
     k = kernel(shape(n=3, cin=32, cout=48), tiling(k_parts=2))
-    units = k.units(4)
-    u = {**units.signature, **units.bases, "core": units.core}
+    tasks = k.tasks(4)
+    u = {**tasks.columns, **tasks.bases, "core": tasks.core}
     # 3 m tiles x 6 n tiles x 2 parts of K over 3 images x 3 slabs of two rows
     starts, ends = np.flatnonzero(u["first"]), np.flatnonzero(u["last"])
     assert len(starts) == len(ends) == 36
@@ -115,8 +114,8 @@ def test_units_of_a_tile_are_one_run_on_one_core_with_one_first_and_one_last() -
 
 def test_parts_are_limited_by_the_work_along_k() -> None:
     k = kernel(shape(n=1, h=4, w=4), tiling(k_parts=64))  # out 2 x 2: one slab
-    units = k.units(2)
-    assert int(units.signature["first"].sum()) == len(units.core) == 3  # three n tiles, one part
+    tasks = k.tasks(2)
+    assert int(tasks.columns["first"].sum()) == len(tasks.core) == 3  # three n tiles, one part
     assert not k.needs_clear
 
 
@@ -140,7 +139,7 @@ def test_clearing_is_asked_for_only_where_it_matters() -> None:
 def test_cores_share_tiles_before_parts() -> None:
     k = kernel(shape(cout=64), tiling())
     for cores in (1, 2, 4, 12, 100):
-        core = k.units(cores).core
+        core = k.tasks(cores).core
         busy = min(cores, 4 * 3)  # tiles
         assert len(np.unique(core)) == busy
 

@@ -56,8 +56,8 @@ def test_shared_reads_everything_on_every_core() -> None:
 
 def first_rows(tiling: CopyTiling) -> list[int]:
     """The row at which each of four cores starts to read 16 rows of 32 B."""
-    units = CopyIn(tiling, matrix(16, 16)).units(4)
-    return [int(units.bases["x"][units.core == core][0]) // 32 for core in range(4)]
+    tasks = CopyIn(tiling, matrix(16, 16)).tasks(4)
+    return [int(tasks.bases["x"][tasks.core == core][0]) // 32 for core in range(4)]
 
 
 def test_rotated_cores_start_an_equal_share_further_down() -> None:
@@ -68,8 +68,8 @@ def test_rotated_cores_start_an_equal_share_further_down() -> None:
 
 def test_a_band_is_read_again_before_the_next() -> None:
     tiling = CopyTiling(rows=16, columns=16, bands=2, passes=2)
-    units = CopyIn(tiling, matrix(16, 32)).units(1)
-    assert units.bases["x"].tolist() == [0, 0, 32, 32]
+    tasks = CopyIn(tiling, matrix(16, 32)).tasks(1)
+    assert tasks.bases["x"].tolist() == [0, 0, 32, 32]
 
 
 def test_a_copy_takes_its_path_alone() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,9 @@ from npusim.errors import ProgramError
 from npusim.isa.operands import Slot, Tensor
 from npusim.numerics.executor import execute
 from npusim.program.build import build
-from npusim.program.kernel import Kernel, Units
+from npusim.program.kernel import Tasks
 from npusim.program.language import BufferHandle, Language
+from tests.scripts import Scripted, tasks_of
 
 Array = np.ndarray[Any, Any]
 TINY, B2 = load_device("tiny"), load_device("ascend910b2")
@@ -24,14 +24,14 @@ N = 64
 SIZE = N * 4
 
 
-class Script(Kernel):
-    """``body`` is one unit; the units of all cores are numbered ``unit.u`` in the table's order."""
+class Script(Scripted):
+    """``body`` is one unit; the units of all cores are numbered ``task.u`` in the table's order."""
 
     name = "script"
     role = "vector"
 
     def __init__(
-        self, body: Callable[[Script, Language, SimpleNamespace], None], cores: list[int],
+        self, body: Callable[[Script, Language, Any], None], cores: list[int],
         *, slots: int = 2, dtype: DType = FP32,
     ) -> None:  # fmt: skip
         self.body, self.table, self.slots, self.dtype = body, cores, slots, dtype
@@ -41,18 +41,18 @@ class Script(Kernel):
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.x, self.y)
 
-    def units(self, cores: int) -> Units:
+    def tasks(self, cores: int) -> Tasks[Any]:
         core = np.array(self.table, np.int64)
         u = np.arange(len(core))
-        return Units(core, {"u": u, "core": core}, {"at": u * SIZE})
+        return tasks_of(core, {"u": u, "core": core}, {"at": u * SIZE})
 
     def buffers(self, k: Language) -> None:
         self.ub: BufferHandle = k.buffer(
             "UB", (SIZE // self.dtype.bytes,), self.dtype, slots=self.slots, name="ub"
         )
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        self.body(self, k, unit)
+    def emit(self, k: Language, task: Any) -> None:
+        self.body(self, k, task)
 
     def load(self, k: Language, where: int = 0, *, base: str = "") -> Slot:
         slot = self.ub.next()
@@ -80,7 +80,7 @@ def run(kernel: Script, groups: tuple[int, ...] = (0, 1), x: Array | None = None
 
 @pytest.mark.parametrize("dtype", [FP32, INT32])
 def test_a_forgotten_load_shows(dtype: DType) -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         s.store(k, s.ub.next())
 
     y = run(Script(body, [0], dtype=dtype))[0]
@@ -88,7 +88,7 @@ def test_a_forgotten_load_shows(dtype: DType) -> None:
 
 
 def test_a_slot_is_poisoned_again_each_time_it_is_acquired() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         slot = s.load(k) if u.u == 0 else s.ub.next()
         s.store(k, slot, base="at")
 
@@ -98,7 +98,7 @@ def test_a_slot_is_poisoned_again_each_time_it_is_acquired() -> None:
 
 
 def test_slots_skipped_without_use_are_poisoned_too() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         s.load(k)
         s.ub.next()
         s.ub.next()  # the loaded slot's turn again
@@ -108,7 +108,7 @@ def test_slots_skipped_without_use_are_poisoned_too() -> None:
 
 
 def test_the_last_slot_survives_into_later_units() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         if u.u == 0:
             s.load(k, SIZE)
         s.store(k, s.ub.last(), base="at")
@@ -118,7 +118,7 @@ def test_the_last_slot_survives_into_later_units() -> None:
 
 
 def test_looking_back_finds_older_turns_across_units() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         s.load(k, base="at")
         if u.u >= 2:
             s.store(k, s.ub.last(2), base="at")
@@ -129,7 +129,7 @@ def test_looking_back_finds_older_turns_across_units() -> None:
 
 
 def test_cores_have_private_memories_of_their_own() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         if u.core == 0:
             s.load(k)
         s.store(k, s.ub.last(), base="at")
@@ -147,7 +147,7 @@ def test_atomics_apply_in_unit_order_core_after_core() -> None:
     big = 2.0**24
     x = np.repeat([big, 1.0, -big, 0.0], N)
 
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         s.store(k, s.load(k, base="at"), atomic=True)
 
     assert (run(Script(body, [0, 0, 1]), x=x)[0] == 0.0).all()  # the 1 is lost first
@@ -158,7 +158,7 @@ def test_atomics_apply_in_unit_order_core_after_core() -> None:
 def test_a_core_barrier_orders_cores_both_ways() -> None:
     """Each core stores its piece; after the barrier each reads the other's."""
 
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         slot = s.load(k, base="at")
         s.store(k, slot, u.core * SIZE)
         k.core_barrier()
@@ -173,7 +173,7 @@ def test_a_core_barrier_orders_cores_both_ways() -> None:
 
 
 def test_flags_between_cores_order_a_later_core_before_an_earlier_one() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         if u.core == 1:
             s.store(k, s.load(k, SIZE))
             k.core_set_flag("MTE3", 5)
@@ -187,7 +187,7 @@ def test_flags_between_cores_order_a_later_core_before_an_earlier_one() -> None:
 
 
 def test_flags_count_and_a_wait_takes_as_many_as_it_says() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         if u.core:
             s.store(k, s.load(k, base="at"), atomic=True)
             k.core_set_flag("MTE3", 0)
@@ -204,7 +204,7 @@ def test_flags_count_and_a_wait_takes_as_many_as_it_says() -> None:
 def test_a_flag_of_group_scope_reaches_the_group_only() -> None:
     """The vector cores 0 and 1 of a 910B2 form group 0, 2 and 3 group 1."""
 
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         if u.core == 0:
             k.core_set_flag("MTE3", 1, "group")
         elif u.core == s.waiting:  # type: ignore[attr-defined]
@@ -226,7 +226,7 @@ def test_a_flag_of_group_scope_reaches_the_group_only() -> None:
 
 
 def test_a_flag_nobody_sets_is_a_hang_that_names_the_cores() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         k.core_wait_flag("MTE2", 2)
 
     with pytest.raises(
@@ -236,7 +236,7 @@ def test_a_flag_nobody_sets_is_a_hang_that_names_the_cores() -> None:
 
 
 def test_a_core_does_not_hear_its_own_flag() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         k.core_set_flag("MTE3", 2)
         k.core_wait_flag("MTE2", 2)
 
@@ -246,7 +246,7 @@ def test_a_core_does_not_hear_its_own_flag() -> None:
 
 
 def test_cores_stuck_at_a_barrier_that_another_never_reaches_hang() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         if u.core == 1:
             k.core_wait_flag("MTE2", 2)
         k.core_barrier()
@@ -257,20 +257,20 @@ def test_cores_stuck_at_a_barrier_that_another_never_reaches_hang() -> None:
 
 @pytest.mark.parametrize(("where", "end"), [(4 * SIZE - 4, 4 * SIZE + SIZE - 4), (-4, SIZE - 4)])
 def test_an_access_outside_a_tensor_names_the_kernel_line(where: int, end: int) -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         k.data_move(s.ub.next().at(0, SIZE), s.x.at(where, SIZE), FP32)
 
     line = body.__code__.co_firstlineno + 1
     match = (
         rf"^test_executor\.py:{line}: data_move .*: bytes {where}\.\.{end} of x\[.*\] lie outside "
-        rf"its {4 * SIZE} B; check the unit's base offset and extents"
+        rf"its {4 * SIZE} B; check the task's base offset and extents"
     )
     with pytest.raises(ProgramError, match=match):
         run(Script(body, [0]))
 
 
 def test_a_base_that_leads_outside_is_found_too() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         s.load(k, SIZE, base="at")
 
     with pytest.raises(ProgramError, match=rf"bytes {4 * SIZE}\.\.{5 * SIZE} of x\[at\+{SIZE}"):
@@ -278,7 +278,7 @@ def test_a_base_that_leads_outside_is_found_too() -> None:
 
 
 def test_strided_rows_may_end_with_the_tensor() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         slot = s.ub.next()
         k.data_move(slot.at(0, 16), s.x.at(SIZE - 4, 4, rows=4, pitch=SIZE), FP32)
         k.data_move(s.y.at(0, 4, rows=4, pitch=SIZE), slot.at(0, 16), FP32)
@@ -289,7 +289,7 @@ def test_strided_rows_may_end_with_the_tensor() -> None:
 
 
 def test_overflow_and_nan_are_results_without_warnings() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         slot = s.load(k)
         region = slot.at(0, SIZE)
         k.vec_binary("add", region, region, region, FP16)
@@ -302,7 +302,7 @@ def test_overflow_and_nan_are_results_without_warnings() -> None:
 
 
 def test_progress_counts_the_instructions_done() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         s.store(k, s.load(k))
 
     seen: list[int] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,18 +20,19 @@ from npusim.numerics import executor
 from npusim.numerics.executor import execute
 from npusim.numerics.overlap import Sharing, sharing_of
 from npusim.program.build import build
-from npusim.program.kernel import Kernel, Units
+from npusim.program.kernel import Tasks
 from npusim.program.language import BufferHandle, Language
 from npusim.program.program import Program
+from tests.scripts import Scripted, tasks_of
 
 Array = np.ndarray[Any, Any]
 TINY, B2 = load_device("tiny"), load_device("ascend910b2")
 N = 16
 SIZE = N * 4
-Body = Callable[["Script", Language, SimpleNamespace], None]
+Body = Callable[["Script", Language, Any], None]
 
 
-class Script(Kernel):
+class Script(Scripted):
     """``body`` is one unit; unit u is on core u // per_core, and u is in its signature."""
 
     name = "script"
@@ -46,16 +46,16 @@ class Script(Kernel):
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.x, self.y)
 
-    def units(self, cores: int) -> Units:
+    def tasks(self, cores: int) -> Tasks[Any]:
         u = np.arange(len(self.core))
         signature = {} if self.alike else {"u": u}
-        return Units(self.core, signature, {"at": u * SIZE})
+        return tasks_of(self.core, signature, {"at": u * SIZE})
 
     def buffers(self, k: Language) -> None:
         self.ub: BufferHandle = k.buffer("UB", (N,), FP32, slots=2, name="ub")
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        self.body(self, k, unit)
+    def emit(self, k: Language, task: Any) -> None:
+        self.body(self, k, task)
 
 
 def run(script: Script) -> Array:
@@ -80,7 +80,7 @@ def load(s: Script, k: Language) -> SlotRegion:
 
 
 def test_cores_that_store_apart_need_no_order() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         k.data_move(s.y.at(0, SIZE, base="at"), load(s, k), FP32)
 
     assert sharing(body) == Sharing(True, frozenset("x"), frozenset())
@@ -88,7 +88,7 @@ def test_cores_that_store_apart_need_no_order() -> None:
 
 def test_rows_that_interleave_are_apart_and_rows_that_touch_are_not() -> None:
     def rows(pitch: int) -> Body:
-        def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+        def body(s: Script, k: Language, u: Any) -> None:
             k.data_move(s.y.at(0, SIZE // 2, base="at", rows=2, pitch=pitch), load(s, k), FP32)
 
         return body
@@ -99,11 +99,11 @@ def test_rows_that_interleave_are_apart_and_rows_that_touch_are_not() -> None:
 
 
 def test_cores_that_read_what_is_stored_or_meet_run_in_turns() -> None:
-    def reads(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def reads(s: Script, k: Language, u: Any) -> None:
         k.data_move(s.ub.next().at(0, SIZE), s.y.at(0, SIZE), FP32)
         k.data_move(s.y.at(0, SIZE, base="at"), s.ub.last().at(0, SIZE), FP32)
 
-    def meets(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def meets(s: Script, k: Language, u: Any) -> None:
         k.core_barrier()
 
     assert not sharing(reads).apart
@@ -111,7 +111,7 @@ def test_cores_that_read_what_is_stored_or_meet_run_in_turns() -> None:
 
 
 def test_tensors_in_the_same_memory_are_not_apart() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         k.data_move(s.y.at(0, SIZE, base="at"), load(s, k), FP32)
 
     program = build(Script(body, 2, alike=True), TINY, (0, 1))
@@ -125,7 +125,7 @@ def test_tensors_in_the_same_memory_are_not_apart() -> None:
 def test_a_core_reads_what_an_earlier_one_stored() -> None:
     """Core after core passes the sum on: a chain that batches would break."""
 
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         own, before = load(s, k), s.ub.next().at(0, SIZE)
         k.data_move(before, s.y.at(u.u * SIZE, SIZE), FP32)
         k.vec_binary("add", own, own, before, FP32)
@@ -137,7 +137,7 @@ def test_a_core_reads_what_an_earlier_one_stored() -> None:
 def test_of_stores_to_one_place_the_last_core_wins_whatever_its_units() -> None:
     """Core 0 stores in its second unit, core 1 in its first."""
 
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         own = load(s, k)
         if u.u in (1, 2):
             k.data_move(s.y.at(0, SIZE), own, FP32)
@@ -146,7 +146,7 @@ def test_of_stores_to_one_place_the_last_core_wins_whatever_its_units() -> None:
 
 
 def test_ordered_sums_overflow_and_make_nan_without_warnings() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         slot = s.ub.next().at(0, SIZE)
         k.vec_dup(slot, float("inf") if u.u else float("-inf"), FP32)
         k.data_move(s.y.at(0, SIZE), slot, FP32, atomic=True)
@@ -160,7 +160,7 @@ def test_ordered_sums_overflow_and_make_nan_without_warnings() -> None:
 def test_a_copy_keeps_what_its_source_held() -> None:
     """Contents are worked out late; stores in between must not show."""
 
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         source, copy = load(s, k), s.ub.next().at(0, SIZE)
         k.vec_transpose(copy, source, 4, 4, FP32)
         k.vec_dup(SlotRegion(source.slot, 0, 1, SIZE // 2, 0), -1.0, FP32)  # half of it
@@ -203,7 +203,7 @@ class _Reverse(Instruction):
 
 
 def test_an_instruction_for_one_unit_runs_for_each() -> None:
-    def body(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
         a, b = load(s, k), s.ub.next().at(0, SIZE)
         k.vec_dup(SlotRegion(a.slot, 0, 1, 4, 0), 9.0, FP32)
         k._issue(_Reverse(b, a))

@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "out_dtype": (A, B, {"out_dtype": "complex"}, "unknown dtype 'complex'; use one of fp16"),
     "tiling": (
         A, B, {"tiling": ConvTiling(base_m=16, base_n=16, base_k=16, slab_k=16)},
-        "it must be 'auto' or a npusim.kernels.matmul.Tiling",
+        "it must be 'auto' or a npusim.kernels.tilings.matmul.Tiling",
     ),
 }  # fmt: skip
 

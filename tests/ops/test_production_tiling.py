@@ -19,7 +19,8 @@ from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, FP32
 from npusim.errors import ArgumentError, CapacityError, ConfigError
 from npusim.isa.operands import Tensor
-from npusim.kernels.conv_filter_units import ConvFilterUnits, UnitTiling
+from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
+from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.tilings import cann_filter, cann_input
 from npusim.kernels.tilings.cann import CannTiling, cann_tiling, load_cann_tiling
@@ -47,13 +48,13 @@ def integers(shape: tuple[int, ...]) -> Any:
     return np.random.default_rng(3).integers(-2, 3, shape).astype(np.float16)
 
 
-def filter_gradient(s: Convolution, tiling: UnitTiling, device: str) -> tuple[Any, Any]:
+def filter_gradient(s: Convolution, tiling: FilterTiling, device: str) -> tuple[Any, Any]:
     """(kernel's result, float64's) of the filter gradient."""
     x, dy = integers((s.n, s.cin, *s.spatial)), integers((s.n, s.cout, *s.out))
     arrays = to_6hd(x, 16), to_6hd(dy, 16)
     rows = (s.plan.real_groups * s.kernel[0] * s.plan.cin1_g * s.taps, s.plan.cout_g, 16)
     x_gm, dy_gm = (Tensor(n, a.shape, FP16) for n, a in zip(("x", "dy"), arrays, strict=True))
-    kernel = ConvFilterUnits(s, tiling, x_gm, dy_gm, Tensor("dw", rows, FP32, "inout"))
+    kernel = ConvBackpropFilter(s, tiling, x_gm, dy_gm, Tensor("dw", rows, FP32, "inout"))
     start = np.full(rows, 0 if kernel.needs_clear else 7, np.float32)
     r = simulate(kernel, device, *arrays, start)
     assert r.outputs is not None
@@ -65,20 +66,22 @@ def filter_gradient(s: Convolution, tiling: UnitTiling, device: str) -> tuple[An
 
 
 UNITS = st.builds(
-    UnitTiling,
+    FilterTiling,
     base_m=st.sampled_from([16, 32]), base_n=st.sampled_from([16, 48, 80]),
     base_k=st.sampled_from([16, 48]), slab_k=st.sampled_from([16, 33, 64]),
-    unit_m=st.sampled_from([16, 32, 64]), unit_n=st.sampled_from([144, 288, 432, 864, 999]),
-    unit_k=st.sampled_from([11, 40, 66, 200]), step_m=st.integers(1, 2), step_n=st.integers(1, 3),
+    single_core_m=st.sampled_from([16, 32, 64]),
+    single_core_n=st.sampled_from([144, 288, 432, 864, 999]),
+    single_core_k=st.sampled_from([11, 40, 66, 200]),
+    step_m=st.integers(1, 2), step_n=st.integers(1, 3),
     dy_slots=st.just(2), x_slots=st.just(3), dy_slabs=st.integers(1, 2), x_slabs=st.integers(1, 3),
-    order=st.sampled_from("mn"),
+    keeps=st.sampled_from(["dy", "x"]),
 )  # fmt: skip
 
 
 @settings(max_examples=40, deadline=None)
 @given(UNITS, st.sampled_from([1, 2]), st.sampled_from([(1, 1, 1), (2, 1, 2)]))
 def test_units_of_any_size_add_up_to_the_gradient(
-    tiling: UnitTiling, groups: int, stride: tuple[int, int, int]
+    tiling: FilterTiling, groups: int, stride: tuple[int, int, int]
 ) -> None:
     s = layer(groups=groups, stride=stride, cout=48 if groups > 1 else 40)
     got, want = filter_gradient(s, tiling, "ascend910b2")
@@ -88,16 +91,16 @@ def test_units_of_any_size_add_up_to_the_gradient(
 def test_operands_stay_in_l1_between_tiles() -> None:
     s = layer(n=1, cin=96, spatial=(1, 10, 11), kernel=(1, 3, 3), padding=((0, 0),) + ((1, 1),) * 2)
     sizes: dict[str, Any] = {
-        "base_m": 16, "base_n": 144, "base_k": 48, "slab_k": 55, "unit_m": 48, "unit_n": 864,
-        "unit_k": 110, "dy_slots": 2, "x_slots": 2,
+        "base_m": 16, "base_n": 144, "base_k": 48, "slab_k": 55, "single_core_m": 48,
+        "single_core_n": 864, "single_core_k": 110, "dy_slots": 2, "x_slots": 2,
     }  # fmt: skip
     x_size, dy_size = 96 * 110 * 2, 48 * 110 * 2
 
     def read(**changes: Any) -> int:
-        tiling = UnitTiling(**{**sizes, **changes})
+        tiling = FilterTiling(**{**sizes, **changes})
         x, dy = Tensor("x", (1, 1, 6, 10, 11, 16), FP16), Tensor("dy", (1, 1, 3, 10, 11, 16), FP16)
         dw = Tensor("dw", (54, 48, 16), FP32, "inout")
-        r = simulate(ConvFilterUnits(s, tiling, x, dy, dw), "ascend910b2")
+        r = simulate(ConvBackpropFilter(s, tiling, x, dy, dw), "ascend910b2")
         return sum(row.bytes for row in r.runs[0].traffic if (row.src, row.dst) == ("GM", "L1"))
 
     halo = 96 * 2 * 11 * 2  # both slabs of five rows read one row of the other
@@ -105,7 +108,7 @@ def test_operands_stay_in_l1_between_tiles() -> None:
     assert read() == 3 * (x_size + halo) + 6 * dy_size
     # dy stays while n goes round, x while m does.
     assert read(dy_slabs=2) == 3 * (x_size + halo) + dy_size
-    assert read(order="n", x_slabs=2) == x_size + halo + 6 * dy_size
+    assert read(keeps="x", x_slabs=2) == x_size + halo + 6 * dy_size
 
 
 def input_gradient(s: Convolution, tiling: Any, **options: Any) -> tuple[npusim.Result, Any, Any]:
@@ -135,12 +138,12 @@ def input_gradient(s: Convolution, tiling: Any, **options: Any) -> tuple[npusim.
     st.sampled_from([1, 2]),
 )  # fmt: skip
 def test_input_gradients_of_any_unit_and_step_match_float64(
-    base_m: int, base_n: int, base_k: int, planes: int, columns: int, unit_m: int, stride: int
+    base_m: int, base_n: int, base_k: int, planes: int, columns: int, single_m: int, stride: int
 ) -> None:
     s = layer(stride=(1, stride, stride))
     tiling = GemmTiling(
         base_m=base_m, base_n=base_n, base_k=base_k, step_planes=planes, step_columns=columns,
-        unit_m=unit_m, weight_slots=1, resident=columns == 27,
+        single_core_m=single_m, weight_slots=1, resident=columns == 27,
     )  # fmt: skip
     _, got, want = input_gradient(s, tiling)
     assert np.array_equal(got, want)
@@ -150,7 +153,7 @@ def test_resident_weights_are_read_once_per_core() -> None:
     s = layer(kernel=(1, 1, 1), padding=((0, 0),) * 3)
     sizes: dict[str, Any] = {
         "base_m": 22, "base_n": 48, "base_k": 48, "step_planes": 3, "step_columns": 3,
-        "weight_slots": 1, "unit_m": 110,
+        "weight_slots": 1, "single_core_m": 110,
     }  # fmt: skip
 
     def weights(**changes: Any) -> int:
@@ -233,8 +236,8 @@ def test_a_tiling_that_does_not_fit_says_why(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"single_core_m": 64}, "singleCoreM is 64, singleCoreN 32; units are whole rows"),
-        ({"single_core_n": 64}, "singleCoreN 64; units are"),
+        ({"single_core_m": 64}, "singleCoreM is 64, singleCoreN 32; shares are whole rows"),
+        ({"single_core_n": 64}, "singleCoreN 64; shares are"),
         ({"step_kb": 1}, "stepKb x baseK is 48; it must be whole channel blocks .* 144"),
         ({"step_n": 2}, "stepM is 1, stepN 2"),
     ],
@@ -286,14 +289,14 @@ def test_a_mapping_gives_each_kernel_its_own() -> None:
     r, exact = backward(tiling={"conv_backprop_filter": cann_tiling(words)})
     assert exact
     texts = {run.name: run.tiling for run in r.runs}
-    assert "units 64x1152x144" in texts["conv_backprop_filter"]
+    assert "single core 64x1152x144" in texts["conv_backprop_filter"]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"device": "tiny"}, "chips with L1 of 524288 B, tiny has"),
-        ({"deterministic": True}, "units of work add into the gradient"),
+        ({"deterministic": True}, "pieces of single_core_k add into the gradient"),
     ],
 )
 def test_calls_outside_the_rule_are_refused(change: dict[str, Any], message: str) -> None:
@@ -320,7 +323,7 @@ def test_kernels_without_a_rule_say_so() -> None:
 
 
 def test_the_command_line_takes_rules_and_files(tmp_path: Path) -> None:
-    kinds = {"conv_backprop_input": GemmTiling, "conv_backprop_filter": UnitTiling}
+    kinds = {"conv_backprop_input": GemmTiling, "conv_backprop_filter": FilterTiling}
     file = tmp_path / "t.yaml"
     file.write_text("".join(f"{word}: {value}\n" for word, value in WORDS.items()))
     assert parse_tiling("production", kinds) == "production"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,15 +15,16 @@ from npusim.dtypes import FP16, FP32
 from npusim.errors import CapacityError, ProgramError
 from npusim.isa.operands import Tensor
 from npusim.program.build import build
-from npusim.program.kernel import Kernel, Units
+from npusim.program.kernel import Kernel, Tasks
 from npusim.program.language import Language
 from npusim.program.link import Linker, State
+from tests.scripts import Scripted, tasks_of
 
 TINY, B2 = load_device("tiny"), load_device("ascend910b2")
-Emit = Callable[["Script", Language, SimpleNamespace], None]
+Emit = Callable[["Script", Language, Any], None]
 
 
-def copy(s: Script, k: Language, u: SimpleNamespace) -> None:
+def copy(s: Script, k: Language, u: Any) -> None:
     """Load, double, store: the smallest kernel that has all of it."""
     ub = s.ub.next()
     k.data_move(ub.at(0, 512), s.x.at(0, 512, base="at"), FP16)
@@ -31,40 +32,40 @@ def copy(s: Script, k: Language, u: SimpleNamespace) -> None:
     k.data_move(s.y.at(0, 512, base="at"), ub.at(0, 512), FP16)
 
 
-class Script(Kernel):
+class Script(Scripted):
     """A kernel from parts; counts how often it is emitted."""
 
     name = "script"
     role = "vector"
 
     def __init__(
-        self, units: Units, emit: Emit = copy, *, slots: int = 2, ub_bytes: int = 1024
+        self, tasks: Tasks[Any], emit: Emit = copy, *, slots: int = 2, ub_bytes: int = 1024
     ) -> None:
-        self.table, self.body, self.slots, self.ub_bytes = units, emit, slots, ub_bytes
+        self.table, self.body, self.slots, self.ub_bytes = tasks, emit, slots, ub_bytes
         self.x = Tensor("x", (1 << 14,), FP16)
         self.y = Tensor("y", (1 << 14,), FP16, "out")
-        self.emitted: list[SimpleNamespace] = []
+        self.emitted: list[Any] = []
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.x, self.y)
 
-    def units(self, cores: int) -> Units:
+    def tasks(self, cores: int) -> Tasks[Any]:
         return self.table
 
     def buffers(self, k: Language) -> None:
         self.ub = k.buffer("UB", (self.ub_bytes // 2,), FP16, slots=self.slots, name="ub")
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        self.emitted.append(unit)
-        self.body(self, k, unit)
+    def emit(self, k: Language, task: Any) -> None:
+        self.emitted.append(task)
+        self.body(self, k, task)
 
 
-def table(cores: list[int], **columns: list[int]) -> Units:
+def table(cores: list[int], **columns: list[int]) -> Tasks[Any]:
     """Units with a base ``at`` that steps by 512 B."""
     core = np.array(cores, np.int64)
     signature = {name: np.array(values, np.int64) for name, values in columns.items()}
-    return Units(core, signature, {"at": np.arange(len(core)) * 512})
+    return tasks_of(core, signature, {"at": np.arange(len(core)) * 512})
 
 
 # -- templates and units -----------------------------------------------------------------------
@@ -73,12 +74,12 @@ def table(cores: list[int], **columns: list[int]) -> Units:
 def test_emit_runs_once_per_distinct_signature_in_order_of_first_use() -> None:
     kernel = Script(table([0, 0, 1, 1, 0], size=[7, 3, 7, 3, 3], last=[0, 0, 0, 1, 0]))
     program = build(kernel, TINY, (0, 1))
-    assert [vars(u) for u in kernel.emitted] == [
+    assert [task._asdict() for task in kernel.emitted] == [
         {"size": 7, "last": 0},
         {"size": 3, "last": 0},
         {"size": 3, "last": 1},
     ]
-    assert program.unit_counts.tolist() == [2, 2, 1]
+    assert program.task_counts.tolist() == [2, 2, 1]
     assert program.instructions == 15
 
 
@@ -88,13 +89,13 @@ def test_signatures_are_told_apart_however_far_their_numbers_spread() -> None:
     program = build(kernel, TINY, (0,))
     rows = [(0, 1 << 60, 0), (1 << 61, 0, 0), (-(1 << 61), 0, 0), (0, 0, 1 << 40)]
     assert [(u.a, u.b, u.c) for u in kernel.emitted] == rows
-    assert program.unit_counts.tolist() == [2, 1, 1, 1]
+    assert program.task_counts.tolist() == [2, 1, 1, 1]
 
 
 def test_a_unit_without_signature_is_one_template() -> None:
     kernel = Script(table([0, 1, 1]))
     program = build(kernel, TINY, (0, 1))
-    assert [vars(u) for u in kernel.emitted] == [{}]
+    assert [task._asdict() for task in kernel.emitted] == [{}]
     assert [core.bases[:, 0].tolist() for core in program.cores] == [[0], [512, 1024]]
 
 
@@ -150,7 +151,7 @@ def seconds(kernel: Kernel) -> tuple[float, int]:
 def test_a_hundred_thousand_units_resolve_to_a_handful_of_variants(kind: str) -> None:
     n = 100_000
     period = {"equal": 1, "alternating": 2, "three in turn": 3}[kind]
-    units = Units(
+    units = tasks_of(
         np.zeros(n, np.int64), {"kind": np.arange(n) % period}, {"at": np.arange(n) % 32 * 512}
     )
     took, variants = seconds(Script(units, slots=3))
@@ -158,7 +159,7 @@ def test_a_hundred_thousand_units_resolve_to_a_handful_of_variants(kind: str) ->
     assert took < 5  # a walk that is quadratic in the units takes minutes
 
 
-def accumulate(s: Script, k: Language, u: SimpleNamespace) -> None:
+def accumulate(s: Script, k: Language, u: Any) -> None:
     """Every unit loads into a slot of its own and adds to one slot kept for all of a run."""
     kept = s.ub.next() if u.first else s.ub.last()
     if u.first:
@@ -181,11 +182,11 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return resolved
 
 
-def kept_over(run: int, cores: list[int]) -> Units:
+def kept_over(run: int, cores: list[int]) -> Tasks[Any]:
     """Units that accumulate over ``run`` of them."""
     i = np.arange(len(cores))
     ends = {"first": (i % run == 0).astype(np.int64), "last": (i % run == run - 1).astype(np.int64)}
-    return Units(np.array(cores, np.int64), ends)
+    return tasks_of(np.array(cores, np.int64), ends)
 
 
 def test_a_slot_kept_over_many_units_is_resolved_a_few_times(
@@ -210,7 +211,7 @@ def test_cores_with_equal_units_are_resolved_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_errors_of_emit_and_buffers_name_the_kernel_line() -> None:
-    def illegal(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def illegal(s: Script, k: Language, u: Any) -> None:
         k.data_move(s.ub.next().at(0, 64), s.x.at(0, 32), FP16)
 
     line = illegal.__code__.co_firstlineno + 1
@@ -221,7 +222,7 @@ def test_errors_of_emit_and_buffers_name_the_kernel_line() -> None:
         build(Script(table([0]), ub_bytes=20_000), TINY, (0,))
 
 
-def fp32_reduce(s: Script, k: Language, u: SimpleNamespace) -> None:
+def fp32_reduce(s: Script, k: Language, u: Any) -> None:
     k.vec_reduce("max", s.ub.next().at(0, 4), s.ub.last().at(0, 64), 1, 16, FP32)
 
 
@@ -235,10 +236,10 @@ def test_an_operation_without_a_cost_names_the_kernel_line() -> None:
 
 
 def test_unknown_bases_and_tensors_name_the_kernel_line() -> None:
-    def base(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def base(s: Script, k: Language, u: Any) -> None:
         k.data_move(s.ub.next().at(0, 64), s.x.at(0, 64, base="z"), FP16)
 
-    def tensor(s: Script, k: Language, u: SimpleNamespace) -> None:
+    def tensor(s: Script, k: Language, u: Any) -> None:
         k.data_move(s.ub.next().at(0, 64), Tensor("other", (64,), FP16).at(0, 64), FP16)
 
     with pytest.raises(ProgramError, match=r"^test_build\.py:\d+: .*no base 'z' \(it has: at\)"):
@@ -250,9 +251,9 @@ def test_unknown_bases_and_tensors_name_the_kernel_line() -> None:
 @pytest.mark.parametrize(
     ("cores", "message"),
     [
-        ([], "kernel script has no units of work; launch nothing instead"),
-        ([0, 2], "places a unit on core 2 of 2; cores are numbered 0 to 1"),
-        ([-1, 1], "places a unit on core -1 of 2; cores are numbered 0 to 1"),
+        ([], "kernel script has no tasks; launch nothing instead"),
+        ([0, 2], "places a task on core 2 of 2; cores are numbered 0 to 1"),
+        ([-1, 1], "places a task on core -1 of 2; cores are numbered 0 to 1"),
     ],
 )
 def test_unit_tables_must_fit_the_cores(cores: list[int], message: str) -> None:
@@ -261,11 +262,11 @@ def test_unit_tables_must_fit_the_cores(cores: list[int], message: str) -> None:
 
 
 def test_unit_columns_must_be_as_long_as_core() -> None:
-    with pytest.raises(ProgramError, match=r"unit column 'size' has 1 rows, core has 2; every col"):
+    with pytest.raises(ProgramError, match=r"task column 'size' has 1 rows, core has 2; every col"):
         table([0, 0], size=[1])
 
 
-def meet(s: Script, k: Language, u: SimpleNamespace) -> None:
+def meet(s: Script, k: Language, u: Any) -> None:
     for _ in range(u.barriers):
         k.core_barrier()
 

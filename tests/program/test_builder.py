@@ -101,7 +101,7 @@ def test_turns_count_from_zero_and_last_looks_back(bench: Bench) -> None:
     assert (ub.last().turn, ub.last(1).turn) == (1, 0)
     with pytest.raises(ProgramError, match=r"ub has 2 slots; turn 2 back is overwritten already"):
         ub.last(2)
-    bench.k.begin_unit()
+    bench.k.begin_task()
     assert (ub.turns, ub.last(1).turn) == (0, -2)
 
 
@@ -116,8 +116,8 @@ def test_a_stale_slot_is_refused(bench: Bench) -> None:
 
 def test_a_slot_kept_from_another_unit_is_refused(bench: Bench) -> None:
     kept = bench.ub.next()
-    bench.k.begin_unit()
-    with pytest.raises(ProgramError, match=r"ub#0.* belongs to another unit; take slots with"):
+    bench.k.begin_task()
+    with pytest.raises(ProgramError, match=r"ub#0.* belongs to another task; take slots with"):
         bench.k.vec_dup(kept.at(), 0.0)
 
 

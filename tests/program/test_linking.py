@@ -8,7 +8,7 @@ cycle.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from npusim.errors import ProgramError
 from npusim.isa import CoreBarrier, Instruction, PipeBarrier, SetFlag, WaitFlag
 from npusim.isa.operands import GmRegion, Slot, SlotRegion, Tensor
 from npusim.program.build import build
-from npusim.program.kernel import Kernel, Units
+from npusim.program.kernel import Tasks
 from npusim.program.language import BufferHandle, Language
 from npusim.program.lower import Lowered, Wait
 from npusim.program.program import CoreProgram, Program, Template, Variant, flow_of
@@ -29,6 +29,7 @@ from npusim.reasons import DATA
 from npusim.timing.l2 import L2State
 from npusim.timing.run import time_program
 from npusim.timing.trace import KernelRun
+from tests.scripts import Scripted, tasks_of
 
 TINY = load_device("tiny")
 BUFFERS = ("UB", "UB", "L1", "L0A", "L0C")
@@ -57,13 +58,13 @@ class Plan:
     flag: bool  # units hand a flag on to the next one
 
 
-class Random(Kernel):
+class Random(Scripted):
     """The kernel of a plan."""
 
     name = "random"
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+        self.spec = plan
         self.x = Tensor("x", (1 << 15,), FP16)
         self.y = Tensor("y", (1 << 15,), FP16, "out")
         self.emits = 0
@@ -72,32 +73,32 @@ class Random(Kernel):
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.x, self.y)
 
-    def units(self, cores: int) -> Units:
+    def tasks(self, cores: int) -> Tasks[Any]:
         rows = [
             (core, template, int(i == 0))
-            for core, units in enumerate(self.plan.cores)
+            for core, units in enumerate(self.spec.cores)
             for i, template in enumerate(units)
         ]
         core, template, first = np.array(rows, np.int64).T
         base = np.arange(len(core)) * 1536 % 40000
-        return Units(core, {"template": template, "first": first}, {"at": base})
+        return tasks_of(core, {"template": template, "first": first}, {"at": base})
 
     def buffers(self, k: Language) -> None:
         self.handles: list[BufferHandle] = []
-        for i, (memory, slots) in enumerate(zip(BUFFERS, self.plan.slots, strict=True)):
+        for i, (memory, slots) in enumerate(zip(BUFFERS, self.spec.slots, strict=True)):
             dtype = FP32 if memory == "L0C" else FP16
             self.handles.append(
                 k.buffer(memory, (2048 // dtype.bytes,), dtype, slots=slots, name=f"b{i}")
             )
         self.b = k.buffer("L0B", (512,), FP16, name="l0b")
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, task: Any) -> None:
         self.emits += 1
-        if self.plan.flag and not unit.first:
+        if self.spec.flag and not task.first:
             k.wait_flag("MTE3", "V", 7)
-        for op in self.plan.templates[unit.template]:
+        for op in self.spec.templates[task.template]:
             self._issue(k, op)
-        if self.plan.flag:
+        if self.spec.flag:
             k.set_flag("MTE3", "V", 7)
 
     def _slot(self, buffer: int, turn: int) -> Slot:
@@ -329,7 +330,7 @@ def test_the_oracle_itself_orders_a_load_before_its_use() -> None:
 # -- flags across units ------------------------------------------------------------------------
 
 
-class Flags(Kernel):
+class Flags(Scripted):
     """Units that set and wait as told, per unit a string such as "sw" or "-"."""
 
     name = "flags"
@@ -343,14 +344,14 @@ class Flags(Kernel):
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.x,)
 
-    def units(self, cores: int) -> Units:
-        return Units(np.zeros(len(self.texts), np.int64), {"u": np.arange(len(self.texts))})
+    def tasks(self, cores: int) -> Tasks[Any]:
+        return tasks_of(np.zeros(len(self.texts), np.int64), {"u": np.arange(len(self.texts))})
 
     def buffers(self, k: Language) -> None:
         self.ub = k.buffer("UB", (64,), FP16)
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        for letter in self.texts[unit.u]:
+    def emit(self, k: Language, task: Any) -> None:
+        for letter in self.texts[task.u]:
             if letter == "s":
                 k.set_flag("MTE2", "V", 3)
             elif letter == "w":

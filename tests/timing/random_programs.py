@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from random import Random
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -20,11 +20,13 @@ from npusim.device.config import parse_device
 from npusim.device.parts import TRAFFIC, CoreKind
 from npusim.device.spec import Device
 from npusim.dtypes import FP16
+from npusim.integers import IntArray
 from npusim.isa.operands import Tensor
 from npusim.program.build import build
-from npusim.program.kernel import IntArray, Kernel, Units
+from npusim.program.kernel import Tasks
 from npusim.program.language import Language
 from npusim.program.program import Program
+from tests.scripts import Scripted, tasks_of
 from tests.timing.random_units import CARRIED, MOST_BYTES, Instructions, declare
 
 DEVICES = ("tiny", "tiny", "ascend910b2", "ascend910", "ascend310p", "ft78ne", "mt7004")
@@ -185,7 +187,7 @@ class _Row:
 _Level = list[list[_Row]]
 
 
-class _RandomKernel(Kernel):
+class _RandomKernel(Scripted):
     """Random bodies as units of work, dealt to cores level by level.
 
     A level may end in a barrier, and units wait only for flags set by other cores at lower
@@ -213,7 +215,7 @@ class _RandomKernel(Kernel):
         roles = {"x": "in", "y": "out", "z": "inout"}
         return tuple(Tensor(name, (self.size // 2,), FP16, roles[name]) for name in roles)
 
-    def units(self, cores: int) -> Units:
+    def tasks(self, cores: int) -> Tasks[Any]:
         assert cores == len(self.lanes)
         rng = Random(f"{self.seed} bases")
         core = np.array([row.core for row in self.rows], np.int64)
@@ -223,22 +225,22 @@ class _RandomKernel(Kernel):
         }
         signature["first"] = np.diff(core, prepend=-1).clip(0, 1)
         bases = {b: np.array(rng.choices(self.offsets, k=len(core)), np.int64) for b in "pq"}
-        return Units(core, signature, bases)
+        return tasks_of(core, signature, bases)
 
     def buffers(self, k: Language) -> None:
         self.declared = declare(k, Random(f"{self.seed} buffers"))
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        rng, body = Random(f"{self.seed} body {unit.body}"), self.bodies[unit.body]
+    def emit(self, k: Language, task: Any) -> None:
+        rng, body = Random(f"{self.seed} body {task.body}"), self.bodies[task.body]
         work = Instructions(k, rng, self.declared, self.tensors)
-        if self.carried and not unit.first:
+        if self.carried and not task.first:
             k.wait_flag(*self.carried)
         waits_at, meets_at = rng.randint(0, body.length), rng.randint(0, body.length)
         sets_at = [rng.randint(0, body.length) for _ in body.sets]
         for i in range(body.length + 1):
-            if unit.count and i == waits_at:
-                k.core_wait_flag(self.wait_pipes[unit.event], unit.event, unit.count)
-            if unit.meets and i == meets_at:
+            if task.count and i == waits_at:
+                k.core_wait_flag(self.wait_pipes[task.event], task.event, task.count)
+            if task.meets and i == meets_at:
                 k.core_barrier()
             for at, flag in zip(sets_at, body.sets, strict=True):
                 if i == at:

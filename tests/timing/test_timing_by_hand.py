@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,18 +19,19 @@ import npusim
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32
 from npusim.isa.operands import Tensor
-from npusim.program.kernel import Kernel, Units
+from npusim.program.kernel import Kernel, Tasks
 from npusim.program.language import BufferHandle, Language
+from tests.scripts import Scripted, tasks_of
 
 PIECE = 2560
 
 #: The engines that the test at hand runs.
 ENGINES: tuple[str, ...] = ("simpy",)
-Body = Callable[["Script", Language, SimpleNamespace], None]
+Body = Callable[["Script", Language, Any], None]
 
 
-class Script(Kernel):
-    """A kernel from a body; every core runs one unit, with its number as ``unit.core``."""
+class Script(Scripted):
+    """A kernel from a body; every core runs one unit, with its number as ``task.core``."""
 
     name = "script"
     role = "vector"
@@ -44,16 +45,16 @@ class Script(Kernel):
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.x, self.y)
 
-    def units(self, cores: int) -> Units:
+    def tasks(self, cores: int) -> Tasks[Any]:
         core = np.arange(cores)
-        return Units(core, {"core": core})
+        return tasks_of(core, {"core": core})
 
     def buffers(self, k: Language) -> None:
         self.a: BufferHandle = k.buffer("UB", (PIECE // 2,), FP16, slots=self.slots, name="a")
         self.b: BufferHandle = k.buffer("UB", (PIECE,), FP16, slots=min(self.slots, 2), name="b")
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
-        self.body(self, k, unit)
+    def emit(self, k: Language, task: Any) -> None:
+        self.body(self, k, task)
 
 
 def load(s: Script, k: Language, piece: int, size: int = PIECE) -> None:
@@ -68,7 +69,7 @@ def store(s: Script, k: Language, piece: int) -> None:
     k.data_move(s.y.at(piece * PIECE, PIECE), s.b.last().at(0, PIECE), FP16)
 
 
-def three_stages(s: Script, k: Language, unit: SimpleNamespace) -> None:
+def three_stages(s: Script, k: Language, task: Any) -> None:
     for piece in range(4):
         load(s, k, piece)
         compute(s, k)
@@ -142,8 +143,8 @@ def test_two_cores_share_main_memory() -> None:
     # Both cores start loading at 1 and their first byte moves at 11. Main memory's 64 B/cycle
     # are shared: 32 each. Core 1 wants 1024 B: done at 11 + 1024/32 = 43. By then core 0 has
     # 2560 - 1024 = 1536 left and gets all 64: done at 43 + 24 = 67, 16 cycles later than alone.
-    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
-        load(s, k, unit.core, 1024 if unit.core else PIECE)
+    def body(s: Script, k: Language, task: Any) -> None:
+        load(s, k, task.core, 1024 if task.core else PIECE)
 
     r = run(body, cores=0b11)
     assert spans(r, "MTE2", "core1") == [(1, 43)]
@@ -165,7 +166,7 @@ def test_short_rows_cost_the_l2_their_bytes_and_a_request_each() -> None:
     # Four rows of 64 B, 512 B apart: the first load fetches four sectors, 2048 B at 64 B/cycle, and
     # ends at 1 + 10 + 32 = 43. The second finds its 256 B. Without a request they drain at the
     # path's 64 B/cycle: 43 + 10 + 4. With 192 B a row they take the L2's 128 B/cycle for 1024 B.
-    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, task: Any) -> None:
         for _ in range(2):
             rows = s.x.at(0, 64, rows=4, pitch=512)
             k.data_move(s.a.next().at(0, 64, rows=4, pitch=64), rows, FP16)
@@ -181,7 +182,7 @@ def test_a_prefetch_is_not_held_back_by_another_pipe() -> None:
     # The vector unit is busy until cycle 1 + 20 (a dup of 5120 B), then waits for load 0 (51).
     # Loads 1 and 2 come later in program order and have slots of their own: they follow load 0
     # at 51 and 101 although the computes before them in the program still wait.
-    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, task: Any) -> None:
         k.vec_dup(s.b.next().at(), 0.0, FP16)
         for piece in range(3):
             load(s, k, piece)
@@ -195,7 +196,7 @@ def test_a_prefetch_is_not_held_back_by_another_pipe() -> None:
 def test_scalar_pipe_waits_for_room_in_a_full_queue() -> None:
     # Queues hold 4 instructions not yet started. Issued 0-1: load 0 starts at 1. Loads 1 to 4
     # fill the queue by cycle 5. Load 5 needs room, which comes when load 1 starts at 51.
-    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, task: Any) -> None:
         for piece in range(6):
             load(s, k, piece)
 
@@ -208,11 +209,11 @@ def test_core_barrier_makes_the_early_core_wait() -> None:
     # Core 1 loads nothing: it reaches the barrier at 0. Core 0 drains its load at 51. Both pay
     # 10 cycles for the barrier, then issue a load in cycle 61 that starts at 62; the two share
     # main memory: 10 + 2560 / 32 = 90 cycles.
-    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
-        if unit.core == 0:
+    def body(s: Script, k: Language, task: Any) -> None:
+        if task.core == 0:
             load(s, k, 0)
         k.core_barrier()
-        load(s, k, 1 + unit.core)
+        load(s, k, 1 + task.core)
 
     r = run(body, cores=0b11)
     assert spans(r, "S", "core0") == spans(r, "S", "core1") == [(51, 61)]
@@ -223,8 +224,8 @@ def test_core_barrier_makes_the_early_core_wait() -> None:
 def test_flag_between_cores() -> None:
     # Core 1's store waits (on MTE3) for core 0's load, done at 51; setting the flag on MTE2 takes
     # one cycle, so core 1 sees it at 52, spends a cycle on the wait, and stores 53-103.
-    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
-        if unit.core == 0:
+    def body(s: Script, k: Language, task: Any) -> None:
+        if task.core == 0:
             load(s, k, 0)
             k.core_set_flag("MTE2", 0)
         else:
@@ -240,7 +241,7 @@ def test_flag_between_cores() -> None:
 def test_explicit_flag_orders_two_pipes() -> None:
     # Without the flag both would start at once: the store (of old data) depends on nothing.
     # set_flag follows the load on MTE2 (51-52), wait_flag ends at 53, the store runs 53-103.
-    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, task: Any) -> None:
         load(s, k, 0)
         k.set_flag("MTE2", "MTE3", 0)
         k.wait_flag("MTE2", "MTE3", 0)
@@ -255,7 +256,7 @@ def test_explicit_flag_orders_two_pipes() -> None:
 def test_pipe_barrier_all_drains_everything() -> None:
     # The barrier holds the scalar pipe until the load is done (51), takes a cycle, and only then
     # is the next load issued (53).
-    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, task: Any) -> None:
         load(s, k, 0)
         k.pipe_barrier("ALL")
         load(s, k, 1)
@@ -277,7 +278,7 @@ def test_mmad_head_is_hidden_only_behind_a_predecessor() -> None:
             self.l0b = k.buffer("L0B", (32, 64), FP16, slots=2)
             self.l0c = k.buffer("L0C", (64, 64), FP32)
 
-        def emit(self, k: Language, unit: SimpleNamespace) -> None:
+        def emit(self, k: Language, task: Any) -> None:
             l1, c = self.l1.next(), self.l0c.next()
             k.fill(l1.at(), 1.0, FP16)  # 8192 B at 64 B/cycle: 1-129
             a, b = self.l0a.next(), self.l0b.next()
@@ -307,15 +308,15 @@ class Tiles(Script):
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.y,)
 
-    def units(self, cores: int) -> Units:
-        return Units(np.arange(1), {})
+    def tasks(self, cores: int) -> Tasks[Any]:
+        return tasks_of(np.arange(1), {})
 
     def buffers(self, k: Language) -> None:
         self.a0 = k.buffer("L0A", (16, 64), FP16)
         self.b0 = k.buffer("L0B", (64, 64), FP16)
         self.c0 = k.buffer("L0C", (16, 64), FP32, unit_flag=self.unit_flag)
 
-    def emit(self, k: Language, unit: SimpleNamespace) -> None:
+    def emit(self, k: Language, task: Any) -> None:
         a, b = self.a0.next(), self.b0.next()
         for tile in range(2):
             c = self.c0.next()
@@ -356,7 +357,7 @@ def test_a_drain_does_not_outrun_the_mmad_it_follows() -> None:
 
 
 def test_a_program_that_hangs_says_where() -> None:
-    def body(s: Script, k: Language, unit: SimpleNamespace) -> None:
+    def body(s: Script, k: Language, task: Any) -> None:
         load(s, k, 0)
         k.core_wait_flag("MTE3", 3)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from npusim.integers import IntArray
 from npusim.reasons import BUSY, FLAG, FOLLOW, ISSUE, NOT_STARTED
 from npusim.timing.fast.jit import compiled
 from npusim.timing.fast.links import NEVER, push
@@ -18,7 +19,6 @@ from npusim.timing.fast.state import (
     Cause,
     Code,
     Histories,
-    IntArray,
     Records,
     Shape,
     State,

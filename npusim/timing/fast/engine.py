@@ -7,6 +7,7 @@ import sys
 import numpy as np
 
 from npusim.errors import ProgramError
+from npusim.integers import IntArray
 from npusim.program.program import Program
 from npusim.reasons import DONE, NOT_STARTED, REASONS
 from npusim.timing.fast.kernel import interpret
@@ -32,7 +33,7 @@ from npusim.timing.fast.state import (
     empty,
 )
 from npusim.timing.fast.tables import Tables
-from npusim.timing.outcome import IntArray, Outcome, Progress, Spans, hangs, outside
+from npusim.timing.outcome import Outcome, Progress, Spans, hangs, outside
 
 #: Instructions between two reports of progress.
 _SLICE = 2_000_000

@@ -11,6 +11,7 @@ The rules are those of ``timing/simpy_engine.py``.
 
 from __future__ import annotations
 
+from npusim.integers import IntArray
 from npusim.reasons import BANDWIDTH
 from npusim.timing.fast.core import conclude, enlist, next_unit, work
 from npusim.timing.fast.jit import compiled
@@ -27,7 +28,6 @@ from npusim.timing.fast.state import (
     Cache,
     Code,
     Histories,
-    IntArray,
     Shape,
     State,
 )

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npusim.device.parts import L2Cache
+from npusim.integers import IntArray
 from npusim.timing.fast.jit import compiled
-from npusim.timing.fast.state import COST, ENTRY, L2_INFO, Cache, IntArray, Records, empty
+from npusim.timing.fast.state import COST, ENTRY, L2_INFO, Cache, Records, empty
 
 
 class Place(NamedTuple):

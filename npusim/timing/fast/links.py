@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from npusim.integers import IntArray
 from npusim.isa.base import RATE_BITS
 from npusim.timing.fast.jit import compiled
-from npusim.timing.fast.state import IntArray, Records, Shape, State
+from npusim.timing.fast.state import Records, Shape, State
 from npusim.timing.links import WEIGHT_BITS
 
 NEVER = 1 << 62

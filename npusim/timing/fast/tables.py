@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from npusim.integers import IntArray
 from npusim.isa import CoreBarrier, CoreSetFlag, CoreWaitFlag, Instruction
 from npusim.program.lower import Wait
 from npusim.program.program import ATOMIC, MOVE, READ, WRITE, Flow, Program, Template, Variant
@@ -27,7 +28,6 @@ from npusim.timing.fast.state import (
     WAIT,
     WAIT_FLAG,
     Code,
-    IntArray,
     Records,
     filled,
 )

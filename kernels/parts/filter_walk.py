@@ -1,0 +1,210 @@
+"""Who adds which part of a filter gradient, and when: the walk through tiles, images and slabs.
+
+A tile is (real group, filter depth, rows, fractal columns) of dw. It is summed over pieces of K;
+a run of slabs of one tile and piece goes through L0C at once. Cores share out *shares*: with
+``single_core_k`` a block of dw for one piece, else one part of K of one tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from npusim.convolution import Convolution
+from npusim.kernels.parts.plane import Plane
+from npusim.kernels.tilings.conv_filter import Tiling, cut_plane
+from npusim.language import IntArray
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Columns, one row per slab of a tile, in the order in which each share does them.
+
+    ``tile`` and ``slab`` are rows of the tables of tiles and slabs; ``turn`` is the row's place
+    among the ``count`` that go through L0C together; ``part`` is that of K, 0 without parts.
+    """
+
+    tile: IntArray
+    image: IntArray
+    depth_out: IntArray
+    depth_in: IntArray
+    slab: IntArray
+    share: IntArray
+    part: IntArray
+    turn: IntArray
+    count: IntArray
+
+
+class Walk:
+    """The steps of one shape and tiling, and the tables they refer to."""
+
+    def __init__(self, shape: Convolution, tiling: Tiling) -> None:
+        self.shape, self.tiling = shape, tiling
+        #: Rows of a piece of K, 0 where pieces are not whole rows.
+        self.height = max(1, tiling.single_core_k // shape.out[2]) if tiling.single_core_k else 0
+        self.plane: Plane = cut_plane(shape, tiling.slab_k, self.height)
+        self.tiles = _tiles(shape, tiling)
+
+    def depths(self, kd: int) -> list[tuple[int, int]]:
+        """(output depth, input depth) pairs that meet through filter depth ``kd``."""
+        axis = self.shape.axis(0)
+        pairs = ((do, axis.real(do, kd)) for do in range(axis.out))
+        return [(do, di) for do, di in pairs if di is not None]
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any output position reads any input at all."""
+        return len(self.plane) > 0 and any(map(self.depths, range(self.shape.kernel[0])))
+
+    @property
+    def parts(self) -> int:
+        """The most sums that are added into one tile: at least 1, at most one per slab."""
+        reach = [self.shape.n * len(self.depths(kd)) for kd in range(self.shape.kernel[0])]
+        if self.height:
+            blocks = len({run.first // self.height for run in self.plane.rows})
+            return max(1, max(reach) * blocks)
+        slabs = [count * len(self.plane) for count in reach]
+        return min(self.tiling.k_parts, min((n for n in slabs if n), default=1))
+
+    @property
+    def written(self) -> int:
+        """Elements of dw, with those that pad channels, that any share writes."""
+        live = [bool(self.depths(kd)) for kd in range(self.shape.kernel[0])]
+        t = self.tiles
+        return int((t["m"] * t["f"])[np.array(live)[t["kd"]]].sum()) * self.shape.c0
+
+    def steps(self) -> Steps:
+        """Every (tile, image and depth, slab) that reads input, in the order of the nest."""
+        s, row = self.shape, self.plane.table()["row"]
+        axes = [np.arange(n) for n in (len(self.tiles["m"]), s.n * s.out[0], len(row))]
+        by_slab = self.tiling.k_order == "slab"
+        grids = np.meshgrid(*([axes[0], axes[2], axes[1]] if by_slab else axes), indexing="ij")
+        tile, where, slab = (column.reshape(-1) for column in grids)
+        if by_slab:
+            where, slab = slab, where
+        depth_in = where % s.out[0] * s.stride[0] - s.padding[0][0]
+        depth_in = depth_in + self.tiles["kd"][tile] * s.dilation[0]
+        live = (depth_in >= 0) & (depth_in < s.spatial[0])
+        tile, where, slab, depth_in = (c[live] for c in (tile, where, slab, depth_in))
+        if self.height:
+            part, share, order = self._blocks(tile, where, slab, row)
+        else:
+            part, share, order = self._parts(tile)
+        tile, where, slab, share = tile[order], where[order], slab[order], share[order]
+        new = _changes(share, tile, *([where] if self.height else []))
+        first = np.flatnonzero(new)
+        count = np.diff(np.append(first, len(new)))
+        return Steps(
+            tile=tile,
+            image=where // s.out[0],
+            depth_out=where % s.out[0],
+            depth_in=depth_in[order],
+            slab=slab,
+            share=share,
+            part=part[order],
+            turn=np.arange(len(new)) - np.repeat(first, count),
+            count=np.repeat(count, count),
+        )
+
+    def _parts(self, tile: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Part of K, share and order of steps that come tile by tile: parts slowest."""
+        total = np.bincount(tile, minlength=len(self.tiles["m"]))
+        place = np.arange(len(tile)) - (np.cumsum(total) - total)[tile]
+        part = ((place + 1) * self.parts - 1) // total[tile]
+        share = _ranks(part, tile)
+        return part, share, np.argsort(share, kind="stable")
+
+    def _blocks(
+        self, tile: IntArray, where: IntArray, slab: IntArray, row: IntArray
+    ) -> tuple[IntArray, IntArray, IntArray]:
+        """The same for blocks of dw: K slowest; what ``keeps`` says stays longest."""
+        t = {name: column[tile] for name, column in self.tiles.items()}
+        # Of what is shared besides K, the side that is cut goes fastest.
+        along_m = not self.tiles["n_block"].any()
+        inner = (where, t["m_block"]) if along_m else (t["m_block"], where)
+        share = _ranks(t["g"], row[slab] // self.height, *inner, t["n_block"])
+        loops = (t["m_start"], t["n_held"])
+        outer = loops if self.tiling.keeps == "dy" else loops[::-1]
+        order = np.lexsort((slab, t["m0"], t["f0"], *outer[::-1], share))
+        return np.zeros_like(tile), share, order
+
+    def held(self, at: Steps) -> dict[str, IntArray]:
+        """Whether each step loads dy and x, and else how many loads ago its slab came."""
+        t, tile = self.tiling, at.tile
+        dy = _stays((at.share, self.tiles["m_start"][tile]), at, t.dy_slabs)
+        x = _stays((at.share, self.tiles["n_held"][tile]), at, t.x_slabs)
+        return {"dy_load": dy[0], "dy_back": dy[1], "x_load": x[0], "x_back": x[1]}
+
+
+def _tiles(s: Convolution, t: Tiling) -> dict[str, IntArray]:
+    """Every tile of dw: first row and rows m0, m, first fractal column and columns f0, f.
+
+    *_start and *_size are what is loaded for it, *_block the block of a share it belongs to;
+    ``n_held`` tells loads of columns apart, across filter depths too.
+    """
+    plan, step = s.plan, t.base_n // s.c0
+    columns = plan.cin1_g * s.taps
+    along_m, along_n = t.base_m, step
+    depths = 0  # filter depths of one block, 0 for a part of one
+    if t.single_core_k:
+        along_m, depths = t.single_core_m, t.single_core_n // s.c0 // columns
+        along_n = columns if depths else t.single_core_n // s.c0
+    rows = []
+    for g in range(plan.real_groups):
+        # The last real group may reach past the tensors' channel blocks: nothing is there.
+        m_all = min(plan.cout_g, s.cout1 * s.c0 - g * plan.cout_g)
+        f_all = min(plan.cin1_g, s.cin1 - g * plan.cin1_g) * s.taps
+        for kd in range(s.kernel[0]):
+            for n in _nest(f_all, along_n, t.step_n, step):
+                block = kd // depths if depths else kd * columns + n[0]
+                rows += [
+                    (g, kd, *m, block, kd * columns + n[1], *n[1:])
+                    for m in _nest(m_all, along_m, t.step_m, t.base_m)
+                ]
+    names = (
+        *("g", "kd", "m_block", "m_start", "m_size", "m0", "m"),
+        *("n_block", "n_held", "n_start", "n_size", "f0", "f"),
+    )
+    return dict(zip(names, np.array(rows, np.int64).reshape(-1, len(names)).T, strict=True))
+
+
+def _nest(total: int, block: int, step: int, base: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """(block, start and size of its load, start and size of the tile) of every tile of an axis.
+
+    A load is for ``step`` tiles of ``base``, fewer at the end of a block.
+    """
+    for number, first in enumerate(range(0, total, block)):
+        stop = min(first + block, total)
+        for start in range(first, stop, step * base):
+            end = min(start + step * base, stop)
+            for tile in range(start, end, base):
+                yield number, start, end - start, tile, min(base, end - tile)
+
+
+def _ranks(*columns: IntArray) -> IntArray:
+    """Each row's place, from 0, in the order of ``columns``, the first slowest."""
+    place = np.zeros_like(columns[0])
+    for column in columns:
+        place = place * (int(column.max(initial=0)) + 1) + column
+    return np.unique(place, return_inverse=True)[1].reshape(-1)
+
+
+def _changes(*columns: IntArray) -> np.ndarray:
+    """Rows in which any column differs from the row before; the first."""
+    new = np.ones(len(columns[0]), np.bool_)
+    new[1:] = np.any([np.diff(column) != 0 for column in columns], axis=0)
+    return new
+
+
+def _stays(key: tuple[IntArray, ...], at: Steps, most: int) -> tuple[IntArray, IntArray]:
+    """(whether to load, how many loads ago) of an operand that belongs to a share and block.
+
+    All slabs of a run stay if they are no more than ``most``.
+    """
+    new = _changes(*key)
+    index = np.arange(len(new))
+    run = index - np.maximum.accumulate(np.where(new, index, 0))
+    load = (at.count > most) | (run < at.count)
+    return load.astype(np.int64), np.where(load, 0, at.count - 1 - at.turn)

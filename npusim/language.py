@@ -1,0 +1,52 @@
+"""What a kernel author needs, from one place; ``docs/guide/kernel.md`` is the page about it.
+
+A kernel is a frozen dataclass derived from ``Kernel``. Its ``plan`` declares buffers, says in a
+``Tasks`` table which core does what, and gives the function that issues the program of one task
+through ``Language``, the methods of which are the instructions.
+"""
+
+from __future__ import annotations
+
+from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, MX_BLOCK, DType
+from npusim.errors import ArgumentError, CapacityError, ProgramError
+from npusim.integers import IntArray, ceil_div, round_down, round_up
+from npusim.isa.dma import Window
+from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Place, Region, Slot, SlotRegion, Tensor
+from npusim.isa.vector import BLOCK_BYTES
+from npusim.program.kernel import Alike, Column, Kernel, Plan, Tasks, grid, in_runs
+from npusim.program.language import BufferHandle, Language
+
+__all__ = [
+    "BF16",
+    "BLOCK_BYTES",
+    "FP16",
+    "FP32",
+    "FRACTAL_BYTES",
+    "INT8",
+    "INT32",
+    "MX_BLOCK",
+    "Alike",
+    "ArgumentError",
+    "BufferHandle",
+    "CapacityError",
+    "Column",
+    "DType",
+    "GmRegion",
+    "IntArray",
+    "Kernel",
+    "Language",
+    "Place",
+    "Plan",
+    "ProgramError",
+    "Region",
+    "Slot",
+    "SlotRegion",
+    "Tasks",
+    "Tensor",
+    "Window",
+    "ceil_div",
+    "grid",
+    "in_runs",
+    "round_down",
+    "round_up",
+]
