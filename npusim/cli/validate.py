@@ -82,8 +82,8 @@ def _add_simulation(add: Any) -> None:
     add(
         "--leave-one-out",
         action="store_true",
-        help="fit the constants of configs/silicon/fit.yaml again without each family in turn, and "
-        "predict it (default: no)",
+        help="fit the constants of configs/silicon/fit.yaml again without each family, each shape "
+        "and each switch in turn, and predict it (default: no)",
     )
 
 
@@ -100,8 +100,8 @@ def execute(arguments: argparse.Namespace) -> int:
         raise ArgumentError("no point is left to simulate; choose another chip or family")
     with Workers(arguments.jobs) as workers:
         outcomes = _run(workers, [(row, figures) for row in rows])
-        left_out = leave_one_out(outcomes, constants, partial(_run, workers)) if constants else []
-    tables = scorecard(outcomes, left_out, constants)
+        study = leave_one_out(outcomes, constants, partial(_run, workers)) if constants else None
+    tables = scorecard(outcomes, study, constants)
     if arguments.json:
         print_json([_object(outcome) for outcome in outcomes])
     else:

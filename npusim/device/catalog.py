@@ -32,7 +32,7 @@ __all__ = (
 )
 
 #: How far a figure may be off where its file does not say, as a share of its value.
-REACH = {"fitted": Fraction(1, 10), "assumed": Fraction(3, 10)}
+REACH = {"fitted": Fraction(1, 10), "hypothesis": Fraction(3, 10), "assumed": Fraction(3, 10)}
 
 _RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", re.ASCII)
 

@@ -27,7 +27,7 @@ SCOPES = ("chip", "group", "core")
 TRAFFIC = ("read_hit", "read_miss", "write", "atomic", "evict")
 
 #: How well a figure is known, best first.
-CONFIDENCES = ("measured", "vendor table", "published", "fitted", "assumed")
+CONFIDENCES = ("measured", "vendor table", "published", "fitted", "hypothesis", "assumed")
 
 
 def figure(key: str, unit: str, meaning: str, default: Any = MISSING) -> Any:

@@ -22,7 +22,10 @@ _WHOLE = ("cycles", "duration", "size", "count")
 
 @dataclass(frozen=True)
 class Constant:
-    """A figure that some devices share: its kind, and its range and shipped value in base units."""
+    """A figure that some devices share: its kind, and its range and shipped value in base units.
+
+    ``also`` are figures of the same value, fitted as one with it.
+    """
 
     path: str
     devices: tuple[str, ...]
@@ -30,6 +33,11 @@ class Constant:
     low: Fraction
     high: Fraction
     shipped: Fraction
+    also: tuple[str, ...] = ()
+
+    def figures(self, value: Fraction) -> dict[str, str]:
+        """Return the figures of a device with this value, as text by dotted path."""
+        return dict.fromkeys((self.path, *self.also), self.text(value))
 
     def text(self, value: Fraction) -> str:
         """Return a value as a device file would state it."""
@@ -58,7 +66,7 @@ def load_constants(source: TextFile | str = _SHIPPED) -> list[Constant]:
 
 
 def _constant(node: Node) -> Constant:
-    keys = node.mapping(("path", "devices", "low", "high"))
+    keys = node.mapping(("path", "devices", "low", "high"), optional=("also",))
     path = keys["path"].text()
     names = tuple(item.text() for item in keys["devices"].items())
     if not names:
@@ -69,11 +77,18 @@ def _constant(node: Node) -> Constant:
             raise keys["devices"].fail(
                 f"{path} differs between {names[0]} and {name}; give each an entry of its own"
             )
+    also = tuple(item.text() for item in keys["also"].items()) if "also" in keys else ()
+    for other in also:
+        for name in names:
+            if _shipped(keys["also"], other, name)[1] != shipped:
+                raise keys["also"].fail(
+                    f"{other} of {name} differs from {path}; they are fitted as one"
+                )
     low, high = (_bound(keys[key], kind, names[0]) for key in ("low", "high"))
     if not low <= shipped <= high or low == high:
         text = format_quantity(shipped, kind)
         raise node.fail(f"{path} is {text}; expected a range from low to high that holds it")
-    return Constant(path, names, kind, low, high, shipped)
+    return Constant(path, names, kind, low, high, shipped, also)
 
 
 def _shipped(node: Node, path: str, name: str) -> tuple[str, Fraction]:
@@ -83,7 +98,7 @@ def _shipped(node: Node, path: str, name: str) -> tuple[str, Fraction]:
     known = device.provenance.get(path)
     if figure is None or known is None:
         raise node.fail(f"{name} states no figure {path!r}; `npusim devices show {name}` lists all")
-    if known.confidence != "fitted":
+    if known.confidence not in ("fitted", "hypothesis"):
         raise node.fail(f"{path} of {name} is {known.confidence}, only fitted figures are refitted")
     if isinstance(figure.value, tuple) or figure.kind not in (*_FRACTIONAL, *_WHOLE):
         raise node.fail(f"{path} is {figure.kind}, which has no range")

@@ -101,6 +101,18 @@ def busy_errors(outcome: Outcome) -> dict[str, float]:
     return errors
 
 
+def busiest(row: KernelRow) -> str | None:
+    """Return the pipe with the longest measured busy time, of those that are scored."""
+    busy = {pipe: row.busy_us[pipe] for pipe in SCORED_PIPES if row.busy_us.get(pipe)}
+    return max(busy, key=lambda pipe: busy[pipe]) if busy else None
+
+
+def shape_of(row: Row | Unreadable) -> tuple[object, ...]:
+    """Return what kernels that differ by switches alone share: family, chip and problem."""
+    sizes = (row.M, row.N, row.K) if isinstance(row, KernelRow) else (row.id,)
+    return (row.family, row.chip, *sizes)
+
+
 def is_scored(row: Row | Unreadable) -> bool:
     """Whether the accuracy figures are about this row."""
     return (

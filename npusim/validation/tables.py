@@ -10,7 +10,7 @@ from functools import partial
 from npusim.results.formatting import percent_text, signed_text, us_text
 from npusim.validation import score
 from npusim.validation.constants import Constant
-from npusim.validation.leave_one_out import LeftOut
+from npusim.validation.leave_one_out import LeftOut, Study
 from npusim.validation.rows import PIPES, KernelRow
 from npusim.validation.sheet import Unreadable
 from npusim.validation.simulate import Outcome
@@ -33,19 +33,22 @@ class Table:
 
 def scorecard(
     outcomes: Sequence[Outcome],
-    left_out: Sequence[LeftOut] = (),
+    study: Study | None = None,
     constants: Sequence[Constant] = (),
 ) -> list[Table]:
     """Return the tables of a score card that have any rows: points first, the summary last.
 
-    ``left_out`` are families predicted with ``constants`` that were fitted without them.
+    ``study`` tells of kernels predicted with ``constants`` that were fitted without them.
     """
+    left_out = study.left_out if study is not None else ()
     tables = (
         _points(outcomes),
         _refusals(outcomes),
         _pairs(outcomes),
         _refitted(left_out, constants),
+        _determined(study),
         _left_out(left_out),
+        _expected(study),
         _families(outcomes),
         _scored(outcomes),
     )
@@ -163,11 +166,58 @@ def _refusals(outcomes: Sequence[Outcome]) -> Table:
 
 def _left_out(found: Sequence[LeftOut]) -> Table:
     rows = tuple(
-        (one.family, str(one.rows), str(one.others), percent(one.shipped), percent(one.predicted))
+        (
+            one.kind,
+            one.name,
+            str(one.rows),
+            str(one.others),
+            percent(one.shipped),
+            percent(one.predicted),
+        )
         for one in found
     )
-    head = ("family", "rows", "rows fitted to", "as shipped", "predicted")
-    return Table("Families left out of the fit: mean absolute error of time", head, rows, 1)
+    head = ("left out", "name", "rows", "rows fitted to", "as shipped", "predicted")
+    return Table("Kernels left out of the fit: mean absolute error of time", head, rows, 2)
+
+
+def _expected(study: Study | None) -> Table:
+    """What to expect of a kernel that nobody fitted."""
+    title, head = "Kernels that nobody fitted: expected error", ("figure", "count", "value")
+    if study is None or study.predicted.mean is None:
+        return Table(title, head, (), 1)
+    found = study.predicted
+    told = [pair.right for pair in found.pairs if pair.right is not None]
+    rows = (
+        ("left out by shape and switch, mean over shapes", str(found.shapes), percent(found.mean)),
+        (
+            "left out by shape and switch, median over shapes",
+            str(found.shapes),
+            percent(found.median),
+        ),
+        ("direction of pairs left out together", str(len(told)), f"{sum(told)} right"),
+    )
+    return Table(title, head, rows, 1)
+
+
+def _determined(study: Study | None) -> Table:
+    rows = tuple(
+        (
+            one.constant.path,
+            ", ".join(one.constant.devices),
+            str(len(one.rows)),
+            "hypothesis" if one.is_hypothesis else "",
+            " ".join(one.rows),
+        )
+        for one in (study.determined if study is not None else ())
+    )
+    head = (
+        "constant",
+        "devices",
+        "rows",
+        "",
+        "whose time or busy time its range moves by over 2 %",
+    )
+    return Table("Constants and the rows that determine them", head, rows, 2)
 
 
 def _refitted(found: Sequence[LeftOut], constants: Sequence[Constant]) -> Table:
@@ -182,7 +232,7 @@ def _refitted(found: Sequence[LeftOut], constants: Sequence[Constant]) -> Table:
         for place, constant in enumerate(constants)
     )
     head = ("constant", "devices", "least", "most", "shipped", "fitted least", "fitted most")
-    title = "Constants: allowed range, shipped value, range of the fits that leave a family out"
+    title = "Constants: allowed range, shipped value, range of the fits that leave kernels out"
     return Table(title, head, rows if found else (), 2)
 
 

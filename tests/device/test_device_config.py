@@ -202,7 +202,7 @@ def test_mistakes_in_a_dsp(old: str, new: str, message: str) -> None:
         parse_device(dsp_text().replace(old, new), "x.yaml")
 
 
-CONFIDENCES = "measured, vendor table, published, fitted, assumed"
+CONFIDENCES = "measured, vendor table, published, fitted, hypothesis, assumed"
 
 # what is replaced, by what, text that marks the line of the error, path, message
 ERRORS = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from npusim.errors import ConfigError
 from npusim.validation.constants import STEPS, Constant, load_constants
-from npusim.validation.leave_one_out import leave_one_out
+from npusim.validation.leave_one_out import FAMILY, SHAPE, SWITCH, LeftOut, Study, leave_one_out
 from npusim.validation.rows import KernelRow, Simulated
 from npusim.validation.simulate import Outcome
 from npusim.validation.workers import Task
@@ -114,10 +115,14 @@ def rows(rate: float, head: float, **columns: Any) -> list[KernelRow]:
     ]
 
 
+def families(study: Study) -> list[LeftOut]:
+    return [one for one in study.left_out if one.kind == FAMILY]
+
+
 def test_families_are_predicted_by_what_the_others_tell() -> None:
     chip = Chip()
-    found = leave_one_out(chip.outcomes(rows(75, 20)), [RATE, HEAD], chip.simulate)
-    assert [(one.family, one.rows, one.others) for one in found] == [
+    found = families(leave_one_out(chip.outcomes(rows(75, 20)), [RATE, HEAD], chip.simulate))
+    assert [(one.name, one.rows, one.others) for one in found] == [
         ("a", 2, 4), ("b", 2, 4), ("c", 2, 4),
     ]  # fmt: skip
     for one in found:
@@ -135,7 +140,8 @@ def test_the_family_left_out_has_no_say() -> None:
         row for row in rows(140, 60) if row.family == "c"
     ]
     (_, _, before), (_, _, after) = (
-        leave_one_out(chip.outcomes(one), [RATE, HEAD], chip.simulate) for one in (plain, odd)
+        families(leave_one_out(chip.outcomes(one), [RATE, HEAD], chip.simulate))
+        for one in (plain, odd)
     )
     assert before.values == after.values
     assert before.predicted != after.predicted
@@ -145,14 +151,14 @@ def test_only_trusted_kernels_of_the_constants_devices_take_part() -> None:
     chip = Chip()
     other = [*rows(75, 20, trust="C"), *rows(75, 20, chip="A3")]
     outcomes = chip.outcomes(other) + [Outcome(row, reason="declined") for row in rows(75, 20)]
-    assert leave_one_out(outcomes, [RATE], chip.simulate) == []
+    assert leave_one_out(outcomes, [RATE], chip.simulate).left_out == ()
     assert chip.asked == []
 
 
 def test_a_constant_that_nothing_tells_of_stays_in_the_middle_of_its_range() -> None:
     chip = Chip()
     outcomes = chip.outcomes([row for row in rows(75, 20) if row.family == "a"])
-    (only,) = leave_one_out(outcomes, [RATE, HEAD], chip.simulate)
+    (only,) = families(leave_one_out(outcomes, [RATE, HEAD], chip.simulate))
     assert (only.others, only.values) == (0, ("100B/cycle", "40cycle"))
 
 
@@ -167,7 +173,7 @@ def test_an_end_of_a_range_that_cannot_be_simulated_is_left_out() -> None:
             for row, figures in tasks
         ]
 
-    found = leave_one_out(chip.outcomes(rows(100, 5)), [HEAD], simulate)
+    found = families(leave_one_out(chip.outcomes(rows(100, 5)), [HEAD], simulate))
     for one in found:
         assert float(one.values[0].removesuffix("cycle")) == pytest.approx(5, abs=2)
 
@@ -189,5 +195,58 @@ def test_busy_times_are_fitted_as_well() -> None:
                   mte1_us=8.0, fixpipe_us=80.0, switches=("unit_flag",))
         for f in "ab"
     ]  # fmt: skip
-    found = leave_one_out([outcome(row, {}) for row in kernels], [RATE], simulate)
+    outcomes = [outcome(row, {}) for row in kernels]
+    found = families(leave_one_out(outcomes, [RATE], simulate))
     assert [one.values for one in found] == [("125B/cycle",)] * 2, "fixpipe waits, and is not asked"
+
+
+def scored(rate: float, head: float, words: dict[str, tuple[str, ...]]) -> list[KernelRow]:
+    """Scored kernels of one family: a shape per letter of the id, switches by id."""
+    chip = Chip()
+    return [
+        KernelRow(
+            id=name, family="f", pair=name[0], chip="910B1", op="gemm", trust="A", base_m=16,
+            N=1000 * ord(name[0]), time_us=chip.time(1000 * ord(name[0]), rate, head),
+            switches=switches,
+        )
+        for name, switches in words.items()
+    ]  # fmt: skip
+
+
+def test_shapes_and_switches_are_left_out_whole() -> None:
+    chip = Chip()
+    words: dict[str, tuple[str, ...]] = {"a1": (), "a2": ("unit_flag",), "b1": (), "c1": ()}
+    study = leave_one_out(chip.outcomes(scored(75, 20, words)), [RATE], chip.simulate)
+    found = {(one.kind, one.name): (one.rows, one.others) for one in study.left_out}
+    assert found[SWITCH, "unit_flag"] == (1, 3)
+    assert [key for key in found if key[0] == SHAPE] == [
+        (SHAPE, f"f 910B1 Nonex{1000 * ord(letter)}xNone") for letter in "abc"
+    ]
+    assert [found[key] for key in found if key[0] == SHAPE] == [(2, 2), (1, 3), (1, 3)]
+    assert study.predicted.shapes == 3
+    assert study.predicted.mean == pytest.approx(0, abs=0.01)
+    assert [(pair.first, pair.second) for pair in study.predicted.pairs] == [("a1", "a2")]
+
+
+def test_fewer_than_three_telling_rows_make_a_hypothesis() -> None:
+    chip = Chip()
+    few, many = (
+        leave_one_out(chip.outcomes(rows(75, 20)[:n]), [RATE, HEAD], chip.simulate).determined
+        for n in (2, 6)
+    )
+    assert [one.rows for one in few] == [("a100", "a9000"), ("a100", "a9000")]
+    assert all(one.is_hypothesis for one in few)
+    assert not any(one.is_hypothesis for one in many)
+
+
+def test_shapes_weigh_alike_however_often_they_were_measured() -> None:
+    """Three rows of one shape that ask for 60 B/cycle lose against two other shapes."""
+    chip = Chip()
+    words: dict[str, tuple[str, ...]] = {"a1": (), "a2": (), "a3": (), "b1": (), "c1": (), "d1": ()}
+    kernels = [
+        replace(row, time_us=chip.time(row.N or 0, 60 if row.id[0] == "a" else 140, 10))
+        for row in scored(75, 20, words)
+    ]
+    study = leave_one_out(chip.outcomes(kernels), [RATE], chip.simulate)
+    without = {one.name: one.values for one in study.left_out if one.kind == SHAPE}
+    assert without[f"f 910B1 Nonex{1000 * ord('d')}xNone"] == ("140B/cycle",)

@@ -1,0 +1,225 @@
+"""Fitting constants to measured kernels: a model of broken lines, and a descent on it.
+
+Every kernel is simulated with the shipped figures and with every constant of its device at both
+ends of its range; in between, its time and busy times are taken as sums of one broken line per
+constant. Each family and shape weighs the same, however many switches of it were measured; busy
+times of MTE2 count where it is the busiest pipe, for elsewhere they show how cores fall into step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.validation.constants import STEPS, Constant
+from npusim.validation.rows import Declined, KernelRow
+from npusim.validation.score import SCORED_PIPES, WAITING_WORDS, busiest, shape_of
+from npusim.validation.simulate import Outcome, device_name
+from npusim.validation.workers import Task
+
+#: Simulates tasks in their order.
+Simulate = Callable[[Sequence[Task]], list[Outcome]]
+
+Array = npt.NDArray[np.float64]
+
+#: Trust of the rows that a fit may use.
+_FITTED_TO = ("A", "B")
+
+#: Loss per row that another turn of the descent has to gain.
+_GAIN = 1e-6
+
+#: Share of a row's time or busy time that a constant's range must move for the row to tell of it,
+#: and rows that must tell of a constant for it to be more than a hypothesis.
+TELLING, ENOUGH = 0.02, 3
+
+
+def is_usable(outcome: Outcome, constants: Sequence[Constant]) -> bool:
+    """Whether a fit may use a row: a trusted kernel that runs on a device of a constant."""
+    row = outcome.row
+    return (
+        isinstance(row, KernelRow)
+        and row.trust in _FITTED_TO
+        and outcome.simulated is not None
+        and any(device_of(outcome) in constant.devices for constant in constants)
+    )
+
+
+def device_of(outcome: Outcome) -> str:
+    """Return the device of a kernel's chip, "" where there is none."""
+    row = outcome.row
+    try:
+        return device_name(row)[0] if isinstance(row, KernelRow) else ""
+    except Declined:
+        return ""
+
+
+def linked(devices: set[str], constants: Sequence[Constant]) -> list[int]:
+    """Return the constants, by number, that share devices with ``devices``, however indirectly."""
+    reached, found = set(devices), -1
+    while found < len(reached):
+        found = len(reached)
+        for constant in constants:
+            if reached & set(constant.devices):
+                reached |= set(constant.devices)
+    return [i for i, constant in enumerate(constants) if reached & set(constant.devices)]
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """The measured figures of a row, the simulated ones, and their weights, as vectors."""
+
+    measured: Array
+    simulated: Array
+    weight: Array
+
+
+def _figures(outcome: Outcome, like: Outcome) -> _Figures:
+    """Time, and the busy times that are measured and that ``like`` simulates, in its order.
+
+    All busy times together weigh as much as the time.
+    """
+    row, simulated, first = outcome.row, outcome.simulated, like.simulated
+    assert isinstance(row, KernelRow)
+    assert simulated is not None
+    assert first is not None
+    pairs = [(row.time_us, simulated.time_us)] if row.time_us else []
+    times = len(pairs)
+    for pipe in SCORED_PIPES:
+        waits = pipe == "fixpipe" and bool(WAITING_WORDS & set(row.switches))
+        waits |= pipe == "mte2" and busiest(row) != "mte2"
+        if row.busy_us.get(pipe) and first.busy_us.get(pipe) and not waits:
+            pairs.append((row.busy_us[pipe], simulated.busy_us.get(pipe) or 0.0))
+    busy = len(pairs) - times
+    weight = [1.0] * times + [1.0 / busy if busy else 0.0] * busy
+    measured, found = np.array(pairs, dtype=float).reshape(-1, 2).T
+    return _Figures(measured, found, np.array(weight))
+
+
+#: Change of a row's figures, by row and constant, at each level of the range.
+Slopes = list[list[Array]]
+
+
+def simulated_slopes(
+    base: Sequence[Outcome], constants: Sequence[Constant], simulate: Simulate
+) -> Slopes:
+    """Simulate every row with every constant of its device at both ends of its range."""
+    wanted = [
+        (place, number, end)
+        for place, outcome in enumerate(base)
+        for number, constant in enumerate(constants)
+        if device_of(outcome) in constant.devices
+        for end in ("low", "high")
+    ]
+    tasks = []
+    for place, number, end in wanted:
+        constant = constants[number]
+        tasks.append((base[place].row, constant.figures(getattr(constant, end))))
+    ends = dict(zip(wanted, simulate(tasks), strict=True))
+    return [
+        [
+            _levels(
+                outcome,
+                constant,
+                ends.get((place, number, "low")),
+                ends.get((place, number, "high")),
+            )
+            for number, constant in enumerate(constants)
+        ]
+        for place, outcome in enumerate(base)
+    ]
+
+
+def _levels(base: Outcome, constant: Constant, low: Outcome | None, high: Outcome | None) -> Array:
+    """Return the change of a row's figures, one line per level; zeros where nothing depends."""
+    middle = _figures(base, base).simulated
+    places, changes = [constant.shipped], [np.zeros_like(middle)]
+    for value, outcome in ((constant.low, low), (constant.high, high)):
+        # An end at which the row cannot be simulated says nothing; the line goes on level.
+        if value != constant.shipped and outcome is not None and outcome.simulated is not None:
+            places.append(value)
+            changes.append(_figures(outcome, base).simulated - middle)
+    # The time of what a rate bounds is straight in the rate's inverse.
+    scale = np.reciprocal if constant.kind == "rate" else np.asarray
+    x = scale(np.array(places, dtype=float))
+    order = np.argsort(x)
+    x, y = x[order], np.array(changes)[order]
+    at = scale(np.array([constant.level(step) for step in range(STEPS + 1)], dtype=float))
+    columns = [np.interp(at, x, y[:, column]) for column in range(len(middle))]
+    return np.array(columns).T.reshape(STEPS + 1, len(middle))
+
+
+def descend(base: Sequence[Outcome], slopes: Slopes, numbers: Sequence[int]) -> dict[int, int]:
+    """Return the level of each constant of ``numbers`` that suits the rows best, by number.
+
+    This is as far as a descent finds it. It begins in the middle of every range, so that nothing of
+    the shipped values is left, and moves two constants at a time: one alone finds no way along a
+    valley.
+    """
+    steps = [STEPS // 2] * len(numbers)
+    if not base or not numbers:
+        return dict(zip(numbers, steps, strict=True))
+    parts = [_figures(outcome, outcome) for outcome in base]
+    measured = np.concatenate([part.measured for part in parts])
+    shapes = [shape_of(outcome.row) for outcome in base]
+    alike = Counter(shapes)
+    weight = np.concatenate(
+        [part.weight / alike[shape] for part, shape in zip(parts, shapes, strict=True)]
+    ) / len(alike)
+    middle = np.concatenate([part.simulated for part in parts])
+    change = [np.concatenate([row[c] for row in slopes], axis=1) for c in numbers]
+    count = len(numbers)
+
+    def losses(moved: tuple[int, ...]) -> Array:
+        """The loss at all levels of the moved constants, an axis each, the others as they stand."""
+        found = sum((change[c][steps[c]] for c in range(count) if c not in moved), middle)
+        for c in moved:
+            found = found[..., np.newaxis, :] + change[c]
+        loss: Array = np.abs(found / measured - 1) @ weight
+        return loss
+
+    best = np.inf
+    while True:
+        for moved in combinations(range(count), min(2, count)):
+            found = losses(moved)
+            if found.min() < found[tuple(steps[c] for c in moved)]:
+                for c, step in zip(
+                    moved, np.unravel_index(found.argmin(), found.shape), strict=True
+                ):
+                    steps[c] = int(step)
+        if not best - found.min() > _GAIN:
+            return dict(zip(numbers, steps, strict=True))
+        best = float(found.min())
+
+
+@dataclass(frozen=True)
+class Determined:
+    """The rows that tell of a constant: those whose figures its range moves by ``TELLING``."""
+
+    constant: Constant
+    rows: tuple[str, ...]
+
+    @property
+    def is_hypothesis(self) -> bool:
+        """Whether fewer than ``ENOUGH`` rows tell of it."""
+        return len(self.rows) < ENOUGH
+
+
+def determination(
+    base: Sequence[Outcome], constants: Sequence[Constant], slopes: Slopes
+) -> list[Determined]:
+    """Return which rows determine each constant, by finite differences over its range."""
+    found = []
+    for number, constant in enumerate(constants):
+        rows = []
+        for outcome, lines in zip(base, slopes, strict=True):
+            figures = _figures(outcome, outcome)
+            moved = np.ptp(lines[number], axis=0) / figures.measured
+            if moved.size and moved.max() > TELLING:
+                rows.append(outcome.row.id)
+        found.append(Determined(constant, tuple(rows)))
+    return found
