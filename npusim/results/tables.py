@@ -23,34 +23,14 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 KERNEL_COLUMNS = (
-    "name",
-    "cycles",
-    "time_us",
-    "launch_us",
-    "bound_us",
-    "bound",
-    "macs",
-    "gm_bytes",
-    "cores",
-    "instructions",
-    "tiling",
-    "useful_macs",
+    *("name", "cycles", "time_us", "launch_us", "bound_us", "bound", "macs", "gm_bytes", "cores"),
+    *("instructions", "tiling", "useful_macs"),
 )
 PIPE_COLUMNS = ("kernel", "core", "pipe", *REASONS)
 TRAFFIC_COLUMNS = ("kernel", "src", "dst", "operand", "bytes", "hit_bytes", "miss_bytes")
 BOUND_COLUMNS = ("kernel", "resource", "cycles", "share", "why")
 TIMELINE_COLUMNS = (
-    "kernel",
-    "core",
-    "pipe",
-    "op",
-    "start",
-    "end",
-    "bytes",
-    "macs",
-    "waited",
-    "reason",
-    "line",
+    *("kernel", "core", "pipe", "op", "start", "end", "bytes", "macs", "waited", "reason", "line"),
 )
 
 
