@@ -23,7 +23,7 @@ as the vendor's library has it a block of dw for some rows of one image.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
@@ -96,9 +96,26 @@ class ConvBackpropFilter(Kernel):
     name: ClassVar[str] = "conv_backprop_filter"
     role: ClassVar[str] = "cube"
 
+    @cached_property
+    def ran(self) -> Tiling:
+        """The tiling with the sizes that the shape leaves of it."""
+        t, s, positions = self.tiling, self.shape, max(1, self.walk.plane.most_positions)
+        columns = round_up(s.plan.cin1_g * s.taps * s.c0, 16)
+        return replace(
+            t,
+            base_m=min(t.base_m, s.plan.cout_g),
+            base_n=min(t.base_n, columns),
+            base_k=min(t.base_k, round_up(positions, 16)),
+            slab_k=min(t.slab_k, positions),
+            k_parts=t.k_parts if t.single_core_k else self.parts,
+            single_core_m=min(t.single_core_m, s.plan.cout_g),
+            single_core_n=min(t.single_core_n, columns),
+            single_core_k=min(t.single_core_k, s.out[1] * s.out[2]),
+        )
+
     @property
     def tiling_text(self) -> str:
-        return str(self.tiling)
+        return str(self.ran)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -143,15 +160,13 @@ class ConvBackpropFilter(Kernel):
         return self.walk.has_work
 
     def plan(self, k: Language, cores: int) -> Plan[Step]:
-        t, s, dtype, tiles = self.tiling, self.shape, self.x.dtype, self.walk.tiles
+        t, s, dtype, tiles = self.ran, self.shape, self.x.dtype, self.walk.tiles
         # Columns of a load from its first plane on.
         reach = int((tiles["n_start"] % s.taps + tiles["n_size"]).max())
-        plane = self.walk.plane
-        positions, m = round_up(plane.most_positions, 16), min(t.base_m, s.plan.cout_g)
-        n = round_up(min(t.base_n, s.plan.cin1_g * s.taps * s.c0), 16)
-        base_k = min(t.base_k, positions)
+        plane, m, n, base_k = self.walk.plane, t.base_m, t.base_n, t.base_k
+        positions = round_up(plane.most_positions, 16)
         x_l1 = (ceil_div(reach, s.taps), plane.most_pixels, s.c0)
-        dy_l1 = (min(t.step_m * t.base_m, s.plan.cout_g) // s.c0, positions, s.c0)
+        dy_l1 = (min(t.step_m * m, s.plan.cout_g) // s.c0, positions, s.c0)
         nest = _Nest(
             self,
             k,

@@ -22,7 +22,7 @@ K = (c1, kh, kw, c0) of one filter depth.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
@@ -139,9 +139,23 @@ class ImplicitGemm(Kernel):
         """Channels in a block of the output."""
         return 8 if self.y.dtype.bytes == 4 and self.x.dtype.bytes == 4 else 16
 
+    @cached_property
+    def ran(self) -> Tiling:
+        """The tiling with the sizes that the shape leaves of it."""
+        t, g = self.tiling, self.geometry
+        columns = min(t.step_columns, g.planes_in * g.taps)
+        return replace(
+            t,
+            base_m=min(t.base_m, max(1, self.plane.live().most_positions)),
+            base_n=min(t.base_n, round_up(g.planes_out * g.c0, 16)),
+            base_k=max(g.c0, min(t.base_k, columns * g.c0)),  # whole columns, at least one
+            step_planes=min(t.step_planes, g.planes_in),
+            step_columns=columns,
+        )
+
     @property
     def tiling_text(self) -> str:
-        return str(self.tiling)
+        return str(self.ran)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -160,14 +174,11 @@ class ImplicitGemm(Kernel):
         return len(self.plane.live()) > 0 and any(self.geometry.live)
 
     def plan(self, k: Language, cores: int) -> Plan[Step]:
-        t, g, dtype = self.tiling, self.geometry, self.x.dtype
+        t, dtype, n, base_k = self.ran, self.x.dtype, self.ran.base_n, self.ran.base_k
         live = self.plane.live()
         pixels, m = live.most_pixels, round_up(live.most_positions, 16)
-        n = min(t.base_n, round_up(g.planes_out * g.c0, 16))
-        columns = min(t.step_columns, g.planes_in * g.taps)
-        base_k = max(g.c0, min(t.base_k, columns * g.c0))  # whole columns, at least one
-        x_l1 = (min(t.step_planes, g.planes_in), pixels, 32 // dtype.bytes)
-        w_l1 = (columns, n, g.c0)
+        x_l1 = (t.step_planes, pixels, 32 // dtype.bytes)
+        w_l1 = (t.step_columns, n, self.geometry.c0)
         nest = _Nest(
             self,
             k,

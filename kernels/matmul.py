@@ -17,7 +17,7 @@ overlapped schedule: one everywhere is a library's simplest template, two its pi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import lcm
 from typing import ClassVar
@@ -97,9 +97,24 @@ class Matmul(Kernel):
                 f"{t.base_k}"
             )
 
+    @cached_property
+    def ran(self) -> Tiling:
+        """The tiling with the sizes that the product leaves of it."""
+        t, depth = self.tiling, min(self.tiling.single_core_k or self.k, self.k)
+        base_k = min(t.base_k, round_up(depth, max(16, self.c0)))
+        steps = ceil_div(depth, base_k)
+        return replace(
+            t,
+            base_m=min(t.base_m, round_up(self.m, 16)),
+            base_n=min(t.base_n, round_up(self.n, 16)),
+            base_k=base_k,
+            step_ka=min(t.step_ka, steps),
+            step_kb=min(t.step_kb, steps),
+        )
+
     @property
     def tiling_text(self) -> str:
-        return str(self.tiling)
+        return str(self.ran)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -202,8 +217,7 @@ class Matmul(Kernel):
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
         t, pad, dtype = self.tiling, max(16, self.c0), self.dtype
         depth = min(t.single_core_k or self.k, self.k)
-        base_k = min(t.base_k, round_up(depth, pad))
-        m, n = min(t.base_m, round_up(self.m, 16)), min(t.base_n, round_up(self.n, 16))
+        m, n, base_k = self.ran.base_m, self.ran.base_n, self.ran.base_k
         width = ceil_div(base_k, self.group)
         nest = _Nest(
             self,
