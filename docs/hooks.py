@@ -57,15 +57,7 @@ INTERFACE = {
         ["npusim.ops", *(f"npusim.ops.{name}.{name}" for name in _operators())],
     ),
     "results": ("Results", ["npusim.results"]),
-    "program": (
-        "Kernel language",
-        [
-            "npusim.language",
-            "npusim.program.kernel",
-            "npusim.program.language",
-            "npusim.isa.operands",
-        ],
-    ),
+    "language": ("npusim.language", ["npusim.language"]),
     "layout": ("npusim.layout", ["npusim.layout"]),
     "compat": (
         "npusim.compat",
@@ -153,20 +145,28 @@ def _source(path: str) -> str:
 
 
 def _kernels() -> str:
-    """Every kernel: its docstring, which is a loop nest, and its public classes and functions."""
+    """Every kernel: its docstring, which is a loop nest, and its classes; then their tilings."""
     parts = ["# npusim.kernels\n"]
     for path in sorted((ROOT / "kernels").glob("[a-z]*.py")):
-        module = ast.parse(path.read_text(encoding="utf-8"))
-        about = ast.get_docstring(module) or ""
-        parts.append(f"## {path.stem}\n\n`````text\n{about}\n`````\n")
-        for node in module.body:
-            public = isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name[0] != "_"
-            if public and ast.get_docstring(node):  # type: ignore[arg-type]
-                name = f"npusim.kernels.{path.stem}.{node.name}"  # type: ignore[union-attr]
-                parts.append(
-                    f"::: {name}\n    options:\n      heading_level: 3\n      members: false\n"
-                )
+        about = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        parts += [f"## {path.stem}\n\n`````text\n{about}\n`````\n", *_classes(path)]
+    for path in sorted((ROOT / "kernels" / "tilings").glob("[a-z]*.py")):
+        classes = [text for text in _classes(path) if "Tiling\n" in text]
+        parts += [f"## tilings.{path.stem}\n", *classes] if classes else []
     return "\n".join(parts)
+
+
+def _classes(path: Path) -> list[str]:
+    """The public classes of a module, except the records of its tasks."""
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return [
+        f"::: npusim.{module}.{node.name}\n"
+        "    options:\n      heading_level: 3\n      members: false\n"
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+        and node.name[0] != "_"
+        and "NamedTuple" not in map(ast.unparse, node.bases)
+    ]
 
 
 def _notebook(path: Path) -> str:
