@@ -29,8 +29,10 @@ _SILENT = (
     *("nd2nz", "nd2nz_in_mte2", "unaligned", "fixpipe_to_gm", "pure_cube", "mix_mode"),
     *("mdl_template", "constant_tiling", "l2_split", "l2_split_m2", "streamk2"),
     *("multi_core_split_k", "tail_tile_split_n2", "aswt_tail_split", "tail_rebalance"),
-    "scale_coalesced",
+    *("scale_coalesced", "per_token_dequant_on_aiv", "share_b_in_l1"),
 )
+#: Words for results that vector cores finish from global memory, within the same kernel.
+_FINISHED = ("per_token_dequant_on_aiv",)
 #: Words that switch on one field of the tiling.
 _FIELDS = {
     "unit_flag": "unit_flag",
@@ -121,6 +123,12 @@ def _plan(row: KernelRow, device: Device) -> _Plan:
         **_order(row, notes),
         **{_FIELDS[word]: True for word in row.switches if word in _FIELDS},
     }
+    if "share_b_in_l1" in row.switches:
+        values["base_m"] = ceil_div(sizes["M"], 16) * 16
+        values["single_core_m"] = 0
+        notes.append("share_b_in_l1: the blocks of both callers are one tile")
+    if set(_FINISHED) & set(row.switches):
+        notes.append("vector cores follow the whole product; on the chip they follow tile by tile")
     values |= _tail(row, values, cores)
     values |= _split(row, values, cores)
     problem = _Problem(row, device, kind, out, (sizes["M"], sizes["K"] // kind.values, sizes["N"]))
@@ -169,7 +177,7 @@ class _Problem:
                 for name, rows in (("m", m), ("n", n))
             )
         parts = ceil_div(k, tiling.single_core_k or k)
-        if parts == 1:
+        if parts == 1 and not set(_FINISHED) & set(self.row.switches):
             return (Matmul(tiling, a, b, c, layouts=layouts, scales=scales),)
         sums = Tensor("parts", (parts, m, n), FP32, "inout")
         product = Matmul(tiling, a, b, replace(sums, role="out"), layouts=layouts, scales=scales)
@@ -231,8 +239,8 @@ def _slabs(row: KernelRow, kind: DType, device: Device, notes: list[str]) -> dic
 
 
 def _unstated_step(row: KernelRow, kind: DType, device: Device, notes: list[str]) -> int:
-    """The library's: one block in its plain template, as many as fit L1 twice in the pipelined."""
-    if "mdl_template" not in row.switches:
+    """The library's, where it chose: as many base blocks as fit L1 twice."""
+    if not {"mdl_template", "mix_mode"} & set(row.switches):
         raise Declined("step_ka and step_kb are empty: the depth of a copy is not stated")
     base = _needed(row, "base_m") + _needed(row, "base_n")
     block = base * _needed(row, "base_k") * kind.bytes // kind.values

@@ -93,6 +93,21 @@ def test_tail_words_use_idle_cores() -> None:
     assert time("tail_tile_split_n2") == time()  # 128 tiles: no tail
 
 
+def test_a_result_that_vector_cores_finish_passes_through_memory() -> None:
+    answer = simulated("per_token_dequant_on_aiv", M=512, N=512, K=4096)
+    assert answer.kernels == ("matmul", "sum_parts")
+    assert answer.time_us > time(M=512, N=512, K=4096)
+    assert "tile by tile" in " ".join(answer.notes)
+
+
+def test_callers_that_share_b_load_it_once() -> None:
+    shape = {"M": 64, "N": 256, "K": 384, "base_m": 32, "single_core_m": 32, "cores": 1}
+    shared = simulated("share_b_in_l1", **shape)
+    twice = simulated(**shape)
+    assert (shared.busy_us["mte2"] or 0) < 0.8 * (twice.busy_us["mte2"] or 0)
+    assert shared.time_us < twice.time_us
+
+
 @pytest.mark.parametrize(
     ("cores", "rows", "columns", "parts"),
     [
