@@ -133,7 +133,7 @@ def test_figures_start_and_tiling_reach_the_library(capsys: Capture) -> None:
         fetched[start] = sum(row["bytes"] for row in rows if row["dst"] == "L2")
     assert fetched == {"cold": (32 * 48 + 48 * 16) * 2, "warm": 0}
     assert main([*MATMUL, "--tiling", "base_m=16, base_n=16,base_k=32"]) == 0
-    assert "base 16x16x32, step 4" in capsys.readouterr().out
+    assert "base 16x16x32, step 2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("operator", CARDS)
