@@ -35,7 +35,7 @@ class Command(Protocol):
 COMMANDS: Mapping[str, str] = {
     "run": "simulate one operator call and report its time and traffic",
     "net": "time the backward pass of a network, layer by layer",
-    "validate": "simulate measured kernels and calls, and tell the error",
+    "validate": "simulate measured kernels and calls, and report the error",
     "devices": "list the devices, or show every figure of one",
     "ops": "list the operators and the devices they run on",
     "workloads": "list the workloads, or the layers of one",
