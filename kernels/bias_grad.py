@@ -106,7 +106,8 @@ class BiasGrad(Kernel):
 
     @property
     def tiling_text(self) -> str:
-        return f"tile up to {TILE}, {self.parts} parts of a channel"
+        parts = "part" if self.parts == 1 else "parts"
+        return f"tile up to {TILE}, {self.parts} {parts} of a channel"
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -159,8 +159,9 @@ class Recorder:
                 f"{region} belongs to another task; take slots with next() or last() where used"
             )
         if age >= slot.buffer.slots:
+            turns = age - slot.buffer.slots + 1
             raise ProgramError(
-                f"{region} was overwritten {age - slot.buffer.slots + 1} turns ago: "
+                f"{region} was overwritten {turns} turn{'s' * (turns > 1)} ago: "
                 f"{slot.buffer.name} has {slot.buffer.slots} slots; use it earlier or declare more"
             )
 

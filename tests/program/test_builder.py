@@ -110,7 +110,7 @@ def test_a_stale_slot_is_refused(bench: Bench) -> None:
     bench.ub.next()
     bench.k.vec_dup(first.at(), 0.0)  # two slots: still there
     bench.ub.next()
-    with pytest.raises(ProgramError, match=r"ub#0.* was overwritten 1 turns ago: ub has 2 slots"):
+    with pytest.raises(ProgramError, match=r"ub#0.* was overwritten 1 turn ago: ub has 2 slots"):
         bench.k.vec_dup(first.at(), 0.0)
 
 
