@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Protocol, cast
 
 from npusim.cli.parser import Parser
@@ -66,6 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser(words: Sequence[str]) -> Parser:
     """The parser of all commands, with the arguments of those that ``words`` name."""
+    return _parser(tuple(name for name in COMMANDS if name in words))
+
+
+@lru_cache(maxsize=len(COMMANDS))
+def _parser(named: tuple[str, ...]) -> Parser:
+    """The parser, made once in a process for the commands ``named``."""
     top = Parser(
         prog="npusim",
         description="Cycle-approximate NPU simulator: numbers, cycles and traffic of operators.",
@@ -78,7 +85,7 @@ def parser(words: Sequence[str]) -> Parser:
         leaf = commands.add_parser(name, help=about, description=about)
         leaf.set_defaults(leaf=leaf)
         _add_debug(leaf)
-        if name in words:
+        if name in named:
             _command(name).add_arguments(leaf)
     return top
 
