@@ -90,25 +90,6 @@ def fracz_grouped_to_oihw(
     return _unpack(name, z, (1, kh, kw), plan)[:, :, 0]
 
 
-def mask_off_diagonal(result: Array, plan: GroupPlan) -> Array:
-    """Return a filter gradient (real_g, cin1_g*KH*KW, cout_g, C0) with zeros outside its groups.
-
-    One dense product per real group also fills the blocks between different groups; those sums
-    mean nothing.
-    """
-    name = "mask_off_diagonal"
-    check_rank(name, result, "real_g, cin1_g*KH*KW, cout_g, C0")
-    taps = max(result.shape[1] // plan.cin1_g, 1)
-    want = (plan.real_groups, plan.cin1_g * taps, plan.cout_g, plan.c0)
-    check_shape(name, result, want, f"{_words(plan, (taps,))} in all")
-    owned = np.zeros((plan.real_groups, plan.cout_g, plan.cin1_g * plan.c0), np.bool_)
-    for _, block in _diagonal(plan):
-        owned[block] = True
-    split = owned.reshape(plan.real_groups, plan.cout_g, plan.cin1_g, plan.c0)
-    keep = np.repeat(split.transpose(0, 2, 1, 3), taps, axis=1)
-    return np.where(keep, result, np.zeros((), result.dtype))
-
-
 def _diagonal(plan: GroupPlan) -> Iterator[tuple[slice, tuple[int, slice, slice]]]:
     """Yield per group its output channels and its (real group, rows, columns) block."""
     cg, og = plan.cin_per_group, plan.cout_per_group

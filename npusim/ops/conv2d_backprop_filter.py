@@ -8,8 +8,9 @@ from typing import Any
 from npusim.call.spec import Array, Spec
 from npusim.convolution import Convolution
 from npusim.dtypes import FP16, FP32
+from npusim.kernels.clear_blocks import ClearBlocks
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
-from npusim.layout import fracz_grouped_to_oihw, from_5hd, mask_off_diagonal, to_5hd
+from npusim.layout import fracz_grouped_to_oihw, from_5hd, to_5hd
 from npusim.limits.facts import tensor_facts, type_name
 from npusim.ops.arguments import frozen, operand, parameters
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
@@ -38,7 +39,7 @@ def conv2d_backprop_filter(
 
     The result ``outputs[0]`` is (real_g, cin1_g * KH * KW, cout_g, 16) fp32, byte for byte
     FRACTAL_Z with C0 = 16. With several groups to a fractal the chip leaves sums across groups
-    in the off-diagonal blocks, which no reader uses; they are returned as zeros.
+    in the off-diagonal blocks, which no reader uses; here a kernel of its own clears them.
 
     Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
     ``npusim.kernels.conv_backprop_filter.Tiling``. Raises ``RuleError`` naming the argument that
@@ -55,13 +56,13 @@ def conv2d_backprop_filter(
     tensors = (call.input("x", x, FP16), call.input("dy", dy, FP16), call.output("dw", size, FP32))
     launch_filter_gradient(call, c.lifted(), *tensors)
     if plan.mag_factor > 1:
+        call.launch(ClearBlocks(tensors[2], plan))
         call.notes.append(
-            f"groups share fractals ({plan.mag_factor} to a real group): off-diagonal blocks of "
-            "the result are returned as zeros; the chip leaves unused sums there"
+            f"groups share fractals ({plan.mag_factor} to a real group): {ClearBlocks.name} clears "
+            "the off-diagonal blocks of the result, where the chip leaves unused sums"
         )
-    dw = call.arrays.get("dw")
-    masked = mask_off_diagonal(dw, plan) if dw is not None and plan.mag_factor > 1 else dw
-    return call.result({"grad_weight": masked}, _problem(c), FP16, useful_macs=c.macs)
+    outputs = {"grad_weight": call.arrays.get("dw")}
+    return call.result(outputs, _problem(c), FP16, useful_macs=c.macs)
 
 
 def facts(
