@@ -95,18 +95,15 @@ class ClearBlocks(Kernel):
     def _outside(self, piece: Piece) -> Iterator[tuple[int, int, int, int]]:
         """(first row, rows, low, high): channels low..high of a block that rows do not own."""
         g = self.groups
-        for e in range(piece.groups + 1):  # behind the last group nothing is owned
-            start = max(e * g.cout_per_group, piece.first)
-            stop = min((e + 1) * g.cout_per_group, piece.first + piece.rows)
-            owned = (0, 0)
-            if e == piece.groups:
-                stop = piece.first + piece.rows
-            else:
-                owned = (e * g.cin_per_group, (e + 1) * g.cin_per_group)
+        for e in range(piece.groups + 1):
+            last = e == piece.groups  # behind the last group nothing is owned
+            start = max(e * g.cout_per_group, piece.first) - piece.first
+            stop = piece.rows if last else min((e + 1) * g.cout_per_group - piece.first, piece.rows)
+            owned = (0, 0) if last else (e * g.cin_per_group, (e + 1) * g.cin_per_group)
             low, high = (min(max(c - piece.block * g.c0, 0), g.c0) for c in owned)
             for left, right in ((0, low), (high, g.c0)) if low < high else ((0, g.c0),):
                 if start < stop and left < right:
-                    yield start - piece.first, stop - start, left, right
+                    yield start, stop - start, left, right
 
     def _tasks(self, cores: int) -> Tasks[Piece]:
         """Pieces of whole columns; of one column's rows where it is larger than a piece."""

@@ -30,6 +30,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.language import (
     FP32,
@@ -57,43 +58,6 @@ MANY_CHUNKS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeconvShape:
-    """Sizes of the problem, all counts of elements; pairs are (height, width)."""
-
-    batch: int
-    in_size: tuple[int, int]
-    in_c: int
-    out_size: tuple[int, int]
-    out_c: int
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    pad: tuple[int, int]  # above and left; out_size says where dy ends
-    dilation: tuple[int, int]
-    group: int
-
-    @property
-    def icg(self) -> int:
-        """Input channels of a group."""
-        return self.in_c // self.group
-
-    @property
-    def ocg(self) -> int:
-        """Output channels of a group."""
-        return self.out_c // self.group
-
-    @property
-    def taps(self) -> int:
-        """Positions of the filter."""
-        return self.kernel[0] * self.kernel[1]
-
-    @property
-    def macs(self) -> int:
-        """Multiply-adds, those included that fall beyond the output."""
-        positions = self.in_size[0] * self.in_size[1]
-        return self.batch * positions * self.in_c * self.ocg * self.taps
-
-
-@dataclass(frozen=True, kw_only=True)
 class Tiling:
     """A tile is ``channels`` x ``taps`` rows by ``columns``; a chunk is ``rows`` x ``width``.
 
@@ -118,16 +82,16 @@ class Tiling:
         )
 
 
-def auto_tiling(s: DeconvShape, dtype: DType, device: Device, cores: int) -> Tiling:
+def auto_tiling(s: Convolution, dtype: DType, device: Device, cores: int) -> Tiling:
     """Tiles that fill SM with two chunks of A, and AM with two of B and the accumulator."""
     slot = device.memories["SM"].size_bytes // 2 // dtype.bytes  # elements of one chunk of A
-    height, wide = s.in_size
+    height, wide = s.spatial
     most = max(1, slot // min(height * wide, GOOD_CHUNK))  # rows of the tile
     taps = min(s.taps, most)
-    own = min(ceil_div(s.out_c, cores), s.ocg)
+    own = min(ceil_div(s.cout, cores), s.cout_per_group)
     channels = min(own, most // taps)
     channels = ceil_div(own, ceil_div(own, channels))  # equal tiles
-    wanted = min(FULL_CHUNK, max(GOOD_CHUNK, s.batch * height * wide // MANY_CHUNKS))
+    wanted = min(FULL_CHUNK, max(GOOD_CHUNK, s.n * height * wide // MANY_CHUNKS))
     room = min(wanted, slot // (taps * channels))  # positions of a chunk
     rows, width = (min(height, room // wide), wide) if room >= wide else (1, room)
     per_column = taps * channels * (FP32.bytes + (dtype.bytes if dtype is not FP32 else 0))
@@ -136,9 +100,9 @@ def auto_tiling(s: DeconvShape, dtype: DType, device: Device, cores: int) -> Til
     am = device.memories["AM"]
     fit = max(1, (am.size_bytes - 4 * am.align_bytes) // per_column)
     block = device.gemm.rates[dtype.name].n if device.gemm else 1
-    if fit < s.icg and fit > block:
+    if fit < s.cin_per_group and fit > block:
         fit -= fit % block
-    columns = min(s.icg, fit, DMA_FIELD * 4 // dtype.bytes)
+    columns = min(s.cin_per_group, fit, DMA_FIELD * 4 // dtype.bytes)
     return Tiling(channels=channels, taps=taps, columns=columns, rows=rows, width=width)
 
 
@@ -167,7 +131,7 @@ class Chunk(NamedTuple):
 class DeconvGradFilter(Kernel):
     """The kernel for ``x``, ``dy`` and ``dw`` in the layouts above."""
 
-    shape: DeconvShape
+    shape: Convolution
     tiling: Tiling
     x: Tensor
     dy: Tensor
@@ -177,7 +141,7 @@ class DeconvGradFilter(Kernel):
     role: ClassVar[str] = "dsp"
 
     def __post_init__(self) -> None:
-        wide, tiling = self.shape.in_size[1], self.tiling
+        wide, tiling = self.shape.spatial[1], self.tiling
         if tiling.width < wide and tiling.rows > 1:
             raise ArgumentError(
                 f"tiling has {tiling.rows} rows of width {tiling.width}; the input is {wide} wide, "
@@ -194,8 +158,11 @@ class DeconvGradFilter(Kernel):
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
         s, t, dtype = self.shape, self.tiling, self.x.dtype
-        positions = min(t.rows, s.in_size[0]) * min(t.width, s.in_size[1])
-        rows, columns = min(t.taps, s.taps) * min(t.channels, s.ocg), min(t.columns, s.icg)
+        positions = min(t.rows, s.spatial[0]) * min(t.width, s.spatial[1])
+        rows, columns = (
+            min(t.taps, s.taps) * min(t.channels, s.cout_per_group),
+            min(t.columns, s.cin_per_group),
+        )
         nest = _Nest(
             self,
             k,
@@ -213,36 +180,37 @@ class DeconvGradFilter(Kernel):
         tiles, chunks = list(self._tiles(cores)), list(self._chunks())
         tile = _columns(tiles, ("core", "group", "oc0", "oc", "t0", "taps", "n0", "n"))
         chunk = _columns(chunks, ("x", "dy", "rows", "cols", "above", "below", "left", "right"))
-        t, b, c = grid(*map(np.arange, (len(tiles), s.batch, len(chunks))))
+        t, b, c = grid(*map(np.arange, (len(tiles), s.n, len(chunks))))
         borders = ("rows", "cols", "above", "below", "left", "right")
         columns = {
             **{name: tile[name][t] for name in ("oc", "t0", "taps", "n")},
             **{name: chunk[name][c] for name in borders},
             "first": (b == 0) & (c == 0),
-            "last": (b == s.batch - 1) & (c == len(chunks) - 1),
+            "last": (b == s.n - 1) & (c == len(chunks) - 1),
         }
-        channel = tile["group"] * s.ocg + tile["oc0"]
-        image_x, image_dy = (
-            h * w * n for (h, w), n in ((s.in_size, s.in_c), (s.out_size, s.out_c))
-        )
-        x = (b * image_x + chunk["x"][c]) + (tile["group"] * s.icg + tile["n0"])[t]
+        channel = tile["group"] * s.cout_per_group + tile["oc0"]
+        image_x, image_dy = (h * w * n for (h, w), n in ((s.spatial, s.cin), (s.out, s.cout)))
+        x = (b * image_x + chunk["x"][c]) + (tile["group"] * s.cin_per_group + tile["n0"])[t]
         dy = (b * image_dy + chunk["dy"][c]) + channel[t]
-        dw = ((channel * s.taps + tile["t0"]) * s.icg + tile["n0"])[t]
+        dw = ((channel * s.taps + tile["t0"]) * s.cin_per_group + tile["n0"])[t]
         return Tasks(tile["core"][t], Chunk, columns, {"x": x * e, "dy": dy * e, "dw": dw * e})
 
     def _tiles(self, cores: int) -> Iterator[tuple[int, ...]]:
         """(core, group, first and count of channels, of taps, of columns), core by core."""
         s, t = self.shape, self.tiling
         for core in range(cores):
-            first, end = s.out_c * core // cores, s.out_c * (core + 1) // cores
-            for group in range(first // s.ocg, ceil_div(end, s.ocg)):
-                low, high = max(first - group * s.ocg, 0), min(end - group * s.ocg, s.ocg)
+            first, end = s.cout * core // cores, s.cout * (core + 1) // cores
+            for group in range(first // s.cout_per_group, ceil_div(end, s.cout_per_group)):
+                low, high = (
+                    max(first - group * s.cout_per_group, 0),
+                    min(end - group * s.cout_per_group, s.cout_per_group),
+                )
                 channels, taps, columns = (
                     [(i, min(step, stop - i)) for i in range(start, stop, step)]
                     for start, stop, step in (
                         (low, high, t.channels),
                         (0, s.taps, t.taps),
-                        (0, s.icg, t.columns),
+                        (0, s.cin_per_group, t.columns),
                     )
                 )
                 for (oc0, oc), (t0, tn), (n0, n) in product(channels, taps, columns):
@@ -256,10 +224,10 @@ class DeconvGradFilter(Kernel):
         to the chunk's reach: chunks inside dy are alike.
         """
         s, t = self.shape, self.tiling
-        (height, wide), (oh, ow) = s.in_size, s.out_size
+        (height, wide), (oh, ow) = s.spatial, s.out
         for ih, iw in product(range(0, height, t.rows), range(0, wide, t.width)):
             rows, cols = min(t.rows, height - ih), min(t.width, wide - iw)
-            r, c = (i * st - p for i, st, p in zip((ih, iw), s.stride, s.pad, strict=True))
+            r, c = (i * st - p for i, st, (p, _) in zip((ih, iw), s.stride, s.padding, strict=True))
             reach = [
                 (count - 1) * st + (k - 1) * d + 1
                 for count, st, k, d in zip(
@@ -269,8 +237,8 @@ class DeconvGradFilter(Kernel):
             above, below = _inside(r, oh, reach[0])
             left, right = _inside(c, ow, reach[1])
             seen = above < below and left < right
-            dy = (r * ow + c) * s.out_c if seen else 0
-            yield (ih * wide + iw) * s.in_c, dy, rows, cols, above, below, left, right
+            dy = (r * ow + c) * s.cout if seen else 0
+            yield (ih * wide + iw) * s.cin, dy, rows, cols, above, below, left, right
 
 
 @dataclass(frozen=True)
@@ -298,7 +266,7 @@ class _Nest:
     def _load_x(self, b: Slot, u: Chunk) -> None:
         """A chunk of x: a frame of columns per position, or one piece where that is contiguous."""
         x, positions = self.kernel.x, u.rows * u.cols
-        pitch, size = self.kernel.shape.in_c * x.dtype.bytes, u.n * x.dtype.bytes
+        pitch, size = self.kernel.shape.cin * x.dtype.bytes, u.n * x.dtype.bytes
         whole = size == pitch and positions * size <= DMA_FIELD * 4
         source = (
             x.at(0, positions * size, base="x")
@@ -312,7 +280,7 @@ class _Nest:
         k, dy, s = self.k, self.kernel.dy, self.kernel.shape
         e = dy.dtype.bytes
         frame, row = u.oc * e, u.taps * u.oc * e
-        pitch = s.stride[1] * s.out_c * e
+        pitch = s.stride[1] * s.cout * e
         loads = []
         # Zeros first: a scalar store after a DMA into the same slot would wait for it.
         for tap in range(u.taps):
@@ -330,7 +298,7 @@ class _Nest:
     def _frames(self, u: Chunk, tap: int) -> list[tuple[int, int, int]]:
         """Runs of positions that ``tap`` finds in dy: (first, count, element offset in dy)."""
         s = self.kernel.shape
-        (sh, sw), out_w = s.stride, s.out_size[1]
+        (sh, sw), out_w = s.stride, s.out[1]
         dr, dc = tap // s.kernel[1] * s.dilation[0], tap % s.kernel[1] * s.dilation[1]
         low = min(max(ceil_div(u.left - dc, sw), 0), u.cols)
         high = min(max(ceil_div(u.right - dc, sw), low), u.cols)
@@ -339,10 +307,10 @@ class _Nest:
             if not u.above <= i * sh + dr < u.below or low == high:
                 continue
             first, count = i * u.cols + low, high - low
-            offset = ((i * sh + dr) * out_w + low * sw + dc) * s.out_c
+            offset = ((i * sh + dr) * out_w + low * sw + dc) * s.cout
             if runs:
                 start, length, begin = runs[-1]
-                if start + length == first and begin + length * sw * s.out_c == offset:
+                if start + length == first and begin + length * sw * s.cout == offset:
                     runs[-1] = (start, length + count, begin)
                     continue
             runs.append((first, count, offset))
@@ -355,7 +323,7 @@ class _Nest:
         if self.out is not None:
             done, count = self.out.next(), u.taps * u.oc * u.n
             self.k.dsp_cast(done, acc.at(0, count * FP32.bytes), FP32, dw.dtype)
-        row, frame = s.icg * e, u.n * e
+        row, frame = s.cin_per_group * e, u.n * e
         for tap in range(u.taps):
             self.k.data_move(
                 dw.at(tap * row, frame, base="dw", rows=u.oc, pitch=s.taps * row),

@@ -4,7 +4,8 @@
                    where h = oh * sH - padH + kh * dH and w = ow * sW - padW + kw * dW
 
 Layouts: grad (planes, KH * KW, Lh * Lw, block) and out (planes, H, W, block), fp16 or fp32. A
-plane is a channel with block 1 (framework layout) or a block of 16 channels (5HD).
+plane is a channel with block 1 (framework layout) or a block of 16 channels (5HD). The shape is the
+convolution that would cut the patches: ``n`` planes of ``cin`` elements, a channel out per tap.
 
 A core gathers whole pieces of the image, so that nobody else adds into them. Taps are added in
 order, kh outer, kw inner, in the tensor's type; or in fp32 with one rounding at the end.
@@ -23,10 +24,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from math import prod
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.convolution import Convolution
 from npusim.language import (
     FP32,
     ArgumentError,
@@ -45,46 +48,6 @@ from npusim.language import (
 
 #: Smallest piece of a plane, in bytes, worth giving to a core of its own.
 LEAST_PIECE = 4 * 1024
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoldShape:
-    """The geometry; pairs are (height, width), ``block`` elements lie at every pixel."""
-
-    planes: int
-    block: int
-    image: tuple[int, int]
-    kernel: tuple[int, int]
-    dilation: tuple[int, int]
-    padding: tuple[int, int]
-    stride: tuple[int, int]
-
-    @property
-    def windows(self) -> tuple[int, int]:
-        """(Lh, Lw): positions of the kernel; below 1 where it reaches past the padded image."""
-        lh, lw = (
-            (size + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
-            for size, pad, dilation, kernel, stride in zip(
-                self.image, self.padding, self.dilation, self.kernel, self.stride, strict=True
-            )
-        )
-        return lh, lw
-
-    @property
-    def taps(self) -> int:
-        """Places in the kernel."""
-        return self.kernel[0] * self.kernel[1]
-
-    @property
-    def patches(self) -> int:
-        """Elements of grad in one plane."""
-        lh, lw = self.windows
-        return self.taps * lh * lw * self.block
-
-    @property
-    def pixels(self) -> int:
-        """Elements of out in one plane."""
-        return self.image[0] * self.image[1] * self.block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,14 +91,16 @@ class Cut:
     taps: tuple[tuple[int, int, int], ...]
 
 
-def cuts(shape: FoldShape, axis: int, step: int) -> list[Cut]:
+def cuts(shape: Convolution, axis: int, step: int) -> list[Cut]:
     """Axis 0 (rows) or 1 (columns) of the image in pieces of ``step`` pixels."""
-    size, windows, stride = shape.image[axis], shape.windows[axis], shape.stride[axis]
+    size, windows, stride = shape.spatial[axis], shape.out[axis], shape.stride[axis]
     pieces = []
     for start in range(0, size, step):
         count, base, taps = min(step, size - start), start // stride, []
         for k in range(shape.kernel[axis]):
-            shift = k * shape.dilation[axis] - shape.padding[axis]  # window o reads o*stride+shift
+            shift = (
+                k * shape.dilation[axis] - shape.padding[axis][0]
+            )  # window o reads o*stride+shift
             low = max(0, ceil_div(start - shift, stride))
             high = min(windows, ceil_div(start + count - shift, stride))
             inside = (low * stride + shift - start, low - base, high - low)
@@ -144,7 +109,7 @@ def cuts(shape: FoldShape, axis: int, step: int) -> list[Cut]:
     return pieces
 
 
-def ub_bytes(shape: FoldShape, tiling: Tiling, dtype: DType, sums: DType) -> int:
+def ub_bytes(shape: Convolution, tiling: Tiling, dtype: DType, sums: DType) -> int:
     """Bytes of UB a tiling takes, up to the alignment of its buffers."""
     pixels, patches = _elements(shape, tiling)
     if dtype == sums:
@@ -152,16 +117,16 @@ def ub_bytes(shape: FoldShape, tiling: Tiling, dtype: DType, sums: DType) -> int
     return (2 * dtype.bytes + sums.bytes) * (pixels + patches)
 
 
-def auto_tiling(shape: FoldShape, dtype: DType, sums: DType, cores: int, ub: int) -> Tiling:
+def auto_tiling(shape: Convolution, dtype: DType, sums: DType, cores: int, ub: int) -> Tiling:
     """Whole planes at once where they fit ``ub`` bytes and keep all cores busy, else pieces."""
     room = ub - 1024  # for the alignment of six buffers
-    (h, w), (sh, sw) = shape.image, shape.stride
-    worth = max(1, shape.pixels * dtype.bytes // LEAST_PIECE)
-    pieces = min(ceil_div(cores, shape.planes), worth)
+    (h, w), (sh, sw) = shape.spatial, shape.stride
+    worth = max(1, _pixels(shape) * dtype.bytes // LEAST_PIECE)
+    pieces = min(ceil_div(cores, shape.n), worth)
     whole = Tiling(rows=h, columns=w, at_once=True)
     size = ub_bytes(shape, whole, dtype, sums)
     if pieces == 1 and size <= room:
-        fit = min(room // size, ceil_div(shape.planes, cores))
+        fit = min(room // size, ceil_div(shape.n, cores))
         return replace(whole, planes=fit)
     tiling = Tiling(rows=_rounded(ceil_div(h, pieces), sh, h), columns=w)
     while ub_bytes(shape, tiling, dtype, sums) > room:
@@ -181,14 +146,24 @@ def _rounded(value: int, multiple: int, most: int) -> int:
     return up if up <= most else min(value, most)
 
 
-def _elements(shape: FoldShape, tiling: Tiling) -> tuple[int, int]:
+def _patches(shape: Convolution) -> int:
+    """Elements of grad in one plane."""
+    return shape.cout * prod(shape.out)
+
+
+def _pixels(shape: Convolution) -> int:
+    """Elements of out in one plane."""
+    return shape.cin * prod(shape.spatial)
+
+
+def _elements(shape: Convolution, tiling: Tiling) -> tuple[int, int]:
     """Elements of out and of grad that a task holds in one buffer slot."""
-    rows, columns = min(tiling.rows, shape.image[0]), min(tiling.columns, shape.image[1])
-    pixels = tiling.planes * rows * columns * shape.block
+    rows, columns = min(tiling.rows, shape.spatial[0]), min(tiling.columns, shape.spatial[1])
+    pixels = tiling.planes * rows * columns * shape.cin
     if tiling.at_once:
-        return pixels, tiling.planes * shape.patches
-    (lh, lw), (sh, sw) = shape.windows, shape.stride
-    return pixels, min(lh, ceil_div(rows, sh)) * min(lw, ceil_div(columns, sw)) * shape.block
+        return pixels, tiling.planes * _patches(shape)
+    (lh, lw), (sh, sw) = shape.out, shape.stride
+    return pixels, min(lh, ceil_div(rows, sh)) * min(lw, ceil_div(columns, sw)) * shape.cin
 
 
 class Piece(NamedTuple):
@@ -209,7 +184,7 @@ class Im2colBackward(Kernel):
     ``saturate`` keeps fp16 sums finite (see ``Device.saturates``).
     """
 
-    shape: FoldShape
+    shape: Convolution
     tiling: Tiling
     grad: Tensor
     out: Tensor
@@ -221,18 +196,18 @@ class Im2colBackward(Kernel):
 
     def __post_init__(self) -> None:
         shape, tiling, grad = self.shape, self.tiling, self.grad
-        h, w = shape.image
+        h, w = shape.spatial
         if tiling.at_once and (tiling.rows < h or tiling.columns < w):
             raise ArgumentError(
-                f"tiling is {tiling} of an image of {shape.image}; at_once needs whole images: "
+                f"tiling is {tiling} of an image of {shape.spatial}; at_once needs whole images: "
                 "raise rows and columns or set at_once=False"
             )
-        for tensor, each in ((grad, shape.patches), (self.out, shape.pixels)):
-            want = shape.planes * each * tensor.dtype.bytes
+        for tensor, each in ((grad, _patches(shape)), (self.out, _pixels(shape))):
+            want = shape.n * each * tensor.dtype.bytes
             if tensor.size_bytes != want or tensor.dtype != grad.dtype:
                 raise ArgumentError(
                     f"im2col_backward: {tensor.name} is {tensor.dtype} of shape {tensor.shape}; "
-                    f"{shape} makes it {grad.dtype} of {shape.planes} x {each} elements"
+                    f"{shape} makes it {grad.dtype} of {shape.n} x {each} elements"
                 )
 
     @property
@@ -272,9 +247,9 @@ class Im2colBackward(Kernel):
         s, e = self.shape, self.grad.dtype.bytes
         number = {pattern: i for i, pattern in enumerate(self.patterns)}
         pattern = np.array([number[_pattern(piece)] for piece in self.pieces], np.int64)
-        window = np.array([r.base * s.windows[1] + c.base for r, c in self.pieces], np.int64)
-        pixel = np.array([r.start * s.image[1] + c.start for r, c in self.pieces], np.int64)
-        total = ceil_div(s.planes, self.tiling.planes) * len(self.pieces)
+        window = np.array([r.base * s.out[1] + c.base for r, c in self.pieces], np.int64)
+        pixel = np.array([r.start * s.spatial[1] + c.start for r, c in self.pieces], np.int64)
+        total = ceil_div(s.n, self.tiling.planes) * len(self.pieces)
         piece = np.arange(total) % len(self.pieces)
         plane = np.arange(total) // len(self.pieces) * self.tiling.planes
         return Tasks(
@@ -282,11 +257,11 @@ class Im2colBackward(Kernel):
             Piece,
             {
                 "pattern": pattern[piece],
-                "planes": np.minimum(self.tiling.planes, s.planes - plane),
+                "planes": np.minimum(self.tiling.planes, s.n - plane),
             },
             {
-                "grad": (plane * s.patches + window[piece] * s.block) * e,
-                "out": (plane * s.pixels + pixel[piece] * s.block) * e,
+                "grad": (plane * _patches(s) + window[piece] * s.cin) * e,
+                "out": (plane * _pixels(s) + pixel[piece] * s.cin) * e,
             },
         )
 
@@ -305,12 +280,12 @@ class _Nest:
     def emit(self, piece: Piece) -> None:
         """Clear the piece, add every tap of every plane, write it."""
         rows, row_taps, columns, column_taps = self.kernel.patterns[piece.pattern]
-        s, (lh, lw), sums = self.kernel.shape, self.kernel.shape.windows, self.kernel.sums
+        s, (lh, lw), sums = self.kernel.shape, self.kernel.shape.out, self.kernel.sums
         acc, loaded = self.acc.next(), None
-        size = piece.planes * rows * columns * s.block
+        size = piece.planes * rows * columns * s.cin
         self.k.vec_dup(acc.at(0, size * sums.bytes), 0.0, sums)
         if self.kernel.tiling.at_once:
-            loaded = self._load(0, 1, piece.planes * s.patches)
+            loaded = self._load(0, 1, piece.planes * _patches(s))
         for plane in range(piece.planes):
             for tap, (down, across) in enumerate(product(row_taps, column_taps)):
                 (y, oh, high), (x, ow, wide) = down, across
@@ -318,7 +293,7 @@ class _Nest:
                     continue
                 at = ((plane * s.taps + tap) * lh + oh) * lw + ow
                 if loaded is None:
-                    source = (self._load(at, high, wide * s.block), 0, wide)
+                    source = (self._load(at, high, wide * s.cin), 0, wide)
                 else:
                     source = (loaded, at, lw)
                 self._add((acc, (plane * rows + y) * columns + x, columns), source, (high, wide))
@@ -327,12 +302,12 @@ class _Nest:
     def _load(self, at: int, rows: int, row: int) -> Slot:
         """``rows`` pieces of ``row`` elements of grad from window ``at``, in the sums' type."""
         s, dtype, sums = self.kernel.shape, self.kernel.grad.dtype, self.kernel.sums
-        e, width = dtype.bytes, s.windows[1] * s.block
+        e, width = dtype.bytes, s.out[1] * s.cin
         if row == width:  # rows follow each other in GM
             rows, row = 1, rows * row
         grad = self.grad.next()
         source = self.kernel.grad.at(
-            at * s.block * e, row * e, base="grad", rows=rows, pitch=width * e
+            at * s.cin * e, row * e, base="grad", rows=rows, pitch=width * e
         )
         self.k.data_move(grad, source, dtype)
         if self.wide is None:
@@ -347,7 +322,7 @@ class _Nest:
         """Add a rectangle of windows; both sides are (slot, first pixel, pixels in a row)."""
         (acc, to, columns), (grad, at, width), (high, wide) = target, source, extent
         s, sums, saturate = self.kernel.shape, self.kernel.sums, self.kernel.saturate
-        (sh, sw), pixel = s.stride, s.block * sums.bytes
+        (sh, sw), pixel = s.stride, s.cin * sums.bytes
         if sw == 1 or wide == 1:  # the pixels of a row touch: all rows in one instruction
             moves = [(to, at, high, wide * pixel, sh * columns * pixel, width * pixel)]
         else:  # one instruction per row, hopping over the pixels in between
@@ -364,7 +339,7 @@ class _Nest:
         """Round the sums if they are wider, and write ``rows`` rows of the piece."""
         s, dtype, sums = self.kernel.shape, self.kernel.out.dtype, self.kernel.sums
         e, saturate = dtype.bytes, self.kernel.saturate
-        count, row, width = rows * columns * s.block, columns * s.block, s.image[1] * s.block
+        count, row, width = rows * columns * s.cin, columns * s.cin, s.spatial[1] * s.cin
         if self.out is not None:
             wide, acc = acc.at(0, count * FP32.bytes), self.out.next()
             self.k.vec_cast(acc, wide, sums, dtype, saturate=saturate)

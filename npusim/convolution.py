@@ -227,6 +227,16 @@ class Convolution:
         return -(-self.cout // self.c0)
 
     @property
+    def cin_per_group(self) -> int:
+        """Input channels of a group."""
+        return self.cin // self.groups
+
+    @property
+    def cout_per_group(self) -> int:
+        """Output channels of a group."""
+        return self.cout // self.groups
+
+    @property
     def taps(self) -> int:
         """Filter positions in the plane: KH * KW."""
         return prod(self.kernel[-2:])
@@ -234,7 +244,8 @@ class Convolution:
     @property
     def macs(self) -> int:
         """Multiply-adds of any one of the three convolutions, padding positions included."""
-        return self.n * self.cout * (self.cin // self.groups) * prod(self.out + self.kernel)
+        places = self.spatial if self.transposed else self.out
+        return self.n * self.cout * self.cin_per_group * prod(places + self.kernel)
 
     def axis(self, i: int) -> Axis:
         """How the outputs along spatial axis ``i`` read the inputs."""

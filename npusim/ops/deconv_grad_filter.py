@@ -13,7 +13,7 @@ from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
-from npusim.kernels.deconv_grad_filter import DeconvGradFilter, DeconvShape, Tiling, auto_tiling
+from npusim.kernels.deconv_grad_filter import DeconvGradFilter, Tiling, auto_tiling
 from npusim.layout import nhwc_to_nchw
 from npusim.limits.facts import type_name
 from npusim.ops.arguments import frozen, operand
@@ -68,8 +68,8 @@ def deconv_grad_filter(
     checked = facts(grad, read, param, storage, bits)
     call.check(checked)
     kind = _require(call, grad)
-    shape = _shape(checked["param"])
-    size = (shape.group, shape.ocg * shape.taps, shape.icg)
+    c = convolution(checked)
+    size = (c.groups, c.cout_per_group * c.taps, c.cin_per_group)
     x_gm, dy_gm = call.input("x", read, kind), call.input("dy", grad, kind)
     dw_gm = call.output("dw", size, kind)
     if storage == "private":
@@ -77,15 +77,15 @@ def deconv_grad_filter(
     cores = len(call.groups) * call.device.core_kind("dsp").per_group
     tiling = own_tiling(call.options.tiling, DeconvGradFilter.name, Tiling)
     if tiling is None:
-        tiling = auto_tiling(shape, kind, call.device, cores)
-    call.launch(DeconvGradFilter(shape, tiling, x_gm, dy_gm, dw_gm))
+        tiling = auto_tiling(c, kind, call.device, cores)
+    call.launch(DeconvGradFilter(c, tiling, x_gm, dy_gm, dw_gm))
     if kind is FP16:
         call.notes.append(
             "hp accumulates in fp32 and rounds once, as dw is stored; the library does not "
             "document its own accumulation"
         )
-    problem = _problem(shape, kind, storage)
-    return call.result({"dw": call.arrays.get("dw")}, problem, kind, useful_macs=shape.macs)
+    problem = _problem(c, kind, storage)
+    return call.result({"dw": call.arrays.get("dw")}, problem, kind, useful_macs=c.macs)
 
 
 def facts(dy: Any, x: Any, param: Any, storage: str, core_mask: Any) -> dict[str, Any]:
@@ -106,19 +106,24 @@ def facts(dy: Any, x: Any, param: Any, storage: str, core_mask: Any) -> dict[str
     }
 
 
-def _shape(p: tuple[int, ...]) -> DeconvShape:
-    """The problem in ``param`` that the limits have let pass."""
-    return DeconvShape(
-        batch=p[0],
-        in_size=(p[1], p[2]),
-        in_c=p[3],
-        out_size=(p[5], p[6]),
-        out_c=p[7],
-        kernel=(p[8], p[9]),
-        stride=(p[10], p[11]),
-        pad=(p[12], p[13]),
-        dilation=(p[14], p[15]),
-        group=p[16],
+def convolution(checked: Mapping[str, Any]) -> Convolution:
+    """The transposed layer that facts describe which the limits have let pass.
+
+    There is no padding below or to the right; where dy ends is stated.
+    """
+    p = checked["param"]
+    return Convolution(
+        n=p[0],
+        cin=p[3],
+        cout=p[7],
+        spatial=p[1:3],
+        kernel=p[8:10],
+        stride=p[10:12],
+        padding=((p[12], 0), (p[13], 0)),
+        dilation=p[14:16],
+        groups=p[16],
+        transposed=True,
+        outputs=p[5:7],
     )
 
 
@@ -167,16 +172,13 @@ def _use_private_memory(call: Call, size: int) -> None:
     call.notes.append("operands lie in the private memory of one core; main memory is not used")
 
 
-def _problem(s: DeconvShape, kind: DType, storage: str) -> str:
+def _problem(c: Convolution, kind: DType, storage: str) -> str:
     """One line for reports."""
-    (h, w), (oh, ow), (kh, kw) = s.in_size, s.out_size, s.kernel
-    groups = f", groups {s.group}" if s.group > 1 else ""
-    dilation = f", dilation {list(s.dilation)}" if s.dilation != (1, 1) else ""
-    form = "fp" if kind is FP32 else "hp"
+    (h, w), (oh, ow), (kh, kw) = c.spatial, c.out, c.kernel
+    form, pads = "fp" if kind is FP32 else "hp", [before for before, _ in c.padding]
     return (
-        f"dw of transposed {s.in_c} -> {s.out_c} channels, {kh}x{kw}, stride {list(s.stride)}, "
-        f"pad {list(s.pad)}{dilation}{groups}; x {s.batch}x{h}x{w}, dy {s.batch}x{oh}x{ow}; "
-        f"{form}, {storage}"
+        f"dw of transposed {c.cin} -> {c.cout} channels, {kh}x{kw}, stride {list(c.stride)}, "
+        f"pad {pads}{c.unusual}; x {c.n}x{h}x{w}, dy {c.n}x{oh}x{ow}; {form}, {storage}"
     )
 
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
 from npusim.call.tiling import own_tiling
-from npusim.convolution import Convolution, Sizes
+from npusim.convolution import Convolution, Sizes, output_sizes
 from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
-from npusim.kernels.im2col_backward import FoldShape, Im2colBackward, Tiling, auto_tiling
+from npusim.kernels.im2col_backward import Im2colBackward, Tiling, auto_tiling
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import frozen, operand
@@ -58,16 +58,19 @@ def im2col_backward(
     checked = facts(array, input_size, kernel_size, dilation, padding, stride)
     call.check(checked)
     kind = _require(call, array)
-    shape, lead = _shape(checked), array.shape[:-2]
-    out = call.output("out", (*lead, int(array.shape[-2]) // shape.taps, *shape.image), kind)
+    *lead, rows, _ = array.shape
+    channels = int(rows) // prod(checked["kernel_size"])
+    out = call.output("out", (*lead, channels, *checked["input_size"]), kind)
     grad = call.input("grad_output", array, kind)
-    if not shape.planes:
+    if 0 in array.shape:
         call.notes.append("grad_output is empty: nothing is launched or written")
-    elif call.device.im2col_accumulate == "fp32":  # this generation reads the framework layout
-        _launch(call, shape, grad, out)
+        return call.result({"grad_input": call.arrays.get("out")}, _problem(checked), kind)
+    c = convolution(checked)
+    if call.device.im2col_accumulate == "fp32":  # this generation reads the framework layout
+        _launch(call, _planes(c, c.n * c.cin, 1), grad, out)
     else:
-        _launch_5hd(call, shape, grad, out)
-    return call.result({"grad_input": call.arrays.get("out")}, _problem(shape, kind), kind)
+        _launch_5hd(call, c, grad, out)
+    return call.result({"grad_input": call.arrays.get("out")}, _problem(checked), kind)
 
 
 def facts(
@@ -84,23 +87,21 @@ def facts(
     }
 
 
-def _launch_5hd(call: Call, shape: FoldShape, grad: Tensor, out: Tensor) -> None:
+def _launch_5hd(call: Call, c: Convolution, grad: Tensor, out: Tensor) -> None:
     """The kernel between conversions to 5HD and back: the patches are maps of KH*KW x L."""
-    *lead, channels, h, w = out.shape
-    n, lh, lw = prod(lead), *shape.windows
     to_5hd = Conversion(kind="to_blocked", c0=C0)
     from_5hd = Conversion(kind="from_blocked", c0=C0)
-    plain = replace(grad, shape=(n, channels, shape.taps, lh * lw))
-    image = replace(out, shape=(n, channels, h, w))
+    plain = replace(grad, shape=(c.n, c.cin, c.taps, prod(c.out)))
+    image = replace(out, shape=c.x_shape)
     patches = call.workspace("grad_5hd", to_5hd.blocked_shape(plain.shape), grad.dtype)
     pixels = call.workspace("out_5hd", from_5hd.blocked_shape(image.shape), grad.dtype)
-    blocks = replace(shape, planes=n * ceil_div(channels, C0), block=C0)
+    blocks = _planes(c, c.n * ceil_div(c.cin, C0), C0)
     call.launch(TransData(to_5hd, plain, replace(patches, role="out")))
     _launch(call, blocks, replace(patches, role="in"), pixels)
     call.launch(TransData(from_5hd, replace(pixels, role="in"), image))
 
 
-def _launch(call: Call, shape: FoldShape, grad: Tensor, out: Tensor) -> None:
+def _launch(call: Call, shape: Convolution, grad: Tensor, out: Tensor) -> None:
     """The kernel on tensors of planes, with the precision and range of the device's sums."""
     device, kind = call.device, grad.dtype
     sums = FP32 if device.im2col_accumulate == "fp32" else kind
@@ -125,28 +126,42 @@ def _require(call: Call, grad_output: Operand) -> DType:
     return kind
 
 
-def _shape(checked: Mapping[str, Any]) -> FoldShape:
-    """The geometry that facts describe which the limits have let pass."""
-    *lead, _ = checked["grad_output.shape"]
-    kernel = checked["kernel_size"]
-    return FoldShape(
-        planes=prod(lead) // prod(kernel) if 0 not in checked["grad_output.shape"] else 0,
-        block=1,
-        image=checked["input_size"],
-        kernel=kernel,
-        dilation=checked["dilation"],
-        padding=checked["padding"],
+def convolution(checked: Mapping[str, Any]) -> Convolution:
+    """The convolution that would cut the patches: one channel out per channel and tap.
+
+    Facts are those the limits have let pass, of an operand with elements.
+    """
+    *lead, rows, _ = checked["grad_output.shape"]
+    channels = rows // prod(checked["kernel_size"])
+    return Convolution(
+        n=prod(lead),
+        cin=channels,
+        cout=rows,
+        spatial=checked["input_size"],
+        kernel=checked["kernel_size"],
         stride=checked["stride"],
+        padding=tuple((p, p) for p in checked["padding"]),
+        dilation=checked["dilation"],
+        groups=channels,
     )
 
 
-def _problem(s: FoldShape, kind: DType) -> str:
-    """One line for reports."""
-    (h, w), (kh, kw), (lh, lw) = s.image, s.kernel, s.windows
-    dilation = f", dilation {list(s.dilation)}" if s.dilation != (1, 1) else ""
+def _planes(c: Convolution, n: int, block: int) -> Convolution:
+    """The same windows over ``n`` planes of ``block`` channels, as the kernel sees them."""
+    return replace(c, n=n, cin=block, cout=block * c.taps, groups=block)
+
+
+def _problem(checked: Mapping[str, Any]) -> str:
+    """One line for reports; also of empty operands, which are no convolution."""
+    *lead, rows, _ = checked["grad_output.shape"]
+    (h, w), (kh, kw), pads = (checked[n] for n in ("input_size", "kernel_size", "padding"))
+    strides, gaps = checked["stride"], checked["dilation"]
+    lh, lw = output_sizes((h, w), (kh, kw), strides, [(p, p) for p in pads], gaps)
+    planes = 0 if 0 in checked["grad_output.shape"] else prod(lead) * rows // (kh * kw)
+    dilation = f", dilation {list(gaps)}" if gaps != (1, 1) else ""
     return (
-        f"{s.planes} planes of {h}x{w} from {lh}x{lw} windows of {kh}x{kw}, stride "
-        f"{list(s.stride)}, pad {list(s.padding)}{dilation}; {kind}"
+        f"{planes} planes of {h}x{w} from {lh}x{lw} windows of {kh}x{kw}, stride "
+        f"{list(strides)}, pad {list(pads)}{dilation}; {checked['grad_output.dtype']}"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any
 
@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.convolution import Convolution
 from npusim.dtypes import FP16, FP32
 from npusim.errors import ArgumentError
-from npusim.kernels.deconv_grad_filter import DeconvShape, Tiling, auto_tiling
+from npusim.kernels.deconv_grad_filter import Tiling, auto_tiling
 from npusim.ops import deconv_grad_filter
 from npusim.reference import conv_filter_grad
 from npusim.results import Result
@@ -23,9 +24,54 @@ from npusim.results import Result
 Array = np.ndarray[Any, Any]
 
 
-def shape(**sizes: Any) -> DeconvShape:
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """The sizes in the words of the library; pairs are (height, width)."""
+
+    batch: int
+    in_size: tuple[int, int]
+    in_c: int
+    out_size: tuple[int, int]
+    out_c: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    pad: tuple[int, int]  # above and left; out_size says where dy ends
+    dilation: tuple[int, int]
+    group: int
+
+    @property
+    def icg(self) -> int:
+        return self.in_c // self.group
+
+    @property
+    def ocg(self) -> int:
+        return self.out_c // self.group
+
+    @property
+    def taps(self) -> int:
+        return self.kernel[0] * self.kernel[1]
+
+    @property
+    def layer(self) -> Convolution:
+        """The transposed layer that the kernel is told."""
+        return Convolution(
+            n=self.batch,
+            cin=self.in_c,
+            cout=self.out_c,
+            spatial=self.in_size,
+            kernel=self.kernel,
+            stride=self.stride,
+            padding=((self.pad[0], 0), (self.pad[1], 0)),
+            dilation=self.dilation,
+            groups=self.group,
+            transposed=True,
+            outputs=self.out_size,
+        )
+
+
+def shape(**sizes: Any) -> Problem:
     """A small problem with some sizes changed; dy has its natural size unless given."""
-    s = DeconvShape(
+    s = Problem(
         **{"batch": 2, "in_size": (5, 6), "in_c": 4, "out_size": (0, 0), "out_c": 10,
            "kernel": (3, 2), "stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "group": 1,
            **sizes}
@@ -39,7 +85,7 @@ def shape(**sizes: Any) -> DeconvShape:
     return replace(s, out_size=(h, w))
 
 
-def param(s: DeconvShape, workspace: int = 0x10050000) -> list[int]:
+def param(s: Problem, workspace: int = 0x10050000) -> list[int]:
     """The parameter array of a problem."""
     return [
         s.batch, *s.in_size, s.in_c, s.batch, *s.out_size, s.out_c, *s.kernel, *s.stride, *s.pad,
@@ -47,7 +93,7 @@ def param(s: DeconvShape, workspace: int = 0x10050000) -> list[int]:
     ]  # fmt: skip
 
 
-def operands(s: DeconvShape, kind: Any = np.float32, seed: int = 0) -> tuple[Array, Array]:
+def operands(s: Problem, kind: Any = np.float32, seed: int = 0) -> tuple[Array, Array]:
     """Random dy and x."""
     rng = np.random.default_rng(seed)
     sizes = ((s.batch, *s.out_size, s.out_c), (s.batch, *s.in_size, s.in_c))
@@ -55,7 +101,7 @@ def operands(s: DeconvShape, kind: Any = np.float32, seed: int = 0) -> tuple[Arr
     return dy, x
 
 
-def reads(s: DeconvShape) -> Iterator[tuple[int, ...]]:
+def reads(s: Problem) -> Iterator[tuple[int, ...]]:
     """(kh, kw, ih, iw, r, c) of every place of dy that exists, as the definition has it."""
     (kh, kw), (h, w) = s.kernel, s.in_size
     for u, v, i, j in product(range(kh), range(kw), range(h), range(w)):
@@ -65,7 +111,7 @@ def reads(s: DeconvShape) -> Iterator[tuple[int, ...]]:
             yield u, v, i, j, r, c
 
 
-def oracle(s: DeconvShape, dy: Array, x: Array) -> Array:
+def oracle(s: Problem, dy: Array, x: Array) -> Array:
     """The definition, tap by tap and position by position, in float64."""
     grads = dy.astype(np.float64).reshape(s.batch, *s.out_size, s.group, s.ocg)
     maps = x.astype(np.float64).reshape(s.batch, *s.in_size, s.group, s.icg)
@@ -75,12 +121,12 @@ def oracle(s: DeconvShape, dy: Array, x: Array) -> Array:
     return dw.reshape(s.group, s.ocg * s.taps, s.icg)
 
 
-def run(s: DeconvShape, kind: Any = np.float32, **options: Any) -> Result:
+def run(s: Problem, kind: Any = np.float32, **options: Any) -> Result:
     """The operator on random operands."""
     return deconv_grad_filter(*operands(s, kind), param(s), **options)
 
 
-def timed(s: DeconvShape, kind: str = "fp32", **options: Any) -> Result:
+def timed(s: Problem, kind: str = "fp32", **options: Any) -> Result:
     """The operator without numbers."""
     dy = npusim.spec((s.batch, *s.out_size, s.out_c), kind)
     x = npusim.spec((s.batch, *s.in_size, s.in_c), kind)
@@ -95,7 +141,7 @@ def first(result: Result) -> Array:
     return dw
 
 
-def agrees(dw: Array, s: DeconvShape, dy: Array, x: Array) -> None:
+def agrees(dw: Array, s: Problem, dy: Array, x: Array) -> None:
     """Within 1e-5 of the sum of magnitudes (fp32), and half an ulp besides (fp16)."""
     want, scale = oracle(s, dy, x), oracle(s, np.abs(dy), np.abs(x))
     assert dw.shape == want.shape
@@ -156,13 +202,13 @@ def test_it_is_the_transposed_convolutions_filter_gradient() -> None:
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> DeconvShape:
+def problems(draw: st.DrawFn) -> Problem:
     def pair(low: int, high: int) -> tuple[int, int]:
         return draw(st.integers(low, high)), draw(st.integers(low, high))
 
     group = draw(st.integers(1, 3))
     batch, icg, ocg = (draw(st.integers(1, most)) for most in (2, 3, 4))
-    return DeconvShape(
+    return Problem(
         batch=batch, in_size=pair(1, 6), in_c=group * icg, out_size=pair(1, 14),
         out_c=group * ocg, kernel=pair(1, 4), stride=pair(1, 3), pad=pair(0, 4),
         dilation=pair(1, 3), group=group,
@@ -171,14 +217,14 @@ def problems(draw: st.DrawFn) -> DeconvShape:
 
 @settings(max_examples=60, deadline=None)
 @given(s=problems(), half=st.booleans(), mask=st.integers(1, 255))
-def test_it_is_its_definition(s: DeconvShape, half: bool, mask: int) -> None:
+def test_it_is_its_definition(s: Problem, half: bool, mask: int) -> None:
     dy, x = operands(s, np.float16 if half else np.float32)
     agrees(first(deconv_grad_filter(dy, x, param(s), mask, device="mt7004")), s, dy, x)
 
 
 @settings(max_examples=40, deadline=None)
 @given(s=problems(), data=st.data())
-def test_any_tiling_gives_the_same_bits(s: DeconvShape, data: st.DataObject) -> None:
+def test_any_tiling_gives_the_same_bits(s: Problem, data: st.DataObject) -> None:
     width = data.draw(st.integers(1, s.in_size[1]))
     rows = data.draw(st.integers(1, s.in_size[0])) if width == s.in_size[1] else 1
     channels, taps, columns = (data.draw(st.integers(1, n)) for n in (s.ocg, s.taps, s.icg))
@@ -218,7 +264,7 @@ MANY_COLUMNS = shape(batch=1, in_size=(2, 3), in_c=3000, out_c=8, kernel=(3, 3))
 
 
 @pytest.mark.parametrize("s", [WIDE_ROWS, MANY_TAPS, MANY_COLUMNS])
-def test_what_does_not_fit_is_cut(s: DeconvShape) -> None:
+def test_what_does_not_fit_is_cut(s: Problem) -> None:
     dy, x = operands(s)
     agrees(first(deconv_grad_filter(dy, x, param(s), 1)), s, dy, x)
 
@@ -234,7 +280,7 @@ def test_auto_tiling_fits_its_memories(
 ) -> None:
     s = shape(in_size=size, in_c=channels, out_c=channels, kernel=kernel)
     device, kind, e = npusim.load_device("mt7004"), FP16 if half else FP32, 2 if half else 4
-    t = auto_tiling(s, kind, device, cores)
+    t = auto_tiling(s.layer, kind, device, cores)
     m, positions = t.channels * t.taps, t.rows * t.width
     assert 2 * m * positions * e <= 64 << 10
     used = 2 * positions * t.columns * e + m * t.columns * (6 if half else 4)
@@ -262,7 +308,7 @@ def test_timing_only_equals_full() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(s=problems(), storage=st.sampled_from(["shared", "private"]))
-def test_traffic_covers_the_operands(s: DeconvShape, storage: str) -> None:
+def test_traffic_covers_the_operands(s: Problem, storage: str) -> None:
     natural = shape(**{k: getattr(s, k) for k in s.__dataclass_fields__ if k != "out_size"})
     result = timed(natural, storage=storage)
     assert moved(result, "x") >= natural.batch * np.prod(natural.in_size) * natural.in_c * 4

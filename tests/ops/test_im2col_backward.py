@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.convolution import Convolution
 from npusim.device.catalog import load_device
 from npusim.device.config import parse_device
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32
 from npusim.errors import ArgumentError, ConfigError
-from npusim.kernels.im2col_backward import FoldShape, Tiling, auto_tiling, cuts, ub_bytes
+from npusim.kernels.im2col_backward import Tiling, auto_tiling, cuts, ub_bytes
 from npusim.ops.im2col_backward import im2col_backward
 from npusim.resources import configs
 
@@ -231,14 +232,16 @@ def test_the_automatic_tiling_fits_ub_and_covers_every_pixel(
     problem: tuple[tuple[Pair, Pair, Pair, Pair, Pair], Pair], cores: int, kind: Any, wide: bool
 ) -> None:
     (size, kernel, dilation, padding, stride), (n, c) = problem
-    shape = FoldShape(
-        planes=n * c,
-        block=16,
-        image=size,
+    shape = Convolution(
+        n=n * c,
+        cin=16,
+        cout=16 * kernel[0] * kernel[1],
+        spatial=size,
         kernel=kernel,
         dilation=dilation,
-        padding=padding,
+        padding=tuple((p, p) for p in padding),
         stride=stride,
+        groups=16,
     )
     sums = FP32 if wide else kind
     tiling = auto_tiling(shape, kind, sums, cores, 32 * 1024)
@@ -254,7 +257,7 @@ def test_the_automatic_tiling_fits_ub_and_covers_every_pixel(
         ]
         want = [
             (k, o)
-            for k, o in product(range(kernel[axis]), range(shape.windows[axis]))
+            for k, o in product(range(kernel[axis]), range(shape.out[axis]))
             if 0 <= o * stride[axis] + k * dilation[axis] - padding[axis] < size[axis]
         ]
         assert sorted(reached) == want
