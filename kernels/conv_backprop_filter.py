@@ -32,6 +32,7 @@ from npusim.kernels.parts.filter_walk import Steps, Walk
 from npusim.kernels.tilings.conv_filter import Tiling
 from npusim.language import (
     FP32,
+    ArgumentError,
     BufferHandle,
     IntArray,
     Kernel,
@@ -96,11 +97,19 @@ class ConvBackpropFilter(Kernel):
     name: ClassVar[str] = "conv_backprop_filter"
     role: ClassVar[str] = "cube"
 
+    def __post_init__(self) -> None:
+        axes = [self.shape.axis(i) for i in (1, 2)]
+        if self.tiling.form == "window" and not all(a.fits_window(whole=True) for a in axes):
+            raise ArgumentError(
+                "tiling form is 'window', but img2col loads know strides to 63, and padding, "
+                "filters and dilation to 255; use form 'taps', or tiling 'auto'"
+            )
+
     @cached_property
     def ran(self) -> Tiling:
         """The tiling with the sizes that the shape leaves of it."""
         t, s, positions = self.tiling, self.shape, max(1, self.walk.plane.most_positions)
-        columns = round_up(s.plan.cin1_g * s.taps * s.c0, 16)
+        columns = round_up(s.plan.cin1_g * self.taps * s.c0, 16)
         return replace(
             t,
             base_m=min(t.base_m, s.plan.cout_g),
@@ -125,6 +134,17 @@ class ConvBackpropFilter(Kernel):
     def walk(self) -> Walk:
         """Who adds which part of dw, and when."""
         return Walk(self.shape, self.tiling)
+
+    @property
+    def taps(self) -> int:
+        """Filter places in the plane that lie in a tile's columns."""
+        return 1 if self.tiling.form == "taps" else self.shape.taps
+
+    @property
+    def apart(self) -> tuple[int, int]:
+        """How far apart the rows and columns of x are that come to L1."""
+        s = self.shape
+        return (s.step(1), s.step(2)) if self.tiling.form == "taps" else (1, 1)
 
     @property
     def parts(self) -> int:
@@ -152,7 +172,7 @@ class ConvBackpropFilter(Kernel):
     def needs_clear(self) -> bool:
         """Whether dw must be zero before: parts add into it, or some of it is never written."""
         written = self.walk.written * FP32.bytes
-        return self.atomic or not len(self.walk.plane) or written < self.copy_bytes
+        return self.atomic or not self.walk.plane.slabs or written < self.copy_bytes
 
     @property
     def has_work(self) -> bool:
@@ -162,10 +182,10 @@ class ConvBackpropFilter(Kernel):
     def plan(self, k: Language, cores: int) -> Plan[Step]:
         t, s, dtype, tiles = self.ran, self.shape, self.x.dtype, self.walk.tiles
         # Columns of a load from its first plane on.
-        reach = int((tiles["n_start"] % s.taps + tiles["n_size"]).max())
+        reach = int((tiles["n_start"] % self.taps + tiles["n_size"]).max())
         plane, m, n, base_k = self.walk.plane, t.base_m, t.base_n, t.base_k
         positions = round_up(plane.most_positions, 16)
-        x_l1 = (ceil_div(reach, s.taps), plane.most_pixels, s.c0)
+        x_l1 = (ceil_div(reach, self.taps), plane.most_pixels, s.c0)
         dy_l1 = (min(t.step_m * m, s.plan.cout_g) // s.c0, positions, s.c0)
         nest = _Nest(
             self,
@@ -181,14 +201,15 @@ class ConvBackpropFilter(Kernel):
 
     def tasks(self, cores: int) -> Tasks[Step]:
         """The steps of the walk, shares in contiguous runs per core."""
-        walk, at, (taps, c0) = self.walk, self.walk.steps(), (self.shape.taps, self.shape.c0)
+        walk, at, c0 = self.walk, self.walk.steps(), self.shape.c0
+        taps, all_taps = self.taps, self.shape.taps
         tile = {name: column[at.tile] for name, column in walk.tiles.items()}
         slab = {name: column[at.slab] for name, column in walk.plane.table().items()}
         columns = {
             **{"m": tile["m"], "f": tile["f"], "tap": tile["f0"] % taps},
             **{"dy_m": tile["m_size"], "dy_at": (tile["m0"] - tile["m_start"]) // c0},
             **{"x_f": tile["n_size"], "x_tap": tile["n_start"] % taps},
-            "x_at": tile["f0"] // taps - tile["n_start"] // taps,
+            "x_at": tile["f0"] // all_taps - tile["n_start"] // all_taps,
             **{name: slab[name] for name in Step._fields if name in slab},
             **walk.held(at),
             **{"first": at.turn == 0, "last": at.turn == at.count - 1},
@@ -210,7 +231,7 @@ class ConvBackpropFilter(Kernel):
         column = (tile["g"] * s.kernel[0] + tile["kd"]) * plan.cin1_g * s.taps + tile["f0"]
         dw = (column * plan.cout_g + tile["m0"]) * self.row_bytes
         return {
-            "x": ((x_plane * h + slab["h_start"]) * w + slab["w_start"]) * 32,
+            "x": ((x_plane * h + slab["real_row"]) * w + slab["real_column"]) * 32,
             "dy": ((y_plane * ho + slab["row"]) * wo + slab["column"]) * 32,
             "dw": dw if self.atomic else dw + at.part * self.copy_bytes,
         }
@@ -239,7 +260,7 @@ class _Nest:
         kernel, k, c0 = self.kernel, self.k, self.kernel.shape.c0
         c, dtype = self.c.next() if u.first else self.c.last(), kernel.x.dtype
         plane, positions, base_k = u.h * u.w * 32, u.rows * u.columns, kernel.tiling.base_k
-        planes = x1.at(u.x_at * plane, _planes(u.tap, u.f, kernel.shape.taps) * plane)
+        planes = x1.at(u.x_at * plane, _planes(u.tap, u.f, kernel.taps) * plane)
         for k0 in range(0, positions, base_k):
             kk = min(base_k, positions - k0)
             a, b = self.a.next(), self.b.next()
@@ -250,6 +271,7 @@ class _Nest:
             k.mmad(c, a, b, u.m, kk, u.f * c0, dtype, init=init, hf32=kernel.hf32)
         if u.last:
             row, pitch = u.m * kernel.row_bytes, kernel.shape.plan.cout_g * kernel.row_bytes
+            pitch *= kernel.shape.taps // kernel.taps
             out, n = kernel.dw.at(0, row, base="dw", rows=u.f, pitch=pitch), u.f * c0
             atomic = kernel.atomic
             k.fixpipe(out, c, u.m, n, FP32, staging=self.staging, atomic=atomic, c0=c0)
@@ -257,17 +279,20 @@ class _Nest:
     def _window(self, u: Step) -> Window:
         """The img2col geometry of the part of x in L1."""
         s = self.kernel.shape
+        pads = {
+            **{"pad_left": u.left, "pad_right": u.right},
+            **{"pad_top": u.top, "pad_bottom": u.bottom},
+        }
+        if self.kernel.tiling.form == "taps":
+            return Window(h=u.h, w=u.w, **pads)
         return Window(
             h=u.h,
             w=u.w,
-            pad_left=u.left,
-            pad_right=u.right,
-            pad_top=u.top,
-            pad_bottom=u.bottom,
+            **pads,
             kernel_h=s.kernel[1],
             kernel_w=s.kernel[2],
-            stride_h=s.stride[1],
-            stride_w=s.stride[2],
+            stride_h=s.step(1),
+            stride_w=s.step(2),
             dilation_h=s.dilation[1],
             dilation_w=s.dilation[2],
         )
@@ -275,19 +300,31 @@ class _Nest:
     def _load_x(self, u: Step, x1: Slot) -> None:
         """x rows of every plane the loaded columns lie in."""
         k, x, s = self.k, self.kernel.x, self.kernel.shape
-        planes = _planes(u.x_tap, u.x_f, s.taps)
+        planes, (down, across) = _planes(u.x_tap, u.x_f, self.kernel.taps), self.kernel.apart
         plane, row, size = s.spatial[1] * s.spatial[2] * 32, s.spatial[2] * 32, u.w * 32
-        if size == row:  # whole rows: one descriptor for all planes
+        if size == row and down == 1:  # whole rows: one descriptor for all planes
             k.data_move(x1, x.at(0, u.h * row, base="x", rows=planes, pitch=plane), x.dtype)
             return
         for p in range(planes):
-            source = x.at(p * plane, size, base="x", rows=u.h, pitch=row)
-            k.data_move(x1.at(p * u.h * size, u.h * size), source, x.dtype)
+            if 1 in (across, u.w):
+                source = x.at(p * plane, size, base="x", rows=u.h, pitch=down * row)
+                k.data_move(x1.at(p * u.h * size, u.h * size), source, x.dtype)
+                continue
+            for i in range(u.h):  # single blocks of 32 B
+                source = x.at(p * plane + i * down * row, 32, base="x", rows=u.w, pitch=across * 32)
+                k.data_move(x1.at((p * u.h + i) * size, size), source, x.dtype)
 
     def _load_dy(self, u: Step, y1: Slot) -> None:
         """The slab's positions of every loaded plane of dy, planes padded to 16 positions."""
         dy, (_, ho, wo), size = self.kernel.dy, self.kernel.shape.out, u.rows * u.columns * 32
         planes, pitch = u.dy_m // self.kernel.shape.c0, ceil_div(u.rows * u.columns, 16) * 512
+        if u.rows > 1 and u.columns < wo:  # parts of several rows
+            for p in range(planes):
+                source = dy.at(
+                    p * ho * wo * 32, u.columns * 32, base="dy", rows=u.rows, pitch=wo * 32
+                )
+                self.k.data_move(y1.at(p * pitch, size), source, dy.dtype)
+            return
         source = dy.at(0, size, base="dy", rows=planes, pitch=ho * wo * 32)
         self.k.data_move(y1.at(0, size, rows=planes, pitch=pitch), source, dy.dtype)
 

@@ -20,12 +20,13 @@ Rotation is free: the loads walk the taps backwards. The loop nest is ``implicit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from npusim.convolution import Convolution
 from npusim.kernels.implicit_gemm import ImplicitGemm
-from npusim.kernels.parts.implicit_gemm_shape import Geometry
+from npusim.kernels.parts.implicit_gemm_shape import Geometry, weight_rows
 from npusim.language import IntArray, Language, Slot, ceil_div
 
 
@@ -34,6 +35,7 @@ class ConvBackpropInput(ImplicitGemm):
     """``shape`` is the forward convolution; x is dy, y is dx. fp32 takes exchanged weights."""
 
     name: ClassVar[str] = "conv_backprop_input"
+    rotated: ClassVar[bool] = True
 
     @staticmethod
     def geometry_of(shape: Convolution) -> Geometry:
@@ -74,56 +76,54 @@ class ConvBackpropInput(ImplicitGemm):
         planes = g.planes_in if self.exchanged else g.planes_out
         row = (group * g.kernel_d + kd) * planes * g.taps
         if self.exchanged:
-            return (row * self._row + n0 * g.c0 // 16) * 512
-        return (row + n0 * g.taps) * self._row * 512
+            return row * self.weight_row + n0 * g.c0 // 16 * 512
+        return (row + n0 * g.taps) * self.weight_row
 
-    def load_weights(self, k: Language, n: int, b1: Slot, columns: range) -> None:
-        g, row = self.geometry, self._row * 512
-        first, last = columns.start // g.taps, (columns.stop - 1) // g.taps
+    @property
+    def weight_row(self) -> int:
+        g = self.geometry
+        return (ceil_div(g.planes_out * g.c0, 16) if self.exchanged else g.planes_in) * 512
+
+    def load_weights(
+        self, k: Language, n: int, b1: Slot, columns: range, places: Sequence[int]
+    ) -> None:
+        taps, row = len(places), self.weight_row
+        first, last = columns.start // taps, (columns.stop - 1) // taps
+        used = len(columns) // (last - first + 1)
+        low = _least_tap(columns, taps)
         if self.exchanged:
-            low = first * g.taps + _least_tap(columns, g.taps)
-            size = ceil_div(n * g.c0, 16) * 512
-            k.data_move(
-                b1,
-                self.w.at(low * row, size, base="w", rows=len(columns), pitch=row),
-                self.x.dtype,
-            )
-            return
-        taps = len(columns) // (last - first + 1)
-        low = _least_tap(columns, g.taps)
-        size = (last - first + 1) * 512
-        if taps == g.taps:  # whole planes: the rows of all input-channel blocks follow each other
-            k.data_move(
-                b1,
-                self.w.at(first * 512, size, base="w", rows=n * taps, pitch=row),
-                self.x.dtype,
-            )
-            return
-        for block in range(n):
-            k.data_move(
-                b1.at(block * taps * size, taps * size),
-                self.w.at(
-                    (block * g.taps + low) * row + first * 512, size, base="w", rows=taps, pitch=row
-                ),
-                self.x.dtype,
-            )
+            start, size = first * taps + low, ceil_div(n * self.geometry.c0, 16) * 512
+            moves, at = [(0, range(start, start + len(columns)), places)], 0
+        elif used == taps:  # whole planes: the rows of all input-channel blocks follow each other
+            moves, at = [(0, range(n * taps), places)], first * 512
+            size = (last - first + 1) * 512
+        else:
+            chosen = places[low : low + used]
+            moves = [(b * used, range(b * used, (b + 1) * used), chosen) for b in range(n)]
+            at, size = first * 512, (last - first + 1) * 512
+        for l1, rows, those in moves:
+            for r in weight_rows(those, rows, self.geometry.taps):
+                pitch = r.gm_pitch * row
+                source = self.w.at(r.gm * row + at, size, base="w", rows=r.number, pitch=pitch)
+                target = b1.at((l1 + r.l1) * size, size, rows=r.number, pitch=r.l1_pitch * size)
+                k.data_move(target, source, self.x.dtype)
 
     def feed_weights(
-        self, k: Language, n: int, slots: tuple[Slot, Slot], at: tuple[range, range]
+        self, k: Language, n: int, slots: tuple[Slot, Slot], at: tuple[range, range], taps: int
     ) -> None:
         (b, b1), (columns, now) = slots, at
-        g, n1 = self.geometry, ceil_div(n * self.geometry.c0, 16)
-        first = columns.start // g.taps
-        planes = (columns.stop - 1) // g.taps - first + 1
-        taps = len(columns) // planes
-        low = _least_tap(columns, g.taps)
-        base = first * g.taps + low
+        n1 = ceil_div(n * self.geometry.c0, 16)
+        first = columns.start // taps
+        planes = (columns.stop - 1) // taps - first + 1
+        used = len(columns) // planes
+        low = _least_tap(columns, taps)
+        base = first * taps + low
         for i, j in enumerate(now):
             if self.exchanged:
-                start, stride = (_rotated(j, g.taps) - base) * n1, 1
+                start, stride = (_rotated(j, taps) - base) * n1, 1
             else:
-                tap = _rotated(j, g.taps) % g.taps - low
-                start, stride = tap * planes + j // g.taps - first, taps * planes
+                tap = _rotated(j, taps) % taps - low
+                start, stride = tap * planes + j // taps - first, used * planes
             k.load2d(
                 b.fractals(i * n1, n1),
                 b1.fractals(start, n1, stride=stride),

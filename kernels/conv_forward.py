@@ -9,12 +9,13 @@ The loop nest is ``implicit_gemm``'s.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from npusim.convolution import Convolution
 from npusim.kernels.implicit_gemm import ImplicitGemm
-from npusim.kernels.parts.implicit_gemm_shape import Geometry
+from npusim.kernels.parts.implicit_gemm_shape import Geometry, weight_rows
 from npusim.language import IntArray, Language, Slot, ceil_div
 
 
@@ -23,6 +24,7 @@ class ConvForward(ImplicitGemm):
     """``shape`` is the convolution; x its input, y its output."""
 
     name: ClassVar[str] = "conv_forward"
+    rotated: ClassVar[bool] = False
 
     @staticmethod
     def geometry_of(shape: Convolution) -> Geometry:
@@ -48,23 +50,23 @@ class ConvForward(ImplicitGemm):
     def weight_base(self, group: IntArray, kd: IntArray, n0: IntArray) -> IntArray:
         g = self.geometry
         row = (group * g.kernel_d + kd) * g.planes_in * g.taps
-        return (row * self._fractals + n0 * g.c0 // 16) * 512
+        return row * self.weight_row + n0 * g.c0 // 16 * 512
 
     @property
-    def _fractals(self) -> int:
-        """Fractals of 16 output channels in a row of the weights."""
-        return self.shape.plan.cout_g // 16
+    def weight_row(self) -> int:
+        return self.shape.plan.cout_g // 16 * 512
 
-    def load_weights(self, k: Language, n: int, b1: Slot, columns: range) -> None:
-        row, size = self._fractals * 512, ceil_div(n * self.geometry.c0, 16) * 512
-        k.data_move(
-            b1,
-            self.w.at(columns.start * row, size, base="w", rows=len(columns), pitch=row),
-            self.x.dtype,
-        )
+    def load_weights(
+        self, k: Language, n: int, b1: Slot, columns: range, places: Sequence[int]
+    ) -> None:
+        row, size = self.weight_row, ceil_div(n * self.geometry.c0, 16) * 512
+        for r in weight_rows(places, columns, self.geometry.taps):
+            source = self.w.at(r.gm * row, size, base="w", rows=r.number, pitch=r.gm_pitch * row)
+            target = b1.at(r.l1 * size, size, rows=r.number, pitch=r.l1_pitch * size)
+            k.data_move(target, source, self.x.dtype)
 
     def feed_weights(
-        self, k: Language, n: int, slots: tuple[Slot, Slot], at: tuple[range, range]
+        self, k: Language, n: int, slots: tuple[Slot, Slot], at: tuple[range, range], taps: int
     ) -> None:
         (b, b1), (columns, now) = slots, at
         n1 = ceil_div(n * self.geometry.c0, 16)

@@ -22,14 +22,22 @@ K = (c1, kh, kw, c0) of one filter depth.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.axis import Reading, Runs
 from npusim.convolution import Convolution
-from npusim.kernels.parts.implicit_gemm_shape import Geometry, weight_loads
+from npusim.kernels.parts.implicit_gemm_shape import (
+    Geometry,
+    filter_places,
+    output_lines,
+    weight_loads,
+    window,
+)
 from npusim.kernels.parts.plane import Plane, cut_plane
 from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.language import (
@@ -41,9 +49,9 @@ from npusim.language import (
     Language,
     Plan,
     Slot,
+    SlotRegion,
     Tasks,
     Tensor,
-    Window,
     grid,
     in_runs,
     round_up,
@@ -53,24 +61,14 @@ __all__ = ["ImplicitGemm", "Tiling"]
 
 
 class Step(NamedTuple):
-    """One filter depth of a slab's tile: ``n`` output and ``planes`` input blocks.
+    """One filter depth of a slab's tile through some taps: ``n`` output, ``planes`` input blocks.
 
-    Of the virtual input ``h`` x ``w`` positions are in L1, of them ``real_h`` x ``real_w`` from
-    (``skip_h``, ``skip_w``) on come from GM; around it lie padding rows and columns. ``first`` and
-    ``last`` begin and end the tile's sums; ``kept`` weights are in L1 already.
+    ``h`` and ``w`` are numbers of readings: how the slab's rows and columns read the input.
+    ``first`` and ``last`` begin and end the tile's sums; ``kept`` weights are in L1 already.
     """
 
-    positions: int
     h: int
-    top: int
-    bottom: int
-    real_h: int
-    skip_h: int
     w: int
-    left: int
-    right: int
-    real_w: int
-    skip_w: int
     n: int
     planes: int
     first: bool
@@ -90,8 +88,16 @@ class ImplicitGemm(Kernel):
     hf32: bool = False
 
     role: ClassVar[str] = "cube"
+    #: Whether columns of img2col meet the filter's taps backwards.
+    rotated: ClassVar[bool]
 
     def __post_init__(self) -> None:
+        g = self.geometry
+        if self.tiling.form == "window" and not (g.h.fits_window() and g.w.fits_window()):
+            raise ArgumentError(
+                "tiling form is 'window', but img2col loads know strides to 63, and padding, "
+                "filters and dilation to 255; use form 'taps' or 'phases', or tiling 'auto'"
+            )
         columns = self.geometry.planes_in * self.geometry.taps
         if self.tiling.resident and self.tiling.step_columns < columns:
             raise ArgumentError(
@@ -108,13 +114,23 @@ class ImplicitGemm(Kernel):
     def weight_base(self, group: IntArray, kd: IntArray, n0: IntArray) -> IntArray:
         """Byte offset of the weights of a real group, filter depth and first output plane."""
 
+    @property
     @abstractmethod
-    def load_weights(self, k: Language, n: int, b1: Slot, columns: range) -> None:
-        """L1 <- weights of ``columns`` (c1 * taps + tap) for ``n`` blocks of output channels."""
+    def weight_row(self) -> int:
+        """Bytes of a row of the weights: a filter place of a plane."""
+
+    @abstractmethod
+    def load_weights(
+        self, k: Language, n: int, b1: Slot, columns: range, places: Sequence[int]
+    ) -> None:
+        """L1 <- weights of ``columns`` (c1 * taps + tap) for ``n`` blocks of output channels.
+
+        Taps are the filter's ``places``, counted from the first one used.
+        """
 
     @abstractmethod
     def feed_weights(
-        self, k: Language, n: int, slots: tuple[Slot, Slot], at: tuple[range, range]
+        self, k: Language, n: int, slots: tuple[Slot, Slot], at: tuple[range, range], taps: int
     ) -> None:
         """L0B <- the columns ``at[1]`` of the L1 slot that holds the columns ``at[0]``."""
 
@@ -126,7 +142,8 @@ class ImplicitGemm(Kernel):
     @cached_property
     def plane(self) -> Plane:
         """The slabs of an output plane."""
-        return cut_plane(self.geometry.h, self.geometry.w, self.tiling.base_m, self._height)
+        t, g = self.tiling, self.geometry
+        return cut_plane(g.h, g.w, t.base_m, self._height, form=t.form)
 
     @property
     def _height(self) -> int:
@@ -143,7 +160,7 @@ class ImplicitGemm(Kernel):
     def ran(self) -> Tiling:
         """The tiling with the sizes that the shape leaves of it."""
         t, g = self.tiling, self.geometry
-        columns = min(t.step_columns, g.planes_in * g.taps)
+        columns = min(t.step_columns, g.planes_in * self.plane.live().most_taps)
         return replace(
             t,
             base_m=min(t.base_m, max(1, self.plane.live().most_positions)),
@@ -164,14 +181,14 @@ class ImplicitGemm(Kernel):
     @property
     def needs_clear(self) -> bool:
         """Whether some outputs are reached by no input and must be cleared before."""
-        dead = len(self.plane.live()) < len(self.plane) or not all(self.geometry.live)
         g = self.geometry
+        dead = self.plane.live().positions < g.h.out * g.w.out or not all(g.live)
         return dead or (g.groups - 1) * g.planes_in >= g.all_in
 
     @property
     def has_work(self) -> bool:
         """Whether any output reads any input at all."""
-        return len(self.plane.live()) > 0 and any(self.geometry.live)
+        return self.plane.live().slabs > 0 and any(self.geometry.live)
 
     def plan(self, k: Language, cores: int) -> Plan[Step]:
         t, dtype, n, base_k = self.ran, self.x.dtype, self.ran.base_n, self.ran.base_k
@@ -182,6 +199,7 @@ class ImplicitGemm(Kernel):
         nest = _Nest(
             self,
             k,
+            readings=(live.rows.readings[0], live.columns.readings[0]),
             x1=k.buffer("L1", x_l1, dtype, slots=t.l1_slots, name="x_l1"),
             w1=k.buffer("L1", w_l1, dtype, slots=t.weight_slots, name="w_l1"),
             a=k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="x_l0a"),
@@ -194,41 +212,57 @@ class ImplicitGemm(Kernel):
     # -- who computes what -----------------------------------------------------------------
 
     def _tasks(self, cores: int) -> Tasks[Step]:
-        """One row per (item, filter depth), items in contiguous runs per core."""
-        slab = self.plane.live().table()
-        item = self._items(slab["row"])
-        total = len(item["slab"])
-        shares = int(item["share"][-1]) + 1 if total else 0
-        item["core"] = in_runs(shares, cores)[item["share"]]
-        counts = np.array([len(pairs) for pairs in self.geometry.live])
-        offsets = np.cumsum(counts) - counts
-        repeat = counts[item["depth"]]
-        row = np.repeat(np.arange(total), repeat)
-        turn = np.arange(len(row)) - np.repeat(np.cumsum(repeat) - repeat, repeat)
+        """One row per (item, filter depth, part of the taps)."""
+        g, plane = self.geometry, self.plane.live()
+        item = self._items(plane)
+        # How many terms add up to an item, and which of them each row is.
+        depths = np.array([len(pairs) for pairs in g.live])
+        rows, columns = (np.bincount(axis.sums) for axis in (plane.rows, plane.columns))
+        along_h, along_w = rows[item["row"]], columns[item["column"]]
+        terms = depths[item["depth"]] * along_h * along_w
+        item["core"] = self._cores(item, terms, cores)
+        row = np.repeat(np.arange(len(terms)), terms)
+        turn = np.arange(len(row)) - np.repeat(np.cumsum(terms) - terms, terms)
         table = {name: column[row] for name, column in item.items()}
-        pairs = np.array([p for pairs in self.geometry.live for p in pairs]).reshape(-1, 2)
-        kd, depth_in = pairs[offsets[table["depth"]] + turn].T
-        slab = {name: column[table["slab"]] for name, column in slab.items()}
-        bases = self._bases(table, slab, kd, depth_in)
+        along_h, along_w = along_h[row], along_w[row]
+        r = (np.cumsum(rows) - rows)[table["row"]] + turn // along_w % along_h
+        c = (np.cumsum(columns) - columns)[table["column"]] + turn % along_w
+        pairs = np.array([p for pairs in g.live for p in pairs]).reshape(-1, 2)
+        at = (np.cumsum(depths) - depths)[table["depth"]] + turn // (along_h * along_w)
+        kd, depth_in = pairs[at].T
+        bases = self._bases(table, (plane.rows, r), (plane.columns, c), kd, depth_in)
         kept = np.zeros(len(row), np.bool_)
         if self.tiling.resident:
             kept[1:] = (np.diff(bases["w"]) == 0) & (np.diff(table["core"]) == 0)
-        columns = {
-            **{name: slab[name] for name in Step._fields if name in slab},
-            "positions": slab["rows"] * slab["columns"],
+        steps = {
+            "h": plane.rows.readings[1][r],
+            "w": plane.columns.readings[1][c],
             "n": table["n"],
             "planes": table["planes"],
             "first": turn == 0,
-            "last": turn == repeat[row] - 1,
+            "last": turn == terms[row] - 1,
             "kept": kept,
         }
-        return Tasks(table["core"], Step, columns, bases)
+        return Tasks(table["core"], Step, steps, bases)
 
-    def _items(self, rows: IntArray) -> dict[str, IntArray]:
-        """(slab, image, depth, group, first and number of output planes, input planes), and share.
+    def _cores(self, item: dict[str, IntArray], terms: IntArray, cores: int) -> IntArray:
+        """Core of each item: shares in contiguous runs, or dealt out where they differ much."""
+        share = item["share"]
+        if self.tiling.form == "window" or not len(share):
+            return in_runs(int(share[-1]) + 1 if len(share) else 0, cores)[share]
+        taps = [
+            np.bincount(axis.sums, axis.count * axis.kernel)
+            for axis in (self.plane.live().rows, self.plane.live().columns)
+        ]
+        size = terms * taps[0][item["row"]] * taps[1][item["column"]] * item["n"]
+        core = np.empty_like(share)
+        core[np.argsort(-size, kind="stable")] = np.arange(len(share)) % cores
+        return core
 
-        ``rows`` are the first rows of slabs. Items of one share are one core's; shares come in
-        order from 0.
+    def _items(self, plane: Plane) -> dict[str, IntArray]:
+        """(row and column of the slab, image, depth, group, output and input planes), and share.
+
+        Items of one share are one core's; shares come in order from 0.
         """
         g, step = self.geometry, self.tiling.base_n // self.geometry.c0
         depths = [d for d in range(g.depth_out) if g.live[d]]
@@ -239,16 +273,18 @@ class ImplicitGemm(Kernel):
             for n0 in range(0, planes, step)
             if group * g.planes_in < g.all_in
         ]
-        axes = (np.arange(len(rows)), np.arange(g.images), depths, np.arange(len(tiles)))
+        axes = (np.arange(plane.slabs), np.arange(g.images), depths, np.arange(len(tiles)))
         slab, image, depth, tile = grid(*(np.asarray(axis, np.int64) for axis in axes))
-        together = rows[slab] // self._height if self._height else slab
+        row, column = np.divmod(slab, plane.columns.slabs)
+        together = plane.rows.first[row] // self._height if self._height else slab
         place = ((together * g.images + image) * g.depth_out + depth) * max(1, len(tiles)) + tile
         order = np.argsort(place, kind="stable")
-        slab, image, depth, tile = slab[order], image[order], depth[order], tile[order]
+        row, column, image, depth, tile = (c[order] for c in (row, column, image, depth, tile))
         share = np.unique(place[order], return_inverse=True)[1].reshape(-1)
         group, n0, n, planes = np.array(tiles, np.int64).reshape(-1, 4)[tile].T
         return {
-            "slab": slab,
+            "row": row,
+            "column": column,
             "image": image,
             "depth": depth,
             "group": group,
@@ -261,21 +297,33 @@ class ImplicitGemm(Kernel):
     def _bases(
         self,
         table: dict[str, IntArray],
-        slab: dict[str, IntArray],
+        rows: tuple[Runs, IntArray],
+        columns: tuple[Runs, IntArray],
         kd: IntArray,
         depth_in: IntArray,
     ) -> dict[str, IntArray]:
+        """Byte offsets of what steps load and store, given their runs of rows and columns."""
         g, image, group = self.geometry, table["image"], table["group"]
+        (h, r), (w, c) = rows, columns
         plane_in = (image * g.depth_in + depth_in) * g.all_in + group * g.planes_in
         plane_out = (image * g.depth_out + table["depth"]) * g.all_out
         plane_out = plane_out + group * g.planes_out + table["n0"]
-        x = (plane_in * g.h.size + slab["real_row"]) * g.w.size + slab["real_column"]
-        y = (plane_out * g.h.out + slab["row"]) * g.w.out + slab["column"]
+        x = (plane_in * g.h.size + h.first_real[r]) * g.w.size + w.first_real[c]
+        y = (plane_out * g.h.out + h.first[r]) * g.w.out + w.first[c]
+        place = self._first_place(h, g.h.kernel)[r] * g.w.kernel
+        place = place + self._first_place(w, g.w.kernel)[c]
         return {
             "x": x * 32,
-            "w": self.weight_base(group, kd, table["n0"]),
+            "w": self.weight_base(group, kd, table["n0"]) + place * self.weight_row,
             "y": y * self.c0_out * self.y.dtype.bytes,
         }
+
+    def _first_place(self, runs: Runs, kernel: int) -> IntArray:
+        """The least place in the filter that each run uses."""
+        if not self.rotated:
+            return runs.tap
+        apart = np.array([part.taps[1] for part in runs.parts], np.int64)[runs.part]
+        return kernel - 1 - runs.tap - (runs.kernel - 1) * apart
 
 
 @dataclass(frozen=True)
@@ -284,6 +332,7 @@ class _Nest:
 
     kernel: ImplicitGemm
     k: Language
+    readings: tuple[tuple[Reading, ...], tuple[Reading, ...]]
     x1: BufferHandle
     w1: BufferHandle
     a: BufferHandle
@@ -292,95 +341,92 @@ class _Nest:
     staging: BufferHandle | None
 
     def emit(self, u: Step) -> None:
-        """One filter depth of one tile."""
-        kernel, t, g = self.kernel, self.kernel.tiling, self.kernel.geometry
+        """One filter depth of one tile through some taps."""
+        t, g = self.kernel.tiling, self.kernel.geometry
+        h, w = self.readings[0][u.h], self.readings[1][u.w]
+        taps = h.kernel * w.kernel
         c = self.c.next() if u.first else self.c.last()
-        started, steps = not u.first, (t.step_planes * g.taps, t.step_columns, g.taps)
+        started, steps = not u.first, (t.step_planes * taps, t.step_columns, taps)
         for plane in range(0, u.planes, t.step_planes):
             planes = min(t.step_planes, u.planes - plane)
-            x1 = self._load_input(u, plane, planes)
+            x1 = self._load_input((h, w), plane, planes)
+            held = x1.at(0, planes * h.size * w.size * 32)
             for columns, used in weight_loads(plane, planes, u.planes, steps):
                 w1 = self._load_weights(u, columns, used)
                 step = max(1, t.base_k // g.c0)
                 for j in range(used.start, used.stop, step):
                     at = range(j, min(j + step, used.stop))
-                    self._multiply(u, (c, x1, w1), (plane, columns, at), init=not started)
+                    self._multiply(u, (c, held, w1), (plane, columns, at), init=not started)
                     started = True
         if u.last:
-            y, c0, n = kernel.y, kernel.c0_out, u.n * g.c0
-            block = c0 * y.dtype.bytes
-            pitch = g.h.out * g.w.out * block
-            out = y.at(0, u.positions * block, base="y", rows=n // c0, pitch=pitch)
-            self.k.fixpipe(out, c, u.positions, n, y.dtype, staging=self.staging, c0=c0)
+            self._store(u, c)
 
     def _load_weights(self, u: Step, columns: range, used: range) -> Slot:
         """The L1 slot with the task's weights of ``columns``, loaded unless it has them."""
         if u.kept or used.start != columns.start:
             return self.w1.last()
-        w1 = self.w1.next()
-        self.kernel.load_weights(self.k, u.n, w1, columns)
+        w1, (h, w) = self.w1.next(), (self.readings[0][u.h], self.readings[1][u.w])
+        places = filter_places(h, w, self.kernel.geometry.w.kernel)
+        self.kernel.load_weights(self.k, u.n, w1, columns, places)
         return w1
 
     def _multiply(
         self,
         u: Step,
-        slots: tuple[Slot, Slot, Slot],
+        operands: tuple[Slot, SlotRegion, Slot],
         at: tuple[int, range, range],
         *,
         init: bool,
     ) -> None:
         """Both L0 loads and the mmad of the columns ``at[2]``."""
-        (c, x1, w1), (plane, columns, now) = slots, at
+        (c, x1, w1), (plane, columns, now) = operands, at
         k, g, dtype = self.k, self.kernel.geometry, self.kernel.x.dtype
+        h, w = self.readings[0][u.h], self.readings[1][u.w]
         kk, a, b = len(now) * g.c0, self.a.next(), self.b.next()
-        planes = min(self.kernel.tiling.step_planes, u.planes - plane)
-        held = x1.at(0, planes * u.h * u.w * 32)
-        first = (now.start - plane * g.taps) * g.c0
-        k.load3d(a, held, self._window(u), dtype, m=(0, u.positions), k=(first, kk))
-        self.kernel.feed_weights(k, u.n, (b, w1), (columns, now))
-        k.mmad(c, a, b, u.positions, kk, u.n * g.c0, dtype, init=init, hf32=self.kernel.hf32)
+        positions, taps = h.outputs * w.outputs, h.kernel * w.kernel
+        columns_at = ((now.start - plane * taps) * g.c0, kk)
+        k.load3d(a, x1, window(h, w), dtype, m=(0, positions), k=columns_at)
+        self.kernel.feed_weights(k, u.n, (b, w1), (columns, now), taps)
+        k.mmad(c, a, b, positions, kk, u.n * g.c0, dtype, init=init, hf32=self.kernel.hf32)
 
-    def _window(self, u: Step) -> Window:
-        """The img2col geometry of the input in L1; the virtual input has no zeros left to add."""
-        h, w = self.kernel.geometry.h, self.kernel.geometry.w
-        return Window(
-            h=u.h,
-            w=u.w,
-            pad_left=u.left,
-            pad_right=u.right,
-            pad_top=u.top,
-            pad_bottom=u.bottom,
-            kernel_h=h.kernel,
-            kernel_w=w.kernel,
-            stride_h=h.stride,
-            stride_w=w.stride,
-            dilation_h=h.dilation,
-            dilation_w=w.dilation,
-        )
-
-    def _load_input(self, u: Step, plane: int, planes: int) -> Slot:
+    def _load_input(self, readings: tuple[Reading, Reading], plane: int, planes: int) -> Slot:
         """L1 <- the slab's rows of ``planes`` channel blocks, with zeros inserted in L1."""
-        k, x, x1 = self.k, self.kernel.x, self.x1.next()
-        h, w = self.kernel.geometry.h, self.kernel.geometry.w
-        size, width = h.size * w.size * 32, w.size * 32
-        slot_plane, slot_row = u.h * u.w * 32, u.w * 32
-        if (u.h, u.w) != (u.real_h, u.real_w):  # holes remain between the rows or columns
+        k, x, x1, (h, w) = self.k, self.kernel.x, self.x1.next(), readings
+        g = self.kernel.geometry
+        size, width = g.h.size * g.w.size * 32, g.w.size * 32
+        slot_plane, slot_row = h.size * w.size * 32, w.size * 32
+        if (h.size, w.size) != (h.real, w.real):  # holes remain between the rows or columns
             k.fill(x1.at(0, planes * slot_plane), 0.0, x.dtype)
-        elif u.w == w.size:  # whole rows, nothing inserted: one descriptor for all planes
-            source = x.at(plane * size, u.h * width, base="x", rows=planes, pitch=size)
+        elif w.size == g.w.size and h.inputs_apart == 1:  # whole rows: one descriptor for all
+            source = x.at(plane * size, h.size * width, base="x", rows=planes, pitch=size)
             k.data_move(x1, source, x.dtype)
             return x1
+        together = w.insert == 1 and 1 in (w.real, w.inputs_apart)  # a row is in one piece
         for p in range(planes):
             at = (plane + p) * size
-            to = p * slot_plane + u.skip_h * slot_row + u.skip_w * 32
-            pitch = h.insert * slot_row
-            if w.insert == 1:  # rows are contiguous; they may lie insert rows apart in L1
-                rows = x1.at(to, u.real_w * 32, rows=u.real_h, pitch=pitch)
-                source = x.at(at, u.real_w * 32, base="x", rows=u.real_h, pitch=width)
+            to = p * slot_plane + h.skip * slot_row + w.skip * 32
+            slot_pitch, pitch = h.insert * slot_row, h.inputs_apart * width
+            if together:  # rows may lie apart in L1 or in GM
+                rows = x1.at(to, w.real * 32, rows=h.real, pitch=slot_pitch)
+                source = x.at(at, w.real * 32, base="x", rows=h.real, pitch=pitch)
                 k.data_move(rows, source, x.dtype)
                 continue
-            for row in range(u.real_h):  # single blocks of 32 B, insert blocks apart
-                blocks = x1.at(to + row * pitch, 32, rows=u.real_w, pitch=w.insert * 32)
-                source = x.at(at + row * width, 32, base="x", rows=u.real_w, pitch=32)
+            for row in range(h.real):  # single blocks of 32 B
+                blocks = x1.at(to + row * slot_pitch, 32, rows=w.real, pitch=w.insert * 32)
+                between = w.inputs_apart * 32
+                source = x.at(at + row * pitch, 32, base="x", rows=w.real, pitch=between)
                 k.data_move(blocks, source, x.dtype)
         return x1
+
+    def _store(self, u: Step, c: Slot) -> None:
+        """Y <- the tile, one piece where its outputs follow each other."""
+        k, g, y, c0 = self.k, self.kernel.geometry, self.kernel.y, self.kernel.c0_out
+        h, w = self.readings[0][u.h], self.readings[1][u.w]
+        block, n, m = c0 * y.dtype.bytes, u.n * g.c0, h.outputs * w.outputs
+        plane, lines = g.h.out * g.w.out * block, output_lines(h, w, g.w.out, block)
+        if len(lines) == 1 and (m == 1 or lines[0].pitch == block):
+            out = y.at(0, m * block, base="y", rows=n // c0, pitch=plane)
+            k.fixpipe(out, c, m, n, y.dtype, staging=self.staging, c0=c0)
+            return
+        out = y.at(0, block, base="y", rows=n // c0, pitch=plane)
+        k.fixpipe_scatter(out, lines, c, m, n, y.dtype, staging=self.staging, c0=c0)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from npusim.axis import Axis
 from npusim.errors import ArgumentError
 from npusim.layout import GroupPlan, group_plan
 
@@ -253,10 +254,14 @@ class Convolution:
             size=self.spatial[i],
             out=self.out[i],
             kernel=self.kernel[i],
-            stride=self.stride[i],
+            stride=self.step(i),
             before=self.padding[i][0],
             dilation=self.dilation[i],
         )
+
+    def step(self, i: int) -> int:
+        """The stride along axis ``i``; 1 where the only output leaves it without a meaning."""
+        return self.stride[i] if self.out[i] > 1 else 1
 
     def gradient_axis(self, i: int) -> Axis:
         """How the input's gradient reads the output's along axis ``i``; taps run backwards."""
@@ -266,75 +271,9 @@ class Convolution:
             kernel=self.kernel[i],
             before=self.dilation[i] * (self.kernel[i] - 1) - self.padding[i][0],
             dilation=self.dilation[i],
-            insert=self.stride[i],
+            insert=self.step(i),
         )
 
 
 #: What an axis has where nothing is said.
 _USUAL = {"stride": 1, "padding": (0, 0), "dilation": 1}
-
-
-@dataclass(frozen=True)
-class Run:
-    """Consecutive outputs of an axis, and the virtual inputs they read, clipped.
-
-    ``before`` and ``after`` are padding read on either side. ``real`` inputs from ``first_real``
-    on are among the virtual ones, the first of them ``skip`` behind ``start``.
-    """
-
-    first: int
-    count: int
-    start: int
-    size: int
-    before: int
-    after: int
-    first_real: int
-    real: int
-    skip: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Axis:
-    """Output ``o`` reads virtual input ``o * stride - before + tap * dilation`` through a tap.
-
-    Virtual inputs are the real ones with ``insert - 1`` zeros between neighbours. ``before`` may
-    be negative: reading then starts later.
-    """
-
-    size: int
-    out: int
-    kernel: int
-    stride: int = 1
-    before: int = 0
-    dilation: int = 1
-    insert: int = 1
-
-    @property
-    def virtual(self) -> int:
-        """Number of virtual inputs."""
-        return (self.size - 1) * self.insert + 1
-
-    def real(self, output: int, tap: int) -> int | None:
-        """The real input that an output reads through a tap; None for zeros and padding."""
-        place, rest = divmod(output * self.stride - self.before + tap * self.dilation, self.insert)
-        return place if not rest and 0 <= place < self.size else None
-
-    def reach(self, first: int, count: int) -> Run:
-        """What outputs ``first``..``first + count - 1`` read."""
-        low = first * self.stride - self.before
-        high = low + (count - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
-        start, stop = max(low, 0), min(high, self.virtual)
-        size, after = max(0, stop - start), max(0, high - max(stop, start))
-        first_real = -(-start // self.insert)
-        real = max(0, (start + size - 1) // self.insert - first_real + 1)
-        skip = first_real * self.insert - start
-        return Run(first, count, start, size, start - low, after, first_real, real, skip)
-
-    def runs(self, step: int, block: int = 0) -> tuple[Run, ...]:
-        """All outputs in runs of ``step``, none across a multiple of ``block`` (0: no blocks)."""
-        block = block or self.out
-        return tuple(
-            self.reach(first, min(step, start + block - first, self.out - first))
-            for start in range(0, self.out, block)
-            for first in range(start, min(start + block, self.out), step)
-        )

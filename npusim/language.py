@@ -13,6 +13,7 @@ from npusim.integers import IntArray, ceil_div, round_down, round_up
 from npusim.isa.dma import Window
 from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Place, Region, Slot, SlotRegion, Tensor
 from npusim.isa.vector import BLOCK_BYTES
+from npusim.program.fixpipe import Line
 from npusim.program.kernel import Alike, Column, Kernel, Plan, Tasks, grid, in_runs
 from npusim.program.language import BufferHandle, Language
 
@@ -35,6 +36,7 @@ __all__ = [
     "IntArray",
     "Kernel",
     "Language",
+    "Line",
     "Place",
     "Plan",
     "ProgramError",

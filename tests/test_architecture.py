@@ -29,6 +29,7 @@ FLOORS = [
     "npusim.rounding",
     "npusim.reference",
     "npusim.layout",
+    "npusim.axis",
     "npusim.convolution",
     "npusim.workloads",
     "npusim.device",
@@ -68,7 +69,7 @@ LINES = 450
 #: Lines of Python that a package may have; "npusim" stands for the modules at its top. More needs a
 #: sentence in CHANGELOG.md that says what for.
 BUDGETS = {
-    "npusim": 2000,
+    "npusim": 2300,
     "npusim/call": 550,
     "npusim/cli": 1800,
     "npusim/compat": 2100,
@@ -83,7 +84,7 @@ BUDGETS = {
     "npusim/timing": 3300,
     "npusim/torch": 600,
     "npusim/validation": 2600,
-    "kernels": 6300,
+    "kernels": 6700,
 }
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from npusim.convolution import Convolution
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings.conv_filter import Tiling, cut_plane
-from npusim.language import IntArray
+from npusim.language import IntArray, grid
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,16 @@ class Walk:
         self.shape, self.tiling = shape, tiling
         #: Rows of a piece of K, 0 where pieces are not whole rows.
         self.height = max(1, tiling.single_core_k // shape.out[2]) if tiling.single_core_k else 0
-        self.plane: Plane = cut_plane(shape, tiling.slab_k, self.height)
+        self.plane: Plane = cut_plane(shape, tiling.slab_k, self.height, tiling.form)
         self.tiles = _tiles(shape, tiling)
+        #: Slabs that tiles go through: all of them, or those that their filter place reads.
+        self.slabs = [np.arange(self.plane.reads)]
+        self.place = np.zeros_like(self.tiles["f0"])
+        if tiling.form == "taps":
+            rows, columns = self.plane.rows, self.plane.columns
+            tap = np.add.outer(rows.tap * shape.kernel[2], columns.tap).reshape(-1)
+            self.slabs = [np.flatnonzero(tap == place) for place in range(shape.taps)]
+            self.place = self.tiles["f0"] % shape.taps
 
     def depths(self, kd: int) -> list[tuple[int, int]]:
         """(output depth, input depth) pairs that meet through filter depth ``kd``."""
@@ -56,34 +65,37 @@ class Walk:
     @property
     def has_work(self) -> bool:
         """Whether any output position reads any input at all."""
-        return len(self.plane) > 0 and any(map(self.depths, range(self.shape.kernel[0])))
+        return self.plane.slabs > 0 and any(map(self.depths, range(self.shape.kernel[0])))
 
     @property
     def parts(self) -> int:
         """The most sums that are added into one tile: at least 1, at most one per slab."""
         reach = [self.shape.n * len(self.depths(kd)) for kd in range(self.shape.kernel[0])]
         if self.height:
-            blocks = len({run.first // self.height for run in self.plane.rows})
+            blocks = len(np.unique(self.plane.rows.first // self.height))
             return max(1, max(reach) * blocks)
-        slabs = [count * len(self.plane) for count in reach]
+        slabs = [count * len(some) for count in reach for some in self.slabs]
         return min(self.tiling.k_parts, min((n for n in slabs if n), default=1))
 
     @property
     def written(self) -> int:
         """Elements of dw, with those that pad channels, that any share writes."""
-        live = [bool(self.depths(kd)) for kd in range(self.shape.kernel[0])]
-        t = self.tiles
-        return int((t["m"] * t["f"])[np.array(live)[t["kd"]]].sum()) * self.shape.c0
+        live = np.array([bool(self.depths(kd)) for kd in range(self.shape.kernel[0])])
+        t, slabs = self.tiles, np.array([len(some) > 0 for some in self.slabs])
+        return int((t["m"] * t["f"])[live[t["kd"]] & slabs[self.place]].sum()) * self.shape.c0
 
     def steps(self) -> Steps:
         """Every (tile, image and depth, slab) that reads input, in the order of the nest."""
         s, row = self.shape, self.plane.table()["row"]
-        axes = [np.arange(n) for n in (len(self.tiles["m"]), s.n * s.out[0], len(row))]
-        by_slab = self.tiling.k_order == "slab"
-        grids = np.meshgrid(*([axes[0], axes[2], axes[1]] if by_slab else axes), indexing="ij")
-        tile, where, slab = (column.reshape(-1) for column in grids)
-        if by_slab:
-            where, slab = slab, where
+        slabs = np.array([len(some) for some in self.slabs])
+        tile, where = grid(np.arange(len(self.place)), np.arange(s.n * s.out[0]))
+        count = slabs[self.place[tile]]
+        turn = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        tile, where = np.repeat(tile, count), np.repeat(where, count)
+        slab = np.concatenate(self.slabs)[(np.cumsum(slabs) - slabs)[self.place[tile]] + turn]
+        if self.tiling.k_order == "slab":
+            order = np.lexsort((where, slab, tile))
+            where, slab = where[order], slab[order]
         depth_in = where % s.out[0] * s.stride[0] - s.padding[0][0]
         depth_in = depth_in + self.tiles["kd"][tile] * s.dilation[0]
         live = (depth_in >= 0) & (depth_in < s.spatial[0])
@@ -145,7 +157,9 @@ def _tiles(s: Convolution, t: Tiling) -> dict[str, IntArray]:
     ``n_held`` tells loads of columns apart, across filter depths too.
     """
     plan, step = s.plan, t.base_n // s.c0
-    columns = plan.cin1_g * s.taps
+    # Fractal columns are those of all taps, or one after another of each tap.
+    taps, places = (1, s.taps) if t.form == "taps" else (s.taps, 1)
+    columns = plan.cin1_g * taps
     along_m, along_n = t.base_m, step
     depths = 0  # filter depths of one block, 0 for a part of one
     if t.single_core_k:
@@ -155,12 +169,14 @@ def _tiles(s: Convolution, t: Tiling) -> dict[str, IntArray]:
     for g in range(plan.real_groups):
         # The last real group may reach past the tensors' channel blocks: nothing is there.
         m_all = min(plan.cout_g, s.cout1 * s.c0 - g * plan.cout_g)
-        f_all = min(plan.cin1_g, s.cin1 - g * plan.cin1_g) * s.taps
-        for kd in range(s.kernel[0]):
+        f_all = min(plan.cin1_g, s.cin1 - g * plan.cin1_g) * taps
+        for kd, place in product(range(s.kernel[0]), range(places)):
             for n in _nest(f_all, along_n, t.step_n, step):
                 block = kd // depths if depths else kd * columns + n[0]
+                held = (kd * columns + n[1]) * places + place
+                start, f0 = (at * places + place for at in (n[1], n[3]))
                 rows += [
-                    (g, kd, *m, block, kd * columns + n[1], *n[1:])
+                    (g, kd, *m, block, held, start, n[2], f0, n[4])
                     for m in _nest(m_all, along_m, t.step_m, t.base_m)
                 ]
     names = (

@@ -1,10 +1,13 @@
-"""The sizes of an implicit matrix product, and how its weights come to L1."""
+"""The sizes of an implicit matrix product, and how operands and results move where taps are few."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from npusim.convolution import Axis
+from npusim.axis import Axis, Reading
+from npusim.language import Line, Window, ceil_div
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,3 +59,87 @@ def weight_loads(
             for j in range(start, start + taps, step)
         ]
     return [(columns, columns) for columns in loads]
+
+
+class Rows(NamedTuple):
+    """Rows of the weights that one move brings to L1: the first and the pitch on both sides."""
+
+    number: int
+    gm: int
+    gm_pitch: int
+    l1: int
+    l1_pitch: int
+
+
+def weight_rows(places: Sequence[int], columns: range, taps: int) -> list[Rows]:
+    """The moves that bring the L1 rows ``columns``: whole planes of filter places, or part of one.
+
+    ``places`` are those of the filter that are used, ascending, of ``taps`` in a plane; rows of L1
+    count them, rows of the weights all.
+    """
+    used = len(places)
+    first, planes = columns.start // used, ceil_div(columns.stop, used) - columns.start // used
+    if planes == 1:
+        chosen = places[columns.start - first * used : columns.stop - first * used]
+        return [
+            Rows(len(run), first * taps + run[0], _step(run), l1, 1) for l1, run in _evenly(chosen)
+        ]
+    pieces = _evenly(places)
+    if len(pieces) == 1 and _step(places) * used == taps:
+        return [Rows(planes * used, first * taps + places[0], _step(places), 0, 1)]
+    if used <= planes * len(pieces):  # place by place
+        return [Rows(planes, first * taps + at, taps, l1, used) for l1, at in enumerate(places)]
+    return [
+        Rows(len(run), (first + plane) * taps + run[0], _step(run), plane * used + l1, 1)
+        for plane in range(planes)
+        for l1, run in pieces
+    ]
+
+
+def _evenly(places: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
+    """Runs of equally spaced numbers, with the index of their first."""
+    found, start = [], 0
+    while start < len(places):
+        stop = min(start + 2, len(places))
+        while stop < len(places) and places[stop] - places[stop - 1] == _step(places[start:stop]):
+            stop += 1
+        found.append((start, places[start:stop]))
+        start = stop
+    return found
+
+
+def _step(places: Sequence[int]) -> int:
+    return places[1] - places[0] if len(places) > 1 else 1
+
+
+def filter_places(h: Reading, w: Reading, row: int) -> list[int]:
+    """The filter places of some taps, counted from the first, where a filter row has ``row``."""
+    return [
+        i * h.taps_apart * row + j * w.taps_apart for i in range(h.kernel) for j in range(w.kernel)
+    ]
+
+
+def output_lines(h: Reading, w: Reading, row: int, block: int) -> list[Line]:
+    """Where a slab's outputs of ``block`` bytes go in a plane with rows of ``row``."""
+    pitch, apart = h.outputs_apart * row * block, w.outputs_apart * block
+    if w.outputs == 1 or h.outputs == 1 or pitch == w.outputs * apart:  # all equally far apart
+        return [Line(0, h.outputs * w.outputs, 0, pitch if w.outputs == 1 else apart)]
+    return [Line(i * w.outputs, w.outputs, i * pitch, apart) for i in range(h.outputs)]
+
+
+def window(h: Reading, w: Reading) -> Window:
+    """The img2col geometry of the input in L1, where no zeros are left to insert."""
+    return Window(
+        h=h.size,
+        w=w.size,
+        pad_left=w.before,
+        pad_right=w.after,
+        pad_top=h.before,
+        pad_bottom=h.after,
+        kernel_h=h.kernel,
+        kernel_w=w.kernel,
+        stride_h=h.stride,
+        stride_w=w.stride,
+        dilation_h=h.dilation,
+        dilation_w=w.dilation,
+    )

@@ -2,83 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from npusim.convolution import Axis, Run
+from npusim.axis import Axis, Runs
 from npusim.language import IntArray, round_down
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plane:
-    """Slabs in row-major order; each is one of ``rows`` by one of ``columns``.
+    """Slabs in row-major order; each is one run of ``rows`` by one of ``columns``.
 
-    A slab is whole rows of the plane, or part of one. What holds for all slabs follows from the
-    runs alone, because planes of 10^4 slabs are common among the candidates of a tiling.
+    A slab is whole rows of the plane, or part of one. Where an axis is the sum of parts, several
+    pairs of runs add up to one slab. What holds for all slabs follows from the runs alone, because
+    planes of 10^4 slabs are common among the candidates of a tiling.
     """
 
-    rows: tuple[Run, ...]
-    columns: tuple[Run, ...]
+    rows: Runs
+    columns: Runs
 
-    def __len__(self) -> int:
+    @cached_property
+    def slabs(self) -> int:
+        """Number of slabs."""
+        return self.rows.slabs * self.columns.slabs
+
+    @property
+    def reads(self) -> int:
+        """Number of pairs of runs."""
         return len(self.rows) * len(self.columns)
 
     def live(self) -> Plane:
-        """The slabs that read any real input."""
-        rows, columns = (tuple(r for r in axis if r.real) for axis in (self.rows, self.columns))
-        return Plane(rows, columns)
+        """Without the pairs that read no real input."""
+        return Plane(*(axis.where(axis.real > 0) for axis in (self.rows, self.columns)))
 
-    @property
+    @cached_property
     def positions(self) -> int:
         """Output positions of all slabs."""
-        return sum(r.count for r in self.rows) * sum(c.count for c in self.columns)
+        return self.rows.outputs * self.columns.outputs
 
-    @property
+    @cached_property
     def pixels(self) -> int:
-        """Real input positions all slabs read, counted as often as they are read."""
-        return sum(r.real for r in self.rows) * sum(c.real for c in self.columns)
+        """Real input positions all pairs read, counted as often as they are read."""
+        return int(self.rows.real.sum()) * int(self.columns.real.sum())
+
+    @cached_property
+    def products(self) -> int:
+        """Taps times output positions, of all pairs."""
+        rows, columns = ((axis.count * axis.kernel).sum() for axis in (self.rows, self.columns))
+        return int(rows) * int(columns)
 
     @property
     def most_positions(self) -> int:
         """Output positions of the largest slab, 1 without slabs."""
-        return _most(r.count for r in self.rows) * _most(c.count for c in self.columns) or 1
+        return self.rows.most("count") * self.columns.most("count") or 1
 
     @property
     def most_pixels(self) -> int:
-        """Virtual input positions of the slab that reads most, at least 1."""
-        return _most(r.size for r in self.rows) * _most(c.size for c in self.columns) or 1
+        """Virtual input positions of the pair that reads most, at least 1."""
+        return self.rows.most("size") * self.columns.most("size") or 1
+
+    @property
+    def most_taps(self) -> int:
+        """Taps of the pair that has most, at least 1."""
+        return self.rows.most("kernel") * self.columns.most("kernel") or 1
 
     def table(self) -> dict[str, IntArray]:
-        """What a kernel needs to know of each slab: of its rows, then of its columns.
+        """What a kernel needs to know of each pair: of its rows, then of its columns.
 
         Place and extent among the outputs, what is read of the virtual inputs with padding on
         either side, and of the real ones.
         """
-        rows = np.repeat(_table(self.rows), len(self.columns), axis=0)
-        columns = np.tile(_table(self.columns), (len(self.rows), 1))
+        rows = np.repeat(np.arange(len(self.rows)), len(self.columns))
+        columns = np.tile(np.arange(len(self.columns)), len(self.rows))
+        read = ("first", "count", "start", "size", "before", "after", "first_real", "real", "skip")
         names = (
             *("row", "rows", "h_start", "h", "top", "bottom", "real_row", "real_h", "skip_h"),
             *("column", "columns", "w_start", "w", "left", "right"),
             *("real_column", "real_w", "skip_w"),
         )
-        return dict(zip(names, (*rows.T, *columns.T), strict=True))
+        found = [getattr(self.rows, name)[rows] for name in read]
+        found += [getattr(self.columns, name)[columns] for name in read]
+        return dict(zip(names, found, strict=True))
 
 
-def _table(runs: tuple[Run, ...]) -> IntArray:
-    return np.array([list(vars(run).values()) for run in runs], np.int64).reshape(-1, 9)
-
-
-def _most(counts: Iterable[int]) -> int:
-    return max(counts, default=0)
-
-
-def cut_plane(h: Axis, w: Axis, slab: int, height: int = 0, multiple: int = 1) -> Plane:
+def cut_plane(
+    h: Axis, w: Axis, slab: int, height: int = 0, multiple: int = 1, form: str = "window"
+) -> Plane:
     """Cut one output plane into slabs of at most ``slab`` positions: whole rows, or parts of one.
 
     Parts are of a ``multiple`` of positions where ``slab`` has room for one. With ``height`` no
-    slab goes across a multiple of so many rows.
+    slab goes across a multiple of so many rows. Axes are taken in parts of ``form``.
     """
-    columns = w.out if w.out <= slab else round_down(slab, multiple) or slab
-    return Plane(h.runs(max(1, slab // w.out), height), w.runs(columns))
+    out = w.longest(form)
+    columns = out if out <= slab else round_down(slab, multiple) or slab
+    return Plane(h.runs(max(1, slab // out), height, form), w.runs(columns, form=form))

@@ -41,6 +41,9 @@ class Tiling:
     are ``l1_slots`` of each, or ``dy_slots`` and ``x_slots``; where a piece has at most
     ``dy_slabs`` (``x_slabs``) slabs they stay while the next tile needs the same. ``keeps`` "dy"
     lets the tiles along N go by for the same dy, "x" those along M for the same x.
+
+    ``form`` "window" expands x by img2col, tiles have columns of all taps; with "taps" a tile has
+    those of one tap, for which just the x it reads comes to L1.
     """
 
     base_m: int
@@ -63,9 +66,14 @@ class Tiling:
     dy_slabs: int = 1
     x_slabs: int = 1
     keeps: str = "dy"
+    form: str = "window"
 
     def __post_init__(self) -> None:
-        for name, words in (("k_order", ("image", "slab")), ("keeps", ("dy", "x"))):
+        for name, words in (
+            ("k_order", ("image", "slab")),
+            ("keeps", ("dy", "x")),
+            ("form", ("window", "taps")),
+        ):
             if getattr(self, name) not in words:
                 raise ArgumentError(
                     f"tiling {name} is {getattr(self, name)!r}; it is '{words[0]}' or '{words[1]}'"
@@ -79,6 +87,10 @@ class Tiling:
                 *(("single_core_m", "single_core_n") if self.single_core_k else ()),
             ),
         )
+        if self.form == "taps" and self.single_core_k:
+            raise ArgumentError(
+                "tiling form 'taps' has no pieces of single_core_k; leave it out, or use 'window'"
+            )
         if self.deterministic and self.single_core_k:
             raise ArgumentError(
                 "deterministic: pieces of single_core_k add into the gradient in the order they "
@@ -114,44 +126,80 @@ class Tiling:
         )
 
 
-def cut_plane(shape: Convolution, slab_k: int, height: int = 0) -> Plane:
+def cut_plane(shape: Convolution, slab_k: int, height: int = 0, form: str = "window") -> Plane:
     """Slabs of about ``slab_k`` positions of one output plane, without those that read padding.
 
     With ``height`` no slab goes across a multiple of so many rows.
     """
-    return cut_axes(shape.axis(1), shape.axis(2), slab_k, height, multiple=16).live()
+    return cut_axes(shape.axis(1), shape.axis(2), slab_k, height, multiple=16, form=form).live()
 
 
 def auto_tiling(shape: Convolution, device: Device, cores: int) -> Tiling:
     """The candidate with the least estimated time on ``cores`` cube cores.
 
-    Raises ``CapacityError`` if not even the smallest tile fits the device's buffers.
+    Single taps are for what no img2col load can do, or L1 not hold. Raises ``CapacityError`` if
+    not even the smallest tile fits the device's buffers.
     """
-    best: tuple[float, int, Tiling] | None = None
-    for i, (tiling, cut) in enumerate(_candidates(shape, device)):
-        for parts in _part_counts(shape, tiling, cut, cores):
-            time = _estimate(shape, device, cores, tiling, cut, parts)
-            if best is None or (time, i) < best[:2]:
-                best = (time, i, replace(tiling, k_parts=parts))
-    if best is None:
-        need = cut_plane(shape, 1).most_pixels * 32
-        raise CapacityError(
-            f"{device.name}: L1 holds {device.memories['L1'].size_bytes} B, but the input that one "
-            f"output position reads takes {need} B per {shape.c0} channels; no tiling fits, reduce "
-            "kernel or dilation"
-        )
-    return best[2]
+    window = all(shape.axis(i).fits_window(whole=True) for i in (1, 2))
+    for form in ("window", "taps") if window else ("taps",):
+        best: tuple[float, int, Tiling] | None = None
+        for i, (tiling, cut) in enumerate(_candidates(shape, device, form)):
+            for parts in _part_counts(shape, tiling, cut, cores):
+                time = _estimate(shape, device, cores, tiling, cut, parts)
+                if best is None or (time, i) < best[:2]:
+                    best = (time, i, replace(tiling, k_parts=parts))
+        if best is not None:
+            return best[2]
+    raise CapacityError(
+        f"{device.name}: L1 holds {device.memories['L1'].size_bytes} B, but 16 positions of "
+        f"{shape.c0} channels of both operands take {16 * 2 * 32} B; no tiling fits"
+    )
 
 
-def _candidates(shape: Convolution, device: Device) -> Iterator[tuple[Tiling, Plane]]:
+@dataclass(frozen=True)
+class _Sizes:
+    """What the estimate needs of a shape in a form: of all columns, or those of one tap."""
+
+    shape: Convolution
+    form: str
+
+    @property
+    def taps(self) -> int:
+        """Taps in a plane of a tile's columns."""
+        return 1 if self.form == "taps" else self.shape.taps
+
+    @property
+    def turns(self) -> int:
+        """Taps whose columns are tiles of their own."""
+        return self.shape.taps // self.taps
+
+    @property
+    def n(self) -> int:
+        """Columns that are cut into tiles, in elements."""
+        return self.shape.plan.cin1_g * self.taps * self.shape.c0
+
+    def planes(self, base_n: int) -> int:
+        """Input planes a tile of ``base_n`` columns can touch."""
+        most = ceil_div(base_n // self.shape.c0 + self.taps - 1, self.taps)
+        return min(most, self.shape.plan.cin1_g)
+
+    def tiles(self, t: Tiling) -> int:
+        """Number of tiles."""
+        s = self.shape
+        tiles = s.plan.real_groups * s.kernel[0] * ceil_div(s.plan.cout_g, t.base_m)
+        return tiles * ceil_div(self.n, t.base_n) * self.turns
+
+
+def _candidates(shape: Convolution, device: Device, form: str) -> Iterator[tuple[Tiling, Plane]]:
     """Tilings (K in one part) whose buffers fit, with the largest slab that does."""
     size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
-    m_all, n_all = shape.plan.cout_g, shape.plan.cin1_g * shape.taps * shape.c0
-    n_all = ceil_div(n_all, 16) * 16
-    cut_of = cache(lambda slab_k: cut_plane(shape, slab_k))  # small slabs of long rows cost time
+    sizes = _Sizes(shape, form)
+    m_all, n_all = shape.plan.cout_g, ceil_div(sizes.n, 16) * 16
+    # Small slabs of long rows cost time.
+    cut_of = cache(lambda slab_k: cut_plane(shape, slab_k, form=form))
     for base_m in sorted({min(side, m_all) for side in _SIDES}):
         for base_n in sorted(
-            {min(side, n_all) for side in (*_SIDES, ceil_div(shape.taps * shape.c0, 16) * 16)}
+            {min(side, n_all) for side in (*_SIDES, ceil_div(sizes.taps * shape.c0, 16) * 16)}
         ):
             base_k = min(size["L0A"] // base_m, size["L0B"] // base_n) * shape.c0 // 64 // 16 * 16
             if base_k < 16 or base_m * base_n * 4 > size["L0C"]:
@@ -161,7 +209,7 @@ def _candidates(shape: Convolution, device: Device) -> Iterator[tuple[Tiling, Pl
                 fitting = (
                     k
                     for k in _SLABS
-                    if slots * _l1_bytes(shape, base_m, base_n, cut_of(k)) <= size["L1"]
+                    if slots * _l1_bytes(sizes, base_m, base_n, cut_of(k)) <= size["L1"]
                 )
                 slab_k = next(fitting, None)
                 if slab_k is not None:
@@ -173,54 +221,42 @@ def _candidates(shape: Convolution, device: Device) -> Iterator[tuple[Tiling, Pl
                             slab_k=slab_k,
                             l1_slots=slots,
                             l0c_slots=l0c,
+                            form=form,
                         ),
                         cut_of(slab_k),
                     )
                     break
 
 
-def _planes(shape: Convolution, base_n: int) -> int:
-    """Input planes a tile of ``base_n`` columns can touch."""
-    return min(ceil_div(base_n // shape.c0 + shape.taps - 1, shape.taps), shape.plan.cin1_g)
-
-
-def _l1_bytes(shape: Convolution, base_m: int, base_n: int, cut: Plane) -> int:
+def _l1_bytes(sizes: _Sizes, base_m: int, base_n: int, cut: Plane) -> int:
     """One slot of x and one of dy."""
-    x = cut.most_pixels * _planes(shape, base_n) * 32
+    x = cut.most_pixels * sizes.planes(base_n) * 32
     blocks = ceil_div(cut.most_positions, 16)
-    return x + blocks * ceil_div(base_m, shape.c0) * 512
+    return x + blocks * ceil_div(base_m, sizes.shape.c0) * 512
 
 
 def _part_counts(shape: Convolution, t: Tiling, cut: Plane, cores: int) -> list[int]:
     """Ways to cut K worth trying: none, and what fills the cores once or twice."""
-    tiles = _tile_count(shape, t)
-    along_k = max(1, shape.n * shape.out[0] * len(cut))
+    sizes = _Sizes(shape, t.form)
+    tiles, slabs = sizes.tiles(t), ceil_div(cut.reads, sizes.turns)
+    along_k = max(1, shape.n * shape.out[0] * slabs)
     return sorted({max(1, min(along_k, cores * rounds // tiles)) for rounds in (0, 1, 2, 3)})
-
-
-def _tile_count(shape: Convolution, t: Tiling) -> int:
-    columns = shape.plan.cin1_g * shape.taps * shape.c0
-    return (
-        shape.plan.real_groups
-        * shape.kernel[0]
-        * ceil_div(shape.plan.cout_g, t.base_m)
-        * ceil_div(columns, t.base_n)
-    )
 
 
 def _estimate(
     shape: Convolution, device: Device, cores: int, t: Tiling, cut: Plane, parts: int
 ) -> float:
     """Cycles of the kernel (and of clearing, if parts add up) in closed form."""
-    items = _tile_count(shape, t) * parts
+    sizes = _Sizes(shape, t.form)
+    items = sizes.tiles(t) * parts
     rounds = ceil_div(items, cores)
-    k = shape.n * shape.out[0] * cut.positions / parts
-    loads = max(1.0, shape.n * shape.out[0] * len(cut) / parts)
-    m, n = (
-        min(t.base_m, shape.plan.cout_g),
-        min(t.base_n, shape.plan.cin1_g * shape.taps * shape.c0),
-    )
-    x_bytes = shape.n * shape.out[0] * cut.pixels / parts * _planes(shape, n) * 32
+    # Of one tap, where each is a tile of its own.
+    planes = shape.n * shape.out[0] / sizes.turns
+    positions = cut.products if sizes.turns > 1 else cut.positions
+    k = planes * positions / parts
+    loads = max(1.0, planes * cut.reads / parts)
+    m, n = min(t.base_m, shape.plan.cout_g), min(t.base_n, sizes.n)
+    x_bytes = planes * cut.pixels / parts * sizes.planes(n) * 32
     size = 32 // shape.c0  # bytes of an operand element
     y_bytes = k * m * size
     steps = max(loads, k / t.base_k)

@@ -6,17 +6,21 @@ slowest of cube, MTE1, MTE2 and shared bandwidth plus what nothing hides; the le
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 
+from npusim.device.parts import Path
 from npusim.device.spec import Device
 from npusim.dtypes import DType
-from npusim.errors import CapacityError
+from npusim.errors import ArgumentError, CapacityError
 from npusim.integers import ceil_div
 from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.parts.plane import Plane, cut_plane
 from npusim.kernels.tilings.checks import check_tiling
 
+#: How outputs may be cut by stride and taps; see ``npusim.axis``.
+FORMS = ("window", "phases", "taps")
 _WIDTHS = (16, 32, 48, 64, 96, 128, 192, 256)
 #: Slabs of a plane above which a smaller M is not worth looking at.
 _MOST_SLABS = 4096
@@ -33,6 +37,10 @@ class Tiling:
     ``step_columns`` columns of (c1, kh, kw). A core takes the slabs of ``single_core_m`` positions
     (whole rows) one after another; 0: slabs are shared out singly. With ``resident`` weights stay
     in L1 as long as the same are needed, which takes one slot that holds all columns.
+
+    ``form`` is one of ``FORMS``: "window" slides the filter over an input with zeros inserted in
+    L1; "phases" computes positions of one residue modulo the inserted stride at a time, with the
+    taps that reach it; "taps" adds up single taps, each with just the input it reads.
     """
 
     base_m: int
@@ -46,6 +54,7 @@ class Tiling:
     l0c_slots: int = 1
     single_core_m: int = 0
     resident: bool = False
+    form: str = "window"
 
     def __post_init__(self) -> None:
         counts = (
@@ -57,41 +66,67 @@ class Tiling:
             "l0c_slots",
         )
         check_tiling(self, sixteens=("base_n",), positive=("base_m", "base_k", *counts))
+        if self.form not in FORMS:
+            raise ArgumentError(f"tiling form is {self.form!r}; it is one of {', '.join(FORMS)}")
+        if self.form != "window" and (self.single_core_m or self.resident):
+            raise ArgumentError(
+                f"tiling form {self.form!r} shares slabs out singly and keeps no weights; leave "
+                "single_core_m at 0 and resident at False"
+            )
 
     def __str__(self) -> str:
         return (
             f"base {self.base_m}x{self.base_n}x{self.base_k}, planes {self.step_planes}, columns "
             f"{self.step_columns}, slots L1 {self.l1_slots}+{self.weight_slots} "
             f"L0 {self.l0_slots} L0C {self.l0c_slots}"
+            + (f", {self.form}" if self.form != "window" else "")
         )
 
 
-def auto_tiling(geometry: Geometry, device: Device, cores: int, dtype: DType) -> Tiling:
+def auto_tiling(
+    geometry: Geometry, device: Device, cores: int, dtype: DType, *, library: bool = False
+) -> Tiling:
     """The candidate with the least estimated time on ``cores`` cube cores.
 
+    With ``library`` zeros are inserted, as the vendor's library does, wherever a load can.
     Raises ``CapacityError`` if not even the smallest tile fits the device's buffers.
     """
-    for heights in (_heights(geometry), _SMALL):
-        best: tuple[float, int, Tiling] | None = None
-        for i, (tiling, cut) in enumerate(_candidates(geometry, device, dtype, heights)):
-            time = _estimate(geometry, device, cores, tiling, cut, dtype)
-            if best is None or (time, i) < best[:2]:
-                best = (time, i, tiling)
-        if best is not None:
-            return best[2]
-    pixels = cut_plane(geometry.h, geometry.w, 1).most_pixels
+    for forms in _forms(geometry, library=library):
+        for small in (False, True):
+            best: tuple[float, int, Tiling] | None = None
+            candidates = (
+                candidate
+                for form in forms
+                for candidate in _candidates(geometry, device, dtype, form, small=small)
+            )
+            for i, (tiling, cut) in enumerate(candidates):
+                time = _estimate(geometry, device, cores, tiling, cut, dtype)
+                if best is None or (time, i) < best[:2]:
+                    best = (time, i, tiling)
+            if best is not None:
+                return best[2]
     raise CapacityError(
         f"{device.name}: L1 holds {device.memories['L1'].size_bytes} B, but the input that one "
-        f"output position reads takes {pixels * 32} B per channel block and one weight column "
-        f"{16 * geometry.c0 * dtype.bytes} B; no tiling fits, reduce kernel or dilation"
+        f"output position reads takes 32 B per channel block and one weight column "
+        f"{16 * geometry.c0 * dtype.bytes} B; no tiling fits"
     )
 
 
-def _heights(g: Geometry) -> list[int]:
+def _forms(g: Geometry, *, library: bool) -> list[tuple[str, ...]]:
+    """Forms to choose from by estimate, and those to fall back on where none of them fits."""
+    window = all(axis.fits_window() for axis in (g.h, g.w))
+    strided = max(g.h.insert, g.w.insert) > 1
+    forms = (("window",) if window else ()) + (("phases",) if strided else ())
+    return [*((form,) for form in forms), ("taps",)] if library else [forms, ("taps",)]
+
+
+def _heights(g: Geometry, form: str) -> list[int]:
     """Numbers of positions worth trying as M: whole rows, and parts of wide ones."""
-    plane = g.h.out * g.w.out
-    rows = {ceil_div(r * g.w.out, 16) * 16 for r in range(1, g.h.out + 1) if r * g.w.out <= 1024}
-    parts = {h for h in _HEIGHTS if h < ceil_div(plane, 16) * 16 and g.w.out > h}
+    height, width = g.h.longest(form), g.w.longest(form)
+    plane = height * width
+    whole = range(1, min(height, 1024 // width) + 1)
+    rows = {ceil_div(r * width, 16) * 16 for r in whole}
+    parts = {h for h in _HEIGHTS if h < ceil_div(plane, 16) * 16 and width > h}
     heights = sorted(_spread(rows) | parts | ({16} if not rows else set()))
     # A huge plane in tiny slabs is never good, and listing them would take longer than running.
     few = [h for h in heights if plane // h <= _MOST_SLABS]
@@ -99,21 +134,21 @@ def _heights(g: Geometry) -> list[int]:
 
 
 def _candidates(
-    g: Geometry, device: Device, dtype: DType, heights: Sequence[int]
+    g: Geometry, device: Device, dtype: DType, form: str, *, small: bool
 ) -> Iterator[tuple[Tiling, Plane]]:
-    """Tilings whose buffers fit, each with the largest L1 steps that do."""
+    """Tilings whose buffers fit, with the largest L1 steps that do; of ``small`` M or the usual."""
     size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
     n_all = ceil_div(g.planes_out * g.c0, 16) * 16
-    for base_m in heights:
+    for base_m in _SMALL if small else _heights(g, form):
         m16 = ceil_div(base_m, 16) * 16
-        cut = cut_plane(g.h, g.w, base_m).live()
+        cut = cut_plane(g.h, g.w, base_m, form=form).live()
         for base_n in sorted({min(width, n_all) for width in _WIDTHS}):
             half = min(size["L0A"] // m16, size["L0B"] // base_n) // 2 // dtype.bytes
             base_k = min(half // g.c0 * g.c0, 4080 // g.c0 * g.c0)
             if base_k < g.c0 or m16 * base_n * 4 > size["L0C"]:
                 continue
             l0c = 2 if m16 * base_n * 8 <= size["L0C"] else 1
-            for steps in _steps(g, size["L1"], cut.most_pixels, base_n, dtype):
+            for steps in _steps(g, size["L1"], cut, base_n, dtype):
                 planes, columns, x_slots, w_slots = steps
                 yield (
                     Tiling(
@@ -125,6 +160,7 @@ def _candidates(
                         l1_slots=x_slots,
                         weight_slots=w_slots,
                         l0c_slots=l0c,
+                        form=form,
                     ),
                     cut,
                 )
@@ -139,20 +175,20 @@ def _spread(values: set[int], limit: int = 12) -> set[int]:
 
 
 def _steps(
-    g: Geometry, l1: int, pixels: int, base_n: int, dtype: DType
+    g: Geometry, l1: int, cut: Plane, base_n: int, dtype: DType
 ) -> list[tuple[int, int, int, int]]:
     """(planes, columns, input slots, weight slots) of the largest L1 loads that fit.
 
     Smaller ones are offered too: the first load of a tile hides behind nothing.
     """
-    column = base_n * g.c0 * dtype.bytes
+    column, taps, pixels = base_n * g.c0 * dtype.bytes, cut.most_taps, cut.most_pixels
     for x_slots, w_slots in ((2, 2), (2, 1), (1, 1)):
-        planes = min(g.planes_in, l1 // (x_slots * pixels * 32 + w_slots * g.taps * column))
+        planes = min(g.planes_in, l1 // (x_slots * pixels * 32 + w_slots * taps * column))
         if planes:
             fewer = {ceil_div(planes, part) for part in (1, 2, 4, 8)}
-            return [(p, p * g.taps, x_slots, w_slots) for p in sorted(fewer, reverse=True)]
+            return [(p, p * taps, x_slots, w_slots) for p in sorted(fewer, reverse=True)]
         left = l1 - x_slots * pixels * 32
-        columns = min(g.taps, left // (w_slots * column))
+        columns = min(taps, left // (w_slots * column))
         if columns > 0:
             return [(1, columns, x_slots, w_slots)]
     return []
@@ -163,7 +199,7 @@ def _estimate(
 ) -> float:
     """Cycles of the kernel in closed form."""
     depths = [len(pairs) for pairs in g.live if pairs]
-    slabs = len(cut)
+    slabs = cut.slabs
     if not slabs or not depths:
         return 0.0
     n = min(t.base_n, ceil_div(g.planes_out * g.c0, 16) * 16)
@@ -176,32 +212,84 @@ def _estimate(
         if rounds == 1
         else ceil_div(cut.positions, 16 * slabs) * 16
     )
-    k = kd * g.planes_in * g.taps * g.c0
+    reads = cut.reads / slabs
+    taps = cut.products / cut.positions
+    k = kd * g.planes_in * taps * g.c0
     rate = device.cube.macs_per_cycle(dtype.name) if device.cube else 4096
-    mmads = ceil_div(g.planes_in * g.taps * g.c0, t.base_k) * kd
+    mmads = ceil(g.planes_in * taps / reads * g.c0 / t.base_k) * reads * kd
     cube = m * n * k / float(rate) + 4 * mmads
-    columns = kd * g.planes_in * g.taps
+    columns = kd * g.planes_in * taps
     into_b = device.path("L1", "L0B")
     mte1 = device.path("L1", "L0A", "load3d").estimate(m * k * dtype.bytes, mmads)
     mte1 += into_b.estimate(n * k * dtype.bytes, columns)
     x_bytes = kd * g.planes_in * cut.pixels / slabs * 32
     w_bytes = k * n * dtype.bytes
-    mte2 = device.path("GM", "L1").estimate(x_bytes + w_bytes, _loads(g, t, cut) * kd)
+    loads = _loads(g, t, cut, taps)
+    mte2 = device.path("GM", "L1").estimate(x_bytes + w_bytes, loads * kd)
     shared = min(items, cores) * (x_bytes + w_bytes) / device.shared_read_rate
     body = max(cube, mte1, mte2, shared)
     if t.weight_slots == 1 or t.l1_slots == 1:
         body = mte2 + max(cube, mte1)
-    drain = m * n * dtype.bytes / 64 * (1 if t.l0c_slots == 1 or rounds == 1 else 0.2)
-    return rounds * (body + drain) + mte2 / max(1.0, _loads(g, t, cut)) + mte1 / mmads
+    drain = m * n * dtype.bytes / 64
+    if t.form != "window":
+        drain = max(drain, _scatter(g, device, cut, n, dtype))
+        if t.l0c_slots > 1 and rounds > 1:
+            body = max(body, drain)
+    drain = drain * (1 if t.l0c_slots == 1 or rounds == 1 else 0.2)
+    time = rounds * (body + drain) + mte2 / max(1.0, loads) + mte1 / mmads
+    if t.form != "window" and cut.positions < g.h.out * g.w.out:
+        time += _clearing(g, device, dtype)
+    return time
 
 
-def _loads(g: Geometry, t: Tiling, cut: Plane) -> float:
+def _loads(g: Geometry, t: Tiling, cut: Plane, taps: float) -> float:
     """MTE2 instructions of one filter depth of one tile."""
     chunks = ceil_div(g.planes_in, t.step_planes)
-    weights = ceil_div(g.planes_in * g.taps, t.step_columns)
+    if t.form == "window":
+        weights: float = ceil(g.planes_in * taps / t.step_columns)
+    else:  # of part of the taps, each is a move of its own
+        weights = chunks * taps
     # The slab in the middle stands for all.
-    row, column = divmod(len(cut) // 2, len(cut.columns))
-    if g.w.insert > 1:
-        return weights + chunks + g.planes_in * cut.rows[row].real
-    whole = g.h.insert == 1 and cut.columns[column].size == g.w.size
+    row, column = divmod(cut.reads // 2, len(cut.columns))
+    real, size = int(cut.rows.real[row]), int(cut.columns.size[column])
+    if t.form == "taps":
+        rows = cut.reads / cut.slabs
+        return weights + rows * g.planes_in * (real if g.w.stride > 1 else 1)
+    if g.w.insert > 1 and t.form == "window":
+        return weights + chunks + g.planes_in * real
+    whole = (g.h.insert == 1 or t.form == "phases") and size == g.w.size
     return weights + (chunks if whole else chunks + g.planes_in)
+
+
+def _scatter(g: Geometry, device: Device, cut: Plane, n: int, dtype: DType) -> float:
+    """Cycles in which a slab's outputs leave the core where they lie apart."""
+    if g.w.insert == g.h.insert == 1:
+        return 0.0
+    row, column = divmod(cut.reads // 2, len(cut.columns))
+    lines, length = int(cut.rows.count[row]), int(cut.columns.count[column])
+    blocks, block = ceil_div(n, 16), g.c0 * dtype.bytes
+    if not device.has_path("L0C", "GM"):
+        path, pieces = device.path("UB", "GM"), blocks if g.w.insert > 1 else 1
+        return lines * path.estimate(length * n * dtype.bytes, pieces)
+    plain, rows = device.path("L0C", "GM"), device.path("L0C", "GM", "nz2nd")
+    if g.w.insert == 1:
+        return lines * _piece(plain, length * n * dtype.bytes)
+    single = length * _piece(plain, n * dtype.bytes)
+    if g.c0 == 8:
+        return lines * single
+    apart = g.w.insert * block % rows.align_bytes > 0
+    return lines * min(single, blocks * _piece(rows, length * block, length if apart else 0))
+
+
+def _piece(path: Path, size: int, unaligned: int = 0) -> float:
+    """Cycles of one drain, rows of which may lie badly."""
+    work = path.estimate(size, 1) + unaligned * float(path.unaligned_cycles)
+    return max(path.floor_cycles, work)
+
+
+def _clearing(g: Geometry, device: Device, dtype: DType) -> float:
+    """Cycles of the kernel that writes zeros first."""
+    size = g.images * g.depth_out * g.all_out * g.h.out * g.w.out * g.c0 * dtype.bytes
+    start = device.launch.cycles("vector", device.count("vector"))
+    shared = device.l2 if device.l2 is not None else device.main_memory
+    return start + size / float(shared.write_bytes_per_cycle)

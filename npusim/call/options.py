@@ -35,12 +35,13 @@ class Options:
 
     ``device`` is a name, a YAML path or a ``Device``; ``cores`` a mask (int), range, list or text
     such as "0-3" (None: all); ``tiling`` "auto", the kernel's own, for gradients of filter and
-    input also "production" (the rule of the vendor's library) or a ``CannTiling``, or a mapping
-    from kernel names to any of these; ``rules`` "documented" applies the product's constraint
-    table (or, with a note, that of a related product), "strict" refuses an operator that the
-    product's own documentation does not list, "hardware" only asks what the device can execute;
-    ``deterministic`` reduces the split accumulation of a filter gradient in fixed order instead of
-    with atomic adds; ``engine`` "fast"
+    input also "production" (the rule of the vendor's library), "library" (our choice, among the
+    forms of kernel that the library has: zeros are inserted into strided gradients) or a
+    ``CannTiling``, or a mapping from kernel names to any of these; ``rules`` "documented" applies
+    the product's constraint table (or, with a note, that of a related product), "strict" refuses
+    an operator that the product's own documentation does not list, "hardware" only asks what the
+    device can execute; ``deterministic`` reduces the split accumulation of a filter gradient in
+    fixed order instead of with atomic adds; ``engine`` "fast"
     or the readable reference "simpy", with the same cycles; ``timeline`` keeps one row per
     instruction (None: up to a size limit); ``start`` "cold" or "warm" (inputs already in L2);
     ``progress`` is called as a kernel goes on. Raises ``ArgumentError`` for any other value.

@@ -19,20 +19,22 @@ def own_tiling(given: Any, kernel: str, kind: type[T]) -> T | None:
 
 def asked_tiling(
     given: Any, kernel: str, kind: type[T], *, vendor: bool
-) -> T | CannTiling | Literal["auto", "production"]:
+) -> T | CannTiling | Literal["auto", "library", "production"]:
     """What the option ``tiling`` asks of ``kernel``, whose tilings are of type ``kind``.
 
     It is one for all kernels, or a mapping from their names, where those it leaves out are
-    "auto". With ``vendor`` a ``CannTiling`` and "production", the vendor's rule, are allowed too.
+    "auto". With ``vendor`` a ``CannTiling``, "production", the vendor's rule, and "library", our
+    choice among the forms that the vendor's library has, are allowed too.
     """
     tiling = given.get(kernel, "auto") if isinstance(given, Mapping) else given
     if isinstance(tiling, kind) or (vendor and isinstance(tiling, CannTiling)):
         return tiling
-    if isinstance(tiling, str) and tiling == "auto":
-        return "auto"
-    if isinstance(tiling, str) and vendor and tiling == "production":
-        return "production"
-    also = ", 'production', a npusim.kernels.tilings.cann.CannTiling" if vendor else ""
+    if isinstance(tiling, str):
+        if tiling == "auto":
+            return "auto"
+        if vendor and tiling in ("library", "production"):
+            return "library" if tiling == "library" else "production"
+    also = ", 'library', 'production', a npusim.kernels.tilings.cann.CannTiling" if vendor else ""
     raise ArgumentError(
         f"tiling is {tiling!r}; it must be 'auto'{also} or a {kind.__module__}.{kind.__name__}"
     )

@@ -148,9 +148,9 @@ def _add_simulation(leaf: Parser, card: Card[Any]) -> None:
         "--tiling",
         default="auto",
         metavar="FIELD=VALUE,...",
-        help="auto (the default), production (the vendor's rule, for gradients of filter and "
-        "input), tile sizes in elements such as base_m=128,base_n=256,..., or @FILE (in the "
-        f"vendor's words){several}",
+        help="auto (the default), production (the vendor's rule) or library (our choice among the "
+        "vendor's forms), both for gradients of filter and input, tile sizes in elements such as "
+        f"base_m=128,base_n=256,..., or @FILE (in the vendor's words){several}",
     )
     add_simulation(add)
     add(

@@ -11,15 +11,15 @@ from npusim.errors import ArgumentError
 from npusim.kernels.tilings.cann import load_cann_tiling
 from npusim.yamltree import suggest
 
-_RULES = ("auto", "production")
+_RULES = ("auto", "library", "production")
 
 
 def parse_tiling(text: str, kinds: Mapping[str, type[Any]]) -> Any:
     """A rule's name, the ``kind`` that ``base_m=128,base_n=256,...`` describes, or a mapping.
 
-    Rules are "auto" and "production"; ``@FILE`` is a YAML or JSON file of a tiling in the
-    vendor's words. Of several kernels the text is ``KERNEL:FIELD=VALUE,...;KERNEL:...``; those it
-    leaves out are "auto".
+    Rules are "auto", "library" and "production"; ``@FILE`` is a YAML or JSON file of a tiling in
+    the vendor's words. Of several kernels the text is ``KERNEL:FIELD=VALUE,...;KERNEL:...``; those
+    it leaves out are "auto".
     """
     if text in _RULES:
         return text
@@ -48,14 +48,14 @@ def _one(text: str, kind: type[Any]) -> Any:
     if text.startswith("@"):
         return load_cann_tiling(Path(text[1:]))
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    values: dict[str, int] = {}
+    values: dict[str, int | str] = {}
     for part in text.split(","):
         name, _, value = (word.strip() for word in part.partition("="))
         if name not in fields:
             raise ArgumentError(f"--tiling: unknown field {name!r}{suggest(name, fields)}")
         if name in values:
             raise ArgumentError(f"--tiling gives {name} twice; keep one of them")
-        values[name] = _value(name, value, isinstance(fields[name].default, bool))
+        values[name] = _value(name, value, type(fields[name].default))
     missing = [
         name
         for name, field in fields.items()
@@ -69,9 +69,11 @@ def _one(text: str, kind: type[Any]) -> Any:
     return kind(**values)
 
 
-def _value(name: str, text: str, flag: bool) -> int:
-    """A field's value: an integer, or yes or no."""
-    if flag:
+def _value(name: str, text: str, kind: type[Any]) -> int | str:
+    """A field's value: an integer, or yes or no, or a word where the usual value is one."""
+    if kind is str:
+        return text
+    if kind is bool:
         if text not in ("yes", "no"):
             raise ArgumentError(f"--tiling: {name} is {text!r}; it must be yes or no")
         return text == "yes"

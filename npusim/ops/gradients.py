@@ -70,10 +70,13 @@ def _product_tiling(
     )
     if isinstance(asked, GemmTiling):
         return asked
-    if asked == "auto":
-        return implicit_gemm.auto_tiling(kernel.geometry_of(c), call.device, call.cube_cores, kind)
     if asked == "production":
         asked = cann_input.production_tiling(c, call.device, call.cube_cores, kind)
+    if isinstance(asked, str):
+        return implicit_gemm.auto_tiling(
+            *(kernel.geometry_of(c), call.device, call.cube_cores, kind),
+            library=asked == "library",
+        )
     tiling, notes = cann_input.kernel_tiling(asked, c, call.device, kind)
     call.notes += [f"CANN tiling of {kernel.name}: {asked}", *notes]
     return tiling
@@ -84,10 +87,10 @@ def _filter_tiling(call: Call, c: Convolution, kind: DType) -> FilterTiling:
     asked = asked_tiling(call.options.tiling, ConvBackpropFilter.name, FilterTiling, vendor=True)
     if isinstance(asked, FilterTiling):
         return asked
-    if asked == "auto":
-        return conv_filter.auto_tiling(c, call.device, call.cube_cores)
     if asked == "production":
         asked = cann_filter.production_tiling(c, call.device, call.cube_cores, kind)
+    if isinstance(asked, str):
+        return conv_filter.auto_tiling(c, call.device, call.cube_cores)
     tiling, notes = cann_filter.kernel_tiling(asked, c, call.device, kind)
     call.notes += [f"CANN tiling of {ConvBackpropFilter.name}: {asked}", *notes]
     return tiling

@@ -6,12 +6,27 @@ it is pieces through UB, which the vector pipe fills and MTE3 stores.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div
 from npusim.isa import DataMove, Drain
 from npusim.isa.operands import GmRegion, Slot, SlotRegion
 from npusim.program.recorder import BufferHandle, Recorder
+
+
+class Line(NamedTuple):
+    """``rows`` matrix rows of a tile from ``first`` on, and where they go: ``pitch`` B apart.
+
+    ``offset`` is how far behind matrix row 0 the first one goes, in bytes.
+    """
+
+    first: int
+    rows: int
+    offset: int
+    pitch: int
 
 
 class Fixpipe(Recorder):
@@ -67,29 +82,116 @@ class Fixpipe(Recorder):
                 f"fixpipe with C0 = {c0}: only a FIX pipe splits columns, and "
                 f"{self.device.name} drains L0C through UB; use c0=16"
             )
-        piece = staging.buffer.slot_bytes // (m * 16 * dtype.bytes)
+        for first, count, ub in self._staged(c, m, n, dtype, staging=staging):
+            for target, source in _store_pieces(dst, ub, first, count, m, n, dtype, nd=nd):
+                path = self._path("UB", "GM")
+                self._issue(DataMove(target, source, path, dtype, atomic))
+
+    def fixpipe_scatter(
+        self,
+        dst: GmRegion,
+        lines: Sequence[Line],
+        c: Slot,
+        m: int,
+        n: int,
+        dtype: DType,
+        *,
+        staging: BufferHandle | None,
+        c0: int = 16,
+    ) -> None:
+        """Drain an ``m`` x ``n`` tile whose matrix rows go to places apart from each other.
+
+        ``dst`` has one row per block of ``c0`` columns, where those of matrix row 0 go; ``lines``
+        say where the others do. A FIX pipe drains a line row by row or, if ``c0`` is 16, column by
+        column as matrix rows, whichever takes less time; without one MTE3 stores it from UB.
+        """
+        if staging is not None:
+            self._scatter_through_ub(dst, lines, c, (m, n), dtype, staging=staging)
+            return
+        tile, block, n1 = ceil_div(m, 16) * 1024, c0 * dtype.bytes, ceil_div(n, 16)
+        plain, as_rows = self._path("L0C", "GM"), self._path("L0C", "GM", "nz2nd")
+
+        def drain_rows(first: int, count: int, offset: int) -> Drain:
+            out = _moved(dst, offset, dst.rows, count * block, dst.pitch)
+            source = c.at(first * 64, count * 64, rows=n1, pitch=tile)
+            return Drain(out, source, count, n, plain, dtype, c0=c0)
+
+        for line in lines:
+            if line.pitch == block or line.rows == 1:
+                self._issue(drain_rows(line.first, line.rows, line.offset))
+                continue
+            ways = [
+                [
+                    drain_rows(line.first + i, 1, line.offset + i * line.pitch)
+                    for i in range(line.rows)
+                ]
+            ]
+            if c0 == 16:
+                parts = [
+                    (line.offset + j * dst.pitch, c.at(j * tile + line.first * 64, line.rows * 64))
+                    for j in range(n1)
+                ]
+                ways.append(
+                    [
+                        Drain(
+                            _moved(dst, offset, line.rows, block, line.pitch),
+                            *(source, line.rows, 16, as_rows, dtype),
+                        )
+                        for offset, source in parts
+                    ]
+                )
+            for drain in min(ways, key=self._cycles):
+                self._issue(drain)
+
+    def _cycles(self, drains: Sequence[Drain]) -> int:
+        """Cycles of some drains."""
+        return sum(drain.cost(self.device).cycles for drain in drains)
+
+    def _scatter_through_ub(
+        self,
+        dst: GmRegion,
+        lines: Sequence[Line],
+        c: Slot,
+        size: tuple[int, int],
+        dtype: DType,
+        *,
+        staging: BufferHandle,
+    ) -> None:
+        """The tile goes to UB in pieces of whole columns, and line by line from there."""
+        (m, n), block = size, 16 * dtype.bytes
+        path, column = self._path("UB", "GM"), m * block
+        for first, count, ub in self._staged(c, m, n, dtype, staging=staging):
+            for line in lines:
+                offset, at = line.offset + first * dst.pitch, line.first * block
+                if line.pitch == block or line.rows == 1:
+                    width = line.rows * block
+                    target = _moved(dst, offset, count, width, dst.pitch)
+                    source = ub.at(at, width, rows=count, pitch=column)
+                    self._issue(DataMove(target, source, path, dtype))
+                    continue
+                for j in range(count):
+                    target = _moved(dst, offset + j * dst.pitch, line.rows, block, line.pitch)
+                    source = ub.at(j * column + at, block, rows=line.rows, pitch=block)
+                    self._issue(DataMove(target, source, path, dtype))
+
+    def _staged(
+        self, c: Slot, m: int, n: int, dtype: DType, *, staging: BufferHandle
+    ) -> Iterator[tuple[int, int, Slot]]:
+        """Bring the columns of a tile to UB: the first of each piece, how many, and where."""
+        tile, column = ceil_div(m, 16) * 1024, m * 16 * dtype.bytes
+        piece = staging.buffer.slot_bytes // column
         if not piece:
             raise ProgramError(
                 f"{staging.buffer.name} holds {staging.buffer.slot_bytes} B, a column of {m} x 16 "
-                f"{dtype} needs {m * 16 * dtype.bytes} B; declare the staging for this m"
+                f"{dtype} needs {column} B; declare the staging for this m"
             )
         for first in range(0, ceil_div(n, 16), piece):
             count = min(piece, ceil_div(n, 16) - first)
             ub = staging.next()
-            column = m * 16 * dtype.bytes
-            self._issue(
-                Drain(
-                    ub.at(0, column, rows=count, pitch=column),
-                    c.at(first * tile, count * tile),
-                    m,
-                    count * 16,
-                    self._path("L0C", "UB"),
-                    dtype,
-                )
-            )
-            for target, source in _store_pieces(dst, ub, first, count, m, n, dtype, nd=nd):
-                path = self._path("UB", "GM")
-                self._issue(DataMove(target, source, path, dtype, atomic))
+            target = ub.at(0, column, rows=count, pitch=column)
+            source = c.at(first * tile, count * tile)
+            self._issue(Drain(target, source, m, count * 16, self._path("L0C", "UB"), dtype))
+            yield first, count, ub
 
     def fixpipe_through_ub(
         self,
@@ -125,6 +227,11 @@ class Fixpipe(Recorder):
                 dst.tensor, dst.base, dst.offset + first * dst.pitch, rows, row, dst.pitch
             )
             self._issue(DataMove(target, held, out, dtype, atomic))
+
+
+def _moved(dst: GmRegion, offset: int, rows: int, row_bytes: int, pitch: int) -> GmRegion:
+    """Rows that begin ``offset`` bytes behind a region."""
+    return GmRegion(dst.tensor, dst.base, dst.offset + offset, rows, row_bytes, pitch)
 
 
 def _store_pieces(

@@ -40,13 +40,16 @@ _GROUPED = 7
 _GROUPED_NOTE = "kernels are not listed: seven launches, as published for other calls with groups"
 #: Products whose library convolves plain tensors forward in one kernel, as their loads convert.
 _PLAIN = ("950",)
+#: The forms of the library's kernels; others have none but ours.
+_LIBRARY_TILING = {"conv_backprop_input": "library"}
 _COUNTED = re.compile(r"(\w+?)x(\d+)")
 
 
 def simulate_call_row(row: CallRow, device: Device, tiling: Any = "production") -> Simulated:
     """Simulate every kernel of a call, with ``tiling`` as the operators take it.
 
-    "production" is "auto" where the library's rule is not known for the call. Where the row names
+    Where the library's rule is not known for the call, "production" is "library", the best of ours
+    in the forms of kernel that the library has. Where the row names
     the kernels that were launched, others do not count, nor does one that is launched again more
     often than named, and one that is named but not launched here counts as a launch without work.
     Notes say so. Raises ``Declined`` for a call, type or size without a counterpart.
@@ -76,7 +79,8 @@ def _run(row: CallRow, device: Device, tiling: Any) -> tuple[Result, tuple[str, 
     try:
         return simulate_call(row, device, tiling), ()
     except ArgumentError as error:  # whatever else is wrong with the row is wrong again
-        return simulate_call(row, device, "auto"), (f"tiling 'auto' instead: {error}",)
+        note = f"tiling 'library' instead: {error}"
+        return simulate_call(row, device, _LIBRARY_TILING), (note,)
 
 
 def _launched(

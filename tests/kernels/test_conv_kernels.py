@@ -7,6 +7,7 @@ arithmetic of the input gradient are tested here, below the operators.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import ImplicitGemm, Tiling
-from npusim.kernels.tilings.implicit_gemm import auto_tiling
+from npusim.kernels.tilings.implicit_gemm import FORMS, auto_tiling
 from npusim.layout import from_6hd, from_fracz_3d, to_6hd, to_fracz_3d, to_fracz_3d_transposed
 from npusim.reference import (
     conv_filter_grad,
@@ -45,14 +46,18 @@ def integers(rng: np.random.Generator, shape: tuple[int, ...], kind: DType) -> A
 
 @st.composite
 def shapes(draw: st.DrawFn, kind: DType) -> Convolution:
-    """A 3-D convolution, now and then with an output of another size than the natural one."""
+    """A 3-D convolution, now and then with an output of another size than the natural one.
 
-    def triple(low: int, high: int) -> tuple[int, int, int]:
-        d, h, w = (draw(st.integers(low, high)) for _ in range(3))
+    Some strides, pads and dilations are more than fields of instructions hold.
+    """
+
+    def triple(low: int, high: int, *wide: int) -> tuple[int, int, int]:
+        d, h, w = (draw(st.sampled_from((*range(low, high + 1), *wide))) for _ in range(3))
         return d, h, w
 
     def pads() -> tuple[int, int]:
-        return draw(st.integers(0, 2)), draw(st.integers(0, 2))
+        before, after, _ = triple(0, 2, 130)
+        return before, after
 
     groups = draw(st.sampled_from((1, 1, 2, 3, 8, 17)))
     sizes: dict[str, Any] = {
@@ -61,9 +66,9 @@ def shapes(draw: st.DrawFn, kind: DType) -> Convolution:
         "cout": groups * draw(st.integers(1, 36 // groups)),
         "spatial": triple(1, 7),
         "kernel": triple(1, 3),
-        "stride": triple(1, 3),
+        "stride": triple(1, 3, 64, 10**9),
         "padding": (pads(), pads(), pads()),
-        "dilation": triple(1, 2),
+        "dilation": triple(1, 2, 100),
         "groups": groups,
         "c0": 32 // kind.bytes,
     }
@@ -71,6 +76,7 @@ def shapes(draw: st.DrawFn, kind: DType) -> Convolution:
         natural = Convolution(**sizes)
     except ArgumentError:
         assume(False)
+    assume(prod(natural.out) < 2000)
     if draw(st.booleans()):
         # What output padding of the stride and more leaves of a transposed layer's input.
         sizes["outputs"] = tuple(max(1, y - draw(st.integers(0, 2))) for y in natural.out)
@@ -128,6 +134,7 @@ TILINGS = st.none() | st.builds(
     weight_slots=st.integers(1, 2),
     l0_slots=st.integers(1, 2),
     l0c_slots=st.integers(1, 2),
+    form=st.sampled_from(FORMS),
 )
 
 
@@ -138,6 +145,9 @@ def test_input_gradient_and_forward_match_float64(
 ) -> None:
     assume(kind.name in load_device(device).cube.rates)  # type: ignore[union-attr]
     s = data.draw(shapes(kind))
+    made = [kernel.geometry_of(s) for kernel in (ConvBackpropInput, ConvForward)]
+    if tiling is not None and tiling.form == "window":
+        assume(all(axis.fits_window() for g in made for axis in (g.h, g.w)))
     rng = np.random.default_rng(0)
     x = integers(rng, (s.n, s.cin, *s.spatial), kind)
     w = integers(rng, (s.cout, s.cin // s.groups, *s.kernel), kind)
@@ -146,6 +156,7 @@ def test_input_gradient_and_forward_match_float64(
         dx = gemm(ConvBackpropInput, s, (dy, w), tiling, kind, device)
         y = gemm(ConvForward, s, (x, w), tiling, kind, device)
     except CapacityError:
+        assert tiling is not None
         assume(False)
     want = conv_input_grad(natural_outputs(s, dy), w, x.shape, *parts(s))
     np.testing.assert_array_equal(dx, want.astype(kind.numpy))
@@ -167,6 +178,7 @@ def test_input_gradient_and_forward_match_float64(
         k_parts=st.integers(1, 4),
         l1_slots=st.integers(1, 2),
         l0c_slots=st.integers(1, 2),
+        form=st.sampled_from(("window", "taps")),
     ),
 )
 def test_filter_gradient_matches_float64(
@@ -182,6 +194,8 @@ def test_filter_gradient_matches_float64(
     rows = plan.real_groups * s.kernel[0] * plan.cin1_g * s.taps
     dw = Tensor("dw", (rows, plan.cout_g // 16, 16, s.c0), FP32, "inout")
     x_gm, dy_gm = (Tensor(n, a.shape, kind, "in") for n, a in zip(("x", "dy"), arrays, strict=True))
+    if tiling.form == "window":
+        assume(all(s.axis(i).fits_window(whole=True) for i in (1, 2)))
     kernel = ConvBackpropFilter(s, tiling, x_gm, dy_gm, dw)
     stale = np.full(dw.shape, 0 if kernel.needs_clear else 99, np.float32)
     got = stale
@@ -253,9 +267,19 @@ def test_slabs_without_gradient_are_left_to_the_clearing() -> None:
     dx = Tensor("dx", (1, 1, 1, 9, 16, 16), FP16, "out")
     kernel = ConvBackpropInput(s, Tiling(base_m=16, base_n=16, base_k=16), dy, w, dx)
     assert kernel.needs_clear
-    assert [run.real for run in kernel.plane.rows] == [int(row % 3 == 0) for row in range(9)]
+    assert kernel.plane.rows.real.tolist() == [int(row % 3 == 0) for row in range(9)]
     r = simulate(kernel, "ascend910b2", timeline=False)
     assert r.runs[0].macs == 3 * 16 * 16 * 16
+
+
+def test_a_window_wider_than_the_fields_of_a_load_is_refused() -> None:
+    s = Convolution(n=1, cin=16, cout=16, spatial=(1, 130, 1), kernel=(1, 2, 1), stride=(1, 64, 1))
+    x, w, y = (Tensor(name, (1,), FP16, "in") for name in "xwy")
+    with pytest.raises(ArgumentError, match=r"loads know strides to 63.*use form 'taps'"):
+        ConvForward(s, Tiling(base_m=16, base_n=16, base_k=16), x, w, y)
+    filter_tiling = FilterTiling(base_m=16, base_n=16, base_k=16, slab_k=16)
+    with pytest.raises(ArgumentError, match=r"loads know strides to 63.*use form 'taps'"):
+        ConvBackpropFilter(s, filter_tiling, x, y, w)
 
 
 def test_tile_widths_are_multiples_of_16() -> None:
@@ -272,10 +296,20 @@ def test_tiling_counts_are_positive(name: str) -> None:
         Tiling(**sizes | {name: 0})  # type: ignore[arg-type]
 
 
-def test_a_filter_that_fits_no_buffer_says_what_was_needed() -> None:
+def test_a_filter_that_reads_more_than_l1_holds_is_added_up_tap_by_tap() -> None:
     s = Convolution(
         n=1, cin=16, cout=16, spatial=(1, 300, 300), kernel=(1, 20, 20), dilation=(1, 15, 15)
     )  # fmt: skip
     chip = load_device("ascend910")
-    with pytest.raises(CapacityError, match=r"L1 holds 1048576 B, but the input .* no tiling fits"):
-        auto_tiling(ConvForward.geometry_of(s), chip, chip.groups, FP16)
+    assert auto_tiling(ConvForward.geometry_of(s), chip, chip.groups, FP16).form == "taps"
+    memories = dict(chip.memories) | {"L1": replace(chip.memories["L1"], size_bytes=512)}
+    with pytest.raises(CapacityError, match=r"L1 holds 512 B, but the input .* no tiling fits"):
+        auto_tiling(ConvForward.geometry_of(s), replace(chip, memories=memories), 1, FP16)
+
+
+def test_phases_of_a_strided_gradient_meet_every_tap_once() -> None:
+    s = Convolution(n=1, cin=16, cout=16, spatial=(1, 9, 8), kernel=(1, 3, 3), stride=(1, 2, 2))
+    axis = s.gradient_axis(1)
+    taps = [part.axis.kernel for (part,) in axis.parts("phases")]
+    assert sorted(taps) == [1, 2]  # of 3 x 3 taps: phases of 1, 2, 2 and 4
+    assert [part.outputs for (part,) in axis.parts("phases")] == [(0, 2), (1, 2)]

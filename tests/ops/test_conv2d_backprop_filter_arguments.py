@@ -82,12 +82,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "tiling": (
         {"options": {"tiling": "best"}},
-        "tiling is 'best'; it must be 'auto', 'production', a "
+        "tiling is 'best'; it must be 'auto', 'library', 'production', a "
         "npusim.kernels.tilings.cann.CannTiling or a npusim.kernels.tilings.conv_filter.Tiling",
     ),
     "another kernel's tiling": (
         {"options": {"tiling": MatmulTiling(base_m=16, base_n=16, base_k=16)}},
-        "it must be 'auto', 'production', a npusim.kernels.tilings.cann.CannTiling or a "
+        "it must be 'auto', 'library', 'production', a npusim.kernels.tilings.cann.CannTiling or a "
         "npusim.kernels.tilings.conv_filter.Tiling",
     ),
     "start": ({"options": {"start": "hot"}}, "start is 'hot'; it is 'cold' or 'warm'"),

@@ -73,7 +73,7 @@ def test_a_kernel_that_only_the_call_launched_is_a_launch() -> None:
 
 def test_where_the_library_s_rule_is_unknown_the_tiling_is_auto() -> None:
     done = simulate_call_row(dw_row(dilation=(3, 3), kernel=(5, 5)), A2)
-    assert done.notes[0].startswith("tiling 'auto' instead: ")
+    assert done.notes[0].startswith("tiling 'library' instead: ")
 
 
 def test_where_the_library_s_rule_is_known_it_is_used() -> None:

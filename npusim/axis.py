@@ -1,0 +1,278 @@
+"""One axis of a convolution: which outputs read which inputs through which taps.
+
+A kernel may take an axis as it is, or as parts that are axes themselves: the residues of strided
+outputs, or single taps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from math import gcd
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.integers import IntArray, ceil_div
+
+#: What fields of an img2col load hold: strides, and padding on one side, filter and dilation.
+_STRIDE_FIELD, _PAD_FIELD = 63, 255
+
+
+class Reading(NamedTuple):
+    """How some outputs of an axis read inputs, wherever on the axis they are.
+
+    ``outputs`` read ``size`` virtual inputs and padding ``before`` and ``after`` them; of the
+    virtual ones ``real`` are real, the first after ``skip``. The rest is said of the outputs' own
+    axis, but how far apart outputs, inputs and taps are on the whole one.
+    """
+
+    outputs: int
+    size: int
+    before: int
+    after: int
+    real: int
+    skip: int
+    kernel: int
+    stride: int
+    dilation: int
+    insert: int
+    outputs_apart: int
+    inputs_apart: int
+    taps_apart: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Runs:
+    """Runs of outputs of an axis and what they read, one entry of each column per run.
+
+    ``first`` output, ``first_real`` input and ``tap`` are those of the whole axis, ``start`` is a
+    virtual input of its ``part``; the rest is as in ``Reading``.
+    """
+
+    first: IntArray
+    count: IntArray
+    start: IntArray
+    size: IntArray
+    before: IntArray
+    after: IntArray
+    first_real: IntArray
+    real: IntArray
+    skip: IntArray
+    tap: IntArray
+    kernel: IntArray
+    part: IntArray
+    parts: tuple[Part, ...]
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Runs:
+        """Some of the runs."""
+        return Runs(**{name: getattr(self, name)[chosen] for name in _COLUMNS}, parts=self.parts)
+
+    def most(self, name: str) -> int:
+        """The largest entry of a column, 0 without runs."""
+        return int(getattr(self, name).max(initial=0))
+
+    @cached_property
+    def sums(self) -> IntArray:
+        """Which sum each run belongs to, from 0: runs of the same outputs add up."""
+        return np.cumsum(np.diff(self.first, prepend=-1) != 0) - 1
+
+    @property
+    def slabs(self) -> int:
+        """Number of sums."""
+        return int(self.sums[-1]) + 1 if len(self) else 0
+
+    @cached_property
+    def outputs(self) -> int:
+        """Outputs of all runs, those of one sum once."""
+        return int(self.count[np.diff(self.first, prepend=-1) != 0].sum())
+
+    @cached_property
+    def readings(self) -> tuple[tuple[Reading, ...], IntArray]:
+        """The distinct ways of reading, and which of them is each run's."""
+        names = ("count", "size", "before", "after", "real", "skip", "kernel", "part")
+        table = np.stack([getattr(self, name) for name in names], axis=1)
+        rows, which = np.unique(table, axis=0, return_inverse=True)
+        found: dict[Reading, int] = {}
+        numbers = []
+        for outputs, size, before, after, real, skip, kernel, number in rows.tolist():
+            part = self.parts[number]
+            reading = Reading(
+                *(outputs, size, before, after, real, skip, kernel),
+                *(part.axis.stride, part.axis.dilation, part.axis.insert),
+                *(part.outputs[1], part.inputs[1], part.taps[1]),
+            )
+            numbers.append(found.setdefault(reading, len(found)))
+        return tuple(found), np.array(numbers, np.int64)[which.reshape(-1)]
+
+
+_COLUMNS = tuple(field.name for field in fields(Runs) if field.name != "parts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """Output ``o`` reads virtual input ``o * stride - before + tap * dilation`` through a tap.
+
+    Virtual inputs are the real ones with ``insert - 1`` zeros between neighbours. ``before`` may
+    be negative: reading then starts later.
+    """
+
+    size: int
+    out: int
+    kernel: int
+    stride: int = 1
+    before: int = 0
+    dilation: int = 1
+    insert: int = 1
+
+    @property
+    def virtual(self) -> int:
+        """Number of virtual inputs."""
+        return (self.size - 1) * self.insert + 1
+
+    @property
+    def pads(self) -> int:
+        """The most padding on one side that any output reads."""
+        reach = (self.out - 1) * self.stride - self.before + (self.kernel - 1) * self.dilation + 1
+        return max(self.before, reach - self.virtual)
+
+    def fits_window(self, *, whole: bool = False) -> bool:
+        """Whether img2col loads can slide the filter over all virtual inputs.
+
+        Taps may be left out where padding is wide; ``whole`` asks for all taps everywhere.
+        """
+        fields = self.stride <= _STRIDE_FIELD and max(self.kernel, self.dilation) <= _PAD_FIELD
+        return fields and (self.pads <= _PAD_FIELD or (self.insert == 1 and not whole))
+
+    def real(self, output: int, tap: int) -> int | None:
+        """The real input that an output reads through a tap; None for zeros and padding."""
+        place, rest = divmod(output * self.stride - self.before + tap * self.dilation, self.insert)
+        return place if not rest and 0 <= place < self.size else None
+
+    def parts(self, form: str) -> tuple[tuple[Part, ...], ...]:
+        """The axis as sums over disjoint sets of outputs, each the sum of parts.
+
+        ``form`` "window" is the axis as it is. "phases" has a part for each residue of the outputs
+        modulo ``insert`` that any tap reaches: its taps read neighbouring inputs, without zeros
+        between them. "taps" are the phases tap by tap, inputs ``stride`` apart.
+        """
+        if form == "window":
+            return ((Part(self),),)
+        phases = self._phases() if self.insert > 1 else (Part(self),)
+        if form == "phases":
+            return tuple((part,) for part in phases)
+        single = (tuple(_single(part, tap) for tap in range(part.axis.kernel)) for part in phases)
+        return tuple(tuple(p for p in parts if p.axis.size > 0) for parts in single)
+
+    def longest(self, form: str) -> int:
+        """The most outputs of a part."""
+        return -(-self.out // self.insert) if form != "window" else self.out
+
+    def _phases(self) -> tuple[Part, ...]:
+        """Outputs by their residue modulo ``insert``; of stride 1, as gradients are."""
+        step = self.insert // gcd(self.insert, self.dilation)
+        found = []
+        for tap in range(min(step, self.kernel)):
+            phase = (self.before - tap * self.dilation) % self.insert
+            if phase < self.out:
+                axis = Axis(
+                    size=self.size,
+                    out=ceil_div(self.out - phase, self.insert),
+                    kernel=ceil_div(self.kernel - tap, step),
+                    before=(self.before - tap * self.dilation - phase) // self.insert,
+                    dilation=self.dilation * step // self.insert,
+                )
+                found.append(Part(axis, outputs=(phase, self.insert), taps=(tap, step)))
+        return tuple(sorted(found, key=lambda part: part.outputs))
+
+    def runs(self, step: int, block: int = 0, form: str = "window") -> Runs:
+        """All outputs in runs of ``step``, none across a multiple of ``block`` (0: no blocks).
+
+        Runs of the same outputs, whose sums are one, follow each other.
+        """
+        sums = [parts for parts in self.parts(form) if parts]
+        pieces = []
+        for i, parts in enumerate(sums):
+            first, count = parts[0].cut(step, block)
+            number = sum(map(len, sums[:i]))
+            together = [part.reach(first, count, number + j) for j, part in enumerate(parts)]
+            # [part][run] -> [run][part]
+            pieces.append(
+                [np.stack(columns, 1).reshape(-1) for columns in zip(*together, strict=True)]
+            )
+        columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
+        columns = columns or [np.zeros(0, np.int64)] * len(_COLUMNS)
+        every = tuple(part for parts in sums for part in parts)
+        return Runs(**dict(zip(_COLUMNS, columns, strict=True)), parts=every)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some outputs, inputs and taps of a whole axis that are an ``axis`` themselves.
+
+    Of each the first, and how far apart they are on the whole axis.
+    """
+
+    axis: Axis
+    outputs: tuple[int, int] = (0, 1)
+    inputs: tuple[int, int] = (0, 1)
+    taps: tuple[int, int] = (0, 1)
+
+    def cut(self, step: int, block: int) -> tuple[IntArray, IntArray]:
+        """First and number of the part's outputs in runs of ``step``, few where padding is wide."""
+        out = self.axis.out
+        if self.axis.pads > _PAD_FIELD and self.axis.insert == 1:
+            step = min(step, _PAD_FIELD // self.axis.stride + 1)
+        if not block:
+            first = np.arange(0, out, step)
+            return first, np.minimum(step, out - first)
+        first = np.concatenate(
+            [np.arange(start, min(start + block, out), step) for start in range(0, out, block)]
+        )
+        stop = np.minimum(first // block * block + block, out)
+        return first, np.minimum(step, stop - first)
+
+    def reach(self, first: IntArray, count: IntArray, number: int = 0) -> tuple[IntArray, ...]:
+        """What ``count`` outputs from the part's ``first`` on read: the columns of ``Runs``.
+
+        Taps that read nothing but padding are left out where there is more padding than the
+        field of a load holds. ``number`` is the part's own.
+        """
+        a = self.axis
+        low = first * a.stride - a.before
+        tap, kernel = np.zeros_like(first), np.full_like(first, a.kernel)
+        if a.pads > _PAD_FIELD and a.insert == 1:
+            high = low + (count - 1) * a.stride
+            begin = np.clip(ceil_div(-high, a.dilation), 0, a.kernel - 1)
+            end = np.clip((a.size - 1 - low) // a.dilation, begin, a.kernel - 1)
+            over = high + (a.kernel - 1) * a.dilation + 1 - a.size
+            wide = np.maximum(-low, over) > _PAD_FIELD
+            tap, kernel = np.where(wide, begin, 0), np.where(wide, end - begin + 1, a.kernel)
+            low = low + tap * a.dilation
+        high = low + (count - 1) * a.stride + (kernel - 1) * a.dilation + 1
+        start, stop = np.maximum(low, 0), np.minimum(high, a.virtual)
+        size, after = np.maximum(0, stop - start), np.maximum(0, high - np.maximum(stop, start))
+        first_real = ceil_div(start, a.insert)
+        real = np.maximum(0, (start + size - 1) // a.insert - first_real + 1)
+        (output, apart), (place, pitch) = self.outputs, self.inputs
+        return (
+            *(output + first * apart, count, start, size, start - low, after),
+            *(place + first_real * pitch, real, first_real * a.insert - start),
+            *(self.taps[0] + tap * self.taps[1], kernel, np.full_like(first, number)),
+        )
+
+
+def _single(part: Part, tap: int) -> Part:
+    """One tap of a part, with just the inputs it reads as inputs."""
+    axis = part.axis
+    place, rest = divmod(tap * axis.dilation - axis.before, axis.stride)
+    return Part(
+        Axis(size=ceil_div(axis.size - rest, axis.stride), out=axis.out, kernel=1, before=-place),
+        outputs=part.outputs,
+        inputs=(rest, axis.stride),
+        taps=(part.taps[0] + tap * part.taps[1], 1),
+    )
