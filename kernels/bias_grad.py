@@ -84,6 +84,7 @@ class BiasGrad(Kernel):
     saturate: bool = False
 
     name: ClassVar[str] = "bias_grad"
+    computes: ClassVar[str] = "bias"
     role: ClassVar[str] = "vector"
 
     def __post_init__(self) -> None:

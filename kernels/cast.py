@@ -56,6 +56,7 @@ class Cast(Kernel):
     saturate: bool = False
 
     name: ClassVar[str] = "cast"
+    library: ClassVar[tuple[str, ...]] = ("Cast",)
     role: ClassVar[str] = "vector"
 
     def __post_init__(self) -> None:

@@ -95,6 +95,8 @@ class ConvBackpropFilter(Kernel):
     hf32: bool = False
 
     name: ClassVar[str] = "conv_backprop_filter"
+    computes: ClassVar[str] = "weight"
+    library: ClassVar[tuple[str, ...]] = ("Conv2DBackpropFilter", "Conv3DBackpropFilter")
     role: ClassVar[str] = "cube"
 
     def __post_init__(self) -> None:

@@ -35,6 +35,8 @@ class ConvBackpropInput(ImplicitGemm):
     """``shape`` is the forward convolution; x is dy, y is dx. fp32 takes exchanged weights."""
 
     name: ClassVar[str] = "conv_backprop_input"
+    computes: ClassVar[str] = "input"
+    library: ClassVar[tuple[str, ...]] = ("Conv2DBackpropInput", "Conv3DBackpropInput")
     rotated: ClassVar[bool] = True
 
     @staticmethod

@@ -70,6 +70,7 @@ class Matmul(Kernel):
     scales: tuple[Tensor, ...] = ()
 
     name: ClassVar[str] = "matmul"
+    library: ClassVar[tuple[str, ...]] = ("MatMul",)
     role: ClassVar[str] = "cube"
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@ class MemSet(Kernel):
     target: Tensor
 
     name: ClassVar[str] = "mem_set"
+    library: ClassVar[tuple[str, ...]] = ("MemSet",)
     role: ClassVar[str] = "vector"
 
     @property

@@ -51,6 +51,7 @@ class SumParts(Kernel):
     out: Tensor
 
     name: ClassVar[str] = "sum_parts"
+    computes: ClassVar[str] = "weight"
     role: ClassVar[str] = "vector"
 
     def __post_init__(self) -> None:

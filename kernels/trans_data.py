@@ -60,6 +60,7 @@ class TransData(Kernel):
     dst: Tensor
 
     name: ClassVar[str] = "trans_data"
+    library: ClassVar[tuple[str, ...]] = ("TransData",)
     role: ClassVar[str] = "vector"
 
     def __post_init__(self) -> None:

@@ -189,6 +189,7 @@ class Transpose(Kernel):
     y: Tensor
 
     name: ClassVar[str] = "transpose"
+    library: ClassVar[tuple[str, ...]] = ("Transpose",)
     role: ClassVar[str] = "vector"
 
     def __post_init__(self) -> None:

@@ -33,14 +33,6 @@ if TYPE_CHECKING:
 #: What can be asked for, in the order of ``output_mask``.
 GRADIENTS = ("input", "weight", "bias")
 
-#: Kernel -> the gradient it computes; the time of all others is ``other_us``.
-_COMPUTES = {
-    "conv_backprop_input": "input",
-    "conv_backprop_filter": "weight",
-    "sum_parts": "weight",
-    "bias_grad": "bias",
-}
-
 #: Columns of ``NetworkResult.layers``; a promise to users.
 LAYER_COLUMNS = (
     *("layer", "count", "cin", "cout", "spatial", "kernel", "stride", "padding", "dilation"),
@@ -162,7 +154,7 @@ class NetworkResult:
             return row
         parts = dict.fromkeys((*GRADIENTS, "other"), 0)
         for run in one.result.runs:
-            parts[_COMPUTES.get(run.name, "other")] += run.cycles + run.launch_cycles
+            parts[run.computes or "other"] += run.cycles + run.launch_cycles
         return row | {
             **{f"{name}_us": self.device.time_us(cycles) for name, cycles in parts.items()},
             "time_us": one.result.time_us,

@@ -57,6 +57,7 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
     program = Program(
         kernel=kernel.name,
         role=kernel.role,
+        computes=kernel.computes,
         tiling=kernel.tiling_text,
         device=device,
         kind=kind,

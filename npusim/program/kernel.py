@@ -77,6 +77,10 @@ class Kernel(ABC):
     name: ClassVar[str]
     #: Which cores run it: "cube" or "vector" (the same cores where a core has both units).
     role: ClassVar[str] = "cube"
+    #: The result it contributes to ("input", "weight" or "bias"), for reports that tell them apart.
+    computes: ClassVar[str] = ""
+    #: What the vendor's library calls it, in measured calls.
+    library: ClassVar[tuple[str, ...]] = ()
 
     @property
     def tiling_text(self) -> str:

@@ -90,6 +90,7 @@ class Program:
 
     kernel: str
     role: str  # "cube", "vector" or "dsp"
+    computes: str  # the result it contributes to; see ``Kernel``
     tiling: str
     device: Device
     kind: CoreKind

@@ -85,6 +85,7 @@ def time_program(
         pipes=_pipes(program, outcome),
         traffic=_traffic(program, outcome),
         bounds=_bounds(program, outcome),
+        computes=program.computes,
         timeline=_timeline(program, outcome.spans) if outcome.spans is not None else None,
     )
 

@@ -85,3 +85,4 @@ class KernelRun:
     traffic: tuple[TrafficRow, ...]
     bounds: tuple[Bound, ...]
     timeline: Timeline | None
+    computes: str = ""  # the result it contributes to: "input", "weight", "bias" or none of them

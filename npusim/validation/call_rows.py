@@ -13,6 +13,13 @@ from npusim.device.spec import Device
 from npusim.dtypes import INT32, DType, dtype
 from npusim.errors import ArgumentError, NpusimError
 from npusim.isa.operands import Tensor
+from npusim.kernels.cast import Cast
+from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
+from npusim.kernels.conv_backprop_input import ConvBackpropInput
+from npusim.kernels.conv_forward import ConvForward
+from npusim.kernels.matmul import Matmul
+from npusim.kernels.mem_set import MemSet
+from npusim.kernels.trans_data import TransData
 from npusim.kernels.transpose import Transpose
 from npusim.ops import convolution_backward, matmul
 from npusim.ops.convolution_backward import arguments
@@ -21,18 +28,13 @@ from npusim.timing.trace import KernelRun
 from npusim.validation.rows import CallRow, Declined, Simulated
 
 #: Kernels by the names that libraries give them; those of any rank and version.
-_LIBRARY: Mapping[str, str] = {
-    "TransData": "trans_data",
-    "MemSet": "mem_set",
-    "Cast": "cast",
-    "Conv2D": "conv_forward",
-    "Conv3D": "conv_forward",
-    "Conv2DBackpropFilter": "conv_backprop_filter",
-    "Conv3DBackpropFilter": "conv_backprop_filter",
-    "Conv2DBackpropInput": "conv_backprop_input",
-    "Conv3DBackpropInput": "conv_backprop_input",
-    "MatMul": "matmul",
-    "Transpose": "transpose",
+_LIBRARY = {
+    name: kernel.name
+    for kernel in (
+        *(TransData, MemSet, Cast, Matmul, Transpose),
+        *(ConvForward, ConvBackpropFilter, ConvBackpropInput),
+    )
+    for name in kernel.library
 }
 #: Kernels that a call with groups launches, after the filter gradients whose lists are published:
 #: four conversions, two clearings, one convolution.
@@ -73,8 +75,8 @@ def simulate_call_row(row: CallRow, device: Device, tiling: Any = "production") 
 
 def _run(row: CallRow, device: Device, tiling: Any) -> tuple[Result, tuple[str, ...]]:
     """The result of the call, and a note where the tiling is not the one asked for."""
-    simulate_call = _CALLS[row.call]
-    if tiling != "production" or row.call not in _RULED:
+    simulate_call, ruled = _CALLS[row.call]
+    if tiling != "production" or not ruled:
         return simulate_call(row, device, "auto" if tiling == "production" else tiling), ()
     try:
         return simulate_call(row, device, tiling), ()
@@ -217,14 +219,12 @@ def _transpose(row: CallRow, device: Device, tiling: Any) -> Result:
 
 _EIGHT_BYTES = ("int64", "uint64", "float64")
 
-#: Calls for whose main kernel a rule of the library is known.
-_RULED = ("convolution_backward", "transposed_forward_as_dx")
-
-#: Calls by the names of the column ``call``.
-_CALLS: Mapping[str, Callable[[CallRow, Device, Any], Result]] = {
-    "convolution_backward": _convolution_backward,
-    "convolution_forward_as_transposed_dx": _forward,
-    "transposed_forward_as_dx": _forward,
-    "matmul": _matmul,
-    "transpose": _transpose,
+#: Calls by the names of the column ``call``, and whether the library's rule for the tiling of
+#: their main kernel is known.
+_CALLS: Mapping[str, tuple[Callable[[CallRow, Device, Any], Result], bool]] = {
+    "convolution_backward": (_convolution_backward, True),
+    "convolution_forward_as_transposed_dx": (_forward, False),
+    "transposed_forward_as_dx": (_forward, True),
+    "matmul": (_matmul, False),
+    "transpose": (_transpose, False),
 }
