@@ -13,7 +13,7 @@ from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.device.catalog import load_device
 from npusim.dtypes import BF16, FP16, FP32, DType
-from npusim.errors import ArgumentError
+from npusim.errors import ArgumentError, ProgramError
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.program.kernel import Tasks
@@ -109,6 +109,26 @@ def test_inout_tensors_start_with_their_values_and_leave_the_caller_s_alone() ->
     np.testing.assert_array_equal(outputs(result)[0], 2 * X)
     assert result.output_names == ("x",)
     np.testing.assert_array_equal(x, X)
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_writing_an_in_tensor_is_an_error_with_the_kernels_line(atomic: bool) -> None:
+    class Careless(Scale):
+        def emit(self, k: Language, unit: SimpleNamespace) -> None:
+            ub, size = self.ub.next(), N * self.dtype.bytes
+            k.vec_dup(ub.at(0, size), 1.0, self.dtype)
+            k.data_move(self.x.at(0, size, base="at"), ub.at(0, size), self.dtype, atomic=atomic)
+
+    for arrays in ((X.copy(),), ()):
+        with pytest.raises(ProgramError) as error:
+            npusim.simulate(Careless(), "tiny", *arrays)
+        assert re.fullmatch(
+            r"test_session\.py:\d+: .* writes x, a tensor of role 'in'; give it the role 'out', or "
+            "'inout' if the kernel also reads it",
+            str(error.value),
+        )
+        for array in arrays:
+            np.testing.assert_array_equal(array, X)
 
 
 def test_inputs_are_converted_to_the_type_of_their_tensor() -> None:

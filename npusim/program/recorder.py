@@ -144,6 +144,12 @@ class Recorder:
                 f"{self.kind.name!r} of {self.device.name} lacks (it has: {have})"
             )
         instruction.check(self.device)
+        for region in instruction.writes():
+            if isinstance(region, GmRegion) and region.tensor.role == "in":
+                raise ProgramError(
+                    f"{instruction} writes {region.tensor.name}, a tensor of role 'in'; give it the "
+                    "role 'out', or 'inout' if the kernel also reads it"
+                )
         for region in (*instruction.reads(), *instruction.writes()):
             self._check_turn(region)
         self.instructions.append(instruction)

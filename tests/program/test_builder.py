@@ -15,7 +15,7 @@ from npusim.isa.operands import Tensor
 from npusim.program.language import BufferHandle, Language
 
 TINY, A910, B2 = (load_device(name) for name in ("tiny", "ascend910", "ascend910b2"))
-X = Tensor("x", (4096,), FP16)
+X = Tensor("x", (4096,), FP16, "inout")
 FLAT = Window(h=1, w=16, pad_left=0, pad_right=0, pad_top=0, pad_bottom=0, kernel_h=1, kernel_w=1)
 
 

@@ -212,8 +212,7 @@ class _RandomKernel(Scripted):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        roles = {"x": "in", "y": "out", "z": "inout"}
-        return tuple(Tensor(name, (self.size // 2,), FP16, roles[name]) for name in roles)
+        return tuple(Tensor(name, (self.size // 2,), FP16, "inout") for name in "xyz")
 
     def tasks(self, cores: int) -> Tasks[Any]:
         assert cores == len(self.lanes)
