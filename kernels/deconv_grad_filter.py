@@ -84,7 +84,7 @@ class Tiling:
 
 def auto_tiling(s: Convolution, dtype: DType, device: Device, cores: int) -> Tiling:
     """Tiles that fill SM with two chunks of A, and AM with two of B and the accumulator."""
-    slot = device.memories["SM"].size_bytes // 2 // dtype.bytes  # elements of one chunk of A
+    slot = device.memory("SM").size_bytes // 2 // dtype.bytes  # elements of one chunk of A
     height, wide = s.spatial
     most = max(1, slot // min(height * wide, GOOD_CHUNK))  # rows of the tile
     taps = min(s.taps, most)
@@ -97,7 +97,7 @@ def auto_tiling(s: Convolution, dtype: DType, device: Device, cores: int) -> Til
     per_column = taps * channels * (FP32.bytes + (dtype.bytes if dtype is not FP32 else 0))
     per_column += 2 * rows * width * dtype.bytes
     # Buffers are rounded up to the alignment of AM: leave one such piece to each of the four.
-    am = device.memories["AM"]
+    am = device.memory("AM")
     fit = max(1, (am.size_bytes - 4 * am.align_bytes) // per_column)
     block = device.gemm.rates[dtype.name].n if device.gemm else 1
     if fit < s.cin_per_group and fit > block:

@@ -114,7 +114,7 @@ def test_inout_tensors_start_with_their_values_and_leave_the_caller_s_alone() ->
 @pytest.mark.parametrize("atomic", [False, True])
 def test_writing_an_in_tensor_is_an_error_with_the_kernels_line(atomic: bool) -> None:
     class Careless(Scale):
-        def emit(self, k: Language, unit: SimpleNamespace) -> None:
+        def emit(self, k: Language, task: Any) -> None:
             ub, size = self.ub.next(), N * self.dtype.bytes
             k.vec_dup(ub.at(0, size), 1.0, self.dtype)
             k.data_move(self.x.at(0, size, base="at"), ub.at(0, size), self.dtype, atomic=atomic)

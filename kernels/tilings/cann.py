@@ -148,7 +148,7 @@ def check_fits(t: CannTiling, device: Device, element: int, l1: tuple[int, int])
 
 def _check(device: Device, memory: str, *terms: tuple[str, int, int]) -> None:
     """``terms`` are (what, slots, bytes of a slot)."""
-    used, size = sum(slots * one for _, slots, one in terms), device.memories[memory].size_bytes
+    used, size = sum(slots * one for _, slots, one in terms), device.memory(memory).size_bytes
     if used > size:
         sums = " + ".join(f"{what} {slots} x {one} B" for what, slots, one in terms)
         raise CapacityError(

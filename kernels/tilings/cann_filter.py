@@ -153,7 +153,7 @@ class FilterProblem:
     def fits(self, t: CannTiling, device: Device) -> bool:
         """Whether both operands fit L1."""
         used = t.al1 * self.slot_a(t) + t.bl1 * self.slot_b(t)
-        return used <= device.memories["L1"].size_bytes
+        return used <= device.memory("L1").size_bytes
 
     def unit_count(self, t: CannTiling) -> int:
         """Pieces of work that cores share."""

@@ -152,7 +152,7 @@ class _Problem:
     def fits(self, t: CannTiling, device: Device) -> bool:
         """Whether both operands fit L1."""
         used = t.al1 * self.slot_a(t) + t.bl1 * self.slot_b(t)
-        return used <= device.memories["L1"].size_bytes
+        return used <= device.memory("L1").size_bytes
 
     def whole(self, t: CannTiling) -> bool:
         """Whether both steps are whole blocks of output channels, the larger a multiple."""
@@ -230,7 +230,7 @@ def _doubled(p: _Problem, device: Device, t: CannTiling) -> CannTiling | None:
 
 def _halves(p: _Problem, device: Device, t: CannTiling) -> CannTiling | None:
     """As many blocks of channels of each operand as fit its half of L1."""
-    half, c0 = device.memories["L1"].size_bytes // 2, 32 // p.element
+    half, c0 = device.memory("L1").size_bytes // 2, 32 // p.element
     unit = max(1, t.base_k // p.line)  # blocks in the smallest step
     most = ceil_div(p.k, max(t.base_k, p.line))
     a = min(half // t.al1 // (p.row_a(t.base_m) * c0) // unit, most)

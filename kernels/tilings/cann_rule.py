@@ -17,7 +17,7 @@ HALF, SUMS = 16384, 32768
 def common_reason(shape: Convolution, device: Device, dtype: DType) -> str:
     """Why no rule applies to this convolution; empty where one may."""
     for name, size in _BUFFERS.items():
-        memory = device.memories.get(name)
+        memory = next((m for m in device.memories.values() if m.called == name), None)
         if memory is None or memory.size_bytes != size:
             have = f"{memory.size_bytes} B" if memory else "none"
             return f"the rule is for chips with {name} of {size} B, {device.name} has {have}"

@@ -12,11 +12,13 @@ from functools import cache
 
 from npusim.convolution import Convolution
 from npusim.device.spec import Device
+from npusim.dtypes import FP32
 from npusim.errors import ArgumentError, CapacityError
 from npusim.integers import ceil_div
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.parts.plane import cut_plane as cut_axes
 from npusim.kernels.tilings.checks import check_tiling
+from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows
 
 _SIDES = (512, 256, 192, 144, 128, 96, 64, 48, 32, 16)
 _SLABS = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
@@ -151,7 +153,7 @@ def auto_tiling(shape: Convolution, device: Device, cores: int) -> Tiling:
         if best is not None:
             return best[2]
     raise CapacityError(
-        f"{device.name}: L1 holds {device.memories['L1'].size_bytes} B, but 16 positions of "
+        f"{device.name}: {holds(device)}, but 16 positions of "
         f"{shape.c0} channels of both operands take {16 * 2 * 32} B; no tiling fits"
     )
 
@@ -192,7 +194,7 @@ class _Sizes:
 
 def _candidates(shape: Convolution, device: Device, form: str) -> Iterator[tuple[Tiling, Plane]]:
     """Tilings (K in one part) whose buffers fit, with the largest slab that does."""
-    size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
+    size, rows = cube_sizes(device), most_rows(device, FP32)
     sizes = _Sizes(shape, form)
     m_all, n_all = shape.plan.cout_g, ceil_div(sizes.n, 16) * 16
     # Small slabs of long rows cost time.
@@ -202,7 +204,7 @@ def _candidates(shape: Convolution, device: Device, form: str) -> Iterator[tuple
             {min(side, n_all) for side in (*_SIDES, ceil_div(sizes.taps * shape.c0, 16) * 16)}
         ):
             base_k = min(size["L0A"] // base_m, size["L0B"] // base_n) * shape.c0 // 64 // 16 * 16
-            if base_k < 16 or base_m * base_n * 4 > size["L0C"]:
+            if base_k < 16 or base_m * base_n * 4 > size["L0C"] or base_m > rows:
                 continue
             l0c = 2 if base_m * base_n * 8 <= size["L0C"] else 1
             for slots in (2, 1):

@@ -18,6 +18,7 @@ from npusim.integers import ceil_div
 from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.parts.plane import Plane, cut_plane
 from npusim.kernels.tilings.checks import check_tiling
+from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows
 
 #: How outputs may be cut by stride and taps; see ``npusim.axis``.
 FORMS = ("window", "phases", "taps")
@@ -106,7 +107,7 @@ def auto_tiling(
             if best is not None:
                 return best[2]
     raise CapacityError(
-        f"{device.name}: L1 holds {device.memories['L1'].size_bytes} B, but the input that one "
+        f"{device.name}: {holds(device)}, but the input that one "
         f"output position reads takes 32 B per channel block and one weight column "
         f"{16 * geometry.c0 * dtype.bytes} B; no tiling fits"
     )
@@ -137,7 +138,7 @@ def _candidates(
     g: Geometry, device: Device, dtype: DType, form: str, *, small: bool
 ) -> Iterator[tuple[Tiling, Plane]]:
     """Tilings whose buffers fit, with the largest L1 steps that do; of ``small`` M or the usual."""
-    size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
+    size, rows = cube_sizes(device), most_rows(device, dtype)
     n_all = ceil_div(g.planes_out * g.c0, 16) * 16
     for base_m in _SMALL if small else _heights(g, form):
         m16 = ceil_div(base_m, 16) * 16
@@ -145,7 +146,7 @@ def _candidates(
         for base_n in sorted({min(width, n_all) for width in _WIDTHS}):
             half = min(size["L0A"] // m16, size["L0B"] // base_n) // 2 // dtype.bytes
             base_k = min(half // g.c0 * g.c0, 4080 // g.c0 * g.c0)
-            if base_k < g.c0 or m16 * base_n * 4 > size["L0C"]:
+            if base_k < g.c0 or m16 * base_n * 4 > size["L0C"] or m16 > rows:
                 continue
             l0c = 2 if m16 * base_n * 8 <= size["L0C"] else 1
             for steps in _steps(g, size["L1"], cut, base_n, dtype):

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError
+from npusim.dtypes import FP32
+from npusim.errors import ArgumentError, CapacityError
 from npusim.integers import ceil_div, round_up
 from npusim.kernels.parts.tile_order import Order
 from npusim.kernels.tilings.checks import check_tiling
+from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,22 +99,31 @@ _SIDES = (16, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512)
 
 
 def auto_tiling(m: int, k: int, n: int, device: Device, cores: int) -> Tiling:
-    """The tiling of an (m, k) by (k, n) product of 16-bit types with the least estimate."""
+    """The tiling of an (m, k) by (k, n) product of 16-bit types with the least estimate.
+
+    Raises ``CapacityError`` if not even the smallest tile fits the device's buffers.
+    """
     candidates = list(_candidates(m, k, n, device))
+    if not candidates:
+        raise CapacityError(
+            f"{device.name}: {holds(device)}; the smallest tile takes 1024 B of each, and 2048 B "
+            "of L1; no tiling fits, choose a device with larger memories"
+        )
     times = [_estimate((m, k, n), t, device, cores) for t in candidates]
     return candidates[times.index(min(times))]
 
 
 def _candidates(m: int, k: int, n: int, device: Device) -> Iterator[Tiling]:
     """Base tiles that fit L0 and L0C, each with the longest K slabs that fit L1."""
-    size = {name: device.memories[name].size_bytes for name in ("L1", "L0A", "L0B", "L0C")}
+    size, rows = cube_sizes(device), most_rows(device, FP32)
     order = _BY_WINDOWS if device.l2 and (m + n) * k * 2 > device.l2.size_bytes else {}
     for base_m in sorted({min(side, round_up(m, 16)) for side in _SIDES}):
         for base_n in sorted({min(side, round_up(n, 16)) for side in _SIDES}):
             half = min(size["L0A"] // base_m, size["L0B"] // base_n) // 4  # two slots, 2 bytes
-            base_k = min(half // 16 * 16, round_up(k, 16), 256)
-            step = size["L1"] // 2 // ((base_m + base_n) * max(base_k, 16) * 2)
-            if base_k < 16 or base_m * base_n * 4 > size["L0C"] or not step:
+            slab = size["L1"] // 2 // ((base_m + base_n) * 2)  # columns of both in one of two slots
+            base_k = min(half // 16 * 16, round_up(k, 16), 256, slab // 16 * 16)
+            step = slab // max(base_k, 16)
+            if base_k < 16 or base_m * base_n * 4 > size["L0C"] or not step or base_m > rows:
                 continue
             yield Tiling(
                 base_m=base_m,

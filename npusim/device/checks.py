@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from npusim.device.parts import GLOBAL_PLACES, SCOPES, TRAFFIC, Path
+from npusim.device.parts import GLOBAL_PLACES, MEMORY_ROLES, SCOPES, TRAFFIC, Path
 from npusim.device.pipes import PIPE_OF_ROLE
 from npusim.device.spec import Device
 from npusim.dtypes import DEVICE_DTYPES
@@ -48,6 +48,23 @@ def _check_cores(device: Device, root: Node) -> None:
                 raise _at(root, "cores", kind.name, "pipes").fail(
                     f"no pipe {pipe}, which {why}; add {pipe} to the list"
                 )
+
+
+def _check_memories(device: Device, root: Node) -> None:
+    """Each role is known and held by one memory."""
+    held: dict[str, str] = {}
+    for memory in device.memories.values():
+        node = _at(root, "memories", memory.name)
+        if memory.role and memory.role not in MEMORY_ROLES:
+            raise node.mapping()["role"].fail(
+                f"unknown role {memory.role!r}{suggest(memory.role, MEMORY_ROLES)}"
+            )
+        if memory.called in held:
+            raise node.fail(
+                f"role {memory.called} is held by memory {held[memory.called]!r} already; kernels "
+                "know one memory of each role: give this one another name or role"
+            )
+        held[memory.called] = memory.name
 
 
 def _check_paths(device: Device, root: Node) -> None:
@@ -173,6 +190,7 @@ def _check_im2col(device: Device, root: Node) -> None:
 CHECKS: tuple[Callable[[Device, Node], None], ...] = (
     _check_im2col,
     _check_cores,
+    _check_memories,
     _check_paths,
     _check_links,
     _check_cache,

@@ -77,6 +77,11 @@ class _Tree:
     root: Node
     names: Mapping[str, str]
 
+    @property
+    def file(self) -> str:
+        """The file of the tree's root."""
+        return self.root.file
+
     def rebuild(self, device: Device, values: Mapping[str, FigureValue]) -> Device:
         """Return a device from the tree with the texts of some figures changed."""
         known = figures(device)

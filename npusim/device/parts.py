@@ -19,6 +19,9 @@ from npusim.quantities import Range
 #: Places that exist once per device, outside every core ("IMM" is an immediate operand).
 GLOBAL_PLACES = ("GM", "IMM")
 
+#: What kernels call the memories of a core: the cube's, the vector unit's, a DSP's.
+MEMORY_ROLES = ("L1", "L0A", "L0B", "L0C", "UB", "SM", "AM")
+
 #: Where a link is: once on the chip, once per core group, or once per core.
 SCOPES = ("chip", "group", "core")
 
@@ -77,11 +80,25 @@ class CoreKind:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """A private memory of a core (L1, L0A, L0B, L0C, UB, ...)."""
+    """A private memory of a core; kernels find it by its role, which is its name if none is said.
+
+    A memory with neither a role nor the name of one serves kernels of one's own only.
+    """
 
     name: str
     size_bytes: int = figure("size", "size", "capacity")
     align_bytes: int = figure("align", "size", "alignment of a buffer")
+    role: str = entry(
+        "what it is to kernels: `L1`, `L0A`, `L0B`, `L0C`, `UB`, `SM` or `AM`; left out where its "
+        "name says so",
+        "",
+        digest="unless empty",
+    )
+
+    @property
+    def called(self) -> str:
+        """What kernels call it."""
+        return self.role or self.name
 
 
 @dataclass(frozen=True, kw_only=True)

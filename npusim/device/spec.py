@@ -36,6 +36,10 @@ from npusim.errors import ArgumentError, ProgramError
 class Origin(Protocol):
     """What a device was built from, able to build a variant of it."""
 
+    @property
+    def file(self) -> str:
+        """The file it was read from."""
+
     def rebuild(self, device: Device, values: Mapping[str, str | int | Fraction]) -> Device:
         """Return ``device`` with the figures at the dotted paths of ``values`` replaced."""
 
@@ -129,9 +133,32 @@ class Device:
         return "bf16" not in self.dtypes
 
     @cached_property
+    def _memories(self) -> dict[str, Memory]:
+        """The private memories by role, or by name where one has no role."""
+        return {memory.called: memory for memory in self.memories.values()}
+
+    def called(self, place: str) -> str:
+        """What kernels call a place: its role where it is a memory that states one."""
+        return self.memories[place].called if place in self.memories else place
+
+    def memory(self, role: str) -> Memory:
+        """Return the private memory of a role; ``ArgumentError`` without one."""
+        found = self._memories.get(role)
+        if found is None:
+            raise ArgumentError(
+                f"{self.name} has no memory of role {role} (its memories: "
+                f"{', '.join(self.memories)}); in {self.origin.file} give one of them "
+                f"'role: {role}', or take a device that has it"
+            )
+        return found
+
+    @cached_property
     def _paths(self) -> dict[tuple[str, str, str], Path]:
         """The moves by (source, destination, variant): asked once per instruction."""
-        return {(path.src, path.dst, path.variant): path for path in self.paths.values()}
+        return {
+            (self.called(path.src), self.called(path.dst), path.variant): path
+            for path in self.paths.values()
+        }
 
     def has_path(self, src: str, dst: str, variant: str = "") -> bool:
         """Whether a core can move data from ``src`` to ``dst`` in the form ``variant``."""

@@ -106,7 +106,7 @@ def _launch(call: Call, shape: Convolution, grad: Tensor, out: Tensor) -> None:
     device, kind = call.device, grad.dtype
     sums = FP32 if device.im2col_accumulate == "fp32" else kind
     cores = len(call.groups) * device.core_kind("vector").per_group
-    ub = device.memories["UB"].size_bytes
+    ub = device.memory("UB").size_bytes
     tiling = own_tiling(call.options.tiling, Im2colBackward.name, Tiling)
     if tiling is None:
         tiling = auto_tiling(shape, kind, sums, cores, ub)

@@ -42,7 +42,7 @@ class Fixpipe(Recorder):
         if self.has_path("L0C", "GM"):
             return None
         column = ceil_div(m, 16) * 256 * dtype.bytes
-        fit = self.device.memories["UB"].size_bytes // slots // column
+        fit = self.device.memory("UB").size_bytes // slots // column
         return self.buffer(
             "UB",
             (max(1, min(fit, columns or fit)), column // dtype.bytes),

@@ -7,7 +7,7 @@ from functools import cache
 from math import prod
 from pathlib import Path as FilePath
 
-from npusim.device.parts import CoreKind, Memory, Path
+from npusim.device.parts import MEMORY_ROLES, CoreKind, Memory, Path
 from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
@@ -73,13 +73,16 @@ class Recorder:
         pieces of 512 B; ``own_banks`` puts every slot into banks of its own. Raises
         ``CapacityError`` with the arithmetic when the memory cannot hold them.
         """
-        if memory not in self.kind.memories:
+        memory = self.device.called(memory)
+        if memory not in map(self.device.called, self.kind.memories):
+            if memory in MEMORY_ROLES:
+                self.device.memory(memory)  # no core of the device has it: say what would help
             have = ", ".join(self.kind.memories)
             raise ProgramError(
                 f"core kind {self.kind.name!r} of {self.device.name} has no {memory} "
                 f"(it has: {have})"
             )
-        spec = self.device.memories[memory]
+        spec = self.device.memory(memory)
         size = prod(shape) * dtype.bytes
         if size <= 0 or slots < 1:
             raise ProgramError(
@@ -126,8 +129,8 @@ class Recorder:
         return self.device.name
 
     def memory(self, name: str) -> Memory:
-        """Size and alignment of a private memory; the device must have it."""
-        return self.device.memories[name]
+        """Size and alignment of a private memory; ``ArgumentError`` where there is none."""
+        return self.device.memory(name)
 
     def has_path(self, src: str, dst: str, variant: str = "") -> bool:
         """Whether this kind of core can make the move."""
@@ -147,8 +150,8 @@ class Recorder:
         for region in instruction.writes():
             if isinstance(region, GmRegion) and region.tensor.role == "in":
                 raise ProgramError(
-                    f"{instruction} writes {region.tensor.name}, a tensor of role 'in'; give it the "
-                    "role 'out', or 'inout' if the kernel also reads it"
+                    f"{instruction} writes {region.tensor.name}, a tensor of role 'in'; give it "
+                    "the role 'out', or 'inout' if the kernel also reads it"
                 )
         for region in (*instruction.reads(), *instruction.writes()):
             self._check_turn(region)

@@ -244,7 +244,7 @@ def _unstated_step(row: KernelRow, kind: DType, device: Device, notes: list[str]
         raise Declined("step_ka and step_kb are empty: the depth of a copy is not stated")
     base = _needed(row, "base_m") + _needed(row, "base_n")
     block = base * _needed(row, "base_k") * kind.bytes // kind.values
-    step = device.memories["L1"].size_bytes // 2 // block
+    step = device.memory("L1").size_bytes // 2 // block
     notes.append(f"steps are not stated: {step} base blocks, as many as fit L1 twice")
     return max(1, min(step, ceil_div(_needed(row, "K"), _needed(row, "base_k"))))
 

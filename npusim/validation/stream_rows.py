@@ -155,7 +155,7 @@ def _elementwise(row: KernelRow, device: Device) -> _Plan:
     piece = (row.base_m or 1) * row.base_n if row.base_n else 0
     notes, blind = [], []
     if not piece:
-        fit = device.memories["UB"].size_bytes // (_slots(row) * (inputs + 1) * kind.bytes)
+        fit = device.memory("UB").size_bytes // (_slots(row) * (inputs + 1) * kind.bytes)
         piece = min(fit, n) // 16 * 16
         notes.append(f"base_n is empty: pieces of {piece} elements, the most of a row that fits")
     if operation != row.op:
