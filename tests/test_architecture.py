@@ -73,7 +73,7 @@ BUDGETS = {
     "npusim/call": 550,
     "npusim/cli": 1800,
     "npusim/compat": 2100,
-    "npusim/device": 1400,
+    "npusim/device": 1500,
     "npusim/isa": 1900,
     "npusim/layout": 550,
     "npusim/limits": 950,

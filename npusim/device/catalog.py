@@ -9,6 +9,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, floor
+from operator import index
 from pathlib import Path
 from typing import SupportsIndex
 
@@ -46,6 +47,11 @@ def load_device(
     separator is a file. ``overrides`` maps dotted paths of figures to new text, such as
     ``{"memories.L1.size": "2MiB"}``.
     """
+    if not isinstance(device, (Device, str, os.PathLike)):
+        raise ArgumentError(
+            f"device is {device!r}; it is a name (`npusim devices` lists them), a device file or a "
+            "Device"
+        )
     loaded = device if isinstance(device, Device) else _load(os.fspath(device))
     return replace_figures(loaded, overrides) if overrides else loaded
 
@@ -108,12 +114,17 @@ def parse_core_mask(
     """
     if cores is None:
         return tuple(range(device.groups))
-    if not isinstance(cores, Iterable):
-        return _from_bits(cores.__index__(), device)
-    indices = _from_text(cores, device) if isinstance(cores, str) else [int(i) for i in cores]
-    for index in indices:
-        if not 0 <= index < device.groups:
-            raise ArgumentError(f"there is no core group {index}; {_limit(device)}")
+    try:
+        if not isinstance(cores, Iterable):
+            return _from_bits(index(cores), device)
+        indices = _from_text(cores, device) if isinstance(cores, str) else [*map(index, cores)]
+    except TypeError:
+        raise ArgumentError(
+            f"cores is {cores!r}; it is a bit mask, a list of core groups or text such as '0-3,5'"
+        ) from None
+    for group in indices:
+        if not 0 <= group < device.groups:
+            raise ArgumentError(f"there is no core group {group}; {_limit(device)}")
     if not indices:
         raise ArgumentError(f"no core group is chosen; {_limit(device)}, use at least one")
     return tuple(sorted(set(indices)))

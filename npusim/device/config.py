@@ -10,10 +10,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from fractions import Fraction
+from operator import index
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, SupportsIndex, get_args, get_origin, get_type_hints
 
 from npusim.device.checks import CHECKS
 from npusim.device.files import Source, lineage, merged
@@ -104,7 +106,10 @@ class _Tree:
 
 def _base_units(path: str, value: object, kind: str) -> str:
     """Return the text of a number given in base units."""
-    if not isinstance(value, (int, Fraction)):
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        with suppress(TypeError):  # an array of several numbers is none
+            value = index(value)  # NumPy's integers, too
+    if not isinstance(value, (int, Fraction)) or isinstance(value, bool):
         noun, example = KINDS[kind]
         raise ArgumentError(
             f"{path}: expected {noun} as text such as {example}, as an int or as a Fraction, "

@@ -31,6 +31,25 @@ def frozen(value: Any) -> Any:
     return value
 
 
+def flag(name: str, value: Any) -> bool:
+    """A yes or no, also as 1 or 0; ``ArgumentError`` for anything else."""
+    if isinstance(value, (bool, np.bool_)) or (
+        isinstance(value, (int, np.integer)) and value in (0, 1)
+    ):
+        return bool(value)
+    raise ArgumentError(f"{name}: {value!r} is neither True nor False")
+
+
+def scalar(name: str, value: Any) -> Any:
+    """One value, also as an array or list of one; ``ArgumentError`` for None."""
+    values = frozen(value)
+    if isinstance(values, tuple) and len(values) == 1:
+        (values,) = values
+    if values is None:
+        raise ArgumentError(f"{name} is None; it takes an integer")
+    return values
+
+
 def per_dim(value: Any, dims: int) -> Any:
     """One entry per spatial dimension, where a single one counts for all; else as it is."""
     values = frozen(value)

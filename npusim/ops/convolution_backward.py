@@ -16,7 +16,7 @@ from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.limits.facts import tensor_facts
-from npusim.ops.arguments import frozen, operand, per_dim
+from npusim.ops.arguments import flag, frozen, operand, per_dim, scalar
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.cube_math import (
@@ -113,9 +113,12 @@ def facts(grad_output: Any, input: Any, weight: Any, **arguments: Any) -> dict[s
     return arguments | {
         **tensor_facts(grad_output=grad_output, input=input, weight=weight),
         **{name: per_dim(arguments[name], dims) for name in _PER_DIM},
-        **{name: frozen(arguments[name]) for name in ("bias_sizes", "groups")},
-        "transposed": bool(arguments["transposed"]),
-        "output_mask": tuple(map(bool, mask)) if isinstance(mask, tuple) else mask,
+        "bias_sizes": frozen(arguments["bias_sizes"]),
+        "groups": scalar("groups", arguments["groups"]),
+        "transposed": flag("transposed", arguments["transposed"]),
+        "output_mask": tuple(flag("output_mask", on) for on in mask)
+        if isinstance(mask, tuple)
+        else mask,
         "cube_math_type": cube_math_number(number) if isinstance(number, str) else number,
     }
 
