@@ -109,7 +109,7 @@ def _base_units(path: str, value: object, kind: str) -> str:
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
         with suppress(TypeError):  # an array of several numbers is none
             value = index(value)  # NumPy's integers, too
-    if not isinstance(value, (int, Fraction)) or isinstance(value, bool):
+    if not isinstance(value, (int, Fraction)) or (isinstance(value, bool) and kind != "bool"):
         noun, example = KINDS[kind]
         raise ArgumentError(
             f"{path}: expected {noun} as text such as {example}, as an int or as a Fraction, "

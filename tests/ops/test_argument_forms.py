@@ -49,8 +49,8 @@ def test_what_means_nothing_is_refused(change: dict[str, Any], message: str) -> 
         {"stride": np.array([1, 1]), "padding": np.array([1, 1]), "dilation": np.array(1)},
         {"stride": np.int64(1), "padding": np.int32(1), "groups": np.array([1])},
         {"groups": np.int64(1), "transposed": np.bool_(False), "cube_math_type": np.int64(0)},
-        {"output_mask": np.array([True, True, True]), "cores": np.array([0, 1])},
-        {"output_mask": [1, 1, 1], "transposed": 0, "cores": np.int64(3)},
+        {"output_mask": np.array([True, True, True]), "cores": np.arange(4)},
+        {"output_mask": [1, 1, 1], "transposed": 0, "cores": np.int64(15)},
     ],
 )
 def test_numpys_numbers_are_numbers(change: dict[str, Any]) -> None:
