@@ -29,8 +29,8 @@ layers:
 #: Layers that convolution_backward cannot state, or cannot run.
 BAD = """\
   line: {cin: 16, cout: 16, spatial: [9], kernel: 2, padding: [[0, 1]], count: 3}
-  wide: {cin: 16, cout: 16, spatial: [9, 9], kernel: 3, stride: 80}
-  wide_too: {cin: 16, cout: 16, spatial: [9, 9], kernel: 3, stride: 80}
+  wide: {cin: 16, cout: 16, spatial: [9, 300], kernel: [1, 256]}
+  wide_too: {cin: 16, cout: 16, spatial: [9, 300], kernel: [1, 256]}
 """
 
 
@@ -222,7 +222,7 @@ def test_a_layer_that_fails_costs_only_itself(net: Workload, gaps: Workload) -> 
     rows = {row["layer"]: row for row in result.to_json()["layers"]}
     assert rows["first"] == whole.layer_rows()[0]
     assert rows["line"]["error"] == "padding is ((0, 1),); sides may differ in 2-D layers only"
-    assert "load3d stride_h is 80" in rows["wide"]["error"]
+    assert "weight.shape is (16, 16, 1, 256)" in rows["wide"]["error"]
     assert rows["wide"]["cycles"] is rows["wide"]["total_us"] is rows["wide"]["share"] is None
     assert result.to_json()["complete"] is False
     assert repr(result).endswith(f" {result.cycles} cycles, 3 of 7 layers not simulated>")
