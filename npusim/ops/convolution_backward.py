@@ -37,6 +37,12 @@ GRADIENTS = ("grad_input", "grad_weight", "grad_bias")
 _OPERANDS = ("grad_output", "input", "weight")
 _PER_DIM = ("stride", "padding", "dilation", "output_padding")
 
+#: Said where the sum of the gradient is not what the library gives.
+_EMPTY_BIAS = (
+    "grad_bias is zero, as the library returns for an input without elements; the sum of "
+    "grad_output is not computed"
+)
+
 Tensors = tuple[Operand, Operand, Operand]
 
 
@@ -65,7 +71,8 @@ def convolution_backward(
     The call launches what the chip's library launches: conversions to blocked layouts, clearing
     of accumulated results, the kernels, casts, conversions back (``r.kernels``);
     ``r.workspace_bytes`` is the memory between them. gradInput has the wider type of input and
-    gradOutput, gradWeight that of weight and gradOutput, gradBias that of gradOutput.
+    gradOutput, gradWeight that of weight and gradOutput, gradBias that of gradOutput. Of an input
+    without elements (N or Cin is 0) every gradient is zero, gradBias too, as the library has it.
 
     Keywords are those of ``npusim.call.Options``. Raises ``RuleError`` where arguments do not fit
     each other or the product's documentation refuses them, ``ArgumentError`` where the device
@@ -196,6 +203,8 @@ def _empty(call: Call, tensors: Tensors, mask: tuple[bool, bool, bool]) -> dict[
             tensor = call.output(name, shape, kind)
             if tensor.size_bytes:
                 call.clear(tensor)
+            if name == "grad_bias" and 0 not in tensors[0].shape:
+                call.notes.append(_EMPTY_BIAS)
             outputs[name] = call.arrays.get(name)
     return outputs
 

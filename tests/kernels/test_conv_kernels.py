@@ -303,7 +303,7 @@ def test_a_filter_that_reads_more_than_l1_holds_is_added_up_tap_by_tap() -> None
     chip = load_device("ascend910")
     assert auto_tiling(ConvForward.geometry_of(s), chip, chip.groups, FP16).form == "taps"
     memories = dict(chip.memories) | {"L1": replace(chip.memories["L1"], size_bytes=512)}
-    with pytest.raises(CapacityError, match=r"L1 holds 512 B, but the input .* no tiling fits"):
+    with pytest.raises(CapacityError, match=r"L1 holds 512 B, .* but the input .* no tiling fits"):
         auto_tiling(ConvForward.geometry_of(s), replace(chip, memories=memories), 1, FP16)
 
 

@@ -251,6 +251,15 @@ def test_without_input_channels_the_bias_gradient_is_zero() -> None:
     assert r.grad_weight.shape == w.shape
     np.testing.assert_array_equal(r.grad_bias, np.zeros(4, np.float32))
     assert [run.name for run in r.runs] == ["mem_set"]
+    assert any(note.startswith("grad_bias is zero, as the library returns") for note in r.notes)
+    empty: Any = convolution_backward(
+        dy[:0],
+        np.zeros((0, 3, 5, 5), np.float32),
+        np.ones((4, 3, 1, 1), np.float32),
+        (4,),
+        device="ascend910b2",
+    )
+    assert not any("grad_bias" in note for note in empty.notes)
 
 
 # -- what is launched ----------------------------------------------------------------------
