@@ -52,7 +52,9 @@ class FamilyScore:
 class Score:
     """The figures of the scored kernels; busy times as (points, mean absolute error) by pipe.
 
-    ``drain_told`` is fixpipe over the rows whose measured time is that of work alone.
+    ``drain_told`` is fixpipe over the rows whose measured time is that of work alone. ``shapes``
+    are (count, mean, median) with every family and shape counted once, ``loads_bound`` those of
+    MTE2 over the rows in which it is the busiest pipe.
     """
 
     rows: int
@@ -61,6 +63,8 @@ class Score:
     median: float | None
     busy: Mapping[str, tuple[int, float | None]]
     drain_told: tuple[int, float | None]
+    shapes: tuple[int, float | None, float | None] = (0, None, None)
+    loads_bound: tuple[int, float | None, float | None] = (0, None, None)
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,50 @@ def score(outcomes: Sequence[Outcome]) -> Score:
         median(errors) if errors else None,
         {pipe: _busy(chosen, pipe) for pipe in SCORED_PIPES},
         _busy(told, "fixpipe"),
+        _spread(_shapes(chosen)),
+        _spread(_loads(chosen)),
     )
+
+
+def _shapes(outcomes: Iterable[Outcome]) -> list[float]:
+    """Mean absolute error of time of every family and shape."""
+    found: dict[tuple[object, ...], list[float]] = {}
+    for outcome in outcomes:
+        error = time_error(outcome)
+        if error is not None:
+            found.setdefault(shape_of(outcome.row), []).append(abs(error))
+    return [fmean(errors) for errors in found.values()]
+
+
+def _loads(outcomes: Iterable[Outcome]) -> list[float]:
+    """Absolute errors of MTE2's busy time where it is the busiest pipe."""
+    return [
+        abs(busy_errors(outcome)["mte2"])
+        for outcome in outcomes
+        if isinstance(outcome.row, KernelRow)
+        and busiest(outcome.row) == "mte2"
+        and "mte2" in busy_errors(outcome)
+    ]
+
+
+def _spread(errors: Sequence[float]) -> tuple[int, float | None, float | None]:
+    """(count, mean, median)."""
+    return len(errors), _mean(errors), median(errors) if errors else None
+
+
+def misread(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Return the rows that cannot be as they are read here.
+
+    Their measured time is below what the cube alone takes under the assumed schedule.
+    """
+    found = []
+    for outcome in outcomes:
+        row, simulated = outcome.row, outcome.simulated
+        if not isinstance(row, KernelRow) or simulated is None or not row.time_us:
+            continue
+        if (simulated.busy_us.get("cube") or 0.0) > row.time_us:
+            found.append(outcome)
+    return found
 
 
 def family_scores(outcomes: Sequence[Outcome]) -> list[FamilyScore]:

@@ -44,6 +44,7 @@ def scorecard(
     tables = (
         _points(outcomes),
         _refusals(outcomes),
+        _misread(outcomes),
         _pairs(outcomes),
         _refitted(left_out, constants),
         _determined(study),
@@ -75,6 +76,11 @@ def _scored(outcomes: Sequence[Outcome]) -> Table:
         ("time, mean absolute error", str(compared), percent(found.mean)),
         ("time, median absolute error", str(compared), percent(found.median)),
     ]
+    for what, value in zip(("mean", "median"), found.shapes[1:], strict=True):
+        rows.append((f"time by family and shape, {what}", str(found.shapes[0]), percent(value)))
+    for what, value in zip(("mean", "median"), found.loads_bound[1:], strict=True):
+        words = f"mte2 busy where it is the busiest pipe, {what}"
+        rows.append((words, str(found.loads_bound[0]), percent(value)))
     for pipe, (count, mean) in found.busy.items():
         rows.append((f"{pipe} busy, mean absolute error", str(count), percent(mean)))
     count, mean = found.drain_told
@@ -162,6 +168,15 @@ def _refusals(outcomes: Sequence[Outcome]) -> Table:
         if outcome.simulated is None
     )
     return Table("Not simulated", ("id", "family", "chip", "reason"), rows, 4)
+
+
+def _misread(outcomes: Sequence[Outcome]) -> Table:
+    rows = tuple(
+        (o.row.id, o.row.family, o.row.chip, *_side_by_side(o, "cube").split(" / "))
+        for o in score.misread(outcomes)
+    )
+    head = ("id", "family", "chip", "cube busy, measured", "simulated")
+    return Table("Measured below the cube's own time: read wrongly?", head, rows, 3)
 
 
 def _left_out(found: Sequence[LeftOut]) -> Table:

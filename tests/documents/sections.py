@@ -158,7 +158,7 @@ def _family(name: str) -> tuple[str, str, str, str]:
 
 #: Kind of work -> its line among the families of the score card, "" for the scored kernels.
 KINDS = {
-    "matrix products with a known tiling (910B1, 910C, 950)": "",
+    "matrix products with a known tiling, none of them fitted to (910B1, 910C, 950)": "",
     "matrix products of the library, 910B2": "GEMM",
     "2-D convolutions of the library, 910B2": "CONV2D-FWD on 910B2",
     "2-D convolutions of the library, 950": "CONV2D-FWD on 950PR",
@@ -187,8 +187,10 @@ def _error(family: str) -> tuple[str, str, str, str]:
     """Points, mean, median and rank correlation."""
     if family:
         return _family(family)
-    count, mean = _scored("time, mean absolute error")
-    return count, mean, _scored("time, median absolute error")[1], "-"
+    count = _scored("time, mean absolute error")[0]
+    by_shape = "left out by shape and switch, {} over shapes"
+    mean, median = (_scored(by_shape.format(what))[1] for what in ("mean", "median"))
+    return count, mean, median, "-"
 
 
 def errors_in_short() -> str:
@@ -202,6 +204,7 @@ def busy() -> str:
         "cube busy": "cube busy, mean absolute error",
         "MTE1 busy": "mte1 busy, mean absolute error",
         "MTE2 busy": "mte2 busy, mean absolute error",
+        "MTE2 busy, where it is the busiest pipe": "mte2 busy where it is the busiest pipe, mean",
         "fixpipe busy": "fixpipe busy, mean absolute error",
         "fixpipe busy, except under the serial library template": "fixpipe busy outside the serial"
         " template",

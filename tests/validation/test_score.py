@@ -13,6 +13,7 @@ from npusim.validation.score import (
     family_scores,
     is_scored,
     mean_time_error,
+    misread,
     pairs,
     rank_correlation,
     score,
@@ -83,6 +84,24 @@ def test_the_score_is_of_scored_kernels_and_tells_drains_that_wait(make: Make) -
     assert found.busy["mte1"] == (0, None)
     assert found.drain_told[0] == 1
     assert found.drain_told[1] == pytest.approx(0.2)
+
+
+def test_every_shape_counts_once_and_loads_where_they_are_the_longest(make: Make) -> None:
+    facts = {"op": "gemm", "base_m": 16, "trust": "A", "chip": "A3", "N": 64, "K": 64}
+    outcomes = [
+        make("a", 100, 110, {"mte2": 80.0}, M=1, cube_us=50.0, mte2_us=100.0, **facts),
+        make("b", 100, 130, {"mte2": 90.0}, M=1, cube_us=90.0, mte2_us=80.0, **facts),
+        make("c", 100, 100, M=2, **facts),
+    ]
+    found = score(outcomes)
+    assert [pytest.approx(x) for x in found.shapes] == [2, 0.1, 0.1]
+    assert [pytest.approx(x) for x in found.loads_bound] == [1, 0.2, 0.2]
+    assert score([]).shapes == (0, None, None)
+
+
+def test_a_time_below_the_cubes_own_is_misread(make: Make) -> None:
+    short = make("a", 50, 80, {"cube": 60.0})
+    assert misread([short, make("b", 70, 80, {"cube": 60.0}), make("c", 50, None)]) == [short]
 
 
 def test_families_count_what_was_compared_declined_and_failed(make: Make) -> None:
