@@ -132,6 +132,20 @@ class Output(Generic[P]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Case:
+    """A row of the table of operators and devices, ``name`` after the operator's.
+
+    ``calls`` are the options of ``npusim run`` that must all work. A product whose documentation
+    refuses them, for ``parameter``, is said to lack ``needs``.
+    """
+
+    calls: tuple[str, ...]
+    needs: str
+    name: str = ""
+    parameter: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Card(Generic[P]):
     """An operator's own description.
 
@@ -151,6 +165,7 @@ class Card(Generic[P]):
     dtypes: tuple[DType, ...]
     tilings: Mapping[str, type[Any]]
     example: str
+    cases: tuple[Case, ...]
     role: str = "cube"
     device: str | None = None
     without: tuple[str, ...] = ()

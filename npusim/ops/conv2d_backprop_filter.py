@@ -13,9 +13,9 @@ from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
 from npusim.layout import fracz_grouped_to_oihw, from_5hd, to_5hd
 from npusim.limits.facts import tensor_facts, type_name
 from npusim.ops.arguments import frozen, operand, parameters
-from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
+from npusim.ops.card import LIMITS, Card, Case, Input, Output, Sample, Stated
 from npusim.ops.gradients import launch_filter_gradient
-from npusim.ops.layer import BATCH, LAYER, SIZES, stated_layer
+from npusim.ops.layer import BATCH, EXAMPLES, LAYER, SIZES, stated_layer
 from npusim.reference import conv_filter_grad
 from npusim.results import Result
 
@@ -169,6 +169,7 @@ CARD: Card[Convolution] = Card(
     call=_call,
     dtypes=(FP16,),
     tilings={ConvBackpropFilter.name: Tiling},
+    cases=(Case(needs="fp16", calls=(EXAMPLES[2],)),),
     example="""npusim run conv2d_backprop_filter --device ascend910 --layer resnet50/res4_3x3 \\
       --batch 2 --check --trace trace.json""",
 )

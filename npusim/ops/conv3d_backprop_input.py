@@ -24,9 +24,9 @@ from npusim.layout import (
 )
 from npusim.limits.facts import tensor_facts, type_name
 from npusim.ops.arguments import frozen, operand, parameters
-from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
+from npusim.ops.card import LIMITS, Card, Case, Input, Output, Sample, Stated
 from npusim.ops.gradients import launch_product
-from npusim.ops.layer import BATCH, LAYER, SIZES, stated_layer
+from npusim.ops.layer import BATCH, EXAMPLES, LAYER, SIZES, stated_layer
 from npusim.ops.options import Option
 from npusim.reference import conv_input_grad
 from npusim.results import Result
@@ -231,6 +231,7 @@ CARD: Card[_Wanted] = Card(
     dtypes=(FP16,),
     tilings={ConvBackpropInput.name: Tiling},
     without=("deterministic",),
+    cases=(Case(needs="fp16", calls=(EXAMPLES[3],)),),
     example="""npusim run conv3d_backprop_input --device ascend910 --cin 32 --cout 16 \\
       --size 4x14x14 --kernel 3 --padding 1 --bias --check""",
 )

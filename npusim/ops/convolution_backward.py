@@ -17,7 +17,7 @@ from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import flag, frozen, operand, per_dim, scalar
-from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
+from npusim.ops.card import LIMITS, Card, Case, Input, Output, Sample, Stated
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.cube_math import (
     CUBE_MATH_TYPES,
@@ -26,7 +26,7 @@ from npusim.ops.cube_math import (
     cube_math_number,
     read_cube_math_type,
 )
-from npusim.ops.layer import BATCH, LAYER, OUTPUT_PADDING, SIZES, stated_layer
+from npusim.ops.layer import BATCH, EXAMPLES, LAYER, OUTPUT_PADDING, SIZES, stated_layer
 from npusim.ops.options import Option
 from npusim.reference import conv_bias_grad, conv_filter_grad, conv_forward, conv_input_grad
 from npusim.results import Result
@@ -375,6 +375,24 @@ CARD: Card[_Wanted] = Card(
         ConvForward.name: GemmTiling,
         ConvBackpropFilter.name: FilterTiling,
     },
+    cases=tuple(
+        Case(
+            name=name,
+            needs=needs,
+            parameter=parameter,
+            calls=tuple(
+                f"{EXAMPLES[d]} {options}{form}" for d in dims for form in ("", " --transposed")
+            ),
+        )
+        for name, needs, parameter, options, dims in (
+            ("1-D and 2-D", "fp16", "", "--dtype fp16", (1, 2)),
+            ("3-D", "3-D", "weight.shape", "--dtype fp16", (3,)),
+            ("bf16", "bf16", "grad_output.dtype", "--dtype bf16", (2,)),
+            ("fp32 kept", "fp32", "cube_math_type", "--dtype fp32 --cube-math-type 0", (2,)),
+            ("fp32 as HF32", "HF32", "cube_math_type", "--dtype fp32 --cube-math-type 3", (2,)),
+            ("fp32 as fp16", "fp16", "", "--dtype fp32 --cube-math-type 2", (2,)),
+        )
+    ),
     example="""npusim run convolution_backward --device ascend910b2 --cin 32 --cout 16 \\
       --size 14x14 --kernel 3 --padding 1 --dtype fp32 --mask 110 --check --output grads.npz""",
 )

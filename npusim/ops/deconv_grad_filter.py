@@ -17,7 +17,7 @@ from npusim.kernels.deconv_grad_filter import DeconvGradFilter, Tiling, auto_til
 from npusim.layout import nhwc_to_nchw
 from npusim.limits.facts import type_name
 from npusim.ops.arguments import frozen, operand
-from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
+from npusim.ops.card import LIMITS, Card, Case, Input, Output, Sample, Stated
 from npusim.ops.layer import BATCH, OUTPUT_PADDING, SIZES, stated_layer
 from npusim.ops.options import Option, word
 from npusim.reference import conv_filter_grad
@@ -261,6 +261,15 @@ CARD: Card[_Wanted] = Card(
     role="dsp",
     device="ft78ne",
     without=("deterministic",),
+    cases=tuple(
+        Case(
+            name=kind.name,
+            needs=kind.name,
+            parameter="dtype",
+            calls=(f"--cin 4 --cout 8 --size 5x6 --kernel 3 --dtype {kind}",),
+        )
+        for kind in (FP32, FP16)
+    ),
     example="npusim run deconv_grad_filter --cin 16 --cout 32 --size 8x8 --kernel 4 --stride 2 "
     "--padding 1 \\\n      --cores 0-3 --check",
 )

@@ -19,7 +19,7 @@ from npusim.kernels.im2col_backward import Im2colBackward, Tiling, auto_tiling
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import frozen, operand
-from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
+from npusim.ops.card import LIMITS, Card, Case, Input, Output, Sample, Stated
 from npusim.ops.layer import BATCH, DILATION, KERNEL, PADDING, SIZE, STRIDE, per_axis
 from npusim.ops.options import Option, integer
 from npusim.reference import fold
@@ -268,6 +268,16 @@ CARD: Card[_Fold] = Card(
     tilings={Im2colBackward.name: Tiling},
     role="vector",
     without=("deterministic",),
+    cases=(
+        Case(
+            name="fp16 and fp32",
+            needs="fp16",
+            calls=tuple(
+                f"--batch 2 --channels 3 --size 5x6 --kernel 3 --padding 1 --dtype {kind}"
+                for kind in (FP16, FP32)
+            ),
+        ),
+    ),
     example="""npusim run im2col_backward --device ascend910b2 --channels 16 --size 14x14 \\
       --kernel 3 --padding 1 --dtype fp32 --check""",
 )

@@ -44,6 +44,12 @@ LAYER = Option(
     "a layer such as resnet50/res4_3x3 (see 'npusim workloads'), instead of its sizes",
 )
 
+#: A small layer of one to three dimensions, 16 -> 32 channels, as options.
+EXAMPLES = {
+    dims: f"--batch 2 --cin 16 --cout 32 --padding 1 --size {size} --kernel {kernel}"
+    for dims, size, kernel in ((1, "6", "3"), (2, "5x6", "3x3"), (3, "3x5x6", "3"))
+}
+
 #: Those with an entry per spatial dimension; the longest says how many there are.
 _PER_DIM = ("size", "kernel", "stride", "padding", "dilation", "output_padding")
 

@@ -14,7 +14,7 @@ from npusim.errors import ArgumentError
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.tilings.matmul import auto_tiling
 from npusim.ops.arguments import operand
-from npusim.ops.card import LIMITS, Card, Input, Output, Sample, named_sizes
+from npusim.ops.card import LIMITS, Card, Case, Input, Output, Sample, named_sizes
 from npusim.ops.options import Option, integer
 from npusim.results import Result
 
@@ -93,6 +93,7 @@ CARD: Card[Sizes] = Card(
     dtypes=(FP16, BF16),
     tilings={Matmul.name: Tiling},
     without=("deterministic", "rules"),
+    cases=(Case(name="fp16", needs="fp16", calls=("--m 33 --k 20 --n 17",)),),
     example="npusim run matmul --device ascend910b2 --m 512 --k 1024 --n 512 --cores 0-7 "
     "--timing-only",
 )
