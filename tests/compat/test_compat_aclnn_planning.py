@@ -92,8 +92,8 @@ def test_the_planned_workspace_is_that_of_the_run(
     assert executor.result.workspace_bytes == size > 0
 
 
-def test_an_instruction_that_does_not_exist_is_found_in_phase_one() -> None:
-    """Three taps 255 apart pad more than load3d has room for: no simulation is needed to see it."""
+def test_a_filter_that_reaches_further_than_a_load_can_pad_is_planned() -> None:
+    """Three taps 255 apart need pads of 510, load3d has room for 255: it goes tap by tap."""
     x, w, dy = (1, 16, 1, 600), (16, 16, 1, 3), (1, 16, 1, 90)
     ints = acl.aclCreateIntArray
     tensors = [acl.aclCreateTensor(shape, "fp16") for shape in (dy, x, w)]
@@ -102,8 +102,8 @@ def test_an_instruction_that_does_not_exist_is_found_in_phase_one() -> None:
         *tensors, ints([16]), ints([1, 1]), ints([0, 0]), ints([1, 255]), False, ints([0, 0]), 1,
         acl.aclCreateBoolArray([True] * 3), 0, *results,
     )  # fmt: skip
-    assert (status, executor) == (INNER, None)
-    assert "load3d pad" in (acl.aclGetRecentErrMsg() or "")
+    assert (status, acl.aclGetRecentErrMsg()) == (0, None)
+    assert executor is not None
 
 
 def test_a_buffer_without_room_is_found_in_phase_one() -> None:
