@@ -77,10 +77,6 @@ class BiasAdd(Kernel):
     def tiling_text(self) -> str:
         return f"tile up to {TILE_BYTES} B"
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.y, self.bias)
-
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
         dtype, block = self.y.dtype, C0 * self.y.dtype.bytes
         _, _, c1, positions, _ = self.y.shape

@@ -25,7 +25,6 @@ import numpy as np
 from npusim.language import (
     FP32,
     ArgumentError,
-    BufferHandle,
     IntArray,
     Kernel,
     Language,
@@ -111,10 +110,6 @@ class BiasGrad(Kernel):
         return f"tile up to {TILE}, {self.parts} {parts} of a channel"
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.dy, self.db, *([self.partial] if self.partial else []))
-
-    @property
     def images(self) -> int:
         """Images of dy."""
         return self.dy.shape[0]
@@ -135,26 +130,8 @@ class BiasGrad(Kernel):
         return self.partial.shape[1] if self.partial else 1
 
     def plan(self, k: Language, cores: int) -> Plan[Item]:
-        dtype, wide = self.dy.dtype, 4 if self.dy.dtype != FP32 else 0
-        gather = self.channels * self.parts * 4 if self.partial else 0
-        # Two tiles, one as fp32, the accumulator, and a sum and a result per channel.
-        element = 2 * dtype.bytes + wide + 4 + 8
-        free = k.memory("UB").size_bytes - gather - 1024
-        tile = max(16, min(TILE, free // element // 16 * 16))
-        blocks = min(tile, self.channels)
-        nest = _Nest(
-            self,
-            k,
-            dy=k.buffer("UB", (tile,), dtype, slots=2, name="dy_ub"),
-            acc=k.buffer("UB", (tile,), FP32, name="acc_ub"),
-            sums=k.buffer("UB", (blocks,), FP32, name="sum_ub"),
-            wide=k.buffer("UB", (tile,), FP32, name="fp32_ub") if wide else None,
-            db=k.buffer("UB", (blocks,), dtype, name="db_ub") if wide else None,
-            parts=k.buffer("UB", (self.channels, self.parts), FP32, name="parts_ub")
-            if self.partial
-            else None,
-        )
-        return Plan(self._tasks(tile, cores), nest.emit)
+        nest = _Nest(self, k)
+        return Plan(self._tasks(nest.tile, cores), nest.emit)
 
     # -- who computes what -----------------------------------------------------------------
 
@@ -226,18 +203,28 @@ class BiasGrad(Kernel):
         }
 
 
-@dataclass(frozen=True)
 class _Nest:
     """The program of an item, on the buffers of one core."""
 
-    kernel: BiasGrad
-    k: Language
-    dy: BufferHandle
-    acc: BufferHandle
-    sums: BufferHandle
-    wide: BufferHandle | None
-    db: BufferHandle | None
-    parts: BufferHandle | None
+    def __init__(self, kernel: BiasGrad, k: Language) -> None:
+        self.kernel, self.k = kernel, k
+        dtype, wide = kernel.dy.dtype, 4 if kernel.dy.dtype != FP32 else 0
+        gather = kernel.channels * kernel.parts * 4 if kernel.partial else 0
+        # Two tiles, one as fp32, the accumulator, and a sum and a result per channel.
+        element = 2 * dtype.bytes + wide + 4 + 8
+        free = k.memory("UB").size_bytes - gather - 1024
+        tile = max(16, min(TILE, free // element // 16 * 16))
+        blocks = min(tile, kernel.channels)
+        self.tile = tile
+        self.dy = k.buffer("UB", (tile,), dtype, slots=2, name="dy_ub")
+        self.acc = k.buffer("UB", (tile,), FP32, name="acc_ub")
+        self.sums = k.buffer("UB", (blocks,), FP32, name="sum_ub")
+        self.wide = k.buffer("UB", (tile,), FP32, name="fp32_ub") if wide else None
+        self.db = k.buffer("UB", (blocks,), dtype, name="db_ub") if wide else None
+        self.parts = None
+        if kernel.partial:
+            shape = (kernel.channels, kernel.parts)
+            self.parts = k.buffer("UB", shape, FP32, name="parts_ub")
 
     def emit(self, u: Item) -> None:
         """Sum a piece into the accumulator; at the end its rows; or meet and gather."""

@@ -77,10 +77,6 @@ class Cast(Kernel):
         return f"chunk up to {CHUNK}"
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x, self.y)
-
-    @property
     def count(self) -> int:
         """Elements to convert."""
         return prod(self.x.shape)

@@ -70,10 +70,6 @@ class ClearBlocks(Kernel):
     def tiling_text(self) -> str:
         return f"piece up to {PIECE_BYTES} B"
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.dw,)
-
     def plan(self, k: Language, cores: int) -> Plan[Piece]:
         row = self.groups.c0 * FP32.bytes
         held = k.buffer("UB", (PIECE_BYTES // FP32.bytes,), FP32, slots=SLOTS, name="dw_ub")

@@ -33,7 +33,6 @@ from npusim.kernels.tilings.conv_filter import Tiling
 from npusim.language import (
     FP32,
     ArgumentError,
-    BufferHandle,
     IntArray,
     Kernel,
     Language,
@@ -128,10 +127,6 @@ class ConvBackpropFilter(Kernel):
     def tiling_text(self) -> str:
         return str(self.ran)
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x, self.dy, self.dw)
-
     @cached_property
     def walk(self) -> Walk:
         """Who adds which part of dw, and when."""
@@ -182,24 +177,7 @@ class ConvBackpropFilter(Kernel):
         return self.walk.has_work
 
     def plan(self, k: Language, cores: int) -> Plan[Step]:
-        t, s, dtype, tiles = self.ran, self.shape, self.x.dtype, self.walk.tiles
-        # Columns of a load from its first plane on.
-        reach = int((tiles["n_start"] % self.taps + tiles["n_size"]).max())
-        plane, m, n, base_k = self.walk.plane, t.base_m, t.base_n, t.base_k
-        positions = round_up(plane.most_positions, 16)
-        x_l1 = (ceil_div(reach, self.taps), plane.most_pixels, s.c0)
-        dy_l1 = (min(t.step_m * m, s.plan.cout_g) // s.c0, positions, s.c0)
-        nest = _Nest(
-            self,
-            k,
-            x1=k.buffer("L1", x_l1, dtype, slots=t.slots_of_x, name="x_l1"),
-            y1=k.buffer("L1", dy_l1, dtype, slots=t.slots_of_dy, name="dy_l1"),
-            a=k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="dy_l0a"),
-            b=k.buffer("L0B", (base_k, n), dtype, slots=t.l0_slots, name="x_l0b"),
-            c=k.buffer("L0C", (m, n), FP32, slots=t.l0c_slots, name="dw_l0c"),
-            staging=k.fixpipe_staging(m, FP32, columns=n // 16),
-        )
-        return Plan(self.tasks(cores), nest.emit)
+        return Plan(self.tasks(cores), _Nest(self, k).emit)
 
     def tasks(self, cores: int) -> Tasks[Step]:
         """The steps of the walk, shares in contiguous runs per core."""
@@ -239,18 +217,24 @@ class ConvBackpropFilter(Kernel):
         }
 
 
-@dataclass(frozen=True)
 class _Nest:
     """The program of a step, on the buffers of one core."""
 
-    kernel: ConvBackpropFilter
-    k: Language
-    x1: BufferHandle
-    y1: BufferHandle
-    a: BufferHandle
-    b: BufferHandle
-    c: BufferHandle
-    staging: BufferHandle | None
+    def __init__(self, kernel: ConvBackpropFilter, k: Language) -> None:
+        self.kernel, self.k = kernel, k
+        t, s, dtype, tiles = kernel.ran, kernel.shape, kernel.x.dtype, kernel.walk.tiles
+        # Columns of a load from its first plane on.
+        reach = int((tiles["n_start"] % kernel.taps + tiles["n_size"]).max())
+        plane, m, n, base_k = kernel.walk.plane, t.base_m, t.base_n, t.base_k
+        positions = round_up(plane.most_positions, 16)
+        x_l1 = (ceil_div(reach, kernel.taps), plane.most_pixels, s.c0)
+        dy_l1 = (min(t.step_m * m, s.plan.cout_g) // s.c0, positions, s.c0)
+        self.x1 = k.buffer("L1", x_l1, dtype, slots=t.slots_of_x, name="x_l1")
+        self.y1 = k.buffer("L1", dy_l1, dtype, slots=t.slots_of_dy, name="dy_l1")
+        self.a = k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="dy_l0a")
+        self.b = k.buffer("L0B", (base_k, n), dtype, slots=t.l0_slots, name="x_l0b")
+        self.c = k.buffer("L0C", (m, n), FP32, slots=t.l0c_slots, name="dw_l0c")
+        self.staging = k.fixpipe_staging(m, FP32, columns=n // 16)
 
     def emit(self, u: Step) -> None:
         """Load what is not there, expand and transpose into L0, accumulate; drain last."""

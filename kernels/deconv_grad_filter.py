@@ -31,12 +31,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from npusim.convolution import Convolution
-from npusim.device.spec import Device
+from npusim.kernels.tilings.deconv_grad_filter import DMA_FIELD, Tiling
 from npusim.language import (
     FP32,
     ArgumentError,
-    BufferHandle,
-    DType,
     Kernel,
     Language,
     Plan,
@@ -47,63 +45,7 @@ from npusim.language import (
     grid,
 )
 
-#: Largest count of frames, and of 32-bit words in a frame, of one DMA descriptor.
-DMA_FIELD = 65535
-
-#: Positions of a chunk worth having: 6 cycles each, they bury the micro-kernel's overhead.
-GOOD_CHUNK, FULL_CHUNK = 64, 512
-
-#: Chunks of a tile worth having: the first is loaded before anything is multiplied.
-MANY_CHUNKS = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tiling:
-    """A tile is ``channels`` x ``taps`` rows by ``columns``; a chunk is ``rows`` x ``width``.
-
-    ``width`` less than the input's goes with one row, so that positions run in one order.
-    """
-
-    channels: int
-    taps: int
-    columns: int
-    rows: int
-    width: int
-
-    def __post_init__(self) -> None:
-        for name in ("channels", "taps", "columns", "rows", "width"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"tiling {name} is {getattr(self, name)}; it must be >= 1")
-
-    def __str__(self) -> str:
-        return (
-            f"tile {self.channels} channels x {self.taps} taps x {self.columns}, "
-            f"chunk {self.rows}x{self.width}, 2 slots"
-        )
-
-
-def auto_tiling(s: Convolution, dtype: DType, device: Device, cores: int) -> Tiling:
-    """Tiles that fill SM with two chunks of A, and AM with two of B and the accumulator."""
-    slot = device.memory("SM").size_bytes // 2 // dtype.bytes  # elements of one chunk of A
-    height, wide = s.spatial
-    most = max(1, slot // min(height * wide, GOOD_CHUNK))  # rows of the tile
-    taps = min(s.taps, most)
-    own = min(ceil_div(s.cout, cores), s.cout_per_group)
-    channels = min(own, most // taps)
-    channels = ceil_div(own, ceil_div(own, channels))  # equal tiles
-    wanted = min(FULL_CHUNK, max(GOOD_CHUNK, s.n * height * wide // MANY_CHUNKS))
-    room = min(wanted, slot // (taps * channels))  # positions of a chunk
-    rows, width = (min(height, room // wide), wide) if room >= wide else (1, room)
-    per_column = taps * channels * (FP32.bytes + (dtype.bytes if dtype is not FP32 else 0))
-    per_column += 2 * rows * width * dtype.bytes
-    # Buffers are rounded up to the alignment of AM: leave one such piece to each of the four.
-    am = device.memory("AM")
-    fit = max(1, (am.size_bytes - 4 * am.align_bytes) // per_column)
-    block = device.gemm.rates[dtype.name].n if device.gemm else 1
-    if fit < s.cin_per_group and fit > block:
-        fit -= fit % block
-    columns = min(s.cin_per_group, fit, DMA_FIELD * 4 // dtype.bytes)
-    return Tiling(channels=channels, taps=taps, columns=columns, rows=rows, width=width)
+__all__ = ["DeconvGradFilter", "Tiling"]
 
 
 class Chunk(NamedTuple):
@@ -148,30 +90,8 @@ class DeconvGradFilter(Kernel):
                 "use one row or the full width"
             )
 
-    @property
-    def tiling_text(self) -> str:
-        return str(self.tiling)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x, self.dy, self.dw)
-
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
-        s, t, dtype = self.shape, self.tiling, self.x.dtype
-        positions = min(t.rows, s.spatial[0]) * min(t.width, s.spatial[1])
-        rows, columns = (
-            min(t.taps, s.taps) * min(t.channels, s.cout_per_group),
-            min(t.columns, s.cin_per_group),
-        )
-        nest = _Nest(
-            self,
-            k,
-            a=k.buffer("SM", (positions, rows), dtype, slots=2, name="im2row"),
-            b=k.buffer("AM", (positions, columns), dtype, slots=2, name="x_am"),
-            acc=k.buffer("AM", (rows, columns), FP32, name="acc"),
-            out=k.buffer("AM", (rows, columns), dtype, name="dw_am") if dtype is not FP32 else None,
-        )
-        return Plan(self._tasks(cores), nest.emit)
+        return Plan(self._tasks(cores), _Nest(self, k).emit)
 
     # -- who computes what -----------------------------------------------------------------
 
@@ -241,16 +161,23 @@ class DeconvGradFilter(Kernel):
             yield (ih * wide + iw) * s.cin, dy, rows, cols, above, below, left, right
 
 
-@dataclass(frozen=True)
 class _Nest:
     """The program of a chunk, on the buffers of one core."""
 
-    kernel: DeconvGradFilter
-    k: Language
-    a: BufferHandle
-    b: BufferHandle
-    acc: BufferHandle
-    out: BufferHandle | None
+    def __init__(self, kernel: DeconvGradFilter, k: Language) -> None:
+        self.kernel, self.k = kernel, k
+        s, t, dtype = kernel.shape, kernel.tiling, kernel.x.dtype
+        positions = min(t.rows, s.spatial[0]) * min(t.width, s.spatial[1])
+        rows, columns = (
+            min(t.taps, s.taps) * min(t.channels, s.cout_per_group),
+            min(t.columns, s.cin_per_group),
+        )
+        self.a = k.buffer("SM", (positions, rows), dtype, slots=2, name="im2row")
+        self.b = k.buffer("AM", (positions, columns), dtype, slots=2, name="x_am")
+        self.acc = k.buffer("AM", (rows, columns), FP32, name="acc")
+        self.out = (
+            k.buffer("AM", (rows, columns), dtype, name="dw_am") if dtype is not FP32 else None
+        )
 
     def emit(self, u: Chunk) -> None:
         """Load x, gather dy, multiply; store after the last chunk."""

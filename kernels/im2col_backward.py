@@ -21,19 +21,18 @@ for (run of planes, piece of the image) of this core:                 # one task
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from math import prod
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from npusim.convolution import Convolution
+from npusim.kernels.tilings.im2col_backward import Tiling, elements, patches, pixels
 from npusim.language import (
     FP32,
     ArgumentError,
-    BufferHandle,
     DType,
     Kernel,
     Language,
@@ -43,39 +42,9 @@ from npusim.language import (
     Tensor,
     ceil_div,
     in_runs,
-    round_up,
 )
 
-#: Smallest piece of a plane, in bytes, worth giving to a core of its own.
-LEAST_PIECE = 4 * 1024
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tiling:
-    """A task makes ``rows`` x ``columns`` pixels of ``planes`` planes.
-
-    ``at_once`` brings all taps to UB in one move; only for whole images, and needed for several
-    planes.
-    """
-
-    rows: int
-    columns: int
-    planes: int = 1
-    at_once: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("rows", "columns", "planes"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"tiling {name} is {getattr(self, name)}; it must be >= 1")
-        if self.planes > 1 and not self.at_once:
-            raise ArgumentError(
-                f"tiling planes is {self.planes} without at_once; only planes whose taps are "
-                "loaded at once can share a task: set at_once or planes=1"
-            )
-
-    def __str__(self) -> str:
-        load = f"{self.planes} planes at once" if self.at_once else "tap by tap"
-        return f"{self.rows}x{self.columns} pixels, {load}"
+__all__ = ["Im2colBackward", "Tiling"]
 
 
 @dataclass(frozen=True)
@@ -107,63 +76,6 @@ def cuts(shape: Convolution, axis: int, step: int) -> list[Cut]:
             taps.append(inside if high > low else (0, 0, 0))
         pieces.append(Cut(start, count, base, tuple(taps)))
     return pieces
-
-
-def ub_bytes(shape: Convolution, tiling: Tiling, dtype: DType, sums: DType) -> int:
-    """Bytes of UB a tiling takes, up to the alignment of its buffers."""
-    pixels, patches = _elements(shape, tiling)
-    if dtype == sums:
-        return 2 * dtype.bytes * (pixels + patches)
-    return (2 * dtype.bytes + sums.bytes) * (pixels + patches)
-
-
-def auto_tiling(shape: Convolution, dtype: DType, sums: DType, cores: int, ub: int) -> Tiling:
-    """Whole planes at once where they fit ``ub`` bytes and keep all cores busy, else pieces."""
-    room = ub - 1024  # for the alignment of six buffers
-    (h, w), (sh, sw) = shape.spatial, shape.stride
-    worth = max(1, _pixels(shape) * dtype.bytes // LEAST_PIECE)
-    pieces = min(ceil_div(cores, shape.n), worth)
-    whole = Tiling(rows=h, columns=w, at_once=True)
-    size = ub_bytes(shape, whole, dtype, sums)
-    if pieces == 1 and size <= room:
-        fit = min(room // size, ceil_div(shape.n, cores))
-        return replace(whole, planes=fit)
-    tiling = Tiling(rows=_rounded(ceil_div(h, pieces), sh, h), columns=w)
-    while ub_bytes(shape, tiling, dtype, sums) > room:
-        if tiling.rows > 1:
-            tiling = replace(tiling, rows=_rounded(ceil_div(tiling.rows, 2), sh, tiling.rows - 1))
-        elif tiling.columns > 1:
-            half = ceil_div(tiling.columns, 2)
-            tiling = replace(tiling, columns=_rounded(half, sw, tiling.columns - 1))
-        else:
-            break  # one pixel at a time: the buffers say what is missing
-    return tiling
-
-
-def _rounded(value: int, multiple: int, most: int) -> int:
-    """``value`` up to a multiple, if that is at most ``most``: then all pieces look alike."""
-    up = round_up(value, multiple)
-    return up if up <= most else min(value, most)
-
-
-def _patches(shape: Convolution) -> int:
-    """Elements of grad in one plane."""
-    return shape.cout * prod(shape.out)
-
-
-def _pixels(shape: Convolution) -> int:
-    """Elements of out in one plane."""
-    return shape.cin * prod(shape.spatial)
-
-
-def _elements(shape: Convolution, tiling: Tiling) -> tuple[int, int]:
-    """Elements of out and of grad that a task holds in one buffer slot."""
-    rows, columns = min(tiling.rows, shape.spatial[0]), min(tiling.columns, shape.spatial[1])
-    pixels = tiling.planes * rows * columns * shape.cin
-    if tiling.at_once:
-        return pixels, tiling.planes * _patches(shape)
-    (lh, lw), (sh, sw) = shape.out, shape.stride
-    return pixels, min(lh, ceil_div(rows, sh)) * min(lw, ceil_div(columns, sw)) * shape.cin
 
 
 class Piece(NamedTuple):
@@ -202,21 +114,13 @@ class Im2colBackward(Kernel):
                 f"tiling is {tiling} of an image of {shape.spatial}; at_once needs whole images: "
                 "raise rows and columns or set at_once=False"
             )
-        for tensor, each in ((grad, _patches(shape)), (self.out, _pixels(shape))):
+        for tensor, each in ((grad, patches(shape)), (self.out, pixels(shape))):
             want = shape.n * each * tensor.dtype.bytes
             if tensor.size_bytes != want or tensor.dtype != grad.dtype:
                 raise ArgumentError(
                     f"im2col_backward: {tensor.name} is {tensor.dtype} of shape {tensor.shape}; "
                     f"{shape} makes it {grad.dtype} of {shape.n} x {each} elements"
                 )
-
-    @property
-    def tiling_text(self) -> str:
-        return str(self.tiling)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.grad, self.out)
 
     @cached_property
     def pieces(self) -> list[tuple[Cut, Cut]]:
@@ -230,18 +134,7 @@ class Im2colBackward(Kernel):
         return list(dict.fromkeys(_pattern(piece) for piece in self.pieces))
 
     def plan(self, k: Language, cores: int) -> Plan[Piece]:
-        dtype, sums = self.grad.dtype, self.sums
-        pixels, patches = _elements(self.shape, self.tiling)
-        mixed = dtype != sums
-        nest = _Nest(
-            self,
-            k,
-            grad=k.buffer("UB", (patches,), dtype, slots=2, name="grad_ub"),
-            acc=k.buffer("UB", (pixels,), sums, slots=1 if mixed else 2, name="acc_ub"),
-            wide=k.buffer("UB", (patches,), sums, name="wide_ub") if mixed else None,
-            out=k.buffer("UB", (pixels,), dtype, slots=2, name="out_ub") if mixed else None,
-        )
-        return Plan(self._tasks(cores), nest.emit)
+        return Plan(self._tasks(cores), _Nest(self, k).emit)
 
     def _tasks(self, cores: int) -> Tasks[Piece]:
         s, e = self.shape, self.grad.dtype.bytes
@@ -260,22 +153,24 @@ class Im2colBackward(Kernel):
                 "planes": np.minimum(self.tiling.planes, s.n - plane),
             },
             {
-                "grad": (plane * _patches(s) + window[piece] * s.cin) * e,
-                "out": (plane * _pixels(s) + pixel[piece] * s.cin) * e,
+                "grad": (plane * patches(s) + window[piece] * s.cin) * e,
+                "out": (plane * pixels(s) + pixel[piece] * s.cin) * e,
             },
         )
 
 
-@dataclass(frozen=True)
 class _Nest:
     """The program of a piece, on the buffers of one core."""
 
-    kernel: Im2colBackward
-    k: Language
-    grad: BufferHandle
-    acc: BufferHandle
-    wide: BufferHandle | None
-    out: BufferHandle | None
+    def __init__(self, kernel: Im2colBackward, k: Language) -> None:
+        self.kernel, self.k = kernel, k
+        dtype, sums = kernel.grad.dtype, kernel.sums
+        pixels, patches = elements(kernel.shape, kernel.tiling)
+        mixed = dtype != sums
+        self.grad = k.buffer("UB", (patches,), dtype, slots=2, name="grad_ub")
+        self.acc = k.buffer("UB", (pixels,), sums, slots=1 if mixed else 2, name="acc_ub")
+        self.wide = k.buffer("UB", (patches,), sums, name="wide_ub") if mixed else None
+        self.out = k.buffer("UB", (pixels,), dtype, slots=2, name="out_ub") if mixed else None
 
     def emit(self, piece: Piece) -> None:
         """Clear the piece, add every tap of every plane, write it."""
@@ -285,7 +180,7 @@ class _Nest:
         size = piece.planes * rows * columns * s.cin
         self.k.vec_dup(acc.at(0, size * sums.bytes), 0.0, sums)
         if self.kernel.tiling.at_once:
-            loaded = self._load(0, 1, piece.planes * _patches(s))
+            loaded = self._load(0, 1, piece.planes * patches(s))
         for plane in range(piece.planes):
             for tap, (down, across) in enumerate(product(row_taps, column_taps)):
                 (y, oh, high), (x, ow, wide) = down, across

@@ -43,7 +43,6 @@ from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.language import (
     FP32,
     ArgumentError,
-    BufferHandle,
     IntArray,
     Kernel,
     Language,
@@ -175,10 +174,6 @@ class ImplicitGemm(Kernel):
         return str(self.ran)
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x, self.w, self.y)
-
-    @property
     def needs_clear(self) -> bool:
         """Whether some outputs are reached by no input and must be cleared before."""
         g = self.geometry
@@ -191,23 +186,7 @@ class ImplicitGemm(Kernel):
         return self.plane.live().slabs > 0 and any(self.geometry.live)
 
     def plan(self, k: Language, cores: int) -> Plan[Step]:
-        t, dtype, n, base_k = self.ran, self.x.dtype, self.ran.base_n, self.ran.base_k
-        live = self.plane.live()
-        pixels, m = live.most_pixels, round_up(live.most_positions, 16)
-        x_l1 = (t.step_planes, pixels, 32 // dtype.bytes)
-        w_l1 = (t.step_columns, n, self.geometry.c0)
-        nest = _Nest(
-            self,
-            k,
-            readings=(live.rows.readings[0], live.columns.readings[0]),
-            x1=k.buffer("L1", x_l1, dtype, slots=t.l1_slots, name="x_l1"),
-            w1=k.buffer("L1", w_l1, dtype, slots=t.weight_slots, name="w_l1"),
-            a=k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="x_l0a"),
-            b=k.buffer("L0B", (base_k, n), dtype, slots=t.l0_slots, name="w_l0b"),
-            c=k.buffer("L0C", (m, n), FP32, slots=t.l0c_slots, name="y_l0c"),
-            staging=k.fixpipe_staging(m, self.y.dtype, columns=n // 16),
-        )
-        return Plan(self._tasks(cores), nest.emit)
+        return Plan(self._tasks(cores), _Nest(self, k).emit)
 
     # -- who computes what -----------------------------------------------------------------
 
@@ -326,19 +305,23 @@ class ImplicitGemm(Kernel):
         return kernel - 1 - runs.tap - (runs.kernel - 1) * apart
 
 
-@dataclass(frozen=True)
 class _Nest:
     """The program of a step, on the buffers of one core."""
 
-    kernel: ImplicitGemm
-    k: Language
-    readings: tuple[tuple[Reading, ...], tuple[Reading, ...]]
-    x1: BufferHandle
-    w1: BufferHandle
-    a: BufferHandle
-    b: BufferHandle
-    c: BufferHandle
-    staging: BufferHandle | None
+    def __init__(self, kernel: ImplicitGemm, k: Language) -> None:
+        self.kernel, self.k = kernel, k
+        t, dtype, n, base_k = kernel.ran, kernel.x.dtype, kernel.ran.base_n, kernel.ran.base_k
+        live = kernel.plane.live()
+        pixels, m = live.most_pixels, round_up(live.most_positions, 16)
+        x_l1 = (t.step_planes, pixels, 32 // dtype.bytes)
+        w_l1 = (t.step_columns, n, kernel.geometry.c0)
+        self.readings = (live.rows.readings[0], live.columns.readings[0])
+        self.x1 = k.buffer("L1", x_l1, dtype, slots=t.l1_slots, name="x_l1")
+        self.w1 = k.buffer("L1", w_l1, dtype, slots=t.weight_slots, name="w_l1")
+        self.a = k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="x_l0a")
+        self.b = k.buffer("L0B", (base_k, n), dtype, slots=t.l0_slots, name="w_l0b")
+        self.c = k.buffer("L0C", (m, n), FP32, slots=t.l0c_slots, name="y_l0c")
+        self.staging = k.fixpipe_staging(m, kernel.y.dtype, columns=n // 16)
 
     def emit(self, u: Step) -> None:
         """One filter depth of one tile through some taps."""

@@ -216,78 +216,67 @@ class Matmul(Kernel):
     # -- buffers ---------------------------------------------------------------------------
 
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
-        t, pad, dtype = self.tiling, max(16, self.c0), self.dtype
-        depth = min(t.single_core_k or self.k, self.k)
-        m, n, base_k = self.ran.base_m, self.ran.base_n, self.ran.base_k
-        width = ceil_div(base_k, self.group)
-        nest = _Nest(
-            self,
-            k,
-            l1=self._slab_buffers(k, {"m": m, "n": round_up(n, pad)}, round_up(depth, pad)),
-            a0=k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="a_l0a"),
-            b0=k.buffer("L0B", (base_k, n), dtype, slots=t.l0_slots, name="b_l0b"),
-            s0=[
-                k.buffer(memory, (rows, width), INT8, slots=t.l0_slots, name=f"{scales.name}_l0")
-                for rows, memory, scales in zip(
-                    (m, n), ("L0A_MX", "L0B_MX"), self.scales, strict=False
-                )
-            ],
-            acc=k.buffer(
-                "L0C", (m, n), FP32, slots=t.l0c_slots, name="c_l0c", unit_flag=t.unit_flag
-            ),
-            staging=self._staging(k, m, n),
-        )
-        return Plan(self.tasks(cores), nest.emit)
-
-    def _slab_buffers(
-        self, k: Language, size: dict[str, int], depth: int
-    ) -> dict[str, BufferHandle | Shared]:
-        """L1 by operand; ``size`` are the padded extents across K, ``depth`` all of K."""
-        shapes = {}
-        for name, source in self.sources.items():
-            slab, scale = min(source.depth, depth), isinstance(source.operand, Scales)
-            shape = (size[source.extent], ceil_div(slab, self.group) if scale else slab)
-            shapes[name] = shape, INT8 if scale else self.dtype
-        first, second = list(shapes)[-2:]  # A and B come after scales
-        (rows, slab), dtype = shapes[first]
-        if self.tiling.paired:
-            shapes[first] = (rows + shapes.pop(second)[0][0], slab), dtype
-        found = {
-            name: k.buffer(
-                "L1",
-                shape,
-                dtype,
-                slots=self.sources[name].slots,
-                name=f"{name}_l1",
-                own_banks=self.tiling.l1_halves,
-            )
-            for name, (shape, dtype) in shapes.items()
-        }
-        if self.tiling.paired:
-            return {**found, second: Shared(found[first], rows * slab * self.dtype.bytes)}
-        return dict(found)
-
-    def _staging(self, k: Language, m: int, n: int) -> BufferHandle | None:
-        """Where a tile stops on its way out: pieces of rows, or of columns where FIX is missing."""
-        if not self.tiling.through_ub:
-            return k.fixpipe_staging(m, self.c.dtype, columns=n // 16)
-        row = n * self.c.dtype.bytes
-        fit = k.memory("UB").size_bytes // 2 // row // 16 * 16
-        return k.buffer("UB", (min(m, max(16, fit)), n), self.c.dtype, slots=2, name="c_ub")
+        return Plan(self.tasks(cores), _Nest(self, k).emit)
 
 
-@dataclass(frozen=True)
 class _Nest:
     """The program of a tile, on the buffers of one core."""
 
-    kernel: Matmul
-    k: Language
-    l1: dict[str, BufferHandle | Shared]
-    a0: BufferHandle
-    b0: BufferHandle
-    s0: list[BufferHandle]
-    acc: BufferHandle
-    staging: BufferHandle | None
+    def __init__(self, kernel: Matmul, k: Language) -> None:
+        self.kernel, self.k = kernel, k
+        t, pad, dtype = kernel.tiling, max(16, kernel.c0), kernel.dtype
+        depth = min(t.single_core_k or kernel.k, kernel.k)
+        m, n, base_k = kernel.ran.base_m, kernel.ran.base_n, kernel.ran.base_k
+        width = ceil_div(base_k, kernel.group)
+        self.l1 = self._slab_buffers({"m": m, "n": round_up(n, pad)}, round_up(depth, pad))
+        self.a0 = k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="a_l0a")
+        self.b0 = k.buffer("L0B", (base_k, n), dtype, slots=t.l0_slots, name="b_l0b")
+        self.s0 = [
+            k.buffer(memory, (rows, width), INT8, slots=t.l0_slots, name=f"{scales.name}_l0")
+            for rows, memory, scales in zip(
+                (m, n), ("L0A_MX", "L0B_MX"), kernel.scales, strict=False
+            )
+        ]
+        self.acc = k.buffer(
+            "L0C", (m, n), FP32, slots=t.l0c_slots, name="c_l0c", unit_flag=t.unit_flag
+        )
+        self.staging = self._staging(m, n)
+
+    def _slab_buffers(self, size: dict[str, int], depth: int) -> dict[str, BufferHandle | Shared]:
+        """L1 by operand; ``size`` are the padded extents across K, ``depth`` all of K."""
+        shapes = {}
+        for name, source in self.kernel.sources.items():
+            slab, scale = min(source.depth, depth), isinstance(source.operand, Scales)
+            shape = (size[source.extent], ceil_div(slab, self.kernel.group) if scale else slab)
+            shapes[name] = shape, INT8 if scale else self.kernel.dtype
+        first, second = list(shapes)[-2:]  # A and B come after scales
+        (rows, slab), dtype = shapes[first]
+        if self.kernel.tiling.paired:
+            shapes[first] = (rows + shapes.pop(second)[0][0], slab), dtype
+        found = {
+            name: self.k.buffer(
+                "L1",
+                shape,
+                dtype,
+                slots=self.kernel.sources[name].slots,
+                name=f"{name}_l1",
+                own_banks=self.kernel.tiling.l1_halves,
+            )
+            for name, (shape, dtype) in shapes.items()
+        }
+        if self.kernel.tiling.paired:
+            return {**found, second: Shared(found[first], rows * slab * self.kernel.dtype.bytes)}
+        return dict(found)
+
+    def _staging(self, m: int, n: int) -> BufferHandle | None:
+        """Where a tile stops on its way out: pieces of rows, or of columns where FIX is missing."""
+        if not self.kernel.tiling.through_ub:
+            return self.k.fixpipe_staging(m, self.kernel.c.dtype, columns=n // 16)
+        row = n * self.kernel.c.dtype.bytes
+        fit = self.k.memory("UB").size_bytes // 2 // row // 16 * 16
+        return self.k.buffer(
+            "UB", (min(m, max(16, fit)), n), self.kernel.c.dtype, slots=2, name="c_ub"
+        )
 
     def emit(self, tile: Tile) -> None:
         """Sum a tile along K and store it."""

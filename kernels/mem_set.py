@@ -38,10 +38,6 @@ class MemSet(Kernel):
     def tiling_text(self) -> str:
         return f"chunk {CHUNK_BYTES}"
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.target,)
-
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
         zeros = k.buffer("UB", (CHUNK_BYTES,), INT8, name="zeros")
 

@@ -103,14 +103,6 @@ class CopyIn(Kernel):
                 f"{self.name}: {self.x.name} has shape {self.x.shape}; it must be a matrix"
             )
 
-    @property
-    def tiling_text(self) -> str:
-        return str(self.tiling)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x,)
-
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
         t, e, pitch = self.tiling, self.x.dtype.bytes, self.x.shape[1] * self.x.dtype.bytes
         shape = (round_up(t.rows, 16), round_up(t.columns, BLOCK_BYTES // e))
@@ -250,10 +242,6 @@ class Elementwise(Kernel):
     def tiling_text(self) -> str:
         return f"{self.operation}, {self.tiling}"
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (*self.inputs, self.z)
-
     def plan(self, k: Language, cores: int) -> Plan[Piece]:
         shape, slots, dtype = (self.tiling.piece,), self.tiling.slots, self.z.dtype
         pieces = [
@@ -324,14 +312,6 @@ class NdToNz(Kernel):
                 f"nd_to_nz: {x.name} {x.shape} {x.dtype} does not become {y.name} {y.shape} "
                 f"{y.dtype}; the columns must be whole blocks of {c0}, one per NZ column"
             )
-
-    @property
-    def tiling_text(self) -> str:
-        return str(self.tiling)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x, self.y)
 
     @property
     def c0(self) -> int:

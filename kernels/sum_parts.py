@@ -66,10 +66,6 @@ class SumParts(Kernel):
     def tiling_text(self) -> str:
         return f"{self.parts.shape[0]} parts, chunk {CHUNK_BYTES}"
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.parts, self.out)
-
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
         size, to = prod(self.out.shape) * FP32.bytes, self.out.dtype  # of one part
         sums = k.buffer("UB", (CHUNK_BYTES // 4,), FP32, slots=2, name="sum")

@@ -100,10 +100,6 @@ class TransData(Kernel):
     def tiling_text(self) -> str:
         return f"{self.conversion.kind}, by fractals" if self.scattered else self.conversion.kind
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.src, self.dst)
-
     def plan(self, k: Language, cores: int) -> Plan[Any]:
         memory = k.memory("UB")
         quarter = memory.size_bytes // 4 // memory.align_bytes * memory.align_bytes

@@ -215,10 +215,6 @@ class Transpose(Kernel):
     def tiling_text(self) -> str:
         return f"axes {self.axes.sizes} by {self.axes.perm}"
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x, self.y)
-
     def plan(self, k: Language, cores: int) -> Plan[Box]:
         dtype, axes = self.x.dtype, self.axes
         e, turned = dtype.bytes, FP16 if dtype.bytes == 1 else dtype

@@ -79,7 +79,7 @@ BUDGETS = {
     "npusim/limits": 950,
     "npusim/numerics": 850,
     "npusim/ops": 2500,
-    "npusim/program": 1700,
+    "npusim/program": 1900,
     "npusim/results": 2900,
     "npusim/timing": 3300,
     "npusim/torch": 600,

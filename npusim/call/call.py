@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from npusim.call.options import Options
 from npusim.call.planning import is_planning
-from npusim.call.replay import Step, figures_behind, time_us
+from npusim.call.replay import Again, Step, figures_behind
 from npusim.call.spec import Array, Operand, Spec
 from npusim.device.catalog import load_device, parse_core_mask
 from npusim.device.spec import Device
@@ -137,10 +137,6 @@ class Call:
         self.runs.append(run)
         self.figures |= dict.fromkeys(figures_behind(program))
 
-    def _replay(self) -> Callable[[Device], float]:
-        """Times the call again; holds no arrays."""
-        return partial(time_us, tuple(self._steps), self.groups, self.options.engine)
-
     def _progress(self, program: Program, phase: str) -> Callable[[int], None] | None:
         report = self.options.progress
         if report is None:
@@ -161,6 +157,7 @@ class Call:
         ``useful_macs`` are the multiply-adds that each product of the problem needs (0: unknown).
         """
         names = tuple(outputs)
+        again = Again(tuple(self._steps), self.groups, self.options.engine)
         return Result(
             operator=self.operator,
             device=self.device,
@@ -173,7 +170,7 @@ class Call:
             dtype=rate or as_dtype.name,
             workspace_bytes=self.workspace_bytes,
             useful_macs={run.name: useful_macs for run in self.runs if run.macs and useful_macs},
-            replay=Replay(figures=tuple(self.figures), time_us=self._replay()),
+            replay=Replay(figures=tuple(self.figures), time_us=again),
         )
 
 

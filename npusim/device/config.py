@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from fractions import Fraction
+from functools import cache
 from operator import index
 from types import UnionType
 from typing import Any, SupportsIndex, get_args, get_origin, get_type_hints
@@ -196,7 +197,7 @@ def _entries(cls: type, node: Node, *, named: bool) -> dict[str, Node]:
                 "inside {...} the comma of a figure starts a new key; put the figure in quotes "
                 "or each key on a line of its own"
             )
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     required: list[str] = []
     optional: list[str] = []
     for f in fields(cls):
@@ -218,7 +219,7 @@ class _Reader:
     def record(self, cls: Any, node: Node, name: str | None, given: dict[str, Any]) -> Any:
         """Return a ``cls`` read from a mapping; ``name`` is its key in the mapping around it."""
         entries = _entries(cls, node, named=name is not None)
-        hints, values = get_type_hints(cls), dict(given)
+        hints, values = _hints(cls), dict(given)
         if name is not None:
             values["name"] = name
         for f in fields(cls):
@@ -283,6 +284,12 @@ class _Reader:
             inner = get_args(hint)[1]
             return {key: self._value(inner, child, key) for key, child in node.mapping().items()}
         return self.record(hint, node, name, {})
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    """Return the types of a record's fields; working them out takes as long as reading it."""
+    return get_type_hints(cls)
 
 
 def _cube_rate(block: Block) -> CubeRate:

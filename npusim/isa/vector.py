@@ -66,9 +66,11 @@ def vector_figures(op: str) -> tuple[str, ...]:
 
 
 class VectorInstruction(Instruction):
-    """Runs on the vector unit, on UB: reads ``sources`` and writes ``dst`` in ``dtype``."""
+    """Runs on the vector unit, on UB: reads ``inputs`` and writes ``dst`` in ``dtype``."""
 
     batched: ClassVar[bool] = True
+    #: Names of the operands it reads.
+    inputs: ClassVar[tuple[str, ...]] = ()
 
     dst: SlotRegion
     dtype: DType
@@ -76,12 +78,16 @@ class VectorInstruction(Instruction):
     @property
     def sources(self) -> tuple[SlotRegion, ...]:
         """The operands it reads."""
-        return ()
+        return tuple(getattr(self, name) for name in self.inputs)
 
     @property
     @abstractmethod
     def priced(self) -> str:
         """The entry of the device's ``vector.ops`` that says what a repeat costs."""
+
+    @property
+    def op(self) -> str:
+        return f"vec_{self.priced}"
 
     @property
     def walks(self) -> int:
@@ -127,16 +133,14 @@ class VecBinary(Elementwise):
     keeps 16-bit floats finite on overflow, where the chip knows no infinity mode.
     """
 
+    inputs: ClassVar[tuple[str, ...]] = ("a", "b")
+
     operation: str
     dst: SlotRegion
     a: SlotRegion
     b: SlotRegion
     dtype: DType
     saturate: bool = False
-
-    @property
-    def sources(self) -> tuple[SlotRegion, ...]:
-        return (self.a, self.b)
 
     @property
     def priced(self) -> str:
@@ -153,24 +157,18 @@ class VecBinary(Elementwise):
         result = BINARY[self.operation](a, b)
         memory.write(self.dst, round_to(result, self.dtype, saturate=self.saturate), self.dtype)
 
-    @property
-    def op(self) -> str:
-        return f"vec_{self.operation}"
-
 
 @dataclass(frozen=True)
 class VecScalar(Elementwise):
     """dst = a ``operation`` scalar, in ``dtype``; the operation is adds, muls, maxs or mins."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("a",)
 
     operation: str
     dst: SlotRegion
     a: SlotRegion
     scalar: float
     dtype: DType
-
-    @property
-    def sources(self) -> tuple[SlotRegion, ...]:
-        return (self.a,)
 
     @property
     def priced(self) -> str:
@@ -186,10 +184,6 @@ class VecScalar(Elementwise):
         result = SCALAR[self.operation](a, scalar)
         memory.write(self.dst, round_to(result, self.dtype, saturate=False), self.dtype)
 
-    @property
-    def op(self) -> str:
-        return f"vec_{self.operation}"
-
 
 @dataclass(frozen=True)
 class VecCast(VectorInstruction):
@@ -198,15 +192,13 @@ class VecCast(VectorInstruction):
     ``saturate`` keeps 16-bit floats finite on overflow, where the chip knows no infinity mode.
     """
 
+    inputs: ClassVar[tuple[str, ...]] = ("src",)
+
     dst: SlotRegion
     src: SlotRegion
     dtype: DType
     to: DType
     saturate: bool = False
-
-    @property
-    def sources(self) -> tuple[SlotRegion, ...]:
-        return (self.src,)
 
     @property
     def priced(self) -> str:
@@ -226,16 +218,14 @@ class VecCast(VectorInstruction):
 class VecReduce(VectorInstruction):
     """dst[r] = sum or max of row r of src; src is ``rows`` x ``columns``, one result per row."""
 
+    inputs: ClassVar[tuple[str, ...]] = ("src",)
+
     operation: str
     dst: SlotRegion
     src: SlotRegion
     rows: int
     columns: int
     dtype: DType
-
-    @property
-    def sources(self) -> tuple[SlotRegion, ...]:
-        return (self.src,)
 
     @property
     def priced(self) -> str:
@@ -259,10 +249,6 @@ class VecReduce(VectorInstruction):
         else:
             result = values.max(axis=2)
         memory.write(self.dst, round_to(result, self.dtype, saturate=False), self.dtype)
-
-    @property
-    def op(self) -> str:
-        return f"vec_reduce_{self.operation}"
 
 
 @dataclass(frozen=True)
@@ -291,16 +277,14 @@ class VecTranspose(VectorInstruction):
     where a matrix is a single row or column nothing turns and it is a copy.
     """
 
+    inputs: ClassVar[tuple[str, ...]] = ("src",)
+
     dst: SlotRegion
     src: SlotRegion
     rows: int
     columns: int
     dtype: DType
     count: int = 1
-
-    @property
-    def sources(self) -> tuple[SlotRegion, ...]:
-        return (self.src,)
 
     @property
     def priced(self) -> str:

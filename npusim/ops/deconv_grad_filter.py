@@ -13,7 +13,8 @@ from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
-from npusim.kernels.deconv_grad_filter import DeconvGradFilter, Tiling, auto_tiling
+from npusim.kernels.deconv_grad_filter import DeconvGradFilter
+from npusim.kernels.tilings.deconv_grad_filter import Tiling, auto_tiling
 from npusim.layout import nhwc_to_nchw
 from npusim.limits.facts import type_name
 from npusim.ops.arguments import frozen, operand

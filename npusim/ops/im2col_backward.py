@@ -15,7 +15,8 @@ from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
-from npusim.kernels.im2col_backward import Im2colBackward, Tiling, auto_tiling
+from npusim.kernels.im2col_backward import Im2colBackward
+from npusim.kernels.tilings.im2col_backward import Tiling, auto_tiling
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import frozen, operand

@@ -14,12 +14,12 @@ import numpy as np
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError, CapacityError, ProgramError
 from npusim.integers import IntArray
-from npusim.isa.base import Cost
 from npusim.program.kernel import Kernel, Tasks, fields_of
 from npusim.program.language import Language
 from npusim.program.link import Linker
-from npusim.program.lower import at_line, lower
-from npusim.program.program import CoreProgram, Flow, Program, Template, flow_of
+from npusim.program.lower import lower
+from npusim.program.program import CoreProgram, Program, Template
+from npusim.program.recost import costed, structure
 
 _PACKAGE = FilePath(__file__).parent.parent
 _OURS = tuple(_PACKAGE / part for part in ("program", "isa", "device"))
@@ -40,7 +40,7 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
     records, which = _distinct(tasks)
     bases = list(tasks.bases)
     names = {t.name: i for i, t in enumerate(kernel.tensors)}
-    templates = tuple(_template(k, partial(plan.emit, r), names, bases) for r in records)
+    templates = tuple(_template(k, device, partial(plan.emit, r), (names, bases)) for r in records)
     table = (
         np.stack([tasks.bases[b] for b in bases], axis=1)
         if bases
@@ -67,6 +67,8 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
         templates=templates,
         variants=tuple(linker.variants),
         cores=tuple(cores),
+        structure=None if k.device_seen else structure(device, kind),
+        looked=frozenset(k.looked),
     )
     _check_barriers(program)
     _check_flag_receivers(program)
@@ -96,23 +98,18 @@ def _issue(k: Language, emit: Callable[[], None]) -> None:
 
 
 def _template(
-    k: Language, emit: Callable[[], None], tensors: dict[str, int], bases: list[str]
+    k: Language,
+    device: Device,
+    emit: Callable[[], None],
+    names: tuple[dict[str, int], list[str]],
 ) -> Template:
     """Issue the instructions of one task and lower them."""
     _issue(k, emit)
     instructions, lines = tuple(k.instructions), tuple(k.lines)
     turns = tuple(h.turns for h in k.handles)
-    costs: list[Cost] = []
-    flows: list[Flow | None] = []
-    try:
-        for instruction in instructions:
-            costs.append(instruction.cost(k.device))
-            flows.append(flow_of(instruction, tensors, bases, k.device))
-    except ProgramError as error:
-        at = len(flows)
-        raise at_line(error, lines[at], instructions[at]) from error
+    costs, flows = costed(instructions, lines, device, names)
     lowered = lower(instructions, lines, turns, k.kind.pipes)
-    return Template(instructions, lines, tuple(costs), tuple(flows), lowered)
+    return Template(instructions, lines, costs, flows, lowered)
 
 
 def _distinct(tasks: Tasks[Any]) -> tuple[list[tuple[Any, ...]], IntArray]:

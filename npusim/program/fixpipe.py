@@ -42,7 +42,7 @@ class Fixpipe(Recorder):
         if self.has_path("L0C", "GM"):
             return None
         column = ceil_div(m, 16) * 256 * dtype.bytes
-        fit = self.device.memory("UB").size_bytes // slots // column
+        fit = self._device.memory("UB").size_bytes // slots // column
         return self.buffer(
             "UB",
             (max(1, min(fit, columns or fit)), column // dtype.bytes),
@@ -80,7 +80,7 @@ class Fixpipe(Recorder):
         if c0 != 16:
             raise ProgramError(
                 f"fixpipe with C0 = {c0}: only a FIX pipe splits columns, and "
-                f"{self.device.name} drains L0C through UB; use c0=16"
+                f"{self._device.name} drains L0C through UB; use c0=16"
             )
         for first, count, ub in self._staged(c, m, n, dtype, staging=staging):
             for target, source in _store_pieces(dst, ub, first, count, m, n, dtype, nd=nd):
@@ -142,10 +142,6 @@ class Fixpipe(Recorder):
                 )
             for drain in min(ways, key=self._cycles):
                 self._issue(drain)
-
-    def _cycles(self, drains: Sequence[Drain]) -> int:
-        """Cycles of some drains."""
-        return sum(drain.cost(self.device).cycles for drain in drains)
 
     def _scatter_through_ub(
         self,

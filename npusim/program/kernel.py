@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -84,13 +84,15 @@ class Kernel(ABC):
 
     @property
     def tiling_text(self) -> str:
-        """One line for reports: the tile sizes in use."""
-        return ""
+        """One line for reports: the tile sizes in use; the field ``tiling`` if there is one."""
+        return str(getattr(self, "tiling", ""))
 
     @property
-    @abstractmethod
     def tensors(self) -> tuple[Tensor, ...]:
-        """The global tensors it touches; roles tell inputs from outputs."""
+        """The global tensors it touches, whose roles tell inputs from outputs: those it holds."""
+        values = (getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
+        held = (value if isinstance(value, tuple) else (value,) for value in values)
+        return tuple(one for some in held for one in some if isinstance(one, Tensor))
 
     @abstractmethod
     def plan(self, k: Language, cores: int) -> Plan[Any]:

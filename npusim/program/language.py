@@ -132,7 +132,7 @@ class Language(Fixpipe):
         """
         size_c, size_a, size_b = Mmad.sizes(m, k, n, dtype)
         result, left, right = private(c, size_c), private(a, size_a), private(b, size_b)
-        bits = self.device.cube.hf32_bits if hf32 and self.device.cube else 0
+        bits = self._device.cube.hf32_bits if hf32 and self._device.cube else 0
         self._issue(Mmad(result, left, right, m, k, n, dtype, init, bits, scales))
 
     # -- vector ----------------------------------------------------------------------------

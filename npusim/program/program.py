@@ -6,7 +6,7 @@ a few dozen templates and two integer columns per core.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -49,6 +49,11 @@ class Template:
     costs: tuple[Cost, ...]
     flows: tuple[Flow | None, ...]
     lowered: Lowered
+
+    @cached_property
+    def figures(self) -> frozenset[str]:
+        """The figures of a device that its costs rest on."""
+        return frozenset(name for i in self.instructions for name in i.figures())
 
     @cached_property
     def macs(self) -> int:
@@ -100,6 +105,15 @@ class Program:
     templates: tuple[Template, ...]
     variants: tuple[Variant, ...]
     cores: tuple[CoreProgram, ...]
+    #: What of the device its shape follows from, None where it may be more than can be told.
+    structure: Hashable = None
+    #: Figures that what it does rests on, besides what it costs.
+    looked: frozenset[str] = frozenset()
+
+    @cached_property
+    def figures(self) -> frozenset[str]:
+        """The figures of a device that costs of its instructions rest on."""
+        return frozenset().union(*(t.figures for t in self.templates))
 
     @property
     def pipes(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import cache
 from math import prod
 from pathlib import Path as FilePath
@@ -42,7 +43,9 @@ class Recorder:
     """Collects the instructions of one task at a time for one kind of core."""
 
     def __init__(self, device: Device, kind: CoreKind) -> None:
-        self.device = device
+        self._device = device
+        self.device_seen = False  # whether the kernel looked at more than the structure
+        self.looked: set[str] = set()  # figures on which it depends what was issued
         self.kind = kind
         self.handles: list[BufferHandle] = []
         self.instructions: list[Instruction] = []
@@ -73,16 +76,16 @@ class Recorder:
         pieces of 512 B; ``own_banks`` puts every slot into banks of its own. Raises
         ``CapacityError`` with the arithmetic when the memory cannot hold them.
         """
-        memory = self.device.called(memory)
-        if memory not in map(self.device.called, self.kind.memories):
+        memory = self._device.called(memory)
+        if memory not in map(self._device.called, self.kind.memories):
             if memory in MEMORY_ROLES:
-                self.device.memory(memory)  # no core of the device has it: say what would help
+                self._device.memory(memory)  # no core of the device has it: say what would help
             have = ", ".join(self.kind.memories)
             raise ProgramError(
-                f"core kind {self.kind.name!r} of {self.device.name} has no {memory} "
+                f"core kind {self.kind.name!r} of {self._device.name} has no {memory} "
                 f"(it has: {have})"
             )
-        spec = self.device.memory(memory)
+        spec = self._device.memory(memory)
         size = prod(shape) * dtype.bytes
         if size <= 0 or slots < 1:
             raise ProgramError(
@@ -106,47 +109,62 @@ class Recorder:
             [h.buffer for h in self.handles] + [buffer],
             memory,
             spec.size_bytes,
-            f"{self.device.name}: buffer {buffer.name}",
+            f"{self._device.name}: buffer {buffer.name}",
         )
         self.handles.append(BufferHandle(buffer))
         return self.handles[-1]
 
     def _check_unit_flag(self, memory: str) -> None:
-        cube = self.device.cube
+        cube = self._device.cube
         if memory != "L0C":
             raise ProgramError(f"a buffer in {memory} has no unit flag; only those in L0C have")
         if cube is None or not cube.unit_flag or not self.has_path("L0C", "GM"):
-            raise ProgramError(f"{self.device.name} has no unit flag; declare L0C without it")
+            raise ProgramError(f"{self._device.name} has no unit flag; declare L0C without it")
+
+    @property
+    def device(self) -> Device:
+        """The device with all its figures.
+
+        A kernel that looks at it is built again for every variant; what ``memory``, ``has_path``,
+        ``dtypes`` and ``device_name`` tell does not depend on figures that only cost time.
+        """
+        self.device_seen = True
+        return self._device
 
     @property
     def dtypes(self) -> tuple[str, ...]:
         """Names of the element types the device knows."""
-        return self.device.dtypes
+        return self._device.dtypes
 
     @property
     def device_name(self) -> str:
         """Name of the device, for errors."""
-        return self.device.name
+        return self._device.name
 
     def memory(self, name: str) -> Memory:
         """Size and alignment of a private memory; ``ArgumentError`` where there is none."""
-        return self.device.memory(name)
+        return self._device.memory(name)
 
     def has_path(self, src: str, dst: str, variant: str = "") -> bool:
         """Whether this kind of core can make the move."""
-        return self.device.has_path(src, dst, variant)
+        return self._device.has_path(src, dst, variant)
+
+    def _cycles(self, instructions: Sequence[Instruction]) -> int:
+        """Cycles of instructions that may be issued; the program rests on the figures behind."""
+        self.looked.update(name for i in instructions for name in i.figures())
+        return sum(i.cost(self._device).cycles for i in instructions)
 
     def _path(self, src: str, dst: str, variant: str = "") -> Path:
-        return self.device.path(src, dst, variant)
+        return self._device.path(src, dst, variant)
 
     def _issue(self, instruction: Instruction) -> None:
         if instruction.pipe not in self.kind.pipes:
             have = ", ".join(self.kind.pipes)
             raise ProgramError(
                 f"{instruction} runs on pipe {instruction.pipe}, which core kind "
-                f"{self.kind.name!r} of {self.device.name} lacks (it has: {have})"
+                f"{self.kind.name!r} of {self._device.name} lacks (it has: {have})"
             )
-        instruction.check(self.device)
+        instruction.check(self._device)
         for region in instruction.writes():
             if isinstance(region, GmRegion) and region.tensor.role == "in":
                 raise ProgramError(

@@ -16,7 +16,7 @@ import npusim
 from npusim.convolution import Convolution
 from npusim.dtypes import FP16, FP32
 from npusim.errors import ArgumentError
-from npusim.kernels.deconv_grad_filter import Tiling, auto_tiling
+from npusim.kernels.tilings.deconv_grad_filter import Tiling, auto_tiling
 from npusim.ops import deconv_grad_filter
 from npusim.reference import conv_filter_grad
 from npusim.results import Result

@@ -1,0 +1,130 @@
+"""A built program on a variant of its device: what figures do not touch is kept.
+
+A program's shape is what its kernel emitted, lowered and linked. It follows from the device's
+*structure*: memories, moves, pipes and the like. Figures that only cost time do not enter it, so
+a variant with the same structure takes over tasks, templates and waits, and of the costs those of
+instructions that rest on no changed figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from npusim.device.parts import CoreKind
+from npusim.device.spec import Device
+from npusim.errors import ProgramError
+from npusim.isa import Instruction
+from npusim.isa.base import Cost, Move
+from npusim.program.lower import at_line
+from npusim.program.program import Flow, Program, Template, flow_of
+
+T = TypeVar("T")
+
+
+def structure(device: Device, kind: CoreKind) -> Hashable:
+    """All that the kernel language tells of a device, and that legality depends on."""
+    cube = device.cube
+    return (
+        kind,
+        tuple(device.memories.values()),
+        frozenset((path.name, path.pipe) for path in device.paths.values()),
+        (cube.unit_flag, cube.hf32_bits) if cube is not None else None,
+        device.sync.event_ids,
+        device.dtypes,
+    )
+
+
+def costed(
+    instructions: tuple[Instruction, ...],
+    lines: tuple[str, ...],
+    device: Device,
+    names: tuple[dict[str, int], list[str]],
+) -> tuple[tuple[Cost, ...], tuple[Flow | None, ...]]:
+    """Costs and flows of a template; ``names`` are of tensors, with their places, and of bases.
+
+    Raises ``ProgramError`` at the kernel line of what the device has no cost for.
+    """
+    costs: list[Cost] = []
+    flows: list[Flow | None] = []
+    try:
+        for instruction in instructions:
+            costs.append(instruction.cost(device))
+            flows.append(flow_of(instruction, *names, device))
+    except ProgramError as error:
+        at = len(flows)
+        raise at_line(error, lines[at], instructions[at]) from error
+    return tuple(costs), tuple(flows)
+
+
+def recosted(program: Program, device: Device) -> Program | None:
+    """The program with the costs of a variant of its device.
+
+    None where the variant may have another program: its structure differs, or a figure by which the
+    kernel language chose between instructions, or the kernel looked at the device itself.
+    """
+    if program.structure is None:
+        return None
+    if program.structure != structure(device, device.core_kind(program.role)):
+        return None
+    old, names = program.device, program.figures | program.looked
+    changed = {name for name in names if _value(old, name) != _value(device, name)}
+    if not changed.isdisjoint(program.looked):
+        return None
+    requests = [one.l2.request_bytes if one.l2 else 0 for one in (old, device)]
+    everywhere = requests[0] != requests[1]
+    templates = tuple(_again(program, t, device, changed, everywhere) for t in program.templates)
+    return replace(program, device=device, templates=templates)
+
+
+def _again(
+    program: Program, template: Template, device: Device, changed: set[str], everywhere: bool
+) -> Template:
+    """A template on a variant of the device, of which some figures ``changed``.
+
+    ``everywhere`` says that every move in global memory did.
+    """
+    touched = [
+        i
+        for i, instruction in enumerate(template.instructions)
+        if not changed.isdisjoint(instruction.figures()) or (everywhere and template.flows[i])
+    ]
+    if not touched:
+        return template
+    moved = tuple(_on(template.instructions[i], device) for i in touched)
+    lines = tuple(template.lines[i] for i in touched)
+    tensors = {t.name: i for i, t in enumerate(program.tensors)}
+    costs, flows = costed(moved, lines, device, (tensors, list(program.base_names)))
+    return replace(
+        template,
+        instructions=_put(template.instructions, touched, moved),
+        costs=_put(template.costs, touched, costs),
+        flows=_put(template.flows, touched, flows),
+    )
+
+
+def _put(column: tuple[T, ...], places: list[int], values: tuple[T, ...]) -> tuple[T, ...]:
+    """The column with other values at some places."""
+    new = list(column)
+    for i, value in zip(places, values, strict=True):
+        new[i] = value
+    return tuple(new)
+
+
+def _on(instruction: Instruction, device: Device) -> Instruction:
+    """The same instruction along the path of another device."""
+    if not isinstance(instruction, Move):
+        return instruction
+    return replace(instruction, path=device.paths[instruction.path.name])  # type: ignore[type-var]
+
+
+def _value(device: Device, name: str) -> Any:
+    """The figure or part of a device at a dotted path, None where it lacks it."""
+    part, _, rest = name.partition(".")
+    value: Any = getattr(device, part)
+    if part == "paths":
+        return value.get(rest)
+    for key in rest.split(".") if rest else ():
+        value = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
+    return value

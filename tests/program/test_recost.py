@@ -1,0 +1,202 @@
+"""A program on a variant of its device: equal to one built anew, or built anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npusim
+import npusim.call.call
+import npusim.call.replay
+from npusim.device.catalog import load_device, ranges
+from npusim.device.config import figures
+from npusim.device.spec import Device
+from npusim.dtypes import FP16
+from npusim.errors import ConfigError
+from npusim.isa.operands import Tensor
+from npusim.program.build import build
+from npusim.program.kernel import Kernel, Tasks
+from npusim.program.language import Language
+from npusim.program.program import Program
+from npusim.program.recost import _on, _value, recosted
+from npusim.quantities import format_quantity
+from tests.isa.test_isa_contract import EXAMPLES, homes
+from tests.scripts import Scripted, tasks_of
+from tests.timing.test_engines_agree import CALLS
+
+TINY = load_device("tiny")
+
+
+def other(device: Device, path: str) -> Device | None:
+    """The device with a figure changed, None where no other value is legal."""
+    figure = figures(device)[path]
+    value: Any = figure.value
+    if isinstance(value, bool):
+        new: Any = "no" if value else "yes"
+    elif isinstance(value, tuple):
+        m, k, n, cycles = value
+        new = f"{m}x{k}x{n}/{cycles + 1}cycle"
+    else:
+        new = value * 2 if isinstance(value, Fraction) else value + 1
+    try:
+        return device.replace(path, new)
+    except (ConfigError, npusim.ArgumentError):
+        return None
+
+
+# -- figures() and cost() ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_cost_moves_with_the_figures_it_names_and_no_others(name: str) -> None:
+    device, instruction = homes(name)[0], EXAMPLES[name](7)
+    before, moved = instruction.cost(device), set()
+    for path in figures(device):
+        variant = other(device, path)
+        if variant is not None and _on(instruction, variant).cost(variant) != before:
+            moved.add(path)
+    named = {path for path in moved for own in instruction.figures()
+             if path == own or path.rpartition(".")[0] == own}  # fmt: skip
+    assert moved
+    assert moved - named - {"clock"} == set()  # durations are cycles of the clock
+    for own in instruction.figures():
+        assert _value(device, own) is not None
+
+
+# -- programs ----------------------------------------------------------------------------------
+
+
+def strided(device: str) -> npusim.Result:
+    """A call whose kernels choose between drains by what these cost."""
+    x, dy = npusim.spec((1, 20, 6, 7), "fp16"), npusim.spec((1, 18, 3, 4), "fp16")
+    w = npusim.spec((18, 20, 3, 3), "fp16")
+    return npusim.ops.convolution_backward(
+        dy, x, w, stride=2, padding=1, device=device, rules="hardware", cores="0"
+    )
+
+
+def launched(monkeypatch: pytest.MonkeyPatch, device: str) -> Iterator[tuple[Kernel, Program]]:
+    """The kernels of some calls that use every kind of instruction, and their programs."""
+    found = []
+
+    def building(kernel: Kernel, where: Device, groups: tuple[int, ...]) -> Program:
+        program = build(kernel, where, groups)
+        found.append((kernel, program))
+        return program
+
+    monkeypatch.setattr(npusim.call.call, "build", building)
+    calls = (
+        [CALLS["cube"]["matmul"], CALLS["cube"]["2-D"], strided]
+        if load_device(device).cube is not None
+        else [CALLS["dsp"]["deconv_grad_filter shared"]]
+    )
+    for call in calls:
+        call(device=device)
+    yield from found
+
+
+@pytest.mark.parametrize("device", ["tiny", "ascend910b2", "ft78ne"])
+def test_a_variant_gets_the_program_it_would_be_built(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    base = load_device(device)
+    variants = [v for path in figures(base) if (v := other(base, path)) is not None]
+    kept = 0
+    for kernel, program in launched(monkeypatch, device):
+        groups = tuple(sorted({core.group for core in program.cores}))
+        for variant in variants:
+            again = recosted(program, variant)
+            if again is None:
+                continue
+            want = build(kernel, variant, groups)
+            assert again.device is variant
+            assert again.templates == want.templates
+            assert again.variants == want.variants
+            for one, two in zip(again.cores, want.cores, strict=True):
+                assert one.name == two.name
+                assert np.array_equal(one.variants, two.variants)
+                assert np.array_equal(one.bases, two.bases)
+            kept += 1
+    assert kept > 50
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["memories.UB.size", "memories.L1.align", "cube.unit_flag", "cube.hf32_bits", "sync.event_ids"],
+)
+def test_what_a_program_is_made_of_makes_another_program(path: str) -> None:
+    program = build(Copy(), TINY, (0,))
+    variant = other(TINY, path) or TINY.replace(path, "1MiB")
+    assert recosted(program, variant) is None
+    without = replace(TINY, paths={n: p for n, p in TINY.paths.items() if n != "L0C->GM"})
+    assert recosted(program, without) is None
+
+
+class Copy(Scripted):
+    """One row in and out; with ``curious`` as many as a repeat of the vector unit has bytes."""
+
+    name = "copy"
+    role = "vector"
+
+    def __init__(self, *, curious: bool = False) -> None:
+        self.curious = curious
+        self.x = Tensor("x", (1 << 14,), FP16)
+        self.y = Tensor("y", (1 << 14,), FP16, "out")
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.x, self.y)
+
+    def tasks(self, cores: int) -> Tasks[Any]:
+        return tasks_of(np.zeros(1, np.int64), {})
+
+    def buffers(self, k: Language) -> None:
+        self.ub = k.buffer("UB", (4096,), FP16)
+        self.size = k.device.vector.repeat_bytes if self.curious else 512
+
+    def emit(self, k: Language, task: Any) -> None:
+        k.data_move(self.ub.next(), self.x.at(0, self.size), FP16)
+        k.data_move(self.y.at(0, self.size), self.ub.last(), FP16)
+
+
+def test_a_kernel_that_looks_at_figures_is_built_again() -> None:
+    variant = TINY.replace("vector.repeat", TINY.vector.repeat_bytes * 4)
+    assert recosted(build(Copy(), TINY, (0,)), variant) is not None
+    assert recosted(build(Copy(curious=True), TINY, (0,)), variant) is None
+    result = npusim.simulate(Copy(curious=True), TINY)
+    assert result.replay is not None
+    assert result.replay.time_us(variant) == npusim.simulate(Copy(curious=True), variant).time_us
+
+
+# -- calls -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["tiny"])
+def test_a_range_of_times_is_the_same_to_the_last_digit(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    def call() -> npusim.Result:
+        result: npusim.Result = CALLS["cube"]["2-D"](device=device)
+        return result
+
+    built: list[str] = []
+
+    def building(kernel: Kernel, where: Device, groups: tuple[int, ...]) -> Program:
+        built.append(kernel.name)
+        return build(kernel, where, groups)
+
+    monkeypatch.setattr(npusim.call.replay, "build", building)
+    result = call()
+    quick = result.time_range
+    assert len(built) == len(result.runs)  # once for all figures
+    monkeypatch.setattr(npusim.call.replay, "recosted", lambda program, variant: None)
+    assert call().time_range == quick
+    assert len(built) > 20 * len(result.runs)
+    for path, (low, _) in list(ranges(result.device).items())[:5]:
+        variant = result.device.replace(path, format_quantity(low.value, low.kind))
+        assert call().replay.time_us(variant) == result.replay.time_us(variant)  # type: ignore[union-attr]
