@@ -20,6 +20,7 @@ from npusim.program.link import Linker
 from npusim.program.lower import lower
 from npusim.program.program import CoreProgram, Program, Template
 from npusim.program.recost import costed, structure
+from npusim.yamltree import suggest
 
 _PACKAGE = FilePath(__file__).parent.parent
 _OURS = tuple(_PACKAGE / part for part in ("program", "isa", "device"))
@@ -197,14 +198,18 @@ def _located() -> Iterator[None]:
     except (ProgramError, CapacityError, ArgumentError) as error:
         raise type(error)(f"{_kernel_line(error)}{error}") from error
     except AttributeError as error:
-        fields = fields_of(type(error.obj))
-        if error.name is None or not fields:
+        if error.name is None:
             raise
-        task = type(error.obj).__name__
-        raise ProgramError(
-            f"{_kernel_line(error)}a {task} has no field {error.name!r} (it has: "
-            f"{', '.join(fields)})"
-        ) from error
+        fields = fields_of(type(error.obj))
+        if fields:
+            what = f"a {type(error.obj).__name__} has no field {error.name!r} (it has: "
+            what += f"{', '.join(fields)})"
+        elif isinstance(error.obj, Language):
+            words = [name for name in dir(error.obj) if not name.startswith("_")]
+            what = f"the kernel language has no {error.name!r}{suggest(error.name, words)}"
+        else:
+            raise
+        raise ProgramError(f"{_kernel_line(error)}{what}") from error
 
 
 def _kernel_line(error: Exception) -> str:

@@ -18,6 +18,7 @@ from io import StringIO
 import npusim
 from npusim.cli.main import COMMANDS, parser
 from tests.documents.device_keys import KEY_TABLES
+from tests.documents.language_table import language
 from tests.documents.operator_table import operator_table
 from tests.documents.pages import ROOT, blocks
 
@@ -256,6 +257,7 @@ def speed() -> str:
 #: Section -> what it holds.
 SECTIONS: dict[str, Callable[[], str]] = {
     "report": report,
+    "language": language,
     "step": step,
     "network": network,
     "assumed": assumed,

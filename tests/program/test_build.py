@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -220,6 +220,56 @@ def test_errors_of_emit_and_buffers_name_the_kernel_line() -> None:
     line = Script.buffers.__code__.co_firstlineno + 1
     with pytest.raises(CapacityError, match=rf"^test_build\.py:{line}: tiny: buffer ub: UB holds"):
         build(Script(table([0]), ub_bytes=20_000), TINY, (0,))
+
+
+def test_a_field_that_a_task_lacks_names_the_kernel_line() -> None:
+    def misspelled(s: Script, k: Language, u: Any) -> None:
+        k.vec_dup(s.ub.next().at(0, u.sise), 0.0, FP16)
+
+    line = misspelled.__code__.co_firstlineno + 1
+    match = rf"^test_build\.py:{line}: a Row has no field 'sise' \(it has: size, last\)"
+    with pytest.raises(ProgramError, match=match):
+        build(Script(table([0], size=[64], last=[1]), misspelled), TINY, (0,))
+
+
+def test_a_word_that_the_language_lacks_names_the_kernel_line() -> None:
+    def misspelled(s: Script, k: Language, u: Any) -> None:
+        k.vec_dupe(s.ub.next())  # type: ignore[attr-defined]
+
+    line = misspelled.__code__.co_firstlineno + 1
+    match = rf"^test_build\.py:{line}: the kernel language has no 'vec_dupe'.*'vec_dup'"
+    with pytest.raises(ProgramError, match=match):
+        build(Script(table([0]), misspelled), TINY, (0,))
+
+
+def test_what_something_else_lacks_is_its_own_error() -> None:
+    def wrong(s: Script, k: Language, u: Any) -> None:
+        s.ub.first()  # type: ignore[attr-defined]
+
+    with pytest.raises(AttributeError, match="'BufferHandle' object has no attribute 'first'"):
+        build(Script(table([0]), wrong), TINY, (0,))
+
+
+class Piece(NamedTuple):
+    size: int
+    last: bool
+
+
+def test_columns_are_the_fields_of_the_record_and_come_as_their_types() -> None:
+    core, sizes = np.zeros(3, np.int64), np.array([7, 7, 3])
+    last = np.array([False, False, True])
+    with pytest.raises(ProgramError, match=r"the columns are size, lost, a Piece has size, last;"):
+        Tasks(core, Piece, {"size": sizes, "lost": last})
+    kernel = Script(Tasks(core, Piece, {"last": last, "size": sizes}))
+    build(replaced(kernel), TINY, (0,))
+    assert kernel.emitted == [Piece(7, False), Piece(3, True)]
+    assert [type(task.last) for task in kernel.emitted] == [bool, bool]
+
+
+def replaced(kernel: Script) -> Script:
+    """The kernel with a body that does nothing but what every task must."""
+    kernel.body = lambda s, k, u: k.vec_dup(s.ub.next(), 0.0, FP16)
+    return kernel
 
 
 def fp32_reduce(s: Script, k: Language, u: Any) -> None:

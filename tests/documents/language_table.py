@@ -1,0 +1,87 @@
+"""The kernel language as tables: every method a kernel author calls, from its docstring."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+
+from npusim.isa.operands import Slot, Tensor
+from npusim.language import DType, Language
+from npusim.program.recorder import BufferHandle
+
+#: Chapter -> methods of ``Language``, in the order of the page.
+CHAPTERS = {
+    "Declare and ask": ("buffer", "memory", "has_path", "dtypes", "device_name", "device"),
+    "Move": ("data_move", "nd2nz", "load2d", "load3d", "fill"),
+    "Multiply, and drain the sums": (
+        *("mmad", "fixpipe", "fixpipe_staging", "fixpipe_through_ub", "fixpipe_scatter"),
+    ),
+    "Vectors": (
+        *("vec_binary", "vec_scalar", "vec_cast", "vec_reduce", "vec_dup", "vec_transpose"),
+    ),
+    "On a DSP": ("dsp_gemm", "dsp_cast"),
+    "Order": (
+        *("set_flag", "wait_flag", "pipe_barrier"),
+        *("core_barrier", "core_set_flag", "core_wait_flag"),
+    ),
+}
+
+#: What calls the language while it builds a program, not a kernel.
+INSIDE = {"begin_task"}
+
+_PLACES = (
+    (BufferHandle, "buffer", ("next", "last")),
+    (Slot, "slot", ("at", "fractals", "behind")),
+    (Tensor, "tensor", ("at",)),
+)
+
+
+def public(cls: type) -> set[str]:
+    """Names of the methods and properties without an underscore."""
+    found = inspect.getmembers(cls, lambda x: inspect.isfunction(x) or isinstance(x, property))
+    return {name for name, _ in found if not name.startswith("_")}
+
+
+def language() -> str:
+    """The tables of operands and of methods."""
+    operands = [_row(cls, called, name) for cls, called, names in _PLACES for name in names]
+    parts = [_table("Operands", operands)]
+    for title, names in CHAPTERS.items():
+        parts.append(_table(title, [_row(Language, "k", name) for name in names]))
+    return "\n".join(parts)
+
+
+def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    lines = "".join(f"| {call} | {what} |\n" for call, what in rows)
+    return f"### {title}\n\n| call | what it does |\n| --- | --- |\n{lines}"
+
+
+def _row(cls: type, called: str, name: str) -> tuple[str, str]:
+    member = inspect.getattr_static(cls, name)
+    what = " ".join((inspect.getdoc(member) or "").split())
+    return f"`{called}.{name}{_arguments(member)}`", re.sub(r"``(.*?)``", r"`\1`", what)
+
+
+def _arguments(member: object) -> str:
+    """The arguments as they are written in a call; nothing for a property."""
+    if isinstance(member, property):
+        return ""
+    assert inspect.isfunction(member)
+    rest = list(inspect.signature(member).parameters.values())[1:]
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in rest]
+    return str(inspect.Signature([_named(p) for p in bare]))
+
+
+def _named(parameter: inspect.Parameter) -> inspect.Parameter:
+    """With a dtype as default by its name."""
+    if not isinstance(parameter.default, DType):
+        return parameter
+    return parameter.replace(default=_Name(parameter.default.name.upper()))
+
+
+class _Name(str):
+    """Text that is shown as it stands."""
+
+    def __repr__(self) -> str:
+        return str(self)
