@@ -6,7 +6,7 @@ outputs, or single taps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import gcd
 from typing import NamedTuple
@@ -140,6 +140,11 @@ class Axis:
         reach = (self.out - 1) * self.stride - self.before + (self.kernel - 1) * self.dilation + 1
         return max(self.before, reach - self.virtual)
 
+    @property
+    def sparse(self) -> bool:
+        """Whether most taps read padding wherever the filter is."""
+        return self.insert == 1 and self.kernel > self.size
+
     def fits_window(self, *, whole: bool = False) -> bool:
         """Whether img2col loads can slide the filter over all virtual inputs.
 
@@ -158,13 +163,13 @@ class Axis:
 
         ``form`` "window" is the axis as it is. "phases" has a part for each residue of the outputs
         modulo ``insert`` that any tap reaches: its taps read neighbouring inputs, without zeros
-        between them. "taps" are the phases tap by tap, inputs ``stride`` apart.
+        between them, and of more taps than inputs only those that read any. "taps" are the phases tap by tap, inputs ``stride`` apart.
         """
         if form == "window":
             return ((Part(self),),)
         phases = self._phases() if self.insert > 1 else (Part(self),)
         if form == "phases":
-            return tuple((part,) for part in phases)
+            return tuple((replace(part, trimmed=part.axis.sparse),) for part in phases)
         single = (tuple(_single(part, tap) for tap in range(part.axis.kernel)) for part in phases)
         return tuple(tuple(p for p in parts if p.axis.size > 0) for parts in single)
 
@@ -214,13 +219,15 @@ class Axis:
 class Part:
     """Some outputs, inputs and taps of a whole axis that are an ``axis`` themselves.
 
-    Of each the first, and how far apart they are on the whole axis.
+    Of each the first, and how far apart they are on the whole axis. ``trimmed`` leaves out taps
+    that read nothing but padding.
     """
 
     axis: Axis
     outputs: tuple[int, int] = (0, 1)
     inputs: tuple[int, int] = (0, 1)
     taps: tuple[int, int] = (0, 1)
+    trimmed: bool = False
 
     def cut(self, step: int, block: int) -> tuple[IntArray, IntArray]:
         """First and number of the part's outputs in runs of ``step``, few where padding is wide."""
@@ -245,12 +252,12 @@ class Part:
         a = self.axis
         low = first * a.stride - a.before
         tap, kernel = np.zeros_like(first), np.full_like(first, a.kernel)
-        if a.pads > _PAD_FIELD and a.insert == 1:
+        if self.trimmed or (a.pads > _PAD_FIELD and a.insert == 1):
             high = low + (count - 1) * a.stride
             begin = np.clip(ceil_div(-high, a.dilation), 0, a.kernel - 1)
             end = np.clip((a.size - 1 - low) // a.dilation, begin, a.kernel - 1)
             over = high + (a.kernel - 1) * a.dilation + 1 - a.size
-            wide = np.maximum(-low, over) > _PAD_FIELD
+            wide = np.maximum(-low, over) > (0 if self.trimmed else _PAD_FIELD)
             tap, kernel = np.where(wide, begin, 0), np.where(wide, end - begin + 1, a.kernel)
             low = low + tap * a.dilation
         high = low + (count - 1) * a.stride + (kernel - 1) * a.dilation + 1

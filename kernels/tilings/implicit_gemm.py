@@ -116,8 +116,8 @@ def auto_tiling(
 def _forms(g: Geometry, *, library: bool) -> list[tuple[str, ...]]:
     """Forms to choose from by estimate, and those to fall back on where none of them fits."""
     window = all(axis.fits_window() for axis in (g.h, g.w))
-    strided = max(g.h.insert, g.w.insert) > 1
-    forms = (("window",) if window else ()) + (("phases",) if strided else ())
+    phases = any(axis.insert > 1 or axis.sparse for axis in (g.h, g.w))
+    forms = (("window",) if window else ()) + (("phases",) if phases else ())
     return [*((form,) for form in forms), ("taps",)] if library else [forms, ("taps",)]
 
 
