@@ -163,7 +163,8 @@ class Axis:
 
         ``form`` "window" is the axis as it is. "phases" has a part for each residue of the outputs
         modulo ``insert`` that any tap reaches: its taps read neighbouring inputs, without zeros
-        between them, and of more taps than inputs only those that read any. "taps" are the phases tap by tap, inputs ``stride`` apart.
+        between them, and of more taps than inputs only those that read any. "taps" are the phases
+        tap by tap, inputs ``stride`` apart.
         """
         if form == "window":
             return ((Part(self),),)

@@ -16,7 +16,7 @@ from npusim.call.spec import Array, Operand, Spec
 from npusim.device.catalog import load_device, parse_core_mask
 from npusim.device.spec import Device
 from npusim.dtypes import DType
-from npusim.errors import ArgumentError
+from npusim.errors import ArgumentError, CapacityError
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.limits.table import check
@@ -78,6 +78,18 @@ class Call:
                 f"of these types, or a device whose cube has {kind} (`npusim devices`)"
             )
 
+    def require_memory(self, sizes: Mapping[str, int]) -> None:
+        """Raise ``CapacityError`` unless main memory holds so many bytes for each argument."""
+        total, memory = sum(sizes.values()), self.device.main_memory.size_bytes
+        if total > memory:
+            terms = ", ".join(f"{name} {_gib(size)}" for name, size in sizes.items())
+            most = max(sizes, key=sizes.__getitem__)
+            raise CapacityError(
+                f"{self.operator}: {self.device.name} has {_gib(memory)} of main memory, but "
+                f"arguments with their gradients and copies in blocks of channels take {terms}; "
+                f"use a smaller {most}, or a device with more (main_memory.size)"
+            )
+
     def input(
         self, name: str, value: Operand, as_dtype: DType, shape: tuple[int, ...] | None = None
     ) -> Tensor:
@@ -98,7 +110,13 @@ class Call:
         """Reserve global memory for a result, poisoned until a kernel writes it."""
         tensor = Tensor(name, shape, as_dtype, "out")
         if not self.timing_only:
-            raw = np.full(tensor.size_bytes, POISON, np.uint8)
+            try:
+                raw = np.full(tensor.size_bytes, POISON, np.uint8)
+            except MemoryError as error:
+                raise CapacityError(
+                    f"{self.operator}: {name} takes {_gib(tensor.size_bytes)}, which this computer "
+                    "has not left; give operands as npusim.spec(shape, dtype) for the time alone"
+                ) from error
             self.arrays[name] = raw.view(as_dtype.numpy).reshape(shape)
         return tensor
 
@@ -172,6 +190,10 @@ class Call:
             useful_macs={run.name: useful_macs for run in self.runs if run.macs and useful_macs},
             replay=Replay(figures=tuple(self.figures), time_us=again),
         )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB"
 
 
 def simulate(kernel: Kernel, device: str | Device, *arrays: Array | Spec, **options: Any) -> Result:

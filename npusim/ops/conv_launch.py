@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from npusim.call.call import Call
@@ -36,6 +36,19 @@ class Launcher:
         self.c0 = 32 // math.dtype.bytes
         self.shape = layer.plain().lifted(self.c0)
         self.ready: dict[str, Tensor] = {}  # operands by what has been made of them
+
+    def require_memory(self, mask: Sequence[bool]) -> None:
+        """Raise ``CapacityError`` unless operands, results and their blocked copies have room."""
+        maps, filters = self._conversion("to_blocked"), self._conversion("to_fracz")
+        sizes, products = {}, mask[0] + mask[1]
+        # The gradient of an operand has its size, and gradOutput is read by both.
+        for name, turns in (("grad_output", 1), ("input", products), ("weight", products)):
+            value = self.operands[name]
+            blocked = (filters if name == "weight" else maps).blocked_shape(tuple(value.shape))
+            size = prod(value.shape) * dtype(value.dtype).bytes
+            size += prod(blocked) * self.math.dtype.bytes if products else 0
+            sizes[name] = turns * size
+        self.call.require_memory(sizes)
 
     # -- the three products ----------------------------------------------------------------
 
