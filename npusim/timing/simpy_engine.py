@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import simpy
 
-from npusim.isa import CoreBarrier, CoreSetFlag, CoreWaitFlag, Instruction
+from npusim.isa import Instruction
 from npusim.isa.base import Cost
 from npusim.program.lower import Wait
 from npusim.program.program import MOVE, READ, CoreProgram, Flow, Program
@@ -196,9 +196,9 @@ class SimpyEngine:
         for pipe, count, _ in step.waits:
             yield from core.done[pipe].reach(count)
         reason = step.waits[0][2] if step.waits else BARRIER
-        if isinstance(step.instruction, CoreWaitFlag):
+        if step.instruction.awaits is not None:
             reason = FLAG
-        if isinstance(step.instruction, CoreBarrier):
+        if step.instruction.meets:
             yield from self._meet(core)
         yield from self._wait_core_flag(core, step)
         start = int(self.env.now)
@@ -347,12 +347,12 @@ class SimpyEngine:
 
     def _wait_core_flag(self, core: _Core, step: Step) -> Generator[simpy.Event, Any, int]:
         """Wait for a flag from another core; returns when it came (0 if none is needed)."""
-        if not isinstance(step.instruction, CoreWaitFlag):
+        if step.instruction.awaits is None:
             return 0
-        flag = step.instruction
-        need = core.flags_used.get(flag.event, 0) + flag.count
-        core.flags_used[flag.event] = need
-        counter = self._flag(core, flag.event)
+        event, more = step.instruction.awaits
+        need = core.flags_used.get(event, 0) + more
+        core.flags_used[event] = need
+        counter = self._flag(core, event)
         yield from counter.reach(need)
         return counter.time_of(need)
 
@@ -415,12 +415,12 @@ class SimpyEngine:
         self, core: _Core, pipe: int, index: int, step: Step, start: int, reason: int, waited: int
     ) -> None:
         """Record the end of an instruction and let others see it."""
-        if isinstance(step.instruction, CoreSetFlag):
-            flag = step.instruction
+        signal = step.instruction.signals
+        if signal is not None:
             for other in self.cores:
                 same = other.program.group == core.program.group
-                if other is not core and (flag.scope == "all" or same):
-                    self._flag(other, flag.event).add()
+                if other is not core and (signal.scope == "all" or same):
+                    self._flag(other, signal.event).add()
         core.done[pipe].add()
         self.completed += 1
         if self.spans is not None:

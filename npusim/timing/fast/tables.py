@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from npusim.integers import IntArray
-from npusim.isa import CoreBarrier, CoreSetFlag, CoreWaitFlag, Instruction
+from npusim.isa import Instruction
 from npusim.program.lower import Wait
 from npusim.program.program import ATOMIC, MOVE, READ, WRITE, Flow, Program, Template, Variant
 from npusim.reasons import FOLLOW
@@ -137,13 +137,14 @@ class Tables:
         """(kind, what, counts) of an instruction."""
         if flow is not None:
             return FLOW, self._flow(flow), 0
-        match instruction:
-            case CoreBarrier():
-                return MEET, 0, 0
-            case CoreSetFlag():
-                return SET_FLAG, self._event(instruction.event), instruction.scope == "all"
-            case CoreWaitFlag():
-                return WAIT_FLAG, self._event(instruction.event), instruction.count
+        if instruction.meets:
+            return MEET, 0, 0
+        if instruction.signals is not None:
+            event, scope = instruction.signals
+            return SET_FLAG, self._event(event), scope == "all"
+        if instruction.awaits is not None:
+            event, more = instruction.awaits
+            return WAIT_FLAG, self._event(event), more
         return PLAIN, 0, 0
 
     def _event(self, number: int) -> int:
