@@ -5,26 +5,20 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable
+from fnmatch import fnmatch
 
 from npusim.isa.operands import Slot, Tensor
 from npusim.language import DType, Language
 from npusim.program.recorder import BufferHandle
 
-#: Chapter -> methods of ``Language``, in the order of the page.
+#: Chapter -> patterns of the names of its methods; the first chapter that fits has a method.
 CHAPTERS = {
-    "Declare and ask": ("buffer", "memory", "has_path", "dtypes", "device_name", "device"),
-    "Move": ("data_move", "nd2nz", "load2d", "load3d", "fill"),
-    "Multiply, and drain the sums": (
-        *("mmad", "fixpipe", "fixpipe_staging", "fixpipe_through_ub", "fixpipe_scatter"),
-    ),
-    "Vectors": (
-        *("vec_binary", "vec_scalar", "vec_cast", "vec_reduce", "vec_dup", "vec_transpose"),
-    ),
-    "On a DSP": ("dsp_gemm", "dsp_cast"),
-    "Order": (
-        *("set_flag", "wait_flag", "pipe_barrier"),
-        *("core_barrier", "core_set_flag", "core_wait_flag"),
-    ),
+    "Declare and ask": ("buffer", "memory", "has_path", "dtypes", "device*"),
+    "Move": ("data_move", "nd2nz", "load*", "fill"),
+    "Multiply, and drain the sums": ("mmad", "fixpipe*"),
+    "Vectors": ("vec_*",),
+    "On a DSP": ("dsp_*",),
+    "Order": ("*flag", "*barrier"),
 }
 
 #: What calls the language while it builds a program, not a kernel.
@@ -47,9 +41,15 @@ def language() -> str:
     """The tables of operands and of methods."""
     operands = [_row(cls, called, name) for cls, called, names in _PLACES for name in names]
     parts = [_table("Operands", operands)]
-    for title, names in CHAPTERS.items():
-        parts.append(_table(title, [_row(Language, "k", name) for name in names]))
+    parts += [_table(title, [_row(Language, "k", n) for n in chapter(title)]) for title in CHAPTERS]
     return "\n".join(parts)
+
+
+def chapter(title: str) -> list[str]:
+    """The methods of a chapter, pattern by pattern in the order of their definition."""
+    names = [n for cls in reversed(Language.__mro__) for n in vars(cls) if n in public(Language)]
+    fits = [n for pattern in CHAPTERS[title] for n in names if fnmatch(n, pattern)]
+    return [name for name in fits if name not in INSIDE]
 
 
 def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
