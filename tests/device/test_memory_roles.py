@@ -13,6 +13,8 @@ from npusim.device.spec import Device
 from npusim.errors import ArgumentError, CapacityError, ConfigError
 from npusim.resources import configs
 
+pytestmark = pytest.mark.compiled
+
 TINY = (configs() / "devices" / "tiny.yaml").read_text()
 
 

@@ -29,6 +29,8 @@ from tests.isa.test_isa_contract import EXAMPLES, homes
 from tests.scripts import Scripted, tasks_of
 from tests.timing.test_engines_agree import CALLS
 
+pytestmark = pytest.mark.compiled
+
 TINY = load_device("tiny")
 
 
