@@ -227,8 +227,13 @@ def simulate(kernel: Kernel, device: str | Device, *arrays: Array | Spec, **opti
         if tensor.role == "out":
             call.output(tensor.name, tensor.shape, tensor.dtype)
     call.launch(kernel)
+    problem = ", ".join(map(_described, kernel.tensors))
     return call.result(
-        {t.name: call.arrays.get(t.name) for t in outputs},
-        kernel.tiling_text,
-        kernel.tensors[0].dtype,
+        {t.name: call.arrays.get(t.name) for t in outputs}, problem, kernel.tensors[0].dtype
     )
+
+
+def _described(tensor: Tensor) -> str:
+    """``x 512x1024 fp16``, and the role of a tensor that is written."""
+    role = "" if tensor.role == "in" else f" ({tensor.role})"
+    return f"{tensor.name} {'x'.join(map(str, tensor.shape))} {tensor.dtype}{role}"

@@ -19,12 +19,15 @@ def read_operands(
     card: Card[Any], files: Mapping[str, str], stated: DType | None
 ) -> dict[str, Array]:
     """The arrays in ``files`` (operand -> path), of the type ``stated`` or one the card allows."""
-    names = [one.name for one in card.inputs]
+    known = {one.name: one for one in card.inputs}
     for name in files:
-        if name not in names:
-            raise ArgumentError(f"--input {name}=...: unknown operand{suggest(name, names)}")
+        if name not in known:
+            raise ArgumentError(f"--input {name}=...: unknown operand{suggest(name, known)}")
     kinds = card.dtypes if stated is None else (stated,)
-    return {name: _read(name, Path(file), kinds) for name, file in files.items()}
+    return {
+        name: _read(name, Path(file), kinds if (own := known[name].dtype) is None else (own,))
+        for name, file in files.items()
+    }
 
 
 def make_operands(
@@ -43,19 +46,20 @@ def make_operands(
         if not one.wanted(problem):
             continue
         forms = one.forms(problem)
+        own = one.dtype or kind
         if one.name in stated.arrays:
             given = stated.arrays[one.name]
             if given.shape not in forms.values():
                 wanted = " or ".join(f"{shape} ({axes})" for axes, shape in forms.items())
                 raise ArgumentError(f"{stated.file(one.name)}; this call takes {wanted}")
         elif timing_only:
-            native[one.name] = Spec([*forms.values()][-1], kind)
+            native[one.name] = Spec([*forms.values()][-1], own)
             continue
         else:
             # A stream per operand: giving one as a file leaves the numbers of the others alone.
             stream = np.random.default_rng([seed, number])
             shape = next(iter(forms.values()))
-            given = stream.standard_normal(shape, dtype=np.float32).astype(kind.numpy)
+            given = stream.standard_normal(shape, dtype=np.float32).astype(own.numpy)
         native[one.name] = one.native(problem, given)
         plain[one.name] = one.plain(problem, given)
     return native, plain

@@ -44,6 +44,12 @@ def python_blocks() -> dict[str, str]:
     return {f"{name}, {i}": code for name, codes in found.items() for i, code in enumerate(codes)}
 
 
+def files() -> dict[str, str]:
+    """Python blocks that are files, by the name in their first line."""
+    named = {code: re.match(r"# (\w+\.py)\n", code) for code in python_blocks().values()}
+    return {match[1]: code for code, match in named.items() if match is not None}
+
+
 def shell_lines() -> list[str]:
     """Every distinct command of the documents, continuation lines joined."""
     found = [body for name in DOCUMENTS for body in blocks("sh", name)]

@@ -18,6 +18,7 @@ from tests.documents.__main__ import PICTURE
 from tests.documents.pages import (
     DOCUMENTS,
     ROOT,
+    files,
     npusim_lines,
     prose,
     python_blocks,
@@ -70,6 +71,8 @@ def test_commands_run(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for name, code in files().items():  # that the reader has saved
+        (tmp_path / name).write_text(code, encoding="utf-8")
     words = shlex.split(line)[1:]
     assert main(words) == 0, capsys.readouterr().err
     assert capsys.readouterr().out

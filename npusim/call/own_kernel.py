@@ -1,0 +1,245 @@
+"""Kernels from a file of anybody's: the class that a text names, and an object of it made of words.
+
+The text is ``FILE.py:CLASS``, or the file alone where it defines one kernel. What a kernel computes
+on is said as ``NAME=VALUE``: the keywords of the class method ``example``, which returns a kernel,
+or without one the fields of the class. Values are read by the annotation of the parameter.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from inspect import Parameter, isabstract, signature
+from pathlib import Path
+from types import ModuleType, NoneType, UnionType
+from typing import Any, cast, get_type_hints
+
+from npusim.dtypes import DType, dtype
+from npusim.errors import ArgumentError, NpusimError
+from npusim.isa.operands import Tensor
+from npusim.program.kernel import Kernel
+from npusim.yamltree import suggest
+
+#: Class method of a kernel that makes one of sizes.
+EXAMPLE = "example"
+
+#: What a tensor is to a kernel.
+ROLES = ("in", "out", "inout")
+
+
+def load_kernel(place: str) -> type[Kernel]:
+    """The kernel class that ``FILE.py:CLASS`` names; the file is read anew.
+
+    Raises ``ArgumentError`` where there is no such file or class, or where the file fails.
+    """
+    file, name = _parted(place)
+    module = _module(file)
+    found = {
+        kind.__name__: kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Kernel) and not isabstract(kind)
+    }
+    own = {name: kind for name, kind in found.items() if kind.__module__ == module.__name__}
+    if name in found:
+        return _named(found[name], file)
+    if name:
+        hint = suggest(name, own) if own else "; it defines no kernel"
+        raise ArgumentError(f"{file} has no kernel {name!r}{hint}")
+    if len(own) != 1:
+        have = f"the kernels {', '.join(own)}" if own else "no kernel"
+        raise ArgumentError(f"{file} defines {have}; name one as {file}:CLASS, a class of Kernel")
+    return _named(next(iter(own.values())), file)
+
+
+def make_kernel(kind: type[Kernel], arguments: Mapping[str, str]) -> Kernel:
+    """A kernel of a class: ``arguments`` are texts by the name of a parameter.
+
+    Raises ``ArgumentError`` for an unknown name, a text that is no such value, and what is missing.
+    """
+    make: Callable[..., Any] = getattr(kind, EXAMPLE, kind)
+    known = parameters(kind)
+    for name in arguments:
+        if name not in known:
+            raise ArgumentError(f"{kind.__name__} has no argument {name!r}{suggest(name, known)}")
+    missing = [
+        name
+        for name, one in known.items()
+        if one.default is Parameter.empty and name not in arguments
+    ]
+    if missing:
+        raise ArgumentError(
+            f"{kind.__name__} needs {', '.join(missing)}; give {_examples(known, missing)}"
+        )
+    values = {name: read_value(name, known[name], text) for name, text in arguments.items()}
+    try:
+        made = make(**values)
+    except NpusimError:
+        raise
+    except Exception as error:
+        raise ArgumentError(f"{_where(error)}{kind.__name__}: {_words(error)}") from error
+    if not isinstance(made, Kernel):
+        raise ArgumentError(f"{kind.__name__}.{EXAMPLE} returned {made!r}; it must return a kernel")
+    return made
+
+
+def parameters(kind: type[Kernel]) -> dict[str, Parameter]:
+    """What ``make_kernel`` takes for a class, by name, with types instead of their names."""
+    make = getattr(kind, EXAMPLE, None)
+    hints = _hints(kind if make is None else getattr(make, "__func__", make))
+    found = signature(kind if make is None else make).parameters
+    return {
+        name: one.replace(annotation=hints.get(name, one.annotation)) for name, one in found.items()
+    }
+
+
+def read_value(name: str, parameter: Parameter, text: str) -> Any:
+    """The value of a parameter, read by its type, or where none is said by that of its default."""
+    wanted = parameter.annotation
+    if wanted is Parameter.empty:
+        wanted = str if parameter.default in (None, Parameter.empty) else type(parameter.default)
+    if isinstance(wanted, UnionType):  # of "int | None" what can be said in words
+        wanted = next(kind for kind in wanted.__args__ if kind is not NoneType)
+    try:
+        return _read(name, wanted, text)
+    except TypeError as error:
+        way = f"give the class a class method {EXAMPLE!r} that takes numbers and words"
+        raise ArgumentError(f"{name} is {text!r}; {error}: {way}") from error
+    except (ValueError, ArgumentError) as error:
+        what = f"; {error}" if isinstance(error, ArgumentError) else ""
+        raise ArgumentError(f"{name} is {text!r}; it must be {_form(wanted)}{what}") from error
+
+
+def _read(name: str, wanted: Any, text: str) -> Any:
+    if wanted in _READERS:
+        return _READERS[wanted](text)
+    if wanted is Tensor:
+        return _tensor(name, text)
+    if isinstance(wanted, type) and is_dataclass(wanted):
+        return _record(name, wanted, text)
+    raise TypeError(f"there is no text for {getattr(wanted, '__name__', wanted)}")
+
+
+def _flag(text: str) -> bool:
+    return ("no", "yes").index(text) == 1
+
+
+#: How a text becomes a value of a type.
+_READERS: Mapping[Any, Callable[[str], Any]] = {
+    bool: _flag,
+    int: lambda text: int(text, 0),
+    float: float,
+    str: str,
+    DType: dtype,
+}
+
+
+def _record(name: str, kind: type[Any], text: str) -> Any:
+    """A dataclass such as a tiling, of ``FIELD=VALUE,...``."""
+    known, hints = {one.name: one for one in fields(kind)}, _hints(kind)
+    values: dict[str, Any] = {}
+    for part in text.split(","):
+        field, _, value = (word.strip() for word in part.partition("="))
+        if field not in known:
+            raise ArgumentError(f"unknown field {field!r}{suggest(field, known)}")
+        values[field] = _read(f"{name}.{field}", hints.get(field, str), value)
+    lacking = [
+        one.name
+        for one in known.values()
+        if one.default is MISSING and one.default_factory is MISSING and one.name not in values
+    ]
+    if lacking:
+        raise ArgumentError(f"it lacks {', '.join(lacking)}")
+    return kind(**values)
+
+
+def _tensor(name: str, text: str) -> Tensor:
+    """The tensor ``512x1024:fp16`` or ``512x1024:fp16:out``, called as its parameter."""
+    shape, *rest = text.split(":")
+    if len(rest) not in (1, 2) or rest[1:] not in ([], *([role] for role in ROLES)):
+        raise ValueError(text)
+    sizes = tuple(int(size) for size in shape.split("x"))
+    if min(sizes) < 1:
+        raise ArgumentError("every size is at least 1")
+    return Tensor(name, sizes, dtype(rest[0]), *rest[1:])
+
+
+def _form(wanted: Any) -> str:
+    """What the text of a value looks like."""
+    forms = {
+        bool: "yes or no",
+        int: "an integer",
+        float: "a number",
+        DType: "an element type such as fp16",
+        Tensor: f"SIZExSIZE:TYPE or SIZExSIZE:TYPE:ROLE, the role of {', '.join(ROLES)}",
+    }
+    if wanted not in forms and isinstance(wanted, type) and is_dataclass(wanted):
+        return "FIELD=VALUE,... of " + ", ".join(one.name for one in fields(wanted))
+    return forms.get(wanted, "text")
+
+
+def _examples(known: Mapping[str, Parameter], names: list[str]) -> str:
+    """How what is missing could be given."""
+    usual = {int: "64", bool: "yes", float: "1.5", DType: "fp16", Tensor: "512x512:fp16"}
+    return " ".join(f"{name}={usual.get(known[name].annotation, '...')}" for name in names)
+
+
+def _parted(place: str) -> tuple[Path, str]:
+    """The file and the class that a text names."""
+    before, dot, after = place.rpartition(".py")
+    if not dot or (after and not after.startswith(":")):
+        raise ArgumentError(f"kernel is {place!r}; it must be FILE.py:CLASS")
+    return Path(f"{before}.py"), after[1:]
+
+
+def _module(file: Path) -> ModuleType:
+    """The file as a module; what lies in its folder can be imported while it is read."""
+    if not file.is_file():
+        raise ArgumentError(f"there is no file {str(file)!r}; correct the path of the kernel")
+    name = f"npusim_kernel_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    folder = str(file.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ArgumentError(f"{_where(error, file)}{_words(error)}") from error
+    finally:
+        sys.path.remove(folder)
+    return module
+
+
+def _named(kind: type[Kernel], file: Path) -> type[Kernel]:
+    """The class, if it says what reports call it."""
+    if not isinstance(getattr(kind, "name", None), str):
+        raise ArgumentError(f'{file}: {kind.__name__} has no name; write name = "..." into it')
+    return kind
+
+
+def _hints(of: Any) -> dict[str, Any]:
+    """Annotations as types, without what cannot be resolved."""
+    try:
+        return get_type_hints(of)
+    except (NameError, TypeError):
+        return cast("dict[str, Any]", getattr(of, "__annotations__", {}))
+
+
+def _where(error: Exception, file: Path | None = None) -> str:
+    """``file.py:line: `` of what failed in somebody's file."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}: "
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if file is None or Path(f.filename).resolve() == file.resolve()]
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno}: " if own else ""
+
+
+def _words(error: Exception) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

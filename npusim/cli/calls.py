@@ -1,0 +1,302 @@
+"""A call on a command line: an operator with its sizes, or a kernel of a file, and the machine.
+
+Every operator is a command of its own below those that take a call (``run``, ``explain``), and so
+is ``kernel``, which is also spelled ``--kernel FILE.py:CLASS``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from npusim.call.own_kernel import EXAMPLE, load_kernel, make_kernel
+from npusim.call.spec import Array, Operand
+from npusim.cli.machine import add_machine, add_simulation
+from npusim.cli.operands import make_operands, read_operands
+from npusim.cli.own_kernel import kernel_card
+from npusim.cli.parser import Parser, assignment, collect
+from npusim.cli.tiling import parse_tiling
+from npusim.device.catalog import load_device
+from npusim.device.spec import Device
+from npusim.dtypes import dtype
+from npusim.errors import ArgumentError
+from npusim.ops import CARDS
+from npusim.ops.card import LIMITS, Card, Output, Sample, Stated
+from npusim.ops.options import integer
+from npusim.results import Result
+
+#: The command below others that takes a kernel of a file.
+OWN = "kernel"
+
+_ABOUT_OWN = "a kernel of your own, from a file (also --kernel FILE.py:CLASS)"
+
+#: Adds what a command has besides: to a leaf, and to its group of the simulation.
+Extras = Callable[[Parser, Callable[..., Any]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A call that is checked and can be run: what is to be computed, on which operands, and how."""
+
+    card: Card[Any]
+    problem: Any
+    outputs: Sequence[Output[Any]]
+    native: Mapping[str, Operand]
+    plain: Mapping[str, Array]
+    device: Device
+    options: Mapping[str, Any]
+
+    def run(self, **options: Any) -> Result:
+        """The result; ``options`` are further keywords of the call."""
+        return self.card.call(self.problem, self.native, {**self.options, **options})
+
+    @property
+    def sample(self) -> Sample[Any]:
+        """The call for a float64 opinion."""
+        return Sample(problem=self.problem, arrays=self.plain, device=self.device)
+
+
+def add_calls(parser: Parser, extras: Extras, *, numbers: bool) -> None:
+    """Declare a command for every operator, and one for kernels of files, below ``parser``.
+
+    With ``numbers`` they have the options of operands and of the check.
+    """
+    operators = parser.add_subparsers(
+        dest="operator", metavar="OPERATOR", title="operators", required=True
+    )
+    owners: dict[str, list[str]] = {}
+    for name, card in CARDS.items():
+        for flag in _own_flags(card):
+            owners.setdefault(flag, []).append(name)
+    for name, card in CARDS.items():
+        example = card.example.replace("npusim run ", f"{parser.prog} ")
+        leaf: Parser = operators.add_parser(
+            name,
+            help=card.computes,
+            description=card.computes,
+            epilog=f"example:\n  {example}" if numbers else None,
+        )
+        _add_sizes(leaf, card)
+        _add_call(leaf, card, extras, numbers)
+        leaf.elsewhere = owners
+    own: Parser = operators.add_parser(
+        OWN,
+        help=_ABOUT_OWN,
+        description=_ABOUT_OWN[:1].upper() + _ABOUT_OWN[1:],
+        epilog="example:\n  "
+        f"{parser.prog} --kernel scale.py:Scale --arg count=4096 --device ascend910b2\n",
+    )
+    _add_own(own)
+    _add_call(own, None, extras, numbers)
+    own.elsewhere = owners
+
+
+def arrange(command: str, words: Sequence[str]) -> list[str]:
+    """A line with the operator right behind ``command``, where it may also stand later.
+
+    ``--kernel`` is the command for kernels of files, unless an operator has a filter of that name.
+    """
+    given = list(words)
+    start = given.index(command) + 1
+    at = next((i for i, word in enumerate(given) if word in CARDS), 0)
+    if not at:
+        given = [part for word in given for part in _spelled_out(word)]
+        at = next((i for i, word in enumerate(given) if word in ("--kernel", OWN)), 0)
+        if at:
+            given[at] = OWN
+            file = given[at + 1 : at + 2]
+            return [*given[:start], OWN, *file, *given[start:at], *given[at + 2 :]]
+    return [*given[:start], given[at], *given[start:at], *given[at + 1 :]] if at > start else given
+
+
+def _spelled_out(word: str) -> list[str]:
+    """``--kernel=FILE`` as two words."""
+    return ["--kernel", word.partition("=")[2]] if word.startswith("--kernel=") else [word]
+
+
+def prepare(arguments: argparse.Namespace, *, timing_only: bool) -> Prepared:
+    """The call that arguments state.
+
+    Raises ``ArgumentError`` for what does not go together, before anything is computed.
+    """
+    card = card_of(arguments)
+    kind = getattr(arguments, "dtype", None)
+    if kind is not None and kind not in card.dtypes:
+        names = " or ".join(one.name for one in card.dtypes)
+        raise ArgumentError(f"--dtype is {kind}; {card.name} takes {names}")
+    files = collect("--input", getattr(arguments, "input", []))
+    stated = Stated(
+        operator=card.name,
+        options={"dtype": None} | vars(arguments),
+        arrays=read_operands(card, files, kind),
+        files=files,
+    )
+    device = _device(arguments, card)
+    problem = card.problem(stated)
+    seed = getattr(arguments, "seed", 0)
+    native, plain = make_operands(card, problem, stated, seed=seed, timing_only=timing_only)
+    return Prepared(
+        card=card,
+        problem=problem,
+        outputs=card.outputs(problem),
+        native=native,
+        plain=plain,
+        device=device,
+        options=_options(arguments, card, device),
+    )
+
+
+def card_of(arguments: argparse.Namespace) -> Card[Any]:
+    """The operator that arguments name, or the kernel of a file."""
+    if arguments.operator != OWN:
+        return CARDS[arguments.operator]
+    return kernel_card(make_kernel(load_kernel(arguments.place), collect("--arg", arguments.arg)))
+
+
+def _own_flags(card: Card[Any]) -> list[str]:
+    """Options that not every operator has."""
+    flags = [f"--{option.name.replace('_', '-')}" for option in card.options]
+    flags += ["--dtype"] if len(card.dtypes) > 1 else []
+    return flags + (["--rules"] if "rules" not in card.without else [])
+
+
+def _add_sizes(leaf: Parser, card: Card[Any]) -> None:
+    about = "HxW stands for one entry per spatial dimension: 32, 14x14 or 4x16x16."
+    many = any("HxW" in option.metavar for option in card.options)
+    own = leaf.add_argument_group("sizes and settings", about if many else None)
+    for option in card.options:
+        flag = f"--{option.name.replace('_', '-')}"
+        if option.read is None:
+            own.add_argument(flag, action="store_true", default=None, help=option.help)
+        else:
+            own.add_argument(flag, type=option.read, metavar=option.metavar, help=option.help)
+
+
+def _add_own(leaf: Parser) -> None:
+    leaf.add_argument(
+        "place",
+        metavar="FILE.py:CLASS",
+        help="a class of npusim.language.Kernel in a file anywhere; the file alone if it has one",
+    )
+    leaf.add_argument(
+        "--arg",
+        action="append",
+        default=[],
+        type=assignment,
+        metavar="NAME=VALUE",
+        help=f"a keyword of its class method {EXAMPLE!r}, or without one a field of the class: "
+        "numbers, yes or no, words, tensors as 512x1024:fp16 or 512x1024:fp32:out; repeatable "
+        "(default: as the class says)",
+    )
+
+
+def _add_call(leaf: Parser, card: Card[Any] | None, extras: Extras, numbers: bool) -> None:
+    """What all calls have; ``card`` is None for a kernel of a file."""
+    _add_numbers(leaf, card, numbers)
+    rules = card is not None and "rules" not in card.without
+    usual = card.device or "" if card is not None else ""
+    add_machine(leaf.add_argument_group("machine").add_argument, usual=usual, rules=rules)
+    simulation = leaf.add_argument_group("simulation").add_argument
+    if card is not None:
+        _add_tiling(simulation, card)
+    add_simulation(simulation)
+    extras(leaf, simulation)
+    leaf.add_argument(
+        "--json",
+        action="store_true",
+        help="print the result as JSON, nothing else, on stdout (default: a text report)",
+    )
+    # Suppressed, or its default would overwrite what stood before the operator.
+    leaf.add_argument(
+        "--debug",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="show the traceback of an error (default: no)",
+    )
+    leaf.set_defaults(leaf=leaf)
+
+
+def _add_numbers(leaf: Parser, card: Card[Any] | None, numbers: bool) -> None:
+    names = [kind.name for kind in card.dtypes] if card is not None else []
+    if not numbers and len(names) < 2:
+        return
+    add = leaf.add_argument_group("numbers" if numbers else "operands").add_argument
+    if numbers:
+        layouts = dict.fromkeys(one.layout for one in card.inputs if one.layout) if card else {}
+        also = f", or in {' or '.join(layouts)}" if layouts else ""
+        form = f", in the layout of frameworks{also}" if card else ""
+        which = ", ".join(one.name for one in card.inputs) if card else "tensors that it reads"
+        add(
+            "--input",
+            action="append",
+            default=[],
+            type=assignment,
+            metavar="NAME=FILE",
+            help=f"take an operand from a .npy file{form}; repeatable; {which} (default: random, "
+            "normal)",
+        )
+    if len(names) > 1:
+        add(
+            "--dtype",
+            type=dtype,
+            metavar="TYPE",
+            help=f"element type of the operands: {' or '.join(names)} (default: "
+            f"{'as in --input, else ' if numbers else ''}{names[0]})",
+        )
+    if not numbers:
+        return
+    add("--seed", type=integer(0), default=0, metavar="N", help="of random inputs (default: 0)")
+    add(
+        "--timing-only",
+        action="store_true",
+        help="simulate the time but compute no numbers, at any size (default: both)",
+    )
+    limits = ", ".join(f"{limit:.0e} ({kind})" for kind, limit in LIMITS.items())
+    by = "float64" if card is not None else "what its method 'expected' returns"
+    add(
+        "--check",
+        action="store_true",
+        help=f"compare every output with {by}; status 1 if a relative error exceeds {limits} "
+        "(default: no)",
+    )
+
+
+def _add_tiling(add: Callable[..., Any], card: Card[Any]) -> None:
+    several = (
+        f"; of several kernels KERNEL:base_m=128,...;KERNEL:production ({', '.join(card.tilings)})"
+        if len(card.tilings) > 1
+        else ""
+    )
+    add(
+        "--tiling",
+        default="auto",
+        metavar="FIELD=VALUE,...",
+        help="auto (the default), production (the vendor's rule) or library (our choice among the "
+        "vendor's forms), both for gradients of filter and input, tile sizes in elements such as "
+        f"base_m=128,base_n=256,..., or @FILE (in the vendor's words){several}",
+    )
+
+
+def _device(arguments: argparse.Namespace, card: Card[Any]) -> Device:
+    """The device named, or the operator's usual one, with figures changed."""
+    name = arguments.device or card.device
+    if name is None:
+        raise ArgumentError(f"{card.name} needs --device NAME; 'npusim devices' lists the names")
+    return load_device(name, collect("--set", arguments.set))
+
+
+def _options(arguments: argparse.Namespace, card: Card[Any], device: Device) -> dict[str, Any]:
+    """The keywords of the operator that a command line states."""
+    options = {
+        "device": device,
+        "cores": arguments.cores,
+        "engine": arguments.engine,
+        "start": arguments.start,
+    }
+    if "rules" not in card.without:
+        options["rules"] = arguments.rules
+    if "tiling" not in card.without:
+        options["tiling"] = parse_tiling(arguments.tiling, card.tilings)
+    return options

@@ -1,0 +1,98 @@
+"""A kernel of somebody's file as a card, so that commands take it as they take an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npusim.call.call import simulate
+from npusim.call.spec import Array, Operand
+from npusim.errors import ArgumentError
+from npusim.isa.operands import Tensor
+from npusim.ops.card import LIMITS, Card, Input, Output, Sample
+from npusim.program.kernel import Kernel
+from npusim.results import Result
+
+#: Method of a kernel that computes its outputs some other way.
+EXPECTED = "expected"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelCard(Card[Kernel]):
+    """The card of one kernel, which is called what the kernel is."""
+
+    kernel: Kernel
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.kernel.name
+
+
+def kernel_card(kernel: Kernel) -> KernelCard:
+    """Operands and results of a kernel, which is the whole problem of its call."""
+    read = [t for t in kernel.tensors if t.role != "out"]
+    written = [t for t in kernel.tensors if t.role != "in"]
+    return KernelCard(
+        kernel=kernel,
+        function=simulate,
+        options=(),
+        problem=lambda _: kernel,
+        inputs=tuple(_input(tensor) for tensor in read),
+        outputs=lambda _: tuple(
+            Output(
+                name=tensor.name,
+                axes=str(tensor.shape),
+                expected=_expected(kernel, place),
+                limit=_limit(tensor),
+            )
+            for place, tensor in enumerate(written)
+        ),
+        call=_call,
+        dtypes=tuple(dict.fromkeys(tensor.dtype for tensor in read)) or (kernel.tensors[0].dtype,),
+        tilings={},
+        example="",
+        cases=(),
+        without=("tiling", "rules", "deterministic"),
+    )
+
+
+def check_expected(kernel: Kernel) -> None:
+    """Raise ``ArgumentError`` unless the kernel says what to compare its numbers with."""
+    if not callable(getattr(kernel, EXPECTED, None)):
+        raise ArgumentError(
+            f"--check needs the method {EXPECTED} of {type(kernel).__name__}: it takes the arrays "
+            "the kernel reads and returns those it writes, computed some other way"
+        )
+
+
+def _input(tensor: Tensor) -> Input[Kernel]:
+    return Input(
+        name=tensor.name,
+        axes="as the kernel reads it",
+        shape=lambda _: tensor.shape,
+        dtype=tensor.dtype,
+    )
+
+
+def _limit(tensor: Tensor) -> Callable[[Sample[Kernel]], float]:
+    """The largest relative error: none of integers."""
+    return lambda _: LIMITS.get(tensor.dtype.name, 0.0)
+
+
+def _expected(kernel: Kernel, place: int) -> Callable[[Sample[Kernel]], Array]:
+    def computed(sample: Sample[Kernel]) -> Array:
+        found = getattr(kernel, EXPECTED)(*sample.arrays.values())
+        every = found if isinstance(found, tuple) else (found,)
+        array: Array = np.asarray(every[place], np.float64)
+        return array
+
+    return computed
+
+
+def _call(kernel: Kernel, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+    device = options.pop("device")
+    return simulate(kernel, device, *given.values(), **options)

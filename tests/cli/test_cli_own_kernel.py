@@ -1,0 +1,202 @@
+"""``npusim run --kernel``: kernels from files that lie anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npusim.call.own_kernel import load_kernel, make_kernel
+from npusim.cli.main import main
+from npusim.dtypes import FP32
+from npusim.errors import ArgumentError
+from npusim.isa.operands import Tensor
+from tests.documents.pages import files
+
+Capture = pytest.CaptureFixture[str]
+Fails = Callable[..., str]
+
+#: A kernel without a class method of sizes: its tensors are given in words.
+COPY = """
+from dataclasses import dataclass
+from enum import Enum
+from npusim.language import Alike, DType, FP32, Kernel, Plan, Tasks, Tensor
+import numpy as np
+import sizes
+
+class Odd(Enum):
+    ONE = 1
+
+@dataclass(frozen=True)
+class Tiling:
+    chunk: int
+    slots: int = 2
+
+@dataclass(frozen=True)
+class Copy(Kernel):
+    x: Tensor
+    y: Tensor
+    tiling: Tiling = Tiling(sizes.CHUNK)
+    kind: DType = FP32
+    turn: bool = False
+    scale: float | None = None
+    odd: Odd = Odd.ONE
+
+    name, role = "copy", "vector"
+
+    def plan(self, k, cores):
+        chunk = self.tiling.chunk
+        ub = k.buffer("UB", (chunk,), self.kind, slots=self.tiling.slots)
+
+        def emit(task):
+            k.data_move(ub.next(), self.x.at(0, 4 * chunk, base="at"), FP32)
+            k.data_move(self.y.at(0, 4 * chunk, base="at"), ub.last(), FP32)
+
+        at = 4 * np.arange(0, self.x.shape[0], chunk)
+        return Plan(Tasks(at * 0, Alike, {}, {"at": at}), emit)
+"""
+
+
+@pytest.fixture
+def scale(tmp_path: Path) -> str:
+    """The file of the guide, somewhere."""
+    code = files()["scale.py"]
+    assert len(code.splitlines()) < 60
+    (tmp_path / "scale.py").write_text(code, encoding="utf-8")
+    return f"{tmp_path / 'scale.py'}:Scale"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> str:
+    (tmp_path / "sizes.py").write_text("CHUNK = 64\n", encoding="utf-8")
+    (tmp_path / "copy.py").write_text(COPY, encoding="utf-8")
+    return str(tmp_path / "copy.py")
+
+
+def test_a_file_runs_and_its_numbers_are_checked(scale: str, capsys: Capture) -> None:
+    words = ["run", "--kernel", scale, "--arg", "count=5000", "--device", "tiny", "--check"]
+    assert main([*words, "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["operator"] == "scale"
+    assert value["problem"] == "x 5000 fp16, y 5000 fp16 (out)"
+    assert value["check"]["outputs"] == [
+        {"output": "y", "relative_error": 0.0, "limit": 1e-3, "passed": True}
+    ]
+    # 1,000 bytes of x each way: the kernel's own words reach it.
+    moved = {row["dst"]: row["bytes"] for row in value["traffic"] if row["operand"]}
+    assert moved == {"UB": 10_000, "GM": 10_000}
+    assert len({row["core"] for row in value["pipes"] if row["done"] < value["cycles"]}) == 4
+
+
+@pytest.mark.parametrize("spelling", ["--kernel {}", "--kernel={}", "kernel {}"])
+def test_it_may_stand_anywhere_and_be_spelled_three_ways(
+    spelling: str, scale: str, capsys: Capture
+) -> None:
+    own = spelling.format(scale).split()
+    assert main(["run", "--device", "tiny", *own, "--timing-only", "--arg", "count=64"]) == 0
+    assert "scale" in capsys.readouterr().out
+
+
+def test_wrong_numbers_fail_the_check(tmp_path: Path, capsys: Capture) -> None:
+    code = files()["scale.py"].replace("return 2 * x", "return 3 * x")
+    (tmp_path / "wrong.py").write_text(code, encoding="utf-8")
+    words = ["--kernel", str(tmp_path / "wrong.py"), "--arg", "count=100", "--device", "tiny"]
+    assert main(["run", *words, "--check"]) == 1
+    assert capsys.readouterr().out.endswith("fail\n")
+
+
+def test_fields_are_given_in_words(copy: str, tmp_path: Path, capsys: Capture) -> None:
+    x = np.arange(512, dtype=np.float32)
+    np.save(tmp_path / "x.npy", x)
+    out = tmp_path / "y.npy"
+    words = ["--arg", "x=512:fp32", "--arg", "y=512:fp32:out", "--arg", "tiling=chunk=128,slots=1"]
+    assert main(["run", "--kernel", copy, *words, "--device", "tiny", "--arg", "turn=yes",
+                 "--arg", "scale=1.5", "--arg", "kind=fp32", "--input", f"x={tmp_path / 'x.npy'}",
+                 "--output", str(out)]) == 0  # fmt: skip
+    assert (np.load(out) == x).all()
+    assert "Tiling(chunk=128, slots=1)" in capsys.readouterr().out
+
+
+def test_a_changed_file_is_read_anew(copy: str) -> None:
+    tensors = {"x": "64:fp32", "y": "64:fp32:out"}
+    kernel = make_kernel(load_kernel(copy), tensors)
+    assert kernel.tensors == (Tensor("x", (64,), FP32), Tensor("y", (64,), FP32, "out"))
+    Path(copy).write_text(COPY.replace('"copy"', '"other"'), encoding="utf-8")
+    assert make_kernel(load_kernel(copy), tensors).name == "other"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x=64:fp32"], "Copy needs y; give y=512x512:fp16"),
+        (["x=64"], "x is '64'; it must be SIZExSIZE:TYPE or SIZExSIZE:TYPE:ROLE, the role of in, "
+         "out, inout"),
+        (["x=0:fp32"], "every size is at least 1"),
+        (["x=64:fp31"], "unknown dtype 'fp31'"),
+        (["x=64:fp32:both"], "x is '64:fp32:both'; it must be SIZExSIZE:TYPE"),
+        (["tiling=chunks=3"], "unknown field 'chunks'; did you mean 'chunk'?"),
+        (["tiling=slots=3"], "it lacks chunk"),
+        (["tiling=chunk=three"], "it must be FIELD=VALUE,... of chunk, slots"),
+        (["turn=true"], "turn is 'true'; it must be yes or no"),
+        (["kind=fp33"], "kind is 'fp33'; it must be an element type such as fp16"),
+        (["scale=much"], "scale is 'much'; it must be a number"),
+        (["odd=ONE"], "there is no text for Odd: give the class a class method 'example'"),
+        (["tilling=1"], "Copy has no argument 'tilling'; did you mean 'tiling'?"),
+        (["x=64:fp32", "x=65:fp32"], "--arg gives x twice, '64:fp32' and '65:fp32'"),
+    ],
+)  # fmt: skip
+def test_wrong_words_are_told(arguments: list[str], message: str, copy: str, fails: Fails) -> None:
+    told = {text.partition("=")[0] for text in arguments}
+    usual = {"x": "x=64:fp32", "y": "y=64:fp32:out"} if "needs" not in message else {}
+    every = [*arguments, *(text for name, text in usual.items() if name not in told)]
+    given = [word for text in every for word in ("--arg", text)]
+    assert message in fails("run", "--kernel", copy, *given, "--device", "tiny")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("x = (", "broken.py:1: SyntaxError: '(' was never closed"),
+        ("import nothing_of_this_name", "broken.py:1: ModuleNotFoundError: No module named"),
+        ("x = 1\ny = 1 / 0", "broken.py:2: ZeroDivisionError: division by zero"),
+        ("x = 1", "broken.py defines no kernel; name one as"),
+        (COPY.replace('name, role = "copy", "vector"', 'role = "vector"'),
+         'Copy has no name; write name = "..." into it'),
+        (COPY + "\nclass Second(Copy):\n    pass\n", "defines the kernels Copy, Second"),
+    ],
+)  # fmt: skip
+def test_a_broken_file_is_told_with_its_line(
+    code: str, message: str, tmp_path: Path, fails: Fails
+) -> None:
+    (tmp_path / "sizes.py").write_text("CHUNK = 64\n", encoding="utf-8")
+    (tmp_path / "broken.py").write_text(code, encoding="utf-8")
+    words = ("--kernel", str(tmp_path / "broken.py"), "--device", "tiny")
+    assert message in fails("run", *words)
+
+
+def test_what_is_not_there_is_told(scale: str, copy: str, tmp_path: Path, fails: Fails) -> None:
+    near = scale.replace(":Scale", ":Scala")
+    assert "has no kernel 'Scala'; did you mean 'Scale'?" in fails("run", "--kernel", near)
+    assert "there is no file" in fails("run", "--kernel", str(tmp_path / "no.py"))
+    assert "kernel is 'scale'; it must be FILE.py:CLASS" in fails("run", "--kernel", "scale")
+    assert "the following arguments are required: FILE.py:CLASS" in fails("run", "--kernel")
+    assert "scale needs --device NAME" in fails("run", "--kernel", scale)
+    tensors = ["--arg", "x=64:fp32", "--arg", "y=64:fp32:out", "--device", "tiny"]
+    assert "--check needs the method expected of Copy" in fails(
+        "run", "--kernel", copy, *tensors, "--check"
+    )
+
+
+def test_an_example_that_fails_is_told_with_its_line(tmp_path: Path, fails: Fails) -> None:
+    code = files()["scale.py"].replace("return cls(", "return cls(1 // (count - 7), ")
+    (tmp_path / "wrong.py").write_text(code, encoding="utf-8")
+    words = ("--kernel", str(tmp_path / "wrong.py"), "--arg", "count=7", "--device", "tiny")
+    line = code.splitlines().index(next(one for one in code.splitlines() if "(count - 7)" in one))
+    assert f"wrong.py:{line + 1}: Scale: ZeroDivisionError" in fails("run", *words)
+    code = files()["scale.py"].replace("return cls(", "return (")
+    (tmp_path / "wrong.py").write_text(code, encoding="utf-8")
+    with pytest.raises(ArgumentError, match="it must return a kernel"):
+        make_kernel(load_kernel(str(tmp_path / "wrong.py")), {})
