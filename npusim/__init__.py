@@ -27,13 +27,17 @@ if TYPE_CHECKING:
     from npusim.device.catalog import devices, load_device
     from npusim.kernels.tilings.cann import CannTiling, cann_tiling, load_cann_tiling
     from npusim.ops import operators
+    from npusim.program.tunable import Fit, candidates, fits
     from npusim.results import Result
 else:  # hidden from type checkers, or they would believe in every name
     _HOMES = {
         "CannTiling": "npusim.kernels.tilings.cann",
+        "Fit": "npusim.program.tunable",
         "Result": "npusim.results",
+        "candidates": "npusim.program.tunable",
         "cann_tiling": "npusim.kernels.tilings.cann",
         "devices": "npusim.device.catalog",
+        "fits": "npusim.program.tunable",
         "load_cann_tiling": "npusim.kernels.tilings.cann",
         "load_device": "npusim.device.catalog",
         "operators": "npusim.ops",
@@ -60,12 +64,15 @@ __all__ = [
     "CannTiling",
     "CapacityError",
     "ConfigError",
+    "Fit",
     "NpusimError",
     "ProgramError",
     "Result",
     "__version__",
+    "candidates",
     "cann_tiling",
     "devices",
+    "fits",
     "load_cann_tiling",
     "load_device",
     "network",

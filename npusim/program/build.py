@@ -76,14 +76,17 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
     return program
 
 
-def lay_out(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> None:
+def lay_out(
+    kernel: Kernel, device: Device, groups: tuple[int, ...], k: Language | None = None
+) -> None:
     """Find what ``device`` cannot hold or execute of ``kernel``, without making a program.
 
-    Buffers are declared; what a cube core does is issued once per distinct task. Kernels of the
-    vector cores cut their moves to what instructions can do. Raises as ``build`` does.
+    Buffers are declared, on ``k`` if one is given; what a cube core does is issued once per
+    distinct task. Kernels of the vector cores cut their moves to what instructions can do. Raises
+    as ``build`` does.
     """
     kind = device.core_kind(kernel.role)
-    k = Language(device, kind)
+    k = Language(device, kind) if k is None else k
     with _located():
         plan = kernel.plan(k, len(groups) * kind.per_group)
     if kernel.role == "cube":

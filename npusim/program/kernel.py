@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from npusim.errors import ProgramError
+from npusim.device.spec import Device
+from npusim.errors import ArgumentError, ProgramError
 from npusim.integers import IntArray
 from npusim.isa.operands import Tensor
 
@@ -71,8 +74,19 @@ class Plan(Generic[Task]):
     emit: Callable[[Task], None]
 
 
+class Least(NamedTuple):
+    """What a kernel takes at least, in closed form: ``cycles`` without the launch, on ``cores``."""
+
+    cycles: int = 0
+    cores: int = 1
+
+
 class Kernel(ABC):
-    """A tiled kernel; subclasses are frozen dataclasses of their tensors and tile sizes."""
+    """A tiled kernel; subclasses are frozen dataclasses of their tensors and tile sizes.
+
+    Tuning (``npusim.tune``) rests on ``candidates`` and ``least``. A kernel of few choices just
+    states ``choices``; one with a field ``tiling`` gives both in its own way.
+    """
 
     name: ClassVar[str]
     #: Which cores run it: "cube" or "vector" (the same cores where a core has both units).
@@ -81,6 +95,8 @@ class Kernel(ABC):
     computes: ClassVar[str] = ""
     #: What the vendor's library calls it, in measured calls.
     library: ClassVar[tuple[str, ...]] = ()
+    #: Fields that tuning may change, with the values to try: all combinations are candidates.
+    choices: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
     @property
     def tiling_text(self) -> str:
@@ -93,6 +109,35 @@ class Kernel(ABC):
         values = (getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
         held = (value if isinstance(value, tuple) else (value,) for value in values)
         return tuple(one for some in held for one in some if isinstance(one, Tensor))
+
+    def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
+        """The same kernel with other tilings for ``cores`` cores: what tuning chooses from.
+
+        Those that turn out to need more memory than there is, or instructions that the device
+        lacks, are left out later. By default every combination of ``choices``.
+        """
+        names = tuple(self.choices)
+        for values in product(*(self.choices[name] for name in names)):
+            with suppress(ArgumentError):  # the kernel's own checks
+                yield replace(self, **dict(zip(names, values, strict=True)))  # type: ignore[type-var]
+
+    def least(self, device: Device, cores: int) -> Least:
+        """A lower bound in closed form on its simulated cycles on ``cores`` cores of ``device``.
+
+        It decides which candidates are never built. 0 cycles promise nothing.
+        """
+        return Least()
+
+    @property
+    def before(self) -> tuple[Kernel, ...]:
+        """Kernels to launch before it on account of its tiling, such as one that clears."""
+        return ()
+
+    @property
+    def clipped(self) -> Kernel:
+        """The same kernel with what its problem leaves of its tiling: equal if two run alike."""
+        ran = getattr(self, "ran", None)
+        return self if ran is None else replace(self, tiling=ran)  # type: ignore[type-var]
 
     @abstractmethod
     def plan(self, k: Language, cores: int) -> Plan[Any]:

@@ -127,20 +127,23 @@ def _bounds(program: Program, outcome: Outcome) -> tuple[Bound, ...]:
         )
         for p, pipe in enumerate(program.pipes)
     ]
-    bounds += _link_bounds(program, outcome)
+    bounds += link_bounds(program, outcome.fetched, outcome.evicted)
     return tuple(sorted(bounds, key=lambda b: -b.cycles))
 
 
-def _link_bounds(program: Program, outcome: Outcome) -> list[Bound]:
-    """Least cycles by each link alone, of the busiest group or core where there are several."""
+def link_bounds(program: Program, fetched: int = 0, evicted: int = 0) -> list[Bound]:
+    """Least cycles by each link alone, of the busiest group or core where there are several.
+
+    ``fetched`` and ``evicted`` are the bytes that the L2 is known to move.
+    """
     links = Links(program.device, [core.group for core in program.cores])
     asked = _bytes_asked(program, links)
     bounds = []
     for row, places in zip(links.rows, links.places, strict=True):
         size = max(asked[place] for place in places)
         if row.scope == "chip":  # what the L2 fetches and evicts is known for all cores together
-            size += outcome.fetched * max(0, row.weights[READ_MISS] - row.weights[READ_HIT])
-            size += outcome.evicted * row.weights[EVICT]
+            size += fetched * max(0, row.weights[READ_MISS] - row.weights[READ_HIT])
+            size += evicted * row.weights[EVICT]
         name, what = _title(row, program.device)
         bounds.append(Bound(name, (size << RATE_BITS) // row.capacity, what))
     return bounds
@@ -170,11 +173,15 @@ _CERTAIN = {
 def _bytes_asked(program: Program, links: Links) -> list[int]:
     """The bytes that instructions ask each link for, as often as they occupy it.
 
-    A read counts as if it hit or missed, whichever occupies the link less.
+    A read counts as if it hit or missed, whichever occupies the link less. What the scalar pipe
+    moves is no transfer to the engines.
     """
     sizes: dict[tuple[int, tuple[str, ...]], list[int]] = {}  # by kind and links, per template
+    scalar = program.pipes.index("S")
     for t, template in enumerate(program.templates):
-        for flow in filter(None, template.flows):
+        for pipe, flow in zip(template.lowered.pipes, template.flows, strict=True):
+            if flow is None or pipe == scalar:
+                continue
             key = flow.kind, flow.links
             if key not in sizes:
                 sizes[key] = [0] * len(program.templates)

@@ -1,0 +1,81 @@
+"""A lower bound from the built program is one: no simulation is faster."""
+
+from __future__ import annotations
+
+import pytest
+
+from npusim.device.catalog import load_device
+from npusim.errors import ProgramError
+from npusim.isa.operands import Tensor
+from npusim.kernels.matmul import Matmul, Tiling
+from npusim.kernels.mem_set import MemSet
+from npusim.language import FP16, INT8
+from npusim.program.build import build
+from npusim.timing.least import least_cycles
+from npusim.timing.links import link_rows
+from npusim.timing.run import new_l2, time_program
+from tests.timing.random_programs import random_case
+
+pytestmark = pytest.mark.compiled
+
+CHUNK = 25
+
+#: A link of fewer units of 2^-16 B/cycle is shared in units too coarse for any bound.
+COARSE = 1000
+
+
+@pytest.mark.parametrize("chunk", range(8))
+def test_no_random_program_is_faster(chunk: int) -> None:
+    """Cold for the first program of a case, in whatever L2 it leaves for the others."""
+    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        case = random_case(seed)
+        if min(row.capacity for row in link_rows(case.device)) < COARSE:
+            continue
+        l2 = new_l2(case.device, "fast")
+        for number, program in enumerate(case.programs):
+            least = least_cycles(program, cold=not number)
+            try:
+                run = time_program(program, l2, timeline=False)
+            except ProgramError:  # hangs, or leaves its tensor
+                break
+            assert least <= run.cycles, f"seed {seed}, program {number}"
+
+
+def matmul(m: int, k: int, n: int, tiling: Tiling) -> Matmul:
+    a, b = Tensor("a", (m, k), FP16), Tensor("b", (k, n), FP16)
+    return Matmul(tiling, a, b, Tensor("c", (m, n), FP16, "out"))
+
+
+@pytest.mark.parametrize("device", ["tiny", "ascend910", "ascend910b2", "ascend310p"])
+def test_one_core_alone_takes_what_the_bound_says_but_for_gaps(device: str) -> None:
+    """With one core nothing is shared: what is missing are the heads that gaps cost."""
+    machine = load_device(device)
+    program = build(matmul(64, 96, 32, Tiling(base_m=32, base_n=16, base_k=32)), machine, (0,))
+    run = time_program(program, new_l2(machine, "fast"), timeline=False)
+    least = least_cycles(program)
+    heads = machine.cube.idle_head_cycles if machine.cube else 0
+    heads += sum(path.idle_head_cycles for path in machine.paths.values())
+    assert least <= run.cycles
+    assert heads or least == run.cycles
+    assert least >= 0.8 * run.cycles
+
+
+def test_bytes_of_all_cores_bound_a_kernel_that_only_stores() -> None:
+    """48 cores store 96 MiB through the L2: all of them at its rate, not each at its own."""
+    machine = load_device("ascend910b2")
+    kernel = MemSet(Tensor("t", (96 * 2**20,), INT8, "out"))
+    program = build(kernel, machine, tuple(range(machine.groups)))
+    assert machine.l2 is not None
+    least = least_cycles(program)
+    assert least > 96 * 2**20 / machine.l2.write_bytes_per_cycle
+    assert least <= time_program(program, new_l2(machine, "fast"), timeline=False).cycles
+
+
+def test_what_is_in_the_l2_already_need_not_come_from_main_memory() -> None:
+    machine = load_device("ascend910b2")
+    kernel = matmul(2048, 512, 2048, Tiling(base_m=128, base_n=256, base_k=64))
+    slow = machine.replace("main_memory.read", "20GB/s")
+    program = build(kernel, slow, tuple(range(slow.groups)))
+    once = (2048 + 2048) * 512 * 2 / slow.main_memory.read_bytes_per_cycle
+    assert least_cycles(program) > once > 2 * least_cycles(program, cold=False)
+    assert least_cycles(program) <= time_program(program, new_l2(slow, "fast")).cycles
