@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy.typing as npt
@@ -111,6 +112,21 @@ class Await(NamedTuple):
     more: int
 
 
+class Told(NamedTuple):
+    """What an instruction tells of itself once, when it is issued.
+
+    Each field is the property or method of ``Instruction`` that has its name.
+    """
+
+    op: str
+    pipe: str
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+    move: tuple[str, str, str, int] | None
+    figures: tuple[str, ...]
+    drains: bool
+
+
 class Instruction(ABC):
     """One instruction; subclasses are frozen dataclasses of their operands."""
 
@@ -118,6 +134,14 @@ class Instruction(ABC):
     batched: ClassVar[bool] = False
     #: Whether all cores of the kernel wait for each other here.
     meets: ClassVar[bool] = False
+    #: Whether it orders this core's work against that of others.
+    between_cores: ClassVar[bool] = False
+    #: Whether its write to GM is an atomic add.
+    atomic: bool = False
+    #: What it tells other cores, if it does.
+    signals: Signal | None = None
+    #: What it waits to be told by other cores, if it does.
+    awaits: Await | None = None
 
     @property
     @abstractmethod
@@ -132,11 +156,6 @@ class Instruction(ABC):
         """Regions it changes."""
         return ()
 
-    @property
-    def atomic(self) -> bool:
-        """Whether its write to GM is an atomic add."""
-        return False
-
     def move(self) -> tuple[str, str, str, int] | None:
         """(source, destination, GM operand or "", bytes) if it is a move, derived from regions."""
         return None
@@ -146,20 +165,10 @@ class Instruction(ABC):
         """Whether it waits until all pipes of its core have done what was issued before it."""
         return self.meets
 
-    @property
-    def signals(self) -> Signal | None:
-        """What it tells other cores, if it does."""
-        return None
-
-    @property
-    def awaits(self) -> Await | None:
-        """What it waits to be told by other cores, if it does."""
-        return None
-
-    @property
-    def between_cores(self) -> bool:
-        """Whether it orders this core's work against that of others."""
-        return self.meets or self.signals is not None or self.awaits is not None
+    def told(self) -> Told:
+        """All of it that the rest of the simulator asks more than once."""
+        figures, move = self.figures(), self.move()
+        return Told(self.op, self.pipe, self.reads(), self.writes(), move, figures, self.drains)
 
     def check(self, device: Device) -> None:  # noqa: B027 - some take whatever they are given
         """Raise ``ProgramError``, with limit and way out, unless the operands are legal.
@@ -185,10 +194,7 @@ class Instruction(ABC):
     @property
     def op(self) -> str:
         """Name shown in timelines: the class name in the DSL's spelling."""
-        name = type(self).__name__
-        return "".join(
-            "_" + c.lower() if c.isupper() and i else c.lower() for i, c in enumerate(name)
-        )
+        return _spelled(type(self).__name__)
 
     def __str__(self) -> str:
         outs = ", ".join(map(str, self.writes()))
@@ -229,6 +235,12 @@ class Instruction(ABC):
             )
 
 
+@cache
+def _spelled(name: str) -> str:
+    """The name of a class with underscores for capitals."""
+    return "".join("_" + c.lower() if c.isupper() and i else c.lower() for i, c in enumerate(name))
+
+
 class Move(Instruction):
     """Copies ``src`` to ``dst`` along a path of the device, whose pipe executes it."""
 
@@ -250,9 +262,9 @@ class Move(Instruction):
         return (f"paths.{self.path.name}", *(f"links.{link}" for link in self.path.links))
 
     def move(self) -> tuple[str, str, str, int]:
-        target = self.writes()[0]
-        source = self.reads()[0].memory if self.reads() else "IMM"
-        for region in (*self.reads(), target):
+        (target,), sources = self.writes(), self.reads()
+        source = sources[0].memory if sources else "IMM"
+        for region in (*sources, target):
             if isinstance(region, GmRegion):
                 return source, target.memory, region.tensor.name, region.size
         return source, target.memory, "", target.size

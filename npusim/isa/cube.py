@@ -171,12 +171,8 @@ class Drain(Move):
     n: int
     path: Path
     dtype: DType
-    is_atomic: bool = False
+    atomic: bool = False
     c0: int = 16
-
-    @property
-    def atomic(self) -> bool:
-        return self.is_atomic
 
     def check(self, device: Device) -> None:
         self._need_memory("L0C", self.src)
@@ -215,5 +211,5 @@ class Drain(Move):
         elif self.c0 != 16:
             split = columns.reshape(-1, n1, self.m, 16 // self.c0, self.c0).swapaxes(2, 3)
             columns = split.reshape(memory.batch, -1, self.m * self.c0)[:, : self.dst.rows]
-        store = memory.add if self.is_atomic else memory.write
+        store = memory.add if self.atomic else memory.write
         store(self.dst, round_to(columns, self.dtype), self.dtype)

@@ -31,11 +31,7 @@ class DataMove(Move):
     src: Region
     path: Path
     dtype: DType
-    is_atomic: bool = False
-
-    @property
-    def atomic(self) -> bool:
-        return self.is_atomic
+    atomic: bool = False
 
     def check(self, device: Device) -> None:
         if self.src.size != self.dst.size:
@@ -43,7 +39,7 @@ class DataMove(Move):
                 f"{self}: {self.src.size} B into {self.dst.size} B; both sides must name equally "
                 "many bytes"
             )
-        if self.is_atomic and self.dst.memory != "GM":
+        if self.atomic and self.dst.memory != "GM":
             raise ProgramError(f"{self}: an atomic add goes to GM, not into a buffer")
         self._need_elements(self.dtype, self.src, self.dst)
 
@@ -51,7 +47,7 @@ class DataMove(Move):
         return move_cost(self.path, self.src.size, max(self.src.rows, self.dst.rows))
 
     def execute(self, memory: MemoryView) -> None:
-        if self.is_atomic:
+        if self.atomic:
             memory.add(self.dst, memory.read(self.src, self.dtype), self.dtype)
         else:
             memory.move(self.dst, self.src, self.dtype)

@@ -97,6 +97,7 @@ class CoreBarrier(_Ordering):
     """All cores of the kernel meet: each drains its pipes, then waits for the others."""
 
     meets: ClassVar[bool] = True
+    between_cores: ClassVar[bool] = True
 
     def cost(self, device: Device) -> Cost:
         return Cost(cycles=device.sync.core_barrier_cycles)
@@ -107,43 +108,38 @@ class CoreBarrier(_Ordering):
 
 @dataclass(frozen=True)
 class CoreSetFlag(_Ordering):
-    """Count flag ``event`` up by one on every other core of ``scope`` ("group" or "all")."""
+    """Count a flag up by one on every other core of a scope, as ``signals`` says."""
 
-    event: int
-    scope: str
+    between_cores: ClassVar[bool] = True
 
-    @property
-    def signals(self) -> Signal:
-        return Signal(self.event, self.scope)
+    signals: Signal
 
     def check(self, device: Device) -> None:
-        if self.scope not in ("group", "all"):
-            raise ProgramError(f"core_set_flag scope is {self.scope!r}; it is 'group' or 'all'")
+        scope = self.signals.scope
+        if scope not in ("group", "all"):
+            raise ProgramError(f"core_set_flag scope is {scope!r}; it is 'group' or 'all'")
 
     def cost(self, device: Device) -> Cost:
         return Cost(cycles=device.sync.core_flag_cycles)
 
     def __str__(self) -> str:
-        return f"core_set_flag #{self.event} ({self.scope}) on {self.on}"
+        return f"core_set_flag #{self.signals.event} ({self.signals.scope}) on {self.on}"
 
 
 @dataclass(frozen=True)
 class CoreWaitFlag(_Ordering):
-    """Hold pipe ``on`` until this core's flag ``event`` has counted ``count`` more."""
+    """Hold pipe ``on`` until a flag of this core has counted as much more as ``awaits`` says."""
 
-    event: int
-    count: int
+    between_cores: ClassVar[bool] = True
 
-    @property
-    def awaits(self) -> Await:
-        return Await(self.event, self.count)
+    awaits: Await
 
     def check(self, device: Device) -> None:
-        if self.count < 1:
+        if self.awaits.more < 1:
             raise ProgramError(f"{self}: the count must be at least 1")
 
     def cost(self, device: Device) -> Cost:
         return Cost(cycles=device.sync.core_flag_cycles)
 
     def __str__(self) -> str:
-        return f"core_wait_flag #{self.event} x{self.count} on {self.on}"
+        return f"core_wait_flag #{self.awaits.event} x{self.awaits.more} on {self.on}"

@@ -109,11 +109,11 @@ def _template(
 ) -> Template:
     """Issue the instructions of one task and lower them."""
     _issue(k, emit)
-    instructions, lines = tuple(k.instructions), tuple(k.lines)
+    instructions, told, lines = tuple(k.instructions), tuple(k.told), tuple(k.lines)
     turns = tuple(h.turns for h in k.handles)
-    costs, flows = costed(instructions, lines, device, names)
-    lowered = lower(instructions, lines, turns, k.kind.pipes)
-    return Template(instructions, lines, costs, flows, lowered)
+    costs, flows = costed(instructions, told, lines, device, names)
+    lowered = lower(instructions, told, lines, turns, k.kind.pipes)
+    return Template(instructions, told, lines, costs, flows, lowered)
 
 
 def _distinct(tasks: Tasks[Any]) -> tuple[list[tuple[Any, ...]], IntArray]:
@@ -181,12 +181,13 @@ def _check_flag_receivers(program: Program) -> None:
     """A flag between cores is waited for by one pipe, or its counts could go to either."""
     receiver: dict[int, str] = {}
     for template in program.templates:
-        for instruction, line in zip(template.instructions, template.lines, strict=True):
+        rows = zip(template.instructions, template.told, template.lines, strict=True)
+        for instruction, told, line in rows:
             if instruction.awaits is None:
                 continue
             event = instruction.awaits.event
-            first = receiver.setdefault(event, instruction.pipe)
-            if first != instruction.pipe:
+            first = receiver.setdefault(event, told.pipe)
+            if first != told.pipe:
                 raise ProgramError(
                     f"{line}: {instruction}: flag #{event} is waited for on {first} too; give "
                     "each pipe a flag of its own"

@@ -35,6 +35,7 @@ from npusim.isa import (
     VecTranspose,
     WaitFlag,
 )
+from npusim.isa.base import Await, Signal
 from npusim.isa.dma import Window
 from npusim.isa.operands import FRACTAL_BYTES, Place, Region, Slot, SlotRegion, private, region_of
 from npusim.program.fixpipe import Fixpipe
@@ -226,11 +227,11 @@ class Language(Fixpipe):
 
     def core_set_flag(self, pipe: str, event: int, scope: str = "all") -> None:
         """Count a flag up on the other cores of the "group" or on "all" others."""
-        self._issue(CoreSetFlag(pipe, event, scope))
+        self._issue(CoreSetFlag(pipe, Signal(event, scope)))
 
     def core_wait_flag(self, pipe: str, event: int, count: int = 1) -> None:
         """Hold a pipe until ``count`` more counts of the flag arrived."""
-        self._issue(CoreWaitFlag(pipe, event, count))
+        self._issue(CoreWaitFlag(pipe, Await(event, count)))
 
 
 def _alike(*places: Place) -> list[Region]:

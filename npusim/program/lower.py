@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from npusim.errors import ProgramError
 from npusim.isa import Instruction, SetFlag, WaitFlag
+from npusim.isa.base import Told
 from npusim.isa.operands import Buffer, SlotRegion
 from npusim.reasons import BARRIER, DATA, FLAG, FOLLOW, SPACE
 
@@ -68,33 +69,33 @@ class _Scoreboard:
         self.counts = [0] * len(pipes)
         self.slots: dict[Hashable, dict[int, SlotBoard]] = {}
 
-    def waits_of(self, instruction: Instruction) -> tuple[list[Wait], list[Outside]]:
+    def waits_of(self, instruction: Instruction, told: Told) -> tuple[list[Wait], list[Outside]]:
         """Waits of the next instruction in program order; updates the scoreboards."""
-        pipe = self.index[instruction.pipe]
+        pipe = self.index[told.pipe]
         waits: list[Wait] = []
         outside: list[Outside] = []
-        for region in instruction.reads():
+        for region in told.reads:
             if isinstance(region, SlotRegion):
                 self._read(region, pipe, waits, outside)
-        writes = instruction.writes()
-        for region in writes:
+        for region in told.writes:
             if isinstance(region, SlotRegion):
                 self._write(region, pipe, waits, outside)
-        if not writes:  # what orders others changes no memory
-            self._order(instruction, pipe, waits, outside)
+        if not told.writes:  # what orders others changes no memory
+            self._order(instruction, told, waits, outside)
         self.counts[pipe] += 1
         return waits, outside
 
     def _order(
-        self, instruction: Instruction, pipe: int, waits: list[Wait], outside: list[Outside]
+        self, instruction: Instruction, told: Told, waits: list[Wait], outside: list[Outside]
     ) -> None:
         """Flags are boards of their own; a barrier waits for everything before it."""
+        pipe = self.index[told.pipe]
         match instruction:
             case SetFlag():
                 self._set_flag(instruction, pipe, outside)
             case WaitFlag():
                 self._wait_flag(instruction, pipe, waits, outside)
-            case _ if instruction.drains:
+            case _ if told.drains:
                 waits += [(q, n, BARRIER) for q, n in enumerate(self.counts) if q != pipe]
 
     def _slot(self, region: SlotRegion) -> tuple[Buffer, int, SlotBoard]:
@@ -152,26 +153,27 @@ class _Scoreboard:
 
 def lower(
     instructions: tuple[Instruction, ...],
+    told: tuple[Told, ...],
     lines: tuple[str, ...],
     turns: tuple[int, ...],
     pipes: tuple[str, ...],
 ) -> Lowered:
     """Waits of one template, counted from its start; ``turns`` are the slots taken per buffer.
 
-    ``lines`` are the kernel lines of the instructions, for errors.
+    ``told`` is what the instructions tell, ``lines`` are their kernel lines, for errors.
     """
     board = _Scoreboard(pipes)
     waits, outside = [], []
     for i, instruction in enumerate(instructions):
         try:
-            own, needs = board.waits_of(instruction)
+            own, needs = board.waits_of(instruction, told[i])
         except ProgramError as error:
             raise at_line(error, lines[i], instruction) from error
         waits.append(tuple(own))
         outside.append(tuple(needs))
     return Lowered(
         lines=lines,
-        pipes=tuple(board.index[i.pipe] for i in instructions),
+        pipes=tuple(board.index[one.pipe] for one in told),
         waits=tuple(waits),
         outside=tuple(outside),
         totals=tuple(board.counts),

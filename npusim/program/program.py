@@ -17,7 +17,7 @@ from npusim.device.spec import Device
 from npusim.errors import ProgramError
 from npusim.integers import IntArray
 from npusim.isa import Instruction
-from npusim.isa.base import Cost, Move, fixed_rate
+from npusim.isa.base import Cost, Move, Told, fixed_rate
 from npusim.isa.operands import Buffer, GmRegion, Tensor
 from npusim.program.lower import Lowered, Wait
 
@@ -45,6 +45,7 @@ class Template:
     """The instructions of all tasks that are alike, with costs and kernel lines."""
 
     instructions: tuple[Instruction, ...]
+    told: tuple[Told, ...]
     lines: tuple[str, ...]
     costs: tuple[Cost, ...]
     flows: tuple[Flow | None, ...]
@@ -53,7 +54,7 @@ class Template:
     @cached_property
     def figures(self) -> frozenset[str]:
         """The figures of a device that its costs rest on."""
-        return frozenset(name for i in self.instructions for name in i.figures())
+        return frozenset(name for told in self.told for name in told.figures)
 
     @cached_property
     def macs(self) -> int:
@@ -64,8 +65,8 @@ class Template:
     def moves(self) -> dict[tuple[str, str, str], int]:
         """Bytes per (source, destination, operand) of one task."""
         total: dict[tuple[str, str, str], int] = {}
-        for instruction in self.instructions:
-            move = instruction.move()
+        for told in self.told:
+            move = told.move
             if move is not None:
                 total[move[:3]] = total.get(move[:3], 0) + move[3]
         return total
@@ -185,14 +186,18 @@ class Program:
 
 
 def flow_of(
-    instruction: Instruction, tensors: dict[str, int], bases: list[str], device: Device
+    instruction: Instruction,
+    told: Told,
+    tensors: dict[str, int],
+    bases: list[str],
+    device: Device,
 ) -> Flow | None:
     """The GM side of an instruction, or its use of shared links; None if it has neither."""
     if not isinstance(instruction, Move):
         return None
     path = instruction.path
     rate = fixed_rate(path.bytes_per_cycle)
-    sources, targets = instruction.reads(), instruction.writes()
+    sources, targets = told.reads, told.writes
     store = ATOMIC if instruction.atomic else WRITE
     for kind, region in (*((READ, r) for r in sources), *((store, r) for r in targets)):
         if isinstance(region, GmRegion):

@@ -14,6 +14,7 @@ from npusim.dtypes import DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div
 from npusim.isa import Instruction
+from npusim.isa.base import Told
 from npusim.isa.operands import Buffer, GmRegion, Region, Slot, check_capacity
 
 
@@ -49,11 +50,12 @@ class Recorder:
         self.kind = kind
         self.handles: list[BufferHandle] = []
         self.instructions: list[Instruction] = []
+        self.told: list[Told] = []
         self.lines: list[str] = []
 
     def begin_task(self) -> None:
         """Forget the instructions and turns of the previous task."""
-        self.instructions, self.lines = [], []
+        self.instructions, self.told, self.lines = [], [], []
         for handle in self.handles:
             handle.turns = 0
 
@@ -158,22 +160,24 @@ class Recorder:
         return self._device.path(src, dst, variant)
 
     def _issue(self, instruction: Instruction) -> None:
-        if instruction.pipe not in self.kind.pipes:
+        told = instruction.told()
+        if told.pipe not in self.kind.pipes:
             have = ", ".join(self.kind.pipes)
             raise ProgramError(
-                f"{instruction} runs on pipe {instruction.pipe}, which core kind "
+                f"{instruction} runs on pipe {told.pipe}, which core kind "
                 f"{self.kind.name!r} of {self._device.name} lacks (it has: {have})"
             )
         instruction.check(self._device)
-        for region in instruction.writes():
+        for region in told.writes:
             if isinstance(region, GmRegion) and region.tensor.role == "in":
                 raise ProgramError(
                     f"{instruction} writes {region.tensor.name}, a tensor of role 'in'; give it "
                     "the role 'out', or 'inout' if the kernel also reads it"
                 )
-        for region in (*instruction.reads(), *instruction.writes()):
+        for region in (*told.reads, *told.writes):
             self._check_turn(region)
         self.instructions.append(instruction)
+        self.told.append(told)
         self.lines.append(_kernel_line())
 
     def _check_turn(self, region: Region) -> None:

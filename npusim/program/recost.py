@@ -16,7 +16,7 @@ from npusim.device.parts import CoreKind
 from npusim.device.spec import Device
 from npusim.errors import ProgramError
 from npusim.isa import Instruction
-from npusim.isa.base import Cost, Move
+from npusim.isa.base import Cost, Move, Told
 from npusim.program.lower import at_line
 from npusim.program.program import Flow, Program, Template, flow_of
 
@@ -38,6 +38,7 @@ def structure(device: Device, kind: CoreKind) -> Hashable:
 
 def costed(
     instructions: tuple[Instruction, ...],
+    told: tuple[Told, ...],
     lines: tuple[str, ...],
     device: Device,
     names: tuple[dict[str, int], list[str]],
@@ -49,9 +50,9 @@ def costed(
     costs: list[Cost] = []
     flows: list[Flow | None] = []
     try:
-        for instruction in instructions:
+        for instruction, facts in zip(instructions, told, strict=True):
             costs.append(instruction.cost(device))
-            flows.append(flow_of(instruction, *names, device))
+            flows.append(flow_of(instruction, facts, *names, device))
     except ProgramError as error:
         at = len(flows)
         raise at_line(error, lines[at], instructions[at]) from error
@@ -87,15 +88,16 @@ def _again(
     """
     touched = [
         i
-        for i, instruction in enumerate(template.instructions)
-        if not changed.isdisjoint(instruction.figures()) or (everywhere and template.flows[i])
+        for i, told in enumerate(template.told)
+        if not changed.isdisjoint(told.figures) or (everywhere and template.flows[i])
     ]
     if not touched:
         return template
     moved = tuple(_on(template.instructions[i], device) for i in touched)
+    told = tuple(template.told[i] for i in touched)
     lines = tuple(template.lines[i] for i in touched)
     tensors = {t.name: i for i, t in enumerate(program.tensors)}
-    costs, flows = costed(moved, lines, device, (tensors, list(program.base_names)))
+    costs, flows = costed(moved, told, lines, device, (tensors, list(program.base_names)))
     return replace(
         template,
         instructions=_put(template.instructions, touched, moved),

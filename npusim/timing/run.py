@@ -200,9 +200,9 @@ def _timeline(program: Program, spans: Spans) -> Timeline:
     """Spans sorted by (start, core, pipe, index), with what their instructions are."""
     order = np.lexsort((spans.index, spans.pipe, spans.core, spans.start))
     steps = [
-        (instruction.op, line, move[3] if (move := instruction.move()) else 0, cost.macs)
+        (told.op, line, told.move[3] if told.move else 0, cost.macs)
         for t in program.templates
-        for instruction, line, cost in zip(t.instructions, t.lines, t.costs, strict=True)
+        for told, line, cost in zip(t.told, t.lines, t.costs, strict=True)
     ]
     ops = sorted({step[0] for step in steps})
     lines = sorted({step[1] for step in steps})

@@ -40,7 +40,7 @@ from npusim.isa import (
     VecTranspose,
     WaitFlag,
 )
-from npusim.isa.base import Cost
+from npusim.isa.base import Await, Cost, Signal
 from npusim.isa.dma import Window
 from npusim.isa.operands import Buffer, GmRegion, Region, Slot, SlotRegion, Tensor
 from npusim.numerics.memory import CoreMemory, GlobalMemory, LaneMemory
@@ -106,8 +106,8 @@ EXAMPLES: dict[str, Callable[[int], Instruction]] = {
     "wait_flag": lambda s: WaitFlag("V", "MTE2", s),
     "pipe_barrier": lambda s: PipeBarrier("MTE2"),
     "core_barrier": lambda s: CoreBarrier("S"),
-    "core_set_flag": lambda s: CoreSetFlag("MTE3", s, "all"),
-    "core_wait_flag": lambda s: CoreWaitFlag("MTE2", 3, s),
+    "core_set_flag": lambda s: CoreSetFlag("MTE3", Signal(s, "all")),
+    "core_wait_flag": lambda s: CoreWaitFlag("MTE2", Await(3, s)),
 }  # fmt: skip
 
 names = pytest.mark.parametrize("name", EXAMPLES)
@@ -331,8 +331,8 @@ def test_moves_count_their_bytes_once(name: str) -> None:
 
 
 def test_only_gm_writes_are_atomic() -> None:
-    move = DataMove(Y.at(0, 64), UB.at(0, 64), path("UB", "GM"), FP32, is_atomic=True)
-    drain = Drain(Y.at(0, 1024), L0C.at(0, 1024), 16, 16, path("L0C", "GM"), FP32, is_atomic=True)
+    move = DataMove(Y.at(0, 64), UB.at(0, 64), path("UB", "GM"), FP32, atomic=True)
+    drain = Drain(Y.at(0, 1024), L0C.at(0, 1024), 16, 16, path("L0C", "GM"), FP32, atomic=True)
     assert move.atomic
     assert drain.atomic
     recorder = Recorder(fresh_memory())

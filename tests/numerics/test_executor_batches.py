@@ -17,8 +17,7 @@ from npusim.isa.base import Cost, MemoryView
 from npusim.isa.operands import Region, SlotRegion, Tensor
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.numerics import executor
-from npusim.numerics.executor import execute
-from npusim.numerics.overlap import Sharing, sharing_of
+from npusim.numerics.executor import Sharing, execute, sharing_of
 from npusim.program.build import build
 from npusim.program.kernel import Tasks
 from npusim.program.language import BufferHandle, Language

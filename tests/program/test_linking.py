@@ -239,9 +239,10 @@ def oracle(program: Program) -> Program:
         templates.append(
             Template(
                 tuple(instructions),
+                tuple(i.told() for i in instructions),
                 lines,
                 tuple(i.cost(program.device) for i in instructions),
-                tuple(flow_of(i, tensors, [], program.device) for i in instructions),
+                tuple(flow_of(i, i.told(), tensors, [], program.device) for i in instructions),
                 Lowered(lines, tuple(pipes), (), (), totals, (), {}),
             )
         )
