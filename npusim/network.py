@@ -108,7 +108,7 @@ class NetworkResult:
     @property
     def notes(self) -> tuple[str, ...]:
         """The notes of the layers' results, each once, and one on what all their times rest on."""
-        from npusim.results.uncertainty import assumption_notes
+        from npusim.call.replay import assumption_notes
 
         notes: dict[str, None] = {}
         figures: dict[str, None] = {}

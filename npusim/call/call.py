@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -10,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from npusim.call.options import Options
-from npusim.call.planning import is_planning
-from npusim.call.replay import Again, Step, figures_behind
+from npusim.call.replay import Again, Step, assumption_notes, figures_behind
 from npusim.call.spec import Array, Operand, Spec
 from npusim.device.catalog import load_device, parse_core_mask
 from npusim.device.spec import Device
@@ -25,10 +26,24 @@ from npusim.program.build import build, lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.results import Result
-from npusim.results.uncertainty import Replay, assumption_notes
 from npusim.timing.run import new_l2, time_program
 from npusim.timing.trace import KernelRun
 from npusim.version import __version__
+
+_planning: ContextVar[bool] = ContextVar("planning", default=False)
+
+
+@contextmanager
+def planning() -> Iterator[None]:
+    """Plan the calls made inside: kernels are checked against the device and then left out.
+
+    Such a call takes ``Spec``s. Its ``Result`` has ``workspace_bytes`` and notes, and no runs.
+    """
+    token = _planning.set(True)
+    try:
+        yield
+    finally:
+        _planning.reset(token)
 
 
 @dataclass
@@ -138,7 +153,7 @@ class Call:
 
     def launch(self, kernel: Kernel) -> None:
         """Build, time and (unless timing-only) execute one kernel; while planning only check it."""
-        if is_planning():
+        if _planning.get():
             lay_out(kernel, self.device, self.groups)
             return
         self._steps.append(kernel)
@@ -175,20 +190,20 @@ class Call:
         ``useful_macs`` are the multiply-adds that each product of the problem needs (0: unknown).
         """
         names = tuple(outputs)
-        again = Again(tuple(self._steps), self.groups, self.options.engine)
+        steps, figures = tuple(self._steps), tuple(self.figures)
         return Result(
             operator=self.operator,
             device=self.device,
             runs=tuple(self.runs),
             outputs=None if self.timing_only else tuple(outputs.values()),
             output_names=names,
-            notes=(*self.notes, *assumption_notes(self.device, self.figures)),
+            notes=(*self.notes, *assumption_notes(self.device, figures)),
             problem=problem,
             version=__version__,
             dtype=rate or as_dtype.name,
             workspace_bytes=self.workspace_bytes,
             useful_macs={run.name: useful_macs for run in self.runs if run.macs and useful_macs},
-            replay=Replay(figures=tuple(self.figures), time_us=again),
+            replay=Again(steps, figures, self.groups, self.options.engine),
         )
 
 

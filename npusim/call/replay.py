@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
@@ -19,15 +19,21 @@ Step = Tensor | Kernel
 class Again:
     """Times the steps of a call, tiled as they were, on variants of its device.
 
-    Programs are kept by structure, so that variants which differ in figures only pay for what
-    these figures cost. Holds no arrays.
+    ``figures`` are those its time rests on. Programs are kept by structure, so that variants which
+    differ in figures only pay for what these figures cost. Holds no arrays.
     """
 
-    def __init__(self, steps: tuple[Step, ...], groups: tuple[int, ...], engine: str) -> None:
-        self.steps, self.groups, self.engine = steps, groups, engine
+    def __init__(
+        self,
+        steps: tuple[Step, ...],
+        figures: tuple[str, ...],
+        groups: tuple[int, ...],
+        engine: str,
+    ) -> None:
+        self.steps, self.figures, self.groups, self.engine = steps, figures, groups, engine
         self._built: dict[tuple[int, Hashable], Program] = {}
 
-    def __call__(self, device: Device) -> float:
+    def time_us(self, device: Device) -> float:
         """Microseconds on ``device``."""
         l2 = new_l2(device, self.engine)
         cycles = 0
@@ -63,4 +69,17 @@ def figures_behind(program: Program) -> list[str]:
         name
         for name in device.provenance
         if name not in idle and (name in used or name.rpartition(".")[0] in used)
+    )
+
+
+def assumption_notes(device: Device, figures: Iterable[str]) -> tuple[str, ...]:
+    """How many of ``figures`` are assumed, the first five by name; nothing where none is."""
+    assumed = [name for name in figures if device.provenance[name].confidence == "assumed"]
+    if not assumed:
+        return ()
+    more = f" and {len(assumed) - 5} more" if len(assumed) > 5 else ""
+    return (
+        f"the time rests on {len(assumed)} assumed figure{'s' * (len(assumed) > 1)}: "
+        f"{', '.join(assumed[:5])}{more}; `npusim devices show {device.name}` lists every figure "
+        "with its source",
     )

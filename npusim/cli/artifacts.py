@@ -136,10 +136,13 @@ def add_arguments(parser: Parser) -> None:
     )
 
 
-def check(arguments: argparse.Namespace) -> None:
-    """Refuse, before anything is computed, files that cannot be written or need what is off."""
+def check(wanted: Mapping[str, Path], arguments: argparse.Namespace) -> None:
+    """Refuse, before anything is computed, files that cannot be written or need what is off.
+
+    ``wanted`` has the paths of the files asked for by the names of ``ARTIFACTS``.
+    """
     taken: dict[Path, str] = {}
-    for name, path in _wanted(arguments).items():
+    for name, path in wanted.items():
         artifact, option = ARTIFACTS[name], _option(name)
         if not path.name.lower().endswith(artifact.suffixes):
             raise ArgumentError(
@@ -160,28 +163,30 @@ def check(arguments: argparse.Namespace) -> None:
             raise ArgumentError(f"{option} needs the timeline; drop --no-timeline")
 
 
-def check_output(arguments: argparse.Namespace, outputs: Sequence[Output[Any]]) -> None:
+def check_output(path: Path, outputs: Sequence[Output[Any]]) -> None:
     """Refuse a file for one array where the call returns several."""
-    path, names = arguments.output, [output.name for output in outputs]
-    if path is not None and len(names) > 1 and not _is_archive(path):
+    names = [output.name for output in outputs]
+    if len(names) > 1 and not _is_archive(path):
         raise ArgumentError(
             f"--output {path}: this call returns {', '.join(names)}; name a file ending in .npz, "
             "which holds them all, or ask for one of them"
         )
 
 
-def needs_timeline(arguments: argparse.Namespace) -> bool:
-    """Whether a file to be written cannot do without the timeline."""
-    return any(ARTIFACTS[name].needs == "timeline" for name in _wanted(arguments))
-
-
 def write_all(
-    arguments: argparse.Namespace, result: Result, outputs: Sequence[Output[Any]], problem: Any
+    wanted: Mapping[str, Path],
+    result: Result,
+    outputs: Sequence[Output[Any]],
+    problem: Any,
+    *,
+    framework: bool,
 ) -> tuple[list[str], list[str]]:
-    """Write every file asked for; return a line per file written, and one per failure."""
+    """Write the files ``wanted``; return a line per file written, and one per failure.
+
+    ``framework`` says whether arrays are written in the layout of frameworks.
+    """
     lines, failures = [], []
-    framework = arguments.output_layout == "framework"
-    for name, path in _wanted(arguments).items():
+    for name, path in wanted.items():
         job = Writing(
             path=path, result=result, outputs=outputs, problem=problem, framework=framework
         )
@@ -200,9 +205,3 @@ def _is_archive(path: Path) -> bool:
 
 def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _wanted(arguments: argparse.Namespace) -> dict[str, Path]:
-    """Artifact name -> path of those asked for."""
-    paths = {name: getattr(arguments, name) for name in ARTIFACTS}
-    return {name: path for name, path in paths.items() if path is not None}

@@ -23,8 +23,7 @@ from npusim.device.spec import Device
 from npusim.dtypes import dtype
 from npusim.errors import ArgumentError
 from npusim.ops import CARDS
-from npusim.ops.card import LIMITS, Card, Output, Sample, Stated
-from npusim.ops.options import integer
+from npusim.ops.card import LIMITS, Card, Output, Sample, Stated, integer
 from npusim.results import Result
 
 #: The command below others that takes a kernel of a file.
@@ -271,7 +270,6 @@ def _add_tiling(add: Callable[..., Any], card: Card[Any]) -> None:
     )
     add(
         "--tiling",
-        default="auto",
         metavar="FIELD=VALUE,...",
         help="auto (the default), production (the vendor's rule) or library (our choice among the "
         "vendor's forms), both for gradients of filter and input, tile sizes in elements such as "
@@ -297,6 +295,6 @@ def _options(arguments: argparse.Namespace, card: Card[Any], device: Device) -> 
     }
     if "rules" not in card.without:
         options["rules"] = arguments.rules
-    if "tiling" not in card.without:
+    if "tiling" not in card.without and arguments.tiling is not None:
         options["tiling"] = parse_tiling(arguments.tiling, card.tilings)
     return options

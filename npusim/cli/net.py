@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import nullcontext
 
 from npusim.cli.console import print_json
 from npusim.cli.machine import add_machine, add_simulation
@@ -12,8 +13,8 @@ from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, dtype
 from npusim.errors import ArgumentError
 from npusim.network import GRADIENTS, network
+from npusim.ops.card import integer
 from npusim.ops.cube_math import CUBE_MATH_TYPES, read_cube_math_type
-from npusim.ops.options import integer
 from npusim.results.progress import ProgressBar
 
 _USUAL = ("input", "weight")
@@ -68,7 +69,7 @@ def _gradients(text: str) -> tuple[str, ...]:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print what could be simulated; raise ``ArgumentError`` after it if layers are missing."""
-    with ProgressBar() as progress:
+    with ProgressBar() if sys.stderr.isatty() else nullcontext() as progress:
         result = network(
             arguments.workload,
             batch=arguments.batch,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from npusim.cli import artifacts, calls
@@ -52,31 +54,53 @@ def _add_extras(leaf: Parser, simulation: Callable[..., Any]) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run the call; the report comes first, so that nothing after it can lose it."""
-    _check_arguments(arguments)
+    asked = {name: getattr(arguments, name) for name in artifacts.ARTIFACTS}
+    wanted: dict[str, Path] = {name: path for name, path in asked.items() if path is not None}
+    _check_arguments(arguments, wanted)
     prepared = calls.prepare(arguments, timing_only=arguments.timing_only)
     if arguments.check and isinstance(prepared.problem, Kernel):
         check_expected(prepared.problem)
-    artifacts.check_output(arguments, prepared.outputs)
-    keep = True if artifacts.needs_timeline(arguments) else arguments.timeline
-    with ProgressBar() as progress:
+    if "output" in wanted:
+        artifacts.check_output(wanted["output"], prepared.outputs)
+    needed = any(artifacts.ARTIFACTS[name].needs == "timeline" for name in wanted)
+    with ProgressBar() if sys.stderr.isatty() else nullcontext() as progress:
+        keep = True if needed else arguments.timeline
         result = prepared.run(timeline=keep, progress=progress)
     checks = _report(arguments, result, prepared)
-    lines, failures = artifacts.write_all(arguments, result, prepared.outputs, prepared.problem)
+    if wanted:
+        _write(arguments, wanted, result, prepared)
+    return 0 if all(check.passed for check in checks) else 1
+
+
+def _write(
+    arguments: argparse.Namespace,
+    wanted: Mapping[str, Path],
+    result: Result,
+    prepared: calls.Prepared,
+) -> None:
+    """Write files and say so; ``ArgumentError`` for those that could not be written."""
+    lines, failures = artifacts.write_all(
+        wanted,
+        result,
+        prepared.outputs,
+        prepared.problem,
+        framework=arguments.output_layout == "framework",
+    )
     for line in lines:
         print(line, file=sys.stderr if arguments.json else sys.stdout)
     if failures:
         raise ArgumentError("; ".join(failures))
-    return 0 if all(check.passed for check in checks) else 1
 
 
-def _check_arguments(arguments: argparse.Namespace) -> None:
+def _check_arguments(arguments: argparse.Namespace, wanted: Mapping[str, Path]) -> None:
     """Refuse options that do not go together before anything is computed."""
     for option in ("check", "input"):
         if arguments.timing_only and getattr(arguments, option):
             raise ArgumentError(
                 f"--{option} needs numbers, which --timing-only leaves out; drop one"
             )
-    artifacts.check(arguments)
+    if wanted:
+        artifacts.check(wanted, arguments)
 
 
 def _report(arguments: argparse.Namespace, result: Result, prepared: calls.Prepared) -> list[Check]:

@@ -13,7 +13,7 @@ from typing import Any
 from npusim.cli.console import print_json, print_table
 from npusim.cli.parser import Parser, assignment, collect
 from npusim.errors import ArgumentError
-from npusim.ops.options import integer
+from npusim.ops.card import integer
 from npusim.validation.card import checked_plot, save_page, save_plot
 from npusim.validation.constants import Constant, load_constants
 from npusim.validation.leave_one_out import leave_one_out

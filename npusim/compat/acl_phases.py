@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.call.planning import planning
+from npusim.call.call import planning
 from npusim.call.spec import Operand, Spec
 from npusim.compat.acl_codes import (
     ACL_ERROR_INVALID_PARAM,

@@ -52,7 +52,11 @@ def load_device(
             f"device is {device!r}; it is a name (`npusim devices` lists them), a device file or a "
             "Device"
         )
-    loaded = device if isinstance(device, Device) else _load(os.fspath(device))
+    if isinstance(device, Device):
+        loaded = device
+    else:
+        name = os.fspath(device)
+        loaded = _own(name) if is_file(name) else _shipped(name)
     return replace_figures(loaded, overrides) if overrides else loaded
 
 
@@ -130,15 +134,18 @@ def parse_core_mask(
     return tuple(sorted(set(indices)))
 
 
-def _load(name: str) -> Device:
-    """Return the device in a file or of a shipped name."""
-    if is_file(name):
-        if not Path(name).is_file():
-            raise ArgumentError(
-                f"there is no device file {name!r}; correct the path or use one of the names "
-                f"{_names()}"
-            )
-        return _build(lineage(Path(name)))
+def _own(file: str) -> Device:
+    """Return the device in a file: read on every call, but built only if the text has changed."""
+    if not Path(file).is_file():
+        raise ArgumentError(
+            f"there is no device file {file!r}; correct the path or use one of the names {_names()}"
+        )
+    return _build(lineage(Path(file)))
+
+
+@lru_cache(maxsize=32)
+def _shipped(name: str) -> Device:
+    """Return a device that ships; its files are read once."""
     known = [*devices(), *ALIASES]
     if name not in known:
         near = suggest(name, known)
@@ -149,10 +156,7 @@ def _load(name: str) -> Device:
 
 @lru_cache(maxsize=32)
 def _build(sources: tuple[Source, ...]) -> Device:
-    """Return the device of some texts: files are read on every call, but built only if changed.
-
-    A ``Device`` is never changed, so calls share it.
-    """
+    """Return the device of some texts; a ``Device`` is never changed, so calls share it."""
     return build_device(sources)
 
 

@@ -41,6 +41,7 @@ def shipped_file(name: str) -> Traversable:
     return configs() / "devices" / f"{ALIASES.get(name, name)}.yaml"
 
 
+@lru_cache(maxsize=64)
 def is_file(name: str) -> bool:
     """Return whether text names a file instead of a shipped device."""
     return name.endswith(".yaml") or os.sep in name or "/" in name

@@ -24,10 +24,9 @@ from npusim.layout import (
 )
 from npusim.limits.facts import tensor_facts, type_name
 from npusim.ops.arguments import frozen, operand, parameters
-from npusim.ops.card import LIMITS, Card, Case, Input, Output, Sample, Stated
+from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated
 from npusim.ops.gradients import launch_product
 from npusim.ops.layer import BATCH, EXAMPLES, LAYER, SIZES, stated_layer
-from npusim.ops.options import Option
 from npusim.reference import conv_input_grad
 from npusim.results import Result
 

@@ -17,7 +17,7 @@ from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import flag, frozen, operand, per_dim, scalar
-from npusim.ops.card import LIMITS, Card, Case, Input, Output, Sample, Stated
+from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.cube_math import (
     CUBE_MATH_TYPES,
@@ -27,7 +27,6 @@ from npusim.ops.cube_math import (
     read_cube_math_type,
 )
 from npusim.ops.layer import BATCH, EXAMPLES, LAYER, OUTPUT_PADDING, SIZES, stated_layer
-from npusim.ops.options import Option
 from npusim.reference import conv_bias_grad, conv_filter_grad, conv_forward, conv_input_grad
 from npusim.results import Result
 from npusim.rounding import round_hf32

@@ -18,9 +18,8 @@ from npusim.kernels.tilings.deconv_grad_filter import Tiling, auto_tiling
 from npusim.layout import nhwc_to_nchw
 from npusim.limits.facts import type_name
 from npusim.ops.arguments import frozen, operand
-from npusim.ops.card import LIMITS, Card, Case, Input, Output, Sample, Stated
+from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated, word
 from npusim.ops.layer import BATCH, OUTPUT_PADDING, SIZES, stated_layer
-from npusim.ops.options import Option, word
 from npusim.reference import conv_filter_grad
 from npusim.results import Result
 

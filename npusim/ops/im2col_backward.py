@@ -20,9 +20,8 @@ from npusim.kernels.tilings.im2col_backward import Tiling, auto_tiling
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import frozen, operand
-from npusim.ops.card import LIMITS, Card, Case, Input, Output, Sample, Stated
+from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated, integer
 from npusim.ops.layer import BATCH, DILATION, KERNEL, PADDING, SIZE, STRIDE, per_axis
-from npusim.ops.options import Option, integer
 from npusim.reference import fold
 from npusim.results import Result
 

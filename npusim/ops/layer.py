@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from npusim.convolution import Convolution, Sides, Sizes
 from npusim.errors import ArgumentError
-from npusim.ops.card import Stated
-from npusim.ops.options import Option, integer, padding, sizes
+from npusim.ops.card import Option, Stated, integer, padding, sizes
 from npusim.workloads import find_layer
 
 BATCH = Option("batch", integer(0), "N", "images (default: as in --input, else 1)")

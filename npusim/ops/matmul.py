@@ -14,8 +14,7 @@ from npusim.errors import ArgumentError
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.tilings.matmul import auto_tiling
 from npusim.ops.arguments import operand
-from npusim.ops.card import LIMITS, Card, Case, Input, Output, Sample, named_sizes
-from npusim.ops.options import Option, integer
+from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, integer, named_sizes
 from npusim.results import Result
 
 

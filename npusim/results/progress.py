@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -17,12 +16,11 @@ DELAY_S = 1.0
 class ProgressBar:
     """Context manager that is a ``npusim.call.Progress``: a bar on stderr, gone at the end.
 
-    Shown only if stderr is a terminal and the run lasts longer than ``delay_s`` seconds.
+    For terminals; it is shown if the run lasts longer than ``delay_s`` seconds.
     """
 
     def __init__(self, delay_s: float = DELAY_S) -> None:
         self._delay_s = delay_s
-        self._wanted = sys.stderr.isatty()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 
@@ -43,7 +41,7 @@ class ProgressBar:
 
     def __call__(self, kernel: str, phase: str, done: int, total: int) -> None:
         """Take note of ``done`` of ``total`` instructions of a kernel's phase."""
-        if not self._wanted or time.monotonic() - self._begin < self._delay_s:
+        if time.monotonic() - self._begin < self._delay_s:
             return
         if self._bar is None:
             self._bar = _started()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import hypot
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from npusim.device.catalog import figure_text, ranges
 from npusim.device.spec import Device
 from npusim.quantities import format_quantity
 from npusim.results import tables
-from npusim.results.lines import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,16 +17,15 @@ if TYPE_CHECKING:
 COLUMNS = ("figure", "low", "high", "low_us", "high_us")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Replay:
-    """How to time a call again.
+class Replay(Protocol):
+    """How to time a call again."""
 
-    ``figures`` are the dotted paths of the figures its time rests on; ``time_us`` gives the time
-    of the same kernels, tiled as they were, on the same cores of a variant of the device.
-    """
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Dotted paths of the figures its time rests on."""
 
-    figures: tuple[str, ...]
-    time_us: Callable[[Device], float]
+    def time_us(self, device: Device) -> float:
+        """The time of the same kernels, tiled as they were, on the same cores of a variant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,18 +80,6 @@ class TimeRange:
 
     def _rows(self) -> list[dict[str, Any]]:
         return [{name: getattr(effect, name) for name in COLUMNS} for effect in self.effects]
-
-
-def assumption_notes(device: Device, figures: Iterable[str]) -> tuple[str, ...]:
-    """How many of ``figures`` are assumed, the first five by name; nothing where none is."""
-    assumed = [name for name in figures if device.provenance[name].confidence == "assumed"]
-    if not assumed:
-        return ()
-    more = f" and {len(assumed) - 5} more" if len(assumed) > 5 else ""
-    return (
-        f"the time rests on {counted(len(assumed), 'assumed figure')}: {', '.join(assumed[:5])}"
-        f"{more}; `npusim devices show {device.name}` lists every figure with its source",
-    )
 
 
 def time_range(device: Device, time_us: float, replay: Replay) -> TimeRange:

@@ -19,8 +19,9 @@ and grouped layers, autocast, any memory format, meta tensors (timing only). Cod
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from math import sqrt
 from typing import Any
@@ -62,7 +63,7 @@ def trace(
     device refuses is a row with the reason.
     """
     framework = f"torch {_torch().__version__}"
-    bar = ProgressBar()
+    bar = ProgressBar() if sys.stderr.isatty() else None
     usual = {"progress": bar}
     wanted = Options.of(trace, usual | options | {"device": device, "timeline": timeline})
     log = Log(wanted, check, cube_math_type, framework)
@@ -70,8 +71,8 @@ def trace(
 
 
 @contextmanager
-def _running(log: Log, mode: Any, bar: ProgressBar) -> Iterator[Log]:
-    with bar, mode:
+def _running(log: Log, mode: Any, bar: ProgressBar | None) -> Iterator[Log]:
+    with bar or nullcontext(), mode:
         yield log
 
 

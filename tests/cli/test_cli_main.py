@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 import npusim
 from npusim.cli import main as entry
-from npusim.cli import ops
+from npusim.cli import ops, run
 from npusim.cli.main import COMMANDS, main
 from npusim.results import progress
 from npusim.results.progress import ProgressBar
@@ -150,13 +151,11 @@ class _Screen(io.StringIO):
         return self._terminal
 
 
-@pytest.mark.parametrize(
-    ("terminal", "delay_s", "shown"), [(True, 0.0, True), (True, 60.0, False), (False, 0.0, False)]
-)
-def test_progress_is_for_long_runs_on_terminals(
-    terminal: bool, delay_s: float, shown: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("delay_s", "shown"), [(0.0, True), (60.0, False)])
+def test_progress_is_for_long_runs(
+    delay_s: float, shown: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    screen = _Screen(terminal)
+    screen = _Screen(terminal=True)
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
     with ProgressBar(delay_s) as bar:
@@ -165,6 +164,17 @@ def test_progress_is_for_long_runs_on_terminals(
     text = screen.getvalue()
     assert ("matmul: numbers" in text and "500/2000" in text) == shown
     assert bool(text) == shown
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_for_terminals(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = _Screen(terminal)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(run, "ProgressBar", partial(ProgressBar, 0.0))
+    sizes = ("--m", "16", "--k", "16", "--n", "16")
+    assert main(["run", "matmul", "--device", "tiny", *sizes, "--engine", "simpy"]) == 0
+    assert ("matmul" in screen.getvalue()) == terminal
 
 
 def test_progress_waits_a_second() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.call.planning import planning
+from npusim.call.call import planning
 from npusim.dtypes import dtype
 from npusim.errors import CapacityError, RuleError
 
