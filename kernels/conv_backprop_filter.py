@@ -133,6 +133,19 @@ class ConvBackpropFilter(Kernel):
         return Walk(self.shape, self.tiling)
 
     @property
+    def useful_macs(self) -> int:
+        return self.shape.useful_macs
+
+    @property
+    def needed_bytes(self) -> dict[str, int]:
+        s = self.shape
+        return {
+            self.x.name: s.used("inputs", self.x.size_bytes),
+            self.dy.name: s.used("outputs", self.dy.size_bytes),
+            self.dw.name: s.used("taps", self.copy_bytes),
+        }
+
+    @property
     def taps(self) -> int:
         """Filter places in the plane that lie in a tile's columns."""
         return 1 if self.tiling.form == "taps" else self.shape.taps

@@ -90,6 +90,19 @@ class DeconvGradFilter(Kernel):
                 "use one row or the full width"
             )
 
+    @property
+    def useful_macs(self) -> int:
+        return self.shape.useful_macs
+
+    @property
+    def needed_bytes(self) -> dict[str, int]:
+        s = self.shape
+        return {
+            self.dy.name: s.used("inputs", self.dy.size_bytes),
+            self.x.name: s.used("outputs", self.x.size_bytes),
+            self.dw.name: s.used("taps", self.dw.size_bytes),
+        }
+
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
         return Plan(self._tasks(cores), _Nest(self, k).emit)
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from math import prod
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -105,6 +106,12 @@ class Im2colBackward(Kernel):
 
     name: ClassVar[str] = "im2col_backward"
     role: ClassVar[str] = "vector"
+
+    @property
+    def needed_bytes(self) -> dict[str, int]:
+        s = self.shape
+        elements = self.grad.size_bytes // prod(s.kernel + s.out)
+        return {self.grad.name: elements * prod(use.pairs for use in s.uses)}
 
     def __post_init__(self) -> None:
         shape, tiling, grad = self.shape, self.tiling, self.grad

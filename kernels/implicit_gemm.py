@@ -133,6 +133,19 @@ class ImplicitGemm(Kernel):
     ) -> None:
         """L0B <- the columns ``at[1]`` of the L1 slot that holds the columns ``at[0]``."""
 
+    @property
+    def useful_macs(self) -> int:
+        return self.shape.useful_macs
+
+    @property
+    def needed_bytes(self) -> dict[str, int]:
+        source, target = ("outputs", "inputs") if self.rotated else ("inputs", "outputs")
+        return {
+            self.x.name: self.shape.used(source, self.x.size_bytes),
+            self.w.name: self.shape.used("taps", self.w.size_bytes),
+            self.y.name: self.shape.used(target, self.y.size_bytes),
+        }
+
     @cached_property
     def geometry(self) -> Geometry:
         """The sizes of the product."""

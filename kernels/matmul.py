@@ -156,6 +156,14 @@ class Matmul(Kernel):
         return self.b.shape[0 if self.layouts[1] == "ND" else 1]
 
     @property
+    def useful_macs(self) -> int:
+        return self.m * self.k * self.dtype.values * self.n
+
+    @property
+    def needed_bytes(self) -> dict[str, int]:
+        return {self.c.name: self.m * self.n * self.c.dtype.bytes}
+
+    @property
     def atomic(self) -> bool:
         """Whether parts of K add into one C."""
         return 0 < self.tiling.single_core_k < self.k and len(self.c.shape) == 2

@@ -113,6 +113,18 @@ class Runs:
 _COLUMNS = tuple(field.name for field in fields(Runs) if field.name != "parts")
 
 
+class Use(NamedTuple):
+    """What of an axis takes part: pairs of an output and a tap that read a real input.
+
+    ``inputs`` are read by any output, ``outputs`` read any input, and ``taps`` are of use anywhere.
+    """
+
+    pairs: int
+    inputs: int
+    outputs: int
+    taps: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Axis:
     """Output ``o`` reads virtual input ``o * stride - before + tap * dilation`` through a tap.
@@ -157,6 +169,25 @@ class Axis:
         """The real input that an output reads through a tap; None for zeros and padding."""
         place, rest = divmod(output * self.stride - self.before + tap * self.dilation, self.insert)
         return place if not rest and 0 <= place < self.size else None
+
+    @cached_property
+    def use(self) -> Use:
+        """What of the axis takes part where no zeros are inserted."""
+        assert self.insert == 1
+        shift = np.arange(self.kernel) * self.dilation - self.before
+        low = np.maximum(0, ceil_div(-shift, self.stride))
+        high = np.minimum(self.out, (self.size - 1 - shift) // self.stride + 1)
+        live = high > low
+        low, high, shift = low[live], high[live], shift[live]
+        # Inputs by their residue modulo the stride, one residue behind the other.
+        residue = shift % self.stride
+        start = shift // self.stride + residue * (self.size + self.out)
+        return Use(
+            pairs=int((high - low).sum()),
+            inputs=_covered(low + start, high + start),
+            outputs=_covered(low, high),
+            taps=int(live.sum()),
+        )
 
     def parts(self, form: str) -> tuple[tuple[Part, ...], ...]:
         """The axis as sums over disjoint sets of outputs, each the sum of parts.
@@ -272,6 +303,16 @@ class Part:
             *(place + first_real * pitch, real, first_real * a.insert - start),
             *(self.taps[0] + tap * self.taps[1], kernel, np.full_like(first, number)),
         )
+
+
+def _covered(low: IntArray, high: IntArray) -> int:
+    """How many integers lie in any of the ranges from ``low`` to before ``high``."""
+    if not len(low):
+        return 0
+    order = np.argsort(low)
+    low, high = low[order], high[order]
+    known = np.maximum.accumulate(np.concatenate([low[:1], high[:-1]]))
+    return int(np.maximum(0, high - np.maximum(low, known)).sum())
 
 
 def _single(part: Part, tap: int) -> Part:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from npusim.axis import Axis
+from npusim.axis import Axis, Use
 from npusim.errors import ArgumentError
 from npusim.layout import GroupPlan, group_plan
 
@@ -247,6 +247,31 @@ class Convolution:
         """Multiply-adds of any one of the three convolutions, padding positions included."""
         places = self.spatial if self.transposed else self.out
         return self.n * self.cout * self.cin_per_group * prod(places + self.kernel)
+
+    @cached_property
+    def uses(self) -> tuple[Use, ...]:
+        """What of each spatial axis of the plain convolution takes part."""
+        plain = self.plain()
+        return tuple(plain.axis(i).use for i in range(self.dims))
+
+    @property
+    def useful_macs(self) -> int:
+        """Multiply-adds of any one of the three convolutions on elements that are there.
+
+        Those on zeros of padding, and on zeros between strided positions, are left out.
+        """
+        pairs = prod(use.pairs for use in self.uses)
+        return self.n * self.cout * self.cin_per_group * pairs
+
+    def used(self, what: str, size: int) -> int:
+        """Of ``size`` bytes of an operand of the plain convolution, those that take part.
+
+        ``what`` is "inputs", "outputs" or "taps"; its channels and images are spread evenly.
+        """
+        plain = self.plain()
+        whole = {"inputs": plain.spatial, "outputs": plain.out, "taps": plain.kernel}[what]
+        live: list[int] = [getattr(use, what) for use in self.uses]
+        return size // prod(whole) * prod(live)
 
     def axis(self, i: int) -> Axis:
         """How the outputs along spatial axis ``i`` read the inputs."""

@@ -37,7 +37,7 @@ GRADIENTS = ("input", "weight", "bias")
 LAYER_COLUMNS = (
     *("layer", "count", "cin", "cout", "spatial", "kernel", "stride", "padding", "dilation"),
     *("groups", "input_us", "weight_us", "bias_us", "other_us", "time_us", "cycles", "total_us"),
-    *("share", "bottleneck", "error"),
+    *("share", "bottleneck", "error", "problem_us", "problem_bound"),
 )
 
 #: Columns of ``NetworkResult.kernels``; a promise to users.
@@ -50,6 +50,7 @@ KERNEL_COLUMNS = (
     "share",
     "macs",
     "useful_macs",
+    "problem_us",
 )
 
 Row = dict[str, Any]
@@ -125,7 +126,8 @@ class NetworkResult:
 
         ``input_us``, ``weight_us`` and ``bias_us`` are the kernels that compute this gradient,
         ``other_us`` layout conversions, clearing and casts, launches included. ``share`` is of
-        the network's time. Where ``error`` says why there is no time, the figures are missing.
+        the network's time. ``problem_us`` is the least time of any programs for one layer, and
+        ``problem_bound`` by what. Where ``error`` says why there is no time, figures are missing.
         """
         from npusim.results.tables import frame
 
@@ -136,7 +138,8 @@ class NetworkResult:
         """One row per kind of kernel, longest first, repetitions of layers included.
 
         ``time_us`` includes ``launch_us``; ``cycles`` does not. ``macs`` are executed, padding
-        included; ``useful_macs`` are those the layers need.
+        included; ``useful_macs`` are those the layers need. ``problem_us`` is the least time of
+        any programs for the same problems.
         """
         from npusim.results.tables import frame
 
@@ -162,24 +165,26 @@ class NetworkResult:
             "total_us": self.device.time_us(one.cycles),
             "share": one.cycles / self.cycles if self.cycles else 0.0,
             "bottleneck": one.result.bottleneck,
+            "problem_us": one.result.problem_us,
+            "problem_bound": one.result.problem_bounds[0].resource,
         }
 
     def kernel_rows(self) -> list[Row]:
         """``kernels`` as plain values."""
-        from npusim.results.metrics import useful_macs
+        from npusim.results.metrics import problem_bound
 
         sums: dict[str, Counter[str]] = {}
         for one in self.timed:
             n = one.layer.count
-            runs = one.result.runs if one.result is not None else ()
-            needed = useful_macs(runs, one.result.useful_macs) if one.result is not None else ()
-            for run, useful in zip(runs, needed, strict=True):
+            for run in one.result.runs if one.result is not None else ():
+                least = problem_bound(run)
                 once = {
                     "launches": 1,
                     "cycles": run.cycles,
                     "launch": run.launch_cycles,
                     "macs": run.macs,
-                    "useful": useful,
+                    "useful": run.useful_macs,
+                    "problem": least.cycles if least is not None else 0,
                 }
                 sums.setdefault(run.name, Counter()).update({k: n * v for k, v in once.items()})
         rows = [self._kernel_row(name, count) for name, count in sums.items()]
@@ -196,6 +201,7 @@ class NetworkResult:
             "share": whole / self.cycles if self.cycles else 0.0,
             "macs": count["macs"],
             "useful_macs": count["useful"],
+            "problem_us": self.device.time_us(count["problem"]),
         }
 
     def to_json(self) -> dict[str, Any]:

@@ -69,7 +69,7 @@ LINES = 450
 #: Lines of Python that a package may have; "npusim" stands for the modules at its top. More needs a
 #: sentence in CHANGELOG.md that says what for.
 BUDGETS = {
-    "npusim": 2300,
+    "npusim": 2400,
     "npusim/call": 850,
     "npusim/cli": 1950,
     "npusim/compat": 2100,
@@ -79,9 +79,9 @@ BUDGETS = {
     "npusim/limits": 950,
     "npusim/numerics": 850,
     "npusim/ops": 2500,
-    "npusim/program": 2000,
-    "npusim/results": 2900,
-    "npusim/timing": 3400,
+    "npusim/program": 2100,
+    "npusim/results": 4000,
+    "npusim/timing": 3800,
     "npusim/torch": 600,
     "npusim/validation": 2_700,
     "kernels": 6700,

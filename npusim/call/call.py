@@ -26,8 +26,9 @@ from npusim.program.build import build, lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.results import Result
+from npusim.timing.problem import UNITS, GmBytes, longest_first, memory_bounds, needed_bytes
 from npusim.timing.run import new_l2, time_program
-from npusim.timing.trace import KernelRun
+from npusim.timing.trace import Bound, KernelRun
 from npusim.version import __version__
 
 _planning: ContextVar[bool] = ContextVar("planning", default=False)
@@ -63,6 +64,8 @@ class Call:
         self.l2 = new_l2(self.device, self.options.engine)
         self.figures: dict[str, None] = {}  # what the time rests on so far, in order of use
         self._steps: list[Step] = []
+        self._operands: dict[str, int] = {}  # bytes the problem needs, as far as kernels know
+        self._results: dict[str, int] = {}
 
     def check(self, facts: Mapping[str, Any]) -> None:
         """Hold the call against the documented limits of its operator; ``RuleError`` outside."""
@@ -113,6 +116,7 @@ class Call:
         ``shape`` views the same elements differently.
         """
         tensor = Tensor(name, tuple(value.shape) if shape is None else shape, as_dtype, "in")
+        self._operands[name] = 0
         if not self.timing_only:
             array = np.ascontiguousarray(value, dtype=as_dtype.numpy)
             self.arrays[name] = array.reshape(tensor.shape)
@@ -124,6 +128,7 @@ class Call:
     def output(self, name: str, shape: tuple[int, ...], as_dtype: DType) -> Tensor:
         """Reserve global memory for a result, poisoned until a kernel writes it."""
         tensor = Tensor(name, shape, as_dtype, "out")
+        self._results[name] = tensor.size_bytes
         if not self.timing_only:
             try:
                 raw = np.full(tensor.size_bytes, POISON, np.uint8)
@@ -139,6 +144,7 @@ class Call:
         """Reserve global memory between kernels; counted in ``Result.workspace_bytes``."""
         tensor = self.output(name, shape, as_dtype)
         self.workspace_bytes += tensor.size_bytes
+        del self._results[name]
         return tensor
 
     def view(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -169,6 +175,23 @@ class Call:
             execute(program, arrays, self._progress(program, "numbers"))
         self.runs.append(run)
         self.figures |= dict.fromkeys(figures_behind(program))
+        for name, size in needed_bytes(program).read.items():
+            if name in self._operands:  # not what is left between kernels
+                self._operands[name] = max(self._operands[name], size)
+
+    def _problem_bounds(self, needed: Mapping[str, int]) -> tuple[Bound, ...]:
+        """Those of the whole call: its multiply-adds, operands once, results once."""
+        operands = {
+            name: min(size, needed.get(name, size)) for name, size in self._operands.items()
+        }
+        bounds = [*memory_bounds(self.device, GmBytes(operands, self._results))]
+        cube = [
+            bound for run in self.runs for bound in run.problem_bounds if bound.resource in UNITS
+        ]
+        if cube:
+            cycles = sum(bound.cycles for bound in cube)
+            bounds.append(Bound(cube[0].resource, cycles, cube[0].why))
+        return longest_first(bounds)
 
     def _progress(self, program: Program, phase: str) -> Callable[[int], None] | None:
         report = self.options.progress
@@ -182,12 +205,13 @@ class Call:
         problem: str,
         as_dtype: DType,
         rate: str = "",
-        useful_macs: int = 0,
+        needed: Mapping[str, int] | None = None,
     ) -> Result:
         """The finished call as a ``Result``; ``outputs`` are ignored when timing-only.
 
         ``rate`` names the cube rate that peaks refer to, if it is not the type's own ("hf32").
-        ``useful_macs`` are the multiply-adds that each product of the problem needs (0: unknown).
+        ``needed`` are the bytes that the problem needs of operands, by name, where a kernel that
+        converts them reads more.
         """
         names = tuple(outputs)
         steps, figures = tuple(self._steps), tuple(self.figures)
@@ -202,7 +226,7 @@ class Call:
             version=__version__,
             dtype=rate or as_dtype.name,
             workspace_bytes=self.workspace_bytes,
-            useful_macs={run.name: useful_macs for run in self.runs if run.macs and useful_macs},
+            problem_bounds=self._problem_bounds(needed or {}),
             replay=Again(steps, figures, self.groups, self.options.engine),
         )
 

@@ -128,6 +128,13 @@ class Device:
         return self.main_memory is self.private_memory
 
     @property
+    def main_memory_name(self) -> str:
+        """What reports call main memory: by its place, as the model knows it."""
+        if self.l2 is not None:
+            return "HBM"
+        return "private memory" if self.is_private else "DDR"
+
+    @property
     def saturates(self) -> bool:
         """Whether vector results past fp16 stay finite: chips before bf16 know no infinity mode."""
         return "bf16" not in self.dtypes

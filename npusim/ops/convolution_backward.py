@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 from npusim.call.call import Call
@@ -110,7 +111,22 @@ def convolution_backward(
     name = "HF32" if math.hf32 else math.dtype.name
     computed = "" if name == promoted.name else f", computed in {name}"
     rate = "hf32" if math.hf32 else ""
-    return call.result(outputs, text + computed, math.dtype, rate, useful_macs=c.plain().macs)
+    needed = _needed(c, launcher.operands, mask)
+    return call.result(outputs, text + computed, math.dtype, rate, needed)
+
+
+def _needed(
+    c: Convolution, operands: Mapping[str, Operand], mask: tuple[bool, ...]
+) -> dict[str, int]:
+    """Bytes of the operands that any gradient asked for needs."""
+    first, last = ("outputs", "inputs") if c.transposed else ("inputs", "outputs")
+    sizes = {name: prod(value.shape) * dtype(value.dtype).bytes for name, value in operands.items()}
+    needed = {
+        "input": c.used(first, sizes["input"]),
+        "weight": c.used("taps", sizes["weight"]),
+        "grad_output": c.used(last, sizes["grad_output"]),
+    }
+    return needed | ({"grad_output": sizes["grad_output"]} if mask[2] else {})
 
 
 def facts(grad_output: Any, input: Any, weight: Any, **arguments: Any) -> dict[str, Any]:

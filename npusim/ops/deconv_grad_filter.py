@@ -85,7 +85,7 @@ def deconv_grad_filter(
             "document its own accumulation"
         )
     problem = _problem(c, kind, storage)
-    return call.result({"dw": call.arrays.get("dw")}, problem, kind, useful_macs=c.macs)
+    return call.result({"dw": call.arrays.get("dw")}, problem, kind)
 
 
 def facts(dy: Any, x: Any, param: Any, storage: str, core_mask: Any) -> dict[str, Any]:

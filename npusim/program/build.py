@@ -68,6 +68,8 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
         templates=templates,
         variants=tuple(linker.variants),
         cores=tuple(cores),
+        useful_macs=kernel.useful_macs,
+        needed_bytes=kernel.needed_bytes,
         structure=None if k.device_seen else structure(device, kind),
         looked=frozenset(k.looked),
     )

@@ -139,6 +139,16 @@ class Kernel(ABC):
         ran = getattr(self, "ran", None)
         return self if ran is None else replace(self, tiling=ran)  # type: ignore[type-var]
 
+    @property
+    def useful_macs(self) -> int:
+        """Multiply-adds that its problem needs, none of them on padding; 0 where unknown."""
+        return 0
+
+    @property
+    def needed_bytes(self) -> Mapping[str, int]:
+        """Bytes of global tensors that its problem needs, by name, of those it needs in part."""
+        return {}
+
     @abstractmethod
     def plan(self, k: Language, cores: int) -> Plan[Any]:
         """Declare the buffers (``k.buffer``), and say what the cores do and how.

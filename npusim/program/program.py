@@ -6,8 +6,8 @@ a few dozen templates and two integer columns per core.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -106,6 +106,9 @@ class Program:
     templates: tuple[Template, ...]
     variants: tuple[Variant, ...]
     cores: tuple[CoreProgram, ...]
+    #: What the problem needs of multiply-adds, and of tensors it needs in part; see ``Kernel``.
+    useful_macs: int = 0
+    needed_bytes: Mapping[str, int] = field(default_factory=dict)
     #: What of the device its shape follows from, None where it may be more than can be told.
     structure: Hashable = None
     #: Figures that what it does rests on, besides what it costs.

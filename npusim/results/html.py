@@ -50,7 +50,7 @@ def _cards(result: Record) -> str:
     """The key figures of the call."""
     macs = sum(run.macs for run in result.runs)
     executed = rate_text(metrics.tflops(result.device, macs, result.cycles))
-    needed = sum(metrics.useful_macs(result.runs, result.useful_macs))
+    needed = sum(result.useful_macs.values())
     useful = rate_text(metrics.tflops(result.device, needed, result.cycles))
     speed = (f"{useful} TFLOPS", f"over the call, executed {executed}")
     if not needed:
@@ -105,13 +105,12 @@ def _kernels(result: Record) -> str:
         "executed",
         "of peak",
     )
-    needed = metrics.useful_macs(result.runs, result.useful_macs)
-    rows = [_kernel_cells(result, *one) for one in zip(result.runs, needed, strict=True)]
+    rows = [_kernel_cells(result, run) for run in result.runs]
     return "<h2>Kernels</h2>" + page.table((*heads, "GM", "cores", "instructions"), rows, 2)
 
 
-def _kernel_cells(result: Record, run: KernelRun, useful: int) -> tuple[str, ...]:
-    device = result.device
+def _kernel_cells(result: Record, run: KernelRun) -> tuple[str, ...]:
+    device, useful = result.device, run.useful_macs
     peak = metrics.cube_peak(device, run, result.dtype) if run.macs else None
     executed = metrics.tflops(device, run.macs, run.cycles)
     return (
@@ -185,10 +184,11 @@ def _traffic(result: Record) -> str:
 
 
 def _bounds(result: Record) -> str:
-    heads = ("kernel", "resource", "why", "cycles", "of simulated")
+    heads = ("kernel", "of the", "resource", "why", "cycles", "of simulated")
     rows = (
         (
             row["kernel"],
+            row["of"],
             row["resource"],
             row["why"],
             f"{row['cycles']:,}",
@@ -197,4 +197,4 @@ def _bounds(result: Record) -> str:
         for row in tables.bound_rows(result.runs)
         if row["cycles"]
     )
-    return "<h2>Lower bounds</h2>" + page.table(heads, rows, 3)
+    return "<h2>Lower bounds</h2>" + page.table(heads, rows, 4)

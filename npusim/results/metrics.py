@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import NamedTuple
 
 from npusim.device.pipes import MATRIX_PIPES, PIPES
@@ -48,6 +47,11 @@ def nearest_bound(run: KernelRun) -> Bound | None:
     return max(run.bounds, key=lambda bound: bound.cycles, default=None)
 
 
+def problem_bound(run: KernelRun) -> Bound | None:
+    """The largest lower bound of a kernel's problem; None where nothing is known of it."""
+    return max(run.problem_bounds, key=lambda bound: bound.cycles, default=None)
+
+
 def call_bound(runs: Iterable[KernelRun]) -> Bound | None:
     """The resource whose bounds, added up over the kernels of a call, are the largest."""
     totals: dict[str, int] = {}
@@ -84,20 +88,6 @@ def cube_peak(device: Device, run: KernelRun, dtype: str | None) -> Peak | None:
     cores = len(busy) or run.cores
     per_second = 2 * unit.macs_per_cycle(name) * device.clock_hz * cores
     return Peak(float(per_second) / 1e12, name, cores)
-
-
-def useful_macs(runs: Sequence[KernelRun], useful: Mapping[str, int]) -> tuple[int, ...]:
-    """Multiply-adds of each kernel that its problem needs, 0 where that is unknown.
-
-    ``useful`` has them by the name of the kernel; several of one name share theirs as they share
-    what they execute, padding included.
-    """
-    executed: dict[str, int] = {}
-    for run in runs:
-        executed[run.name] = executed.get(run.name, 0) + run.macs
-    return tuple(
-        round(Fraction(useful.get(run.name, 0) * run.macs, executed[run.name] or 1)) for run in runs
-    )
 
 
 def tflops(device: Device, macs: int, cycles: int) -> float:

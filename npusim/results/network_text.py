@@ -67,20 +67,22 @@ def _split(facts: Row) -> str:
 def _layers(facts: Row) -> Iterator[str]:
     """A table of layers, a line of their total, and what its columns mean."""
     parts = (*facts["gradients"], "other")
-    rows = [("LAYERS", "shape", "count", *parts, "total us", "share", "bottleneck")]
+    rows = [("LAYERS", "shape", "count", *parts, "total us", "share", "least", "bottleneck")]
     for row in facts["layers"]:
-        cells = ["-"] * (len(parts) + 2) + ["not simulated"]
+        cells = ["-"] * (len(parts) + 3) + ["not simulated"]
         if not row["error"]:
             times = [us_text(row[f"{name}_us"]) for name in (*parts, "total")]
-            cells = [*times, percent_text(row["share"]), row["bottleneck"]]
+            least = percent_text(row["problem_us"] / row["time_us"])
+            cells = [*times, percent_text(row["share"]), least, row["bottleneck"]]
         rows.append((row["layer"], _shape(row), str(row["count"]), *cells))
     counted = sum(row["count"] for row in facts["layers"] if not row["error"])
     end = us_text(facts["time_us"])
-    rows.append(("total", "", str(counted), *("" for _ in parts), end, "", ""))
+    rows.append(("total", "", str(counted), *("" for _ in parts), end, "", "", ""))
     yield ""
     yield from columns(rows, left=2)
     names = ", ".join(facts["gradients"])
-    yield f"({names}, other: us of one layer; other is layouts, clearing and casts)"
+    yield f"({names}, other: us of one layer; other is layouts, clearing and casts;"
+    yield " least: share of the layer's time that any programs for it would need)"
 
 
 def _shape(row: Row) -> str:
@@ -102,13 +104,15 @@ def _shape(row: Row) -> str:
 
 
 def _kernels(facts: Row) -> Iterator[str]:
-    rows = [("KERNELS", "launches", "us", "launch us", "share", "TFLOPS", "executed")]
+    rows = [("KERNELS", "launches", "us", "launch us", "share", "TFLOPS", "executed", "least")]
     for row in facts["kernels"]:
         us = row["time_us"] - row["launch_us"]
         times = us_text(us), us_text(row["launch_us"]), percent_text(row["share"])
         macs = row["useful_macs"], row["macs"]
         speeds = (rate_text(2 * count / us / 1e6) if count else "-" for count in macs)
-        rows.append((row["kernel"], f"{row['launches']:,}", *times, *speeds))
+        least = percent_text(row["problem_us"] / us) if us else "-"
+        rows.append((row["kernel"], f"{row['launches']:,}", *times, *speeds, least))
     yield ""
     yield from columns(rows)
-    yield "(us and TFLOPS without launches; executed: with padding and zeros)"
+    yield "(us and TFLOPS without launches; executed: with padding and zeros; least: share of us"
+    yield " that any programs for the same problems would need with a cold L2)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,7 +13,7 @@ from npusim.errors import ArgumentError
 from npusim.results import metrics, uncertainty
 from npusim.results.lines import counted
 from npusim.results.uncertainty import Replay, TimeRange
-from npusim.timing.trace import KernelRun
+from npusim.timing.trace import Bound, KernelRun
 
 Array = npt.NDArray[Any]
 
@@ -25,10 +24,9 @@ class Record:
 
     ``outputs`` has one entry per name of ``output_names`` (None where it was masked out) and is
     None for a timing-only run. ``workspace_bytes`` is the global memory the kernels use between
-    them. ``dtype`` names the cube rate that peaks are quoted for. ``useful_macs`` are the
-    multiply-adds the problem needs, by the name of the kernel that executes them, more than these
-    where it pads; kernels of unknown use have no entry. ``replay`` times the call again for
-    ``time_range``; without it there is none.
+    them. ``dtype`` names the cube rate that peaks are quoted for. ``problem_bounds`` are least
+    cycles of the call, whatever programs compute it, longest first. ``replay`` times the call again
+    for ``time_range``; without it there is none.
     """
 
     operator: str
@@ -41,7 +39,7 @@ class Record:
     version: str
     dtype: str | None = None
     workspace_bytes: int = 0
-    useful_macs: Mapping[str, int] = field(default_factory=dict)
+    problem_bounds: tuple[Bound, ...] = ()
     replay: Replay | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -87,6 +85,25 @@ class Record:
     def known_time_range(self) -> TimeRange | None:
         """``time_range`` if it has been computed."""
         return self.__dict__.get("time_range")
+
+    @property
+    def problem_us(self) -> float | None:
+        """The largest of ``problem_bounds`` in microseconds, None where there is none."""
+        if not self.problem_bounds:
+            return None
+        return self.device.time_us(self.problem_bounds[0].cycles)
+
+    @property
+    def useful_macs(self) -> dict[str, int]:
+        """Multiply-adds the problem needs, by the name of the kernel that executes them.
+
+        It executes more where it pads. Kernels of unknown use have no entry.
+        """
+        found: dict[str, int] = {}
+        for run in self.runs:
+            if run.macs and run.useful_macs:
+                found[run.name] = found.get(run.name, 0) + run.useful_macs
+        return found
 
     @property
     def bottleneck(self) -> str:

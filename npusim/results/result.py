@@ -29,11 +29,12 @@ class Result(Record):
         """One row per kernel; ``cycles`` and ``bound_us`` without the launch, ``time_us`` with.
 
         ``macs`` are executed, padding included, ``useful_macs`` those the problem needs.
+        ``bound_us`` is the largest lower bound of the program, ``problem_us`` of its problem.
         """
         return tables.frame(self._kernel_rows(), tables.KERNEL_COLUMNS)
 
     def _kernel_rows(self) -> list[tables.Row]:
-        return tables.kernel_rows(self.device, self.runs, self.useful_macs)
+        return tables.kernel_rows(self.device, self.runs)
 
     @cached_property
     def pipes(self) -> pd.DataFrame:
@@ -47,7 +48,10 @@ class Result(Record):
 
     @cached_property
     def bounds(self) -> pd.DataFrame:
-        """Closed-form lower bounds in cycles per kernel and resource."""
+        """Closed-form lower bounds in cycles per kernel and resource.
+
+        ``of`` tells those of the "program" that ran from those of any for the same "problem".
+        """
         return tables.frame(tables.bound_rows(self.runs), tables.BOUND_COLUMNS)
 
     @cached_property
@@ -67,6 +71,8 @@ class Result(Record):
             "cycles": self.cycles,
             "time_us": self.time_us,
             "bottleneck": self.bottleneck,
+            "problem_us": self.problem_us,
+            "problem_bound": self.problem_bounds[0].resource if self.problem_bounds else "",
             "output_names": list(self.output_names),
             "notes": list(self.notes),
             "kernels": self._kernel_rows(),

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,30 +24,27 @@ Row = dict[str, Any]
 
 KERNEL_COLUMNS = (
     *("name", "cycles", "time_us", "launch_us", "bound_us", "bound", "macs", "gm_bytes", "cores"),
-    *("instructions", "tiling", "useful_macs"),
+    *("instructions", "tiling", "useful_macs", "problem_us", "problem_bound"),
 )
 PIPE_COLUMNS = ("kernel", "core", "pipe", *REASONS)
 TRAFFIC_COLUMNS = ("kernel", "src", "dst", "operand", "bytes", "hit_bytes", "miss_bytes")
-BOUND_COLUMNS = ("kernel", "resource", "cycles", "share", "why")
+BOUND_COLUMNS = ("kernel", "resource", "cycles", "share", "why", "of")
 TIMELINE_COLUMNS = (
     *("kernel", "core", "pipe", "op", "start", "end", "bytes", "macs", "waited", "reason", "line"),
 )
 
 
-def kernel_rows(
-    device: Device, runs: Sequence[KernelRun], useful: Mapping[str, int] | None = None
-) -> list[Row]:
+def kernel_rows(device: Device, runs: Sequence[KernelRun]) -> list[Row]:
     """One row per kernel: ``cycles`` and ``bound_us`` without its launch, ``time_us`` with it.
 
     ``macs`` are executed, padding included; ``useful_macs`` are those the problem needs, missing
-    where that is unknown (``Record.useful_macs``).
+    where that is unknown. ``bound_us`` is of the program, ``problem_us`` of any for its problem.
     """
-    needed = metrics.useful_macs(runs, useful or {})
-    return [_kernel_row(device, run, macs) for run, macs in zip(runs, needed, strict=True)]
+    return [_kernel_row(device, run) for run in runs]
 
 
-def _kernel_row(device: Device, run: KernelRun, useful: int) -> Row:
-    bound = metrics.nearest_bound(run)
+def _kernel_row(device: Device, run: KernelRun) -> Row:
+    bound, least = metrics.nearest_bound(run), metrics.problem_bound(run)
     return {
         "name": run.name,
         "cycles": run.cycles,
@@ -60,7 +57,9 @@ def _kernel_row(device: Device, run: KernelRun, useful: int) -> Row:
         "cores": run.cores,
         "instructions": run.instructions,
         "tiling": run.tiling,
-        "useful_macs": useful if useful or not run.macs else None,
+        "useful_macs": run.useful_macs if run.useful_macs or not run.macs else None,
+        "problem_us": None if least is None else device.time_us(least.cycles),
+        "problem_bound": "" if least is None else least.resource,
     }
 
 
@@ -85,7 +84,10 @@ def traffic_rows(runs: Iterable[KernelRun]) -> list[Row]:
 
 
 def bound_rows(runs: Iterable[KernelRun]) -> list[Row]:
-    """One row per kernel and resource; ``share`` is the bound over the simulated cycles."""
+    """One row per kernel and resource; ``share`` is the bound over the simulated cycles.
+
+    ``of`` says whether it is a bound of the program that ran or of its problem.
+    """
     return [
         {
             "kernel": run.name,
@@ -93,9 +95,11 @@ def bound_rows(runs: Iterable[KernelRun]) -> list[Row]:
             "cycles": bound.cycles,
             "share": metrics.share(bound.cycles, run.cycles),
             "why": bound.why,
+            "of": of,
         }
         for run in runs
-        for bound in run.bounds
+        for of, bounds in (("program", run.bounds), ("problem", run.problem_bounds))
+        for bound in bounds
     ]
 
 

@@ -10,7 +10,7 @@ from npusim.results.formatting import bytes_text, percent_text, rate_text, us_te
 from npusim.results.lines import columns, counted, fact, items, page, wrap
 from npusim.results.record import Record
 from npusim.results.uncertainty import TimeRange
-from npusim.timing.trace import KernelRun
+from npusim.timing.trace import Bound, KernelRun
 
 #: Paths of the traffic table before the rest is added up in one row.
 MAX_PATHS = 12
@@ -58,6 +58,12 @@ def _header(result: Record) -> list[str]:
         in_kernels = sum(run.cycles for run in result.runs)
         near = percent_text(metrics.share(bound.cycles, in_kernels))
         lines += fact("bottleneck", f"{bound.resource}, {near} of the simulated time in kernels")
+    if result.problem_bounds and result.cycles:
+        least = result.problem_bounds[0]
+        share = percent_text(metrics.share(least.cycles, result.cycles))
+        what = f"{least.resource}, {least.why}"
+        us = us_text(device.time_us(least.cycles))
+        lines += fact("at least", f"{us} us for any program ({what}): {share} of the time")
     if result.workspace_bytes:
         lines += fact("workspace", f"{bytes_text(result.workspace_bytes)} between the kernels")
     return lines
@@ -82,7 +88,7 @@ def _speed(result: Record) -> list[str]:
     executed = metrics.tflops(result.device, sum(run.macs for run in result.runs), result.cycles)
     if not executed:
         return []
-    macs = sum(metrics.useful_macs(result.runs, result.useful_macs))
+    macs = sum(result.useful_macs.values())
     useful = metrics.tflops(result.device, macs, result.cycles)
     speed = f"{rate_text(useful)} TFLOPS over the call, executed " if useful else "executed "
     unit = "" if useful else " TFLOPS over the call"
@@ -97,8 +103,7 @@ def _speed(result: Record) -> list[str]:
 def _kernels(result: Record) -> list[str]:
     """Time, speed and size of each kernel, then how it was tiled."""
     heads = ("KERNELS", "us", "launch", "cycles", "share", "TFLOPS", "executed", "of peak", "GM")
-    needed = metrics.useful_macs(result.runs, result.useful_macs)
-    cells = [_kernel_cells(result, *one) for one in zip(result.runs, needed, strict=True)]
+    cells = [_kernel_cells(result, run) for run in result.runs]
     tilings = [
         line
         for run in advice.major_kernels(result.runs)
@@ -108,8 +113,8 @@ def _kernels(result: Record) -> list[str]:
     return ["", *columns([(*heads, "cores"), *cells]), *tilings]
 
 
-def _kernel_cells(result: Record, run: KernelRun, useful: int) -> tuple[str, ...]:
-    device = result.device
+def _kernel_cells(result: Record, run: KernelRun) -> tuple[str, ...]:
+    device, useful = result.device, run.useful_macs
     peak = metrics.cube_peak(device, run, result.dtype) if run.macs else None
     executed = metrics.tflops(device, run.macs, run.cycles)
     return (
@@ -156,21 +161,30 @@ def _percents(shares: Sequence[float], used: Sequence[int]) -> tuple[str, ...]:
 
 
 def _bounds(result: Record) -> list[str]:
-    """The lower bounds of each kernel that matters, nearest first and explained."""
+    """The lower bounds of each kernel that matters, nearest first and explained.
+
+    Those of the program that ran, then those of any program for its problem.
+    """
     lines = []
     for run in advice.major_kernels(result.runs):
-        bounds = sorted(run.bounds, key=lambda bound: -bound.cycles)
-        parts = [
-            f"{bound.resource} {percent_text(metrics.share(bound.cycles, run.cycles))}"
-            for bound in bounds
-            if bound.cycles
-        ]
-        if parts:
-            parts[0] += f" ({bounds[0].why})"
-            text = f"{run.name}: " + ", ".join(parts)
-            lines += wrap(text, "  ", "    ")
+        lines += _shares(run, f"{run.name}: ", run.bounds)
+        lines += _shares(run, "any program: ", run.problem_bounds, "    ")
     title = "BOUNDS (share of the simulated time that one resource alone would need)"
     return ["", title, *lines] if lines else []
+
+
+def _shares(run: KernelRun, head: str, bounds: Sequence[Bound], indent: str = "  ") -> list[str]:
+    """Bounds as shares of a kernel's time, the nearest with its reason."""
+    ordered = sorted(bounds, key=lambda bound: -bound.cycles)
+    parts = [
+        f"{bound.resource} {percent_text(metrics.share(bound.cycles, run.cycles))}"
+        for bound in ordered
+        if bound.cycles
+    ]
+    if not parts:
+        return []
+    parts[0] += f" ({ordered[0].why})"
+    return wrap(head + ", ".join(parts), indent, indent + "  ")
 
 
 def _traffic(result: Record) -> list[str]:

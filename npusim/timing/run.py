@@ -11,6 +11,7 @@ from npusim.program import program as flows
 from npusim.program.program import Program
 from npusim.timing.links import ATOMIC, EVICT, MOVE, READ_HIT, READ_MISS, WRITE, Links, Row
 from npusim.timing.outcome import L2, Engine, Outcome, Progress, Spans
+from npusim.timing.problem import problem_bounds
 from npusim.timing.trace import Bound, KernelRun, PipeRow, Timeline, TrafficRow
 
 #: Engines by name. All give the same cycles: "fast" runs compiled code, "simpy" is the readable
@@ -19,11 +20,6 @@ ENGINES = ("fast", "simpy")
 
 #: Instructions up to which a timeline is kept without being asked for.
 TIMELINE_LIMIT = 200_000
-
-#: How traffic rows name the memory behind the L2, and behind the cores where there is no L2.
-MAIN = "HBM"
-MAIN_UNCACHED = "DDR"
-MAIN_PRIVATE = "private memory"
 
 
 def new_l2(device: Device, engine: str) -> L2:
@@ -86,6 +82,8 @@ def time_program(
         traffic=_traffic(program, outcome),
         bounds=_bounds(program, outcome),
         computes=program.computes,
+        useful_macs=program.useful_macs,
+        problem_bounds=problem_bounds(program),
         timeline=_timeline(program, outcome.spans) if outcome.spans is not None else None,
     )
 
@@ -103,17 +101,10 @@ def _traffic(program: Program, outcome: Outcome) -> tuple[TrafficRow, ...]:
     for (src, dst, operand), size in program.moves.items():
         hit, miss = outcome.hits.get((operand, dst), (0, 0)) if src == "GM" else (0, 0)
         rows.append(TrafficRow(src, dst, operand, size, hit, miss))
-    main, front = _main(program.device), "L2" if program.device.l2 else "GM"
+    main, front = program.device.main_memory_name, "L2" if program.device.l2 else "GM"
     rows.append(TrafficRow(main, front, "", outcome.fetched, 0, 0))
     rows.append(TrafficRow(front, main, "", outcome.evicted, 0, 0))
     return tuple(rows)
-
-
-def _main(device: Device) -> str:
-    """What main memory is called: by its place, as the model knows it."""
-    if device.l2 is not None:
-        return MAIN
-    return MAIN_PRIVATE if device.is_private else MAIN_UNCACHED
 
 
 def _bounds(program: Program, outcome: Outcome) -> tuple[Bound, ...]:
@@ -151,7 +142,11 @@ def link_bounds(program: Program, fetched: int = 0, evicted: int = 0) -> list[Bo
 
 def _title(row: Row, device: Device) -> tuple[str, str]:
     """What a link is called in reports, and which bytes its bound counts."""
-    main, into, out = _main(device), "bytes all cores read from GM", "bytes all cores write to GM"
+    main, into, out = (
+        device.main_memory_name,
+        "bytes all cores read from GM",
+        "bytes all cores write to GM",
+    )
     titles = {"l2.read": ("L2 read", into), "l2.write": ("L2 write", out)}
     if device.l2 is not None:
         into, out = "bytes the L2 had to fetch", "dirty bytes evicted"

@@ -70,7 +70,8 @@ class KernelRun:
     """One launched kernel: its name, time in cycles of the device clock, and all its rows.
 
     ``cycles`` excludes the launch; ``launch_cycles`` is added to it when times are reported.
-    ``gm_bytes`` counts every byte read from or written to GM by the cores.
+    ``gm_bytes`` counts every byte read from or written to GM by the cores. ``bounds`` are those of
+    the program that ran, ``problem_bounds`` those of any program for the same problem.
     """
 
     name: str
@@ -86,3 +87,5 @@ class KernelRun:
     bounds: tuple[Bound, ...]
     timeline: Timeline | None
     computes: str = ""  # the result it contributes to: "input", "weight", "bias" or none of them
+    useful_macs: int = 0  # that its problem needs, 0 where unknown
+    problem_bounds: tuple[Bound, ...] = ()  # of any program for its problem

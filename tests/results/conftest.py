@@ -215,6 +215,8 @@ def kernel(name: str, stages: tuple[Stage, ...], tiles: int, slow: int) -> Kerne
         traffic=tuple(traffic),
         bounds=tuple(bounds),
         timeline=toy.timeline(),
+        useful_macs=64 * 64 * 9 * 28 * 28 if macs else 0,
+        problem_bounds=(Bound("HBM read", read // 1778, "every operand once, with a cold L2"),),
     )
 
 
@@ -231,7 +233,7 @@ def result(device: Device) -> Result:
         notes=("rates of <MTE2> & FIX are assumed",),
         problem="grad_weight of x 1x64x28x28, w 64x64x3x3, stride 1, padding 1, float16",
         version="1.2.3",
-        useful_macs={"conv": 64 * 64 * 9 * 28 * 28},
+        problem_bounds=(Bound("cube", 14112, "useful multiply-adds on 2 cores"),),
     )
 
 

@@ -55,10 +55,16 @@ def test_text_states_the_figures(result: Result) -> None:
     assert f"cube {conv.bounds[1].cycles / conv.cycles * 100:.0f} %" in text
 
 
+def with_useful(result: Result, macs: int) -> Result:
+    """The call with other multiply-adds that the product needs."""
+    first, conv = result.runs
+    return replace(result, runs=(first, replace(conv, useful_macs=macs)))
+
+
 def test_useful_work_and_executed_work_have_the_time_beside_them(result: Result) -> None:
     """TFLOPS times us is the work, of the problem or with its padding; launches are apart."""
     conv = result.runs[1]
-    useful = replace(result, useful_macs={"conv": conv.macs // 4})
+    useful = with_useful(result, conv.macs // 4)
     us = conv.cycles / 1800
     (line,) = (line for line in useful.text().splitlines() if line.startswith("conv  "))
     cells = line.split()
@@ -72,16 +78,16 @@ def test_useful_work_and_executed_work_have_the_time_beside_them(result: Result)
 
 
 def test_work_of_unknown_use_is_said_to_be_executed(result: Result) -> None:
-    text = replace(result, useful_macs={}).text()
+    text = with_useful(result, 0).text()
     assert "speed       executed 14.2 TFLOPS over the call; peak" in text
     assert result.kernels.useful_macs.notna().all()
-    assert list(replace(result, useful_macs={}).kernels.useful_macs.isna()) == [False, True]
+    assert list(with_useful(result, 0).kernels.useful_macs.isna()) == [False, True]
 
 
-def test_kernels_of_one_name_share_what_is_useful(result: Result) -> None:
+def test_what_is_useful_adds_up_over_kernels_of_one_name(result: Result) -> None:
     first, second = result.runs
-    runs = (replace(second, macs=3000), first, replace(second, macs=1000))
-    assert metrics.useful_macs(runs, {"conv": 2000}) == (1500, 0, 500)
+    runs = (replace(second, useful_macs=1500), first, replace(second, useful_macs=500))
+    assert replace(result, runs=runs).useful_macs == {"conv": 2000}
 
 
 def test_text_of_a_call_without_kernels_cube_or_notes(result: Result) -> None:
