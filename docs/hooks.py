@@ -27,6 +27,7 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "configs/README.md": "reference/configuration.md",
     "configs/silicon/README.md": "reference/measured-silicon.md",
+    "configs/profiles/README.md": "reference/sample-profile.md",
 }
 
 

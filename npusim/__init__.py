@@ -22,6 +22,7 @@ from npusim.version import __version__
 
 if TYPE_CHECKING:
     from npusim import ops
+    from npusim.calibration import Calibration, calibrate
     from npusim.call.call import simulate
     from npusim.call.spec import spec
     from npusim.device.catalog import devices, load_device
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
     from npusim.results import Result
 else:  # hidden from type checkers, or they would believe in every name
     _HOMES = {
+        "Calibration": "npusim.calibration",
         "CannTiling": "npusim.kernels.tilings.cann",
         "Fit": "npusim.program.tunable",
         "Result": "npusim.results",
+        "calibrate": "npusim.calibration",
         "candidates": "npusim.program.tunable",
         "cann_tiling": "npusim.kernels.tilings.cann",
         "devices": "npusim.device.catalog",
@@ -61,6 +64,7 @@ else:  # hidden from type checkers, or they would believe in every name
 
 __all__ = [
     "ArgumentError",
+    "Calibration",
     "CannTiling",
     "CapacityError",
     "ConfigError",
@@ -69,6 +73,7 @@ __all__ = [
     "ProgramError",
     "Result",
     "__version__",
+    "calibrate",
     "candidates",
     "cann_tiling",
     "devices",

@@ -47,6 +47,7 @@ FLOORS = [
     "npusim.compat",
     "npusim.torch",
     "npusim.validation",
+    "npusim.calibration",
     "npusim",  # the public names
     "npusim.cli",
     "npusim.__main__",
@@ -70,8 +71,9 @@ LINES = 450
 #: sentence in CHANGELOG.md that says what for.
 BUDGETS = {
     "npusim": 2400,
+    "npusim/calibration": 900,
     "npusim/call": 850,
-    "npusim/cli": 1950,
+    "npusim/cli": 2150,
     "npusim/compat": 2100,
     "npusim/device": 1500,
     "npusim/isa": 1900,
@@ -83,7 +85,7 @@ BUDGETS = {
     "npusim/results": 4000,
     "npusim/timing": 3800,
     "npusim/torch": 600,
-    "npusim/validation": 2_700,
+    "npusim/validation": 3_600,
     "kernels": 6700,
 }
 

@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, str] = {
     "run": "simulate one operator call and report its time and traffic",
     "net": "time the backward pass of a network, layer by layer",
     "validate": "simulate measured kernels and calls, and report the error",
+    "fit": "fit the figures of a device to a profile of the chip",
     "devices": "list the devices, or show every figure of one",
     "ops": "list the operators and the devices they run on",
     "workloads": "list the workloads, or the layers of one",

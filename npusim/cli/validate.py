@@ -17,9 +17,10 @@ from npusim.ops.card import integer
 from npusim.validation.card import checked_plot, save_page, save_plot
 from npusim.validation.constants import Constant, load_constants
 from npusim.validation.leave_one_out import leave_one_out
+from npusim.validation.profile import read_data
 from npusim.validation.rows import PIPES, KernelRow
 from npusim.validation.score import is_scored, time_error
-from npusim.validation.sheet import Row, Sheet, Unreadable, read_sheet, shipped_sheets
+from npusim.validation.sheet import Row, Sheet, Unreadable, shipped_sheets
 from npusim.validation.simulate import Outcome
 from npusim.validation.tables import Table, scorecard
 from npusim.validation.workers import Task, Workers, effort
@@ -34,6 +35,7 @@ def add_arguments(parser: Parser) -> None:
         "examples:\n"
         "  npusim validate --scored --html scorecard.html\n"
         "  npusim validate --data mine.csv --json\n"
+        "  npusim validate --data op_summary.csv --device mine.yaml\n"
         "Both schemas of such a file are explained in configs/silicon/README.md."
     )
     add = parser.add_argument_group("points").add_argument
@@ -42,7 +44,13 @@ def add_arguments(parser: Parser) -> None:
         action="append",
         type=Path,
         metavar="FILE",
-        help="measured kernels or calls as CSV; repeatable (default: the points that ship)",
+        help="measured kernels or calls, or a profile, as CSV; repeatable (default: the points "
+        "that ship)",
+    )
+    add(
+        "--device",
+        metavar="NAME",
+        help="the chip of a profile, which names none: a device or a device file",
     )
     add("--chip", metavar="NAME", help="only points of this chip (default: all)")
     add("--family", metavar="NAME", help="only points of this family (default: all)")
@@ -93,7 +101,9 @@ def execute(arguments: argparse.Namespace) -> int:
     figures = collect("--set", arguments.set)
     constants = _constants(arguments, figures)
     given = arguments.data
-    sheets = [read_sheet(file) for file in given] if given else list(shipped_sheets())
+    sheets = (
+        [read_data(file, arguments.device) for file in given] if given else list(shipped_sheets())
+    )
     _tell_ignored(sheets)
     rows = [row for sheet in sheets for row in sheet.rows if _chosen(row, arguments)]
     if not rows:

@@ -28,7 +28,7 @@ def launch_product(
     hf32: bool = False,
 ) -> None:
     """An input gradient or a forward convolution of the 3-D ``c``: clearing and the kernel."""
-    tiling = _product_tiling(call, kernel, c, source.dtype)
+    tiling = product_tiling(call, kernel, c, source.dtype)
     _launch(call, kernel(c, tiling, source, weights, out, hf32), out)
 
 
@@ -41,7 +41,7 @@ def launch_filter_gradient(
     the tiling's field) ``deterministic`` each writes its own copy, and a vector kernel adds the
     copies in order.
     """
-    tiling = _filter_tiling(call, c, x.dtype)
+    tiling = filter_tiling(call, c, x.dtype)
     if call.options.deterministic:
         tiling = replace(tiling, deterministic=True)
     kernel = ConvBackpropFilter(c, tiling, x, dy, dw, hf32)
@@ -61,7 +61,7 @@ def _launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) 
         call.launch(kernel)
 
 
-def _product_tiling(
+def product_tiling(
     call: Call, kernel: type[ImplicitGemm], c: Convolution, kind: DType
 ) -> GemmTiling:
     """What the call asks for; the vendor's words and rule are for input gradients only."""
@@ -82,7 +82,7 @@ def _product_tiling(
     return tiling
 
 
-def _filter_tiling(call: Call, c: Convolution, kind: DType) -> FilterTiling:
+def filter_tiling(call: Call, c: Convolution, kind: DType) -> FilterTiling:
     """What the call asks for: ours by rule, the vendor's by rule, or the one given."""
     asked = asked_tiling(call.options.tiling, ConvBackpropFilter.name, FilterTiling, vendor=True)
     if isinstance(asked, FilterTiling):

@@ -153,6 +153,54 @@ def _levels(base: Outcome, constant: Constant, low: Outcome | None, high: Outcom
     return np.array(columns).T.reshape(STEPS + 1, len(middle))
 
 
+@dataclass(frozen=True)
+class Lines:
+    """Rows as sums of broken lines, one per constant of ``numbers``; figures in one vector.
+
+    ``change[c]`` is the change at each level of the constant ``numbers[c]``.
+    """
+
+    numbers: tuple[int, ...]
+    measured: Array
+    middle: Array
+    weight: Array
+    change: tuple[Array, ...]
+
+    @classmethod
+    def of(cls, base: Sequence[Outcome], slopes: Slopes, numbers: Sequence[int]) -> Lines:
+        """Return the model of the rows ``base``, at least one, around what was simulated."""
+        parts = [_figures(outcome, outcome) for outcome in base]
+        shapes = [shape_of(outcome.row) for outcome in base]
+        alike = Counter(shapes)
+        each = [part.weight / alike[shape] for part, shape in zip(parts, shapes, strict=True)]
+        return cls(
+            tuple(numbers),
+            np.concatenate([part.measured for part in parts]),
+            np.concatenate([part.simulated for part in parts]),
+            np.concatenate(each) / len(alike),
+            tuple(np.concatenate([row[c] for row in slopes], axis=1) for c in numbers),
+        )
+
+    def losses(self, steps: Sequence[int], moved: tuple[int, ...]) -> Array:
+        """The loss at all levels of the ``moved`` constants, an axis each, others at ``steps``."""
+        count = range(len(self.numbers))
+        found = sum((self.change[c][steps[c]] for c in count if c not in moved), self.middle)
+        for c in moved:
+            found = found[..., np.newaxis, :] + self.change[c]
+        loss: Array = np.abs(found / self.measured - 1) @ self.weight
+        return loss
+
+
+def loss(base: Sequence[Outcome], outcomes: Sequence[Outcome]) -> float:
+    """Return the loss of simulations of the rows of ``base``; infinite where one is missing."""
+    if any(outcome.simulated is None for outcome in outcomes):
+        return np.inf
+    model = Lines.of(base, [], ())
+    pairs = zip(outcomes, base, strict=True)
+    found = np.concatenate([_figures(outcome, like).simulated for outcome, like in pairs])
+    return float(np.abs(found / model.measured - 1) @ model.weight)
+
+
 def descend(base: Sequence[Outcome], slopes: Slopes, numbers: Sequence[int]) -> dict[int, int]:
     """Return the level of each constant of ``numbers`` that suits the rows best, by number.
 
@@ -163,29 +211,11 @@ def descend(base: Sequence[Outcome], slopes: Slopes, numbers: Sequence[int]) -> 
     steps = [STEPS // 2] * len(numbers)
     if not base or not numbers:
         return dict(zip(numbers, steps, strict=True))
-    parts = [_figures(outcome, outcome) for outcome in base]
-    measured = np.concatenate([part.measured for part in parts])
-    shapes = [shape_of(outcome.row) for outcome in base]
-    alike = Counter(shapes)
-    weight = np.concatenate(
-        [part.weight / alike[shape] for part, shape in zip(parts, shapes, strict=True)]
-    ) / len(alike)
-    middle = np.concatenate([part.simulated for part in parts])
-    change = [np.concatenate([row[c] for row in slopes], axis=1) for c in numbers]
-    count = len(numbers)
-
-    def losses(moved: tuple[int, ...]) -> Array:
-        """The loss at all levels of the moved constants, an axis each, the others as they stand."""
-        found = sum((change[c][steps[c]] for c in range(count) if c not in moved), middle)
-        for c in moved:
-            found = found[..., np.newaxis, :] + change[c]
-        loss: Array = np.abs(found / measured - 1) @ weight
-        return loss
-
+    model, count = Lines.of(base, slopes, numbers), len(numbers)
     best = np.inf
     while True:
         for moved in combinations(range(count), min(2, count)):
-            found = losses(moved)
+            found = model.losses(steps, moved)
             if found.min() < found[tuple(steps[c] for c in moved)]:
                 for c, step in zip(
                     moved, np.unravel_index(found.argmin(), found.shape), strict=True

@@ -6,7 +6,10 @@ The fields are the columns of the files; ``configs/silicon/README.md`` explains 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from npusim.validation.choices import NOTHING, Choice
 
 #: Pipes whose busy time a profiler reports; a row's column is ``{pipe}_us``.
 PIPES = ("cube", "mte1", "mte2", "mte3", "fixpipe", "vec", "scalar", "aiv_mte2")
@@ -85,6 +88,48 @@ class KernelRow:
         """The busy times that were measured, by pipe."""
         found = {pipe: getattr(self, f"{pipe}_us") for pipe in PIPES}
         return {pipe: value for pipe, value in found.items() if value is not None}
+
+    @property
+    def problem(self) -> tuple[object, ...]:
+        """What kernels that differ by switches alone have in common."""
+        return (self.M, self.N, self.K)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand as a profile lists it: its shape in memory, dtype, and the name of its format."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    layout: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfiledRow(KernelRow):
+    """A kernel as a profile lists it, whose tiling is chosen (``Choice``) and not measured.
+
+    ``op`` is the profile's own word for its type, ``task`` the kind of task, ``where`` file and
+    line of the first of ``launches`` that are alike; times are their medians.
+    """
+
+    task: str = ""
+    operands: tuple[Operand, ...] = ()
+    results: tuple[Operand, ...] = ()
+    choice: Choice = NOTHING
+    where: str = ""
+    launches: int = 1
+
+    @property
+    def problem(self) -> tuple[object, ...]:
+        """The operands."""
+        return self.operands
+
+    def measured(
+        self, name: str, where: str, launches: int, times: Mapping[str, float]
+    ) -> ProfiledRow:
+        """Return the row with its name and times, by field."""
+        values: dict[str, Any] = dict(times)
+        return replace(self, id=name, where=where, launches=launches, **values)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,7 +113,7 @@ def busiest(row: KernelRow) -> str | None:
 
 def shape_of(row: Row | Unreadable) -> tuple[object, ...]:
     """Return what kernels that differ by switches alone share: family, chip and problem."""
-    sizes = (row.M, row.N, row.K) if isinstance(row, KernelRow) else (row.id,)
+    sizes = row.problem if isinstance(row, KernelRow) else (row.id,)
     return (row.family, row.chip, *sizes)
 
 

@@ -98,7 +98,7 @@ def read_sheet(source: Path | Traversable) -> Sheet:
         text = source.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(f"{source}: cannot be read as UTF-8 text: {error}") from error
-    lines = _lines(text)
+    lines = lines_of(text)
     at, head = next(lines, (1, []))
     columns = tuple(name.strip() for name in head)
     schema = _schema(f"{source}:{at}", columns)
@@ -107,7 +107,7 @@ def read_sheet(source: Path | Traversable) -> Sheet:
     return Sheet(str(source), columns, rows, tuple(c for c in columns if c not in known))
 
 
-def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
+def lines_of(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, cells) of every line that is neither empty nor a ``#`` comment."""
     reader = csv.reader(io.StringIO(text))
     before = 0
@@ -123,7 +123,8 @@ def _schema(where: str, columns: Sequence[str]) -> type[KernelRow] | type[CallRo
     if not {"id", "chip"} <= named or not named & {"op", "call"}:
         raise ArgumentError(
             f"{where}: expected a header with the columns id, chip and op (kernels) or id, chip "
-            f"and call (framework calls), got {', '.join(columns) or 'nothing'}"
+            "and call (framework calls), or msprof's op_summary, got "
+            f"{', '.join(columns) or 'nothing'}"
         )
     schema = KernelRow if "op" in named else CallRow
     known = [f.name for f in fields(schema)]

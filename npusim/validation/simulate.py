@@ -10,7 +10,8 @@ from npusim.device.catalog import devices, load_device
 from npusim.device.spec import Device
 from npusim.validation.call_rows import simulate_call_row
 from npusim.validation.gemm_rows import simulate_gemm_row
-from npusim.validation.rows import CallRow, Declined, KernelRow, Simulated
+from npusim.validation.profile_rows import simulate_profiled_row
+from npusim.validation.rows import CallRow, Declined, KernelRow, ProfiledRow, Simulated
 from npusim.validation.sheet import Row, Unreadable, known_words
 from npusim.validation.stream_rows import simulate_stream_row
 
@@ -100,6 +101,8 @@ def _device(name: str, figures: tuple[tuple[str, str], ...]) -> Device:
 def _dispatch(row: Row, device: Device) -> Simulated:
     if isinstance(row, CallRow):
         return simulate_call_row(row, device)
+    if isinstance(row, ProfiledRow):
+        return simulate_profiled_row(row, device)
     if row.op in GEMM_OPS:
         return simulate_gemm_row(row, device)
     return simulate_stream_row(row, device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -71,6 +72,9 @@ class Workers:
                 note(futures[future], future.result())
         except BrokenProcessPool:
             self._close()
+        except BaseException:  # what an interrupt leaves waiting must not keep the next task
+            self._close()
+            raise
 
     def _alone(self, task: Task) -> Outcome:
         """Run one task in a process that nothing else depends on."""
@@ -89,7 +93,14 @@ class Workers:
 
 def _pool(jobs: int) -> ProcessPoolExecutor:
     # Fresh interpreters: a fork would copy locks that threads of this process hold.
-    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    return ProcessPoolExecutor(
+        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_ignore_interrupts
+    )
+
+
+def _ignore_interrupts() -> None:
+    """Leave it to the first process what an interrupt of the terminal means for all of them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def effort(row: Row | Unreadable) -> int:

@@ -64,7 +64,7 @@ def test_an_unknown_command_is_corrected(capsys: Capture) -> None:
     assert main(["rnu"]) == 2
     assert capsys.readouterr().err == (
         "npusim: error: argument COMMAND: unknown 'rnu'; did you mean 'run'? (known: run, net, "
-        "validate, devices, ops, workloads); see 'npusim --help'\n"
+        "validate, fit, devices, ops, workloads); see 'npusim --help'\n"
     )
 
 

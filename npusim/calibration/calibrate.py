@@ -1,0 +1,234 @@
+"""``npusim.calibrate``: figures of a device fitted to a profile of the chip, or to kernels."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from npusim.calibration.device_file import device_text
+from npusim.calibration.figures import constants_of
+from npusim.calibration.search import Found, Search
+from npusim.calibration.tables import card
+from npusim.device.catalog import load_device
+from npusim.device.config import parse_device
+from npusim.device.files import ALIASES, is_file
+from npusim.device.spec import Device
+from npusim.errors import ArgumentError
+from npusim.results import lines
+from npusim.validation.profile import read_data
+from npusim.validation.rows import CallRow, Declined, KernelRow
+from npusim.validation.score import misread
+from npusim.validation.sheet import Row, Unreadable
+from npusim.validation.simulate import Outcome, device_name
+from npusim.validation.tables import Table
+from npusim.validation.workers import Task, Workers
+from npusim.version import __version__
+
+#: Called as progress(what, done, total) after every simulated row.
+Progress = Callable[[str, int, int], None]
+
+#: Rows of the least trust are for a look, not for a fit.
+_UNTRUSTED = "C"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a fit found.
+
+    ``figures`` are all that were looked at, ``before`` and ``after`` the rows fitted to, with the
+    shipped and with the fitted figures, ``left`` the rows that take no part, with reasons.
+    ``finished`` is False where the fit was interrupted; what it had found until then is here.
+    """
+
+    base: str
+    files: tuple[str, ...]
+    figures: tuple[Found, ...]
+    before: tuple[Outcome, ...]
+    after: tuple[Outcome, ...]
+    left: tuple[Outcome, ...]
+    finished: bool
+
+    @property
+    def changed(self) -> dict[str, str]:
+        """The fitted figures that differ from the base, by dotted path, as text."""
+        found: dict[str, str] = {}
+        for one in self.figures:
+            if one.moved:
+                found |= one.constant.figures(one.value)
+        return found
+
+    @cached_property
+    def device(self) -> Device:
+        """The base with the fitted figures; ``save`` writes it as a file."""
+        target = Path(f"{load_device(self.base).name}_fitted.yaml")
+        return parse_device(self._text(target), str(target))
+
+    @property
+    def tables(self) -> list[Table]:
+        """The card: points, rows before and after, figures, summary."""
+        pairs = list(zip(self.before, self.after, strict=True))
+        return card(pairs, self.left, self.figures, load_device(self.base))
+
+    def text(self) -> str:
+        """Return the card for people."""
+        return "\n\n".join(
+            "\n".join((table.title, "", *lines.table(table.head, table.rows, table.left, None)))
+            for table in self.tables
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the device file, which builds on the device that was fitted.
+
+        Raises ``ArgumentError`` for a name that does not end in ``.yaml``.
+        """
+        target = Path(path)
+        if target.suffix != ".yaml":
+            raise ArgumentError(f"{target}: a device file's name ends in .yaml")
+        target.write_text(self._text(target), encoding="utf-8")
+
+    def _text(self, target: Path) -> str:
+        device = load_device(self.base)
+        rows = len(self.before)
+        files = "; ".join(self.files)
+        source = (
+            f"fitted by npusim {__version__} to {files}\n"
+            f"({rows} rows, {len(self.left)} more take no part)"
+        )
+        return device_text(self.base, device, target, self.figures, source)
+
+
+def calibrate(
+    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    device: str | os.PathLike[str],
+    *,
+    tilings: str | os.PathLike[str] | None = None,
+    constants: str | os.PathLike[str] | None = None,
+    figures: Sequence[str] = (),
+    rounds: int = 2,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> Calibration:
+    """Fit figures of a device to measurements of the chip.
+
+    ``data`` is one file or several: msprof's ``op_summary`` CSV, or kernels in the columns of
+    ``configs/silicon/README.md``. ``device`` is a shipped device or a device file, ``tilings`` the
+    YAML file with what a profile does not hold (default: the one beside it of the same name).
+    ``constants`` is a list in the form of ``configs/silicon/fit.yaml`` (default: that one),
+    ``figures`` are further ones, ``PATH`` or ``PATH=LOW..HIGH``. ``rounds`` of narrower ranges
+    follow the first; ``jobs`` processes simulate.
+
+    Raises ``ArgumentError`` or ``ConfigError``, with file and line, for what cannot be read, and
+    where no row can be simulated.
+    """
+    name = os.fspath(device)
+    name = ALIASES.get(name, name)
+    shipped = load_device(name)
+    paths = [data] if isinstance(data, (str, os.PathLike)) else list(data)
+    chosen = constants_of(name, shipped, None if constants is None else Path(constants), figures)
+    given = None if tilings is None else Path(tilings)
+    sheets = [read_data(Path(path), name, given) for path in paths]
+    rows, left = _parted([row for sheet in sheets for row in sheet.rows], name, shipped)
+    with Workers(jobs) as workers:
+
+        def run(tasks: Sequence[Task], text: str) -> list[Outcome]:
+            note = None if progress is None else _Named(progress, text)
+            return workers.outcomes(tasks, note)
+
+        outcomes = run([(row, {}) for row in rows], "the figures as they are")
+        base, refused = _usable(outcomes)
+        left += refused
+        if not base:
+            raise ArgumentError(_nothing(paths, left))
+        search = Search(base, chosen, run, rounds)
+        search.search()
+    return Calibration(
+        base=name,
+        files=tuple(_named(Path(path)) for path in paths),
+        figures=tuple(search.found),
+        before=tuple(base),
+        after=tuple(search.outcomes),
+        left=tuple(left),
+        finished=search.finished,
+    )
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A worker's progress with the text that says what it simulates."""
+
+    report: Progress
+    text: str
+
+    def __call__(self, done: int, total: int) -> None:
+        self.report(self.text, done, total)
+
+
+def _parted(
+    rows: Sequence[Row | Unreadable], name: str, device: Device
+) -> tuple[list[KernelRow], list[Outcome]]:
+    """Rows to simulate, on the device to fit, and the others with the reason."""
+    taken: list[KernelRow] = []
+    left: list[Outcome] = []
+    for row in rows:
+        reason = _objection(row, name, device)
+        if reason:
+            left.append(Outcome(row, reason=reason))
+        elif isinstance(row, KernelRow):
+            taken.append(replace(row, chip=name))
+    return taken, left
+
+
+def _objection(row: Row | Unreadable, name: str, device: Device) -> str:
+    """Why a row takes no part before it is simulated; "" where it does."""
+    if isinstance(row, Unreadable):
+        return row.reason
+    if isinstance(row, CallRow):
+        return "a call of several kernels; a fit is to kernels"
+    if not row.time_us or row.trust == _UNTRUSTED:
+        return "trust C: its tiling is not known" if row.time_us else "no time was measured"
+    try:
+        measured = device_name(row)[0]
+    except Declined as declined:
+        return str(declined)
+    # Rows of a shipped chip are those of a user's file that is built on it.
+    bases = {known.inherited for known in device.provenance.values()} if is_file(name) else set()
+    same = measured in {name, device.name, *bases}
+    return "" if same else f"measured on {row.chip}, which is not {device.name}"
+
+
+def _usable(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
+    """Rows to fit to, and those that were not simulated or cannot be as they are read."""
+    wrong = {id(outcome) for outcome in misread(outcomes)}
+    base, left = [], []
+    for outcome in outcomes:
+        if outcome.simulated is None:
+            left.append(outcome)
+        elif id(outcome) in wrong:
+            busy = outcome.simulated.busy_us["cube"]
+            measured = outcome.row.time_us if isinstance(outcome.row, KernelRow) else None
+            reason = (
+                f"measured {measured:g} us, but the cube alone takes {busy:.4g} us with the tiling "
+                "assumed: read wrongly, or another device?"
+            )
+            left.append(Outcome(outcome.row, reason=reason))
+        else:
+            base.append(outcome)
+    return base, left
+
+
+def _nothing(paths: Sequence[str | os.PathLike[str]], left: Sequence[Outcome]) -> str:
+    """What to say where there is nothing to fit to."""
+    reasons = list(dict.fromkeys(str(outcome.reason) for outcome in left))
+    files = ", ".join(os.fspath(path) for path in paths)
+    shown = "".join(f"\n  {reason}" for reason in reasons[:10])
+    more = f"\n  and {len(reasons) - 10} more reasons" if len(reasons) > 10 else ""
+    return f"{files}: none of {len(left)} rows can be fitted to:{shown}{more}"
+
+
+def _named(path: Path) -> str:
+    """The name of a file with what tells its content from another of that name."""
+    return f"{path.name} (sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:12]})"

@@ -1,0 +1,257 @@
+"""Values of constants that suit measured rows: descent, held constants, and further rounds.
+
+A constant that too few rows tell of, or whose shipped value suits the rows with the others moved,
+keeps its value. What the broken lines of ``npusim.validation.fit`` propose is simulated, and taken
+only if it is better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import numpy as np
+
+from npusim.validation.constants import STEPS, Constant
+from npusim.validation.fit import (
+    Array,
+    Lines,
+    Slopes,
+    descend,
+    determination,
+    loss,
+    simulated_slopes,
+)
+from npusim.validation.simulate import Outcome
+from npusim.validation.workers import Task
+
+#: Simulates tasks; the text says what for.
+Run = Callable[[Sequence[Task], str], list[Outcome]]
+
+#: Mean error, as a share of 1, by which values of a constant differ that suit the rows alike; and
+#: the share of its range that they may fill for it to be determined.
+ALIKE, WIDE = 0.001, 0.5
+
+#: Share of a range on either side of a value that the next round looks at.
+_NARROWER = 1 / 8
+
+#: Digits of a fitted value.
+_DIGITS = 4
+
+FITTED = "fitted"
+KEPT = "kept: suits the rows as it is"
+FEW = "hypothesis: too few rows tell of it"
+HELD = "hypothesis: many values suit the rows"
+LOOSE = "moved, a hypothesis: many values suit the rows"
+UNSEEN = "not looked at: interrupted"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of a constant.
+
+    ``rows`` tell of it; values from ``alike[0]`` to ``alike[1]`` suit the rows as well as ``value``
+    does, where the others may move too.
+    """
+
+    constant: Constant
+    value: Fraction
+    verdict: str
+    rows: tuple[str, ...] = ()
+    alike: tuple[Fraction, Fraction] | None = None
+
+    @property
+    def moved(self) -> bool:
+        """Whether the value is another than the shipped one."""
+        return self.value != self.constant.shipped
+
+    @property
+    def span(self) -> tuple[Fraction, Fraction] | None:
+        """The values that are alike, this one included."""
+        if self.alike is None:
+            return None
+        return min(self.alike[0], self.value), max(self.alike[1], self.value)
+
+
+@dataclass
+class Search:
+    """A search from what ``base`` says of the shipped values; ``run`` simulates.
+
+    ``rounds`` of ever narrower ranges follow the first. An interrupt at any time leaves the best
+    values that were simulated until then, and ``finished`` False.
+    """
+
+    base: Sequence[Outcome]
+    constants: Sequence[Constant]
+    run: Run
+    rounds: int = 2
+    finished: bool = True
+    found: list[Found] = field(default_factory=list)
+    _held: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.outcomes = list(self.base)
+        self.values = [constant.shipped for constant in self.constants]
+        self.loss = loss(self.base, self.base)
+
+    def search(self) -> None:
+        """Look for better values; ``values``, ``outcomes``, ``loss`` and ``found`` are the answer.
+
+        The first round looks at one constant after another, so that an interrupt leaves something
+        to fit.
+        """
+        slopes: Slopes = [[] for _ in self.base]
+        try:
+            for number, constant in enumerate(self.constants):
+                text = f"figure {number + 1} of {len(self.constants)}, {constant.path}"
+                for row, lines in zip(slopes, self._slopes([constant], text), strict=True):
+                    row.extend(lines)
+        except KeyboardInterrupt:
+            self.finished = False
+        seen = min(len(row) for row in slopes)
+        told = determination(self.base, self.constants[:seen], slopes)
+        able = [number for number, one in enumerate(told) if not one.is_hypothesis]
+        steps, alike = self._settled(slopes, able)
+        try:
+            self._take(self.constants, steps)
+            for place in range(self.rounds if self.finished else 0):
+                self._round(sorted(steps), place)
+        except KeyboardInterrupt:
+            self.finished = False
+        for number, constant in enumerate(self.constants):
+            rows = told[number].rows if number < seen else ()
+            verdict = UNSEEN if number >= seen else self._held.get(number, FEW)
+            span, value = alike.get(number), self.values[number]
+            if number in steps:
+                wide = span is not None and _is_wide(constant, span)
+                verdict = LOOSE if wide else FITTED
+                verdict = KEPT if value == constant.shipped else verdict
+            self.found.append(Found(constant, value, verdict, rows, span))
+
+    def figures(self) -> dict[str, str]:
+        """Return the figures of the device that the best values change."""
+        changed: dict[str, str] = {}
+        for constant, value in zip(self.constants, self.values, strict=True):
+            if value != constant.shipped:
+                changed |= constant.figures(value)
+        return changed
+
+    def _slopes(self, constants: Sequence[Constant], text: str) -> Slopes:
+        """Slopes about the best values so far."""
+        own = self.figures()
+
+        def simulate(tasks: Sequence[Task]) -> list[Outcome]:
+            return self.run([(row, own | dict(figures)) for row, figures in tasks], text)
+
+        return simulated_slopes(self.outcomes, constants, simulate)
+
+    def _settled(
+        self, slopes: Slopes, numbers: Sequence[int]
+    ) -> tuple[dict[int, int], dict[int, tuple[Fraction, Fraction]]]:
+        """Levels of the constants that have to move, and for each the values that are alike.
+
+        One at a time, the one that it costs least, they keep the shipped value, as long as that is
+        among the values that are alike. Where most of a range is, nothing is known of it.
+        """
+        kept, least = list(numbers), np.inf
+        ends: dict[int, tuple[Fraction, Fraction]] = {}
+        while kept:
+            steps = descend(self.outcomes, slopes, kept)
+            profiles = _profiles(Lines.of(self.outcomes, slopes, kept), [steps[n] for n in kept])
+            least = min(least, *(float(profile.min()) for profile in profiles))
+            costs = []
+            for n, profile in zip(kept, profiles, strict=True):
+                first, last = _span(profile, least + ALIKE)
+                constant = self.constants[n]
+                ends.setdefault(n, _ends(constant, first, last))
+                costs.append(float(profile[_step(constant)]))
+            cheapest = min(range(len(kept)), key=lambda c: costs[c])
+            if costs[cheapest] > least + ALIKE:
+                return steps, ends
+            number = kept.pop(cheapest)
+            wide = _is_wide(self.constants[number], ends[number])
+            self._held[number] = HELD if wide else KEPT
+        return {}, ends
+
+    def _take(self, constants: Sequence[Constant], steps: dict[int, int]) -> None:
+        """Simulate the values at levels, and keep them if they suit the rows better."""
+        before, outcomes, error = list(self.values), self.outcomes, self.loss
+        for number, step in steps.items():
+            value = constants[number].level(step)
+            self.values[number] = _rounded(self.constants[number], value)
+        if self.values == before:
+            return
+        try:
+            figures = self.figures()
+            self.outcomes = self.run([(o.row, figures) for o in self.base], "the fitted figures")
+            self.loss = loss(self.base, self.outcomes)
+        except KeyboardInterrupt:
+            self.loss = np.inf
+            raise
+        finally:
+            if not self.loss < error:
+                self.values, self.outcomes, self.loss = before, outcomes, error
+
+    def _round(self, numbers: Sequence[int], place: int) -> None:
+        """Look again at narrower ranges about the values so far."""
+        share = Fraction(_NARROWER) ** (place + 1)
+        pairs = zip(self.constants, self.values, strict=True)
+        near = [_near(constant, value, share) for constant, value in pairs]
+        slopes: Slopes = [[np.zeros(0)] * len(near) for _ in self.base]
+        for number in numbers:
+            text = f"round {place + 2}, {near[number].path}"
+            for row, lines in zip(slopes, self._slopes([near[number]], text), strict=True):
+                row[number] = lines[0]
+        self._take(near, descend(self.outcomes, slopes, numbers))
+
+
+def _profiles(lines: Lines, steps: Sequence[int]) -> list[Array]:
+    """The loss at each level of each constant, with the best level of any one other."""
+    count = range(len(lines.numbers))
+    profiles = []
+    for c in count:
+        others = [lines.losses(steps, (c, other)).min(axis=1) for other in count if other != c]
+        profiles.append(np.min(others, axis=0) if others else lines.losses(steps, (c,)))
+    return profiles
+
+
+def _span(profile: Array, most: float) -> tuple[int, int]:
+    """First and last level with a loss of at most ``most``; the best one where there is none."""
+    alike = np.flatnonzero(profile <= max(most, float(profile.min())))
+    return int(alike[0]), int(alike[-1])
+
+
+def _ends(constant: Constant, first: int, last: int) -> tuple[Fraction, Fraction]:
+    """The values between which levels lie, up to the next level that was looked at."""
+    low, high = (constant.level(step) for step in (max(0, first - 1), min(STEPS, last + 1)))
+    return _rounded(constant, low), _rounded(constant, high)
+
+
+def _is_wide(constant: Constant, span: tuple[Fraction, Fraction]) -> bool:
+    """Whether values that are alike fill so much of the range that the rows tell nothing."""
+    return span[1] - span[0] > WIDE * (constant.high - constant.low)
+
+
+def _step(constant: Constant) -> int:
+    """The level nearest the shipped value."""
+    share = (constant.shipped - constant.low) / (constant.high - constant.low)
+    return round(share * STEPS)
+
+
+def _near(constant: Constant, value: Fraction, share: Fraction) -> Constant:
+    """The constant with a range of so large a share around a value."""
+    reach = share * (constant.high - constant.low)
+    low, high = max(constant.low, value - reach), min(constant.high, value + reach)
+    if constant.kind in ("rate", "fraction_cycles"):
+        return replace(constant, low=low, high=high, shipped=value)
+    whole = (Fraction(round(low)), Fraction(round(high)))
+    return replace(constant, low=whole[0], high=whole[1], shipped=value)
+
+
+def _rounded(constant: Constant, value: Fraction) -> Fraction:
+    """A value with few digits, within the range."""
+    if value.denominator == 1:
+        return value
+    short = Fraction(f"{float(value):.{_DIGITS}g}")
+    return min(max(short, constant.low), constant.high)

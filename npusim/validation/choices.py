@@ -1,0 +1,168 @@
+"""What a profile does not hold: tilings and attributes of its kernels, in a YAML file beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from npusim.errors import NpusimError
+from npusim.kernels.tilings.cann import CannTiling, cann_tiling
+from npusim.yamltree import Node, load_tree
+
+#: Words for a tiling by rule. "vendor" is the rule of the vendor's library.
+AUTO, VENDOR = "auto", "vendor"
+
+_SELECTORS = ("op_name", "op_type", "input_shapes", "lines")
+_FLAGS = ("transpose_a", "transpose_b")
+_SIZES = ("kernel", "stride", "padding", "dilation", "perm")
+_COUNTS = ("groups", "cin", "cout")
+_TILINGS = ("tiling", "vendor_tiling")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel as a profile names it; ``shapes`` is text without blanks."""
+
+    name: str
+    type: str
+    shapes: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is said of a kernel beside the profile.
+
+    ``tiling`` is "" where nothing is said of it, "auto", "vendor", a ``CannTiling``, or the fields
+    of the kernel's own tiling. ``attributes`` are the operator's. ``where`` is file and line.
+    """
+
+    tiling: str | CannTiling | tuple[tuple[str, int | bool], ...] = ""
+    attributes: tuple[tuple[str, Any], ...] = ()
+    where: str = ""
+
+    def get(self, name: str, usual: Any = None) -> Any:
+        """Return an attribute."""
+        return dict(self.attributes).get(name, usual)
+
+
+#: Where nothing is said.
+NOTHING = Choice()
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The choices of a file in their order: the first that fits a launch holds for it."""
+
+    entries: tuple[tuple[Node, Mapping[str, str], Choice], ...] = ()
+    used: set[int] = field(default_factory=set)
+
+    def of(self, launch: Launch) -> Choice:
+        """Return what is said of a launch."""
+        for place, (_, wanted, choice) in enumerate(self.entries):
+            if all(_fits(launch, key, text) for key, text in wanted.items()):
+                self.used.add(place)
+                return choice
+        return NOTHING
+
+    def check_used(self) -> None:
+        """Raise ``ConfigError`` for an entry that no launch fits, which is a slip of the pen."""
+        for place, (node, wanted, _) in enumerate(self.entries):
+            if place not in self.used:
+                what = ", ".join(f"{key} {text}" for key, text in wanted.items()) or "anything"
+                raise node.fail(
+                    f"no row of the profile has {what} that no entry above takes; correct it or "
+                    "remove the entry"
+                )
+
+
+def beside(profile: Path) -> Path | None:
+    """Return the YAML file of the same name beside a profile, if there is one."""
+    found = profile.with_suffix(".yaml")
+    return found if found.is_file() else None
+
+
+def read_choices(source: Path) -> Choices:
+    """Read a file of choices.
+
+    Raises ``ConfigError`` with file and line for anything that is not understood.
+    """
+    entries = load_tree(source).mapping(("kernels",))["kernels"].items()
+    return Choices(tuple(_entry(node) for node in entries))
+
+
+def _entry(node: Node) -> tuple[Node, Mapping[str, str], Choice]:
+    known = (*_SELECTORS, *_FLAGS, *_SIZES, *_COUNTS, *_TILINGS)
+    keys = node.mapping((), known)
+    wanted = {key: keys[key].text().replace(" ", "") for key in _SELECTORS if key in keys}
+    if "lines" in wanted and not all(_lines(part)[0] for part in wanted["lines"].split(",")):
+        raise keys["lines"].fail("expected lines of the profile such as 12 or 12-40,57")
+    attributes: list[tuple[str, Any]] = []
+    attributes += [(key, _flag(keys[key])) for key in _FLAGS if key in keys]
+    attributes += [(key, _sizes(keys[key])) for key in _SIZES if key in keys]
+    attributes += [(key, _number(keys[key])) for key in _COUNTS if key in keys]
+    if "tiling" in keys and "vendor_tiling" in keys:
+        raise keys["vendor_tiling"].fail("there is a 'tiling' too; keep one of them")
+    return node, wanted, Choice(_tiling(keys), tuple(attributes), f"{node.file}:{node.line}")
+
+
+def _tiling(keys: Mapping[str, Node]) -> str | CannTiling | tuple[tuple[str, int | bool], ...]:
+    """The tiling an entry names: a rule, fields, or the vendor's words."""
+    if "vendor_tiling" in keys:
+        node = keys["vendor_tiling"]
+        try:
+            return cann_tiling({key: _number(value) for key, value in node.mapping().items()})
+        except NpusimError as error:
+            raise node.fail(str(error)) from error
+    if "tiling" not in keys:
+        return ""
+    node = keys["tiling"]
+    if isinstance(node.value, str):
+        if node.value not in (AUTO, VENDOR):
+            raise node.fail(
+                f"expected {AUTO}, {VENDOR} or the fields of a tiling, got {node.value!r}"
+            )
+        return node.value
+    values = ((key, value) for key, value in node.mapping().items())
+    return tuple((key, _field(value)) for key, value in values)
+
+
+def _fits(launch: Launch, key: str, text: str) -> bool:
+    if key == "lines":
+        return any(low <= launch.line <= high for low, high in map(_lines, text.split(",")))
+    have = {"op_name": launch.name, "op_type": launch.type, "input_shapes": launch.shapes}[key]
+    return fnmatchcase(have.replace(" ", ""), text)
+
+
+def _lines(text: str) -> tuple[int, int]:
+    """First and last of "12" or "12-40"; zeros where it is neither."""
+    first, dash, last = text.partition("-")
+    if not first.isdigit() or (dash and not last.isdigit()):
+        return (0, 0)
+    return int(first), int(last or first)
+
+
+def _flag(node: Node) -> bool:
+    if node.text() not in ("yes", "no"):
+        raise node.fail(f"expected yes or no, got {node.text()!r}")
+    return node.text() == "yes"
+
+
+def _number(node: Node) -> int:
+    if not (node.text().isascii() and node.text().isdigit()):
+        raise node.fail(f"expected an integer, got {node.text()!r}")
+    return int(node.text())
+
+
+def _field(node: Node) -> int | bool:
+    return _flag(node) if node.text() in ("yes", "no") else _number(node)
+
+
+def _sizes(node: Node) -> tuple[int, ...]:
+    parts = node.text().split("x")
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise node.fail(f"expected numbers with x between them, such as 3x3, got {node.text()!r}")
+    return tuple(map(int, parts))

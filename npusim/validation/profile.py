@@ -1,0 +1,269 @@
+"""Profiles as they are: msprof's ``op_summary`` CSV, one row per launch of a kernel.
+
+The columns are those that CANN's profiler documentation names, by any of the names that its
+versions and the framework's ``kernel_details.csv`` give them. Launches that are alike (type,
+operands, cores, and what the choices beside the file say of them) become one row with the medians.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from npusim.device.files import ALIASES
+from npusim.errors import ArgumentError
+from npusim.validation.choices import Choice, Choices, Launch, beside, read_choices
+from npusim.validation.rows import Operand, ProfiledRow
+from npusim.validation.sheet import Sheet, Unreadable, lines_of, read_sheet
+from npusim.yamltree import suggest
+
+#: What a reader needs of a column, and the names it has; in lower case, without the unit.
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "name": ("op name", "name"),
+    "type": ("op type", "type"),
+    "task": ("task type", "accelerator core"),
+    "duration": ("task duration", "duration"),
+    "cores": ("block dim", "block num"),
+    "input shapes": ("input shapes",),
+    "input types": ("input data types",),
+    "input formats": ("input formats",),
+    "output shapes": ("output shapes",),
+    "output types": ("output data types",),
+    "output formats": ("output formats",),
+}
+_NEEDED = ("type", "duration", "input shapes", "input types", "output shapes")
+
+#: Busy times by the field of a row that holds them. Chips whose cores have cube and vector unit
+#: together name no kind of core; where there are two kinds, each counts for its own kernels.
+_PIPES: Mapping[str, tuple[str, ...]] = {
+    "cube_us": ("aic_mac_time", "mac_time"),
+    "mte1_us": ("aic_mte1_time", "mte1_time"),
+    "mte2_us": ("aic_mte2_time", "mte2_time"),
+    "mte3_us": ("aiv_mte3_time", "aic_mte3_time", "mte3_time"),
+    "fixpipe_us": ("aic_fixpipe_time",),
+    "vec_us": ("aiv_vec_time", "vec_time"),
+    "scalar_us": ("aic_scalar_time", "scalar_time"),
+    "aiv_mte2_us": ("aiv_mte2_time",),
+}
+_UNIT = re.compile(r"(.*?)\s*\(([^()]*)\)\s*")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d{1,2})?", re.ASCII)
+_SHAPE = re.compile(r"\d{1,9}(?:,\d{1,9})*", re.ASCII)
+_EMPTY = ("", "N/A")
+
+#: By how much a pipe may seem to work longer than its task lasts: counters are coarse.
+_SLACK = 1.05
+
+#: The names of element types in profiles, after an optional "DT_".
+_DTYPES = {"FLOAT": "fp32", "FLOAT32": "fp32", "FLOAT16": "fp16", "BFLOAT16": "bf16"}
+
+
+def read_data(source: Path, chip: str | None, tilings: Path | None = None) -> Sheet:
+    """Read a profile taken on ``chip``, or a file of kernels or calls, which names its chips.
+
+    ``tilings`` is the YAML file with what a profile lacks; without one it is the file beside the
+    profile with the same name. Raises ``ArgumentError`` or ``ConfigError`` with file and line.
+    """
+    if not is_profile(next(_table(source))[1]):
+        return read_sheet(source)
+    if chip is None:
+        raise ArgumentError(f"{source}:1: a profile does not name its chip; give --device NAME")
+    file = beside(source) if tilings is None else tilings
+    choices = Choices() if file is None else read_choices(file)
+    sheet = read_profile(source, ALIASES.get(chip, chip), choices)
+    choices.check_used()
+    return sheet
+
+
+def is_profile(head: Sequence[str]) -> bool:
+    """Return whether a header is that of a profile and not of measured kernels or calls."""
+    names = {_bare(column)[0] for column in head}
+    return bool(names & {"op type", "task duration", "task type", "accelerator core"})
+
+
+def read_profile(source: Path, chip: str, choices: Choices) -> Sheet:
+    """Read a profile taken on ``chip``.
+
+    Raises ``ArgumentError`` with file and line for a file without rows, without a column that is
+    needed, or with a time that is not in microseconds. Whatever is wrong with one launch makes it
+    ``Unreadable``.
+    """
+    table = _table(source)
+    at, head = next(table)
+    columns = _columns(f"{source}:{at}", head)
+    rows: list[ProfiledRow | Unreadable] = []
+    alike: dict[ProfiledRow, list[_Read]] = {}
+    for line, cells in table:
+        where = f"{source}:{line}"
+        try:
+            read = _read(columns, cells, where)
+        except _WrongError as wrong:
+            name = cells[columns["type"]] if columns["type"] < len(cells) else "row"
+            rows.append(Unreadable(f"{name}:{line}", name, chip, f"{where}: {wrong}"))
+            continue
+        choice = choices.of(read.launch)
+        alike.setdefault(_row(read, chip, choice), []).append(read)
+    if not rows and not alike:
+        raise ArgumentError(f"{source}:{at}: there is no row below the header; export the profile")
+    told = (_measured(key, reads) for key, reads in alike.items())
+    return Sheet(str(source), tuple(head), (*told, *rows), ())
+
+
+class _WrongError(Exception):
+    """What is wrong with one launch: a text without file and line."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    """One launch, its times and where it stands."""
+
+    launch: Launch
+    task: str
+    cores: int | None
+    operands: tuple[Operand, ...]
+    results: tuple[Operand, ...]
+    times: Mapping[str, float]
+    where: str
+
+
+def _table(source: Path) -> Iterator[tuple[int, list[str]]]:
+    """Lines of a file with their numbers, the header first."""
+    try:
+        text = source.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"{source}: cannot be read as UTF-8 text: {error}") from error
+    lines = lines_of(text)
+    first = next(lines, None)
+    if first is None:
+        raise ArgumentError(f"{source}:1: the file is empty; expected a CSV with a header")
+    yield first
+    yield from lines
+
+
+def _bare(column: str) -> tuple[str, str]:
+    """Name in lower case and unit of a column; the unit is "" without one."""
+    match = _UNIT.fullmatch(column)
+    name, unit = (match[1], match[2]) if match else (column, "")
+    return " ".join(name.lower().split()), unit.strip().lower()
+
+
+def _columns(where: str, head: Sequence[str]) -> dict[str, int]:
+    """The place of every column that is read, by what it is for."""
+    places: dict[str, int] = {}
+    units: dict[str, str] = {}
+    for place, column in enumerate(head):
+        name, unit = _bare(column)
+        if name in places:
+            raise ArgumentError(f"{where}: column {column!r} is there twice; keep one of them")
+        places[name], units[name] = place, unit
+    found: dict[str, int] = {}
+    for what, names in (*_NAMES.items(), *_PIPES.items()):
+        here = [name for name in names if name in places]
+        if here:
+            found[what] = places[here[0]]
+        elif what in _NEEDED:
+            near = suggest(names[0], places)
+            raise ArgumentError(
+                f"{where}: no column {names[0]!r}{near if 'did you mean' in near else ''}; export "
+                "the profile with types, shapes and times of operators"
+            )
+        for name in here:
+            if (what == "duration" or what in _PIPES) and units[name] != "us":
+                raise ArgumentError(
+                    f"{where}: column {head[places[name]]!r}: expected microseconds, '(us)'; "
+                    "convert its numbers and rename it"
+                )
+    return found
+
+
+def _read(columns: Mapping[str, int], cells: Sequence[str], where: str) -> _Read:
+    """One launch; ``_WrongError`` for a cell that cannot be read."""
+    if len(cells) <= max(columns.values()):
+        raise _WrongError(f"{len(cells)} cells, fewer than the header has columns")
+    text = {what: cells[place].strip() for what, place in columns.items()}
+    kind = text["type"]
+    if kind in _EMPTY:
+        raise _WrongError("no op type")
+    operands, results = (_operands(text, side) for side in ("input", "output"))
+    name, shapes = text.get("name", ""), _plain(text["input shapes"])
+    launch = Launch(name, kind, shapes, int(where.rpartition(":")[2]))
+    cores = text.get("cores", "")
+    if cores not in _EMPTY and not cores.isdigit():
+        raise _WrongError(f"block dim: expected a number of cores, got {cores!r}")
+    times = {"time_us": _time("task duration", text["duration"])}
+    if not times["time_us"]:
+        raise _WrongError("task duration: expected a time above 0")
+    for what in _PIPES:
+        if text.get(what, "") not in _EMPTY:
+            times[what] = _time(what.removesuffix("_us"), text[what])
+            if times[what] > _SLACK * times["time_us"]:
+                raise _WrongError(
+                    f"{what.removesuffix('_us')} works {times[what]:g} us in a task of "
+                    f"{times['time_us']:g} us; are both in microseconds?"
+                )
+    task = text.get("task", "").upper()
+    return _Read(launch, task, int(cores or 0) or None, operands, results, times, where)
+
+
+def _time(what: str, text: str) -> float:
+    if not _NUMBER.fullmatch(text):
+        raise _WrongError(f"{what}: expected a number of microseconds, got {text!r}")
+    return float(text)
+
+
+def _plain(text: str) -> str:
+    """A list as it was before CSV quoted its quotes, without blanks."""
+    return text.replace('"', "").replace(" ", "")
+
+
+def _operands(text: Mapping[str, str], side: str) -> tuple[Operand, ...]:
+    """The operands of one side; those that a call left out have no shape and are left out."""
+    shapes = _listed(text[f"{side} shapes"])
+    types, formats = (_listed(text.get(f"{side} {what}", "")) for what in ("types", "formats"))
+    found = []
+    for place, shape in enumerate(shapes):
+        kind = types[place].upper() if place < len(types) else ""
+        form = formats[place].upper() if place < len(formats) else ""
+        if not shape:
+            continue
+        if not _SHAPE.fullmatch(shape):
+            raise _WrongError(f"{side} shapes: expected sizes such as 16,512, got {shape!r}")
+        kind = kind.removeprefix("DT_")
+        name = _DTYPES.get(kind, kind.lower())
+        found.append(Operand(tuple(map(int, shape.split(","))), name, form or "ND"))
+    if not found:
+        raise _WrongError(f"{side} shapes are empty; a kernel without shapes cannot be simulated")
+    return tuple(found)
+
+
+def _listed(text: str) -> list[str]:
+    return [] if text in _EMPTY else _plain(text).split(";")
+
+
+def _row(read: _Read, chip: str, choice: Choice) -> ProfiledRow:
+    """What launches that are alike have in common; not yet a time."""
+    return ProfiledRow(
+        id="",
+        chip=chip,
+        op=read.launch.type,
+        family=read.launch.type,
+        cores=read.cores,
+        task=read.task,
+        operands=read.operands,
+        results=read.results,
+        choice=choice,
+        time_kind="task",
+    )
+
+
+def _measured(key: ProfiledRow, reads: Sequence[_Read]) -> ProfiledRow:
+    """The row with the medians of its launches; a pipe that one of them lacks is left out."""
+    first = reads[0]
+    shared = set.intersection(*(set(read.times) for read in reads))
+    values = {what: median(read.times[what] for read in reads) for what in sorted(shared)}
+    told = {what: value for what, value in values.items() if value}
+    if "cube_us" not in told and "aiv_mte2_us" in told:
+        told.setdefault("mte2_us", told["aiv_mte2_us"])
+    return key.measured(f"{key.op}:{first.launch.line}", first.where, len(reads), told)

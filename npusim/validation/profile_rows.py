@@ -1,0 +1,419 @@
+"""Kernels of a profile as the same kernels here: shapes, formats and choices become a loop nest.
+
+A tiling is chosen for the device as it is shipped, whatever figures of it are changed, so that a
+fit compares one program with itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from math import gcd, prod
+from typing import Any, TypeVar
+
+from npusim.call.call import Call
+from npusim.call.options import Options
+from npusim.convolution import Convolution
+from npusim.device.catalog import load_device
+from npusim.device.spec import Device
+from npusim.dtypes import FP32, DType, dtype
+from npusim.errors import NpusimError
+from npusim.integers import ceil_div
+from npusim.isa.operands import Tensor
+from npusim.kernels.cast import Cast
+from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
+from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
+from npusim.kernels.conv_backprop_input import ConvBackpropInput
+from npusim.kernels.implicit_gemm import Tiling as InputTiling
+from npusim.kernels.matmul import Matmul, Tiling
+from npusim.kernels.parts.conversion import Conversion
+from npusim.kernels.stream import Elementwise, StreamTiling
+from npusim.kernels.tilings.cann import CannTiling
+from npusim.kernels.tilings.matmul import auto_tiling
+from npusim.kernels.trans_data import TransData
+from npusim.kernels.transpose import Transpose
+from npusim.ops.gradients import (
+    filter_tiling,
+    launch_filter_gradient,
+    launch_product,
+    product_tiling,
+)
+from npusim.validation.choices import AUTO, VENDOR
+from npusim.validation.profiler import busy_us
+from npusim.validation.rows import Declined, Operand, ProfiledRow, Simulated
+
+T = TypeVar("T")
+
+#: Kinds of task whose cores are simulated.
+_TASKS = ("", "AI_CORE", "AI_VECTOR_CORE", "MIX_AIC", "MIX_AIV")
+_MIXED = ("MIX_AIC", "MIX_AIV")
+
+#: Launches a kernel, and notes what was chosen or taken for granted.
+_Launch = Callable[[Call, ProfiledRow, list[str]], None]
+
+
+def simulate_profiled_row(row: ProfiledRow, device: Device) -> Simulated:
+    """Simulate the kernel of a row on a device.
+
+    Raises ``Declined`` with file and line of the profile and what has no counterpart here.
+    """
+    try:
+        return _simulated(row, device)
+    except (Declined, NpusimError) as error:
+        raise Declined(f"{row.where}: {error}") from error
+
+
+def _simulated(row: ProfiledRow, device: Device) -> Simulated:
+    if row.task not in _TASKS:
+        raise Declined(f"task type {row.task} runs on no core that is simulated")
+    kind = _kind(row)
+    groups = _groups(row, device, kind.role)
+    options = Options(device=device, cores=groups, rules="hardware", timeline=False)
+    call = Call(kind.name, options, timing_only=True)
+    notes: list[str] = []
+    kind.launch(call, row, notes)
+    if row.task in _MIXED:
+        notes.append(f"task type {row.task}: only the {kind.role} cores' part is simulated")
+    if row.cores is None:
+        notes.append("the profile does not say on how many cores: all")
+    run = next(run for run in call.runs if run.name == kind.name)
+    return Simulated(
+        time_us=device.time_us(run.cycles + run.launch_cycles),
+        busy_us=busy_us(run, device, cores=row.cores),
+        kernels=(run.name,),
+        notes=tuple(notes),
+    )
+
+
+def _groups(row: ProfiledRow, device: Device, role: str) -> range:
+    """The core groups that a row's cores fill; all without a number."""
+    each = device.core_kind(role).per_group
+    groups = ceil_div(row.cores, each) if row.cores else device.groups
+    if groups > device.groups:
+        most = device.groups * each
+        raise Declined(f"block dim is {row.cores}, but {device.name} has {most} {role} cores")
+    return range(groups)
+
+
+def _fields_of(row: ProfiledRow, kind: type[T]) -> T:
+    """The tiling of a kernel whose fields the file beside the profile gives."""
+    values = dict(row.choice.tiling)  # type: ignore[arg-type]
+    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    for name in values:
+        if name not in known:
+            raise Declined(f"{row.choice.where}: tiling has no {name!r}; it has {', '.join(known)}")
+    try:
+        return kind(**values)
+    except (TypeError, NpusimError) as error:
+        raise Declined(f"{row.choice.where}: tiling: {error}") from error
+
+
+def _told(row: ProfiledRow, tiling: object) -> str:
+    """What the card says of a tiling."""
+    rule = isinstance(row.choice.tiling, str)
+    return f"tiling {'by auto' if rule else f'of {row.choice.where}'}: {tiling}"
+
+
+# -- products of matrices ----------------------------------------------------------------------
+
+
+def _matmul(call: Call, row: ProfiledRow, notes: list[str]) -> None:
+    a, b, *more = row.operands
+    c = row.results[0]
+    if c.layout != "ND" or len(c.shape) != 2:
+        raise Declined(f"the result is {c.layout} of shape {c.shape}; two axes of ND are simulated")
+    if more:
+        notes.append("the bias is not simulated")
+    m, n = c.shape
+    layout_a, k = _first(row, a, m)
+    layout_b = _second(row, b, k, n, notes)
+    tiling = _matmul_tiling(row, (m, k, n))
+    notes.append(_told(row, tiling))
+    operands = (_tensor("a", a), _tensor("b", b), _tensor("c", c, "out"))
+    call.launch(Matmul(tiling, *operands, layouts=(layout_a, layout_b)))
+
+
+def _first(row: ProfiledRow, a: Operand, m: int) -> tuple[str, int]:
+    """Layout of A, and K."""
+    if a.layout == "FRACTAL_NZ" and len(a.shape) == 4:
+        raise Declined("A in FRACTAL_NZ does not tell K; it is simulated as ND only")
+    if len(a.shape) != 2:
+        raise Declined(f"A has shape {a.shape}; products of several matrices are not simulated")
+    turned = row.choice.get("transpose_a", a.shape[0] != m)
+    if turned:
+        raise Declined("A is stored K x M; such a product is not simulated")
+    return "ND", a.shape[1]
+
+
+def _second(row: ProfiledRow, b: Operand, k: int, n: int, notes: list[str]) -> str:
+    """Layout of B."""
+    if b.layout == "FRACTAL_NZ" and len(b.shape) == 4:
+        return "NZ"
+    if len(b.shape) != 2 or sorted(b.shape) != sorted((k, n)):
+        raise Declined(f"B has shape {b.shape}; with A and C of these shapes it must be {(k, n)}")
+    if k == n and row.choice.get("transpose_b") is None:
+        notes.append("B is square: taken as stored K x N, as no transpose_b is given")
+    turned = row.choice.get("transpose_b", b.shape != (k, n))
+    return "ND_nk" if turned else "ND"
+
+
+def _matmul_tiling(row: ProfiledRow, sizes: tuple[int, int, int]) -> Tiling:
+    chosen = row.choice.tiling
+    if isinstance(chosen, tuple):
+        return _fields_of(row, Tiling)
+    if chosen not in ("", AUTO):
+        raise Declined(f"{row.choice.where}: the vendor's rule for products is not known; use auto")
+    return _auto_matmul(row.chip, sizes, row.cores)
+
+
+@lru_cache(maxsize=4096)
+def _auto_matmul(chip: str, sizes: tuple[int, int, int], cores: int | None) -> Tiling:
+    """The tiling by rule, on the device without changes."""
+    device = load_device(chip)
+    return auto_tiling(*sizes, device, cores or device.count("cube"))
+
+
+# -- gradients of convolutions -----------------------------------------------------------------
+
+
+def _input_gradient(call: Call, row: ProfiledRow, notes: list[str]) -> None:
+    w, dy = _by_layout(row.operands)
+    dx = row.results[0]
+    c = _layer(row, dx, dy[0])
+    if len(w) != 1:
+        raise Declined("expected one filter in FRACTAL_Z or FRACTAL_Z_3D among the inputs")
+    tensors = (_blocked("dy", dy[0]), Tensor("filter", _fractals(c), dtype(w[0].dtype)))
+    tiling, told = _gradient_tiling(row, c, InputTiling)
+    notes += told
+    chosen = _with_tiling(call, tiling)
+    launch_product(chosen, ConvBackpropInput, c, *tensors, _blocked("dx", dx, "out"))
+
+
+def _filter_gradient(call: Call, row: ProfiledRow, notes: list[str]) -> None:
+    _, maps = _by_layout(row.operands)
+    if len(maps) != 2:
+        raise Declined("expected input and gradient of the output, both NC1HWC0 or NDC1HWC0")
+    x, dy = maps
+    c = _layer(row, x, dy)
+    tiling, told = _gradient_tiling(row, c, FilterTiling)
+    notes += told
+    dw = Tensor("dw", _fractals(c), FP32, "out")
+    launch_filter_gradient(_with_tiling(call, tiling), c, _blocked("x", x), _blocked("dy", dy), dw)
+
+
+def _with_tiling(call: Call, tiling: Any) -> Call:
+    call.options = replace(call.options, tiling=tiling)
+    return call
+
+
+@lru_cache(maxsize=4096)
+def _by_rule(chip: str, cores: int | None, c: Convolution, kind: str, rule: Any) -> tuple[Any, str]:
+    """A gradient's tiling on the device without changes, and notes on what differs."""
+    options = Options(device=chip, cores=range(cores) if cores else None, tiling=rule)
+    call = Call("profile", options, timing_only=True)
+    if kind == "input":
+        tiling: Any = product_tiling(call, ConvBackpropInput, c, dtype("fp16"))
+    else:
+        tiling = filter_tiling(call, c, dtype("fp16"))
+    return tiling, "; ".join(call.notes)
+
+
+def _gradient_tiling(row: ProfiledRow, c: Convolution, kind: type[Any]) -> tuple[Any, list[str]]:
+    """The tiling of a gradient; where nothing is said, the vendor's rule where it is known."""
+    chosen = row.choice.tiling
+    if isinstance(chosen, tuple):
+        tiling = _fields_of(row, kind)
+        return tiling, [_told(row, tiling)]
+    of = "input" if kind is InputTiling else "filter"
+    if isinstance(chosen, CannTiling):
+        tiling, note = _by_rule(row.chip, row.cores, c, of, chosen)
+        return tiling, [_told(row, tiling), note]
+    if chosen == AUTO:
+        return _ruled(row, c, of, "auto")
+    try:
+        return _ruled(row, c, of, "production")
+    except NpusimError as error:
+        if chosen == VENDOR:
+            raise
+        reason = f"the vendor's rule is not known here: {error}"
+    tiling, told = _ruled(row, c, of, "library")
+    return tiling, [*told, reason]
+
+
+def _ruled(row: ProfiledRow, c: Convolution, of: str, rule: str) -> tuple[Any, list[str]]:
+    """A tiling by rule, and notes that say by which."""
+    tiling, note = _by_rule(row.chip, row.cores, c, of, rule)
+    source = "the vendor's rule" if rule == "production" else "auto"
+    return tiling, [f"tiling by {source}: {tiling}", *([note] if note else [])]
+
+
+def _by_layout(operands: tuple[Operand, ...]) -> tuple[list[Operand], list[Operand]]:
+    """Filters and feature maps among operands; the sizes that a call passes are neither."""
+    filters = [o for o in operands if o.layout.startswith("FRACTAL_Z") and len(o.shape) == 4]
+    maps = [o for o in operands if o.layout in _MAPS]
+    plain = [o.layout for o in operands if o not in filters + maps and len(o.shape) > 1]
+    if plain or not maps:
+        layouts = ", ".join(plain) or "no blocked format"
+        raise Declined(f"operands in {layouts}: only NC1HWC0, NDC1HWC0 and FRACTAL_Z are simulated")
+    return filters, maps
+
+
+#: Blocked formats of feature maps, and the place of depth in them.
+_MAPS = {"NC1HWC0": None, "NDC1HWC0": 1}
+
+
+def _six(operand: Operand) -> tuple[int, ...]:
+    """A blocked map as (N, D, C1, H, W, C0)."""
+    if len(operand.shape) != 5 + (operand.layout == "NDC1HWC0") or operand.layout not in _MAPS:
+        raise Declined(f"{operand.layout} of shape {operand.shape} is no blocked feature map")
+    n, *rest = operand.shape
+    return (n, *rest) if operand.layout == "NDC1HWC0" else (n, 1, *rest)
+
+
+def _blocked(name: str, operand: Operand, role: Any = "in") -> Tensor:
+    return Tensor(name, _six(operand), dtype(operand.dtype), role)
+
+
+def _layer(row: ProfiledRow, x: Operand, dy: Operand) -> Convolution:
+    """The layer between two blocked maps, with the attributes of the file beside the profile."""
+    (n, d, c1, h, w, c0), (_, do, co1, ho, wo, _) = _six(x), _six(dy)
+    get = row.choice.get
+    if get("kernel") is None:
+        raise Declined(
+            "a profile does not hold a convolution's attributes; give kernel, and stride, padding, "
+            "dilation and groups where they are not 1, 0, 1 and 1, in the file beside it"
+        )
+    pads = _three(get("padding", (0,)), 0)
+    c = Convolution(
+        n=n,
+        cin=get("cin", c1 * c0),
+        cout=get("cout", co1 * c0),
+        spatial=(d, h, w),
+        kernel=_three(get("kernel"), 1),
+        stride=_three(get("stride", (1,)), 1),
+        padding=tuple((pad, pad) for pad in pads),
+        dilation=_three(get("dilation", (1,)), 1),
+        groups=get("groups", 1),
+        c0=c0,
+    )
+    if dtype(dy.dtype).bytes != 2:
+        raise Declined(f"{dy.dtype} operands: only 16-bit gradients are simulated from a profile")
+    if c.out != (do, ho, wo):
+        raise Declined(
+            f"{row.choice.where}: with these attributes the output is {c.out}, but the profile has "
+            f"{(do, ho, wo)}; correct kernel, stride, padding or dilation"
+        )
+    return c
+
+
+def _three(sizes: tuple[int, ...], usual: int) -> tuple[int, ...]:
+    """Depth, height and width; one number is for height and width."""
+    if len(sizes) == 1:
+        sizes *= 2
+    return (usual,) * (3 - len(sizes)) + sizes
+
+
+def _fractals(c: Convolution) -> tuple[int, ...]:
+    """Shape of the filter in FRACTAL_Z_3D."""
+    plan = c.plan
+    return (plan.real_groups * plan.cin1_g * prod(c.kernel), plan.cout_g // 16, 16, c.c0)
+
+
+# -- vector kernels ----------------------------------------------------------------------------
+
+
+def _trans_data(call: Call, row: ProfiledRow, notes: list[str]) -> None:
+    source, target = row.operands[0], row.results[0]
+    kind = "to_blocked" if target.layout in _MAPS else "from_blocked"
+    plain, blocked = (source, target) if kind == "to_blocked" else (target, source)
+    if blocked.layout not in _MAPS or plain.layout not in ("NCHW", "NCDHW"):
+        raise Declined(f"{source.layout} to {target.layout} is not simulated as one conversion")
+    conversion = Conversion(kind=kind, c0=blocked.shape[-1])
+    size = _six(blocked)
+    src = _tensor("src", source, shape=size if kind == "from_blocked" else None)
+    dst = _tensor("dst", target, "out", shape=size if kind == "to_blocked" else None)
+    call.launch(TransData(conversion, src, dst))
+
+
+def _transpose(call: Call, row: ProfiledRow, notes: list[str]) -> None:
+    x, y = row.operands[0], row.results[0]
+    perm = row.choice.get("perm")
+    if perm is None:
+        if len(set(x.shape)) != len(x.shape):
+            raise Declined("axes of equal size: give the permutation, such as perm: 0x2x1")
+        perm = tuple(x.shape.index(size) for size in y.shape if size in x.shape)
+    if sorted(perm) != list(range(len(x.shape))):
+        raise Declined(f"perm is {perm}: it must name each of the {len(x.shape)} axes once")
+    call.launch(Transpose(perm, _tensor("x", x), _tensor("y", y, "out")))
+
+
+def _cast(call: Call, row: ProfiledRow, notes: list[str]) -> None:
+    x, y = _tensor("x", row.operands[0]), _tensor("y", row.results[0], "out")
+    call.launch(Cast(x, y, saturate=call.device.saturates))
+
+
+def _elementwise(operation: str, count: int) -> _Launch:
+    def launch(call: Call, row: ProfiledRow, notes: list[str]) -> None:
+        z = row.results[0]
+        if any(x.shape != z.shape for x in row.operands) or len(row.operands) != count:
+            raise Declined(f"{row.op} of {len(row.operands)} operands, or with broadcast")
+        slots, kind = 2, dtype(z.dtype)
+        size = prod(z.shape)
+        line = gcd(size, 256)
+        fit = call.device.memory("UB").size_bytes // (slots * (count + 1) * kind.bytes)
+        piece = max(16, min(fit, size) // 16 * 16)
+        notes.append(f"tiling by {AUTO}: pieces of {piece} elements, {slots} slots")
+        rows = (size // line, line)
+        operands = tuple(Tensor(f"x{i}", rows, kind) for i in range(count))
+        tiling = StreamTiling(piece=piece, slots=slots)
+        call.launch(Elementwise(operation, tiling, operands, Tensor("z", rows, kind, "out")))
+
+    return launch
+
+
+def _tensor(
+    name: str, operand: Operand, role: Any = "in", shape: tuple[int, ...] | None = None
+) -> Tensor:
+    kind: DType = dtype(operand.dtype)
+    return Tensor(name, shape or operand.shape, kind, role)
+
+
+# -- which there are ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Name and role of a kernel here, and what launches it."""
+
+    name: str
+    role: str
+    launch: _Launch
+
+
+_MATMUL = _Kind(Matmul.name, "cube", _matmul)
+_INPUT = _Kind(ConvBackpropInput.name, "cube", _input_gradient)
+_FILTER = _Kind(ConvBackpropFilter.name, "cube", _filter_gradient)
+
+#: Kernels by the op types of profiles, without the version that a library appends.
+_KINDS: Mapping[str, _Kind] = {
+    "MatMul": _MATMUL,
+    "Conv2DBackpropInput": _INPUT,
+    "Conv3DBackpropInput": _INPUT,
+    "Conv2DBackpropFilter": _FILTER,
+    "Conv3DBackpropFilter": _FILTER,
+    "TransData": _Kind(TransData.name, "vector", _trans_data),
+    "Transpose": _Kind(Transpose.name, "vector", _transpose),
+    "Cast": _Kind(Cast.name, "vector", _cast),
+    "Add": _Kind(Elementwise.name, "vector", _elementwise("add", 2)),
+    "Relu": _Kind(Elementwise.name, "vector", _elementwise("relu", 1)),
+}
+
+
+def _kind(row: ProfiledRow) -> _Kind:
+    """The kernel of an op type; ``MatMulV3`` and ``Conv3DBackpropInputD`` are versions."""
+    name = row.op.rstrip("0123456789").removesuffix("V") if row.op[-1:].isdigit() else row.op
+    for known in (name, name.removesuffix("D")):
+        if known in _KINDS:
+            return _KINDS[known]
+    raise Declined(f"op type {row.op} has no kernel here; known are {', '.join(_KINDS)}")

@@ -1,0 +1,107 @@
+"""``npusim fit``: the card, the files it writes, interrupts and refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from npusim.cli import fit
+from npusim.cli.main import main
+from npusim.device.catalog import load_device
+from tests.calibration.sample import product, write_profile
+
+Capture = pytest.CaptureFixture[str]
+
+FEW = "constants:\n- {path: l2.read, devices: [ascend910b2], low: 3TB/s, high: 5.2TB/s}\n"
+KERNELS = (product(512, 1024, 768), product(1024, 512, 1024), product(768, 2048, 512))
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A command line whose profile was taken where the L2 is slower."""
+    monkeypatch.chdir(tmp_path)
+    Path("few.yaml").write_text(FEW, encoding="utf-8")
+    write_profile(Path("p.csv"), "ascend910b2", {"l2.read": "3.5TB/s"}, KERNELS)
+    return ["fit", "--data", "p.csv", "--device", "ascend910b2", "--constants", "few.yaml",
+            "--jobs", "1"]  # fmt: skip
+
+
+def test_the_card_and_the_files(words: list[str], capsys: Capture) -> None:
+    files = ["--output", "mine.yaml", "--html", "card.html", "--plot", "card.svg"]
+    assert main([*words, *files]) == 0
+    out, err = capsys.readouterr()
+    for part in ("Summary", "Figures: before and after", "by auto", "fitted"):
+        assert part in out
+    assert err.split() == [
+        w for file in files[1::2] for w in ("npusim:", "wrote", file)
+    ]  # no progress without a terminal
+    read = load_device("mine.yaml").l2
+    assert read is not None
+    true = load_device("ascend910b2", {"l2.read": "3.5TB/s"}).l2
+    assert true is not None
+    ratio = read.read_bytes_per_cycle / true.read_bytes_per_cycle
+    assert float(ratio) == pytest.approx(1, abs=0.01)
+    page = Path("card.html").read_text(encoding="utf-8")
+    assert "Figures and the rows that determine them" in page
+
+
+def test_json_is_one_object(words: list[str], capsys: Capture) -> None:
+    assert main([*words, "--json", "--rounds", "0"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (figure,) = found["figures"]
+    assert (figure["path"], figure["verdict"], len(figure["rows"])) == ("l2.read", "fitted", 3)
+    assert [abs(row["error_after"]) < abs(row["error_before"]) for row in found["rows"]] == [
+        True
+    ] * 3
+    assert (found["finished"], found["left"]) == (True, [])
+
+
+def test_an_interrupt_writes_what_was_found(
+    words: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(what: str, done: int, total: int) -> None:
+        if what.startswith("round 2"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(fit, "_progress", stop)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert main([*words, "--output", "mine.yaml"]) == 130
+    assert "interrupted; this is what was found until then" in capsys.readouterr().err
+    assert load_device("mine.yaml").provenance["l2.read"].confidence == "fitted"
+
+
+def test_progress_is_one_line(capsys: Capture) -> None:
+    fit._progress("figure 1 of 2, l2.read", 1, 2)
+    fit._progress("figure 1 of 2, l2.read", 2, 2)
+    assert capsys.readouterr().err.split("\r\x1b[K") == [
+        *("", "figure 1 of 2, l2.read: row 1 of 2", "figure 1 of 2, l2.read: row 2 of 2\n")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--output", "mine.yml"], "--output mine.yml: a device file's name ends in .yaml"),
+        (["--output", "few.yaml"], "--output few.yaml exists; remove it, or choose another name"),
+        (["--html", "no/x.html"], "no/x.html: there is no folder no; make it first"),
+        (["--plot", "x.pdf"], "--plot x.pdf: expected a name ending in .png or .svg"),
+        (
+            ["--figure", "l2.size"],
+            "figure 'l2.size' is vendor table and has no range; give one: l2.size=LOW..HIGH",
+        ),
+    ],
+)
+def test_refusals_come_before_the_long_run(
+    words: list[str], more: list[str], message: str, fails: Callable[..., str]
+) -> None:
+    assert fails(*words, *more) == message
+
+
+def test_a_profile_is_validated_too(words: list[str], capsys: Capture) -> None:
+    assert main([*words, "--output", "mine.yaml"]) == 0
+    capsys.readouterr()
+    assert main(["validate", "--data", "p.csv", "--device", "mine.yaml", "--jobs", "1"]) == 0
+    assert "MatMulV3:2" in capsys.readouterr().out
