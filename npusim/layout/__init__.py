@@ -6,15 +6,16 @@ on who reads the tensor. Padding is zeros. Results are new contiguous arrays of 
 
 from __future__ import annotations
 
-from npusim.layout.feature_map import (
+from npusim.layout.blocks import (
     from_5hd,
     from_6hd,
+    from_nz,
     nchw_to_nhwc,
     nhwc_to_nchw,
     to_5hd,
     to_6hd,
+    to_nz,
 )
-from npusim.layout.fractal_nz import from_nz, to_nz
 from npusim.layout.fractal_z import (
     fracz_grouped_to_oihw,
     from_fracz,

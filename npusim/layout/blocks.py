@@ -1,4 +1,8 @@
-"""What all layouts are made of: an axis cut into equal blocks, and the checks of arguments."""
+"""Axes cut into equal blocks: feature maps (5HD and 6HD), matrices (NZ), and checks of arguments.
+
+Feature maps are NCHW or NHWC, 5HD (NC1HWC0) and 6HD (NDC1HWC0); FRACTAL_NZ is the matrix layout of
+cube operands in L1 and of results in L0C.
+"""
 
 from __future__ import annotations
 
@@ -64,3 +68,85 @@ def check_positive(function: str, names: str, values: Sequence[int]) -> None:
     for name, value in zip(names.split(), values, strict=True):
         if not isinstance(value, (int, np.integer)) or value < 1:
             raise ArgumentError(f"{function}: {name} is {value!r}, it must be an integer above 0")
+
+
+# -- feature maps ------------------------------------------------------------------------------
+
+
+def to_5hd(x: Array, c0: int) -> Array:
+    """Turn (N, C, H, W) into (N, C1, H, W, C0): channel c goes to block c div C0, place c mod C0.
+
+    A 1-D feature map is one with H = 1.
+    """
+    check_rank("to_5hd", x, "N, C, H, W")
+    check_positive("to_5hd", "c0", (c0,))
+    return fresh(split_axis(x, 1, c0).transpose(0, 1, 3, 4, 2))
+
+
+def from_5hd(x: Array, channels: int) -> Array:
+    """Turn (N, C1, H, W, C0) into (N, ``channels``, H, W), dropping the padding."""
+    check_rank("from_5hd", x, "N, C1, H, W, C0")
+    check_positive("from_5hd", "channels C0", (channels, x.shape[4]))
+    n, _, h, w, c0 = x.shape
+    why = f"{channels} channels in blocks of {c0}"
+    check_shape("from_5hd", x, (n, ceil_div(channels, c0), h, w, c0), why)
+    return fresh(join_axis(x.transpose(0, 1, 4, 2, 3), 1, channels))
+
+
+def to_6hd(x: Array, c0: int) -> Array:
+    """Turn (N, C, D, H, W) into (N, D, C1, H, W, C0); channels go where ``to_5hd`` puts them."""
+    check_rank("to_6hd", x, "N, C, D, H, W")
+    check_positive("to_6hd", "c0", (c0,))
+    return fresh(split_axis(x, 1, c0).transpose(0, 3, 1, 4, 5, 2))
+
+
+def from_6hd(x: Array, channels: int) -> Array:
+    """Turn (N, D, C1, H, W, C0) into (N, ``channels``, D, H, W), dropping the padding."""
+    check_rank("from_6hd", x, "N, D, C1, H, W, C0")
+    check_positive("from_6hd", "channels C0", (channels, x.shape[5]))
+    n, d, _, h, w, c0 = x.shape
+    why = f"{channels} channels in blocks of {c0}"
+    check_shape("from_6hd", x, (n, d, ceil_div(channels, c0), h, w, c0), why)
+    return fresh(join_axis(x.transpose(0, 2, 5, 1, 3, 4), 1, channels))
+
+
+def nchw_to_nhwc(x: Array) -> Array:
+    """Turn (N, C, H, W) into (N, H, W, C)."""
+    check_rank("nchw_to_nhwc", x, "N, C, H, W")
+    return fresh(x.transpose(0, 2, 3, 1))
+
+
+def nhwc_to_nchw(x: Array) -> Array:
+    """Turn (N, H, W, C) into (N, C, H, W)."""
+    check_rank("nhwc_to_nchw", x, "N, H, W, C")
+    return fresh(x.transpose(0, 3, 1, 2))
+
+
+# -- matrices ----------------------------------------------------------------------------------
+
+
+def to_nz(m: Array, c0: int) -> Array:
+    """Turn (..., H, W) into (..., W1, H1, 16, C0): columns of fractals, row-major inside."""
+    if m.ndim < 2:
+        raise ArgumentError(
+            f"to_nz: the array has shape {m.shape}, expected (..., H, W); reshape it"
+        )
+    check_positive("to_nz", "c0", (c0,))
+    lead = m.ndim - 2
+    blocks = split_axis(split_axis(m, lead + 1, c0), lead, FRACTAL)  # ..., H1, 16, W1, C0
+    return fresh(blocks.swapaxes(lead + 1, lead + 2).swapaxes(lead, lead + 1))
+
+
+def from_nz(z: Array, rows: int, columns: int) -> Array:
+    """Turn (..., W1, H1, 16, C0) into (..., ``rows``, ``columns``), dropping the padding."""
+    if z.ndim < 4:
+        raise ArgumentError(
+            f"from_nz: the array has shape {z.shape}, expected (..., W1, H1, 16, C0); reshape it"
+        )
+    c0 = z.shape[-1]
+    check_positive("from_nz", "rows columns C0", (rows, columns, c0))
+    lead = z.ndim - 4
+    want = (*z.shape[:lead], ceil_div(columns, c0), ceil_div(rows, FRACTAL), FRACTAL, c0)
+    check_shape("from_nz", z, want, f"a {rows} x {columns} matrix with C0 = {c0}")
+    blocks = z.swapaxes(lead, lead + 1).swapaxes(lead + 1, lead + 2)  # ..., H1, 16, W1, C0
+    return fresh(join_axis(join_axis(blocks, lead, rows), lead + 1, columns))

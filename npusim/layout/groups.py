@@ -6,6 +6,7 @@ E neighbouring groups form one *real group*; each owns a diagonal block of its w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import lcm
 
 from npusim.errors import ArgumentError
@@ -41,6 +42,7 @@ class GroupPlan:
         return self.groups * self.cout_per_group
 
 
+@lru_cache(maxsize=256, typed=True)
 def group_plan(cin: int, cout: int, groups: int, c0: int) -> GroupPlan:
     """Return how ``groups`` groups of a ``cin`` -> ``cout`` convolution share real groups."""
     check_positive("group_plan", "cin cout groups c0", (cin, cout, groups, c0))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from npusim.reasons import BUSY, REASONS
 from npusim.results import metrics
-from npusim.results.formatting import percent_text
+from npusim.results.lines import percent_text
 from npusim.timing.trace import KernelRun
 
 #: From this share of the simulated time on, only less work for the bounding resource helps.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from npusim.reasons import REASONS
 from npusim.results import advice, metrics, page, palette, plots, tables
-from npusim.results.formatting import bytes_text, percent_text, rate_text, us_text
+from npusim.results.lines import bytes_text, percent_text, rate_text, us_text
 from npusim.results.record import Record
 from npusim.timing.trace import KernelRun
 

@@ -1,15 +1,72 @@
-"""Text for people: columns, wrapped paragraphs and lists, of which every report is made."""
+"""Text of every report for people: numbers, columns, wrapped paragraphs and lists."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
+from fractions import Fraction
+
+Number = int | float | Fraction
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 #: Columns of a page; reports are no wider.
 WIDTH = 100
 
 #: The width below which a column of text is not narrowed to fit a terminal.
 _LEAST = 16
+
+
+# -- numbers -----------------------------------------------------------------------------------
+
+
+def binary_unit(count: Number) -> tuple[str, int]:
+    """The largest binary unit not above ``count`` bytes: its name and its size in bytes."""
+    power = 0
+    while power < len(_BINARY) - 1 and count >= 1024 ** (power + 1):
+        power += 1
+    return _BINARY[power], 1024**power
+
+
+def bytes_text(count: Number) -> str:
+    """``count`` bytes in binary units, one decimal: ``"512 B"``, ``"1.5 MiB"``."""
+    unit, size = binary_unit(count)
+    return f"{float(count):.0f} B" if size == 1 else f"{float(count) / size:.1f} {unit}"
+
+
+def percent_text(share: Number, digits: int = 0) -> str:
+    """A share of 1 as per cent: ``"71 %"``; what would round to nothing reads ``"<1 %"``."""
+    step = 10.0**-digits
+    percent = float(share) * 100
+    if 0 < percent < step / 2:
+        return f"<{step:.{digits}f} %"
+    return f"{percent:.{digits}f} %"
+
+
+def signed_text(share: Number) -> str:
+    """A share of 1 as per cent with its sign, one decimal: ``"+4.2 %"``."""
+    return f"{float(share) * 100:+.1f} %"
+
+
+def us_text(time_us: Number) -> str:
+    """Microseconds with a precision that suits their size: ``"3.214"``, ``"812.4"``."""
+    value = float(time_us)
+    digits = 3 if value < 100 else 1
+    return f"{value:,.{digits}f}"
+
+
+def rate_text(value: Number) -> str:
+    """A rate with three significant digits and no exponent: ``"0.0123"``, ``"1.23"``, ``"353"``."""
+    number = float(value)
+    if number == 0:
+        return "0"
+    digits = 0
+    while digits < 6 and abs(number) * 10**digits < 99.95:
+        digits += 1
+    return f"{number:,.{digits}f}"
+
+
+# -- lines -------------------------------------------------------------------------------------
 
 
 def page(sections: Iterable[Iterable[str]]) -> str:

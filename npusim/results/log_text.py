@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any
 
-from npusim.results.formatting import percent_text, us_text
-from npusim.results.lines import WIDTH, columns, counted, wrap
+from npusim.results.lines import WIDTH, columns, counted, percent_text, us_text, wrap
 
 #: A call of the log by the columns of its table.
 Row = Mapping[str, Any]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from npusim.results.formatting import percent_text, rate_text, us_text
-from npusim.results.lines import columns, items, page
+from npusim.results.lines import columns, items, page, percent_text, rate_text, us_text
 
 #: A row of layers or kernels, or all facts of a network, by name.
 Row = Mapping[str, Any]

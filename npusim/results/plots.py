@@ -18,7 +18,7 @@ import numpy as np
 
 from npusim.errors import ArgumentError
 from npusim.results import gantt, metrics, palette
-from npusim.results.formatting import binary_unit, bytes_text, percent_text
+from npusim.results.lines import binary_unit, bytes_text, percent_text
 from npusim.results.record import Record
 from npusim.results.tables import CallTimeline, call_timeline
 from npusim.timing.trace import KernelRun

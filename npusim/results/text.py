@@ -6,8 +6,18 @@ from collections.abc import Sequence
 
 from npusim.reasons import REASONS
 from npusim.results import advice, metrics
-from npusim.results.formatting import bytes_text, percent_text, rate_text, us_text
-from npusim.results.lines import columns, counted, fact, items, page, wrap
+from npusim.results.lines import (
+    bytes_text,
+    columns,
+    counted,
+    fact,
+    items,
+    page,
+    percent_text,
+    rate_text,
+    us_text,
+    wrap,
+)
 from npusim.results.record import Record
 from npusim.results.uncertainty import TimeRange
 from npusim.timing.trace import Bound, KernelRun

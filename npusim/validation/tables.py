@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from npusim.results.formatting import percent_text, signed_text, us_text
+from npusim.results.lines import percent_text, signed_text, us_text
 from npusim.validation import score
 from npusim.validation.constants import Constant
 from npusim.validation.leave_one_out import LeftOut, Study

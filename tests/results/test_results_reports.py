@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from npusim.device.pipes import PIPES
 from npusim.errors import ArgumentError
 from npusim.reasons import REASONS
-from npusim.results import Result, advice, formatting, gantt, metrics, plots
+from npusim.results import Result, advice, gantt, lines, metrics, plots
 from npusim.timing.trace import Bound, KernelRun, PipeRow, TrafficRow
 
 
@@ -159,13 +159,13 @@ def test_peak_follows_dtype_and_cores(result: Result) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (formatting.bytes_text(1023), "1023 B"),
-        (formatting.bytes_text(1536), "1.5 KiB"),
-        (formatting.percent_text(0.004), "<1 %"),
-        (formatting.percent_text(0.7149, 1), "71.5 %"),
-        (formatting.rate_text(353.9), "354"),
-        (formatting.rate_text(0.01234), "0.0123"),
-        (formatting.us_text(1234.56), "1,234.6"),
+        (lines.bytes_text(1023), "1023 B"),
+        (lines.bytes_text(1536), "1.5 KiB"),
+        (lines.percent_text(0.004), "<1 %"),
+        (lines.percent_text(0.7149, 1), "71.5 %"),
+        (lines.rate_text(353.9), "354"),
+        (lines.rate_text(0.01234), "0.0123"),
+        (lines.us_text(1234.56), "1,234.6"),
     ],
 )
 def test_number_formats(text: str, expected: str) -> None:
