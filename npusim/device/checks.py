@@ -180,15 +180,15 @@ def _check_units(device: Device, root: Node) -> None:
                 )
 
 
-def _check_im2col(device: Device, root: Node) -> None:
-    """The sums of im2col's backward have one of two precisions."""
-    if device.im2col_accumulate not in ("tensor", "fp32"):
-        raise _at(root, "im2col_accumulate").fail("expected tensor or fp32; use one of them")
+def _check_sums(device: Device, root: Node) -> None:
+    """Sums of what overlaps have one of two precisions."""
+    if device.overlap_sums not in ("tensor", "fp32"):
+        raise _at(root, "overlap_sums").fail("expected tensor or fp32; use one of them")
 
 
 #: What is checked of a device, in this order.
 CHECKS: tuple[Callable[[Device, Node], None], ...] = (
-    _check_im2col,
+    _check_sums,
     _check_cores,
     _check_memories,
     _check_paths,

@@ -84,9 +84,9 @@ class Device:
         "`mxfp4`; without `bf16`, fp16 results of the vector unit saturate instead of becoming "
         "infinite"
     )
-    im2col_accumulate: str = entry(
-        "`tensor`: the backward of im2col adds tap by tap in the tensor's type; `fp32`: it sums in "
-        "fp32 and rounds once",
+    overlap_sums: str = entry(
+        "how kernels of the vendor add up what overlaps: `tensor`, piece by piece in the tensor's "
+        "type; `fp32`, in fp32 and rounded once",
         "tensor",
     )
     sources: Mapping[str, str] = entry("what each source key stands for")

@@ -46,7 +46,7 @@ def im2col_backward(
 
     The result ``outputs[0]`` is (N, C, H, W) or (C, H, W) of the same type; pixels that no window
     covers are zero. Sums are made tap by tap in the tensor's type, or in fp32 with one rounding,
-    as the device's ``im2col_accumulate`` says. Where they are of the tensor's type the kernel
+    as the device's ``overlap_sums`` says. Where they are of the tensor's type the kernel
     works on 5HD (16 channels to a block) between two conversions.
 
     Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
@@ -66,7 +66,7 @@ def im2col_backward(
         call.notes.append("grad_output is empty: nothing is launched or written")
         return call.result({"grad_input": call.arrays.get("out")}, _problem(checked), kind)
     c = convolution(checked)
-    if call.device.im2col_accumulate == "fp32":  # this generation reads the framework layout
+    if call.device.overlap_sums == "fp32":  # this generation reads the framework layout
         _launch(call, _planes(c, c.n * c.cin, 1), grad, out)
     else:
         _launch_5hd(call, c, grad, out)
@@ -104,7 +104,7 @@ def _launch_5hd(call: Call, c: Convolution, grad: Tensor, out: Tensor) -> None:
 def _launch(call: Call, shape: Convolution, grad: Tensor, out: Tensor) -> None:
     """The kernel on tensors of planes, with the precision and range of the device's sums."""
     device, kind = call.device, grad.dtype
-    sums = FP32 if device.im2col_accumulate == "fp32" else kind
+    sums = FP32 if device.overlap_sums == "fp32" else kind
     cores = len(call.groups) * device.core_kind("vector").per_group
     ub = device.memory("UB").size_bytes
     tiling = own_tiling(call.options.tiling, Im2colBackward.name, Tiling)
@@ -231,7 +231,7 @@ def _settings(c: Convolution) -> tuple[Sizes, Sizes, Sizes, Sizes, Sizes]:
 
 def _limit(sample: Sample[_Fold]) -> float:
     kind = dtype(sample.arrays["dy"].dtype)
-    if kind is not FP16 or sample.device.im2col_accumulate == "fp32":
+    if kind is not FP16 or sample.device.overlap_sums == "fp32":
         return LIMITS[kind.name]
     # Every tap of a window rounds the sum by half a unit at most, independently.
     return max(LIMITS[kind.name], 2.0**-11 * sqrt(sample.problem.c.taps))

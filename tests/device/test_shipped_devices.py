@@ -307,7 +307,7 @@ def test_ascend950pr() -> None:
     assert device.cube is not None
     fp16, fp8, fp4 = (device.cube.macs_per_cycle(kind) for kind in ("fp16", "mxfp8", "mxfp4"))
     assert (fp8, fp4) == (2 * fp16, 4 * fp16)
-    assert device.im2col_accumulate == "fp32"
+    assert device.overlap_sums == "fp32"
     for dst in ("L0A", "L0B"):
         assert cost(device.path("L1", dst)) == (2, 256, 0, 0)
     for dst in ("UB", "L1"):

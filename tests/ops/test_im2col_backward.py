@@ -317,8 +317,8 @@ def test_a_device_without_vector_cores_is_refused() -> None:
 
 
 def test_the_device_says_how_the_sums_are_made() -> None:
-    assert (TINY.im2col_accumulate, NEWEST.im2col_accumulate) == ("tensor", "fp32")
+    assert (TINY.overlap_sums, NEWEST.overlap_sums) == ("tensor", "fp32")
     source = (configs() / "devices/tiny.yaml").read_text("utf-8")
-    changed = source.replace("dtypes:", "im2col_accumulate: fp16\ndtypes:", 1)
-    with pytest.raises(ConfigError, match="im2col_accumulate: expected tensor or fp32"):
+    changed = source.replace("dtypes:", "overlap_sums: fp16\ndtypes:", 1)
+    with pytest.raises(ConfigError, match="overlap_sums: expected tensor or fp32"):
         parse_device(changed, "mine.yaml")
