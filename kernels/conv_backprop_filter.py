@@ -96,6 +96,7 @@ class ConvBackpropFilter(Kernel):
     name: ClassVar[str] = "conv_backprop_filter"
     computes: ClassVar[str] = "weight"
     library: ClassVar[tuple[str, ...]] = ("Conv2DBackpropFilter", "Conv3DBackpropFilter")
+    vendor_rule: ClassVar[bool] = True
     role: ClassVar[str] = "cube"
 
     def __post_init__(self) -> None:

@@ -37,6 +37,7 @@ class ConvBackpropInput(ImplicitGemm):
     name: ClassVar[str] = "conv_backprop_input"
     computes: ClassVar[str] = "input"
     library: ClassVar[tuple[str, ...]] = ("Conv2DBackpropInput", "Conv3DBackpropInput")
+    vendor_rule: ClassVar[bool] = True
     rotated: ClassVar[bool] = True
 
     @staticmethod

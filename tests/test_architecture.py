@@ -63,7 +63,9 @@ ONE_IMPORTER = {
 
 #: Parts that know the machine and have never heard of convolution.
 MACHINE = ("device", "isa", "program", "timing", "numerics", "rounding.py")
-FOREIGN = re.compile(r"convolution|dgrad|wgrad|backprop|deconv|conv[_ ]?[23]d|im2col", re.IGNORECASE)
+FOREIGN = re.compile(
+    r"convolution|dgrad|wgrad|backprop|deconv|conv[_ ]?[23]d|im2col", re.IGNORECASE
+)
 
 LINES = 450
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import fields as fields_of
 from typing import Any
 
 from npusim.call.own_kernel import EXAMPLE, load_kernel, make_kernel
@@ -263,18 +264,21 @@ def _add_numbers(leaf: Parser, card: Card[Any] | None, numbers: bool) -> None:
 
 
 def _add_tiling(add: Callable[..., Any], card: Card[Any]) -> None:
-    several = (
-        f"; of several kernels KERNEL:base_m=128,...;KERNEL:production ({', '.join(card.tilings)})"
-        if len(card.tilings) > 1
-        else ""
-    )
-    add(
-        "--tiling",
-        metavar="FIELD=VALUE,...",
-        help="auto (the default), production (the vendor's rule) or library (our choice among the "
-        "vendor's forms), both for gradients of filter and input, tile sizes in elements such as "
-        f"base_m=128,base_n=256,..., or @FILE (in the vendor's words){several}",
-    )
+    fields = dict.fromkeys(one.name for kind in card.tilings.values() for one in fields_of(kind))
+    vendors = [kernel.name for kernel in card.tilings if kernel.vendor_rule]
+    whose = f", for {' and '.join(vendors)}" if len(vendors) < len(card.tilings) else ""
+    choices = ["auto (the default)"]
+    if vendors:
+        choices.append(f"production (the rule of the vendor's library{whose})")
+        choices.append("library (our choice among the library's forms)")
+    choices.append(f"tile sizes in elements such as {'=...,'.join(list(fields)[:2])}=...")
+    if vendors:
+        choices.append("@FILE (in the vendor's words)")
+    text = f"{', '.join(choices[:-1])} or {choices[-1]}"
+    if len(card.tilings) > 1:
+        names = ", ".join(kernel.name for kernel in card.tilings)
+        text += f"; of several kernels KERNEL:FIELD=VALUE,...;KERNEL:production ({names})"
+    add("--tiling", metavar="FIELD=VALUE,...", help=text)
 
 
 def _device(arguments: argparse.Namespace, card: Card[Any]) -> Device:
@@ -296,5 +300,6 @@ def _options(arguments: argparse.Namespace, card: Card[Any], device: Device) -> 
     if "rules" not in card.without:
         options["rules"] = arguments.rules
     if "tiling" not in card.without and arguments.tiling is not None:
-        options["tiling"] = parse_tiling(arguments.tiling, card.tilings)
+        kinds = {kernel.name: kind for kernel, kind in card.tilings.items()}
+        options["tiling"] = parse_tiling(arguments.tiling, kinds)
     return options

@@ -19,6 +19,7 @@ from npusim.convolution import Sides, Sizes
 from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.errors import ArgumentError
+from npusim.program.kernel import Kernel
 from npusim.results import Result
 
 P = TypeVar("P")
@@ -230,7 +231,7 @@ class Card(Generic[P]):
     ``function`` is the public one; ``call`` runs it on a problem, the operands by name (in the
     operator's layouts) and the keywords of ``npusim.call.Options``. ``options`` are those that
     state the ``problem``; ``dtypes`` the element types of operands, the usual one first; ``role``
-    that of the cores it runs on; ``tilings`` those of its kernels by name; ``device`` the one
+    that of the cores it runs on; ``tilings`` the types of its kernels' tilings; ``device`` the one
     taken where none is named. ``without`` are keywords that have no meaning for it.
     """
 
@@ -241,7 +242,7 @@ class Card(Generic[P]):
     outputs: Callable[[P], tuple[Output[P], ...]]
     call: Callable[[P, Mapping[str, Operand], dict[str, Any]], Result]
     dtypes: tuple[DType, ...]
-    tilings: Mapping[str, type[Any]]
+    tilings: Mapping[type[Kernel], type[Any]]
     example: str
     cases: tuple[Case, ...]
     role: str = "cube"
@@ -254,9 +255,19 @@ class Card(Generic[P]):
         return self.function.__name__
 
     def begin(self, options: Mapping[str, Any], operands: Iterable[Operand | None]) -> Call:
-        """A call with the keywords it was given; a ``Spec`` among operands makes it timing-only."""
+        """A call with the keywords it was given; a ``Spec`` among operands makes it timing-only.
+
+        Raises ``ArgumentError`` for a ``tiling`` of a kernel that the operator has not.
+        """
         timing_only = any(isinstance(operand, Spec) for operand in operands)
         wanted = Options.of(self.function, options, without=self.without)
+        for kernel in wanted.tiling if isinstance(wanted.tiling, Mapping) else ():
+            known = [one.name for one in self.tilings]
+            if kernel not in known:
+                raise ArgumentError(
+                    f"{self.name}: tiling names {kernel!r}; a mapping has tilings by kernel, and "
+                    f"the kernels here are {', '.join(known)}"
+                )
         return Call(self.name, wanted, timing_only)
 
     @property

@@ -168,7 +168,7 @@ CARD: Card[Convolution] = Card(
     ),
     call=_call,
     dtypes=(FP16,),
-    tilings={ConvBackpropFilter.name: Tiling},
+    tilings={ConvBackpropFilter: Tiling},
     cases=(Case(needs="fp16", calls=(EXAMPLES[2],)),),
     example="""npusim run conv2d_backprop_filter --device ascend910 --layer resnet50/res4_3x3 \\
       --batch 2 --check --trace trace.json""",

@@ -228,7 +228,7 @@ CARD: Card[_Wanted] = Card(
     ),
     call=_call,
     dtypes=(FP16,),
-    tilings={ConvBackpropInput.name: Tiling},
+    tilings={ConvBackpropInput: Tiling},
     without=("deterministic",),
     cases=(Case(needs="fp16", calls=(EXAMPLES[3],)),),
     example="""npusim run conv3d_backprop_input --device ascend910 --cin 32 --cout 16 \\

@@ -387,9 +387,9 @@ CARD: Card[_Wanted] = Card(
     call=_call,
     dtypes=(FP16, BF16, FP32),
     tilings={
-        ConvBackpropInput.name: GemmTiling,
-        ConvForward.name: GemmTiling,
-        ConvBackpropFilter.name: FilterTiling,
+        ConvBackpropInput: GemmTiling,
+        ConvForward: GemmTiling,
+        ConvBackpropFilter: FilterTiling,
     },
     cases=tuple(
         Case(

@@ -257,7 +257,7 @@ CARD: Card[_Wanted] = Card(
     ),
     call=_call,
     dtypes=(FP32, FP16),
-    tilings={DeconvGradFilter.name: Tiling},
+    tilings={DeconvGradFilter: Tiling},
     role="dsp",
     device="ft78ne",
     without=("deterministic",),

@@ -11,7 +11,6 @@ from npusim.dtypes import FP32, DType
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
-from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import ImplicitGemm
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.sum_parts import SumParts
@@ -65,9 +64,7 @@ def product_tiling(
     call: Call, kernel: type[ImplicitGemm], c: Convolution, kind: DType
 ) -> GemmTiling:
     """What the call asks for; the vendor's words and rule are for input gradients only."""
-    asked = asked_tiling(
-        call.options.tiling, kernel.name, GemmTiling, vendor=kernel is ConvBackpropInput
-    )
+    asked = asked_tiling(call.options.tiling, kernel.name, GemmTiling, vendor=kernel.vendor_rule)
     if isinstance(asked, GemmTiling):
         return asked
     if asked == "production":

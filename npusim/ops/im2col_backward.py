@@ -265,7 +265,7 @@ CARD: Card[_Fold] = Card(
     ),
     call=lambda p, given, options: im2col_backward(given["dy"], *_settings(p.c), **options),
     dtypes=(FP16, FP32),
-    tilings={Im2colBackward.name: Tiling},
+    tilings={Im2colBackward: Tiling},
     role="vector",
     without=("deterministic",),
     cases=(

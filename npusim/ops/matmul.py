@@ -90,7 +90,7 @@ CARD: Card[Sizes] = Card(
     ),
     call=lambda _, given, options: matmul(given["a"], given["b"], **options),
     dtypes=(FP16, BF16),
-    tilings={Matmul.name: Tiling},
+    tilings={Matmul: Tiling},
     without=("deterministic", "rules"),
     cases=(Case(name="fp16", needs="fp16", calls=("--m 33 --k 20 --n 17",)),),
     example="npusim run matmul --device ascend910b2 --m 512 --k 1024 --n 512 --cores 0-7 "

@@ -95,6 +95,8 @@ class Kernel(ABC):
     computes: ClassVar[str] = ""
     #: What the vendor's library calls it, in measured calls.
     library: ClassVar[tuple[str, ...]] = ()
+    #: Whether the rule by which the vendor's library chooses its tiling is known here.
+    vendor_rule: ClassVar[bool] = False
     #: Fields that tuning may change, with the values to try: all combinations are candidates.
     choices: ClassVar[Mapping[str, Sequence[Any]]] = {}
 

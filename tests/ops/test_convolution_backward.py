@@ -394,6 +394,11 @@ def test_cube_math_types_per_product(
         ({"output_mask": (True, True)}, "output_mask is .* permits length 3"),
         ({"cube_math_type": 4}, "cube_math_type is 4"),
         ({"cube_math_type": "fast"}, "use_hf32"),
+        (
+            {"tiling": {"conv_backprop_inputs": "auto"}},
+            "tiling names 'conv_backprop_inputs'.* kernels here are conv_backprop_input, ",
+        ),
+        ({"tiling": {"base_m": 16}}, "a mapping has tilings by kernel"),
     ],
 )
 def test_arguments_that_do_not_fit(layer: Any, change: dict[str, Any], words: str) -> None:
