@@ -9,7 +9,7 @@ from npusim.calibration.search import Found
 from npusim.device.catalog import figure_text
 from npusim.device.config import Figure
 from npusim.device.spec import Device
-from npusim.results.formatting import signed_text
+from npusim.results.lines import signed_text
 from npusim.validation import score
 from npusim.validation.rows import ProfiledRow
 from npusim.validation.simulate import Outcome
