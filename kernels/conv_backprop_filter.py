@@ -29,6 +29,7 @@ from typing import ClassVar, NamedTuple
 
 from npusim.convolution import Convolution
 from npusim.kernels.parts.filter_walk import Steps, Walk
+from npusim.kernels.parts.transposed import load_transposed
 from npusim.kernels.tilings.conv_filter import Tiling
 from npusim.language import (
     FP32,
@@ -264,7 +265,7 @@ class _Nest:
         for k0 in range(0, positions, base_k):
             kk = min(base_k, positions - k0)
             a, b = self.a.next(), self.b.next()
-            self._transpose_dy(u, a, y1, (k0, kk))
+            load_transposed(k, a, (y1, u.dy_at, positions), u.m, (k0, kk), kernel.dy.dtype)
             window, columns = self._window(u), (u.tap * c0, u.f * c0)
             k.load3d(b, planes, window, dtype, m=(k0, kk), k=columns)
             init = u.first and k0 == 0
@@ -327,24 +328,6 @@ class _Nest:
             return
         source = dy.at(0, size, base="dy", rows=planes, pitch=ho * wo * 32)
         self.k.data_move(y1.at(0, size, rows=planes, pitch=pitch), source, dy.dtype)
-
-    def _transpose_dy(self, u: Step, a: Slot, y1: Slot, steps: tuple[int, int]) -> None:
-        """L0A <- dy^T for positions ``steps`` = (start, count) of the tile's planes in L1.
-
-        One load3d, or load2d per plane.
-        """
-        (k0, kk), k, dtype = steps, self.k, self.kernel.dy.dtype
-        planes, pitch = u.m // self.kernel.shape.c0, ceil_div(u.rows * u.columns, 16)
-        if k.has_path("L1", "L0A", "load3d_transpose"):
-            held, window = y1.at(u.dy_at * pitch * 512, planes * pitch * 512), Window(1, pitch * 16)
-            k.load3d(a, held, window, dtype, m=(k0, kk), k=(0, u.m), transpose=True)
-            return
-        k1 = ceil_div(kk, 16)
-        whole = k1 == pitch and planes * k1 <= 255  # planes follow each other: one instruction
-        for block in range(1 if whole else planes):
-            count = planes * k1 if whole else k1
-            source = y1.fractals((u.dy_at + block) * pitch + k0 // 16, count)
-            k.load2d(a.fractals(block * k1, count), source, dtype, transpose=True)
 
 
 def _planes(tap: int, columns: int, taps: int) -> int:

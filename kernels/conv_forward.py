@@ -24,6 +24,7 @@ class ConvForward(ImplicitGemm):
     """``shape`` is the convolution; x its input, y its output."""
 
     name: ClassVar[str] = "conv_forward"
+    computes: ClassVar[str] = "input"  # of the transposed convolution
     library: ClassVar[tuple[str, ...]] = ("Conv2D", "Conv3D")
     rotated: ClassVar[bool] = False
 

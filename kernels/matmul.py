@@ -1,7 +1,8 @@
 """Tiled matrix product C[M, N] = A[M, K] @ B[K, N].
 
-A is row-major (``ND``) or ``NZ``; B is K x N row-major (``ND``), stored N x K (``ND_nk``), or
-``NZ`` of K x N; C is row-major, or (parts, M, N) with one partial sum per part of K.
+A is row-major (``ND``), stored K x M (``ND_km``), or ``NZ``; B is K x N row-major (``ND``), stored
+N x K (``ND_nk``), or ``NZ`` of K x N; C is row-major, or (parts, M, N) with one partial sum per
+part of K.
 
 for tile (m, n), part of K, of this core:                      # one task
     for base block along K:
@@ -26,6 +27,7 @@ import numpy as np
 
 from npusim.kernels.parts.matmul_operands import Feed, Operand, Scales, Shared, Source, Tile
 from npusim.kernels.parts.tile_order import successors, tiles
+from npusim.kernels.parts.transposed import load_transposed
 from npusim.kernels.tilings.matmul import Tiling
 from npusim.language import (
     FP32,
@@ -49,7 +51,7 @@ from npusim.language import (
 __all__ = ["Matmul", "Tiling"]
 
 #: How an operand may lie in GM.
-LAYOUTS_A, LAYOUTS_B = ("ND", "NZ"), ("ND", "ND_nk", "NZ")
+LAYOUTS_A, LAYOUTS_B = ("ND", "ND_km", "NZ"), ("ND", "ND_nk", "NZ")
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ class Matmul(Kernel):
             raise ArgumentError(
                 f"matmul operands are {layouts}; A is one of {', '.join(LAYOUTS_A)}, B of "
                 f"{', '.join(LAYOUTS_B)}"
+            )
+        if layouts[0] == "ND_km" and self.dtype.bytes != 2:
+            raise ArgumentError(
+                f"matmul A is {self.dtype} stored K x M; only 2-byte types are transposed on their "
+                "way to L0A: store it M x K (ND)"
             )
         steps = {"base_k": c0}
         if layouts[0] == "NZ":
@@ -149,8 +156,8 @@ class Matmul(Kernel):
     @cached_property
     def k(self) -> int:
         """K, from an operand that is not blocked if there is one."""
-        if self.layouts[0] == "ND":
-            return self.a.shape[1]
+        if self.layouts[0] != "NZ":
+            return self.a.shape[1 if self.layouts[0] == "ND" else 0]
         if self.layouts[1] == "NZ":
             return self.a.shape[0] * self.c0
         return self.b.shape[0 if self.layouts[1] == "ND" else 1]
@@ -173,12 +180,14 @@ class Matmul(Kernel):
         """The operands in the order in which their slabs are asked for."""
         t = self.tiling
         nk = self.layouts[1] == "ND_nk"
+        km = self.layouts[0] == "ND_km"
         rows, columns = (self.n, self.k) if nk else (self.k, self.n)
-        a = Operand(self.a, "a", self.m, self.k, self.layouts[0] == "NZ")
+        down, along = (self.k, self.m) if km else (self.m, self.k)
+        a = Operand(self.a, "a", down, along, self.layouts[0] == "NZ")
         b = Operand(self.b, "b", rows, columns, self.layouts[1] == "NZ")
         depth = round_up(self.k, t.base_k) if t.full_load_a else t.step_ka * t.base_k
         both = {
-            "a": Source(a, "m", depth, t.l1a_slots),
+            "a": Source(a, "m", depth, t.l1a_slots, k_rows=km),
             "b": Source(b, "n", t.step_kb * t.base_k, t.l1b_slots, k_rows=not nk),
         }
         step = (t.step_scale or t.step_ka) * t.base_k
@@ -335,6 +344,10 @@ class _Nest:
     def _load_a(self, a0: Slot, feed: Feed, m: int, block: tuple[int, int]) -> None:
         """A block of NZ columns to L0A: a load3d with a 1x1 filter walks rows as positions."""
         m16, first = round_up(m, 16), block[0] - feed.slab.k0
+        if self.kernel.sources["a"].k_rows:
+            held = feed.slot, 0, feed.slab.size
+            load_transposed(self.k, a0, held, m, (first, block[1]), self.kernel.dtype)
+            return
         slab = feed.slot.at(0, ceil_div(feed.slab.size, self.kernel.c0) * m16 * 32)
         window = Window(h=1, w=m16)
         self.k.load3d(a0, slab, window, self.kernel.dtype, m=(0, m), k=(first, block[1]))

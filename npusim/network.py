@@ -11,7 +11,7 @@ clearing and casts are in its time. Layers of one shape are simulated once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -20,15 +20,13 @@ from npusim.errors import ArgumentError, NpusimError
 from npusim.version import __version__
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
 
     from npusim.call.options import Options
     from npusim.device.spec import Device
     from npusim.dtypes import DType
     from npusim.results import Result
-    from npusim.workloads import ConvLayer, Workload
+    from npusim.workloads import Layer, Workload
 
 #: What can be asked for, in the order of ``output_mask``.
 GRADIENTS = ("input", "weight", "bias")
@@ -36,8 +34,8 @@ GRADIENTS = ("input", "weight", "bias")
 #: Columns of ``NetworkResult.layers``; a promise to users.
 LAYER_COLUMNS = (
     *("layer", "count", "cin", "cout", "spatial", "kernel", "stride", "padding", "dilation"),
-    *("groups", "input_us", "weight_us", "bias_us", "other_us", "time_us", "cycles", "total_us"),
-    *("share", "bottleneck", "error", "problem_us", "problem_bound"),
+    *("groups", "transposed", "rows", "input_us", "weight_us", "bias_us", "other_us", "time_us"),
+    *("cycles", "total_us", "share", "bottleneck", "error", "problem_us", "problem_bound"),
 )
 
 #: Columns of ``NetworkResult.kernels``; a promise to users.
@@ -60,7 +58,7 @@ Row = dict[str, Any]
 class LayerTime:
     """A layer and its simulated backward; ``result`` is None where ``error`` says why not."""
 
-    layer: ConvLayer
+    layer: Layer
     result: Result | None
     error: str = ""
 
@@ -72,7 +70,10 @@ class LayerTime:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkResult:
-    """The backward pass of a network; layers that could not be simulated are in no total."""
+    """The backward pass of a network; layers that could not be simulated are in no total.
+
+    ``untrained`` are the layers whose input has no gradient, because nothing trained is before it.
+    """
 
     workload: Workload
     device: Device
@@ -80,6 +81,7 @@ class NetworkResult:
     dtype: DType
     gradients: tuple[str, ...]
     timed: tuple[LayerTime, ...]
+    untrained: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """One line: network, device, time, and how much of it is missing."""
@@ -118,6 +120,10 @@ class NetworkResult:
             own = assumption_notes(self.device, behind)
             notes |= dict.fromkeys(note for note in result.notes if note not in own)
             figures |= dict.fromkeys(behind)
+        if self.untrained:
+            names = ", ".join(self.untrained)
+            first = f"without the input gradient of {names}, before which nothing is trained"
+            notes = {f"{first} (every_input=True, --every-input: with it)": None, **notes}
         return *notes, *assumption_notes(self.device, figures)
 
     @cached_property
@@ -232,18 +238,24 @@ class NetworkResult:
 
 
 def network(
-    workload: str | Path | Workload,
+    workload: Any,
+    input_shape: Sequence[int] | None = None,
     *,
     batch: int = 1,
     dtype: Any = "fp16",
     gradients: Iterable[str] = ("input", "weight"),
     cube_math_type: int | str = "keep_dtype",
+    every_input: bool = False,
     **options: Any,
 ) -> NetworkResult:
     """Time the backward pass of every layer of ``workload``, for ``batch`` images.
 
-    ``workload`` is the name of one that ships, a path to a YAML file or a ``Workload``;
-    ``gradients`` are those computed, of "input", "weight" and "bias". The keywords left are those
+    ``workload`` is the name of one that ships, a path to a YAML file or a ``Workload``; or a path
+    to an ONNX file or a ``torch.nn.Module``, whose layers are found without data. A module needs
+    ``input_shape``, that of one image without the batch, an ONNX file where it leaves sizes open.
+    ``gradients`` are those computed, of "input", "weight" and "bias". As in training, the input of
+    a layer before which nothing is trained has no gradient, unless ``every_input`` asks for it.
+    Linear layers are two matrix products, without a bias. The keywords left are those
     of ``npusim.call.Options`` except ``timeline``, which is never kept: ``device`` is required.
 
     A layer that the device refuses does not stop the others: see ``NetworkResult.failed``.
@@ -252,13 +264,15 @@ def network(
     from npusim.call.call import Call
     from npusim.call.options import Options
     from npusim.dtypes import dtype as element_type
-    from npusim.workloads import Workload, load_workload
+    from npusim.workloads import read_network
 
     if batch < 1:
         raise ArgumentError(f"batch is {batch}; it must be at least 1 image")
-    net = workload if isinstance(workload, Workload) else load_workload(workload)
+    net = read_network(workload, input_shape)
     wanted = replace(Options.of(network, options, without=("timeline",)), timeline=False)
     probe = Call("convolution_backward", wanted, True)  # wrong options fail here, not per layer
+    if every_input:
+        net = replace(net, layers=tuple(replace(one, input_gradient=True) for one in net.layers))
     backward = _Backward(
         options=replace(wanted, device=probe.device, cores=probe.groups),
         batch=batch,
@@ -267,6 +281,11 @@ def network(
         cube_math_type=cube_math_type,
     )
     timed = _timed(net, backward)
+    if not timed:
+        raise ArgumentError(
+            f"no layer of {net.name} has a gradient among {', '.join(backward.gradients)}: before "
+            "its layers nothing is trained; every_input=True (--every-input) asks for them"
+        )
     if all(one.result is None for one in timed):
         raise ArgumentError(
             f"no layer of {net.name} can be simulated; {timed[0].layer.name}: {timed[0].error}"
@@ -278,6 +297,11 @@ def network(
         dtype=backward.dtype,
         gradients=backward.gradients,
         timed=timed,
+        untrained=tuple(
+            one.name
+            for one in net.layers
+            if "input" in backward.gradients and not one.input_gradient
+        ),
     )
 
 
@@ -291,19 +315,28 @@ class _Backward:
     gradients: tuple[str, ...]
     cube_math_type: int | str
 
-    def run(self, layer: ConvLayer, label: str) -> Result:
+    def of(self, layer: Layer) -> tuple[str, ...]:
+        """The gradients computed of a layer; that of the input only where something needs it."""
+        return tuple(g for g in self.gradients if g != "input" or layer.input_gradient)
+
+    def run(self, layer: Layer, label: str) -> Result:
         """Simulate one layer; ``label`` says in reports of progress which it is."""
         from npusim.call.spec import spec
         from npusim.ops import convolution_backward
         from npusim.ops.convolution_backward import arguments
-
-        c = replace(layer, n=self.batch)
+        from npusim.ops.linear import linear_backward
+        from npusim.workloads import LinearLayer
 
         def labelled(kernel: str, phase: str, done: int, total: int) -> None:
             if self.options.progress is not None:
                 self.options.progress(f"{label} {kernel}", phase, done, total)
 
-        dx, dw, db = (name in self.gradients for name in GRADIENTS)
+        options = replace(self.options, progress=labelled)
+        if isinstance(layer, LinearLayer):
+            image = replace(layer, n=self.batch)
+            return linear_backward(image, self.dtype, self.of(layer), options)
+        c = replace(layer, n=self.batch)
+        dx, dw, db = (name in self.of(layer) for name in GRADIENTS)
         return convolution_backward(
             spec(c.dy_shape, self.dtype),
             spec(c.x_shape, self.dtype),
@@ -312,16 +345,17 @@ class _Backward:
             **arguments(layer),
             output_mask=(dx, dw, db),
             cube_math_type=self.cube_math_type,
-            **vars(replace(self.options, progress=labelled)),
+            **vars(options),
         )
 
 
 def _timed(net: Workload, backward: _Backward) -> tuple[LayerTime, ...]:
     """Every layer with its result or the reason why it has none; equal shapes share theirs."""
-    shapes = [replace(layer, name="", count=1) for layer in net.layers]
+    layers = [layer for layer in net.layers if backward.of(layer)]
+    shapes = [replace(layer, name="", count=1) for layer in layers]
     distinct = len(set(shapes))
-    known: dict[ConvLayer, tuple[Result | None, str]] = {}
-    for layer, shape in zip(net.layers, shapes, strict=True):
+    known: dict[Layer, tuple[Result | None, str]] = {}
+    for layer, shape in zip(layers, shapes, strict=True):
         if shape not in known:
             label = f"{layer.name} ({len(known) + 1}/{distinct})"
             try:
@@ -330,7 +364,7 @@ def _timed(net: Workload, backward: _Backward) -> tuple[LayerTime, ...]:
                 known[shape] = None, str(error)
     return tuple(
         LayerTime(layer=layer, result=known[shape][0], error=known[shape][1])
-        for layer, shape in zip(net.layers, shapes, strict=True)
+        for layer, shape in zip(layers, shapes, strict=True)
     )
 
 

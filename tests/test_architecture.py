@@ -72,7 +72,7 @@ LINES = 450
 #: Lines of Python that a package may have; "npusim" stands for the modules at its top. More needs a
 #: sentence in CHANGELOG.md that says what for.
 BUDGETS = {
-    "npusim": 2400,
+    "npusim": 2200,
     "npusim/calibration": 900,
     "npusim/call": 850,
     "npusim/cli": 2150,
@@ -88,6 +88,7 @@ BUDGETS = {
     "npusim/timing": 3800,
     "npusim/torch": 600,
     "npusim/validation": 3_600,
+    "npusim/workloads": 750,
     "kernels": 6700,
 }
 

@@ -21,7 +21,8 @@ DEVICE = "ascend910b2"
 NET = """\
 description: two layers of one shape, a depth-wise one, one without symmetry
 layers:
-  first: {cin: 16, cout: 32, spatial: [14, 14], kernel: 3, padding: 1, count: 2}
+  first:
+    {cin: 16, cout: 32, spatial: [14, 14], kernel: 3, padding: 1, count: 2, input_gradient: yes}
   twin: {cin: 16, cout: 32, spatial: [14, 14], kernel: 3, padding: 1}
   spread: {cin: 32, cout: 32, spatial: [8, 9], kernel: 3, groups: 2, dilation: 2, stride: [1, 2]}
   lopsided: {cin: 16, cout: 16, spatial: [9, 8], kernel: 2, padding: [[0, 1], [1, 0]]}
@@ -151,7 +152,7 @@ def test_only_the_gradients_asked_for(gradients: tuple[str, ...], idle: str, net
 
 
 def test_parts_that_are_summed_belong_to_the_weight(net: Workload) -> None:
-    one_tile = replace(net.layers[0], kernel=(1, 1), padding=((0, 0),) * 2)  # so K is split
+    one_tile = replace(net.convolutions[0], kernel=(1, 1), padding=((0, 0),) * 2)  # so K is split
     net = replace(net, layers=(one_tile,))
     result = timed(net, gradients=["weight"], deterministic=True, batch=64)
     times = result.kernels.set_index("kernel").time_us
@@ -203,7 +204,7 @@ def test_speeds_of_kernels_are_of_the_time_beside_them(net: Workload) -> None:
     result = timed(net, gradients=["input"])
     row = next(r for r in result.kernel_rows() if r["kernel"] == "conv_backprop_input")
     useful = 0
-    for layer in net.layers:
+    for layer in net.convolutions:
         c = Convolution(
             **{name: getattr(layer, name) for name in ("cin", "cout", "spatial", "kernel", "stride",
                                                        "padding", "dilation", "groups")}
@@ -239,7 +240,7 @@ def test_a_layer_that_fails_costs_only_itself(net: Workload, gaps: Workload) -> 
 
 
 def test_rules_refuse_a_layer_and_hardware_takes_it(net: Workload) -> None:
-    flat = net.layers[2]
+    flat = net.convolutions[2]
     deep = replace(
         flat,
         name="deep",
@@ -305,3 +306,68 @@ def test_the_report_of_resnet50_is_at_most_100_columns_wide() -> None:
     assert "res5_shortcut" in text
     assert " 1024->2048 14x14 1x1/2 " in text
     assert GRADIENTS[0] not in text.partition("KERNELS")[0]
+
+
+NEW = """\
+description: what else networks have
+layers:
+  image: {cin: 16, cout: 32, spatial: [8, 8], kernel: 3, padding: 1}
+  up: {cin: 32, cout: 16, spatial: [8, 8], kernel: 4, stride: 2, padding: 1, transposed: yes}
+  fc: {cin: 64, cout: 100, rows: 5, count: 2}
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Workload:
+    path = tmp_path / "other.yaml"
+    path.write_text(NEW, encoding="utf-8")
+    return load_workload(path)
+
+
+def test_nothing_trained_comes_before_the_first_layer(other: Workload) -> None:
+    result = timed(other)
+    layers = result.layers.set_index("layer")
+    assert layers.input_us["image"] == 0 < layers.weight_us["image"]
+    assert result.untrained == ("image",)
+    assert "without the input gradient of image" in result.notes[0]
+    whole = timed(other, every_input=True)
+    assert (whole.layers.input_us > 0).all()
+    assert not whole.untrained
+    assert not timed(other, gradients=["weight"]).untrained, "it has no input gradient to leave out"
+
+
+def test_a_layer_with_nothing_to_compute_has_no_row(other: Workload) -> None:
+    assert list(timed(other, gradients=["input"]).layers.layer) == ["up", "fc"]
+    alone = replace(other, layers=other.layers[:1])
+    with pytest.raises(ArgumentError, match="every_input=True"):
+        timed(alone, gradients=["input"])
+
+
+def test_a_linear_layer_is_two_products(other: Workload) -> None:
+    result = timed(other, batch=3)
+    row = result.layers.set_index("layer").loc["fc"]
+    kernels = result.kernels.set_index("kernel")
+    assert row.rows == 5
+    assert row.input_us * 2 == pytest.approx(kernels.time_us["linear_backprop_input"])
+    assert row.weight_us * 2 == pytest.approx(kernels.time_us["linear_backprop_weight"])
+    assert kernels.useful_macs["linear_backprop_weight"] == 2 * 3 * 5 * 64 * 100
+    forward = npusim.ops.matmul(
+        npusim.spec((15, 100), "fp16"), npusim.spec((100, 64), "fp16"), out_dtype="fp16",
+        device=DEVICE,
+    )  # fmt: skip
+    assert row.input_us == pytest.approx(forward.time_us), "dx is dy @ w, both as they lie"
+    assert " 64->100 x5 " in result.text()
+
+
+def test_linear_layers_of_other_types_are_missing_with_the_reason(other: Workload) -> None:
+    (failed,) = timed(other, dtype="fp32").failed
+    assert failed.layer.name == "fc"
+    assert "fp16 or bf16 only, not fp32" in failed.error
+
+
+def test_a_transposed_layer_reaches_the_operator(other: Workload) -> None:
+    result = timed(other).timed[1].result
+    assert result is not None
+    assert "2-D transposed convolution, 32 -> 16 channels, kernel 4x4, stride [2, 2]" in (
+        result.problem
+    )

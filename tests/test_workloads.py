@@ -33,7 +33,8 @@ def resnet50_by_its_definition() -> Counter[Shape]:
 
 
 def test_resnet50_is_the_network() -> None:
-    layers = load_workload("resnet50").layers
+    workload = load_workload("resnet50")
+    layers = workload.convolutions
     want = resnet50_by_its_definition()
     shapes = [(x.cin, x.cout, x.spatial[0], x.kernel[0], x.stride[0]) for x in layers]
     assert len(set(shapes)) == len(shapes), "each shape stands once"
@@ -48,9 +49,10 @@ def test_resnet50_is_the_network() -> None:
 def test_resnet50_has_the_published_number_of_multiply_adds() -> None:
     total = sum(
         x.count * x.cin * x.cout // x.groups * prod(x.kernel) * prod(x.out)
-        for x in load_workload("resnet50").layers
+        for x in load_workload("resnet50").convolutions
     )
-    assert total == 4_087_136_256  # 4.09 G with the final 2048 -> 1000 product
+    assert total == 4_087_136_256
+    assert load_workload("resnet50").macs == total + 2048 * 1000  # 4.09 G
 
 
 def test_find_layer() -> None:
@@ -105,6 +107,7 @@ def test_every_form_of_every_field(tmp_path: Path) -> None:
         dilation=(1,),
         groups=2,
         count=7,
+        input_gradient=False,
     )
     three = ConvLayer(
         name="three",
@@ -146,6 +149,13 @@ GOOD = "cin: 4, cout: 4, spatial: [5, 5], kernel: 3"
         ),
         ("cin: 4, cout: 4, spatial: 5, kernel: 1", "layers.a.spatial: expected a list, got '5'"),
         ("cin: 4, cout: 4, spatial: [], kernel: 1", "layers.a.spatial: expected 1 to 3 sizes, got"),
+        (f"{GOOD}, transposed: true", "layers.a.transposed: expected yes or no, got 'true'"),
+        (f"{GOOD}, output_padding: 1", "layers.a.output_padding: output_padding belongs to tr"),
+        ("cin: 4, cout: 4, rows: 0", "layers.a.rows: expected an integer of at least 1, got '0'"),
+        (
+            "cin: 4, cout: 4, rows: 2, kernel: 1",
+            "layers.a.kernel: unknown key 'kernel'; known",
+        ),
     ],
 )
 def test_wrong_layers(tmp_path: Path, fields: str, message: str) -> None:

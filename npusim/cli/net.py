@@ -13,7 +13,7 @@ from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, dtype
 from npusim.errors import ArgumentError
 from npusim.network import GRADIENTS, network
-from npusim.ops.card import integer
+from npusim.ops.card import integer, sizes
 from npusim.ops.cube_math import CUBE_MATH_TYPES, read_cube_math_type
 from npusim.results.progress import ProgressBar
 
@@ -26,7 +26,13 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "workload",
         metavar="WORKLOAD",
-        help="a workload (see 'npusim workloads') or a file ending in .yaml",
+        help="a workload (see 'npusim workloads'), or a file ending in .yaml or .onnx",
+    )
+    parser.add_argument(
+        "--input-shape",
+        type=sizes(1),
+        metavar="CxHxW",
+        help="of one image, where an ONNX file leaves it open (default: as in the file)",
     )
     add = parser.add_argument_group("training step").add_argument
     add("--batch", type=integer(1), default=1, metavar="N", help="images (default: 1)")
@@ -36,6 +42,11 @@ def add_arguments(parser: Parser) -> None:
         default=_USUAL,
         metavar="NAMES",
         help=f"those computed, of {','.join(GRADIENTS)} (default: {','.join(_USUAL)})",
+    )
+    add(
+        "--every-input",
+        action="store_true",
+        help="input gradients of the layers before which nothing is trained too (default: no)",
     )
     add(
         "--dtype",
@@ -72,11 +83,13 @@ def execute(arguments: argparse.Namespace) -> int:
     with ProgressBar() if sys.stderr.isatty() else nullcontext() as progress:
         result = network(
             arguments.workload,
+            arguments.input_shape,
             batch=arguments.batch,
             dtype=arguments.dtype,
             gradients=arguments.gradients,
             cube_math_type=arguments.cube_math_type,
             device=load_device(arguments.device, collect("--set", arguments.set)),
+            every_input=arguments.every_input,
             cores=arguments.cores,
             rules=arguments.rules,
             engine=arguments.engine,

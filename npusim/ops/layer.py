@@ -115,6 +115,11 @@ def _from_layer(stated: Stated, dims: int | None) -> Convolution:
             "--layer or the sizes"
         )
     layer = find_layer(name)
+    if layer.transposed and "transposed" not in stated.options:
+        raise ArgumentError(
+            f"--layer {name} is transposed; {stated.operator} takes ordinary layers "
+            "(convolution_backward takes both)"
+        )
     if dims not in (None, layer.dims):
         raise ArgumentError(
             f"--layer {name} has {_axes(layer.dims)}; {stated.operator} takes layers with {dims}"

@@ -85,7 +85,12 @@ def _layers(facts: Row) -> Iterator[str]:
 
 
 def _shape(row: Row) -> str:
-    """Channels, input size, kernel and what is unusual: ``64->128 56x56 3x3/2``."""
+    """Channels, input size, kernel and what is unusual: ``64->128 56x56 3x3/2``.
+
+    Of a linear layer, the vectors of an image: ``2048->1000 x1``.
+    """
+    if row["rows"] is not None:
+        return f"{row['cin']}->{row['cout']} x{row['rows']:,}"
 
     def sizes(values: Sequence[int]) -> str:
         return "x".join(map(str, values))
@@ -94,12 +99,14 @@ def _shape(row: Row) -> str:
         alike = sizes(values[:1] if len(set(values)) == 1 else values)
         return "" if set(values) == {1} else sign + alike
 
-    return (
+    text: str = (
         f"{row['cin']}->{row['cout']} {sizes(row['spatial'])} {sizes(row['kernel'])}"
         + unusual("/", row["stride"])
         + unusual(" d", row["dilation"])
         + unusual(" g", (row["groups"],))
+        + " transposed" * row["transposed"]
     )
+    return text
 
 
 def _kernels(facts: Row) -> Iterator[str]:

@@ -88,7 +88,7 @@ def _one_product(settings: Settings, name: str, title: str, peer: Peer) -> Itera
 
 def _layers(settings: Settings, name: str, title: str, peer: Peer) -> Iterator[Figure]:
     """The first layers of the network, as many as the peer's time allows."""
-    layers, seconds = load_workload(NETWORK).layers, 0.0
+    layers, seconds = load_workload(NETWORK).convolutions, 0.0
     done: list[ConvLayer] = []
     for layer in layers:
         if seconds > PEER_SECONDS:

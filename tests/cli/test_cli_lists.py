@@ -143,15 +143,16 @@ def test_ops_show_works_everywhere(operator: str, device: str, capsys: Capture) 
 
 
 def test_workloads_count_shapes_and_layers(capsys: Capture) -> None:
-    assert _json(capsys, "workloads") == [
-        {
-            "name": "resnet50",
-            "shapes": 23,
-            "layers": 53,
-            "description": load_workload("resnet50").description,
-        }
-    ]
-    assert _lines(capsys, "workloads")[2].split()[:3] == ["resnet50", "23", "53"]
+    rows = {row.pop("name"): row for row in _json(capsys, "workloads")}
+    assert list(rows) == npusim.workloads.workloads()
+    assert rows["resnet50"] == {
+        "shapes": 24,
+        "layers": 54,
+        "macs": 4_089_184_256,
+        "description": load_workload("resnet50").description,
+    }
+    lines = _lines(capsys, "workloads")[2:]
+    assert lines[list(rows).index("resnet50")].split()[:4] == ["resnet50", "24", "54", "4.09"]
 
 
 def test_workloads_show_lists_the_layers(capsys: Capture) -> None:

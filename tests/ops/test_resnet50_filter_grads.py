@@ -10,7 +10,7 @@ from npusim.layout import fracz_grouped_to_oihw, to_5hd
 from npusim.reference import conv_filter_grad, relative_error
 from npusim.workloads import ConvLayer, load_workload
 
-LAYERS = {layer.name: layer for layer in load_workload("resnet50").layers}
+LAYERS = {layer.name: layer for layer in load_workload("resnet50").convolutions}
 
 #: One of each kind for every run of the tests; the others are slow on a busy machine.
 QUICK = ("res2_3x3", "res3_shortcut", "res4_3x3", "res5_1x1_in")

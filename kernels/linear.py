@@ -1,0 +1,28 @@
+"""The gradients of a linear layer y = x @ w^T as matrix products: x (rows, Cin), w (Cout, Cin).
+
+dx = dy @ w        (rows, Cout) by (Cout, Cin), both as they lie
+dw = dy^T @ x      (Cout, rows) by (rows, Cin), dy transposed on its way into L0A
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from npusim.kernels.matmul import Matmul
+
+
+@dataclass(frozen=True)
+class LinearBackpropInput(Matmul):
+    """``a`` is dy, ``b`` the weight, ``c`` dx."""
+
+    name: ClassVar[str] = "linear_backprop_input"
+    computes: ClassVar[str] = "input"
+
+
+@dataclass(frozen=True)
+class LinearBackpropWeight(Matmul):
+    """``a`` is dy, stored rows x Cout (layout ``ND_km``), ``b`` x, ``c`` dw."""
+
+    name: ClassVar[str] = "linear_backprop_weight"
+    computes: ClassVar[str] = "weight"

@@ -1,0 +1,251 @@
+"""Workload files: networks as named lists of convolution and linear layers, in YAML.
+
+A file has a ``description`` and ``layers``, a mapping from layer name to its sizes::
+
+    conv1: {cin: 3, cout: 64, spatial: [224, 224], kernel: 7, stride: 2, padding: 3}
+    fc: {cin: 2048, cout: 1000, rows: 1}
+
+A layer with ``spatial`` is a convolution, one with ``rows`` (vectors per image) a linear layer.
+``configs/README.md`` has every key.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeVar
+
+from npusim.errors import ArgumentError
+from npusim.resources import configs
+from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload
+from npusim.yamltree import Node, TextFile, load_tree, suggest
+
+T = TypeVar("T")
+
+_FOLDER = configs() / "workloads"
+_SUFFIX = ".yaml"
+_MAX_DIMS = 3
+_REQUIRED = ("cin", "cout", "spatial", "kernel")
+_OPTIONAL = (
+    *("stride", "padding", "dilation", "groups", "transposed", "output_padding"),
+    *("count", "input_gradient"),
+)
+_LINEAR = ("cin", "cout", "rows")
+
+
+def workloads() -> list[str]:
+    """Return the names of the workloads that ship, sorted."""
+    names = (entry.name for entry in _FOLDER.iterdir())
+    return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
+
+
+def load_workload(name_or_path: str | Path) -> Workload:
+    """Read a workload that ships (by name) or one's own (a path ending in .yaml or .yml)."""
+    if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
+        path = Path(name_or_path)
+        return _workload(path, path.stem)
+    known = workloads()
+    if name_or_path not in known:
+        raise ArgumentError(
+            f"unknown workload {name_or_path!r} (a file of your own needs a path ending in .yaml)"
+            f"{suggest(name_or_path, known)}"
+        )
+    return _shipped(name_or_path)
+
+
+@lru_cache(maxsize=16)
+def _shipped(name: str) -> Workload:
+    """A workload that ships; its file is read once."""
+    return _workload(_FOLDER / (name + _SUFFIX), name)
+
+
+def find_layer(place: str) -> ConvLayer:
+    """Return a convolution by ``workload/layer``, such as ``resnet50/res4_3x3``."""
+    workload, slash, name = place.rpartition("/")
+    if not (slash and workload and name):
+        raise ArgumentError(f"expected WORKLOAD/LAYER such as resnet50/conv1, got {place!r}")
+    layer = load_workload(workload).layer(name)
+    if isinstance(layer, LinearLayer):
+        raise ArgumentError(
+            f"{place} is a linear layer, {layer.cin} -> {layer.cout}; `npusim run matmul --m "
+            f"{layer.rows} --k {layer.cin} --n {layer.cout}` is its forward product"
+        )
+    return layer
+
+
+def _workload(source: TextFile, name: str) -> Workload:
+    """Read one file."""
+    tree = load_tree(source).mapping(required=("description", "layers"))
+    layers = tree["layers"].mapping()
+    if not layers:
+        raise tree["layers"].fail("expected at least one layer")
+    return Workload(
+        name=name,
+        description=tree["description"].text(),
+        layers=tuple(
+            _layer(key, node, first=i == 0) for i, (key, node) in enumerate(layers.items())
+        ),
+    )
+
+
+def _layer(name: str, node: Node, *, first: bool) -> Layer:
+    """Read one layer; before the ``first`` nothing is trained, unless the file says otherwise."""
+    if "/" in name or not name:
+        raise node.fail(f"a layer name must not be empty or contain '/', got {name!r}")
+    if "rows" in node.mapping():
+        fields = node.mapping(_LINEAR, ("count", "input_gradient"))
+        numbers = {key: _positive(fields[key]) for key in (*_LINEAR, "count") if key in fields}
+        return LinearLayer(name=name, **numbers, input_gradient=_trained(fields, first=first))
+    fields = node.mapping(_REQUIRED, _OPTIONAL)
+    return _convolution(name, node, fields, input_gradient=_trained(fields, first=first))
+
+
+def _trained(fields: Mapping[str, Node], *, first: bool) -> bool:
+    """Whether a training step needs the gradient of the layer's input."""
+    return _flag(fields["input_gradient"]) if "input_gradient" in fields else not first
+
+
+def _convolution(
+    name: str, node: Node, fields: Mapping[str, Node], *, input_gradient: bool
+) -> ConvLayer:
+    """Read a convolution and check that its numbers fit each other."""
+    spatial = tuple(_positive(item) for item in fields["spatial"].items())
+    dims = len(spatial)
+    if not 1 <= dims <= _MAX_DIMS:
+        raise fields["spatial"].fail(f"expected 1 to {_MAX_DIMS} sizes, got {dims}")
+
+    def sizes(key: str) -> tuple[int, ...]:
+        return _per_dim(fields[key], dims, _positive) if key in fields else (1,) * dims
+
+    def number(key: str) -> int:
+        return _positive(fields[key]) if key in fields else 1
+
+    padding = _per_dim(fields["padding"], dims, _pads) if "padding" in fields else ()
+    transposed = "transposed" in fields and _flag(fields["transposed"])
+    extra: tuple[int, ...] = ()
+    if "output_padding" in fields:
+        if not transposed:
+            raise fields["output_padding"].fail(
+                "output_padding belongs to transposed layers; remove it or say transposed: true"
+            )
+        extra = _per_dim(fields["output_padding"], dims, lambda item: _integer(item, 0))
+    try:
+        return ConvLayer(
+            name=name,
+            cin=number("cin"),
+            cout=number("cout"),
+            spatial=spatial,
+            kernel=sizes("kernel"),
+            stride=sizes("stride"),
+            padding=padding,
+            dilation=sizes("dilation"),
+            groups=number("groups"),
+            transposed=transposed,
+            output_padding=extra,
+            count=number("count"),
+            input_gradient=input_gradient,
+        )
+    except ArgumentError as error:
+        raise node.fail(str(error)) from error
+
+
+def _per_dim(node: Node, dims: int, read: Callable[[Node], T]) -> tuple[T, ...]:
+    """Read one value for all dimensions, or a list of one per dimension."""
+    if isinstance(node.value, str):
+        return (read(node),) * dims
+    items = node.items()
+    if len(items) != dims:
+        raise node.fail(
+            f"expected one number or a list of {dims}, as spatial has, got {len(items)}"
+        )
+    return tuple(read(item) for item in items)
+
+
+def _positive(node: Node) -> int:
+    """Read an integer above 0."""
+    return _integer(node, 1)
+
+
+def _pads(node: Node) -> tuple[int, int]:
+    """Read a padding: one number for both sides or a [before, after] pair."""
+    if isinstance(node.value, str):
+        return (_integer(node, 0),) * 2
+    both = [_integer(item, 0) for item in node.items()]
+    if len(both) != 2:
+        raise node.fail(f"expected a number or a [before, after] pair, got a list of {len(both)}")
+    return both[0], both[1]
+
+
+def _flag(node: Node) -> bool:
+    """Read yes or no."""
+    if node.text() not in ("yes", "no"):
+        raise node.fail(f"expected yes or no, got {node.text()!r}")
+    return node.text() == "yes"
+
+
+def _integer(node: Node, least: int) -> int:
+    """Read a decimal integer of at least ``least``."""
+    text = node.text()
+    if not (text.isascii() and text.isdigit()) or int(text) < least:
+        raise node.fail(f"expected an integer of at least {least}, got {text!r}")
+    return int(text)
+
+
+#: Stands for a space at which no line ends.
+_GLUE = "\0"
+
+
+def workload_yaml(workload: Workload) -> str:
+    """The text of a file that ``load_workload`` reads back as the same layers."""
+    lines = [f"description: {_quoted(workload.description)}", "", "layers:"]
+    for i, layer in enumerate(workload.layers):
+        fields = [f"{key}: {value}" for key, value in _fields(layer, first=i == 0)]
+        together = ", ".join(field.replace(" ", _GLUE) for field in fields)
+        text = f"{_quoted(layer.name)}:{_GLUE}{{{together}}}"
+        wrapped = textwrap.wrap(text, 100, initial_indent="  ", subsequent_indent="    ")
+        lines += [line.replace(_GLUE, " ") for line in wrapped]
+    return "\n".join(lines) + "\n"
+
+
+def _fields(layer: Layer, *, first: bool) -> Iterator[tuple[str, str]]:
+    """The keys of a layer that are not what a file means without them."""
+    yield from (("cin", str(layer.cin)), ("cout", str(layer.cout)))
+    if isinstance(layer, LinearLayer):
+        yield "rows", str(layer.rows)
+    else:
+        yield from _sizes(layer)
+    if layer.count > 1:
+        yield "count", str(layer.count)
+    if layer.input_gradient == first:
+        yield "input_gradient", "yes" if layer.input_gradient else "no"
+
+
+def _sizes(layer: ConvLayer) -> Iterator[tuple[str, str]]:
+    """The sizes of a convolution, one number where all axes have the same."""
+
+    def per_dim(values: Iterable[object]) -> str:
+        texts = [str(list(v) if isinstance(v, tuple) else v) for v in values]
+        return texts[0] if len(set(texts)) == 1 and texts[0][0] != "[" else f"[{', '.join(texts)}]"
+
+    yield "spatial", str(list(layer.spatial))
+    yield "kernel", per_dim(layer.kernel)
+    for key in ("stride", "dilation"):
+        if set(getattr(layer, key)) != {1}:
+            yield key, per_dim(getattr(layer, key))
+    if any(map(any, layer.padding)):
+        yield "padding", per_dim(a if a == b else (a, b) for a, b in layer.padding)
+    if layer.groups > 1:
+        yield "groups", str(layer.groups)
+    if layer.transposed:
+        yield "transposed", "yes"
+        if any(layer.extra):
+            yield "output_padding", per_dim(layer.extra)
+
+
+def _quoted(text: str) -> str:
+    """A scalar that YAML reads as this text."""
+    plain = re.fullmatch(r"[A-Za-z][\w. ,()-]*", text) and text.lower() not in ("yes", "no", "null")
+    return text if plain else "'" + text.replace("'", "''") + "'"

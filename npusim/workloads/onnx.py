@@ -1,0 +1,214 @@
+"""The convolutions and linear layers of a network in an ONNX file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npusim.errors import ArgumentError
+from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload, merged
+
+#: What a dimension without a size stands for: the batch.
+_BATCH = 1
+
+#: Elements of the largest constant that is computed with, and operators that are left alone: those
+#: without a value of their own, or with another at every run.
+_SMALL = 4096
+_NEVER = ("If", "Loop", "Scan", "RandomNormal", "RandomUniform", "Bernoulli", "Multinomial")
+
+
+def workload(path: str | Path, input_shape: Sequence[int] | None = None) -> Workload:
+    """The layers of an ONNX file, in the order of its nodes, of one image.
+
+    Convolutions (``Conv``, ``ConvTranspose``) and products with a weight (``Gemm``, ``MatMul``)
+    are layers; sizes are those of ONNX's own shape inference. The first dimension of the first
+    input is taken for the batch; ``input_shape`` gives the others, without the batch, where the
+    file leaves them open. Layers of one shape are one with a count, named after the first.
+
+    Raises ``ArgumentError`` where the package ``onnx`` is missing, the file is no ONNX model, or a
+    size is open.
+    """
+    onnx = _package()
+    file = Path(path)
+    try:
+        model = onnx.load(str(file), load_external_data=False)
+    except Exception as error:  # protobuf's own, by its version
+        raise ArgumentError(f"{file}: not an ONNX model: {error}") from error
+    graph = _Graph(onnx, _sized(onnx, model, input_shape, file).graph, file)
+    layers = [layer for node in graph.nodes for layer in graph.layers(node)]
+    if not layers:
+        raise ArgumentError(f"{file}: no Conv, ConvTranspose, Gemm or MatMul node with a weight")
+    return Workload(
+        name=file.stem, description=f"{file.name} (ONNX), one image", layers=merged(layers)
+    )
+
+
+def _package() -> Any:
+    try:
+        return import_module("onnx")
+    except ModuleNotFoundError as error:
+        raise ArgumentError(
+            "reading an ONNX file needs the package onnx; `pip install npusim[onnx]` adds it"
+        ) from error
+
+
+def _sized(onnx: Any, model: Any, input_shape: Sequence[int] | None, file: Path) -> Any:
+    """The model with the sizes of all its values, for one image."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = [one for one in model.graph.input if one.name not in weights]
+    if not inputs:
+        raise ArgumentError(f"{file}: the graph has no input")
+    dims = inputs[0].type.tensor_type.shape.dim
+    if input_shape is not None and len(input_shape) != len(dims) - 1:
+        raise ArgumentError(
+            f"{file}: input_shape {tuple(input_shape)} has {len(input_shape)} sizes; the input "
+            f"{inputs[0].name} has {len(dims) - 1} besides the batch"
+        )
+    dims[0].ClearField("dim_param")
+    dims[0].dim_value = _BATCH
+    for dim, size in zip(dims[1:], input_shape or (), strict=False):
+        dim.ClearField("dim_param")
+        dim.dim_value = int(size)
+    for one in [*model.graph.value_info, *model.graph.output]:  # of another batch
+        one.type.tensor_type.ClearField("shape")
+    before = -1
+    while len(model.graph.node) != before:  # sizes tell constants, and constants tell sizes
+        before = len(model.graph.node)
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        _fold(onnx, model.graph)
+    return model
+
+
+def _fold(onnx: Any, graph: Any) -> None:
+    """Replace what follows from constants and known sizes, such as computed pads, by constants."""
+    evaluator = import_module("onnx.reference").ReferenceEvaluator
+    to_array, from_array = onnx.numpy_helper.to_array, onnx.numpy_helper.from_array
+    known = {t.name: to_array(t) for t in graph.initializer if prod(t.dims) <= _SMALL}
+    sizes = _value_sizes(graph)
+    kept = []
+    for node in graph.node:
+        inputs = [name for name in node.input if name]
+        size = sizes.get(inputs[0], ()) if node.op_type == "Shape" else ()
+        if size and min(size) > 0 and not node.attribute:
+            values = [np.array(size, np.int64)]
+        elif node.op_type not in _NEVER and all(name in known for name in inputs):
+            values = evaluator(node).run(None, {name: known[name] for name in inputs})
+        else:
+            kept.append(node)
+            continue
+        for name, value in zip(node.output, values, strict=True):
+            known[name] = value
+            graph.initializer.append(from_array(value, name))
+    del graph.node[:]
+    graph.node.extend(kept)
+
+
+def _value_sizes(graph: Any) -> dict[str, tuple[int, ...]]:
+    """Sizes of inputs, outputs and what lies between, 0 for a dimension that is not known."""
+    values = [*graph.input, *graph.value_info, *graph.output]
+    return {v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in values}
+
+
+class _Graph:
+    """Nodes with the sizes of their values, and what has been trained before each."""
+
+    def __init__(self, onnx: Any, graph: Any, file: Path) -> None:
+        self.helper, self.file, self.nodes = onnx.helper, file, graph.node
+        self.weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+        self.sizes: dict[str, tuple[int, ...]] = _value_sizes(graph) | self.weights
+        self.trained: set[str] = set()
+
+    def layers(self, node: Any) -> list[Layer]:
+        """The layer of a node, if it is one; nodes must be asked in their order."""
+        found: list[Layer] = []
+        inputs = [name for name in node.input if name]
+        behind = any(name in self.trained for name in inputs)
+        weight = self.weights.get(inputs[1], ()) if len(inputs) > 1 else ()
+        if node.op_type in ("Conv", "ConvTranspose") and weight:
+            found = [self._convolution(node, weight, behind=behind)]
+        elif node.op_type in ("Gemm", "MatMul") and len(weight) == 2:
+            found = [self._linear(node, weight, behind=behind)]
+        if behind or found:
+            self.trained |= set(node.output)
+        return found
+
+    def _size(self, node: Any, name: str) -> tuple[int, ...]:
+        size: tuple[int, ...] = self.sizes.get(name, ())
+        if not size or min(size) < 1:
+            raise ArgumentError(
+                f"{self.file}: node {node.name or node.output[0]} ({node.op_type}): the size of "
+                f"{name} is not known ({'x'.join(map(str, size)) or 'no shape'}); give input_shape "
+                "(--input-shape), or export the model with fixed sizes"
+            )
+        return size
+
+    def _convolution(self, node: Any, weight: Sequence[int], *, behind: bool) -> ConvLayer:
+        attributes = {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
+        x, dims = self._size(node, node.input[0]), len(weight) - 2
+        transposed = node.op_type == "ConvTranspose"
+        groups = int(attributes.get("group", 1))
+
+        def each(name: str) -> tuple[int, ...]:
+            return tuple(map(int, attributes.get(name, (1,) * dims)))
+
+        extra = tuple(map(int, attributes.get("output_padding", ())))
+        return ConvLayer(
+            name=_name(node),
+            cin=int(x[1]),
+            cout=int(weight[1] * groups if transposed else weight[0]),
+            spatial=tuple(x[2:]),
+            kernel=tuple(weight[2:]),
+            stride=each("strides"),
+            padding=self._padding(node, attributes, x[2:], weight[2:]),
+            dilation=each("dilations"),
+            groups=groups,
+            transposed=transposed,
+            output_padding=extra if any(extra) else (),
+            input_gradient=behind,
+        )
+
+    def _padding(
+        self, node: Any, attributes: Mapping[str, Any], x: Sequence[int], kernel: Sequence[int]
+    ) -> tuple[tuple[int, int], ...]:
+        """(before, after) of every axis: as stated, or what makes the stated output size."""
+        how, dims = attributes.get("auto_pad", b"NOTSET").decode(), len(x)
+        if how in ("NOTSET", "VALID"):
+            pads = attributes.get("pads") or (0,) * (2 * dims)
+            return tuple(zip(map(int, pads[:dims]), map(int, pads[dims:]), strict=True))
+        if node.op_type == "ConvTranspose":
+            raise ArgumentError(
+                f"{self.file}: node {_name(node)}: auto_pad {how} of a ConvTranspose is not read; "
+                "export it with pads"
+            )
+        out = self._size(node, node.output[0])[2:]
+        strides = attributes.get("strides", (1,) * dims)
+        dilations = attributes.get("dilations", (1,) * dims)
+        sides = []
+        for size, k, s, d, y in zip(x, kernel, strides, dilations, out, strict=True):
+            both = max(0, (y - 1) * s + d * (k - 1) + 1 - size)
+            less = both // 2
+            sides.append((less, both - less) if how == "SAME_UPPER" else (both - less, less))
+        return tuple(sides)
+
+    def _linear(self, node: Any, weight: Sequence[int], *, behind: bool) -> LinearLayer:
+        attributes = {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
+        x = self._size(node, node.input[0])
+        turned = node.op_type == "Gemm" and attributes.get("transB", 0)
+        cin, cout = reversed(weight) if turned else weight
+        return LinearLayer(
+            name=_name(node),
+            cin=int(cin),
+            cout=int(cout),
+            rows=max(1, prod(x) // int(cin)),
+            input_gradient=behind,
+        )
+
+
+def _name(node: Any) -> str:
+    """What a node is called, without the slashes that separate a workload from a layer."""
+    return str(node.name or node.output[0]).strip("/").replace("/", ".")
