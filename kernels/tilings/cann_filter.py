@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.integers import ceil_div
 from npusim.kernels.tilings.cann import CannTiling, check_fits, same_slots
-from npusim.kernels.tilings.cann_rule import HALF, common_reason, down16, refuse, up16
+from npusim.kernels.tilings.cann_rule import HALF, Product, common_reason, down16, refuse, up16
 from npusim.kernels.tilings.conv_filter import Tiling
 
 
@@ -44,8 +45,9 @@ def production_tiling(shape: Convolution, device: Device, cores: int, dtype: DTy
     reason = reason_outside(shape, device, dtype)
     if reason:
         raise refuse(reason)
-    p = FilterProblem.of(shape, dtype)
-    if p.strided and (p.taps % 16 == 0 or 16 % p.taps == 0):
+    p = FilterProduct(shape, dtype.bytes)
+    taps, strided = shape.taps, shape.stride[1] * shape.stride[2] > 1
+    if strided and (taps % 16 == 0 or 16 % taps == 0):
         found = _deepest(p, "MN", device, cores)
         if p.unit_count(found) >= cores:
             return found
@@ -60,7 +62,7 @@ def kernel_tiling(
     Raises ``CapacityError`` where it does not fit the device and ``ArgumentError`` where the
     loop nest cannot follow it.
     """
-    p, t = FilterProblem.of(shape, dtype), tiling
+    p, t = FilterProduct(shape, dtype.bytes), tiling
     check_fits(t, device, dtype.bytes, (p.slot_a(t), p.slot_b(t)))
     l0_slots, small = same_slots(t), min(t.step_ka, t.step_kb)
     notes, slab = [], small * t.base_k
@@ -94,53 +96,38 @@ def kernel_tiling(
     )
 
 
-@dataclass(frozen=True)
-class FilterProblem:
-    """Sizes of the product and of x and dy."""
+class FilterProduct(Product):
+    """Sizes of the product as the rule has them."""
 
-    m: int
-    n: int
-    k: int
-    taps: int
-    c0: int
-    depths: int  # batch times depth of dy
-    wo: int
-    wi: int
-    stride_h: int
-    reach_h: int  # rows of x under a filter column, less one
-    strided: bool
-    element: int
+    @cached_property
+    def m(self) -> int:
+        """Output channels of a real group."""
+        return self.c.plan.cout_g
 
-    @classmethod
-    def of(cls, s: Convolution, dtype: DType) -> FilterProblem:
-        (d, h, w), wi = s.out, s.spatial[2]
-        return cls(
-            m=s.plan.cout_g,
-            n=s.kernel[0] * s.taps * s.plan.cin1_g * s.c0,
-            k=h * w,
-            taps=s.taps,
-            c0=s.c0,
-            depths=s.n * d,
-            wo=w,
-            wi=wi,
-            stride_h=s.stride[1],
-            reach_h=(s.kernel[1] - 1) * s.dilation[1],
-            strided=s.stride[1] * s.stride[2] > 1,
-            element=dtype.bytes,
-        )
+    @cached_property
+    def n(self) -> int:
+        """Input channels of a real group times taps."""
+        return self.c.kernel[0] * self.c.taps * self.c.plan.cin1_g * self.c.c0
+
+    @cached_property
+    def k(self) -> int:
+        """Positions of an image of dy."""
+        return self.c.out[1] * self.wo
+
+    @cached_property
+    def wo(self) -> int:
+        """Width of dy."""
+        return self.c.out[2]
 
     def bound_b(self, t: CannTiling) -> int:
         """Elements of x that one L1 slot is given room for: whole rows of every plane touched."""
         k = t.step_kb * t.base_k
         ho = max(1, k // self.wo) if k % self.wo == 0 or self.wo % k == 0 else k // self.wo + 2
-        hi = (ho - 1) * self.stride_h + self.reach_h + 1
-        blocks = ceil_div(t.step_n * t.base_n, self.c0)
-        planes = ceil_div(blocks, self.taps)
-        if self.taps > blocks:
-            planes += 1 if self.taps % blocks else 0
-        else:
-            planes += 1 if 2 * blocks % self.taps else 0
-        return hi * self.wi * planes * self.c0
+        hi = (ho - 1) * self.c.stride[1] + (self.c.kernel[1] - 1) * self.c.dilation[1] + 1
+        taps, blocks = self.c.taps, ceil_div(t.step_n * t.base_n, self.c.c0)
+        planes = ceil_div(blocks, taps)
+        planes += bool(taps % blocks if taps > blocks else 2 * blocks % taps)
+        return hi * self.c.spatial[2] * planes * self.c.c0
 
     def slot_a(self, t: CannTiling) -> int:
         """Bytes of one slot of dy in L1."""
@@ -150,15 +137,10 @@ class FilterProblem:
         """Bytes of one slot of x in L1."""
         return self.bound_b(t) * self.element
 
-    def fits(self, t: CannTiling, device: Device) -> bool:
-        """Whether both operands fit L1."""
-        used = t.al1 * self.slot_a(t) + t.bl1 * self.slot_b(t)
-        return used <= device.memory("L1").size_bytes
-
     def unit_count(self, t: CannTiling) -> int:
         """Pieces of work that cores share."""
         along_m, along_n = ceil_div(self.m, t.single_core_m), ceil_div(self.n, t.single_core_n)
-        return self.depths * along_m * along_n * ceil_div(self.k, t.single_core_k)
+        return self.c.n * self.c.out[0] * along_m * along_n * ceil_div(self.k, t.single_core_k)
 
 
 @dataclass(frozen=True)
@@ -172,7 +154,7 @@ class _Base:
     cl0: int
 
 
-def _base(p: FilterProblem, mode: str) -> _Base:
+def _base(p: FilterProduct, mode: str) -> _Base:
     m, n, k, cl0 = 128, 128, 128, 2
     if mode == "MN":
         m, n, k, cl0 = (256, 128, 64, 1) if p.m > 128 else (128, 256, 64, 1)
@@ -180,7 +162,7 @@ def _base(p: FilterProblem, mode: str) -> _Base:
     return _Base(mode, small_m, small_n, _base_k(p, m * k // small_m, n * k // small_n), cl0)
 
 
-def _base_k(p: FilterProblem, *limits: int) -> int:
+def _base_k(p: FilterProduct, *limits: int) -> int:
     """The largest K step within limits; whole rows of dy where those are short and aligned."""
     k = down16(min(*limits, up16(p.k)))
     return k // p.wo * p.wo if p.wo < k and p.wo % 16 == 0 else k
@@ -201,7 +183,7 @@ def _ladder(mode: str) -> Iterator[tuple[int, int]]:
         yield a, b
 
 
-def _deepest(p: FilterProblem, mode: str, device: Device, cores: int) -> CannTiling:
+def _deepest(p: FilterProduct, mode: str, device: Device, cores: int) -> CannTiling:
     """The first rung of the ladder that fits L1 and, where K is split, busies the cores."""
     base = _base(p, mode)
     last = None
@@ -214,7 +196,7 @@ def _deepest(p: FilterProblem, mode: str, device: Device, cores: int) -> CannTil
     return last or _shrunk(p, base, device)
 
 
-def _steps(p: FilterProblem, base: _Base, depths: tuple[int, int]) -> CannTiling:
+def _steps(p: FilterProduct, base: _Base, depths: tuple[int, int]) -> CannTiling:
     """The tiling that holds so many base blocks of A and B in L1."""
     (a, b), count = depths, ceil_div(p.k, base.k)
     al1, bl1 = min(2, a), min(2, b)
@@ -247,9 +229,9 @@ def _steps(p: FilterProblem, base: _Base, depths: tuple[int, int]) -> CannTiling
     )
 
 
-def _unit(p: FilterProblem, mode: str, t: CannTiling) -> CannTiling:
+def _unit(p: FilterProduct, mode: str, t: CannTiling) -> CannTiling:
     """The tiling with a core's share: what is not shared between cores is taken whole."""
-    line = p.taps * p.c0
+    line = p.c.taps * p.c.c0
     m = t.step_m * t.base_m
     n = max(t.step_n * t.base_n // line, 1) * line
     k = max(max(t.step_ka, t.step_kb) * t.base_k // p.wo, 1) * p.wo
@@ -257,11 +239,11 @@ def _unit(p: FilterProblem, mode: str, t: CannTiling) -> CannTiling:
         t,
         single_core_m=p.m if mode == "NK" else m,
         single_core_n=p.n if mode == "MK" else n,
-        single_core_k=-(-p.k // p.c0) * p.c0 if mode == "MN" else k,
+        single_core_k=-(-p.k // p.c.c0) * p.c.c0 if mode == "MN" else k,
     )
 
 
-def _shrunk(p: FilterProblem, base: _Base, device: Device) -> CannTiling:
+def _shrunk(p: FilterProduct, base: _Base, device: Device) -> CannTiling:
     """The least of steps with a base that fits: K first, then M and N, then K as L0 allows.
 
     The order in which M and N shrink is inferred from two published tilings: the side that

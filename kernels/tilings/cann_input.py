@@ -9,7 +9,8 @@ fp16 and bf16, one real group (hicann/ops-nn at e5c3fa9, conv/conv3d_backprop_in
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 
 from npusim.convolution import Convolution
 from npusim.device.spec import Device
@@ -17,7 +18,15 @@ from npusim.dtypes import DType
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
 from npusim.kernels.tilings.cann import CannTiling, check_fits, same_slots
-from npusim.kernels.tilings.cann_rule import HALF, SUMS, common_reason, down16, refuse, up16
+from npusim.kernels.tilings.cann_rule import (
+    HALF,
+    SUMS,
+    Product,
+    common_reason,
+    down16,
+    refuse,
+    up16,
+)
 from npusim.kernels.tilings.implicit_gemm import Tiling
 
 #: Bytes of operands and result that the rule lets the cores have in L2 at once.
@@ -34,7 +43,7 @@ def production_tiling(shape: Convolution, device: Device, cores: int, dtype: DTy
     reason = reason_outside(shape, device, dtype)
     if reason:
         raise refuse(reason)
-    problem = _Problem.of(shape, dtype)
+    problem = _Product(shape, dtype.bytes)
     chosen = _stepped(problem, device, _base(problem))
     if chosen is None:
         raise refuse("no tile fits L1 however small")
@@ -49,7 +58,7 @@ def kernel_tiling(
     Raises ``CapacityError`` where it does not fit the device and ``ArgumentError`` where the
     loop nest cannot follow it.
     """
-    p = _Problem.of(shape, dtype)
+    p = _Product(shape, dtype.bytes)
     t, c0 = tiling, shape.c0
     check_fits(t, device, dtype.bytes, (p.slot_a(t), p.slot_b(t)))
     for name, step in (("stepKa", t.step_ka), ("stepKb", t.step_kb)):
@@ -92,67 +101,57 @@ def kernel_tiling(
     )
 
 
-@dataclass(frozen=True)
-class _Problem:
-    """Sizes of the product and of dy. ``line`` is K of one block of output channels."""
+class _Product(Product):
+    """Sizes of the product as the rule has them; rows of dy have zeros inserted between them."""
 
-    m: int
-    n: int
-    k: int
-    line: int
-    images: int  # batch times depth of dx
-    hi: int
-    wi: int
-    ho: int
-    wo: int
-    stride: tuple[int, ...]
-    kernel: tuple[int, ...]
-    dilation_h: int
-    element: int
+    @cached_property
+    def m(self) -> int:
+        """Positions of an image of dx."""
+        return self.c.spatial[1] * self.wi
 
-    @classmethod
-    def of(cls, s: Convolution, dtype: DType) -> _Problem:
-        line = s.taps * s.c0
-        (d, h, w), (_, ho, wo) = s.spatial, s.out
-        return cls(
-            m=h * w,
-            n=up16(s.cin1 * s.c0),
-            k=line * s.cout1,
-            line=line,
-            images=s.n * d,
-            hi=h,
-            wi=w,
-            ho=ho,
-            wo=wo,
-            stride=s.stride,
-            kernel=s.kernel,
-            dilation_h=s.dilation[1],
-            element=dtype.bytes,
-        )
+    @cached_property
+    def n(self) -> int:
+        """Input channels, whole blocks."""
+        return up16(self.c.cin1 * self.c.c0)
+
+    @cached_property
+    def line(self) -> int:
+        """K of one block of output channels."""
+        return self.c.taps * self.c.c0
+
+    @cached_property
+    def k(self) -> int:
+        """K of all output channels."""
+        return self.line * self.c.cout1
+
+    @cached_property
+    def wi(self) -> int:
+        """Width of dx."""
+        return self.c.spatial[2]
+
+    @cached_property
+    def images(self) -> int:
+        """Batch times depth of dx."""
+        return self.c.n * self.c.spatial[0]
 
     def rows(self, m: int) -> int:
         """Rows of dy, zeros inserted, that ``m`` positions of dx are given room for."""
         whole = m % self.wi == 0 or self.wi % m == 0
         h = max(1, m // self.wi) if whole else m // self.wi + 2
-        reach = h - 1 + (self.kernel[1] - 1) * self.dilation_h + 1
-        return min(reach, (self.ho - 1) * self.stride[1] + 1)
+        reach = h - 1 + (self.c.kernel[1] - 1) * self.c.dilation[1] + 1
+        return min(reach, (self.c.out[1] - 1) * self.c.stride[1] + 1)
 
     def row_a(self, m: int) -> int:
         """Bytes of dy in L1 for one element of channel depth."""
-        return self.rows(m) * self.wo * self.stride[2] * self.element
+        return self.rows(m) * self.c.out[2] * self.c.stride[2] * self.element
 
     def slot_a(self, t: CannTiling) -> int:
         """Bytes of one slot of A in L1."""
-        return self.row_a(t.base_m) * t.step_ka * t.base_k // (self.kernel[1] * self.kernel[2])
+        return self.row_a(t.base_m) * t.step_ka * t.base_k // self.c.taps
 
     def slot_b(self, t: CannTiling) -> int:
         """Bytes of one slot of B in L1."""
         return t.step_n * t.base_n * t.step_kb * t.base_k * self.element
-
-    def fits(self, t: CannTiling, device: Device) -> bool:
-        """Whether both operands fit L1."""
-        used = t.al1 * self.slot_a(t) + t.bl1 * self.slot_b(t)
-        return used <= device.memory("L1").size_bytes
 
     def whole(self, t: CannTiling) -> bool:
         """Whether both steps are whole blocks of output channels, the larger a multiple."""
@@ -168,7 +167,7 @@ class _Problem:
         return k
 
 
-def _base(p: _Problem) -> tuple[int, int, int]:
+def _base(p: _Product) -> tuple[int, int, int]:
     """baseM, baseN, baseK before L1 is looked at."""
     m, n = (256, 128) if p.m >= p.n else (128, 256)
     m, n, k = min(m, up16(p.m)), min(n, p.n), p.depth_k(64)
@@ -179,9 +178,9 @@ def _base(p: _Problem) -> tuple[int, int, int]:
     return m, n, p.depth_k(HALF // max(m, n))
 
 
-def _stepped(p: _Problem, device: Device, base: tuple[int, int, int]) -> CannTiling | None:
+def _stepped(p: _Product, device: Device, base: tuple[int, int, int]) -> CannTiling | None:
     """The tiling with its L1 steps, its base shrunk where L1 demands; None if nothing fits."""
-    if p.kernel[0] == 1:
+    if p.c.kernel[0] == 1:
         found = _resident(p, device, _tiling(base))
         if found is not None:
             return found
@@ -211,7 +210,7 @@ def _tiling(base: tuple[int, int, int], slots: tuple[int, int] = (2, 1)) -> Cann
     )
 
 
-def _resident(p: _Problem, device: Device, t: CannTiling) -> CannTiling | None:
+def _resident(p: _Product, device: Device, t: CannTiling) -> CannTiling | None:
     """All of B in one slot, and as much of A beside it as fits."""
     count = ceil_div(p.k, t.base_k)
     for step in range(count, 0, -1):
@@ -221,14 +220,14 @@ def _resident(p: _Problem, device: Device, t: CannTiling) -> CannTiling | None:
     return None
 
 
-def _doubled(p: _Problem, device: Device, t: CannTiling) -> CannTiling | None:
+def _doubled(p: _Product, device: Device, t: CannTiling) -> CannTiling | None:
     """Steps of A and B: each half of L1, or both the same; the larger sum that is legal."""
     proposals = [_equal(p, device, t), _halves(p, device, t)]
     legal = [found for found in proposals if found is not None]
     return max(legal, key=lambda found: found.step_ka + found.step_kb, default=None)
 
 
-def _halves(p: _Problem, device: Device, t: CannTiling) -> CannTiling | None:
+def _halves(p: _Product, device: Device, t: CannTiling) -> CannTiling | None:
     """As many blocks of channels of each operand as fit its half of L1."""
     half, c0 = device.memory("L1").size_bytes // 2, 32 // p.element
     unit = max(1, t.base_k // p.line)  # blocks in the smallest step
@@ -244,9 +243,9 @@ def _halves(p: _Problem, device: Device, t: CannTiling) -> CannTiling | None:
     return found if p.whole(found) and p.fits(found, device) else None
 
 
-def _equal(p: _Problem, device: Device, t: CannTiling) -> CannTiling | None:
+def _equal(p: _Product, device: Device, t: CannTiling) -> CannTiling | None:
     """The same step for both, from the filter's taps downwards."""
-    first = min(ceil_div(p.k, t.base_k), p.kernel[1] * p.kernel[2])
+    first = min(ceil_div(p.k, t.base_k), p.c.taps)
     for step in range(first, 0, -1):
         found = replace(t, step_ka=step, step_kb=step)
         if p.whole(found) and p.fits(found, device):
@@ -254,7 +253,7 @@ def _equal(p: _Problem, device: Device, t: CannTiling) -> CannTiling | None:
     return None
 
 
-def _shrinking(p: _Problem, base: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
+def _shrinking(p: _Product, base: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
     """The base, then smaller ones: the larger of M and N by 16 each time, last K."""
     m, n, k = base
     least = max(p.wi, 16)
@@ -270,29 +269,29 @@ def _shrinking(p: _Problem, base: tuple[int, int, int]) -> Iterator[tuple[int, i
         yield m, n, k
 
 
-def _single_m(p: _Problem, t: CannTiling, cores: int) -> int:
+def _single_m(p: _Product, t: CannTiling, cores: int) -> int:
     """Positions of one share: whole rows, more of them where that does not starve the cores."""
-    rows = max(t.base_m // p.wi, 1)
+    rows, height = max(t.base_m // p.wi, 1), p.c.spatial[1]
     if p.wi > 64 and p.wi % t.base_m and t.base_m % p.wi:
-        for pieces in range(1, p.hi + 1):
-            each = ceil_div(p.hi, pieces)
+        for pieces in range(1, height + 1):
+            each = ceil_div(height, pieces)
             shares = p.images * pieces * ceil_div(p.n, t.single_core_n)
             if (shares % cores == 0 or shares >= cores**2) and _in_l2(p, t, each * p.wi, cores):
                 return each * p.wi
     best = rows
     if p.images % cores == 0:
-        for more in range(rows, p.hi + 1, rows):
+        for more in range(rows, height + 1, rows):
             if not _in_l2(p, t, more * p.wi, cores):
                 break
-            if p.hi % more == 0:
+            if height % more == 0:
                 best = more
     return best * p.wi
 
 
-def _in_l2(p: _Problem, t: CannTiling, m: int, cores: int) -> bool:
+def _in_l2(p: _Product, t: CannTiling, m: int, cores: int) -> bool:
     """Whether what all cores touch in one share of ``m`` positions fits the share of L2."""
-    depths = max(p.kernel[0] // p.stride[0], 1)
-    channels = p.k // (p.kernel[1] * p.kernel[2])
-    numbers = p.rows(m) * p.wo * depths * channels + t.single_core_n * p.k * depths
+    depths = max(p.c.kernel[0] // p.c.stride[0], 1)
+    channels = p.k // p.c.taps
+    numbers = p.rows(m) * p.c.out[2] * depths * channels + t.single_core_n * p.k * depths
     numbers += m * t.single_core_n + t.base_m * t.base_n
     return cores * p.element * numbers <= _L2_SHARE

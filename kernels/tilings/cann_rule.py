@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
 from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.errors import ArgumentError
+from npusim.kernels.tilings.cann import CannTiling
 
 #: Buffers of the chips the rules are written for (Atlas A2 and A3 training chips).
 _BUFFERS = {"L1": 512 * 1024, "L0A": 64 * 1024, "L0B": 64 * 1024, "L0C": 128 * 1024}
@@ -41,3 +45,24 @@ def down16(value: int) -> int:
 def up16(value: int) -> int:
     """The smallest multiple of 16 that is not below."""
     return -(-value // 16) * 16
+
+
+@dataclass(frozen=True)
+class Product(ABC):
+    """The matrix product that a gradient of ``c`` is, of elements of ``element`` bytes."""
+
+    c: Convolution
+    element: int
+
+    @abstractmethod
+    def slot_a(self, t: CannTiling) -> int:
+        """Bytes of one slot of A in L1."""
+
+    @abstractmethod
+    def slot_b(self, t: CannTiling) -> int:
+        """Bytes of one slot of B in L1."""
+
+    def fits(self, t: CannTiling, device: Device) -> bool:
+        """Whether both operands fit L1."""
+        used = t.al1 * self.slot_a(t) + t.bl1 * self.slot_b(t)
+        return used <= device.memory("L1").size_bytes

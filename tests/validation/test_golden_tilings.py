@@ -113,7 +113,7 @@ def test_every_tiling_the_rule_covers_has_a_kernel(name: str, row: dict[str, str
     bases = (int(row["baseM"]), int(row["baseN"]), int(row["baseK"]))
     assert (ours.base_m, ours.base_n, ours.base_k) == bases
     if name == "filter":  # the room that the library gives x in L1, in elements
-        bound = cann_filter.FilterProblem.of(shape, kind).bound_b(tiling)
+        bound = cann_filter.FilterProduct(shape, kind.bytes).bound_b(tiling)
         assert bound == int(row["bl1Bound"])
 
 
