@@ -194,7 +194,7 @@ class Instruction(ABC):
     @property
     def op(self) -> str:
         """Name shown in timelines: the class name in the DSL's spelling."""
-        return _spelled(type(self).__name__)
+        return spelled(type(self).__name__)
 
     def __str__(self) -> str:
         outs = ", ".join(map(str, self.writes()))
@@ -236,8 +236,8 @@ class Instruction(ABC):
 
 
 @cache
-def _spelled(name: str) -> str:
-    """The name of a class with underscores for capitals."""
+def spelled(name: str) -> str:
+    """The DSL's spelling of a class's name: underscores for capitals."""
     return "".join("_" + c.lower() if c.isupper() and i else c.lower() for i, c in enumerate(name))
 
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div
-from npusim.isa import DataMove, Drain
+from npusim.isa.cube import Drain
+from npusim.isa.dma import DataMove
 from npusim.isa.operands import GmRegion, Slot, SlotRegion
 from npusim.program.recorder import BufferHandle, Recorder
 

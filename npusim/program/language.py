@@ -13,31 +13,13 @@ from __future__ import annotations
 from npusim.dtypes import FP32, DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div
-from npusim.isa import (
-    CoreBarrier,
-    CoreSetFlag,
-    CoreWaitFlag,
-    DataMove,
-    DspCast,
-    DspGemm,
-    Fill,
-    Load2d,
-    Load3d,
-    Mmad,
-    Nd2nz,
-    PipeBarrier,
-    SetFlag,
-    VecBinary,
-    VecCast,
-    VecDup,
-    VecReduce,
-    VecScalar,
-    VecTranspose,
-    WaitFlag,
-)
 from npusim.isa.base import Await, Signal
-from npusim.isa.dma import Window
+from npusim.isa.cube import Mmad
+from npusim.isa.dma import DataMove, Fill, Load2d, Load3d, Nd2nz, Window
+from npusim.isa.dsp import DspCast, DspGemm
 from npusim.isa.operands import FRACTAL_BYTES, Place, Region, Slot, SlotRegion, private, region_of
+from npusim.isa.sync import CoreBarrier, CoreSetFlag, CoreWaitFlag, PipeBarrier, SetFlag, WaitFlag
+from npusim.isa.vector import VecBinary, VecCast, VecDup, VecReduce, VecScalar, VecTranspose
 from npusim.program.fixpipe import Fixpipe
 from npusim.program.recorder import BufferHandle
 

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from npusim.errors import ProgramError
-from npusim.isa import Instruction, SetFlag, WaitFlag
-from npusim.isa.base import Told
+from npusim.isa.base import Instruction, Told
 from npusim.isa.operands import Buffer, SlotRegion
+from npusim.isa.sync import SetFlag, WaitFlag
 from npusim.reasons import BARRIER, DATA, FLAG, FOLLOW, SPACE
 
 #: (pipe index, count, reason) of one wait.

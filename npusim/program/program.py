@@ -16,8 +16,7 @@ from npusim.device.parts import CoreKind
 from npusim.device.spec import Device
 from npusim.errors import ProgramError
 from npusim.integers import IntArray
-from npusim.isa import Instruction
-from npusim.isa.base import Cost, Move, Told, fixed_rate
+from npusim.isa.base import Cost, Instruction, Move, Told, fixed_rate
 from npusim.isa.operands import Buffer, GmRegion, Tensor
 from npusim.program.lower import Lowered, Wait
 

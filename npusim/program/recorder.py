@@ -13,8 +13,7 @@ from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div
-from npusim.isa import Instruction
-from npusim.isa.base import Told
+from npusim.isa.base import Instruction, Told
 from npusim.isa.operands import Buffer, GmRegion, Region, Slot, check_capacity
 
 

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 from npusim.device.parts import CoreKind
 from npusim.device.spec import Device
 from npusim.errors import ProgramError
-from npusim.isa import Instruction
-from npusim.isa.base import Cost, Move, Told
+from npusim.isa.base import Cost, Instruction, Move, Told
 from npusim.program.lower import at_line
 from npusim.program.program import Flow, Program, Template, flow_of
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from npusim.errors import ProgramError
 from npusim.integers import IntArray
-from npusim.isa import Instruction
+from npusim.isa.base import Instruction
 from npusim.isa.operands import GmRegion
 from npusim.program.program import Program
 

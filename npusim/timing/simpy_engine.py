@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import simpy
 
-from npusim.isa import Instruction
-from npusim.isa.base import Cost
+from npusim.isa.base import Cost, Instruction
 from npusim.program.lower import Wait
 from npusim.program.program import MOVE, READ, CoreProgram, Flow, Program
 from npusim.reasons import (

@@ -15,8 +15,9 @@ from npusim.call.call import simulate
 from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, FP32, INT8, DType
 from npusim.errors import ProgramError
-from npusim.isa import ISA, DspCast, DspGemm
+from npusim.isa import ISA
 from npusim.isa.base import Cost
+from npusim.isa.dsp import DspCast, DspGemm
 from npusim.isa.operands import Buffer, Slot, Tensor
 from npusim.numerics.memory import CoreMemory, GlobalMemory, LaneMemory
 from npusim.program.kernel import Tasks

@@ -15,34 +15,14 @@ import pytest
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32, INT8, DType
-from npusim.isa import (
-    ISA,
-    CoreBarrier,
-    CoreSetFlag,
-    CoreWaitFlag,
-    DataMove,
-    Drain,
-    DspCast,
-    DspGemm,
-    Fill,
-    Instruction,
-    Load2d,
-    Load3d,
-    Mmad,
-    Nd2nz,
-    PipeBarrier,
-    SetFlag,
-    VecBinary,
-    VecCast,
-    VecDup,
-    VecReduce,
-    VecScalar,
-    VecTranspose,
-    WaitFlag,
-)
-from npusim.isa.base import Await, Cost, Signal
-from npusim.isa.dma import Window
+from npusim.isa import ISA
+from npusim.isa.base import Await, Cost, Instruction, Signal
+from npusim.isa.cube import Drain, Mmad
+from npusim.isa.dma import DataMove, Fill, Load2d, Load3d, Nd2nz, Window
+from npusim.isa.dsp import DspCast, DspGemm
 from npusim.isa.operands import Buffer, GmRegion, Region, Slot, SlotRegion, Tensor
+from npusim.isa.sync import CoreBarrier, CoreSetFlag, CoreWaitFlag, PipeBarrier, SetFlag, WaitFlag
+from npusim.isa.vector import VecBinary, VecCast, VecDup, VecReduce, VecScalar, VecTranspose
 from npusim.numerics.memory import CoreMemory, GlobalMemory, LaneMemory
 from npusim.program.program import Program
 

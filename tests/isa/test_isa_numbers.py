@@ -12,16 +12,8 @@ from hypothesis import strategies as st
 
 from npusim.device.catalog import load_device
 from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, DType
-from npusim.isa import (
-    DataMove,
-    Drain,
-    Fill,
-    Load2d,
-    Load3d,
-    Mmad,
-    Nd2nz,
-)
-from npusim.isa.dma import Window
+from npusim.isa.cube import Drain, Mmad
+from npusim.isa.dma import DataMove, Fill, Load2d, Load3d, Nd2nz, Window
 from npusim.isa.operands import Buffer, Slot, SlotRegion, Tensor
 from npusim.numerics.memory import CoreMemory, GlobalMemory
 from npusim.program.program import Program

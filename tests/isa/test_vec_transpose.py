@@ -11,8 +11,8 @@ import pytest
 from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, FP32, INT8, DType
 from npusim.errors import ProgramError
-from npusim.isa import VecTranspose
 from npusim.isa.operands import Buffer, Slot
+from npusim.isa.vector import VecTranspose
 from npusim.numerics.memory import CoreMemory, GlobalMemory
 from npusim.program.language import Language
 from npusim.program.program import Program

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from npusim.device.catalog import load_device
 from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, DType
 from npusim.errors import ArgumentError
-from npusim.isa import DataMove, VecDup, VecTranspose
+from npusim.isa.dma import DataMove
 from npusim.isa.operands import Tensor
+from npusim.isa.vector import VecDup, VecTranspose
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.layout import (
     from_6hd,

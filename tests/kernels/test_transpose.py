@@ -14,8 +14,9 @@ from npusim.call.call import simulate
 from npusim.device.catalog import devices, load_device
 from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, DType
 from npusim.errors import ArgumentError
-from npusim.isa import DataMove, VecCast, VecTranspose
+from npusim.isa.dma import DataMove
 from npusim.isa.operands import Tensor
+from npusim.isa.vector import VecCast, VecTranspose
 from npusim.kernels.transpose import Axes, Transpose, choose_tile, merged, rotations, walk
 from npusim.program.build import build
 from npusim.program.program import Program

@@ -12,8 +12,7 @@ import pytest
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32, DType
-from npusim.isa import Instruction
-from npusim.isa.base import Cost, MemoryView
+from npusim.isa.base import Cost, Instruction, MemoryView
 from npusim.isa.operands import Region, SlotRegion, Tensor
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.numerics import executor

@@ -9,8 +9,8 @@ import pytest
 from npusim.device.catalog import load_device
 from npusim.dtypes import BF16, FP16, FP32, INT8, INT32
 from npusim.errors import CapacityError, ProgramError
-from npusim.isa import DataMove, Drain, Mmad
-from npusim.isa.dma import Window
+from npusim.isa.cube import Drain, Mmad
+from npusim.isa.dma import DataMove, Window
 from npusim.isa.operands import Tensor
 from npusim.program.language import BufferHandle, Language
 

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, FP32
 from npusim.errors import ProgramError
-from npusim.isa import CoreBarrier, Instruction, PipeBarrier, SetFlag, WaitFlag
+from npusim.isa.base import Instruction
 from npusim.isa.operands import GmRegion, Slot, SlotRegion, Tensor
+from npusim.isa.sync import CoreBarrier, PipeBarrier, SetFlag, WaitFlag
 from npusim.program.build import build
 from npusim.program.kernel import Tasks
 from npusim.program.language import BufferHandle, Language

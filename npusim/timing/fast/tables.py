@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from npusim.integers import IntArray
-from npusim.isa import Instruction
+from npusim.isa.base import Instruction
 from npusim.program.lower import Wait
 from npusim.program.program import ATOMIC, MOVE, READ, WRITE, Flow, Program, Template, Variant
 from npusim.reasons import FOLLOW
