@@ -19,6 +19,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.kernels.parts.room import piece
 from npusim.language import (
     ArgumentError,
     Kernel,
@@ -80,8 +81,7 @@ class BiasAdd(Kernel):
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
         dtype, block = self.y.dtype, C0 * self.y.dtype.bytes
         _, _, c1, positions, _ = self.y.shape
-        free = k.memory("UB").size_bytes - 2 * block
-        most = min(TILE_BYTES, free // SLOTS) // block
+        most = piece(k, self.name, TILE_BYTES // block, SLOTS * block, besides=2 * block)
         bias_ub = k.buffer("UB", (C0,), dtype, slots=2, name="bias_ub")
         y_ub = k.buffer("UB", (most, C0), dtype, slots=SLOTS, name="y_ub")
 

@@ -22,6 +22,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.kernels.parts.room import piece
 from npusim.language import (
     FP32,
     ArgumentError,
@@ -212,8 +213,7 @@ class _Nest:
         gather = kernel.channels * kernel.parts * 4 if kernel.partial else 0
         # Two tiles, one as fp32, the accumulator, and a sum and a result per channel.
         element = 2 * dtype.bytes + wide + 4 + 8
-        free = k.memory("UB").size_bytes - gather - 1024
-        tile = max(16, min(TILE, free // element // 16 * 16))
+        tile = piece(k, kernel.name, TILE, element, multiple=16, besides=gather + 1024)
         blocks = min(tile, kernel.channels)
         self.tile = tile
         self.dy = k.buffer("UB", (tile,), dtype, slots=2, name="dy_ub")

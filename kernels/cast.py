@@ -18,6 +18,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.kernels.parts.room import piece
 from npusim.language import (
     FP32,
     ArgumentError,
@@ -91,8 +92,7 @@ class Cast(Kernel):
         dtype, to = self.x.dtype, self.y.dtype
         by_fp32 = dtype.bytes == to.bytes  # 16 to 16 bits takes two steps, the first exact
         element = 2 * (dtype.bytes + to.bytes) + (4 if by_fp32 else 0)
-        fit = k.memory("UB").size_bytes // element
-        most = min(CHUNK, fit // GRANULE * GRANULE)
+        most = piece(k, self.name, CHUNK, element, multiple=GRANULE)
         src = k.buffer("UB", (most,), dtype, slots=2, name="x_ub")
         dst = k.buffer("UB", (most,), to, slots=2, name="y_ub")
         wide = k.buffer("UB", (most,), FP32, name="fp32_ub") if by_fp32 else None

@@ -17,6 +17,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.kernels.parts.room import piece
 from npusim.language import (
     FP32,
     ArgumentError,
@@ -72,21 +73,22 @@ class ClearBlocks(Kernel):
 
     def plan(self, k: Language, cores: int) -> Plan[Piece]:
         row = self.groups.c0 * FP32.bytes
-        held = k.buffer("UB", (PIECE_BYTES // FP32.bytes,), FP32, slots=SLOTS, name="dw_ub")
+        most = piece(k, self.name, PIECE_BYTES, SLOTS, multiple=row)
+        held = k.buffer("UB", (most // FP32.bytes,), FP32, slots=SLOTS, name="dw_ub")
 
-        def emit(piece: Piece) -> None:
-            size = piece.rows * row
+        def emit(part: Piece) -> None:
+            size = part.rows * row
             ub, pitch = held.next(), self.groups.cout_g * row
-            place = self.dw.at(0, size, base="dw", rows=piece.columns, pitch=pitch)
-            whole = ub.at(0, piece.columns * size)
+            place = self.dw.at(0, size, base="dw", rows=part.columns, pitch=pitch)
+            whole = ub.at(0, part.columns * size)
             k.data_move(whole, place, FP32)
-            for first, rows, low, high in self._outside(piece):
+            for first, rows, low, high in self._outside(part):
                 at, width = first * row + low * FP32.bytes, (high - low) * FP32.bytes
-                for column in range(piece.columns):
+                for column in range(part.columns):
                     k.vec_dup(ub.at(column * size + at, width, rows=rows, pitch=row), 0.0, FP32)
             k.data_move(place, whole, FP32)
 
-        return Plan(self._tasks(cores), emit)
+        return Plan(self._tasks(most, cores), emit)
 
     def _outside(self, piece: Piece) -> Iterator[tuple[int, int, int, int]]:
         """(first row, rows, low, high): channels low..high of a block that rows do not own."""
@@ -101,13 +103,13 @@ class ClearBlocks(Kernel):
                 if start < stop and left < right:
                     yield start, stop - start, left, right
 
-    def _tasks(self, cores: int) -> Tasks[Piece]:
-        """Pieces of whole columns; of one column's rows where it is larger than a piece."""
+    def _tasks(self, most: int, cores: int) -> Tasks[Piece]:
+        """Pieces of ``most`` bytes, whole columns; of one column's rows where it is larger."""
         g, row = self.groups, self.groups.c0 * FP32.bytes
         taps = self.dw.shape[1] // g.cin1_g
-        rows = min(g.cout_g, PIECE_BYTES // row)
+        rows = min(g.cout_g, most // row)
         share = ceil_div(g.real_groups * g.cin1_g * taps, cores)
-        columns = max(1, min(PIECE_BYTES // (rows * row), taps, share)) if rows == g.cout_g else 1
+        columns = max(1, min(most // (rows * row), taps, share)) if rows == g.cout_g else 1
         real, block, tap, first = grid(
             np.arange(g.real_groups),
             np.arange(g.cin1_g),

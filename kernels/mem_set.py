@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.kernels.parts.room import piece
 from npusim.language import INT8, Kernel, Language, Plan, Tasks, Tensor, ceil_div, in_runs, round_up
 
 #: Largest store; long enough for full bandwidth (16 KiB and more) and small beside any UB.
@@ -39,7 +40,8 @@ class MemSet(Kernel):
         return f"chunk {CHUNK_BYTES}"
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
-        zeros = k.buffer("UB", (CHUNK_BYTES,), INT8, name="zeros")
+        most = piece(k, self.name, CHUNK_BYTES, 1, multiple=k.memory("UB").align_bytes)
+        zeros = k.buffer("UB", (most,), INT8, name="zeros")
 
         def emit(chunk: Chunk) -> None:
             if chunk.first:
@@ -48,7 +50,7 @@ class MemSet(Kernel):
 
         size = self.target.size_bytes
         # Small tensors are spread over all cores in pieces of whole 512 B, the GM granule.
-        step = min(CHUNK_BYTES, round_up(ceil_div(size, cores), 512))
+        step = min(most, round_up(ceil_div(size, cores), 512))
         start = np.arange(0, size, step)
         core = in_runs(len(start), cores)
         first = np.diff(core, prepend=-1) != 0

@@ -20,6 +20,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.kernels.parts.room import piece
 from npusim.language import (
     FP32,
     ArgumentError,
@@ -33,7 +34,7 @@ from npusim.language import (
     round_up,
 )
 
-#: Largest chunk: full bandwidth, and four of them fit the smallest UB.
+#: Largest chunk: it loads at full bandwidth.
 CHUNK_BYTES = 8 * 1024
 
 
@@ -68,11 +69,12 @@ class SumParts(Kernel):
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
         size, to = prod(self.out.shape) * FP32.bytes, self.out.dtype  # of one part
-        sums = k.buffer("UB", (CHUNK_BYTES // 4,), FP32, slots=2, name="sum")
-        nexts = k.buffer("UB", (CHUNK_BYTES // 4,), FP32, slots=2, name="part")
-        narrow = None
-        if to is not FP32:
-            narrow = k.buffer("UB", (CHUNK_BYTES // 4,), to, slots=2, name="narrow")
+        rounds = to is not FP32
+        each = 4 * FP32.bytes + (2 * to.bytes if rounds else 0)
+        count = piece(k, self.name, CHUNK_BYTES // FP32.bytes, each, multiple=16)
+        sums = k.buffer("UB", (count,), FP32, slots=2, name="sum")
+        nexts = k.buffer("UB", (count,), FP32, slots=2, name="part")
+        narrow = k.buffer("UB", (count,), to, slots=2, name="narrow") if rounds else None
 
         def emit(chunk: Chunk) -> None:
             total = sums.next().at(0, chunk.size)
@@ -86,7 +88,7 @@ class SumParts(Kernel):
                 k.vec_cast(total, wide, FP32, to)
             k.data_move(self.out.at(0, total.size, base="to"), total, to)
 
-        step = min(CHUNK_BYTES, round_up(ceil_div(size, cores), 512))
+        step = min(count * FP32.bytes, round_up(ceil_div(size, cores), 512))
         start = np.arange(0, size, step)
         tasks = Tasks(
             in_runs(len(start), cores),

@@ -32,6 +32,7 @@ import numpy as np
 
 from npusim.kernels.parts.conversion import Conversion, Pieces, even, most_in_task, move
 from npusim.kernels.parts.fractal_weights import WeightWork
+from npusim.kernels.parts.room import piece
 from npusim.language import (
     FRACTAL_BYTES,
     INT8,
@@ -101,8 +102,9 @@ class TransData(Kernel):
         return f"{self.conversion.kind}, by fractals" if self.scattered else self.conversion.kind
 
     def plan(self, k: Language, cores: int) -> Plan[Any]:
-        memory = k.memory("UB")
-        quarter = memory.size_bytes // 4 // memory.align_bytes * memory.align_bytes
+        ub = k.memory("UB")
+        align = ub.align_bytes
+        quarter = piece(k, self.name, ub.size_bytes, 4, multiple=align, least=FRACTAL_BYTES)
         size = FRACTAL_BYTES if self.scattered else quarter
         first = k.buffer("UB", (size,), INT8, slots=2, name="as_loaded")
         second = k.buffer("UB", (size,), INT8, slots=2, name="turned")

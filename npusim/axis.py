@@ -19,6 +19,9 @@ from npusim.integers import IntArray, ceil_div
 #: What fields of an img2col load hold: strides, and padding on one side, filter and dilation.
 _STRIDE_FIELD, _PAD_FIELD = 63, 255
 
+#: Inputs between the first and the last tap from which taps are worth taking one by one.
+_WIDE = 128
+
 
 class Reading(NamedTuple):
     """How some outputs of an axis read inputs, wherever on the axis they are.
@@ -155,7 +158,24 @@ class Axis:
     @property
     def sparse(self) -> bool:
         """Whether most taps read padding wherever the filter is."""
-        return self.insert == 1 and self.kernel > self.size
+        return self.insert == 1 and (self.kernel > self.size or self.lone)
+
+    @property
+    def reached(self) -> tuple[int, int] | None:
+        """First and last output (excluded) that read any input, where they are less than half."""
+        first = max(0, ceil_div(self.before - (self.kernel - 1) * self.dilation, self.stride))
+        stop = min(self.out, (self.virtual - 1 + self.before) // self.stride + 1)
+        return (first, stop) if 2 * (stop - first) < self.out else None
+
+    @property
+    def wide(self) -> bool:
+        """Whether a window reads far more inputs than it has taps."""
+        return self.insert == 1 and self.dilation > 1 and self.dilation * (self.kernel - 1) >= _WIDE
+
+    @property
+    def lone(self) -> bool:
+        """Whether an output reads one input at most: there are no more than taps lie apart."""
+        return self.size <= self.dilation and self.kernel > 1 == self.stride
 
     def fits_window(self, *, whole: bool = False) -> bool:
         """Whether img2col loads can slide the filter over all virtual inputs.
@@ -200,13 +220,18 @@ class Axis:
         if form == "window":
             return ((Part(self),),)
         phases = self._phases() if self.insert > 1 else (Part(self),)
-        if form == "phases":
+        phases = tuple(replace(part, within=part.axis.reached) for part in phases)
+        if form == "single":
+            phases = tuple(one for part in phases for one in part.apart())
+        if form != "taps":
             return tuple((replace(part, trimmed=part.axis.sparse),) for part in phases)
         single = (tuple(_single(part, tap) for tap in range(part.axis.kernel)) for part in phases)
         return tuple(tuple(p for p in parts if p.axis.size > 0) for parts in single)
 
     def longest(self, form: str) -> int:
-        """The most outputs of a part."""
+        """The most outputs of a part that may be one run."""
+        if form == "single" and any(part.single for (part,) in self.parts(form)):
+            return 1
         return -(-self.out // self.insert) if form != "window" else self.out
 
     def _phases(self) -> tuple[Part, ...]:
@@ -252,7 +277,8 @@ class Part:
     """Some outputs, inputs and taps of a whole axis that are an ``axis`` themselves.
 
     Of each the first, and how far apart they are on the whole axis. ``trimmed`` leaves out taps
-    that read nothing but padding.
+    that read nothing but padding; ``single`` outputs are runs of their own, as each has another
+    tap. Outputs are those ``within`` some of the part's axis (None: all).
     """
 
     axis: Axis
@@ -260,14 +286,41 @@ class Part:
     inputs: tuple[int, int] = (0, 1)
     taps: tuple[int, int] = (0, 1)
     trimmed: bool = False
+    single: bool = False
+    within: tuple[int, int] | None = None
+
+    def apart(self) -> tuple[Part, ...]:
+        """The part, or where each output reads one input at most, the outputs of each input."""
+        a = self.axis
+        if not a.lone:
+            return (self,)
+        (output, step), (place, pitch) = self.outputs, self.inputs
+        found = []
+        for i in range(a.size):
+            first = (i + a.before) % a.dilation
+            if first < a.out:
+                before = (a.before + i - first) // a.dilation
+                out = ceil_div(a.out - first, a.dilation)
+                axis = Axis(size=1, out=out, kernel=a.kernel, before=before)
+                part = Part(
+                    axis,
+                    outputs=(output + first * step, step * a.dilation),
+                    inputs=(place + i * pitch, pitch),
+                    taps=self.taps,
+                    single=True,
+                    within=axis.reached,
+                )
+                found.append(part)
+        return tuple(found)
 
     def cut(self, step: int, block: int) -> tuple[IntArray, IntArray]:
         """First and number of the part's outputs in runs of ``step``, few where padding is wide."""
-        out = self.axis.out
+        step = 1 if self.single else step
+        begin, out = self.within or (0, self.axis.out)
         if self.axis.pads > _PAD_FIELD and self.axis.insert == 1:
             step = min(step, _PAD_FIELD // self.axis.stride + 1)
         if not block:
-            first = np.arange(0, out, step)
+            first = np.arange(begin, out, step)
             return first, np.minimum(step, out - first)
         first = np.concatenate(
             [np.arange(start, min(start + block, out), step) for start in range(0, out, block)]
@@ -324,4 +377,5 @@ def _single(part: Part, tap: int) -> Part:
         outputs=part.outputs,
         inputs=(rest, axis.stride),
         taps=(part.taps[0] + tap * part.taps[1], 1),
+        within=part.within,
     )

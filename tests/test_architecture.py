@@ -22,6 +22,7 @@ FLOORS = [
     "npusim.version",
     "npusim.reasons",
     "npusim.integers",
+    "npusim.objects",
     "npusim.quantities",
     "npusim.dtypes",
     "npusim.resources",
@@ -72,24 +73,24 @@ LINES = 450
 #: Lines of Python that a package may have; "npusim" stands for the modules at its top. More needs a
 #: sentence in CHANGELOG.md that says what for.
 BUDGETS = {
-    "npusim": 2200,
+    "npusim": 2300,
     "npusim/calibration": 900,
-    "npusim/call": 850,
+    "npusim/call": 950,
     "npusim/cli": 2150,
     "npusim/compat": 2100,
     "npusim/device": 1500,
     "npusim/isa": 1900,
     "npusim/layout": 550,
     "npusim/limits": 950,
-    "npusim/numerics": 850,
-    "npusim/ops": 2500,
+    "npusim/numerics": 950,
+    "npusim/ops": 2600,
     "npusim/program": 2100,
     "npusim/results": 4000,
     "npusim/timing": 3800,
     "npusim/torch": 600,
     "npusim/validation": 3_600,
     "npusim/workloads": 750,
-    "kernels": 6700,
+    "kernels": 6900,
 }
 
 

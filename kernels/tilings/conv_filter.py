@@ -139,13 +139,18 @@ def cut_plane(shape: Convolution, slab_k: int, height: int = 0, form: str = "win
 def auto_tiling(shape: Convolution, device: Device, cores: int) -> Tiling:
     """The candidate with the least estimated time on ``cores`` cube cores.
 
-    Single taps are for what no img2col load can do, or L1 not hold. Raises ``CapacityError`` if
+    Single taps are for what no img2col load can do, or L1 not hold, and where most of what a
+    window reads is of no use to most taps. Raises ``CapacityError`` if
     not even the smallest tile fits the device's buffers.
     """
-    window = all(shape.axis(i).fits_window(whole=True) for i in (1, 2))
-    for form in ("window", "taps") if window else ("taps",):
+    axes = [shape.axis(i) for i in (1, 2)]
+    window = all(axis.fits_window(whole=True) for axis in axes)
+    apart = any(axis.wide or axis.kernel > axis.out for axis in axes)
+    forms = [("window", "taps")] if apart else [("window",), ("taps",)]
+    for some in forms if window else [("taps",)]:
         best: tuple[float, int, Tiling] | None = None
-        for i, (tiling, cut) in enumerate(_candidates(shape, device, form)):
+        candidates = (one for form in some for one in _candidates(shape, device, form))
+        for i, (tiling, cut) in enumerate(candidates):
             for parts in _part_counts(shape, tiling, cut, cores):
                 time = _estimate(shape, device, cores, tiling, cut, parts)
                 if best is None or (time, i) < best[:2]:

@@ -21,10 +21,10 @@ from npusim.kernels.tilings.checks import check_tiling
 from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows
 
 #: How outputs may be cut by stride and taps; see ``npusim.axis``.
-FORMS = ("window", "phases", "taps")
+FORMS = ("window", "phases", "single", "taps")
 _WIDTHS = (16, 32, 48, 64, 96, 128, 192, 256)
-#: Slabs of a plane above which a smaller M is not worth looking at.
-_MOST_SLABS = 4096
+#: Slabs of a plane above which a smaller M is not worth looking at: those with work, and all.
+_MOST_SLABS, _MOST_CUTS = 4096, 1 << 18
 #: Last resort where 16 positions read more input than L1 holds.
 _SMALL = (8, 4, 2, 1)
 _HEIGHTS = (16, 32, 64, 96, 128, 192, 256, 512, 1024)
@@ -41,7 +41,8 @@ class Tiling:
 
     ``form`` is one of ``FORMS``: "window" slides the filter over an input with zeros inserted in
     L1; "phases" computes positions of one residue modulo the inserted stride at a time, with the
-    taps that reach it; "taps" adds up single taps, each with just the input it reads.
+    taps that reach it; "single" also takes positions one by one on an axis where each reads one
+    input at most; "taps" adds up single taps, each with just the input it reads.
     """
 
     base_m: int
@@ -117,8 +118,15 @@ def _forms(g: Geometry, *, library: bool) -> list[tuple[str, ...]]:
     """Forms to choose from by estimate, and those to fall back on where none of them fits."""
     window = all(axis.fits_window() for axis in (g.h, g.w))
     phases = any(axis.insert > 1 or axis.sparse for axis in (g.h, g.w))
+    phases = phases and all(axis.insert > 1 or axis.fits_window() for axis in (g.h, g.w))
     forms = (("window",) if window else ()) + (("phases",) if phases else ())
-    return [*((form,) for form in forms), ("taps",)] if library else [forms, ("taps",)]
+    if library:
+        return [*((form,) for form in forms), ("taps",)]
+    if phases and any(axis.lone for axis in (g.h, g.w)):
+        forms += ("single",)
+    if any(axis.wide or axis.sparse for axis in (g.h, g.w)):
+        forms += ("taps",)
+    return [forms, ("taps",)]
 
 
 def _heights(g: Geometry, form: str) -> list[int]:
@@ -130,8 +138,11 @@ def _heights(g: Geometry, form: str) -> list[int]:
     parts = {h for h in _HEIGHTS if h < ceil_div(plane, 16) * 16 and width > h}
     heights = sorted(_spread(rows) | parts | ({16} if not rows else set()))
     # A huge plane in tiny slabs is never good, and listing them would take longer than running.
-    few = [h for h in heights if plane // h <= _MOST_SLABS]
-    return few or heights[-1:]
+    few = [h for h in heights if plane // h <= _MOST_CUTS] or heights[-1:]
+    if plane // few[0] <= _MOST_SLABS:
+        return few
+    live = [h for h in few if cut_plane(g.h, g.w, h, form=form).live().slabs <= _MOST_SLABS]
+    return live or few[-1:]
 
 
 def _candidates(
@@ -238,7 +249,7 @@ def _estimate(
             body = max(body, drain)
     drain = drain * (1 if t.l0c_slots == 1 or rounds == 1 else 0.2)
     time = rounds * (body + drain) + mte2 / max(1.0, loads) + mte1 / mmads
-    if t.form != "window" and cut.positions < g.h.out * g.w.out:
+    if cut.positions < g.h.out * g.w.out:
         time += _clearing(g, device, dtype)
     return time
 
@@ -264,21 +275,25 @@ def _loads(g: Geometry, t: Tiling, cut: Plane, taps: float) -> float:
 
 def _scatter(g: Geometry, device: Device, cut: Plane, n: int, dtype: DType) -> float:
     """Cycles in which a slab's outputs leave the core where they lie apart."""
-    if g.w.insert == g.h.insert == 1:
-        return 0.0
     row, column = divmod(cut.reads // 2, len(cut.columns))
+    down, across = (
+        axis.parts[int(axis.part[i])].outputs[1]
+        for axis, i in ((cut.rows, row), (cut.columns, column))
+    )
+    if down == across == 1:
+        return 0.0
     lines, length = int(cut.rows.count[row]), int(cut.columns.count[column])
     blocks, block = ceil_div(n, 16), g.c0 * dtype.bytes
     if not device.has_path("L0C", "GM"):
-        path, pieces = device.path("UB", "GM"), blocks if g.w.insert > 1 else 1
+        path, pieces = device.path("UB", "GM"), blocks if across > 1 else 1
         return lines * path.estimate(length * n * dtype.bytes, pieces)
     plain, rows = device.path("L0C", "GM"), device.path("L0C", "GM", "nz2nd")
-    if g.w.insert == 1:
+    if across == 1:
         return lines * _piece(plain, length * n * dtype.bytes)
     single = length * _piece(plain, n * dtype.bytes)
     if g.c0 == 8:
         return lines * single
-    apart = g.w.insert * block % rows.align_bytes > 0
+    apart = across * block % rows.align_bytes > 0
     return lines * min(single, blocks * _piece(rows, length * block, length if apart else 0))
 
 

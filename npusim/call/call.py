@@ -26,6 +26,7 @@ from npusim.program.build import build, lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.results import Result
+from npusim.results.lines import bytes_text
 from npusim.timing.problem import UNITS, GmBytes, longest_first, memory_bounds, needed_bytes
 from npusim.timing.run import new_l2, time_program
 from npusim.timing.trace import Bound, KernelRun
@@ -58,18 +59,24 @@ class Call:
     runs: list[KernelRun] = field(default_factory=list)
     arrays: dict[str, Array] = field(default_factory=dict)
     workspace_bytes: int = 0
+    operands: Mapping[str, int] = field(default_factory=dict)  # bytes by argument
 
     def __post_init__(self) -> None:
         self.device = load_device(self.options.device)
         self.l2 = new_l2(self.device, self.options.engine)
         self.figures: dict[str, None] = {}  # what the time rests on so far, in order of use
+        self.held: dict[str, int] = {}  # bytes of main memory by tensor
         self._steps: list[Step] = []
         self._operands: dict[str, int] = {}  # bytes the problem needs, as far as kernels know
         self._results: dict[str, int] = {}
 
     def check(self, facts: Mapping[str, Any]) -> None:
-        """Hold the call against the documented limits of its operator; ``RuleError`` outside."""
+        """Hold the call against the documented limits of its operator; ``RuleError`` outside.
+
+        Operands that main memory cannot hold are a ``CapacityError``.
+        """
         self.notes += check(self.operator, facts, self.device, self.options.rules)
+        self.require_memory(self.operands)
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
@@ -97,16 +104,25 @@ class Call:
             )
 
     def require_memory(self, sizes: Mapping[str, int]) -> None:
-        """Raise ``CapacityError`` unless main memory holds so many bytes for each argument."""
+        """Raise ``CapacityError`` unless main memory holds so many bytes for each argument.
+
+        ``sizes`` may have results and copies in it too; one of the caller's operands is named.
+        """
         total, memory = sum(sizes.values()), self.device.main_memory.size_bytes
         if total > memory:
-            terms = ", ".join(f"{name} {_gib(size)}" for name, size in sizes.items())
-            most = max(sizes, key=sizes.__getitem__)
+            terms = ", ".join(f"{name} {bytes_text(size)}" for name, size in sizes.items() if size)
+            own = {name: sizes.get(name, size) for name, size in self.operands.items()} or sizes
+            most = max(own, key=own.__getitem__)
             raise CapacityError(
-                f"{self.operator}: {self.device.name} has {_gib(memory)} of main memory, but "
-                f"arguments with their gradients and copies in blocks of channels take {terms}; "
-                f"use a smaller {most}, or a device with more (main_memory.size)"
+                f"{self.operator}: {self.device.name} has {bytes_text(memory)} of main memory, but "
+                f"tensors with copies in other layouts take {bytes_text(total)}: {terms}; use a "
+                f"smaller {most}, or a device with more (main_memory.size)"
             )
+
+    def _hold(self, name: str, tensor: Tensor) -> None:
+        """Count a tensor that is put into main memory, which must have room for all there are."""
+        self.held[name] = tensor.size_bytes
+        self.require_memory(self.held)
 
     def input(
         self, name: str, value: Operand, as_dtype: DType, shape: tuple[int, ...] | None = None
@@ -117,6 +133,7 @@ class Call:
         """
         tensor = Tensor(name, tuple(value.shape) if shape is None else shape, as_dtype, "in")
         self._operands[name] = 0
+        self._hold(name, tensor)
         if not self.timing_only:
             array = np.ascontiguousarray(value, dtype=as_dtype.numpy)
             self.arrays[name] = array.reshape(tensor.shape)
@@ -129,13 +146,15 @@ class Call:
         """Reserve global memory for a result, poisoned until a kernel writes it."""
         tensor = Tensor(name, shape, as_dtype, "out")
         self._results[name] = tensor.size_bytes
+        self._hold(name, tensor)
         if not self.timing_only:
             try:
                 raw = np.full(tensor.size_bytes, POISON, np.uint8)
             except MemoryError as error:
                 raise CapacityError(
-                    f"{self.operator}: {name} takes {_gib(tensor.size_bytes)}, which this computer "
-                    "has not left; give operands as npusim.spec(shape, dtype) for the time alone"
+                    f"{self.operator}: {name} takes {bytes_text(tensor.size_bytes)}, which this "
+                    "computer has not left; give operands as npusim.spec(shape, dtype) for the time"
+                    " alone"
                 ) from error
             self.arrays[name] = raw.view(as_dtype.numpy).reshape(shape)
         return tensor
@@ -229,10 +248,6 @@ class Call:
             problem_bounds=self._problem_bounds(needed or {}),
             replay=Again(steps, figures, self.groups, self.options.engine),
         )
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:,.1f} GiB"
 
 
 def simulate(kernel: Kernel, device: str | Device, *arrays: Array | Spec, **options: Any) -> Result:

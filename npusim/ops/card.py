@@ -7,9 +7,10 @@ command line states and of operands given as files.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import getdoc
+from math import prod
 from typing import Any, Generic, TypeVar
 
 from npusim.call.call import Call
@@ -254,12 +255,14 @@ class Card(Generic[P]):
         """The operator's name."""
         return self.function.__name__
 
-    def begin(self, options: Mapping[str, Any], operands: Iterable[Operand | None]) -> Call:
+    def begin(self, options: Mapping[str, Any], **operands: Operand | None) -> Call:
         """A call with the keywords it was given; a ``Spec`` among operands makes it timing-only.
 
-        Raises ``ArgumentError`` for a ``tiling`` of a kernel that the operator has not.
+        Operands are told by the names of their arguments, None where one was left out. Raises
+        ``ArgumentError`` for a ``tiling`` of a kernel that the operator has not.
         """
-        timing_only = any(isinstance(operand, Spec) for operand in operands)
+        given = {name: value for name, value in operands.items() if value is not None}
+        timing_only = any(isinstance(operand, Spec) for operand in given.values())
         wanted = Options.of(self.function, options, without=self.without)
         for kernel in wanted.tiling if isinstance(wanted.tiling, Mapping) else ():
             known = [one.name for one in self.tilings]
@@ -268,12 +271,20 @@ class Card(Generic[P]):
                     f"{self.name}: tiling names {kernel!r}; a mapping has tilings by kernel, and "
                     f"the kernels here are {', '.join(known)}"
                 )
-        return Call(self.name, wanted, timing_only)
+        sizes = {name: _size(value) for name, value in given.items()}
+        return Call(self.name, wanted, timing_only, operands=sizes)
 
     @property
     def computes(self) -> str:
         """What it computes, in one line."""
         return (getdoc(self.function) or "").partition("\n")[0]
+
+
+def _size(operand: Operand) -> int:
+    """Bytes of an operand."""
+    if isinstance(operand, Spec):
+        return prod(operand.shape) * operand.dtype.bytes
+    return operand.nbytes
 
 
 def named_sizes(stated: Stated, operands: Mapping[str, str]) -> dict[str, int]:

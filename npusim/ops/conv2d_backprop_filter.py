@@ -46,7 +46,7 @@ def conv2d_backprop_filter(
     the documentation refuses or that does not fit the others, ``ArgumentError`` for the rest.
     """
     x, dy = operand(input_x), operand(out_backprop)
-    call = CARD.begin(options, (x, dy))
+    call = CARD.begin(options, input_x=x, out_backprop=dy)
     checked = facts(x, dy, filter_sizes, para_dict)
     call.check(checked)
     call.require_dtype(FP16)

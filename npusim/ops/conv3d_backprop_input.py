@@ -64,7 +64,7 @@ def conv3d_backprop_input(
     w, dy = operand(filter), operand(out_backprop)
     given = para_dict.get("tensor_bias")
     bias = None if given is None else operand(given)
-    call = CARD.begin(options, (w, dy, bias))
+    call = CARD.begin(options, filter=w, out_backprop=dy, tensor_bias=bias)
     checked = facts(w, dy, filter_size, input_size, para_dict)
     if checked["group_dict"] is None:  # it follows from the sizes: nobody has to state it here
         del checked["group_dict"]

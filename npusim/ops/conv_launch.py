@@ -38,17 +38,34 @@ class Launcher:
         self.ready: dict[str, Tensor] = {}  # operands by what has been made of them
 
     def require_memory(self, mask: Sequence[bool]) -> None:
-        """Raise ``CapacityError`` unless operands, results and their blocked copies have room."""
-        maps, filters = self._conversion("to_blocked"), self._conversion("to_fracz")
-        sizes, products = {}, mask[0] + mask[1]
-        # The gradient of an operand has its size, and gradOutput is read by both.
-        for name, turns in (("grad_output", 1), ("input", products), ("weight", products)):
-            value = self.operands[name]
-            blocked = (filters if name == "weight" else maps).blocked_shape(tuple(value.shape))
-            size = prod(value.shape) * dtype(value.dtype).bytes
-            size += prod(blocked) * self.math.dtype.bytes if products else 0
-            sizes[name] = turns * size
+        """Raise ``CapacityError`` unless operands, results and their copies all have room."""
+        dx, dw = mask[:2]
+        sizes = {
+            name: self._size(name, read=read, wanted=wanted)
+            for name, read, wanted in (
+                ("grad_output", dx or dw, False),
+                ("input", dw, dx),
+                ("weight", dx, dw),
+            )
+        }
         self.call.require_memory(sizes)
+
+    def _size(self, name: str, *, read: bool, wanted: bool) -> int:
+        """Bytes of an operand, of what is made of it where it is ``read``, and of its gradient."""
+        value, filters = self.operands[name], name == "weight"
+        shape, kind, computed = tuple(value.shape), dtype(value.dtype), self.math.dtype
+        blocked = prod(
+            self._conversion("to_fracz" if filters else "to_blocked").blocked_shape(shape)
+        )
+        size: int = prod(shape) * kind.bytes
+        if read:
+            size += blocked * computed.bytes
+            size += prod(shape) * computed.bytes if kind is not computed else 0
+        if wanted:
+            made, result = FP32 if filters else computed, self._wider(name)
+            size += blocked * made.bytes + prod(shape) * result.bytes
+            size += prod(shape) * made.bytes if made is not result else 0
+        return size
 
     # -- the three products ----------------------------------------------------------------
 

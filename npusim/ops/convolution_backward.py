@@ -79,7 +79,7 @@ def convolution_backward(
     cannot compute the call.
     """
     tensors = (operand(grad_output), operand(input), operand(weight))
-    call = CARD.begin(options, tensors)
+    call = CARD.begin(options, **dict(zip(_OPERANDS, tensors, strict=True)))
     checked = facts(
         *tensors,
         bias_sizes=bias_sizes,

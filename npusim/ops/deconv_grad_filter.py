@@ -60,7 +60,7 @@ def deconv_grad_filter(
     grad, read = operand(dy), operand(x)
     mask = _mask(core_mask, options)
     machine = {"device": device, "cores": 1 if storage == "private" else mask}
-    call = CARD.begin(options | machine, (grad, read))
+    call = CARD.begin(options | machine, dy=grad, x=read)
     if isinstance(mask, (int, type(None))) or storage == "private":
         bits = mask
     else:

@@ -54,7 +54,7 @@ def im2col_backward(
     not fit or that the documentation refuses, ``ArgumentError`` for the rest.
     """
     array = operand(grad_output)
-    call = CARD.begin(options, (array,))
+    call = CARD.begin(options, grad_output=array)
     checked = facts(array, input_size, kernel_size, dilation, padding, stride)
     call.check(checked)
     kind = _require(call, array)

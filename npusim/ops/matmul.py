@@ -42,7 +42,7 @@ def matmul(a: Array | Spec, b: Array | Spec, *, out_dtype: Any = "fp32", **optio
         raise ArgumentError(f"a and b are {kind}; matmul takes fp16 or bf16")
     if not m or not n or not k:
         raise ArgumentError(f"matmul of {(m, k)} by {(k2, n)}: every size must be at least 1")
-    call = CARD.begin(options, (first, second))
+    call = CARD.begin(options, a=first, b=second)
     call.require_dtype(kind)
     tiling = own_tiling(call.options.tiling, Matmul.name, Tiling)
     if tiling is None:

@@ -14,6 +14,7 @@ import numpy as np
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError, CapacityError, ProgramError
 from npusim.integers import IntArray
+from npusim.objects import growing
 from npusim.program.kernel import Kernel, Tasks, fields_of
 from npusim.program.language import Language
 from npusim.program.link import Linker
@@ -26,6 +27,7 @@ _PACKAGE = FilePath(__file__).parent.parent
 _OURS = tuple(_PACKAGE / part for part in ("program", "isa", "device"))
 
 
+@growing()
 def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
     """Lay out ``kernel`` over the cores of ``groups`` (indices of the core mask).
 
@@ -78,6 +80,7 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
     return program
 
 
+@growing()
 def lay_out(
     kernel: Kernel, device: Device, groups: tuple[int, ...], k: Language | None = None
 ) -> None:

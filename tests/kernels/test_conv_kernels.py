@@ -15,7 +15,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import npusim
 from npusim.call.call import simulate
+from npusim.call.spec import Spec
 from npusim.convolution import Convolution
 from npusim.device.catalog import load_device
 from npusim.dtypes import BF16, FP16, FP32, DType
@@ -314,3 +316,62 @@ def test_phases_of_a_strided_gradient_meet_every_tap_once() -> None:
     taps = [part.axis.kernel for (part,) in axis.parts("phases")]
     assert sorted(taps) == [1, 2]  # of 3 x 3 taps: phases of 1, 2, 2 and 4
     assert [part.outputs for (part,) in axis.parts("phases")] == [(0, 2), (1, 2)]
+
+
+def test_outputs_of_single_inputs_are_taken_one_by_one() -> None:
+    """Of five rows and taps 7 apart, an output row reads one row through one tap, or none."""
+    s = Convolution(n=1, cin=16, cout=16, spatial=(1, 40, 9), kernel=(1, 6, 1), dilation=(1, 7, 1))
+    axis = s.gradient_axis(1)
+    assert axis.size == 5
+    assert axis.lone
+    runs = axis.runs(8, form="single")
+    live = runs.where(runs.real > 0)
+    assert set(live.count.tolist()) == {1}
+    assert sorted(live.first.tolist()) == sorted(i + 7 * k for i in range(5) for k in range(6))
+    assert all(live.kernel == 1)
+    assert all(live.tap == 5 - (live.first - live.first_real) // 7)  # taps run backwards
+
+
+@pytest.mark.parametrize(
+    ("spatial", "kernel", "dilation", "stride", "form"),
+    [
+        ((1, 200, 600), (1, 30, 8), (1, 1, 60), (1, 1, 1000), "single"),
+        ((1, 2000, 150), (1, 4, 12), (1, 190, 1), (1, 1, 1), "taps"),
+        ((1, 60, 60), (1, 3, 3), (1, 2, 2), (1, 1, 1), "window"),
+    ],
+)
+def test_the_form_is_that_which_takes_least_time(
+    spatial: Any, kernel: Any, dilation: Any, stride: Any, form: str
+) -> None:
+    """Few inputs, or taps far apart: a window over all of them multiplied mostly zeros."""
+    c = Convolution(
+        n=1, cin=16, cout=16, spatial=spatial, kernel=kernel, dilation=dilation, stride=stride
+    )
+    chip = load_device("ascend910b2")
+    geometry = ConvBackpropInput.geometry_of(c)
+    chosen = auto_tiling(geometry, chip, chip.groups, FP16)
+    assert chosen.form == form
+    window = auto_tiling(geometry, chip, chip.groups, FP16, library=True)
+    assert window.form == "window"
+    dy, w = Spec(c.dy_shape, FP16), Spec(c.w_shape, FP16)
+    cycles = [
+        npusim.ops.convolution_backward(
+            dy,
+            Spec(c.x_shape, FP16),
+            w,
+            None,
+            stride,
+            0,
+            dilation,
+            output_mask=(True, False, False),
+            device=chip,
+            rules="hardware",
+            tiling=tiling,
+        )
+        .runs[-2]
+        .cycles
+        for tiling in ("auto", "library")
+    ]
+    assert cycles[0] <= cycles[1]
+    if form != "window":
+        assert cycles[0] * 3 < cycles[1]

@@ -27,6 +27,10 @@ SECONDS = 10.0
 LARGEST, ELEMENTS, MULTIPLIES = 2147483646, 1 << 31, 10**9
 
 
+#: Whose limits of the 3-D kernels of the 910B the ranges below do not leave out.
+_ARGUMENTS = ("stride", "padding", "dilation", "input", "weight", "groups")
+
+
 def log_uniform(r: random.Random, low: int, high: int) -> int:
     """An integer whose logarithm is evenly distributed."""
     return max(low, min(high, int(exp(r.uniform(log(low), log(high + 1))))))
@@ -90,9 +94,9 @@ def both_phases(layer: Any, kind: str) -> float:
     except (RuleError, CapacityError) as error:
         refusal = error
     if isinstance(refusal, RuleError):
-        assert refusal.parameter in ("stride", "padding", "dilation", "input", "weight"), refusal
+        assert refusal.parameter in _ARGUMENTS, refusal
     elif refusal is not None:
-        assert "GiB of main memory" in str(refusal), refusal
+        assert "of main memory, but" in str(refusal), refusal
     return time.process_time() - started
 
 
@@ -136,6 +140,8 @@ def test_extremes_are_exact_in_both_engines(
 def test_a_map_beyond_main_memory_is_refused_at_once() -> None:
     huge = npusim.spec((1, 1, 10**6, 10**6), "fp16")
     weight = npusim.spec((1, 1, 1, 1), "fp16")
-    words = r"910b2 has 64.0 GiB of main memory, .* input 63,329.9 GiB.*use a smaller input"
+    words = (
+        r"910b2 has 64.0 GiB of main memory, .* input 1.8 TiB.*use a smaller (input|grad_output)"
+    )
     with pytest.raises(CapacityError, match=words):
         npusim.ops.convolution_backward(huge, huge, weight, (1,), device="ascend910b2")

@@ -8,6 +8,7 @@ import numpy as np
 
 from npusim.integers import IntArray
 from npusim.isa.base import Instruction
+from npusim.objects import growing
 from npusim.program.lower import Wait
 from npusim.program.program import ATOMIC, MOVE, READ, WRITE, Flow, Program, Template, Variant
 from npusim.reasons import FOLLOW
@@ -37,6 +38,7 @@ from npusim.timing.links import Links, Part, Uses, parts
 class Tables:
     """``code``, and the names behind the numbers in it."""
 
+    @growing()
     def __init__(self, program: Program, l2: FastL2) -> None:
         self.program = program
         self.scalar = program.pipes.index("S")

@@ -1,0 +1,86 @@
+"""Vector kernels on a UB of a few KiB: they cut their work, or say which figure is too small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npusim
+from npusim.device.catalog import load_device
+from npusim.dtypes import FP16, FP32
+from npusim.errors import CapacityError
+from npusim.isa.operands import Tensor
+from npusim.kernels.bias_add import BiasAdd
+from npusim.kernels.bias_grad import BiasGrad
+from npusim.kernels.cast import Cast
+from npusim.kernels.clear_blocks import ClearBlocks
+from npusim.kernels.mem_set import MemSet
+from npusim.kernels.sum_parts import SumParts
+from npusim.kernels.trans_data import Conversion, TransData
+from npusim.layout import group_plan
+from npusim.program.kernel import Kernel
+
+PLAN = group_plan(8, 8, 2, 16)
+MAP, BLOCKS = (1, 20, 5, 7), (1, 1, 2, 5, 7, 16)
+
+#: Kernels whose pieces do not fit 2 KiB as they are cut otherwise.
+KERNELS: dict[str, Callable[[], Kernel]] = {
+    "mem_set": lambda: MemSet(Tensor("out", (9000,), FP32, "out")),
+    "cast": lambda: Cast(Tensor("x", (9000,), FP16, "in"), Tensor("y", (9000,), FP32, "out")),
+    "sum_parts": lambda: SumParts(
+        Tensor("parts", (3, 9000), FP32, "in"), Tensor("sum", (9000,), FP32, "out")
+    ),
+    "clear_blocks": lambda: ClearBlocks(Tensor("dw", (1, 9, 16, 16), FP32, "inout"), PLAN),
+    "bias_add": lambda: BiasAdd(
+        Tensor("y", (1, 1, 2, 300, 16), FP16, "inout"), Tensor("bias", (20,), FP16, "in")
+    ),
+    "bias_grad": lambda: BiasGrad(
+        Tensor("dy", (2, 3, 900), FP16, "in"), Tensor("db", (3,), FP16, "out")
+    ),
+    "trans_data": lambda: TransData(
+        Conversion(kind="to_blocked", c0=16),
+        Tensor("x", MAP, FP16, "in"),
+        Tensor("y", BLOCKS, FP16, "out"),
+    ),
+}
+
+
+def outputs(kernel: Kernel, size: str, name: str = "ascend910b2") -> Any:
+    """What the kernel computes of random operands on a UB of a size."""
+    device = load_device(name).replace("memories.UB.size", size)
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.standard_normal(t.shape).astype(t.dtype.numpy)
+        for t in kernel.tensors
+        if t.role != "out"
+    ]
+    return npusim.simulate(kernel, device, *arrays, timeline=False).outputs
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("size", ["4KiB", "7KiB"])
+def test_kernels_cut_their_work_to_a_small_ub(name: str, size: str) -> None:
+    kernel = KERNELS[name]()
+    for got, want in zip(outputs(kernel, size), outputs(kernel, "192KiB"), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6 if got.dtype == np.float32 else 2e-3)
+
+
+@pytest.mark.parametrize("name", sorted(set(KERNELS) - {"mem_set"}))
+@pytest.mark.parametrize("device", ["ascend910b2", "ascend910"])
+def test_a_ub_without_room_is_named_with_what_is_needed(name: str, device: str) -> None:
+    words = rf"{name}: {device} has 32 B of UB \(memories\.UB\.size\), the smallest piece takes \d+"
+    with pytest.raises(CapacityError, match=words + " B; use a device with a larger UB"):
+        outputs(KERNELS[name](), "32B", device)
+
+
+@pytest.mark.parametrize("size", ["2KiB", "1KiB", "512B"])
+def test_a_convolution_says_so_too(size: str) -> None:
+    device = load_device("ascend910b2").replace("memories.UB.size", size)
+    maps = npusim.spec((1, 16, 8, 8), "fp16")
+    with pytest.raises(CapacityError, match=r"memories\.UB\.size.*smallest piece.*larger UB"):
+        npusim.ops.convolution_backward(
+            maps, maps, npusim.spec((16, 16, 3, 3), "fp16"), (16,), padding=1, device=device
+        )
