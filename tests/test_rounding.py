@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, DType
-from npusim.rounding import round_hf32, round_to
+from npusim.rounding import is_poison, round_hf32, round_to
 
 BF16_TOP = float((2 - 2**-7) * 2.0**127)
 
@@ -104,3 +104,33 @@ def test_saturated_results_are_finite_and_nearest(value: float, dtype: DType) ->
         assert abs(got - value) <= max(half, 2.0**-25)
     else:
         assert abs(got) == top
+
+
+def test_nan_becomes_zero_where_the_chip_has_no_infinity_mode() -> None:
+    values = np.array([np.nan, -np.nan, np.inf, -1.5, 1e6], np.float32)
+    got = round_to(values, FP16, zero_nan=True)
+    assert got.tolist() == [0.0, 0.0, np.inf, -1.5, 65504.0]
+    assert np.isnan(round_to(values, FP16)).tolist() == [True, True, False, False, False]
+    assert np.isnan(round_to(values, FP32, zero_nan=True)[:2]).all()  # no 16-bit float
+
+
+@pytest.mark.parametrize("dtype", [FP16, BF16, FP32], ids=str)
+def test_memory_that_nobody_wrote_stays_nan(dtype: DType) -> None:
+    poison = np.full(3 * dtype.bytes, 0xFF, np.uint8).view(dtype.numpy)
+    wide = poison.astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        made = np.array([1.0, 0.0, -2.0], np.float32) * wide + wide
+        summed = np.matmul(np.ones((1, 3), np.float32), made[:, None])
+    for values in (wide, made, summed):
+        assert is_poison(values).all()
+        assert np.isnan(round_to(values, FP16, zero_nan=True)).all()
+        assert is_poison(round_to(values, FP16, zero_nan=True)).all()  # and on the way further
+
+
+def test_what_arithmetic_makes_is_no_poison() -> None:
+    infinite = np.array([np.inf, 0.0, 0.0], np.float32)
+    with np.errstate(invalid="ignore"):
+        made = np.array([infinite[0] - infinite[0], infinite[0] * infinite[1], infinite[1] / 0])
+    assert np.isnan(made).all()
+    assert not is_poison(made.astype(np.float32)).any()
+    assert not is_poison(np.array([np.nan, -np.nan, -65504.0, -np.inf], np.float32)).any()

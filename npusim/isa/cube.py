@@ -161,6 +161,7 @@ class Drain(Move):
     ``path`` says where: L0C->GM is the FIX pipe of the 910B (plain keeps NZ columns, ``nz2nd``
     writes matrix rows); L0C->UB runs on V and keeps NZ. One destination row is one NZ column of
     ``m`` x ``c0`` elements (16, or 8 with channel split), or one matrix row of ``n`` elements.
+    ``zero_nan`` as in ``round_to``.
     """
 
     batched: ClassVar[bool] = True
@@ -173,6 +174,7 @@ class Drain(Move):
     dtype: DType
     atomic: bool = False
     c0: int = 16
+    zero_nan: bool = False
 
     def check(self, device: Device) -> None:
         self._need_memory("L0C", self.src)
@@ -212,4 +214,4 @@ class Drain(Move):
             split = columns.reshape(-1, n1, self.m, 16 // self.c0, self.c0).swapaxes(2, 3)
             columns = split.reshape(memory.batch, -1, self.m * self.c0)[:, : self.dst.rows]
         store = memory.add if self.atomic else memory.write
-        store(self.dst, round_to(columns, self.dtype), self.dtype)
+        store(self.dst, round_to(columns, self.dtype, zero_nan=self.zero_nan), self.dtype)

@@ -130,7 +130,7 @@ class VecBinary(Elementwise):
     """dst = a ``operation`` b, element by element, in ``dtype`` (add, sub, mul, max, min).
 
     Operands may be cut into rows differently; rows of pitch 0 repeat an operand. ``saturate``
-    keeps 16-bit floats finite on overflow, where the chip knows no infinity mode.
+    keeps 16-bit floats finite on overflow and makes NaN 0, where the chip knows no infinity mode.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("a", "b")
@@ -155,7 +155,8 @@ class VecBinary(Elementwise):
         if self.saturate and self.dtype.kind == "float":  # fp32 holds what fp16 would overflow
             a, b = a.astype(np.float32), b.astype(np.float32)
         result = BINARY[self.operation](a, b)
-        memory.write(self.dst, round_to(result, self.dtype, saturate=self.saturate), self.dtype)
+        modes = {"saturate": self.saturate, "zero_nan": self.saturate}
+        memory.write(self.dst, round_to(result, self.dtype, **modes), self.dtype)
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,8 @@ class VecScalar(Elementwise):
 class VecCast(VectorInstruction):
     """dst (``to``) = src (``dtype``), rounded to nearest even; element counts agree.
 
-    ``saturate`` keeps 16-bit floats finite on overflow, where the chip knows no infinity mode.
+    ``saturate`` keeps 16-bit floats finite on overflow and makes NaN 0, where the chip knows no
+    infinity mode.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("src",)
@@ -211,7 +213,8 @@ class VecCast(VectorInstruction):
 
     def execute(self, memory: MemoryView) -> None:
         values = memory.read(self.src, self.dtype)
-        memory.write(self.dst, round_to(values, self.to, saturate=self.saturate), self.to)
+        modes = {"saturate": self.saturate, "zero_nan": self.saturate}
+        memory.write(self.dst, round_to(values, self.to, **modes), self.to)
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from npusim.device.parts import Path
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div
 from npusim.isa.cube import Drain
 from npusim.isa.dma import DataMove
-from npusim.isa.operands import GmRegion, Slot, SlotRegion
+from npusim.isa.operands import GmRegion, Region, Slot, SlotRegion
 from npusim.program.recorder import BufferHandle, Recorder
 
 
@@ -76,7 +77,7 @@ class Fixpipe(Recorder):
         if staging is None:
             path = self._path("L0C", "GM", "nz2nd" if nd else "")
             source = c.at(0, tile * ceil_div(n, 16))
-            self._issue(Drain(dst, source, m, n, path, dtype, atomic, c0))
+            self._issue(self._drain(dst, source, m, n, path, dtype, atomic, c0))
             return
         if c0 != 16:
             raise ProgramError(
@@ -87,6 +88,20 @@ class Fixpipe(Recorder):
             for target, source in _store_pieces(dst, ub, first, count, m, n, dtype, nd=nd):
                 path = self._path("UB", "GM")
                 self._issue(DataMove(target, source, path, dtype, atomic))
+
+    def _drain(
+        self,
+        dst: Region,
+        src: SlotRegion,
+        m: int,
+        n: int,
+        path: Path,
+        dtype: DType,
+        atomic: bool = False,
+        c0: int = 16,
+    ) -> Drain:
+        """A drain with the rounding of the device."""
+        return Drain(dst, src, m, n, path, dtype, atomic, c0, zero_nan=self._device.saturates)
 
     def fixpipe_scatter(
         self,
@@ -115,7 +130,7 @@ class Fixpipe(Recorder):
         def drain_rows(first: int, count: int, offset: int) -> Drain:
             out = _moved(dst, offset, dst.rows, count * block, dst.pitch)
             source = c.at(first * 64, count * 64, rows=n1, pitch=tile)
-            return Drain(out, source, count, n, plain, dtype, c0=c0)
+            return self._drain(out, source, count, n, plain, dtype, c0=c0)
 
         for line in lines:
             if line.pitch == block or line.rows == 1:
@@ -134,7 +149,7 @@ class Fixpipe(Recorder):
                 ]
                 ways.append(
                     [
-                        Drain(
+                        self._drain(
                             _moved(dst, offset, line.rows, block, line.pitch),
                             *(source, line.rows, 16, as_rows, dtype),
                         )
@@ -187,7 +202,8 @@ class Fixpipe(Recorder):
             ub = staging.next()
             target = ub.at(0, column, rows=count, pitch=column)
             source = c.at(first * tile, count * tile)
-            self._issue(Drain(target, source, m, count * 16, self._path("L0C", "UB"), dtype))
+            path = self._path("L0C", "UB")
+            self._issue(self._drain(target, source, m, count * 16, path, dtype))
             yield first, count, ub
 
     def fixpipe_through_ub(
@@ -219,7 +235,7 @@ class Fixpipe(Recorder):
             piece = ceil_div(rows, 16) * 1024
             source = c.at(first * 64, piece, rows=ceil_div(n, 16), pitch=column)
             held = staging.next().at(0, row, rows=rows, pitch=row)
-            self._issue(Drain(held, source, rows, n, path, dtype))
+            self._issue(self._drain(held, source, rows, n, path, dtype))
             target = GmRegion(
                 dst.tensor, dst.base, dst.offset + first * dst.pitch, rows, row, dst.pitch
             )
