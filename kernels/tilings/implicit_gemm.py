@@ -23,8 +23,9 @@ from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows
 #: How outputs may be cut by stride and taps; see ``npusim.axis``.
 FORMS = ("window", "phases", "single", "taps")
 _WIDTHS = (16, 32, 48, 64, 96, 128, 192, 256)
-#: Slabs of a plane above which a smaller M is not worth looking at: those with work, and all.
-_MOST_SLABS, _MOST_CUTS = 4096, 1 << 18
+#: Slabs of a plane with work above which a smaller M is not worth looking at, and runs of rows and
+#: columns above which counting them takes too long.
+_MOST_SLABS, _MOST_RUNS = 4096, 1 << 16
 #: Last resort where 16 positions read more input than L1 holds.
 _SMALL = (8, 4, 2, 1)
 _HEIGHTS = (16, 32, 64, 96, 128, 192, 256, 512, 1024)
@@ -138,8 +139,16 @@ def _heights(g: Geometry, form: str) -> list[int]:
     parts = {h for h in _HEIGHTS if h < ceil_div(plane, 16) * 16 and width > h}
     heights = sorted(_spread(rows) | parts | ({16} if not rows else set()))
     # A huge plane in tiny slabs is never good, and listing them would take longer than running.
-    few = [h for h in heights if plane // h <= _MOST_CUTS] or heights[-1:]
-    if plane // few[0] <= _MOST_SLABS:
+    if plane // heights[0] <= _MOST_SLABS:
+        return heights
+    turns = [axis.kernel if form == "taps" else 1 for axis in (g.h, g.w)]
+    few = [
+        h
+        for h in heights
+        if ceil_div(height, max(1, h // width)) * turns[0] + ceil_div(width, h) * turns[1]
+        <= _MOST_RUNS
+    ] or heights[-1:]
+    if len(few) == 1:
         return few
     live = [h for h in few if cut_plane(g.h, g.w, h, form=form).live().slabs <= _MOST_SLABS]
     return live or few[-1:]
