@@ -175,7 +175,7 @@ class Axis:
     @property
     def lone(self) -> bool:
         """Whether an output reads one input at most: there are no more than taps lie apart."""
-        return self.size <= self.dilation and self.kernel > 1 == self.stride
+        return self.size <= self.dilation and self.out > 1 == self.stride
 
     def fits_window(self, *, whole: bool = False) -> bool:
         """Whether img2col loads can slide the filter over all virtual inputs.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
+import subprocess
+import sys
 
 import pytest
 
+from tests.documents.collected import MARK
 from tests.documents.pages import ROOT, text
 
 PAGE = "docs/reference/documents.md"
@@ -22,20 +24,60 @@ def rows(page: str) -> list[tuple[str, ...]]:
     ]
 
 
+def shown() -> list[str]:
+    """The tests that rows name, each once."""
+    found = [row[2].strip("`") for row in rows(text(PAGE)) if row[1] == "holds"]
+    return sorted(set(found))
+
+
 @pytest.mark.parametrize("row", rows(text(PAGE)), ids=lambda row: row[0][:60])
 def test_a_statement_is_shown_or_a_listed_deviation(row: tuple[str, ...]) -> None:
-    _statement, state, shown = row
+    _statement, state, test = row
     if state == "deviates":
         listed = {topic[0]: topic for topic in rows(text("docs/model/deviations.md"))}
-        assert shown in listed, "list it in docs/model/deviations.md"
-        assert all(listed[shown]), "it says what npusim does, what the hardware does, and why"
+        assert test in listed, "list it in docs/model/deviations.md"
+        assert all(listed[test]), "it says what npusim does, what the hardware does, and why"
         return
     assert state == "holds"
-    match = re.fullmatch(r"`(tests/[\w/]+\.py)::(\w+)`", shown)
-    assert match, "it names a test"
-    file, name = match.groups()
-    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-    assert name in {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+    assert re.fullmatch(r"`tests/[\w/]+\.py(::\w+)+`", test), "it names a test"
+
+
+def run_pytest(*words: str) -> subprocess.CompletedProcess[str]:
+    """Pytest in a process of its own, as a reader of the page runs it."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_every_test_of_the_page_runs() -> None:
+    """Each is found by its name as the page has it, and nothing skips it or lets it fail."""
+    done = run_pytest("--collect-only", "-p", "tests.documents.collected", *shown())
+    assert done.returncode == 0, done.stdout[-2000:]
+    lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+    found = [line.removeprefix(MARK).rsplit(" ", 1) for line in lines]
+    marked = {node: set(names.split(",")) for node, names in found}
+    for test in shown():
+        own = [node for node in marked if node == test or node.startswith(f"{test}[")]
+        assert own, test
+        assert not any(marked[node] & {"skip", "skipif", "xfail", "slow"} for node in own), test
+
+
+def test_a_test_of_each_document_passes() -> None:
+    """A cheap one of each; the others run with the rest of the tests."""
+    cheap = (
+        "tests/compat/test_compat_tbe.py::test_results_cannot_be_combined",
+        "tests/layout/test_groups.py::test_group_dict_has_the_documented_keys",
+        "tests/compat/test_compat_aclnn.py::test_an_executor_runs_once",
+        "tests/compat/test_compat_ftdsp.py::test_the_half_form_does_not_exist_on_ft78ne",
+        "tests/compat/test_compat_aclnn_checks.py::test_patches_are_summed_in_place",
+    )
+    assert set(cheap) <= set(shown())
+    done = run_pytest(*cheap)
+    assert done.returncode == 0, done.stdout[-2000:]
 
 
 def test_the_counts_are_those_of_the_tables() -> None:
