@@ -263,6 +263,23 @@ class Convolution:
         pairs = prod(use.pairs for use in self.uses)
         return self.n * self.cout * self.cin_per_group * pairs
 
+    def channel_blocks(self, c0: int) -> dict[str, tuple[int, int]]:
+        """Channels by name, and what whole fractals of the cube make of them.
+
+        Where groups share fractals, that is of all the channels that are multiplied together.
+        """
+        plan = self.plain().lifted(c0).plan
+        read, made = ("Cout", "Cin") if self.transposed else ("Cin", "Cout")
+        if plan.groups == 1:
+            return {read: (plan.cin, plan.cin1_g * c0), made: (plan.cout, plan.cout_g)}
+        return {
+            f"{read}/groups": (plan.cin_per_group, plan.cin1_g * c0),
+            f"{made} of {plan.mag_factor} group{'s' * (plan.mag_factor > 1)}": (
+                plan.mag_factor * plan.cout_per_group,
+                plan.cout_g,
+            ),
+        }
+
     def used(self, what: str, size: int) -> int:
         """Of ``size`` bytes of an operand of the plain convolution, those that take part.
 

@@ -225,12 +225,14 @@ class Call:
         as_dtype: DType,
         rate: str = "",
         needed: Mapping[str, int] | None = None,
+        sizes: Mapping[str, tuple[int, int]] | None = None,
     ) -> Result:
         """The finished call as a ``Result``; ``outputs`` are ignored when timing-only.
 
         ``rate`` names the cube rate that peaks refer to, if it is not the type's own ("hf32").
         ``needed`` are the bytes that the problem needs of operands, by name, where a kernel that
-        converts them reads more.
+        converts them reads more. ``sizes`` are those that the cube rounds up, by name, with what
+        whole blocks make of them.
         """
         names = tuple(outputs)
         steps, figures = tuple(self._steps), tuple(self.figures)
@@ -246,6 +248,7 @@ class Call:
             dtype=rate or as_dtype.name,
             workspace_bytes=self.workspace_bytes,
             problem_bounds=self._problem_bounds(needed or {}),
+            sizes=sizes or {},
             replay=Again(steps, figures, self.groups, self.options.engine),
         )
 

@@ -10,7 +10,8 @@ from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.program.recost import recosted, structure
-from npusim.timing.run import new_l2, time_program
+from npusim.timing.run import new_l2, time_program, trace_program
+from npusim.timing.trace import Trace
 
 #: What takes part in the time of a call: an input that is in L2 already, or a launch.
 Step = Tensor | Kernel
@@ -44,6 +45,17 @@ class Again:
                 run = time_program(self._program(i, step, device), l2, timeline=False)
                 cycles += run.cycles + run.launch_cycles
         return device.time_us(cycles)
+
+    def traces(self, device: Device) -> tuple[Trace, ...]:
+        """What the time of every kernel rests on, in the order of launches."""
+        l2 = new_l2(device, self.engine)
+        found = []
+        for i, step in enumerate(self.steps):
+            if isinstance(step, Tensor):
+                l2.preload(step.name, step.size_bytes)
+            else:
+                found.append(trace_program(self._program(i, step, device), l2))
+        return tuple(found)
 
     def _program(self, place: int, kernel: Kernel, device: Device) -> Program:
         key = place, structure(device, device.core_kind(kernel.role))

@@ -35,6 +35,7 @@ class Command(Protocol):
 #: a command line names it.
 COMMANDS: Mapping[str, str] = {
     "run": "simulate one operator call and report its time and traffic",
+    "explain": "say why a call takes its time, and what would make it shorter",
     "net": "time the backward pass of a network, layer by layer",
     "validate": "simulate measured kernels and calls, and report the error",
     "fit": "fit the figures of a device to a profile of the chip",

@@ -62,7 +62,7 @@ def conv2d_backprop_filter(
             "the off-diagonal blocks of the result, where the chip leaves unused sums"
         )
     outputs = {"grad_weight": call.arrays.get("dw")}
-    return call.result(outputs, _problem(c), FP16)
+    return call.result(outputs, _problem(c), FP16, sizes=c.channel_blocks(16))
 
 
 def facts(

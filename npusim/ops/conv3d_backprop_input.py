@@ -83,7 +83,8 @@ def conv3d_backprop_input(
         call.launch(BiasAdd(call.view(dx, size), added, saturate=call.device.saturates))
     array = call.arrays.get("dx")
     out = array.reshape(size) if array is not None else None
-    return call.result({"grad_input": out}, _problem(c, kind), FP16)
+    sizes = c.channel_blocks(16)
+    return call.result({"grad_input": out}, _problem(c, kind), FP16, sizes=sizes)
 
 
 def facts(

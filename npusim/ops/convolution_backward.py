@@ -112,7 +112,8 @@ def convolution_backward(
     computed = "" if name == promoted.name else f", computed in {name}"
     rate = "hf32" if math.hf32 else ""
     needed = _needed(c, launcher.operands, mask)
-    return call.result(outputs, text + computed, math.dtype, rate, needed)
+    sizes = c.channel_blocks(32 // math.dtype.bytes)
+    return call.result(outputs, text + computed, math.dtype, rate, needed, sizes)
 
 
 def _needed(

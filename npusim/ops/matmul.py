@@ -11,6 +11,7 @@ from npusim.call.spec import Array, Spec
 from npusim.call.tiling import own_tiling
 from npusim.dtypes import BF16, FP16, dtype
 from npusim.errors import ArgumentError
+from npusim.integers import round_up
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.tilings.matmul import auto_tiling
 from npusim.ops.arguments import operand
@@ -51,7 +52,8 @@ def matmul(a: Array | Spec, b: Array | Spec, *, out_dtype: Any = "fp32", **optio
     kernel = Matmul(tiling, call.input("a", first, kind), call.input("b", second, kind), out)
     call.launch(kernel)
     problem = f"C[{m}, {n}] = A[{m}, {k}] @ B[{k}, {n}], {kind} -> {out.dtype}"
-    return call.result({"c": call.arrays.get("c")}, problem, kind)
+    sizes = {name: (size, round_up(size, 16)) for name, size in (("M", m), ("K", k), ("N", n))}
+    return call.result({"c": call.arrays.get("c")}, problem, kind, sizes=sizes)
 
 
 Sizes = Mapping[str, int]

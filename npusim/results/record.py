@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,8 +12,11 @@ import numpy.typing as npt
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
 from npusim.results import metrics, uncertainty
+from npusim.results.explanation import Explanation, KernelExplanation
 from npusim.results.lines import counted
 from npusim.results.uncertainty import Replay, TimeRange
+from npusim.results.what_if import Report
+from npusim.results.what_if import what_if as figures_tried
 from npusim.timing.trace import Bound, KernelRun
 
 Array = npt.NDArray[Any]
@@ -25,8 +29,9 @@ class Record:
     ``outputs`` has one entry per name of ``output_names`` (None where it was masked out) and is
     None for a timing-only run. ``workspace_bytes`` is the global memory the kernels use between
     them. ``dtype`` names the cube rate that peaks are quoted for. ``problem_bounds`` are least
-    cycles of the call, whatever programs compute it, longest first. ``replay`` times the call again
-    for ``time_range``; without it there is none.
+    cycles of the call, whatever programs compute it, longest first. ``sizes`` are those of the
+    problem that the cube rounds up, by name, with what whole blocks make of them. ``replay`` times
+    the call again for ``time_range`` and ``explain``; without it there are none.
     """
 
     operator: str
@@ -40,6 +45,7 @@ class Record:
     dtype: str | None = None
     workspace_bytes: int = 0
     problem_bounds: tuple[Bound, ...] = ()
+    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     replay: Replay | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -74,12 +80,41 @@ class Record:
         The kernels are timed twice per figure when this is first asked for; from then on reports
         show it. ``ArgumentError`` where the result does not know how.
         """
+        return uncertainty.time_range(self.device, self.time_us, self._again())
+
+    def explain(self, *, what_if: bool = True, progress: Report | None = None) -> Explanation:
+        """Why the call takes its time: the critical path of each kernel, and what figures do.
+
+        Kernels are simulated again once, and with ``what_if`` twice for each figure of the device
+        that the time rests on, at half and at twice its value. ``progress`` is called with the
+        figures tried and how many there are. ``ArgumentError`` where the result does not know how,
+        or where a kernel has too many instructions.
+        """
+        replay = self._again()
+        traces = replay.traces(self.device)
+        kernels = tuple(
+            KernelExplanation(run=run, trace=trace, sizes=self.sizes if run.macs else {})
+            for run, trace in zip(self.runs, traces, strict=True)
+        )
+        effects = figures_tried(self.device, self.time_us, replay, progress) if what_if else None
+        return Explanation(
+            operator=self.operator,
+            problem=self.problem,
+            version=self.version,
+            device=self.device,
+            cycles=self.cycles,
+            kernels=kernels,
+            what_if=effects,
+        )
+
+    def _again(self) -> Replay:
+        """How to time the call again; ``ArgumentError`` where the result does not know."""
         if self.replay is None:
             raise ArgumentError(
                 f"{self.operator}: this result was not made by a call, so it cannot be timed again "
                 "with other figures; take the result of an operator or of npusim.simulate"
             )
-        return uncertainty.time_range(self.device, self.time_us, self.replay)
+        return self.replay
 
     @property
     def known_time_range(self) -> TimeRange | None:

@@ -10,6 +10,7 @@ from npusim.device.catalog import figure_text, ranges
 from npusim.device.spec import Device
 from npusim.quantities import format_quantity
 from npusim.results import tables
+from npusim.timing.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +27,9 @@ class Replay(Protocol):
 
     def time_us(self, device: Device) -> float:
         """The time of the same kernels, tiled as they were, on the same cores of a variant."""
+
+    def traces(self, device: Device) -> tuple[Trace, ...]:
+        """What the time of each of these kernels rests on, in the order of launches."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,12 @@ from npusim.errors import ArgumentError
 from npusim.isa.base import RATE_BITS
 from npusim.program import program as flows
 from npusim.program.program import Program
+from npusim.timing.critical import critical_path
+from npusim.timing.cube_room import cube_room
 from npusim.timing.links import ATOMIC, EVICT, MOVE, READ_HIT, READ_MISS, WRITE, Links, Row
 from npusim.timing.outcome import L2, Engine, Outcome, Progress, Spans
 from npusim.timing.problem import problem_bounds
-from npusim.timing.trace import Bound, KernelRun, PipeRow, Timeline, TrafficRow
+from npusim.timing.trace import Bound, KernelRun, PipeRow, Timeline, Trace, TrafficRow
 
 #: Engines by name. All give the same cycles: "fast" runs compiled code, "simpy" is the readable
 #: reference.
@@ -20,6 +22,9 @@ ENGINES = ("fast", "simpy")
 
 #: Instructions up to which a timeline is kept without being asked for.
 TIMELINE_LIMIT = 200_000
+
+#: Instructions up to which a critical path is looked for: their times take 300 MB.
+TRACE_LIMIT = 4_000_000
 
 
 def new_l2(device: Device, engine: str) -> L2:
@@ -86,6 +91,22 @@ def time_program(
         problem_bounds=problem_bounds(program),
         timeline=_timeline(program, outcome.spans) if outcome.spans is not None else None,
     )
+
+
+def trace_program(program: Program, l2: L2) -> Trace:
+    """Simulate ``program`` as ``time_program`` does, and look for what its time rests on.
+
+    Raises ``ArgumentError`` for a program of more than ``TRACE_LIMIT`` instructions.
+    """
+    if program.instructions > TRACE_LIMIT:
+        raise ArgumentError(
+            f"{program.kernel} executes {program.instructions:,} instructions; the critical path "
+            f"is looked for among up to {TRACE_LIMIT:,}: explain a smaller batch"
+        )
+    outcome = _engine(program, l2, keep=True, progress=None).run()
+    assert outcome.spans is not None
+    path = critical_path(program, outcome.spans, outcome.cycles)
+    return Trace(cycles=outcome.cycles, path=path, room=cube_room(program))
 
 
 def _pipes(program: Program, outcome: Outcome) -> tuple[PipeRow, ...]:

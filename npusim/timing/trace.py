@@ -89,3 +89,45 @@ class KernelRun:
     computes: str = ""  # the result it contributes to: "input", "weight", "bias" or none of them
     useful_macs: int = 0  # that its problem needs, 0 where unknown
     problem_bounds: tuple[Bound, ...] = ()  # of any program for its problem
+
+
+#: Parts of a path besides those of an instruction's own cost (``npusim.isa.cost_parts``): waking a
+#: pipe that was idle, what others that share links take, following under the unit flag, and issue.
+GAP, SHARING, FOLLOWING, ISSUING = "gap", "sharing", "follow", "issue"
+
+
+class Work(NamedTuple):
+    """What the path spends on an instruction of the source: ``pipe`` executes ``op`` of ``line``.
+
+    Issuing is work of the scalar pipe for the instruction it issues.
+    """
+
+    pipe: str
+    op: str
+    line: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """All visits of the path to one instruction of the source, in cycles by part."""
+
+    work: Work
+    count: int
+    parts: dict[str, int]
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of the makespan."""
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """What the time of a kernel rests on: ``path`` adds up to ``cycles`` (see ``critical.py``).
+
+    ``room`` are the multiply-adds its matrix instructions had time for, in whole blocks.
+    """
+
+    cycles: int
+    path: tuple[Step, ...]
+    room: int

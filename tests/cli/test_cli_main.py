@@ -63,8 +63,8 @@ def test_every_command_has_help(name: str, capsys: Capture) -> None:
 def test_an_unknown_command_is_corrected(capsys: Capture) -> None:
     assert main(["rnu"]) == 2
     assert capsys.readouterr().err == (
-        "npusim: error: argument COMMAND: unknown 'rnu'; did you mean 'run'? (known: run, net, "
-        "validate, fit, devices, ops, workloads); see 'npusim --help'\n"
+        "npusim: error: argument COMMAND: unknown 'rnu'; did you mean 'run'? (known: "
+        f"{', '.join(COMMANDS)}); see 'npusim --help'\n"
     )
 
 

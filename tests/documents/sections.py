@@ -52,6 +52,12 @@ def report() -> str:
     return fenced(demo().text())
 
 
+def explanation() -> str:
+    """What the guide's example of an explanation prints."""
+    a, b = npusim.spec((33, 4096), "fp16"), npusim.spec((4096, 4096), "fp16")
+    return fenced(npusim.ops.matmul(a, b, device="ascend910b2").explain().text())
+
+
 def step() -> str:
     """What the example of a training step prints."""
     page = "docs/guide/training-step.md"
@@ -257,6 +263,7 @@ def speed() -> str:
 #: Section -> what it holds.
 SECTIONS: dict[str, Callable[[], str]] = {
     "report": report,
+    "explanation": explanation,
     "language": language,
     "step": step,
     "network": network,
