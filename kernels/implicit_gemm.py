@@ -55,6 +55,7 @@ from npusim.language import (
     in_runs,
     round_up,
 )
+from npusim.program.kernel import require_table
 
 __all__ = ["ImplicitGemm", "Tiling"]
 
@@ -213,6 +214,7 @@ class ImplicitGemm(Kernel):
         along_h, along_w = rows[item["row"]], columns[item["column"]]
         terms = depths[item["depth"]] * along_h * along_w
         item["core"] = self._cores(item, terms, cores)
+        require_table(int(terms.sum()))
         row = np.repeat(np.arange(len(terms)), terms)
         turn = np.arange(len(row)) - np.repeat(np.cumsum(terms) - terms, terms)
         table = {name: column[row] for name, column in item.items()}

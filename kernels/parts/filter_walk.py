@@ -17,6 +17,7 @@ from npusim.convolution import Convolution
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings.conv_filter import Tiling, cut_plane
 from npusim.language import IntArray, grid
+from npusim.program.kernel import require_table
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Walk:
         slabs = np.array([len(some) for some in self.slabs])
         tile, where = grid(np.arange(len(self.place)), np.arange(s.n * s.out[0]))
         count = slabs[self.place[tile]]
+        require_table(int(count.sum()))
         turn = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         tile, where = np.repeat(tile, count), np.repeat(where, count)
         slab = np.concatenate(self.slabs)[(np.cumsum(slabs) - slabs)[self.place[tile]] + turn]

@@ -13,6 +13,7 @@ import numpy as np
 
 from npusim.call.options import Options
 from npusim.call.replay import Again, Step, assumption_notes, figures_behind
+from npusim.call.size import require_short
 from npusim.call.spec import Array, Operand, Spec
 from npusim.device.catalog import load_device, parse_core_mask
 from npusim.device.spec import Device
@@ -119,6 +120,16 @@ class Call:
                 f"smaller {most}, or a device with more (main_memory.size)"
             )
 
+    def require_time(self, instructions: int, macs: int, part: str = "") -> None:
+        """Raise ``CapacityError`` for work of many minutes, unless the caller sees its progress.
+
+        ``instructions`` and multiply-adds are those of a kernel, ``part``, or at least of all.
+        """
+        if self.options.progress is None:
+            what = self.operator + (f": {part}" if part else "")
+            alone = self.timing_only or _planning.get()
+            require_short(what, instructions, macs, self.options.engine, timing_only=alone)
+
     def _hold(self, name: str, tensor: Tensor) -> None:
         """Count a tensor that is put into main memory, which must have room for all there are."""
         self.held[name] = tensor.size_bytes
@@ -183,6 +194,7 @@ class Call:
             return
         self._steps.append(kernel)
         program = build(kernel, self.device, self.groups)
+        self.require_time(program.instructions, program.macs, kernel.name)
         run = time_program(
             program,
             self.l2,

@@ -44,7 +44,9 @@ class Options:
     fixed order instead of with atomic adds; ``engine`` "fast"
     or the readable reference "simpy", with the same cycles; ``timeline`` keeps one row per
     instruction (None: up to a size limit); ``start`` "cold" or "warm" (inputs already in L2);
-    ``progress`` is called as a kernel goes on. Raises ``ArgumentError`` for any other value.
+    ``progress`` is called as a kernel goes on; without it a call that takes more than five minutes
+    to simulate is a ``CapacityError`` that says how large it is. Raises ``ArgumentError`` for any
+    other value.
     """
 
     device: str | Device

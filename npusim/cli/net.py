@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import nullcontext
 
 from npusim.cli.console import print_json
 from npusim.cli.machine import add_machine, add_simulation
@@ -15,7 +14,7 @@ from npusim.errors import ArgumentError
 from npusim.network import GRADIENTS, network
 from npusim.ops.card import integer, sizes
 from npusim.ops.cube_math import CUBE_MATH_TYPES, read_cube_math_type
-from npusim.results.progress import ProgressBar
+from npusim.results.progress import ProgressBar, ProgressLines
 
 _USUAL = ("input", "weight")
 
@@ -80,7 +79,7 @@ def _gradients(text: str) -> tuple[str, ...]:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print what could be simulated; raise ``ArgumentError`` after it if layers are missing."""
-    with ProgressBar() if sys.stderr.isatty() else nullcontext() as progress:
+    with ProgressBar() if sys.stderr.isatty() else ProgressLines() as progress:
         result = network(
             arguments.workload,
             arguments.input_shape,

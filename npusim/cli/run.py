@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from npusim.errors import ArgumentError
 from npusim.ops import CARDS
 from npusim.program.kernel import Kernel
 from npusim.results import Result
-from npusim.results.progress import ProgressBar
+from npusim.results.progress import ProgressBar, ProgressLines
 
 
 def add_arguments(parser: Parser) -> None:
@@ -63,7 +62,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if "output" in wanted:
         artifacts.check_output(wanted["output"], prepared.outputs)
     needed = any(artifacts.ARTIFACTS[name].needs == "timeline" for name in wanted)
-    with ProgressBar() if sys.stderr.isatty() else nullcontext() as progress:
+    with ProgressBar() if sys.stderr.isatty() else ProgressLines() as progress:
         keep = True if needed else arguments.timeline
         result = prepared.run(timeline=keep, progress=progress)
     checks = _report(arguments, result, prepared)

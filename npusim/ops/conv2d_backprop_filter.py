@@ -14,7 +14,7 @@ from npusim.layout import fracz_grouped_to_oihw, from_5hd, to_5hd
 from npusim.limits.facts import tensor_facts, type_name
 from npusim.ops.arguments import frozen, operand, parameters
 from npusim.ops.card import LIMITS, Card, Case, Input, Output, Sample, Stated
-from npusim.ops.gradients import launch_filter_gradient
+from npusim.ops.gradients import launch_filter_gradient, require_time
 from npusim.ops.layer import BATCH, EXAMPLES, LAYER, SIZES, stated_layer
 from npusim.reference import conv_filter_grad
 from npusim.results import Result
@@ -54,6 +54,7 @@ def conv2d_backprop_filter(
     plan = c.plan
     size = (plan.real_groups, plan.cin1_g * c.taps, plan.cout_g, 16)
     tensors = (call.input("x", x, FP16), call.input("dy", dy, FP16), call.output("dw", size, FP32))
+    require_time(call, c.lifted(), 1, FP16)
     launch_filter_gradient(call, c.lifted(), *tensors)
     if plan.mag_factor > 1:
         call.launch(ClearBlocks(tensors[2], plan))

@@ -25,7 +25,7 @@ from npusim.layout import (
 from npusim.limits.facts import tensor_facts, type_name
 from npusim.ops.arguments import frozen, operand, parameters
 from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated
-from npusim.ops.gradients import launch_product
+from npusim.ops.gradients import launch_product, require_time
 from npusim.ops.layer import BATCH, EXAMPLES, LAYER, SIZES, stated_layer
 from npusim.reference import conv_input_grad
 from npusim.results import Result
@@ -76,6 +76,7 @@ def conv3d_backprop_input(
     (d, height, width), blocks = c.spatial, c.cin1
     dx = call.output("dx", (c.n, d, blocks, height, width, 16), kind)
     dy_gm, w_gm = call.input("dy", dy, FP16), call.input("filter", w, FP16)
+    require_time(call, c, 1, FP16)
     launch_product(call, ConvBackpropInput, c, dy_gm, w_gm, dx)
     size = (c.n, d, blocks, height * width, 16)
     if bias is not None:

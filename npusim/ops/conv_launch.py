@@ -17,7 +17,7 @@ from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.ops.cube_math import CubeMath
-from npusim.ops.gradients import launch_filter_gradient, launch_product
+from npusim.ops.gradients import launch_filter_gradient, launch_product, require_time
 
 
 class Launcher:
@@ -37,8 +37,11 @@ class Launcher:
         self.shape = layer.plain().lifted(self.c0)
         self.ready: dict[str, Tensor] = {}  # operands by what has been made of them
 
-    def require_memory(self, mask: Sequence[bool]) -> None:
-        """Raise ``CapacityError`` unless operands, results and their copies all have room."""
+    def require(self, mask: Sequence[bool]) -> None:
+        """Raise ``CapacityError`` unless operands, results and their copies all have room.
+
+        So are products that take many minutes of which nobody sees the progress.
+        """
         dx, dw = mask[:2]
         sizes = {
             name: self._size(name, read=read, wanted=wanted)
@@ -49,6 +52,7 @@ class Launcher:
             )
         }
         self.call.require_memory(sizes)
+        require_time(self.call, self.shape, dx + dw, self.math.dtype)
 
     def _size(self, name: str, *, read: bool, wanted: bool) -> int:
         """Bytes of an operand, of what is made of it where it is ``read``, and of its gradient."""

@@ -101,7 +101,7 @@ def convolution_backward(
     math = cube_math(promoted, checked["cube_math_type"], call.device)
     c = convolution(checked)
     launcher = Launcher(call, c, dict(zip(_OPERANDS, tensors, strict=True)), math)
-    launcher.require_memory(mask)
+    launcher.require(mask)
     steps = (launcher.input_grad, launcher.weight_grad, launcher.bias_grad)
     outputs: dict[str, Array | None] = {}
     for name, on, step, shape in zip(GRADIENTS, mask, steps, _shapes(tensors), strict=True):

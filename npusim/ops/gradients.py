@@ -52,6 +52,20 @@ def launch_filter_gradient(
     call.launch(SumParts(copies, dw))
 
 
+def require_time(call: Call, c: Convolution, products: int, kind: DType) -> None:
+    """Raise ``CapacityError`` for so many products of ``c`` that take many minutes unseen.
+
+    Counts what the least number of `mmad`s needs: two loads each, L0A full, all channels of a tile.
+    """
+    plan, wide = c.plan, 256
+    blocks = plan.real_groups * plan.cin1_g * c.c0 * plan.cout_g
+    padded = c.useful_macs * blocks / (c.groups * c.cin_per_group * c.cout_per_group)
+    columns = min(wide, max(plan.cin1_g * c.c0, plan.cout_g))
+    most = call.device.memory("L0A").size_bytes // kind.bytes * columns
+    macs = products * c.useful_macs
+    call.require_time(3 * products * int(padded // most), macs)
+
+
 def _launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) -> None:
     """The kernel, and clearing where it adds or leaves gaps."""
     if kernel.needs_clear:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError, ProgramError
+from npusim.errors import ArgumentError, CapacityError, ProgramError
 from npusim.integers import IntArray
 from npusim.isa.operands import Tensor
 
@@ -160,11 +163,39 @@ class Kernel(ABC):
         """
 
 
+#: Bytes of a row of a table of tasks, and of what is made of it on the way.
+_ROW_BYTES = 512
+
+
+def require_table(tasks: int) -> None:
+    """Raise ``CapacityError`` where this computer could not hold a table of so many tasks."""
+    have, need = _memory_bytes(), tasks * _ROW_BYTES
+    if need > have:
+        raise CapacityError(
+            f"{tasks:,} tasks; a table of them takes some {need / 2**30:,.1f} GiB, this computer "
+            f"has {have / 2**30:,.1f} GiB: use larger tiles, or simulate a part, such as fewer "
+            "images"
+        )
+
+
+@cache
+def _memory_bytes() -> int:
+    """Main memory of the computer that simulates; without a word from the system, 8 GiB."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 8 << 30
+
+
 def in_runs(count: int, cores: int) -> IntArray:
     """Core of each of ``count`` tasks: contiguous runs as equal as possible."""
     return np.arange(count) * min(cores, count) // max(1, count)
 
 
 def grid(*axes: IntArray) -> list[IntArray]:
-    """Every combination of the axes' numbers as columns, the last axis fastest."""
+    """Every combination of the axes' numbers as columns, the last axis fastest.
+
+    Raises ``CapacityError`` where this computer could not hold a table of so many tasks.
+    """
+    require_table(prod(map(len, axes)))
     return [column.reshape(-1) for column in np.meshgrid(*axes, indexing="ij")]

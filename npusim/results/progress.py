@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
 
 #: Seconds after which a run is long enough to be told about.
 DELAY_S = 1.0
+
+#: Seconds between lines where there is no terminal.
+EVERY_S = 60.0
 
 
 class ProgressBar:
@@ -49,6 +53,31 @@ class ProgressBar:
             self._task = self._bar.add_task("")
         text = f"{kernel}: {phase}"
         self._bar.update(self._task, description=text, completed=done, total=total)
+
+
+class ProgressLines:
+    """Context manager that is a ``npusim.call.Progress`` where there is no terminal.
+
+    Now and then a line on stderr says how far the run is.
+    """
+
+    def __init__(self, every_s: float = EVERY_S) -> None:
+        self._every_s = every_s
+
+    def __enter__(self) -> ProgressLines:
+        """Start the clock."""
+        self._told = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the lines."""
+
+    def __call__(self, kernel: str, phase: str, done: int, total: int) -> None:
+        """Take note of ``done`` of ``total`` instructions of a kernel's phase."""
+        now = time.monotonic()
+        if now - self._told >= self._every_s:
+            self._told = now
+            print(f"{kernel}: {phase}, {done:,} of {total:,} instructions", file=sys.stderr)
 
 
 def _started() -> Progress:

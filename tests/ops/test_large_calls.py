@@ -1,0 +1,86 @@
+"""Calls of many minutes: they run with progress, or say at once how large they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npusim
+from npusim import spec
+from npusim.call import size
+from npusim.call.call import Call
+from npusim.errors import CapacityError
+from npusim.program import kernel as tables
+from npusim.program.kernel import grid
+
+MAP, WEIGHT = spec((64, 4096, 256, 256), "fp16"), spec((4096, 4096, 9, 9), "fp16")
+BLOCKS, FRACTALS = spec((1024, 256, 200, 200, 16), "fp16"), spec((2304, 256, 16, 16), "fp16")
+DEPTH, FRACTALS_3D = spec((400, 8, 256, 128, 128, 16), "fp16"), spec((2304, 256, 16, 16), "fp16")
+PARA = {"strides": [1, 1], "padding": [1] * 4, "dilations": [1] * 4}
+PARA_3D = {"strides": [1] * 5, "pads": [0, 0, 1, 1, 1, 1], "dilations": [1] * 5}
+
+#: Calls of some 10^15 multiply-adds, on devices with the memory for them.
+LARGE: dict[str, Callable[[Any], Any]] = {
+    "convolution_backward": lambda device: npusim.ops.convolution_backward(
+        MAP, MAP, WEIGHT, (4096,), padding=4, device=device
+    ),
+    "conv2d_backprop_filter": lambda device: npusim.ops.conv2d_backprop_filter(
+        BLOCKS, BLOCKS, [4096, 4096, 3, 3], PARA, device=device
+    ),
+    "conv3d_backprop_input": lambda device: npusim.ops.conv3d_backprop_input(
+        FRACTALS_3D, DEPTH, [4096, 4096, 1, 3, 3], [400, 8, 128, 128, 4096], PARA_3D, device=device
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_call_says_how_large_it_is_before_anything_is_planned(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chip = npusim.load_device("ascend910b2" if name == "convolution_backward" else "ascend910")
+    monkeypatch.setattr(Call, "launch", lambda *_: pytest.fail("a kernel was launched"))
+    words = rf"{name}: [\d.e+]+ multiply-adds in about [\d.e+]+ instructions take some [\d,]+ min"
+    with pytest.raises(CapacityError, match=words + ".*give progress=.*or simulate a part"):
+        LARGE[name](chip.replace("main_memory.size", "4TiB"))
+
+
+def test_a_kernel_says_so_before_its_time_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the bound of all products lets pass is known to the instruction once it is built."""
+    monkeypatch.setattr(size, "SILENT_S", 1e-4)
+    a = spec((512, 512), "fp16")
+    words = r"matmul: matmul: 1.3e\+08 multiply-adds in about [\d,]+ instr"
+    with pytest.raises(CapacityError, match=words):
+        npusim.ops.matmul(a, a, device="ascend910b2")
+
+
+def test_with_progress_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(size, "SILENT_S", 1e-4)
+    seen: list[tuple[str, str, int, int]] = []
+    a = spec((512, 512), "fp16")
+    result = npusim.ops.matmul(
+        a, a, device="ascend910b2", progress=lambda *state: seen.append(state)
+    )
+    assert result.cycles > 0
+    kernel, phase, done, total = seen[-1]
+    assert (kernel, phase, done) == ("matmul", "timing", total)
+
+
+def test_numbers_take_longer_than_time_alone() -> None:
+    for engine in ("fast", "simpy"):
+        alone, both = (
+            size.seconds(10**6, engine, timing_only=timing_only) for timing_only in (True, False)
+        )
+        assert alone < both
+    size.require_short("x", 10**8, 0, "fast", timing_only=True)
+    with pytest.raises(CapacityError, match=r"some 17 minutes .*fewer images, or the time alone"):
+        size.require_short("x", 10**8, 0, "fast", timing_only=False)
+
+
+def test_a_table_that_this_computer_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_memory_bytes", lambda: 1 << 20)
+    assert len(grid(np.arange(32), np.arange(64))[0]) == 2048
+    with pytest.raises(CapacityError, match=r"4,096 tasks; a table of them takes some 0.0 GiB"):
+        grid(np.arange(64), np.arange(64))
