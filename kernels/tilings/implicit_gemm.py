@@ -300,7 +300,7 @@ def _scatter(g: Geometry, device: Device, cut: Plane, n: int, dtype: DType) -> f
     if across == 1:
         return lines * _piece(plain, length * n * dtype.bytes)
     single = length * _piece(plain, n * dtype.bytes)
-    if g.c0 == 8:
+    if g.c0 == 8 and g.planes_out > 1:  # half a column of fractals leaves row by row only
         return lines * single
     apart = across * block % rows.align_bytes > 0
     return lines * min(single, blocks * _piece(rows, length * block, length if apart else 0))

@@ -118,8 +118,9 @@ class Fixpipe(Recorder):
         """Drain an ``m`` x ``n`` tile whose matrix rows go to places apart from each other.
 
         ``dst`` has one row per block of ``c0`` columns, where those of matrix row 0 go; ``lines``
-        say where the others do. A FIX pipe drains a line row by row or, if ``c0`` is 16, column by
-        column as matrix rows, whichever takes less time; without one MTE3 stores it from UB.
+        say where the others do. A FIX pipe drains a line row by row or, of columns of 16 or a
+        single one of 8, column by column as matrix rows, whichever takes less time; without one
+        MTE3 stores it from UB.
         """
         if staging is not None:
             self._scatter_through_ub(dst, lines, c, (m, n), dtype, staging=staging)
@@ -142,7 +143,7 @@ class Fixpipe(Recorder):
                     for i in range(line.rows)
                 ]
             ]
-            if c0 == 16:
+            if c0 == 16 or n <= c0:  # a block begins where a column of fractals does
                 parts = [
                     (line.offset + j * dst.pitch, c.at(j * tile + line.first * 64, line.rows * 64))
                     for j in range(n1)
@@ -151,7 +152,7 @@ class Fixpipe(Recorder):
                     [
                         self._drain(
                             _moved(dst, offset, line.rows, block, line.pitch),
-                            *(source, line.rows, 16, as_rows, dtype),
+                            *(source, line.rows, c0, as_rows, dtype),
                         )
                         for offset, source in parts
                     ]
