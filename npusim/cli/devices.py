@@ -11,6 +11,12 @@ from npusim.device.catalog import describe, devices, figure_text, load_device, r
 from npusim.device.spec import Device
 from npusim.quantities import format_frequency, format_size
 
+#: Of the rates of a device: its vendor's order, which is not that of tilings.
+_BLOCKS = (
+    "A rate is the block m x k x n that is multiplied at once, in the order of the vendors' documents; "
+    "tilings and reports have m x n x k."
+)
+
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``devices`` and ``devices show``."""
@@ -98,3 +104,5 @@ def _show(arguments: argparse.Namespace) -> None:
     cells = [(path, value, " .. ".join(ends.get(path, ())), *known) for path, value, *known in rows]
     head = ("figure", "value", "range", "confidence", "source")
     print_table(head, cells, (0, 3, 4))
+    if any(".rates." in name for name in device.provenance):
+        print(f"\n{_BLOCKS}")
