@@ -13,8 +13,8 @@ from npusim.quantities import format_frequency, format_size
 
 #: Of the rates of a device: its vendor's order, which is not that of tilings.
 _BLOCKS = (
-    "A rate is the block m x k x n that is multiplied at once, in the order of the vendors' documents; "
-    "tilings and reports have m x n x k."
+    "A rate is the block m x k x n that is multiplied at once, in the order of the vendors' "
+    "documents; tilings and reports have m x n x k."
 )
 
 
