@@ -29,16 +29,18 @@ if TYPE_CHECKING:
     from npusim.kernels.tilings.cann import CannTiling, cann_tiling, load_cann_tiling
     from npusim.ops import operators
     from npusim.program.tunable import Fit, candidates, fits
-    from npusim.results import Result
+    from npusim.results import Comparison, Result, compare
 else:  # hidden from type checkers, or they would believe in every name
     _HOMES = {
         "Calibration": "npusim.calibration",
         "CannTiling": "npusim.kernels.tilings.cann",
+        "Comparison": "npusim.results",
         "Fit": "npusim.program.tunable",
         "Result": "npusim.results",
         "calibrate": "npusim.calibration",
         "candidates": "npusim.program.tunable",
         "cann_tiling": "npusim.kernels.tilings.cann",
+        "compare": "npusim.results",
         "devices": "npusim.device.catalog",
         "fits": "npusim.program.tunable",
         "load_cann_tiling": "npusim.kernels.tilings.cann",
@@ -67,6 +69,7 @@ __all__ = [
     "Calibration",
     "CannTiling",
     "CapacityError",
+    "Comparison",
     "ConfigError",
     "Fit",
     "NpusimError",
@@ -76,6 +79,7 @@ __all__ = [
     "calibrate",
     "candidates",
     "cann_tiling",
+    "compare",
     "devices",
     "fits",
     "load_cann_tiling",

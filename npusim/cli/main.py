@@ -36,6 +36,7 @@ class Command(Protocol):
 COMMANDS: Mapping[str, str] = {
     "run": "simulate one operator call and report its time and traffic",
     "explain": "say why a call takes its time, and what would make it shorter",
+    "compare": "say what differs between two calls in time, waits and traffic",
     "net": "time the backward pass of a network, layer by layer",
     "validate": "simulate measured kernels and calls, and report the error",
     "fit": "fit the figures of a device to a profile of the chip",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from npusim.results.comparison import Comparison, compare
 from npusim.results.result import Result
 
-__all__ = ["Result"]
+__all__ = ["Comparison", "Result", "compare"]

@@ -9,10 +9,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 import numpy.typing as npt
@@ -40,22 +41,46 @@ def save(result: Record, path: Path) -> None:
     Raises ArgumentError where the timeline was not kept.
     """
     call = call_timeline(result.operator, result.runs)
+    _write(path, _about(result), _events(result, call, _Lane()))
+
+
+def save_both(a: Record, b: Record, path: Path) -> None:
+    """Write the traces of two calls to one file, both from time 0: processes of A, then of B.
+
+    Raises ArgumentError where a timeline was not kept.
+    """
+    calls = [call_timeline(one.operator, one.runs) for one in (a, b)]
+    second = _Lane("B ", DEVICE_PID + 1 + len(calls[0].rows.cores))
+    events = chain(_events(a, calls[0], _Lane("A ")), _events(b, calls[1], second))
+    _write(path, {"a": _about(a), "b": _about(b)}, events)
+
+
+class _Lane(NamedTuple):
+    """Where a call stands among others: what its processes begin with, and their first number."""
+
+    prefix: str = ""
+    first: int = DEVICE_PID
+
+
+def _about(result: Record) -> dict[str, Any]:
+    """What is needed to reproduce a call."""
+    return {
+        "npusim_version": result.version,
+        "operator": result.operator,
+        "problem": result.problem,
+        "device": result.device.name,
+        "device_digest": result.device.digest(),
+        "clock_hz": result.device.clock_hz,
+        "tilings": [[run.name, run.tiling] for run in result.runs],
+    }
+
+
+def _write(path: Path, about: dict[str, Any], events: Iterable[str]) -> None:
     with _writer(path) as file:
-        head = {
-            "displayTimeUnit": "ns",
-            "otherData": {
-                "npusim_version": result.version,
-                "operator": result.operator,
-                "problem": result.problem,
-                "device": result.device.name,
-                "device_digest": result.device.digest(),
-                "clock_hz": result.device.clock_hz,
-                "tilings": [[run.name, run.tiling] for run in result.runs],
-            },
-        }
+        head = {"displayTimeUnit": "ns", "otherData": about}
         file.write(_json(head)[:-1] + ',"traceEvents":[\n')
         separator = ""
-        for event in _events(result, call):
+        for event in events:
             file.write(separator + event)
             separator = ",\n"
         file.write("\n]}\n")
@@ -95,31 +120,34 @@ class _Clock:
         return f"{picoseconds // 10**6}.{picoseconds % 10**6:06d}"
 
 
-def _events(result: Record, call: CallTimeline) -> Iterator[str]:
+def _events(result: Record, call: CallTimeline, lane: _Lane) -> Iterator[str]:
     """Every event as JSON text: names of tracks, kernels, bandwidth, then instructions."""
     clock = _Clock(result.device)
     cores = sorted(call.rows.cores, key=metrics.core_key)
-    pids = {core: pid for pid, core in enumerate(cores, start=DEVICE_PID + 1)}
+    pids = {core: pid for pid, core in enumerate(cores, start=lane.first + 1)}
     pipes = sorted(call.rows.pipes, key=metrics.pipe_key)
     tids = {pipe: tid for tid, pipe in enumerate(pipes, start=1)}
-    yield from _names(result, call, pids, tids)
-    yield from _kernel_slices(result.runs, clock)
-    yield from _counters(result, call, clock)
+    yield from _names(result, call, lane, (pids, tids))
+    yield from _kernel_slices(result.runs, clock, lane.first)
+    yield from _counters(result, call, clock, lane.first)
     yield from _slices(call, clock, pids, tids)
 
 
 def _names(
-    result: Record, call: CallTimeline, pids: dict[str, int], tids: dict[str, int]
+    result: Record, call: CallTimeline, lane: _Lane, ids: tuple[dict[str, int], dict[str, int]]
 ) -> Iterator[str]:
-    """Metadata: what processes and tracks are called, and their order on the screen."""
-    rows = call.rows
-    yield from _name("process", f"device {result.device.name}", DEVICE_PID, 0)
-    yield from _name("thread", "kernels", DEVICE_PID, 1)
+    """Metadata: what processes and tracks are called, and their order on the screen.
+
+    ``ids`` are the numbers of cores and of pipes.
+    """
+    rows, (pids, tids) = call.rows, ids
+    yield from _name("process", f"{lane.prefix}device {result.device.name}", lane.first, 0)
+    yield from _name("thread", "kernels", lane.first, 1)
     used = set(zip(rows.core.tolist(), rows.pipe.tolist(), strict=True))
     tracks = sorted((pids[rows.cores[core]], tids[rows.pipes[pipe]]) for core, pipe in used)
     pipe_of = {tid: pipe for pipe, tid in tids.items()}
     for core, pid in pids.items():
-        yield from _name("process", f"core {core}", pid, 0)
+        yield from _name("process", f"{lane.prefix}core {core}", pid, 0)
         for owner, tid in tracks:
             if owner == pid:
                 yield from _name("thread", pipe_of[tid], pid, tid)
@@ -132,7 +160,7 @@ def _name(kind: str, name: str, pid: int, tid: int) -> Iterator[str]:
     yield _json({**head, "name": f"{kind}_sort_index", "args": {"sort_index": order}})
 
 
-def _kernel_slices(runs: tuple[KernelRun, ...], clock: _Clock) -> Iterator[str]:
+def _kernel_slices(runs: tuple[KernelRun, ...], clock: _Clock, pid: int) -> Iterator[str]:
     """One slice per launch and per kernel on the device's own track."""
     for run, start in zip(runs, metrics.kernel_starts(runs), strict=True):
         args: dict[str, Any] = {
@@ -150,7 +178,7 @@ def _kernel_slices(runs: tuple[KernelRun, ...], clock: _Clock) -> Iterator[str]:
         for name, begin, end, detail in spans:
             first, last = clock.picoseconds(begin), clock.picoseconds(end)
             yield (
-                f'{{"ph":"X","pid":{DEVICE_PID},"tid":1,"ts":{clock.text(first)},'
+                f'{{"ph":"X","pid":{pid},"tid":1,"ts":{clock.text(first)},'
                 f'"dur":{clock.text(last - first)},"name":{_json(name)},"args":{_json(detail)}}}'
             )
 
@@ -180,7 +208,7 @@ def moved_by(call: CallTimeline, pipe: str, edges: npt.NDArray[np.int64]) -> npt
     return np.asarray(np.interp(edges, times, moved))
 
 
-def _counters(result: Record, call: CallTimeline, clock: _Clock) -> Iterator[str]:
+def _counters(result: Record, call: CallTimeline, clock: _Clock, pid: int) -> Iterator[str]:
     """GM bandwidth in GB/s over equal buckets of the call, one series per pipe."""
     pipes = gm_pipes(result.device, call)
     total = result.cycles
@@ -196,7 +224,7 @@ def _counters(result: Record, call: CallTimeline, clock: _Clock) -> Iterator[str
             f"{_json(pipe)}:{value:.3f}" for pipe, value in zip(pipes, values, strict=True)
         )
         yield (
-            f'{{"ph":"C","pid":{DEVICE_PID},"ts":{clock.text(clock.picoseconds(edge))},'
+            f'{{"ph":"C","pid":{pid},"ts":{clock.text(clock.picoseconds(edge))},'
             f'"name":"GM bandwidth (GB/s)","args":{{{args}}}}}'
         )
 

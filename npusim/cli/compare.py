@@ -1,0 +1,149 @@
+"""``npusim compare``: two calls side by side, as files of results or as lines of ``npusim run``."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from npusim.cli import calls, run
+from npusim.cli.console import print_json
+from npusim.cli.parser import Parser
+from npusim.errors import ArgumentError
+from npusim.results import Result
+from npusim.results.comparison import Comparison, compare
+from npusim.results.progress import ProgressBar
+
+_SIDE = (
+    "a file that 'npusim run --json' wrote, or, quoted, what follows 'npusim run' on a command line"
+)
+
+#: Files that can be written, by the name of their option: their suffixes.
+_FILES = {"plot": (".png", ".svg"), "trace": (".json", ".json.gz")}
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare ``compare``."""
+    parser.epilog = (
+        "examples:\n"
+        '  npusim compare "matmul --m 512 --k 512 --n 512 --device ascend910b2" \\\n'
+        '      "--device ascend910b3"\n'
+        "  npusim compare before.json after.json --plot change.png\n"
+    )
+    parser.add_argument("a", metavar="A", help=_SIDE)
+    parser.add_argument(
+        "b",
+        metavar="B",
+        help="the same, or, quoted and beginning with --, options that come after those of A, such "
+        'as "--tiling base_m=64,base_n=64,base_k=64" or "--device ascend910"',
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print what differs as JSON, nothing else, on stdout (default: a text report)",
+    )
+    files = parser.add_argument_group("files to write").add_argument
+    files(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="a figure of the kernels of both, .png or .svg (default: none)",
+    )
+    files(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="both timelines for ui.perfetto.dev, of lines only; .json.gz compresses it (default: "
+        "none)",
+    )
+
+
+def arrange(words: Sequence[str]) -> list[str]:
+    """A line in which B cannot be taken for an option, although it may begin like one."""
+    given = list(words)
+    return [f" {word}" if word.startswith("--") and " " in word.strip() else word for word in given]
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print what differs and write what is asked for."""
+    _check_files(arguments)
+    comparison = _compared(arguments)
+    if arguments.json:
+        print_json(comparison.to_json())
+    else:
+        sys.stdout.write(comparison.text())
+    sys.stdout.flush()
+    for line in _written(arguments, comparison):
+        print(line, file=sys.stderr if arguments.json else sys.stdout)
+    return 0
+
+
+def _check_files(arguments: argparse.Namespace) -> None:
+    """Refuse files that cannot be written before anything is simulated."""
+    for option, suffixes in _FILES.items():
+        path = getattr(arguments, option)
+        if path is None:
+            continue
+        if not path.name.lower().endswith(suffixes):
+            raise ArgumentError(
+                f"--{option} {path}: the file's name must end in {' or '.join(suffixes)}"
+            )
+        if not path.parent.is_dir():
+            raise ArgumentError(
+                f"--{option} {path}: there is no folder {str(path.parent)!r}; create it first"
+            )
+
+
+def _compared(arguments: argparse.Namespace) -> Comparison:
+    """Both sides; a line is simulated, for its time only."""
+    a, b = arguments.a.strip(), arguments.b.strip()
+    further = b.startswith("--")
+    if further and _is_file(a):
+        raise ArgumentError(
+            f"B is {b!r}, options to be added to those of A, but A is the file {a}; give the whole "
+            "line"
+        )
+    lines = a, f"{a} {b}" if further else b
+    with ProgressBar() as progress:
+        sides = [
+            line if _is_file(line) else _simulated(line, arguments, progress) for line in lines
+        ]
+    return compare(*sides, labels=(a, b))
+
+
+def _is_file(text: str) -> bool:
+    return " " not in text.strip() and text.lower().endswith(".json")
+
+
+def _simulated(line: str, arguments: argparse.Namespace, progress: ProgressBar) -> Result:
+    """The result of a line of ``npusim run``."""
+    parser = Parser(prog="npusim run")
+    run.add_arguments(parser)
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise ArgumentError(f"{line!r}: {error}; check its quotes") from error
+    parsed, extras = parser.parse_known_args(run.arrange(["run", *words])[1:])
+    if extras:
+        parsed.leaf.reject(extras)
+    keep = arguments.trace is not None
+    prepared = calls.prepare(parsed, timing_only=True)
+    return prepared.run(timeline=keep, progress=progress)
+
+
+def _written(arguments: argparse.Namespace, comparison: Comparison) -> list[str]:
+    """Write the files asked for; a line for each."""
+    lines = []
+    if arguments.plot is not None:
+        from npusim.results.comparison_plot import plot_comparison  # noqa: PLC0415 - on request
+        from npusim.results.plots import figure_bytes  # noqa: PLC0415
+
+        kind = arguments.plot.suffix[1:].lower()
+        arguments.plot.write_bytes(figure_bytes(plot_comparison(comparison), kind))
+        lines.append(f"wrote {arguments.plot}: the kernels of both")
+    if arguments.trace is not None:
+        comparison.save_trace(arguments.trace)
+        lines.append(f"wrote {arguments.trace}: to open it, drag it into https://ui.perfetto.dev")
+    return lines

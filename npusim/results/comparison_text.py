@@ -1,0 +1,142 @@
+"""A comparison as text of at most 100 columns: what changed, most first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from npusim.results.compared import Compared, KernelFacts, Row
+from npusim.results.lines import (
+    bytes_text,
+    columns,
+    counted,
+    fact,
+    page,
+    percent_text,
+    signed_text,
+    us_text,
+    wrap,
+)
+
+#: Rows of waits, of traffic and of figures that are shown; the rest is counted.
+MAX_ROWS = 12
+
+#: Changes of a wait, in us, that would read 0.000.
+_TINY_US = 0.0005
+
+
+def render(compared: Compared) -> str:
+    """The whole comparison, with a final newline."""
+    if compared.empty:
+        return page([_header(compared), ["", "no difference"]])
+    sections = (
+        _header(compared),
+        _kernels(compared),
+        _changes(compared, "wait", "WHAT THE BUSIEST PIPES DID (us, mean over cores)", us_text),
+        _changes(compared, "traffic", "TRAFFIC", bytes_text),
+        _others(compared),
+    )
+    return page(sections)
+
+
+def _header(compared: Compared) -> Iterator[str]:
+    for name, side in (("A", compared.a), ("B", compared.b)):
+        facts = side.facts
+        label = f"{side.label}: " if side.label != name else ""
+        yield from fact(
+            name, f"{label}{facts['operator']} on {facts['device']}, {us_text(facts['time_us'])} us"
+        )
+    a, b = (side.facts["time_us"] for side in (compared.a, compared.b))
+    if a != b and a:
+        yield from fact("time", f"{us_text(a)} -> {us_text(b)} us, {signed_text(b / a - 1)}")
+
+
+def _kernels(compared: Compared) -> Iterator[str]:
+    """Times of every kernel of either without launches, and how much of them is necessary."""
+    heads = ("KERNELS", "A us", "B us", "change", "", "least A", "least B", "pipe A", "pipe B")
+    rows: list[tuple[str, ...]] = [heads]
+    for name in compared.names:
+        pair = [side.kernels.get(name) for side in (compared.a, compared.b)]
+        us = [None if one is None else one.row["time_us"] - one.row["launch_us"] for one in pair]
+        rows.append((
+            name, *map(_us, us), *_change(*us),
+            *(_least(one, time) for one, time in zip(pair, us, strict=True)),
+            *("-" if one is None else one.busiest for one in pair),
+        ))  # fmt: skip
+    yield ""
+    yield from columns(rows, left=(0, 7, 8))
+    yield "(us without launches; least: share that any program would need; pipe: the busiest)"
+
+
+def _change(a: float | None, b: float | None) -> tuple[str, str]:
+    """From a to b, in us and as a share of a."""
+    if a is None or b is None:
+        return "", ""
+    return f"{b - a:+,.3f}", signed_text(b / a - 1) if a else ""
+
+
+def _us(value: float | None) -> str:
+    return "-" if value is None else us_text(value)
+
+
+def _least(one: KernelFacts | None, us: float | None) -> str:
+    if one is None or not us or one.row["problem_us"] is None:
+        return "-"
+    return percent_text(one.row["problem_us"] / us)
+
+
+def _changes(compared: Compared, what: str, title: str, text: Any) -> Iterator[str]:
+    """Rows of one kind, the largest changes first."""
+    found = [row for row in compared.rows if row["what"] == what]
+    found.sort(key=lambda row: -abs(row["change"]))
+    if not found:
+        return
+    rows = [(title, "", "A", "B", "change")]
+    shown = [row for row in found if what != "wait" or _matters(compared, row)][:MAX_ROWS]
+    for row in shown:
+        sign = "-" if row["change"] < 0 else "+"
+        change = f"{sign}{text(abs(row['change']))}"
+        rows.append((f"  {row['kernel']}", row["name"], text(row["a"]), text(row["b"]), change))
+    yield ""
+    yield from columns(rows, left=2)
+    if len(found) > len(shown):
+        yield f"  ({counted(len(found) - len(shown), 'other change')})"
+
+
+def _matters(compared: Compared, row: Row) -> bool:
+    """Whether a wait is told: it is of its kernel's busiest pipe on either side, and not tiny."""
+    if abs(row["change"]) < _TINY_US:
+        return False
+    pair = (side.kernels.get(row["kernel"]) for side in (compared.a, compared.b))
+    return row["name"].partition(" ")[0] in {one.busiest for one in pair if one is not None}
+
+
+def _others(compared: Compared) -> Iterator[str]:
+    """What the calls, their devices and their kernels are."""
+    found = [
+        row
+        for row in compared.rows
+        if row["what"] in ("call", "figure", "size") or row["name"] == "launch_us"
+    ]
+    if not found:
+        return
+    yield ""
+    yield "WHAT DIFFERS BESIDES"
+    for row in found:
+        if row["what"] == "figure" and len(found) > 3 * MAX_ROWS:
+            continue
+        of = f"{row['kernel']} " if row["kernel"] else ""
+        yield from wrap(
+            f"{of}{row['name']}: {_value(row['a'])} -> {_value(row['b'])}", "  ", "    "
+        )
+    figures = sum(row["what"] == "figure" for row in found)
+    if len(found) > 3 * MAX_ROWS and figures:
+        yield f"  {counted(figures, 'figure')} of the devices: see to_json()"
+
+
+def _value(value: Any) -> str:
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, float):
+        return us_text(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)

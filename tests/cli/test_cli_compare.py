@@ -1,0 +1,82 @@
+"""``npusim compare``: files, lines, and lines with further options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import npusim
+from npusim.cli.main import main
+
+Capture = pytest.CaptureFixture[str]
+Fails = Callable[..., str]
+
+LINE = "matmul --device tiny --m 32 --k 48 --n 16"
+
+
+def result(**options: object) -> npusim.Result:
+    a, b = npusim.spec((32, 48), "fp16"), npusim.spec((48, 16), "fp16")
+    return npusim.ops.matmul(a, b, **{"device": "tiny", **options})
+
+
+def test_a_line_and_itself_do_not_differ(capsys: Capture) -> None:
+    assert main(["compare", LINE, LINE]) == 0
+    assert capsys.readouterr().out.endswith("\nno difference\n")
+
+
+@pytest.mark.parametrize("further", ["--cores 0", f"{LINE} --cores 0", "--start warm --cores 0"])
+def test_further_options_come_after_those_of_a(further: str, capsys: Capture) -> None:
+    assert main(["compare", LINE, further, "--json"]) == 0
+    start = "warm" if "warm" in further else "cold"
+    b = result(cores=[0], start=start)
+    want = npusim.compare(result(), b, labels=(LINE, further))
+    assert json.loads(capsys.readouterr().out) == want.to_json()
+
+
+def test_files_are_what_run_wrote(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["run", *LINE.split(), "--json"]) == 0
+    file = tmp_path / "before.json"
+    file.write_text(capsys.readouterr().out, encoding="utf-8")
+    assert main(["compare", str(file), LINE]) == 0
+    assert capsys.readouterr().out.endswith("\nno difference\n")
+    assert main(["compare", str(file), f"{LINE} --cores 0"]) == 0
+    assert "KERNELS" in capsys.readouterr().out
+
+
+def test_a_figure_and_a_trace_are_written(tmp_path: Path, capsys: Capture) -> None:
+    plot, trace = tmp_path / "both.png", tmp_path / "both.json.gz"
+    words = ["compare", LINE, "--device ascend910", "--plot", str(plot), "--trace", str(trace)]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    for path in (plot, trace):
+        assert path.stat().st_size > 1000
+        assert f"wrote {path}: " in out
+
+
+def test_an_own_kernel_in_two_sizes(tmp_path: Path, capsys: Capture) -> None:
+    from tests.documents.pages import files  # noqa: PLC0415 - the file of the guide
+
+    (tmp_path / "scale.py").write_text(files()["scale.py"], encoding="utf-8")
+    line = f"--kernel {tmp_path / 'scale.py'} --arg count=9000 --device tiny"
+    assert main(["compare", line, "--arg chunk=1024"]) == 0
+    out = capsys.readouterr().out
+    assert "scale" in out
+    assert "scale instructions: 9 -> 27" in out
+
+
+def test_what_cannot_be_compared_is_told(tmp_path: Path, fails: Fails) -> None:
+    assert "there is no folder" in fails("compare", LINE, LINE, "--plot", "no/such/a.png")
+    assert "must end in .png or .svg" in fails("compare", LINE, LINE, "--plot", "a.pdf")
+    assert "but A is the file a.json" in fails("compare", "a.json", "--cores 0")
+    assert "a.json: cannot be read as JSON" in fails("compare", "a.json", LINE)
+    assert "unknown 'matmull'" in fails("compare", "matmull --m 3", LINE)
+    assert "unrecognized argument '--mm'" in fails("compare", LINE, f"{LINE} --mm 3")
+    assert "No closing quotation; check its quotes" in fails("compare", LINE, 'matmul "')
+    assert "--set gives groups twice" in fails(
+        "compare", f"{LINE} --set groups=2", "--set groups=1"
+    )
+    (tmp_path / "a.json").write_text("{}", encoding="utf-8")
+    assert "is no result of a call" in fails("compare", str(tmp_path / "a.json"), LINE)
