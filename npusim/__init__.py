@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from npusim.ops import operators
     from npusim.program.tunable import Fit, candidates, fits
     from npusim.results import Comparison, Result, compare
+    from npusim.study import Study, SweepResult, load_study, sweep
 else:  # hidden from type checkers, or they would believe in every name
     _HOMES = {
         "Calibration": "npusim.calibration",
@@ -37,6 +38,8 @@ else:  # hidden from type checkers, or they would believe in every name
         "Comparison": "npusim.results",
         "Fit": "npusim.program.tunable",
         "Result": "npusim.results",
+        "Study": "npusim.study",
+        "SweepResult": "npusim.study",
         "calibrate": "npusim.calibration",
         "candidates": "npusim.program.tunable",
         "cann_tiling": "npusim.kernels.tilings.cann",
@@ -45,9 +48,11 @@ else:  # hidden from type checkers, or they would believe in every name
         "fits": "npusim.program.tunable",
         "load_cann_tiling": "npusim.kernels.tilings.cann",
         "load_device": "npusim.device.catalog",
+        "load_study": "npusim.study",
         "operators": "npusim.ops",
         "simulate": "npusim.call.call",
         "spec": "npusim.call.spec",
+        "sweep": "npusim.study",
     }
 
     def __getattr__(name: str) -> Any:
@@ -75,6 +80,8 @@ __all__ = [
     "NpusimError",
     "ProgramError",
     "Result",
+    "Study",
+    "SweepResult",
     "__version__",
     "calibrate",
     "candidates",
@@ -84,9 +91,11 @@ __all__ = [
     "fits",
     "load_cann_tiling",
     "load_device",
+    "load_study",
     "network",
     "operators",
     "ops",
     "simulate",
     "spec",
+    "sweep",
 ]

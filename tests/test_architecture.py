@@ -48,6 +48,7 @@ FLOORS = [
     "npusim.compat",
     "npusim.torch",
     "npusim.validation",
+    "npusim.study",
     "npusim.calibration",
     "npusim",  # the public names
     "npusim.cli",
@@ -75,8 +76,8 @@ LINES = 450
 BUDGETS = {
     "npusim": 2300,
     "npusim/calibration": 900,
-    "npusim/call": 950,
-    "npusim/cli": 2500,
+    "npusim/call": 1100,
+    "npusim/cli": 2600,
     "npusim/compat": 2100,
     "npusim/device": 1500,
     "npusim/isa": 1900,
@@ -87,6 +88,7 @@ BUDGETS = {
     "npusim/program": 2100,
     "npusim/results": 4000,
     "npusim/timing": 4000,
+    "npusim/study": 1150,
     "npusim/torch": 600,
     "npusim/validation": 3_600,
     "npusim/workloads": 750,

@@ -14,11 +14,11 @@ from typing import Any
 
 from npusim.call.own_kernel import EXAMPLE, load_kernel, make_kernel
 from npusim.call.spec import Array, Operand
+from npusim.call.tiling_text import parse_tiling
 from npusim.cli.machine import add_machine, add_simulation
 from npusim.cli.operands import make_operands, read_operands
 from npusim.cli.own_kernel import kernel_card
 from npusim.cli.parser import Parser, assignment, collect
-from npusim.cli.tiling import parse_tiling
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.dtypes import dtype

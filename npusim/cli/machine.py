@@ -6,7 +6,7 @@ from typing import Any
 
 from npusim.call.options import Options
 from npusim.cli.parser import assignment
-from npusim.errors import ArgumentError
+from npusim.device.catalog import read_cores
 from npusim.limits.table import RULES
 
 
@@ -33,7 +33,7 @@ def add_machine(add: Any, *, usual: str = "", required: bool = False, rules: boo
     )
     add(
         "--cores",
-        type=cores,
+        type=read_cores,
         metavar="GROUPS",
         help="core groups such as 0-3,5 (a lone number is a group), or a bit mask such as 0b1111 "
         "or 0xf (default: all)",
@@ -63,15 +63,3 @@ def add_simulation(add: Any) -> None:
         metavar="NAME",
         help=f"simulation engine (default: {Options.engine})",
     )
-
-
-def cores(text: str) -> str | int:
-    """A mask if its prefix says so; any other text is a list of groups, decimal numbers too."""
-    if not text.lower().startswith(("0b", "0x")):
-        return text
-    try:
-        return int(text, 0)
-    except ValueError:
-        raise ArgumentError(
-            f"expected groups such as 0-3,5, or a mask such as 0b1111 or 0xf, got {text!r}"
-        ) from None

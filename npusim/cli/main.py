@@ -38,6 +38,7 @@ COMMANDS: Mapping[str, str] = {
     "explain": "say why a call takes its time, and what would make it shorter",
     "compare": "say what differs between two calls in time, waits and traffic",
     "net": "time the backward pass of a network, layer by layer",
+    "sweep": "measure a network or an operator over many designs",
     "validate": "simulate measured kernels and calls, and report the error",
     "fit": "fit the figures of a device to a profile of the chip",
     "devices": "list the devices, or show every figure of one",

@@ -108,6 +108,18 @@ def figure_text(figure: Figure, clock_hz: int) -> str:
     return format_quantity(figure.value, figure.kind)
 
 
+def read_cores(text: str) -> str | int:
+    """A mask if its prefix says so; any other text is a list of groups, decimal numbers too."""
+    if not text.lower().startswith(("0b", "0x")):
+        return text
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise ArgumentError(
+            f"expected groups such as 0-3,5, or a mask such as 0b1111 or 0xf, got {text!r}"
+        ) from None
+
+
 def parse_core_mask(
     cores: SupportsIndex | str | Iterable[int] | None, device: Device
 ) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import npusim
 from npusim.call.call import simulate
-from npusim.cli.tiling import parse_tiling
+from npusim.call.tiling_text import parse_tiling
 from npusim.convolution import Convolution
 from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, FP32

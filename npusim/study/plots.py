@@ -1,0 +1,153 @@
+"""Plots of a sweep: lines, a heat map, and what no other point beats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from npusim.device.catalog import load_device
+from npusim.device.config import figures
+from npusim.errors import ArgumentError
+from npusim.quantities import parse_quantity
+from npusim.results.lines import us_text
+from npusim.results.plots import new_axes, tidy
+from npusim.study.space import Study
+from npusim.study.subject import DEVICE, Setting
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+KINDS = ("line", "heat", "pareto")
+
+#: Values on an axis from which two of them make a heat map rather than lines.
+_MANY = 4
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+
+
+class Drawn(NamedTuple):
+    """A study, and its settings that have a time, with it, in microseconds."""
+
+    study: Study
+    times: Sequence[tuple[Setting, float]]
+
+
+def draw(drawn: Drawn, x: str, y: str, kind: str, ax: Axes | None) -> Axes:
+    """``SweepResult.plot``: the names that are not given are the varied ones, in their order."""
+    names = sorted(drawn.study.varied, key=lambda name: -len(_values(drawn, name)))
+    if not names or not drawn.times:
+        raise ArgumentError("nothing to draw: no point that was varied has a time")
+    lengths = [len(_values(drawn, name)) for name in names]
+    heat = len(names) == 2 and min(lengths) >= _MANY
+    chosen = kind or ("heat" if heat else "line")
+    if chosen not in KINDS:
+        raise ArgumentError(f"kind is {kind!r}; it is one of {', '.join(KINDS)}")
+    across = x or next(name for name in names if name != y)
+    if chosen == "heat":
+        down = y or next((name for name in names if name != across), "")
+        if not down:
+            raise ArgumentError("a heat map needs two varied names; use kind='line'")
+        return _heat(drawn, across, down, ax)
+    axes = new_axes(ax, 7.0, 4.2)
+    (_line if chosen == "line" else _pareto)(drawn, across, axes)
+    axes.set_ylabel("time, us")
+    axes.set_title(_title(drawn), loc="left", fontsize=10)
+    tidy(axes)
+    return axes
+
+
+def _values(drawn: Drawn, name: str) -> list[str]:
+    """The texts of a name, in their order."""
+    points = drawn.study.points()
+    return list(dict.fromkeys(setting[name] for setting in points if name in setting))
+
+
+def _numbers(drawn: Drawn, name: str, texts: Sequence[str]) -> list[float] | None:
+    """Texts as numbers in base units; None where one is a word."""
+    device = load_device(drawn.study.fixed[DEVICE]) if DEVICE in drawn.study.fixed else None
+    figure = figures(device).get(name) if device is not None else None
+    try:
+        if device is None or figure is None:
+            return [float(text) for text in texts]
+        values = [parse_quantity(text, figure.kind, device.clock_hz) for text in texts]
+        return [float(value) for value in values if not isinstance(value, tuple)]
+    except ValueError:
+        return None
+
+
+def _line(drawn: Drawn, x: str, ax: Axes) -> None:
+    texts = _values(drawn, x)
+    # Powers of two lie evenly, and words have no distances.
+    where = {text: i for i, text in enumerate(texts)}
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for setting, time in drawn.times:
+        others = ", ".join(f"{n}={setting[n]}" for n in drawn.study.varied if n != x)
+        lines.setdefault(others, []).append((where[setting[x]], time))
+    for i, (label, points) in enumerate(lines.items()):
+        at, times = zip(*sorted(points), strict=True)
+        colour = _COLOURS[i % len(_COLOURS)]
+        style = ("-", "--", ":", "-.")[i // len(_COLOURS) % 4]
+        ax.plot(at, times, style, marker="o", markersize=4, color=colour, label=label)
+    ax.set_xticks(range(len(texts)), texts, rotation=0 if len(texts) <= 8 else 45)
+    ax.set_xlabel(x)
+    ax.set_ylim(bottom=0)
+    ax.grid(axis="y", color="#e0e0e0", linewidth=0.8)
+    if len(lines) > 1:
+        ax.legend(fontsize=8, frameon=False, ncols=1 + len(lines) // 12)
+
+
+def _heat(drawn: Drawn, x: str, y: str, ax: Axes | None) -> Axes:
+    across, down = _values(drawn, x), _values(drawn, y)
+    grid = np.full((len(down), len(across)), np.nan)
+    for setting, time in drawn.times:  # of several points at one place the fastest
+        place = down.index(setting[y]), across.index(setting[x])
+        grid[place] = np.nanmin([grid[place], time]) if np.isfinite(grid[place]) else time
+    axes = new_axes(ax, 1.8 + 0.75 * len(across), 1.6 + 0.45 * len(down))
+    image = axes.imshow(grid, aspect="auto", cmap="viridis_r", origin="lower")
+    axes.set_xticks(range(len(across)), across, rotation=0 if len(across) <= 8 else 45)
+    axes.set_yticks(range(len(down)), down)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    middle = (np.nanmin(grid) + np.nanmax(grid)) / 2
+    for (i, j), time in np.ndenumerate(grid):
+        text = "failed" if np.isnan(time) else us_text(time)
+        colour = "white" if time > middle else "black"
+        axes.text(j, i, text, ha="center", va="center", fontsize=7, color=colour)
+    bar = axes.figure.colorbar(image, ax=axes, pad=0.02)
+    bar.set_label("time, us", fontsize=9)
+    axes.set_title(_title(drawn), loc="left", fontsize=10)
+    axes.tick_params(labelsize=8)
+    return axes
+
+
+def _pareto(drawn: Drawn, x: str, ax: Axes) -> None:
+    texts = _values(drawn, x)
+    numbers = _numbers(drawn, x, texts)
+    if numbers is None:
+        raise ArgumentError(f"a Pareto front needs numbers, {x} has {', '.join(texts)}")
+    cost = dict(zip(texts, numbers, strict=True))
+    points = sorted((cost[setting[x]], time) for setting, time in drawn.times)
+    front: list[tuple[float, float]] = []
+    for size, time in points:
+        if not front or time < front[-1][1]:
+            front = [*front, (size, time)] if not front or size > front[-1][0] else front
+    (sizes, times), (best, fastest) = zip(*points, strict=True), zip(*front, strict=True)
+    ax.scatter(sizes, times, s=16, color="#9aa5b1", label="points")
+    ax.step(best, fastest, where="post", color=_COLOURS[1], label="none is better")
+    ax.scatter(best, fastest, s=26, color=_COLOURS[1], zorder=3)
+    ax.set_xticks([cost[text] for text in texts], texts, rotation=45)
+    ax.set_xlabel(x)
+    ax.set_ylim(bottom=0)
+    ax.legend(fontsize=8, frameon=False)
+
+
+def _title(drawn: Drawn) -> str:
+    fixed: Setting = drawn.study.fixed
+    what = fixed.get("network") or fixed.get("operator", "")
+    others = [v if n == DEVICE else f"{n} {v}" for n, v in fixed.items() if n not in _SUBJECT]
+    return ", ".join([what, *others])
+
+
+_SUBJECT: tuple[Any, ...] = ("network", "operator")

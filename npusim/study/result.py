@@ -1,0 +1,115 @@
+"""What a study found: a row per point, as a data frame, a file, a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npusim.errors import ArgumentError
+from npusim.study.space import Study
+from npusim.study.store import Measured
+from npusim.study.subject import Row, Setting, option_names
+from npusim.yamltree import suggest
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+#: Columns after the varied names; a promise to users. Those of gradients are a network's.
+COLUMNS = (
+    *("time_us", "cycles", "launch_us", "input_us", "weight_us", "bias_us", "other_us"),
+    *("bottleneck", "retiled", "error"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepResult:
+    """Every point of a study and what was measured there, in the study's order."""
+
+    study: Study
+    measured: tuple[Measured, ...]
+
+    def __repr__(self) -> str:
+        """One line: what was varied, how many points, how many of them failed."""
+        what = self.study.fixed.get("network") or self.study.fixed.get("operator", "")
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        return f"<SweepResult {what} over {', '.join(self.study.varied)}: {len(self)}{failed}>"
+
+    def __len__(self) -> int:
+        """Number of points."""
+        return len(self.measured)
+
+    @property
+    def failed(self) -> tuple[Measured, ...]:
+        """Points without a time."""
+        return tuple(one for one in self.measured if one.error)
+
+    def rows(self) -> list[Row]:
+        """A row per point: the varied names as texts, times, what changed its tiling, its error.
+
+        ``retiled`` names the layers and kernels that ran with other tile sizes than at the first
+        point with the same options, that is, on another design.
+        """
+        first: dict[tuple[str, ...], Row] = {}
+        rows = []
+        for setting, one in zip(self.study.points(), self.measured, strict=True):
+            known = option_names(setting)
+            options = tuple(f"{n}={v}" for n, v in setting.items() if n in known)
+            tilings = one.row.get("tilings", {})
+            before = first.setdefault(options, tilings) if not one.error else tilings
+            changed = [n for n in {**before, **tilings} if before.get(n) != tilings.get(n)]
+            row = {name: setting[name] for name in self.study.varied if name in setting}
+            values = {name: one.row[name] for name in COLUMNS if name in one.row}
+            rows.append({**row, **values, "retiled": ", ".join(changed), "error": one.error})
+        return rows
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """``rows`` as a ``DataFrame``, with the columns that any point has."""
+        import pandas as pd  # noqa: PLC0415  # it takes time to import
+
+        rows = self.rows()
+        held = {name for row in rows for name in row}
+        return pd.DataFrame(rows, columns=[*self.study.varied, *(n for n in COLUMNS if n in held)])
+
+    def write(self, path: str | Path) -> None:
+        """Write the frame as CSV or Parquet, by the file's suffix.
+
+        Raises ``ArgumentError`` for another suffix, or without the package that Parquet needs.
+        """
+        kind = Path(path).suffix.lower()
+        if kind == ".csv":
+            self.frame.to_csv(path, index=False)
+        elif kind == ".parquet":
+            try:
+                self.frame.to_parquet(path, index=False)
+            except ImportError as error:
+                raise ArgumentError(
+                    "Parquet needs the package pyarrow; `pip install pyarrow` adds it"
+                ) from error
+        else:
+            raise ArgumentError(f"{path}: a table is written as .csv or .parquet")
+
+    def plot(self, x: str = "", y: str = "", kind: str = "", ax: Axes | None = None) -> Axes:
+        """Time over what was varied, on ``ax`` or a figure of its own.
+
+        ``kind`` is "line" (a line per combination of the other names), "heat" (over ``x`` and
+        ``y``) or "pareto" (time against ``x``, with the points that none beats in both); without
+        one it is a line, or a heat map of two longer axes. Raises ``ArgumentError`` for names that
+        were not varied.
+        """
+        from npusim.study.plots import Drawn, draw  # noqa: PLC0415  # plots are drawn when asked for
+
+        for name in (x, y):
+            if name and name not in self.study.varied:
+                raise ArgumentError(f"{name} was not varied{suggest(name, self.study.varied)}")
+        return draw(Drawn(self.study, tuple(self.times())), x, y, kind, ax)
+
+    def times(self) -> Iterator[tuple[Setting, float]]:
+        """The settings that have a time, with it, in microseconds."""
+        for setting, one in zip(self.study.points(), self.measured, strict=True):
+            if not one.error:
+                yield setting, one.row["time_us"]

@@ -1,0 +1,134 @@
+"""Sweeps: every point of a study measured once, kept at once, and never twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from npusim.errors import ArgumentError
+from npusim.study.result import SweepResult
+from npusim.study.space import Study, load_study, make_study
+from npusim.study.store import Measured, Store, key_of
+from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Setting, content, option_names
+from npusim.study.workers import Chunk, cpus, here, look, on_dask
+
+#: Seconds that a chunk of points should take: long beside handing it over, short to lose.
+_CHUNK_S = 0.5
+#: Points of the largest chunk.
+_MOST = 64
+
+#: Seconds of work for which no processes are started.
+_SOON_S = 2.0
+
+#: Called as progress(done, total, known): points so far, of how many, of which were in the store.
+Progress = Callable[[int, int, int], None]
+
+
+def sweep(
+    study: Study | str | Path | None = None,
+    *,
+    network: Any = None,
+    operator: str | None = None,
+    device: str | None = None,
+    vary: Mapping[str, Any] | None = None,
+    combine: str = "grid",
+    store: str | Path | None = "",
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> SweepResult:
+    """Measure every point of a study: a network or an operator, over figures and options.
+
+    ``study`` is the path of a study file, or a ``Study``; without one, ``network`` or ``operator``
+    says what is measured on ``device``, ``options`` what holds at every point (names of figures of
+    the device in a mapping ``set``), and ``vary`` maps names to lists, or to texts such as
+    ``"8:48:4"`` and ``"256KiB,1MiB"``. ``combine`` is "grid" or "zip".
+
+    Points are measured in ``jobs`` processes (None: one per processor), or by a Dask ``scheduler``
+    such as ``"tcp://host:8786"``. Each is kept in ``store`` at once ("": a file in the user's
+    cache, None: nowhere), by what it depends on, so that a second run computes what is missing. A
+    point that the device refuses is a row with its error.
+
+    Raises ``ConfigError`` or ``ArgumentError`` before the first point where a name, a value or a
+    device is wrong, or the device cannot run what is measured.
+    """
+    made = _study(study, network, operator, device, vary, combine, options)
+    if jobs is not None and jobs < 1:
+        raise ArgumentError(f"jobs is {jobs}; it must be at least 1 process")
+    points = list(made.points())
+    with Store(store) as kept:
+        _probe(made, kept)
+        keys = [key_of(content(setting)) for setting in points]
+        found: dict[str, Measured] = {}
+        for key in dict.fromkeys(keys):
+            known = kept.get(key)
+            if known is not None:
+                found[key] = known
+        missing = {key: s for key, s in zip(keys, points, strict=True) if key not in found}
+        known_points = len(found)
+        report = progress or (lambda done, total, known: None)
+        report(len(found), len(set(keys)), known_points)
+        for batch in _measured(missing, scheduler, jobs or cpus()):
+            kept.put(batch.items())
+            found |= batch
+            report(len(found), len(set(keys)), known_points)
+    return SweepResult(study=made, measured=tuple(found[key] for key in keys))
+
+
+def _study(
+    study: Study | str | Path | None,
+    network: Any,
+    operator: str | None,
+    device: str | None,
+    vary: Mapping[str, Any] | None,
+    combine: str,
+    options: Mapping[str, Any],
+) -> Study:
+    fixed = {NETWORK: network, OPERATOR: operator, DEVICE: device, **options}
+    fixed |= fixed.pop("set", None) or {}
+    given = {name: value for name, value in fixed.items() if value is not None}
+    if study is None:
+        return make_study(given, vary, combine)
+    if given or vary:
+        names = ", ".join([*given, *(vary or {})])
+        raise ArgumentError(f"a study states everything, so {names} cannot be given too")
+    return study if isinstance(study, Study) else load_study(Path(study))
+
+
+def _probe(study: Study, kept: Store) -> None:
+    """Measure each device as it is once; raise where it cannot run what the study measures."""
+    first = dict(next(study.points()))
+    plain = {n: v for n, v in first.items() if n in study.fixed or n in option_names(first)}
+    axis = next((axis for axis in study.axes if axis.name == DEVICE), None)
+    for name in axis.values if axis is not None else (None,):
+        setting = plain if name is None else {**plain, DEVICE: name}
+        key = key_of(content(setting))
+        one = kept.get(key) or look([(0, setting)])[0][1]
+        kept.put([(key, one)])
+        if one.error:
+            where = axis.where if axis is not None else ArgumentError
+            raise where(f"{name or first.get(DEVICE)}: {one.error}")
+
+
+def _measured(
+    missing: Mapping[str, Setting], scheduler: str | None, jobs: int
+) -> Iterator[dict[str, Measured]]:
+    """Points by key as they become known; the first tells how long one takes."""
+    if not missing:
+        return
+    names = list(missing)
+    begin = time.perf_counter()
+    yield {names[0]: look([(0, missing[names[0]])])[0][1]}
+    seconds = max(time.perf_counter() - begin, 1e-4)
+    rest = list(enumerate(missing.values()))[1:]
+    size = max(1, min(_MOST, int(_CHUNK_S / seconds), -(-len(rest) // (4 * jobs))))
+    chunks: Iterator[Chunk] = (rest[i : i + size] for i in range(0, len(rest), size))
+    if scheduler:
+        ready = on_dask(chunks, scheduler)
+    else:
+        ready = here(chunks, 1 if seconds * len(rest) < _SOON_S else jobs)
+    for done in ready:
+        yield {names[number]: one for number, one in done}

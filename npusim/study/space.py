@@ -1,0 +1,276 @@
+"""The points of a study: what is fixed, what varies over which values, and how they combine."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+from npusim.device.catalog import load_device
+from npusim.device.config import figures
+from npusim.errors import ArgumentError, NpusimError
+from npusim.quantities import format_quantity, parse_quantity
+from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Setting, card_of, option_names, split
+from npusim.yamltree import Node, TextFile, load_tree
+
+#: How axes combine: every combination, or the first values, the second values, and so on.
+COMBINE = ("grid", "zip")
+
+#: Points of one study: beyond it a typing error is more likely than patience.
+MOST_POINTS = 10_000_000
+
+#: Values of one range.
+_LONGEST = 100_000
+
+_RANGE = re.compile(r"(?P<first>[^:]+):(?P<last>[^:]+):(?P<times>\*)?(?P<step>[^:]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """A name and the texts it takes; ``where`` makes an error that says where it is written."""
+
+    name: str
+    values: tuple[str, ...]
+    where: Callable[[str], NpusimError] = field(default=ArgumentError, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What is measured at which points.
+
+    ``fixed`` holds at all points; ``axes`` vary, combined as ``combine`` says. ``listed`` are
+    points one by one, in place of axes. ``places`` make errors that say where a name is fixed.
+    """
+
+    fixed: Setting
+    axes: tuple[Axis, ...] = ()
+    combine: str = "grid"
+    listed: tuple[Setting, ...] = ()
+    description: str = ""
+    places: Mapping[str, Callable[[str], NpusimError]] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        if (NETWORK in self.names) == (OPERATOR in self.names):
+            raise ArgumentError("a study measures a network or an operator: name one of them")
+        if self.combine not in COMBINE:
+            raise ArgumentError(f"combine is {self.combine!r}; it is one of {', '.join(COMBINE)}")
+        for axis in self.axes:
+            if not axis.values:
+                raise axis.where(f"{axis.name} has no values; give at least one")
+            if axis.name in self.fixed:
+                raise axis.where(f"{axis.name} is fixed and varied; keep one of them")
+        lengths = {axis.name: len(axis.values) for axis in self.axes}
+        if self.combine == "zip" and len(set(lengths.values())) > 1:
+            raise ArgumentError(f"zip needs axes of one length, got {lengths}")
+        if len(self) > MOST_POINTS:
+            raise ArgumentError(f"the study has {len(self):,} points; at most {MOST_POINTS:,} run")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that a point sets."""
+        listed = itertools.chain.from_iterable(self.listed)
+        return tuple(dict.fromkeys((*self.fixed, *(axis.name for axis in self.axes), *listed)))
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The names that differ between points."""
+        return tuple(name for name in self.names if name not in self.fixed)
+
+    def __len__(self) -> int:
+        """Number of points."""
+        if self.listed:
+            return len(self.listed)
+        lengths = [len(axis.values) for axis in self.axes]
+        return (prod(lengths) if self.combine == "grid" else max(lengths)) if lengths else 1
+
+    def points(self) -> Iterator[Setting]:
+        """The points in order; of a grid the last axis changes fastest."""
+        if self.listed:
+            yield from ({**self.fixed, **one} for one in self.listed)
+            return
+        values = [axis.values for axis in self.axes]
+        rows = itertools.product(*values) if self.combine == "grid" else zip(*values, strict=True)
+        for row in rows if values else [()]:
+            yield {**self.fixed, **dict(zip((a.name for a in self.axes), row, strict=True))}
+
+    def check(self) -> None:
+        """Read every fixed text and every value of every axis before anything is simulated.
+
+        Raises ``ConfigError`` or ``ArgumentError`` that says which, and where it is written.
+        """
+        first = next(self.points())
+        subject = [name for name in (NETWORK, OPERATOR, DEVICE) if name in first]
+        base: dict[str, str] = {}
+        for name in (*subject, *(name for name in self.fixed if name not in subject)):
+            base[name] = first[name]
+            if len(base) >= min(2, len(first)):  # what is measured, and on what
+                place = self.places.get(name, ArgumentError)
+                _readable(base, place, "" if name in self.places else f"{name}: ")
+        for axis in self.axes:
+            for value in axis.values:
+                _readable({**base, axis.name: value}, axis.where, f"{axis.name} = {value}: ")
+        for number, setting in enumerate(self.listed, 1):
+            _readable({**base, **setting}, ArgumentError, f"point {number}: ")
+
+
+def _readable(setting: Setting, where: Callable[[str], NpusimError], which: str) -> None:
+    try:
+        split(setting)
+    except NpusimError as error:
+        text = str(error)
+        raise where(text if text.startswith(which) else which + text) from error
+
+
+def make_axis(
+    name: str,
+    values: Any,
+    fixed: Setting,
+    where: Callable[[str], NpusimError] = ArgumentError,
+) -> Axis:
+    """An axis from a list, or from a text: ``a,b,c``, ``first:last:step`` or ``first:last:*2``.
+
+    Ends of a range belong to it, and have units where the figure has.
+    """
+    parts = values.split(",") if isinstance(values, str) else [str(value) for value in values]
+    found: list[str] = []
+    for part in (part.strip() for part in parts):
+        match = _RANGE.fullmatch(part)
+        if match is None or name in (DEVICE, NETWORK, OPERATOR):
+            found.append(part)
+            continue
+        try:
+            found += _range(match, *_kind(name, fixed))
+        except NpusimError as error:
+            raise where(f"{name} = {part}: {error}") from error
+    twice = [value for value, count in Counter(found).items() if count > 1]
+    if twice:
+        raise where(f"{name} has {', '.join(twice)} twice; keep one of each")
+    if not all(found):
+        raise where(f"{name} has an empty value; remove a comma, or give the value")
+    return Axis(name=name, values=tuple(found), where=where)
+
+
+def _kind(name: str, fixed: Setting) -> tuple[str, int]:
+    """The quantity of a figure, "" for options, which are numbers, and the clock beside it."""
+    if DEVICE not in fixed or name in option_names(fixed):
+        return "", 1
+    device = load_device(fixed[DEVICE])
+    figure = figures(device).get(name)
+    return figure.kind if figure is not None else "", device.clock_hz
+
+
+def _range(match: re.Match[str], kind: str, clock_hz: int) -> Iterator[str]:
+    """The texts of a range of numbers or quantities."""
+
+    def number(text: str) -> Fraction:
+        value = parse_quantity(text, kind, clock_hz) if kind else Fraction(text)
+        if isinstance(value, tuple):
+            raise ArgumentError("blocks have no ranges; list the values")
+        return Fraction(value)
+
+    try:
+        first, last = number(match["first"]), number(match["last"])
+        step = Fraction(match["step"]) if match["times"] else number(match["step"])
+    except ValueError as error:
+        raise ArgumentError(f"a range is first:last:step in numbers: {error}") from error
+    grows = step > 1 and first > 0 if match["times"] else step > 0
+    if not grows or last < first:
+        raise ArgumentError("a range goes upwards: first:last:step or first:last:*factor")
+    for _ in range(_LONGEST):
+        if first > last:
+            return
+        yield format_quantity(first, kind) if kind else _plain(first)
+        first = first * step if match["times"] else first + step
+    raise ArgumentError(f"the range has more than {_LONGEST:,} values; take larger steps")
+
+
+def _plain(number: Fraction) -> str:
+    return str(number.numerator) if number.denominator == 1 else str(float(number))
+
+
+# -- files -----------------------------------------------------------------------------------
+
+_KEYS = ("description", DEVICE, NETWORK, OPERATOR, "options", "set", "vary", "combine", "points")
+
+
+def load_study(source: TextFile | str) -> Study:
+    """Read a study file. Raises ``ConfigError`` with file, line and the way out."""
+    root = load_tree(source)
+    tree = root.mapping((), _KEYS)
+    nodes = {key: tree[key] for key in (DEVICE, NETWORK, OPERATOR) if key in tree}
+    for key in ("options", "set"):
+        for name, node in (tree[key].mapping() if key in tree else {}).items():
+            if name in nodes:
+                raise node.fail(f"{name} is stated twice; keep one of them")
+            nodes[name] = node
+    if "points" in tree and "vary" in tree:
+        raise tree["points"].fail("points stands in place of vary; keep one of them")
+    fixed = {name: node.text() for name, node in nodes.items()}
+    axes = tree["vary"].mapping() if "vary" in tree else {}
+    if not {NETWORK, OPERATOR} & {*fixed, *axes} and "points" not in tree:
+        raise root.fail("a study measures a network or an operator: name one of them")
+    if OPERATOR in nodes:
+        _named(nodes[OPERATOR], lambda: card_of(fixed))
+    if DEVICE in nodes:
+        _named(nodes[DEVICE], lambda: load_device(fixed[DEVICE]))
+    listed = tree["points"].items() if "points" in tree else []
+    try:
+        study = Study(
+            fixed=fixed,
+            axes=tuple(_axis(name, node, fixed) for name, node in axes.items()),
+            combine=tree["combine"].text() if "combine" in tree else "grid",
+            listed=tuple(_listed(node) for node in listed),
+            description=tree["description"].text() if "description" in tree else "",
+            places={name: node.fail for name, node in nodes.items()},
+        )
+        study.check()
+    except ArgumentError as error:
+        raise root.fail(str(error)) from error
+    return study
+
+
+def _named(node: Node, read: Callable[[], object]) -> None:
+    try:
+        read()
+    except ArgumentError as error:
+        raise node.fail(str(error)) from error
+
+
+def _axis(name: str, node: Node, fixed: Setting) -> Axis:
+    values: Any = node.text() if isinstance(node.value, str) else None
+    if values is None:
+        values = [item.text() for item in node.items()]
+    return make_axis(name, values, fixed, node.fail)
+
+
+def _listed(node: Node) -> Setting:
+    return {name: value.text() for name, value in node.mapping().items()}
+
+
+def make_study(
+    fixed: Mapping[str, Any], vary: Mapping[str, Any] | None = None, combine: str = "grid"
+) -> Study:
+    """A study from plain values; ``vary`` has a list or a text (see ``make_axis``) by name."""
+    texts = {name: _text(value) for name, value in fixed.items() if value is not None}
+    axes = tuple(make_axis(name, _texts(values), texts) for name, values in (vary or {}).items())
+    study = Study(fixed=texts, axes=axes, combine=combine)
+    study.check()
+    return study
+
+
+def _texts(values: Any) -> Any:
+    return values if isinstance(values, str) else [_text(value) for value in values]
+
+
+def _text(value: Any) -> str:
+    """A value as a command line has it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(_text(one) for one in value)
+    return str(value)

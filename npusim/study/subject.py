@@ -1,0 +1,228 @@
+"""What a study measures: the backward pass of a network, or one call of an operator.
+
+A *setting* is a mapping from names to texts, as on a command line. Names are ``device``, figures
+of the device (``memories.L1.size``), and the options of what is measured (``batch``, ``cin``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any
+
+from npusim.call.spec import Spec
+from npusim.call.tiling_text import parse_tiling
+from npusim.device.catalog import load_device, read_cores
+from npusim.device.config import figures
+from npusim.device.spec import Device
+from npusim.dtypes import dtype
+from npusim.errors import ArgumentError
+from npusim.network import network
+from npusim.ops import CARDS
+from npusim.ops.card import Stated, integer
+from npusim.ops.cube_math import read_cube_math_type
+from npusim.results import Result
+from npusim.workloads import read_network, workload_yaml
+from npusim.yamltree import suggest
+
+Setting = Mapping[str, str]
+#: Columns of a measured point.
+Row = dict[str, Any]
+
+#: Names of what is measured, of which a setting has one.
+NETWORK, OPERATOR, DEVICE = "network", "operator", "device"
+
+
+def _flag(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise ArgumentError(f"expected yes or no, got {text!r}")
+    return text == "yes"
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.replace("+", ",").split(","))
+
+
+#: Readers of the options that operators and networks share, and of those of a network.
+_SHARED: Mapping[str, Callable[[str], Any]] = {
+    "cores": read_cores,
+    "rules": str,
+    "start": str,
+    "engine": str,
+    "deterministic": _flag,
+    "tiling": str,
+}
+_NET: Mapping[str, Callable[[str], Any]] = {
+    "batch": integer(1),
+    "dtype": dtype,
+    "gradients": _names,
+    "cube_math_type": read_cube_math_type,
+    "every_input": _flag,
+}
+
+
+def option_names(setting: Setting) -> list[str]:
+    """The options that what ``setting`` measures takes, besides the device and its figures."""
+    if NETWORK in setting:
+        return [NETWORK, *_NET, *_SHARED]
+    return [OPERATOR, "dtype", *_card_options(setting), *_SHARED]
+
+
+def _card_options(setting: Setting) -> dict[str, Callable[[str], Any] | None]:
+    return {option.name: option.read for option in card_of(setting).options}
+
+
+def card_of(setting: Setting) -> Any:
+    """The card of the operator that ``setting`` names."""
+    name = setting[OPERATOR]
+    if name not in CARDS:
+        raise ArgumentError(f"unknown operator {name!r}{suggest(name, CARDS)}")
+    return CARDS[name]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A setting taken apart: the device with its figures, and the options as values."""
+
+    device: Device
+    options: Mapping[str, Any]
+
+
+def split(setting: Setting) -> Split:
+    """The device and the options of a setting, both read.
+
+    Raises ``ArgumentError`` or ``ConfigError`` for a name that is neither an option nor a figure,
+    for a text that cannot be read, and where the device is missing.
+    """
+    known = option_names(setting)
+    usual = None if NETWORK in setting else card_of(setting).device
+    name = setting.get(DEVICE, usual)
+    if name is None:
+        raise ArgumentError("the device is missing; `npusim devices` lists the names")
+    changed = {k: v for k, v in setting.items() if k not in (*known, DEVICE)}
+    base = load_device(name)
+    for path in changed:
+        if path not in figures(base):
+            near = get_close_matches(path, [*known, DEVICE, *figures(base)], n=1)
+            what = "npusim net" if NETWORK in setting else setting[OPERATOR]
+            way_out = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else f"options are {', '.join(known)}; `npusim devices show {name}` lists figures"
+            )
+            raise ArgumentError(f"{path} is no option of {what} and no figure of {name}; {way_out}")
+    options = {k: _read(k, setting) for k in known if k in setting}
+    if NETWORK in options:
+        _layers(options[NETWORK])  # a name or a file that is none is told at once
+    return Split(load_device(name, changed), options)
+
+
+def _read(name: str, setting: Setting) -> Any:
+    readers: dict[str, Callable[[str], Any] | None] = {NETWORK: str, OPERATOR: str}
+    readers |= _NET if NETWORK in setting else {"dtype": dtype, **_card_options(setting)}
+    read = (readers | dict(_SHARED))[name] or _flag
+    try:
+        return read(setting[name])
+    except ArgumentError as error:
+        raise ArgumentError(f"{name}: {error}") from None
+
+
+def content(setting: Setting) -> str:
+    """What the result of a setting depends on, as one text: figures and layers, not their names."""
+    known = option_names(setting)
+    name = setting[DEVICE] if DEVICE in setting else card_of(setting).device
+    told = {k: v for k, v in setting.items() if k != DEVICE}
+    if NETWORK in known:
+        told[NETWORK] = _layers(setting[NETWORK])
+    return json.dumps({"on": load_device(name).digest(), **told}, sort_keys=True)
+
+
+@lru_cache(maxsize=64)
+def _layers(source: str) -> str:
+    return workload_yaml(read_network(source))
+
+
+def measure(setting: Setting) -> Row:
+    """Simulate one setting: times, cycles and what decided them.
+
+    ``tilings`` maps layers and kernels to the tile sizes that ran. Raises what the call raises.
+    """
+    parts = split(setting)
+    return _network(parts) if NETWORK in setting else _call(setting, parts)
+
+
+def _options(parts: Split) -> dict[str, Any]:
+    shared = {k: v for k, v in parts.options.items() if k in _SHARED}
+    return {**shared, "device": parts.device, "timeline": False}
+
+
+def _network(parts: Split) -> Row:
+    options = _options(parts)
+    del options["timeline"]
+    own = {k: v for k, v in parts.options.items() if k in _NET}
+    result = network(parts.options[NETWORK], **own, **options)
+    if result.failed:
+        first = result.failed[0]
+        raise ArgumentError(
+            f"{len(result.failed)} of {len(result.timed)} layers cannot be simulated; "
+            f"{first.layer.name}: {first.error}"
+        )
+    rows = result.layer_rows()
+    sums = {
+        f"{name}_us": sum(row["count"] * row[f"{name}_us"] for row in rows)
+        for name in ("input", "weight", "bias", "other")
+    }
+    slowest = max(rows, key=lambda row: row["total_us"])
+    kernels = result.kernel_rows()
+    return {
+        "time_us": result.time_us,
+        "cycles": result.cycles,
+        "launch_us": sum(row["launch_us"] for row in kernels),
+        **sums,
+        "bottleneck": f"{slowest['layer']}: {slowest['bottleneck']}",
+        "tilings": {
+            f"{one.layer.name}/{name}": text
+            for one in result.timed
+            if one.result is not None
+            for name, text in _tilings(one.result).items()
+        },
+    }
+
+
+def _call(setting: Setting, parts: Split) -> Row:
+    card = card_of(setting)
+    stated = Stated(operator=card.name, options=parts.options, arrays={}, files={})
+    kind = parts.options.get("dtype") or card.dtypes[0]
+    if kind not in card.dtypes:
+        names = " or ".join(one.name for one in card.dtypes)
+        raise ArgumentError(f"dtype is {kind}; {card.name} takes {names}")
+    problem = card.problem(stated)
+    operands = {
+        one.name: Spec([*one.forms(problem).values()][-1], getattr(one, "dtype", None) or kind)
+        for one in card.inputs
+        if one.wanted(problem)
+    }
+    options = {k: v for k, v in _options(parts).items() if k not in card.without}
+    if "tiling" in options:
+        kinds = {kernel.name: made for kernel, made in card.tilings.items()}
+        options["tiling"] = parse_tiling(options["tiling"], kinds)
+    result: Result = card.call(problem, operands, options)
+    return {
+        "time_us": result.time_us,
+        "cycles": result.cycles,
+        "launch_us": parts.device.time_us(sum(run.launch_cycles for run in result.runs)),
+        "bottleneck": result.bottleneck,
+        "tilings": _tilings(result),
+    }
+
+
+def _tilings(result: Result) -> dict[str, str]:
+    """Tile sizes by kernel; of kernels of one name the later ones are numbered."""
+    found: dict[str, str] = {}
+    for run in result.runs:
+        same = sum(name.partition(" ")[0] == run.name for name in found)
+        found[f"{run.name} {same + 1}" if same else run.name] = run.tiling
+    return {name: text for name, text in found.items() if text}

@@ -1,0 +1,107 @@
+"""Where points are measured: in this process, in processes of this computer, or on Dask."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from importlib import import_module
+from itertools import islice
+from typing import Any
+
+from npusim.errors import ArgumentError, NpusimError
+from npusim.study.store import Measured
+from npusim.study.subject import Setting, measure
+
+#: Numbered points that are measured together, and what became of them.
+Chunk = Sequence[tuple[int, Setting]]
+Done = list[tuple[int, Measured]]
+
+#: Chunks that wait for a worker, per worker: enough that none is idle, few enough to stop soon.
+_AHEAD = 3
+
+
+def look(chunk: Chunk) -> Done:
+    """Measure points; what a point raises is told, not raised."""
+    return [(number, _one(setting)) for number, setting in chunk]
+
+
+def _one(setting: Setting) -> Measured:
+    try:
+        return Measured(measure(setting))
+    except NpusimError as error:
+        return Measured({}, f"{type(error).__name__}: {error}")
+    except MemoryError as error:
+        return Measured({}, f"MemoryError: {error}")
+
+
+def cpus() -> int:
+    """Processors that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def here(chunks: Iterator[Chunk], jobs: int) -> Iterator[Done]:
+    """Measure chunks in ``jobs`` processes (1: this one); results come as they are ready."""
+    if jobs == 1:
+        yield from map(look, chunks)
+        return
+    lost: list[Chunk] = []
+    yield from _pooled(chunks, jobs, lost)
+    for chunk in lost:  # one at a time, so that the point that kills its worker is known
+        for point in chunk:
+            alone: list[Chunk] = []
+            yield from _pooled(iter([[point]]), 1, alone)
+            if alone:
+                yield [(point[0], Measured({}, "the worker process died; out of memory, perhaps"))]
+
+
+def _pooled(chunks: Iterator[Chunk], jobs: int, lost: list[Chunk]) -> Iterator[Done]:
+    """Chunks in fresh processes; those under way when a process dies are ``lost``."""
+    context = multiprocessing.get_context("spawn")  # a forked one would inherit held locks
+    waiting: dict[Future[Done], Chunk] = {}
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin) as pool:
+        try:
+            while True:
+                for chunk in islice(chunks, _AHEAD * jobs - len(waiting)):
+                    waiting[pool.submit(look, chunk)] = chunk
+                if not waiting:
+                    return
+                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+                    del waiting[future]
+        except BrokenProcessPool:
+            lost += [*waiting.values(), *chunks]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin() -> None:
+    """An interrupt is for the process that waits for the answers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def on_dask(chunks: Iterator[Chunk], scheduler: str) -> Iterator[Done]:
+    """Measure chunks on a Dask cluster; a worker that dies has its chunks measured elsewhere.
+
+    Raises ``ArgumentError`` where Dask is missing or the scheduler does not answer.
+    """
+    try:
+        distributed: Any = import_module("dask.distributed")
+    except ModuleNotFoundError as error:
+        raise ArgumentError("a scheduler needs Dask; `pip install npusim[dask]` adds it") from error
+    try:
+        client = distributed.Client(scheduler, timeout="10s")
+    except (OSError, ValueError, TimeoutError) as error:
+        raise ArgumentError(f"the scheduler {scheduler!r} does not answer: {error}") from error
+    with client:
+        futures = (client.submit(look, chunk, pure=False, retries=5) for chunk in chunks)
+        threads = sum(client.nthreads().values()) or 1
+        ready = distributed.as_completed(islice(futures, 2 * _AHEAD * threads))
+        for future in ready:
+            yield future.result()
+            ready.update(islice(futures, 1))

@@ -1,0 +1,136 @@
+"""Axes and points of studies: texts, ranges, combinations, and errors before the first point."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import npusim
+from npusim.errors import ArgumentError, ConfigError, NpusimError
+from npusim.study import Study, load_study, make_study
+from npusim.study.space import Axis, make_axis
+
+ON = {"operator": "matmul", "device": "tiny", "m": "32", "k": "32", "n": "32"}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "want"),
+    [
+        ("m", "16,32", ("16", "32")),
+        ("m", "16:64:16", ("16", "32", "48", "64")),
+        ("m", "16:64:*2,80", ("16", "32", "64", "80")),
+        ("m", "16:70:32", ("16", "48")),
+        ("memories.L1.size", "8KiB:32KiB:*2", ("8KiB", "16KiB", "32KiB")),
+        ("memories.L1.size", "8KiB:24KiB:8KiB", ("8KiB", "16KiB", "24KiB")),
+        ("groups", "1:4:1", ("1", "2", "3", "4")),
+        ("memories.L1.size", ["8KiB", "64KiB"], ("8KiB", "64KiB")),
+        ("device", "tiny,ascend910", ("tiny", "ascend910")),
+    ],
+)
+def test_values_of_an_axis(name: str, values: Any, want: tuple[str, ...]) -> None:
+    fixed = {key: value for key, value in ON.items() if key != name}
+    assert make_axis(name, values, fixed) == Axis(name=name, values=want)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("m", "64:16:16", "m = 64:16:16: a range goes upwards"),
+        ("m", "16:64:0", "a range goes upwards"),
+        ("m", "16:64:*1", "a range goes upwards"),
+        ("m", "1:20000000:1", "m = 1:20000000:1: the range has more than 100,000 values"),
+        ("m", "a:b:c", "m = a:b:c: a range is first:last:step in numbers"),
+        ("m", "16,,32", "m has an empty value"),
+        ("m", "16,32,16", "m has 16 twice"),
+        ("memories.L1.size", "8:32:8", "memories.L1.size = 8:32:8: "),
+    ],
+)
+def test_wrong_values_of_an_axis(name: str, values: str, message: str) -> None:
+    with pytest.raises(NpusimError) as caught:
+        make_axis(name, values, ON)
+    assert message in str(caught.value)
+
+
+def test_a_grid_is_every_combination_and_zip_goes_along() -> None:
+    vary = {"m": "16,32", "k": [16, 48, 64]}
+    fixed = {"operator": "matmul", "device": "tiny", "n": 32}
+    grid = [(p["m"], p["k"]) for p in make_study(fixed, vary).points()]
+    assert grid == [(m, k) for m in ("16", "32") for k in ("16", "48", "64")]
+    pairs = make_study(fixed, {"m": "16,32", "k": "48,64"}, "zip")
+    assert [(p["m"], p["k"]) for p in pairs.points()] == [("16", "48"), ("32", "64")]
+    assert (len(pairs), pairs.varied) == (2, ("m", "k"))
+    with pytest.raises(ArgumentError, match="zip needs axes of one length"):
+        make_study(fixed, vary, "zip")
+
+
+FULL = """\
+description: how large L1 should be
+device: tiny
+operator: matmul
+options: {m: 64, k: 64, n: 64}
+set: {launch.cycles: 0cycle}
+vary:
+  memories.L1.size: 16KiB:64KiB:*2
+  groups: [1, 2]
+"""
+
+
+def test_a_study_file(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(FULL.replace("set: {launch.cycles: 0cycle}\n", ""), encoding="utf-8")
+    study = load_study(path)
+    assert study.description == "how large L1 should be"
+    assert len(study) == 6
+    assert list(study.points())[1] == {
+        **{"device": "tiny", "operator": "matmul", "m": "64", "k": "64", "n": "64"},
+        **{"memories.L1.size": "16KiB", "groups": "2"},
+    }
+    listed = path.with_name("listed.yaml")
+    listed.write_text(
+        "device: tiny\noperator: matmul\noptions: {k: 32, n: 32}\n"
+        "points:\n- {m: 16}\n- {m: 32, memories.L1.size: 32KiB}\n",
+        encoding="utf-8",
+    )
+    assert [point["m"] for point in load_study(listed).points()] == ["16", "32"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ("L1.size: 16KiB:64KiB:*2", "L1.sise: 16KiB", 6, "did you mean 'memories.L1.size'?"),
+        ("16KiB:64KiB:*2", "16KB:64", 6, "memories.L1.size = 16KB:64"),
+        ("16KiB:64KiB:*2", "12us", 6, "memories.L1.size = 12us: "),
+        ("[1, 2]", "[]", 7, "groups has no values; give at least one"),
+        ("[1, 2]", "[0, 1]", 7, "groups = 0: "),
+        ("groups: [1, 2]", "m: [1, 2]", 7, "m is fixed and varied; keep one of them"),
+        ("operator: matmul\n", "operator: matmull\n", 3, "did you mean 'matmul'?"),
+        ("operator: matmul\n", "", 1, "a study measures a network or an operator"),
+        ("device: tiny", "device: tinny", 2, "did you mean 'tiny'?"),
+        ("description:", "descriptions:", 1, "unknown key 'descriptions'"),
+        ("m: 64,", "m: 0,", 4, "m: expected an integer of at least 1, got '0'"),
+        ("m: 64,", "m: 64, stride: 2,", 4, "stride is no option of matmul and no figure of tiny"),
+    ],
+)
+def test_a_malformed_study_names_file_and_line(
+    old: str, new: str, line: int, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "study.yaml"
+    text = FULL.replace("set: {launch.cycles: 0cycle}\n", "")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        npusim.sweep(path, store=None)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert message in str(caught.value)
+
+
+def test_a_study_is_of_one_thing() -> None:
+    with pytest.raises(ArgumentError, match="a network or an operator"):
+        Study(fixed={"network": "resnet50", "operator": "matmul"})
+    with pytest.raises(ArgumentError, match="at most 10,000,000 run"):
+        Study(
+            fixed={"operator": "matmul"},
+            axes=tuple(Axis(name=n, values=("1",) * 1000) for n in "mkn"),
+        )

@@ -1,0 +1,285 @@
+"""Sweeps: points are the calls they stand for, kept at once, found again, and lost by nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npusim
+from npusim.cli.main import main
+from npusim.errors import ArgumentError
+from npusim.study import SweepResult, make_study
+from npusim.study.store import Measured, Store
+from npusim.study.workers import here, look
+
+PRODUCT: dict[str, Any] = {
+    "operator": "matmul",
+    "device": "tiny",
+    "vary": {"m": "16:64:16", "memories.L1.size": "16KiB,64KiB", "groups": [1, 2]},
+    "k": 64,
+    "n": 48,
+}
+
+
+def swept(**options: Any) -> SweepResult:
+    return npusim.sweep(**{"store": None, "jobs": 1, **PRODUCT, **options})
+
+
+def test_a_point_of_an_operator_is_its_call() -> None:
+    frame = swept().frame
+    assert list(frame.columns[:3]) == ["m", "memories.L1.size", "groups"]
+    assert len(frame) == 16
+    row = frame[(frame.m == "32") & (frame["memories.L1.size"] == "64KiB") & (frame.groups == "2")]
+    device = npusim.load_device("tiny").replace("memories.L1.size", "64KiB").replace("groups", "2")
+    a, b = npusim.spec((32, 64), "fp16"), npusim.spec((64, 48), "fp16")
+    r = npusim.ops.matmul(a, b, device=device)
+    assert (row.cycles.item(), row.time_us.item()) == (r.cycles, r.time_us)
+    assert row.bottleneck.item() == r.bottleneck
+    assert not frame.error.any()
+
+
+def test_a_point_of_a_network_is_its_network(tmp_path: Path) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(
+        "description: two\nlayers:\n"
+        "  a: {cin: 16, cout: 16, spatial: [8, 8], kernel: 3, padding: 1, count: 2}\n"
+        "  b: {cin: 16, cout: 32, spatial: [8, 8], kernel: 1}\n",
+        encoding="utf-8",
+    )
+    vary = {"batch": "1,2", "main_memory.read": "400GB/s,800GB/s"}
+    rows = npusim.sweep(
+        network=str(path), device="ascend910b2", vary=vary, store=None, jobs=1
+    ).rows()
+    device = npusim.load_device("ascend910b2").replace("main_memory.read", "800GB/s")
+    net = npusim.network(path, device=device, batch=2)
+    last = rows[-1]
+    assert (last["batch"], last["main_memory.read"]) == ("2", "800GB/s")
+    assert (last["cycles"], last["time_us"]) == (net.cycles, net.time_us)
+    parts = sum(last[f"{name}_us"] for name in ("input", "weight", "bias", "other"))
+    assert parts == pytest.approx(net.time_us)
+
+
+def test_points_are_found_again_by_what_they_depend_on(tmp_path: Path) -> None:
+    seen: list[tuple[int, int, int]] = []
+    store = tmp_path / "store.sqlite"
+
+    def progress(*told: int) -> None:
+        seen.append(told)  # type: ignore[arg-type]
+
+    first = swept(store=store, progress=progress)
+    assert seen[-1] == (16, 16, 0)
+    seen.clear()
+    again = swept(store=store, progress=progress)
+    assert seen == [(16, 16, 16)], "nothing is measured twice"
+    assert again.rows() == first.rows()
+    seen.clear()
+    wider = {**PRODUCT["vary"], "m": "16:80:16"}
+    swept(store=store, progress=progress, vary=wider)
+    assert seen[0] == (16, 20, 16)
+    with Store(store) as kept:
+        assert len(kept) == 20 + 1, "and the device as it is"
+
+
+def test_a_point_that_fails_is_told_and_stops_nothing(tmp_path: Path) -> None:
+    vary = {"memories.L1.size": "1KiB,64KiB"}
+    result = npusim.sweep(operator="matmul", device="tiny", m=64, k=64, n=64, vary=vary, store=None)
+    bad, good = result.rows()
+    assert bad["error"].startswith("CapacityError: ")
+    assert "time_us" not in bad
+    assert good["time_us"] > 0
+    assert len(result.failed) == 1
+    assert "1 failed" in repr(result)
+    assert result.frame.time_us.isna().sum() == 1
+
+
+def test_a_device_that_cannot_run_it_fails_before_the_first_point(tmp_path: Path) -> None:
+    seen: list[int] = []
+    with pytest.raises(ArgumentError, match=r"ft78ne: ArgumentError: .*it has no cube unit"):
+        npusim.sweep(
+            operator="matmul", m=64, k=64, n=64, vary={"device": "tiny,ft78ne"}, store=None,
+            progress=lambda *told: seen.append(told[0]),
+        )  # fmt: skip
+    assert not seen
+
+
+def test_what_changed_its_tiling_is_told() -> None:
+    rows = swept(vary={"memories.L0C.size": "8KiB,2KiB"}, m=64).rows()
+    assert [row["retiled"] for row in rows] == ["", "matmul"]
+
+
+def test_processes_give_the_same_table() -> None:
+    study = make_study(
+        {"operator": "matmul", "device": "tiny", "k": 32, "n": 32}, {"m": "16:96:16"}
+    )
+    points = list(enumerate(study.points()))
+    chunks = [points[:2], points[2:3], points[3:]]
+    spread = sorted(pair for done in here(iter(chunks), 2) for pair in done)
+    assert spread == look(points)
+
+
+def test_two_processes_may_write_one_store(tmp_path: Path) -> None:
+    file = tmp_path / "store.sqlite"
+    script = (
+        "import sys; from npusim.study.store import Measured, Store\n"
+        "with Store(sys.argv[1]) as kept:\n"
+        "    for i in range(300): kept.put([(f'{sys.argv[2]}{i}', Measured({'i': i}))])\n"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", script, file, name]) for name in "ab"]
+    assert [one.wait() for one in both] == [0, 0]
+    with Store(file) as kept:
+        assert len(kept) == 600
+        assert kept.get("b299") == Measured({"i": 299})
+
+
+def test_a_store_stays_within_its_bound(tmp_path: Path) -> None:
+    file = tmp_path / "store.sqlite"
+    for begin in (0, 50, 100):
+        with Store(file, most=60) as kept:
+            for i in range(begin, begin + 50):
+                kept.put([(str(i), Measured({}))])
+    with Store(file) as kept:
+        assert len(kept) == 60
+        assert kept.get("149") is not None
+        assert kept.get("0") is None
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "store.sqlite"
+    file.write_text("no database at all, but long enough to be looked at by sqlite" * 20)
+    with pytest.raises(ArgumentError, match="name another file, or remove this one"):
+        swept(store=file)
+    assert file.read_text().startswith("no database")
+
+
+def _table(result: SweepResult) -> str:
+    return json.dumps(result.rows(), sort_keys=True)
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_loses_nothing(tmp_path: Path) -> None:
+    """Killed ten times at random moments, then run to its end: the table of one quiet run."""
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "device: tiny\noperator: matmul\noptions: {k: 256, n: 256}\n"
+        "vary: {m: 16:1024:16, groups: [1, 2], memories.L1.size: [16KiB, 32KiB, 64KiB]}\n",
+        encoding="utf-8",
+    )
+    quiet = npusim.sweep(study, store=None, jobs=1)
+    store, chance = tmp_path / "store.sqlite", random.Random(5)
+    words = [
+        sys.executable,
+        "-m",
+        "npusim",
+        "sweep",
+        str(study),
+        "--store",
+        str(store),
+        "--jobs",
+        "2",
+    ]
+    killed = 0
+    for _ in range(10):
+        run = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(chance.uniform(0.5, 6))
+        killed += run.poll() is None
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    assert killed
+    assert _table(npusim.sweep(study, store=store, jobs=2)) == _table(quiet)
+
+
+def test_a_cluster_gives_the_same_table(tmp_path: Path) -> None:
+    """Two workers in processes of their own, over TCP; one is killed in the middle."""
+    distributed = pytest.importorskip("dask.distributed")
+    options = {"vary": {"m": "16:256:16", "groups": [1, 2]}, "k": 128, "n": 128}
+    quiet = swept(**options)
+    seen: list[int] = []
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, protocol="tcp", dashboard_address=None
+    ) as cluster:
+        pids = [worker.pid for worker in cluster.workers.values()]
+
+        def progress(done: int, total: int, known: int) -> None:
+            seen.append(done)
+            if len(seen) == 3:
+                os.kill(pids[0], signal.SIGKILL)
+
+        spread = swept(**options, scheduler=cluster.scheduler_address, progress=progress)
+    assert len(seen) > 3
+    assert spread.rows() == quiet.rows()
+
+
+def test_a_scheduler_that_does_not_answer_is_told() -> None:
+    pytest.importorskip("dask.distributed")
+    with pytest.raises(ArgumentError, match=r"the scheduler 'nonsense://x' does not answer"):
+        swept(scheduler="nonsense://x")
+
+
+@pytest.mark.parametrize("kind", ["line", "heat", "pareto", ""])
+def test_plots(kind: str, tmp_path: Path) -> None:
+    result = swept(vary={"m": "16:64:16", "memories.L1.size": "8KiB:64KiB:*2"})
+    ax = result.plot(kind=kind, x="memories.L1.size")
+    assert ax.get_xlabel() == "memories.L1.size"
+    shown = [text.get_text() for text in ax.get_xticklabels()]
+    assert shown == ["8KiB", "16KiB", "32KiB", "64KiB"]
+    if kind == "line":
+        _, times = ax.lines[0].get_data()
+        want = [row["time_us"] for row in result.rows() if row["m"] == "16"]
+        assert np.array_equal(times, want)
+    with pytest.raises(ArgumentError, match="k was not varied"):
+        result.plot(x="k")
+
+
+def test_tables_are_written(tmp_path: Path) -> None:
+    import pandas as pd  # noqa: PLC0415
+
+    result = swept()
+    result.write(tmp_path / "a.csv")
+    assert list(pd.read_csv(tmp_path / "a.csv").cycles) == list(result.frame.cycles)
+    with pytest.raises(ArgumentError, match=r"as \.csv or \.parquet"):
+        result.write(tmp_path / "a.xlsx")
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        *("sweep", "matmul", "--m", "64", "--k=64", "--n", "64", "--device", "tiny"),
+        *("--vary", "groups=1:2:1", "--vary", "memories.L1.size=16KiB,64KiB"),
+        *("--store", str(tmp_path / "s.sqlite"), "--csv", str(tmp_path / "t.csv")),
+        *("--plot", str(tmp_path / "t.png")),
+    ]
+    assert main(words) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].split() == ["groups", "memories.L1.size", "us", "bottleneck"]
+    assert [line.split()[:2] for line in out[2:6]] == [
+        *(["1", "16KiB"], ["1", "64KiB"], ["2", "16KiB"], ["2", "64KiB"]),
+    ]
+    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
+    assert len((tmp_path / "t.csv").read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("matmul --m 64 --device tiny --vary k=16,32", "--n is missing"),
+        ("matmul --frobnicate 3 --device tiny", "frobnicate is no option of matmul"),
+        ("net --device tiny", "expected a study file, 'net NETWORK' or an operator"),
+        ("net resnet51 --device tiny", "unknown workload 'resnet51'"),
+        ("matmul --m 4 --k 4 --n 4 --device tiny --csv a.txt", "must end in .csv or .parquet"),
+        ("matmul --m 4 --k 4 --n 4", "the device is missing"),
+    ],
+)
+def test_wrong_commands(
+    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep", *words.split(), "--store", str(tmp_path / "s.sqlite")]) == 2
+    assert message in capsys.readouterr().err
