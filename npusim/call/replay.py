@@ -58,7 +58,7 @@ class Again:
         return tuple(found)
 
     def _program(self, place: int, kernel: Kernel, device: Device) -> Program:
-        key = place, structure(device, device.core_kind(kernel.role))
+        key = place, structure(device, kernel.roles)
         known = self._built.get(key)
         program = recosted(known, device) if known is not None else None
         if program is None:

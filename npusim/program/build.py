@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path as FilePath
 from typing import Any, get_type_hints
@@ -15,16 +16,29 @@ from npusim.device.spec import Device
 from npusim.errors import ArgumentError, CapacityError, ProgramError
 from npusim.integers import IntArray
 from npusim.objects import growing
-from npusim.program.kernel import Kernel, Tasks, fields_of
+from npusim.program.kernel import Kernel, Plan, Tasks, fields_of
 from npusim.program.language import Language
 from npusim.program.link import Linker
 from npusim.program.lower import lower
-from npusim.program.program import CoreProgram, Program, Template
+from npusim.program.program import CoreProgram, Program, Template, pipes_of
 from npusim.program.recost import costed, structure
 from npusim.yamltree import suggest
 
 _PACKAGE = FilePath(__file__).parent.parent
 _OURS = tuple(_PACKAGE / part for part in ("program", "isa", "device"))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What the cores of one kind do: ``lanes`` are their groups and their numbers in these."""
+
+    k: Language
+    lanes: tuple[tuple[int, int], ...]
+    plan: Plan[Any]
+
+    def name(self, group: int, number: int) -> str:
+        """What a core is called."""
+        return f"{self.k.kind.name}{group * self.k.kind.per_group + number}"
 
 
 @growing()
@@ -33,47 +47,47 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
 
     Raises ``CapacityError`` or ``ProgramError`` naming the kernel line at fault.
     """
-    kind = device.core_kind(kernel.role)
-    lanes = [(group, i) for group in groups for i in range(kind.per_group)]
-    k = Language(device, kind)
-    with _located():
-        plan = kernel.plan(k, len(lanes))
-    tasks = plan.tasks
-    _check_tasks(kernel, tasks, len(lanes))
-    records, which = _distinct(tasks)
-    bases = list(tasks.bases)
+    parts = _parts(kernel, device, groups)
     names = {t.name: i for i, t in enumerate(kernel.tensors)}
-    templates = tuple(_template(k, device, partial(plan.emit, r), (names, bases)) for r in records)
-    table = (
-        np.stack([tasks.bases[b] for b in bases], axis=1)
-        if bases
-        else np.zeros((len(tasks.core), 0), np.int64)
-    )
-    buffers = tuple(h.buffer for h in k.handles)
+    bases = list(dict.fromkeys(base for part in parts for base in part.plan.tasks.bases))
+    pipes = pipes_of(part.k.kind for part in parts)
+    templates: list[Template] = []
+    chosen: list[IntArray] = []
+    for part in parts:
+        _check_tasks(kernel, part.plan.tasks, len(part.lanes))
+        records, which = _distinct(part.plan.tasks)
+        chosen.append(which + len(templates))
+        templates += [
+            _template(part.k, device, partial(part.plan.emit, r), (names, bases), pipes)
+            for r in records
+        ]
+    buffers = tuple(h.buffer for h in parts[0].k.handles)
     linker = Linker(buffers, tuple(t.lowered for t in templates))
     cores = []
-    for lane, (group, i) in enumerate(lanes):
-        rows = np.flatnonzero(tasks.core == lane)
-        variants = linker.link(which[rows])
-        name = f"{kind.name}{group * kind.per_group + i}"
-        cores.append(CoreProgram(name, group, variants, table[rows].astype(np.int64)))
+    for part, which in zip(parts, chosen, strict=True):
+        table = _table(part.plan.tasks, bases)
+        for lane, (group, i) in enumerate(part.lanes):
+            rows = np.flatnonzero(part.plan.tasks.core == lane)
+            variants = linker.link(which[rows])
+            cores.append(
+                CoreProgram(part.name(group, i), group, part.k.kind, variants, table[rows])
+            )
     program = Program(
         kernel=kernel.name,
-        role=kernel.role,
+        roles=kernel.roles,
         computes=kernel.computes,
         tiling=kernel.tiling_text,
         device=device,
-        kind=kind,
         tensors=kernel.tensors,
         base_names=tuple(bases),
         buffers=buffers,
-        templates=templates,
+        templates=tuple(templates),
         variants=tuple(linker.variants),
         cores=tuple(cores),
         useful_macs=kernel.useful_macs,
         needed_bytes=kernel.needed_bytes,
-        structure=None if k.device_seen else structure(device, kind),
-        looked=frozenset(k.looked),
+        structure=_structure(kernel, device, parts),
+        looked=frozenset().union(*(part.k.looked for part in parts)),
     )
     _check_barriers(program)
     _check_flag_receivers(program)
@@ -90,13 +104,48 @@ def lay_out(
     distinct task. Kernels of the vector cores cut their moves to what instructions can do. Raises
     as ``build`` does.
     """
-    kind = device.core_kind(kernel.role)
-    k = Language(device, kind) if k is None else k
-    with _located():
-        plan = kernel.plan(k, len(groups) * kind.per_group)
-    if kernel.role == "cube":
-        for record in _distinct(plan.tasks)[0]:
-            _issue(k, partial(plan.emit, record))
+    for part in _parts(kernel, device, groups, k):
+        if part.k.role == "cube":
+            for record in _distinct(part.plan.tasks)[0]:
+                _issue(part.k, partial(part.plan.emit, record))
+
+
+def _parts(
+    kernel: Kernel, device: Device, groups: tuple[int, ...], first: Language | None = None
+) -> list[_Part]:
+    """The plans of a kernel for every kind of core it runs on; buffers are declared on ``first``.
+
+    Raises ``ProgramError`` where cores that have to work together are one kind of core here.
+    """
+    parts: list[_Part] = []
+    for role in kernel.roles:
+        kind = device.core_kind(role)
+        if any(part.k.kind is kind for part in parts):
+            raise ProgramError(
+                f"kernel {kernel.name} runs on {' and '.join(kernel.roles)} cores that hand data "
+                f"to each other, but {device.name} has one kind of core for both; run its parts as "
+                "kernels of their own, or take a device with two"
+            )
+        handles = parts[0].k.handles if parts else None
+        k = first if first is not None and not parts else Language(device, kind, role, handles)
+        lanes = tuple((group, i) for group in groups for i in range(kind.per_group))
+        with _located():
+            parts.append(_Part(k, lanes, kernel.plan(k, len(lanes))))
+    return parts
+
+
+def _table(tasks: Tasks[Any], bases: list[str]) -> IntArray:
+    """The GM bases of every task, 0 for those that only partners have."""
+    none = np.zeros(len(tasks.core), np.int64)
+    columns = [np.asarray(tasks.bases.get(base, none), np.int64) for base in bases]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(tasks.core), 0), np.int64)
+
+
+def _structure(kernel: Kernel, device: Device, parts: list[_Part]) -> Hashable:
+    """What of the device the program follows from, None where the kernel looked at all of it."""
+    if any(part.k.device_seen for part in parts):
+        return None
+    return structure(device, kernel.roles)
 
 
 def _issue(k: Language, emit: Callable[[], None]) -> None:
@@ -111,13 +160,14 @@ def _template(
     device: Device,
     emit: Callable[[], None],
     names: tuple[dict[str, int], list[str]],
+    pipes: tuple[str, ...],
 ) -> Template:
     """Issue the instructions of one task and lower them."""
     _issue(k, emit)
     instructions, told, lines = tuple(k.instructions), tuple(k.told), tuple(k.lines)
     turns = tuple(h.turns for h in k.handles)
     costs, flows = costed(instructions, told, lines, device, names)
-    lowered = lower(instructions, told, lines, turns, k.kind.pipes)
+    lowered = lower(instructions, told, lines, turns, pipes)
     return Template(instructions, told, lines, costs, flows, lowered)
 
 

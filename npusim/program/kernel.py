@@ -94,6 +94,9 @@ class Kernel(ABC):
     name: ClassVar[str]
     #: Which cores run it: "cube" or "vector" (the same cores where a core has both units).
     role: ClassVar[str] = "cube"
+    #: Roles of further cores of the same groups that work with them: ``plan`` is asked for each in
+    #: turn, and ``k.role`` says for which. They hand data over through GM, ordered by flags.
+    partners: ClassVar[tuple[str, ...]] = ()
     #: The result it contributes to ("input", "weight" or "bias"), for reports that tell them apart.
     computes: ClassVar[str] = ""
     #: What the vendor's library calls it, in measured calls.
@@ -154,12 +157,18 @@ class Kernel(ABC):
         """Bytes of global tensors that its problem needs, by name, of those it needs in part."""
         return {}
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Its role, and those of its partners."""
+        return (self.role, *self.partners)
+
     @abstractmethod
     def plan(self, k: Language, cores: int) -> Plan[Any]:
         """Declare the buffers (``k.buffer``), and say what the cores do and how.
 
         Buffers live as long as the kernel runs. ``emit`` of the plan issues the instructions of a
-        task through ``k``; all it may depend on is the task and what was fixed here.
+        task through ``k``; all it may depend on is the task and what was fixed here. A kernel
+        with ``partners`` gives a plan for each kind of core, over so many ``cores`` of it.
         """
 
 

@@ -6,7 +6,7 @@ a few dozen templates and two integer columns per core.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -85,6 +85,7 @@ class CoreProgram:
 
     name: str  # "aic3"
     group: int
+    kind: CoreKind
     variants: IntArray  # (tasks,)
     bases: IntArray  # (tasks, base columns)
 
@@ -94,11 +95,10 @@ class Program:
     """A kernel laid out for a device; immutable, and all the engines and the executor need."""
 
     kernel: str
-    role: str  # "cube", "vector" or "dsp"
+    roles: tuple[str, ...]  # "cube", "vector" or "dsp", that of the launch first
     computes: str  # the result it contributes to; see ``Kernel``
     tiling: str
     device: Device
-    kind: CoreKind
     tensors: tuple[Tensor, ...]
     base_names: tuple[str, ...]  # columns of every core's ``bases``
     buffers: tuple[Buffer, ...]
@@ -118,10 +118,13 @@ class Program:
         """The figures of a device that costs of its instructions rest on."""
         return frozenset().union(*(t.figures for t in self.templates))
 
-    @property
+    @cached_property
     def pipes(self) -> tuple[str, ...]:
-        """Pipes of the cores that run it; a pipe's index everywhere is its place here."""
-        return self.kind.pipes
+        """Pipes of the cores that run it; a pipe's index everywhere is its place here.
+
+        Where several kinds of cores work together a core may lack some of them.
+        """
+        return pipes_of(core.kind for core in self.cores)
 
     @cached_property
     def task_counts(self) -> IntArray:
@@ -185,6 +188,11 @@ class Program:
                 yield (
                     f"  {instruction.pipe:5}{cost.cycles:6}  {instruction!s:70} {need:24} {line}"
                 )
+
+
+def pipes_of(kinds: Iterable[CoreKind]) -> tuple[str, ...]:
+    """Return the pipes of kinds of cores, each once."""
+    return tuple(dict.fromkeys(pipe for kind in kinds for pipe in kind.pipes))
 
 
 def flow_of(

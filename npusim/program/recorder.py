@@ -40,14 +40,24 @@ class BufferHandle:
 
 
 class Recorder:
-    """Collects the instructions of one task at a time for one kind of core."""
+    """Collects the instructions of one task at a time for one kind of core.
 
-    def __init__(self, device: Device, kind: CoreKind) -> None:
+    Kinds of cores that work together share the list of ``handles``, in which each knows its own.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        kind: CoreKind,
+        role: str = "",
+        handles: list[BufferHandle] | None = None,
+    ) -> None:
         self._device = device
         self.device_seen = False  # whether the kernel looked at more than the structure
         self.looked: set[str] = set()  # figures on which it depends what was issued
         self.kind = kind
-        self.handles: list[BufferHandle] = []
+        self.role = role or kind.roles[0]  # that of the kernel for which the cores work
+        self.handles: list[BufferHandle] = [] if handles is None else handles
         self.instructions: list[Instruction] = []
         self.told: list[Told] = []
         self.lines: list[str] = []

@@ -12,7 +12,6 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from npusim.device.parts import CoreKind
 from npusim.device.spec import Device
 from npusim.errors import ProgramError
 from npusim.isa.base import Cost, Instruction, Move, Told
@@ -22,11 +21,11 @@ from npusim.program.program import Flow, Program, Template, flow_of
 T = TypeVar("T")
 
 
-def structure(device: Device, kind: CoreKind) -> Hashable:
-    """All that the kernel language tells of a device, and that legality depends on."""
+def structure(device: Device, roles: tuple[str, ...]) -> Hashable:
+    """All that the kernel language tells cores of ``roles``, and that legality depends on."""
     cube = device.cube
     return (
-        kind,
+        tuple(device.core_kind(role) for role in roles),
         tuple(device.memories.values()),
         frozenset((path.name, path.pipe) for path in device.paths.values()),
         (cube.unit_flag, cube.hf32_bits) if cube is not None else None,
@@ -66,7 +65,7 @@ def recosted(program: Program, device: Device) -> Program | None:
     """
     if program.structure is None:
         return None
-    if program.structure != structure(device, device.core_kind(program.role)):
+    if program.structure != structure(device, program.roles):
         return None
     old, names = program.device, program.figures | program.looked
     changed = {name for name in names if _value(old, name) != _value(device, name)}

@@ -55,7 +55,7 @@ def fits(kernel: Kernel, device: str | Device) -> Fit:
     ``reason`` is that of the kernel, of a memory too small, or of an instruction.
     """
     machine = load_device(device)
-    k, reason = Language(machine, machine.core_kind(kernel.role)), ""
+    k, reason = Language(machine, machine.core_kind(kernel.role), kernel.role), ""
     try:
         lay_out(kernel, machine, tuple(range(machine.groups)), k)
     except (ArgumentError, CapacityError, ProgramError) as error:

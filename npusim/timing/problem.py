@@ -12,6 +12,7 @@ from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
 
+from npusim.device.pipes import MATRIX_PIPES
 from npusim.device.spec import Device
 from npusim.program.program import Program
 from npusim.timing.trace import Bound
@@ -52,7 +53,7 @@ def problem_bounds(program: Program) -> tuple[Bound, ...]:
     bounds = [*memory_bounds(program.device, needed_bytes(program))]
     peak = _peak(program)
     if peak and program.useful_macs:
-        cores = len(program.cores)
+        cores = sum(bool({*core.kind.pipes} & {*MATRIX_PIPES}) for core in program.cores)
         unit = "cube" if program.device.cube is not None else "gemm"
         why = f"useful multiply-adds on {cores} core{'s' * (cores > 1)}"
         bounds.append(Bound(unit, ceil(program.useful_macs / (peak * cores)), why))

@@ -79,7 +79,7 @@ def time_program(
         tiling=program.tiling,
         cores=cores,
         cycles=outcome.cycles,
-        launch_cycles=program.device.launch.cycles(program.role, cores),
+        launch_cycles=program.device.launch.cycles(program.roles[0], cores),
         instructions=program.instructions,
         macs=program.macs,
         gm_bytes=sum(n for (src, dst, _), n in program.moves.items() if "GM" in (src, dst)),
@@ -114,6 +114,7 @@ def _pipes(program: Program, outcome: Outcome) -> tuple[PipeRow, ...]:
         PipeRow(core.name, pipe, tuple(reasons))
         for core, rows in zip(program.cores, outcome.reasons.tolist(), strict=True)
         for pipe, reasons in zip(program.pipes, rows, strict=True)
+        if pipe in core.kind.pipes
     )
 
 

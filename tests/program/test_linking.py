@@ -249,7 +249,7 @@ def oracle(program: Program) -> Program:
         )
         variants.append(Variant(number, tuple(waits)))
         empty = np.zeros((1, 0), np.int64)
-        cores.append(CoreProgram(core.name, core.group, np.array([number]), empty))
+        cores.append(CoreProgram(core.name, core.group, core.kind, np.array([number]), empty))
     return replace(
         program, base_names=(), templates=tuple(templates), variants=tuple(variants),
         cores=tuple(cores),

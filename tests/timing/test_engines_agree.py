@@ -230,7 +230,7 @@ def shown(program: Program, l2: L2) -> set[str]:
     """What one random program has in it, by its rows; the L2 goes on as the program leaves it."""
     run = attempt(program, l2)
     flows = [flow for template in program.templates for flow in template.flows if flow]
-    found = {program.role, "cached" if program.device.l2 else "uncached"}
+    found = {program.roles[0], "cached" if program.device.l2 else "uncached"}
     found |= {"atomic"} if any(flow.kind == ATOMIC for flow in flows) else set()
     if isinstance(run, str):
         return found | {"hang"}
