@@ -1,8 +1,8 @@
 """Tiled matrix product C[M, N] = A[M, K] @ B[K, N].
 
 A is row-major (``ND``), stored K x M (``ND_km``), or ``NZ``; B is K x N row-major (``ND``), stored
-N x K (``ND_nk``), or ``NZ`` of K x N; C is row-major, or (parts, M, N) with one partial sum per
-part of K.
+N x K (``ND_nk``), or ``NZ`` of K x N; C is row-major, (parts, M, N) with one partial sum per part
+of K, or blocks in which tiles are handed over to vector cores.
 
 for tile (m, n), part of K, of this core:                      # one task
     for base block along K:
@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from math import lcm
+from math import lcm, prod
 from typing import ClassVar
 
 import numpy as np
 
+from npusim.kernels.parts.hand_over import HandOver, with_meeting
 from npusim.kernels.parts.matmul_operands import Feed, Operand, Scales, Shared, Source, Tile
-from npusim.kernels.parts.tile_order import successors, tiles
+from npusim.kernels.parts.tile_order import Tiles, successors, tiles
 from npusim.kernels.parts.transposed import load_transposed
 from npusim.kernels.tilings.matmul import Tiling
 from npusim.language import (
@@ -35,6 +36,7 @@ from npusim.language import (
     MX_BLOCK,
     ArgumentError,
     BufferHandle,
+    Column,
     DType,
     Kernel,
     Language,
@@ -60,8 +62,11 @@ class Matmul(Kernel):
 
     Where K is split, parts add atomically into a cleared ``c`` of two axes, or each writes its own
     (M, N) of a ``c`` of three. ``scales`` are the bytes of block-scaled A (M, K / block) and B
-    (N, K / block); such products can be timed only. Raises ``ArgumentError`` for layouts and tile
-    sizes that do not fit the type.
+    (N, K / block); such products can be timed only. With ``handed`` a tile is left in a block of
+    ``c`` (blocks, rows, columns) for vector cores; with ``meets`` all cores meet at the end. These
+    are parts of kernels that run on both kinds of cores. The rows of A are cut into ``groups``
+    equal ones, each with a B of its own; these lie behind each other. Raises ``ArgumentError`` for
+    layouts and tile sizes that do not fit the type.
     """
 
     tiling: Tiling
@@ -70,6 +75,9 @@ class Matmul(Kernel):
     c: Tensor
     layouts: tuple[str, str] = ("ND", "ND")
     scales: tuple[Tensor, ...] = ()
+    handed: HandOver | None = None
+    meets: bool = False
+    groups: int = 1
 
     name: ClassVar[str] = "matmul"
     library: ClassVar[tuple[str, ...]] = ("MatMul",)
@@ -99,6 +107,11 @@ class Matmul(Kernel):
                     f"tiling {name} is {getattr(t, name)}; for {self.dtype} as "
                     f"{' and '.join(layouts)} it must be a multiple of {step}"
                 )
+        if self.m % (self.groups * t.base_m if self.groups > 1 else 1):
+            raise ArgumentError(
+                f"{self.groups} groups of {self.m} rows in tiles of {t.base_m}: a tile must not "
+                "reach into the next group"
+            )
         if t.single_core_k % t.base_k:
             raise ArgumentError(
                 f"tiling single_core_k is {t.single_core_k}; it must be a multiple of base_k = "
@@ -146,12 +159,12 @@ class Matmul(Kernel):
     @property
     def m(self) -> int:
         """Rows of C."""
-        return self.c.shape[-2]
+        return self.handed.m if self.handed is not None else self.c.shape[-2]
 
     @property
     def n(self) -> int:
         """Columns of C."""
-        return self.c.shape[-1]
+        return self.handed.n if self.handed is not None else self.c.shape[-1]
 
     @cached_property
     def k(self) -> int:
@@ -206,15 +219,19 @@ class Matmul(Kernel):
 
     def tasks(self, cores: int) -> Tasks[Tile]:
         """The tiles of every core, each with what it needs to know of the next."""
-        t = self.tiling
-        table = tiles((self.m, self.k, self.n), (t.base_m, t.base_n), t, cores)
+        t, table = self.tiling, self.table(cores)
         own = {"m": table.m, "n": table.n, "k": table.k, "start": np.zeros_like(table.k)}
         if t.stagger_k:
             step = lcm(t.step_ka, t.step_kb)
             own["start"] = table.core % ceil_div(table.k, step * t.base_k) * step
         bases = {name: source.first(table) for name, source in self.sources.items()}
+        bases["b"] += table.m0 // (self.m // self.groups) * (self.b.size_bytes // self.groups)
         into = table.m0 * self.n + table.n0
-        if len(self.c.shape) == 3:
+        waits: Column = np.zeros(len(into), np.bool_)
+        if self.handed is not None:
+            block, waits = self.handed.places(table.core)
+            into = block * prod(self.c.shape[1:])
+        elif len(self.c.shape) == 3:
             into = into + table.part * self.m * self.n
         bases["c"] = into * self.c.dtype.bytes
         later = successors(table.core)
@@ -228,7 +245,14 @@ class Matmul(Kernel):
         if t.preload:
             present[later[before]] = True
             bases |= {f"next_{name}": bases[name][later] for name in self.sources}
-        return Tasks(table.core, Tile, {**own, **following, "present": present}, bases)
+        columns = {**own, **following, "present": present, "waits": waits}
+        found = Tasks(table.core, Tile, columns, bases)
+        return with_meeting(found, cores, last=True) if self.meets else found
+
+    def table(self, cores: int) -> Tiles:
+        """The tiles and their cores."""
+        t = self.tiling
+        return tiles((self.m, self.k, self.n), (t.base_m, t.base_n), t, cores)
 
     # -- buffers ---------------------------------------------------------------------------
 
@@ -296,7 +320,10 @@ class _Nest:
         )
 
     def emit(self, tile: Tile) -> None:
-        """Sum a tile along K and store it."""
+        """Sum a tile along K and store it; one without rows is where all cores meet."""
+        if not tile.m:
+            self.k.core_barrier()
+            return
         t = self.kernel.tiling
         count = ceil_div(tile.k, t.base_k)
         walk = [(tile.start + i) % count * t.base_k for i in range(count)]
@@ -375,8 +402,12 @@ class _Nest:
     def _store(self, c: Slot, tile: Tile) -> None:
         kernel, dtype, staging = self.kernel, self.kernel.c.dtype, self.staging
         e, atomic = dtype.bytes, kernel.atomic
-        out = kernel.c.at(0, tile.n * e, base="c", rows=tile.m, pitch=kernel.n * e)
+        out = kernel.c.at(0, tile.n * e, base="c", rows=tile.m, pitch=kernel.c.shape[-1] * e)
+        if tile.waits and kernel.handed is not None:
+            kernel.handed.reuse(self.k)
         if kernel.tiling.through_ub and staging is not None:
             self.k.fixpipe_through_ub(out, c, tile.m, tile.n, dtype, staging=staging, atomic=atomic)
             return
         self.k.fixpipe(out, c, tile.m, tile.n, dtype, staging=staging, nd=True, atomic=atomic)
+        if kernel.handed is not None:
+            kernel.handed.give(self.k)

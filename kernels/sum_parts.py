@@ -20,6 +20,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.kernels.parts.hand_over import with_meeting
 from npusim.kernels.parts.room import piece
 from npusim.language import (
     FP32,
@@ -39,17 +40,21 @@ CHUNK_BYTES = 8 * 1024
 
 
 class Chunk(NamedTuple):
-    """``size`` bytes of a part."""
+    """``size`` bytes of a part; none where the cores meet first."""
 
     size: int
 
 
 @dataclass(frozen=True)
 class SumParts(Kernel):
-    """``parts`` (count, ...) fp32 summed over its first axis into ``out`` (...) of a float type."""
+    """``parts`` (count, ...) fp32 summed over its first axis into ``out`` (...) of a float type.
+
+    With ``meets`` all cores of the kernel that it is a part of meet before.
+    """
 
     parts: Tensor
     out: Tensor
+    meets: bool = False
 
     name: ClassVar[str] = "sum_parts"
     computes: ClassVar[str] = "weight"
@@ -77,6 +82,9 @@ class SumParts(Kernel):
         narrow = k.buffer("UB", (count,), to, slots=2, name="narrow") if rounds else None
 
         def emit(chunk: Chunk) -> None:
+            if not chunk.size:
+                k.core_barrier()
+                return
             total = sums.next().at(0, chunk.size)
             k.data_move(total, self.parts.at(0, chunk.size, base="at"), FP32)
             for part in range(1, self.parts.shape[0]):
@@ -96,4 +104,4 @@ class SumParts(Kernel):
             {"size": np.minimum(step, size - start)},
             {"at": start, "to": start // FP32.bytes * to.bytes},
         )
-        return Plan(tasks, emit)
+        return Plan(with_meeting(tasks, cores, last=False) if self.meets else tasks, emit)

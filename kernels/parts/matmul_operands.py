@@ -23,7 +23,9 @@ from npusim.language import (
 class Tile(NamedTuple):
     """Extents of a tile and of the one after it on its core; ``start`` is where K begins.
 
-    ``present`` says that the first slabs (with ``full_load_a`` that of A) are in L1 already.
+    ``present`` says that the first slabs (with ``full_load_a`` that of A) are in L1 already,
+    ``waits`` that the block in which it is handed over was used before. A tile without rows stands
+    for the end of the product, where all cores meet.
     """
 
     m: int
@@ -35,6 +37,7 @@ class Tile(NamedTuple):
     next_k: int
     next_start: int
     present: bool
+    waits: bool
 
     def extent(self, axis: str, *, ahead: bool) -> int:
         """The extent along "m" or "n", of this tile or the one after it."""

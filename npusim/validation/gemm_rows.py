@@ -16,6 +16,8 @@ from npusim.errors import NpusimError
 from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import LAYOUTS_A, LAYOUTS_B, Matmul, Tiling
+from npusim.kernels.matmul_mix import PER_BLOCK, MatmulFinish, MatmulSum
+from npusim.kernels.parts.hand_over import HandOver
 from npusim.kernels.sum_parts import SumParts
 from npusim.validation.profiler import busy_us, launch_cycles
 from npusim.validation.rows import Declined, KernelRow, Simulated
@@ -29,10 +31,21 @@ _SILENT = (
     *("nd2nz", "nd2nz_in_mte2", "unaligned", "fixpipe_to_gm", "pure_cube", "mix_mode"),
     *("mdl_template", "constant_tiling", "l2_split", "l2_split_m2", "streamk2"),
     *("multi_core_split_k", "tail_tile_split_n2", "aswt_tail_split", "tail_rebalance"),
-    *("scale_coalesced", "per_token_dequant_on_aiv", "share_b_in_l1"),
+    *("scale_coalesced", "per_token_dequant_on_aiv", "share_b_in_l1", "cv_fused_via_gm"),
 )
 #: Words for results that vector cores finish from global memory, within the same kernel.
-_FINISHED = ("per_token_dequant_on_aiv",)
+_FINISHED = ("per_token_dequant_on_aiv", "cv_fused_via_gm")
+#: Operations whose vector cores compute GELU.
+_GATED = ("gemm_gelu", "grouped_gemm_dequant_gelu")
+#: Of these, those that scale before, and have a B for each of ``batch`` equal parts of the rows.
+_GROUPED = ("grouped_gemm_dequant_gelu",)
+#: Rows that a vector core of these takes at a time, as their source says.
+_GROUPED_STEP = 24
+#: Words that say how many vector cores work with a cube core, and in how many blocks of GM.
+_READERS = {"mix_1_1": 1, "mix_1_2": 2}
+_SLOTS = {"workspace_slots_1": 1, "workspace_slots_4": 4}
+#: Blocks in which a core hands over tiles, where nothing says how many.
+_BLOCKS = 2
 #: Words that switch on one field of the tiling.
 _FIELDS = {
     "unit_flag": "unit_flag",
@@ -71,21 +84,16 @@ def simulate_gemm_row(row: KernelRow, device: Device) -> Simulated:
         row.id, Options(device=device, cores=range(plan.cores), timeline=False), timing_only=True
     )
     try:
-        for kernel in plan.kernels:
-            call.launch(kernel)
+        call.launch(plan.kernel)
     except NpusimError as error:
         raise Declined(f"the tiling does not run: {error}") from error
-    runs = call.runs
-    cycles = sum(run.cycles for run in runs) + (len(runs) - 1) * device.sync.core_barrier_cycles
+    (run,) = call.runs
     parses = "constant_tiling" not in row.switches and bool(set(_LIBRARY) & set(row.switches))
-    cycles += launch_cycles(device.launch, row.time_kind, "cube", runs[0].cores, parses=parses)
-    busy: dict[str, float | None] = {}
-    for run in reversed(runs):  # what the cube cores did stands before what vector cores added
-        busy |= busy_us(run, device, statistic=row.busy_statistic or "mean")
+    launch = launch_cycles(device.launch, row.time_kind, "cube", run.cores, parses=parses)
     return Simulated(
-        time_us=device.time_us(cycles),
-        busy_us=busy,
-        kernels=tuple(run.name for run in runs),
+        time_us=device.time_us(run.cycles + launch),
+        busy_us={**busy_us(run, device, statistic=row.busy_statistic or "mean")},
+        kernels=(run.name,),
         notes=plan.notes,
     )
 
@@ -95,20 +103,20 @@ def simulate_gemm_row(row: KernelRow, device: Device) -> Simulated:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The kernels of a row, the cores they run on, and what was taken for granted."""
+    """The kernel of a row, the core groups it runs on, and what was taken for granted."""
 
-    kernels: tuple[Matmul | SumParts, ...]
+    kernel: Matmul | MatmulFinish | MatmulSum
     cores: int
     notes: tuple[str, ...]
 
 
 def _plan(row: KernelRow, device: Device) -> _Plan:
     for word in row.switches:
-        if word not in (*_SILENT, *_FIELDS, *_SCALES):
+        if word not in (*_SILENT, *_FIELDS, *_SCALES, *_READERS, *_SLOTS):
             raise Declined(f"switches: {word} is not simulated for {row.op}")
-    if row.op != "gemm":
-        raise Declined(f"op: {row.op} is not simulated; only gemm is")
-    if row.batch not in (None, 1):
+    if row.op not in ("gemm", *_GATED):
+        raise Declined(f"op: {row.op} is not simulated; gemm is, and {', '.join(_GATED)}")
+    if row.batch not in (None, 1) and row.op not in _GROUPED:
         raise Declined(f"batch: {row.batch} products at once are not simulated")
     cores = device.groups if row.cores is None else row.cores
     if cores > device.groups:
@@ -127,13 +135,11 @@ def _plan(row: KernelRow, device: Device) -> _Plan:
         values["base_m"] = ceil_div(sizes["M"], 16) * 16
         values["single_core_m"] = 0
         notes.append("share_b_in_l1: the blocks of both callers are one tile")
-    if set(_FINISHED) & set(row.switches):
-        notes.append("vector cores follow the whole product; on the chip they follow tile by tile")
     values |= _tail(row, values, cores)
     values |= _split(row, values, cores)
     problem = _Problem(row, device, kind, out, (sizes["M"], sizes["K"] // kind.values, sizes["N"]))
     try:
-        return _Plan(problem.kernels(Tiling(**values)), cores, tuple(notes))
+        return _Plan(problem.kernel(Tiling(**values), cores, notes), cores, tuple(notes))
     except NpusimError as error:
         raise Declined(f"the tiling is not legal: {error}") from error
 
@@ -161,13 +167,17 @@ class _Problem:
     out: DType
     shape: tuple[int, int, int]
 
-    def kernels(self, tiling: Tiling) -> tuple[Matmul | SumParts, ...]:
-        """The product, and the sum of its parts where K is split."""
+    def kernel(
+        self, tiling: Tiling, cores: int, notes: list[str]
+    ) -> Matmul | MatmulFinish | MatmulSum:
+        """The product, with the vector cores that finish its tiles or add the parts of K."""
         m, k, n = self.shape
         layouts = (self._layout("layout_a", LAYOUTS_A), self._layout("layout_b", LAYOUTS_B))
         a = Tensor("a", self._stored((m, k), layouts[0] == "NZ"), self.kind)
         b_shape = (n, k) if layouts[1] == "ND_nk" else (k, n)
-        b = Tensor("b", self._stored(b_shape, layouts[1] == "NZ"), self.kind)
+        groups = self.row.batch or 1 if self.row.op in _GROUPED else 1
+        first, *rest = self._stored(b_shape, layouts[1] == "NZ")
+        b = Tensor("b", (groups * first, *rest), self.kind)
         c = Tensor("c", (m, n), self.out, "out")
         scales: tuple[Tensor, ...] = ()
         if self.kind in (MXFP8, MXFP4):
@@ -176,12 +186,42 @@ class _Problem:
                 Tensor(f"scale_{name}", (rows, columns), INT8)
                 for name, rows in (("m", m), ("n", n))
             )
+        product = Matmul(tiling, a, b, c, layouts=layouts, scales=scales, groups=groups)
         parts = ceil_div(k, tiling.single_core_k or k)
-        if parts == 1 and not set(_FINISHED) & set(self.row.switches):
-            return (Matmul(tiling, a, b, c, layouts=layouts, scales=scales),)
-        sums = Tensor("parts", (parts, m, n), FP32, "inout")
-        product = Matmul(tiling, a, b, replace(sums, role="out"), layouts=layouts, scales=scales)
-        return product, SumParts(sums, c)
+        finished = bool(set(_FINISHED) & set(self.row.switches)) or self.row.op in _GATED
+        if parts > 1:
+            if finished:
+                notes.append("the factors of rows and columns are not part of the sum")
+            sums = Tensor("parts", (parts, m, n), FP32, "out")
+            return MatmulSum(replace(product, c=sums, meets=True), SumParts(sums, c, meets=True))
+        if not finished:
+            return product
+        return self._finished(product, cores, notes)
+
+    def _finished(self, product: Matmul, cores: int, notes: list[str]) -> MatmulFinish:
+        """The product with the vector cores of each group on its tiles."""
+        m, n = product.c.shape
+        words = self.row.switches
+        pair = self.device.core_kind("vector").per_group
+        readers = next((_READERS[word] for word in words if word in _READERS), pair)
+        slots = next((_SLOTS[word] for word in words if word in _SLOTS), 0)
+        if not slots:
+            slots = _BLOCKS
+            notes.append(f"tiles are taken to go through {slots} blocks of GM per core")
+        work = Tensor("work", (cores * slots, product.ran.base_m, product.ran.base_n), FP32, "out")
+        handed = HandOver(m, n, slots, readers)
+        gated, grouped = self.row.op in _GATED, self.row.op in _GROUPED
+        factors = (Tensor("rows", (m, PER_BLOCK), FP32), Tensor("columns", (n,), FP32))
+        if gated:
+            notes.append(f"{self.row.op}: a gate of straight lines takes the place of exponentials")
+        return MatmulFinish(
+            replace(product, c=work, handed=handed),
+            product.c,
+            factors=() if gated and not grouped else factors,
+            gated=gated,
+            step=_GROUPED_STEP if grouped else 0,
+            whole=self.kind.kind == "int",
+        )
 
     def _layout(self, column: str, known: tuple[str, ...]) -> str:
         layout = getattr(self.row, column)

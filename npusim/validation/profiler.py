@@ -30,18 +30,25 @@ def busy_us(
 
     ``cores`` is the number of cores launched, if that is not all those in ``run``; ``statistic``
     is "mean" or "median" over them. The loads of a vector core are listed under both names that
-    profilers give them.
+    profilers give them. Where vector cores work beside cube cores, each kind is averaged over those
+    of its own that took part, and pipes of both have the time of the cube cores under the first
+    name.
     """
-    cycles: dict[str, list[int]] = {}
+    cube = {row.core for row in run.pipes if row.pipe == "M"}
+    cycles: dict[tuple[bool, str], list[int]] = {}
     for row in run.pipes:
-        cycles.setdefault(row.pipe, []).append(busy_cycles(row))
-    beside = "M" not in cycles
-    return {
-        name: device.time_us(_over_cores(counts, cores or len(counts), statistic))
-        for pipe, counts in cycles.items()
-        if any(counts)
-        for name in PIPES[pipe].profiled[: 2 if beside else 1]
-    }
+        key = bool(cube) and row.core not in cube, row.pipe
+        cycles.setdefault(key, []).append(busy_cycles(row))
+    partners = [row.core for row in run.pipes if row.core not in cube and working(row)]
+    found: dict[str, float] = {}
+    for (partner, pipe), counts in sorted(cycles.items()):  # cube cores come first
+        names = PIPES[pipe].profiled
+        if cube:
+            names = names[1:] or names if partner and (False, pipe) in cycles else names[:1]
+        many = len(set(partners)) if partner else cores or len(counts)
+        for name in names if any(counts) else ():
+            found.setdefault(name, device.time_us(_over_cores(counts, many, statistic)))
+    return found
 
 
 def _over_cores(counts: list[int], cores: int, statistic: str) -> float:

@@ -34,7 +34,7 @@ _FAMILY, _SMALL_BIN, _LARGE_BIN = "910B", "910B3", "910B1"
 _SMALL_BIN_CORES = (20, 40)
 
 #: Products of matrices, alone or with what a vector core does to the result.
-GEMM_OPS = ("gemm", "batch_gemm")
+GEMM_OPS = ("gemm", "batch_gemm", "gemm_gelu", "grouped_gemm_dequant_gelu")
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,6 @@ _MISSING: Mapping[str, str] = {
     "layernorm": "square roots on the vector unit are not modelled",
     "attention": "kernels that use cube and vector cores together are not modelled",
     "flash_attention": "kernels that use cube and vector cores together are not modelled",
-    "gemm_gelu": "kernels that use cube and vector cores together are not modelled",
-    "grouped_gemm_dequant_gelu": "kernels that use cube and vector cores together are not modelled",
 }
 
 

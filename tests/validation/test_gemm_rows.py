@@ -95,9 +95,29 @@ def test_tail_words_use_idle_cores() -> None:
 
 def test_a_result_that_vector_cores_finish_passes_through_memory() -> None:
     answer = simulated("per_token_dequant_on_aiv", M=512, N=512, K=4096)
-    assert answer.kernels == ("matmul", "sum_parts")
+    assert answer.kernels == ("matmul_finish",)
     assert answer.time_us > time(M=512, N=512, K=4096)
-    assert "tile by tile" in " ".join(answer.notes)
+    assert "tiles are taken to go through 2 blocks of GM per core" in answer.notes
+    assert all(answer.busy_us[pipe] for pipe in ("cube", "mte2", "fixpipe", "aiv_mte2", "vec"))
+
+
+def test_words_say_how_many_vector_cores_and_blocks_there_are() -> None:
+    shape = {
+        **{"op": "grouped_gemm_dequant_gelu", "batch": 4, "layout_b": "NZ", "dtype_in": "int8"},
+        **{"M": 1024, "N": 2048, "K": 256, "dtype_out": "fp16"},
+    }
+    one, two, ahead = (
+        simulated(*words, **shape)
+        for words in (
+            ("mix_1_1", "workspace_slots_1"),
+            ("mix_1_2", "workspace_slots_1"),
+            ("mix_1_2", "workspace_slots_4"),
+        )
+    )
+    assert one.time_us > two.time_us > ahead.time_us
+    # Half as many vector cores work twice as long.
+    assert one.busy_us["vec"] == pytest.approx(2 * (two.busy_us["vec"] or 0), rel=0.02)
+    assert any("a gate of straight lines" in note for note in one.notes)
 
 
 def test_callers_that_share_b_load_it_once() -> None:
@@ -127,7 +147,7 @@ def test_tiles_of_the_last_round_are_cut_by_the_window_rule(
 
 def test_split_k_is_summed_by_vector_cores() -> None:
     answer = simulated("streamk2", M=512, N=512, K=4096)
-    assert answer.kernels == ("matmul", "sum_parts")
+    assert answer.kernels == ("matmul_sum",)
     assert answer.busy_us["aiv_mte2"]
     assert answer.time_us < time(M=512, N=512, K=4096)
     spread = simulated("multi_core_split_k", M=128, N=256, K=16384)

@@ -119,7 +119,7 @@ def test_a_tile_that_is_no_whole_rows_is_noted() -> None:
     ("asked", "reason"),
     [
         (row("topk"), "op 'topk': the sorting instructions"),
-        (row("gemm_gelu"), "cube and vector cores together"),
+        (row("attention"), "cube and vector cores together"),
         (row("frobnicate"), "op 'frobnicate' is not known"),
         (row("add", switches=("scalar_loop",)), "add with 'scalar_loop' is not modelled"),
         (row("copy_gm_ub", base_n=None), "base_n is empty: a copy_gm_ub needs it"),

@@ -1,0 +1,100 @@
+"""How a cube core hands tiles over to the vector cores of its group: blocks of GM, used in turns.
+
+The cube core drains a tile into a block and raises a flag; each reader waits for it, loads its rows
+of the block, and raises a flag back, which the cube core awaits before it uses the block again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from npusim.kernels.parts.tile_order import Tiles
+from npusim.language import ArgumentError, Column, IntArray, Language, Tasks, ceil_div
+
+Task = TypeVar("Task", bound=tuple[Any, ...])
+
+#: Flags between cores: a block is full, and a reader has done with it.
+FULL, FREE = 0, 1
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """Tiles of an (m, n) result in ``slots`` blocks per cube core, each for ``readers`` cores."""
+
+    m: int
+    n: int
+    slots: int
+    readers: int
+
+    def __post_init__(self) -> None:
+        if min(self.slots, self.readers) < 1:
+            raise ArgumentError(
+                f"hand-over in {self.slots} blocks to {self.readers} readers; both must be >= 1"
+            )
+
+    def places(self, core: IntArray) -> tuple[IntArray, Column]:
+        """The block of each tile, counted over all cores, and whether it was used before."""
+        order = np.argsort(core, kind="stable")
+        first = np.searchsorted(core[order], core[order])
+        nth = np.empty(len(core), np.int64)
+        nth[order] = np.arange(len(core)) - first
+        return core * self.slots + nth % self.slots, nth >= self.slots
+
+    def shares(self, table: Tiles) -> Shares:
+        """The rows of each tile that each reader takes; the last one may have none."""
+        reader = np.tile(np.arange(self.readers), len(table.m))
+        tile = np.repeat(np.arange(len(table.m)), self.readers)
+        each = -(-table.m[tile] // self.readers)
+        first = np.minimum(reader * each, table.m[tile])
+        return Shares(tile, reader, first, np.minimum(each, table.m[tile] - first))
+
+    def reuse(self, k: Language) -> None:
+        """Hold the drain until all readers have done with the block."""
+        k.core_wait_flag("FIX", FREE, self.readers)
+
+    def give(self, k: Language) -> None:
+        """Tell the readers of the group that a block is full."""
+        k.core_set_flag("FIX", FULL, "group")
+
+    def take(self, k: Language) -> None:
+        """Hold a reader's loads until a block is full."""
+        k.core_wait_flag("MTE2", FULL)
+
+    def leave(self, k: Language) -> None:
+        """Tell the cube core that this reader has loaded its rows."""
+        k.core_set_flag("MTE2", FREE, "group")
+
+
+class Shares(NamedTuple):
+    """One row per tile and reader: which they are, and the rows the reader takes."""
+
+    tile: IntArray
+    reader: IntArray
+    first: IntArray
+    rows: IntArray
+
+
+def with_meeting(tasks: Tasks[Task], cores: int, *, last: bool) -> Tasks[Task]:
+    """Tasks with one of zeros more for each core, after all others (``last``) or before them.
+
+    The kernel lets the cores meet in it, also those that have nothing else to do.
+    """
+
+    def joined(column: Any, more: Any) -> Any:
+        return np.concatenate([column, more] if last else [more, column])
+
+    none = np.zeros(cores, np.int64)
+    return Tasks(
+        joined(tasks.core, np.arange(cores)),
+        tasks.record,
+        {n: joined(c, none.astype(np.asarray(c).dtype)) for n, c in tasks.columns.items()},
+        {n: joined(base, none) for n, base in tasks.bases.items()},
+    )
+
+
+def cube_cores(k: Language, cores: int) -> int:
+    """How many cube cores work with so many vector cores; one to a group."""
+    return ceil_div(cores, k.kind.per_group)
