@@ -85,7 +85,7 @@ BUDGETS = {
     "npusim/limits": 950,
     "npusim/numerics": 950,
     "npusim/ops": 2600,
-    "npusim/program": 2100,
+    "npusim/program": 2200,
     "npusim/results": 4000,
     "npusim/timing": 4000,
     "npusim/study": 1150,

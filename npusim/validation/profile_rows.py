@@ -126,7 +126,7 @@ def _matmul(call: Call, row: ProfiledRow, notes: list[str]) -> None:
     if more:
         notes.append("the bias is not simulated")
     m, n = c.shape
-    layout_a, k = _first(row, a, m)
+    layout_a, k = _first(row, a, m, notes)
     layout_b = _second(row, b, k, n, notes)
     tiling = _matmul_tiling(row, (m, k, n))
     notes.append(_told(row, tiling))
@@ -134,16 +134,16 @@ def _matmul(call: Call, row: ProfiledRow, notes: list[str]) -> None:
     call.launch(Matmul(tiling, *operands, layouts=(layout_a, layout_b)))
 
 
-def _first(row: ProfiledRow, a: Operand, m: int) -> tuple[str, int]:
+def _first(row: ProfiledRow, a: Operand, m: int, notes: list[str]) -> tuple[str, int]:
     """Layout of A, and K."""
     if a.layout == "FRACTAL_NZ" and len(a.shape) == 4:
         raise Declined("A in FRACTAL_NZ does not tell K; it is simulated as ND only")
     if len(a.shape) != 2:
         raise Declined(f"A has shape {a.shape}; products of several matrices are not simulated")
+    if a.shape[0] == a.shape[1] and row.choice.get("transpose_a") is None:
+        notes.append("A is square: taken as stored M x K, as no transpose_a is given")
     turned = row.choice.get("transpose_a", a.shape[0] != m)
-    if turned:
-        raise Declined("A is stored K x M; such a product is not simulated")
-    return "ND", a.shape[1]
+    return ("ND_km", a.shape[0]) if turned else ("ND", a.shape[1])
 
 
 def _second(row: ProfiledRow, b: Operand, k: int, n: int, notes: list[str]) -> str:

@@ -54,12 +54,16 @@ def finish(
 def operands(kernel: MatmulFinish) -> tuple[list[Array], Array]:
     """Arrays for the kernel, and the result in float64."""
     draw = np.random.default_rng(1)
-    shapes = (tensor.shape for tensor in kernel.product.tensors[:2])
-    a, b = (np.asarray(draw.standard_normal(shape), np.float16) for shape in shapes)
+    a, b = (
+        np.asarray(draw.standard_normal(tensor.shape), np.float16)
+        for tensor in kernel.product.tensors[:2]
+    )
     want = a.astype(np.float64) @ b.astype(np.float64)
     arrays: list[Array] = [a, b]
     if kernel.factors:
-        rows, columns = (draw.standard_normal(size).astype(np.float32) for size in want.shape)
+        rows, columns = (
+            np.asarray(draw.standard_normal((size,)), np.float32) for size in want.shape
+        )
         want = want * rows[:, None] * columns
         arrays += [np.repeat(rows[:, None], PER_BLOCK, axis=1), columns]
     if kernel.gated:

@@ -238,9 +238,9 @@ def test_a_library_template_walks_along_m_whatever_its_grid() -> None:
 
 DECLINED: dict[str, tuple[dict[str, Any], str]] = {
     "word": ({"switches": ("pad",)}, "switches: pad is not simulated for gemm"),
-    "op": ({"op": "batch_gemm"}, "op: batch_gemm is not simulated; only gemm is"),
+    "op": ({"op": "batch_gemm"}, "op: batch_gemm is not simulated; gemm is, and gemm_gelu"),
     "batch": ({"batch": 4}, "batch: 4 products at once are not simulated"),
-    "no layout": ({"layout_a": None}, "layout_a: None is not simulated; known are ND, NZ"),
+    "no layout": ({"layout_a": None}, "layout_a: None is not simulated; known are ND, ND_km, NZ"),
     "order": (
         {"order": None, "swizzle": "hilbert"},
         "swizzle: 'hilbert' is not known; state order",
