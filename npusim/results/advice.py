@@ -49,6 +49,18 @@ def advise(runs: Sequence[KernelRun]) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _other_programs(run: KernelRun) -> str:
+    """What another program for the problem of a kernel at its bound could gain."""
+    least = metrics.problem_bound(run)
+    if least is None or not least.cycles or least.cycles >= NEAR_BOUND * run.cycles:
+        return ""
+    near, times = percent_text(metrics.share(least.cycles, run.cycles)), run.cycles / least.cycles
+    return (
+        f"; it is at {near} of the bound of its problem ({least.resource}), so that another tiling "
+        f"or program could be up to {times:.1f} times as fast"
+    )
+
+
 def _kernel_advice(run: KernelRun) -> str:
     """Name the wall where the kernel is near it, else the wait of its busiest pipe."""
     bound = metrics.nearest_bound(run)
@@ -56,7 +68,7 @@ def _kernel_advice(run: KernelRun) -> str:
         near = percent_text(metrics.share(bound.cycles, run.cycles))
         return (
             f"{run.name}: at {near} of its {bound.resource} bound; only less work for "
-            f"{bound.resource}, or more of it, helps"
+            f"{bound.resource}, or more of it, helps{_other_programs(run)}"
         )
     pipe = metrics.critical_pipe(metrics.pipe_shares(run))
     if pipe is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npusim.reasons import REASONS
-from npusim.results.compared import Compared, KernelFacts
+from npusim.results.compared import Compared, KernelFacts, Side
 from npusim.results.lines import us_text
 from npusim.results.palette import REASON_COLOURS
 from npusim.results.plots import new_axes, tidy
@@ -37,21 +37,28 @@ def plot_comparison(compared: Compared, ax: Axes | None = None, *, shown: bool =
     longest = max((kernel.row["time_us"] for _, kernel in rows), default=1.0)
     ax.set_xlim(0, 1.12 * longest)
     ax.set_xlabel("us; the launch, then what the busiest pipe of the kernel did")
-    a, b = (side.facts["time_us"] for side in (compared.a, compared.b))
-    ax.set_title(
-        f"A  {_title(compared.a.label, 'A')}{us_text(a)} us\nB  "
-        f"{_title(compared.b.label, 'B')}{us_text(b)} us",
-        fontsize=9,
-        loc="left",
-    )
+    titles = f"A  {_title(compared.a, 'A')}\nB  {_title(compared.b, 'B')}"
+    ax.set_title(titles, fontsize=9, loc="left")
     tidy(ax)
-    if rows:
-        ax.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=9, frameon=False)
+    handles, names = ax.get_legend_handles_labels()
+    by_name = dict(zip(names, handles, strict=True))
+    shown_names = [name for name in ("launch", *REASONS) if name in by_name]
+    if shown_names:
+        ax.legend(
+            [by_name[name] for name in shown_names],
+            shown_names,
+            loc="upper left",
+            bbox_to_anchor=(1, 1),
+            fontsize=9,
+            frameon=False,
+        )
     return ax
 
 
-def _title(label: str, letter: str) -> str:
-    return "" if label == letter else f"{label}: "
+def _title(side: Side, letter: str) -> str:
+    """What ran, where it is not called something better, and how long."""
+    what = f"{side.facts['operator']} on {side.facts['device']}"
+    return f"{what if side.label == letter else side.label}: {us_text(side.facts['time_us'])} us"
 
 
 def _label(name: str, kernel: KernelFacts) -> str:

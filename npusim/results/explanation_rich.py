@@ -78,7 +78,8 @@ def _fact(name: str, text: str) -> Table:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(min_width=12, no_wrap=True)
     grid.add_column()
-    grid.add_row(Text(f"  {name}", style="dim"), Text(text))
+    whole = text.replace(" %", "\u00a0%")  # a number and its per cent sign stay together
+    grid.add_row(Text(f"  {name}", style="dim"), Text(whole))
     return grid
 
 

@@ -68,6 +68,9 @@ def _cards(result: Record) -> str:
     if bound is not None:
         near = percent_text(metrics.share(bound.cycles, in_kernels))
         cards.append((f"{bound.resource} {near}", "bottleneck, share of the time in kernels"))
+    if result.problem_us is not None:
+        least = result.problem_bounds[0].resource
+        cards.append((f"{us_text(result.problem_us)} \u00b5s", f"least of any program, {least}"))
     inner = "".join(
         f'<div class="card"><b>{escape(value)}</b><span class="dim">{escape(name)}</span></div>'
         for value, name in cards

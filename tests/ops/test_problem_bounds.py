@@ -17,10 +17,14 @@ import npusim
 from npusim import ops
 from npusim.axis import Axis, Use
 from npusim.convolution import Convolution
+from npusim.dtypes import FP16, FP32
+from npusim.isa.operands import Tensor
+from npusim.kernels.matmul import Matmul, Tiling
 from npusim.results import Result
 from npusim.timing.trace import KernelRun
 from tests.replay.calls import CALLS
 
+TILING = Tiling(base_m=32, base_n=16, base_k=48)
 PARA = {"strides": [1, 1], "padding": [1, 1, 1, 1], "dilations": [1, 1, 1, 1]}
 
 
@@ -121,6 +125,14 @@ def test_work_of_unknown_use_has_no_cube_bound() -> None:
     _, fold, _ = r.runs
     assert cycles(fold)["HBM read"] == 2 * 16 * 25 * 25 * 2 // 64 > fold.cycles
     assert "cube" not in cycles(r)
+
+
+def test_a_kernel_of_ones_own_says_what_its_problem_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = Tensor("a", (32, 48), FP16), Tensor("b", (48, 16), FP16)
+    kernel = Matmul(TILING, a, b, Tensor("c", (32, 16), FP32, "out"))
+    assert cycles(npusim.simulate(kernel, "tiny")) == {"HBM read": 72, "L2 write": 16, "cube": 2}
+    monkeypatch.setattr(Matmul, "useful_macs", 0)
+    assert cycles(npusim.simulate(kernel, "tiny")) == {"HBM read": 72, "L2 write": 16}
 
 
 SMALL = (

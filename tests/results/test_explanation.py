@@ -130,7 +130,7 @@ def shown(explanation: Explanation) -> list[str]:
     console = Console(width=120, file=io.StringIO(), force_terminal=True, color_system=None)
     console.print(explanation)
     assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().splitlines()
+    return console.file.getvalue().replace("\u00a0", " ").splitlines()
 
 
 @pytest.mark.parametrize("device", ["tiny", "ascend910b2"])

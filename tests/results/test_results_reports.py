@@ -120,7 +120,16 @@ def test_advice_names_the_largest_wait(result: Result, reason: str) -> None:
 
 def test_advice_near_a_bound_is_less_work(result: Result) -> None:
     run = _run(result, cycles=1000, bounds=(Bound("cube", 950, ""), Bound("L2", 10, "")))
-    assert advice.advise((run,))[0].startswith("conv: at 95 % of its cube bound")
+    (sentence,) = advice.advise((run,))[:1]
+    assert sentence.startswith("conv: at 95 % of its cube bound; only less work for cube")
+    assert "problem" not in advice.advise((replace(run, problem_bounds=()),))[0]
+    near = replace(run, problem_bounds=(Bound("cube", 930, ""),))
+    assert "problem" not in advice.advise((near,))[0]
+    far = replace(run, problem_bounds=(Bound("HBM read", 300, ""), Bound("cube", 475, "")))
+    assert advice.advise((far,))[0].endswith(
+        "helps; it is at 48 % of the bound of its problem (cube), so that another tiling or "
+        "program could be up to 2.1 times as fast"
+    )
 
 
 def test_advice_on_launches(result: Result) -> None:
