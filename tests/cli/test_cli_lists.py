@@ -59,10 +59,13 @@ def test_devices_show_states_every_figure(capsys: Capture) -> None:
     device = load_device("ascend910")
     lines = _lines(capsys, "devices", "show", "ascend910")
     assert device.digest() in lines[0]
-    rows = [line.split() for line in lines[4:]]
+    assert lines[-2] == ""
+    assert lines[-1].startswith("A rate is the block m x k x n")
+    figures = lines[4:-2]
+    rows = [line.split() for line in figures]
     assert [row[0] for row in rows] == [path for path, _, _, _ in describe(device)]
     sources = [source for _, _, _, source in describe(device)]
-    assert all(line.endswith(source) for line, source in zip(lines[4:], sources, strict=True))
+    assert all(line.endswith(source) for line, source in zip(figures, sources, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +88,7 @@ def test_devices_show_tells_the_range_a_figure_states_or_has_by_its_confidence(
     rows = {row["path"]: row["range"] for row in _json(capsys, *words)["figures"]}
     assert rows["paths.GM->L1.startup"] == ["140cycle", "260cycle"]
     assert rows["groups"] is rows["vector.startup"] is None
-    lines = {line.split()[0]: line for line in _lines(capsys, *words)[4:]}
+    lines = {line.split()[0]: line for line in _lines(capsys, *words)[4:-2]}
     assert lines["paths.GM->L1.startup"].split()[1:5] == ["200cycle", "140cycle", "..", "260cycle"]
     assert lines["vector.startup"].split()[1:3] == ["2cycle", "measured"]
 
