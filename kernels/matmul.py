@@ -18,6 +18,8 @@ overlapped schedule: one everywhere is a library's simplest template, two its pi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import lcm, prod
@@ -25,11 +27,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.hand_over import HandOver, with_meeting
 from npusim.kernels.parts.matmul_operands import Feed, Operand, Scales, Shared, Source, Tile
 from npusim.kernels.parts.tile_order import Tiles, successors, tiles
 from npusim.kernels.parts.transposed import load_transposed
 from npusim.kernels.tilings.matmul import Tiling
+from npusim.kernels.tilings.matmul_space import Shape, matmul_least, matmul_tilings
 from npusim.language import (
     FP32,
     INT8,
@@ -37,9 +41,11 @@ from npusim.language import (
     ArgumentError,
     BufferHandle,
     Column,
+    Device,
     DType,
     Kernel,
     Language,
+    Least,
     Plan,
     Slot,
     SlotRegion,
@@ -214,6 +220,30 @@ class Matmul(Kernel):
         }
         order = ("b", "a") if t.b_before_a else ("a", "b")
         return scales | {name: both[name] for name in order}
+
+    # -- tuning ----------------------------------------------------------------------------
+
+    @property
+    def before(self) -> tuple[Kernel, ...]:
+        return (MemSet(self.c),) if self.atomic else ()
+
+    @property
+    def _shape(self) -> Shape:
+        return Shape(self.m, self.k, self.n, self.dtype, self.c.dtype)
+
+    def candidates(self, device: Device, cores: int) -> Iterator[Matmul]:
+        """Tilings for plain operands; parts of K add up only in an fp32 result of two axes."""
+        split = self.c.dtype is FP32 and len(self.c.shape) == 2
+        for tiling in matmul_tilings(self._shape, device, cores, split=split):
+            with suppress(ArgumentError):  # blocked operands ask for more
+                yield replace(self, tiling=tiling)
+
+    def least(self, device: Device, cores: int) -> Least:
+        plain = self.layouts == ("ND", "ND") and len(self.c.shape) == 2
+        if self.scales or self.handed or self.groups > 1 or not plain:
+            return Least()
+        cycles, used = matmul_least(self._shape, self.tiling, device, cores)
+        return Least(int(cycles), used, self.before)
 
     # -- who computes what -----------------------------------------------------------------
 

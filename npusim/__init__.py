@@ -25,12 +25,15 @@ if TYPE_CHECKING:
     from npusim.calibration import Calibration, calibrate
     from npusim.call.call import simulate
     from npusim.call.spec import spec
+    from npusim.call.tune import tune
     from npusim.device.catalog import devices, load_device
+    from npusim.kernels.cann_export import cann_of
     from npusim.kernels.tilings.cann import CannTiling, cann_tiling, load_cann_tiling
     from npusim.ops import operators
     from npusim.program.tunable import Fit, candidates, fits
     from npusim.results import Comparison, Result, compare
     from npusim.study import Study, SweepResult, load_study, sweep
+    from npusim.tuning.tuned import Tuned
 else:  # hidden from type checkers, or they would believe in every name
     _HOMES = {
         "Calibration": "npusim.calibration",
@@ -41,7 +44,9 @@ else:  # hidden from type checkers, or they would believe in every name
         "Study": "npusim.study",
         "SweepResult": "npusim.study",
         "calibrate": "npusim.calibration",
+        "Tuned": "npusim.tuning.tuned",
         "candidates": "npusim.program.tunable",
+        "cann_of": "npusim.kernels.cann_export",
         "cann_tiling": "npusim.kernels.tilings.cann",
         "compare": "npusim.results",
         "devices": "npusim.device.catalog",
@@ -53,6 +58,7 @@ else:  # hidden from type checkers, or they would believe in every name
         "simulate": "npusim.call.call",
         "spec": "npusim.call.spec",
         "sweep": "npusim.study",
+        "tune": "npusim.call.tune",
     }
 
     def __getattr__(name: str) -> Any:
@@ -82,9 +88,11 @@ __all__ = [
     "Result",
     "Study",
     "SweepResult",
+    "Tuned",
     "__version__",
     "calibrate",
     "candidates",
+    "cann_of",
     "cann_tiling",
     "compare",
     "devices",
@@ -98,4 +106,5 @@ __all__ = [
     "simulate",
     "spec",
     "sweep",
+    "tune",
 ]

@@ -7,6 +7,7 @@ through ``Language``, the methods of which are the instructions.
 
 from __future__ import annotations
 
+from npusim.device.spec import Device
 from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, MX_BLOCK, DType
 from npusim.errors import ArgumentError, CapacityError, ProgramError
 from npusim.integers import IntArray, ceil_div, round_down, round_up
@@ -14,7 +15,7 @@ from npusim.isa.dma import Window
 from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Place, Region, Slot, SlotRegion, Tensor
 from npusim.isa.vector import BLOCK_BYTES
 from npusim.program.fixpipe import Line
-from npusim.program.kernel import Alike, Column, Kernel, Plan, Tasks, grid, in_runs
+from npusim.program.kernel import Alike, Column, Kernel, Least, Plan, Tasks, grid, in_runs
 from npusim.program.language import BufferHandle, Language
 
 __all__ = [
@@ -32,10 +33,12 @@ __all__ = [
     "CapacityError",
     "Column",
     "DType",
+    "Device",
     "GmRegion",
     "IntArray",
     "Kernel",
     "Language",
+    "Least",
     "Line",
     "Place",
     "Plan",

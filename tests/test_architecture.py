@@ -42,6 +42,7 @@ FLOORS = [
     "npusim.results",
     "npusim.limits",
     "npusim.kernels",
+    "npusim.tuning",
     "npusim.call",
     "npusim.ops",
     "npusim.network",
@@ -74,10 +75,10 @@ LINES = 450
 #: Lines of Python that a package may have; "npusim" stands for the modules at its top. More needs a
 #: sentence in CHANGELOG.md that says what for.
 BUDGETS = {
-    "npusim": 2300,
+    "npusim": 2400,
     "npusim/calibration": 900,
-    "npusim/call": 1100,
-    "npusim/cli": 2600,
+    "npusim/call": 1200,
+    "npusim/cli": 3200,
     "npusim/compat": 2100,
     "npusim/device": 1500,
     "npusim/isa": 1900,
@@ -86,13 +87,14 @@ BUDGETS = {
     "npusim/numerics": 950,
     "npusim/ops": 2600,
     "npusim/program": 2200,
-    "npusim/results": 4000,
+    "npusim/results": 4400,
     "npusim/timing": 4000,
     "npusim/study": 1150,
     "npusim/torch": 600,
-    "npusim/validation": 3_700,
+    "npusim/validation": 3700,
     "npusim/workloads": 750,
-    "kernels": 7300,
+    "kernels": 8000,
+    "npusim/tuning": 1000,
 }
 
 

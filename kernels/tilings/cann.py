@@ -60,6 +60,11 @@ class CannTiling:
                 f"CANN tiling: iterateOrder is {self.iterate_order}; it is 0 (M) or 1 (N)"
             )
 
+    @property
+    def words(self) -> dict[str, int]:
+        """The fields under the vendor's names, as ``cann_tiling`` and tiling files take them."""
+        return {word: getattr(self, name) for name, word in _WORDS.items()}
+
     def __str__(self) -> str:
         return (
             f"single {self.single_core_m}x{self.single_core_n}x{self.single_core_k}, base "

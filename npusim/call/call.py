@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from npusim.call.options import Options
 from npusim.call.replay import Again, Step, assumption_notes, figures_behind
 from npusim.call.size import require_short
 from npusim.call.spec import Array, Operand, Spec
+from npusim.call.tiling import is_tuned
 from npusim.device.catalog import load_device, parse_core_mask
 from npusim.device.spec import Device
 from npusim.dtypes import DType
@@ -33,20 +35,25 @@ from npusim.timing.run import new_l2, time_program
 from npusim.timing.trace import Bound, KernelRun
 from npusim.version import __version__
 
-_planning: ContextVar[bool] = ContextVar("planning", default=False)
+K = TypeVar("K", bound=Kernel)
+
+#: The kernels of the calls that are planned now; None while calls run.
+_planned: ContextVar[list[Kernel] | None] = ContextVar("planned", default=None)
 
 
 @contextmanager
-def planning() -> Iterator[None]:
+def planning() -> Iterator[list[Kernel]]:
     """Plan the calls made inside: kernels are checked against the device and then left out.
 
-    Such a call takes ``Spec``s. Its ``Result`` has ``workspace_bytes`` and notes, and no runs.
+    Such a call takes ``Spec``s. Its ``Result`` has ``workspace_bytes`` and notes, and no runs. The
+    kernels are collected in the list.
     """
-    token = _planning.set(True)
+    kernels: list[Kernel] = []
+    token = _planned.set(kernels)
     try:
-        yield
+        yield kernels
     finally:
-        _planning.reset(token)
+        _planned.reset(token)
 
 
 @dataclass
@@ -70,6 +77,7 @@ class Call:
         self._steps: list[Step] = []
         self._operands: dict[str, int] = {}  # bytes the problem needs, as far as kernels know
         self._results: dict[str, int] = {}
+        self._tilings: dict[str, Any] = {}
 
     def check(self, facts: Mapping[str, Any]) -> None:
         """Hold the call against the documented limits of its operator; ``RuleError`` outside.
@@ -127,7 +135,7 @@ class Call:
         """
         if self.options.progress is None:
             what = self.operator + (f": {part}" if part else "")
-            alone = self.timing_only or _planning.get()
+            alone = self.timing_only or _planned.get() is not None
             require_short(what, instructions, macs, self.options.engine, timing_only=alone)
 
     def _hold(self, name: str, tensor: Tensor) -> None:
@@ -187,10 +195,29 @@ class Call:
         """Launch the kernel that sets a tensor to zero."""
         self.launch(MemSet(tensor))
 
+    def tuned(self, kernel: K) -> K:
+        """``kernel`` with its fastest tiling, started from the L2 as it is now.
+
+        It is as given unless the call asks for "tuned", and while calls are only planned. What was
+        found is kept on disk.
+        """
+        if not is_tuned(self.options.tiling, kernel.name) or _planned.get() is not None:
+            return kernel
+        from npusim.tuning.problem import Problem  # noqa: PLC0415 - few calls are tuned
+        from npusim.tuning.tuner import search  # noqa: PLC0415
+
+        warm = self.options.engine == "fast" and len(self.l2.content()) > 0
+        l2 = deepcopy(self.l2) if warm else None
+        found = search(Problem(kernel, self.device, self.groups, l2), (kernel,))
+        self.notes.append(f"{kernel.name}: {found.verdict}")
+        return cast(K, found.best)
+
     def launch(self, kernel: Kernel) -> None:
         """Build, time and (unless timing-only) execute one kernel; while planning only check it."""
-        if _planning.get():
+        planned = _planned.get()
+        if planned is not None:
             lay_out(kernel, self.device, self.groups)
+            planned.append(kernel)
             return
         self._steps.append(kernel)
         program = build(kernel, self.device, self.groups)
@@ -205,6 +232,9 @@ class Call:
             arrays = {t.name: self.arrays[t.name] for t in kernel.tensors}
             execute(program, arrays, self._progress(program, "numbers"))
         self.runs.append(run)
+        tiling = getattr(kernel.clipped, "tiling", None)
+        if tiling is not None:
+            self._tilings[kernel.name] = tiling
         self.figures |= dict.fromkeys(figures_behind(program))
         for name, size in needed_bytes(program).read.items():
             if name in self._operands:  # not what is left between kernels
@@ -261,6 +291,7 @@ class Call:
             workspace_bytes=self.workspace_bytes,
             problem_bounds=self._problem_bounds(needed or {}),
             sizes=sizes or {},
+            tilings=dict(self._tilings),
             replay=Again(steps, figures, self.groups, self.options.engine),
         )
 

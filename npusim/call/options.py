@@ -34,7 +34,8 @@ class Options:
     """The keyword arguments every operator takes besides its own.
 
     ``device`` is a name, a YAML path or a ``Device``; ``cores`` a mask (int), range, list or text
-    such as "0-3" (None: all); ``tiling`` "auto", the kernel's own, for gradients of filter and
+    such as "0-3" (None: all); ``tiling`` "auto", the kernel's own, "tuned" (the fastest that
+    a search with proof finds), for gradients of filter and
     input also "production" (the rule of the vendor's library), "library" (our choice, among the
     forms of kernel that the library has: zeros are inserted into strided gradients) or a
     ``CannTiling``, or a mapping from kernel names to any of these; ``rules`` "documented" applies

@@ -11,20 +11,24 @@ from npusim.kernels.tilings.cann import CannTiling
 T = TypeVar("T")
 
 
-def own_tiling(given: Any, kernel: str, kind: type[T]) -> T | None:
-    """What the option ``tiling`` asks of a kernel without a vendor's rule; None for "auto"."""
-    asked = asked_tiling(given, kernel, kind, vendor=False)
+def own_tiling(given: Any, kernel: str, kind: type[T], *, tuned: bool = False) -> T | None:
+    """What the option ``tiling`` asks of a kernel without a vendor's rule.
+
+    None where it is chosen: "auto", and "tuned", which goes on from there (``Call.tuned``).
+    """
+    asked = asked_tiling(given, kernel, kind, vendor=False, tuned=tuned)
     return asked if isinstance(asked, kind) else None
 
 
 def asked_tiling(
-    given: Any, kernel: str, kind: type[T], *, vendor: bool
-) -> T | CannTiling | Literal["auto", "library", "production"]:
+    given: Any, kernel: str, kind: type[T], *, vendor: bool, tuned: bool = True
+) -> T | CannTiling | Literal["auto", "tuned", "library", "production"]:
     """What the option ``tiling`` asks of ``kernel``, whose tilings are of type ``kind``.
 
     It is one for all kernels, or a mapping from their names, where those it leaves out are
-    "auto". With ``vendor`` a ``CannTiling``, "production", the vendor's rule, and "library", our
-    choice among the forms that the vendor's library has, are allowed too.
+    "auto"; "tuned", the fastest that a search finds, is for kernels that can be ``tuned``. With
+    ``vendor`` a ``CannTiling``, "production", the vendor's rule, and "library", our choice among
+    the forms that the vendor's library has, are allowed too.
     """
     tiling = given.get(kernel, "auto") if isinstance(given, Mapping) else given
     if isinstance(tiling, kind) or (vendor and isinstance(tiling, CannTiling)):
@@ -32,9 +36,17 @@ def asked_tiling(
     if isinstance(tiling, str):
         if tiling == "auto":
             return "auto"
+        if tuned and tiling == "tuned":
+            return "tuned"
         if vendor and tiling in ("library", "production"):
             return "library" if tiling == "library" else "production"
     also = ", 'library', 'production', a npusim.kernels.tilings.cann.CannTiling" if vendor else ""
     raise ArgumentError(
         f"tiling is {tiling!r}; it must be 'auto'{also} or a {kind.__module__}.{kind.__name__}"
+        + ", or 'tuned'" * tuned
     )
+
+
+def is_tuned(given: Any, kernel: str) -> bool:
+    """Whether the option ``tiling`` asks for the fastest tiling of ``kernel`` there is."""
+    return bool((given.get(kernel) if isinstance(given, Mapping) else given) == "tuned")

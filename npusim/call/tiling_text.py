@@ -11,15 +11,15 @@ from npusim.errors import ArgumentError
 from npusim.kernels.tilings.cann import load_cann_tiling
 from npusim.yamltree import suggest
 
-_RULES = ("auto", "library", "production")
+_RULES = ("auto", "tuned", "library", "production")
 
 
 def parse_tiling(text: str, kinds: Mapping[str, type[Any]]) -> Any:
     """A rule's name, the ``kind`` that ``base_m=128,base_n=256,...`` describes, or a mapping.
 
-    Rules are "auto", "library" and "production"; ``@FILE`` is a YAML or JSON file of a tiling in
-    the vendor's words. Of several kernels the text is ``KERNEL:FIELD=VALUE,...;KERNEL:...``; those
-    it leaves out are "auto".
+    Rules are "auto", "tuned", "library" and "production"; ``@FILE`` is a YAML or JSON file of a
+    tiling in the vendor's words. Of several kernels the text is
+    ``KERNEL:FIELD=VALUE,...;KERNEL:...``; those it leaves out are "auto".
     """
     if text in _RULES:
         return text

@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, str] = {
     "run": "simulate one operator call and report its time and traffic",
     "explain": "say why a call takes its time, and what would make it shorter",
     "compare": "say what differs between two calls in time, waits and traffic",
+    "tune": "find the fastest tiling of a kernel, and prove that it is",
     "net": "time the backward pass of a network, layer by layer",
     "sweep": "measure a network or an operator over many designs",
     "validate": "simulate measured kernels and calls, and report the error",

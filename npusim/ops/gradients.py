@@ -67,7 +67,9 @@ def require_time(call: Call, c: Convolution, products: int, kind: DType) -> None
 
 
 def _launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) -> None:
-    """The kernel, and clearing where it adds or leaves gaps."""
+    """The kernel, tuned if asked for, and clearing where it adds or leaves gaps."""
+    if kernel.has_work and not call.options.deterministic:  # copies are laid out already
+        kernel = call.tuned(kernel)
     if kernel.needs_clear:
         call.clear(out)
     if kernel.has_work:

@@ -45,12 +45,14 @@ def matmul(a: Array | Spec, b: Array | Spec, *, out_dtype: Any = "fp32", **optio
         raise ArgumentError(f"matmul of {(m, k)} by {(k2, n)}: every size must be at least 1")
     call = CARD.begin(options, a=first, b=second)
     call.require_dtype(kind)
-    tiling = own_tiling(call.options.tiling, Matmul.name, Tiling)
+    tiling = own_tiling(call.options.tiling, Matmul.name, Tiling, tuned=True)
     if tiling is None:
         tiling = auto_tiling(m, k, n, call.device, call.cube_cores)
     out = call.output("c", (m, n), dtype(out_dtype))
     kernel = Matmul(tiling, call.input("a", first, kind), call.input("b", second, kind), out)
-    call.launch(kernel)
+    kernel = call.tuned(kernel)
+    for needed in (*kernel.before, kernel):
+        call.launch(needed)
     problem = f"C[{m}, {n}] = A[{m}, {k}] @ B[{k}, {n}], {kind} -> {out.dtype}"
     sizes = {name: (size, round_up(size, 16)) for name, size in (("M", m), ("K", k), ("N", n))}
     return call.result({"c": call.arrays.get("c")}, problem, kind, sizes=sizes)

@@ -78,10 +78,14 @@ class Plan(Generic[Task]):
 
 
 class Least(NamedTuple):
-    """What a kernel takes at least, in closed form: ``cycles`` without the launch, on ``cores``."""
+    """What a kernel takes at least, in closed form: ``cycles`` without launches, on ``cores``.
+
+    ``before`` is what it needs to be launched before it, as far as that is known.
+    """
 
     cycles: int = 0
     cores: int = 1
+    before: tuple[Kernel, ...] = ()
 
 
 class Kernel(ABC):

@@ -31,7 +31,8 @@ class Record:
     them. ``dtype`` names the cube rate that peaks are quoted for. ``problem_bounds`` are least
     cycles of the call, whatever programs compute it, longest first. ``sizes`` are those of the
     problem that the cube rounds up, by name, with what whole blocks make of them. ``replay`` times
-    the call again for ``time_range`` and ``explain``; without it there are none.
+    the call again for ``time_range`` and ``explain``; without it there are none. ``tilings`` are
+    those the kernels ran with, by name: what the keyword ``tiling`` of a call takes.
     """
 
     operator: str
@@ -46,6 +47,7 @@ class Record:
     workspace_bytes: int = 0
     problem_bounds: tuple[Bound, ...] = ()
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    tilings: Mapping[str, Any] = field(default_factory=dict)
     replay: Replay | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:

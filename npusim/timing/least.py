@@ -7,11 +7,12 @@ last one still leaves to do.
 
 from __future__ import annotations
 
-from npusim.isa.base import fixed_rate
+from npusim.device.spec import Device
 from npusim.program import program as flows
 from npusim.program.program import Program
 from npusim.timing.fast.path import NONE, Alone
 from npusim.timing.run import link_bounds
+from npusim.timing.sharing import reading, writing
 
 
 def least_cycles(program: Program, *, cold: bool = True) -> int:
@@ -19,18 +20,23 @@ def least_cycles(program: Program, *, cold: bool = True) -> int:
 
     ``cold`` says that the L2 holds nothing before, so that every byte comes from main memory once.
     """
+    return least_and_digest(program, cold=cold)[0]
+
+
+def least_and_digest(program: Program, *, cold: bool) -> tuple[int, str]:
+    """The same, and a digest: programs with equal ones take the same time."""
     alone = Alone(program)
     earliest = alone.earliest()
     bounds = [earliest.end, *(bound.cycles for bound in link_bounds(program))]
     sizes = _Sizes(program)
     once = alone.read_once() if cold else 0
     for begin, cycles, rest in (
-        (earliest.first_read, _reading(program, sizes, once), earliest.tail),
-        (earliest.first_write, _writing(program, sizes), 0),
+        (earliest.first_read, sizes.reading(program.device, once), earliest.tail),
+        (earliest.first_write, writing(program.device, sizes.written), 0),
     ):
         if begin < NONE:
             bounds.append(begin + int(cycles) + rest)
-    return max(0, *bounds)
+    return max(0, *bounds), alone.digest()
 
 
 class _Sizes:
@@ -56,37 +62,6 @@ class _Sizes:
                     factor = atomic if flow.kind == flows.ATOMIC else 1
                     self.written += count * flow.size * factor
 
-
-def _reading(program: Program, sizes: _Sizes, once: int) -> float:
-    """Cycles of all reads at the shared rates, however many of them the L2 turns out to hold.
-
-    ``once`` bytes come from main memory in any case. What else does costs its rate, and what does
-    not costs the requests of a hit.
-    """
-    device = program.device
-    main = fixed_rate(device.main_memory.read_bytes_per_cycle) / 65536
-    if device.l2 is None:
-        return sizes.read / main
-    rate = fixed_rate(device.l2.read_bytes_per_cycle) / 65536
-
-    def cached(missing: float) -> float:
-        return (sizes.read + max(0.0, sizes.requests - missing * sizes.steepest)) / rate
-
-    low, high = float(min(once, sizes.read)), float(sizes.read)
-    if cached(low) <= low / main:
-        return once / main
-    # More misses take less of the L2 and more of main memory: the best is where both are equal.
-    for _ in range(60):
-        middle = (low + high) / 2
-        if cached(middle) > middle / main:
-            low = middle
-        else:
-            high = middle
-    return min(cached(low), high / main)
-
-
-def _writing(program: Program, sizes: _Sizes) -> float:
-    """Cycles of all writes at the rate at which cores share the L2, or main memory without one."""
-    device = program.device
-    shared = device.l2 if device.l2 is not None else device.main_memory
-    return sizes.written / (fixed_rate(shared.write_bytes_per_cycle) / 65536)
+    def reading(self, device: Device, once: int) -> float:
+        """Cycles of all reads, of which ``once`` bytes come from main memory in any case."""
+        return reading(device, self.read, once, self.requests, self.steepest)

@@ -6,6 +6,7 @@ starts no later than in any simulation of the program.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -202,6 +203,11 @@ class Alone:
         written[[flow.tensor for flow in flows if flow.region is not None and flow.kind]] = 1
         scalar = self.tables.scalar
         return int(read_once(self.tables.code, self.l2.cache, scalar, written, empty(COST, 1)))
+
+    def digest(self) -> str:
+        """Of all that an engine sees of the program: equal digests mean equal times."""
+        parts = (np.ascontiguousarray(part).tobytes() for part in self.tables.code)
+        return hashlib.sha1(b"|".join(parts), usedforsecurity=False).hexdigest()
 
     def _walk(
         self, place: tuple[int, int, int], times: tuple[IntArray, IntArray], found: IntArray

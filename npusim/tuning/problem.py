@@ -1,0 +1,159 @@
+"""What is tuned: a kernel on a device, and how long a candidate takes there."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from npusim.device.spec import Device
+from npusim.errors import ArgumentError, CapacityError, ProgramError
+from npusim.program.build import build
+from npusim.program.kernel import Kernel
+from npusim.program.program import Program
+from npusim.timing.least import least_and_digest
+from npusim.timing.outcome import L2
+from npusim.timing.run import new_l2, time_program
+from npusim.timing.trace import KernelRun
+from npusim.version import __version__
+
+#: Fields of a candidate by name: what makes one of the kernel that is tuned.
+Changes = Mapping[str, Any]
+
+
+class Found(NamedTuple):
+    """What was found of a candidate: cycles with every launch, or why it cannot run.
+
+    ``alike`` names what an engine sees of it: two candidates with the same are one.
+    ``gm_bytes`` are read from or written to global memory by all cores.
+    """
+
+    cycles: int = 0
+    alike: str = ""
+    reason: str = ""
+    gm_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A kernel whose tiling is sought, on some core groups of a device.
+
+    ``l2`` is the L2 as it is before the kernel, None if empty. Cycles are those of the kernel, of
+    what its tiling needs before it, and of the launches of all.
+    """
+
+    kernel: Kernel
+    device: Device
+    groups: tuple[int, ...]
+    l2: L2 | None = None
+
+    @property
+    def cores(self) -> int:
+        """Cores that a candidate may use."""
+        return len(self.groups) * self.device.core_kind(self.kernel.role).per_group
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of all that the cycles of a candidate depend on besides its changes."""
+        content = () if self.l2 is None else tuple(self.l2.content())
+        parts = (
+            f"npusim {__version__} {_sources()} {_file(type(self.kernel))}",
+            f"{type(self.kernel).__qualname__} {_without_tiling(self.kernel)}",
+            f"{self.device.digest()} {self.groups} {content}",
+        )
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def changes(self, candidate: Kernel) -> Changes:
+        """The fields in which a candidate differs from the kernel."""
+        names = [f.name for f in fields(candidate)]  # type: ignore[arg-type]
+        values = {name: (getattr(self.kernel, name), getattr(candidate, name)) for name in names}
+        return {name: new for name, (old, new) in values.items() if new != old}
+
+    def candidate(self, changes: Changes) -> Kernel:
+        """The kernel with some fields changed."""
+        return replace(self.kernel, **changes)  # type: ignore[type-var]
+
+    def least(self, candidate: Kernel) -> int:
+        """A lower bound on a candidate's cycles, in closed form."""
+        least = candidate.least(self.device, self.cores)
+        launch = self.device.launch.cycles(candidate.role, least.cores)
+        return least.cycles + launch + self._before(least.before)[0]
+
+    def bound(self, candidate: Kernel) -> Found:
+        """A lower bound from the built program, or the reason why it cannot run."""
+        try:
+            program = self._built(candidate)
+        except (ArgumentError, CapacityError, ProgramError) as error:
+            return Found(reason=str(error))
+        least, alike = least_and_digest(program, cold=self.l2 is None)
+        cores = len({id(core) for core in program.cores if len(core.variants)})
+        launch = self.device.launch.cycles(candidate.role, cores)
+        cycles = least + launch + self._before(candidate.before)[0]
+        moved = sum(n for (src, dst, _), n in program.moves.items() if "GM" in (src, dst))
+        return Found(cycles, f"{alike} {launch} {len(candidate.before)}", gm_bytes=moved)
+
+    def time(self, candidate: Kernel) -> Found:
+        """The simulated cycles."""
+        run = self.run(candidate)
+        return Found(run.cycles + run.launch_cycles + self._before(candidate.before)[0])
+
+    def run(self, candidate: Kernel) -> KernelRun:
+        """The simulated run of the candidate itself."""
+        l2 = self._before(candidate.before)[1]
+        return time_program(self._built(candidate), copy.deepcopy(l2), timeline=False)
+
+    def _built(self, candidate: Kernel) -> Program:
+        return build(candidate, self.device, self.groups)
+
+    def _before(self, needed: tuple[Kernel, ...]) -> tuple[int, L2]:
+        """Cycles of what a candidate needs before it, and the L2 that this leaves."""
+        if needed not in self._known:
+            start = new_l2(self.device, "fast") if self.l2 is None else copy.deepcopy(self.l2)
+            cycles = 0
+            for kernel in needed:
+                run = time_program(self._built(kernel), start, timeline=False)
+                cycles += run.cycles + run.launch_cycles
+            self._known[needed] = (cycles, start)
+        return self._known[needed]
+
+    @cached_property
+    def _known(self) -> dict[tuple[Kernel, ...], tuple[int, L2]]:
+        return {}
+
+
+def tiling_of(kernel: Kernel) -> dict[str, Any]:
+    """The fields of a kernel's tiling by name, or those it has choices of."""
+    tiling = getattr(kernel, "tiling", None)
+    if is_dataclass(tiling):
+        return {f.name: getattr(tiling, f.name) for f in fields(tiling)}
+    return {name: getattr(kernel, name) for name in kernel.choices}
+
+
+def _without_tiling(kernel: Kernel) -> str:
+    own = {"tiling", *kernel.choices}
+    held = {f.name: getattr(kernel, f.name) for f in fields(kernel)}  # type: ignore[arg-type]
+    return repr({name: value for name, value in held.items() if name not in own})
+
+
+@cache
+def _sources() -> str:
+    """A digest of the code that times kernels."""
+    root = Path(__file__).parent.parent
+    parts = ("isa", "program", "timing", "device", "kernels", "../kernels", "axis.py", "layout")
+    files = [file for part in parts for file in _python(root / part)]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+
+def _python(place: Path) -> list[Path]:
+    return sorted(place.rglob("*.py")) if place.is_dir() else [place] * place.is_file()
+
+
+def _file(kind: type[Kernel]) -> str:
+    """A digest of the file a kernel's class is from."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else ""

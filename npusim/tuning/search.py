@@ -1,0 +1,218 @@
+"""Best-first search among candidates: what has the least bound is looked at more closely.
+
+A candidate first has a bound in closed form, then one from its program, then its simulated time.
+Whatever is least of all is looked at next. When that is a simulated time, no other candidate can
+be faster: the tiling is proved best among the candidates, on simulated time. In this order no
+candidate is simulated whose bound is above the best time, so none is simulated in vain but for
+those of the last step.
+
+The order, and so the table, depends neither on how many processes look nor on what a store knows.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
+
+from npusim.errors import ArgumentError
+from npusim.program.kernel import Kernel
+from npusim.tuning.problem import Problem
+from npusim.tuning.workers import Workers
+
+#: States of a candidate. "pruned": its bound is above the best time; "open": the budget ended.
+#: "same" runs like another candidate, and counts for none.
+SIMULATED, PRUNED, ILLEGAL, OPEN, SAME = "simulated", "pruned", "illegal", "open", "same"
+
+#: Candidates looked at in one step, which is the same for any number of processes.
+_BOUNDS, _TIMES = 32, 4
+
+
+class Budget(NamedTuple):
+    """When to stop before the proof: after so many simulations, or seconds (None: never)."""
+
+    runs: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def of(cls, value: int | str | None) -> Budget:
+        """ "30s", "2min", "200" or "200 runs" as text; a number is one of runs."""
+        if value is None or isinstance(value, Budget):
+            return value or cls()
+        text = str(value).strip().lower()
+        units = {"min": 60.0, "s": 1.0, "h": 3600.0}
+        number, unit = text.removesuffix("runs").strip(), ""
+        if number == text:
+            unit = next((unit for unit in units if text.endswith(unit)), "")
+            number = text.removesuffix(unit).strip()
+        try:
+            amount = float(number) if unit else int(number)
+        except ValueError:
+            amount = -1
+        if isinstance(value, bool) or amount < (0 if unit else 1):
+            raise ArgumentError(
+                f"budget is {value!r}; it is a number of simulations such as 200, or a time such "
+                "as 30s or 2min"
+            )
+        return cls(seconds=amount * units[unit]) if unit else cls(int(amount))
+
+
+@dataclass
+class Row:
+    """One candidate: its bounds and time in cycles with every launch, and what became of it."""
+
+    kernel: Kernel
+    least: int
+    bound: int = 0
+    cycles: int = 0
+    state: str = OPEN
+    reason: str = ""
+    gm_bytes: int = 0  # once its program was built
+
+    @property
+    def known(self) -> int:
+        """The best bound there is; of a simulated candidate its time."""
+        return self.cycles or max(self.bound, self.least)
+
+
+@dataclass
+class Progress:
+    """How far a search is: candidates, of those ``settled`` (simulated, illegal, or with a bound
+    above the best) and simulated; the best time, and the least that any other can take."""
+
+    candidates: int
+    settled: int
+    simulated: int
+    best: float
+    least: float
+
+
+@dataclass
+class Search:
+    """The candidates of a problem, and a search that can be stopped and looked at any time."""
+
+    problem: Problem
+    candidates: Iterable[Kernel]
+    seeds: tuple[Kernel, ...]
+    budget: Budget
+    report: Callable[[Progress], None] | None = None
+    rows: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._heap: list[tuple[int, int, int]] = []  # bound, how good it is, row
+        self._seen: dict[str, int] = {}
+        self._known: set[Kernel] = set()
+        self._best: int | float = inf
+        self.bounded = self.simulated = 0
+        self.begun = time.monotonic()
+
+    def run(self, workers: Workers) -> None:
+        """Search until the proof or the end of the budget; seeds are simulated in any case."""
+        self._add(self.seeds)
+        self._bound(range(len(self.rows)), workers)
+        self._time([i for i, row in enumerate(self.rows) if row.state == OPEN], workers)
+        self._heap.clear()
+        self._add(self.candidates)
+        self._go_on(workers)
+
+    def extend(self, candidates: Iterable[Kernel], workers: Workers) -> bool:
+        """Search among more candidates; whether the best became better."""
+        before = self._best
+        self._add(candidates)
+        self._go_on(workers)
+        return self._best < before
+
+    @property
+    def best(self) -> Kernel | None:
+        """The fastest simulated so far, the first of those that take the same time."""
+        done = [row for row in self.rows if row.state == SIMULATED]
+        return min(done, key=lambda row: row.cycles).kernel if done else None
+
+    def _add(self, candidates: Iterable[Kernel]) -> None:
+        for one in candidates:
+            if one not in self._known:
+                self._known.add(one)
+                row = Row(one, self.problem.least(one))
+                heapq.heappush(self._heap, (row.least, 0, len(self.rows)))
+                self.rows.append(row)
+
+    def _go_on(self, workers: Workers) -> None:
+        """Look at what has the least bound, until nothing may be faster than the best."""
+        while self._heap and self._heap[0][0] < self._best and not self._over():
+            if self._heap[0][1]:
+                self._time(self._take(1, _TIMES), workers)
+            else:
+                self._bound(self._take(0, _BOUNDS), workers)
+                if self.budget != Budget():  # a good time early is worth more than none in vain
+                    self._time(self._promising(), workers)
+        for row in self.rows:
+            if row.state == OPEN and row.known >= self._best:
+                row.state = PRUNED
+
+    @property
+    def open(self) -> float:
+        """The least bound of candidates that may still be faster than the best; inf if none is."""
+        bounds = (row.known for row in self.rows if row.state == OPEN)
+        return min((bound for bound in bounds if bound < self._best), default=inf)
+
+    def _over(self) -> bool:
+        runs, seconds = self.budget
+        if runs is not None and self.simulated >= runs:
+            return True
+        return seconds is not None and time.monotonic() - self.begun >= seconds
+
+    def _take(self, level: int, most: int) -> list[int]:
+        """The next rows that need the same look, as long as none may be faster than the best."""
+        if level and self.budget.runs is not None:
+            most = min(most, self.budget.runs - self.simulated)
+        taken: list[int] = []
+        heap = self._heap
+        while heap and heap[0][1] == level and heap[0][0] < self._best and len(taken) < most:
+            taken.append(heapq.heappop(heap)[2])
+        return taken
+
+    def _promising(self) -> list[int]:
+        """The row whose program has the least bound, if it may be the best; it leaves the heap."""
+        built = [entry for entry in self._heap if entry[1] and entry[0] < self._best]
+        if not built or self._over():
+            return []
+        chosen = min(built)
+        self._heap.remove(chosen)
+        heapq.heapify(self._heap)
+        return [chosen[2]]
+
+    def _bound(self, rows: Iterable[int], workers: Workers) -> None:
+        """Bounds from programs; what cannot run or runs like another leaves the search."""
+        chosen = list(rows)
+        kernels = [self.rows[i].kernel for i in chosen]
+        found = workers.look("bound", [self.problem.changes(kernel) for kernel in kernels])
+        for i, one in zip(chosen, found, strict=True):
+            row = self.rows[i]
+            self.bounded += 1
+            if one.reason:
+                row.state, row.reason = ILLEGAL, one.reason
+            elif self._seen.setdefault(one.alike, i) != i:
+                row.state = SAME
+            else:
+                row.bound, row.gm_bytes = max(one.cycles, row.least), one.gm_bytes
+                heapq.heappush(self._heap, (row.bound, 1, i))
+        self._tell()
+
+    def _time(self, chosen: list[int], workers: Workers) -> None:
+        found = workers.look("time", [self.problem.changes(self.rows[i].kernel) for i in chosen])
+        for i, one in zip(chosen, found, strict=True):
+            row = self.rows[i]
+            row.cycles, row.state = one.cycles, SIMULATED
+            self._best = min(self._best, one.cycles)
+            self.simulated += 1
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.report is not None:
+            least = self._heap[0][0] if self._heap else inf
+            left = sum(entry[0] < self._best for entry in self._heap)
+            settled = len(self.rows) - left
+            self.report(Progress(len(self.rows), settled, self.simulated, self._best, least))

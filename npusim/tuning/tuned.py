@@ -1,0 +1,262 @@
+"""The result of a search: the best tiling, whether that is proved, and the table of all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npusim.errors import ArgumentError, CapacityError
+from npusim.program.kernel import Kernel
+from npusim.program.tunable import Fit, fits
+from npusim.results import lines
+from npusim.tuning.problem import Problem, tiling_of
+from npusim.tuning.search import ILLEGAL, OPEN, PRUNED, SAME, SIMULATED, Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: What a search spent: of bounds from programs and of simulations.
+Counts = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What tuning a kernel found.
+
+    ``rows`` has a ``Row`` per candidate, the kernel that was given first. Cycles are those of the
+    kernel with its launch and with what its tiling needs before it, such as clearing.
+    """
+
+    problem: Problem
+    rows: tuple[Row, ...]
+    bounded: int
+    seconds: float
+    #: Looks that a store answered, of ``bounded`` and simulated ones together.
+    from_store: int = 0
+    _fits: dict[int, Fit] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def leading(self) -> tuple[Row, ...]:
+        """The simulated candidates, best first."""
+        rows = [row for row in self.rows if row.state == SIMULATED]
+        return tuple(sorted(rows, key=lambda row: row.cycles))
+
+    @property
+    def _winner(self) -> Row:
+        if not self.leading:
+            reasons = [row.reason for row in self.rows if row.reason]
+            raise CapacityError(
+                f"{self.problem.kernel.name}: no candidate runs on {self.problem.device.name}: "
+                f"{reasons[0] if reasons else 'there is none'}"
+            )
+        return self.leading[0]
+
+    @property
+    def best(self) -> Kernel:
+        """The kernel with the fastest tiling simulated."""
+        return self._winner.kernel
+
+    @property
+    def tiling(self) -> Any:
+        """The fastest tiling: the kernel's field ``tiling``, else its chosen fields by name."""
+        own = getattr(self.best, "tiling", None)
+        return tiling_of(self.best) if own is None else own
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of the best, launches included."""
+        return self._winner.cycles
+
+    @property
+    def time_us(self) -> float:
+        """Microseconds of the best, launches included."""
+        return self.problem.device.time_us(self.cycles)
+
+    @property
+    def proved(self) -> bool:
+        """Whether no other candidate can be faster on simulated time."""
+        return self.gap == 0
+
+    @property
+    def gap(self) -> float:
+        """How much less a candidate that was not simulated may take: 0.05 is 5 %; 0 is a proof."""
+        rows = (row for row in self.rows if row.state == OPEN)
+        least = min((row.known for row in rows if row.known < self.cycles), default=inf)
+        return 0.0 if least == inf else 1 - least / self.cycles
+
+    @property
+    def verdict(self) -> str:
+        """Whether the best is proved, and among how many tilings."""
+        legal = self.counts["candidates"] - self.counts[ILLEGAL]
+        if self.proved:
+            return f"proved best of {legal:,} tilings on simulated time"
+        return f"not proved: one of {self.counts[OPEN]:,} tilings left may take {self.gap:.1%} less"
+
+    @cached_property
+    def counts(self) -> Counts:
+        """Candidates in all, and how many of them are in which state; duplicates do not count."""
+        states = Counter(row.state for row in self.rows if row.state != SAME)
+        return {"candidates": sum(states.values())} | {
+            state: states[state] for state in (SIMULATED, PRUNED, ILLEGAL, OPEN)
+        }
+
+    def fit(self, row: Row) -> Fit:
+        """Bytes of the buffers of one candidate."""
+        key = id(row)
+        if key not in self._fits:
+            self._fits[key] = fits(row.kernel, self.problem.device)
+        return self._fits[key]
+
+    def frame(self, *, buffers: bool = True) -> pd.DataFrame:
+        """A row per candidate: simulated ones by time, then the others by their bound.
+
+        Columns are the fields of the tiling; with ``buffers`` the bytes and the share of each
+        memory, which takes about a millisecond a row; ``bound`` and ``cycles`` (NaN unless
+        simulated), launches included; ``gm_bytes`` that all cores read and write (NaN unless its
+        program was built); ``state``, and the ``reason`` why an illegal one is.
+        """
+        import pandas as pd  # noqa: PLC0415 - it takes as long to load as a small search
+
+        rows = [row for row in self.rows if row.state != SAME]
+        rows.sort(key=lambda row: (row.state != SIMULATED, row.state == ILLEGAL, row.known))
+        records = []
+        for row in rows:
+            record = tiling_of(row.kernel)
+            if buffers:
+                fit = self.fit(row)
+                record |= {f"{name}_bytes": size for name, size in fit.bytes.items()}
+                record |= {f"{name}_share": share for name, share in fit.share.items()}
+            record |= {
+                "bound": max(row.bound, row.least),
+                "cycles": row.cycles or None,
+                "gm_bytes": row.gm_bytes or None,
+                "state": row.state,
+                "reason": row.reason,
+            }
+            records.append(record)
+        frame = pd.DataFrame(records)
+        for name in ("cycles", "gm_bytes"):
+            if name in frame:
+                frame[name] = frame[name].astype("float64")
+        return frame
+
+    def to_csv(self, file: str | Path) -> None:
+        """Write ``frame`` as a CSV file."""
+        self.frame().to_csv(file, index=False)
+
+    def plot(self, file: str | Path, x: str = "", y: str = "") -> None:
+        """Draw a heat map over two fields and both Pareto fronts: a .png or .svg file.
+
+        ``x`` and ``y`` are fields of the tiling, by default the first two that vary. A cell is the
+        fastest tiling simulated there; hatched cells have no legal tiling.
+        """
+        from npusim.results.tiling_plot import draw_tilings  # noqa: PLC0415 - with matplotlib
+
+        path = check_plot(file)
+        fields = list(tiling_of(self.best))
+        title = f"{self.problem.kernel.name} on {self.problem.device.name}"
+        path.write_bytes(draw_tilings(self.frame(), fields, title, path.suffix[1:], x, y))
+
+    def to_json(self, most: int = 10) -> dict[str, Any]:
+        """The verdict and the leading ``most`` candidates as plain values."""
+        return {
+            "kernel": self.problem.kernel.name,
+            "device": self.problem.device.name,
+            "cycles": self.cycles,
+            "time_us": self.time_us,
+            "proved": self.proved,
+            "gap": self.gap,
+            **self.counts,
+            "programs": self.bounded,
+            "tiling": tiling_of(self.best),
+            "leading": [
+                {"cycles": row.cycles, "tiling": tiling_of(row.kernel)}
+                for row in self.leading[:most]
+            ],
+        }
+
+    def text(self, most: int = 10) -> str:
+        """The verdict and the leading ``most`` candidates, for a terminal."""
+        return _text(self, most)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def check_plot(file: str | Path) -> Path:
+    """The path of a figure; ``ArgumentError`` unless it ends in .png or .svg."""
+    path = Path(file)
+    if path.suffix not in (".png", ".svg"):
+        raise ArgumentError(f"plot: {str(file)!r} must end in .png or .svg")
+    return path
+
+
+def _text(tuned: Tuned, most: int = 10) -> str:
+    """The verdict, what was looked at, and a table of the leading ``most`` candidates."""
+    shown = tuned.leading[:most]
+    varying = _varying([tiling_of(row.kernel) for row in shown])
+    memories = list(tuned.fit(shown[0]).bytes)
+    head = ["cycles", "us", "of best", *varying, *memories]
+    table = []
+    for row in shown:
+        fields, fit = tiling_of(row.kernel), tuned.fit(row)
+        table.append(
+            [
+                f"{row.cycles:,}",
+                f"{tuned.problem.device.time_us(row.cycles):,.2f}",
+                f"{row.cycles / tuned.cycles:.3f}",
+                *(_value(fields[name]) for name in varying),
+                *(f"{fit.share.get(name, 0):.0%}" for name in memories),
+            ]
+        )
+    left = [i for i, name in enumerate(head) if name in varying and _is_text(shown, name)]
+    return "\n".join([*_verdict(tuned), "", *lines.table(head, table, left, None)]) + "\n"
+
+
+def _verdict(tuned: Tuned) -> list[str]:
+    """What was found, and how sure that is."""
+    counts, device = tuned.counts, tuned.problem.device
+    given = next((row for row in tuned.rows if row.state == SIMULATED), None)
+    best = f"{tuned.problem.kernel.name} on {device.name}: {tuned.cycles:,} cycles, "
+    best += f"{tuned.time_us:,.2f} us with launches"
+    if given is not None and given.cycles > tuned.cycles:
+        best += f"; as it was given {given.cycles:,} ({given.cycles / tuned.cycles:.2f}x)"
+    looked = (
+        f"{counts[SIMULATED]:,} simulated, {counts[PRUNED]:,} ruled out by bounds "
+        f"({tuned.bounded:,} programs built), {counts[ILLEGAL]:,} do not run; "
+        f"{tuned.seconds:.1f} s"
+    )
+    if tuned.from_store:
+        looked += f", {tuned.from_store:,} looks known from before"
+    return [best, tuned.verdict, looked, f"tiling: {_words(tuned)}"]
+
+
+def _words(tuned: Tuned) -> str:
+    """The fields of the best tiling that are not as usual, as --tiling takes them."""
+    own = getattr(tuned.best, "tiling", None)
+    usual = {f.name: f.default for f in fields(own)} if own is not None else {}
+    tiling = tiling_of(tuned.best)
+    chosen = {name: value for name, value in tiling.items() if usual.get(name, "") != value}
+    return ",".join(f"{name}={_value(value)}" for name, value in chosen.items())
+
+
+def _varying(tilings: list[dict[str, Any]]) -> list[str]:
+    """Fields in which the tilings differ, or all if they do not."""
+    if not tilings:
+        return []
+    names = [name for name in tilings[0] if len({repr(t[name]) for t in tilings}) > 1]
+    return names or list(tilings[0])
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _is_text(shown: Any, name: str) -> bool:
+    return isinstance(tiling_of(shown[0].kernel)[name], str)

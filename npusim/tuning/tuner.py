@@ -1,0 +1,45 @@
+"""A search from beginning to end: candidates, processes and what is kept on disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from npusim.errors import ArgumentError
+from npusim.program.kernel import Kernel
+from npusim.tuning.neighbours import neighbours
+from npusim.tuning.problem import Problem
+from npusim.tuning.search import Budget, Progress, Search
+from npusim.tuning.store import Store
+from npusim.tuning.tuned import Tuned
+from npusim.tuning.workers import Workers
+
+
+def search(
+    problem: Problem,
+    seeds: tuple[Kernel, ...],
+    among: Iterable[Kernel] | None = None,
+    budget: Budget = Budget(),  # noqa: B008 - immutable
+    jobs: int = 1,
+    store: str | Path | None = "",
+    progress: Callable[[Progress], None] | None = None,
+) -> Tuned:
+    """The search itself; ``seeds`` are simulated whatever their bounds.
+
+    Where candidates are the kernel's own, those one step from the best are looked at too, until
+    none of them is better.
+    """
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
+        raise ArgumentError(f"jobs is {jobs!r}; it is a number of processes, at least 1")
+    begun = time.monotonic()
+    around = among is None
+    if among is None:
+        among = problem.kernel.candidates(problem.device, problem.cores)
+    looking = Search(problem, among, seeds, budget, progress)
+    with Store(store) as kept, Workers(problem, kept, jobs) as workers:
+        looking.run(workers)
+        while around and looking.best is not None:
+            around = looking.extend(neighbours(looking.best), workers)
+    spent = time.monotonic() - begun
+    return Tuned(problem, tuple(looking.rows), looking.bounded, spent, workers.known)

@@ -1,0 +1,108 @@
+"""Candidates bounded and timed by several processes, and what is known of them already."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import pickle
+import signal
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from types import TracebackType
+
+from npusim.integers import ceil_div
+from npusim.tuning.problem import Changes, Found, Problem
+from npusim.tuning.store import Store
+
+
+class Workers:
+    """``jobs`` processes (1: this one alone) that look at candidates of a problem.
+
+    What the store knows is not computed again; what is computed is kept there at once.
+    """
+
+    def __init__(self, problem: Problem, store: Store, jobs: int) -> None:
+        self.problem, self.store, self.jobs = problem, store, jobs
+        self._pool: Executor | None = None
+        #: Candidates found in the store so far, and computed.
+        self.known = self.computed = 0
+
+    def __enter__(self) -> Workers:
+        """Processes are started when they are needed."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let the processes end; what they were still to do is dropped."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def look(self, stage: str, candidates: Sequence[Changes]) -> list[Found]:
+        """The "bound" or the "time" of each candidate, in order."""
+        names = [repr(sorted(changes.items())) for changes in candidates]
+        known = self.store.get(self.problem.key, stage, names)
+        missing = {
+            name: changes
+            for name, changes in zip(names, candidates, strict=True)
+            if name not in known
+        }
+        self.known += len(names) - len(missing)
+        self.computed += len(missing)
+        new = dict(zip(missing, self._compute(stage, list(missing.values())), strict=True))
+        self.store.put(self.problem.key, stage, new.items())
+        return [known[name] if name in known else new[name] for name in names]
+
+    def _compute(self, stage: str, candidates: list[Changes]) -> list[Found]:
+        if self.jobs == 1 or len(candidates) < 2:
+            return [look(self.problem, stage, changes) for changes in candidates]
+        if self._pool is None:
+            self._pool = _pool(self.problem, self.jobs)
+        stages = [stage] * len(candidates)
+        chunk = ceil_div(len(candidates), 2 * self.jobs)
+        return list(self._pool.map(_look, stages, candidates, chunksize=chunk))
+
+
+def look(problem: Problem, stage: str, changes: Changes) -> Found:
+    """What is asked of one candidate."""
+    candidate = problem.candidate(changes)
+    return problem.bound(candidate) if stage == "bound" else problem.time(candidate)
+
+
+#: The problem of a process that looks at candidates.
+_HELD: list[Problem] = []
+
+
+def _look(stage: str, changes: Changes) -> Found:
+    return look(_HELD[0], stage, changes)
+
+
+def _pool(problem: Problem, jobs: int) -> Executor:
+    """Fresh processes: a forked one would inherit locks that other threads hold."""
+    module = type(problem.kernel).__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return ProcessPoolExecutor(
+        max_workers=jobs,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_begin,
+        initargs=(module, file, pickle.dumps(problem)),
+    )
+
+
+def _begin(module: str, file: str | None, pickled: bytes) -> None:
+    """Make ready to look; an interrupt is for the process that waits for the answers.
+
+    The kernel's class may come from a file that is not found by its module's name.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if file is not None and module != "__main__" and importlib.util.find_spec(module) is None:
+        spec = importlib.util.spec_from_file_location(module, file)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[module] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[module])
+    _HELD.append(pickle.loads(pickled))

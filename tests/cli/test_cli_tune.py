@@ -1,0 +1,107 @@
+"""The command that searches tilings: what it prints and writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from npusim.cli.main import main
+
+pytestmark = pytest.mark.compiled
+
+MATMUL = ("matmul", "--m", "96", "--k", "96", "--n", "96", "--device", "ascend310p")
+ALONE = ("--jobs", "1", "--store", "none")
+
+Capture = pytest.CaptureFixture[str]
+
+KERNEL = """
+from dataclasses import dataclass
+
+import numpy as np
+
+from npusim.language import FP16, Alike, Kernel, Plan, Tasks, Tensor, in_runs
+
+
+@dataclass(frozen=True)
+class Copy(Kernel):
+    x: Tensor
+    y: Tensor
+    piece: int = 64
+
+    name, role = "copy", "vector"
+    choices = {"piece": (64, 256, 1024, 4096, 1 << 20)}
+
+    @classmethod
+    def example(cls, count: int = 65536):
+        return cls(Tensor("x", (count,), FP16), Tensor("y", (count,), FP16, "out"))
+
+    def plan(self, k, cores):
+        buffer = k.buffer("UB", (self.piece,), FP16, slots=2, name="piece")
+        count, size = self.x.shape[0] // self.piece, self.piece * 2
+
+        def emit(task):
+            slot = buffer.next()
+            k.data_move(slot, self.x.at(0, size, base="at"), FP16)
+            k.data_move(self.y.at(0, size, base="at"), slot, FP16)
+
+        at = {"at": np.arange(count) * size}
+        return Plan(Tasks(in_runs(count, cores), Alike, {}, at), emit)
+"""
+
+
+def test_the_verdict_and_the_leading_tilings(capsys: Capture) -> None:
+    assert main(["tune", *MATMUL, *ALONE, "--top", "2"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("matmul on ascend310p: ")
+    assert out[1].startswith("proved best of ")
+    assert "ruled out by bounds" in out[2]
+    assert out[3].startswith("tiling: ")
+    assert len(out) == 9, "an empty line, head, rule and two rows"
+
+
+def test_the_tiling_printed_is_one_that_run_takes(capsys: Capture) -> None:
+    assert main(["tune", *MATMUL, *ALONE]) == 0
+    out = capsys.readouterr().out.splitlines()
+    words = out[3].removeprefix("tiling: ")
+    cycles = int(out[0].split(": ")[1].split()[0].replace(",", ""))
+    assert main(["run", *MATMUL, "--timing-only", "--json", "--tiling", words]) == 0
+    assert json.loads(capsys.readouterr().out)["cycles"] == cycles
+
+
+def test_json_csv_and_plot(tmp_path: Path, capsys: Capture) -> None:
+    files = ["--csv", str(tmp_path / "t.csv"), "--plot", str(tmp_path / "t.png")]
+    assert main(["tune", *MATMUL, *ALONE, "--json", *files]) == 0
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert told["proved"] is True
+    assert told["gap"] == 0
+    assert err.count("wrote ") == 2
+    table = pd.read_csv(tmp_path / "t.csv")
+    assert len(table) == told["candidates"]
+    assert table.cycles.min() == told["cycles"]
+    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_kernel_of_a_file_in_two_processes(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "own_copy.py"
+    file.write_text(KERNEL)
+    store = str(tmp_path / "tuned.sqlite")
+    words = ["--kernel", str(file), "--device", "ascend910b2", "--jobs", "2", "--store", store]
+    assert main(["tune", *words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["proved"]
+    assert told["illegal"] == 1
+    assert main(["tune", *words]) == 0
+    assert "looks known from before" in capsys.readouterr().out
+
+
+def test_refusals(tmp_path: Path, fails: Callable[..., str]) -> None:
+    assert "budget is 'much'" in fails("tune", *MATMUL, *ALONE, "--budget", "much")
+    assert "must end in .png or .svg" in fails(
+        *("tune", *MATMUL, *ALONE, "--plot", str(tmp_path / "t.gif"))
+    )
+    assert "launches no kernel 'conv'" in fails("tune", *MATMUL, *ALONE, "--which", "conv")

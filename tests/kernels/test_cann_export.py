@@ -1,0 +1,70 @@
+"""Our tilings in the vendor's words: read back they are the same kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import npusim
+from npusim.call.call import planning
+from npusim.errors import ArgumentError
+from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
+from npusim.kernels.conv_backprop_input import ConvBackpropInput
+from npusim.kernels.tilings import cann_filter, cann_input
+from npusim.program.kernel import Kernel
+from npusim.workloads import find_layer
+
+#: Layers for which the vendor's rules hold.
+LAYERS = ["res3_3x3", "res4_3x3", "res4_3x3_down", "res5_3x3", "res5_shortcut"]
+
+
+def gradients(layer: str, tiling: Any) -> list[Kernel]:
+    """The gradient kernels of a layer of ResNet-50 on a 910B2, planned only."""
+    c = find_layer(f"resnet50/{layer}")
+    x = npusim.spec((2, c.cin, *c.spatial), "fp16")
+    w = npusim.spec((c.cout, c.cin, *c.kernel), "fp16")
+    dy = npusim.spec((2, c.cout, *c.out), "fp16")
+    pads = [side[0] for side in c.padding]
+    with planning() as kernels:
+        npusim.ops.convolution_backward(
+            *(dy, x, w, None, list(c.stride), pads, list(c.dilation), False, [0, 0], 1),
+            output_mask=[True, True, False],
+            device="ascend910b2",
+            tiling=tiling,
+        )
+    return [k for k in kernels if isinstance(k, (ConvBackpropFilter, ConvBackpropInput))]
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_the_vendors_choice_survives_the_way_there_and_back(layer: str) -> None:
+    device = npusim.load_device("ascend910b2")
+    kernels = gradients(layer, "production")
+    assert len(kernels) == 2
+    for kernel in kernels:
+        assert isinstance(kernel, (ConvBackpropFilter, ConvBackpropInput))
+        words = npusim.cann_tiling(npusim.cann_of(kernel).words)
+        read = cann_filter if isinstance(kernel, ConvBackpropFilter) else cann_input
+        back, _ = read.kernel_tiling(words, kernel.shape, device, kernel.x.dtype)
+        assert back == kernel.tiling
+
+
+def test_what_the_words_cannot_say() -> None:
+    dx, dw = gradients("res5_3x3", "library"), gradients("res5_3x3", "production")
+    filters = [k for k in dx if isinstance(k, ConvBackpropFilter)]
+    with pytest.raises(ArgumentError, match="shares out parts of K of single tiles"):
+        npusim.cann_of(filters[0])
+    inputs = [k for k in dw if isinstance(k, ConvBackpropInput)]
+    taps = replace(inputs[0].tiling, form="taps", single_core_m=0, resident=False)
+    by_taps = replace(inputs[0], tiling=taps)
+    with pytest.raises(ArgumentError, match="cannot say form 'taps'"):
+        npusim.cann_of(by_taps)
+    odd = replace(inputs[0], tiling=replace(inputs[0].tiling, base_m=17, single_core_m=0))
+    with pytest.raises(ArgumentError, match="not whole rows of dx"):
+        npusim.cann_of(odd)
+    a, b = npusim.spec((16, 16), "fp16"), npusim.spec((16, 16), "fp16")
+    with planning() as kernels:
+        npusim.ops.matmul(a, b, device="ascend910b2")
+    with pytest.raises(ArgumentError, match="matmul has no words"):
+        npusim.cann_of(kernels[0])
