@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,13 +65,16 @@ def _scatter(outcomes: Sequence[Outcome]) -> Axes:
 def _cards(outcomes: Sequence[Outcome]) -> str:
     found = score(outcomes)
     simulated = sum(outcome.simulated is not None for outcome in outcomes)
-    cards: Mapping[str, str] = {
+    cards: dict[str, str] = {
         "points simulated": f"{simulated} of {len(outcomes)}",
         "mean absolute error of time, all points": percent(mean_time_error(outcomes)),
-        "scored kernels simulated": f"{found.simulated} of {found.rows}",
-        "their mean absolute error": percent(found.mean),
-        "their median absolute error": percent(found.median),
     }
+    if found.rows:
+        cards |= {
+            "scored kernels simulated": f"{found.simulated} of {found.rows}",
+            "their mean absolute error": percent(found.mean),
+            "their median absolute error": percent(found.median),
+        }
     inner = "".join(
         f'<div class="card"><b>{escape(value)}</b><span class="dim">{escape(name)}</span></div>'
         for name, value in cards.items()
