@@ -23,17 +23,24 @@ as the vendor's library has it a block of dw for some rows of one image.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 from npusim.convolution import Convolution
+from npusim.device.spec import Device
+from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.filter_walk import Steps, Walk
 from npusim.kernels.parts.transposed import load_transposed
 from npusim.kernels.tilings.conv_filter import Tiling
+from npusim.kernels.tilings.filter_space import Space
+from npusim.kernels.tilings.fit import holds
+from npusim.kernels.tilings.pipeline import every, leading
 from npusim.language import (
     FP32,
     ArgumentError,
+    CapacityError,
     IntArray,
     Kernel,
     Language,
@@ -191,8 +198,46 @@ class ConvBackpropFilter(Kernel):
         """Whether any output position reads any input at all."""
         return self.walk.has_work
 
+    @property
+    def before(self) -> tuple[Kernel, ...]:
+        """Clears what parts are added into, and what is never written."""
+        return (MemSet(self.dw),) if self.needs_clear else ()
+
+    def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
+        """The same gradient with every tiling worth comparing, the least bound first."""
+        for space in self._spaces(device, cores):
+            yield from (replace(self, tiling=t) for t in every(space))
+
+    def ranked(self, device: Device, cores: int, few: int) -> list[tuple[float, Kernel]]:
+        found = [one for space in self._spaces(device, cores) for one in leading(space, few)]
+        found.sort(key=lambda one: one[0])
+        return [(time, replace(self, tiling=t)) for time, t in found[:few]]
+
+    def _spaces(self, device: Device, cores: int) -> list[Space]:
+        """The tilings to choose from, by form.
+
+        Single taps are for what no img2col load can do, or L1 not hold, and where most of what a
+        window reads is of no use to most taps.
+        """
+        axes = [self.shape.axis(i) for i in (1, 2)]
+        window = all(axis.fits_window(whole=True) for axis in axes)
+        apart = any(axis.wide or axis.kernel > axis.out for axis in axes)
+        rate, kind = "hf32" if self.hf32 else self.x.dtype.name, self.x.dtype
+        found: list[Space] = []
+        for form in ("window",) * window + ("taps",):
+            ordered = self.tiling.deterministic
+            space = Space(self.shape, device, cores, rate, kind.bytes, ordered, form)
+            if (apart or not found) and len(space.columns["cut"]):
+                found.append(space)
+        if found:
+            return found
+        raise CapacityError(
+            f"{device.name}: {holds(device)}, but 16 positions of {self.shape.c0} channels of both "
+            f"operands take {16 * 2 * 32} B; no tiling fits"
+        )
+
     def plan(self, k: Language, cores: int) -> Plan[Step]:
-        return Plan(self.tasks(cores), _Nest(self, k).emit)
+        return Plan(self.tasks(min(cores, self.tiling.cores or cores)), _Nest(self, k).emit)
 
     def tasks(self, cores: int) -> Tasks[Step]:
         """The steps of the walk, shares in contiguous runs per core."""
@@ -248,7 +293,9 @@ class _Nest:
         self.y1 = k.buffer("L1", dy_l1, dtype, slots=t.slots_of_dy, name="dy_l1")
         self.a = k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="dy_l0a")
         self.b = k.buffer("L0B", (base_k, n), dtype, slots=t.l0_slots, name="x_l0b")
-        self.c = k.buffer("L0C", (m, n), FP32, slots=t.l0c_slots, name="dw_l0c")
+        self.c = k.buffer(
+            "L0C", (m, n), FP32, slots=t.l0c_slots, name="dw_l0c", unit_flag=t.unit_flag
+        )
         self.staging = k.fixpipe_staging(m, FP32, columns=n // 16)
 
     def emit(self, u: Step) -> None:

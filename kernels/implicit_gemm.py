@@ -22,58 +22,43 @@ K = (c1, kh, kw, c0) of one filter depth.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-import numpy as np
-
-from npusim.axis import Reading, Runs
 from npusim.convolution import Convolution
+from npusim.device.spec import Device
+from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.implicit_gemm_shape import (
     Geometry,
     filter_places,
     output_lines,
+    stack,
     weight_loads,
     window,
 )
+from npusim.kernels.parts.implicit_gemm_walk import Step, Walk, Weights
 from npusim.kernels.parts.plane import Plane, cut_plane
+from npusim.kernels.tilings.fit import holds
 from npusim.kernels.tilings.implicit_gemm import Tiling
+from npusim.kernels.tilings.pipeline import every, leading
+from npusim.kernels.tilings.product_space import Space
 from npusim.language import (
     FP32,
     ArgumentError,
+    CapacityError,
     IntArray,
     Kernel,
     Language,
     Plan,
     Slot,
     SlotRegion,
-    Tasks,
     Tensor,
-    grid,
-    in_runs,
     round_up,
 )
-from npusim.program.kernel import require_table
 
 __all__ = ["ImplicitGemm", "Tiling"]
-
-
-class Step(NamedTuple):
-    """One filter depth of a slab's tile through some taps: ``n`` output, ``planes`` input blocks.
-
-    ``h`` and ``w`` are numbers of readings: how the slab's rows and columns read the input.
-    ``first`` and ``last`` begin and end the tile's sums; ``kept`` weights are in L1 already.
-    """
-
-    h: int
-    w: int
-    n: int
-    planes: int
-    first: bool
-    last: bool
-    kept: bool
 
 
 @dataclass(frozen=True)
@@ -98,11 +83,22 @@ class ImplicitGemm(Kernel):
                 "tiling form is 'window', but img2col loads know strides to 63, and padding, "
                 "filters and dilation to 255; use form 'taps' or 'phases', or tiling 'auto'"
             )
-        columns = self.geometry.planes_in * self.geometry.taps
+        planes = g.planes_in
+        columns = planes * (g.taps if self.tiling.form == "window" else self.plane.live().most_taps)
         if self.tiling.resident and self.tiling.step_columns < columns:
             raise ArgumentError(
                 f"tiling is resident with step_columns {self.tiling.step_columns}; weights that "
                 f"stay in L1 are loaded at once, all {columns} columns"
+            )
+        if self.tiling.resident_input and self.tiling.step_planes < planes:
+            raise ArgumentError(
+                f"tiling is resident_input with step_planes {self.tiling.step_planes}; a slab that "
+                f"stays in L1 is loaded at once, all {planes} planes"
+            )
+        if self.tiling.images > 1 and not self._dense:
+            raise ArgumentError(
+                f"tiling images is {self.tiling.images}, but form {self.tiling.form!r} brings rows "
+                "or columns to L1 with gaps between them; set images=1, or form='phases'"
             )
 
     @staticmethod
@@ -159,10 +155,24 @@ class ImplicitGemm(Kernel):
         return cut_plane(g.h, g.w, t.base_m, self._height, form=t.form)
 
     @property
+    def _dense(self) -> bool:
+        """Whether neither rows nor columns of the input lie apart, in L1 or in GM."""
+        axes = (self.plane.rows, self.plane.columns)
+        readings = [reading for axis in axes for reading in axis.readings[0]]
+        return all(r.insert == 1 == r.inputs_apart for r in readings)
+
+    @property
     def _height(self) -> int:
         """Rows whose slabs a core takes one after another, 0 where slabs are shared out singly."""
         t = self.tiling
         return max(1, t.single_core_m // self.geometry.w.out) if t.single_core_m else 0
+
+    @property
+    def walk(self) -> Walk:
+        """Who computes which tile, and when."""
+        weights = Weights(self.weight_base, self.weight_row, self.rotated)
+        block = self.c0_out * self.y.dtype.bytes
+        return Walk(self.geometry, self.tiling, self.plane.live(), self._height, weights, block)
 
     @property
     def c0_out(self) -> int:
@@ -178,6 +188,7 @@ class ImplicitGemm(Kernel):
             t,
             base_m=min(t.base_m, max(1, self.plane.live().most_positions)),
             base_n=min(t.base_n, round_up(g.planes_out * g.c0, 16)),
+            images=min(t.images, g.images),
             base_k=max(g.c0, min(t.base_k, columns * g.c0)),  # whole columns, at least one
             step_planes=min(t.step_planes, g.planes_in),
             step_columns=columns,
@@ -199,125 +210,42 @@ class ImplicitGemm(Kernel):
         """Whether any output reads any input at all."""
         return self.plane.live().slabs > 0 and any(self.geometry.live)
 
+    @property
+    def before(self) -> tuple[Kernel, ...]:
+        """Clears outputs that no input reaches."""
+        return (MemSet(self.y),) if self.needs_clear else ()
+
+    def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
+        """The same product with every tiling worth comparing, the least bound first."""
+        yield from (replace(self, tiling=t) for t in every(self._space(device, cores)))
+
+    def ranked(self, device: Device, cores: int, few: int) -> list[tuple[float, Kernel]]:
+        space = self._space(device, cores)
+        return [(time, replace(self, tiling=t)) for time, t in leading(space, few)]
+
+    def _space(self, device: Device, cores: int) -> Space:
+        """The tilings to choose from: single taps only where no other form fits."""
+        g = self.geometry
+        axes = (g.h, g.w)
+        window = all(axis.fits_window() for axis in axes)
+        phases = any(axis.insert > 1 or axis.sparse for axis in axes)
+        phases = phases and all(axis.insert > 1 or axis.fits_window() for axis in axes)
+        single = phases and any(axis.lone for axis in axes)
+        taps = any(axis.wide or axis.sparse for axis in axes)
+        forms = ("window",) * window + ("phases",) * phases
+        rate = "hf32" if self.hf32 else self.x.dtype.name
+        for some in ((*forms, *("single",) * single, *("taps",) * taps), ("taps",)):
+            space = Space(g, device, cores, self.x.dtype, rate, self.rotated, some)
+            if some and len(space.columns["cut"]):
+                return space
+        raise CapacityError(
+            f"{device.name}: {holds(device)}, but the input that one output position reads takes "
+            f"32 B per channel block and one weight column {16 * g.c0 * self.x.dtype.bytes} B; no "
+            "tiling fits"
+        )
+
     def plan(self, k: Language, cores: int) -> Plan[Step]:
-        return Plan(self._tasks(cores), _Nest(self, k).emit)
-
-    # -- who computes what -----------------------------------------------------------------
-
-    def _tasks(self, cores: int) -> Tasks[Step]:
-        """One row per (item, filter depth, part of the taps)."""
-        g, plane = self.geometry, self.plane.live()
-        item = self._items(plane)
-        # How many terms add up to an item, and which of them each row is.
-        depths = np.array([len(pairs) for pairs in g.live])
-        rows, columns = (np.bincount(axis.sums) for axis in (plane.rows, plane.columns))
-        along_h, along_w = rows[item["row"]], columns[item["column"]]
-        terms = depths[item["depth"]] * along_h * along_w
-        item["core"] = self._cores(item, terms, cores)
-        require_table(int(terms.sum()))
-        row = np.repeat(np.arange(len(terms)), terms)
-        turn = np.arange(len(row)) - np.repeat(np.cumsum(terms) - terms, terms)
-        table = {name: column[row] for name, column in item.items()}
-        along_h, along_w = along_h[row], along_w[row]
-        r = (np.cumsum(rows) - rows)[table["row"]] + turn // along_w % along_h
-        c = (np.cumsum(columns) - columns)[table["column"]] + turn % along_w
-        pairs = np.array([p for pairs in g.live for p in pairs]).reshape(-1, 2)
-        at = (np.cumsum(depths) - depths)[table["depth"]] + turn // (along_h * along_w)
-        kd, depth_in = pairs[at].T
-        bases = self._bases(table, (plane.rows, r), (plane.columns, c), kd, depth_in)
-        kept = np.zeros(len(row), np.bool_)
-        if self.tiling.resident:
-            kept[1:] = (np.diff(bases["w"]) == 0) & (np.diff(table["core"]) == 0)
-        steps = {
-            "h": plane.rows.readings[1][r],
-            "w": plane.columns.readings[1][c],
-            "n": table["n"],
-            "planes": table["planes"],
-            "first": turn == 0,
-            "last": turn == terms[row] - 1,
-            "kept": kept,
-        }
-        return Tasks(table["core"], Step, steps, bases)
-
-    def _cores(self, item: dict[str, IntArray], terms: IntArray, cores: int) -> IntArray:
-        """Core of each item: shares in contiguous runs, or dealt out where they differ much."""
-        share = item["share"]
-        if self.tiling.form == "window" or not len(share):
-            return in_runs(int(share[-1]) + 1 if len(share) else 0, cores)[share]
-        taps = [
-            np.bincount(axis.sums, axis.count * axis.kernel)
-            for axis in (self.plane.live().rows, self.plane.live().columns)
-        ]
-        size = terms * taps[0][item["row"]] * taps[1][item["column"]] * item["n"]
-        core = np.empty_like(share)
-        core[np.argsort(-size, kind="stable")] = np.arange(len(share)) % cores
-        return core
-
-    def _items(self, plane: Plane) -> dict[str, IntArray]:
-        """(row and column of the slab, image, depth, group, output and input planes), and share.
-
-        Items of one share are one core's; shares come in order from 0.
-        """
-        g, step = self.geometry, self.tiling.base_n // self.geometry.c0
-        depths = [d for d in range(g.depth_out) if g.live[d]]
-        tiles = [
-            (group, n0, min(step, planes - n0), min(g.planes_in, g.all_in - group * g.planes_in))
-            for group in range(g.groups)
-            for planes in [min(g.planes_out, g.all_out - group * g.planes_out)]
-            for n0 in range(0, planes, step)
-            if group * g.planes_in < g.all_in
-        ]
-        axes = (np.arange(plane.slabs), np.arange(g.images), depths, np.arange(len(tiles)))
-        slab, image, depth, tile = grid(*(np.asarray(axis, np.int64) for axis in axes))
-        row, column = np.divmod(slab, plane.columns.slabs)
-        together = plane.rows.first[row] // self._height if self._height else slab
-        place = ((together * g.images + image) * g.depth_out + depth) * max(1, len(tiles)) + tile
-        order = np.argsort(place, kind="stable")
-        row, column, image, depth, tile = (c[order] for c in (row, column, image, depth, tile))
-        share = np.unique(place[order], return_inverse=True)[1].reshape(-1)
-        group, n0, n, planes = np.array(tiles, np.int64).reshape(-1, 4)[tile].T
-        return {
-            "row": row,
-            "column": column,
-            "image": image,
-            "depth": depth,
-            "group": group,
-            "n0": n0,
-            "n": n,
-            "planes": planes,
-            "share": share,
-        }
-
-    def _bases(
-        self,
-        table: dict[str, IntArray],
-        rows: tuple[Runs, IntArray],
-        columns: tuple[Runs, IntArray],
-        kd: IntArray,
-        depth_in: IntArray,
-    ) -> dict[str, IntArray]:
-        """Byte offsets of what steps load and store, given their runs of rows and columns."""
-        g, image, group = self.geometry, table["image"], table["group"]
-        (h, r), (w, c) = rows, columns
-        plane_in = (image * g.depth_in + depth_in) * g.all_in + group * g.planes_in
-        plane_out = (image * g.depth_out + table["depth"]) * g.all_out
-        plane_out = plane_out + group * g.planes_out + table["n0"]
-        x = (plane_in * g.h.size + h.first_real[r]) * g.w.size + w.first_real[c]
-        y = (plane_out * g.h.out + h.first[r]) * g.w.out + w.first[c]
-        place = self._first_place(h, g.h.kernel)[r] * g.w.kernel
-        place = place + self._first_place(w, g.w.kernel)[c]
-        return {
-            "x": x * 32,
-            "w": self.weight_base(group, kd, table["n0"]) + place * self.weight_row,
-            "y": y * self.c0_out * self.y.dtype.bytes,
-        }
-
-    def _first_place(self, runs: Runs, kernel: int) -> IntArray:
-        """The least place in the filter that each run uses."""
-        if not self.rotated:
-            return runs.tap
-        apart = np.array([part.taps[1] for part in runs.parts], np.int64)[runs.part]
-        return kernel - 1 - runs.tap - (runs.kernel - 1) * apart
+        return Plan(self.walk.tasks(min(cores, self.tiling.cores or cores)), _Nest(self, k).emit)
 
 
 class _Nest:
@@ -327,15 +255,20 @@ class _Nest:
         self.kernel, self.k = kernel, k
         t, dtype, n, base_k = kernel.ran, kernel.x.dtype, kernel.ran.base_n, kernel.ran.base_k
         live = kernel.plane.live()
-        pixels, m = live.most_pixels, round_up(live.most_positions, 16)
+        self.readings = (live.rows.readings[0], live.columns.readings[0])
+        stacks = [stack(h, t.images).h for h in self.readings[0]]
+        wide, columns = (live.columns.most(name) for name in ("size", "count"))
+        pixels = max([1, *(h.size for h in stacks)]) * max(1, wide)
+        m = round_up(max([1, *(h.outputs for h in stacks)]) * max(1, columns), 16)
         x_l1 = (t.step_planes, pixels, 32 // dtype.bytes)
         w_l1 = (t.step_columns, n, kernel.geometry.c0)
-        self.readings = (live.rows.readings[0], live.columns.readings[0])
         self.x1 = k.buffer("L1", x_l1, dtype, slots=t.l1_slots, name="x_l1")
         self.w1 = k.buffer("L1", w_l1, dtype, slots=t.weight_slots, name="w_l1")
         self.a = k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="x_l0a")
         self.b = k.buffer("L0B", (base_k, n), dtype, slots=t.l0_slots, name="w_l0b")
-        self.c = k.buffer("L0C", (m, n), FP32, slots=t.l0c_slots, name="y_l0c")
+        self.c = k.buffer(
+            "L0C", (m, n), FP32, slots=t.l0c_slots, name="y_l0c", unit_flag=t.unit_flag
+        )
         self.staging = k.fixpipe_staging(m, kernel.y.dtype, columns=n // 16)
 
     def emit(self, u: Step) -> None:
@@ -347,8 +280,8 @@ class _Nest:
         started, steps = not u.first, (t.step_planes * taps, t.step_columns, taps)
         for plane in range(0, u.planes, t.step_planes):
             planes = min(t.step_planes, u.planes - plane)
-            x1 = self._load_input((h, w), plane, planes)
-            held = x1.at(0, planes * h.size * w.size * 32)
+            x1 = self.x1.last() if u.held else self._load_input(u, plane, planes)
+            held = x1.at(0, planes * stack(h, u.images).h.size * w.size * 32)
             for columns, used in weight_loads(plane, planes, u.planes, steps):
                 w1 = self._load_weights(u, columns, used)
                 step = max(1, t.base_k // g.c0)
@@ -381,16 +314,19 @@ class _Nest:
         k, g, dtype = self.k, self.kernel.geometry, self.kernel.x.dtype
         h, w = self.readings[0][u.h], self.readings[1][u.w]
         kk, a, b = len(now) * g.c0, self.a.next(), self.b.next()
+        h = stack(h, u.images).h
         positions, taps = h.outputs * w.outputs, h.kernel * w.kernel
         columns_at = ((now.start - plane * taps) * g.c0, kk)
         k.load3d(a, x1, window(h, w), dtype, m=(0, positions), k=columns_at)
         self.kernel.feed_weights(k, u.n, (b, w1), (columns, now), taps)
         k.mmad(c, a, b, positions, kk, u.n * g.c0, dtype, init=init, hf32=self.kernel.hf32)
 
-    def _load_input(self, readings: tuple[Reading, Reading], plane: int, planes: int) -> Slot:
+    def _load_input(self, u: Step, plane: int, planes: int) -> Slot:
         """L1 <- the slab's rows of ``planes`` channel blocks, with zeros inserted in L1."""
-        k, x, x1, (h, w) = self.k, self.kernel.x, self.x1.next(), readings
-        g = self.kernel.geometry
+        k, x, x1, g = self.k, self.kernel.x, self.x1.next(), self.kernel.geometry
+        h, w = self.readings[0][u.h], self.readings[1][u.w]
+        if u.images > 1:
+            return self._load_images(u, x1, plane, planes)
         size, width = g.h.size * g.w.size * 32, g.w.size * 32
         slot_plane, slot_row = h.size * w.size * 32, w.size * 32
         if (h.size, w.size) != (h.real, w.real):  # holes remain between the rows or columns
@@ -416,12 +352,39 @@ class _Nest:
                 k.data_move(blocks, source, x.dtype)
         return x1
 
+    def _load_images(self, u: Step, x1: Slot, plane: int, planes: int) -> Slot:
+        """L1 <- whole planes of several images below each other, zeros between them."""
+        k, x, g = self.k, self.kernel.x, self.kernel.geometry
+        h, w = self.readings[0][u.h], self.readings[1][u.w]
+        tall, size, row = stack(h, u.images), g.h.size * g.w.size * 32, w.size * 32
+        pitch, gap = tall.h.size * row, (tall.pitch - h.size) * row
+        for i in range(u.images - 1) if gap else ():
+            k.fill(
+                x1.at((i + 1) * tall.pitch * row - gap, gap, rows=planes, pitch=pitch), 0.0, x.dtype
+            )
+        for i in range(u.images):
+            to, at = i * tall.pitch * row, (i * g.depth_in * g.all_in + plane) * size
+            if w.size == g.w.size:
+                source = x.at(at, h.size * row, base="x", rows=planes, pitch=size)
+                k.data_move(x1.at(to, h.size * row, rows=planes, pitch=pitch), source, x.dtype)
+                continue
+            for p in range(planes):  # parts of rows, one plane after another
+                source = x.at(at + p * size, row, base="x", rows=h.size, pitch=g.w.size * 32)
+                k.data_move(x1.at(to + p * pitch, h.size * row), source, x.dtype)
+        return x1
+
     def _store(self, u: Step, c: Slot) -> None:
         """Y <- the tile, one piece where its outputs follow each other."""
         k, g, y, c0 = self.k, self.kernel.geometry, self.kernel.y, self.kernel.c0_out
         h, w = self.readings[0][u.h], self.readings[1][u.w]
-        block, n, m = c0 * y.dtype.bytes, u.n * g.c0, h.outputs * w.outputs
-        plane, lines = g.h.out * g.w.out * block, output_lines(h, w, g.w.out, block)
+        block, n, tall = c0 * y.dtype.bytes, u.n * g.c0, stack(h, u.images)
+        plane, m = g.h.out * g.w.out * block, tall.h.outputs * w.outputs
+        image, apart = g.depth_out * g.all_out * plane, tall.outputs * w.outputs
+        lines = [
+            line._replace(first=line.first + i * apart, offset=line.offset + i * image)
+            for i in range(u.images)
+            for line in output_lines(h, w, g.w.out, block)
+        ]
         if len(lines) == 1 and (m == 1 or lines[0].pitch == block):
             out = y.at(0, m * block, base="y", rows=n // c0, pitch=plane)
             k.fixpipe(out, c, m, n, y.dtype, staging=self.staging, c0=c0)

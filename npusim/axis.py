@@ -347,6 +347,9 @@ class Part:
             low = low + tap * a.dilation
         high = low + (count - 1) * a.stride + (kernel - 1) * a.dilation + 1
         start, stop = np.maximum(low, 0), np.minimum(high, a.virtual)
+        # Inputs behind the last one read that no output steps onto: with them it is a whole row.
+        over = (a.insert == 1) & (stop > start) & (a.virtual - stop < a.stride)
+        stop = np.where(over, a.virtual, stop)
         size, after = np.maximum(0, stop - start), np.maximum(0, high - np.maximum(stop, start))
         first_real = ceil_div(start, a.insert)
         real = np.maximum(0, (start + size - 1) // a.insert - first_real + 1)

@@ -25,3 +25,19 @@ def round_down(a: Number, multiple: int) -> Number:
 def round_up(a: Number, multiple: int) -> Number:
     """The smallest multiple that is not below ``a``."""
     return -(-a // multiple) * multiple
+
+
+def even_parts(total: int, most: int, few: int = 32) -> list[int]:
+    """The largest parts of ``total`` cut evenly into 1, 2, 3, ... pieces, none above ``most``.
+
+    Descending; a size between two of them needs as many pieces as the smaller one. Of more than
+    ``few`` about so many stay, at equal ratios.
+    """
+    sizes, pieces = [], ceil_div(total, most)
+    while total and pieces <= total:
+        sizes.append(ceil_div(total, pieces))
+        pieces = ceil_div(total, sizes[-1] - 1) if sizes[-1] > 1 else total + 1
+    if len(sizes) <= few:
+        return sizes
+    targets = [sizes[0] ** (1 - i / (few - 1)) for i in range(few)]
+    return list(dict.fromkeys(next(n for n in sizes if n <= target + 0.5) for target in targets))

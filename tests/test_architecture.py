@@ -75,9 +75,9 @@ LINES = 450
 #: Lines of Python that a package may have; "npusim" stands for the modules at its top. More needs a
 #: sentence in CHANGELOG.md that says what for.
 BUDGETS = {
-    "npusim": 2400,
+    "npusim": 2450,
     "npusim/calibration": 900,
-    "npusim/call": 1200,
+    "npusim/call": 1350,
     "npusim/cli": 3200,
     "npusim/compat": 2100,
     "npusim/device": 1500,
@@ -93,7 +93,7 @@ BUDGETS = {
     "npusim/torch": 600,
     "npusim/validation": 3700,
     "npusim/workloads": 750,
-    "kernels": 8000,
+    "kernels": 9600,
     "npusim/tuning": 1000,
 }
 

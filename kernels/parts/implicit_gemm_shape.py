@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from npusim.axis import Axis, Reading
-from npusim.language import Line, Window, ceil_div
+from npusim.language import Line, Window, ceil_div, round_up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +125,25 @@ def output_lines(h: Reading, w: Reading, row: int, block: int) -> list[Line]:
     if w.outputs == 1 or h.outputs == 1 or pitch == w.outputs * apart:  # all equally far apart
         return [Line(0, h.outputs * w.outputs, 0, pitch if w.outputs == 1 else apart)]
     return [Line(i * w.outputs, w.outputs, i * pitch, apart) for i in range(h.outputs)]
+
+
+class Stack(NamedTuple):
+    """Images below each other in L1: what they read as one, and rows from one to the next.
+
+    Rows of zeros between them are the padding below one and above the next.
+    """
+
+    h: Reading
+    pitch: int
+    outputs: int
+
+
+def stack(h: Reading, images: int) -> Stack:
+    """So many images of the rows ``h``; outputs that read rows of two belong to neither."""
+    pitch = round_up(h.size + max(h.before, h.after), h.stride)
+    more, apart = images - 1, pitch // h.stride
+    tall = h._replace(size=more * pitch + h.size, outputs=more * apart + h.outputs)
+    return Stack(tall, pitch, apart)
 
 
 def window(h: Reading, w: Reading) -> Window:

@@ -8,10 +8,11 @@ from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 
+from npusim.call.choice import K, Launches, chosen
 from npusim.call.options import Options
 from npusim.call.replay import Again, Step, assumption_notes, figures_behind
 from npusim.call.size import require_short
@@ -34,8 +35,6 @@ from npusim.timing.problem import UNITS, GmBytes, longest_first, memory_bounds, 
 from npusim.timing.run import new_l2, time_program
 from npusim.timing.trace import Bound, KernelRun
 from npusim.version import __version__
-
-K = TypeVar("K", bound=Kernel)
 
 #: The kernels of the calls that are planned now; None while calls run.
 _planned: ContextVar[list[Kernel] | None] = ContextVar("planned", default=None)
@@ -78,6 +77,7 @@ class Call:
         self._operands: dict[str, int] = {}  # bytes the problem needs, as far as kernels know
         self._results: dict[str, int] = {}
         self._tilings: dict[str, Any] = {}
+        self._touched: set[str] = set()  # tensors that the L2 may hold
 
     def check(self, facts: Mapping[str, Any]) -> None:
         """Hold the call against the documented limits of its operator; ``RuleError`` outside.
@@ -157,6 +157,7 @@ class Call:
             array = np.ascontiguousarray(value, dtype=as_dtype.numpy)
             self.arrays[name] = array.reshape(tensor.shape)
         if self.options.start == "warm" and tensor.size_bytes:
+            self._touched.add(name)
             self.l2.preload(name, tensor.size_bytes)
             self._steps.append(tensor)
         return tensor
@@ -195,6 +196,21 @@ class Call:
         """Launch the kernel that sets a tensor to zero."""
         self.launch(MemSet(tensor))
 
+    def choose(self, kernel: K, launches: Launches[K] | None = None) -> K:
+        """``kernel`` with the tiling "auto"; see ``npusim.call.choice.chosen``.
+
+        A call that is only planned takes the best estimate where its workspace does not depend on
+        it.
+        """
+        return chosen(
+            kernel,
+            self.device,
+            self.groups,
+            warm=self._touched,
+            launches=launches,
+            simulated=self.options.deterministic or _planned.get() is None,
+        )
+
     def tuned(self, kernel: K) -> K:
         """``kernel`` with its fastest tiling, started from the L2 as it is now.
 
@@ -214,6 +230,7 @@ class Call:
 
     def launch(self, kernel: Kernel) -> None:
         """Build, time and (unless timing-only) execute one kernel; while planning only check it."""
+        self._touched |= {tensor.name for tensor in kernel.tensors if tensor.role != "in"}
         planned = _planned.get()
         if planned is not None:
             lay_out(kernel, self.device, self.groups)

@@ -21,14 +21,21 @@ def own_tiling(given: Any, kernel: str, kind: type[T], *, tuned: bool = False) -
 
 
 def asked_tiling(
-    given: Any, kernel: str, kind: type[T], *, vendor: bool, tuned: bool = True
+    given: Any,
+    kernel: str,
+    kind: type[T],
+    *,
+    vendor: bool,
+    library: bool = False,
+    tuned: bool = True,
 ) -> T | CannTiling | Literal["auto", "tuned", "library", "production"]:
     """What the option ``tiling`` asks of ``kernel``, whose tilings are of type ``kind``.
 
     It is one for all kernels, or a mapping from their names, where those it leaves out are
     "auto"; "tuned", the fastest that a search finds, is for kernels that can be ``tuned``. With
-    ``vendor`` a ``CannTiling``, "production", the vendor's rule, and "library", our choice among
-    the forms that the vendor's library has, are allowed too.
+    ``vendor`` a ``CannTiling`` and "production", the vendor's rule, are allowed too, and with
+    ``library`` or ``vendor`` "library", a plain choice among the forms of kernel that the vendor's
+    library has.
     """
     tiling = given.get(kernel, "auto") if isinstance(given, Mapping) else given
     if isinstance(tiling, kind) or (vendor and isinstance(tiling, CannTiling)):
@@ -38,9 +45,12 @@ def asked_tiling(
             return "auto"
         if tuned and tiling == "tuned":
             return "tuned"
-        if vendor and tiling in ("library", "production"):
-            return "library" if tiling == "library" else "production"
-    also = ", 'library', 'production', a npusim.kernels.tilings.cann.CannTiling" if vendor else ""
+        if tiling == "library" and (library or vendor):
+            return "library"
+        if tiling == "production" and vendor:
+            return "production"
+    also = ", 'library'" if library or vendor else ""
+    also += ", 'production', a npusim.kernels.tilings.cann.CannTiling" if vendor else ""
     raise ArgumentError(
         f"tiling is {tiling!r}; it must be 'auto'{also} or a {kind.__module__}.{kind.__name__}"
         + ", or 'tuned'" * tuned

@@ -14,7 +14,12 @@ from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.implicit_gemm import ImplicitGemm
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.sum_parts import SumParts
-from npusim.kernels.tilings import cann_filter, cann_input, conv_filter, implicit_gemm
+from npusim.kernels.tilings import cann_filter, cann_input, library_filter, library_input
+from npusim.program.kernel import Kernel
+
+#: Stand in for the tilings that are to be chosen.
+_ANY_PRODUCT = GemmTiling(base_m=1, base_n=16, base_k=1, form="taps")
+_ANY_GRADIENT = FilterTiling(base_m=16, base_n=16, base_k=16, slab_k=1, form="taps")
 
 
 def launch_product(
@@ -27,8 +32,22 @@ def launch_product(
     hf32: bool = False,
 ) -> None:
     """An input gradient or a forward convolution of the 3-D ``c``: clearing and the kernel."""
-    tiling = product_tiling(call, kernel, c, source.dtype)
-    _launch(call, kernel(c, tiling, source, weights, out, hf32), out)
+    _launch(call, product(call, kernel, c, source, weights, out, hf32), out)
+
+
+def product(
+    call: Call,
+    kernel: type[ImplicitGemm],
+    c: Convolution,
+    source: Tensor,
+    weights: Tensor,
+    out: Tensor,
+    hf32: bool = False,
+) -> ImplicitGemm:
+    """The kernel of an input gradient or forward convolution, as the call wants it tiled."""
+    tiling = _product_tiling(call, kernel, c, source.dtype)
+    made = kernel(c, tiling or _ANY_PRODUCT, source, weights, out, hf32)
+    return call.choose(made) if tiling is None and made.has_work else made
 
 
 def launch_filter_gradient(
@@ -40,16 +59,35 @@ def launch_filter_gradient(
     the tiling's field) ``deterministic`` each writes its own copy, and a vector kernel adds the
     copies in order.
     """
-    tiling = filter_tiling(call, c, x.dtype)
-    if call.options.deterministic:
-        tiling = replace(tiling, deterministic=True)
-    kernel = ConvBackpropFilter(c, tiling, x, dy, dw, hf32)
-    if not (tiling.deterministic and kernel.parts > 1):
+    kernel = filter_gradient(call, c, x, dy, dw, hf32)
+    last = _filter_launches(kernel)[-1]
+    if not isinstance(last, SumParts):
         _launch(call, kernel, dw)
         return
-    copies = call.workspace(f"{dw.name}_parts", (kernel.parts, *dw.shape), FP32)
-    _launch(call, ConvBackpropFilter(c, tiling, x, dy, copies, hf32), copies)
-    call.launch(SumParts(copies, dw))
+    copies = call.workspace(last.parts.name, last.parts.shape, FP32)
+    _launch(call, replace(kernel, dw=copies), copies)
+    call.launch(last)
+
+
+def filter_gradient(
+    call: Call, c: Convolution, x: Tensor, dy: Tensor, dw: Tensor, hf32: bool = False
+) -> ConvBackpropFilter:
+    """The kernel of a filter gradient, as the call wants it tiled."""
+    tiling = _filter_tiling(call, c, x.dtype)
+    made = ConvBackpropFilter(c, tiling or _ANY_GRADIENT, x, dy, dw, hf32)
+    if call.options.deterministic:
+        made = replace(made, tiling=replace(made.tiling, deterministic=True))
+    return call.choose(made, _filter_launches) if tiling is None and made.has_work else made
+
+
+def _filter_launches(kernel: ConvBackpropFilter) -> list[Kernel]:
+    """What computes a filter gradient: clearing, the kernel, and a sum of parts in fixed order."""
+    dw = kernel.dw
+    if not (kernel.tiling.deterministic and kernel.parts > 1):
+        return [*kernel.before, kernel]
+    copies = Tensor(f"{dw.name}_parts", (kernel.parts, *dw.shape), FP32, "out")
+    kernel = replace(kernel, dw=copies)
+    return [*kernel.before, kernel, SumParts(copies, dw)]
 
 
 def require_time(call: Call, c: Convolution, products: int, kind: DType) -> None:
@@ -76,34 +114,40 @@ def _launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) 
         call.launch(kernel)
 
 
-def product_tiling(
+def _product_tiling(
     call: Call, kernel: type[ImplicitGemm], c: Convolution, kind: DType
-) -> GemmTiling:
-    """What the call asks for; the vendor's words and rule are for input gradients only."""
-    asked = asked_tiling(call.options.tiling, kernel.name, GemmTiling, vendor=kernel.vendor_rule)
+) -> GemmTiling | None:
+    """What the call asks for; the vendor's words and rule are for input gradients only.
+
+    None for the best there is.
+    """
+    option, vendor = call.options.tiling, kernel.vendor_rule
+    asked = asked_tiling(option, kernel.name, GemmTiling, vendor=vendor, library=True)
     if isinstance(asked, GemmTiling):
         return asked
     if asked == "production":
         asked = cann_input.production_tiling(c, call.device, call.cube_cores, kind)
+    if asked == "library":
+        geometry = kernel.geometry_of(c)
+        return library_input.library_tiling(geometry, call.device, call.cube_cores, kind)
     if isinstance(asked, str):
-        return implicit_gemm.auto_tiling(
-            *(kernel.geometry_of(c), call.device, call.cube_cores, kind),
-            library=asked == "library",
-        )
+        return None
     tiling, notes = cann_input.kernel_tiling(asked, c, call.device, kind)
     call.notes += [f"CANN tiling of {kernel.name}: {asked}", *notes]
     return tiling
 
 
-def filter_tiling(call: Call, c: Convolution, kind: DType) -> FilterTiling:
-    """What the call asks for: ours by rule, the vendor's by rule, or the one given."""
+def _filter_tiling(call: Call, c: Convolution, kind: DType) -> FilterTiling | None:
+    """What the call asks for: by the vendor's rule, or as given; None for the best."""
     asked = asked_tiling(call.options.tiling, ConvBackpropFilter.name, FilterTiling, vendor=True)
     if isinstance(asked, FilterTiling):
         return asked
     if asked == "production":
         asked = cann_filter.production_tiling(c, call.device, call.cube_cores, kind)
+    if asked == "library":
+        return library_filter.library_tiling(c, call.device, call.cube_cores)
     if isinstance(asked, str):
-        return conv_filter.auto_tiling(c, call.device, call.cube_cores)
+        return None
     tiling, notes = cann_filter.kernel_tiling(asked, c, call.device, kind)
     call.notes += [f"CANN tiling of {ConvBackpropFilter.name}: {asked}", *notes]
     return tiling

@@ -133,6 +133,14 @@ class Kernel(ABC):
             with suppress(ArgumentError):  # the kernel's own checks
                 yield replace(self, **dict(zip(names, values, strict=True)))  # type: ignore[type-var]
 
+    def ranked(self, device: Device, cores: int, few: int) -> list[tuple[float, Kernel]]:
+        """The candidates that closed forms hold to be the fastest, at most so many, best first.
+
+        With each the cycles it is estimated to take, with its launch and the kernels ``before`` it.
+        Automatic tilings are chosen among these. By default none.
+        """
+        return []
+
     def least(self, device: Device, cores: int) -> Least:
         """A lower bound in closed form on its simulated cycles on ``cores`` cores of ``device``.
 

@@ -42,8 +42,8 @@ _GROUPED = 7
 _GROUPED_NOTE = "kernels are not listed: seven launches, as published for other calls with groups"
 #: Products whose library convolves plain tensors forward in one kernel, as their loads convert.
 _PLAIN = ("950",)
-#: The forms of the library's kernels; others have none but ours.
-_LIBRARY_TILING = {"conv_backprop_input": "library"}
+#: A plain rule among the forms of the library's kernels, where its own is not known.
+_LIBRARY_TILING = "library"
 _COUNTED = re.compile(r"(\w+?)x(\d+)")
 
 
@@ -77,7 +77,8 @@ def _run(row: CallRow, device: Device, tiling: Any) -> tuple[Result, tuple[str, 
     """The result of the call, and a note where the tiling is not the one asked for."""
     simulate_call, ruled = _CALLS[row.call]
     if tiling != "production" or not ruled:
-        return simulate_call(row, device, "auto" if tiling == "production" else tiling), ()
+        plain = _LIBRARY_TILING if row.call.startswith("convolution") else "auto"
+        return simulate_call(row, device, plain if tiling == "production" else tiling), ()
     try:
         return simulate_call(row, device, tiling), ()
     except ArgumentError as error:  # whatever else is wrong with the row is wrong again

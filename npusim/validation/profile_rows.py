@@ -34,10 +34,10 @@ from npusim.kernels.tilings.matmul import auto_tiling
 from npusim.kernels.trans_data import TransData
 from npusim.kernels.transpose import Transpose
 from npusim.ops.gradients import (
-    filter_tiling,
+    filter_gradient,
     launch_filter_gradient,
     launch_product,
-    product_tiling,
+    product,
 )
 from npusim.validation.choices import AUTO, VENDOR
 from npusim.validation.profiler import busy_us
@@ -212,11 +212,15 @@ def _by_rule(chip: str, cores: int | None, c: Convolution, kind: str, rule: Any)
     """A gradient's tiling on the device without changes, and notes on what differs."""
     options = Options(device=chip, cores=range(cores) if cores else None, tiling=rule)
     call = Call("profile", options, timing_only=True)
+    half, (d, h, w), (do, ho, wo) = dtype("fp16"), c.spatial, c.out
+    x = Tensor("x", (c.n, d, c.cin1, h, w, c.c0), half)
+    dy = Tensor("dy", (c.n, do, c.cout1, ho, wo, c.c0), half)
     if kind == "input":
-        tiling: Any = product_tiling(call, ConvBackpropInput, c, dtype("fp16"))
+        weights = Tensor("filter", _fractals(c), half)
+        made: Any = product(call, ConvBackpropInput, c, dy, weights, replace(x, role="out"))
     else:
-        tiling = filter_tiling(call, c, dtype("fp16"))
-    return tiling, "; ".join(call.notes)
+        made = filter_gradient(call, c, x, dy, Tensor("dw", _fractals(c), FP32, "out"))
+    return made.tiling, "; ".join(call.notes)
 
 
 def _gradient_tiling(row: ProfiledRow, c: Convolution, kind: type[Any]) -> tuple[Any, list[str]]:

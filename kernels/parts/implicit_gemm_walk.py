@@ -1,0 +1,202 @@
+"""Who computes which tile of an implicit matrix product, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.axis import Runs
+from npusim.kernels.parts.implicit_gemm_shape import Geometry
+from npusim.kernels.parts.plane import Plane
+from npusim.kernels.tilings.implicit_gemm import Tiling
+from npusim.language import IntArray, Tasks, grid, in_runs
+from npusim.program.kernel import require_table
+
+
+class Step(NamedTuple):
+    """One filter depth of a slab's tile through some taps: ``n`` output, ``planes`` input blocks.
+
+    ``h`` and ``w`` are numbers of readings: how the slab's rows and columns read the input.
+    ``first`` and ``last`` begin and end the tile's sums; ``kept`` weights and a ``held`` slab of
+    the input are in L1 already. The tile has the positions of ``images``.
+    """
+
+    h: int
+    w: int
+    images: int
+    n: int
+    planes: int
+    first: bool
+    last: bool
+    kept: bool
+    held: bool
+
+
+class Weights(NamedTuple):
+    """Where weights lie: the byte offset of a real group, filter depth and first output plane,
+    bytes of a row, and whether columns of img2col meet the filter's taps backwards."""
+
+    base: Callable[[IntArray, IntArray, IntArray], IntArray]
+    row: int
+    rotated: bool
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The tiles of a product: slabs of ``plane``, which reads input, and output channels.
+
+    Cores take the slabs of ``height`` rows one after another, 0: singly. ``block`` are the bytes of
+    a block of output channels at one position.
+    """
+
+    geometry: Geometry
+    tiling: Tiling
+    plane: Plane
+    height: int
+    weights: Weights
+    block: int
+
+    def tasks(self, cores: int) -> Tasks[Step]:
+        """One row per (item, filter depth, part of the taps)."""
+        g, plane = self.geometry, self.plane
+        item = self._items(plane)
+        # How many terms add up to an item, and which of them each row is.
+        depths = np.array([len(pairs) for pairs in g.live])
+        rows, columns = (np.bincount(axis.sums) for axis in (plane.rows, plane.columns))
+        along_h, along_w = rows[item["row"]], columns[item["column"]]
+        terms = depths[item["depth"]] * along_h * along_w
+        item["core"] = self._cores(item, terms, cores)
+        require_table(int(terms.sum()))
+        row = np.repeat(np.arange(len(terms)), terms)
+        turn = np.arange(len(row)) - np.repeat(np.cumsum(terms) - terms, terms)
+        table = {name: column[row] for name, column in item.items()}
+        along_h, along_w = along_h[row], along_w[row]
+        r = (np.cumsum(rows) - rows)[table["row"]] + turn // along_w % along_h
+        c = (np.cumsum(columns) - columns)[table["column"]] + turn % along_w
+        pairs = np.array([p for pairs in g.live for p in pairs]).reshape(-1, 2)
+        at = (np.cumsum(depths) - depths)[table["depth"]] + turn // (along_h * along_w)
+        kd, depth_in = pairs[at].T
+        bases = self._bases(table, (plane.rows, r), (plane.columns, c), kd, depth_in)
+        h, w = plane.rows.readings[1][r], plane.columns.readings[1][c]
+        kept, held = np.zeros((2, len(row)), np.bool_)
+        if self.tiling.resident:
+            taps = plane.rows.kernel[r] * (g.w.kernel + 1) + plane.columns.kernel[c]
+            kept[1:] = _repeats(table["core"], bases["w"], taps, table["n"])
+        if self.tiling.resident_input:
+            held[1:] = _repeats(table["core"], bases["x"], h, w)
+        steps = {
+            "h": h,
+            "w": w,
+            "images": table["images"],
+            "n": table["n"],
+            "planes": table["planes"],
+            "first": turn == 0,
+            "last": turn == terms[row] - 1,
+            "kept": kept,
+            "held": held,
+        }
+        return Tasks(table["core"], Step, steps, bases)
+
+    def _cores(self, item: dict[str, IntArray], terms: IntArray, cores: int) -> IntArray:
+        """Core of each item: shares in contiguous runs, or dealt out where they differ much."""
+        share, t = item["share"], self.tiling
+        if t.form == "window" or not len(share):
+            return in_runs(int(share[-1]) + 1 if len(share) else 0, cores)[share]
+        axes = (self.plane.rows, self.plane.columns)
+        if t.resident or t.resident_input:  # runs of each part of the plane, one after another
+            part, column = (axis.part[np.diff(axis.first, prepend=-1) != 0] for axis in axes)
+            part = part[item["row"]] * len(axes[1].parts) + column[item["column"]]
+            count, order = np.bincount(part), np.argsort(part, kind="stable")
+            before = np.cumsum(count) - count
+            rank = np.empty_like(part)
+            rank[order] = np.arange(len(part)) - before[part[order]]
+            runs: IntArray = rank * np.minimum(cores, count)[part] // count[part]
+            runs += before[part]
+            return runs % cores
+        taps = [np.bincount(axis.sums, axis.count * axis.kernel) for axis in axes]
+        size = terms * taps[0][item["row"]] * taps[1][item["column"]] * item["n"]
+        core = np.empty_like(share)
+        core[np.argsort(-size, kind="stable")] = np.arange(len(share)) % cores
+        return core
+
+    def _items(self, plane: Plane) -> dict[str, IntArray]:
+        """(row and column of the slab, image, depth, group, output and input planes), and share.
+
+        Items of one share are one core's; shares come in order from 0.
+        """
+        g, step = self.geometry, self.tiling.base_n // self.geometry.c0
+        depths = [d for d in range(g.depth_out) if g.live[d]]
+        tiles = [
+            (group, n0, min(step, planes - n0), min(g.planes_in, g.all_in - group * g.planes_in))
+            for group in range(g.groups)
+            for planes in [min(g.planes_out, g.all_out - group * g.planes_out)]
+            for n0 in range(0, planes, step)
+            if group * g.planes_in < g.all_in
+        ]
+        images = np.arange(0, g.images, self.tiling.images)
+        axes = (np.arange(plane.slabs), images, depths, np.arange(len(tiles)))
+        slab, image, depth, tile = grid(*(np.asarray(axis, np.int64) for axis in axes))
+        row, column = np.divmod(slab, plane.columns.slabs)
+        together = plane.rows.first[row] // self.height if self.height else slab
+        place = (together * g.images + image) * g.depth_out + depth
+        if self.tiling.n_slowest:
+            place = place + tile * (int(place.max(initial=0)) + 1)
+        else:
+            place = place * max(1, len(tiles)) + tile
+        order = np.argsort(place, kind="stable")
+        row, column, image, depth, tile = (c[order] for c in (row, column, image, depth, tile))
+        share = np.unique(place[order], return_inverse=True)[1].reshape(-1)
+        group, n0, n, planes = np.array(tiles, np.int64).reshape(-1, 4)[tile].T
+        return {
+            "row": row,
+            "column": column,
+            "image": image,
+            "images": np.minimum(self.tiling.images, g.images - image),
+            "depth": depth,
+            "group": group,
+            "n0": n0,
+            "n": n,
+            "planes": planes,
+            "share": share,
+        }
+
+    def _bases(
+        self,
+        table: dict[str, IntArray],
+        rows: tuple[Runs, IntArray],
+        columns: tuple[Runs, IntArray],
+        kd: IntArray,
+        depth_in: IntArray,
+    ) -> dict[str, IntArray]:
+        """Byte offsets of what steps load and store, given their runs of rows and columns."""
+        g, image, group = self.geometry, table["image"], table["group"]
+        (h, r), (w, c) = rows, columns
+        plane_in = (image * g.depth_in + depth_in) * g.all_in + group * g.planes_in
+        plane_out = (image * g.depth_out + table["depth"]) * g.all_out
+        plane_out = plane_out + group * g.planes_out + table["n0"]
+        x = (plane_in * g.h.size + h.first_real[r]) * g.w.size + w.first_real[c]
+        y = (plane_out * g.h.out + h.first[r]) * g.w.out + w.first[c]
+        place = self._first_place(h, g.h.kernel)[r] * g.w.kernel
+        place = place + self._first_place(w, g.w.kernel)[c]
+        return {
+            "x": x * 32,
+            "w": self.weights.base(group, kd, table["n0"]) + place * self.weights.row,
+            "y": y * self.block,
+        }
+
+    def _first_place(self, runs: Runs, kernel: int) -> IntArray:
+        """The least place in the filter that each run uses."""
+        if not self.weights.rotated:
+            return runs.tap
+        apart = np.array([part.taps[1] for part in runs.parts], np.int64)[runs.part]
+        return kernel - 1 - runs.tap - (runs.kernel - 1) * apart
+
+
+def _repeats(*columns: IntArray) -> npt.NDArray[np.bool_]:
+    """Of each row but the first, whether it agrees with the row before in all columns."""
+    same: npt.NDArray[np.bool_] = np.all([np.diff(column) == 0 for column in columns], axis=0)
+    return same

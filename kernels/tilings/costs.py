@@ -1,0 +1,118 @@
+"""What instructions cost on a device, in closed form and for many tilings at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.device.parts import Path
+from npusim.device.spec import Device
+
+#: How much misses and hits follow each other rather than overlap; fitted to simulated kernels.
+APART = 0.5
+
+#: A number, or one for each candidate.
+Numbers = Any
+
+Floats = npt.NDArray[np.float64]
+
+
+def launch_cycles(device: Device, role: str, cores: Numbers) -> Numbers:
+    """Cycles to launch a kernel on so many cores."""
+    return device.launch.cycles(role, 0) + np.asarray(cores) * device.launch.core_cycles
+
+
+def write_rate(device: Device) -> float:
+    """Bytes per cycle that all cores together can write."""
+    shared = device.l2 if device.l2 is not None else device.main_memory
+    return float(shared.write_bytes_per_cycle)
+
+
+def read_rate(device: Device, asked: Numbers, requests: Numbers, once: Numbers) -> Numbers:
+    """Bytes per cycle that all cores together can read.
+
+    Of the bytes ``asked`` for in so many requests, ``once`` come from main memory.
+    """
+    main = float(device.main_memory.read_bytes_per_cycle)
+    if device.l2 is None:
+        return np.full_like(np.asarray(asked, np.float64), main)
+    # Cores find the same data missing at the same time, and present at the same time.
+    fetched = np.minimum(asked, once)
+    l2 = (asked + requests * device.l2.request_bytes) / device.shared_read_rate
+    apart = fetched / main + l2 * (1 - fetched / asked)
+    return asked / (APART * apart + (1 - APART) * np.maximum(l2, fetched / main))
+
+
+def mmad_cycles(device: Device, m: Numbers, k: Numbers, n: Numbers, rate_name: str) -> Numbers:
+    """Cycles of one mmad of so many elements."""
+    cube = device.cube
+    if cube is None or rate_name not in cube.rates:
+        return m * k * n / 4096
+    rate = cube.rates[rate_name]
+    blocks = tuple(
+        np.ceil(side / of - 1e-6) for side, of in ((m, rate.m), (k, rate.k), (n, rate.n))
+    )
+    cycles = cube.startup_cycles + blocks[0] * blocks[1] * blocks[2] * rate.cycles
+    if cube.odd_block_conflict:
+        odd = (blocks[0] % 2 > 0) | (blocks[2] % 2 > 0)
+        cycles = cycles + np.where((blocks[1] > 1) & odd, blocks[1] - 2, 0)
+    return cycles
+
+
+def move_cycles(path: Path, size: Numbers, rows: Numbers = 0, unaligned: Numbers = 0) -> Numbers:
+    """Cycles of one move of ``size`` bytes, of whose rows some lie badly."""
+    work = np.maximum(size / path.rate, rows * float(path.row_cycles))
+    work = work + unaligned * float(path.unaligned_cycles)
+    return np.maximum(path.floor_cycles, path.startup_cycles + work)
+
+
+def unit_flag_lag(device: Device) -> float:
+    """Cycles after the start of a drain at which the next tile may begin; -1 without the flag."""
+    if device.cube is None or not (device.cube.unit_flag and device.has_path("L0C", "GM")):
+        return -1.0
+    path = device.path("L0C", "GM")
+    return path.startup_cycles + 512 / path.rate
+
+
+def drain_cycles(device: Device, m: Numbers, n: Numbers, size: int, lines: Numbers = 1) -> Numbers:
+    """Cycles in which ``m`` x ``n`` sums leave the core as elements of ``size`` bytes in pieces of
+    so many lines, positions of one following each other."""
+    if device.has_path("L0C", "GM"):
+        return lines * move_cycles(device.path("L0C", "GM"), m * n * size / lines)
+    into, out = device.path("L0C", "UB"), device.path("UB", "GM")
+    column = np.ceil(m / 16) * 256 * size
+    pieces = np.ceil(n / 16 / np.maximum(1, device.memory("UB").size_bytes // 2 // column))
+    through = pieces * into.startup_cycles + np.ceil(m / 16) * 16 * n * 4 / into.rate
+    stored = pieces * lines * out.startup_cycles + m * n * size / out.rate
+    return np.maximum(through, stored) + np.minimum(through, stored) / pieces
+
+
+def scatter_cycles(
+    device: Device,
+    length: Numbers,
+    n: Numbers,
+    block: int,
+    apart: Numbers,
+    lines: Numbers,
+    *,
+    halves: bool,
+) -> tuple[Numbers, Numbers]:
+    """Cycles and moves of ``lines`` of so many positions, each ``apart`` blocks from the next.
+
+    Blocks that are ``halves`` of a column of fractals leave row by row only.
+    """
+    blocks = np.ceil(n / 16)
+    if not device.has_path("L0C", "GM"):
+        path = device.path("UB", "GM")
+        cycles = lines * (blocks * path.startup_cycles + length * blocks * block / path.rate)
+        return cycles, lines * blocks
+    plain, rows = device.path("L0C", "GM"), device.path("L0C", "GM", "nz2nd")
+    single = length * move_cycles(plain, blocks * block)
+    if halves:
+        return lines * single, lines * length
+    bad = np.where(apart * block % rows.align_bytes > 0, length, 0)
+    across = blocks * move_cycles(rows, length * block, length, bad)
+    moves = lines * np.where(single <= across, length, blocks)
+    return lines * np.minimum(single, across), moves

@@ -1,0 +1,402 @@
+"""The tilings of forward convolution and input gradient that are worth comparing, and their work.
+
+What is enumerated follows from the problem: tiles that cut rows, channels and planes evenly into
+so many parts. What a device holds of them grows with its memories and leaves nothing out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.axis import Reading
+from npusim.device.spec import Device
+from npusim.dtypes import DType
+from npusim.integers import ceil_div, even_parts, round_up
+from npusim.kernels.parts.implicit_gemm_shape import Geometry, stack, window
+from npusim.kernels.parts.plane import Plane, cut_plane
+from npusim.kernels.tilings import costs
+from npusim.kernels.tilings.fit import cube_sizes, most_rows
+from npusim.kernels.tilings.implicit_gemm import Tiling
+from npusim.kernels.tilings.pipeline import Floats, Work, table
+
+#: Largest sides of a tile in elements, and most images whose positions share one.
+_MOST_M, _MOST_N, _MOST_IMAGES = 2048, 512, 16
+#: How many loads of equal size all planes of the input, or all taps of one, may take.
+_LOADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+
+#: Tiles whose best possible time is so much longer than others' are not looked at.
+_HOPELESS = 1.6
+#: Slabs of a plane above which a smaller M is not worth looking at, and runs of rows and columns.
+_MOST_SLABS, _MOST_RUNS = 4096, 1 << 16
+
+Columns = dict[str, npt.NDArray[Any]]
+
+
+class Cut(NamedTuple):
+    """Slabs of a plane, and what the estimate needs of them: means over slabs or reads, or most."""
+
+    form: str
+    base_m: int
+    images: int
+    slabs: int
+    m: float  # positions of a tile in whole sixteens
+    most_m: int
+    reads: float  # per slab
+    pixels: float  # of one plane that a read loads
+    most_pixels: int  # with rows and columns of zeros
+    taps: float
+    most_taps: int
+    fetch: float  # cycles to fetch one column of img2col
+    moves: float  # that bring a read to L1, and more for each plane
+    plane_moves: float
+    pieces: float  # rows in GM of a plane of a read
+    tap_moves: float  # that bring weights of whole planes
+    lines: int  # drains of a tile that follow each other, and positions in each
+    length: int
+    apart: int  # from one position of a line to the next, in positions
+    dead: bool  # whether some outputs are cleared before
+
+
+class Way(NamedTuple):
+    """How operands come to L1: ``planes`` of the input at once; weights of ``w_planes`` planes, or
+    of one plane in ``parts``; slots of both, and which of them stays."""
+
+    planes: int
+    w_planes: int
+    parts: int
+    l1_slots: int
+    weight_slots: int
+    resident: bool = False
+    resident_input: bool = False
+
+
+@dataclass(frozen=True)
+class Space:
+    """Candidates for one product on one device: columns of fields, and what ranks them."""
+
+    geometry: Geometry
+    device: Device
+    cores: int
+    dtype: DType
+    rate: str
+    rotated: bool
+    forms: tuple[str, ...]
+
+    @cached_property
+    def cuts(self) -> list[Cut]:
+        """Every way to cut the plane that is worth comparing."""
+        path = self.device.path("L1", "L0A", "load3d")
+        highest = most_rows(self.device, self.dtype)
+        return [
+            cut
+            for form in self.forms
+            for cut in _cuts(self.geometry, form, highest, path.window_bytes)
+        ]
+
+    @cached_property
+    def of_cut(self) -> Columns:
+        """The cuts as columns."""
+        return {
+            name: np.array([getattr(cut, name) for cut in self.cuts])
+            for name in Cut._fields
+            if name != "form"
+        }
+
+    @cached_property
+    def columns(self) -> Columns:
+        """Fields of all candidates that fit the device's buffers, one entry per candidate."""
+        g, size, element = self.geometry, cube_sizes(self.device), self.dtype.bytes
+        wide = np.array(even_parts(g.planes_out, max(1, _MOST_N // g.c0))) * g.c0
+        wide = np.unique(round_up(wide, 16))
+        ways: Columns = dict(zip(Way._fields, np.array(_ways(g), np.int64).T, strict=True))
+        axes = (np.arange(len(self.cuts)), np.arange(len(wide)))
+        cut, at_n = (a.reshape(-1) for a in np.meshgrid(*axes, indexing="ij"))
+        cut, at_n = self._hopeful(cut, at_n, wide)
+        count = len(ways["planes"])
+        way = np.tile(np.arange(count), len(cut))
+        cut, at_n = np.repeat(cut, count), np.repeat(at_n, count)
+        t = {name: column[way] for name, column in ways.items()} | {"cut": cut, "n": wide[at_n]}
+        taps, m = self.of_cut["most_taps"][cut], self.of_cut["most_m"][cut]
+        t["columns"] = np.where(t["parts"] > 1, -(-taps // t["parts"]), t["w_planes"] * taps)
+        x = t["l1_slots"] * t["planes"] * self.of_cut["most_pixels"][cut] * 32
+        w = t["weight_slots"] * t["columns"] * t["n"] * g.c0 * element
+        most = np.minimum(size["L0A"] // m, size["L0B"] // t["n"]) // 2 // element // g.c0
+        t["most_k"] = np.minimum(np.minimum(most, t["columns"]), 4080 // g.c0)
+        fits = (x + w <= size["L1"]) & (t["most_k"] > 0) & (m * t["n"] * 4 <= size["L0C"])
+        fits &= (t["parts"] == 1) | (t["parts"] <= taps)
+        t = self._l0({name: column[fits] for name, column in t.items()})
+        g_items = g.images, sum(1 for pairs in g.live if pairs) * g.groups, g.planes_out * g.c0
+        t["tiles_n"] = -(-g_items[2] // t["n"])
+        images = -(-g_items[0] // self.of_cut["images"][t["cut"]])
+        t["items"] = self.of_cut["slabs"][t["cut"]] * images * g_items[1] * t["tiles_n"]
+        rounds = -(-t["items"] // self.cores)
+        t["cores"] = -(-t["items"] // np.maximum(1, rounds))
+        return t
+
+    def _hopeful(
+        self, cut: npt.NDArray[Any], at_n: npt.NDArray[Any], wide: npt.NDArray[Any]
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Pairs of a cut and a width that fit, without those much slower than others at best."""
+        g, size, element = self.geometry, cube_sizes(self.device), self.dtype.bytes
+        of, n = {name: column[cut] for name, column in self.of_cut.items()}, wide[at_n]
+        m, c0 = of["most_m"], g.c0
+        most = np.minimum(size["L0A"] // m, size["L0B"] // n) // 2 // element // c0
+        fits = (most > 0) & (m * n * 4 <= size["L0C"])
+        fits &= of["most_pixels"] * 32 + n * c0 * element <= size["L1"]
+        fits &= m <= most_rows(self.device, self.dtype)
+        columns = g.planes_in * of["taps"]
+        k = np.minimum(np.maximum(most, 1), columns) * c0
+        one = np.ones_like(m)
+        step = self._step({"l1_slots": one, "weight_slots": one}, of, (of["m"], n, k))
+        tiles = -(-g.planes_out * c0 // n) * of["slabs"] / of["images"]
+        least = np.maximum(step["m"], step["a"] + step["b"]) * columns * c0 / k * of["reads"]
+        least = np.maximum(least, self._drain(of, n)[0]) * tiles
+        fits &= least <= _HOPELESS * np.min(least, where=fits, initial=np.inf)
+        return cut[fits], at_n[fits]
+
+    def _l0(self, t: Columns) -> Columns:
+        """With the choices that L0 leaves: depths of a step, and how the next tile may begin."""
+        cube, m = self.device.cube, self.of_cut["most_m"][t["cut"]]
+        flag = cube is not None and cube.unit_flag and self.device.has_path("L0C", "GM")
+        size = self.device.memory("L0C").size_bytes
+        found = []
+        for slots, unit_flag in ((2, False), (1, True) if flag else (1, False)):
+            for split in (1, 2):
+                steps = -(-t["columns"] // t["most_k"]) * split
+                fits = (slots * m * t["n"] * 4 <= size) & (steps <= t["columns"])
+                if not unit_flag and slots == 1:  # where two fit there is no reason for one
+                    fits &= 2 * m * t["n"] * 4 > size
+                some = {name: column[fits] for name, column in t.items()}
+                some["k"] = -(-some["columns"] // steps[fits])
+                full = np.ones(int(fits.sum()), np.int64)
+                found.append(some | {"l0c_slots": full * slots, "unit_flag": full * unit_flag})
+        return {name: np.concatenate([some[name] for some in found]) for name in found[0]}
+
+    def tiling(self, i: int, cores: int) -> Tiling:
+        """Candidate ``i`` on so many cores."""
+        t = {name: int(column[i]) for name, column in self.columns.items()}
+        cut, g = self.cuts[t["cut"]], self.geometry
+        return Tiling(
+            base_m=cut.base_m,
+            base_n=t["n"],
+            base_k=t["k"] * g.c0,
+            step_planes=t["planes"],
+            step_columns=t["columns"],
+            l1_slots=t["l1_slots"],
+            weight_slots=t["weight_slots"],
+            l0c_slots=t["l0c_slots"],
+            resident=bool(t["resident"]),
+            form=cut.form,
+            resident_input=bool(t["resident_input"]),
+            n_slowest=bool(t["resident"]) and t["tiles_n"] > 1,
+            unit_flag=bool(t["unit_flag"]),
+            images=cut.images,
+            cores=cores if cores < self.cores else 0,
+        )
+
+    @cached_property
+    def work(self) -> Work:
+        """What the cores do under each candidate."""
+        return table(self._work(self.columns))
+
+    def with_cores(self, which: npt.NDArray[Any], cores: npt.NDArray[Any]) -> Work:
+        """What so many cores do under some of the candidates."""
+        few = {name: column[which] for name, column in self.columns.items()}
+        return table(self._work(few | {"cores": cores}))
+
+    def _work(self, t: Columns) -> Work:
+        g, device, element = self.geometry, self.device, self.dtype.bytes
+        of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
+        n = np.minimum(t["n"], round_up(g.planes_out * g.c0, 16))
+        depths = [len(pairs) for pairs in g.live if pairs]
+        kd = sum(depths) / max(1, len(depths))
+        # In one round the core with the largest slab is the last; in several they even out.
+        m = np.where(t["items"] <= t["cores"], of["most_m"], of["m"])
+        chunks = -(-g.planes_in // t["planes"])
+        planes = g.planes_in / chunks
+        columns = planes * of["taps"]
+        wide = np.maximum(1, t["w_planes"])
+        seconds = np.where(t["parts"] > 1, t["parts"], np.ceil(planes / wide))
+        steps = np.maximum(1, np.ceil(columns / seconds / t["k"] - 1e-6))
+        k = columns / seconds / steps * g.c0
+        x_bytes = planes * of["pixels"] * of["images"] * 32
+        w_bytes = columns / seconds * g.c0 * n * element
+        every_n = np.where(t["resident_input"] > 0, t["tiles_n"], 1)
+        tiles_m = np.maximum(1, t["items"] // np.maximum(1, t["tiles_n"]))
+        every_m = np.where(t["resident"] > 0, tiles_m, 1)
+        x_rows = planes * of["pieces"] * of["images"]
+        w_rows = n / g.c0 * of["taps"] if self.rotated else columns / seconds
+        loads = kd * of["reads"] * chunks * t["items"]
+        asked = (x_bytes / every_n + seconds * w_bytes / every_m) * loads
+        requests = (x_rows / every_n + seconds * w_rows / every_m) * loads
+        port, image = device.path("GM", "L1"), g.images * 32
+        once = image * g.depth_in * g.all_in * g.h.size * g.w.size
+        once += g.groups * g.kernel_d * g.planes_in * g.taps * g.planes_out * g.c0**2 * element
+        out = g.images * g.depth_out * g.all_out * g.h.out * g.w.out * g.c0 * element
+        stored = out / costs.write_rate(device)
+        clear = costs.launch_cycles(device, "vector", device.count("vector")) + stored
+        launch = costs.launch_cycles(device, "cube", t["cores"])
+        drain, drains = self._drain(of, n)
+        # Under the unit flag the next tile follows the last of several drains.
+        before = drain - drain / drains
+        way_out = device.pipes["FIX" if device.has_path("L0C", "GM") else "MTE3"].queue_depth
+        return Work(
+            cores=t["cores"],
+            items=t["items"],
+            firsts=np.maximum(1, np.rint(kd * of["reads"] * chunks)),
+            seconds=seconds,
+            steps=steps,
+            first_start=(of["moves"] + planes * of["plane_moves"]) * port.startup_cycles,
+            first_bytes=x_bytes,
+            second_start=np.where(t["parts"] > 1, n / g.c0, of["tap_moves"]) * port.startup_cycles,
+            second_bytes=w_bytes,
+            first_every=every_n,
+            second_every=every_m,
+            first_slots=t["l1_slots"],
+            second_slots=t["weight_slots"],
+            **self._step(t, of, (m, n, k)),
+            drain=drain,
+            stall=drain * np.maximum(0, 1 - way_out / drains),
+            drain_slots=t["l0c_slots"],
+            lag=np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device) + before, -1.0),
+            rate=port.rate,
+            shared=costs.read_rate(device, asked, requests, once),
+            least=stored,
+            beside=launch + np.where(of["dead"], clear, 0),
+        )
+
+    def _step(self, t: Columns, of: Columns, size: tuple[Floats, ...]) -> dict[str, Floats]:
+        """Cycles of the loads to L0 and the product of one step."""
+        (m, n, k), device, g = size, self.device, self.geometry
+        element, path = self.dtype.bytes, device.path("L1", "L0A", "load3d")
+        turned = self.rotated and element == 2
+        into_b = device.path("L1", "L0B", "transpose" if turned else "")
+        # Transposed weights come column by column, others at once.
+        moves = k / g.c0 if self.rotated else np.ceil(k / g.c0 * n / 16 / 255)
+        a = np.maximum(m * k * element / path.rate, k / g.c0 * of["fetch"])
+        a = a + np.where(t["l1_slots"] > 1, m * k * element / 512 * float(path.conflict_cycles), 0)
+        clash = n * k * element / 512 * float(into_b.conflict_cycles)
+        b = moves * into_b.startup_cycles + n * k * element / into_b.rate
+        cube, queues = device.cube, device.pipes
+        ahead = np.maximum(1, queues["MTE1"].queue_depth // (1 + moves))
+        return {
+            "a": a + path.startup_cycles,
+            "b": b + np.where(t["weight_slots"] > 1, clash, 0),
+            "m": costs.mmad_cycles(device, m, k, n, self.rate),
+            "a_head": path.idle_head_cycles,
+            "m_head": cube.idle_head_cycles if cube else 0,
+            "issue": path.issue_cycles + moves * into_b.issue_cycles + 1,
+            "ahead": np.minimum(queues["M"].queue_depth, ahead),
+        }
+
+    def _drain(self, of: Columns, n: Any) -> tuple[Floats, Floats]:
+        """Cycles in which a tile leaves the core, and in how many moves."""
+        lines, length, size = of["lines"], of["length"], self.dtype.bytes
+        together: Floats = costs.drain_cycles(self.device, lines * length, n, size, lines)
+        if not (of["apart"] > 1).any():
+            return together, lines
+        block, apart = self.geometry.c0 * size, of["apart"]
+        halves = self.geometry.c0 == 8 and self.geometry.planes_out > 1
+        spread, moves = costs.scatter_cycles(
+            self.device, length, n, block, apart, lines, halves=halves
+        )
+        return np.where(apart > 1, spread, together), np.where(apart > 1, moves, lines)
+
+
+def _ways(g: Geometry) -> list[Way]:
+    """How operands may come to L1, of all planes in equal loads."""
+    sizes = list(dict.fromkeys(ceil_div(g.planes_in, loads) for loads in _LOADS))
+    every = g.planes_in
+    ways = [Way(p, p, 1, *slots) for p in sizes for slots in ((2, 2), (2, 1), (1, 1))]
+    ways += [
+        Way(1, 1, parts, *slots)
+        for parts in _LOADS[1:]
+        if parts <= g.taps
+        for slots in ((2, 2), (1, 1))
+    ]
+    for slots in (2, 1):
+        ways += [Way(every, p, 1, slots, 2, resident_input=True) for p in sizes[:8]]
+        ways += [Way(p, every, 1, slots, 1, resident=True) for p in sizes]
+    return ways
+
+
+def _cuts(g: Geometry, form: str, most: int, window_bytes: int) -> list[Cut]:
+    """Even cuts of the plane into whole rows or parts of rows, and images taken together."""
+    height, width = g.h.longest(form), g.w.longest(form)
+    sizes = [rows * width for rows in even_parts(height, max(1, _MOST_M // width))]
+    sizes += [round_up(size, 16) for size in even_parts(width, _MOST_M, 12) if 16 < size < width]
+    sizes += [size for size in (16, 8, 4, 2, 1) if size < width]
+    turns = [axis.kernel if form == "taps" else 1 for axis in (g.h, g.w)]
+    found: list[Cut] = []
+    for base_m in dict.fromkeys(sizes):
+        # A huge plane in tiny slabs is never good, and listing them would take longer than running.
+        runs = ceil_div(height, max(1, base_m // width)) * turns[0]
+        runs += ceil_div(width, base_m) * turns[1]
+        if base_m > most or (runs > _MOST_RUNS and found):
+            continue
+        plane = cut_plane(g.h, g.w, base_m, form=form).live()
+        if not plane.slabs or (plane.slabs > _MOST_SLABS and found):
+            continue
+        whole = form != "taps" and all(len(a) == len(a.parts) for a in (plane.rows, plane.columns))
+        together = g.images if whole and (form == "phases" or g.h.insert == 1 == g.w.insert) else 1
+        count = min(together, _MOST_IMAGES, max(1, most // base_m))
+        found += [_cut(g, form, base_m, n + 1, plane, window_bytes) for n in range(count)]
+    return found
+
+
+def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_bytes: int) -> Cut:
+    rows, columns = plane.rows, plane.columns
+    stacks = [stack(h, images).h for h in rows.readings[0]]
+    tall = np.array([h.outputs for h in stacks])[rows.readings[1]]
+    across = np.array([w.outputs for w in columns.readings[0]])[columns.readings[1]]
+    m = np.outer(tall, across)
+    m16 = -(-m // 16) * 16
+    # The slab in the middle stands for all.
+    h = rows.readings[0][rows.readings[1][len(rows) // 2]]
+    w = columns.readings[0][columns.readings[1][len(columns) // 2]]
+    over = window(stack(h, images).h, w)
+    fetch = 0 if over.plain else over.fetches(0, int(np.median(m)), window_bytes)
+    moves, plane_moves, pieces = _moves(g, form, h, w, images)
+    taps = plane.products / plane.positions / (plane.reads / plane.slabs)
+    partial = h.kernel * w.kernel < g.taps
+    lines = h.outputs if w.outputs_apart > 1 or h.outputs_apart > 1 else 1
+    return Cut(
+        form=form,
+        base_m=base_m,
+        images=images,
+        slabs=plane.slabs,
+        m=float(m16.mean()),
+        most_m=int(m16.max()),
+        reads=plane.reads / plane.slabs,
+        pixels=plane.pixels / plane.reads,
+        most_pixels=max(h.size for h in stacks) * max(1, columns.most("size")),
+        taps=taps,
+        most_taps=plane.most_taps,
+        fetch=fetch,
+        moves=moves,
+        plane_moves=plane_moves,
+        pieces=pieces,
+        tap_moves=taps if partial else 1,
+        lines=lines * images,
+        length=h.outputs * w.outputs // lines,
+        apart=w.outputs_apart,
+        dead=plane.positions < g.h.out * g.w.out or not all(g.live),
+    )
+
+
+def _moves(
+    g: Geometry, form: str, h: Reading, w: Reading, images: int
+) -> tuple[float, float, float]:
+    """Moves of a load of the input, more of them for each plane, and rows in GM of each."""
+    holes = (h.size, w.size) != (h.real, w.real)
+    if not holes and w.size == g.w.size and h.inputs_apart == 1:
+        gap = 0.05 * (images - 1) if h.before or h.after else 0.0
+        return images + gap, 0.0, 1.0
+    if (w.insert == 1 and w.inputs_apart == 1) or w.real == 1:
+        return float(holes), float(images), float(h.real)
+    return float(holes), float(images * h.real), float(h.real * w.real)
