@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from npusim.call.call import planning
 from npusim.call.spec import Array, Spec
 from npusim.device.catalog import load_device, parse_core_mask
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError
+from npusim.errors import ArgumentError, CapacityError
 from npusim.program.kernel import Kernel
 from npusim.results import Result
 from npusim.timing.run import new_l2
@@ -37,7 +39,8 @@ def tune(
     """Search the tilings of a kernel for the fastest, and prove that no other is faster.
 
     ``what`` is a kernel, or an operator with its ``operands`` and ``options``: then it is the
-    kernel it launches, ``kernel`` by name where there are several. Candidates are those of the
+    kernel it launches, ``kernel`` by name where there are several, and its tilings by the vendor's
+    rule and in the library's forms are looked at too. Candidates are those of the
     kernel, or the kernels ``among``. ``start`` is "cold", or "warm" with its inputs in the L2.
     ``budget`` ends the search before the proof: so many simulations, or a time such as "30s".
     ``jobs`` processes look at candidates; a script that asks for more than one must guard its own
@@ -48,7 +51,7 @@ def tune(
     Raises ``ArgumentError`` for a kernel without candidates, and ``CapacityError`` from the result
     if none of them runs.
     """
-    machine = load_device(device)
+    machine, seeds = load_device(device), list[Kernel]()
     groups = parse_core_mask(cores, machine)
     if isinstance(what, Kernel):
         if operands or options or kernel:
@@ -56,9 +59,11 @@ def tune(
             raise ArgumentError(f"tune: {given} have no meaning for a kernel; leave them out")
         chosen = what
     else:
+        options |= {"device": machine, "cores": cores}
         with planning() as kernels:
-            what(*operands, device=machine, cores=cores, **options)
+            what(*operands, **options)
         chosen = _chosen(kernels, kernel, getattr(what, "__name__", "the call"))
+        seeds += _by_rules(what, operands, options, chosen)
     if among is None and not is_tunable(chosen):
         raise ArgumentError(
             f"tune: kernel {chosen.name} has no candidates; state its choices, give it a method "
@@ -73,7 +78,20 @@ def tune(
     elif start != "cold":
         raise ArgumentError(f"start is {start!r}; it is 'cold' or 'warm'")
     problem = Problem(chosen, machine, groups, l2)
-    return search(problem, (chosen,), among, Budget.of(budget), jobs, store, progress)
+    return search(problem, (chosen, *seeds), among, Budget.of(budget), jobs, store, progress)
+
+
+def _by_rules(
+    what: Callable[..., Result], operands: tuple[Any, ...], options: dict[str, Any], kernel: Kernel
+) -> list[Kernel]:
+    """The kernel as the vendor's rule tiles it, and as the library's forms allow, where they do."""
+    found = []
+    for rule in ("production", "library"):
+        with suppress(ArgumentError, CapacityError), planning() as kernels:
+            what(*operands, **options | {"tiling": {kernel.name: rule}})
+            tilings = (getattr(one, "tiling", None) for one in kernels if one.name == kernel.name)
+            found += [replace(kernel, tiling=tiling) for tiling in tilings]  # type: ignore[type-var]
+    return found
 
 
 def is_tunable(kernel: Kernel) -> bool:
