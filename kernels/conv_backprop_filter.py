@@ -34,6 +34,7 @@ from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.filter_walk import Steps, Walk
 from npusim.kernels.parts.transposed import load_transposed
 from npusim.kernels.tilings.conv_filter import Tiling
+from npusim.kernels.tilings.filter_least import Problem, filter_least
 from npusim.kernels.tilings.filter_space import Space
 from npusim.kernels.tilings.fit import holds
 from npusim.kernels.tilings.pipeline import every, leading
@@ -44,6 +45,7 @@ from npusim.language import (
     IntArray,
     Kernel,
     Language,
+    Least,
     Plan,
     Slot,
     Tasks,
@@ -207,6 +209,13 @@ class ConvBackpropFilter(Kernel):
         """The same gradient with every tiling worth comparing, the least bound first."""
         for space in self._spaces(device, cores):
             yield from (replace(self, tiling=t) for t in every(space))
+
+    def least(self, device: Device, cores: int) -> Least:
+        once = sum(self.needed_bytes[t.name] for t in (self.x, self.dy))
+        rate = "hf32" if self.hf32 else self.x.dtype.name
+        problem = Problem(self.shape, rate, self.x.dtype.bytes, once)
+        cycles, used, adds = filter_least(problem, self.tiling, device, cores)
+        return Least(int(cycles), used, (MemSet(self.dw),) if adds else ())
 
     def ranked(self, device: Device, cores: int, few: int) -> list[tuple[float, Kernel]]:
         found = [one for space in self._spaces(device, cores) for one in leading(space, few)]

@@ -43,6 +43,7 @@ from npusim.kernels.parts.plane import Plane, cut_plane
 from npusim.kernels.tilings.fit import holds
 from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.kernels.tilings.pipeline import every, leading
+from npusim.kernels.tilings.product_least import Problem, product_least
 from npusim.kernels.tilings.product_space import Space
 from npusim.language import (
     FP32,
@@ -51,6 +52,7 @@ from npusim.language import (
     IntArray,
     Kernel,
     Language,
+    Least,
     Plan,
     Slot,
     SlotRegion,
@@ -218,6 +220,14 @@ class ImplicitGemm(Kernel):
     def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
         """The same product with every tiling worth comparing, the least bound first."""
         yield from (replace(self, tiling=t) for t in every(self._space(device, cores)))
+
+    def least(self, device: Device, cores: int) -> Least:
+        once = sum(self.needed_bytes[t.name] for t in (self.x, self.w))
+        rate, kind = "hf32" if self.hf32 else self.x.dtype.name, self.x.dtype
+        turned = self.rotated and kind.bytes == 2
+        problem = Problem(self.geometry, rate, kind.bytes, self.y.dtype.bytes, once, turned)
+        cycles, used, dead = product_least(problem, self.tiling, device, cores)
+        return Least(int(cycles), used, (MemSet(self.y),) if dead else ())
 
     def ranked(self, device: Device, cores: int, few: int) -> list[tuple[float, Kernel]]:
         space = self._space(device, cores)
