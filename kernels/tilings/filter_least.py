@@ -68,9 +68,10 @@ def filter_least(p: Problem, t: Tiling, device: Device, cores: int) -> tuple[flo
         pieces(min(s.plan.cout_g, s.cout1 * s.c0), t.base_m),
         pieces(min(s.plan.cin1_g, s.cin1) * taps, t.base_n // s.c0),
     ):
-        if some[kd] is None:
+        one = some[kd]
+        if one is None:
             continue
-        one, times, columns = some[kd], a * b * turns * parts, n * s.c0
+        times, columns = a * b * turns * parts, n * s.c0
         planes = ceil_div(n, taps)
         size_a, size_b = one.sixteens * m * p.element, one.sixteens * columns * p.element
         l0 = moves(into_a, one.products, size_a) + conflicts(into_a, size_a, t.slots_of_dy)
