@@ -162,7 +162,7 @@ class Space:
         along = np.maximum(1, np.floor(s.n * s.out[0] * self.of_cut["slabs"][t["cut"]]))
         counts = {int(n): even_parts(int(n), int(n), 24) for n in np.unique(along)}
         found = []
-        for turn in range(max(map(len, counts.values()), default=0)):
+        for turn in range(max(map(len, counts.values()), default=1)):
             some = {n: parts[-1 - turn] for n, parts in counts.items() if turn < len(parts)}
             parts = np.array([some.get(int(n), 0) for n in along], np.int64)
             items = tiles * parts

@@ -315,7 +315,7 @@ def test_kernels_without_a_rule_say_so() -> None:
         npusim.ops.matmul(a, b, device=B2, tiling="production")
     x, dy = npusim.spec((1, 16, 8, 8), "fp16"), npusim.spec((1, 16, 8, 8), "fp16")
     w = npusim.spec((16, 16, 1, 1), "fp16")
-    with pytest.raises(ArgumentError, match="'production'; it must be 'auto' or a"):
+    with pytest.raises(ArgumentError, match="'production'; it must be 'auto', 'library' or a"):
         npusim.ops.convolution_backward(
             dy, x, w, transposed=True, output_mask=(True, False, False), device=B2,
             rules="hardware", tiling="production",
