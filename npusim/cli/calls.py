@@ -199,7 +199,7 @@ def _add_call(leaf: Parser, card: Card[Any] | None, extras: Extras, numbers: boo
     usual = card.device or "" if card is not None else ""
     add_machine(leaf.add_argument_group("machine").add_argument, usual=usual, rules=rules)
     simulation = leaf.add_argument_group("simulation").add_argument
-    if card is not None:
+    if card is not None and "tiling" not in card.without:
         _add_tiling(simulation, card)
     add_simulation(simulation)
     extras(leaf, simulation)

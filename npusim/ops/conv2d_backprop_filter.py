@@ -60,7 +60,8 @@ def conv2d_backprop_filter(
         call.launch(ClearBlocks(tensors[2], plan))
         call.notes.append(
             f"groups share fractals ({plan.mag_factor} to a real group): {ClearBlocks.name} clears "
-            "the off-diagonal blocks of the result, where the chip leaves unused sums"
+            "the off-diagonal blocks of the result, where the chip leaves unused sums and launches "
+            "nothing"
         )
     outputs = {"grad_weight": call.arrays.get("dw")}
     return call.result(outputs, _problem(c), FP16, sizes=c.channel_blocks(16))
