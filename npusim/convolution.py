@@ -217,12 +217,12 @@ class Convolution:
         """How groups share fractals."""
         return group_plan(self.cin, self.cout, self.groups, self.c0)
 
-    @property
+    @cached_property
     def cin1(self) -> int:
         """C0 blocks of the input's channels."""
         return -(-self.cin // self.c0)
 
-    @property
+    @cached_property
     def cout1(self) -> int:
         """C0 blocks of the output's channels."""
         return -(-self.cout // self.c0)
@@ -237,7 +237,7 @@ class Convolution:
         """Output channels of a group."""
         return self.cout // self.groups
 
-    @property
+    @cached_property
     def taps(self) -> int:
         """Filter positions in the plane: KH * KW."""
         return prod(self.kernel[-2:])

@@ -58,11 +58,6 @@ def build_device(sources: tuple[Source, ...]) -> Device:
     return _build(*merged(sources))
 
 
-def replace_figure(device: Device, path: str, value: FigureValue) -> Device:
-    """Return ``device`` with the figure at dotted ``path`` set to text or to base units."""
-    return replace_figures(device, {path: value})
-
-
 def replace_figures(device: Device, values: Mapping[str, FigureValue]) -> Device:
     """Return ``device`` with several figures set at once, then checked like a file."""
     return device.origin.rebuild(device, values)

@@ -95,7 +95,7 @@ class Memory:
         digest="unless empty",
     )
 
-    @property
+    @cached_property
     def called(self) -> str:
         """What kernels call it."""
         return self.role or self.name
@@ -178,17 +178,17 @@ class Path:
         conflicts = size / 512 * float(self.conflict_cycles)
         return count * self.startup_cycles + size / self.rate + conflicts
 
-    @property
+    @cached_property
     def src(self) -> str:
         """Name of the memory the move reads."""
         return self.name.partition(".")[0].partition("->")[0]
 
-    @property
+    @cached_property
     def dst(self) -> str:
         """Name of the memory the move writes."""
         return self.name.partition(".")[0].partition("->")[2]
 
-    @property
+    @cached_property
     def variant(self) -> str:
         """Form of the move ("" for plain, else "nd2nz", "transpose", "load3d", "nz2nd", ...)."""
         return self.name.partition(".")[2]

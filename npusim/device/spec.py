@@ -122,19 +122,19 @@ class Device:
         shared = self.l2 if self.l2 is not None else self.main_memory
         return float(shared.read_bytes_per_cycle)
 
-    @property
+    @cached_property
     def is_private(self) -> bool:
         """Whether GM is the private memory of the core that runs."""
         return self.main_memory is self.private_memory
 
-    @property
+    @cached_property
     def main_memory_name(self) -> str:
         """What reports call main memory: by its place, as the model knows it."""
         if self.l2 is not None:
             return "HBM"
         return "private memory" if self.is_private else "DDR"
 
-    @property
+    @cached_property
     def saturates(self) -> bool:
         """Whether vector results past fp16 stay finite: chips before bf16 know no infinity mode."""
         return "bf16" not in self.dtypes

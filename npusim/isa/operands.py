@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from npusim.dtypes import DType
@@ -20,7 +21,7 @@ class Tensor:
     dtype: DType
     role: str = "in"
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
         """Bytes the tensor occupies, contiguous."""
         return prod(self.shape) * self.dtype.bytes

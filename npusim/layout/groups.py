@@ -6,7 +6,7 @@ E neighbouring groups form one *real group*; each owns a diagonal block of its w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import lcm
 
 from npusim.errors import ArgumentError
@@ -31,12 +31,12 @@ class GroupPlan:
     cin1_g: int
     cout_g: int
 
-    @property
+    @cached_property
     def cin(self) -> int:
         """Input channels of the whole convolution."""
         return self.groups * self.cin_per_group
 
-    @property
+    @cached_property
     def cout(self) -> int:
         """Output channels of the whole convolution."""
         return self.groups * self.cout_per_group

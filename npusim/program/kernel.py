@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -115,7 +115,7 @@ class Kernel(ABC):
         """One line for reports: the tile sizes in use; the field ``tiling`` if there is one."""
         return str(getattr(self, "tiling", ""))
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """The global tensors it touches, whose roles tell inputs from outputs: those it holds."""
         values = (getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from npusim.device.catalog import load_device
-from npusim.device.config import figures, parse_device, replace_figure, replace_figures
+from npusim.device.config import figures, parse_device, replace_figures
 from npusim.device.parts import CubeRate, Provenance
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError, ConfigError
@@ -350,7 +350,7 @@ def test_figures_replaced_together_are_checked_together() -> None:
     assert l2 is not None
     assert l2.size_bytes == 2048
     with pytest.raises(ConfigError, match="exceeds the cache"):
-        replace_figure(small(), "l2.size", "2KiB")
+        replace_figures(small(), {"l2.size": "2KiB"})
 
 
 @pytest.mark.parametrize(
