@@ -102,14 +102,14 @@ class Call:
         """Cores with a vector unit under the mask."""
         return len(self.groups) * self.device.core_kind("vector").per_group
 
-    def require_dtype(self, kind: DType) -> None:
-        """Raise ``ArgumentError`` if the device's cube cannot multiply ``kind``."""
+    def require_dtype(self, dtype: DType) -> None:
+        """Raise ``ArgumentError`` if the device's cube cannot multiply ``dtype``."""
         rates = self.device.cube.rates if self.device.cube else {}
-        if kind.name not in rates:
+        if dtype.name not in rates:
             have = f"its cube multiplies {', '.join(rates)}" if rates else "it has no cube unit"
             raise ArgumentError(
-                f"{self.operator}: {self.device.name} cannot multiply {kind}: {have}; choose one "
-                f"of these types, or a device whose cube has {kind} (`npusim devices`)"
+                f"{self.operator}: {self.device.name} cannot multiply {dtype}: {have}; choose one "
+                f"of these types, or a device whose cube has {dtype} (`npusim devices`)"
             )
 
     def require_memory(self, sizes: Mapping[str, int]) -> None:

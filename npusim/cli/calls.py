@@ -122,15 +122,15 @@ def prepare(arguments: argparse.Namespace, *, timing_only: bool) -> Prepared:
     Raises ``ArgumentError`` for what does not go together, before anything is computed.
     """
     card = card_of(arguments)
-    kind = getattr(arguments, "dtype", None)
-    if kind is not None and kind not in card.dtypes:
+    asked = getattr(arguments, "dtype", None)
+    if asked is not None and asked not in card.dtypes:
         names = " or ".join(one.name for one in card.dtypes)
-        raise ArgumentError(f"--dtype is {kind}; {card.name} takes {names}")
+        raise ArgumentError(f"--dtype is {asked}; {card.name} takes {names}")
     files = collect("--input", getattr(arguments, "input", []))
     stated = Stated(
         operator=card.name,
         options={"dtype": None} | vars(arguments),
-        arrays=read_operands(card, files, kind),
+        arrays=read_operands(card, files, asked),
         files=files,
     )
     device = _device(arguments, card)
@@ -219,7 +219,7 @@ def _add_call(leaf: Parser, card: Card[Any] | None, extras: Extras, numbers: boo
 
 
 def _add_numbers(leaf: Parser, card: Card[Any] | None, numbers: bool) -> None:
-    names = [kind.name for kind in card.dtypes] if card is not None else []
+    names = [one.name for one in card.dtypes] if card is not None else []
     if not numbers and len(names) < 2:
         return
     add = leaf.add_argument_group("numbers" if numbers else "operands").add_argument
@@ -253,7 +253,7 @@ def _add_numbers(leaf: Parser, card: Card[Any] | None, numbers: bool) -> None:
         action="store_true",
         help="simulate the time but compute no numbers, at any size (default: both)",
     )
-    limits = ", ".join(f"{limit:.0e} ({kind})" for kind, limit in LIMITS.items())
+    limits = ", ".join(f"{limit:.0e} ({name})" for name, limit in LIMITS.items())
     by = "float64" if card is not None else "what its method 'expected' returns"
     add(
         "--check",

@@ -23,9 +23,9 @@ def read_operands(
     for name in files:
         if name not in known:
             raise ArgumentError(f"--input {name}=...: unknown operand{suggest(name, known)}")
-    kinds = card.dtypes if stated is None else (stated,)
+    dtypes = card.dtypes if stated is None else (stated,)
     return {
-        name: _read(name, Path(file), kinds if (own := known[name].dtype) is None else (own,))
+        name: _read(name, Path(file), dtypes if (own := known[name].dtype) is None else (own,))
         for name, file in files.items()
     }
 
@@ -39,14 +39,14 @@ def make_operands(
     first file's, else of the card's usual one; or specs where only time is asked for.
     """
     usual = stated["dtype"] or card.dtypes[0]
-    kind = next((dtype(array.dtype) for array in stated.arrays.values()), usual)
+    found = next((dtype(array.dtype) for array in stated.arrays.values()), usual)
     native: dict[str, Operand] = {}
     plain: dict[str, Array] = {}
     for number, one in enumerate(card.inputs):
         if not one.wanted(problem):
             continue
         forms = one.forms(problem)
-        own = one.dtype or kind
+        own = one.dtype or found
         if one.name in stated.arrays:
             given = stated.arrays[one.name]
             if given.shape not in forms.values():
@@ -65,8 +65,8 @@ def make_operands(
     return native, plain
 
 
-def _read(name: str, path: Path, kinds: tuple[DType, ...]) -> Array:
-    """The array in a ``.npy`` file, of one of ``kinds``; fp32 is rounded to bf16 if that is due."""
+def _read(name: str, path: Path, dtypes: tuple[DType, ...]) -> Array:
+    """The array in a ``.npy`` file, of one of ``dtypes``; fp32 is rounded to bf16 if due."""
     try:
         array: Any = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -79,11 +79,11 @@ def _read(name: str, path: Path, kinds: tuple[DType, ...]) -> Array:
         )
     if array.dtype == np.dtype("V2"):  # numpy.load's name for what numpy.save knew as bfloat16
         array = array.view(BF16.numpy)
-    if kinds == (BF16,) and array.dtype == np.float32:
+    if dtypes == (BF16,) and array.dtype == np.float32:
         array = array.astype(BF16.numpy)
-    if array.dtype not in [kind.numpy for kind in kinds]:
+    if array.dtype not in [one.numpy for one in dtypes]:
         raise ArgumentError(
             f"--input {name}={path} is {array.dtype.name}; this call takes "
-            f"{' or '.join(kind.numpy.name for kind in kinds)}"
+            f"{' or '.join(one.numpy.name for one in dtypes)}"
         )
     return cast(Array, array)

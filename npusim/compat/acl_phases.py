@@ -261,12 +261,12 @@ def _status(error: NpusimError) -> int:
 
 def _check_outputs(plan: Plan) -> None:
     """Raise unless every output can take what the operator writes."""
-    for name, kind in zip(plan.outputs, plan.dtypes, strict=True):
+    for name, wanted in zip(plan.outputs, plan.dtypes, strict=True):
         if name is None:
             continue
         target: aclTensor = plan.arguments[name]
-        if target.dtype != kind:
-            raise ArgumentError(f"{name} is {target.dtype}; the call writes {kind}")
+        if target.dtype != wanted:
+            raise ArgumentError(f"{name} is {target.dtype}; the call writes {wanted}")
         if target.array is not None and not target.array.flags.writeable:
             raise ArgumentError(
                 f"the array of {name}, of shape {target.shape}, is read-only; pass a copy"

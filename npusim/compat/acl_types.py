@@ -104,11 +104,11 @@ def _over_array(
     """The short form."""
     if isinstance(array_or_shape, np.ndarray):
         array, shape = array_or_shape, tuple(array_or_shape.shape)
-        kind = _kind(array.dtype)
-        if dtype is not None and _kind(dtype) != kind:
+        own = _short_name(array.dtype)
+        if dtype is not None and _short_name(dtype) != own:
             raise ArgumentError(
-                f"aclCreateTensor: dtype is {_kind(dtype)}, the array's is {kind}; leave dtype out "
-                "or convert the array"
+                f"aclCreateTensor: dtype is {_short_name(dtype)}, the array's is {own}; leave "
+                "dtype out or convert the array"
             )
     else:
         array, shape = None, _shape(array_or_shape)
@@ -116,10 +116,10 @@ def _over_array(
             raise ArgumentError(
                 f"aclCreateTensor: a tensor of shape {shape} without an array needs a dtype"
             )
-        kind = _kind(array_or_shape.dtype if isinstance(array_or_shape, Spec) else dtype)
+        own = _short_name(array_or_shape.dtype if isinstance(array_or_shape, Spec) else dtype)
     if isinstance(format, aclFormat):
         format = format.short_name
-    return aclTensor(shape, kind, format or _USUAL_FORMAT.get(len(shape), "ND"), array)
+    return aclTensor(shape, own, format or _USUAL_FORMAT.get(len(shape), "ND"), array)
 
 
 def _in_memory(
@@ -168,14 +168,14 @@ def _view(
     if memory.fault is not None:
         raise ArgumentError(f"aclCreateTensor: tensorData: {memory.fault}")
     shape, strides, offset = view
-    kind = _numpy(name)
-    if elements * kind.itemsize > memory.size_bytes:
+    element = _numpy(name)
+    if elements * element.itemsize > memory.size_bytes:
         raise ArgumentError(
-            f"aclCreateTensor: storageDims have {elements} elements of {kind.itemsize} bytes; "
+            f"aclCreateTensor: storageDims have {elements} elements of {element.itemsize} bytes; "
             f"tensorData has {memory.size_bytes} bytes"
         )
-    sizes = tuple(stride * kind.itemsize for stride in strides)
-    return np.ndarray(shape, kind, memory.content, offset * kind.itemsize, sizes)
+    sizes = tuple(stride * element.itemsize for stride in strides)
+    return np.ndarray(shape, element, memory.content, offset * element.itemsize, sizes)
 
 
 def aclCreateIntArray(value: Iterable[int], size: int | None = None) -> aclIntArray:
@@ -237,7 +237,7 @@ def _sizes(name: str, value: Any, count: int) -> tuple[int, ...]:
     return tuple(int(n) for n in values)
 
 
-def _kind(name: Any) -> str:
+def _short_name(name: Any) -> str:
     """A type's short name; one that npusim does not know keeps NumPy's, or its own."""
     if isinstance(name, aclDataType):
         return name.short_name

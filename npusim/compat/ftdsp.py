@@ -92,7 +92,7 @@ def hp_deconv_grad_filter_p(
 
 
 def _run(
-    kind: DType,
+    wanted: DType,
     default: str,
     arrays: tuple[Operand, Operand, Array | None],
     param: Sequence[int],
@@ -103,7 +103,7 @@ def _run(
     dy, x, dw = arrays
     p = frozen(param)
     sizes = p if isinstance(p, tuple) else ()
-    grad, read = _viewed("dy", dy, kind, sizes[4:8]), _viewed("x", x, kind, sizes[:4])
+    grad, read = _viewed("dy", dy, wanted, sizes[4:8]), _viewed("x", x, wanted, sizes[:4])
     if options.get("device") is None:
         options = options | {"device": _device.get() or default}
     target = None
@@ -111,7 +111,7 @@ def _run(
         limits = facts(grad, read, p, storage, options.get("core_mask"))
         rules = options.get("rules", "documented")
         check("deconv_grad_filter", limits, load_device(options["device"]), rules)
-        target = _target(dw, kind, p)  # after the limits, as its shape follows from param
+        target = _target(dw, wanted, p)  # after the limits, as its shape follows from param
     result = deconv_grad_filter(grad, read, p, storage=storage, **options)
     if target is not None and result.outputs is not None:
         (computed,) = result.outputs
@@ -120,26 +120,27 @@ def _run(
     return result
 
 
-def _viewed(name: str, value: Any, kind: DType, shape: tuple[int, ...]) -> Operand:
+def _viewed(name: str, value: Any, wanted: DType, shape: tuple[int, ...]) -> Operand:
     """An operand of the form's type, as ``shape`` if it is flat and has that many elements."""
     array = value if isinstance(value, Spec) else np.asarray(value)
     found = dtype(array.dtype)
-    if found != kind:
+    if found != wanted:
         forms = {FP32: "fp_ takes float32", FP16: "hp_ takes float16"}
-        raise ArgumentError(f"{name} is {found}; {forms[kind]}: convert it, or call the other form")
+        way_out = "convert it, or call the other form"
+        raise ArgumentError(f"{name} is {found}; {forms[wanted]}: {way_out}")
     whole = all(isinstance(size, int) for size in shape)
     if not shape or not whole or tuple(array.shape) != (prod(shape),):
         return array
-    return Spec(shape, kind) if isinstance(array, Spec) else array.reshape(shape)
+    return Spec(shape, wanted) if isinstance(array, Spec) else array.reshape(shape)
 
 
-def _target(dw: Any, kind: DType, p: tuple[int, ...]) -> Array:
+def _target(dw: Any, wanted: DType, p: tuple[int, ...]) -> Array:
     """The caller's array that the gradient goes to, untouched so far."""
     if not isinstance(dw, np.ndarray) or not dw.flags.writeable:
         what = "a read-only array" if isinstance(dw, np.ndarray) else f"a {type(dw).__name__}"
         raise ArgumentError(f"dw is {what}; it must be a NumPy array that can be written")
     shape = (p[16], p[7] // p[16] * p[8] * p[9], p[3] // p[16])
-    if tuple(_viewed("dw", dw, kind, shape).shape) != shape:
+    if tuple(_viewed("dw", dw, wanted, shape).shape) != shape:
         raise ArgumentError(
             f"dw has shape {dw.shape}; param makes it {shape}, or flat ({prod(shape)},)"
         )

@@ -102,10 +102,10 @@ def _fitting(value: Any, target: Placeholder) -> Operand:
             f"the array fed for {target.name!r} has shape {tuple(array.shape)}; its placeholder "
             f"has {target.shape}"
         )
-    kind, wanted = known_dtype(array.dtype), known_dtype(target.dtype)
-    if kind != wanted:
+    found, wanted = known_dtype(array.dtype), known_dtype(target.dtype)
+    if found != wanted:
         raise ArgumentError(
-            f"the array fed for {target.name!r} is {kind}; its placeholder is {wanted}: convert it "
-            f"with .astype({wanted.numpy.name!r})"
+            f"the array fed for {target.name!r} is {found}; its placeholder is {wanted}: convert "
+            f"it with .astype({wanted.numpy.name!r})"
         )
     return array

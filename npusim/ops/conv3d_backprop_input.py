@@ -70,22 +70,22 @@ def conv3d_backprop_input(
         del checked["group_dict"]
     call.check(checked)
     call.require_dtype(FP16)
-    c, kind = convolution(checked), dtype(checked["res_dtype"])
+    c, out_dtype = convolution(checked), dtype(checked["res_dtype"])
     if bias is not None:
-        _check_bias(c, kind, bias)
+        _check_bias(c, out_dtype, bias)
     (d, height, width), blocks = c.spatial, c.cin1
-    dx = call.output("dx", (c.n, d, blocks, height, width, 16), kind)
+    dx = call.output("dx", (c.n, d, blocks, height, width, 16), out_dtype)
     dy_gm, w_gm = call.input("dy", dy, FP16), call.input("filter", w, FP16)
     require_time(call, c, 1, FP16)
     launch_product(call, ConvBackpropInput, c, dy_gm, w_gm, dx)
     size = (c.n, d, blocks, height * width, 16)
     if bias is not None:
-        added = call.input("bias", bias, kind)
+        added = call.input("bias", bias, out_dtype)
         call.launch(BiasAdd(call.view(dx, size), added, saturate=call.device.saturates))
     array = call.arrays.get("dx")
     out = array.reshape(size) if array is not None else None
     sizes = c.channel_blocks(16)
-    return call.result({"grad_input": out}, _problem(c, kind), FP16, sizes=sizes)
+    return call.result({"grad_input": out}, _problem(c, out_dtype), FP16, sizes=sizes)
 
 
 def facts(
@@ -120,22 +120,23 @@ def convolution(checked: Mapping[str, Any]) -> Convolution:
     )
 
 
-def _check_bias(c: Convolution, kind: DType, bias: Operand) -> None:
-    """Raise unless the bias is one value of ``kind`` per input channel; no limit speaks of it."""
+def _check_bias(c: Convolution, wanted: DType, bias: Operand) -> None:
+    """Raise unless the bias is one value of ``wanted`` per input channel; no limit speaks of it."""
     given = dtype(bias.dtype)
-    if tuple(bias.shape) != (c.cin,) or given is not kind:
+    if tuple(bias.shape) != (c.cin,) or given is not wanted:
         raise ArgumentError(
-            f"tensor_bias is {given} of shape {tuple(bias.shape)}; it must be {kind} of ({c.cin},)"
+            f"tensor_bias is {given} of shape {tuple(bias.shape)}; it must be {wanted} of "
+            f"({c.cin},)"
         )
 
 
-def _problem(c: Convolution, kind: DType) -> str:
+def _problem(c: Convolution, dtype: DType) -> str:
     """One line for reports."""
     sizes, kernel = "x".join(map(str, c.spatial)), "x".join(map(str, c.kernel))
     groups = f", groups {c.groups}" if c.groups > 1 else ""
     return (
         f"dx of {c.cin} -> {c.cout} channels, {kernel}, stride {list(c.stride)}, pads {c.sides}"
-        f"{groups}; x {c.n} x {sizes}; fp16{'' if kind is FP16 else f' -> {kind}'}"
+        f"{groups}; x {c.n} x {sizes}; fp16{'' if dtype is FP16 else f' -> {dtype}'}"
     )
 
 

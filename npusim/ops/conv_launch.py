@@ -146,17 +146,17 @@ class Launcher:
 
     # -- results ---------------------------------------------------------------------------
 
-    def _leave(self, name: str, blocked: Tensor, shape: tuple[int, ...], kind: DType) -> Tensor:
+    def _leave(self, name: str, blocked: Tensor, shape: tuple[int, ...], dtype: DType) -> Tensor:
         """Convert a kernel's result to the framework's layout and type."""
         conversion = self._conversion("from_fracz" if name == "grad_weight" else "from_blocked")
-        same = blocked.dtype is kind
+        same = blocked.dtype is dtype
         plain = (
-            self.call.output(name, shape, kind)
+            self.call.output(name, shape, dtype)
             if same
             else self.call.workspace(f"{name}_{blocked.dtype}", shape, blocked.dtype)
         )
         self.call.launch(TransData(conversion, blocked, plain))
-        return plain if same else self._cast(plain, name, kind, output=True)
+        return plain if same else self._cast(plain, name, dtype, output=True)
 
     def _converted(self, plain: Tensor, name: str, kind: str) -> Tensor:
         conversion = self._conversion(kind)
@@ -167,9 +167,9 @@ class Launcher:
     def _conversion(self, kind: str) -> Conversion:
         return Conversion(kind=kind, c0=self.c0, groups=self.shape.groups)
 
-    def _cast(self, tensor: Tensor, name: str, kind: DType, *, output: bool = False) -> Tensor:
+    def _cast(self, tensor: Tensor, name: str, dtype: DType, *, output: bool = False) -> Tensor:
         make = self.call.output if output else self.call.workspace
-        target = make(name, tensor.shape, kind)
+        target = make(name, tensor.shape, dtype)
         self.call.launch(Cast(tensor, target, saturate=self.call.device.saturates))
         return target
 

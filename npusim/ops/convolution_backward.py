@@ -94,8 +94,8 @@ def convolution_backward(
     )
     call.check(checked)
     call.notes += _unread_bias_sizes(checked)
-    kinds = tuple(dtype(t.dtype) for t in tensors)
-    text, promoted, mask = _problem(checked), promote(kinds, FP32), checked["output_mask"]
+    dtypes = tuple(dtype(t.dtype) for t in tensors)
+    text, promoted, mask = _problem(checked), promote(dtypes, FP32), checked["output_mask"]
     if 0 in tensors[1].shape or 0 in tensors[2].shape:
         return call.result(_empty(call, tensors, mask), text, promoted)
     math = cube_math(promoted, checked["cube_math_type"], call.device)
@@ -212,12 +212,12 @@ def _shapes(tensors: Tensors) -> tuple[tuple[int, ...], ...]:
 def _empty(call: Call, tensors: Tensors, mask: tuple[bool, bool, bool]) -> dict[str, Array | None]:
     """Results of an empty batch or channel: no elements, or zeros that are cleared."""
     dy, x, w = (dtype(t.dtype) for t in tensors)
-    kinds = (promote((x, dy), FP32), promote((w, dy), FP32), dy)
+    dtypes = (promote((x, dy), FP32), promote((w, dy), FP32), dy)
     outputs: dict[str, Array | None] = {}
-    for name, on, shape, kind in zip(GRADIENTS, mask, _shapes(tensors), kinds, strict=True):
+    for name, on, shape, out_dtype in zip(GRADIENTS, mask, _shapes(tensors), dtypes, strict=True):
         outputs[name] = None
         if on:
-            tensor = call.output(name, shape, kind)
+            tensor = call.output(name, shape, out_dtype)
             if tensor.size_bytes:
                 call.clear(tensor)
             if name == "grad_bias" and 0 not in tensors[0].shape:
@@ -312,8 +312,8 @@ def _weight_grad(sample: Sample[_Wanted]) -> Array:
 
 def _limit(name: str, sample: Sample[_Wanted]) -> float:
     """That of the type of a gradient: the one that an operand and dy are computed in."""
-    kinds = (dtype(sample.arrays[n].dtype) for n in (name, "dy"))
-    return LIMITS[promote(kinds, FP32).name]
+    dtypes = (dtype(sample.arrays[n].dtype) for n in (name, "dy"))
+    return LIMITS[promote(dtypes, FP32).name]
 
 
 def _outputs(p: _Wanted) -> tuple[Output[_Wanted], ...]:

@@ -67,25 +67,25 @@ def deconv_grad_filter(
         bits = sum(1 << group for group in call.groups)
     checked = facts(grad, read, param, storage, bits)
     call.check(checked)
-    kind = _require(call, grad)
+    own_dtype = _require(call, grad)
     c = convolution(checked)
     size = (c.groups, c.cout_per_group * c.taps, c.cin_per_group)
-    x_gm, dy_gm = call.input("x", read, kind), call.input("dy", grad, kind)
-    dw_gm = call.output("dw", size, kind)
+    x_gm, dy_gm = call.input("x", read, own_dtype), call.input("dy", grad, own_dtype)
+    dw_gm = call.output("dw", size, own_dtype)
     if storage == "private":
         _use_private_memory(call, x_gm.size_bytes + dy_gm.size_bytes + dw_gm.size_bytes)
     cores = len(call.groups) * call.device.core_kind("dsp").per_group
     tiling = own_tiling(call.options.tiling, DeconvGradFilter.name, Tiling)
     if tiling is None:
-        tiling = auto_tiling(c, kind, call.device, cores)
+        tiling = auto_tiling(c, own_dtype, call.device, cores)
     call.launch(DeconvGradFilter(c, tiling, x_gm, dy_gm, dw_gm))
-    if kind is FP16:
+    if own_dtype is FP16:
         call.notes.append(
             "hp accumulates in fp32 and rounds once, as dw is stored; the library does not "
             "document its own accumulation"
         )
-    problem = _problem(c, kind, storage)
-    return call.result({"dw": call.arrays.get("dw")}, problem, kind)
+    problem = _problem(c, own_dtype, storage)
+    return call.result({"dw": call.arrays.get("dw")}, problem, own_dtype)
 
 
 def facts(dy: Any, x: Any, param: Any, storage: str, core_mask: Any) -> dict[str, Any]:
@@ -93,11 +93,11 @@ def facts(dy: Any, x: Any, param: Any, storage: str, core_mask: Any) -> dict[str
 
     Raises ``ArgumentError`` where the operands are of two types.
     """
-    kind, other = type_name(dy.dtype), type_name(x.dtype)
-    if kind != other:
-        raise ArgumentError(f"dy is {kind}, x is {other}; {_NAME} takes one type for both")
+    dy_dtype, x_dtype = type_name(dy.dtype), type_name(x.dtype)
+    if dy_dtype != x_dtype:
+        raise ArgumentError(f"dy is {dy_dtype}, x is {x_dtype}; {_NAME} takes one type for both")
     return {
-        "dtype": kind,
+        "dtype": dy_dtype,
         "x.shape": tuple(x.shape),
         "dy.shape": tuple(dy.shape),
         "param": frozen(param),
@@ -139,20 +139,20 @@ def _mask(core_mask: Any, options: dict[str, Any]) -> Any:
 
 def _require(call: Call, dy: Operand) -> DType:
     """The operands' type; raise unless the device is a DSP that multiplies it."""
-    kind, device = dtype(dy.dtype), call.device
+    found, device = dtype(dy.dtype), call.device
     device.core_kind("dsp")
     rates = device.gemm.rates if device.gemm else {}
-    if kind.name not in rates:
-        form = "hp (fp16)" if kind is FP16 else str(kind)
+    if found.name not in rates:
+        form = "hp (fp16)" if found is FP16 else str(found)
         raise ArgumentError(
             f"{_NAME}: {device.name} has no {form} form; it has {', '.join(rates)}"
-            f"{': use float32, or device mt7004' if kind is FP16 else ''}"
+            f"{': use float32, or device mt7004' if found is FP16 else ''}"
         )
     if device.l2 is None and call.options.start == "warm":
         raise ArgumentError(
             f"start is 'warm'; {device.name} has no L2 that could hold inputs, use 'cold'"
         )
-    return kind
+    return found
 
 
 def _use_private_memory(call: Call, size: int) -> None:
@@ -172,10 +172,10 @@ def _use_private_memory(call: Call, size: int) -> None:
     call.notes.append("operands lie in the private memory of one core; main memory is not used")
 
 
-def _problem(c: Convolution, kind: DType, storage: str) -> str:
+def _problem(c: Convolution, dtype: DType, storage: str) -> str:
     """One line for reports."""
     (h, w), (oh, ow), (kh, kw) = c.spatial, c.out, c.kernel
-    form, pads = "fp" if kind is FP32 else "hp", [before for before, _ in c.padding]
+    form, pads = "fp" if dtype is FP32 else "hp", [before for before, _ in c.padding]
     return (
         f"dw of transposed {c.cin} -> {c.cout} channels, {kh}x{kw}, stride {list(c.stride)}, "
         f"pad {pads}{c.unusual}; x {c.n}x{h}x{w}, dy {c.n}x{oh}x{ow}; {form}, {storage}"

@@ -57,20 +57,20 @@ def im2col_backward(
     call = CARD.begin(options, grad_output=array)
     checked = facts(array, input_size, kernel_size, dilation, padding, stride)
     call.check(checked)
-    kind = _require(call, array)
+    own_dtype = _require(call, array)
     *lead, rows, _ = array.shape
     channels = int(rows) // prod(checked["kernel_size"])
-    out = call.output("out", (*lead, channels, *checked["input_size"]), kind)
-    grad = call.input("grad_output", array, kind)
+    out = call.output("out", (*lead, channels, *checked["input_size"]), own_dtype)
+    grad = call.input("grad_output", array, own_dtype)
     if 0 in array.shape:
         call.notes.append("grad_output is empty: nothing is launched or written")
-        return call.result({"grad_input": call.arrays.get("out")}, _problem(checked), kind)
+        return call.result({"grad_input": call.arrays.get("out")}, _problem(checked), own_dtype)
     c = convolution(checked)
     if call.device.overlap_sums == "fp32":  # this generation reads the framework layout
         _launch(call, _planes(c, c.n * c.cin, 1), grad, out)
     else:
         _launch_5hd(call, c, grad, out)
-    return call.result({"grad_input": call.arrays.get("out")}, _problem(checked), kind)
+    return call.result({"grad_input": call.arrays.get("out")}, _problem(checked), own_dtype)
 
 
 def facts(
@@ -103,27 +103,27 @@ def _launch_5hd(call: Call, c: Convolution, grad: Tensor, out: Tensor) -> None:
 
 def _launch(call: Call, shape: Convolution, grad: Tensor, out: Tensor) -> None:
     """The kernel on tensors of planes, with the precision and range of the device's sums."""
-    device, kind = call.device, grad.dtype
-    sums = FP32 if device.overlap_sums == "fp32" else kind
+    device, own_dtype = call.device, grad.dtype
+    sums = FP32 if device.overlap_sums == "fp32" else own_dtype
     cores = len(call.groups) * device.core_kind("vector").per_group
     ub = device.memory("UB").size_bytes
     tiling = own_tiling(call.options.tiling, Im2colBackward.name, Tiling)
     if tiling is None:
-        tiling = auto_tiling(shape, kind, sums, cores, ub)
+        tiling = auto_tiling(shape, own_dtype, sums, cores, ub)
     call.launch(Im2colBackward(shape, tiling, grad, out, sums, saturate=device.saturates))
 
 
 def _require(call: Call, grad_output: Operand) -> DType:
     """The operand's type; raise unless the device has vector units that know it."""
-    kind = dtype(grad_output.dtype)
+    found = dtype(grad_output.dtype)
     call.device.core_kind("vector")  # a device without one is refused for that, not for a type
     known = [one.name for one in (FP16, FP32) if one.name in call.device.dtypes]
-    if kind.name not in known:
+    if found.name not in known:
         raise ArgumentError(
-            f"grad_output is {kind}; im2col_backward takes {' or '.join(known)} on "
+            f"grad_output is {found}; im2col_backward takes {' or '.join(known)} on "
             f"{call.device.name}"
         )
-    return kind
+    return found
 
 
 def convolution(checked: Mapping[str, Any]) -> Convolution:
@@ -230,11 +230,11 @@ def _settings(c: Convolution) -> tuple[Sizes, Sizes, Sizes, Sizes, Sizes]:
 
 
 def _limit(sample: Sample[_Fold]) -> float:
-    kind = dtype(sample.arrays["dy"].dtype)
-    if kind is not FP16 or sample.device.overlap_sums == "fp32":
-        return LIMITS[kind.name]
+    found = dtype(sample.arrays["dy"].dtype)
+    if found is not FP16 or sample.device.overlap_sums == "fp32":
+        return LIMITS[found.name]
     # Every tap of a window rounds the sum by half a unit at most, independently.
-    return max(LIMITS[kind.name], 2.0**-11 * sqrt(sample.problem.c.taps))
+    return max(LIMITS[found.name], 2.0**-11 * sqrt(sample.problem.c.taps))
 
 
 CARD: Card[_Fold] = Card(

@@ -32,30 +32,30 @@ def matmul(a: Array | Spec, b: Array | Spec, *, out_dtype: Any = "fp32", **optio
         if len(matrix.shape) != 2:
             shape = tuple(matrix.shape)
             raise ArgumentError(f"{name} has shape {shape}; it must have 2 axes {axes}")
-    kind, other = dtype(first.dtype), dtype(second.dtype)
+    a_dtype, b_dtype = dtype(first.dtype), dtype(second.dtype)
     (m, k), (k2, n) = first.shape, second.shape
-    if k != k2 or kind != other:
+    if k != k2 or a_dtype != b_dtype:
         raise ArgumentError(
-            f"a is {(m, k)} {kind}, b is {(k2, n)} {other}; a's columns must equal b's rows and "
-            "both must have one dtype"
+            f"a is {(m, k)} {a_dtype}, b is {(k2, n)} {b_dtype}; a's columns must equal b's rows "
+            "and both must have one dtype"
         )
-    if kind not in (FP16, BF16):
-        raise ArgumentError(f"a and b are {kind}; matmul takes fp16 or bf16")
+    if a_dtype not in (FP16, BF16):
+        raise ArgumentError(f"a and b are {a_dtype}; matmul takes fp16 or bf16")
     if not m or not n or not k:
         raise ArgumentError(f"matmul of {(m, k)} by {(k2, n)}: every size must be at least 1")
     call = CARD.begin(options, a=first, b=second)
-    call.require_dtype(kind)
+    call.require_dtype(a_dtype)
     tiling = own_tiling(call.options.tiling, Matmul.name, Tiling, tuned=True)
     if tiling is None:
         tiling = auto_tiling(m, k, n, call.device, call.cube_cores)
     out = call.output("c", (m, n), dtype(out_dtype))
-    kernel = Matmul(tiling, call.input("a", first, kind), call.input("b", second, kind), out)
+    kernel = Matmul(tiling, call.input("a", first, a_dtype), call.input("b", second, a_dtype), out)
     kernel = call.tuned(kernel)
     for needed in (*kernel.before, kernel):
         call.launch(needed)
-    problem = f"C[{m}, {n}] = A[{m}, {k}] @ B[{k}, {n}], {kind} -> {out.dtype}"
+    problem = f"C[{m}, {n}] = A[{m}, {k}] @ B[{k}, {n}], {a_dtype} -> {out.dtype}"
     sizes = {name: (size, round_up(size, 16)) for name, size in (("M", m), ("K", k), ("N", n))}
-    return call.result({"c": call.arrays.get("c")}, problem, kind, sizes=sizes)
+    return call.result({"c": call.arrays.get("c")}, problem, a_dtype, sizes=sizes)
 
 
 Sizes = Mapping[str, int]

@@ -194,11 +194,11 @@ def _forward(row: CallRow, device: Device, tiling: Any) -> Result:
 
 def _matmul(row: CallRow, device: Device, tiling: Any) -> Result:
     """C[M, Ncols] = A[M, K] @ B[K, Ncols], all of one type."""
-    m, n, k, kind = _need(row, "M", "Ncols", "K", "dtype")
+    m, n, k, name = _need(row, "M", "Ncols", "K", "dtype")
     return matmul(
-        spec((m, k), kind),
-        spec((k, n), kind),
-        out_dtype=kind,
+        spec((m, k), name),
+        spec((k, n), name),
+        out_dtype=name,
         device=device,
         tiling=tiling,
         timeline=False,
@@ -208,13 +208,13 @@ def _matmul(row: CallRow, device: Device, tiling: Any) -> Result:
 def _transpose(row: CallRow, device: Device, tiling: Any) -> Result:
     """One kernel; elements of 8 bytes are moved as two of 4."""
     shape, perm, name = _need(row, "shape", "perm", "dtype")
-    kind: DType = INT32 if name in _EIGHT_BYTES else dtype(name)
+    own_dtype: DType = INT32 if name in _EIGHT_BYTES else dtype(name)
     if name in _EIGHT_BYTES:
         shape, perm = (*shape, 2), (*perm, len(perm))
     if sorted(perm) != list(range(len(shape))):
         raise Declined(f"perm is {perm}: it must name each of the {len(shape)} axes once")
-    x = Tensor("x", shape, kind)
-    y = Tensor("y", tuple(shape[axis] for axis in perm), kind, "out")
+    x = Tensor("x", shape, own_dtype)
+    y = Tensor("y", tuple(shape[axis] for axis in perm), own_dtype, "out")
     return simulate(Transpose(perm, x, y), device, timeline=False)
 
 

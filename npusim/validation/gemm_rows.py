@@ -23,7 +23,7 @@ from npusim.validation.profiler import busy_us, launch_cycles
 from npusim.validation.rows import Declined, KernelRow, Simulated
 from npusim.validation.sheet import spelled_order
 
-_DTYPES = {kind.name: kind for kind in (FP16, BF16, FP32, INT8, INT32, MXFP8, MXFP4)}
+_DTYPES = {dtype.name: dtype for dtype in (FP16, BF16, FP32, INT8, INT32, MXFP8, MXFP4)}
 
 #: Words that change nothing here: columns state the same, or the cube's work is not touched.
 _SILENT = (
@@ -121,12 +121,12 @@ def _plan(row: KernelRow, device: Device) -> _Plan:
     cores = device.groups if row.cores is None else row.cores
     if cores > device.groups:
         raise Declined(f"cores: {cores} of {device.name}, which has {device.groups}")
-    kind, out = _dtype("dtype_in", row.dtype_in), _dtype("dtype_out", row.dtype_out)
+    dtype, out = _dtype("dtype_in", row.dtype_in), _dtype("dtype_out", row.dtype_out)
     sizes = {name: _needed(row, name) for name in ("M", "N", "K")}
     notes: list[str] = []
     values = {
-        **_blocks(row, kind),
-        **_slabs(row, kind, device, notes),
+        **_blocks(row, dtype),
+        **_slabs(row, dtype, device, notes),
         **_slots(row),
         **_order(row, notes),
         **{_FIELDS[word]: True for word in row.switches if word in _FIELDS},
@@ -137,7 +137,9 @@ def _plan(row: KernelRow, device: Device) -> _Plan:
         notes.append("share_b_in_l1: the blocks of both callers are one tile")
     values |= _tail(row, values, cores)
     values |= _split(row, values, cores)
-    problem = _Problem(row, device, kind, out, (sizes["M"], sizes["K"] // kind.values, sizes["N"]))
+    problem = _Problem(
+        row, device, dtype, out, (sizes["M"], sizes["K"] // dtype.values, sizes["N"])
+    )
     try:
         return _Plan(problem.kernel(Tiling(**values), cores, notes), cores, tuple(notes))
     except NpusimError as error:
@@ -163,7 +165,7 @@ class _Problem:
 
     row: KernelRow
     device: Device
-    kind: DType
+    dtype: DType
     out: DType
     shape: tuple[int, int, int]
 
@@ -173,15 +175,15 @@ class _Problem:
         """The product, with the vector cores that finish its tiles or add the parts of K."""
         m, k, n = self.shape
         layouts = (self._layout("layout_a", LAYOUTS_A), self._layout("layout_b", LAYOUTS_B))
-        a = Tensor("a", self._stored((m, k), layouts[0] == "NZ"), self.kind)
+        a = Tensor("a", self._stored((m, k), layouts[0] == "NZ"), self.dtype)
         b_shape = (n, k) if layouts[1] == "ND_nk" else (k, n)
         groups = self.row.batch or 1 if self.row.op in _GROUPED else 1
         first, *rest = self._stored(b_shape, layouts[1] == "NZ")
-        b = Tensor("b", (groups * first, *rest), self.kind)
+        b = Tensor("b", (groups * first, *rest), self.dtype)
         c = Tensor("c", (m, n), self.out, "out")
         scales: tuple[Tensor, ...] = ()
-        if self.kind in (MXFP8, MXFP4):
-            columns = ceil_div(k * self.kind.values, MX_BLOCK)
+        if self.dtype in (MXFP8, MXFP4):
+            columns = ceil_div(k * self.dtype.values, MX_BLOCK)
             scales = tuple(
                 Tensor(f"scale_{name}", (rows, columns), INT8)
                 for name, rows in (("m", m), ("n", n))
@@ -220,7 +222,7 @@ class _Problem:
             factors=() if gated and not grouped else factors,
             gated=gated,
             step=_GROUPED_STEP if grouped else 0,
-            whole=self.kind.kind == "int",
+            whole=self.dtype.kind == "int",
         )
 
     def _layout(self, column: str, known: tuple[str, ...]) -> str:
@@ -233,16 +235,16 @@ class _Problem:
         """The shape in memory: as it is, or (columns of 32 B, rows in sixteens, C0)."""
         if not blocked:
             return shape
-        c0 = 32 // self.kind.bytes
+        c0 = 32 // self.dtype.bytes
         return ceil_div(shape[1], c0), ceil_div(shape[0], 16) * 16, c0
 
 
-def _blocks(row: KernelRow, kind: DType) -> dict[str, int]:
+def _blocks(row: KernelRow, dtype: DType) -> dict[str, int]:
     """The base block and the single-core block."""
     return {
         "base_m": _needed(row, "base_m"),
         "base_n": _needed(row, "base_n"),
-        "base_k": _needed(row, "base_k") // kind.values,
+        "base_k": _needed(row, "base_k") // dtype.values,
         "single_core_m": row.single_core_m or 0,
         "single_core_n": row.single_core_n or 0,
     }
@@ -259,11 +261,11 @@ def _slots(row: KernelRow) -> dict[str, int]:
     }
 
 
-def _slabs(row: KernelRow, kind: DType, device: Device, notes: list[str]) -> dict[str, int]:
+def _slabs(row: KernelRow, dtype: DType, device: Device, notes: list[str]) -> dict[str, int]:
     """Base blocks per copy of A, of B and of scales."""
     step_a, step_b = row.step_ka, row.step_kb
     if step_a is None or step_b is None:
-        step_a = step_b = _unstated_step(row, kind, device, notes)
+        step_a = step_b = _unstated_step(row, dtype, device, notes)
     steps = {"step_ka": step_a, "step_kb": step_b}
     if row.scale_steps is not None:
         return steps | {"step_scale": row.scale_steps}
@@ -278,12 +280,12 @@ def _slabs(row: KernelRow, kind: DType, device: Device, notes: list[str]) -> dic
     return steps
 
 
-def _unstated_step(row: KernelRow, kind: DType, device: Device, notes: list[str]) -> int:
+def _unstated_step(row: KernelRow, dtype: DType, device: Device, notes: list[str]) -> int:
     """The library's, where it chose: as many base blocks as fit L1 twice."""
     if not {"mdl_template", "mix_mode"} & set(row.switches):
         raise Declined("step_ka and step_kb are empty: the depth of a copy is not stated")
     base = _needed(row, "base_m") + _needed(row, "base_n")
-    block = base * _needed(row, "base_k") * kind.bytes // kind.values
+    block = base * _needed(row, "base_k") * dtype.bytes // dtype.values
     step = device.memory("L1").size_bytes // 2 // block
     notes.append(f"steps are not stated: {step} base blocks, as many as fit L1 twice")
     return max(1, min(step, ceil_div(_needed(row, "K"), _needed(row, "base_k"))))
