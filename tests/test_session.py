@@ -88,7 +88,8 @@ def test_simulate_runs_a_kernel_on_arrays(device: str) -> None:
     (y,) = outputs(result)
     np.testing.assert_array_equal(y, 2 * X)
     assert result.output_names == ("y",)
-    assert (result.operator, result.problem, result.dtype) == ("scale", "pieces of 256", "fp32")
+    problem = "x 8x256 fp32, y 8x256 fp32 (out)"
+    assert (result.operator, result.problem, result.dtype) == ("scale", problem, "fp32")
     assert result.runs[0].gm_bytes == 2 * X.nbytes
 
 

@@ -110,9 +110,9 @@ def test_a_bad_cell_costs_its_row_and_no_other(tmp_path: Path, line: str, messag
     ("head", "message"),
     [
         ("", "1: expected a header with the columns id, chip and op (kernels) or id, chip and call "
-             "(framework calls), got nothing"),
+             "(framework calls), or msprof's op_summary, got nothing"),
         ("id,op", "1: expected a header with the columns id, chip and op (kernels) or id, chip and "
-                  "call (framework calls), got id, op"),
+                  "call (framework calls), or msprof's op_summary, got id, op"),
         ("id,chip,op,id", "1: column 'id' is there twice; keep one of them"),
         ("id,chip,op,swiches", "1: unknown column 'swiches'; did you mean 'switches'?"),
     ],
