@@ -54,7 +54,9 @@ class Walk:
         if tiling.form == "taps":
             rows, columns = self.plane.rows, self.plane.columns
             tap = np.add.outer(rows.tap * shape.kernel[2], columns.tap).reshape(-1)
-            self.slabs = [np.flatnonzero(tap == place) for place in range(shape.taps)]
+            order = np.argsort(tap, kind="stable")
+            ends = np.cumsum(np.bincount(tap, minlength=shape.taps))
+            self.slabs = np.split(order, ends[:-1])
             self.place = self.tiles["f0"] % shape.taps
 
     def depths(self, kd: int) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -87,6 +87,7 @@ class Plane:
         return dict(zip(names, found, strict=True))
 
 
+@lru_cache(maxsize=8)  # planes of huge layers take a second to cut and many megabytes
 def cut_plane(
     h: Axis, w: Axis, slab: int, height: int = 0, multiple: int = 1, form: str = "window"
 ) -> Plane:

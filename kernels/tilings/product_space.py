@@ -32,7 +32,7 @@ _LOADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 #: Tiles whose best possible time is so much longer than others' are not looked at.
 _HOPELESS = 1.6
 #: Slabs of a plane above which a smaller M is not worth looking at, and runs of rows and columns.
-_MOST_SLABS, _MOST_RUNS = 4096, 1 << 16
+_MOST_SLABS, _MOST_RUNS = 4096, 1 << 13
 
 Columns = dict[str, npt.NDArray[Any]]
 
