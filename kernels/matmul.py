@@ -135,6 +135,8 @@ class Matmul(Kernel):
             base_m=min(t.base_m, round_up(self.m, 16)),
             base_n=min(t.base_n, round_up(self.n, 16)),
             base_k=base_k,
+            # What takes all of K is no part of it, and base_k may have become smaller.
+            single_core_k=t.single_core_k if t.single_core_k < self.k else 0,
             step_ka=min(t.step_ka, steps),
             step_kb=min(t.step_kb, steps),
         )

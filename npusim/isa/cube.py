@@ -190,7 +190,7 @@ class Drain(Move):
             self._need_size(self.src, columns * ceil_div(self.m, 16) * 256 * FP32.bytes)
 
     def figures(self) -> tuple[str, ...]:
-        return (*super().figures(), *(("cube.startup",) if self.src.slot.buffer.unit_flag else ()))
+        return (*super().figures(), *(("cube",) if self.src.slot.buffer.unit_flag else ()))
 
     def cost(self, device: Device) -> Cost:
         size = max(self.dst.size, self._source_bytes())
