@@ -198,7 +198,7 @@ class ConvBackpropFilter(Kernel):
     @property
     def has_work(self) -> bool:
         """Whether any output position reads any input at all."""
-        return self.walk.has_work
+        return all(self.shape.axis(i).reads_any for i in range(3))
 
     @property
     def before(self) -> tuple[Kernel, ...]:

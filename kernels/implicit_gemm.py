@@ -212,7 +212,8 @@ class ImplicitGemm(Kernel):
     @property
     def has_work(self) -> bool:
         """Whether any output reads any input at all."""
-        return self.plane.live().slabs > 0 and any(self.geometry.live)
+        g = self.geometry
+        return g.h.reads_any and g.w.reads_any and any(g.live)
 
     @property
     def before(self) -> tuple[Kernel, ...]:

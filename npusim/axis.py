@@ -185,6 +185,16 @@ class Axis:
         fields = self.stride <= _STRIDE_FIELD and max(self.kernel, self.dilation) <= _PAD_FIELD
         return fields and (self.pads <= _PAD_FIELD or (self.insert == 1 and not whole))
 
+    @property
+    def reads_any(self) -> bool:
+        """Whether any output reads any real input through any tap."""
+        shift = self.before - np.arange(self.kernel) * self.dilation  # o * stride - shift is read
+        first = np.maximum(0, -(-shift // self.stride))
+        last = np.minimum(self.out - 1, ((self.size - 1) * self.insert + shift) // self.stride)
+        if self.insert > 1:  # the stride is 1 then: the next output that meets no inserted zero
+            first += (shift - first) % self.insert
+        return self.size > 0 and bool((first <= last).any())
+
     def real(self, output: int, tap: int) -> int | None:
         """The real input that an output reads through a tap; None for zeros and padding."""
         place, rest = divmod(output * self.stride - self.before + tap * self.dilation, self.insert)

@@ -66,11 +66,6 @@ class Walk:
         return [(do, di) for do, di in pairs if di is not None]
 
     @property
-    def has_work(self) -> bool:
-        """Whether any output position reads any input at all."""
-        return self.plane.slabs > 0 and any(map(self.depths, range(self.shape.kernel[0])))
-
-    @property
     def parts(self) -> int:
         """The most sums that are added into one tile: at least 1, at most one per slab."""
         reach = [self.shape.n * len(self.depths(kd)) for kd in range(self.shape.kernel[0])]
