@@ -26,6 +26,8 @@ from npusim.kernels.tilings.pipeline import Floats, Work, table
 
 #: Longest side of a tile, and most positions of a slab, in elements.
 _MOST_SIDE, _MOST_SLAB = 512, 4096
+#: Slabs of a plane above which a shorter one is not worth looking at.
+_MOST_SLABS = 1 << 15
 #: Most rounds of tiles that parts of K may make for the cores, and the least share of cores busy.
 _ROUNDS, _BUSY = 6, 0.7
 #: Candidates whose best possible time is so much longer than another's are not looked at.
@@ -280,7 +282,11 @@ def _cuts(s: Convolution, form: str, window_bytes: int) -> list[Cut]:
     sizes += [round_up(size, 16) for size in even_parts(width, _MOST_SLAB, 12) if 16 < size < width]
     sizes += [size for size in (16, 8, 4, 2, 1) if size < width]
     found = []
+    positions = s.axis(1).out * s.axis(2).out
     for slab_k in dict.fromkeys(sizes):
+        # A huge plane in tiny slabs is never good, and listing them would take longer than running.
+        if found and positions // slab_k > _MOST_SLABS:
+            continue
         plane = cut_plane(s, slab_k, form=form)
         if plane.slabs:
             found.append(_cut(s, form, slab_k, plane, window_bytes))
