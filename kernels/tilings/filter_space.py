@@ -281,7 +281,7 @@ def _cuts(s: Convolution, form: str, window_bytes: int) -> list[Cut]:
     sizes = [r * width for r in even_parts(s.axis(1).longest(form), max(1, _MOST_SLAB // width))]
     sizes += [round_up(size, 16) for size in even_parts(width, _MOST_SLAB, 12) if 16 < size < width]
     sizes += [size for size in (16, 8, 4, 2, 1) if size < width]
-    found = []
+    found: list[Cut] = []
     positions = s.axis(1).out * s.axis(2).out
     for slab_k in dict.fromkeys(sizes):
         # A huge plane in tiny slabs is never good, and listing them would take longer than running.

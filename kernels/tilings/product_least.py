@@ -146,7 +146,7 @@ def _cube(device: Device, p: Problem, size: tuple[int, int, int]) -> float:
 
 @lru_cache(maxsize=2048)
 def _slabs(h: object, w: object, base_m: int, height: int, form: str) -> tuple[list[Slab], bool]:
-    plane: Plane = cut_plane(h, w, base_m, height, form=form)  # type: ignore[arg-type]
+    plane: Plane = cut_plane(h, w, base_m, height, form=form)
     live = plane.live()
     dead = live.positions < h.out * w.out  # type: ignore[attr-defined]
     if not live.slabs:
