@@ -31,7 +31,7 @@ quick: $(VENV)/.installed
 	$(BIN)/python -m pytest --quick $(COVER) $(QUICK)
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest $(COVER)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(COVER)
 
 slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow
