@@ -192,6 +192,8 @@ class ConvBackpropFilter(Kernel):
     @property
     def needs_clear(self) -> bool:
         """Whether dw must be zero before: parts add into it, or some of it is never written."""
+        if not self.has_work:
+            return True
         written = self.walk.written * FP32.bytes
         return self.atomic or not self.walk.plane.slabs or written < self.copy_bytes
 

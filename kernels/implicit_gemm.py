@@ -206,6 +206,8 @@ class ImplicitGemm(Kernel):
     def needs_clear(self) -> bool:
         """Whether some outputs are reached by no input and must be cleared before."""
         g = self.geometry
+        if not self.has_work:
+            return True
         dead = self.plane.live().positions < g.h.out * g.w.out or not all(g.live)
         return dead or (g.groups - 1) * g.planes_in >= g.all_in
 
