@@ -149,6 +149,7 @@ def test_figures_say_from_whom_they_are_inherited() -> None:
     assert "inherited" not in by_path["clock"]
 
 
+@pytest.mark.compiled
 def test_a_sourced_figure_of_a_base_can_be_timed(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(HEAD + "cube:\n  rates:\n    fp16: 16x16x16/2cycle (assumed, HAND)\n", "utf-8")

@@ -251,6 +251,7 @@ def test_nothing_stays_without_an_l2() -> None:
         assert state.touch("x", 3, 4, 10, 100, write=True) == Access(0, 0, 40)
 
 
+@pytest.mark.compiled
 def test_cube_kernels_are_refused_on_a_dsp() -> None:
     a = np.ones((16, 16), np.float16)
     with pytest.raises(

@@ -18,6 +18,9 @@ from npusim.program.kernel import Alike, Kernel, Plan, Tasks
 from npusim.program.language import Language
 from npusim.program.recost import recosted
 
+pytestmark = pytest.mark.compiled
+
+
 DEVICE = "ascend910b2"
 SIZE = 1024
 
