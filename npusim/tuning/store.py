@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from npusim.errors import ArgumentError
+from npusim.resources import cache_file
 from npusim.tuning.problem import Found
 
 _TABLE = """
@@ -29,7 +28,7 @@ class Store:
     """
 
     def __init__(self, file: str | Path | None = "") -> None:
-        self.file = None if file is None else Path(file) if file else _usual()
+        self.file = None if file is None else Path(file) if file else cache_file("tuned.sqlite")
         self._open: sqlite3.Connection | None = None
         if self.file is not None:
             self._open = self._opened(self.file)
@@ -84,13 +83,3 @@ class Store:
                 "or remove this one"
             ) from error
         return store
-
-
-def _usual() -> Path:
-    """The file of the user's cache, or of the temporary files where that cannot be written."""
-    home = Path.home() / ".cache" / "npusim"
-    with suppress(OSError):
-        home.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=home):
-            return home / "tuned.sqlite"
-    return Path(tempfile.gettempdir()) / "npusim-tuned.sqlite"
