@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from npusim.device.spec import Device
     from npusim.dtypes import DType
     from npusim.results import Result
+    from npusim.results.energy import Energy
     from npusim.workloads import Layer, Workload
 
 #: What can be asked for, in the order of ``output_mask``.
@@ -107,6 +108,22 @@ class NetworkResult:
     def time_us(self) -> float:
         """``cycles`` in microseconds."""
         return self.device.time_us(self.cycles)
+
+    @cached_property
+    def spent(self) -> Energy:
+        """The energy of all layers by figure of the device, repetitions included."""
+        from npusim.results.energy import energy_of_amounts
+
+        amounts: Counter[str] = Counter()
+        for one in self.timed:
+            for run in one.result.runs if one.result is not None else ():
+                amounts.update({key: one.layer.count * n for key, n in run.activity.items()})
+        return energy_of_amounts(self.device, amounts, self.time_us)
+
+    @property
+    def energy_uj(self) -> float | None:
+        """Microjoules of all layers; None where the device lacks a figure that they need."""
+        return self.spent.uj
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -225,6 +242,9 @@ class NetworkResult:
             "complete": not self.failed,
             "cycles": self.cycles,
             "time_us": self.time_us,
+            "energy_uj": self.energy_uj,
+            "energy": self.spent.table(),
+            "energy_missing": list(self.spent.missing),
             "notes": list(self.notes),
             "layers": self.layer_rows(),
             "kernels": self.kernel_rows(),

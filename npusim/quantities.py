@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from typing import TypeVar
 
 from npusim.errors import ArgumentError
 
@@ -16,6 +17,8 @@ from npusim.errors import ArgumentError
 Block = tuple[int, int, int, int]
 Quantity = int | Fraction | Block
 Range = tuple[Quantity, Quantity]
+
+N = TypeVar("N", int, Fraction)
 
 #: Kind of quantity -> what an error calls it, and an example of it.
 KINDS = {
@@ -28,6 +31,11 @@ KINDS = {
     "count": ("a count of at least 1 without unit", "4"),
     "bool": ("yes or no", "yes"),
     "block": ("a block", "16x16x16 or 16x8x16/2cycle"),
+    "byte_energy": ("an energy per byte", "1.5pJ/B"),
+    "energy": ("an energy", "0.7pJ"),
+    "power": ("a power", "60W"),
+    "area": ("an area", "290um2"),
+    "density": ("an area per size", "0.45mm2/MiB"),
 }
 
 #: Kinds that can have a range: speeds and times, not capacities, counts and switches.
@@ -52,10 +60,26 @@ _RATES = {f"{unit}/s": _SIZES[unit] for unit in ("B", "kB", "MB", "GB", "TB")}
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _CYCLES = {"cycle": 1, "cycles": 1}
 
+#: Kinds that are a positive number of one of their units, the first of which is the base unit.
+_POSITIVE: dict[str, dict[str, Fraction]] = {
+    "byte_energy": {
+        "pJ/B": Fraction(1),
+        "fJ/B": Fraction(1, 1000),
+        "pJ/bit": Fraction(8),
+        "fJ/bit": Fraction(8, 1000),
+    },
+    "energy": {"pJ": Fraction(1), "fJ": Fraction(1, 1000)},
+    "power": {"W": Fraction(1), "mW": Fraction(1, 1000)},
+    "area": {"um2": Fraction(1), "mm2": Fraction(10**6)},
+    "density": {"mm2/MiB": Fraction(1), "mm2/KiB": Fraction(1024)},
+}
+
 #: B/s rates are rounded to 1/1024 B/cycle, which keeps the fractions small.
 _RATE_STEPS = 1024
 
-_NUMBER = re.compile(r"(\d{1,40}(?:\.\d{1,40}|/[1-9]\d{0,39})?)([A-Za-z/]*)", re.ASCII)
+_NUMBER = re.compile(
+    r"(\d{1,40}(?:\.\d{1,40}|/[1-9]\d{0,39})?)((?:[A-Za-z][A-Za-z0-9/]*)?)", re.ASCII
+)
 _COUNT = re.compile(r"[1-9]\d{0,17}", re.ASCII)
 _BLOCK = re.compile(
     r"([1-9]\d{0,5})x([1-9]\d{0,5})x([1-9]\d{0,5})(?:/([1-9]\d{0,5})cycles?)?", re.ASCII
@@ -71,6 +95,8 @@ def parse_quantity(text: str, kind: str, clock_hz: int) -> Quantity:
         return parse_rate(text, clock_hz)
     if kind == "duration":
         return parse_duration(text, clock_hz)
+    if kind in _POSITIVE:
+        return _positive(text, kind)
     return _CLOCKLESS[kind](text)
 
 
@@ -211,6 +237,7 @@ def format_rate(bytes_per_cycle: Fraction, clock_hz: int) -> str:
 
 _FORMATS: dict[str, Callable[[int], str]] = {"size": format_size, "frequency": format_frequency}
 _SUFFIXES = {"size": "B", "frequency": "Hz", "rate": "B/cycle", "count": ""}
+_SUFFIXES |= {kind: next(iter(units)) for kind, units in _POSITIVE.items()}
 
 
 def _number_text(value: Fraction) -> str:
@@ -225,7 +252,15 @@ def _number_text(value: Fraction) -> str:
     return f"{whole}.{rest:0{places}d}" if places else str(whole)
 
 
-def _split(text: str, kind: str, units: Mapping[str, int]) -> tuple[Fraction, int]:
+def _positive(text: str, kind: str) -> Fraction:
+    """A number of base units above 0: to say nothing of an energy is to leave it out."""
+    number, factor = _split(text, kind, _POSITIVE[kind])
+    if number == 0:
+        raise _expected(kind, text)
+    return number * factor
+
+
+def _split(text: str, kind: str, units: Mapping[str, N]) -> tuple[Fraction, N]:
     """The number in ``text`` and the factor of its unit, which must be one of ``units``."""
     match = _NUMBER.fullmatch(text)
     if not match or match[2] not in units:

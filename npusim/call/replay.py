@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
+from npusim.device.parts import ENERGY
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.program.build import build
@@ -71,12 +72,11 @@ class Again:
 def figures_behind(program: Program) -> list[str]:
     """Figures that the device states and that the time of ``program`` depends on."""
     device = program.device
-    memory = "private_memory" if device.is_private else "main_memory"
-    used = {"clock", "launch", "l2", memory, *(f"pipes.{pipe}" for pipe in program.pipes)}
+    used = {"clock", "launch", "l2", device.main_memory_key, *(f"pipes.{pipe}" for pipe in program.pipes)}
     used |= {f"links.{link.name}" for link in device.links.values() if link.traffic}
     used |= program.figures
-    # Capacities and precision do not cost time by themselves.
-    idle = {"cube.hf32_bits", *(f"{part}.size" for part in used)}
+    # Capacities and precision do not cost time by themselves, and energy never does.
+    idle = {"cube.hf32_bits", *(f"{part}.{key}" for part in used for key in ("size", ENERGY))}
     return sorted(
         name
         for name in device.provenance

@@ -171,6 +171,10 @@ def _check_units(device: Device, root: Node) -> None:
                 )
             if key == "gemm" and rate.k != 1:
                 raise node.fail(f"the block takes {rate.k} steps of k; write it as 6x1x96/6cycle")
+        for dtype in unit.energy_pj if unit else ():
+            if unit is not None and dtype not in unit.rates:
+                node = _at(root, key, "energy", dtype)
+                raise node.fail(f"there is no rate of {dtype!r}{suggest(dtype, unit.rates)}")
     needs = {"cube": ("cube", "a matrix unit"), "dsp": ("gemm", "a matrix micro-kernel")}
     for kind in device.cores.values():
         for role, (key, what) in needs.items():

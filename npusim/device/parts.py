@@ -29,16 +29,41 @@ SCOPES = ("chip", "group", "core")
 #: the L2 writes back when it evicts.
 TRAFFIC = ("read_hit", "read_miss", "write", "atomic", "evict")
 
+#: The key of every energy per byte or multiply-add.
+ENERGY = "energy"
+
 #: How well a figure is known, best first.
 CONFIDENCES = ("measured", "vendor table", "published", "fitted", "hypothesis", "assumed")
 
 
-def figure(key: str, unit: str, meaning: str, default: Any = MISSING) -> Any:
+def figure(key: str, unit: str, meaning: str, default: Any = MISSING, **metadata: str) -> Any:
     """Return a dataclass field read from YAML ``key`` as a quantity of kind ``unit``.
 
     ``meaning`` is what the table of keys in ``configs/README.md`` says.
     """
-    return field(default=default, metadata={"key": key, "unit": unit, "meaning": meaning})
+    return field(
+        default=default, metadata={"key": key, "unit": unit, "meaning": meaning, **metadata}
+    )
+
+
+def per_byte(of: str) -> Any:
+    """Return the field of an energy per byte; 0 where a file says nothing of it."""
+    meaning = f"energy of a byte {of}; without it runs that need it have no energy"
+    return figure(ENERGY, "byte_energy", meaning, Fraction(0), digest="unless empty")
+
+
+def per_mac() -> Any:
+    """Return the field of energies per multiply-add by type; empty where a file has none."""
+    meaning = "by type as in `rates`: energy of a multiply-add with its operands"
+    return field(
+        default_factory=dict,
+        metadata={
+            "key": ENERGY,
+            "unit": "map:energy",
+            "meaning": meaning,
+            "digest": "unless empty",
+        },
+    )
 
 
 def entry(meaning: str, default: Any = MISSING, **metadata: str) -> Any:
@@ -164,6 +189,7 @@ class Path:
         "widest fetch per cycle of `load3d` and `load3d_transpose`, which need it; others lack it",
         0,
     )
+    energy_pj: Fraction = per_byte("moved, wires and both memories")
 
     @cached_property
     def rate(self) -> float:
@@ -253,6 +279,7 @@ class Cube:
         "map:block",
         "by type of the operands, `hf32` included: `m x k x n` multiply-adds at once",
     )
+    energy_pj: Mapping[str, Fraction] = per_mac()
 
     def macs_per_cycle(self, dtype: str) -> Fraction:
         """Peak multiply-adds per cycle and core for operands of ``dtype``."""
@@ -277,6 +304,7 @@ class Vector:
         "per repeat: of two sources `add sub mul max min`, with a scalar `adds muls maxs mins`, "
         "and `cast copy dup reduce_add reduce_max transpose`",
     )
+    energy_pj: Fraction = per_byte("of operands and results")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,6 +321,7 @@ class Gemm:
         "map:block",
         "by type of the operands: `rows x 1 x columns`, and the cycles of one step of k",
     )
+    energy_pj: Mapping[str, Fraction] = per_mac()
 
     def macs_per_cycle(self, dtype: str) -> Fraction:
         """Peak multiply-adds per cycle and core for operands of ``dtype``."""
@@ -326,6 +355,7 @@ class L2Cache:
         "request", "size", "what each row takes of `read` besides its bytes", 0
     )
     atomic_factor: int = figure("atomic_factor", "count", "an atomic add writes this many times")
+    energy_pj: Fraction = per_byte("that cores read or write, with the way there")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,6 +365,20 @@ class MainMemory:
     size_bytes: int = figure("size", "size", "capacity")
     read_bytes_per_cycle: Fraction = figure("read", "rate", "shared by all cores")
     write_bytes_per_cycle: Fraction = figure("write", "rate", "shared by all cores")
+    energy_pj: Fraction = per_byte("read or written")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silicon:
+    """What a chip costs whatever it does: a proxy of its area, and the power of standing still."""
+
+    sram_mm2: Fraction = figure("sram", "density", "area of memories and L2")
+    mac_um2: Mapping[str, Fraction] = figure(
+        "macs", "map:area", "by type: area of what does one multiply-add per cycle"
+    )
+    static_watt: Fraction = figure(
+        "static", "power", "power of the chip while it waits", Fraction(0), digest="unless empty"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

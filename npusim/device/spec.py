@@ -25,6 +25,7 @@ from npusim.device.parts import (
     Path,
     Pipe,
     Provenance,
+    Silicon,
     Sync,
     Vector,
     entry,
@@ -79,6 +80,9 @@ class Device:
         None,
     )
     launch: Launch = entry("durations added once per kernel, outside the simulated program")
+    silicon: Silicon | None = entry(
+        "area and idle power; without it the chip has no area", None, digest="unless empty"
+    )
     dtypes: tuple[str, ...] = entry(
         "element types: `fp16`, `bf16`, `fp32`, `int8`, `int32`, and for the cube alone `mxfp8`, "
         "`mxfp4`; without `bf16`, fp16 results of the vector unit saturate instead of becoming "
@@ -126,6 +130,11 @@ class Device:
     def is_private(self) -> bool:
         """Whether GM is the private memory of the core that runs."""
         return self.main_memory is self.private_memory
+
+    @property
+    def main_memory_key(self) -> str:
+        """The key of the file under which main memory stands."""
+        return "private_memory" if self.is_private else "main_memory"
 
     @cached_property
     def main_memory_name(self) -> str:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from npusim.device.parts import CoreKind
+from npusim.device.parts import ENERGY, CoreKind
 from npusim.device.spec import Device
 from npusim.errors import ProgramError
 from npusim.integers import IntArray
@@ -59,6 +59,27 @@ class Template:
     def macs(self) -> int:
         """Multiply-adds of one task."""
         return sum(cost.macs for cost in self.costs)
+
+    @cached_property
+    def activity(self) -> dict[str, int]:
+        """What one task does, by the figure that says its energy (``Program.activity``)."""
+        total: dict[str, int] = {}
+        for told, cost in zip(self.told, self.costs, strict=True):
+            if told.move is not None:
+                name, amount = told.figures[0], told.move[3]
+            elif cost.macs:
+                rate = next(name for name in told.figures if ".rates." in name)
+                name, amount = rate.replace(".rates.", f".{ENERGY}."), cost.macs
+            elif "vector" in told.figures:
+                name = "vector"
+                amount = sum(region.size for region in (*told.reads, *told.writes))
+            else:
+                continue
+            total[name] = total.get(name, 0) + amount
+        return {
+            name if ENERGY in name.split(".") else f"{name}.{ENERGY}": amount
+            for name, amount in total.items()
+        }
 
     @cached_property
     def moves(self) -> dict[tuple[str, str, str], int]:
@@ -159,6 +180,19 @@ class Program:
         for count, template in zip(self.task_counts, self.templates, strict=True):
             for key, size in template.moves.items():
                 total[key] = total.get(key, 0) + int(count) * size
+        return dict(sorted(total.items()))
+
+    @cached_property
+    def activity(self) -> dict[str, int]:
+        """What all tasks do, by the figure that says its energy.
+
+        That is bytes by path (``paths.GM->L1.nd2nz.energy``), multiply-adds by unit and type
+        (``cube.energy.fp16``), and bytes of the vector unit's operands (``vector.energy``).
+        """
+        total: dict[str, int] = {}
+        for count, template in zip(self.task_counts, self.templates, strict=True):
+            for key, amount in template.activity.items():
+                total[key] = total.get(key, 0) + int(count) * amount
         return dict(sorted(total.items()))
 
     def pipe_work(self) -> IntArray:

@@ -50,6 +50,11 @@ def _header(facts: Row) -> Iterator[str]:
         f"launches {us_text(launch_us)} us"
     )
     yield f"split, us   {_split(facts)}"
+    if facts["energy_uj"] is not None:
+        watt = rate_text(facts["energy_uj"] / facts["time_us"])
+        most = facts["energy"][0]
+        share = f"{percent_text(most['share'])} {most['figure']}"
+        yield f"energy      {rate_text(facts['energy_uj'] / 1e3)} mJ = {watt} W; {share}"
     if not facts["complete"]:
         yield f"partial     {missing_text(facts['layers'])}; see below"
 

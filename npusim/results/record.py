@@ -12,6 +12,7 @@ import numpy.typing as npt
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
 from npusim.results import metrics, uncertainty
+from npusim.results.energy import Energy, energy_of
 from npusim.results.explanation import Explanation, KernelExplanation
 from npusim.results.lines import counted
 from npusim.results.uncertainty import Replay, TimeRange
@@ -74,6 +75,16 @@ class Record:
     def time_us(self) -> float:
         """``cycles`` in microseconds."""
         return self.device.time_us(self.cycles)
+
+    @cached_property
+    def spent(self) -> Energy:
+        """The energy of the call by figure of the device, launches included."""
+        return energy_of(self.device, self.runs, self.time_us)
+
+    @property
+    def energy_uj(self) -> float | None:
+        """Microjoules of the call; None where the device lacks a figure (``spent.missing``)."""
+        return self.spent.uj
 
     @cached_property
     def time_range(self) -> TimeRange:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npusim.results import tables
+from npusim.results.energy import ENERGY_COLUMNS
 from npusim.results.record import Record
 
 if TYPE_CHECKING:
@@ -55,6 +56,14 @@ class Result(Record):
         return tables.frame(tables.bound_rows(self.runs), tables.BOUND_COLUMNS)
 
     @cached_property
+    def energy(self) -> pd.DataFrame:
+        """One row per figure of energy: bytes or multiply-adds, pJ ``each``, microjoules.
+
+        No rows where the device lacks a figure that the call needs (``spent.missing``).
+        """
+        return tables.frame(self.spent.table(), ENERGY_COLUMNS)
+
+    @cached_property
     def timeline(self) -> pd.DataFrame:
         """One row per instruction, in cycles from the start of the call."""
         return tables.timeline_frame(self.operator, self.runs)
@@ -72,6 +81,9 @@ class Result(Record):
             "time_us": self.time_us,
             "bottleneck": self.bottleneck,
             "problem_us": self.problem_us,
+            "energy_uj": self.energy_uj,
+            "energy": self.spent.table(),
+            "energy_missing": list(self.spent.missing),
             "problem_bound": self.problem_bounds[0].resource if self.problem_bounds else "",
             "output_names": list(self.output_names),
             "notes": list(self.notes),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from npusim.device.parts import ENERGY
 from npusim.reasons import REASONS
 from npusim.results import advice, metrics
+from npusim.results.energy import Energy, no_energy
 from npusim.results.lines import (
     bytes_text,
     columns,
@@ -24,6 +26,8 @@ from npusim.timing.trace import Bound, KernelRun
 
 #: Paths of the traffic table before the rest is added up in one row.
 MAX_PATHS = 12
+#: Kinds of work in the table of energy before the rest is added up.
+MAX_ENERGIES = 6
 #: Figures named with the range of the time, those that matter most.
 MAX_EFFECTS = 3
 
@@ -36,6 +40,7 @@ def render(result: Record) -> str:
         _where(result),
         _bounds(result),
         _traffic(result),
+        _energy(result.spent, result.time_us),
         items("WHAT WOULD MAKE IT FASTER", advice.advise(result.runs)),
         items("NOTES", result.notes),
     )
@@ -214,6 +219,29 @@ def _traffic(result: Record) -> list[str]:
     if rest:
         rows.append((f"  {len(paths) - MAX_PATHS} more", "", bytes_text(rest), "", ""))
     return ["", *columns(rows, left=2), *_main_memory(result, seconds)]
+
+
+def _energy(spent: Energy, time_us: float) -> list[str]:
+    """What took energy, most first; or which figures the device file lacks."""
+    if spent.missing or not spent.rows or spent.uj is None:
+        return ["", *wrap(no_energy(spent), "ENERGY  ", "  ")] if spent.missing else []
+    watt = f" ({rate_text(spent.uj / time_us)} W)" if time_us else ""
+    rows: list[tuple[str, ...]] = [("ENERGY", "amount", "each", "uJ", "share")]
+    for row in spent.rows[:MAX_ENERGIES]:
+        amount = bytes_text(row.amount) if row.unit == "B" else f"{rate_text(row.amount)} us"
+        each = f"{rate_text(row.each)} pJ/B" if row.unit == "B" else f"{rate_text(row.each)} W"
+        if row.unit == "MAC":
+            amount, each = f"{rate_text(row.amount / 1e6)} M", f"{rate_text(row.each)} pJ"
+        name = row.figure.replace(f".{ENERGY}", "").removeprefix("paths.")
+        cells = f"  {name}", amount, each, rate_text(row.uj), percent_text(row.uj / spent.uj)
+        rows.append(cells)
+    rest = sum(row.uj for row in spent.rows[MAX_ENERGIES:])
+    if rest:
+        more = f"  {len(spent.rows) - MAX_ENERGIES} more"
+        rows.append((more, "", "", rate_text(rest), percent_text(rest / spent.uj)))
+    whole = f"  all: {rate_text(spent.uj)} uJ{watt}; "
+    known = f"{spent.assumed} of {counted(len(spent.rows), 'figure')} assumed"
+    return ["", *columns(rows), whole + known]
 
 
 def _main_memory(result: Record, seconds: float) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from npusim.call.spec import Spec
 from npusim.call.tiling_text import parse_tiling
+from npusim.device.area import area_mm2, buffer_bytes
 from npusim.device.catalog import load_device, read_cores
 from npusim.device.config import figures
 from npusim.device.spec import Device
@@ -175,6 +176,7 @@ def _network(parts: Split) -> Row:
         f"{name}_us": sum(row["count"] * row[f"{name}_us"] for row in rows)
         for name in ("input", "weight", "bias", "other")
     }
+    known = _design(parts.device, result.energy_uj)
     slowest = max(rows, key=lambda row: row["total_us"])
     kernels = result.kernel_rows()
     return {
@@ -182,6 +184,7 @@ def _network(parts: Split) -> Row:
         "cycles": result.cycles,
         "launch_us": sum(row["launch_us"] for row in kernels),
         **sums,
+        **known,
         "bottleneck": f"{slowest['layer']}: {slowest['bottleneck']}",
         "tilings": {
             f"{one.layer.name}/{name}": text
@@ -214,9 +217,17 @@ def _call(setting: Setting, parts: Split) -> Row:
         "time_us": result.time_us,
         "cycles": result.cycles,
         "launch_us": parts.device.time_us(sum(run.launch_cycles for run in result.runs)),
+        **_design(parts.device, result.energy_uj),
         "bottleneck": result.bottleneck,
         "tilings": _tilings(result),
     }
+
+
+def _design(device: Device, energy_uj: float | None) -> Row:
+    """What a design costs besides time; columns whose figures the device lacks are left out."""
+    costs = {"energy_uj": energy_uj, "area_mm2": area_mm2(device)}
+    row: Row = {name: value for name, value in costs.items() if value is not None}
+    return row | {"buffer_bytes": sum(buffer_bytes(device).values())}
 
 
 def _tilings(result: Result) -> dict[str, str]:

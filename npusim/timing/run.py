@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from npusim.device.parts import ENERGY
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
 from npusim.isa.base import RATE_BITS
@@ -82,13 +83,14 @@ def time_program(
         launch_cycles=program.device.launch.cycles(program.roles[0], cores),
         instructions=program.instructions,
         macs=program.macs,
-        gm_bytes=sum(n for (src, dst, _), n in program.moves.items() if "GM" in (src, dst)),
+        gm_bytes=_gm_bytes(program),
         pipes=_pipes(program, outcome),
         traffic=_traffic(program, outcome),
         bounds=_bounds(program, outcome),
         computes=program.computes,
         useful_macs=program.useful_macs,
         problem_bounds=problem_bounds(program),
+        activity=_activity(program, outcome),
         timeline=_timeline(program, outcome.spans) if outcome.spans is not None else None,
     )
 
@@ -109,6 +111,11 @@ def trace_program(program: Program, l2: L2) -> Trace:
     return Trace(cycles=outcome.cycles, path=path, room=cube_room(program))
 
 
+def _gm_bytes(program: Program) -> int:
+    """Bytes that cores read from and write to GM."""
+    return sum(n for (src, dst, _), n in program.moves.items() if "GM" in (src, dst))
+
+
 def _pipes(program: Program, outcome: Outcome) -> tuple[PipeRow, ...]:
     return tuple(
         PipeRow(core.name, pipe, tuple(reasons))
@@ -127,6 +134,15 @@ def _traffic(program: Program, outcome: Outcome) -> tuple[TrafficRow, ...]:
     rows.append(TrafficRow(main, front, "", outcome.fetched, 0, 0))
     rows.append(TrafficRow(front, main, "", outcome.evicted, 0, 0))
     return tuple(rows)
+
+
+def _activity(program: Program, outcome: Outcome) -> dict[str, int]:
+    """What the cores did, and the bytes that the L2 and main memory moved for them."""
+    device = program.device
+    shared = {f"{device.main_memory_key}.{ENERGY}": outcome.fetched + outcome.evicted}
+    if device.l2 is not None:
+        shared[f"l2.{ENERGY}"] = _gm_bytes(program)
+    return {key: n for key, n in {**program.activity, **shared}.items() if n}
 
 
 def _bounds(program: Program, outcome: Outcome) -> tuple[Bound, ...]:

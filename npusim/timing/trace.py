@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from npusim.integers import IntArray
@@ -89,6 +90,8 @@ class KernelRun:
     computes: str = ""  # the result it contributes to: "input", "weight", "bias" or none of them
     useful_macs: int = 0  # that its problem needs, 0 where unknown
     problem_bounds: tuple[Bound, ...] = ()  # of any program for its problem
+    #: Bytes and multiply-adds by the figure that says their energy (``npusim.results.energy``).
+    activity: Mapping[str, int] = field(default_factory=dict)
 
 
 #: Parts of a path besides those of an instruction's own cost (``npusim.isa.cost_parts``): waking a

@@ -25,11 +25,17 @@ RECORDS: dict[str, type] = {
     "keys of sync": parts.Sync,
     "keys of l2": parts.L2Cache,
     "keys of main memory": parts.MainMemory,
+    "keys of silicon": parts.Silicon,
     "keys of launch": parts.Launch,
 }
 
 #: What kinds of quantities are called in the tables.
-UNITS = {"bool": "flag", "fraction_cycles": "cycles, fractions"}
+UNITS = {
+    "bool": "flag",
+    "fraction_cycles": "cycles, fractions",
+    "byte_energy": "energy per byte",
+    "density": "area per size",
+}
 
 
 def rows(record: type) -> Iterator[tuple[str, str, str, str]]:
@@ -63,6 +69,8 @@ def _default(field: Field[Any], hint: Any) -> str:
         return "none"
     if default is MISSING:
         return "required"
+    if not default and "digest" in field.metadata:
+        return "none"
     unit = field.metadata.get("unit")
     return format_quantity(default, unit) if unit else str(default)
 
