@@ -166,6 +166,7 @@ def test_json_is_plain_and_complete(net: Workload) -> None:
     value = json.loads(json.dumps(result.to_json(), allow_nan=False))
     layers, kernels = value.pop("layers"), value.pop("kernels")
     assert value.pop("notes") == list(result.notes)
+    assert value.pop("energy") == result.spent.table()
     assert value == {
         "workload": "net",
         "description": "two layers of one shape, a depth-wise one, one without symmetry",
@@ -179,6 +180,8 @@ def test_json_is_plain_and_complete(net: Workload) -> None:
         "complete": True,
         "cycles": result.cycles,
         "time_us": result.time_us,
+        "energy_uj": result.energy_uj,
+        "energy_missing": [],
     }
     assert [tuple(row) for row in layers] == [LAYER_COLUMNS] * 4
     assert [tuple(row) for row in kernels] == [KERNEL_COLUMNS] * len(kernels)

@@ -43,6 +43,7 @@ VALUES: dict[str, st.SearchStrategy[Quantity]] = {
     "count": POSITIVE,
     "bool": st.booleans(),
     "block": st.tuples(PART, PART, PART, PART),
+    **dict.fromkeys(("byte_energy", "energy", "power", "area", "density"), FRACTIONS.filter(bool)),
 }
 
 
@@ -90,6 +91,17 @@ def test_rates_per_second_use_the_clock_and_round_to_a_step() -> None:
     assert parse_rate("5000GB/s", 1_800_000_000) == parse_rate("5TB/s", 1_800_000_000)
     assert parse_rate("1B/s", 1) == 1
     assert format_rate(Fraction(171), 1_800_000_000) == "171B/cycle (307.8GB/s)"
+
+
+def test_energies_and_areas() -> None:
+    assert parse_quantity("1.5pJ/B", "byte_energy", 1) == Fraction(3, 2)
+    assert parse_quantity("4pJ/bit", "byte_energy", 1) == 32
+    assert parse_quantity("250fJ", "energy", 1) == Fraction(1, 4)
+    assert parse_quantity("2mm2", "area", 1) == 2 * 10**6
+    assert format_quantity(Fraction(9, 20), "density") == "0.45mm2/MiB"
+    for text in ("0pJ/B", "1pJ", "1.5"):
+        with pytest.raises(ArgumentError, match=r"an energy per byte such as 1\.5pJ/B"):
+            parse_quantity(text, "byte_energy", 1)
 
 
 def test_cycles() -> None:

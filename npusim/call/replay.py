@@ -72,7 +72,13 @@ class Again:
 def figures_behind(program: Program) -> list[str]:
     """Figures that the device states and that the time of ``program`` depends on."""
     device = program.device
-    used = {"clock", "launch", "l2", device.main_memory_key, *(f"pipes.{pipe}" for pipe in program.pipes)}
+    used = {
+        "clock",
+        "launch",
+        "l2",
+        device.main_memory_key,
+        *(f"pipes.{pipe}" for pipe in program.pipes),
+    }
     used |= {f"links.{link.name}" for link in device.links.values() if link.traffic}
     used |= program.figures
     # Capacities and precision do not cost time by themselves, and energy never does.

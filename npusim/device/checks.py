@@ -171,10 +171,6 @@ def _check_units(device: Device, root: Node) -> None:
                 )
             if key == "gemm" and rate.k != 1:
                 raise node.fail(f"the block takes {rate.k} steps of k; write it as 6x1x96/6cycle")
-        for dtype in unit.energy_pj if unit else ():
-            if unit is not None and dtype not in unit.rates:
-                node = _at(root, key, "energy", dtype)
-                raise node.fail(f"there is no rate of {dtype!r}{suggest(dtype, unit.rates)}")
     needs = {"cube": ("cube", "a matrix unit"), "dsp": ("gemm", "a matrix micro-kernel")}
     for kind in device.cores.values():
         for role, (key, what) in needs.items():
@@ -182,6 +178,15 @@ def _check_units(device: Device, root: Node) -> None:
                 raise _at(root, "cores", kind.name, "roles").fail(
                     f"the role {role!r} needs {what}; add the key {key!r} or drop the role"
                 )
+
+
+def _check_energies(device: Device, root: Node) -> None:
+    """Multiply-adds have an energy in types that the unit multiplies."""
+    for key, unit in (("cube", device.cube), ("gemm", device.gemm)):
+        for dtype in unit.energy_pj if unit else ():
+            if unit is not None and dtype not in unit.rates:
+                node = _at(root, key, "energy", dtype)
+                raise node.fail(f"there is no rate of {dtype!r}{suggest(dtype, unit.rates)}")
 
 
 def _check_sums(device: Device, root: Node) -> None:
@@ -199,4 +204,5 @@ CHECKS: tuple[Callable[[Device, Node], None], ...] = (
     _check_links,
     _check_cache,
     _check_units,
+    _check_energies,
 )

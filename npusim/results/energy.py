@@ -1,0 +1,102 @@
+"""The energy of kernels: bytes and multiply-adds times the figures of the device file.
+
+Nothing is guessed: where the file lacks a figure that a run needs, there is no energy, and which
+figures are missing is said.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from npusim.device.config import figures
+from npusim.device.parts import ENERGY
+from npusim.device.spec import Device
+from npusim.timing.trace import KernelRun
+
+#: Columns of ``Result.energy``; a promise to users.
+ENERGY_COLUMNS = ("figure", "amount", "unit", "each", "uj", "share", "confidence")
+
+#: The power of a chip that waits: it is spent all the time, and not all files state it.
+STATIC = "silicon.static"
+
+
+class EnergyRow(NamedTuple):
+    """One kind of work: its figure, how many bytes, multiply-adds or us, and what they took."""
+
+    figure: str
+    amount: float
+    unit: str
+    each: float  # pJ, or W of the static power
+    uj: float
+    confidence: str
+
+
+@dataclass(frozen=True)
+class Energy:
+    """What kernels took, most first; ``missing`` are figures they need and the file lacks."""
+
+    rows: tuple[EnergyRow, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def uj(self) -> float | None:
+        """Microjoules in all; None where a figure is missing."""
+        return None if self.missing else sum(row.uj for row in self.rows)
+
+    @property
+    def assumed(self) -> int:
+        """How many of the figures are assumed."""
+        return sum(row.confidence == "assumed" for row in self.rows)
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row per figure, as plain values; none where one is missing."""
+        total = self.uj
+        if total is None:
+            return []
+        shares = [{"share": row.uj / total if total else 0.0} for row in self.rows]
+        return [row._asdict() | share for row, share in zip(self.rows, shares, strict=True)]
+
+
+def no_energy(spent: Energy) -> str:
+    """Why there is no energy, with the way out."""
+    more = f" and {len(spent.missing) - 3} more" if len(spent.missing) > 3 else ""
+    return (
+        f"is not known: the device file lacks {', '.join(spent.missing[:3])}{more}; state each "
+        "such as 1.5pJ/B (assumed, KEY)"
+    )
+
+
+def energy_of(device: Device, runs: Iterable[KernelRun], time_us: float) -> Energy:
+    """The energy of ``runs``, which take ``time_us`` with their launches."""
+    amounts: Counter[str] = Counter()
+    for run in runs:
+        amounts.update(run.activity)
+    return energy_of_amounts(device, amounts, time_us)
+
+
+def energy_of_amounts(device: Device, amounts: Counter[str], time_us: float) -> Energy:
+    """The energy of bytes and multiply-adds by the figure that says what each takes."""
+    known = figures(device)
+    rows, missing = [], []
+    for name, amount in sorted(amounts.items()):
+        each = known[name].value if name in known else 0
+        if isinstance(each, tuple) or not each:
+            missing.append(name)
+            continue
+        unit = "MAC" if f".{ENERGY}." in name else "B"
+        uj = float(amount * Fraction(each)) / 1e6
+        rows.append(EnergyRow(name, amount, unit, float(each), uj, _confidence(device, name)))
+    watt = float(device.silicon.static_watt) if device.silicon is not None else 0.0
+    if watt:
+        known_as = _confidence(device, STATIC)
+        rows.append(EnergyRow(STATIC, time_us, "us", watt, watt * time_us, known_as))
+    return Energy(tuple(sorted(rows, key=lambda row: -row.uj)), tuple(missing))
+
+
+def _confidence(device: Device, name: str) -> str:
+    known = device.provenance.get(name)
+    return known.confidence if known is not None else ""
