@@ -61,6 +61,7 @@ ONE_IMPORTER = {
     "yaml": "npusim.yamltree",
     "simpy": "npusim.timing.simpy_engine",
     "matplotlib": "npusim.results.plots",
+    "bokeh": "npusim.results.web.charts",
     "numba": "npusim.timing.fast.jit",
 }
 
@@ -87,7 +88,7 @@ BUDGETS = {
     "npusim/numerics": 950,
     "npusim/ops": 2600,
     "npusim/program": 2200,
-    "npusim/results": 4400,
+    "npusim/results": 5400,
     "npusim/timing": 4000,
     "npusim/study": 1700,
     "npusim/torch": 600,

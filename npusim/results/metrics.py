@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -40,6 +41,29 @@ def kernel_starts(runs: Sequence[KernelRun]) -> tuple[int, ...]:
         starts.append(now + run.launch_cycles)
         now = starts[-1] + run.cycles
     return tuple(starts)
+
+
+def titles(runs: Sequence[KernelRun]) -> tuple[str, ...]:
+    """A name for each kernel of a call that no other has, such as ``trans_data weight``.
+
+    A name that occurs more than once is followed by the tensors that the kernel reads from GM, or
+    writes where it reads none, and by its place among those that are still alike.
+    """
+    often = Counter(run.name for run in runs)
+    named = [_with_operands(run) if often[run.name] > 1 else run.name for run in runs]
+    again, seen = Counter(named), Counter[str]()
+    found = []
+    for name in named:
+        seen[name] += 1
+        found.append(f"{name} {seen[name]}" if again[name] > 1 else name)
+    return tuple(found)
+
+
+def _with_operands(run: KernelRun) -> str:
+    """The name of a kernel and the tensors it moves."""
+    read = [row.operand for row in run.traffic if row.src == "GM" and row.operand]
+    written = [row.operand for row in run.traffic if row.dst == "GM" and row.operand]
+    return " ".join((run.name, ", ".join(dict.fromkeys(read or written)))).rstrip()
 
 
 def nearest_bound(run: KernelRun) -> Bound | None:

@@ -1,4 +1,8 @@
-"""Colours shared by the plots and the web page, safe for colour-blind readers (Okabe and Ito)."""
+"""The colours of every plot and page: one has one meaning wherever it is seen.
+
+Work has the strong colours of Okabe and Ito, which colour-blind readers tell apart; waiting has
+muted ones. What merely follows a value, such as the lines of a study, takes ``scale``.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +24,23 @@ CLASS_COLOURS: Mapping[str, str] = {
 
 _SYNC_WORDS = ("flag", "barrier", "wait", "sync")
 
-#: Reason (of ``npusim.reasons.REASONS``) -> colour in stacked bars.
+#: Reason (of ``npusim.reasons.REASONS``) -> colour. Where one pipe is meant, ``work_colour`` takes
+#: the place of "busy".
 REASON_COLOURS: Mapping[str, str] = {
-    "busy": "#0072b2",
-    "bandwidth": "#56b4e9",
-    "issue": "#f0e442",
-    "queue": "#b8a800",
-    "data": "#d55e00",
-    "space": "#e69f00",
-    "flag": "#009e73",
-    "barrier": "#cc79a7",
-    "follow": "#8a5a83",
-    "not_started": "#d9d9d9",
-    "done": "#b0b0b0",
+    "busy": "#44505c",
+    "bandwidth": "#7b6bb0",
+    "issue": "#c9b458",
+    "queue": "#94802b",
+    "data": "#8b2f3c",
+    "space": "#cf8a7b",
+    "flag": "#2f5d50",
+    "barrier": "#5a3d6b",
+    "follow": "#b7a3cb",
+    "not_started": "#8a939c38",
+    "done": "#8a939c70",
 }
 
-#: Reason of waiting -> hatch of its grey slice in the timeline.
+#: Reason of waiting -> hatch of its slice in the printed timeline.
 REASON_HATCHES: Mapping[str, str] = {
     "bandwidth": "---",
     "issue": "...",
@@ -47,9 +52,42 @@ REASON_HATCHES: Mapping[str, str] = {
     "follow": "+++",
 }
 
+#: Before a kernel's first instruction: launching it.
+LAUNCH = "#dcc48e"
+#: A kernel as a whole, whatever it does.
+KERNEL = "#7d8b99"
+
+#: What a byte's move was: read of GM and found in the L2 or not, between memories of a core,
+#: write. Reads, moves and writes have the colours of the instructions that make them.
+READ_HIT, READ_MISS = "#a9cfe5", CLASS_COLOURS["load"]
+ON_CHIP, WRITTEN = CLASS_COLOURS["feed"], CLASS_COLOURS["store"]
+
+#: What a kernel of a network computes -> colour.
+RESULT_COLOURS: Mapping[str, str] = {
+    "input": "#3d4fa1",
+    "weight": "#7a9a01",
+    "bias": "#00767a",
+    "other": "#a89f91",
+}
+
+#: Dark to light, even to the eye and to the colour-blind (samples of matplotlib's viridis).
+_SCALE = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151", "#d8b021")
+
 
 def op_class(op: str, pipe: str) -> str:
     """The key of ``CLASS_COLOURS`` for an instruction: by name if it orders, else by its pipe."""
     if any(word in op for word in _SYNC_WORDS):
         return "sync"
     return PIPES[pipe].work if pipe in PIPES else "other"
+
+
+def work_colour(pipe: str) -> str:
+    """Colour of the work of ``pipe``."""
+    return CLASS_COLOURS[PIPES[pipe].work if pipe in PIPES else "other"]
+
+
+def scale(count: int) -> tuple[str, ...]:
+    """``count`` colours for the values of one thing in their order."""
+    last = len(_SCALE) - 1
+    places = (round(at * last / max(1, count - 1)) for at in range(count))
+    return tuple(_SCALE[place] for place in places)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,8 +20,9 @@ from npusim.errors import ArgumentError
 from npusim.results import gantt, metrics, palette
 from npusim.results.lines import binary_unit, bytes_text, percent_text
 from npusim.results.record import Record
+from npusim.results.roofline import Point, Roofs, point
+from npusim.results.roofline import roofs as roofs_of
 from npusim.results.tables import CallTimeline, call_timeline
-from npusim.timing.trace import KernelRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -214,16 +215,6 @@ def _name_upright(ax: Axes, view: gantt.View, launch: tuple[float, float], name:
 # ---------------------------------------------------------------- roofline
 
 
-class _Point(NamedTuple):
-    """One kernel in the roofline: FLOP/s attained and bounded, FLOP per byte at two levels."""
-
-    name: str
-    attained: float
-    bounded: float | None
-    per_gm_byte: float | None
-    per_memory_byte: float | None
-
-
 def plot_roofline(result: Record, ax: Axes | None = None, *, shown: bool = False) -> Axes:
     """Executed FLOP/s against FLOP/B, log-log, with the roofs of the cores the largest kernel used.
 
@@ -236,13 +227,15 @@ def plot_roofline(result: Record, ax: Axes | None = None, *, shown: bool = False
     ax = new_axes(ax, 8, 5, shown)
     ax.set_xscale("log")
     ax.set_yscale("log")
-    points = [_point(result, run) for run in result.runs if run.macs and run.cycles]
-    left, right = _roofs(ax, result, points)
-    names = dict.fromkeys(point.name for point in points)
+    working = [run for run in result.runs if run.macs and run.cycles]
+    points = [point(result.device, run, run.name) for run in working]
+    roofs = roofs_of(result.device, result.runs, result.dtype, points)
+    _draw_roofs(ax, roofs)
+    names = dict.fromkeys(one.name for one in points)
     colours = dict(zip(names, cycle(_POINT_COLOURS), strict=False))
-    for point in points:
-        _draw_point(ax, point, colours[point.name])
-    ax.set_xlim(left, right)
+    for one in points:
+        _draw_point(ax, one, colours[one.name])
+    ax.set_xlim(roofs.left, roofs.right)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -260,50 +253,21 @@ def plot_roofline(result: Record, ax: Axes | None = None, *, shown: bool = False
     return ax
 
 
-def _point(result: Record, run: KernelRun) -> _Point:
-    bound = metrics.nearest_bound(run)
-    flops = 2 * run.macs
-    memory = sum(metrics.main_memory_bytes(run))
-    return _Point(
-        name=run.name,
-        attained=metrics.tflops(result.device, run.macs, run.cycles),
-        bounded=metrics.tflops(result.device, run.macs, bound.cycles) if bound else None,
-        per_gm_byte=flops / run.gm_bytes if run.gm_bytes else None,
-        per_memory_byte=flops / memory if memory else None,
-    )
-
-
-def _roofs(ax: Axes, result: Record, points: Sequence[_Point]) -> tuple[float, float]:
-    """Draw the roofs and return the range of intensities worth showing, in FLOP/B."""
-    device = result.device
-    working = [run for run in result.runs if run.macs] or list(result.runs)
-    peaks = [metrics.cube_peak(device, run, result.dtype) for run in working]
-    peak = max((one for one in peaks if one is not None), key=lambda one: one.tflops, default=None)
-    links = {"main memory read": device.main_memory.read_bytes_per_cycle}
-    if device.l2 is not None:
-        links = {"L2 read": device.l2.read_bytes_per_cycle, **links}
-    rates = {name: float(rate) * device.clock_hz / 1e12 for name, rate in links.items()}
-    top = (
-        peak.tflops
-        if peak is not None
-        else max((point.bounded or point.attained for point in points), default=1.0)
-    )
-    ridges = [top / rate for rate in rates.values()]
-    seen = [at for point in points for at in (point.per_gm_byte, point.per_memory_byte) if at]
-    left, right = min(ridges + seen) / 5, max(ridges + seen) * 5
-    for name, rate in rates.items():
+def _draw_roofs(ax: Axes, roofs: Roofs) -> None:
+    for name, rate in roofs.rates.items():
         style = "-" if name == "L2 read" else "--"
-        ridge = top / rate
-        ax.plot([left, ridge], [left * rate, top], color="#555555", ls=style, lw=1.4, zorder=2)
+        ridge = roofs.top / rate
+        ends = [roofs.left, ridge], [roofs.left * rate, roofs.top]
+        ax.plot(*ends, color="#555555", ls=style, lw=1.4, zorder=2)
         label = f"{name} {rate * 1000:,.0f} GB/s"
-        _label_roof(ax, label, (left * 1.15, left * 1.15 * rate), above=style == "-")
+        _label_roof(ax, label, (roofs.left * 1.15, roofs.left * 1.15 * rate), above=style == "-")
+    peak, top = roofs.peak, roofs.top
     if peak is not None:
-        ax.plot([min(ridges), right], [top, top], color="#555555", lw=1.4, zorder=2)
+        first = min(top / rate for rate in roofs.rates.values())
+        ax.plot([first, roofs.right], [top, top], color="#555555", lw=1.4, zorder=2)
         text = f"{peak.dtype} peak of {peak.cores} cores {top:,.3g} TFLOP/s"
-        ax.annotate(
-            text, (right, top), xytext=(-4, 4), textcoords="offset points", ha="right", fontsize=9
-        )
-    return left, right
+        at = roofs.right, top
+        ax.annotate(text, at, xytext=(-4, 4), textcoords="offset points", ha="right", fontsize=9)
 
 
 def _label_roof(ax: Axes, label: str, at: tuple[float, float], above: bool) -> None:
@@ -321,7 +285,7 @@ def _label_roof(ax: Axes, label: str, at: tuple[float, float], above: bool) -> N
     )
 
 
-def _draw_point(ax: Axes, point: _Point, colour: str) -> None:
+def _draw_point(ax: Axes, point: Point, colour: str) -> None:
     """A circle and a diamond at the attained height, a bar at the bound above the circle."""
     levels = ((point.per_gm_byte, _GM_MARK), (point.per_memory_byte, _MEMORY_MARK))
     seen = [(at, marker) for at, marker in levels if at]
@@ -334,7 +298,7 @@ def _draw_point(ax: Axes, point: _Point, colour: str) -> None:
         ax.plot(xs[:1], [point.bounded], "_", color=colour, ms=16, mew=2.2, zorder=4)
 
 
-def _roofline_legend(ax: Axes, points: Sequence[_Point], colours: Mapping[str, str]) -> None:
+def _roofline_legend(ax: Axes, points: Sequence[Point], colours: Mapping[str, str]) -> None:
     """The kernels by colour, then what the marks mean, as far as they are drawn."""
     from matplotlib.lines import Line2D
 
@@ -372,7 +336,7 @@ def plot_traffic(result: Record, ax: Axes | None = None, *, shown: bool = False)
         ax.legend(
             loc="lower left",
             bbox_to_anchor=(0, 1),
-            ncols=3,
+            ncols=4,
             fontsize=9,
             frameon=False,
             borderaxespad=0.2,
@@ -383,10 +347,12 @@ def plot_traffic(result: Record, ax: Axes | None = None, *, shown: bool = False)
 def _traffic_bars(ax: Axes, paths: Sequence[metrics.PathTotal], size: int) -> None:
     """One stacked bar per path in units of ``size`` bytes, its total written at its end."""
     rest = [path.bytes - path.hit_bytes - path.missed_bytes for path in paths]
+    written = [count * (path.dst == "GM") for count, path in zip(rest, paths, strict=True)]
     parts = (
-        ("read, L2 hit", "#56b4e9", [path.hit_bytes for path in paths]),
-        ("read, L2 miss", "#d55e00", [path.missed_bytes for path in paths]),
-        ("written or on chip", "#8c8c8c", rest),
+        ("read, L2 hit", palette.READ_HIT, [path.hit_bytes for path in paths]),
+        ("read, L2 miss", palette.READ_MISS, [path.missed_bytes for path in paths]),
+        ("written", palette.WRITTEN, written),
+        ("on chip", palette.ON_CHIP, [a - b for a, b in zip(rest, written, strict=True)]),
     )
     base = np.zeros(len(paths))
     for label, colour, counts in parts:

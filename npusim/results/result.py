@@ -107,9 +107,9 @@ class Result(Record):
 
     def report(self, path: str | Path) -> None:
         """Write one self-contained web page."""
-        from npusim.results import html
+        from npusim.results.web import run
 
-        html.save(self, Path(path))
+        run.save(self, Path(path))
 
     def plot_timeline(
         self,

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npusim.errors import ArgumentError
-from npusim.results import page
 from npusim.results.plots import figure_bytes
 from npusim.results.scorecard_plot import plot_scorecard
+from npusim.results.web import page
 from npusim.validation.score import mean_time_error, score, time_error
 from npusim.validation.simulate import Outcome
 from npusim.validation.tables import Table, percent
@@ -30,7 +30,7 @@ def save_page(path: Path, outcomes: Sequence[Outcome], tables: Sequence[Table]) 
         f'<p class="dim">npusim {escape(__version__)}; error: simulated over measured time, less 1'
         "</p>",
         _cards(outcomes),
-        page.figure(_scatter(outcomes), "svg", "simulated against measured times"),
+        page.picture(_scatter(outcomes), "svg", "simulated against measured times"),
         *(
             f"<h2>{escape(t.title)}</h2>{page.table(t.head, t.rows, t.left)}"
             for t in reversed(tables)

@@ -311,8 +311,9 @@ def test_page_is_self_contained_and_escaped(result: Result, tmp_path: Path) -> N
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "rates of &lt;MTE2&gt; &amp; FIX are assumed" in page
     assert "<MTE2>" not in page
-    assert re.findall(r'(?:src|href)="(?!data:)', page) == []
-    assert page.count('src="data:image/') == 3
+    body = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)  # the library names its site
+    assert re.findall(r'(?:src|href)="(?!data:)', body) == []
+    assert page.count('class="chart"') == 2
     assert "prefers-color-scheme:dark" in page
 
 
@@ -337,7 +338,8 @@ def test_the_page_explains_and_lists_only_what_occurs(result: Result, tmp_path: 
     seen = {
         reason for reason in REASONS if result.pipes[result.pipes.kernel == "conv"][reason].any()
     }
-    assert set(re.findall(r"</i>(\w+)</span>", key)) == seen != set(REASONS)
+    told = {name.partition(" (")[0] for name in re.findall(r"</i>([^<]+)</span>", key)}
+    assert told == seen != set(REASONS)
     assert "never" not in page
     assert "idle link" not in page
 
@@ -346,7 +348,7 @@ def test_page_without_timeline_says_so(bare_result: Result, tmp_path: Path) -> N
     bare_result.report(str(tmp_path / "bare.html"))
     page = (tmp_path / "bare.html").read_text(encoding="utf-8")
     assert "run with timeline=True" in page
-    assert page.count('src="data:image/') == 2
+    assert page.count('class="chart"') == 1
 
 
 def test_reports_work_without_a_cube(result: Result, tmp_path: Path) -> None:

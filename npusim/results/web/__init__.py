@@ -1,0 +1,1 @@
+"""Web pages of calls, networks and studies: one file each, readable without a server."""

@@ -1,0 +1,159 @@
+"""What web pages are made of: one style and script, tables, charts; nothing from outside."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from npusim.results import plots
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Rows that a table shows before the rest is asked for.
+FOLD = 25
+
+
+class Cell(NamedTuple):
+    """Text of a table's cell and what it is sorted by, where that is not the text."""
+
+    text: str
+    key: float
+
+
+class Chart(NamedTuple):
+    """One interactive chart: the id of its place in the page, its data, and what draws it."""
+
+    place: str
+    item: dict[str, Any]
+    library: str
+
+
+def page(title: str, body: Iterable[str], charts: Sequence[Chart] = ()) -> str:
+    """A whole page; ``title`` and the parts of ``body`` are escaped already, empty ones vanish."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<link rel="icon" href="data:,">\n'
+        f"<title>{title}</title>\n<style>\n{_own('style.css')}</style>\n</head>\n<body>\n"
+        + "\n".join(part for part in body if part)
+        + _scripts(charts)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _own(name: str) -> str:
+    return (files("npusim.results.web") / name).read_text(encoding="utf-8")
+
+
+def _scripts(charts: Sequence[Chart]) -> str:
+    """The data of the charts, the library if there are any, then what makes the page respond."""
+    parts = [
+        f'<script type="application/json" class="bokeh">{_inline_json(chart.item)}</script>'
+        for chart in charts
+    ]
+    if charts:
+        parts.append(f"<script>{charts[0].library}</script>")
+    parts.append(f"<script>\n{_own('script.js')}</script>")
+    return "\n" + "\n".join(parts)
+
+
+def _inline_json(value: Any) -> str:
+    """JSON that cannot end the script element it is in."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def place(chart: Chart, height: int, about: str, caption: str = "") -> str:
+    """Where a chart is drawn; ``about`` is read out in its place, ``caption`` stands below it."""
+    told = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return (
+        f'<figure><div class="chart" id="{chart.place}" role="img" aria-label="{escape(about)}" '
+        f'style="min-height:{height}px"></div>{told}</figure>'
+    )
+
+
+def picture(ax: Axes, kind: str, name: str) -> str:
+    """The figure of ``ax`` as a picture inside the page; ``kind`` is ``"png"`` or ``"svg"``."""
+    data = base64.b64encode(plots.figure_bytes(ax, kind)).decode("ascii")
+    mime = {"png": "image/png", "svg": "image/svg+xml"}[kind]
+    return (
+        f'<figure class="picture"><img alt="{escape(name)}" src="data:{mime};base64,{data}">'
+        "</figure>"
+    )
+
+
+def table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    left: int,
+    long: Sequence[int] = (),
+) -> str:
+    """A table that sorts by its heads; nothing without rows.
+
+    Its first ``left`` columns are text, the others numbers; those at the places ``long`` hold
+    sentences. Rows beyond ``FOLD`` are folded away.
+    """
+    body = "".join(_line("td", row, left, long) for row in rows)
+    if not body:
+        return ""
+    return (
+        f'<div class="scroll"><table class="sorts" data-fold="{FOLD}">'
+        f"<thead>{_line('th', heads, left, ())}</thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _line(tag: str, cells: Sequence[Any], left: int, long: Sequence[int]) -> str:
+    inner = []
+    for at, cell in enumerate(cells):
+        kind = ' class="long"' if at in long else "" if at < left else ' class="n"'
+        text, key = cell if isinstance(cell, Cell) else (str(cell), None)
+        sort = "" if key is None else f' data-k="{key:g}"'
+        inner.append(f"<{tag}{kind}{sort}>{escape(text)}</{tag}>")
+    return f"<tr>{''.join(inner)}</tr>"
+
+
+def section(title: str, *parts: str, opened: bool = True) -> str:
+    """A part of the page that folds away; nothing where its parts are empty."""
+    inner = "".join(parts)
+    if not inner:
+        return ""
+    state = " open" if opened else ""
+    return f"<details{state}><summary><h2>{escape(title)}</h2></summary>{inner}</details>"
+
+
+def cards(values: Iterable[tuple[str, str]]) -> str:
+    """Key figures side by side: (value, what it is)."""
+    inner = "".join(
+        f'<div class="card"><b>{escape(value)}</b><span class="dim">{escape(name)}</span></div>'
+        for value, name in values
+    )
+    return f'<div class="cards">{inner}</div>'
+
+
+def bullets(items: Iterable[str]) -> str:
+    """A list; nothing where there are no items."""
+    inner = "".join(f"<li>{escape(item)}</li>" for item in items)
+    return f"<ul>{inner}</ul>" if inner else ""
+
+
+def key(entries: Iterable[tuple[str, str]]) -> str:
+    """What colours stand for: (name, colour)."""
+    inner = "".join(
+        f'<span><i style="background:{colour}"></i>{escape(name)}</span>'
+        for name, colour in entries
+    )
+    return f'<div class="key">{inner}</div>'
+
+
+def toggles(entries: Iterable[tuple[str, str, str]]) -> str:
+    """A key whose entries hide and show parts of a chart: (name, colour, name of the part)."""
+    inner = "".join(
+        f'<button aria-pressed="true" data-toggle="{escape(part)}">'
+        f'<i style="background:{colour}"></i>{escape(name)}</button>'
+        for name, colour, part in entries
+    )
+    return f'<div class="key switches">{inner}</div>'

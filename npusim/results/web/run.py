@@ -1,0 +1,302 @@
+"""The page of one call: what it took and why, then everything behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from npusim.reasons import BUSY, REASONS
+from npusim.results import advice, metrics, palette, roofline, tables
+from npusim.results.lines import bytes_text, counted, percent_text, rate_text, us_text
+from npusim.results.record import Record
+from npusim.results.roofline import Roofs
+from npusim.results.web import bars, charts, hierarchy, page
+from npusim.results.web.bars import Picture
+from npusim.results.web.page import Cell, Chart
+from npusim.timing.trace import KernelRun
+
+
+def save(result: Record, path: Path) -> None:
+    """Write the page to ``path``."""
+    path.write_text(render(result), encoding="utf-8")
+
+
+def render(result: Record) -> str:
+    """The page as text; every string of the result is escaped."""
+    title = escape(f"{result.operator} on {result.device.name}")
+    drawn: list[Chart] = []
+    body = (
+        f"<h1>{title}</h1>",
+        f"<p>{escape(result.problem)}</p>",
+        f'<p class="lead">{escape(verdict(result))}</p>',
+        page.cards(_cards(result)),
+        page.section("What would make it faster", page.bullets(advice.advise(result.runs))),
+        page.section("Timeline", _timeline(result, drawn)),
+        page.section("Where the time went", _pipes(result)),
+        page.section("Memory traffic", _traffic(result)),
+        page.section("Roofline", _roofline(result, drawn)),
+        page.section("Kernels", _kernels(result)),
+        page.section("Lower bounds", _bounds(result), opened=False),
+        page.section("Notes", page.bullets(result.notes)),
+        _origin(result),
+    )
+    return page.page(title, body, drawn)
+
+
+def _origin(result: Record) -> str:
+    """What is needed to reproduce the figures."""
+    text = (
+        f"npusim {result.version}, device {result.device.name} "
+        f"(digest {result.device.digest()}), {result.device.clock_hz / 1e9:g} GHz"
+    )
+    return f'<p class="dim">{escape(text)}</p>'
+
+
+def verdict(result: Record) -> str:
+    """The time and what it is bound by, in a sentence or two."""
+    launches = sum(run.launch_cycles for run in result.runs)
+    text = f"{us_text(result.time_us)} \u00b5s"
+    if launches:
+        share = percent_text(metrics.share(launches, result.cycles))
+        text += f", {share} of it to launch kernels"
+    bound = metrics.call_bound(result.runs)
+    if bound is not None:
+        near = percent_text(metrics.share(bound.cycles, sum(run.cycles for run in result.runs)))
+        text += f". In the kernels {bound.resource} alone needs {near} of the time"
+    return text + "."
+
+
+def _cards(result: Record) -> list[tuple[str, str]]:
+    """The key figures of the call."""
+    device, macs = result.device, sum(run.macs for run in result.runs)
+    found = [(f"{us_text(result.time_us)} \u00b5s", f"time, {result.cycles:,} cycles")]
+    if result.known_time_range is not None:
+        low, high = result.known_time_range.low_us, result.known_time_range.high_us
+        found.append((f"{us_text(low)} to {us_text(high)} \u00b5s", "range of the time"))
+    bound = metrics.call_bound(result.runs)
+    if bound is not None:
+        us = us_text(device.time_us(bound.cycles))
+        found.append((f"{us} \u00b5s", f"least of this program: {bound.resource}"))
+    if result.problem_us is not None:
+        least = result.problem_bounds[0].resource
+        found.append((f"{us_text(result.problem_us)} \u00b5s", f"least of any program: {least}"))
+    executed = rate_text(metrics.tflops(device, macs, result.cycles))
+    useful = rate_text(metrics.tflops(device, sum(result.useful_macs.values()), result.cycles))
+    if result.useful_macs:
+        found.append((f"{useful} TFLOPS", f"useful over the call; executed {executed}"))
+    elif macs:
+        found.append((f"{executed} TFLOPS", "executed over the call"))
+    found.append((bytes_text(sum(run.gm_bytes for run in result.runs)), "from and to GM"))
+    return found
+
+
+def _timeline(result: Record, drawn: list[Chart]) -> str:
+    if not tables.has_timeline(result.runs):
+        return '<p class="dim">No timeline was kept; run with timeline=True to see it.</p>'
+    picture = bars.picture(result)
+    if not picture.bars:
+        return '<p class="dim">No instruction was executed.</p>'
+    drawn.append(charts.timeline(picture))
+    height = charts.TRACK * (len(picture.tracks) + 1) + charts.AROUND + charts.STRIP
+    caption = (
+        "Drag to move; zoom with the buttons, with Ctrl and the wheel, or by dragging the frame in "
+        "the strip of all kernels. Waits are the low bars before what waited. Shown are the first "
+        "and the slowest core of each kernel."
+    )
+    if picture.gap:
+        gap = picture.gap * picture.us_per_cycle * 1000
+        caption += f" Gaps below {gap:,.0f} ns between alike instructions are not drawn."
+    kinds = (
+        (f"waits: {one.name}" if one.waits else one.name, one.colour, charts.bar_name(one))
+        for one in picture.bars
+    )
+    return (
+        _jumps(picture)
+        + page.place(drawn[-1], height, "timeline by core and pipe", caption)
+        + page.toggles(kinds)
+    )
+
+
+def _jumps(picture: Picture) -> str:
+    """A button for each kernel that shows it alone, and one for the whole call."""
+    us = picture.us_per_cycle
+    kernels = [span for span in picture.spans if not span.launch]
+    places = [("whole call", 0.0, picture.cycles * us)]
+    if len(picture.spans) > 1:
+        places += [(one.name, one.left * us, one.right * us) for one in kernels]
+    buttons = "".join(
+        f'<button data-of="timeline" data-zoom="{left:.6f} {right:.6f}">{escape(name)}</button>'
+        for name, left, right in places
+    )
+    return f'<div class="chips">{buttons}</div>'
+
+
+def _roofline(result: Record, drawn: list[Chart]) -> str:
+    named = zip(result.runs, metrics.titles(result.runs), strict=True)
+    points = [roofline.point(result.device, r, name) for r, name in named if r.macs and r.cycles]
+    if not points:
+        return ""
+    roofs = roofline.roofs(result.device, result.runs, result.dtype, points)
+    drawn.append(charts.roofline(roofs, [(one, "") for one in points]))
+    return page.place(drawn[-1], 400, "roofline", roof_caption(roofs))
+
+
+def roof_caption(roofs: Roofs) -> str:
+    """What the lines and marks of a roofline stand for."""
+    lines = [
+        f"{charts.DASHES[name]}: {name}, {rate:.2f} TB/s" for name, rate in roofs.rates.items()
+    ]
+    if roofs.peak is not None:
+        cores = counted(roofs.peak.cores, "core")
+        lines.append(f"level: {roofs.peak.dtype} peak of {cores}, {roofs.top:,.3g} TFLOP/s")
+    marks = (
+        "Circle: bytes that cores moved from and to GM, to compare with the L2; diamond: bytes of "
+        "main memory; dash: closed-form bound of the program."
+    )
+    return f"Roofs: {'; '.join(lines)}. {marks}"
+
+
+def _kernels(result: Record) -> str:
+    heads = (
+        *("kernel", "tiling", "\u00b5s", "launch \u00b5s", "cycles", "TFLOPS", "executed"),
+        *("of peak", "GM", "cores", "instructions", "bound", "problem"),
+    )
+    named = zip(result.runs, metrics.titles(result.runs), strict=True)
+    rows = [_kernel_cells(result, run, name) for run, name in named]
+    empty = {at for at in range(len(heads)) if not any(_text(row[at]) for row in rows)}
+    kept = [at for at in range(len(heads)) if at not in empty]
+    return page.table(
+        [heads[at] for at in kept],
+        [[row[at] for at in kept] for row in rows],
+        left=1 + (1 not in empty),
+        long=(1,) if 1 not in empty else (),
+    ) + (
+        '<p class="dim">bound, problem: share of the time that the program, or any for its '
+        "problem, would need at least</p>"
+        if rows
+        else ""
+    )
+
+
+def _text(cell: str | Cell) -> str:
+    return cell.text if isinstance(cell, Cell) else cell
+
+
+def _kernel_cells(result: Record, run: KernelRun, name: str) -> tuple[str | Cell, ...]:
+    device, useful = result.device, run.useful_macs
+    peak = metrics.cube_peak(device, run, result.dtype) if run.macs else None
+    executed = metrics.tflops(device, run.macs, run.cycles)
+    bounds = (metrics.nearest_bound(run), metrics.problem_bound(run))
+    return (
+        name,
+        run.tiling,
+        us_text(device.time_us(run.cycles)),
+        us_text(device.time_us(run.launch_cycles)) if run.launch_cycles else "",
+        f"{run.cycles:,}",
+        rate_text(metrics.tflops(device, useful, run.cycles)) if useful else "",
+        rate_text(executed) if run.macs else "",
+        percent_text(executed / peak.tflops) if peak is not None else "",
+        size_cell(run.gm_bytes),
+        str(run.cores),
+        f"{run.instructions:,}",
+        *(
+            percent_text(metrics.share(one.cycles, run.cycles)) if one is not None else ""
+            for one in bounds
+        ),
+    )
+
+
+def size_cell(count: int) -> Cell:
+    """Bytes as text, sorted by their number."""
+    return Cell(bytes_text(count), count)
+
+
+def _pipes(result: Record) -> str:
+    """Stacked bars: where each pipe's time went, mean over cores, per kernel that matters."""
+    names = dict(zip(map(id, result.runs), metrics.titles(result.runs), strict=True))
+    shown = [(run, metrics.pipe_shares(run)) for run in advice.major_kernels(result.runs)]
+    means = [one.mean for _, shares in shown for one in shares]
+    used = [name for at, name in enumerate(REASONS) if any(mean[at] for mean in means)]
+    if not used:
+        return ""
+    waits = [(name, palette.REASON_COLOURS[name]) for name in used if name != REASONS[BUSY]]
+    works: dict[str, list[str]] = {}
+    for pipe in dict.fromkeys(one.pipe for _, shares in shown for one in shares):
+        works.setdefault(palette.work_colour(pipe), []).append(pipe)
+    busy = [(f"busy ({', '.join(pipes)})", colour) for colour, pipes in works.items()]
+    parts = [page.key((*busy, *waits))]
+    for run, shares in shown:
+        rows = []
+        critical = metrics.critical_pipe(shares)
+        for one in shares:
+            rows.append(_bar_row(one.pipe, "mean", one.mean))
+            if one is critical:
+                rows.append(_bar_row(one.pipe, f"{one.busiest_core}, busiest", one.busiest))
+        parts.append(
+            f'<h3>{escape(names[id(run)])}</h3><div class="scroll"><table class="pipes"><thead>'
+            '<tr><th>pipe</th><th>core</th><th class="n">busy</th>'
+            f"<th>share of the kernel's cycles</th></tr></thead>"
+            f"<tbody>{''.join(rows)}</tbody></table></div>"
+        )
+    return "".join(parts)
+
+
+def _bar_row(pipe: str, core: str, shares: Sequence[float]) -> str:
+    segments = "".join(
+        f'<i style="width:{share * 100:.3f}%;background:{_reason_colour(reason, pipe)}" '
+        f'title="{reason} {share * 100:.1f} %"></i>'
+        for reason, share in zip(REASONS, shares, strict=True)
+        if share > 0
+    )
+    return (
+        f'<tr><td>{escape(pipe)}</td><td>{escape(core)}</td><td class="n">'
+        f'{shares[BUSY] * 100:.1f} %</td><td><div class="bar">{segments}</div></td></tr>'
+    )
+
+
+def _reason_colour(reason: str, pipe: str) -> str:
+    busy = reason == REASONS[BUSY]
+    return palette.work_colour(pipe) if busy else palette.REASON_COLOURS[reason]
+
+
+def _traffic(result: Record) -> str:
+    totals = metrics.path_totals(result.runs)
+    heads = ("path", "operand", "bytes", "L2 hits")
+    rows = (
+        (
+            f"{one.src}\u2192{one.dst}",
+            one.operand,
+            size_cell(one.bytes),
+            "" if one.hit_share is None else percent_text(one.hit_share),
+        )
+        for one in totals
+    )
+    drawing = hierarchy.draw(result.device, totals)
+    whole = f'<div class="pair">{drawing}<div>{page.table(heads, rows, 2)}</div></div>'
+    each = page.section("Traffic of each kernel", _kernel_traffic(result), opened=False)
+    return whole + each if totals else ""
+
+
+def _kernel_traffic(result: Record) -> str:
+    heads = ("kernel", "path", "operand", "bytes", "L2 hits", "L2 misses")
+    rows = []
+    for run, name in zip(result.runs, metrics.titles(result.runs), strict=True):
+        for row in run.traffic:
+            if row.bytes:
+                cached = row.hit_bytes or row.miss_bytes
+                split = [size_cell(n) if cached else "" for n in (row.hit_bytes, row.miss_bytes)]
+                path = f"{row.src}\u2192{row.dst}"
+                rows.append((name, path, row.operand, size_cell(row.bytes), *split))
+    return page.table(heads, rows, 3) if len(result.runs) > 1 else ""
+
+
+def _bounds(result: Record) -> str:
+    heads = ("kernel", "of the", "resource", "why", "cycles", "of simulated")
+    rows = []
+    for run, name in zip(result.runs, metrics.titles(result.runs), strict=True):
+        for row in tables.bound_rows([run]):
+            if row["cycles"]:
+                facts = row["of"], row["resource"], row["why"], f"{row['cycles']:,}"
+                rows.append((name, *facts, percent_text(row["share"])))
+    return page.table(heads, rows, 4, long=(3,))
