@@ -13,6 +13,7 @@ for tile (channels of a group, taps, columns of the group's input) of this core:
             B <- x                                                       # DMA
             A <- 0 where the tap falls outside dy                        # S, scalar stores
             A <- dy, per tap: a frame of channels for every position     # DMA, strided
+            workspace of the core <- A;  A <- workspace                  # DMA, if there is one
             acc (+)= A^T @ B                                             # VPU
     dw <- acc, through a cast for fp16                                   # VPU, DMA
 
@@ -71,13 +72,18 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class DeconvGradFilter(Kernel):
-    """The kernel for ``x``, ``dy`` and ``dw`` in the layouts above."""
+    """The kernel for ``x``, ``dy`` and ``dw`` in the layouts above.
+
+    ``rows`` (cores, chunk) is the workspace of the documentation that a caller may pass: rows of
+    im2row are written to the core's chunk of it, and the multiplication reads them from there.
+    """
 
     shape: Convolution
     tiling: Tiling
     x: Tensor
     dy: Tensor
     dw: Tensor
+    rows: Tensor | None = None
 
     name: ClassVar[str] = "deconv_grad_filter"
     role: ClassVar[str] = "dsp"
@@ -103,6 +109,12 @@ class DeconvGradFilter(Kernel):
             self.dw.name: s.used("taps", self.dw.size_bytes),
         }
 
+    @staticmethod
+    def chunk_elements(s: Convolution, t: Tiling) -> int:
+        """Elements of the largest chunk of A."""
+        positions = min(t.rows, s.spatial[0]) * min(t.width, s.spatial[1])
+        return positions * min(t.taps, s.taps) * min(t.channels, s.cout_per_group)
+
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
         return Plan(self._tasks(cores), _Nest(self, k).emit)
 
@@ -126,7 +138,10 @@ class DeconvGradFilter(Kernel):
         x = (b * image_x + chunk["x"][c]) + (tile["group"] * s.cin_per_group + tile["n0"])[t]
         dy = (b * image_dy + chunk["dy"][c]) + channel[t]
         dw = ((channel * s.taps + tile["t0"]) * s.cin_per_group + tile["n0"])[t]
-        return Tasks(tile["core"][t], Chunk, columns, {"x": x * e, "dy": dy * e, "dw": dw * e})
+        bases = {"x": x * e, "dy": dy * e, "dw": dw * e}
+        if self.rows is not None:
+            bases["rows"] = tile["core"][t] * self.rows.shape[1] * e
+        return Tasks(tile["core"][t], Chunk, columns, bases)
 
     def _tiles(self, cores: int) -> Iterator[tuple[int, ...]]:
         """(core, group, first and count of channels, of taps, of columns), core by core."""
@@ -198,6 +213,8 @@ class _Nest:
         a, b = self.a.next(), self.b.next()
         self._load_x(b, u)
         self._im2row(a, u)
+        if self.kernel.rows is not None:
+            a = self._through(self.kernel.rows, a, positions * m)
         acc = self.acc.next() if u.first else self.acc.last()
         self.k.dsp_gemm(acc, a, b, m, positions, u.n, dtype, init=u.first, transpose_a=True)
         if u.last:
@@ -234,6 +251,17 @@ class _Nest:
                 dy.at(offset * e, frame, base="dy", rows=count, pitch=pitch),
                 dy.dtype,
             )
+
+    def _through(self, rows: Tensor, built: Slot, count: int) -> Slot:
+        """Write a chunk of ``count`` elements to the workspace, and read it as the product does."""
+        read, e = self.a.next(), rows.dtype.bytes
+        step = DMA_FIELD * 4 // e  # of one descriptor
+        pieces = [(at * e, min(step, count - at) * e) for at in range(0, count, step)]
+        for at, size in pieces:
+            self.k.data_move(rows.at(at, size, base="rows"), built.at(at, size), rows.dtype)
+        for at, size in pieces:
+            self.k.data_move(read.at(at, size), rows.at(at, size, base="rows"), rows.dtype)
+        return read
 
     def _frames(self, u: Chunk, tap: int) -> list[tuple[int, int, int]]:
         """Runs of positions that ``tap`` finds in dy: (first, count, element offset in dy)."""

@@ -6,8 +6,10 @@
 ``fp_`` takes float32, ``hp_`` float16 (MT7004 only). ``dy``, ``x`` and ``dw`` are NumPy arrays,
 flat as C's pointers or with their shapes: (batch, out_h, out_w, out_c), (batch, in_h, in_w, in_c)
 and (group, out_c / group * kernel_h * kernel_w, in_c / group). ``dw`` is written in place.
-``param`` is the array of 18 integers, or 20 as in the example; the address in param[17] is not
-read.
+``param`` is the array of 18 integers, or 20 as in the example. An address in param[17] other than
+0 gives the call a workspace for im2row, whose traffic is in the time; where it points to does not
+matter. The shared forms have their operands in DDR; with ``storage="gsm"`` they lie in the on-chip
+memory that the cores share.
 
 Unlike the C functions these return something: the ``npusim.Result``. They run on the FT78NE
 (``fp_``) or the MT7004 (``hp_``), on another device with the keyword ``device``, or in a block::
@@ -62,7 +64,7 @@ def fp_deconv_grad_filter_s(
     **options: Any,
 ) -> Result:
     """Write the float32 gradient to ``dw``, on the cores whose bits are set in ``core_mask``."""
-    return _run(FP32, "ft78ne", (dy, x, dw), param, "shared", options | {"core_mask": core_mask})
+    return _run(FP32, "ft78ne", (dy, x, dw), param, "shared", {"core_mask": core_mask} | options)
 
 
 def hp_deconv_grad_filter_s(
@@ -74,7 +76,7 @@ def hp_deconv_grad_filter_s(
     **options: Any,
 ) -> Result:
     """Write the float16 gradient to ``dw``, on the cores whose bits are set in ``core_mask``."""
-    return _run(FP16, "mt7004", (dy, x, dw), param, "shared", options | {"core_mask": core_mask})
+    return _run(FP16, "mt7004", (dy, x, dw), param, "shared", {"core_mask": core_mask} | options)
 
 
 def fp_deconv_grad_filter_p(
@@ -96,10 +98,13 @@ def _run(
     default: str,
     arrays: tuple[Operand, Operand, Array | None],
     param: Sequence[int],
-    storage: str,
+    form: str,
     options: dict[str, Any],
 ) -> Result:
     """Check and view the operands, run the operator, copy its result into ``dw``."""
+    storage = options.pop("storage", form)
+    if (storage == "private") != (form == "private"):
+        raise ArgumentError(f"storage is {storage!r}; this is the {form} form, call the other one")
     dy, x, dw = arrays
     p = frozen(param)
     sizes = p if isinstance(p, tuple) else ()
@@ -108,7 +113,7 @@ def _run(
         options = options | {"device": _device.get() or default}
     target = None
     if not (isinstance(dy, Spec) or isinstance(x, Spec)):
-        limits = facts(grad, read, p, storage, options.get("core_mask"))
+        limits = facts(grad, read, p, form, options.get("core_mask"))
         rules = options.get("rules", "documented")
         check("deconv_grad_filter", limits, load_device(options["device"]), rules)
         target = _target(dw, wanted, p)  # after the limits, as its shape follows from param

@@ -96,8 +96,8 @@ class _Tree:
             text = value if isinstance(value, str) else _base_units(path, value, known[path].kind)
             root = _with(root, known[path].keys, f"{text} (assumed, {USER[0]})")
         built = _build(root, self.names)
-        private = built.private_memory if device.is_private else None
-        return replace(built, main_memory=private) if private is not None else built
+        memory = device.main_memory_key
+        return built if memory == "main_memory" else built.with_operands_in(memory)
 
 
 def _base_units(path: str, value: object, kind: str) -> str:

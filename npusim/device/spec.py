@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Protocol
@@ -32,6 +32,14 @@ from npusim.device.parts import (
     figure,
 )
 from npusim.errors import ArgumentError, ProgramError
+
+
+#: What reports call the memory behind the cores of a device without an L2.
+_CALLED = {
+    "main_memory": "DDR",
+    "private_memory": "private memory",
+    "shared_memory": "shared memory",
+}
 
 
 class Origin(Protocol):
@@ -78,6 +86,12 @@ class Device:
         "takes the place of `main_memory` where an operator keeps its operands in the memory of "
         "the one core it uses",
         None,
+    )
+    shared_memory: MainMemory | None = entry(
+        "takes the place of `main_memory` where a caller keeps the operands of a DSP's operator in "
+        "the on-chip memory that all cores share (GSM)",
+        None,
+        digest="unless empty",
     )
     launch: Launch = entry("durations added once per kernel, outside the simulated program")
     silicon: Silicon | None = entry(
@@ -127,21 +141,29 @@ class Device:
         return float(shared.read_bytes_per_cycle)
 
     @cached_property
-    def is_private(self) -> bool:
-        """Whether GM is the private memory of the core that runs."""
-        return self.main_memory is self.private_memory
-
-    @property
     def main_memory_key(self) -> str:
-        """The key of the file under which main memory stands."""
-        return "private_memory" if self.is_private else "main_memory"
+        """The key of the file under which GM stands: an operator may put its operands on the chip."""
+        for name in ("private_memory", "shared_memory"):
+            if self.main_memory is getattr(self, name):
+                return name
+        return "main_memory"
+
+    def with_operands_in(self, memory: str) -> Device:
+        """The device with ``memory`` (``private_memory``, ``shared_memory``) in the place of GM.
+
+        Raises ``ArgumentError`` where the device has no such memory.
+        """
+        found = getattr(self, memory)
+        if found is None:
+            raise ArgumentError(f"{self.name} has no {memory}; its file can describe one")
+        return replace(self, main_memory=found)
 
     @cached_property
     def main_memory_name(self) -> str:
         """What reports call main memory: by its place, as the model knows it."""
         if self.l2 is not None:
             return "HBM"
-        return "private memory" if self.is_private else "DDR"
+        return _CALLED[self.main_memory_key]
 
     @cached_property
     def saturates(self) -> bool:

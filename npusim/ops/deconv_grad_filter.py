@@ -10,6 +10,7 @@ from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
 from npusim.call.tiling import own_tiling
 from npusim.convolution import Convolution
+from npusim.device.parts import MainMemory
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
@@ -24,6 +25,9 @@ from npusim.reference import conv_filter_grad
 from npusim.results import Result
 
 _NAME = "deconv_grad_filter"
+
+#: Where operands lie, by word: the memory of the device that takes the place of main memory.
+STORAGES = {"shared": "main_memory", "gsm": "shared_memory", "private": "private_memory"}
 
 
 def deconv_grad_filter(
@@ -47,16 +51,18 @@ def deconv_grad_filter(
     operands' type: the whole gradient, nothing is added to what dw held before.
 
     ``storage`` "shared" puts the operands into main memory and uses the cores of ``core_mask``
-    (bit i is core i; None: all), with the same bits whatever the mask; "private" puts them into
-    the memory of one core and takes no mask. The im2row workspace is the chunk buffer in SM,
-    filled and paid for by the kernel; the address in ``param`` is not read.
+    (bit i is core i; None: all), with the same bits whatever the mask; "gsm" is the same with the
+    operands in the on-chip memory that the cores of a cluster share; "private" puts them into the
+    memory of one core and takes no mask. With an address in ``param[17]`` that is not 0 the rows of
+    im2row go through a workspace beside the operands, one chunk for each core, which
+    ``Result.workspace_bytes`` counts; with 0 they are built in SM and stay there.
 
     Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
     ``npusim.kernels.deconv_grad_filter.Tiling``. Raises ``RuleError`` naming the argument that
     does not fit or that the library refuses, ``ArgumentError`` for the rest.
     """
-    if storage not in ("shared", "private"):
-        raise ArgumentError(f"storage is {storage!r}; it is 'shared' or 'private'")
+    if storage not in STORAGES:
+        raise ArgumentError(f"storage is {storage!r}; it is 'shared', 'gsm' or 'private'")
     grad, read = operand(dy), operand(x)
     mask = _mask(core_mask, options)
     machine = {"device": device, "cores": 1 if storage == "private" else mask}
@@ -65,20 +71,25 @@ def deconv_grad_filter(
         bits = mask
     else:
         bits = sum(1 << group for group in call.groups)
-    checked = facts(grad, read, param, storage, bits)
+    form = "private" if storage == "private" else "shared"
+    checked = facts(grad, read, param, form, bits)
     call.check(checked)
     own_dtype = _require(call, grad)
     c = convolution(checked)
     size = (c.groups, c.cout_per_group * c.taps, c.cin_per_group)
     x_gm, dy_gm = call.input("x", read, own_dtype), call.input("dy", grad, own_dtype)
     dw_gm = call.output("dw", size, own_dtype)
-    if storage == "private":
-        _use_private_memory(call, x_gm.size_bytes + dy_gm.size_bytes + dw_gm.size_bytes)
     cores = len(call.groups) * call.device.core_kind("dsp").per_group
     tiling = own_tiling(call.options.tiling, DeconvGradFilter.name, Tiling)
     if tiling is None:
         tiling = auto_tiling(c, own_dtype, call.device, cores)
-    call.launch(DeconvGradFilter(c, tiling, x_gm, dy_gm, dw_gm))
+    rows_gm = None
+    if checked["param"][17]:
+        chunk = DeconvGradFilter.chunk_elements(c, tiling)
+        rows_gm = call.workspace("im2row", (cores, chunk), own_dtype)
+    if storage != "shared":
+        _place_operands(call, storage)
+    call.launch(DeconvGradFilter(c, tiling, x_gm, dy_gm, dw_gm, rows_gm))
     if own_dtype is FP16:
         call.notes.append(
             "hp accumulates in fp32 and rounds once, as dw is stored; the library does not "
@@ -155,21 +166,26 @@ def _require(call: Call, dy: Operand) -> DType:
     return found
 
 
-def _use_private_memory(call: Call, size: int) -> None:
-    """Let GM mean the memory of the one core that runs, where ``size`` bytes must fit."""
-    memory = call.device.private_memory
+def _place_operands(call: Call, storage: str) -> None:
+    """Let GM mean the on-chip memory of ``storage``, where all that the call holds must fit."""
+    name = STORAGES[storage]
+    memory: MainMemory | None = getattr(call.device, name)
+    called, device = name.replace("_", " "), call.device.name
     if memory is None:
         raise ArgumentError(
-            f"storage is 'private'; {call.device.name} has no private memory for operands, use "
-            "'shared'"
+            f"storage is {storage!r}; {device} has no {called} for operands, use 'shared'"
         )
+    size, whose = sum(call.held.values()), "of a core " if storage == "private" else ""
     if size > memory.size_bytes:
+        *others, last = call.held
+        held = f"{', '.join(others)} and {last}"
         raise ArgumentError(
-            f"storage is 'private'; x, dy and dw take {size} B, the private memory of a core of "
-            f"{call.device.name} holds {memory.size_bytes} B: use a smaller batch or 'shared'"
+            f"storage is {storage!r}; {held} take {size} B, the {called} {whose}of {device} holds "
+            f"{memory.size_bytes} B: use a smaller batch or 'shared'"
         )
-    call.device = replace(call.device, main_memory=memory)
-    call.notes.append("operands lie in the private memory of one core; main memory is not used")
+    call.device = call.device.with_operands_in(name)
+    place = "private memory of one core" if storage == "private" else "memory that all cores share"
+    call.notes.append(f"operands lie in the {place}; main memory is not used")
 
 
 def _problem(c: Convolution, dtype: DType, storage: str) -> str:
@@ -183,10 +199,11 @@ def _problem(c: Convolution, dtype: DType, storage: str) -> str:
 
 
 class _Wanted(NamedTuple):
-    """A call: the transposed layer, and where operands lie."""
+    """A call: the transposed layer, where operands lie, and the address of the workspace."""
 
     c: Convolution
     storage: str
+    workspace: int
 
 
 def _stated(stated: Stated) -> _Wanted:
@@ -199,7 +216,8 @@ def _stated(stated: Stated) -> _Wanted:
     c = stated_layer(stated, shown, 2, layers=False, transposed=True)
     if "dy" in shown:
         c = replace(c, outputs=shown["dy"][2:])
-    return _Wanted(c, stated["storage"] or "shared")
+    # Any address will do: the simulator places tensors itself.
+    return _Wanted(c, stated["storage"] or "shared", int(bool(stated["im2row_workspace"])))
 
 
 def _call(p: _Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
@@ -210,7 +228,7 @@ def _call(p: _Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> 
         *(c.n, *c.spatial, c.cin),
         *(c.n, *c.out, c.cout),
         *(*c.kernel, *c.stride, *before, *c.dilation, c.groups),
-        *(0, 0, 0),
+        *(p.workspace, 0, 0),
     ]
     return deconv_grad_filter(given["dy"], given["x"], param, cores, p.storage, **options)
 
@@ -235,9 +253,16 @@ CARD: Card[_Wanted] = Card(
         *(BATCH, *SIZES, OUTPUT_PADDING),
         Option(
             "storage",
-            word("shared", "private"),
-            "{shared,private}",
-            "operands in main memory, or in the memory of one core (default: shared)",
+            word(*STORAGES),
+            "{shared,gsm,private}",
+            "operands in main memory, in the on-chip memory of all cores, or in the memory of one "
+            "core (default: shared)",
+        ),
+        Option(
+            "im2row-workspace",
+            None,
+            "",
+            "pass the rows of im2row through a workspace, as param[17] with an address does",
         ),
     ),
     problem=_stated,

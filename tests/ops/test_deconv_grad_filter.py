@@ -85,8 +85,8 @@ def shape(**sizes: Any) -> Problem:
     return replace(s, out_size=(h, w))
 
 
-def param(s: Problem, workspace: int = 0x10050000) -> list[int]:
-    """The parameter array of a problem."""
+def param(s: Problem, workspace: int = 0) -> list[int]:
+    """The parameter array of a problem; a workspace has an address that is not 0."""
     return [
         s.batch, *s.in_size, s.in_c, s.batch, *s.out_size, s.out_c, *s.kernel, *s.stride, *s.pad,
         *s.dilation, s.group, workspace, 0, 0,
@@ -364,11 +364,56 @@ def test_the_problem_in_one_line() -> None:
     assert run(shape(), np.float16, device="mt7004").dtype == "fp16"
 
 
-def test_the_workspace_address_and_the_unused_entries_change_nothing() -> None:
+@settings(max_examples=30, deadline=None)
+@given(s=problems(), data=st.data())
+def test_rows_through_a_workspace_are_paid_for_and_change_no_bit(
+    s: Problem, data: st.DataObject
+) -> None:
+    dy, x = operands(s)
+    cores = data.draw(st.sampled_from([1, 0b110, None]))
+    storage = data.draw(st.sampled_from(["shared", "gsm"]))
+    without, through = (
+        deconv_grad_filter(dy, x, param(s, at), cores, storage) for at in (0, 0x10050000)
+    )
+    np.testing.assert_array_equal(first(without), first(through))
+    assert (without.workspace_bytes > 0, through.workspace_bytes > 0) == (False, True)
+    # One chunk for each core; each row of im2row is written once and read once.
+    assert through.workspace_bytes % (through.runs[0].cores * 4) == 0
+    assert moved(without, "im2row") == 0
+    assert moved(through, "im2row") == 2 * s.batch * np.prod(s.in_size) * s.taps * s.out_c * 4
+    assert through.runs[0].cycles > without.runs[0].cycles
+
+
+def test_a_workspace_by_hand() -> None:
+    """The one chunk of ``test_one_chunk_by_hand`` goes out and comes back before the product."""
+    s = shape(batch=1, in_size=(1, 16), in_c=8, out_c=6, kernel=(1, 1))
+    x = npusim.spec((1, 1, 16, 8), "fp32")
+    dy = npusim.spec((1, 1, 16, 6), "fp32")
+    without, through = (
+        deconv_grad_filter(dy, x, param(s, at), 1).runs[0].cycles for at in (0, 0x10050000)
+    )
+    assert through - without == 2 * (60 + 16 * 6 * 4 // 32)
+
+
+def test_operands_in_the_memory_that_cores_share() -> None:
+    shared, gsm = timed(BUSY), timed(BUSY, storage="gsm")
+    names = {name for row in gsm.runs[0].traffic for name in (row.src, row.dst)}
+    assert {"DDR", "shared memory"} & names == {"shared memory"}
+    assert gsm.runs[0].cores == 8
+    assert gsm.runs[0].cycles < shared.runs[0].cycles  # eight engines outrun one channel of DDR
+    slow = npusim.load_device("ft78ne").replace("shared_memory.read", "1B/cycle")
+    assert timed(BUSY, storage="gsm", device=slow).runs[0].cycles > shared.runs[0].cycles
+    assert any("memory that all cores share" in note for note in gsm.notes)
+    assert "shared_memory.read" in {e.figure for e in gsm.time_range.effects}
+    with pytest.raises(ArgumentError, match=r"'gsm'; x, dy and dw take .* shared memory of ft78ne holds 6291"):
+        timed(shape(batch=64, in_size=(64, 64), in_c=8), storage="gsm")
+
+
+def test_unused_entries_change_nothing() -> None:
     s = shape()
     dy, x = operands(s)
     base = deconv_grad_filter(dy, x, param(s))
-    other = deconv_grad_filter(dy, x, np.array([*param(s, workspace=0)[:18], -7, 1 << 60]))
+    other = deconv_grad_filter(dy, x, np.array([*param(s)[:18], -7, 1 << 60]))
     short = deconv_grad_filter(dy, x, param(s)[:18])  # the table of the page ends there
     for same in (other, short):
         np.testing.assert_array_equal(first(base), first(same))
@@ -407,7 +452,7 @@ def test_wrong_parameters_are_named(values: Any, message: str) -> None:
          "float32, or device mt7004"),
         (np.int32, {"device": "mt7004", "rules": "hardware"}, "mt7004 has no int32 form; it has"),
         (np.float32, {"device": "tiny"}, "tiny has no core with role 'dsp'"),
-        (np.float32, {"storage": "global"}, "storage is 'global'; it is 'shared' or 'private'"),
+        (np.float32, {"storage": "global"}, "storage is 'global'; it is 'shared', 'gsm' or 'private'"),
         (np.float32, {"storage": "private", "core_mask": 1}, "core_mask is 1: leave it away; "
          "FT78NE permits no mask (the _p form runs on the calling core)"),
         (np.float32, {"storage": "private", "cores": "0-3"}, "core_mask is 0-3: leave it away"),
