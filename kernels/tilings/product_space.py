@@ -91,7 +91,9 @@ class Space:
     def cuts(self) -> list[Cut]:
         """Every way to cut the plane that is worth comparing."""
         path = self.device.path("L1", "L0A", "load3d")
-        highest = most_rows(self.device, self.dtype)
+        size = cube_sizes(self.device)
+        # Two slots of L0A hold one block of 32 B per position, L0C one of 16 sums in fp32.
+        highest = min(most_rows(self.device, self.dtype), size["L0A"] // 64, size["L0C"] // 64)
         return [
             cut
             for form in self.forms

@@ -22,9 +22,11 @@ K = TypeVar("K", bound=Kernel)
 #: Kernels that are launched for the sake of one: itself, and others before and after it.
 Launches = Callable[[K], Sequence[Kernel]]
 
-#: Candidates that are simulated at most, and instructions of all of them.
+#: Candidates that are simulated at most, and instructions of all of them; building an instruction
+#: that tasks do not share takes as long as simulating so many.
 MOST_SIMULATED = 8
 MOST_INSTRUCTIONS = 2_000_000
+BUILD_WEIGHT = 50
 
 #: The simulated time of one in twenty candidates is below this part of its estimate: later ones
 #: whose estimate is so much longer than the best time found are not simulated.
@@ -113,6 +115,7 @@ def _best(
             failed = error
             continue
         left -= sum(program.instructions for program in programs)
+        left -= sum(BUILD_WEIGHT * len(t.instructions) for p in programs for t in p.templates)
         cycles = _cycles(programs, device, warm) if left >= 0 else estimate
         if best is None or cycles < best[0]:
             best = (cycles, candidate)

@@ -33,7 +33,6 @@ from npusim.device.parts import (
 )
 from npusim.errors import ArgumentError, ProgramError
 
-
 #: What reports call the memory behind the cores of a device without an L2.
 _CALLED = {
     "main_memory": "DDR",

@@ -405,7 +405,9 @@ def test_operands_in_the_memory_that_cores_share() -> None:
     assert timed(BUSY, storage="gsm", device=slow).runs[0].cycles > shared.runs[0].cycles
     assert any("memory that all cores share" in note for note in gsm.notes)
     assert "shared_memory.read" in {e.figure for e in gsm.time_range.effects}
-    with pytest.raises(ArgumentError, match=r"'gsm'; x, dy and dw take .* shared memory of ft78ne holds 6291"):
+    with pytest.raises(
+        ArgumentError, match=r"'gsm'; x, dy and dw take .* shared memory of ft78ne holds 6291"
+    ):
         timed(shape(batch=64, in_size=(64, 64), in_c=8), storage="gsm")
 
 
@@ -452,7 +454,8 @@ def test_wrong_parameters_are_named(values: Any, message: str) -> None:
          "float32, or device mt7004"),
         (np.int32, {"device": "mt7004", "rules": "hardware"}, "mt7004 has no int32 form; it has"),
         (np.float32, {"device": "tiny"}, "tiny has no core with role 'dsp'"),
-        (np.float32, {"storage": "global"}, "storage is 'global'; it is 'shared', 'gsm' or 'private'"),
+        (np.float32, {"storage": "global"},
+         "storage is 'global'; it is 'shared', 'gsm' or 'private'"),
         (np.float32, {"storage": "private", "core_mask": 1}, "core_mask is 1: leave it away; "
          "FT78NE permits no mask (the _p form runs on the calling core)"),
         (np.float32, {"storage": "private", "cores": "0-3"}, "core_mask is 0-3: leave it away"),
