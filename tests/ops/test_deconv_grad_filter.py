@@ -1,10 +1,7 @@
-"""deconv_grad_filter against float64 loops, worked examples, and its own promises on time."""
+"""deconv_grad_filter against float64 loops and worked examples, and what it refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -13,147 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
-from npusim.convolution import Convolution
 from npusim.dtypes import FP16, FP32
 from npusim.errors import ArgumentError
 from npusim.kernels.tilings.deconv_grad_filter import Tiling, auto_tiling
 from npusim.ops import deconv_grad_filter
 from npusim.reference import conv_filter_grad
-from npusim.results import Result
-
-Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """The sizes in the words of the library; pairs are (height, width)."""
-
-    batch: int
-    in_size: tuple[int, int]
-    in_c: int
-    out_size: tuple[int, int]
-    out_c: int
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    pad: tuple[int, int]  # above and left; out_size says where dy ends
-    dilation: tuple[int, int]
-    group: int
-
-    @property
-    def icg(self) -> int:
-        return self.in_c // self.group
-
-    @property
-    def ocg(self) -> int:
-        return self.out_c // self.group
-
-    @property
-    def taps(self) -> int:
-        return self.kernel[0] * self.kernel[1]
-
-    @property
-    def layer(self) -> Convolution:
-        """The transposed layer that the kernel is told."""
-        return Convolution(
-            n=self.batch,
-            cin=self.in_c,
-            cout=self.out_c,
-            spatial=self.in_size,
-            kernel=self.kernel,
-            stride=self.stride,
-            padding=((self.pad[0], 0), (self.pad[1], 0)),
-            dilation=self.dilation,
-            groups=self.group,
-            transposed=True,
-            outputs=self.out_size,
-        )
-
-
-def shape(**sizes: Any) -> Problem:
-    """A small problem with some sizes changed; dy has its natural size unless given."""
-    s = Problem(
-        **{"batch": 2, "in_size": (5, 6), "in_c": 4, "out_size": (0, 0), "out_c": 10,
-           "kernel": (3, 2), "stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "group": 1,
-           **sizes}
-    )  # fmt: skip
-    if "out_size" in sizes:
-        return s
-    h, w = (
-        max(1, (i - 1) * st_ - 2 * p + d * (k - 1) + 1)
-        for i, st_, p, d, k in zip(s.in_size, s.stride, s.pad, s.dilation, s.kernel, strict=True)
-    )
-    return replace(s, out_size=(h, w))
-
-
-def param(s: Problem, workspace: int = 0) -> list[int]:
-    """The parameter array of a problem; a workspace has an address that is not 0."""
-    return [
-        s.batch, *s.in_size, s.in_c, s.batch, *s.out_size, s.out_c, *s.kernel, *s.stride, *s.pad,
-        *s.dilation, s.group, workspace, 0, 0,
-    ]  # fmt: skip
-
-
-def operands(s: Problem, kind: Any = np.float32, seed: int = 0) -> tuple[Array, Array]:
-    """Random dy and x."""
-    rng = np.random.default_rng(seed)
-    sizes = ((s.batch, *s.out_size, s.out_c), (s.batch, *s.in_size, s.in_c))
-    dy, x = (rng.standard_normal(size).astype(kind) for size in sizes)
-    return dy, x
-
-
-def reads(s: Problem) -> Iterator[tuple[int, ...]]:
-    """(kh, kw, ih, iw, r, c) of every place of dy that exists, as the definition has it."""
-    (kh, kw), (h, w) = s.kernel, s.in_size
-    for u, v, i, j in product(range(kh), range(kw), range(h), range(w)):
-        r = i * s.stride[0] - s.pad[0] + u * s.dilation[0]
-        c = j * s.stride[1] - s.pad[1] + v * s.dilation[1]
-        if 0 <= r < s.out_size[0] and 0 <= c < s.out_size[1]:
-            yield u, v, i, j, r, c
-
-
-def oracle(s: Problem, dy: Array, x: Array) -> Array:
-    """The definition, tap by tap and position by position, in float64."""
-    grads = dy.astype(np.float64).reshape(s.batch, *s.out_size, s.group, s.ocg)
-    maps = x.astype(np.float64).reshape(s.batch, *s.in_size, s.group, s.icg)
-    dw = np.zeros((s.group, s.ocg, *s.kernel, s.icg))
-    for kh, kw, ih, iw, r, c in reads(s):
-        dw[:, :, kh, kw] += np.einsum("bgo,bgi->goi", grads[:, r, c], maps[:, ih, iw])
-    return dw.reshape(s.group, s.ocg * s.taps, s.icg)
-
-
-def run(s: Problem, kind: Any = np.float32, **options: Any) -> Result:
-    """The operator on random operands."""
-    return deconv_grad_filter(*operands(s, kind), param(s), **options)
-
-
-def timed(s: Problem, kind: str = "fp32", **options: Any) -> Result:
-    """The operator without numbers."""
-    dy = npusim.spec((s.batch, *s.out_size, s.out_c), kind)
-    x = npusim.spec((s.batch, *s.in_size, s.in_c), kind)
-    return deconv_grad_filter(dy, x, param(s), **options)
-
-
-def first(result: Result) -> Array:
-    """The gradient."""
-    assert result.outputs is not None
-    dw = result.outputs[0]
-    assert dw is not None
-    return dw
-
-
-def agrees(dw: Array, s: Problem, dy: Array, x: Array) -> None:
-    """Within 1e-5 of the sum of magnitudes (fp32), and half an ulp besides (fp16)."""
-    want, scale = oracle(s, dy, x), oracle(s, np.abs(dy), np.abs(x))
-    assert dw.shape == want.shape
-    slack = 1e-5 * scale
-    if dw.dtype == np.float16:
-        slack = slack + np.spacing(np.abs(want).astype(np.float16)).astype(np.float64) / 2
-    assert (np.abs(dw.astype(np.float64) - want) <= slack).all()
-
-
-def moved(result: Result, operand: str) -> int:
-    """Bytes that crossed GM for an operand."""
-    return sum(row.bytes for row in result.runs[0].traffic if row.operand == operand)
+from tests.ops.deconv import (
+    Problem,
+    agrees,
+    first,
+    operands,
+    param,
+    problems,
+    run,
+    shape,
+    timed,
+)
 
 
 def test_micro_example() -> None:
@@ -199,20 +71,6 @@ def test_it_is_the_transposed_convolutions_filter_gradient() -> None:
     by_group = want.reshape(s.group, s.icg, s.ocg, *s.kernel).transpose(0, 2, 3, 4, 1)
     got = first(deconv_grad_filter(dy, x, param(s)))
     np.testing.assert_allclose(got, by_group.reshape(got.shape), rtol=1e-5, atol=1e-5)
-
-
-@st.composite
-def problems(draw: st.DrawFn) -> Problem:
-    def pair(low: int, high: int) -> tuple[int, int]:
-        return draw(st.integers(low, high)), draw(st.integers(low, high))
-
-    group = draw(st.integers(1, 3))
-    batch, icg, ocg = (draw(st.integers(1, most)) for most in (2, 3, 4))
-    return Problem(
-        batch=batch, in_size=pair(1, 6), in_c=group * icg, out_size=pair(1, 14),
-        out_c=group * ocg, kernel=pair(1, 4), stride=pair(1, 3), pad=pair(0, 4),
-        dilation=pair(1, 3), group=group,
-    )  # fmt: skip
 
 
 @settings(max_examples=60, deadline=None)
@@ -289,126 +147,12 @@ def test_auto_tiling_fits_its_memories(
     assert t.columns == channels or t.columns % (192 if half else 96) == 0 or t.columns < 192
 
 
-BUSY = shape(batch=2, in_size=(14, 14), in_c=48, out_c=64, kernel=(3, 3))
-
-
-def test_more_cores_are_faster() -> None:
-    cycles = [timed(BUSY, cores=f"0-{n - 1}").runs[0].cycles for n in (1, 2, 4, 8)]
-    for slow, fast in pairwise(cycles):
-        assert fast < 0.75 * slow
-
-
-def test_timing_only_equals_full() -> None:
-    for s, kind, name in ((BUSY, np.float32, "fp32"), (shape(group=2), np.float16, "fp16")):
-        full, only = run(s, kind, device="mt7004"), timed(s, name, device="mt7004")
-        assert only.outputs is None
-        assert full.runs[0].cycles == only.runs[0].cycles
-        assert full.runs[0].traffic == only.runs[0].traffic
-
-
-@settings(max_examples=25, deadline=None)
-@given(s=problems(), storage=st.sampled_from(["shared", "private"]))
-def test_traffic_covers_the_operands(s: Problem, storage: str) -> None:
-    natural = shape(**{k: getattr(s, k) for k in s.__dataclass_fields__ if k != "out_size"})
-    result = timed(natural, storage=storage)
-    assert moved(result, "x") >= natural.batch * np.prod(natural.in_size) * natural.in_c * 4
-    reached = len({at[4:] for at in reads(natural)})  # no tap reads the rest, if any
-    assert moved(result, "dy") >= natural.batch * reached * natural.out_c * 4
-    assert moved(result, "dw") == natural.taps * natural.ocg * natural.in_c * 4
-
-
-def test_traffic_by_hand() -> None:
-    s = shape(batch=2, in_size=(4, 4), in_c=3, out_c=2, kernel=(2, 2), out_size=(4, 4))
-    result = timed(s, cores=1)
-    assert moved(result, "x") == 2 * 16 * 3 * 4
-    assert moved(result, "dy") == 2 * (4 + 3) * (4 + 3) * 2 * 4  # positions inside dy, per tap
-    assert moved(result, "dw") == 4 * 2 * 3 * 4
-    zeros = 2 * (4 * 16 - 49) * 2 * 4
-    rows = {(row.src, row.dst): row.bytes for row in result.runs[0].traffic}
-    assert rows["IMM", "SM"] == zeros
-    assert result.runs[0].macs == 2 * 16 * 8 * 3
-
-
-def test_chunks_are_loaded_while_others_are_multiplied() -> None:
-    run = timed(shape(batch=1, in_size=(28, 28), in_c=128, out_c=128, kernel=(3, 3))).runs[0]
-    assert run.bounds[0].cycles <= run.cycles < 1.2 * run.bounds[0].cycles
-
-
-def test_one_chunk_by_hand() -> None:
-    """x, then dy of the one tap, then the product, then dw: nothing overlaps but issue."""
-    s = shape(batch=1, in_size=(1, 16), in_c=8, out_c=6, kernel=(1, 1))
-    cycles = timed(s, cores=1).runs[0].cycles
-    x, dw = 60 + 16 * 8 * 4 // 32, 60 + 9  # dw: 6 frames of 1.5 cycles
-    dy = 60 + 24  # 16 frames; 384 B would take 12
-    assert cycles == 1 + x + dy + (26 + 6 * 16) + dw
-
-
-def test_private_storage_leaves_main_memory_alone() -> None:
-    s = shape()
-    result, shared = timed(s, storage="private"), timed(s, core_mask=1)
-    names = {row.src for row in result.runs[0].traffic} | {
-        row.dst for row in result.runs[0].traffic
-    }
-    assert {"DDR", "private memory"} & names == {"private memory"}
-    assert any("private memory of one core" in note for note in result.notes)
-    slow = npusim.load_device("ft78ne").replace("main_memory.read", 1)
-    assert timed(s, storage="private", device=slow).runs[0].cycles == result.runs[0].cycles
-    assert timed(s, core_mask=1, device=slow).runs[0].cycles > shared.runs[0].cycles
-
-
 def test_the_problem_in_one_line() -> None:
     assert run(shape(group=2, dilation=(2, 1))).problem == (
         "dw of transposed 4 -> 10 channels, 3x2, stride [1, 1], pad [0, 0], dilation [2, 1], "
         "groups 2; x 2x5x6, dy 2x9x7; fp, shared"
     )
     assert run(shape(), np.float16, device="mt7004").dtype == "fp16"
-
-
-@settings(max_examples=30, deadline=None)
-@given(s=problems(), data=st.data())
-def test_rows_through_a_workspace_are_paid_for_and_change_no_bit(
-    s: Problem, data: st.DataObject
-) -> None:
-    dy, x = operands(s)
-    cores = data.draw(st.sampled_from([1, 0b110, None]))
-    storage = data.draw(st.sampled_from(["shared", "gsm"]))
-    without, through = (
-        deconv_grad_filter(dy, x, param(s, at), cores, storage) for at in (0, 0x10050000)
-    )
-    np.testing.assert_array_equal(first(without), first(through))
-    assert (without.workspace_bytes > 0, through.workspace_bytes > 0) == (False, True)
-    # One chunk for each core; each row of im2row is written once and read once.
-    assert through.workspace_bytes % (through.runs[0].cores * 4) == 0
-    assert moved(without, "im2row") == 0
-    assert moved(through, "im2row") == 2 * s.batch * np.prod(s.in_size) * s.taps * s.out_c * 4
-    assert through.runs[0].cycles > without.runs[0].cycles
-
-
-def test_a_workspace_by_hand() -> None:
-    """The one chunk of ``test_one_chunk_by_hand`` goes out and comes back before the product."""
-    s = shape(batch=1, in_size=(1, 16), in_c=8, out_c=6, kernel=(1, 1))
-    x = npusim.spec((1, 1, 16, 8), "fp32")
-    dy = npusim.spec((1, 1, 16, 6), "fp32")
-    without, through = (
-        deconv_grad_filter(dy, x, param(s, at), 1).runs[0].cycles for at in (0, 0x10050000)
-    )
-    assert through - without == 2 * (60 + 16 * 6 * 4 // 32)
-
-
-def test_operands_in_the_memory_that_cores_share() -> None:
-    shared, gsm = timed(BUSY), timed(BUSY, storage="gsm")
-    names = {name for row in gsm.runs[0].traffic for name in (row.src, row.dst)}
-    assert {"DDR", "shared memory"} & names == {"shared memory"}
-    assert gsm.runs[0].cores == 8
-    assert gsm.runs[0].cycles < shared.runs[0].cycles  # eight engines outrun one channel of DDR
-    slow = npusim.load_device("ft78ne").replace("shared_memory.read", "1B/cycle")
-    assert timed(BUSY, storage="gsm", device=slow).runs[0].cycles > shared.runs[0].cycles
-    assert any("memory that all cores share" in note for note in gsm.notes)
-    assert "shared_memory.read" in {e.figure for e in gsm.time_range.effects}
-    with pytest.raises(
-        ArgumentError, match=r"'gsm'; x, dy and dw take .* shared memory of ft78ne holds 6291"
-    ):
-        timed(shape(batch=64, in_size=(64, 64), in_c=8), storage="gsm")
 
 
 def test_unused_entries_change_nothing() -> None:
