@@ -141,7 +141,7 @@ class Device:
 
     @cached_property
     def main_memory_key(self) -> str:
-        """The key of the file under which GM stands: an operator may put its operands on the chip."""
+        """The key of the file under which GM stands: operands may lie on the chip."""
         for name in ("private_memory", "shared_memory"):
             if self.main_memory is getattr(self, name):
                 return name
