@@ -14,7 +14,7 @@ QUICK := tests/isa tests/program tests/layout tests/device tests/numerics \
   tests/test_quantities.py tests/test_reference.py tests/test_rounding.py tests/test_workloads.py \
   tests/test_yamltree.py
 
-.PHONY: demo quick test replay check types assembled docs slow release bench speed scorecard clean
+.PHONY: demo quick test minima replay check types assembled docs slow release bench speed scorecard clean
 
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -36,6 +36,14 @@ test: $(VENV)/.installed
 
 slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow
+
+# The oldest Python and the oldest of every dependency that pyproject.toml declares.
+OLDEST ?= python3.10
+minima:
+	rm -rf build/minima && $(OLDEST) -m venv build/minima
+	sed -n '/^dependencies/,/^]/s/^ *"\(.*\)>=\(.*\)",$$/\1==\2/p' pyproject.toml > build/minima/pins.txt
+	build/minima/bin/python -m pip install --quiet --constraint build/minima/pins.txt --editable '.[dev]'
+	build/minima/bin/python -m pytest --numprocesses auto --dist loadfile -o filterwarnings=ignore
 
 # UPDATE=1 writes the digests anew: for changes that are meant to move them.
 replay: $(VENV)/.installed
