@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npusim.errors import ArgumentError, NpusimError
@@ -21,6 +22,7 @@ from npusim.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
     from npusim.call.options import Options
     from npusim.device.spec import Device
@@ -32,11 +34,15 @@ if TYPE_CHECKING:
 #: What can be asked for, in the order of ``output_mask``.
 GRADIENTS = ("input", "weight", "bias")
 
+#: The phase that progress is told of where layers run in processes: it counts layers.
+LAYERS_DONE = "layers"
+
 #: Columns of ``NetworkResult.layers``; a promise to users.
 LAYER_COLUMNS = (
     *("layer", "count", "cin", "cout", "spatial", "kernel", "stride", "padding", "dilation"),
     *("groups", "transposed", "rows", "input_us", "weight_us", "bias_us", "other_us", "time_us"),
     *("cycles", "total_us", "share", "bottleneck", "error", "problem_us", "problem_bound"),
+    *("own_us", "own_bound_us", "own_problem_us", "own_problem_bound"),
 )
 
 #: Columns of ``NetworkResult.kernels``; a promise to users.
@@ -150,7 +156,10 @@ class NetworkResult:
         ``input_us``, ``weight_us`` and ``bias_us`` are the kernels that compute this gradient,
         ``other_us`` layout conversions, clearing and casts, launches included. ``share`` is of
         the network's time. ``problem_us`` is the least time of any programs for one layer, and
-        ``problem_bound`` by what. Where ``error`` says why there is no time, figures are missing.
+        ``problem_bound`` by what. The layer's own kernels are those that multiply: ``own_us`` is
+        their time without launches, ``own_bound_us`` and its ``bottleneck`` the least of these
+        programs, ``own_problem_us`` and ``own_problem_bound`` that of any for their problems. Where
+        ``error`` says why there is no time, figures are missing.
         """
         from npusim.results.tables import frame
 
@@ -173,6 +182,8 @@ class NetworkResult:
         return [self._layer_row(one) for one in self.timed]
 
     def _layer_row(self, one: LayerTime) -> Row:
+        from npusim.results.network_rows import own_figures
+
         sizes = {name: value for name, value in vars(one.layer).items() if name in LAYER_COLUMNS}
         row: Row = dict.fromkeys(LAYER_COLUMNS) | sizes
         row |= {"layer": one.layer.name, "bottleneck": "", "error": one.error}
@@ -187,9 +198,9 @@ class NetworkResult:
             "cycles": one.result.cycles,
             "total_us": self.device.time_us(one.cycles),
             "share": one.cycles / self.cycles if self.cycles else 0.0,
-            "bottleneck": one.result.bottleneck,
             "problem_us": one.result.problem_us,
             "problem_bound": one.result.problem_bounds[0].resource,
+            **own_figures(self.device, one.result.runs),
         }
 
     def kernel_rows(self) -> list[Row]:
@@ -256,6 +267,25 @@ class NetworkResult:
 
         return render(self.to_json())
 
+    def write(self, path: str | Path) -> None:
+        """Write ``layers`` as CSV; lists of sizes read ``3x3``."""
+        from npusim.results.network_rows import write_csv
+
+        write_csv(Path(path), LAYER_COLUMNS, self.layer_rows())
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the time of every layer by what it computes, repetitions included."""
+        from npusim.results.network_plot import plot_layers
+
+        return plot_layers(self.to_json(), ax, shown=True)
+
+    def report(self, path: str | Path) -> None:
+        """Write one self-contained web page."""
+        from npusim.results.web import network as page
+
+        runs = [(one.layer.name, one.layer.count, one.result) for one in self.timed]
+        page.save(self.to_json(), self.device, runs, Path(path))
+
 
 def network(
     workload: Any,
@@ -266,6 +296,7 @@ def network(
     gradients: Iterable[str] = ("input", "weight"),
     cube_math_type: int | str = "keep_dtype",
     every_input: bool = False,
+    jobs: int = 1,
     **options: Any,
 ) -> NetworkResult:
     """Time the backward pass of every layer of ``workload``, for ``batch`` images.
@@ -275,7 +306,9 @@ def network(
     ``input_shape``, that of one image without the batch, an ONNX file where it leaves sizes open.
     ``gradients`` are those computed, of "input", "weight" and "bias". As in training, the input of
     a layer before which nothing is trained has no gradient, unless ``every_input`` asks for it.
-    Linear layers are two matrix products, without a bias. The keywords left are those
+    Linear layers are two matrix products, without a bias. Different layers are simulated in
+    ``jobs`` processes, with the same result; ``progress`` is then told of layers that are done.
+    The keywords left are those
     of ``npusim.call.Options`` except ``timeline``, which is never kept: ``device`` is required.
 
     A layer that the device refuses does not stop the others: see ``NetworkResult.failed``.
@@ -288,6 +321,8 @@ def network(
 
     if batch < 1:
         raise ArgumentError(f"batch is {batch}; it must be at least 1 image")
+    if jobs < 1:
+        raise ArgumentError(f"jobs is {jobs}; it must be at least 1 process")
     net = read_network(workload, input_shape)
     wanted = replace(Options.of(network, options, without=("timeline",)), timeline=False)
     probe = Call("convolution_backward", wanted, True)  # wrong options fail here, not per layer
@@ -300,7 +335,7 @@ def network(
         gradients=_gradients(gradients),
         cube_math_type=cube_math_type,
     )
-    timed = _timed(net, backward)
+    timed = _timed(net, backward, jobs)
     if not timed:
         raise ArgumentError(
             f"no layer of {net.name} has a gradient among {', '.join(backward.gradients)}: before "
@@ -339,6 +374,27 @@ class _Backward:
         """The gradients computed of a layer; that of the input only where something needs it."""
         return tuple(g for g in self.gradients if g != "input" or layer.input_gradient)
 
+    def attempt(self, work: tuple[Layer, str]) -> tuple[Result | None, str]:
+        """The result of a layer with this label, or the reason why there is none."""
+        try:
+            return self.run(*work), ""
+        except NpusimError as error:
+            return None, str(error)
+
+    def at_once(
+        self, work: Sequence[tuple[Layer, str]], jobs: int
+    ) -> list[tuple[Result | None, str]]:
+        """``attempt`` in processes; what is done is reported here."""
+        from npusim.processes import in_processes
+
+        quiet = replace(self, options=replace(self.options, progress=None))
+        found = {}
+        for at, result in in_processes(quiet.attempt, work, jobs):
+            found[at] = result
+            if self.options.progress is not None:
+                self.options.progress(work[at][1], LAYERS_DONE, len(found), len(work))
+        return [found[at] for at in range(len(work))]
+
     def run(self, layer: Layer, label: str) -> Result:
         """Simulate one layer; ``label`` says in reports of progress which it is."""
         from npusim.call.spec import spec
@@ -369,19 +425,16 @@ class _Backward:
         )
 
 
-def _timed(net: Workload, backward: _Backward) -> tuple[LayerTime, ...]:
+def _timed(net: Workload, backward: _Backward, jobs: int) -> tuple[LayerTime, ...]:
     """Every layer with its result or the reason why it has none; equal shapes share theirs."""
     layers = [layer for layer in net.layers if backward.of(layer)]
     shapes = [replace(layer, name="", count=1) for layer in layers]
-    distinct = len(set(shapes))
-    known: dict[Layer, tuple[Result | None, str]] = {}
-    for layer, shape in zip(layers, shapes, strict=True):
-        if shape not in known:
-            label = f"{layer.name} ({len(known) + 1}/{distinct})"
-            try:
-                known[shape] = backward.run(layer, label), ""
-            except NpusimError as error:
-                known[shape] = None, str(error)
+    first = dict(zip(reversed(shapes), reversed(layers), strict=True))
+    distinct = tuple(dict.fromkeys(shapes))
+    labels = [f"{first[shape].name} ({n}/{len(distinct)})" for n, shape in enumerate(distinct, 1)]
+    work = list(zip([first[shape] for shape in distinct], labels, strict=True))
+    found = backward.at_once(work, jobs) if jobs > 1 else map(backward.attempt, work)
+    known = dict(zip(distinct, found, strict=True))
     return tuple(
         LayerTime(layer=layer, result=known[shape][0], error=known[shape][1])
         for layer, shape in zip(layers, shapes, strict=True)

@@ -23,6 +23,7 @@ FLOORS = [
     "npusim.reasons",
     "npusim.integers",
     "npusim.objects",
+    "npusim.processes",
     "npusim.quantities",
     "npusim.dtypes",
     "npusim.resources",
@@ -56,7 +57,7 @@ FLOORS = [
     "npusim.__main__",
 ]
 
-#: Packages of others that exactly one module imports.
+#: Packages of others that exactly one module imports, or the modules of one package.
 ONE_IMPORTER = {
     "yaml": "npusim.yamltree",
     "simpy": "npusim.timing.simpy_engine",
@@ -76,7 +77,7 @@ LINES = 450
 #: Lines of Python that a package may have; "npusim" stands for the modules at its top. More needs a
 #: sentence in CHANGELOG.md that says what for.
 BUDGETS = {
-    "npusim": 2450,
+    "npusim": 2550,
     "npusim/calibration": 900,
     "npusim/call": 1350,
     "npusim/cli": 3200,
@@ -88,7 +89,7 @@ BUDGETS = {
     "npusim/numerics": 950,
     "npusim/ops": 2600,
     "npusim/program": 2200,
-    "npusim/results": 5400,
+    "npusim/results": 6300,
     "npusim/timing": 4000,
     "npusim/study": 1700,
     "npusim/torch": 600,
@@ -193,7 +194,9 @@ def test_one_module_imports_each_library(library: str) -> None:
         for name, file in modules().items()
         if any(i.split(".")[0] == library for i in imports(tree(file), typing_too=False))
     ]
-    assert users == [ONE_IMPORTER[library]]
+    owner = ONE_IMPORTER[library]
+    assert users
+    assert all(name == owner or name.startswith(f"{owner}.") for name in users)
 
 
 def machine_files() -> list[Path]:

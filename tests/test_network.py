@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib import pyplot
+from matplotlib.patches import Rectangle
 
 import npusim
 from npusim.convolution import Convolution
@@ -77,7 +80,15 @@ def test_a_layer_is_the_call_of_the_operator(net: Workload) -> None:
         padding=1,
         device=DEVICE,
     )
-    assert (layer.cycles, layer.time_us, layer.bottleneck) == (r.cycles, r.time_us, r.bottleneck)
+    assert (layer.cycles, layer.time_us) == (r.cycles, r.time_us)
+    own = r.kernels[r.kernels.macs > 0]
+    assert layer.own_us == pytest.approx(own.time_us.sum() - own.launch_us.sum())
+    assert layer.own_problem_us == pytest.approx(own.problem_us.sum())
+    bounds = r.bounds[(r.bounds.of == "program") & r.bounds.kernel.isin(own.name)]
+    sums = bounds.groupby("resource").cycles.sum()
+    assert layer.bottleneck == sums.idxmax()
+    assert layer.own_bound_us == pytest.approx(r.device.time_us(int(sums.max())))
+    assert 0 < layer.own_problem_us < layer.own_us < layer.time_us
     by_kernel = r.kernels.groupby("name").time_us.sum()
     assert layer.input_us == by_kernel.pop("conv_backprop_input")
     assert layer.weight_us == by_kernel.pop("conv_backprop_filter")
@@ -104,6 +115,34 @@ def test_every_size_reaches_the_operator(name: str, net: Workload) -> None:
         r.problem
     )
     assert result.layers.set_index("layer").cycles[name] == r.cycles
+
+
+def test_processes_change_nothing(gaps: Workload) -> None:
+    """Also layers that are refused, and those that share a result."""
+    seen = []
+    here = timed(gaps)
+    there = timed(gaps, jobs=2, progress=lambda *told: seen.append(told))
+    assert there.to_json() == here.to_json()
+    distinct = len({name.partition(" ")[2] for name, *_ in seen})
+    assert [told[1:] for told in seen] == [("layers", n + 1, distinct) for n in range(distinct)]
+    with pytest.raises(npusim.ArgumentError, match="jobs is 0; it must be at least 1"):
+        timed(gaps, jobs=0)
+
+
+def test_the_layers_as_a_file_and_as_a_figure(net: Workload, tmp_path: Path) -> None:
+    result = timed(net)
+    result.write(tmp_path / "layers.csv")
+    with (tmp_path / "layers.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["layer"] for row in rows] == list(result.layers.layer)
+    assert [float(row["total_us"]) for row in rows] == list(result.layers.total_us)
+    assert rows[2]["stride"] == "1x2"
+    assert rows[3]["padding"] == "0,1 1,0"
+    _, ax = pyplot.subplots()
+    assert result.plot(ax) is ax
+    drawn = sum(bar.get_width() for bar in ax.patches if isinstance(bar, Rectangle))
+    assert drawn == pytest.approx(result.time_us)
+    pyplot.close()
 
 
 def test_totals_are_sums(net: Workload) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from npusim.cli.checks import returned
+from npusim.cli.files import check_file
 from npusim.cli.parser import Parser
 from npusim.dtypes import BF16
 from npusim.errors import ArgumentError, NpusimError
@@ -144,14 +145,7 @@ def check(wanted: Mapping[str, Path], arguments: argparse.Namespace) -> None:
     taken: dict[Path, str] = {}
     for name, path in wanted.items():
         artifact, option = ARTIFACTS[name], _option(name)
-        if not path.name.lower().endswith(artifact.suffixes):
-            raise ArgumentError(
-                f"{option} {path}: the file's name must end in {' or '.join(artifact.suffixes)}"
-            )
-        if not path.parent.is_dir():
-            raise ArgumentError(
-                f"{option} {path}: there is no folder {str(path.parent)!r}; create it first"
-            )
+        check_file(option, path, artifact.suffixes)
         if path.resolve() in taken:
             raise ArgumentError(
                 f"{option} and {taken[path.resolve()]} both write {path}; give two names"

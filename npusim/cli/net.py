@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from npusim.cli.console import print_json
+from npusim.cli.files import check_file
 from npusim.cli.machine import add_machine, add_simulation
 from npusim.cli.parser import Parser, collect
 from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, dtype
 from npusim.errors import ArgumentError
-from npusim.network import GRADIENTS, network
+from npusim.network import GRADIENTS, NetworkResult, network
 from npusim.ops.card import integer, sizes
 from npusim.ops.cube_math import CUBE_MATH_TYPES, read_cube_math_type
 from npusim.results.progress import ProgressBar, ProgressLines
 
 _USUAL = ("input", "weight")
+
+#: Every option that names a file: its suffixes, and what is written.
+_FILES = {
+    "csv": ((".csv",), "the layers as a table"),
+    "plot": ((".png", ".svg"), "a figure of the time of every layer"),
+    "report": ((".html",), "the whole report as one web page"),
+}
 
 
 def add_arguments(parser: Parser) -> None:
@@ -62,7 +71,14 @@ def add_arguments(parser: Parser) -> None:
         help=f"arithmetic of the cube: 0 to 3 or {', '.join(CUBE_MATH_TYPES)} (default: 0)",
     )
     add_machine(parser.add_argument_group("machine").add_argument, required=True)
-    add_simulation(parser.add_argument_group("simulation").add_argument)
+    add = parser.add_argument_group("simulation").add_argument
+    add_simulation(add)
+    add("--jobs", type=integer(1), default=1, metavar="N",
+        help="processes that simulate different layers at once (default: 1)")  # fmt: skip
+    add = parser.add_argument_group("files to write").add_argument
+    for name, (suffixes, about) in _FILES.items():
+        kinds = " or ".join(suffixes)
+        add(f"--{name}", type=Path, metavar="FILE", help=f"{about}, {kinds} (default: none)")
     parser.add_argument(
         "--json",
         action="store_true",
@@ -79,6 +95,9 @@ def _gradients(text: str) -> tuple[str, ...]:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print what could be simulated; raise ``ArgumentError`` after it if layers are missing."""
+    wanted = {name: path for name in _FILES if (path := getattr(arguments, name)) is not None}
+    for name, path in wanted.items():
+        check_file(f"--{name}", path, _FILES[name][0])
     with ProgressBar() if sys.stderr.isatty() else ProgressLines() as progress:
         result = network(
             arguments.workload,
@@ -93,12 +112,16 @@ def execute(arguments: argparse.Namespace) -> int:
             rules=arguments.rules,
             engine=arguments.engine,
             start=arguments.start,
+            jobs=arguments.jobs,
             progress=progress,
         )
     if arguments.json:
         print_json(result.to_json())
     else:
         sys.stdout.write(result.text())
+    for name, path in wanted.items():
+        _write(name, result, path)
+        print(f"wrote {path}", file=sys.stderr if arguments.json else sys.stdout)
     sys.stdout.flush()
     if result.failed:
         names = ", ".join(one.layer.name for one in result.failed)
@@ -107,3 +130,15 @@ def execute(arguments: argparse.Namespace) -> int:
             "the totals are partial"
         )
     return 0
+
+
+def _write(name: str, result: NetworkResult, path: Path) -> None:
+    if name == "plot":
+        from npusim.results.network_plot import plot_layers  # noqa: PLC0415 - rarely asked for
+        from npusim.results.plots import figure_bytes  # noqa: PLC0415
+
+        path.write_bytes(figure_bytes(plot_layers(result.to_json()), path.suffix[1:].lower()))
+    elif name == "csv":
+        result.write(path)
+    else:
+        result.report(path)

@@ -78,7 +78,7 @@ def _layers(facts: Row) -> Iterator[str]:
             times = [us_text(row[f"{name}_us"]) for name in (*parts, "total")]
             least = percent_text(row["problem_us"] / row["time_us"])
             cells = [*times, percent_text(row["share"]), least, row["bottleneck"]]
-        rows.append((row["layer"], _shape(row), str(row["count"]), *cells))
+        rows.append((row["layer"], shape_text(row), str(row["count"]), *cells))
     counted = sum(row["count"] for row in facts["layers"] if not row["error"])
     end = us_text(facts["time_us"])
     rows.append(("total", "", str(counted), *("" for _ in parts), end, "", "", ""))
@@ -89,7 +89,7 @@ def _layers(facts: Row) -> Iterator[str]:
     yield " least: share of the layer's time that any programs for it would need)"
 
 
-def _shape(row: Row) -> str:
+def shape_text(row: Row) -> str:
     """Channels, input size, kernel and what is unusual: ``64->128 56x56 3x3/2``.
 
     Of a linear layer, the vectors of an image: ``2048->1000 x1``.

@@ -70,6 +70,9 @@ RESULT_COLOURS: Mapping[str, str] = {
     "other": "#a89f91",
 }
 
+#: Points that no other beats.
+BEST = "#b8336a"
+
 #: Dark to light, even to the eye and to the colour-blind (samples of matplotlib's viridis).
 _SCALE = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151", "#d8b021")
 

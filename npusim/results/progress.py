@@ -50,9 +50,9 @@ class ProgressBar:
         if self._bar is None:
             self._bar = _started()
         if self._task is None:  # phases follow each other: one line is enough
-            self._task = self._bar.add_task("")
-        text = f"{kernel}: {phase}"
-        self._bar.update(self._task, description=text, completed=done, total=total)
+            self._task = self._bar.add_task("", unit="")
+        text, unit = _told(kernel, phase)
+        self._bar.update(self._task, description=text, completed=done, total=total, unit=unit)
 
 
 class ProgressLines:
@@ -77,7 +77,13 @@ class ProgressLines:
         now = time.monotonic()
         if now - self._told >= self._every_s:
             self._told = now
-            print(f"{kernel}: {phase}, {done:,} of {total:,} instructions", file=sys.stderr)
+            text, unit = _told(kernel, phase)
+            print(f"{text}, {done:,} of {total:,} {unit}", file=sys.stderr)
+
+
+def _told(kernel: str, phase: str) -> tuple[str, str]:
+    """What is being done, and what is counted."""
+    return (kernel, phase) if phase == "layers" else (f"{kernel}: {phase}", "instructions")
 
 
 def _started() -> Progress:
@@ -94,7 +100,7 @@ def _started() -> Progress:
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=8),  # leaves room for names at 80 columns
         MofNCompleteColumn(),
-        TextColumn("instructions"),
+        TextColumn("{task.fields[unit]}"),
         console=Console(stderr=True),
         transient=True,
     )

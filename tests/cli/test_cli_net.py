@@ -94,3 +94,27 @@ def test_what_could_be_simulated_is_printed_and_the_status_says_that_it_is_not_a
 )  # fmt: skip
 def test_refusals(words: list[str], message: str, fails: Callable[..., str]) -> None:
     assert fails("net", *words) == message
+
+
+def test_files(good: str, tmp_path: Path, capsys: Capture) -> None:
+    names = {"--csv": "layers.csv", "--plot": "layers.png", "--report": "page.html"}
+    words = [word for option, name in names.items() for word in (option, str(tmp_path / name))]
+    assert main(["net", good, "--device", "ascend910b2", "--jobs", "2", *words]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.splitlines()[-3:] == [f"wrote {tmp_path / name}" for name in names.values()]
+    assert (tmp_path / "layers.csv").read_text().startswith("layer,count,cin")
+    assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")
+    assert "<!doctype html>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--csv", "a.txt"], "--csv a.txt: the file's name must end in .csv"),
+        (["--plot", "none/a.png"], "--plot none/a.png: there is no folder 'none'; create it first"),
+    ],
+)
+def test_files_are_checked_first(words: list[str], message: str, capsys: Capture) -> None:
+    assert main(["net", "resnet50", "--device", "ascend910b2", *words]) == 2
+    assert message in capsys.readouterr().err

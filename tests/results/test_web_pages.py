@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import npusim
 from npusim.results import Result, metrics, palette
 from npusim.results.web import bars, hierarchy, page, run
 from npusim.timing.trace import TrafficRow
@@ -165,4 +166,27 @@ def test_tables_sort_and_fold(shown: Page, tmp_path: Path) -> None:
     assert shown.run(first) == f"row {page.FOLD + 4}"
     shown.run("document.querySelectorAll('th')[0].click()")
     assert shown.run(first) == "row 0"
+    checked(shown)
+
+
+def test_a_network_in_the_browser(shown: Page, tmp_path: Path) -> None:
+    net = tmp_path / "net.yaml"
+    net.write_text(
+        "description: two alike and one the device refuses\nlayers:\n"
+        "  twice: {cin: 16, cout: 32, spatial: [6, 5], kernel: 3, count: 2}\n"
+        "  odd: {cin: 16, cout: 16, spatial: [9], kernel: 2, padding: [[0, 1]]}\n"
+    )
+    result = npusim.network(str(net), device="ascend910b2", every_input=True)
+    result.report(tmp_path / "net.html")
+    for width in (1280, 400):
+        shown.open(tmp_path / "net.html", width)
+        checked(shown)
+    assert shown.run("document.body.innerText").count("2 \u00d7 twice") >= 1
+    heads = "[...document.querySelectorAll('summary')].map(s => s.textContent)"
+    assert "Not simulated" in shown.run(heads)
+    assert shown.run(_RANGE) == pytest.approx([0, result.time_us])
+    shown.run("document.querySelectorAll('[data-zoom]')[1].click()")
+    shown.run(_RANGE)
+    times = "[...document.querySelectorAll('tbody tr')].map(r => r.cells[0].textContent)"
+    assert shown.run(times)[0] == "twice"
     checked(shown)

@@ -47,12 +47,14 @@ class Bars(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A kernel or its launch, in cycles of the call."""
+    """A kernel or its launch, in cycles of the call; ``short`` stands on it where it fits."""
 
     name: str
+    short: str
     left: int
     right: int
-    launch: bool
+    colour: str
+    launch: bool = False
 
 
 class Picture(NamedTuple):
@@ -96,9 +98,14 @@ def spans(runs: Sequence[KernelRun]) -> tuple[Span, ...]:
     names, starts = metrics.titles(runs), metrics.kernel_starts(runs)
     for run, name, start in zip(runs, names, starts, strict=True):
         if run.launch_cycles:
-            found.append(Span(f"launch of {name}", start - run.launch_cycles, start, True))
-        found.append(Span(name, start, start + run.cycles, False))
+            found.append(launch(name, start - run.launch_cycles, start))
+        found.append(Span(name, name, start, start + run.cycles, palette.KERNEL))
     return tuple(found)
+
+
+def launch(name: str, left: int, right: int) -> Span:
+    """The launch of the kernel ``name``."""
+    return Span(f"launch of {name}", "launch", left, right, palette.LAUNCH, True)
 
 
 def _bars(rows: Timeline, tracks: Sequence[gantt.Track], gap: int) -> tuple[Bars, ...]:

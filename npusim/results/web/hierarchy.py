@@ -13,7 +13,7 @@ from npusim.results.lines import bytes_text, percent_text
 from npusim.results.metrics import PathTotal
 
 #: Sizes of the drawing, in pixels of its own.
-_BOX_WIDTH, _BOX_HEIGHT, _COLUMN, _ROW, _GUTTER, _LANE, _TOP = 112, 40, 130, 118, 48, 40, 8
+_BOX_WIDTH, _BOX_HEIGHT, _COLUMN, _ROW, _GUTTER, _LANE, _TOP = 112, 40, 130, 118, 54, 52, 8
 #: Arrows are as thick as the root of their bytes, at most this.
 _THICKEST, _THINNEST = 6.0, 1.4
 
@@ -37,13 +37,13 @@ class _Place(NamedTuple):
 
 
 def arrows(device: Device, totals: Sequence[PathTotal]) -> tuple[Arrow, ...]:
-    """Paths with their operands added up; those that moved nothing are left out.
+    """Paths between memories with their operands added up; those that moved nothing are left out.
 
     GM is what the cores address: the L2 where there is one, else main memory.
     """
     grouped: dict[tuple[str, str], list[PathTotal]] = {}
     for one in totals:
-        if one.bytes:
+        if one.bytes and one.src != "IMM":  # an immediate comes from no memory
             grouped.setdefault((one.src, one.dst), []).append(one)
     gm = "L2" if device.l2 is not None else _main_memory(totals)
     return tuple(_arrow(device, gm, parts) for parts in grouped.values())
@@ -52,7 +52,7 @@ def arrows(device: Device, totals: Sequence[PathTotal]) -> tuple[Arrow, ...]:
 def _arrow(device: Device, gm: str, parts: Sequence[PathTotal]) -> Arrow:
     src, dst = parts[0].src, parts[0].dst
     whole, hits = sum(one.bytes for one in parts), sum(one.hit_bytes for one in parts)
-    cached = any(one.hit_share is not None for one in parts)
+    cached = device.l2 is not None and any(one.hit_share is not None for one in parts)
     told = ", ".join(f"{one.operand} {bytes_text(one.bytes)}" for one in parts if one.operand)
     path = device.paths.get(f"{src}->{dst}")
     colour = palette.work_colour(path.pipe) if path is not None else palette.KERNEL
@@ -97,53 +97,59 @@ def draw(device: Device, totals: Sequence[PathTotal]) -> str:
 
 
 def _layout(found: Sequence[Arrow]) -> Mapping[str, _Place]:
-    """Memories in rows by their distance from main memory, children below their parents."""
-    depth = _depths(found)
-    children: dict[str, list[str]] = {}
-    roots = []
-    for name, level in depth.items():
-        above = [one.src for one in found if one.dst == name and depth[one.src] == level - 1]
-        if above:
-            children.setdefault(above[0], []).append(name)
-        elif level == 0:
-            roots.append(name)
-    places: dict[str, _Place] = {}
-    column = 0
+    """Memories in rows by their distance from main memory, children below their parents.
 
-    def put(name: str) -> float:
-        nonlocal column
-        below = [put(child) for child in children.get(name, ())]
-        if not below:
-            column += 1
-        middle = (below[0] + below[-1]) / 2 if below else float(column - 1)
-        places[name] = _Place(middle, depth[name])
-        return middle
-
-    for name in roots:
-        put(name)
-    last = max(depth.values()) + 1
-    for place, name in enumerate(one for one in depth if one not in places):  # what a unit fills
-        places[name] = _Place(0.5 + place if column > 1 else float(place), last)
-    return places
-
-
-def _depths(found: Sequence[Arrow]) -> dict[str, int]:
-    """Steps from the outermost memory along the moves; what no move fills comes last, as -1."""
+    Below them all are those that only a unit fills, and what is filled from there.
+    """
     names = dict.fromkeys(name for one in found for name in (one.src, one.dst))
     outer = next((name for name in names if name in metrics.MAIN_MEMORIES), "")
     outer = outer or next((name for name in ("L2", "GM") if name in names), next(iter(names)))
-    depth, level = {outer: 0}, 0
-    now = [outer]
-    if outer != "L2" and "L2" in names and "L2" not in depth:
-        depth["L2"], level, now = 1, 1, ["L2"]
+    first = {outer: 0} | ({"L2": 1} if "L2" in names and outer != "L2" else {})
+    depth = _depths(found, first)
+    outputs = [name for name in names if name not in depth and _unfilled(found, name)]
+    depth = _depths(found, {**depth, **dict.fromkeys(outputs, max(depth.values()) + 1)})
+    children: dict[str, list[str]] = {}
+    for name in depth:
+        above = [one.src for one in found if one.dst == name and depth[one.src] == depth[name] - 1]
+        if above:
+            children.setdefault(above[0], []).append(name)
+        elif name == "L2" and name != outer:
+            children.setdefault(outer, []).append(name)
+    places: dict[str, _Place] = {}
+    leaves = 0.0
+
+    def put(name: str) -> float:
+        nonlocal leaves
+        below = [put(child) for child in children.get(name, ())]
+        if not below:
+            leaves += 1
+        middle = (below[0] + below[-1]) / 2 if below else leaves - 1.0
+        places[name] = _Place(middle, depth[name])
+        return middle
+
+    put(outer)
+    wide = leaves > 1
+    leaves = 0.5 if wide else 0.0
+    for name in outputs:
+        put(name)
+    return places
+
+
+def _unfilled(found: Sequence[Arrow], name: str) -> bool:
+    """Whether no move ends in a memory."""
+    return all(one.dst != name for one in found)
+
+
+def _depths(found: Sequence[Arrow], first: Mapping[str, int]) -> dict[str, int]:
+    """Steps along the moves from memories whose own are known."""
+    depth = dict(first)
+    now = list(first)
     while now:
-        level += 1
-        now = list(
-            dict.fromkeys(one.dst for one in found if one.src in now and one.dst not in depth)
-        )
-        depth.update(dict.fromkeys(now, level))
-    filled = {name: depth[name] for name in names if name in depth}
-    return {**filled, **dict.fromkeys((name for name in names if name not in depth), -1)}
+        ends = dict.fromkeys(one.dst for one in found if one.src in now and one.dst not in depth)
+        before = {one.dst: one.src for one in found if one.src in now and one.dst in ends}
+        depth.update({name: depth[before[name]] + 1 for name in ends})
+        now = list(ends)
+    return depth
 
 
 def _passes(one: Arrow, places: Mapping[str, _Place]) -> bool:
@@ -181,10 +187,15 @@ def _size(device: Device, name: str) -> str:
 
 def _filled(device: Device, found: Sequence[Arrow], places: Mapping[str, _Place]) -> str:
     """Dashes from the memories the matrix unit reads to that it writes."""
-    last = max(place.row for place in places.values())
-    results = [n for n, at in places.items() if at.row == last and all(n != a.dst for a in found)]
-    inner = [n for n, at in places.items() if at.row == last - 1 and all(n != a.src for a in found)]
-    if device.cube is None or not results or not inner:
+    results = [name for name, at in places.items() if at.row and _unfilled(found, name)]
+    inner = [
+        name
+        for name, at in places.items()
+        if results
+        and at.row == places[results[0]].row - 1
+        and all(name != one.src for one in found)
+    ]
+    if device.cube is None or not inner:
         return ""
     (x2, y2), top = _middle(places[results[0]]), _BOX_HEIGHT / 2
     lines = (
@@ -197,7 +208,7 @@ def _filled(device: Device, found: Sequence[Arrow], places: Mapping[str, _Place]
 def _drawn(found: Sequence[Arrow], places: Mapping[str, _Place], columns: float) -> str:
     """Lines first, then labels, so that no line crosses a label."""
     most = max(one.bytes for one in found)
-    lines, labels, lane = [], [], columns * _COLUMN + 8
+    lines, labels, lane = [], [], columns * _COLUMN + 26
     ends = _ends(found, places)
     for one in sorted(found, key=lambda one: -one.bytes):
         width = max(_THINNEST, _THICKEST * sqrt(one.bytes / most))

@@ -25,6 +25,13 @@ class Cell(NamedTuple):
     key: float
 
 
+class Bar(NamedTuple):
+    """Parts of a bar, as shares of the widest: (what, share, colour); ``key`` is what sorts it."""
+
+    parts: tuple[tuple[str, float, str], ...]
+    key: float
+
+
 class Chart(NamedTuple):
     """One interactive chart: the id of its place in the page, its data, and what draws it."""
 
@@ -97,23 +104,44 @@ def table(
     Its first ``left`` columns are text, the others numbers; those at the places ``long`` hold
     sentences. Rows beyond ``FOLD`` are folded away.
     """
-    body = "".join(_line("td", row, left, long) for row in rows)
-    if not body:
+    kept = list(rows)
+    if not kept:
         return ""
+    kinds = ["" if at < left else "n" for at in range(len(heads))]
+    kinds = ["" if isinstance(kept[0][at], Bar) else kind for at, kind in enumerate(kinds)]
+    head = _line("th", heads, kinds)
+    body = "".join(
+        _line("td", row, ["long" if at in long else kind for at, kind in enumerate(kinds)])
+        for row in kept
+    )
     return (
         f'<div class="scroll"><table class="sorts" data-fold="{FOLD}">'
-        f"<thead>{_line('th', heads, left, ())}</thead><tbody>{body}</tbody></table></div>"
+        f"<thead>{head}</thead><tbody>{body}</tbody></table></div>"
     )
 
 
-def _line(tag: str, cells: Sequence[Any], left: int, long: Sequence[int]) -> str:
+def _line(tag: str, cells: Sequence[Any], kinds: Sequence[str]) -> str:
     inner = []
-    for at, cell in enumerate(cells):
-        kind = ' class="long"' if at in long else "" if at < left else ' class="n"'
+    for cell, name in zip(cells, kinds, strict=True):
+        kind = f' class="{name}"' if name else ""
+        if isinstance(cell, Bar):
+            inner.append(f'<{tag} class="bars" data-k="{cell.key:g}">{bar(cell.parts)}</{tag}>')
+            continue
         text, key = cell if isinstance(cell, Cell) else (str(cell), None)
         sort = "" if key is None else f' data-k="{key:g}"'
         inner.append(f"<{tag}{kind}{sort}>{escape(text)}</{tag}>")
     return f"<tr>{''.join(inner)}</tr>"
+
+
+def bar(parts: Iterable[tuple[str, float, str]]) -> str:
+    """A bar of (what, share of its width, colour); parts without a share are left out."""
+    inner = "".join(
+        f'<i style="width:{share * 100:.3f}%;background:{colour}" '
+        f'title="{escape(what)} {share * 100:.1f} %"></i>'
+        for what, share, colour in parts
+        if share > 0
+    )
+    return f'<div class="bar">{inner}</div>'
 
 
 def section(title: str, *parts: str, opened: bool = True) -> str:

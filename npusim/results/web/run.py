@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from npusim.device.spec import Device
 from npusim.reasons import BUSY, REASONS
 from npusim.results import advice, metrics, palette, roofline, tables
 from npusim.results.lines import bytes_text, counted, percent_text, rate_text, us_text
 from npusim.results.record import Record
 from npusim.results.roofline import Roofs
-from npusim.results.web import bars, charts, hierarchy, page
+from npusim.results.web import bars, hierarchy, page
 from npusim.results.web.bars import Picture
+from npusim.results.web.charts import roofline as roofline_chart
+from npusim.results.web.charts import timeline as timeline_chart
+from npusim.results.web.charts.timeline import AROUND, STRIP, TRACK
 from npusim.results.web.page import Cell, Chart
 from npusim.timing.trace import KernelRun
 
@@ -34,7 +38,8 @@ def render(result: Record) -> str:
         page.section("What would make it faster", page.bullets(advice.advise(result.runs))),
         page.section("Timeline", _timeline(result, drawn)),
         page.section("Where the time went", _pipes(result)),
-        page.section("Memory traffic", _traffic(result)),
+        page.section("Memory traffic", traffic(result.device, result.runs)),
+        page.section("Traffic of each kernel", _kernel_traffic(result), opened=False),
         page.section("Roofline", _roofline(result, drawn)),
         page.section("Kernels", _kernels(result)),
         page.section("Lower bounds", _bounds(result), opened=False),
@@ -97,8 +102,8 @@ def _timeline(result: Record, drawn: list[Chart]) -> str:
     picture = bars.picture(result)
     if not picture.bars:
         return '<p class="dim">No instruction was executed.</p>'
-    drawn.append(charts.timeline(picture))
-    height = charts.TRACK * (len(picture.tracks) + 1) + charts.AROUND + charts.STRIP
+    drawn.append(timeline_chart.timeline(picture))
+    height = TRACK * (len(picture.tracks) + 1) + AROUND + STRIP
     caption = (
         "Drag to move; zoom with the buttons, with Ctrl and the wheel, or by dragging the frame in "
         "the strip of all kernels. Waits are the low bars before what waited. Shown are the first "
@@ -108,7 +113,7 @@ def _timeline(result: Record, drawn: list[Chart]) -> str:
         gap = picture.gap * picture.us_per_cycle * 1000
         caption += f" Gaps below {gap:,.0f} ns between alike instructions are not drawn."
     kinds = (
-        (f"waits: {one.name}" if one.waits else one.name, one.colour, charts.bar_name(one))
+        (f"waits: {one.name}" if one.waits else one.name, one.colour, timeline_chart.bar_name(one))
         for one in picture.bars
     )
     return (
@@ -138,14 +143,15 @@ def _roofline(result: Record, drawn: list[Chart]) -> str:
     if not points:
         return ""
     roofs = roofline.roofs(result.device, result.runs, result.dtype, points)
-    drawn.append(charts.roofline(roofs, [(one, "") for one in points]))
-    return page.place(drawn[-1], 400, "roofline", roof_caption(roofs))
+    drawn.append(roofline_chart.roofline(roofs, [(one, "") for one in points]))
+    return page.place(drawn[-1], roofline_chart.HEIGHT, "roofline", roof_caption(roofs))
 
 
 def roof_caption(roofs: Roofs) -> str:
     """What the lines and marks of a roofline stand for."""
     lines = [
-        f"{charts.DASHES[name]}: {name}, {rate:.2f} TB/s" for name, rate in roofs.rates.items()
+        f"{roofline_chart.DASHES[name]}: {name}, {rate:.2f} TB/s"
+        for name, rate in roofs.rates.items()
     ]
     if roofs.peak is not None:
         cores = counted(roofs.peak.cores, "core")
@@ -236,22 +242,17 @@ def _pipes(result: Record) -> str:
         parts.append(
             f'<h3>{escape(names[id(run)])}</h3><div class="scroll"><table class="pipes"><thead>'
             '<tr><th>pipe</th><th>core</th><th class="n">busy</th>'
-            f"<th>share of the kernel's cycles</th></tr></thead>"
+            '<th class="wide">share of the kernel\'s cycles</th></tr></thead>'
             f"<tbody>{''.join(rows)}</tbody></table></div>"
         )
     return "".join(parts)
 
 
 def _bar_row(pipe: str, core: str, shares: Sequence[float]) -> str:
-    segments = "".join(
-        f'<i style="width:{share * 100:.3f}%;background:{_reason_colour(reason, pipe)}" '
-        f'title="{reason} {share * 100:.1f} %"></i>'
-        for reason, share in zip(REASONS, shares, strict=True)
-        if share > 0
-    )
+    parts = zip(REASONS, shares, (_reason_colour(one, pipe) for one in REASONS), strict=True)
     return (
         f'<tr><td>{escape(pipe)}</td><td>{escape(core)}</td><td class="n">'
-        f'{shares[BUSY] * 100:.1f} %</td><td><div class="bar">{segments}</div></td></tr>'
+        f"{shares[BUSY] * 100:.1f} %</td><td>{page.bar(parts)}</td></tr>"
     )
 
 
@@ -260,22 +261,22 @@ def _reason_colour(reason: str, pipe: str) -> str:
     return palette.work_colour(pipe) if busy else palette.REASON_COLOURS[reason]
 
 
-def _traffic(result: Record) -> str:
-    totals = metrics.path_totals(result.runs)
+def traffic(device: Device, runs: Sequence[KernelRun]) -> str:
+    """The memories with the bytes that ``runs`` moved, and the same as a table."""
+    totals = metrics.path_totals(runs)
     heads = ("path", "operand", "bytes", "L2 hits")
     rows = (
         (
             f"{one.src}\u2192{one.dst}",
             one.operand,
             size_cell(one.bytes),
-            "" if one.hit_share is None else percent_text(one.hit_share),
+            "" if one.hit_share is None or device.l2 is None else percent_text(one.hit_share),
         )
         for one in totals
     )
-    drawing = hierarchy.draw(result.device, totals)
-    whole = f'<div class="pair">{drawing}<div>{page.table(heads, rows, 2)}</div></div>'
-    each = page.section("Traffic of each kernel", _kernel_traffic(result), opened=False)
-    return whole + each if totals else ""
+    table = page.table(heads, rows, 2)
+    drawing = hierarchy.draw(device, totals)
+    return f'<div class="pair">{drawing}<div>{table}</div></div>' if totals else ""
 
 
 def _kernel_traffic(result: Record) -> str:

@@ -1,0 +1,49 @@
+"""Figures of a network's layers, and its layers as a file."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from npusim.device.spec import Device
+from npusim.results import metrics
+from npusim.timing.trace import KernelRun
+
+
+def own_figures(device: Device, runs: Sequence[KernelRun]) -> dict[str, Any]:
+    """What a layer's own kernels take, those that multiply, and what bounds them.
+
+    Conversions, clearing and casts have bounds of their own, which would hide the layer's.
+    """
+    own = [run for run in runs if run.macs] or list(runs)
+    bound = metrics.call_bound(own)
+    least: dict[str, int] = {}
+    for run in own:
+        nearest = metrics.problem_bound(run)
+        if nearest is not None:
+            least[nearest.resource] = least.get(nearest.resource, 0) + nearest.cycles
+    return {
+        "bottleneck": "" if bound is None else bound.resource,
+        "own_us": device.time_us(sum(run.cycles for run in own)),
+        "own_bound_us": None if bound is None else device.time_us(bound.cycles),
+        "own_problem_us": device.time_us(sum(least.values())) if least else None,
+        "own_problem_bound": max(least, key=lambda name: least[name], default=""),
+    }
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows with a head; a list reads ``3x3``, one of lists ``1,1 1,1``."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([_text(row[name]) for name in columns] for row in rows)
+
+
+def _text(value: Any) -> Any:
+    if not isinstance(value, (list, tuple)):
+        return value
+    if value and isinstance(value[0], (list, tuple)):
+        return " ".join(",".join(map(str, pair)) for pair in value)
+    return "x".join(map(str, value))

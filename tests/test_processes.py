@@ -1,0 +1,62 @@
+"""Work in processes: the same results, and nothing left behind when it stops."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from npusim.errors import CapacityError
+from npusim.processes import in_processes
+
+
+def test_results_come_with_their_places() -> None:
+    assert dict(in_processes(math.sqrt, [1.0, 4.0, 9.0], 2)) == {0: 1.0, 1: 2.0, 2: 3.0}
+
+
+def test_what_is_raised_there_is_raised_here() -> None:
+    with pytest.raises(ValueError, match="math domain error"):
+        dict(in_processes(math.sqrt, [1.0, -1.0], 2))
+
+
+def test_a_process_that_dies_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(CapacityError, match=r"one of 2 processes died.*fewer jobs"):
+        dict(in_processes(os._exit, [1, 1], 2))
+
+
+def test_an_interrupt_ends_the_processes() -> None:
+    code = (
+        "import os, time\nfrom npusim.processes import in_processes\n"
+        "if __name__ == '__main__':\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    try:\n        list(in_processes(time.sleep, [0, 600, 600], 2))\n"
+        "    except KeyboardInterrupt:\n        print('stopped')\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    group = int(process.stdout.readline())
+    time.sleep(1)  # the processes start
+    os.killpg(group, signal.SIGINT)  # as a terminal does
+    out, _ = process.communicate(timeout=60)
+    assert out == "stopped\n"
+    assert process.returncode == 0
+    deadline = time.monotonic() + 30
+    while left := alive(group):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def alive(group: int) -> list[str]:
+    """What runs in a process group, from the process table; what has ended is not alive."""
+    listed = subprocess.run(
+        ["ps", "-e", "-o", "pgid=,stat=,args="], capture_output=True, text=True, check=True
+    )
+    rows = (line.split(None, 2) for line in listed.stdout.splitlines())
+    return [" ".join(row) for row in rows if int(row[0]) == group and "Z" not in row[1]]
