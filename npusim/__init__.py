@@ -32,15 +32,26 @@ if TYPE_CHECKING:
     from npusim.ops import operators
     from npusim.program.tunable import Fit, candidates, fits
     from npusim.results import Comparison, Result, compare
-    from npusim.study import Study, SweepResult, load_study, sweep
+    from npusim.study import (
+        Exploration,
+        Sensitivities,
+        Study,
+        SweepResult,
+        explore,
+        load_study,
+        sensitivities,
+        sweep,
+    )
     from npusim.tuning.tuned import Tuned
 else:  # hidden from type checkers, or they would believe in every name
     _HOMES = {
         "Calibration": "npusim.calibration",
         "CannTiling": "npusim.kernels.tilings.cann",
         "Comparison": "npusim.results",
+        "Exploration": "npusim.study",
         "Fit": "npusim.program.tunable",
         "Result": "npusim.results",
+        "Sensitivities": "npusim.study",
         "Study": "npusim.study",
         "SweepResult": "npusim.study",
         "calibrate": "npusim.calibration",
@@ -50,11 +61,13 @@ else:  # hidden from type checkers, or they would believe in every name
         "cann_tiling": "npusim.kernels.tilings.cann",
         "compare": "npusim.results",
         "devices": "npusim.device.catalog",
+        "explore": "npusim.study",
         "fits": "npusim.program.tunable",
         "load_cann_tiling": "npusim.kernels.tilings.cann",
         "load_device": "npusim.device.catalog",
         "load_study": "npusim.study",
         "operators": "npusim.ops",
+        "sensitivities": "npusim.study",
         "simulate": "npusim.call.call",
         "spec": "npusim.call.spec",
         "sweep": "npusim.study",
@@ -82,10 +95,12 @@ __all__ = [
     "CapacityError",
     "Comparison",
     "ConfigError",
+    "Exploration",
     "Fit",
     "NpusimError",
     "ProgramError",
     "Result",
+    "Sensitivities",
     "Study",
     "SweepResult",
     "Tuned",
@@ -96,6 +111,7 @@ __all__ = [
     "cann_tiling",
     "compare",
     "devices",
+    "explore",
     "fits",
     "load_cann_tiling",
     "load_device",
@@ -103,6 +119,7 @@ __all__ = [
     "network",
     "operators",
     "ops",
+    "sensitivities",
     "simulate",
     "spec",
     "sweep",

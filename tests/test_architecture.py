@@ -91,7 +91,7 @@ BUDGETS = {
     "npusim/program": 2200,
     "npusim/results": 6300,
     "npusim/timing": 4000,
-    "npusim/study": 1700,
+    "npusim/study": 1950,
     "npusim/torch": 600,
     "npusim/validation": 3700,
     "npusim/workloads": 750,

@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, str] = {
     "tune": "find the fastest tiling of a kernel, and prove that it is",
     "net": "time the backward pass of a network, layer by layer",
     "sweep": "measure a network or an operator over many designs",
+    "explore": "find the designs that none beats in time, energy and area",
     "validate": "simulate measured kernels and calls, and report the error",
     "fit": "fit the figures of a device to a profile of the chip",
     "devices": "list the devices, or show every figure of one",

@@ -1,7 +1,21 @@
 """Studies: one network or operator measured over many designs, options and tilings."""
 
+from npusim.study.front import Exploration
 from npusim.study.result import SweepResult
 from npusim.study.runner import sweep
+from npusim.study.search import explore
+from npusim.study.sensitivity import Sensitivities, sensitivities
 from npusim.study.space import Axis, Study, load_study, make_study
 
-__all__ = ["Axis", "Study", "SweepResult", "load_study", "make_study", "sweep"]
+__all__ = [
+    "Axis",
+    "Exploration",
+    "Sensitivities",
+    "Study",
+    "SweepResult",
+    "explore",
+    "load_study",
+    "make_study",
+    "sensitivities",
+    "sweep",
+]

@@ -14,7 +14,7 @@ from npusim.quantities import parse_quantity
 from npusim.results.lines import us_text
 from npusim.results.plots import new_axes, tidy
 from npusim.study.space import Study
-from npusim.study.subject import DEVICE, Setting
+from npusim.study.subject import DEVICE, Row, Setting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +53,7 @@ def draw(drawn: Drawn, x: str, y: str, kind: str, ax: Axes | None) -> Axes:
     axes = new_axes(ax, 7.0, 4.2)
     (_line if chosen == "line" else _pareto)(drawn, across, axes)
     axes.set_ylabel("time, us")
-    axes.set_title(_title(drawn), loc="left", fontsize=10)
+    axes.set_title(title(drawn.study), loc="left", fontsize=10)
     tidy(axes)
     return axes
 
@@ -117,7 +117,7 @@ def _heat(drawn: Drawn, x: str, y: str, ax: Axes | None) -> Axes:
         axes.text(j, i, text, ha="center", va="center", fontsize=7, color=colour)
     bar = axes.figure.colorbar(image, ax=axes, pad=0.02)
     bar.set_label("time, us", fontsize=9)
-    axes.set_title(_title(drawn), loc="left", fontsize=10)
+    axes.set_title(title(drawn.study), loc="left", fontsize=10)
     axes.tick_params(labelsize=8)
     return axes
 
@@ -143,8 +143,106 @@ def _pareto(drawn: Drawn, x: str, ax: Axes) -> None:
     ax.legend(fontsize=8, frameon=False)
 
 
-def _title(drawn: Drawn) -> str:
-    fixed: Setting = drawn.study.fixed
+def draw_front(
+    study: Study, goals: Sequence[str], rows: Sequence[Row], names: tuple[str, str], ax: Axes | None
+) -> Axes:
+    """``Exploration.plot``: points that have values, those that none beats marked."""
+    axes = new_axes(ax, 7.0, 4.4)
+    axes.set_title(title(study), loc="left", fontsize=10)
+    tidy(axes)
+    axes.grid(color="#e8e8e8", linewidth=0.8)
+    y = names[1] or next((goal for goal in goals if goal != names[0]), goals[0])
+    x = names[0] or next((goal for goal in goals if goal != y), "")
+    if not x:
+        best = np.minimum.accumulate([row[y] for row in rows])
+        axes.plot([row[y] for row in rows], ".", color="#9aa5b1", label="points")
+        axes.step(range(len(rows)), best, where="post", color=_COLOURS[1], label="best so far")
+        axes.set_xlabel("points looked at")
+    else:
+        front = sorted((row for row in rows if row["front"]), key=lambda row: (row[x], row[y]))
+        axes.scatter(*_columns(rows, x, y), s=14, color="#9aa5b1", label="points")
+        line = "" if len(goals) > 2 else "-"  # of three goals the front is a surface
+        axes.plot(*_columns(front, x, y), line, marker="o", color=_COLOURS[1], label="none beats")
+        _name_points(axes, study, front, x, y)
+        axes.set_xlabel(GOAL_TITLES.get(x, x))
+    axes.set_ylabel(GOAL_TITLES.get(y, y))
+    axes.legend(fontsize=8, frameon=False)
+    return axes
+
+
+#: Points of a front that are named on the plot.
+_NAMED = 6
+
+#: What goals are called on plots.
+GOAL_TITLES = {
+    "time_us": "time, us",
+    "energy_uj": "energy, uJ",
+    "area_mm2": "area, mm2",
+    "buffer_bytes": "buffers, bytes",
+    "launch_us": "launches, us",
+}
+
+
+def _columns(rows: Sequence[Row], x: str, y: str) -> tuple[list[float], list[float]]:
+    return [row[x] for row in rows], [row[y] for row in rows]
+
+
+def _name_points(ax: Axes, study: Study, front: Sequence[Row], x: str, y: str) -> None:
+    """Say of a few points of the front, both ends among them, what they are."""
+    chosen = sorted({round(i) for i in np.linspace(0, len(front) - 1, min(_NAMED, len(front)))})
+    for row in (front[i] for i in chosen):
+        text = ", ".join(f"{_short(name)} {row[name]}" for name in study.varied)
+        ax.annotate(
+            text,
+            (row[x], row[y]),
+            xytext=(5, 4),
+            textcoords="offset points",
+            fontsize=6.5,
+            color="#445",
+        )
+
+
+def _short(name: str) -> str:
+    """The end of a dotted path that tells what it is: ``L1 size`` of ``memories.L1.size``."""
+    return " ".join(name.split(".")[-2:])
+
+
+#: The two ends of a bar of a tornado.
+_ENDS = ("first", "last")
+
+
+def draw_tornado(goal: str, base: float, rows: Sequence[Row], ax: Axes | None) -> Axes:
+    """``Sensitivities.plot``: a bar per name, the widest on top."""
+    axes = new_axes(ax, 7.4, 1.2 + 0.38 * len(rows))
+    ends = [(row[f"{goal} first"], row[f"{goal} last"]) for row in rows]
+    known = [value for pair in ends for value in (*pair, base) if value is not None]
+    margin = 0.16 * ((max(known) - min(known)) or base)
+    for place, (row, pair) in enumerate(zip(rows, ends, strict=True)):
+        least = min((value for value in pair if value is not None), default=base)
+        sides = ["right" if value == least else "left" for value in pair]
+        if sides == ["right", "right"]:
+            sides[1] = "left"
+        for value, name, colour, side in zip(pair, _ENDS, _COLOURS[:2], sides, strict=True):
+            if value is None:
+                continue
+            label = name if not place else None
+            axes.barh(-place, value - base, left=base, color=colour, height=0.62, label=label)
+            at = min(value, base) if side == "right" else max(value, base)
+            axes.text(at, -place, f" {row[name]} ", ha=side, va="center", fontsize=7)
+    names = [f"{row['name']}\n{row['own']}" for row in rows]
+    axes.set_yticks([-place for place in range(len(rows))], names)
+    axes.axvline(base, color="#333", linewidth=0.8)
+    axes.legend(fontsize=7.5, frameon=False, loc="lower right", title="at the value")
+    axes.set_xlim(min(known) - margin, max(known) + margin)
+    axes.set_xlabel(GOAL_TITLES.get(goal, goal))
+    tidy(axes)
+    axes.tick_params(labelsize=7.5)
+    return axes
+
+
+def title(study: Study) -> str:
+    """What is measured at all points, on one line."""
+    fixed: Setting = study.fixed
     what = fixed.get("network") or fixed.get("operator", "")
     others = [v if n == DEVICE else f"{n} {v}" for n, v in fixed.items() if n not in _SUBJECT]
     return ", ".join([what, *others])

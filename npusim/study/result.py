@@ -80,18 +80,7 @@ class SweepResult:
 
         Raises ``ArgumentError`` for another suffix, or without the package that Parquet needs.
         """
-        kind = Path(path).suffix.lower()
-        if kind == ".csv":
-            self.frame.to_csv(path, index=False)
-        elif kind == ".parquet":
-            try:
-                self.frame.to_parquet(path, index=False)
-            except ImportError as error:
-                raise ArgumentError(
-                    "Parquet needs the package pyarrow; `pip install pyarrow` adds it"
-                ) from error
-        else:
-            raise ArgumentError(f"{path}: a table is written as .csv or .parquet")
+        write_frame(self.frame, path)
 
     def plot(self, x: str = "", y: str = "", kind: str = "", ax: Axes | None = None) -> Axes:
         """Time over what was varied, on ``ax`` or a figure of its own.
@@ -113,3 +102,22 @@ class SweepResult:
         for setting, one in zip(self.study.points(), self.measured, strict=True):
             if not one.error:
                 yield setting, one.row["time_us"]
+
+
+def write_frame(frame: pd.DataFrame, path: str | Path) -> None:
+    """Write a frame as CSV or Parquet, by the file's suffix.
+
+    Raises ``ArgumentError`` for another suffix, or without the package that Parquet needs.
+    """
+    kind = Path(path).suffix.lower()
+    if kind == ".csv":
+        frame.to_csv(path, index=False)
+    elif kind == ".parquet":
+        try:
+            frame.to_parquet(path, index=False)
+        except ImportError as error:
+            raise ArgumentError(
+                "Parquet needs the package pyarrow; `pip install pyarrow` adds it"
+            ) from error
+    else:
+        raise ArgumentError(f"{path}: a table is written as .csv or .parquet")

@@ -55,12 +55,12 @@ def sweep(
     Raises ``ConfigError`` or ``ArgumentError`` before the first point where a name, a value or a
     device is wrong, or the device cannot run what is measured.
     """
-    made = _study(study, network, operator, device, vary, combine, options)
+    made = study_of(study, network, operator, device, vary, combine, options)
     if jobs is not None and jobs < 1:
         raise ArgumentError(f"jobs is {jobs}; it must be at least 1 process")
     points = list(made.points())
     with Store(store) as kept:
-        _probe(made, kept)
+        probed(made, kept)
         keys = [key_of(content(setting)) for setting in points]
         found: dict[str, Measured] = {}
         for key in dict.fromkeys(keys):
@@ -78,7 +78,7 @@ def sweep(
     return SweepResult(study=made, measured=tuple(found[key] for key in keys))
 
 
-def _study(
+def study_of(
     study: Study | str | Path | None,
     network: Any,
     operator: str | None,
@@ -87,6 +87,7 @@ def _study(
     combine: str,
     options: Mapping[str, Any],
 ) -> Study:
+    """The study that the arguments of ``sweep`` state."""
     fixed = {NETWORK: network, OPERATOR: operator, DEVICE: device, **options}
     fixed |= fixed.pop("set", None) or {}
     given = {name: value for name, value in fixed.items() if value is not None}
@@ -98,8 +99,11 @@ def _study(
     return study if isinstance(study, Study) else load_study(Path(study))
 
 
-def _probe(study: Study, kept: Store) -> None:
-    """Measure each device as it is once; raise where it cannot run what the study measures."""
+def probed(study: Study, kept: Store) -> Mapping[str, Any]:
+    """Measure each device as it is once; raise where it cannot run what the study measures.
+
+    Returns what was measured on the last of them.
+    """
     first = dict(next(study.points()))
     plain = {n: v for n, v in first.items() if n in study.fixed or n in option_names(first)}
     axis = next((axis for axis in study.axes if axis.name == DEVICE), None)
@@ -111,6 +115,7 @@ def _probe(study: Study, kept: Store) -> None:
         if one.error:
             where = axis.where if axis is not None else ArgumentError
             raise where(f"{name or first.get(DEVICE)}: {one.error}")
+    return one.row
 
 
 def _measured(

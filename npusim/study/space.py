@@ -14,9 +14,9 @@ from typing import Any
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
 from npusim.errors import ArgumentError, NpusimError
-from npusim.quantities import format_quantity, parse_quantity
+from npusim.quantities import format_quantity, parse_count, parse_quantity
 from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Setting, card_of, option_names, split
-from npusim.yamltree import Node, TextFile, load_tree
+from npusim.yamltree import Node, TextFile, load_tree, suggest
 
 #: How axes combine: every combination, or the first values, the second values, and so on.
 COMBINE = ("grid", "zip")
@@ -26,6 +26,9 @@ MOST_POINTS = 10_000_000
 
 #: Values of one range.
 _LONGEST = 100_000
+
+#: What an exploration can make small: columns of a sweep.
+GOALS = ("time_us", "energy_uj", "area_mm2", "buffer_bytes", "cycles", "launch_us")
 
 _RANGE = re.compile(r"(?P<first>[^:]+):(?P<last>[^:]+):(?P<times>\*)?(?P<step>[^:]+)")
 
@@ -45,6 +48,8 @@ class Study:
 
     ``fixed`` holds at all points; ``axes`` vary, combined as ``combine`` says. ``listed`` are
     points one by one, in place of axes. ``places`` make errors that say where a name is fixed.
+    ``goals`` and ``trials`` are what an exploration looks for, in how many points (0: it decides);
+    ``goal_place`` makes errors that say where goals are written.
     """
 
     fixed: Setting
@@ -53,6 +58,9 @@ class Study:
     listed: tuple[Setting, ...] = ()
     description: str = ""
     places: Mapping[str, Callable[[str], NpusimError]] = field(default_factory=dict, compare=False)
+    goals: tuple[str, ...] = ()
+    trials: int = 0
+    goal_place: Callable[[str], NpusimError] = field(default=ArgumentError, compare=False)
 
     def __post_init__(self) -> None:
         if (NETWORK in self.names) == (OPERATOR in self.names):
@@ -195,7 +203,19 @@ def _plain(number: Fraction) -> str:
 
 # -- files -----------------------------------------------------------------------------------
 
-_KEYS = ("description", DEVICE, NETWORK, OPERATOR, "options", "set", "vary", "combine", "points")
+_KEYS = (
+    "description",
+    DEVICE,
+    NETWORK,
+    OPERATOR,
+    "options",
+    "set",
+    "vary",
+    "combine",
+    "points",
+    "goals",
+    "trials",
+)
 
 
 def load_study(source: TextFile | str) -> Study:
@@ -227,11 +247,43 @@ def load_study(source: TextFile | str) -> Study:
             listed=tuple(_listed(node) for node in listed),
             description=tree["description"].text() if "description" in tree else "",
             places={name: node.fail for name, node in nodes.items()},
+            **_search(tree),
         )
         study.check()
     except ArgumentError as error:
         raise root.fail(str(error)) from error
     return study
+
+
+def _search(tree: Mapping[str, Node]) -> dict[str, Any]:
+    """What an exploration looks for, as fields of a study."""
+    found: dict[str, Any] = {}
+    if "goals" in tree:
+        node = tree["goals"]
+        names = tuple(item.text() for item in node.items())
+        check_goals(names, node.fail)
+        found |= {"goals": names, "goal_place": node.fail}
+    if "trials" in tree:
+        node = tree["trials"]
+        try:
+            found["trials"] = parse_count(node.text())
+        except ArgumentError as error:
+            raise node.fail(str(error)) from error
+    return found
+
+
+def check_goals(
+    names: Sequence[str], where: Callable[[str], NpusimError] = ArgumentError
+) -> tuple[str, ...]:
+    """Names of goals; ``where`` makes the error for one that nothing measures, or one twice."""
+    for name in names:
+        if name not in GOALS:
+            raise where(f"{name!r} is no goal{suggest(name, GOALS)}")
+    if not names or len(set(names)) < len(names):
+        raise where(
+            f"goals are {', '.join(names) or 'missing'}; name each once, of {', '.join(GOALS)}"
+        )
+    return tuple(names)
 
 
 def _named(node: Node, read: Callable[[], object]) -> None:

@@ -1,0 +1,174 @@
+"""``npusim explore``: the designs that none beats in time, energy and area."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from npusim.cli.console import print_table
+from npusim.cli.parser import Parser
+from npusim.cli.studies import (
+    PLOTS,
+    TABLES,
+    add_study,
+    add_work,
+    arranged,
+    check_files,
+    progress_bar,
+    study_of_words,
+)
+from npusim.errors import ArgumentError
+from npusim.ops.card import integer
+from npusim.results.lines import rate_text
+from npusim.results.plots import figure_bytes
+from npusim.study import Exploration, Sensitivities, explore, sensitivities
+from npusim.study.space import GOALS, check_goals
+
+_EXAMPLES = """examples:
+  npusim explore study.yaml --trials 200 --csv points.csv --plot front.png
+  npusim explore net resnet18 --batch 32 --device ascend910b2 \\
+      --vary memories.L1.size=128KiB:2MiB:*2 --vary groups=8:48:4 \\
+      --vary l2.size=24MiB:192MiB:*2 --goals time_us,area_mm2 --storage explored.db"""
+
+#: Rows of a front that are printed; --csv writes all points.
+_SHOWN = 30
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare ``explore``; options of what is measured are read later, by their names."""
+    parser.epilog = _EXAMPLES
+    add_study(parser)
+    add = parser.add_argument_group("search").add_argument
+    add(
+        "--goals",
+        type=_goals,
+        metavar="NAMES",
+        help=f"what is made small, of {','.join(GOALS)} (default: the file's, or time_us,area_mm2)",
+    )
+    add(
+        "--trials",
+        type=integer(0),
+        metavar="N",
+        help="points to look at; 0: none, with --tornado (default: the file's, or 100)",
+    )
+    add("--seed", type=int, default=0, metavar="N", help="of the search (default: 0)")
+    add(
+        "--storage",
+        default="",
+        metavar="FILE",
+        help="where Optuna keeps the search, to continue it and for its own tools; a file or a "
+        "URL such as sqlite:///FILE (default: nowhere)",
+    )
+    add("--name", default="", metavar="NAME", help="of the search in it (default: by content)")
+    add_work(parser.add_argument_group("work").add_argument)
+    add = parser.add_argument_group("results").add_argument
+    add("--csv", type=Path, metavar="FILE", help="write all points (or .parquet by its suffix)")
+    add("--plot", type=Path, metavar="FILE", help="draw points and front: a .png or .svg")
+    add(
+        "--tornado",
+        type=Path,
+        metavar="FILE",
+        help="move each name to both ends of its values alone, and draw how far the first goal "
+        "goes: a .png or .svg",
+    )
+
+
+def arrange(words: Sequence[str]) -> list[str]:
+    """A line with the options of what is measured, which the parser does not know, as --option."""
+    return arranged(words, add_arguments)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Search, and print the front."""
+    study = study_of_words(arguments)
+    files = {"csv": TABLES, "plot": PLOTS, "tornado": PLOTS}
+    check_files(**{name: (getattr(arguments, name), ends) for name, ends in files.items()})
+    if arguments.trials == 0 and not arguments.tornado:
+        raise ArgumentError("--trials 0 searches nothing; give --tornado FILE with it")
+    print(f"{len(study):,} points over {', '.join(study.varied) or 'nothing'}", file=sys.stderr)
+    common: dict[str, Any] = {"store": arguments.store, "jobs": arguments.jobs}
+    goals = arguments.goals or study.goals
+    failed = 0
+    if arguments.trials != 0:
+        _quiet()
+        with progress_bar() as progress:
+            result = explore(
+                study,
+                goals=goals,
+                trials=arguments.trials or 0,
+                seed=arguments.seed,
+                storage=arguments.storage,
+                name=arguments.name,
+                progress=progress,
+                **common,
+            )
+        _print_front(result)
+        failed = len(result.failed)
+        if arguments.csv:
+            result.write(arguments.csv)
+            print(f"wrote {arguments.csv}")
+        if arguments.plot:
+            _draw(arguments.plot, result)
+    if arguments.tornado:
+        with progress_bar() as progress:
+            moved = sensitivities(study, goal=[*goals, "time_us"][0], progress=progress, **common)
+        _print_sensitivities(moved)
+        _draw(arguments.tornado, moved)
+    if failed:
+        print(f"{failed} points failed; --csv FILE has their errors", file=sys.stderr)
+    return 0
+
+
+def _quiet() -> None:
+    """Keep Optuna from writing a line about each search on stderr."""
+    with suppress(ModuleNotFoundError):  # explore says what to install
+        optuna = import_module("optuna")
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def _goals(text: str) -> tuple[str, ...]:
+    return check_goals(text.split(","))
+
+
+def _draw(path: Path, result: Exploration | Sensitivities) -> None:
+    path.write_bytes(figure_bytes(result.plot(), path.suffix.lower()[1:]))
+    print(f"wrote {path}")
+
+
+def _print_front(result: Exploration) -> None:
+    """The points that none beats, by the first goal."""
+    rows = [row for row in result.rows() if row["front"]]
+    rows.sort(key=lambda row: row[result.goals[0]])
+    names = result.study.varied
+    cells = [
+        (*(row[name] for name in names), *(rate_text(row[goal]) for goal in result.goals))
+        for row in rows[:_SHOWN]
+    ]
+    print(f"{len(rows)} of {len(result.points)} points are beaten by none in all goals")
+    print_table((*names, *result.goals), cells, left=())
+    if len(rows) > _SHOWN:
+        print(f"... {len(rows) - _SHOWN:,} more; --csv FILE writes all points")
+
+
+def _print_sensitivities(moved: Sensitivities) -> None:
+    """What the goal is at both ends of each name."""
+    goal = moved.goal
+    head = ("figure", "own", "first", "last", "at first", "at last", "swing")
+    cells = [
+        (
+            *(row[name] for name in ("name", "own", "first", "last")),
+            *(
+                rate_text(row[f"{goal} {end}"]) if row[f"{goal} {end}"] is not None else "-"
+                for end in ("first", "last")
+            ),
+            rate_text(row["swing"]),
+        )
+        for row in moved.rows()
+    ]
+    print(f"{goal} is {rate_text(moved.base)}; with one figure moved:")
+    print_table(head, cells, left=4)

@@ -1,0 +1,166 @@
+"""What ``sweep`` and ``explore`` share: the study on a command line, and its progress."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from npusim.cli.parser import Parser, assignment, collect
+from npusim.errors import ArgumentError
+from npusim.ops import CARDS
+from npusim.ops.card import integer
+from npusim.study import Study, load_study
+from npusim.study.space import make_axis
+from npusim.study.subject import DEVICE, NETWORK, OPERATOR
+
+_FLAG = re.compile(r"--[a-z][a-z-]*")
+
+#: Adds an argument to a group.
+Add = Callable[..., argparse.Action]
+
+
+def add_study(parser: Parser) -> Add:
+    """Declare what is measured and what varies; returns what adds to the second group."""
+    parser.add_argument(
+        "what",
+        nargs="+",
+        metavar="STUDY",
+        help="a study file ending in .yaml, or 'net NETWORK', or an operator, with options of "
+        "'npusim net' or 'npusim run' such as --batch 32 behind it",
+    )
+    add = parser.add_argument_group("what varies").add_argument
+    add("--device", metavar="NAME", help="the device; it can also vary (default: the operator's)")
+    add(
+        "--vary",
+        action="append",
+        default=[],
+        type=assignment,
+        metavar="NAME=VALUES",
+        help="a figure of the device or an option, and its values: a,b,c or first:last:step or "
+        "first:last:*2; repeatable (default: nothing varies)",
+    )
+    add(
+        "--set",
+        action="append",
+        default=[],
+        type=assignment,
+        metavar="PATH=VALUE",
+        help="a figure of the device at all points; repeatable (default: none)",
+    )
+    add(
+        "--option",
+        action="append",
+        default=[],
+        type=assignment,
+        metavar="NAME=VALUE",
+        help="an option of what is measured at all points, also written --NAME VALUE; repeatable "
+        "(default: none)",
+    )
+    return add
+
+
+def add_work(add: Add) -> None:
+    """Declare where points are measured and kept."""
+    add("--jobs", type=integer(1), metavar="N", help="processes (default: one per processor)")
+    add(
+        "--store",
+        default="",
+        metavar="FILE",
+        help="where points are kept and found again (default: a file of the user's cache)",
+    )
+
+
+def study_of_words(arguments: argparse.Namespace) -> Study:
+    """The study of a file, or of the words on the command line."""
+    first, *others = arguments.what
+    if first.endswith((".yaml", ".yml")):
+        if others or arguments.vary or arguments.set or arguments.device or arguments.option:
+            raise ArgumentError(f"{first} states everything; give no further words or options")
+        return load_study(Path(first))
+    fixed = dict(collect("--option", arguments.option))
+    if first == "net" and len(others) == 1:
+        fixed[NETWORK] = others[0]
+    elif first in CARDS and not others:
+        fixed[OPERATOR] = first
+    else:
+        raise ArgumentError(
+            f"expected a study file, 'net NETWORK' or an operator ({', '.join(CARDS)}), got "
+            f"{' '.join(arguments.what)!r}"
+        )
+    if arguments.device:
+        fixed[DEVICE] = arguments.device
+    fixed |= collect("--set", arguments.set)
+    axes = collect("--vary", arguments.vary)
+    study = Study(
+        fixed=fixed,
+        axes=tuple(make_axis(name, values, fixed) for name, values in axes.items()),
+        combine="zip" if getattr(arguments, "zip", False) else "grid",
+    )
+    study.check()
+    return study
+
+
+def check_files(**files: tuple[Path | None, tuple[str, ...]]) -> None:
+    """Refuse suffixes that nothing writes before anything is measured."""
+    for name, (path, suffixes) in files.items():
+        if path is not None and path.suffix.lower() not in suffixes:
+            raise ArgumentError(f"--{name} {path}: the file must end in {' or '.join(suffixes)}")
+
+
+#: Suffixes of tables and of plots.
+TABLES, PLOTS = (".csv", ".parquet"), (".png", ".svg")
+
+
+def arranged(words: Sequence[str], add_arguments: Callable[[Parser], None]) -> list[str]:
+    """A line with the options of what is measured, which the parser does not know, as --option."""
+    parser = Parser()
+    add_arguments(parser)
+    own = {*_FLAG.findall(parser.format_usage()), "--help", "--debug"}
+    found: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        flag, equals, value = word.partition("=")
+        if not _FLAG.fullmatch(flag) or flag in own:
+            found.append(word)
+            continue
+        if not equals:
+            value = rest.pop(0) if rest and not rest[0].startswith("--") else "yes"
+        found += ["--option", f"{flag[2:].replace('-', '_')}={value}"]
+    return found
+
+
+@contextmanager
+def progress_bar() -> Iterator[Any]:
+    """A bar with points, rate and time left; nothing where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        *(BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}")),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, note="")
+
+        def report(done: int, total: int, known: int) -> None:
+            speed = bar.tasks[0].speed
+            note = f"{speed:.1f}/s" if speed else ""
+            note += f", {known:,} known" if known else ""
+            bar.update(task, completed=done, total=total, note=note)
+
+        yield report

@@ -1,0 +1,256 @@
+"""Explorations: Optuna looks for the points of a study that none beats in all goals.
+
+Optuna proposes points and keeps what they gave. Every second proposal is a point beside one of the
+best so far, as long as there are any: that finds the ends of a front, which sampling leaves open.
+Points are measured as those of a sweep are, in processes and through the same store.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from npusim.errors import ArgumentError
+from npusim.study.front import Exploration, unbeaten, values_of
+from npusim.study.runner import Progress, probed, study_of
+from npusim.study.space import Study, check_goals
+from npusim.study.store import Measured, Store, key_of
+from npusim.study.subject import Setting, content
+from npusim.study.workers import Chunk, cpus, here
+
+#: Points that are looked at where nothing else is said.
+TRIALS = 100
+
+#: Points that Optuna may propose again, one after another, before one is drawn at random.
+_AGAIN = 10
+
+#: Random draws of a point that is not known, before the space counts as looked through.
+_DRAWS = 10_000
+
+Point = tuple[str, ...]
+
+
+def explore(
+    study: Study | str | Path | None = None,
+    *,
+    network: Any = None,
+    operator: str | None = None,
+    device: str | None = None,
+    vary: Mapping[str, Any] | None = None,
+    goals: Sequence[str] = (),
+    trials: int = 0,
+    seed: int = 0,
+    storage: str | Path = "",
+    name: str = "",
+    store: str | Path | None = "",
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Exploration:
+    """Look for the designs that none beats, without measuring every point of a study.
+
+    A study is given as to ``npusim.sweep``; its axes span the space. ``goals`` (of time_us,
+    energy_uj, area_mm2, buffer_bytes; default: those of the study file, else time_us and area_mm2)
+    are all made small. ``trials`` points are looked at (default: the file's, else 100), those that
+    an exploration continued from ``storage`` has looked at not counted; a study of fewer points is
+    measured whole. ``storage`` is a file, or a URL such as "sqlite:///explored.db", which Optuna's
+    own tools open; there the exploration is called ``name`` (default: by its content).
+
+    With ``jobs=1`` the same ``seed`` gives the same points. A point that the device refuses is kept
+    with its error. Raises ``ConfigError`` or ``ArgumentError`` before the first point where a name,
+    a value, a goal or a device is wrong; ``ArgumentError`` without Optuna (extra ``study``).
+    """
+    made = study_of(study, network, operator, device, vary, "grid", options)
+    wanted = check_goals(goals or made.goals or ("time_us", "area_mm2"))
+    if made.listed or made.combine != "grid" or not made.axes:
+        raise ArgumentError("an exploration searches a grid: give axes to vary, and no points")
+    if jobs is not None and jobs < 1:
+        raise ArgumentError(f"jobs is {jobs}; it must be at least 1 process")
+    count = trials or made.trials or TRIALS
+    report = progress or (lambda done, total, known: None)
+    with Store(store) as kept:
+        _require(wanted, probed(made, kept), made)
+        search = _Search(made, wanted, kept, _optuna_study(made, wanted, seed, storage, name), seed)
+        total = min(count, len(made) - len(search.known))
+        report(0, total, 0)
+        for done in here(search.proposals(total), jobs or cpus()):
+            search.tell_all(done)
+            report(search.looked, total, search.found)
+    return Exploration(
+        study=made, goals=wanted, points=tuple(search.points()), searched=search.optuna
+    )
+
+
+def _require(goals: Sequence[str], row: Mapping[str, Any], study: Study) -> None:
+    """Raise where what is measured has no value for a goal."""
+    for goal in goals:
+        if goal not in row:
+            what = "silicon" if goal == "area_mm2" else "energy"
+            raise study.goal_place(
+                f"the device has no figures for the goal {goal}; state {what} in its file, or "
+                "leave the goal out"
+            )
+
+
+def _optuna_study(
+    space: Study, goals: Sequence[str], seed: int, storage: str | Path, name: str
+) -> Any:
+    """The new or continued study of Optuna behind an exploration."""
+    try:
+        optuna = import_module("optuna")
+    except ModuleNotFoundError as error:
+        raise ArgumentError("explore needs Optuna; `pip install npusim[study]` adds it") from error
+    axes = {axis.name: axis.values for axis in space.axes}
+    about = {"fixed": dict(space.fixed), "axes": axes, "goals": list(goals)}
+    place = str(storage)
+    url = None if not place else place if "://" in place else f"sqlite:///{place}"
+    try:
+        made = optuna.create_study(
+            storage=url,
+            study_name=name or f"npusim-{key_of(json.dumps(about, sort_keys=True))[:12]}",
+            directions=["minimize"] * len(goals),
+            sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=20),
+            load_if_exists=True,
+        )
+        held = made.user_attrs.get("npusim", about)
+        if held != json.loads(json.dumps(about)) and made.trials:
+            raise ArgumentError(
+                f"{place} has an exploration {name!r} of something else; choose another name"
+            )
+        made.set_user_attr("npusim", about)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # names of goals are experimental in Optuna
+            made.set_metric_names(list(goals))
+    except (OSError, import_module("sqlalchemy.exc").SQLAlchemyError) as error:
+        raise ArgumentError(f"the storage {place!r} cannot be used: {error}") from error
+    return made
+
+
+class _Search:
+    """Proposes points, and tells Optuna what they gave."""
+
+    def __init__(
+        self, space: Study, goals: tuple[str, ...], kept: Store, optuna: Any, seed: int
+    ) -> None:
+        self.space, self.goals, self.kept, self.optuna = space, goals, kept, optuna
+        self.random = random.Random(seed)
+        self.known: dict[Point, Measured] = {}
+        self.pending: dict[int, tuple[Any, Point]] = {}
+        self.looked = self.found = 0
+        for trial in optuna.trials:
+            row = trial.user_attrs.get("row")
+            if row is not None:
+                point = tuple(trial.params[axis.name] for axis in space.axes)
+                self.known[point] = Measured(row, trial.user_attrs["error"])
+
+    def points(self) -> Iterator[tuple[Setting, Measured]]:
+        """Every point looked at, in order."""
+        return ((self._setting(point), one) for point, one in self.known.items())
+
+    def proposals(self, count: int) -> Iterator[Chunk]:
+        """``count`` points to measure, those that the store knows told at once."""
+        whole = self._rest() if count + len(self.known) >= len(self.space) else None
+        for number in range(count):
+            found = self._next(whole, number)
+            if found is None:
+                return
+            trial, point = found
+            setting = self._setting(point)
+            one = self.kept.get(key_of(content(setting)))
+            self.pending[trial.number] = trial, point
+            if one is None:
+                yield [(trial.number, setting)]
+            else:
+                self.found += 1
+                self._tell(trial.number, one)
+
+    def tell_all(self, done: Sequence[tuple[int, Measured]]) -> None:
+        """Keep what was measured, and tell Optuna."""
+        for number, one in done:
+            setting = self._setting(self.pending[number][1])
+            self.kept.put([(key_of(content(setting)), one)])
+            self._tell(number, one)
+
+    def _tell(self, number: int, one: Measured) -> None:
+        trial, point = self.pending.pop(number)
+        self.known[point] = one
+        self.looked += 1
+        row = {name: value for name, value in one.row.items() if name != "tilings"}
+        trial.set_user_attr("row", row)
+        trial.set_user_attr("error", one.error)
+        if one.error:
+            self.optuna.tell(trial, state=import_module("optuna").trial.TrialState.FAIL)
+        else:
+            self.optuna.tell(trial, values_of(one.row, self.goals))
+
+    def _next(self, whole: Iterator[Point] | None, number: int) -> tuple[Any, Point] | None:
+        """A trial with a point neither known nor being measured; None where none is left."""
+        if whole is not None:
+            chosen = next(whole, None)
+            return None if chosen is None else self._ask(chosen)
+        if number % 2 and (beside := self._beside()) is not None:
+            return self._ask(beside)
+        for _ in range(_AGAIN):
+            trial, point = self._ask(None)
+            if self._is_new(point):
+                return trial, point
+            one = self.known.get(point)
+            if one is None or one.error:
+                state = import_module("optuna").trial.TrialState.FAIL
+                self.optuna.tell(trial, state=state)
+            else:
+                self.optuna.tell(trial, values_of(one.row, self.goals))
+        chosen = self._beside() or self._drawn()
+        return None if chosen is None else self._ask(chosen)
+
+    def _ask(self, point: Point | None) -> tuple[Any, Point]:
+        names = [axis.name for axis in self.space.axes]
+        if point is not None:
+            self.optuna.enqueue_trial(dict(zip(names, point, strict=True)))
+        trial = self.optuna.ask()
+        asked = (trial.suggest_categorical(axis.name, axis.values) for axis in self.space.axes)
+        return trial, tuple(asked)
+
+    def _is_new(self, point: Point) -> bool:
+        return point not in self.known and all(point != one for _, one in self.pending.values())
+
+    def _rest(self) -> Iterator[Point]:
+        every = product(*(axis.values for axis in self.space.axes))
+        return (point for point in every if self._is_new(point))
+
+    def _beside(self) -> Point | None:
+        """A new point one step from a point that none beats, or two steps; None without one."""
+        measured = [(p, one) for p, one in self.known.items() if not one.error]
+        kept = unbeaten([values_of(one.row, self.goals) for _, one in measured])
+        near = [point for (point, _), on in zip(measured, kept, strict=True) if on]
+        for _ in range(2):
+            near = list(dict.fromkeys(step for point in near for step in self._steps(point)))
+            new = [point for point in near if self._is_new(point)]
+            if new:
+                return self.random.choice(new)
+        return None
+
+    def _steps(self, point: Point) -> Iterator[Point]:
+        """The points one step along one axis away."""
+        for i, axis in enumerate(self.space.axes):
+            at = axis.values.index(point[i])
+            for step in (at - 1, at + 1):
+                if 0 <= step < len(axis.values):
+                    yield (*point[:i], axis.values[step], *point[i + 1 :])
+
+    def _drawn(self) -> Point | None:
+        for _ in range(_DRAWS):
+            point = tuple(self.random.choice(axis.values) for axis in self.space.axes)
+            if self._is_new(point):
+                return point
+        return next(self._rest(), None) if len(self.space) < _DRAWS else None
+
+    def _setting(self, point: Point) -> Setting:
+        names = (axis.name for axis in self.space.axes)
+        return {**self.space.fixed, **dict(zip(names, point, strict=True))}

@@ -1,0 +1,195 @@
+"""Explorations: they find the front, keep what they saw, go on, and refuse what makes no sense."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import npusim
+from npusim.cli.main import main
+from npusim.errors import ArgumentError, ConfigError, NpusimError
+from npusim.study import Exploration, load_study
+from npusim.study.front import unbeaten
+
+optuna = pytest.importorskip("optuna", reason="explorations need Optuna (extra study)")
+
+PRODUCT: dict[str, Any] = {"operator": "matmul", "device": "tiny", "m": 96, "k": 128, "n": 96}
+
+#: 200 designs: more groups, memory or cache are faster and larger.
+SPACE: dict[str, Any] = {
+    "groups": "1:5:1",
+    "memories.L1.size": "8KiB:128KiB:*2",
+    "cube.rates.fp16": "16x16x16,16x16x16/4cycle",
+    "l2.size": "64KiB,128KiB,256KiB,1MiB",
+}
+SMALL: dict[str, Any] = {"groups": "1:3:1", "memories.L1.size": "16KiB,64KiB"}
+
+
+def explored(vary: dict[str, Any] = SMALL, **options: Any) -> Exploration:
+    settings: dict[str, Any] = {"store": None, "jobs": 1, **PRODUCT, **options}
+    return npusim.explore(vary=vary, **settings)
+
+
+def beaten(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one != other and all(b <= a for a, b in zip(one, other, strict=True))
+
+
+def test_a_front_is_what_its_definition_says() -> None:
+    draw = random.Random(7)
+    for goals in (1, 2, 3):
+        points = [tuple(float(draw.randrange(6)) for _ in range(goals)) for _ in range(60)]
+        want = [not any(beaten(one, other) for other in points) for one in points]
+        assert unbeaten(points) == want
+
+
+def test_half_of_the_points_find_the_front_of_all(tmp_path: Path) -> None:
+    store = tmp_path / "points.sqlite"
+    found = explored(SPACE, goals=["time_us", "area_mm2"], trials=100, store=store)
+    assert len(found.points) == 100
+    assert len({tuple(setting.items()) for setting, _ in found.points}) == 100
+    whole = npusim.sweep(vary=SPACE, store=store, jobs=1, **PRODUCT).rows()
+    assert len(whole) == 200
+    points = [(row["time_us"], row["area_mm2"]) for row in whole]
+    front = {point for point, on in zip(points, unbeaten(points), strict=True) if on}
+    assert set(zip(found.front.time_us, found.front.area_mm2, strict=True)) == front
+    assert len(front) > 5
+
+
+def test_a_study_of_few_points_is_measured_whole() -> None:
+    found = explored(trials=50, goals=["time_us", "energy_uj", "area_mm2"])
+    assert len(found.points) == 6
+    assert list(found.frame.columns[:2]) == ["groups", "memories.L1.size"]
+    assert found.frame["front"].sum() == len(found.front)
+    assert not found.frame["error"].any()
+
+
+def test_a_seed_says_which_points_are_looked_at() -> None:
+    first, again, other = (explored(SPACE, trials=8, seed=s) for s in (1, 1, 2))
+    assert [s for s, _ in first.points] == [s for s, _ in again.points]
+    assert [s for s, _ in first.points] != [s for s, _ in other.points]
+
+
+def test_an_exploration_goes_on_and_optuna_can_read_it(tmp_path: Path) -> None:
+    storage = tmp_path / "explored.db"
+    goals = ["time_us", "area_mm2"]
+    options: dict[str, Any] = {"storage": storage, "name": "mine", "goals": goals}
+    first = explored(SPACE, trials=6, **options)
+    second = explored(SPACE, trials=4, seed=3, **options)
+    assert [s for s, _ in second.points[:6]] == [s for s, _ in first.points]
+    assert len(second.points) == 10
+    assert [one.row["time_us"] for _, one in second.points[:6]] == [
+        one.row["time_us"] for _, one in first.points
+    ]
+    theirs = optuna.load_study(study_name="mine", storage=f"sqlite:///{storage}")
+    complete = [trial for trial in theirs.trials if trial.state.name == "COMPLETE"]
+    assert len(complete) == 10
+    best = {tuple(trial.values) for trial in theirs.best_trials}
+    assert best == set(zip(second.front.time_us, second.front.area_mm2, strict=True))
+    with pytest.raises(ArgumentError, match="an exploration 'mine' of something else"):
+        explored(trials=1, **options)
+
+
+def test_a_point_that_fails_is_kept_with_its_error(tmp_path: Path) -> None:
+    storage = tmp_path / "explored.db"
+    found = explored({"groups": "1,2", "memories.L0A.size": "512B,8KiB"}, trials=9, storage=storage)
+    errors = [one.error for _, one in found.points]
+    assert sum(bool(error) for error in errors) == 2
+    assert "no tiling fits" in "".join(errors)
+    assert len(found.failed) == 2
+    assert not found.frame[found.frame["error"] != ""]["front"].any()
+    (summary,) = optuna.get_all_study_summaries(f"sqlite:///{storage}")
+    theirs = optuna.load_study(study_name=summary.study_name, storage=f"sqlite:///{storage}")
+    assert sum(trial.state.name == "FAIL" for trial in theirs.trials) == 2
+    again = explored({"groups": "1,2", "memories.L0A.size": "512B,8KiB"}, trials=9, storage=storage)
+    assert len(again.points) == 4  # failed ones are not tried again
+
+
+def test_processes_find_what_one_finds() -> None:
+    alone, several = explored(trials=9), explored(trials=9, jobs=2)
+    assert sorted(map(str, alone.rows())) == sorted(map(str, several.rows()))
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "message"),
+    [
+        ("goals: [time_us, speed]", 6, "goals: 'speed' is no goal"),
+        ("goals: [time_us, time_us]", 6, "goals: goals are time_us, time_us; name each once"),
+        ("trials: none", 6, "trials: expected a count"),
+        ("vary: {memories.L9.size: [1KiB]}", 6, "memories.L9.size is no option of matmul"),
+        ("vary: {groups: 2MHz}", 6, "groups = 2MHz: "),
+        ("vary: {groups: []}", 6, "groups has no values"),
+    ],
+)
+def test_a_wrong_study_names_file_and_line(
+    tmp_path: Path, lines: str, line: int, message: str
+) -> None:
+    file = tmp_path / "study.yaml"
+    head = "device: tiny\noperator: matmul\noptions: {m: 96, k: 96, n: 96}\n# looked for\n\n"
+    file.write_text(head + lines + "\n")
+    with pytest.raises(NpusimError) as caught:
+        load_study(file)
+    assert str(caught.value).startswith(f"{file}:{line}: ")
+    assert message in str(caught.value)
+
+
+def test_a_goal_that_the_device_has_no_figures_for_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bare.yaml").write_text("base: tiny\nname: b\ndescription: d\nsilicon: none\n")
+    file = tmp_path / "study.yaml"
+    file.write_text(
+        f"device: {tmp_path / 'bare.yaml'}\noperator: matmul\noptions: {{m: 16, k: 16, n: 16}}\n"
+        "vary: {groups: [1, 2]}\ngoals: [time_us, area_mm2]\n"
+    )
+    with pytest.raises(ConfigError, match=r"study.yaml:5: goals: .*no figures for the goal area"):
+        npusim.explore(file, store=None, jobs=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"goals": ["time"]}, "'time' is no goal; did you mean 'time_us'"),
+        ({"jobs": 0}, "jobs is 0"),
+        ({"vary": {}}, "give axes to vary"),
+        ({"storage": "nowhere/at/all.db"}, "the storage 'nowhere/at/all.db' cannot be used"),
+    ],
+)
+def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        explored(**options)
+    assert message in str(caught.value)
+
+
+def test_sensitivities_are_sweeps_of_one_name() -> None:
+    vary = {"groups": "1,2,8", "main_memory.read": "32GB/s,128GB/s", "k": "64,128,256"}
+    fixed = {**PRODUCT, "k": None}
+    moved = npusim.sensitivities(vary=vary, store=None, jobs=1, **fixed)
+    by_name = {row["name"]: row for row in moved.rows()}
+    assert by_name["groups"]["own"] == "4"
+    assert by_name["k"]["own"] == "128"
+    alone = npusim.sweep(vary={"groups": "1,8"}, store=None, jobs=1, **PRODUCT).rows()
+    ends = [by_name["groups"][f"time_us {end}"] for end in ("first", "last")]
+    assert ends == [row["time_us"] for row in alone]
+    assert moved.base == npusim.sweep(store=None, jobs=1, **PRODUCT).rows()[0]["time_us"]
+    swings = [row["swing"] for row in moved.rows()]
+    assert swings == sorted(swings, reverse=True)
+    with pytest.raises(ArgumentError, match="vary some, and no device"):
+        npusim.sensitivities(operator="matmul", vary={"device": "tiny"}, m=16, k=16, n=16)
+
+
+def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {name: tmp_path / f"{name}.png" for name in ("plot", "tornado")}
+    words = ["explore", "matmul", "--m", "96", "--k", "128", "--n", "96", "--device", "tiny"]
+    words += ["--vary", "groups=1:4:1", "--vary", "memories.L1.size=16KiB,64KiB"]
+    words += ["--goals", "time_us,area_mm2", "--trials", "6", "--jobs", "1"]
+    words += ["--store", str(tmp_path / "s.sqlite"), "--csv", str(tmp_path / "all.csv")]
+    words += [word for name, file in files.items() for word in (f"--{name}", str(file))]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "of 6 points are beaten by none in all goals" in told
+    assert "time_us is " in told
+    assert (tmp_path / "all.csv").read_text().count("\n") == 7
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files.values())
+    assert main([*words, "--trials", "0", "--goals", "speed"]) == 2
+    assert "'speed' is no goal" in capsys.readouterr().err
