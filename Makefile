@@ -88,7 +88,7 @@ speed: $(VENV)/.installed
 
 scorecard: $(VENV)/.installed
 	mkdir -p $(SCORECARD)
-	$(BIN)/npusim validate --leave-one-out --html $(SCORECARD)/scorecard.html \
+	$(BIN)/npusim validate --leave-one-out --starts --html $(SCORECARD)/scorecard.html \
 	  --plot $(SCORECARD)/scorecard.png > $(SCORECARD)/scorecard.txt
 	$(BIN)/python -m tests.documents errors 'errors in short' busy
 

@@ -22,6 +22,7 @@ from npusim.validation.rows import PIPES, KernelRow
 from npusim.validation.score import is_scored, time_error
 from npusim.validation.sheet import Row, Sheet, Unreadable, shipped_sheets
 from npusim.validation.simulate import Outcome
+from npusim.validation.steadiness import restarted, with_notes
 from npusim.validation.tables import Table, scorecard
 from npusim.validation.workers import Task, Workers, effort
 
@@ -93,6 +94,12 @@ def _add_simulation(add: Any) -> None:
         help="fit the constants of configs/silicon/fit.yaml again without each family, each shape "
         "and each switch in turn, and predict it (default: no)",
     )
+    add(
+        "--starts",
+        action="store_true",
+        help="simulate the scored kernels again with random starts of their cores, and note those "
+        "whose time rests on them (default: no)",
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -111,7 +118,9 @@ def execute(arguments: argparse.Namespace) -> int:
     with Workers(arguments.jobs) as workers:
         outcomes = _run(workers, [(row, figures) for row in rows])
         study = leave_one_out(outcomes, constants, partial(_run, workers)) if constants else None
-    tables = scorecard(outcomes, study, constants)
+    again = restarted(outcomes, figures) if arguments.starts else []
+    outcomes = with_notes(outcomes, again)
+    tables = scorecard(outcomes, study, constants, again)
     if arguments.json:
         print_json([_object(outcome) for outcome in outcomes])
     else:

@@ -195,6 +195,15 @@ def _check_sums(device: Device, root: Node) -> None:
         raise _at(root, "overlap_sums").fail("expected tensor or fp32; use one of them")
 
 
+def _check_launch(device: Device, root: Node) -> None:
+    """The skew of starts is a part of what a core adds to a launch."""
+    if device.launch.skew_cycles > device.launch.core_cycles:
+        raise _at(root, "launch").fail(
+            f"skew is {device.launch.skew_cycles} cycles, part of core, which is "
+            f"{device.launch.core_cycles}; lower skew or raise core"
+        )
+
+
 #: What is checked of a device, in this order.
 CHECKS: tuple[Callable[[Device, Node], None], ...] = (
     _check_sums,
@@ -205,4 +214,5 @@ CHECKS: tuple[Callable[[Device, Node], None], ...] = (
     _check_cache,
     _check_units,
     _check_energies,
+    _check_launch,
 )

@@ -383,11 +383,14 @@ class Silicon:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """Cycles a kernel launch adds outside the simulated program."""
+    """Cycles a kernel launch takes; of these the program contains how cores start in turn."""
 
     kernel_cycles: int = figure("kernel", "duration", "start of the kernel")
     first_access_cycles: int = figure("first_access", "duration", "the first answer from GM")
-    core_cycles: int = figure("core", "duration", "start of each core it runs on", 0)
+    core_cycles: int = figure("core", "duration", "what each core it runs on adds", 0)
+    skew_cycles: int = figure(
+        "skew", "duration", "part of `core` by which a core starts after the one before", 0
+    )
     tiling_cycles: int = figure(
         "tiling", "duration", "computing the tiling at run time; vector kernels have none"
     )
@@ -395,10 +398,15 @@ class Launch:
     def cycles(self, role: str, cores: int, *, parses: bool = True) -> int:
         """Launch on so many cores, first-access latency, and on the cube run-time tiling.
 
-        ``parses`` False is a kernel whose tiling was known when it was compiled.
+        It ends with the start of the last core. ``parses`` False is a kernel whose tiling was known
+        when it was compiled.
 
         A measured 910B2 call of three vector kernels and one cube kernel takes 13.9 us where the
         work is enough for a few cores each, and calls of as many kernels on all cores take 26 us.
         """
         tiling = self.tiling_cycles if parses and role != "vector" else 0
         return self.kernel_cycles + self.first_access_cycles + cores * self.core_cycles + tiling
+
+    def beside(self, role: str, cores: int) -> int:
+        """The same less the cycles in which cores start in turn: what a program lacks of it."""
+        return self.cycles(role, cores) - max(0, cores - 1) * self.skew_cycles

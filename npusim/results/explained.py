@@ -12,10 +12,24 @@ from npusim.device.spec import Device
 from npusim.reasons import REASONS
 from npusim.results import metrics
 from npusim.results.what_if import WhatIf
-from npusim.timing.trace import FOLLOWING, ISSUING, SHARING, Bound, KernelRun, Step, Trace
+from npusim.timing.trace import (
+    FOLLOWING,
+    ISSUING,
+    SHARING,
+    STARTING,
+    Bound,
+    KernelRun,
+    Step,
+    Trace,
+)
 
 #: Reason (of ``REASONS``) of the cycles of a part; all others are work at full speed.
-_REASON_OF = {SHARING: "bandwidth", FOLLOWING: "follow", ISSUING: "issue"}
+_REASON_OF = {
+    SHARING: "bandwidth",
+    FOLLOWING: "follow",
+    ISSUING: "issue",
+    STARTING: "not_started",
+}
 
 #: Shares of the cube below which its waste is not worth a sentence.
 _WORTH_SAYING = 0.02

@@ -29,6 +29,7 @@ _COLOURS = {
     "sharing": "magenta",
     "follow": "white",
     "issue": "red",
+    "start": "white",
     "order": "white",
 }
 

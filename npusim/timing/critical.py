@@ -3,8 +3,8 @@
 From the end of the instruction that ends last, the walk goes back in time. What an instruction
 works is its own; before its start comes whatever allowed it last: its predecessor in the pipe,
 another pipe it waited for, a flag, the last core at a barrier, or the scalar pipe that issued it,
-which itself may have waited for room in a queue. Every cycle from the end to 0 belongs to one
-instruction, so that the parts add up to the makespan.
+which itself may have waited for room in a queue, or for its core to start. Every cycle from the end
+to 0 belongs to one instruction or start, so that the parts add up to the makespan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from npusim.program.lower import Wait
 from npusim.program.program import Program
 from npusim.reasons import FOLLOW
 from npusim.timing.outcome import Spans
-from npusim.timing.trace import FOLLOWING, GAP, ISSUING, SHARING, Step, Work
+from npusim.timing.starts import core_starts
+from npusim.timing.trace import FOLLOWING, GAP, ISSUING, SHARING, STARTING, Step, Work
 
 
 class Place(NamedTuple):
@@ -48,8 +49,8 @@ def critical_path(program: Program, spans: Spans, cycles: int) -> tuple[Step, ..
 class _Core:
     """The executed instructions of a core by pipe, and in the order in which they were issued."""
 
-    def __init__(self, program: Program, spans: Spans, number: int) -> None:
-        self.program, self.number = program, number
+    def __init__(self, program: Program, spans: Spans, number: int, began: int) -> None:
+        self.program, self.number, self.began = program, number, began
         core = program.cores[number]
         self.scalar = program.pipes.index("S")
         rows = np.flatnonzero(spans.core == number)
@@ -104,7 +105,7 @@ class _Core:
         That is the cycle in which it has issued it, or has executed one of its own. It goes on when
         it is free and there is room in the queue: a running maximum.
         """
-        earliest = np.zeros(len(self.pipes), np.int64)
+        earliest = np.full(len(self.pipes), self.began, np.int64)
         for pipe, name in enumerate(self.program.pipes):
             own = np.flatnonzero(self.pipes == pipe)
             if pipe == self.scalar:
@@ -151,6 +152,7 @@ class _Walk:
     def __init__(self, program: Program, spans: Spans) -> None:
         self.program, self.spans, self.device = program, spans, program.device
         self.scalar = program.pipes.index("S")
+        self.starts: list[int] = core_starts(program).tolist()
         self.cores: dict[int, _Core] = {}
         self.costs: dict[tuple[int, int], dict[str, int]] = {}
         self.barriers: dict[int, list[int]] = {}
@@ -176,7 +178,8 @@ class _Walk:
     def core(self, number: int) -> _Core:
         """The tables of a core, made when the path first meets it."""
         if number not in self.cores:
-            self.cores[number] = _Core(self.program, self.spans, number)
+            start = self.starts[number]
+            self.cores[number] = _Core(self.program, self.spans, number, start)
         return self.cores[number]
 
     # -- from the end of an instruction to its start ---------------------------------------
@@ -224,11 +227,17 @@ class _Walk:
         found = self._signal(at, awaits.event, now) if awaits is not None else None
         if found is not None:
             return found, True, []
-        if at.pipe != self.scalar:
-            return self._issue(at.core, order, now)
-        if order and int(core.issued[order - 1]) == now:
-            return self._issue(at.core, order - 1, now)
+        before = order - (at.pipe == self.scalar)
+        if at.pipe != self.scalar or (order and int(core.issued[before]) == now):
+            return self._issue(at.core, before, now)
+        if not order and core.began == now:
+            return at, False, self._start(at)
         return self._meeting(at, now), False, []
+
+    def _start(self, at: Place) -> list[Stretch]:
+        """The cycles before a core starts: those in which the cores before it are started."""
+        began = self.core(at.core).began
+        return [(Work("S", "start", "launch"), STARTING, began, at)] if began else []
 
     def _awaited(
         self, at: Place, now: int, task: int, place: int
@@ -266,11 +275,12 @@ class _Walk:
                 stretches.append((work, ISSUING, int(cost), Place(number, pipe, index)))
                 now -= int(cost)
             depth = self.device.pipes[self.program.pipes[pipe]].queue_depth
-            before = int(core.issued[order - 1]) if order else 0
+            before = int(core.issued[order - 1]) if order else core.began
             if before < now:  # it waited for room in the queue
                 return Place(number, pipe, index - depth), False, stretches
             if not order:
-                return Place(number, pipe, index), False, stretches
+                at = Place(number, pipe, index)
+                return at, False, [*stretches, *self._start(at)]
             order -= 1
 
     # -- between cores ---------------------------------------------------------------------
@@ -289,7 +299,7 @@ class _Walk:
         core = self.core(at.core)
         task, place, order = core.locate(at.pipe, at.number)
         times = [core.ended(q, n) for q, n, _ in core.waits(task, place) if n > 0]
-        return max([int(core.issued[order - 1]) if order else 0, *times])
+        return max([int(core.issued[order - 1]) if order else core.began, *times])
 
     def _barriers(self, number: int) -> list[int]:
         """Numbers of a core's barriers with others among its scalar instructions."""

@@ -79,7 +79,8 @@ class Fabric:
         self.capacities = capacities  # fixed-point bytes per cycle, by link
         self.now = 0
         self.classes: dict[tuple[int, Uses], _Class] = {}
-        self.parts: dict[int, int] = {}  # transfer -> parts still draining
+        self.parts: dict[int, int] = {}  # transfer -> parts still draining, transfers to end first
+        self.followers: dict[int, list[int]] = {}  # transfer -> those that do not end before it
 
     def join(self, transfer: int, size: int, cap: int, uses: Uses) -> None:
         """Start draining ``size`` bytes of a transfer over some links, at most ``cap``."""
@@ -89,20 +90,30 @@ class Fabric:
         heapq.heappush(members.heap, (members.drained + (size << RATE_BITS), transfer))
         self.parts[transfer] = self.parts.get(transfer, 0) + 1
 
+    def follow(self, transfer: int, other: int) -> None:
+        """Let a transfer not end before another that is still draining."""
+        self.followers.setdefault(other, []).append(transfer)
+        self.parts[transfer] = self.parts.get(transfer, 0) + 1
+
     def advance(self, now: int) -> list[int]:
         """Drain until ``now``; returns the transfers whose every part is done, in order."""
-        finished = []
+        finished: list[int] = []
         for members in self.classes.values():
             if members.heap:
                 members.drained += members.rate * (now - self.now)
             while members.heap and members.heap[0][0] <= members.drained:
-                transfer = heapq.heappop(members.heap)[1]
-                self.parts[transfer] -= 1
-                if not self.parts[transfer]:
-                    del self.parts[transfer]
-                    finished.append(transfer)
+                self._end_part(heapq.heappop(members.heap)[1], finished)
         self.now = now
         return sorted(finished)
+
+    def _end_part(self, transfer: int, finished: list[int]) -> None:
+        """Count a part as done; adds the transfers that are done with it to ``finished``."""
+        self.parts[transfer] -= 1
+        if not self.parts[transfer]:
+            del self.parts[transfer]
+            finished.append(transfer)
+            for follower in self.followers.pop(transfer, ()):
+                self._end_part(follower, finished)
 
     def rerate(self) -> None:
         """Share the links anew among the transfers now draining."""

@@ -4,7 +4,8 @@ A sector (a line of the cache, or a few) is present or not, and clean or dirty; 
 whole sectors from main memory. Age is kept per block, a larger aligned piece of a tensor. After
 each access the least recent blocks leave until the sectors fit again; their dirty sectors are
 written back. A sector counts as present from the moment its transfer begins, so a second reader
-in flight hits. Writing allocates without fetching.
+in flight hits; that it does not end before that transfer is for an engine to see to (``Fetches``).
+Writing allocates without fetching.
 
 Without an L2 every byte read comes from main memory and every byte written goes there.
 """
@@ -86,3 +87,35 @@ class L2State:
         self.lines[key] = (valid | mask, dirty | mask if write else dirty)
         self.lines.move_to_end(key)
         return 0 if write else missing.bit_count() * self.sector
+
+
+class Fetches:
+    """Transfers under way that fetch something, and what each of them reads, in sectors."""
+
+    def __init__(self, sector: int) -> None:
+        self.sector = sector
+        self.under_way: dict[int, tuple[str, set[int]]] = {}
+
+    def awaited(
+        self, transfer: int, access: Access, tensor: str, offset: int, *shape: int
+    ) -> list[int]:
+        """Note what a transfer reads; returns those it must not end before.
+
+        ``shape`` are rows, their bytes and their pitch. A read that hits something waits for all
+        that fetch something and read one of the same sectors.
+        """
+        rows, size, pitch = shape
+        starts = [offset + row * pitch for row in range(rows)]
+        own = {s for at in starts for s in self._sectors(at, at + size)}
+        others = self.under_way.items() if access.hit else ()
+        found = [n for n, (name, all_) in others if name == tensor and not all_.isdisjoint(own)]
+        if access.fetched:
+            self.under_way[transfer] = tensor, own
+        return found
+
+    def landed(self, transfer: int) -> None:
+        """Note that a transfer has ended."""
+        self.under_way.pop(transfer, None)
+
+    def _sectors(self, first: int, end: int) -> range:
+        return range(first // self.sector, -(-end // self.sector))

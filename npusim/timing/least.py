@@ -13,6 +13,7 @@ from npusim.program.program import Program
 from npusim.timing.fast.path import NONE, Alone
 from npusim.timing.run import link_bounds
 from npusim.timing.sharing import reading, writing
+from npusim.timing.starts import core_starts
 
 
 def least_cycles(program: Program, *, cold: bool = True) -> int:
@@ -25,7 +26,7 @@ def least_cycles(program: Program, *, cold: bool = True) -> int:
 
 def least_and_digest(program: Program, *, cold: bool) -> tuple[int, str]:
     """The same, and a digest: programs with equal ones take the same time."""
-    alone = Alone(program)
+    alone = Alone(program, core_starts(program))
     earliest = alone.earliest()
     bounds = [earliest.end, *(bound.cycles for bound in link_bounds(program))]
     sizes = _Sizes(program)

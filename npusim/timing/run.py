@@ -7,6 +7,7 @@ import numpy as np
 from npusim.device.parts import ENERGY
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
+from npusim.integers import IntArray
 from npusim.isa.base import RATE_BITS
 from npusim.program import program as flows
 from npusim.program.program import Program
@@ -15,6 +16,7 @@ from npusim.timing.cube_room import cube_room
 from npusim.timing.links import ATOMIC, EVICT, MOVE, READ_HIT, READ_MISS, WRITE, Links, Row
 from npusim.timing.outcome import L2, Engine, Outcome, Progress, Spans
 from npusim.timing.problem import problem_bounds
+from npusim.timing.starts import core_starts
 from npusim.timing.trace import Bound, KernelRun, PipeRow, Timeline, Trace, TrafficRow
 
 #: Engines by name. All give the same cycles: "fast" runs compiled code, "simpy" is the readable
@@ -45,19 +47,21 @@ def new_l2(device: Device, engine: str) -> L2:
     raise ArgumentError(f"engine is {engine!r}; it is one of {', '.join(ENGINES)}")
 
 
-def _engine(program: Program, l2: L2, *, keep: bool, progress: Progress | None) -> Engine:
+def _engine(
+    program: Program, l2: L2, starts: IntArray, *, keep: bool, progress: Progress | None
+) -> Engine:
     """The engine that works on ``l2``, ready to run ``program``."""
     from npusim.timing.l2 import L2State  # noqa: PLC0415
 
     if isinstance(l2, L2State):
         from npusim.timing.simpy_engine import SimpyEngine  # noqa: PLC0415
 
-        return SimpyEngine(program, l2, keep_spans=keep, progress=progress)
+        return SimpyEngine(program, l2, starts, keep_spans=keep, progress=progress)
     from npusim.timing.fast.engine import FastEngine  # noqa: PLC0415
     from npusim.timing.fast.l2 import FastL2  # noqa: PLC0415
 
     assert isinstance(l2, FastL2)
-    return FastEngine(program, l2, keep_spans=keep, progress=progress)
+    return FastEngine(program, l2, starts, keep_spans=keep, progress=progress)
 
 
 def time_program(
@@ -73,14 +77,14 @@ def time_program(
     instructions completed. Raises ``ProgramError`` if the program hangs or leaves a tensor.
     """
     keep = program.instructions <= TIMELINE_LIMIT if timeline is None else timeline
-    outcome = _engine(program, l2, keep=keep, progress=progress).run()
-    cores = len({id(core) for core in program.cores if len(core.variants)})
+    begin = core_starts(program)
+    outcome = _engine(program, l2, begin, keep=keep, progress=progress).run()
     return KernelRun(
         name=program.kernel,
         tiling=program.tiling,
-        cores=cores,
+        cores=_cores(program),
         cycles=outcome.cycles,
-        launch_cycles=program.device.launch.cycles(program.roles[0], cores),
+        launch_cycles=launch_cycles(program),
         instructions=program.instructions,
         macs=program.macs,
         gm_bytes=_gm_bytes(program),
@@ -95,6 +99,17 @@ def time_program(
     )
 
 
+def launch_cycles(program: Program) -> int:
+    """Cycles to launch ``program``, less those in which its cores start, which are its own."""
+    whole = program.device.launch.cycles(program.roles[0], _cores(program))
+    return whole - int(core_starts(program).max(initial=0))
+
+
+def _cores(program: Program) -> int:
+    """Cores with work."""
+    return len({id(core) for core in program.cores if len(core.variants)})
+
+
 def trace_program(program: Program, l2: L2) -> Trace:
     """Simulate ``program`` as ``time_program`` does, and look for what its time rests on.
 
@@ -105,7 +120,7 @@ def trace_program(program: Program, l2: L2) -> Trace:
             f"{program.kernel} executes {program.instructions:,} instructions; the critical path "
             f"is looked for among up to {TRACE_LIMIT:,}: explain a smaller batch"
         )
-    outcome = _engine(program, l2, keep=True, progress=None).run()
+    outcome = _engine(program, l2, core_starts(program), keep=True, progress=None).run()
     assert outcome.spans is not None
     path = critical_path(program, outcome.spans, outcome.cycles)
     return Trace(cycles=outcome.cycles, path=path, room=cube_room(program))

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import simpy
 
+from npusim.integers import IntArray
 from npusim.isa.base import Cost, Instruction
 from npusim.program.lower import Wait
 from npusim.program.program import MOVE, READ, CoreProgram, Flow, Program
@@ -33,7 +34,7 @@ from npusim.reasons import (
     REASONS,
 )
 from npusim.timing.fabric import Fabric
-from npusim.timing.l2 import L2State
+from npusim.timing.l2 import Fetches, L2State
 from npusim.timing.links import Links, occupied, parts
 from npusim.timing.outcome import Outcome, Progress, Spans, hangs, outside
 
@@ -111,6 +112,7 @@ class SimpyEngine:
         self,
         program: Program,
         l2: L2State,
+        starts: IntArray,
         *,
         keep_spans: bool,
         progress: Progress | None = None,
@@ -123,6 +125,7 @@ class SimpyEngine:
         self.joining: list[tuple[tuple[int, int, int], Step, simpy.Event]] = []
         self.transfers: dict[int, simpy.Event] = {}
         self.serial = 0
+        self.fetches = Fetches(l2.sector)
         self.timer = 0  # only the latest timer of the fabric counts
         self.settling = False
         self.barriers: dict[int, Counter] = {}
@@ -131,6 +134,7 @@ class SimpyEngine:
         self.completed = 0
         self.progress = progress
         self.spans: list[tuple[int, ...]] | None = [] if keep_spans else None
+        self.starts: list[int] = starts.tolist()  # of the cores
         self.cores = [self._core(i, core) for i, core in enumerate(program.cores)]
 
     def run(self) -> Outcome:
@@ -174,6 +178,8 @@ class SimpyEngine:
     def _issue(self, core: _Core) -> Process:
         """The scalar unit: issues in program order, held back by its cost and full queues."""
         row = core.account[self.scalar]
+        row[NOT_STARTED] = self.starts[core.number]
+        yield self.env.timeout(self.starts[core.number])
         counts = [0] * len(self.program.pipes)
         depth = [self.device.pipes[p].queue_depth for p in self.program.pipes]
         for pipe, step in self._steps(core):
@@ -296,20 +302,22 @@ class SimpyEngine:
 
     def _finish_transfers(self) -> None:
         for transfer in self.fabric.advance(int(self.env.now)):
+            self.fetches.landed(transfer)
             self.transfers.pop(transfer).succeed()
 
     def _join(self, core: int, step: Step, drained: simpy.Event) -> None:
         """Start the parts of a core's transfer draining."""
         flow = step.flow
         assert flow is not None
-        sizes = [flow.size] if flow.kind == MOVE else self._look_up(step, flow)
         self.serial += 1
-        self.transfers[self.serial] = drained
+        transfer = self.serial
+        self.transfers[transfer] = drained
+        sizes = [flow.size] if flow.kind == MOVE else self._look_up(step, flow, transfer)
         for part, size in zip(parts(flow), sizes, strict=True):
             if size:
-                self.fabric.join(self.serial, size, part.cap, self.links.uses(part, core))
+                self.fabric.join(transfer, size, part.cap, self.links.uses(part, core))
 
-    def _look_up(self, step: Step, flow: Flow) -> list[int]:
+    def _look_up(self, step: Step, flow: Flow, transfer: int) -> list[int]:
         """Look a transfer's bytes up in the L2; returns the sizes of its parts."""
         region, base = flow.region, step.bases[flow.base] if flow.base >= 0 else 0
         assert region is not None
@@ -317,14 +325,8 @@ class SimpyEngine:
         end = offset + (region.rows - 1) * region.pitch + region.row_bytes
         if offset < 0 or end > region.tensor.size_bytes:
             raise outside(step.line, step.instruction, region, base)
-        access = self.l2.touch(
-            region.tensor.name,
-            offset,
-            region.rows,
-            region.row_bytes,
-            region.pitch,
-            write=flow.kind != READ,
-        )
+        place = region.tensor.name, offset, region.rows, region.row_bytes, region.pitch
+        access = self.l2.touch(*place, write=flow.kind != READ)
         self.evicted += access.evicted
         if flow.kind != READ:
             return [flow.size, access.evicted]
@@ -332,6 +334,8 @@ class SimpyEngine:
         seen[0] += access.hit
         seen[1] += flow.size - access.hit
         self.fetched += access.fetched
+        for other in self.fetches.awaited(transfer, access, *place):
+            self.fabric.follow(transfer, other)
         found = occupied(access.hit, region.row_bytes, flow.request)
         return [found, access.fetched, access.evicted]
 
@@ -430,10 +434,9 @@ class SimpyEngine:
             self.progress(self.completed)
 
     def _latest(self) -> int:
-        """The last cycle in which an instruction ended or was issued."""
-        ends = [c.times[-1] for core in self.cores for c in core.done if c.times]
-        issues = [c.times[-1] for core in self.cores for c in core.issued if c.times]
-        return max(ends + issues, default=0)
+        """The last cycle in which a core started, or an instruction ended or was issued."""
+        counters = [c for core in self.cores for c in (*core.done, *core.issued) if c.times]
+        return max([*self.starts, *(c.times[-1] for c in counters)], default=0)
 
     def _close(self, core: _Core, pipe: int, row: list[int], cycles: int) -> None:
         """Fill a pipe's account up to the makespan."""

@@ -70,9 +70,11 @@ class Timeline:
 class KernelRun:
     """One launched kernel: its name, time in cycles of the device clock, and all its rows.
 
-    ``cycles`` excludes the launch; ``launch_cycles`` is added to it when times are reported.
-    ``gm_bytes`` counts every byte read from or written to GM by the cores. ``bounds`` are those of
-    the program that ran, ``problem_bounds`` those of any program for the same problem.
+    ``cycles`` excludes the launch; ``launch_cycles`` is added to it when times are reported. A
+    launch ends with the start of the last core, so what passes from the first start to the last is
+    part of ``cycles`` alone. ``gm_bytes`` counts every byte that the cores read from GM or write.
+    ``bounds`` are those of the program that ran, ``problem_bounds`` those of any program for the
+    same problem.
     """
 
     name: str
@@ -95,8 +97,9 @@ class KernelRun:
 
 
 #: Parts of a path besides those of an instruction's own cost (``npusim.isa.cost_parts``): waking a
-#: pipe that was idle, what others that share links take, following under the unit flag, and issue.
-GAP, SHARING, FOLLOWING, ISSUING = "gap", "sharing", "follow", "issue"
+#: pipe that was idle, what others that share links take, following under the unit flag, issue, and
+#: the starts of the cores before.
+GAP, SHARING, FOLLOWING, ISSUING, STARTING = "gap", "sharing", "follow", "issue", "start"
 
 
 class Work(NamedTuple):

@@ -18,7 +18,7 @@ from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.timing.least import least_and_digest
 from npusim.timing.outcome import L2
-from npusim.timing.run import new_l2, time_program
+from npusim.timing.run import launch_cycles, new_l2, time_program
 from npusim.timing.trace import KernelRun
 from npusim.version import __version__
 
@@ -81,7 +81,7 @@ class Problem:
     def least(self, candidate: Kernel) -> int:
         """A lower bound on a candidate's cycles, in closed form."""
         least = candidate.least(self.device, self.cores)
-        launch = self.device.launch.cycles(candidate.role, least.cores)
+        launch = self.device.launch.beside(candidate.role, least.cores)
         return least.cycles + launch + self._before(least.before)[0]
 
     def bound(self, candidate: Kernel) -> Found:
@@ -91,8 +91,7 @@ class Problem:
         except (ArgumentError, CapacityError, ProgramError) as error:
             return Found(reason=str(error))
         least, alike = least_and_digest(program, cold=self.l2 is None)
-        cores = len({id(core) for core in program.cores if len(core.variants)})
-        launch = self.device.launch.cycles(candidate.role, cores)
+        launch = launch_cycles(program)
         cycles = least + launch + self._before(candidate.before)[0]
         moved = sum(n for (src, dst, _), n in program.moves.items() if "GM" in (src, dst))
         return Found(cycles, f"{alike} {launch} {len(candidate.before)}", gm_bytes=moved)

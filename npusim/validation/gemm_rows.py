@@ -19,7 +19,7 @@ from npusim.kernels.matmul import LAYOUTS_A, LAYOUTS_B, Matmul, Tiling
 from npusim.kernels.matmul_mix import PER_BLOCK, MatmulFinish, MatmulSum
 from npusim.kernels.parts.hand_over import HandOver
 from npusim.kernels.sum_parts import SumParts
-from npusim.validation.profiler import busy_us, launch_cycles
+from npusim.validation.profiler import busy_us, last_start, launch_cycles
 from npusim.validation.rows import Declined, KernelRow, Simulated
 from npusim.validation.sheet import spelled_order
 
@@ -89,7 +89,9 @@ def simulate_gemm_row(row: KernelRow, device: Device) -> Simulated:
         raise Declined(f"the tiling does not run: {error}") from error
     (run,) = call.runs
     parses = "constant_tiling" not in row.switches and bool(set(_LIBRARY) & set(row.switches))
-    launch = launch_cycles(device.launch, row.time_kind, "cube", run.cores, parses=parses)
+    started = last_start(device.launch, "cube", run)
+    kind, cores = row.time_kind, run.cores
+    launch = launch_cycles(device.launch, kind, "cube", cores, parses=parses, started=started)
     return Simulated(
         time_us=device.time_us(run.cycles + launch),
         busy_us={**busy_us(run, device, statistic=row.busy_statistic or "mean")},

@@ -59,13 +59,27 @@ def _over_cores(counts: list[int], cores: int, statistic: str) -> float:
 
 
 def launch_cycles(
-    launch: Launch, time_kind: str | None, role: str, cores: int, *, parses: bool = True
+    launch: Launch,
+    time_kind: str | None,
+    role: str,
+    cores: int,
+    *,
+    parses: bool = True,
+    started: int = 0,
 ) -> int:
     """Cycles beside the kernel's own that a time of ``time_kind`` contains.
 
     A task has the whole launch. The time of a core begins after it, but contains the parse of a
-    tiling at run time, where the kernel has one (``parses``); one phase contains neither.
+    tiling at run time, where the kernel has one (``parses``); one phase contains neither. The last
+    core ``started`` in this cycle of the kernel's own, which is part of the launch: the slowest
+    core is taken to be the last.
     """
     whole = launch.cycles(role, cores, parses=parses)
     parsing = whole - launch.cycles(role, cores, parses=False)
-    return {"core_max": parsing, "core_avg": parsing, "compute_only": 0}.get(time_kind or "", whole)
+    alone = {"core_max": parsing, "core_avg": parsing, "compute_only": 0}
+    return alone.get(time_kind or "", whole) - started
+
+
+def last_start(launch: Launch, role: str, run: KernelRun) -> int:
+    """Cycle of a kernel's own in which its last core started."""
+    return launch.cycles(role, run.cores) - run.launch_cycles

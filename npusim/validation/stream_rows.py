@@ -26,7 +26,7 @@ from npusim.kernels.stream import (
     StreamTiling,
 )
 from npusim.program.kernel import Kernel
-from npusim.validation.profiler import busy_us, launch_cycles
+from npusim.validation.profiler import busy_us, last_start, launch_cycles
 from npusim.validation.rows import Declined, KernelRow, Simulated
 
 #: Operations that no kernel here computes, and what they would take.
@@ -68,7 +68,8 @@ def simulate_stream_row(row: KernelRow, device: Device) -> Simulated:
     except NpusimError as error:
         raise Declined(str(error)) from error
     run = result.runs[0]
-    launch = launch_cycles(device.launch, row.time_kind, plan.kernel.role, run.cores)
+    role, started = plan.kernel.role, last_start(device.launch, plan.kernel.role, run)
+    launch = launch_cycles(device.launch, row.time_kind, role, run.cores, started=started)
     busy = {**busy_us(run, device, cores=row.cores), **dict.fromkeys(plan.blind)}
     return Simulated(
         time_us=device.time_us(run.cycles + launch),

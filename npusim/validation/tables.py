@@ -14,6 +14,7 @@ from npusim.validation.leave_one_out import LeftOut, Study
 from npusim.validation.rows import PIPES, KernelRow
 from npusim.validation.sheet import Unreadable
 from npusim.validation.simulate import Outcome
+from npusim.validation.steadiness import MOVED, Restarted
 
 #: What stands where there is no figure.
 NONE = "-"
@@ -35,10 +36,12 @@ def scorecard(
     outcomes: Sequence[Outcome],
     study: Study | None = None,
     constants: Sequence[Constant] = (),
+    again: Sequence[Restarted] = (),
 ) -> list[Table]:
     """Return the tables of a score card that have any rows: points first, the summary last.
 
-    ``study`` tells of kernels predicted with ``constants`` that were fitted without them.
+    ``study`` tells of kernels predicted with ``constants`` that were fitted without them, ``again``
+    of kernels whose cores start otherwise.
     """
     left_out = study.left_out if study is not None else ()
     tables = (
@@ -50,6 +53,7 @@ def scorecard(
         _determined(study),
         _left_out(left_out),
         _expected(study),
+        _restarted(again),
         _families(outcomes),
         _scored(outcomes),
     )
@@ -212,6 +216,21 @@ def _expected(study: Study | None) -> Table:
         ("direction of pairs left out together", str(len(told)), f"{sum(told)} right"),
     )
     return Table(title, head, rows, 1)
+
+
+def _restarted(found: Sequence[Restarted]) -> Table:
+    """The kernels whose time rests on how their cores start, and how many there are."""
+    steady = sum(one.is_steady for one in found)
+    title = (
+        f"Random starts of cores: {steady} of {len(found)} scored kernels move by less than "
+        f"{percent_text(MOVED)}"
+    )
+    rows = [
+        (one.outcome.row.id, one.outcome.row.family, one.outcome.row.chip, signed_text(one.moved))
+        for one in sorted(found, key=lambda one: -abs(one.moved))
+    ]
+    kept = max(3, len(found) - steady)  # those that move, and the next ones for comparison
+    return Table(title, ("id", "family", "chip", "largest change"), tuple(rows[:kept]), 3)
 
 
 def _determined(study: Study | None) -> Table:

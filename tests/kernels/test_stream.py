@@ -111,13 +111,15 @@ def test_operations_compute_what_they_say(slots: int) -> None:
 
 
 def test_two_slots_overlap_what_one_does_not() -> None:
+    """On few cores: all of them together keep main memory busy with one slot too."""
+
     def cycles(slots: int) -> int:
         tensors = tuple(Tensor(name, (48, 65536), FP16) for name in ("x", "y"))
         z = Tensor("z", (48, 65536), FP16, "out")
-        kernel = Elementwise("add", StreamTiling(piece=8192, slots=slots), tensors, z)
+        kernel = Elementwise("add", StreamTiling(piece=8192, slots=slots, cores=8), tensors, z)
         return simulate(kernel, A2).runs[0].cycles
 
-    assert cycles(2) < cycles(1)
+    assert cycles(2) < 0.9 * cycles(1)
 
 
 def test_cores_may_be_fewer() -> None:

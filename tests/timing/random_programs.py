@@ -83,6 +83,8 @@ def _device(rng: Random) -> Device:
     values |= {f"pipes.{p}.queue_depth": str(rng.choice((depth, depth, 1))) for p in device.pipes}
     if device.has_path("L0C", "GM"):
         values["cube.unit_flag"] = rng.choice(("yes", "yes", "no"))
+    values["launch.core"] = "1us"
+    values["launch.skew"] = rng.choice(("0us", "0us", "0.001us", "0.03us", "1us"))
     return load_device(device, values | _memory(rng, device) | _costs(rng, device))
 
 

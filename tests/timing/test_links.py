@@ -146,12 +146,12 @@ def test_what_is_evicted_leaves_the_path_alone() -> None:
 
 def with_port(text: str) -> str:
     """The text of a device file with a port of L1 that every load into and out of it shares."""
-    port = "links:\n  l1_port:\n    rate: 128B/cycle (assumed, GUESS)\n    scope: core\n\npaths:\n"
+    port = "\nlinks:\n  l1_port:\n    rate: 128B/cycle (assumed, GUESS)\n    scope: core\n"
     named, count = re.subn(
         r"(  (?:GM->L1|L1->L0[AB])[\w.]*:\n    pipe: MTE\d\n)", r"\1    links: [l1_port]\n", text
     )
     assert count == 9
-    return named.replace("paths:\n", port)
+    return named.replace("\nlinks:\n", port)
 
 
 def test_a_port_of_l1_is_a_matter_of_yaml() -> None:

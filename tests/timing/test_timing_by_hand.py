@@ -162,6 +162,61 @@ def test_second_reader_of_a_block_in_flight_hits_the_l2() -> None:
     assert (row.bytes, row.hit_bytes, row.miss_bytes) == (2 * PIECE, PIECE, PIECE)
 
 
+def test_a_reader_of_data_in_flight_ends_no_earlier_than_their_fetch() -> None:
+    # Core 0 fetches 2560 B and core 1 as much of its own: main memory gives each 32 B/cycle, until
+    # 11 + 80 = 91. Core 2 reads what core 0 fetches: the L2 would serve it until 51, but the last
+    # bytes are there at 91 only. Core 0 loads them again at once: 10 + 40 cycles.
+    def body(s: Script, k: Language, task: Any) -> None:
+        load(s, k, 1 if task.core == 1 else 0)
+        if task.core == 0:
+            load(s, k, 0)
+
+    r = run(body, cores=0b111)
+    assert spans(r, "MTE2", "core0") == [(1, 91), (91, 141)]
+    assert spans(r, "MTE2", "core2") == [(1, 91)]
+    assert reasons(r, "MTE2", "core2") == {
+        "busy": 50,
+        "bandwidth": 40,
+        "not_started": 1,
+        "done": 50,
+    }
+
+
+def test_a_later_reader_of_data_in_flight_waits_for_the_rest() -> None:
+    # Core 1 asks at 21 for the last 512 B of what core 0 fetches until 51; alone it ends at 39.
+    def body(s: Script, k: Language, task: Any) -> None:
+        if task.core:
+            for _ in range(20):
+                k.vec_dup(s.b.next().at(0, 256), 0.0, FP16)
+            k.data_move(s.a.next().at(0, 512), s.x.at(PIECE - 512, 512), FP16)
+        else:
+            load(s, k, 0)
+
+    r = run(body, cores=0b11)
+    assert spans(r, "MTE2", "core0") == [(1, 51)]
+    assert spans(r, "MTE2", "core1") == [(21, 51)]
+
+
+def test_cores_start_one_after_another() -> None:
+    # Core i starts at 60 i: each load begins after the one before, and has the memory alone.
+    device = (
+        npusim.load_device("tiny").replace("launch.core", "80ns").replace("launch.skew", "60ns")
+    )
+    kernel = Script(lambda s, k, task: load(s, k, task.core))
+    r = simulate(kernel, device, cores=0b111)
+    assert device.clock_hz == 10**9
+    assert [spans(r, "MTE2", f"core{i}") for i in range(3)] == [
+        [(1, 51)],
+        [(61, 111)],
+        [(121, 171)],
+    ]
+    assert reasons(r, "S", "core2") == {"busy": 1, "not_started": 120, "done": 50}
+    assert reasons(r, "MTE2", "core2") == {"busy": 50, "not_started": 121}
+    launch = device.launch
+    assert r.runs[0].launch_cycles == launch.cycles("vector", 3) - 120
+    assert launch.cycles("vector", 3) - launch.cycles("vector", 2) == 80
+
+
 def test_short_rows_cost_the_l2_their_bytes_and_a_request_each() -> None:
     # Four rows of 64 B, 512 B apart: the first load fetches four sectors, 2048 B at 64 B/cycle, and
     # ends at 1 + 10 + 32 = 43. The second finds its 256 B. Without a request they drain at the

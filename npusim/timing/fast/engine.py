@@ -18,6 +18,7 @@ from npusim.timing.fast.state import (
     COST,
     ENTRY,
     EVENT,
+    FETCH,
     FINISHED,
     HITS,
     OUT_OF_BOUNDS,
@@ -46,7 +47,13 @@ class FastEngine:
     """Runs a program once; ``run`` returns its outcome."""
 
     def __init__(
-        self, program: Program, l2: FastL2, *, keep_spans: bool, progress: Progress | None = None
+        self,
+        program: Program,
+        l2: FastL2,
+        starts: IntArray,
+        *,
+        keep_spans: bool,
+        progress: Progress | None = None,
     ) -> None:
         self.program, self.l2, self.progress = program, l2, progress
         self.tables = Tables(program, l2)
@@ -54,6 +61,9 @@ class FastEngine:
         most = numbered(cores * pipes, len(self.tables.classes))
         self.shape = Shape(cores, pipes, self.tables.scalar, keep_spans, most)
         self.state = self._state(program.instructions if keep_spans else 0)
+        scalars = np.arange(cores) * pipes + self.tables.scalar
+        self.state.rows["free"][scalars] = starts
+        self.state.account[scalars, NOT_STARTED] = starts
         self.histories = self._histories()
 
     def run(self) -> Outcome:
@@ -105,6 +115,11 @@ class FastEngine:
             rates=rates,
             cost=empty(COST, 1),
             hits=empty(HITS, max(1, len(self.tables.operands))),
+            fetches=empty(FETCH, rows),
+            flying=np.zeros(rows, np.int64),
+            follower=np.zeros(rows, np.int64),
+            further=np.zeros((rows, rows), np.int64),
+            ending=np.zeros(rows * rows + 1, np.int64),
             spans=empty(SPAN, kept),
         )
         starts = np.append(0, self.tables.code.last[:-1])

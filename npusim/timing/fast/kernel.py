@@ -14,6 +14,7 @@ from __future__ import annotations
 from npusim.integers import IntArray
 from npusim.reasons import BANDWIDTH
 from npusim.timing.fast.core import conclude, enlist, next_unit, work
+from npusim.timing.fast.fetches import land, read
 from npusim.timing.fast.jit import compiled
 from npusim.timing.fast.l2 import Place, touch
 from npusim.timing.fast.links import NEVER, join, next_finish, rerate, sink
@@ -78,14 +79,34 @@ def finish_transfers(shape: Shape, code: Code, state: State, ends: IntArray, now
             row = heap[0].who
             count -= 1
             sink(heap, count)
-            me = state.rows[row]
-            me.parts -= 1
-            if me.parts == 0:
-                end = max(now, me.earliest)
-                state.account[row, BANDWIDTH] += end - me.earliest
-                resume(shape, code, state, ends, row, end)
+            end_part(shape, code, state, ends, row, now)
         group.count = count
     state.run[0].now = now
+
+
+@compiled
+def end_part(shape: Shape, code: Code, state: State, ends: IntArray, row: int, now: int) -> None:
+    """A part of a row's transfer is done, and perhaps the transfer, and those that follow it."""
+    ending = state.ending
+    ending[0] = row
+    count = 1
+    while count:
+        count -= 1
+        row = ending[count]
+        me = state.rows[row]
+        me.parts -= 1
+        if me.parts:
+            continue
+        land(state, row)
+        other = state.follower[row]
+        state.follower[row] = 0
+        while other:
+            ending[count] = other - 1
+            count += 1
+            other = state.further[row, other - 1]
+        end = max(now, me.earliest)
+        state.account[row, BANDWIDTH] += end - me.earliest
+        resume(shape, code, state, ends, row, end)
 
 
 @compiled
@@ -151,6 +172,7 @@ def start_transfers(shape: Shape, code: Code, state: State, cache: Cache, now: i
             state.hits[flow.operand].hit += cost.hit
             state.hits[flow.operand].miss += flow.size - cost.hit
             run.fetched += cost.fetched
+            read(state, row, flow.tensor, place, cache.info[0].sector_shift)
             part(code, state, flow.first, cost.hit + cost.hit * flow.request // flow.bytes, row)
             part(code, state, flow.second, cost.fetched, row)
         run.evicted += cost.evicted

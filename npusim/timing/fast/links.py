@@ -18,7 +18,7 @@ from npusim.timing.links import WEIGHT_BITS
 NEVER = 1 << 62
 
 #: Combinations of counts whose rates are kept, and how one finds its row.
-KNOWN = 256
+KNOWN = 2048
 SCATTER, KNOWN_SHIFT = 0x9E3779B97F4A7C15 - (1 << 64), 48
 
 

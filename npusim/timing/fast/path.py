@@ -160,10 +160,10 @@ def read_once(code: Code, cache: Cache, scalar: int, written: IntArray, costs: R
 
 
 class Alone:
-    """The cores of a program, each by itself."""
+    """The cores of a program, each by itself; ``starts`` are the cycles in which they start."""
 
-    def __init__(self, program: Program) -> None:
-        self.program, self.device = program, program.device
+    def __init__(self, program: Program, starts: IntArray) -> None:
+        self.program, self.device, self.starts = program, program.device, starts
         self.l2 = FastL2(_boundless(program.device))
         self.tables = Tables(program, self.l2)
 
@@ -177,14 +177,19 @@ class Alone:
         end, first_read, first_write, tail = 0, NONE, NONE, NONE
         known: dict[bytes, IntArray] = {}
         for core, own in enumerate(self.program.cores):
-            key = own.variants.tobytes()  # cores with the same tasks take the same time
-            if key in known or not len(own.variants):
+            if not len(own.variants):
                 continue
-            found = known[key] = np.array([0, NONE, NONE, 0, 0, 0], np.int64)
-            self._walk((core, scalar, 0), (ends, starts), found)
-            end = max(end, int(found[_END]))
-            first_read = min(first_read, int(found[_READ]))
-            first_write = min(first_write, int(found[_WRITE]))
+            key = own.variants.tobytes()  # cores with the same tasks take the same time
+            is_new = key not in known
+            if is_new:
+                found = known[key] = np.array([0, NONE, NONE, 0, 0, 0], np.int64)
+                self._walk((core, scalar, 0), (ends, starts), found)
+            found, begin = known[key], int(self.starts[core])
+            end = max(end, begin + int(found[_END]))
+            first_read = min(first_read, begin + int(found[_READ]))
+            first_write = min(first_write, begin + int(found[_WRITE]))
+            if not is_new:
+                continue
             readers = int(found[_READERS])
             if readers & (readers - 1):
                 tail = 0  # which of several pipes reads last is not known

@@ -77,10 +77,11 @@ TENSOR = record("block", "bytes")
 
 #: The engine's own state. ``next``: when a transfer finishes; ``unsettled``: whether links are to
 #: be shared anew; ``live``: cores to advance; ``joins``, ``flags``: entries of heaps; ``meeting``,
-#: ``meet_at``: cores at the barrier, and the latest arrival; ``trouble``: a row.
+#: ``meet_at``: cores at the barrier, and the latest arrival; ``trouble``: a row; ``flying``: how
+#: many transfers are under way that fetch something.
 RUN = record(
     *("begun", "now", "next", "unsettled", "live", "joins", "flags", "spans", "completed"),
-    *("meeting", "meet_at", "fetched", "evicted", "status", "trouble"),
+    *("meeting", "meet_at", "fetched", "evicted", "status", "trouble", "flying"),
 )
 
 #: Why the interpreter returned.
@@ -109,6 +110,14 @@ HITS = record("hit", "miss")
 #: The L2. ``used``, ``capacity``: sectors; ``aged``, ``aged_end``: what is left of the sorted list.
 L2_INFO = record(
     *("cached", "block_shift", "sector_shift", "capacity", "used", "clock", "aged", "aged_end")
+)
+
+#: What a transfer reads: rows of bytes of a tensor, from sector ``first`` to ``last``. Where the
+#: pitch is in whole sectors and no row reaches into the next, ``line`` is the first row's number,
+#: and each has sectors ``left`` to ``right``; else ``line`` is -1. ``at``: place among those under
+#: way that fetch something, plus one.
+FETCH = record(
+    *("tensor", "offset", "rows", "bytes", "pitch", "first", "last", "line", "left", "right", "at")
 )
 
 #: What an access costs, in bytes: in the L2, from main memory, to it.
@@ -168,6 +177,11 @@ class State(NamedTuple):
     rates: IntArray  # (combinations, classes)
     cost: Records  # (1,) of COST
     hits: Records  # (operands,) of HITS
+    fetches: Records  # FETCH: by row
+    flying: IntArray  # rows whose transfers fetch something, ``flying`` of ``run`` of them
+    follower: IntArray  # rows: the first row that follows, plus one
+    further: IntArray  # (rows, rows): of a row's followers, the one after each, plus one
+    ending: IntArray  # rows whose parts end: a stack
     spans: Records  # (instructions kept,) of SPAN
 
 
