@@ -27,6 +27,7 @@ from npusim.validation.simulate import Outcome, device_name
 from npusim.validation.tables import Table
 from npusim.validation.workers import Task, Workers
 from npusim.version import __version__
+from npusim.written import replacing
 
 #: Called as progress(what, done, total) after every simulated row.
 Progress = Callable[[str, int, int], None]
@@ -88,7 +89,9 @@ class Calibration:
         target = Path(path)
         if target.suffix != ".yaml":
             raise ArgumentError(f"{target}: a device file's name ends in .yaml")
-        target.write_text(self._text(target), encoding="utf-8")
+        text = self._text(target)
+        with replacing(target) as part:
+            part.write_text(text, encoding="utf-8")
 
     def _text(self, target: Path) -> str:
         device = load_device(self.base)

@@ -17,6 +17,7 @@ from npusim.dtypes import BF16
 from npusim.errors import ArgumentError, NpusimError
 from npusim.ops.card import Output
 from npusim.results import Result
+from npusim.written import replacing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ def _output(job: Writing) -> str:
             array = array.astype(np.float32)
             told[-1] += ", stored as float32"
         arrays[output.name] = array
-    with job.path.open("wb") as file:
+    with replacing(job.path) as part, part.open("wb") as file:
         if _is_archive(job.path):
             np.savez(file, allow_pickle=False, **arrays)
         else:
@@ -84,7 +85,7 @@ def _draw(job: Writing, plot: str) -> None:
     from npusim.results import plots  # noqa: PLC0415 - most runs draw nothing
 
     axes = getattr(plots, plot)(job.result)
-    job.path.write_bytes(plots.figure_bytes(axes, job.path.suffix[1:].lower()))
+    plots.save_figure(axes, job.path)
 
 
 _PICTURE = (".png", ".svg")

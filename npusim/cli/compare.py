@@ -138,10 +138,9 @@ def _written(arguments: argparse.Namespace, comparison: Comparison) -> list[str]
     lines = []
     if arguments.plot is not None:
         from npusim.results.comparison_plot import plot_comparison  # noqa: PLC0415 - on request
-        from npusim.results.plots import figure_bytes  # noqa: PLC0415
+        from npusim.results.plots import save_figure  # noqa: PLC0415
 
-        kind = arguments.plot.suffix[1:].lower()
-        arguments.plot.write_bytes(figure_bytes(plot_comparison(comparison), kind))
+        save_figure(plot_comparison(comparison), arguments.plot)
         lines.append(f"wrote {arguments.plot}: the kernels of both")
     if arguments.trace is not None:
         comparison.save_trace(arguments.trace)

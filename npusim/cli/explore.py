@@ -25,7 +25,7 @@ from npusim.cli.studies import (
 from npusim.errors import ArgumentError
 from npusim.ops.card import integer
 from npusim.results.lines import rate_text
-from npusim.results.plots import figure_bytes
+from npusim.results.plots import save_figure
 from npusim.study import Exploration, Sensitivities, explore, sensitivities
 from npusim.study.space import GOALS, check_goals
 
@@ -136,7 +136,7 @@ def _goals(text: str) -> tuple[str, ...]:
 
 
 def _draw(path: Path, result: Exploration | Sensitivities) -> None:
-    path.write_bytes(figure_bytes(result.plot(), path.suffix.lower()[1:]))
+    save_figure(result.plot(), path)
     print(f"wrote {path}")
 
 

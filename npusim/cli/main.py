@@ -6,9 +6,11 @@ import argparse
 import contextlib
 import importlib
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol, cast
 
@@ -16,9 +18,13 @@ from npusim.cli.parser import Parser
 from npusim.errors import NpusimError
 from npusim.version import __version__
 
-#: Exit statuses: a check that failed, an error, an interrupt, a reader that went away. The last
-#: two are what a shell reports for the signals.
-FAILED, ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
+#: Exit statuses: a check that failed, an error, an interrupt, a reader that went away, SIGTERM. The
+#: last three are what a shell reports for the signals.
+FAILED, ERROR, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 130, 141, 143
+
+
+class Terminated(BaseException):
+    """SIGTERM came: what is being written is removed on the way out, as after an interrupt."""
 
 
 class Command(Protocol):
@@ -52,14 +58,19 @@ COMMANDS: Mapping[str, str] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status; ``argv`` is without the program's name."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdout is None:  # closed by `>&-`
+        return _fail("standard output is closed; redirect it to a file or to /dev/null", words)
     try:
-        status = _dispatch(words)
-        sys.stdout.flush()
+        with _terminable():
+            status = _dispatch(words)
+            sys.stdout.flush()
     except BrokenPipeError:
         _drop_stdout()
         return BROKEN_PIPE
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except (KeyboardInterrupt, Terminated) as stop:
+        kept = str(stop) or "files that were there are as they were"
+        print(f"npusim: stopped; {kept}", file=sys.stderr)
+        return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
     except MemoryError as error:
         return _fail(
             f"out of memory: {error or 'no size known'}; --timing-only needs no arrays, and a "
@@ -122,6 +133,23 @@ def _dispatch(words: list[str]) -> int:
         top.print_help(sys.stderr)
         return ERROR
     return _command(arguments.command).execute(arguments)
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM raise ``Terminated`` meanwhile; only a main thread may say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _fail(message: str, words: list[str]) -> int:

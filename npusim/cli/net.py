@@ -135,9 +135,9 @@ def execute(arguments: argparse.Namespace) -> int:
 def _write(name: str, result: NetworkResult, path: Path) -> None:
     if name == "plot":
         from npusim.results.network_plot import plot_layers  # noqa: PLC0415 - rarely asked for
-        from npusim.results.plots import figure_bytes  # noqa: PLC0415
+        from npusim.results.plots import save_figure  # noqa: PLC0415
 
-        path.write_bytes(figure_bytes(plot_layers(result.to_json()), path.suffix[1:].lower()))
+        save_figure(plot_layers(result.to_json()), path)
     elif name == "csv":
         result.write(path)
     else:

@@ -21,7 +21,7 @@ from npusim.cli.studies import (
 )
 from npusim.errors import ArgumentError
 from npusim.results.lines import us_text
-from npusim.results.plots import figure_bytes
+from npusim.results.plots import save_figure
 from npusim.study import SweepResult, sweep
 from npusim.study.plots import KINDS
 
@@ -75,7 +75,7 @@ def execute(arguments: argparse.Namespace) -> int:
         print(f"wrote {arguments.csv}")
     if arguments.plot:
         ax = result.plot(x=arguments.x, kind=arguments.kind or "")
-        arguments.plot.write_bytes(figure_bytes(ax, arguments.plot.suffix.lower()[1:]))
+        save_figure(ax, arguments.plot)
         print(f"wrote {arguments.plot}")
     sys.stdout.flush()
     if result.failed:

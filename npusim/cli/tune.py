@@ -107,9 +107,9 @@ def execute(arguments: argparse.Namespace) -> int:
                 store=store,
                 progress=report,
             )
-    except KeyboardInterrupt:
-        kept = "" if store is None else "; the same command goes on where it was"
-        print(f"npusim: stopped{kept}", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        if store is not None:
+            raise KeyboardInterrupt("the same command goes on where it was") from stop
         raise
     if arguments.json:
         print_json(tuned.to_json(arguments.top))

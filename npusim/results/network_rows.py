@@ -10,6 +10,7 @@ from typing import Any
 from npusim.device.spec import Device
 from npusim.results import metrics
 from npusim.timing.trace import KernelRun
+from npusim.written import replacing
 
 
 def own_figures(device: Device, runs: Sequence[KernelRun]) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def own_figures(device: Device, runs: Sequence[KernelRun]) -> dict[str, Any]:
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Write rows with a head; a list reads ``3x3``, one of lists ``1,1 1,1``."""
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows([_text(row[name]) for name in columns] for row in rows)

@@ -24,6 +24,7 @@ from npusim.results import metrics
 from npusim.results.record import Record
 from npusim.results.tables import CallTimeline, call_timeline
 from npusim.timing.trace import KernelRun
+from npusim.written import replacing
 
 #: Samples of the bandwidth counter over a call.
 BUCKETS = 200
@@ -89,7 +90,7 @@ def _write(path: Path, about: dict[str, Any], events: Iterable[str]) -> None:
 @contextmanager
 def _writer(path: Path) -> Iterator[TextIO]:
     """A text file at ``path``; gzip without name and time, which would differ between runs."""
-    with path.open("wb") as raw:
+    with replacing(path) as part, part.open("wb") as raw:
         if path.suffix != ".gz":
             with io.TextIOWrapper(raw, encoding="utf-8", newline="\n") as plain:
                 yield plain

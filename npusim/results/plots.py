@@ -23,8 +23,11 @@ from npusim.results.record import Record
 from npusim.results.roofline import Point, Roofs, point
 from npusim.results.roofline import roofs as roofs_of
 from npusim.results.tables import CallTimeline, call_timeline
+from npusim.written import replacing
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from matplotlib.axes import Axes
 
 #: Share of the window below which a wait is too narrow for its hatch to be seen.
@@ -51,6 +54,13 @@ def figure_bytes(ax: Axes, kind: str) -> bytes:
     with mpl.rc_context({"svg.hashsalt": "npusim"}):
         figure.savefig(target, format=kind, dpi=150, metadata=metadata)
     return target.getvalue()
+
+
+def save_figure(ax: Axes, path: Path) -> None:
+    """Write the figure of ``ax`` as the .png or .svg file that ``path`` names."""
+    drawn = figure_bytes(ax, path.suffix[1:].lower())
+    with replacing(path) as part:
+        part.write_bytes(drawn)
 
 
 def new_axes(ax: Axes | None, width: float, height: float, shown: bool = False) -> Axes:

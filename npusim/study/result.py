@@ -12,6 +12,7 @@ from npusim.errors import ArgumentError
 from npusim.study.space import Study
 from npusim.study.store import Measured
 from npusim.study.subject import Row, Setting, option_names
+from npusim.written import replacing
 from npusim.yamltree import suggest
 
 if TYPE_CHECKING:
@@ -110,14 +111,15 @@ def write_frame(frame: pd.DataFrame, path: str | Path) -> None:
     Raises ``ArgumentError`` for another suffix, or without the package that Parquet needs.
     """
     kind = Path(path).suffix.lower()
-    if kind == ".csv":
-        frame.to_csv(path, index=False)
-    elif kind == ".parquet":
+    if kind not in (".csv", ".parquet"):
+        raise ArgumentError(f"{path}: a table is written as .csv or .parquet")
+    with replacing(path) as part:
+        if kind == ".csv":
+            frame.to_csv(part, index=False)
+            return
         try:
-            frame.to_parquet(path, index=False)
+            frame.to_parquet(part, index=False)
         except ImportError as error:
             raise ArgumentError(
                 "Parquet needs the package pyarrow; `pip install pyarrow` adds it"
             ) from error
-    else:
-        raise ArgumentError(f"{path}: a table is written as .csv or .parquet")

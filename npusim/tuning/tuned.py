@@ -15,6 +15,7 @@ from npusim.program.tunable import Fit, fits
 from npusim.results import lines
 from npusim.tuning.problem import Problem, tiling_of
 from npusim.tuning.search import ILLEGAL, OPEN, PRUNED, SAME, SIMULATED, Row
+from npusim.written import replacing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,7 +147,8 @@ class Tuned:
 
     def to_csv(self, file: str | Path) -> None:
         """Write ``frame`` as a CSV file."""
-        self.frame().to_csv(file, index=False)
+        with replacing(file) as part:
+            self.frame().to_csv(part, index=False)
 
     def plot(self, file: str | Path, x: str = "", y: str = "") -> None:
         """Draw a heat map over two fields and both Pareto fronts: a .png or .svg file.
@@ -159,7 +161,9 @@ class Tuned:
         path = check_plot(file)
         fields = list(tiling_of(self.best))
         title = f"{self.problem.kernel.name} on {self.problem.device.name}"
-        path.write_bytes(draw_tilings(self.frame(), fields, title, path.suffix[1:], x, y))
+        drawn = draw_tilings(self.frame(), fields, title, path.suffix[1:], x, y)
+        with replacing(path) as part:
+            part.write_bytes(drawn)
 
     def to_json(self, most: int = 10) -> dict[str, Any]:
         """The verdict and the leading ``most`` candidates as plain values."""

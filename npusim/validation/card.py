@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npusim.errors import ArgumentError
-from npusim.results.plots import figure_bytes
+from npusim.results.plots import save_figure
 from npusim.results.scorecard_plot import plot_scorecard
 from npusim.results.web import page
 from npusim.validation.score import mean_time_error, score, time_error
 from npusim.validation.simulate import Outcome
 from npusim.validation.tables import Table, percent
 from npusim.version import __version__
+from npusim.written import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,12 +37,13 @@ def save_page(path: Path, outcomes: Sequence[Outcome], tables: Sequence[Table]) 
             for t in reversed(tables)
         ),
     )
-    path.write_text(page.page(title, body), encoding="utf-8")
+    with replacing(path) as part:
+        part.write_text(page.page(title, body), encoding="utf-8")
 
 
 def save_plot(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Write the scatter plot as the file that ``path`` ends in."""
-    path.write_bytes(figure_bytes(_scatter(outcomes), checked_plot(path).suffix[1:]))
+    save_figure(_scatter(outcomes), checked_plot(path))
 
 
 def checked_plot(path: Path) -> Path:

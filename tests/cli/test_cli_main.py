@@ -101,7 +101,7 @@ def _raiser(error: BaseException) -> Callable[[object], int]:
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "npusim: stopped; files that were there are as they were\n"),
         (BrokenPipeError(), 141, ""),
         (OSError(28, "No space left on device"), 2,
          "npusim: error: [Errno 28] No space left on device\n"),

@@ -20,6 +20,7 @@ from npusim.results.web.charts.timeline import AROUND, TRACK
 from npusim.results.web.page import Bar, Cell, Chart
 from npusim.results.web.run import roof_caption, traffic
 from npusim.timing.trace import KernelRun
+from npusim.written import replacing
 
 #: A row of layers or kernels, or all facts of a network, by name.
 Row = Mapping[str, Any]
@@ -37,7 +38,9 @@ class _Part(NamedTuple):
 
 def save(facts: Row, device: Device, layers: Sequence[Layer], path: Path) -> None:
     """Write the page to ``path``; ``facts`` are those of ``NetworkResult.to_json``."""
-    path.write_text(render(facts, device, layers), encoding="utf-8")
+    text = render(facts, device, layers)
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def render(facts: Row, device: Device, layers: Sequence[Layer]) -> str:

@@ -19,11 +19,14 @@ from npusim.results.web.charts import timeline as timeline_chart
 from npusim.results.web.charts.timeline import AROUND, STRIP, TRACK
 from npusim.results.web.page import Cell, Chart
 from npusim.timing.trace import KernelRun
+from npusim.written import replacing
 
 
 def save(result: Record, path: Path) -> None:
     """Write the page to ``path``."""
-    path.write_text(render(result), encoding="utf-8")
+    text = render(result)
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def render(result: Record) -> str:
