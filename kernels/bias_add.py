@@ -1,9 +1,9 @@
 """Add one number per channel to a feature map, in the map's type.
 
-    y[n, d, c1, p, c0] += bias[16 * c1 + c0]            over all positions p
+    y[n, d, c1, p, c0] += bias[C0 * c1 + c0]            over all positions p
 
-Layouts: y (N, D, C1, positions, 16), in place; bias (C), C <= 16 * C1, of y's type. Channels
-from C on are padding and keep their value.
+Layouts: y (N, D, C1, positions, C0), in place, C0 8 or 16; bias (C), C <= C0 * C1, of y's type.
+Channels from C on are padding and keep their value.
 
 for (c1, run of images n * D + d, run of positions) of this core:     # one task
     UB bias block <- GM, zeros behind C (when c1 changes)             # MTE2, V
@@ -32,7 +32,8 @@ from npusim.language import (
     in_runs,
 )
 
-C0 = 16
+#: Channels to a block: 16, or 8 where operands were fp32.
+BLOCKS = (8, 16)
 #: Largest tile in bytes: long enough for full bandwidth and small beside any UB.
 TILE_BYTES = 32 * 1024
 #: Tiles in flight: one loading, one in the vector unit, one being stored.
@@ -61,13 +62,13 @@ class BiasAdd(Kernel):
 
     def __post_init__(self) -> None:
         y, bias = self.y, self.bias
-        if len(y.shape) != 5 or y.shape[4] != C0 or min(y.shape) < 1:
+        if len(y.shape) != 5 or y.shape[4] not in BLOCKS or min(y.shape) < 1:
             raise ArgumentError(
-                f"bias_add: {y.name} has shape {y.shape}; it must be (N, D, C1, positions, {C0}) "
-                "with every size at least 1"
+                f"bias_add: {y.name} has shape {y.shape}; it must be (N, D, C1, positions, 16 or "
+                "8) with every size at least 1"
             )
-        c1 = y.shape[2]
-        low, high = (c1 - 1) * C0 + 1, c1 * C0
+        c1, c0 = y.shape[2], y.shape[4]
+        low, high = (c1 - 1) * c0 + 1, c1 * c0
         if len(bias.shape) != 1 or not low <= bias.shape[0] <= high or bias.dtype != y.dtype:
             raise ArgumentError(
                 f"bias_add: {bias.name} is {bias.dtype} of shape {bias.shape}; {y.name} with "
@@ -79,16 +80,16 @@ class BiasAdd(Kernel):
         return f"tile up to {TILE_BYTES} B"
 
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
-        dtype, block = self.y.dtype, C0 * self.y.dtype.bytes
-        _, _, c1, positions, _ = self.y.shape
+        dtype, block = self.y.dtype, self.y.shape[4] * self.y.dtype.bytes
+        _, _, c1, positions, c0 = self.y.shape
         most = piece(k, self.name, TILE_BYTES // block, SLOTS * block, besides=2 * block)
-        bias_ub = k.buffer("UB", (C0,), dtype, slots=2, name="bias_ub")
-        y_ub = k.buffer("UB", (most, C0), dtype, slots=SLOTS, name="y_ub")
+        bias_ub = k.buffer("UB", (c0,), dtype, slots=2, name="bias_ub")
+        y_ub = k.buffer("UB", (most, c0), dtype, slots=SLOTS, name="y_ub")
 
         def emit(tile: Tile) -> None:
             bias = bias_ub.next() if tile.fresh else bias_ub.last()
             if tile.fresh:
-                if tile.channels < C0:
+                if tile.channels < c0:
                     k.vec_dup(bias.at(0, block), 0.0, dtype)
                 k.data_move(bias, self.bias.at(0, tile.channels * dtype.bytes, base="bias"), dtype)
             row, pitch = tile.positions * block, c1 * positions * block
@@ -103,8 +104,8 @@ class BiasAdd(Kernel):
 
     def _tasks(self, most: int, cores: int) -> Tasks[Tile]:
         """Tiles of ``most`` pixels, channels outermost: a core rarely changes its bias."""
-        n, d, blocks, everywhere, _ = self.y.shape
-        every, block = n * d, C0 * self.y.dtype.bytes
+        n, d, blocks, everywhere, c0 = self.y.shape
+        every, block = n * d, c0 * self.y.dtype.bytes
         tile = min(most, ceil_div(blocks * every * everywhere, cores))
         images, positions = max(1, tile // everywhere), min(tile, everywhere)
         c1, image, position = grid(
@@ -117,7 +118,7 @@ class BiasAdd(Kernel):
             {
                 "images": np.minimum(images, every - image),
                 "positions": np.minimum(positions, everywhere - position),
-                "channels": np.minimum(C0, self.bias.shape[0] - c1 * C0),
+                "channels": np.minimum(c0, self.bias.shape[0] - c1 * c0),
                 "fresh": (np.diff(core, prepend=-1) != 0) | (np.diff(c1, prepend=-1) != 0),
             },
             {

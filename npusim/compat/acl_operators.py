@@ -1,5 +1,5 @@
 # ruff: noqa: N802 - functions carry the names of the C interface
-"""The two operators of the C interface: what phase one checks and plans, what phase two runs."""
+"""The operators of the C interface: what phase one checks and plans, what phase two runs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from npusim.compat.acl_phases import (
 from npusim.compat.acl_runtime import aclrtStream
 from npusim.compat.acl_types import aclBoolArray, aclIntArray, aclTensor
 from npusim.dtypes import dtype, promote
+from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.cast import Cast
 from npusim.limits.facts import tensor_facts
+from npusim.ops.convolution import convolution, layer_of
 from npusim.ops.convolution_backward import convolution_backward
 from npusim.ops.im2col_backward import im2col_backward
 from npusim.results import Result
@@ -90,6 +92,90 @@ def aclnnConvolutionBackward(
     (None where it named 0). A ``stream`` of None is the default stream of the planned device.
     """
     return phase_two("aclnnConvolutionBackward", workspace, workspaceSize, executor, stream)
+
+
+def aclnnConvolutionGetWorkspaceSize(
+    input: aclTensor | None,
+    weight: aclTensor | None,
+    bias: aclTensor | None,
+    stride: aclIntArray | None,
+    padding: aclIntArray | None,
+    dilation: aclIntArray | None,
+    transposed: bool,
+    outputPadding: aclIntArray | None,
+    groups: int,
+    output: aclTensor | None,
+    cubeMathType: int,
+) -> tuple[int, int, Executor | None]:
+    """Check and plan a convolution: (status, workspace size in bytes, executor).
+
+    Tensors are NCL, NCHW or NCDHW; ``bias`` may be None. The limits of the library's page are not
+    applied: what the arguments and the kernels allow is taken.
+    """
+    lists = {
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "outputPadding": outputPadding,
+    }
+    arguments: dict[str, Any] = {
+        "stride": values(stride),
+        "padding": values(padding),
+        "dilation": values(dilation),
+        "transposed": bool(transposed),
+        "output_padding": values(outputPadding),
+        "groups": values(groups),
+        "cube_math_type": values(cubeMathType),
+    }
+    name = "aclnnConvolution"
+    given = tensors(name, input=input, weight=weight, bias=bias, output=output)
+    x, w = (None if t is None else t.dtype for t in (input, weight))
+
+    def run(feed: Feed, options: dict[str, Any]) -> Result:
+        added = None if bias is None else feed(bias)
+        usable = {k: v for k, v in options.items() if k not in ("deterministic", "rules")}
+        result = convolution(feed(input), feed(weight), added, **arguments, **usable)
+        _check_shape(output, arguments, (input, weight))
+        return result
+
+    plan = Plan(
+        function=name,
+        operator="convolution",
+        arguments={**given, **lists},
+        facts=None,
+        inputs=("input", "weight", *([] if bias is None else ["bias"])),
+        outputs=("output",),
+        dtypes=(promote((x, w), "fp32"),),
+        run=run,
+        needed=("input", "weight", "output", "stride", "padding", "dilation"),
+    )
+    return phase_one(plan)
+
+
+def aclnnConvolution(
+    workspace: Any, workspaceSize: int, executor: Executor | None, stream: aclrtStream | None
+) -> int:
+    """Compute the convolution and write it in place; the status.
+
+    The arguments are those of ``aclnnConvolutionBackward``.
+    """
+    return phase_two("aclnnConvolution", workspace, workspaceSize, executor, stream)
+
+
+def _check_shape(
+    output: aclTensor | None,
+    arguments: dict[str, Any],
+    operands: tuple[aclTensor | None, aclTensor | None],
+) -> None:
+    """Raise unless the caller's output has the shape of the layer's."""
+    x, w = operands
+    assert output is not None  # phase one has checked that
+    assert x is not None
+    assert w is not None
+    layer = {name: value for name, value in arguments.items() if name != "cube_math_type"}
+    made = layer_of({"input": x.shape, "weight": w.shape}, **layer).dy_shape
+    if output.shape != made:
+        raise ArgumentError(f"output has shape {output.shape}; the call writes {made}")
 
 
 def aclnnIm2colBackwardGetWorkspaceSize(

@@ -62,17 +62,19 @@ class Plan:
 
     ``arguments`` are the tensors and lists by their names in C; ``inputs`` and ``outputs`` name
     the tensors among them that are read and written. ``outputs`` has an entry per output of the
-    operator, None where it is not wanted, and ``dtypes`` what the operator gives them.
+    operator, None where it is not wanted, and ``dtypes`` what the operator gives them. Without
+    ``facts`` no table of limits is known: only ``needed`` must not be null.
     """
 
     function: str
     operator: str
     arguments: dict[str, Any]
-    facts: dict[str, Any]
+    facts: dict[str, Any] | None
     inputs: tuple[str, ...]
     outputs: tuple[str | None, ...]
     dtypes: tuple[str, ...]
     run: Run
+    needed: tuple[str, ...] = ()
 
     @property
     def tensors(self) -> dict[str, aclTensor]:
@@ -130,7 +132,11 @@ def phase_one(plan: Plan) -> tuple[int, int, Executor | None]:
             text = f"{plan.function}: {name} was destroyed"
             return fail(ACLNN_ERR_PARAM_NULLPTR, text), 0, None
     try:
-        check(plan.operator, plan.facts, context.device, context.rules)
+        if plan.facts is not None:
+            check(plan.operator, plan.facts, context.device, context.rules)
+        for name in plan.needed:
+            if plan.arguments[name] is None:
+                raise RuleError(f"{name} is null", parameter=name, status=ACLNN_ERR_PARAM_NULLPTR)
         _check_outputs(plan)
         with planning():
             size = plan.run(_spec, context.keywords).workspace_bytes

@@ -87,8 +87,10 @@ from npusim.compat.acl_codes import (
 )
 from npusim.compat.acl_memory import DeviceMemory, aclrtFree, aclrtMalloc, aclrtMemcpy
 from npusim.compat.acl_operators import (
+    aclnnConvolution,
     aclnnConvolutionBackward,
     aclnnConvolutionBackwardGetWorkspaceSize,
+    aclnnConvolutionGetWorkspaceSize,
     aclnnIm2colBackward,
     aclnnIm2colBackwardGetWorkspaceSize,
 )
@@ -181,8 +183,10 @@ __all__ = [
     "aclIntArray",
     "aclSetAclOpExecutorRepeatable",
     "aclTensor",
+    "aclnnConvolution",
     "aclnnConvolutionBackward",
     "aclnnConvolutionBackwardGetWorkspaceSize",
+    "aclnnConvolutionGetWorkspaceSize",
     "aclnnIm2colBackward",
     "aclnnIm2colBackwardGetWorkspaceSize",
     "aclrtCreateStream",

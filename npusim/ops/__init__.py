@@ -14,6 +14,8 @@ from npusim.ops.conv2d_backprop_filter import CARD as _FILTER
 from npusim.ops.conv2d_backprop_filter import conv2d_backprop_filter
 from npusim.ops.conv3d_backprop_input import CARD as _INPUT
 from npusim.ops.conv3d_backprop_input import conv3d_backprop_input
+from npusim.ops.convolution import CARD as _FORWARD
+from npusim.ops.convolution import convolution
 from npusim.ops.convolution_backward import CARD as _BACKWARD
 from npusim.ops.convolution_backward import convolution_backward
 from npusim.ops.deconv_grad_filter import CARD as _DECONV
@@ -25,7 +27,7 @@ from npusim.ops.matmul import matmul
 
 #: Name -> card of every operator that ships.
 CARDS: dict[str, card.Card[Any]] = {
-    one.name: one for one in (_FILTER, _INPUT, _BACKWARD, _DECONV, _FOLD, _MATMUL)
+    one.name: one for one in (_FILTER, _INPUT, _FORWARD, _BACKWARD, _DECONV, _FOLD, _MATMUL)
 }
 
 #: Name -> function of every operator that ships.
@@ -36,6 +38,7 @@ __all__ = [
     "OPERATORS",
     "conv2d_backprop_filter",
     "conv3d_backprop_input",
+    "convolution",
     "convolution_backward",
     "deconv_grad_filter",
     "im2col_backward",

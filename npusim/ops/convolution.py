@@ -1,0 +1,355 @@
+"""convolution: the forward pass of a layer on framework layouts, 1-D to 3-D."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npusim.call.spec import Array, Operand, Spec
+from npusim.convolution import Convolution
+from npusim.dtypes import BF16, FP16, FP32, dtype, promote
+from npusim.errors import ArgumentError
+from npusim.integers import ceil_div
+from npusim.isa.operands import Tensor
+from npusim.kernels.bias_add import BiasAdd
+from npusim.kernels.conv_backprop_input import ConvBackpropInput
+from npusim.kernels.conv_forward import ConvForward
+from npusim.kernels.implicit_gemm import Tiling
+from npusim.ops.arguments import flag, operand, per_dim, scalar
+from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated
+from npusim.ops.conv_launch import Launcher
+from npusim.ops.convolution_backward import arguments
+from npusim.ops.cube_math import (
+    CUBE_MATH_TYPES,
+    CubeMath,
+    cube_math,
+    cube_math_number,
+    read_cube_math_type,
+)
+from npusim.ops.gradients import launch_product, require_time
+from npusim.ops.layer import BATCH, EXAMPLES, LAYER, OUTPUT_PADDING, SIZES, stated_layer
+from npusim.reference import conv_forward, conv_input_grad
+from npusim.results import Result
+from npusim.rounding import round_hf32
+
+_TYPES = (FP16, BF16, FP32)
+
+#: Said where a bias is added: the library adds it before the result is rounded.
+_BIAS = (
+    "the bias is added by the vector unit to the rounded result; the library adds it to the cube's "
+    "fp32 sums, without a kernel of its own"
+)
+
+
+def convolution(
+    input: Array | Spec,
+    weight: Array | Spec,
+    bias: Array | Spec | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    transposed: bool = False,
+    output_padding: Any = 0,
+    groups: int = 1,
+    cube_math_type: int | str = "keep_dtype",
+    **options: Any,
+) -> Result:
+    """A convolution (or transposed convolution) of 1 to 3 spatial dimensions.
+
+    ``input`` is (N, Cin, ...) and ``weight`` (Cout, Cin / groups, ...), transposed (Cin,
+    Cout / groups, ...), ``bias`` (Cout,) if there is one: arrays in fp16, bf16 or fp32, or
+    ``npusim.spec``s (timing only). ``padding`` is one number, one per dimension, or in 2-D [up,
+    down, left, right]. The output has the wider type of input and weight.
+
+    The call launches conversions to blocked layouts, the kernel of the product, the addition of the
+    bias, casts, and the conversion back. No page of its limits is at hand: what the kernels can
+    compute is taken. Keywords are those of ``npusim.call.Options``. Raises ``ArgumentError`` where
+    the arguments do not fit each other, or the device cannot compute the call.
+    """
+    given = {"input": operand(input), "weight": operand(weight)}
+    if bias is not None:
+        given["bias"] = operand(bias)
+    call = CARD.begin(options, **given)
+    c = layer_of(
+        {name: tuple(value.shape) for name, value in given.items()},
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        transposed=flag("transposed", transposed),
+        output_padding=output_padding,
+        groups=scalar("groups", groups),
+    )
+    for name, value in given.items():
+        if dtype(value.dtype) not in _TYPES:
+            names = ", ".join(one.name for one in _TYPES)
+            raise ArgumentError(f"{name} is {value.dtype}; it must be one of {names}")
+    promoted = promote((dtype(given[n].dtype) for n in ("input", "weight")), FP32)
+    math = cube_math(promoted, cube_math_number(cube_math_type), call.device)
+    launcher = Forward(call, c, given, math)
+    launcher.require_room(promoted)
+    tensor = launcher.output(promoted)
+    # What an input gradient's kernel computes here is the output.
+    call.runs = [replace(run, computes="output" if run.computes else "") for run in call.runs]
+    array = call.arrays.get(tensor.name)
+    outputs = {"output": None if array is None else array.reshape(c.dy_shape)}
+    if bias is not None:
+        call.notes.append(_BIAS)
+    name = "HF32" if math.hf32 else math.dtype.name
+    computed = "" if name == promoted.name else f", computed in {name}"
+    rate = "hf32" if math.hf32 else ""
+    sizes = c.channel_blocks(32 // math.dtype.bytes)
+    problem = _problem(c, promoted.name) + computed
+    return call.result(outputs, problem, math.dtype, rate, _needed(c, given), sizes)
+
+
+class Forward(Launcher):
+    """Launches the kernels of a layer's forward pass.
+
+    Of an ordinary layer the kernel is that of a transposed layer's input gradient, and the other
+    way round.
+    """
+
+    def require_room(self, result: Any) -> None:
+        """Raise ``CapacityError`` unless operands, copies and the output have room."""
+        sizes = {name: self._size(name, read=True, wanted=False) for name in ("input", "weight")}
+        channels, size = self._made
+        elements = self.shape.n * prod(size)
+        blocked = elements * ceil_div(channels, self.c0) * self.c0 * self.math.dtype.bytes
+        sizes["output"] = blocked + elements * channels * result.bytes
+        self.call.require_memory(sizes)
+        require_time(self.call, self.shape, 1, self.math.dtype)
+
+    def output(self, result: Any) -> Tensor:
+        """The output in the type ``result``, bias included where there is one."""
+        s, call, kind = self.shape, self.call, self.math.dtype
+        channels, size = self._made
+        source = self.blocked("input")
+        weights = self.fractal(exchanged=self.transposed and kind is FP32)
+        whole = (s.n, size[0], ceil_div(channels, self.c0), *size[1:], self.c0)
+        blocked = call.workspace("output_blocked", whole, kind)
+        kernel = ConvBackpropInput if self.transposed else ConvForward
+        launch_product(call, kernel, s, source, weights, blocked, self.math.hf32)
+        if "bias" in self.operands:
+            flat = call.view(blocked, (*whole[:3], prod(size[1:]), self.c0))
+            call.launch(BiasAdd(flat, self._bias(), saturate=call.device.saturates))
+            blocked = call.view(blocked, whole)
+        return self._leave("output", blocked, (s.n, channels, *size), result)
+
+    @property
+    def _made(self) -> tuple[int, tuple[int, ...]]:
+        """Channels and spatial size of the output."""
+        s = self.shape
+        return (s.cin, s.spatial) if self.transposed else (s.cout, s.out)
+
+    def _bias(self) -> Tensor:
+        """The bias in the type that the cube's result has."""
+        value, kind = self.operands["bias"], self.math.dtype
+        tensor = self.call.input("bias", value, dtype(value.dtype))
+        return tensor if tensor.dtype is kind else self._cast(tensor, f"bias_{kind}", kind)
+
+
+def layer_of(
+    shapes: Mapping[str, tuple[int, ...]], *, transposed: bool, groups: Any, **per_axis: Any
+) -> Convolution:
+    """The layer that operands of these shapes and the arguments describe.
+
+    Raises ``ArgumentError`` where they do not fit each other.
+    """
+    x, w = shapes["input"], shapes["weight"]
+    dims = len(w) - 2
+    if dims not in (1, 2, 3) or len(x) != len(w):
+        raise ArgumentError(
+            f"input has shape {x}, weight {w}; both must have 3 axes (1-D), 4 (2-D) or 5 (3-D)"
+        )
+    if min(*x, *w) < 1:
+        raise ArgumentError(f"input has shape {x}, weight {w}; every size must be at least 1")
+    if not isinstance(groups, int) or isinstance(groups, bool) or groups < 1:
+        raise ArgumentError(f"groups is {groups!r}; it must be an integer of at least 1")
+    entries = {name: _entries(name, value, dims) for name, value in per_axis.items()}
+    pads = entries["padding"]
+    sides = (pads[::2], pads[1::2]) if len(pads) != dims else (pads, pads)
+    cin, cout = x[1], w[1] * groups if transposed else w[0]
+    wanted = w[0] if transposed else w[1] * groups
+    if cin != wanted:
+        raise ArgumentError(
+            f"input has {cin} channels; a weight of shape {w} with groups {groups} takes {wanted}"
+        )
+    bias = shapes.get("bias", (cout,))
+    if bias != (cout,):
+        raise ArgumentError(f"bias has shape {bias}; the layer has ({cout},) output channels")
+    extra = entries["output_padding"]
+    if any(extra) and not transposed:
+        raise ArgumentError(f"output_padding is {list(extra)}; only transposed layers have one")
+    limits = zip(extra, entries["stride"], entries["dilation"], strict=True)
+    if any(more >= max(step, apart) for more, step, apart in limits):
+        raise ArgumentError(
+            f"output_padding is {list(extra)}; it must be below stride or dilation on every axis"
+        )
+    return Convolution(
+        n=x[0],
+        cin=cin,
+        cout=cout,
+        spatial=x[2:],
+        kernel=w[2:],
+        stride=entries["stride"],
+        padding=tuple(zip(*sides, strict=True)),
+        dilation=entries["dilation"],
+        groups=groups,
+        transposed=transposed,
+        output_padding=extra,
+    )
+
+
+def _entries(name: str, value: Any, dims: int) -> tuple[int, ...]:
+    """One entry per dimension, of ``padding`` in 2-D also one per side."""
+    entries = per_dim(value, dims)
+    least = 1 if name in ("stride", "dilation") else 0
+    lengths = (2, 4) if name == "padding" and dims == 2 else (dims,)
+    good = isinstance(entries, tuple) and len(entries) in lengths
+    if not good or not all(isinstance(n, int) and n >= least for n in entries):
+        raise ArgumentError(
+            f"{name} is {value!r}; it must be an integer of at least {least}, or "
+            f"{' or '.join(map(str, lengths))} of them"
+        )
+    return tuple(entries)
+
+
+def _needed(c: Convolution, operands: Mapping[str, Operand]) -> dict[str, int]:
+    """Bytes of the operands that the output needs."""
+    sizes = {name: prod(value.shape) * dtype(value.dtype).bytes for name, value in operands.items()}
+    of_input = c.used("outputs" if c.transposed else "inputs", sizes["input"])
+    return sizes | {"input": of_input, "weight": c.used("taps", sizes["weight"])}
+
+
+def _problem(c: Convolution, kind: str) -> str:
+    """One line for reports."""
+    what = "transposed convolution" if c.transposed else "convolution"
+    return (
+        f"{c.dims}-D {what}, {c.cin} -> {c.cout} channels, kernel {'x'.join(map(str, c.kernel))}, "
+        f"stride {list(c.stride)}, input {c.n} x {'x'.join(map(str, c.spatial))}{c.unusual}; {kind}"
+    )
+
+
+# -- the card ------------------------------------------------------------------------------
+
+
+class _Wanted(NamedTuple):
+    """A call: the layer, whether a bias is added, the arithmetic."""
+
+    c: Convolution
+    bias: bool
+    cube_math_type: int
+
+
+def _stated(stated: Stated) -> _Wanted:
+    """The call of a command line, its sizes from --layer, from options, or from operands."""
+    shown = {name: array.shape for name, array in stated.arrays.items() if name != "bias"}
+    for name, shape in shown.items():
+        if len(shape) not in (3, 4, 5):
+            raise ArgumentError(
+                f"{stated.file(name)}; it must have 3 (NCL), 4 (NCHW) or 5 axes (NCDHW)"
+            )
+    c = stated_layer(stated, shown, None, transposed=bool(stated["transposed"]))
+    bias = bool(stated["bias"] or "bias" in stated.arrays)
+    return _Wanted(c, bias, stated["cube_math_type"] or 0)
+
+
+def _call(p: _Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+    return convolution(
+        given["x"],
+        given["w"],
+        given.get("bias"),
+        **arguments(p.c),
+        cube_math_type=p.cube_math_type,
+        **options,
+    )
+
+
+def _math(sample: Sample[_Wanted]) -> CubeMath:
+    """What the cube computed."""
+    promoted = promote((dtype(sample.arrays[name].dtype) for name in ("x", "w")), FP32)
+    return cube_math(promoted, sample.problem.cube_math_type, sample.device)
+
+
+def _expected(sample: Sample[_Wanted]) -> Array:
+    math, cube, c = _math(sample), sample.device.cube, sample.problem.c
+    bits = cube.hf32_bits if cube is not None else 0
+    x, w = (
+        round_hf32(array.astype(FP32.numpy), bits) if math.hf32 else array.astype(math.dtype.numpy)
+        for array in (sample.arrays[name] for name in ("x", "w"))
+    )
+    if c.transposed:
+        y = conv_input_grad(x, w, c.dy_shape, c.stride, c.reads, c.dilation, c.groups)
+    else:
+        y = conv_forward(x, w, c.stride, c.padding, c.dilation, c.groups)
+    if not sample.problem.bias:
+        return y
+    added: Array = y + sample.arrays["bias"].astype(np.float64).reshape(-1, *(1,) * c.dims)
+    return added
+
+
+def _limit(sample: Sample[_Wanted]) -> float:
+    """Of two roundings with a bias, each to the type computed with."""
+    return LIMITS[_math(sample).dtype.name] * (2 if sample.problem.bias else 1)
+
+
+def _weight_axes(p: _Wanted) -> str:
+    return "Cin, Cout/groups, ..." if p.c.transposed else "Cout, Cin/groups, ..."
+
+
+CARD: Card[_Wanted] = Card(
+    function=convolution,
+    options=(
+        *(LAYER, BATCH, *SIZES),
+        Option("transposed", None, "", "a transposed convolution (default: no)"),
+        OUTPUT_PADDING,
+        Option(
+            "bias",
+            None,
+            "",
+            "add a bias per output channel (default: only one given by --input)",
+        ),
+        Option(
+            "cube_math_type",
+            read_cube_math_type,
+            "TYPE",
+            f"arithmetic of the cube: 0 to 3 or {', '.join(CUBE_MATH_TYPES)} (default: 0)",
+        ),
+    ),
+    problem=_stated,
+    inputs=(
+        Input(name="x", axes="N, Cin, ...", shape=lambda p: p.c.x_shape),
+        Input(name="w", axes=_weight_axes, shape=lambda p: p.c.w_shape),
+        Input(name="bias", axes="Cout,", shape=lambda p: (p.c.cout,), wanted=lambda p: p.bias),
+    ),
+    outputs=lambda _: (
+        Output(name="output", axes="(N, Cout, ...)", expected=_expected, limit=_limit),
+    ),
+    call=_call,
+    dtypes=_TYPES,
+    tilings={ConvForward: Tiling, ConvBackpropInput: Tiling},
+    without=("deterministic", "rules"),
+    cases=tuple(
+        Case(
+            name=name,
+            needs=needs,
+            calls=tuple(
+                f"{EXAMPLES[d]} {options}{form}"
+                for d in dims
+                for form in ("", " --transposed", " --bias")
+            ),
+        )
+        for name, needs, options, dims in (
+            ("1-D to 3-D", "fp16", "--dtype fp16", (1, 2, 3)),
+            ("bf16", "bf16", "--dtype bf16", (2,)),
+            ("fp32 kept", "fp32", "--dtype fp32 --cube-math-type 0", (2,)),
+            ("fp32 as HF32", "HF32", "--dtype fp32 --cube-math-type 3", (2,)),
+        )
+    ),
+    example="""npusim run convolution --device ascend910b2 --layer resnet50/res4_3x3 --batch 2 \\
+      --bias --check""",
+)
