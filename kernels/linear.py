@@ -1,5 +1,6 @@
-"""The gradients of a linear layer y = x @ w^T as matrix products: x (rows, Cin), w (Cout, Cin).
+"""A linear layer y = x @ w^T and its gradients as products: x (rows, Cin), w (Cout, Cin).
 
+y  = x @ w^T       (rows, Cin) by (Cin, Cout), w transposed on its way into L0B
 dx = dy @ w        (rows, Cout) by (Cout, Cin), both as they lie
 dw = dy^T @ x      (Cout, rows) by (rows, Cin), dy transposed on its way into L0A
 """
@@ -10,6 +11,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from npusim.kernels.matmul import Matmul
+
+
+@dataclass(frozen=True)
+class LinearForward(Matmul):
+    """``a`` is x, ``b`` the weight, stored Cout x Cin (layout ``ND_nk``), ``c`` y."""
+
+    name: ClassVar[str] = "linear_forward"
+    computes: ClassVar[str] = "output"
 
 
 @dataclass(frozen=True)

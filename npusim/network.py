@@ -1,7 +1,7 @@
-"""The backward pass of a network, layer by layer: where a training step's time goes.
+"""The passes of a network, layer by layer: where a training step's time goes.
 
-Every layer is a timing-only ``convolution_backward`` on framework layouts, so conversions,
-clearing and casts are in its time. Layers of one shape are simulated once.
+Every layer is a timing-only ``convolution_backward``, going forward ``convolution``, on framework
+layouts, so conversions, clearing and casts are in its time. Layers of one shape are simulated once.
 """
 
 # ``npusim`` imports this module at once, because the public function has the module's name, and
@@ -17,16 +17,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npusim.errors import ArgumentError, NpusimError
+from npusim.errors import ArgumentError
 from npusim.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from npusim.call.options import Options
     from npusim.device.spec import Device
     from npusim.dtypes import DType
+    from npusim.ops.of_layers import LayerRuns
     from npusim.results import Result
     from npusim.results.energy import Energy
     from npusim.workloads import Layer, Workload
@@ -34,13 +34,26 @@ if TYPE_CHECKING:
 #: What can be asked for, in the order of ``output_mask``.
 GRADIENTS = ("input", "weight", "bias")
 
-#: The phase that progress is told of where layers run in processes: it counts layers.
-LAYERS_DONE = "layers"
+#: What a layer computes: its output going forward, and gradients going backward.
+RESULTS = ("output", *GRADIENTS)
+
+#: The passes that can be timed; "training" is both.
+PASSES = ("forward", "backward", "training")
 
 #: Columns of ``NetworkResult.layers``; a promise to users.
 LAYER_COLUMNS = (
     *("layer", "count", "cin", "cout", "spatial", "kernel", "stride", "padding", "dilation"),
-    *("groups", "transposed", "rows", "input_us", "weight_us", "bias_us", "other_us", "time_us"),
+    *(
+        "groups",
+        "transposed",
+        "rows",
+        "output_us",
+        "input_us",
+        "weight_us",
+        "bias_us",
+        "other_us",
+        "time_us",
+    ),
     *("cycles", "total_us", "share", "bottleneck", "error", "problem_us", "problem_bound"),
     *("own_us", "own_bound_us", "own_problem_us", "own_problem_bound"),
 )
@@ -88,6 +101,7 @@ class NetworkResult:
     dtype: DType
     gradients: tuple[str, ...]
     timed: tuple[LayerTime, ...]
+    passes: str = "backward"
     untrained: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -99,6 +113,11 @@ class NetworkResult:
             f"<NetworkResult {self.workload.name} on {self.device.name}: {self.time_us:.3f} us, "
             f"{self.cycles} cycles{missing}>"
         )
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """What is computed of each layer: "output" going forward, and the gradients."""
+        return (*(() if self.passes == "backward" else RESULTS[:1]), *self.gradients)
 
     @property
     def failed(self) -> tuple[LayerTime, ...]:
@@ -189,7 +208,7 @@ class NetworkResult:
         row |= {"layer": one.layer.name, "bottleneck": "", "error": one.error}
         if one.result is None:
             return row
-        parts = dict.fromkeys((*GRADIENTS, "other"), 0)
+        parts = dict.fromkeys((*RESULTS, "other"), 0)
         for run in one.result.runs:
             parts[run.computes or "other"] += run.cycles + run.launch_cycles
         return row | {
@@ -249,7 +268,9 @@ class NetworkResult:
             "clock_hz": self.device.clock_hz,
             "batch": self.batch,
             "dtype": self.dtype.name,
+            "pass": self.passes,
             "gradients": list(self.gradients),
+            "results": list(self.results),
             "complete": not self.failed,
             "cycles": self.cycles,
             "time_us": self.time_us,
@@ -293,20 +314,23 @@ def network(
     *,
     batch: int = 1,
     dtype: Any = "fp16",
+    passes: str = "backward",
     gradients: Iterable[str] = ("input", "weight"),
     cube_math_type: int | str = "keep_dtype",
     every_input: bool = False,
     jobs: int = 1,
     **options: Any,
 ) -> NetworkResult:
-    """Time the backward pass of every layer of ``workload``, for ``batch`` images.
+    """Time the layers of ``workload``, for ``batch`` images.
+
+    ``passes`` is "forward", "backward" or "training", which is both.
 
     ``workload`` is the name of one that ships, a path to a YAML file or a ``Workload``; or a path
     to an ONNX file or a ``torch.nn.Module``, whose layers are found without data. A module needs
     ``input_shape``, that of one image without the batch, an ONNX file where it leaves sizes open.
     ``gradients`` are those computed, of "input", "weight" and "bias". As in training, the input of
     a layer before which nothing is trained has no gradient, unless ``every_input`` asks for it.
-    Linear layers are two matrix products, without a bias. Different layers are simulated in
+    Linear layers are matrix products, without a bias. Different layers are simulated in
     ``jobs`` processes, with the same result; ``progress`` is then told of layers that are done.
     The keywords left are those
     of ``npusim.call.Options`` except ``timeline``, which is never kept: ``device`` is required.
@@ -317,6 +341,7 @@ def network(
     from npusim.call.call import Call
     from npusim.call.options import Options
     from npusim.dtypes import dtype as element_type
+    from npusim.ops.of_layers import LayerRuns
     from npusim.workloads import read_network
 
     if batch < 1:
@@ -328,11 +353,12 @@ def network(
     probe = Call("convolution_backward", wanted, True)  # wrong options fail here, not per layer
     if every_input:
         net = replace(net, layers=tuple(replace(one, input_gradient=True) for one in net.layers))
-    backward = _Backward(
+    backward = LayerRuns(
         options=replace(wanted, device=probe.device, cores=probe.groups),
         batch=batch,
         dtype=element_type(dtype),
-        gradients=_gradients(gradients),
+        passes=_passes(passes),
+        gradients=() if passes == "forward" else _gradients(gradients),
         cube_math_type=cube_math_type,
     )
     timed = _timed(net, backward, jobs)
@@ -351,6 +377,7 @@ def network(
         batch=backward.batch,
         dtype=backward.dtype,
         gradients=backward.gradients,
+        passes=backward.passes,
         timed=timed,
         untrained=tuple(
             one.name
@@ -360,72 +387,7 @@ def network(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Backward:
-    """What is the same for every layer."""
-
-    options: Options
-    batch: int
-    dtype: DType
-    gradients: tuple[str, ...]
-    cube_math_type: int | str
-
-    def of(self, layer: Layer) -> tuple[str, ...]:
-        """The gradients computed of a layer; that of the input only where something needs it."""
-        return tuple(g for g in self.gradients if g != "input" or layer.input_gradient)
-
-    def attempt(self, work: tuple[Layer, str]) -> tuple[Result | None, str]:
-        """The result of a layer with this label, or the reason why there is none."""
-        try:
-            return self.run(*work), ""
-        except NpusimError as error:
-            return None, str(error)
-
-    def at_once(
-        self, work: Sequence[tuple[Layer, str]], jobs: int
-    ) -> list[tuple[Result | None, str]]:
-        """``attempt`` in processes; what is done is reported here."""
-        from npusim.processes import in_processes
-
-        quiet = replace(self, options=replace(self.options, progress=None))
-        found = {}
-        for at, result in in_processes(quiet.attempt, work, jobs):
-            found[at] = result
-            if self.options.progress is not None:
-                self.options.progress(work[at][1], LAYERS_DONE, len(found), len(work))
-        return [found[at] for at in range(len(work))]
-
-    def run(self, layer: Layer, label: str) -> Result:
-        """Simulate one layer; ``label`` says in reports of progress which it is."""
-        from npusim.call.spec import spec
-        from npusim.ops import convolution_backward
-        from npusim.ops.convolution_backward import arguments
-        from npusim.ops.linear import linear_backward
-        from npusim.workloads import LinearLayer
-
-        def labelled(kernel: str, phase: str, done: int, total: int) -> None:
-            if self.options.progress is not None:
-                self.options.progress(f"{label} {kernel}", phase, done, total)
-
-        options = replace(self.options, progress=labelled)
-        if isinstance(layer, LinearLayer):
-            image = replace(layer, n=self.batch)
-            return linear_backward(image, self.dtype, self.of(layer), options)
-        c = replace(layer, n=self.batch)
-        dx, dw, db = (name in self.of(layer) for name in GRADIENTS)
-        return convolution_backward(
-            spec(c.dy_shape, self.dtype),
-            spec(c.x_shape, self.dtype),
-            spec(c.w_shape, self.dtype),
-            (layer.cout,) if db else None,
-            **arguments(layer),
-            output_mask=(dx, dw, db),
-            cube_math_type=self.cube_math_type,
-            **vars(options),
-        )
-
-
-def _timed(net: Workload, backward: _Backward, jobs: int) -> tuple[LayerTime, ...]:
+def _timed(net: Workload, backward: LayerRuns, jobs: int) -> tuple[LayerTime, ...]:
     """Every layer with its result or the reason why it has none; equal shapes share theirs."""
     layers = [layer for layer in net.layers if backward.of(layer)]
     shapes = [replace(layer, name="", count=1) for layer in layers]
@@ -439,6 +401,12 @@ def _timed(net: Workload, backward: _Backward, jobs: int) -> tuple[LayerTime, ..
         LayerTime(layer=layer, result=known[shape][0], error=known[shape][1])
         for layer, shape in zip(layers, shapes, strict=True)
     )
+
+
+def _passes(name: str) -> str:
+    if name not in PASSES:
+        raise ArgumentError(f"passes is {name!r}; it is one of {', '.join(PASSES)}")
+    return name
 
 
 def _gradients(names: Iterable[str]) -> tuple[str, ...]:

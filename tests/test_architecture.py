@@ -88,7 +88,7 @@ BUDGETS = {
     "npusim/layout": 550,
     "npusim/limits": 950,
     "npusim/numerics": 950,
-    "npusim/ops": 2600,
+    "npusim/ops": 3050,
     "npusim/program": 2200,
     "npusim/results": 6300,
     "npusim/timing": 4300,

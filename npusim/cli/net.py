@@ -1,4 +1,4 @@
-"""``npusim net``: the backward pass of a network, layer by layer."""
+"""``npusim net``: the passes of a network, layer by layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from npusim.cli.parser import Parser, collect
 from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, dtype
 from npusim.errors import ArgumentError
-from npusim.network import GRADIENTS, NetworkResult, network
+from npusim.network import GRADIENTS, PASSES, NetworkResult, network
 from npusim.ops.card import integer, sizes
 from npusim.ops.cube_math import CUBE_MATH_TYPES, read_cube_math_type
 from npusim.results.progress import ProgressBar, ProgressLines
@@ -44,6 +44,13 @@ def add_arguments(parser: Parser) -> None:
     )
     add = parser.add_argument_group("training step").add_argument
     add("--batch", type=integer(1), default=1, metavar="N", help="images (default: 1)")
+    add(
+        "--pass",
+        choices=PASSES,
+        dest="passes",
+        default="backward",
+        help="what is timed; training is both (default: backward)",
+    )
     add(
         "--gradients",
         type=_gradients,
@@ -104,6 +111,7 @@ def execute(arguments: argparse.Namespace) -> int:
             arguments.input_shape,
             batch=arguments.batch,
             dtype=arguments.dtype,
+            passes=arguments.passes,
             gradients=arguments.gradients,
             cube_math_type=arguments.cube_math_type,
             device=load_device(arguments.device, collect("--set", arguments.set)),

@@ -1,4 +1,4 @@
-"""The gradients of a linear layer, as networks have them between and after their convolutions."""
+"""A linear layer and its gradients, as networks have them between and after their convolutions."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from npusim.call.spec import Spec
 from npusim.call.tiling import own_tiling
 from npusim.dtypes import DType
 from npusim.errors import ArgumentError
-from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight
+from npusim.isa.operands import Tensor
+from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.tilings.matmul import auto_tiling
 from npusim.results import Result
 from npusim.workloads import LinearLayer
 
 
-def linear_backward(
-    layer: LinearLayer, dtype: DType, gradients: tuple[str, ...], options: Options
+def linear_layer(
+    layer: LinearLayer, dtype: DType, results: tuple[str, ...], options: Options
 ) -> Result:
-    """Time dx = dy @ w and dw = dy^T @ x of ``layer``, of ``gradients`` "input" and "weight".
+    """Time y = x @ w^T, dx = dy @ w and dw = dy^T @ x of ``layer``.
+
+    ``results`` are those wanted, of "output", "input" and "weight".
 
     Operands are row-major: x (rows, Cin), w (Cout, Cin), dy (rows, Cout), with the rows of all
     ``layer.n`` images. Results have the type of the operands. A bias is left out. Raises
     ``ArgumentError`` for types of other than 2 bytes, which no device transposes between L1 and
-    L0, and where none of the two gradients is wanted.
+    L0, and where none of the three is wanted.
     """
-    call = Call("linear_backward", options, timing_only=True)
+    call = Call("linear_layer", options, timing_only=True)
     if dtype.bytes != 2:
         raise ArgumentError(
             f"layer {layer.name} is linear, and linear layers are simulated in fp16 or bf16 only, "
@@ -33,19 +36,30 @@ def linear_backward(
         )
     call.require_dtype(dtype)
     rows, cin, cout = layer.n * layer.rows, layer.cin, layer.cout
-    dy = call.input("grad_output", Spec((rows, cout), dtype), dtype)
-    if "input" in gradients:
-        w = call.input("weight", Spec((cout, cin), dtype), dtype)
+    sizes = {"grad_output": (rows, cout), "weight": (cout, cin), "input": (rows, cin)}
+    made: dict[str, Tensor] = {}
+
+    def operand(name: str) -> Tensor:
+        if name not in made:
+            made[name] = call.input(name, Spec(sizes[name], dtype), dtype)
+        return made[name]
+
+    if "output" in results:
+        y = call.output("output", (rows, cout), dtype)
+        x, w = operand("input"), operand("weight")
+        call.launch(LinearForward(_tiling(call, (rows, cin, cout)), x, w, y, ("ND", "ND_nk")))
+    if "input" in results:
+        dy, w = operand("grad_output"), operand("weight")
         dx = call.output("grad_input", (rows, cin), dtype)
         call.launch(LinearBackpropInput(_tiling(call, (rows, cout, cin)), dy, w, dx))
-    if "weight" in gradients:
-        x = call.input("input", Spec((rows, cin), dtype), dtype)
+    if "weight" in results:
+        dy, x = operand("grad_output"), operand("input")
         dw = call.output("grad_weight", (cout, cin), dtype)
         tiling = _tiling(call, (cout, rows, cin))
         call.launch(LinearBackpropWeight(tiling, dy, x, dw, layouts=("ND_km", "ND")))
     if not call.runs:
         raise ArgumentError(f"layer {layer.name} is linear: only input and weight gradients run")
-    problem = f"backward of a linear layer, {rows} rows, {cin} -> {cout} features; {dtype}"
+    problem = f"a linear layer, {rows} rows, {cin} -> {cout} features; {dtype}"
     return call.result({}, problem, dtype)
 
 

@@ -43,7 +43,7 @@ def plot_layers(facts: Mapping[str, Any], ax: Axes | None = None, *, shown: bool
     ax.set_yticks(range(len(rows)), names)
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.set_xlim(0, max(base, default=1) * 1.18)
-    title = f"{facts['workload']} backward on {facts['device']}, batch {facts['batch']}"
+    title = f"{facts['workload']} {facts['pass']} on {facts['device']}, batch {facts['batch']}"
     ax.set_xlabel("us; other: layouts, clearing, casts, their launches")
     ax.set_title(f"{title}: {us_text(facts['time_us'])} us", fontsize=10, loc="left")
     ax.legend(loc="lower right", fontsize=9, frameon=False)

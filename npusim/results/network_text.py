@@ -36,14 +36,16 @@ def missing_text(layers: Sequence[Row]) -> str:
     return f"{sum(bool(row['error']) for row in layers)} of {len(layers)} layers not simulated"
 
 
+def results_text(facts: Row) -> str:
+    """The gradients that are computed, behind a comma; nothing going forward."""
+    return f", gradients of {', '.join(facts['gradients'])}" if facts["gradients"] else ""
+
+
 def _header(facts: Row) -> Iterator[str]:
     launch_us = sum(row["launch_us"] for row in facts["kernels"])
     clock = f"{facts['clock_hz'] / 1e9:g} GHz"
     yield f"network     {facts['workload']}: {facts['description']}"
-    yield (
-        f"backward    batch {facts['batch']}, {facts['dtype']}, "
-        f"gradients of {', '.join(facts['gradients'])}"
-    )
+    yield f"{facts['pass']:11} batch {facts['batch']}, {facts['dtype']}{results_text(facts)}"
     yield f"device      {facts['device']}, {clock}, digest {facts['device_digest']}"
     yield (
         f"time        {us_text(facts['time_us'])} us = {facts['cycles']:,} cycles, of which "
@@ -62,7 +64,7 @@ def _header(facts: Row) -> Iterator[str]:
 def _split(facts: Row) -> str:
     """Microseconds by gradient, repetitions of layers included."""
     texts = []
-    for name in (*facts["gradients"], "other"):
+    for name in (*facts["results"], "other"):
         us = sum(row["count"] * (row[f"{name}_us"] or 0) for row in facts["layers"])
         texts.append(f"{name} {us_text(us)} ({percent_text(us / facts['time_us'])})")
     return ", ".join(texts)
@@ -70,7 +72,7 @@ def _split(facts: Row) -> str:
 
 def _layers(facts: Row) -> Iterator[str]:
     """A table of layers, a line of their total, and what its columns mean."""
-    parts = (*facts["gradients"], "other")
+    parts = (*facts["results"], "other")
     rows = [("LAYERS", "shape", "count", *parts, "total us", "share", "least", "bottleneck")]
     for row in facts["layers"]:
         cells = ["-"] * (len(parts) + 3) + ["not simulated"]
@@ -84,7 +86,7 @@ def _layers(facts: Row) -> Iterator[str]:
     rows.append(("total", "", str(counted), *("" for _ in parts), end, "", "", ""))
     yield ""
     yield from columns(rows, left=2)
-    names = ", ".join(facts["gradients"])
+    names = ", ".join(facts["results"])
     yield f"({names}, other: us of one layer; other is layouts, clearing and casts;"
     yield " least: share of the layer's time that any programs for it would need)"
 

@@ -64,6 +64,7 @@ ON_CHIP, WRITTEN = CLASS_COLOURS["feed"], CLASS_COLOURS["store"]
 
 #: What a kernel of a network computes -> colour.
 RESULT_COLOURS: Mapping[str, str] = {
+    "output": "#c05a00",
     "input": "#3d4fa1",
     "weight": "#7a9a01",
     "bias": "#00767a",

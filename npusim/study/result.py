@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
 #: Columns after the varied names; a promise to users. Those of gradients are a network's.
 COLUMNS = (
-    *("time_us", "cycles", "launch_us", "input_us", "weight_us", "bias_us", "other_us"),
+    *(
+        "time_us",
+        "cycles",
+        "launch_us",
+        "output_us",
+        "input_us",
+        "weight_us",
+        "bias_us",
+        "other_us",
+    ),
     *("energy_uj", "area_mm2", "buffer_bytes", "bottleneck", "retiled", "error"),
 )
 

@@ -21,9 +21,9 @@ from npusim.device.config import figures
 from npusim.device.spec import Device
 from npusim.dtypes import dtype
 from npusim.errors import ArgumentError
-from npusim.network import network
+from npusim.network import PASSES, RESULTS, network
 from npusim.ops import CARDS
-from npusim.ops.card import Stated, integer
+from npusim.ops.card import Stated, integer, word
 from npusim.ops.cube_math import read_cube_math_type
 from npusim.results import Result
 from npusim.workloads import read_network, workload_yaml
@@ -59,6 +59,7 @@ _SHARED: Mapping[str, Callable[[str], Any]] = {
 _NET: Mapping[str, Callable[[str], Any]] = {
     "batch": integer(1),
     "dtype": dtype,
+    "pass": word(*PASSES),
     "gradients": _names,
     "cube_math_type": read_cube_math_type,
     "every_input": _flag,
@@ -163,7 +164,7 @@ def _options(parts: Split) -> dict[str, Any]:
 def _network(parts: Split) -> Row:
     options = _options(parts)
     del options["timeline"]
-    own = {k: v for k, v in parts.options.items() if k in _NET}
+    own = {"passes" if k == "pass" else k: v for k, v in parts.options.items() if k in _NET}
     result = network(parts.options[NETWORK], **own, **options)
     if result.failed:
         first = result.failed[0]
@@ -174,7 +175,7 @@ def _network(parts: Split) -> Row:
     rows = result.layer_rows()
     sums = {
         f"{name}_us": sum(row["count"] * row[f"{name}_us"] for row in rows)
-        for name in ("input", "weight", "bias", "other")
+        for name in (*RESULTS, "other")
     }
     known = _design(parts.device, result.energy_uj)
     slowest = max(rows, key=lambda row: row["total_us"])

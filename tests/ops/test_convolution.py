@@ -112,7 +112,7 @@ def test_any_layer_matches_pytorch(c: Convolution, bias: bool) -> None:
     extra = {"output_padding": c.extra} if c.transposed else {}
     want = getattr(torch.nn.functional, name)(x, w, b, **plain, **extra).numpy()
     options = arguments(c) | {"device": "ascend910b2", "timeline": False}
-    given_ = (value if value is None else value.numpy() for value in (x, w, b))
+    given_: list[Any] = [value if value is None else value.numpy() for value in (x, w, b)]
     (got,) = npusim.ops.convolution(*given_, **options).outputs or (None,)
     assert got is not None
     assert got.shape == want.shape

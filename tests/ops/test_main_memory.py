@@ -44,6 +44,11 @@ def layer(device: Any, **arguments: Any) -> Any:
 
 #: Per operator: a device, the argument named, a call of operands of more than 1 KiB.
 CALLS: Mapping[str, tuple[str, str, Callable[[Any], Any]]] = {
+    "convolution": (
+        "ascend910b2",
+        "input",
+        lambda device: npusim.ops.convolution(LAYER, spec((16, 16, 1, 1), "fp16"), device=device),
+    ),
     "convolution_backward": ("ascend910b2", "grad_output|input", layer),
     "conv2d_backprop_filter": ("ascend910", "input_x", filter_gradient),
     "conv3d_backprop_input": ("ascend910", "out_backprop", input_gradient),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from npusim.device.spec import Device
 from npusim.results import metrics, palette, roofline
 from npusim.results.lines import counted, percent_text, rate_text, us_text
-from npusim.results.network_text import missing_text, shape_text
+from npusim.results.network_text import missing_text, results_text, shape_text
 from npusim.results.record import Record
 from npusim.results.web import bars, page
 from npusim.results.web.bars import Span
@@ -48,9 +48,9 @@ def render(facts: Row, device: Device, layers: Sequence[Layer]) -> str:
     parts = [_Part(name, n, result) for name, n, result in layers if result is not None]
     runs = [run for one in parts for _ in range(one.alike) for run in one.result.runs]
     drawn: list[Chart] = []
-    what = f"batch {facts['batch']}, {facts['dtype']}, gradients of {', '.join(facts['gradients'])}"
+    what = f"batch {facts['batch']}, {facts['dtype']}{results_text(facts)}"
     body = (
-        f"<h1>{escape(facts['workload'])} backward on {escape(device.name)}</h1>",
+        f"<h1>{escape(facts['workload'])} {facts['pass']} on {escape(device.name)}</h1>",
         f"<p>{escape(facts['description'])}; {escape(what)}</p>",
         f'<p class="lead">{escape(_verdict(facts))}</p>',
         page.cards(_cards(facts, device, runs)),
@@ -65,6 +65,11 @@ def render(facts: Row, device: Device, layers: Sequence[Layer]) -> str:
         f"(digest {facts['device_digest']}), {facts['clock_hz'] / 1e9:g} GHz</p>",
     )
     return page.page(escape(f"{facts['workload']} on {device.name}"), body, drawn)
+
+
+#: What a pass is, and what results other than gradients are, in words.
+_PASSES = {"forward": "forward only", "backward": "backward only", "training": "both passes"}
+_TOLD = {"other": "layouts, clearing, casts", "output": "outputs"}
 
 
 def _verdict(facts: Row) -> str:
@@ -82,10 +87,10 @@ def _cards(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[tu
     """The key figures of the network."""
     us = facts["time_us"]
     yield f"{us_text(us)} \u00b5s", f"time, {facts['cycles']:,} cycles"
-    yield f"{rate_text(facts['batch'] / us * 1e6)} /s", "images, backward only"
-    for name in (*facts["gradients"], "other"):
+    yield f"{rate_text(facts['batch'] / us * 1e6)} /s", f"images, {_PASSES[facts['pass']]}"
+    for name in (*facts["results"], "other"):
         part = sum(row["count"] * (row[f"{name}_us"] or 0) for row in facts["layers"])
-        told = "layouts, clearing, casts" if name == "other" else f"gradients of {name}"
+        told = _TOLD.get(name, f"gradients of {name}")
         yield percent_text(part / us), told
     least = sum(row["count"] * (row["problem_us"] or 0) for row in facts["layers"])
     yield f"{us_text(least)} \u00b5s", "least of any programs for the layers"
@@ -135,15 +140,15 @@ def _timeline(facts: Row, device: Device, parts: Sequence[_Part], drawn: list[Ch
 
 def _results(facts: Row) -> list[tuple[str, str]]:
     """What colours of results stand for, those that occur."""
-    names = {"other": "other: layouts, clearing, casts"}
+    names = {"other": "other: layouts, clearing, casts", "output": "output"}
     return [
         (names.get(name, f"gradient of {name}"), palette.RESULT_COLOURS[name])
-        for name in (*facts["gradients"], "other")
+        for name in (*facts["results"], "other")
     ]
 
 
 def _layers(facts: Row) -> str:
-    parts = (*facts["gradients"], "other")
+    parts = (*facts["results"], "other")
     heads = ("layer", "shape", "n", "time", "total \u00b5s", "share")
     own = ("own \u00b5s", "bound by", "bound", "any program")
     known = [row for row in facts["layers"] if not row["error"]]

@@ -1,0 +1,55 @@
+"""Several calls one after another, as one result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from npusim.call.replay import assumption_notes
+from npusim.device.spec import Device
+from npusim.results import Result
+from npusim.results.uncertainty import Replay
+from npusim.timing.problem import longest_first
+from npusim.timing.trace import Bound, Trace
+
+
+def in_turn(results: Sequence[Result]) -> Result:
+    """Timing-only calls of one device as one; each begins with the L2 as if it were alone.
+
+    Bounds of the problem are those of all, added up by resource.
+    """
+    bounds: dict[str, Bound] = {}
+    for bound in (bound for one in results for bound in one.problem_bounds):
+        before = bounds.get(bound.resource, bound._replace(cycles=0))
+        bounds[bound.resource] = before._replace(cycles=before.cycles + bound.cycles)
+    device, replays = results[0].device, tuple(one.replay for one in results if one.replay)
+    replay = InTurn(replays)
+    own = {n for one in replays for n in assumption_notes(device, one.figures)}
+    notes = dict.fromkeys(n for one in results for n in one.notes if n not in own)
+    return replace(
+        results[0],
+        operator=" + ".join(one.operator for one in results),
+        runs=tuple(run for one in results for run in one.runs),
+        notes=(*notes, *assumption_notes(device, replay.figures)),
+        problem="; ".join(one.problem for one in results),
+        workspace_bytes=max(one.workspace_bytes for one in results),
+        problem_bounds=longest_first(bounds.values()),
+        tilings={name: tiling for one in results for name, tiling in one.tilings.items()},
+        replay=replay,
+    )
+
+
+class InTurn:
+    """Times calls one after another on variants of their device."""
+
+    def __init__(self, parts: tuple[Replay, ...]) -> None:
+        self.parts = parts
+        self.figures = tuple(dict.fromkeys(name for one in parts for name in one.figures))
+
+    def time_us(self, device: Device) -> float:
+        """Microseconds of all on ``device``."""
+        return sum(one.time_us(device) for one in self.parts)
+
+    def traces(self, device: Device) -> tuple[Trace, ...]:
+        """What the time of every kernel rests on."""
+        return tuple(trace for one in self.parts for trace in one.traces(device))

@@ -1,0 +1,83 @@
+"""What a network's passes run of each of its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from npusim import ops
+from npusim.call.in_turn import in_turn
+from npusim.call.options import Options
+from npusim.call.spec import spec
+from npusim.dtypes import DType
+from npusim.errors import NpusimError
+from npusim.ops.convolution_backward import GRADIENTS, arguments
+from npusim.ops.linear import linear_layer
+from npusim.processes import in_processes
+from npusim.results import Result
+from npusim.workloads import Layer, LinearLayer
+
+#: The phase that ``progress`` is told of where layers are done in other processes.
+LAYERS_DONE = "layers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerRuns:
+    """What is the same for every layer of a network, and how a layer is simulated."""
+
+    options: Options
+    batch: int
+    dtype: DType
+    passes: str
+    gradients: tuple[str, ...]
+    cube_math_type: int | str
+
+    def of(self, layer: Layer) -> tuple[str, ...]:
+        """What is computed of a layer; an input gradient only where something needs it."""
+        wanted = tuple(g for g in self.gradients if g != "input" or layer.input_gradient)
+        return wanted if self.passes == "backward" else ("output", *wanted)
+
+    def attempt(self, work: tuple[Layer, str]) -> tuple[Result | None, str]:
+        """The result of a layer with this label, or the reason why there is none."""
+        try:
+            return self.run(*work), ""
+        except NpusimError as error:
+            return None, str(error)
+
+    def at_once(
+        self, work: Sequence[tuple[Layer, str]], jobs: int
+    ) -> list[tuple[Result | None, str]]:
+        """``attempt`` in processes; what is done is reported here."""
+        quiet = replace(self, options=replace(self.options, progress=None))
+        found = {}
+        for at, result in in_processes(quiet.attempt, work, jobs):
+            found[at] = result
+            if self.options.progress is not None:
+                self.options.progress(work[at][1], LAYERS_DONE, len(found), len(work))
+        return [found[at] for at in range(len(work))]
+
+    def run(self, layer: Layer, label: str) -> Result:
+        """Simulate one layer; ``label`` says in reports of progress which it is."""
+
+        def labelled(kernel: str, phase: str, done: int, total: int) -> None:
+            if self.options.progress is not None:
+                self.options.progress(f"{label} {kernel}", phase, done, total)
+
+        options = replace(self.options, progress=labelled)
+        if isinstance(layer, LinearLayer):
+            image = replace(layer, n=self.batch)
+            return linear_layer(image, self.dtype, self.of(layer), options)
+        c, wanted = replace(layer, n=self.batch), self.of(layer)
+        x, w = spec(c.x_shape, self.dtype), spec(c.w_shape, self.dtype)
+        common = {**arguments(layer), "cube_math_type": self.cube_math_type, **vars(options)}
+        found = []
+        if "output" in wanted:
+            usable = {k: v for k, v in common.items() if k not in ("deterministic", "rules")}
+            bias = spec((layer.cout,), self.dtype) if "bias" in self.gradients else None
+            found.append(ops.convolution(x, w, bias, **usable))
+        mask = tuple(name.removeprefix("grad_") in wanted for name in GRADIENTS)
+        if any(mask):
+            sizes = (layer.cout,) if mask[2] else None
+            dy = spec(c.dy_shape, self.dtype)
+            found.append(ops.convolution_backward(dy, x, w, sizes, output_mask=mask, **common))
+        return found[0] if len(found) == 1 else in_turn(found)
