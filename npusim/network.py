@@ -14,15 +14,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npusim.errors import ArgumentError
+from npusim.network_reports import NetworkReports
 from npusim.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
 
     from npusim.device.spec import Device
     from npusim.dtypes import DType
@@ -82,6 +81,10 @@ class LayerTime:
     result: Result | None
     error: str = ""
 
+    def __repr__(self) -> str:
+        """One line: the layer, and its time or why there is none."""
+        return f"<LayerTime {self.layer.name}: {self.result or self.error}>"
+
     @property
     def cycles(self) -> int:
         """Cycles of all ``count`` layers of this kind, 0 where there is no result."""
@@ -89,7 +92,7 @@ class LayerTime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkResult:
+class NetworkResult(NetworkReports):
     """The backward pass of a network; layers that could not be simulated are in no total.
 
     ``untrained`` are the layers whose input has no gradient, because nothing trained is before it.
@@ -281,31 +284,6 @@ class NetworkResult:
             "layers": self.layer_rows(),
             "kernels": self.kernel_rows(),
         }
-
-    def text(self) -> str:
-        """The report for people: totals, layers, kernels, and what could not be simulated."""
-        from npusim.results.network_text import render
-
-        return render(self.to_json())
-
-    def write(self, path: str | Path) -> None:
-        """Write ``layers`` as CSV; lists of sizes read ``3x3``."""
-        from npusim.results.network_rows import write_csv
-
-        write_csv(Path(path), LAYER_COLUMNS, self.layer_rows())
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the time of every layer by what it computes, repetitions included."""
-        from npusim.results.network_plot import plot_layers
-
-        return plot_layers(self.to_json(), ax, shown=True)
-
-    def report(self, path: str | Path) -> None:
-        """Write one self-contained web page."""
-        from npusim.results.web import network as page
-
-        runs = [(one.layer.name, one.layer.count, one.result) for one in self.timed]
-        page.save(self.to_json(), self.device, runs, Path(path))
 
 
 def network(

@@ -47,6 +47,7 @@ FLOORS = [
     "npusim.tuning",
     "npusim.call",
     "npusim.ops",
+    "npusim.network_reports",
     "npusim.network",
     "npusim.compat",
     "npusim.torch",
@@ -78,7 +79,7 @@ LINES = 450
 #: Lines of Python that a package may have; "npusim" stands for the modules at its top. More needs a
 #: sentence in CHANGELOG.md that says what for.
 BUDGETS = {
-    "npusim": 2600,
+    "npusim": 2680,
     "npusim/calibration": 900,
     "npusim/call": 1350,
     "npusim/cli": 3200,
@@ -88,7 +89,7 @@ BUDGETS = {
     "npusim/layout": 550,
     "npusim/limits": 950,
     "npusim/numerics": 950,
-    "npusim/ops": 3050,
+    "npusim/ops": 3060,
     "npusim/program": 2200,
     "npusim/results": 6300,
     "npusim/timing": 4300,

@@ -53,6 +53,11 @@ class Calibration:
     left: tuple[Outcome, ...]
     finished: bool
 
+    def __repr__(self) -> str:
+        """One line: device, rows, figures that moved."""
+        moved = f"{len(self.changed)} of {len(self.figures)} figures moved"
+        return f"<Calibration of {self.base} to {len(self.after)} rows: {moved}>"
+
     @property
     def changed(self) -> dict[str, str]:
         """The fitted figures that differ from the base, by dotted path, as text."""

@@ -35,6 +35,10 @@ class Again:
         self.steps, self.figures, self.groups, self.engine = steps, figures, groups, engine
         self._built: dict[tuple[int, Hashable], Program] = {}
 
+    def __repr__(self) -> str:
+        """One line: steps and figures."""
+        return f"<Again: {len(self.steps)} steps, {len(self.figures)} figures>"
+
     def time_us(self, device: Device) -> float:
         """Microseconds on ``device``."""
         l2 = new_l2(device, self.engine)

@@ -48,6 +48,7 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument_group("results").add_argument
     add("--csv", type=Path, metavar="FILE", help="write the table (or .parquet by its suffix)")
     add("--plot", type=Path, metavar="FILE", help="write a .png or .svg")
+    add("--report", type=Path, metavar="FILE", help="write a web page, .html (default: none)")
     add("--kind", choices=KINDS, help="of the plot (default: lines, or heat of two long axes)")
     add("--x", default="", metavar="NAME", help="across the plot (default: the longest axis)")
 
@@ -55,7 +56,8 @@ def add_arguments(parser: Parser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Measure the points and print their times."""
     study = study_of_words(arguments)
-    check_files(csv=(arguments.csv, TABLES), plot=(arguments.plot, PLOTS))
+    files = {"csv": TABLES, "plot": PLOTS, "report": (".html",)}
+    check_files(**{name: (getattr(arguments, name), ends) for name, ends in files.items()})
     points = f"{len(study):,} point{'s' * (len(study) != 1)}"
     print(f"{points} over {', '.join(study.varied) or 'nothing'}", file=sys.stderr)
     if arguments.dry_run:
@@ -77,6 +79,9 @@ def execute(arguments: argparse.Namespace) -> int:
         ax = result.plot(x=arguments.x, kind=arguments.kind or "")
         save_figure(ax, arguments.plot)
         print(f"wrote {arguments.plot}")
+    if arguments.report:
+        result.report(arguments.report)
+        print(f"wrote {arguments.report}")
     sys.stdout.flush()
     if result.failed:
         raise ArgumentError(

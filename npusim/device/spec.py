@@ -110,6 +110,12 @@ class Device:
     provenance: Mapping[str, Provenance] = field(repr=False, compare=False)
     origin: Origin = field(repr=False, compare=False)  # the parsed YAML, kept for replace()
 
+    def __repr__(self) -> str:
+        """One line: name, cores and clock; the digest tells variants apart."""
+        kinds = " + ".join(f"{kind.per_group} {kind.name}" for kind in self.cores.values())
+        clock = f"{self.clock_hz / 1e9:g} GHz"
+        return f"<Device {self.name}: {self.groups} x ({kinds}), {clock}, digest {self.digest()}>"
+
     def replace(self, path: str, value: str | int | Fraction) -> Device:
         """Return a variant with one figure changed: ``replace("memories.L1.size", "2MiB")``.
 

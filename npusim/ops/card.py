@@ -250,6 +250,10 @@ class Card(Generic[P]):
     device: str | None = None
     without: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """One line: the operator."""
+        return f"<Card of {self.name}>"
+
     @property
     def name(self) -> str:
         """The operator's name."""

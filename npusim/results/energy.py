@@ -42,6 +42,12 @@ class Energy:
     rows: tuple[EnergyRow, ...]
     missing: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        """One line: the sum, or what it lacks."""
+        if self.uj is None:
+            return f"<Energy unknown: {len(self.missing)} figures are missing>"
+        return f"<Energy {self.uj:.3f} uJ of {len(self.rows)} kinds of work>"
+
     @property
     def uj(self) -> float | None:
         """Microjoules in all; None where a figure is missing."""

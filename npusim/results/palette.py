@@ -74,8 +74,8 @@ RESULT_COLOURS: Mapping[str, str] = {
 #: Points that no other beats.
 BEST = "#b8336a"
 
-#: Dark to light, even to the eye and to the colour-blind (samples of matplotlib's viridis).
-_SCALE = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151", "#d8b021")
+#: From violet to yellow as in matplotlib's viridis, its dark end lighter to be seen on black.
+_SCALE = ("#7b4fa6", "#5b6fb5", "#2a8c9e", "#22a884", "#7ac143", "#d8a521")
 
 
 def op_class(op: str, pipe: str) -> str:

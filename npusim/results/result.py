@@ -99,6 +99,12 @@ class Result(Record):
 
         return render(self)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows at the end of a cell."""
+        from npusim.results.web import notebook
+
+        return notebook.call(self)
+
     def save_trace(self, path: str | Path) -> None:
         """Write the timeline for ui.perfetto.dev; ``.json.gz`` compresses it."""
         from npusim.results import perfetto

@@ -63,6 +63,11 @@ class TimeRange:
     time_us: float
     effects: tuple[Effect, ...]
 
+    def __repr__(self) -> str:
+        """One line: the time and its ends."""
+        ends = f"{self.low_us:.3f} to {self.high_us:.3f} us"
+        return f"<TimeRange {self.time_us:.3f} us, {ends}, of {len(self.effects)} figures>"
+
     @property
     def low_us(self) -> float:
         """The time less what figures take from it."""

@@ -92,6 +92,12 @@ class SweepResult:
         """
         write_frame(self.frame, path)
 
+    def report(self, path: str | Path) -> None:
+        """Write one self-contained web page."""
+        from npusim.results.web import study  # noqa: PLC0415  # it takes time to import
+
+        study.save(self.study.fixed, self.study.varied, self.rows(), Path(path))
+
     def plot(self, x: str = "", y: str = "", kind: str = "", ax: Axes | None = None) -> Axes:
         """Time over what was varied, on ``ax`` or a figure of its own.
 

@@ -65,6 +65,10 @@ class Timeline:
     reason: IntArray
     waited: IntArray
 
+    def __repr__(self) -> str:
+        """One line: how many instructions of how many cores."""
+        return f"<Timeline of {len(self.start):,} instructions on {len(self.cores)} cores>"
+
 
 @dataclass(frozen=True, kw_only=True)
 class KernelRun:
@@ -94,6 +98,13 @@ class KernelRun:
     problem_bounds: tuple[Bound, ...] = ()  # of any program for its problem
     #: Bytes and multiply-adds by the figure that says their energy (``npusim.results.energy``).
     activity: Mapping[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """One line: name, cycles with and without launch, cores."""
+        return (
+            f"<KernelRun {self.name}: {self.cycles:,} cycles and {self.launch_cycles:,} to launch, "
+            f"{self.cores} cores, {self.instructions:,} instructions>"
+        )
 
 
 #: Parts of a path besides those of an instruction's own cost (``npusim.isa.cost_parts``): waking a

@@ -40,6 +40,12 @@ class Tuned:
     from_store: int = 0
     _fits: dict[int, Fit] = field(default_factory=dict, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        """One line: kernel, device, candidates, the best time."""
+        best = f"best {self.time_us:.3f} us" if self.leading else "none runs"
+        where = f"{self.problem.kernel.name} on {self.problem.device.name}"
+        return f"<Tuned {where}: {len(self.rows):,} candidates, {best}>"
+
     @cached_property
     def leading(self) -> tuple[Row, ...]:
         """The simulated candidates, best first."""

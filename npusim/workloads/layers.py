@@ -52,6 +52,11 @@ class Workload:
     description: str
     layers: tuple[Layer, ...]
 
+    def __repr__(self) -> str:
+        """One line: name, layers with repetitions, multiply-adds."""
+        layers = sum(layer.count for layer in self.layers)
+        return f"<Workload {self.name}: {layers} layers, {self.macs:,} multiply-adds an image>"
+
     @property
     def convolutions(self) -> tuple[ConvLayer, ...]:
         """The layers that are convolutions."""

@@ -12,7 +12,7 @@ import pytest
 
 import npusim
 from npusim.results import Result, metrics, palette
-from npusim.results.web import bars, hierarchy, page, run
+from npusim.results.web import bars, hierarchy, page, run, study
 from npusim.timing.trace import TrafficRow
 from tests import browser
 from tests.browser import Page
@@ -190,3 +190,67 @@ def test_a_network_in_the_browser(shown: Page, tmp_path: Path) -> None:
     times = "[...document.querySelectorAll('tbody tr')].map(r => r.cells[0].textContent)"
     assert shown.run(times)[0] == "twice"
     checked(shown)
+
+
+# ---------------------------------------------------------------- studies
+
+
+def row(time_us: float, error: str = "", **varied: str) -> dict[str, object]:
+    figures = {"time_us": time_us, "bottleneck": "cube", "buffer_bytes": 1024 * time_us}
+    return {**varied, **({} if error else figures), "retiled": "", "error": error}
+
+
+SPACE = [row(10.0 * a + b, a=str(a), b=f"{b}KiB") for a in (2, 1) for b in (1, 2, 4)]
+
+
+def test_what_no_point_beats() -> None:
+    assert study.front([3, 1, 2, 1, 4], [1, 5, 2, 6, 1]) == [1, 2, 0]
+    assert study.front([], []) == []
+
+
+def test_the_page_of_a_study_says_what_is_best_and_what_failed() -> None:
+    rows = [*SPACE, row(0.0, "CapacityError: <too> large", a="3", b="4KiB")]
+    told = study.render({"operator": "matmul", "device": "tiny"}, ("a", "b"), rows)
+    assert "Fastest: 11.000 \u00b5s with a=1, b=1KiB." in told
+    assert "Slowest: 24.000 \u00b5s with a=2, b=4KiB, 2.18 times that." in told
+    assert "a=3, b=4KiB: CapacityError: &lt;too&gt; large" in told
+    assert told.count('class="chart"') == 2, "time, and time against bytes of buffers"
+    nothing = study.render({"operator": "matmul"}, ("a",), rows[-1:])
+    assert "No point has a time." in nothing
+
+
+def test_a_study_in_the_browser(shown: Page, tmp_path: Path) -> None:
+    study.save({"network": "resnet50"}, ("a", "b"), SPACE, tmp_path / "study.html")
+    for width in (1280, 400):
+        shown.open(tmp_path / "study.html", width)
+        checked(shown)
+    assert shown.run("document.querySelectorAll('.chart > *').length") == 2
+
+
+# ---------------------------------------------------------------- notebooks
+
+
+def test_notebooks_show_key_figures(result: Result, shown: Page, tmp_path: Path) -> None:
+    told = result._repr_html_()
+    assert "<script" not in told, "notebooks do not run scripts of results"
+    assert all(f"<td>{name}</td>" in told for name in metrics.titles(result.runs))
+    (tmp_path / "cell.html").write_text(f"<!doctype html><body>{told}", encoding="utf-8")
+    shown.open(tmp_path / "cell.html", 700)
+    assert shown.errors == []
+    net = npusim.network("resnet18", device="tiny", gradients=["weight"])
+    layers = net._repr_html_()
+    assert all(f"<td>{one.layer.name}</td>" in layers for one in net.timed)
+
+
+def test_what_is_printed_of_objects_is_short() -> None:
+    net = npusim.network("resnet18", device="tiny", gradients=["weight"])
+    done = net.timed[0].result
+    assert done is not None
+    objects = (net, net.device, net.workload, net.timed[0], net.spent, done, done.replay,
+               done.runs[0], done.time_range, done.explain(what_if=False))  # fmt: skip
+    for one in objects:
+        assert len(repr(one)) < 200, repr(one)
+        assert "\n" not in repr(one)
+    other = net.device.replace("clock", "2GHz")
+    assert repr(other) != repr(net.device)
+    assert repr(net.device.replace("main_memory.read", "1GB/s")) != repr(net.device)

@@ -108,7 +108,8 @@ def table(
     if not kept:
         return ""
     kinds = ["" if at < left else "n" for at in range(len(heads))]
-    kinds = ["" if isinstance(kept[0][at], Bar) else kind for at, kind in enumerate(kinds)]
+    plain = [at in long or isinstance(kept[0][at], Bar) for at in range(len(heads))]
+    kinds = ["" if wide else kind for wide, kind in zip(plain, kinds, strict=True)]
     head = _line("th", heads, kinds)
     body = "".join(
         _line("td", row, ["long" if at in long else kind for at, kind in enumerate(kinds)])

@@ -9,15 +9,15 @@ from pathlib import Path
 from npusim.device.spec import Device
 from npusim.reasons import BUSY, REASONS
 from npusim.results import advice, metrics, palette, roofline, tables
-from npusim.results.lines import bytes_text, counted, percent_text, rate_text, us_text
+from npusim.results.lines import counted, percent_text
 from npusim.results.record import Record
 from npusim.results.roofline import Roofs
-from npusim.results.web import bars, hierarchy, page
+from npusim.results.web import bars, hierarchy, page, summary
 from npusim.results.web.bars import Picture
 from npusim.results.web.charts import roofline as roofline_chart
 from npusim.results.web.charts import timeline as timeline_chart
 from npusim.results.web.charts.timeline import AROUND, STRIP, TRACK
-from npusim.results.web.page import Cell, Chart
+from npusim.results.web.page import Chart
 from npusim.timing.trace import KernelRun
 from npusim.written import replacing
 
@@ -36,15 +36,15 @@ def render(result: Record) -> str:
     body = (
         f"<h1>{title}</h1>",
         f"<p>{escape(result.problem)}</p>",
-        f'<p class="lead">{escape(verdict(result))}</p>',
-        page.cards(_cards(result)),
+        f'<p class="lead">{escape(summary.verdict(result))}</p>',
+        page.cards(summary.cards(result)),
         page.section("What would make it faster", page.bullets(advice.advise(result.runs))),
         page.section("Timeline", _timeline(result, drawn)),
         page.section("Where the time went", _pipes(result)),
         page.section("Memory traffic", traffic(result.device, result.runs)),
         page.section("Traffic of each kernel", _kernel_traffic(result), opened=False),
         page.section("Roofline", _roofline(result, drawn)),
-        page.section("Kernels", _kernels(result)),
+        page.section("Kernels", summary.kernels(result)),
         page.section("Lower bounds", _bounds(result), opened=False),
         page.section("Notes", page.bullets(result.notes)),
         _origin(result),
@@ -59,44 +59,6 @@ def _origin(result: Record) -> str:
         f"(digest {result.device.digest()}), {result.device.clock_hz / 1e9:g} GHz"
     )
     return f'<p class="dim">{escape(text)}</p>'
-
-
-def verdict(result: Record) -> str:
-    """The time and what it is bound by, in a sentence or two."""
-    launches = sum(run.launch_cycles for run in result.runs)
-    text = f"{us_text(result.time_us)} \u00b5s"
-    if launches:
-        share = percent_text(metrics.share(launches, result.cycles))
-        text += f", {share} of it to launch kernels"
-    bound = metrics.call_bound(result.runs)
-    if bound is not None:
-        near = percent_text(metrics.share(bound.cycles, sum(run.cycles for run in result.runs)))
-        text += f". In the kernels {bound.resource} alone needs {near} of the time"
-    return text + "."
-
-
-def _cards(result: Record) -> list[tuple[str, str]]:
-    """The key figures of the call."""
-    device, macs = result.device, sum(run.macs for run in result.runs)
-    found = [(f"{us_text(result.time_us)} \u00b5s", f"time, {result.cycles:,} cycles")]
-    if result.known_time_range is not None:
-        low, high = result.known_time_range.low_us, result.known_time_range.high_us
-        found.append((f"{us_text(low)} to {us_text(high)} \u00b5s", "range of the time"))
-    bound = metrics.call_bound(result.runs)
-    if bound is not None:
-        us = us_text(device.time_us(bound.cycles))
-        found.append((f"{us} \u00b5s", f"least of this program: {bound.resource}"))
-    if result.problem_us is not None:
-        least = result.problem_bounds[0].resource
-        found.append((f"{us_text(result.problem_us)} \u00b5s", f"least of any program: {least}"))
-    executed = rate_text(metrics.tflops(device, macs, result.cycles))
-    useful = rate_text(metrics.tflops(device, sum(result.useful_macs.values()), result.cycles))
-    if result.useful_macs:
-        found.append((f"{useful} TFLOPS", f"useful over the call; executed {executed}"))
-    elif macs:
-        found.append((f"{executed} TFLOPS", "executed over the call"))
-    found.append((bytes_text(sum(run.gm_bytes for run in result.runs)), "from and to GM"))
-    return found
 
 
 def _timeline(result: Record, drawn: list[Chart]) -> str:
@@ -166,61 +128,6 @@ def roof_caption(roofs: Roofs) -> str:
     return f"Roofs: {'; '.join(lines)}. {marks}"
 
 
-def _kernels(result: Record) -> str:
-    heads = (
-        *("kernel", "tiling", "\u00b5s", "launch \u00b5s", "cycles", "TFLOPS", "executed"),
-        *("of peak", "GM", "cores", "instructions", "bound", "problem"),
-    )
-    named = zip(result.runs, metrics.titles(result.runs), strict=True)
-    rows = [_kernel_cells(result, run, name) for run, name in named]
-    empty = {at for at in range(len(heads)) if not any(_text(row[at]) for row in rows)}
-    kept = [at for at in range(len(heads)) if at not in empty]
-    return page.table(
-        [heads[at] for at in kept],
-        [[row[at] for at in kept] for row in rows],
-        left=1 + (1 not in empty),
-        long=(1,) if 1 not in empty else (),
-    ) + (
-        '<p class="dim">bound, problem: share of the time that the program, or any for its '
-        "problem, would need at least</p>"
-        if rows
-        else ""
-    )
-
-
-def _text(cell: str | Cell) -> str:
-    return cell.text if isinstance(cell, Cell) else cell
-
-
-def _kernel_cells(result: Record, run: KernelRun, name: str) -> tuple[str | Cell, ...]:
-    device, useful = result.device, run.useful_macs
-    peak = metrics.cube_peak(device, run, result.dtype) if run.macs else None
-    executed = metrics.tflops(device, run.macs, run.cycles)
-    bounds = (metrics.nearest_bound(run), metrics.problem_bound(run))
-    return (
-        name,
-        run.tiling,
-        us_text(device.time_us(run.cycles)),
-        us_text(device.time_us(run.launch_cycles)) if run.launch_cycles else "",
-        f"{run.cycles:,}",
-        rate_text(metrics.tflops(device, useful, run.cycles)) if useful else "",
-        rate_text(executed) if run.macs else "",
-        percent_text(executed / peak.tflops) if peak is not None else "",
-        size_cell(run.gm_bytes),
-        str(run.cores),
-        f"{run.instructions:,}",
-        *(
-            percent_text(metrics.share(one.cycles, run.cycles)) if one is not None else ""
-            for one in bounds
-        ),
-    )
-
-
-def size_cell(count: int) -> Cell:
-    """Bytes as text, sorted by their number."""
-    return Cell(bytes_text(count), count)
-
-
 def _pipes(result: Record) -> str:
     """Stacked bars: where each pipe's time went, mean over cores, per kernel that matters."""
     names = dict(zip(map(id, result.runs), metrics.titles(result.runs), strict=True))
@@ -272,7 +179,7 @@ def traffic(device: Device, runs: Sequence[KernelRun]) -> str:
         (
             f"{one.src}\u2192{one.dst}",
             one.operand,
-            size_cell(one.bytes),
+            summary.size_cell(one.bytes),
             "" if one.hit_share is None or device.l2 is None else percent_text(one.hit_share),
         )
         for one in totals
@@ -289,9 +196,11 @@ def _kernel_traffic(result: Record) -> str:
         for row in run.traffic:
             if row.bytes:
                 cached = row.hit_bytes or row.miss_bytes
-                split = [size_cell(n) if cached else "" for n in (row.hit_bytes, row.miss_bytes)]
+                split = [
+                    summary.size_cell(n) if cached else "" for n in (row.hit_bytes, row.miss_bytes)
+                ]
                 path = f"{row.src}\u2192{row.dst}"
-                rows.append((name, path, row.operand, size_cell(row.bytes), *split))
+                rows.append((name, path, row.operand, summary.size_cell(row.bytes), *split))
     return page.table(heads, rows, 3) if len(result.runs) > 1 else ""
 
 

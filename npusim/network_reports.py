@@ -1,0 +1,84 @@
+"""How the result of a network is shown: text, table, figure, page, and in notebooks."""
+
+# Each way of showing it is imported when it is asked for.
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from npusim.device.spec import Device
+    from npusim.results import Result
+
+
+class _Layer(Protocol):
+    """What a layer is called, and how often it occurs."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def count(self) -> int: ...
+
+
+class _Timed(Protocol):
+    """A layer and its result, None where there is none."""
+
+    @property
+    def layer(self) -> _Layer: ...
+
+    @property
+    def result(self) -> Result | None: ...
+
+
+class NetworkReports:
+    """What ``NetworkResult`` offers to look at; its figures come from ``to_json``."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def device(self) -> Device: ...
+
+        @property
+        def timed(self) -> Sequence[_Timed]: ...
+
+        def to_json(self) -> dict[str, Any]: ...
+
+        def layer_rows(self) -> list[dict[str, Any]]: ...
+
+    def text(self) -> str:
+        """The report for people: totals, layers, kernels, and what could not be simulated."""
+        from npusim.results.network_text import render
+
+        return render(self.to_json())
+
+    def write(self, path: str | Path) -> None:
+        """Write ``layers`` as CSV; lists of sizes read ``3x3``."""
+        from npusim.results.network_rows import write_csv
+
+        rows = self.layer_rows()
+        write_csv(Path(path), tuple(rows[0]), rows)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the time of every layer by what it computes, repetitions included."""
+        from npusim.results.network_plot import plot_layers
+
+        return plot_layers(self.to_json(), ax, shown=True)
+
+    def report(self, path: str | Path) -> None:
+        """Write one self-contained web page."""
+        from npusim.results.web import network
+
+        runs = [(one.layer.name, one.layer.count, one.result) for one in self.timed]
+        network.save(self.to_json(), self.device, runs, Path(path))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows at the end of a cell."""
+        from npusim.results.web import notebook
+
+        return notebook.network(self.to_json())

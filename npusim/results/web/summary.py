@@ -1,0 +1,104 @@
+"""What a call took, in a few figures and a table: for its page and for notebooks."""
+
+from __future__ import annotations
+
+from npusim.results import metrics
+from npusim.results.lines import bytes_text, percent_text, rate_text, us_text
+from npusim.results.record import Record
+from npusim.results.web import page
+from npusim.results.web.page import Cell
+from npusim.timing.trace import KernelRun
+
+
+def verdict(result: Record) -> str:
+    """The time and what it is bound by, in a sentence or two."""
+    launches = sum(run.launch_cycles for run in result.runs)
+    text = f"{us_text(result.time_us)} \u00b5s"
+    if launches:
+        share = percent_text(metrics.share(launches, result.cycles))
+        text += f", {share} of it to launch kernels"
+    bound = metrics.call_bound(result.runs)
+    if bound is not None:
+        near = percent_text(metrics.share(bound.cycles, sum(run.cycles for run in result.runs)))
+        text += f". In the kernels {bound.resource} alone needs {near} of the time"
+    return text + "."
+
+
+def cards(result: Record) -> list[tuple[str, str]]:
+    """The key figures of the call."""
+    device, macs = result.device, sum(run.macs for run in result.runs)
+    found = [(f"{us_text(result.time_us)} \u00b5s", f"time, {result.cycles:,} cycles")]
+    if result.known_time_range is not None:
+        low, high = result.known_time_range.low_us, result.known_time_range.high_us
+        found.append((f"{us_text(low)} to {us_text(high)} \u00b5s", "range of the time"))
+    bound = metrics.call_bound(result.runs)
+    if bound is not None:
+        us = us_text(device.time_us(bound.cycles))
+        found.append((f"{us} \u00b5s", f"least of this program: {bound.resource}"))
+    if result.problem_us is not None:
+        least = result.problem_bounds[0].resource
+        found.append((f"{us_text(result.problem_us)} \u00b5s", f"least of any program: {least}"))
+    executed = rate_text(metrics.tflops(device, macs, result.cycles))
+    useful = rate_text(metrics.tflops(device, sum(result.useful_macs.values()), result.cycles))
+    if result.useful_macs:
+        found.append((f"{useful} TFLOPS", f"useful over the call; executed {executed}"))
+    elif macs:
+        found.append((f"{executed} TFLOPS", "executed over the call"))
+    found.append((bytes_text(sum(run.gm_bytes for run in result.runs)), "from and to GM"))
+    return found
+
+
+def kernels(result: Record) -> str:
+    """A row per kernel; columns that are empty for all of them are left out."""
+    heads = (
+        *("kernel", "tiling", "\u00b5s", "launch \u00b5s", "cycles", "TFLOPS", "executed"),
+        *("of peak", "GM", "cores", "instructions", "bound", "problem"),
+    )
+    named = zip(result.runs, metrics.titles(result.runs), strict=True)
+    rows = [_kernel_cells(result, run, name) for run, name in named]
+    empty = {at for at in range(len(heads)) if not any(_text(row[at]) for row in rows)}
+    kept = [at for at in range(len(heads)) if at not in empty]
+    return page.table(
+        [heads[at] for at in kept],
+        [[row[at] for at in kept] for row in rows],
+        left=1 + (1 not in empty),
+        long=(1,) if 1 not in empty else (),
+    ) + (
+        '<p class="dim">bound, problem: share of the time that the program, or any for its '
+        "problem, would need at least</p>"
+        if rows
+        else ""
+    )
+
+
+def _text(cell: str | Cell) -> str:
+    return cell.text if isinstance(cell, Cell) else cell
+
+
+def _kernel_cells(result: Record, run: KernelRun, name: str) -> tuple[str | Cell, ...]:
+    device, useful = result.device, run.useful_macs
+    peak = metrics.cube_peak(device, run, result.dtype) if run.macs else None
+    executed = metrics.tflops(device, run.macs, run.cycles)
+    bounds = (metrics.nearest_bound(run), metrics.problem_bound(run))
+    return (
+        name,
+        run.tiling,
+        us_text(device.time_us(run.cycles)),
+        us_text(device.time_us(run.launch_cycles)) if run.launch_cycles else "",
+        f"{run.cycles:,}",
+        rate_text(metrics.tflops(device, useful, run.cycles)) if useful else "",
+        rate_text(executed) if run.macs else "",
+        percent_text(executed / peak.tflops) if peak is not None else "",
+        size_cell(run.gm_bytes),
+        str(run.cores),
+        f"{run.instructions:,}",
+        *(
+            percent_text(metrics.share(one.cycles, run.cycles)) if one is not None else ""
+            for one in bounds
+        ),
+    )
+
+
+def size_cell(count: int) -> Cell:
+    """Bytes as text, sorted by their number."""
+    return Cell(bytes_text(count), count)

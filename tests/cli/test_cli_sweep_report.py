@@ -1,0 +1,26 @@
+"""``npusim sweep --report``: the page of a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from npusim.cli.main import main
+
+WORDS = ["sweep", "matmul", "--m", "16", "--k", "16", "--n", "16", "--device", "tiny", "--jobs",
+         "1", "--vary", "clock=1GHz,2GHz"]  # fmt: skip
+
+
+def test_the_page_is_written_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "study.html"
+    assert main([*WORDS, "--store", str(tmp_path / "s.db"), "--report", str(page)]) == 0
+    assert capsys.readouterr().out.endswith(f"wrote {page}\n")
+    told = page.read_text(encoding="utf-8")
+    assert "<h1>matmul over clock</h1>" in told
+    assert "with clock=2GHz" in told
+
+
+def test_its_name_is_checked_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*WORDS, "--report", "study.pdf"]) == 2
+    assert "--report study.pdf: the file must end in .html" in capsys.readouterr().err
