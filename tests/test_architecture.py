@@ -95,7 +95,7 @@ BUDGETS = {
     "npusim/timing": 4300,
     "npusim/study": 1950,
     "npusim/torch": 600,
-    "npusim/validation": 3800,
+    "npusim/validation": 3850,
     "npusim/workloads": 750,
     "kernels": 10100,
     "npusim/tuning": 1000,

@@ -15,10 +15,10 @@ from npusim.cli.parser import Parser, assignment, collect
 from npusim.errors import ArgumentError
 from npusim.ops.card import integer
 from npusim.validation.card import checked_plot, save_page, save_plot
-from npusim.validation.constants import Constant, load_constants
+from npusim.validation.constants import Constant, load_call_constants, load_constants
 from npusim.validation.leave_one_out import leave_one_out
 from npusim.validation.profile import read_data
-from npusim.validation.rows import PIPES, KernelRow
+from npusim.validation.rows import PIPES, CallRow, KernelRow
 from npusim.validation.score import is_scored, time_error
 from npusim.validation.sheet import Row, Sheet, Unreadable, shipped_sheets
 from npusim.validation.simulate import Outcome
@@ -91,8 +91,8 @@ def _add_simulation(add: Any) -> None:
     add(
         "--leave-one-out",
         action="store_true",
-        help="fit the constants of configs/silicon/fit.yaml again without each family, each shape "
-        "and each switch in turn, and predict it (default: no)",
+        help="fit the constants of configs/silicon/fit.yaml again without each family, each shape, "
+        "each switch and each call in turn, and predict it (default: no)",
     )
     add(
         "--starts",
@@ -117,10 +117,13 @@ def execute(arguments: argparse.Namespace) -> int:
         raise ArgumentError("no point is left to simulate; choose another chip or family")
     with Workers(arguments.jobs) as workers:
         outcomes = _run(workers, [(row, figures) for row in rows])
-        study = leave_one_out(outcomes, constants, partial(_run, workers)) if constants else None
+        run = partial(_run, workers)
+        study = leave_one_out(outcomes, constants, run) if constants else None
+        own = load_call_constants() if constants else []
+        calls = leave_one_out(outcomes, own, run, CallRow) if own else None
     again = restarted(outcomes, figures) if arguments.starts else []
     outcomes = with_notes(outcomes, again)
-    tables = scorecard(outcomes, study, constants, again)
+    tables = scorecard(outcomes, study, constants, again, calls)
     if arguments.json:
         print_json([_object(outcome) for outcome in outcomes])
     else:

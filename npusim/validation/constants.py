@@ -50,12 +50,22 @@ class Constant:
 
 
 def load_constants(source: TextFile | str = _SHIPPED) -> list[Constant]:
-    """Read the list that ships, or another; a ``str`` is YAML text.
+    """Read the list that ships, or another, of those fitted to kernels; a ``str`` is YAML text.
 
     Raises ``ConfigError`` for a figure that a device lacks, that is not fitted there, that
     differs between the devices of an entry, or that lies outside its range.
     """
-    entries = load_tree(source).mapping(("constants",))["constants"].items()
+    return _listed(load_tree(source).mapping(("constants",), optional=("calls",))["constants"])
+
+
+def load_call_constants(source: TextFile | str = _SHIPPED) -> list[Constant]:
+    """The same of constants fitted to calls, of which a file may have none."""
+    parts = load_tree(source).mapping(("constants",), optional=("calls",))
+    return _listed(parts["calls"]) if "calls" in parts else []
+
+
+def _listed(node: Node) -> list[Constant]:
+    entries = node.items()
     constants = [_constant(entry) for entry in entries]
     places = [(name, c.path) for c in constants for name in c.devices]
     for entry, constant in zip(entries, constants, strict=True):

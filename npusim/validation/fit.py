@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.validation.constants import STEPS, Constant
-from npusim.validation.rows import Declined, KernelRow
+from npusim.validation.rows import CallRow, Declined, KernelRow
 from npusim.validation.score import SCORED_PIPES, WAITING_WORDS, busiest, shape_of
 from npusim.validation.simulate import Outcome, device_name
 from npusim.validation.workers import Task
@@ -39,10 +39,10 @@ TELLING, ENOUGH = 0.02, 3
 
 
 def is_usable(outcome: Outcome, constants: Sequence[Constant]) -> bool:
-    """Whether a fit may use a row: a trusted kernel that runs on a device of a constant."""
+    """Whether a fit may use a row: a trusted one that runs on a device of a constant."""
     row = outcome.row
     return (
-        isinstance(row, KernelRow)
+        isinstance(row, KernelRow | CallRow)
         and row.trust in _FITTED_TO
         and outcome.simulated is not None
         and any(device_of(outcome) in constant.devices for constant in constants)
@@ -50,10 +50,10 @@ def is_usable(outcome: Outcome, constants: Sequence[Constant]) -> bool:
 
 
 def device_of(outcome: Outcome) -> str:
-    """Return the device of a kernel's chip, "" where there is none."""
+    """Return the device of a row's chip, "" where there is none."""
     row = outcome.row
     try:
-        return device_name(row)[0] if isinstance(row, KernelRow) else ""
+        return device_name(row)[0] if isinstance(row, KernelRow | CallRow) else ""
     except Declined:
         return ""
 
@@ -79,25 +79,33 @@ class _Figures:
 
 
 def _figures(outcome: Outcome, like: Outcome) -> _Figures:
-    """Time, and the busy times that are measured and that ``like`` simulates, in its order.
+    """Time, and a kernel's busy times that are measured and that ``like`` simulates, in its order.
 
     All busy times together weigh as much as the time.
     """
     row, simulated, first = outcome.row, outcome.simulated, like.simulated
-    assert isinstance(row, KernelRow)
+    assert isinstance(row, KernelRow | CallRow)
     assert simulated is not None
     assert first is not None
     pairs = [(row.time_us, simulated.time_us)] if row.time_us else []
     times = len(pairs)
-    for pipe in SCORED_PIPES:
-        waits = pipe == "fixpipe" and bool(WAITING_WORDS & set(row.switches))
-        waits |= pipe == "mte2" and busiest(row) != "mte2"
-        if row.busy_us.get(pipe) and first.busy_us.get(pipe) and not waits:
-            pairs.append((row.busy_us[pipe], simulated.busy_us.get(pipe) or 0.0))
+    pairs += [
+        (row.busy_us[pipe], simulated.busy_us.get(pipe) or 0.0)
+        for pipe in (_telling(row) if isinstance(row, KernelRow) else ())
+        if row.busy_us.get(pipe) and first.busy_us.get(pipe)
+    ]
     busy = len(pairs) - times
     weight = [1.0] * times + [1.0 / busy if busy else 0.0] * busy
     measured, found = np.array(pairs, dtype=float).reshape(-1, 2).T
     return _Figures(measured, found, np.array(weight))
+
+
+def _telling(row: KernelRow) -> list[str]:
+    """The pipes whose busy times a fit looks at."""
+    waits = {"fixpipe"} if WAITING_WORDS & set(row.switches) else set()
+    if busiest(row) != "mte2":
+        waits.add("mte2")
+    return [pipe for pipe in SCORED_PIPES if pipe not in waits]
 
 
 #: Change of a row's figures, by row and constant, at each level of the range.

@@ -1,8 +1,9 @@
 """Do constants fitted without some kernels predict them?
 
 Kernels are left out a family at a time, a family's shape at a time, and a switch at a time: all
-kernels with the same shape, or the same word, at once. The constants are fitted to the others
-(``npusim.validation.fit``), and those left out are then simulated, in truth, with them.
+kernels with the same shape, or the same word, at once; calls one by one. The constants are fitted
+to the others (``npusim.validation.fit``), and those left out are then simulated, in truth, with
+them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from npusim.validation.fit import (
     linked,
     simulated_slopes,
 )
-from npusim.validation.rows import KernelRow
+from npusim.validation.rows import CallRow, KernelRow
 from npusim.validation.score import (
     Pair,
     is_scored,
@@ -35,7 +36,7 @@ from npusim.validation.score import (
 from npusim.validation.simulate import Outcome
 
 #: How kernels are left out.
-FAMILY, SHAPE, SWITCH = "family", "shape", "switch"
+FAMILY, SHAPE, SWITCH, CALL = "family", "shape", "switch", "call"
 
 #: Share of the scored kernels above which a word is no switch: nothing would be left to fit to.
 _COMMON = 0.5
@@ -103,18 +104,21 @@ class Study:
 
 
 def leave_one_out(
-    outcomes: Sequence[Outcome], constants: Sequence[Constant], simulate: Simulate
+    outcomes: Sequence[Outcome],
+    constants: Sequence[Constant],
+    simulate: Simulate,
+    rows: type[KernelRow] | type[CallRow] = KernelRow,
 ) -> Study:
-    """Return what becomes of the kernels on the devices of the ``constants`` when left out.
+    """Return what becomes of kernels, or calls, on the devices of the ``constants`` when left out.
 
     ``outcomes`` are those with the shipped figures; rows that were not simulated or are not to be
     trusted take no part.
     """
-    base = [outcome for outcome in outcomes if is_usable(outcome, constants)]
+    base = [o for o in outcomes if isinstance(o.row, rows) and is_usable(o, constants)]
     slopes = simulated_slopes(base, constants, simulate)
     found = [
         _left_out(kind, name, members, base, constants, slopes, simulate)
-        for kind, name, members in _folds(base)
+        for kind, name, members in (_folds(base) if rows is KernelRow else _each(base))
     ]
     return Study(tuple(found), tuple(determination(base, constants, slopes)))
 
@@ -134,6 +138,11 @@ def _folds(base: Sequence[Outcome]) -> Iterator[tuple[str, str, list[int]]]:
         members = [i for i in scored if word in words[i]]
         if len(members) <= _COMMON * len(scored):
             yield SWITCH, word, members
+
+
+def _each(base: Sequence[Outcome]) -> Iterator[tuple[str, str, list[int]]]:
+    """The same of calls: every one alone."""
+    return ((CALL, outcome.row.id, [i]) for i, outcome in enumerate(base))
 
 
 def _switches(outcome: Outcome) -> tuple[str, ...]:

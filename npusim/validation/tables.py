@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean, median
 
 from npusim.results.lines import percent_text, signed_text, us_text
 from npusim.validation import score
@@ -37,11 +38,12 @@ def scorecard(
     study: Study | None = None,
     constants: Sequence[Constant] = (),
     again: Sequence[Restarted] = (),
+    calls: Study | None = None,
 ) -> list[Table]:
     """Return the tables of a score card that have any rows: points first, the summary last.
 
     ``study`` tells of kernels predicted with ``constants`` that were fitted without them, ``again``
-    of kernels whose cores start otherwise.
+    of kernels whose cores start otherwise, ``calls`` of calls predicted so, one by one.
     """
     left_out = study.left_out if study is not None else ()
     tables = (
@@ -53,6 +55,7 @@ def scorecard(
         _determined(study),
         _left_out(left_out),
         _expected(study),
+        _calls(calls),
         _restarted(again),
         _families(outcomes),
         _scored(outcomes),
@@ -216,6 +219,27 @@ def _expected(study: Study | None) -> Table:
         ("direction of pairs left out together", str(len(told)), f"{sum(told)} right"),
     )
     return Table(title, head, rows, 1)
+
+
+def _calls(study: Study | None) -> Table:
+    """Calls by family, each predicted with constants fitted to the others of its chip."""
+    families: dict[tuple[str, str], list[LeftOut]] = {}
+    for one in study.left_out if study is not None else ():
+        row = one.outcomes[0].row
+        families.setdefault((row.family, row.chip), []).append(one)
+    rows = tuple(
+        (family, chip, str(len(found)), *_middles(found))
+        for (family, chip), found in families.items()
+    )
+    head = ("family", "chip", "calls", "as shipped", "median", "predicted", "median")
+    return Table("Calls left out of the fit, one by one: absolute error of time", head, rows, 2)
+
+
+def _middles(found: Sequence[LeftOut]) -> Iterator[str]:
+    """Mean and median of errors, as shipped and predicted."""
+    for errors in ([one.shipped for one in found], [one.predicted for one in found]):
+        known = [error for error in errors if error is not None]
+        yield from map(percent, (fmean(known), median(known)) if known else (None, None))
 
 
 def _restarted(found: Sequence[Restarted]) -> Table:
