@@ -51,6 +51,7 @@ COMMANDS: Mapping[str, str] = {
     "fit": "fit the figures of a device to a profile of the chip",
     "devices": "list the devices, or show every figure of one",
     "ops": "list the operators and the devices they run on",
+    "cache": "show what is kept between runs, or forget it",
     "workloads": "list the workloads, or the layers of one",
 }
 

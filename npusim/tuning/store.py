@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import sqlite3
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from npusim.errors import ArgumentError
-from npusim.resources import cache_file
+from npusim.kept import MOST_BYTES, opened
 from npusim.tuning.problem import Found
-
-_TABLE = """
-create table if not exists found (
-    problem text not null, stage text not null, candidate text not null,
-    cycles integer not null, alike text not null, reason text not null, gm_bytes integer not null,
-    primary key (problem, stage, candidate)
-) without rowid
-"""
 
 
 class Store:
-    """A file of what was found by problem, stage ("bound" or "time") and candidate.
+    """What was found by problem, stage ("bound" or "time") and candidate (``npusim.kept``).
 
-    Several processes may have it open. None keeps nothing; without a name it is a file of the
-    user's cache. Raises ``ArgumentError`` if the file is no such store.
+    Several processes may have it open. None keeps it in memory; "" is a file of the user's cache.
+    Raises ``ArgumentError`` if the file is no such store.
     """
 
-    def __init__(self, file: str | Path | None = "") -> None:
-        self.file = None if file is None else Path(file) if file else cache_file("tuned.sqlite")
-        self._open: sqlite3.Connection | None = None
-        if self.file is not None:
-            self._open = self._opened(self.file)
+    def __init__(self, file: str | Path | None = "", most_bytes: int = MOST_BYTES) -> None:
+        self._kept = opened(file, "tuned", most_bytes)
 
     def __enter__(self) -> Store:
         """Ready as it is."""
@@ -44,42 +32,20 @@ class Store:
         trace: TracebackType | None,
     ) -> None:
         """Close the file."""
-        if self._open is not None:
-            self._open.close()
+        self._kept.__exit__(kind, error, trace)
 
     def get(self, problem: str, stage: str, candidates: Sequence[str]) -> dict[str, Found]:
         """What is known of some candidates."""
-        if self._open is None:
-            return {}
-        found = {}
-        for candidate in candidates:
-            row = self._open.execute(
-                "select cycles, alike, reason, gm_bytes from found "
-                "where problem = ? and stage = ? and candidate = ?",
-                (problem, stage, candidate),
-            ).fetchone()
-            if row is not None:
-                found[candidate] = Found(*row)
-        return found
+        held = {one: self._kept.get(_key(problem, stage, one)) for one in candidates}
+        return {one: Found(*json.loads(row)) for one, row in held.items() if row is not None}
 
     def put(self, problem: str, stage: str, rows: Iterable[tuple[str, Found]]) -> None:
         """Keep what was found, all of it or nothing."""
-        if self._open is None:
-            return
-        with self._open:
-            self._open.executemany(
-                "insert or replace into found values (?, ?, ?, ?, ?, ?, ?)",
-                [(problem, stage, candidate, *found) for candidate, found in rows],
-            )
+        self._kept.put(
+            (_key(problem, stage, candidate), json.dumps(found).encode())
+            for candidate, found in rows
+        )
 
-    def _opened(self, file: Path) -> sqlite3.Connection:
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            store = sqlite3.connect(file, timeout=60)
-            store.execute(_TABLE)
-        except (sqlite3.Error, OSError) as error:
-            raise ArgumentError(
-                f"the store of tunings {str(file)!r} cannot be used ({error}); name another file, "
-                "or remove this one"
-            ) from error
-        return store
+
+def _key(problem: str, stage: str, candidate: str) -> str:
+    return f"{problem} {stage} {candidate}"

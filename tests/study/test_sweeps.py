@@ -141,18 +141,6 @@ def test_two_processes_may_write_one_store(tmp_path: Path) -> None:
         assert kept.get("b299") == Measured({"i": 299})
 
 
-def test_a_store_stays_within_its_bound(tmp_path: Path) -> None:
-    file = tmp_path / "store.sqlite"
-    for begin in (0, 50, 100):
-        with Store(file, most=60) as kept:
-            for i in range(begin, begin + 50):
-                kept.put([(str(i), Measured({}))])
-    with Store(file) as kept:
-        assert len(kept) == 60
-        assert kept.get("149") is not None
-        assert kept.get("0") is None
-
-
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "store.sqlite"
     file.write_text("no database at all, but long enough to be looked at by sqlite" * 20)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+
+from npusim.resources import user_cache
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,8 +45,7 @@ def _folder() -> str:
     places = (
         *([Path(chosen)] if chosen else []),
         _HERE / "__pycache__",
-        Path.home() / ".cache" / "npusim",
-        Path(tempfile.gettempdir()) / f"npusim-{getattr(os, 'getuid', os.getpid)()}",
+        user_cache(),
     )
     for place in places:
         folder = place / f"compiled-{digest}"

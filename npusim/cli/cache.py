@@ -1,0 +1,113 @@
+"""``npusim cache``: what is kept between runs, and how to be rid of it."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+from typing import Any
+
+from npusim.cli.console import print_json, print_table
+from npusim.cli.parser import Parser
+from npusim.errors import ArgumentError
+from npusim.kept import MOST_BYTES, Place, opened, places
+from npusim.resources import user_cache
+from npusim.results.lines import bytes_text
+from npusim.yamltree import suggest
+
+#: Compiled code, which has no store but folders of the user's cache.
+_CODE = "compiled"
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare ``cache``."""
+    parser.epilog = "examples:\n  npusim cache info\n  npusim cache clear sweeps"
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
+    info = actions.add_parser("info", help="what is kept, and where")
+    info.add_argument("--json", action="store_true", help="print JSON (default: no)")
+    clear = actions.add_parser("clear", help="forget it")
+    names = ", ".join((*(place.name for place in places()), _CODE))
+    clear.add_argument("names", nargs="*", metavar="NAME", help=f"of {names} (default: all)")
+    for action in (info, clear):
+        action.add_argument(
+            "--debug",
+            action="store_true",
+            default=argparse.SUPPRESS,
+            help="show the traceback of an error (default: no)",
+        )
+        action.set_defaults(leaf=action)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print what is kept, or forget it."""
+    if arguments.action == "clear":
+        _clear(arguments.names)
+        return 0
+    rows = [*(_row(place) for place in places()), _code_row()]
+    if getattr(arguments, "json", False):
+        print_json(rows)
+        return 0
+    cells = [
+        (
+            row["name"],
+            row["holds"],
+            f"{row['count']:,}",
+            bytes_text(row["bytes"]),
+            bytes_text(row["most_bytes"]) if row["most_bytes"] else "-",
+            row["place"],
+        )
+        for row in rows
+    ]
+    print_table(("name", "holds", "count", "size", "at most", "place"), cells, (0, 1, 5))
+    return 0
+
+
+def _row(place: Place) -> dict[str, Any]:
+    count = 0
+    if place.file.exists():
+        with opened("", place.name) as kept:
+            count = len(kept)
+    parts = [Path(f"{place.file}{end}") for end in ("", "-wal", "-shm")]
+    return {
+        "name": place.name,
+        "holds": place.kind,
+        "count": count,
+        "bytes": sum(part.stat().st_size for part in parts if part.exists()),
+        "most_bytes": MOST_BYTES,
+        "place": str(place.file),
+    }
+
+
+def _code() -> list[Path]:
+    return sorted(path for path in user_cache().glob(f"{_CODE}-*") if path.is_dir())
+
+
+def _code_row() -> dict[str, Any]:
+    folders = _code()
+    files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+    return {
+        "name": _CODE,
+        "holds": "compiled code, a folder per version",
+        "count": len(folders),
+        "bytes": sum(file.stat().st_size for file in files),
+        "most_bytes": 0,
+        "place": str(user_cache()),
+    }
+
+
+def _clear(names: list[str]) -> None:
+    known = {place.name: place for place in places()}
+    for name in names:
+        if name not in known and name != _CODE:
+            raise ArgumentError(f"unknown store {name!r}{suggest(name, (*known, _CODE))}")
+    for name in names or (*known, _CODE):
+        if name == _CODE:
+            folders = _code()
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
+            print(f"{name}: removed {len(folders)}")
+        elif known[name].file.exists():
+            with opened("", name) as kept:
+                print(f"{name}: removed {kept.clear():,}")
+        else:
+            print(f"{name}: nothing is kept")

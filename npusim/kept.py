@@ -1,0 +1,205 @@
+"""Answers kept on disk by key: a file that several processes may use at once, bounded in size.
+
+Every store of npusim is one of these: points of sweeps, candidates of tuning. Where they lie is
+``npusim.resources``' business, and ``npusim cache`` shows and clears them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, TypeVar
+
+from npusim.errors import ArgumentError
+from npusim.resources import cache_file
+
+T = TypeVar("T")
+
+#: Of the table below; a file with another one is refused, not misread.
+SCHEMA = 2
+
+#: Bytes of a store where nothing else is said.
+MOST_BYTES = 1 << 30
+
+_TABLES = """
+create table if not exists about (schema integer not null, kind text not null);
+create table if not exists kept (
+    key text primary key, value blob not null, at integer not null
+) without rowid;
+create index if not exists kept_at on kept (at);
+"""
+_PAGE = 4096
+
+#: Share of the pages from which the oldest answers make room, and the share of answers that go.
+_FULL, _LEAVE = 0.9, 4
+
+
+class Kept:
+    """A SQLite file of answers by key; ``file`` None keeps them in memory.
+
+    The file never has more than ``most_bytes``: SQLite itself sees to it, and the answers written
+    longest ago make room. (Its journal, of what is being written, is emptied down to an eighth.)
+    ``kind`` says what the answers are. Raises ``ArgumentError`` for a file that is no such store.
+    """
+
+    def __init__(self, file: str | Path | None, kind: str, most_bytes: int = MOST_BYTES) -> None:
+        self.file = ":memory:" if file is None else str(file)
+        self.kind, self.most_bytes = kind, most_bytes
+        try:
+            Path(self.file).parent.mkdir(parents=True, exist_ok=True)
+            self._base = sqlite3.connect(self.file, timeout=60, isolation_level=None)
+            self._base.execute(f"pragma page_size = {_PAGE}")
+            self._base.execute("pragma journal_mode = wal")
+            self._base.execute("pragma synchronous = normal")
+            self._base.execute(f"pragma journal_size_limit = {most_bytes // 8}")
+            with self._writing():
+                for statement in filter(str.strip, _TABLES.split(";")):
+                    self._base.execute(statement)
+                held = self._base.execute("select schema, kind from about").fetchone()
+                if held is None:
+                    self._base.execute("insert into about values (?, ?)", (SCHEMA, kind))
+            self._base.execute(f"pragma max_page_count = {max(16, most_bytes // _PAGE)}")
+        except (sqlite3.Error, OSError) as error:
+            raise ArgumentError(
+                f"the store {self.file!r} cannot be used ({error}); name another file, or remove "
+                "this one"
+            ) from error
+        if held is not None and held != (SCHEMA, kind):
+            self._base.close()
+            raise ArgumentError(
+                f"the store {self.file!r} has {held[1]} in schema {held[0]}, not {kind} in schema "
+                f"{SCHEMA}; name another file, or remove this one"
+            )
+
+    def __enter__(self) -> Kept:
+        """Open as it is."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file."""
+        self._base.close()
+
+    def __len__(self) -> int:
+        """Number of answers."""
+        return int(self._base.execute("select count(*) from kept").fetchone()[0])
+
+    @property
+    def bytes_used(self) -> int:
+        """Bytes of the file that hold answers."""
+        pages, free = (
+            self._base.execute(f"pragma {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count")
+        )
+        return int(pages - free) * _PAGE
+
+    def get(self, key: str) -> bytes | None:
+        """The answer with a key."""
+        row = self._base.execute("select value from kept where key = ?", (key,)).fetchone()
+        return None if row is None else zlib.decompress(row[0])
+
+    def put(self, answers: Iterable[tuple[str, bytes]]) -> None:
+        """Keep answers, all of them or none; what does not fit at all is not kept."""
+        packed = [(key, zlib.compress(value)) for key, value in answers]
+        while packed and not self._written(packed) and len(self):
+            with self._writing():
+                self._drop_oldest()
+
+    def _written(self, packed: list[tuple[str, bytes]]) -> bool:
+        """Write rows; whether the file had room for them."""
+        try:
+            with self._writing():
+                if self.bytes_used > _FULL * self.most_bytes:
+                    self._drop_oldest()
+                self._base.executemany(
+                    "insert or replace into kept values (?, ?, "
+                    "(select coalesce(max(at), 0) + 1 from kept))",
+                    packed,
+                )
+        except sqlite3.OperationalError as error:
+            if "full" not in str(error):
+                raise
+            return False
+        return True
+
+    def clear(self) -> int:
+        """Forget all answers; how many there were. The file becomes small."""
+        with self._writing():
+            count = len(self)
+            self._base.execute("delete from kept")
+        self._base.execute("vacuum")
+        return count
+
+    def _drop_oldest(self) -> None:
+        """Forget the answers written longest ago, at least one."""
+        self._base.execute(
+            "delete from kept where key in (select key from kept order by at limit ?)",
+            (max(1, len(self) // _LEAVE),),
+        )
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction that has the file to itself, so that nobody's answers are lost."""
+        self._base.execute("begin immediate")
+        try:
+            yield
+        except BaseException:
+            if self._base.in_transaction:
+                self._base.execute("rollback")
+            raise
+        self._base.execute("commit")
+
+
+class Place(NamedTuple):
+    """A store of the user's cache: what it holds, and its file."""
+
+    name: str
+    kind: str
+    file: Path
+
+
+def places() -> tuple[Place, ...]:
+    """The stores of this user's cache, whether they are there or not."""
+    return tuple(Place(name, kind, usual_file(name)) for name, kind in KINDS.items())
+
+
+#: Stores of the user's cache by name, and what they hold.
+KINDS = {"sweeps": "points of studies", "tuned": "candidates of tuning"}
+
+
+def usual_file(name: str) -> Path:
+    """The file of a store of the user's cache."""
+    return cache_file(f"{name}.sqlite")
+
+
+def opened(file: str | Path | None, name: str, most_bytes: int = MOST_BYTES) -> Kept:
+    """The store ``name`` in ``file``: "" is that of the user's cache, None keeps it in memory.
+
+    One of the user's cache with another schema is from another version, and begins anew.
+    """
+    kind = KINDS[name]
+    if file != "":
+        return Kept(file, kind, most_bytes)
+    place = usual_file(name)
+    if place.exists() and _schema(place) not in (None, SCHEMA):
+        for part in ("", "-wal", "-shm"):
+            Path(f"{place}{part}").unlink(missing_ok=True)
+    return Kept(place, kind, most_bytes)
+
+
+def _schema(file: Path) -> int | None:
+    """The schema a store's file states, None where it states none."""
+    try:
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=60)) as base:
+            row = base.execute("select schema from about").fetchone()
+    except sqlite3.Error:
+        return 0 if file.stat().st_size else None
+    return None if row is None else int(row[0])

@@ -1,0 +1,151 @@
+"""Stores: within their bound whatever is written, by several processes, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from npusim import kept as stores
+from npusim.cli.main import main
+from npusim.errors import ArgumentError
+from npusim.kept import Kept, opened
+from npusim.resources import user_cache
+from npusim.tuning.problem import Found
+from npusim.tuning.store import Store as Tunings
+
+#: Writes 400 answers of its own name, some of them in one go, each of random bytes.
+WRITER = """
+import os, sys
+from npusim.kept import Kept
+with Kept(sys.argv[1], "test", int(sys.argv[3])) as kept:
+    for i in range(0, 400, 4):
+        keys = [f"{sys.argv[2]}{i + k}" for k in range(4)]
+        kept.put([(key, key.encode() + os.urandom(500)) for key in keys])
+"""
+
+
+def size(file: Path) -> int:
+    return file.stat().st_size
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_answers_are_found_again(tmp_path: Path) -> None:
+    file = tmp_path / "some" / "where" / "kept.sqlite"
+    with Kept(file, "test") as one:
+        one.put([("a", b"1"), ("b", b"2" * 10_000)])
+        one.put([("a", b"3")])
+        assert one.get("c") is None
+    with Kept(file, "test") as again:
+        assert (again.get("a"), again.get("b")) == (b"3", b"2" * 10_000)
+        assert len(again) == 2
+        assert again.clear() == 2
+        assert again.get("a") is None
+    with Kept(None, "test") as memory:
+        memory.put([("a", b"1")])
+        assert memory.get("a") == b"1"
+
+
+@pytest.mark.parametrize("batch", [1, 7, 200])
+def test_a_store_never_grows_past_its_bound(tmp_path: Path, batch: int) -> None:
+    file, most = tmp_path / "kept.sqlite", 256 * 1024
+    with Kept(file, "test", most) as kept:
+        for begin in range(0, 1400, batch):
+            kept.put((f"{i}", os.urandom(900)) for i in range(begin, begin + batch))
+            assert size(file) <= most
+        assert kept.bytes_used <= most
+        assert len(kept) > 50
+        assert kept.get("0") is None, "the oldest made room"
+        assert kept.get(f"{begin + batch - 1}") is not None
+    assert size(file) <= most
+
+
+def test_what_cannot_fit_is_not_kept(tmp_path: Path) -> None:
+    with Kept(tmp_path / "kept.sqlite", "test", 128 * 1024) as kept:
+        kept.put([("small", b"1")])
+        kept.put([("large", os.urandom(300 * 1024))])
+        assert kept.get("large") is None
+        kept.put([("after", b"2")])
+        assert kept.get("after") == b"2"
+
+
+@pytest.mark.parametrize("most", [64 << 20, 256 * 1024])
+def test_processes_that_write_at_once_lose_nothing(tmp_path: Path, most: int) -> None:
+    file = tmp_path / "kept.sqlite"
+    words = [sys.executable, "-c", WRITER, str(file)]
+    writers = [subprocess.Popen([*words, name, str(most)]) for name in ("a", "b", "c")]
+    assert [one.wait() for one in writers] == [0, 0, 0]
+    assert size(file) <= most
+    with Kept(file, "test", most) as kept:
+        found = {f"{n}{i}": kept.get(f"{n}{i}") for n in "abc" for i in range(400)}
+        held = {key: value for key, value in found.items() if value is not None}
+        assert all(value.startswith(key.encode()) for key, value in held.items())
+        assert len(held) == len(kept)
+        if most > 1 << 20:
+            assert len(held) == 1200
+        else:
+            assert len(held) > 100
+
+
+def test_what_is_no_such_store_is_refused(tmp_path: Path) -> None:
+    text, other, old = (tmp_path / name for name in ("text", "other.sqlite", "old.sqlite"))
+    text.write_text("no database at all, but long enough to be looked at by sqlite" * 20)
+    Kept(other, "something else").__exit__(None, None, None)
+    with sqlite3.connect(old) as base:
+        base.execute("create table about (schema integer, kind text)")
+        base.execute("insert into about values (1, 'test')")
+    base.close()
+    for file, message in (
+        (text, "cannot be used"),
+        (other, "has something else in schema 2, not test"),
+        (old, "has test in schema 1, not test in schema 2"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            Kept(file, "test")
+    assert text.read_text().startswith("no database")
+
+
+def test_a_store_of_the_cache_from_another_version_begins_anew(home: Path) -> None:
+    file = stores.usual_file("tuned")
+    assert file.is_relative_to(home)
+    with sqlite3.connect(file) as base:
+        base.execute("create table found (problem text)")
+    base.close()
+    with Tunings() as kept:
+        kept.put("p", "time", [("c", Found(7, "x"))])
+    with opened("", "tuned") as again:
+        assert len(again) == 1
+    with Tunings() as kept:
+        assert kept.get("p", "time", ["c", "d"]) == {"c": Found(7, "x")}
+
+
+def test_the_command_shows_and_clears(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Tunings() as kept:
+        kept.put("p", "time", [(str(i), Found(i)) for i in range(5)])
+    code = user_cache() / "compiled-0123"
+    code.mkdir()
+    (code / "one.nbc").write_bytes(b"x" * 2048)
+    assert main(["cache", "info", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert (rows["tuned"]["count"], rows["sweeps"]["count"]) == (5, 0)
+    assert rows["tuned"]["bytes"] >= 4096
+    assert (rows["compiled"]["count"], rows["compiled"]["bytes"]) == (1, 2048)
+    assert main(["cache", "info"]) == 0
+    assert "1.0 GiB" in capsys.readouterr().out
+    assert main(["cache", "clear", "tuned"]) == 0
+    assert capsys.readouterr().out == "tuned: removed 5\n"
+    assert code.exists()
+    assert main(["cache", "clear"]) == 0
+    assert not code.exists()
+    assert main(["cache", "clear", "tune"]) == 2
+    assert "unknown store 'tune'; did you mean 'tuned'" in capsys.readouterr().err
