@@ -80,7 +80,7 @@ LINES = 450
 #: Lines of Python that a package may have; "npusim" stands for the modules at its top. More needs a
 #: sentence in CHANGELOG.md that says what for.
 BUDGETS = {
-    "npusim": 2800,
+    "npusim": 2850,
     "npusim/calibration": 900,
     "npusim/call": 1350,
     "npusim/cli": 3200,

@@ -235,6 +235,11 @@ class Device:
 
         Name, description and product are no figures either: equal digests mean equal machines.
         """
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
+        """``digest``, made once: a study of many points asks for that of its device each time."""
         return hashlib.sha256(_canonical(self).encode()).hexdigest()[:12]
 
 

@@ -17,7 +17,11 @@ from npusim.study.workers import Chunk, cpus, here, look, on_dask
 #: Seconds that a chunk of points should take: long beside handing it over, short to lose.
 _CHUNK_S = 0.5
 #: Points of the largest chunk.
-_MOST = 64
+_MOST = 256
+
+#: Seconds that chunks gain with each worker: a scheduler hands out some 400 in a second, and is to
+#: have time left.
+_TASK_S = 0.01
 
 #: Seconds of work for which no processes are started.
 _SOON_S = 2.0
@@ -129,11 +133,17 @@ def _measured(
     yield {names[0]: look([(0, missing[names[0]])])[0][1]}
     seconds = max(time.perf_counter() - begin, 1e-4)
     rest = list(enumerate(missing.values()))[1:]
-    size = max(1, min(_MOST, int(_CHUNK_S / seconds), -(-len(rest) // (4 * jobs))))
-    chunks: Iterator[Chunk] = (rest[i : i + size] for i in range(0, len(rest), size))
+
+    def chunks(workers: int) -> Iterator[Chunk]:
+        """Pieces of the rest, the longer the more workers take them from one hand."""
+        worth = max(_CHUNK_S, workers * _TASK_S)
+        most = min(int(worth / seconds), _MOST, -(-len(rest) // (4 * workers)))
+        return (rest[i : i + max(1, most)] for i in range(0, len(rest), max(1, most)))
+
     if scheduler:
         ready = on_dask(chunks, scheduler)
     else:
-        ready = here(chunks, 1 if seconds * len(rest) < _SOON_S else jobs)
+        used = 1 if seconds * len(rest) < _SOON_S else jobs
+        ready = here(chunks(used), used)
     for done in ready:
         yield {names[number]: one for number, one in done}

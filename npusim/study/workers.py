@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
@@ -85,9 +85,10 @@ def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def on_dask(chunks: Iterator[Chunk], scheduler: str) -> Iterator[Done]:
+def on_dask(chunks: Callable[[int], Iterator[Chunk]], scheduler: str) -> Iterator[Done]:
     """Measure chunks on a Dask cluster; a worker that dies has its chunks measured elsewhere.
 
+    ``chunks`` makes them for a number of workers.
     Raises ``ArgumentError`` where Dask is missing or the scheduler does not answer.
     """
     try:
@@ -99,8 +100,8 @@ def on_dask(chunks: Iterator[Chunk], scheduler: str) -> Iterator[Done]:
     except (OSError, ValueError, TimeoutError) as error:
         raise ArgumentError(f"the scheduler {scheduler!r} does not answer: {error}") from error
     with client:
-        futures = (client.submit(look, chunk, pure=False, retries=5) for chunk in chunks)
         threads = sum(client.nthreads().values()) or 1
+        futures = (client.submit(look, one, pure=False, retries=5) for one in chunks(threads))
         ready = distributed.as_completed(islice(futures, 2 * _AHEAD * threads))
         for future in ready:
             yield future.result()
