@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 
 from npusim.device.parts import ENERGY
 from npusim.device.spec import Device
+from npusim.integers import IntArray
 from npusim.isa.operands import Tensor
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.program.recost import recosted, structure
-from npusim.timing.run import new_l2, time_program, trace_program
+from npusim.timing.outcome import L2
+from npusim.timing.run import new_l2, time_program, trace_causes, trace_program
 from npusim.timing.trace import Trace
 
 #: What takes part in the time of a call: an input that is in L2 already, or a launch.
@@ -41,26 +43,28 @@ class Again:
 
     def time_us(self, device: Device) -> float:
         """Microseconds on ``device``."""
-        l2 = new_l2(device, self.engine)
         cycles = 0
-        for i, step in enumerate(self.steps):
-            if isinstance(step, Tensor):
-                l2.preload(step.name, step.size_bytes)
-            else:
-                run = time_program(self._program(i, step, device), l2, timeline=False)
-                cycles += run.cycles + run.launch_cycles
+        for program, l2 in self._programs(device):
+            run = time_program(program, l2, timeline=False)
+            cycles += run.cycles + run.launch_cycles
         return device.time_us(cycles)
 
     def traces(self, device: Device) -> tuple[Trace, ...]:
         """What the time of every kernel rests on, in the order of launches."""
+        return tuple(trace_program(program, l2) for program, l2 in self._programs(device))
+
+    def causes(self, device: Device) -> tuple[IntArray, ...]:
+        """What every instruction of every kernel waited for, by rows of its timeline."""
+        return tuple(trace_causes(program, l2) for program, l2 in self._programs(device))
+
+    def _programs(self, device: Device) -> Iterator[tuple[Program, L2]]:
+        """The programs to simulate, each with the L2 as those before it left it."""
         l2 = new_l2(device, self.engine)
-        found = []
         for i, step in enumerate(self.steps):
             if isinstance(step, Tensor):
                 l2.preload(step.name, step.size_bytes)
             else:
-                found.append(trace_program(self._program(i, step, device), l2))
-        return tuple(found)
+                yield self._program(i, step, device), l2
 
     def _program(self, place: int, kernel: Kernel, device: Device) -> Program:
         key = place, structure(device, kernel.roles)

@@ -1,7 +1,9 @@
 """A call's timeline as a Chrome trace that opens in ui.perfetto.dev, written as a stream.
 
-One process per core with one track per pipe, and a process for the device that shows kernels,
-launches and the bandwidth to and from GM. The bytes of the file depend on the result alone.
+One process per core with one track per pipe, where waits are slices too, named by their reason,
+and arrows lead from what was waited for to what waited; and a process for the device that shows
+kernels, launches and the bandwidth to and from GM. The bytes of the file depend on the result
+alone.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from npusim.written import replacing
 BUCKETS = 200
 #: Rows turned into text at a time.
 CHUNK_ROWS = 50_000
+#: Instructions up to which arrows are drawn: what each waited for takes a simulation to tell.
+FLOWS_LIMIT = 200_000
 #: Process id of the device; cores follow from 1.
 DEVICE_PID = 0
 
@@ -132,6 +136,7 @@ def _events(result: Record, call: CallTimeline, lane: _Lane) -> Iterator[str]:
     yield from _kernel_slices(result.runs, clock, lane.first)
     yield from _counters(result, call, clock, lane.first)
     yield from _slices(call, clock, pids, tids)
+    yield from _flows(result, call, clock, (pids, tids))
 
 
 def _names(
@@ -163,7 +168,8 @@ def _name(kind: str, name: str, pid: int, tid: int) -> Iterator[str]:
 
 def _kernel_slices(runs: tuple[KernelRun, ...], clock: _Clock, pid: int) -> Iterator[str]:
     """One slice per launch and per kernel on the device's own track."""
-    for run, start in zip(runs, metrics.kernel_starts(runs), strict=True):
+    names = metrics.titles(runs)
+    for run, title, start in zip(runs, names, metrics.kernel_starts(runs), strict=True):
         args: dict[str, Any] = {
             "tiling": run.tiling,
             "cycles": run.cycles,
@@ -173,8 +179,8 @@ def _kernel_slices(runs: tuple[KernelRun, ...], clock: _Clock, pid: int) -> Iter
             "gm_bytes": run.gm_bytes,
         }
         spans: tuple[tuple[str, int, int, dict[str, Any]], ...] = (
-            (f"launch {run.name}", start - run.launch_cycles, start, {}),
-            (run.name, start, start + run.cycles, args),
+            (f"launch {title}", start - run.launch_cycles, start, {}),
+            (title, start, start + run.cycles, args),
         )
         for name, begin, end, detail in spans:
             first, last = clock.picoseconds(begin), clock.picoseconds(end)
@@ -233,7 +239,7 @@ def _counters(result: Record, call: CallTimeline, clock: _Clock, pid: int) -> It
 def _slices(
     call: CallTimeline, clock: _Clock, pids: dict[str, int], tids: dict[str, int]
 ) -> Iterator[str]:
-    """One slice per instruction, in the order of the timeline."""
+    """One slice per instruction in the order of the timeline, before it one of its wait."""
     rows = call.rows
     heads = {
         (core, pipe): f'{{"ph":"X","pid":{pids[name]},"tid":{tids[track]},"ts":'
@@ -254,8 +260,48 @@ def _slices(
             args = f'"bytes":{size},"macs":{macs},"waited":{waited}'
             if waited:
                 args += f',"reason":"{REASONS[reason]}"'
+                since = clock.picoseconds(start - waited)
+                yield (
+                    f"{heads[core, pipe]}{clock.text(since)},"
+                    f'"dur":{clock.text(begin - since)},"cat":"wait",'
+                    f'"name":"waits: {REASONS[reason]}","args":{{"before":{ops[op]}}}}}'
+                )
             yield (
                 f"{heads[core, pipe]}{clock.text(begin)},"
                 f'"dur":{clock.text(clock.picoseconds(end) - begin)},'
                 f'"name":{ops[op]},"args":{{{args},"line":{lines[line]}}}}}'
             )
+
+
+def _flows(
+    result: Record, call: CallTimeline, clock: _Clock, ids: tuple[dict[str, int], dict[str, int]]
+) -> Iterator[str]:
+    """An arrow from each instruction that another waited for to that other.
+
+    It leaves where the first ends, or where it starts if the other follows it piece by piece.
+    """
+    rows, (pids, tids) = call.rows, ids
+    if result.replay is None or len(rows.start) > FLOWS_LIMIT:
+        return
+    first, number = 0, _first_flow(pids)
+    for causes in result.replay.causes(result.device):
+        for row in np.flatnonzero(causes >= 0).tolist():
+            cause, to = first + int(causes[row]), first + row
+            reason = REASONS[int(rows.reason[to])]
+            begin, end = (clock.picoseconds(int(at[cause])) for at in (rows.start, rows.end))
+            leaves = max(begin, min(end, clock.picoseconds(int(rows.start[to]))) - 1)
+            arrives = clock.picoseconds(int(rows.start[to]))
+            for phase, at, when in (("s", cause, leaves), ("f", to, arrives)):
+                pid, tid = pids[rows.cores[rows.core[at]]], tids[rows.pipes[rows.pipe[at]]]
+                bound = ',"bp":"e"' if phase == "f" else ""
+                yield (
+                    f'{{"ph":"{phase}","pid":{pid},"tid":{tid},"ts":{clock.text(when)},'
+                    f'"id":{number},"cat":"{reason}","name":"{reason}"{bound}}}'
+                )
+            number += 1
+        first += len(causes)
+
+
+def _first_flow(pids: dict[str, int]) -> int:
+    """A first number for the arrows of a call that no arrow of a call beside it has."""
+    return min(pids.values(), default=0) * 10**9

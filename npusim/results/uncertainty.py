@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from npusim.device.catalog import figure_text, ranges
 from npusim.device.spec import Device
+from npusim.integers import IntArray
 from npusim.quantities import format_quantity
 from npusim.results import tables
 from npusim.timing.trace import Trace
@@ -30,6 +31,9 @@ class Replay(Protocol):
 
     def traces(self, device: Device) -> tuple[Trace, ...]:
         """What the time of each of these kernels rests on, in the order of launches."""
+
+    def causes(self, device: Device) -> tuple[IntArray, ...]:
+        """By kernel, the row that each row of its timeline waited for, -1 where it did not."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ class Place(NamedTuple):
 def critical_path(program: Program, spans: Spans, cycles: int) -> tuple[Step, ...]:
     """What the makespan of ``cycles`` rests on, most first; the steps add up to it."""
     found: dict[Work, tuple[Counter[str], set[Place]]] = {}
-    for work, part, length, place in _Walk(program, spans).back(cycles):
+    for work, part, length, place in Walk(program, spans).back(cycles):
         parts, places = found.setdefault(work, (Counter(), set()))
         parts[part] += length
         places.add(place)
@@ -146,7 +146,7 @@ def _places(pipes: tuple[int, ...], pipe: int) -> list[int]:
 Stretch = tuple[Work, str, int, Place]
 
 
-class _Walk:
+class Walk:
     """Goes back from the end of a program."""
 
     def __init__(self, program: Program, spans: Spans) -> None:
@@ -223,8 +223,7 @@ class _Walk:
         awaited = self._awaited(at, now, task, place)
         if awaited is not None:
             return awaited
-        awaits = self.program.templates[core.templates[task]].instructions[place].awaits
-        found = self._signal(at, awaits.event, now) if awaits is not None else None
+        found = self._signalled(at, now, task, place)
         if found is not None:
             return found, True, []
         before = order - (at.pipe == self.scalar)
@@ -238,6 +237,18 @@ class _Walk:
         """The cycles before a core starts: those in which the cores before it are started."""
         began = self.core(at.core).began
         return [(Work("S", "start", "launch"), STARTING, began, at)] if began else []
+
+    def awaited(self, at: Place, now: int) -> Place | None:
+        """The instruction of another pipe or core that let one start at ``now``, if one did."""
+        task, place, _ = self.core(at.core).locate(at.pipe, at.number)
+        found = self._awaited(at, now, task, place)
+        return self._signalled(at, now, task, place) if found is None else found[0]
+
+    def _signalled(self, at: Place, now: int, task: int, place: int) -> Place | None:
+        """The instruction that set the flag it waits for at ``now``; None if it waits for none."""
+        template = self.program.templates[self.core(at.core).templates[task]]
+        awaits = template.instructions[place].awaits
+        return self._signal(at, awaits.event, now) if awaits is not None else None
 
     def _awaited(
         self, at: Place, now: int, task: int, place: int

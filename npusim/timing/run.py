@@ -11,6 +11,7 @@ from npusim.integers import IntArray
 from npusim.isa.base import RATE_BITS
 from npusim.program import program as flows
 from npusim.program.program import Program
+from npusim.timing.causes import causes
 from npusim.timing.critical import critical_path
 from npusim.timing.cube_room import cube_room
 from npusim.timing.links import ATOMIC, EVICT, MOVE, READ_HIT, READ_MISS, WRITE, Links, Row
@@ -124,6 +125,13 @@ def trace_program(program: Program, l2: L2) -> Trace:
     assert outcome.spans is not None
     path = critical_path(program, outcome.spans, outcome.cycles)
     return Trace(cycles=outcome.cycles, path=path, room=cube_room(program))
+
+
+def trace_causes(program: Program, l2: L2) -> IntArray:
+    """Simulate ``program`` as ``time_program`` does; tell what each row of its timeline awaited."""
+    outcome = _engine(program, l2, core_starts(program), keep=True, progress=None).run()
+    assert outcome.spans is not None
+    return causes(program, outcome.spans)
 
 
 def _gm_bytes(program: Program) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import npusim
 from npusim.errors import ArgumentError
 from npusim.results import Result, perfetto, tables
 
@@ -32,11 +33,19 @@ def trace(result: Result, tmp_path: Path) -> tuple[dict[str, Any], list[Event]]:
 def test_every_instruction_is_a_slice(
     result: Result, trace: tuple[dict[str, Any], list[Event]]
 ) -> None:
-    slices = [event for event in trace[1] if event["ph"] == "X" and event["pid"]]
+    both = [event for event in trace[1] if event["ph"] == "X" and event["pid"]]
+    slices = [event for event in both if event.get("cat") != "wait"]
     assert len(slices) == sum(run.instructions for run in result.runs)
     assert sum(event["args"]["macs"] for event in slices) == result.runs[1].macs
     waits = [event for event in slices if event["args"]["waited"]]
     assert {event["args"]["reason"] for event in waits} == {"data", "space"}
+    shown = [event for event in both if event.get("cat") == "wait"]
+    assert len(shown) == len(waits)
+    cycle = 1e6 / result.device.clock_hz
+    for wait, waiting in zip(shown, waits, strict=True):
+        assert wait["name"] == f"waits: {waiting['args']['reason']}"
+        assert wait["dur"] == pytest.approx(waiting["args"]["waited"] * cycle, abs=1e-5)
+        assert wait["ts"] + wait["dur"] == pytest.approx(waiting["ts"], abs=1e-5)
     assert {event["args"]["line"] for event in slices} == {"conv.py:41", "conv.py:57"}
 
 
@@ -117,3 +126,39 @@ def test_without_timeline_nothing_is_written(bare_result: Result, tmp_path: Path
     with pytest.raises(ArgumentError, match="timeline=True"):
         bare_result.save_trace(tmp_path / "none.json")
     assert not (tmp_path / "none.json").exists()
+
+
+def test_arrows_lead_from_what_was_waited_for(tmp_path: Path) -> None:
+    """Each ends at the start of an instruction that waited, and begins where its cause ends."""
+    spec = npusim.spec((1, 16, 8, 8), "fp16")
+    call = npusim.ops.convolution_backward(
+        spec, spec, npusim.spec((16, 16, 3, 3), "fp16"), None, padding=1,
+        output_mask=(True, True, False), device="ascend910b2", timeline=True,
+    )  # fmt: skip
+    call.save_trace(tmp_path / "trace.json")
+    events = _load(tmp_path / "trace.json")[1]
+    slices = [e for e in events if e["ph"] == "X" and e["pid"] and e.get("cat") != "wait"]
+    at = {(e["pid"], e["tid"], e["ts"]): e for e in slices}
+    begins, ends = ({e["id"]: e for e in events if e["ph"] == phase} for phase in "sf")
+    assert begins.keys() == ends.keys()
+    assert len(begins) > 30
+    for number, begin in begins.items():
+        end = ends[number]
+        waiting = at[end["pid"], end["tid"], end["ts"]]
+        assert waiting["args"]["waited"] > 0
+        assert waiting["args"]["reason"] == end["name"] == begin["name"]
+        causes = [
+            e
+            for e in slices
+            if (e["pid"], e["tid"]) == (begin["pid"], begin["tid"])
+            and e["ts"] <= begin["ts"] < e["ts"] + e["dur"]
+        ]
+        assert len(causes) == 1
+        if end["name"] != "follow":
+            assert causes[0]["ts"] + causes[0]["dur"] == pytest.approx(waiting["ts"], abs=3e-6)
+    # Whatever waited for another pipe has an arrow.
+    named = {"data", "space", "follow"}
+    explained = {(e["pid"], e["tid"], e["ts"]) for e in ends.values()}
+    for one in slices:
+        if one["args"].get("reason") in named:
+            assert (one["pid"], one["tid"], one["ts"]) in explained
