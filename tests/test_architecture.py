@@ -92,7 +92,7 @@ BUDGETS = {
     "npusim/numerics": 950,
     "npusim/ops": 3060,
     "npusim/program": 2200,
-    "npusim/results": 6300,
+    "npusim/results": 6500,
     "npusim/timing": 4300,
     "npusim/study": 1950,
     "npusim/torch": 600,
@@ -245,6 +245,10 @@ def test_packages_stay_within_their_budgets() -> None:
     assert not over, "simplify, or raise the budget with a sentence in CHANGELOG.md"
 
 
+#: Shells ask for completions through the environment.
+ASKED_BY_SHELLS = "npusim.cli.completion"
+
+
 @pytest.mark.parametrize("module", modules())
 def test_nothing_is_global_and_nothing_reads_the_environment(module: str) -> None:
     for node in ast.walk(tree(modules()[module])):
@@ -252,4 +256,5 @@ def test_nothing_is_global_and_nothing_reads_the_environment(module: str) -> Non
         if isinstance(node, ast.ImportFrom):
             assert all(alias.name != "*" for alias in node.names), f"{module}: import *"
         if isinstance(node, ast.Attribute):
-            assert node.attr not in {"environ", "getenv"}, f"{module}:{node.lineno}: environment"
+            reads = node.attr in {"environ", "getenv"} and module != ASKED_BY_SHELLS
+            assert not reads, f"{module}:{node.lineno}: environment"

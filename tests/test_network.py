@@ -187,7 +187,7 @@ def test_only_the_gradients_asked_for(gradients: tuple[str, ...], idle: str, net
     assert (result.layers[idle] == 0).all()
     assert all((result.layers[f"{name}_us"] > 0).all() for name in gradients)
     heading = next(line for line in result.text().splitlines() if line.startswith("LAYERS"))
-    assert heading.split()[3:-6] == [*gradients]
+    assert heading.split()[2:-6] == [*gradients]
 
 
 def test_parts_that_are_summed_belong_to_the_weight(net: Workload) -> None:
@@ -345,11 +345,11 @@ def test_progress_says_which_layer(net: Workload) -> None:
     assert "spread (2/3) conv_backprop_filter" in seen
 
 
-def test_the_report_of_resnet50_is_at_most_100_columns_wide() -> None:
+def test_the_report_of_resnet50_is_at_most_80_columns_wide() -> None:
     text = npusim.network("resnet50", device=DEVICE, gradients=["weight"]).text()
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 80
     assert "res5_shortcut" in text
-    assert " 1024->2048 14x14 1x1/2 " in text
+    assert "\n  1024->2048 14x14 1x1/2\n" in text
     assert GRADIENTS[0] not in text.partition("KERNELS")[0]
 
 
@@ -401,7 +401,7 @@ def test_a_linear_layer_is_two_products(other: Workload) -> None:
         device=DEVICE,
     )  # fmt: skip
     assert row.input_us == pytest.approx(forward.time_us), "dx is dy @ w, both as they lie"
-    assert " 64->100 x5 " in result.text()
+    assert "\n  64->100 x5\n" in result.text()
 
 
 def test_linear_layers_of_other_types_are_missing_with_the_reason(other: Workload) -> None:

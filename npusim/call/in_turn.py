@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from npusim.call.replay import assumption_notes
 from npusim.device.spec import Device
+from npusim.integers import IntArray
 from npusim.results import Result
 from npusim.results.uncertainty import Replay
 from npusim.timing.problem import longest_first
@@ -53,3 +54,7 @@ class InTurn:
     def traces(self, device: Device) -> tuple[Trace, ...]:
         """What the time of every kernel rests on."""
         return tuple(trace for one in self.parts for trace in one.traces(device))
+
+    def causes(self, device: Device) -> tuple[IntArray, ...]:
+        """What every instruction of every kernel waited for, by rows of its timeline."""
+        return tuple(rows for one in self.parts for rows in one.causes(device))

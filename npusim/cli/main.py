@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol, cast
 
+from npusim.cli.completion import answer, typed
 from npusim.cli.parser import Parser
 from npusim.errors import NpusimError
 from npusim.version import __version__
@@ -53,6 +54,7 @@ COMMANDS: Mapping[str, str] = {
     "ops": "list the operators and the devices they run on",
     "cache": "show what is kept between runs, or forget it",
     "workloads": "list the workloads, or the layers of one",
+    "completion": "print what a shell needs to complete npusim's commands",
 }
 
 
@@ -120,6 +122,9 @@ def _command(name: str) -> Command:
 
 def _dispatch(words: list[str]) -> int:
     """Parse and execute; argparse leaves by ``SystemExit`` after --help and --version."""
+    line = typed()
+    if line is not None:
+        answer(parser(line))
     top = parser(words)
     named = next((word for word in words if word in COMMANDS), None)
     if named is not None:

@@ -26,7 +26,7 @@ class Comparison(Compared):
         return f"<Comparison: {counted(len(self.rows), 'difference')}, {a:.3f} and {b:.3f} us>"
 
     def text(self) -> str:
-        """The comparison for people, at most 100 columns wide."""
+        """The comparison for people, at most 80 columns wide."""
         from npusim.results.comparison_text import render
 
         return render(self)

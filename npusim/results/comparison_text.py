@@ -1,4 +1,4 @@
-"""A comparison as text of at most 100 columns: what changed, most first."""
+"""A comparison as text of at most 80 columns: what changed, most first."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from npusim.results.compared import Compared, KernelFacts, Row
 from npusim.results.lines import (
+    WIDTH,
     bytes_text,
     columns,
     counted,
@@ -32,7 +33,7 @@ def render(compared: Compared) -> str:
     sections = (
         _header(compared),
         _kernels(compared),
-        _changes(compared, "wait", "WHAT THE BUSIEST PIPES DID (us, mean over cores)", us_text),
+        _changes(compared, "wait", "BUSIEST PIPES (us, mean of cores)", us_text),
         _changes(compared, "traffic", "TRAFFIC", bytes_text),
         _others(compared),
     )
@@ -53,7 +54,7 @@ def _header(compared: Compared) -> Iterator[str]:
 
 def _kernels(compared: Compared) -> Iterator[str]:
     """Times of every kernel of either without launches, and how much of them is necessary."""
-    heads = ("KERNELS", "A us", "B us", "change", "", "least A", "least B", "pipe A", "pipe B")
+    heads = ("KERNELS", "A us", "B us", "change", "", "least", "B", "pipe A", "B")
     rows: list[tuple[str, ...]] = [heads]
     for name in compared.names:
         pair = [side.kernels.get(name) for side in (compared.a, compared.b)]
@@ -64,8 +65,10 @@ def _kernels(compared: Compared) -> Iterator[str]:
             *("-" if one is None else one.busiest for one in pair),
         ))  # fmt: skip
     yield ""
-    yield from columns(rows, left=(0, 7, 8))
-    yield "(us without launches; least: share that any program would need; pipe: the busiest)"
+    yield from columns(rows, left=(0, 7, 8), width=WIDTH)
+    yield from wrap(
+        "(us without launches; least: share that any program would need; pipe: the busiest)"
+    )
 
 
 def _change(a: float | None, b: float | None) -> tuple[str, str]:
@@ -98,7 +101,7 @@ def _changes(compared: Compared, what: str, title: str, text: Any) -> Iterator[s
         change = f"{sign}{text(abs(row['change']))}"
         rows.append((f"  {row['kernel']}", row["name"], text(row["a"]), text(row["b"]), change))
     yield ""
-    yield from columns(rows, left=2)
+    yield from columns(rows, left=2, width=WIDTH)
     if len(found) > len(shown):
         yield f"  ({counted(len(found) - len(shown), 'other change')})"
 

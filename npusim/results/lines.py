@@ -11,10 +11,10 @@ Number = int | float | Fraction
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 #: Columns of a page; reports are no wider.
-WIDTH = 100
+WIDTH = 80
 
-#: The width below which a column of text is not narrowed to fit a terminal.
-_LEAST = 16
+#: The width below which a column of text is not narrowed to fit.
+_LEAST = 12
 
 
 # -- numbers -----------------------------------------------------------------------------------
@@ -83,12 +83,15 @@ def columns(
     """Align ``rows`` of cells: text to the left, numbers to the right.
 
     ``left`` says which columns are text: so many of the first, or those at these places. Where
-    rows are wider than ``width`` characters, the cells of the widest columns of text are wrapped.
+    rows are wider than ``width`` characters, the cells of the widest columns of text are wrapped
+    between words.
     """
     text = range(left) if isinstance(left, int) else left
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     if width is not None:
-        widths = _fitted(widths, text, width - len(indent))
+        words = [_words(cells) for cells in zip(*rows, strict=True)]
+        least = [min(whole, max(_LEAST, word)) for whole, word in zip(widths, words, strict=True)]
+        widths = _fitted(widths, least, text, width - len(indent))
     lines = []
     for row in rows:
         cells = [_folded(cell, width) for cell, width in zip(row, widths, strict=True)]
@@ -112,20 +115,37 @@ def table(
     return [first, "-" * max(map(len, (first, *rest))), *rest]
 
 
-def _fitted(widths: Sequence[int], text: Collection[int], width: int) -> list[int]:
-    """Widths whose columns fit ``width`` characters, as far as narrower text can see to that."""
+def _fitted(
+    widths: Sequence[int], least: Sequence[int], text: Collection[int], width: int
+) -> list[int]:
+    """Widths whose columns fit ``width`` characters, as far as narrower text can see to that.
+
+    No column is narrower than its longest word, or its ``least``.
+    """
     fitted = list(widths)
     while sum(fitted) + 2 * (len(fitted) - 1) > width:
-        place = max(text, key=lambda at: fitted[at], default=0)
-        if fitted[place] <= _LEAST:
+        wide = [at for at in text if fitted[at] > least[at]]
+        if not wide:
             break
-        fitted[place] -= 1
+        fitted[max(wide, key=lambda at: fitted[at])] -= 1
     return fitted
+
+
+def _words(cells: Sequence[str]) -> int:
+    """The length of the longest word, with what it is indented by if it begins a line below."""
+    return max(
+        (len(word) + 2 * bool(at) for cell in cells for at, word in enumerate(cell.split())),
+        default=0,
+    )
 
 
 def _folded(cell: str, width: int) -> list[str]:
     """The lines of a cell: one where it fits."""
-    return [cell] if len(cell) <= width else textwrap.wrap(cell, width)
+    if len(cell) <= width:
+        return [cell]
+    return textwrap.wrap(
+        cell, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def wrap(text: str, first: str = "", later: str = "") -> list[str]:
@@ -136,6 +156,7 @@ def wrap(text: str, first: str = "", later: str = "") -> list[str]:
         initial_indent=first,
         subsequent_indent=later,
         break_on_hyphens=False,
+        break_long_words=False,
     )
     return [line.replace("\u00a0", " ") for line in lines]
 

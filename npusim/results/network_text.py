@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from npusim.results.lines import columns, items, page, percent_text, rate_text, us_text
+from npusim.results.lines import (
+    WIDTH,
+    columns,
+    fact,
+    items,
+    page,
+    percent_text,
+    rate_text,
+    us_text,
+    wrap,
+)
 
 #: A row of layers or kernels, or all facts of a network, by name.
 Row = Mapping[str, Any]
@@ -44,21 +54,20 @@ def results_text(facts: Row) -> str:
 def _header(facts: Row) -> Iterator[str]:
     launch_us = sum(row["launch_us"] for row in facts["kernels"])
     clock = f"{facts['clock_hz'] / 1e9:g} GHz"
-    yield f"network     {facts['workload']}: {facts['description']}"
-    yield f"{facts['pass']:11} batch {facts['batch']}, {facts['dtype']}{results_text(facts)}"
-    yield f"device      {facts['device']}, {clock}, digest {facts['device_digest']}"
-    yield (
-        f"time        {us_text(facts['time_us'])} us = {facts['cycles']:,} cycles, of which "
-        f"launches {us_text(launch_us)} us"
-    )
-    yield f"split, us   {_split(facts)}"
+    yield from fact("network", f"{facts['workload']}: {facts['description']}")
+    what = f"batch {facts['batch']}, {facts['dtype']}{results_text(facts)}"
+    yield from fact(facts["pass"], what)
+    yield from fact("device", f"{facts['device']}, {clock}, digest {facts['device_digest']}")
+    whole = f"{us_text(facts['time_us'])} us = {facts['cycles']:,} cycles"
+    yield from fact("time", f"{whole}, of which launches {us_text(launch_us)} us")
+    yield from fact("split, us", _split(facts))
     if facts["energy_uj"] is not None:
         watt = rate_text(facts["energy_uj"] / facts["time_us"])
         most = facts["energy"][0]
         share = f"{percent_text(most['share'])} {most['figure']}"
-        yield f"energy      {rate_text(facts['energy_uj'] / 1e3)} mJ = {watt} W; {share}"
+        yield from fact("energy", f"{rate_text(facts['energy_uj'] / 1e3)} mJ = {watt} W; {share}")
     if not facts["complete"]:
-        yield f"partial     {missing_text(facts['layers'])}; see below"
+        yield from fact("partial", f"{missing_text(facts['layers'])}; see below")
 
 
 def _split(facts: Row) -> str:
@@ -71,24 +80,36 @@ def _split(facts: Row) -> str:
 
 
 def _layers(facts: Row) -> Iterator[str]:
-    """A table of layers, a line of their total, and what its columns mean."""
+    """A table of layers, two lines for each, a line of their total, and what its columns mean."""
     parts = (*facts["results"], "other")
-    rows = [("LAYERS", "shape", "count", *parts, "total us", "share", "least", "bottleneck")]
+    ends = ["share", "least", "bound by"][len(parts) > 3 :]  # so that rows fit the page
+    rows = [("LAYERS", "n", *parts, "total", *ends)]
     for row in facts["layers"]:
-        cells = ["-"] * (len(parts) + 3) + ["not simulated"]
+        cells = ["-"] * (len(parts) + len(ends)) + ["not simulated"]
         if not row["error"]:
-            times = [us_text(row[f"{name}_us"]) for name in (*parts, "total")]
-            least = percent_text(row["problem_us"] / row["time_us"])
-            cells = [*times, percent_text(row["share"]), least, row["bottleneck"]]
-        rows.append((row["layer"], shape_text(row), str(row["count"]), *cells))
+            times = [rate_text(row[f"{name}_us"] or 0) for name in (*parts, "total")]
+            own, needed = row["own_us"], row["own_problem_us"]
+            least = percent_text(needed / own) if own and needed else "-"
+            bound = row["bottleneck"].removeprefix("pipe ")
+            told = {"share": percent_text(row["share"]), "least": least, "bound by": bound}
+            cells = [*times, *(told[end] for end in ends)]
+        rows.append((row["layer"], str(row["count"]), *cells))
     counted = sum(row["count"] for row in facts["layers"] if not row["error"])
-    end = us_text(facts["time_us"])
-    rows.append(("total", "", str(counted), *("" for _ in parts), end, "", "", ""))
+    whole = rate_text(facts["time_us"])
+    rows.append(("total", str(counted), *("" for _ in parts), whole, *("" for _ in ends)))
+    head, *lines, total = columns(rows)
     yield ""
-    yield from columns(rows, left=2)
+    yield head
+    for row, line in zip(facts["layers"], lines, strict=True):
+        yield line
+        yield f"  {shape_text(row)}"
+    yield total
     names = ", ".join(facts["results"])
-    yield f"({names}, other: us of one layer; other is layouts, clearing and casts;"
-    yield " least: share of the layer's time that any programs for it would need)"
+    yield from wrap(
+        f"({names}, other: us of one layer; other is layouts, clearing and casts; bound by, least: "
+        "what the kernels that multiply are bound by, and the share of their time that any "
+        "programs for the same problems would need)"
+    )
 
 
 def shape_text(row: Row) -> str:
@@ -117,7 +138,7 @@ def shape_text(row: Row) -> str:
 
 
 def _kernels(facts: Row) -> Iterator[str]:
-    rows = [("KERNELS", "launches", "us", "launch us", "share", "TFLOPS", "executed", "least")]
+    rows = [("KERNELS", "n", "us", "launch us", "share", "TFLOPS", "executed", "least")]
     for row in facts["kernels"]:
         us = row["time_us"] - row["launch_us"]
         times = us_text(us), us_text(row["launch_us"]), percent_text(row["share"])
@@ -126,6 +147,8 @@ def _kernels(facts: Row) -> Iterator[str]:
         least = percent_text(row["problem_us"] / us) if us else "-"
         rows.append((row["kernel"], f"{row['launches']:,}", *times, *speeds, least))
     yield ""
-    yield from columns(rows)
-    yield "(us and TFLOPS without launches; executed: with padding and zeros; least: share of us"
-    yield " that any programs for the same problems would need with a cold L2)"
+    yield from columns(rows, width=WIDTH)
+    yield from wrap(
+        "(n: launches; us and TFLOPS without them; executed: with padding and zeros; least: share "
+        "of us that any programs for the same problems would need with a cold L2)"
+    )

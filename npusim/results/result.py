@@ -94,7 +94,7 @@ class Result(Record):
         }
 
     def text(self) -> str:
-        """The report for people, at most 100 columns wide."""
+        """The report for people, at most 80 columns wide."""
         from npusim.results.text import render
 
         return render(self)

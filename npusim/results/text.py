@@ -1,4 +1,4 @@
-"""The report for people: where the time went and what would make it faster, in 100 columns."""
+"""The report for people: where the time went and what would make it faster, in 80 columns."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from npusim.reasons import REASONS
 from npusim.results import advice, metrics
 from npusim.results.energy import Energy, no_energy
 from npusim.results.lines import (
+    WIDTH,
     bytes_text,
     columns,
     counted,
@@ -20,6 +21,7 @@ from npusim.results.lines import (
     us_text,
     wrap,
 )
+from npusim.results.metrics import PipeShare
 from npusim.results.record import Record
 from npusim.results.uncertainty import TimeRange
 from npusim.timing.trace import Bound, KernelRun
@@ -33,7 +35,7 @@ MAX_EFFECTS = 3
 
 
 def render(result: Record) -> str:
-    """The whole report, lines of at most 100 columns and a final newline."""
+    """The whole report, lines of at most 80 columns and a final newline."""
     sections = (
         _header(result),
         _kernels(result),
@@ -117,29 +119,28 @@ def _speed(result: Record) -> list[str]:
 
 def _kernels(result: Record) -> list[str]:
     """Time, speed and size of each kernel, then how it was tiled."""
-    heads = ("KERNELS", "us", "launch", "cycles", "share", "TFLOPS", "executed", "of peak", "GM")
-    cells = [_kernel_cells(result, run) for run in result.runs]
+    heads = ("KERNELS", "us", "launch", "share", "TFLOPS", "of peak", "GM", "cores")
+    named = zip(result.runs, metrics.titles(result.runs), strict=True)
+    cells = [_kernel_cells(result, run, name) for run, name in named]
     tilings = [
         line
         for run in advice.major_kernels(result.runs)
         if run.tiling
         for line in fact("tiling", f"{run.name}: {run.tiling}")
     ]
-    return ["", *columns([(*heads, "cores"), *cells]), *tilings]
+    return ["", *columns([heads, *cells], width=WIDTH), *tilings]
 
 
-def _kernel_cells(result: Record, run: KernelRun) -> tuple[str, ...]:
+def _kernel_cells(result: Record, run: KernelRun, name: str) -> tuple[str, ...]:
     device, useful = result.device, run.useful_macs
     peak = metrics.cube_peak(device, run, result.dtype) if run.macs else None
     executed = metrics.tflops(device, run.macs, run.cycles)
     return (
-        run.name,
+        name,
         us_text(device.time_us(run.cycles)),
         us_text(device.time_us(run.launch_cycles)),
-        f"{run.cycles:,}",
         percent_text(metrics.share(run.cycles + run.launch_cycles, result.cycles)),
         rate_text(metrics.tflops(device, useful, run.cycles)) if useful else "-",
-        rate_text(executed) if run.macs else "-",
         percent_text(executed / peak.tflops) if peak is not None else "-",
         bytes_text(run.gm_bytes),
         str(run.cores),
@@ -151,28 +152,47 @@ def _where(result: Record) -> list[str]:
     shown = advice.major_kernels(result.runs)
     shares = [metrics.pipe_shares(run) for run in shown]
     every = [one for kernel in shares for one in kernel]
-    used = [place for place, _ in enumerate(REASONS) if any(one.mean[place] > 0 for one in every)]
     if not every:
         return []
-    rows: list[tuple[str, ...]] = [("  pipe", "core", *(REASONS[place] for place in used))]
+    names, parts = _reasons_shown(every)
+    rows: list[tuple[str, ...]] = [("  pipe", "core", *names)]
     for kernel in shares:
         critical = metrics.critical_pipe(kernel)
         for one in kernel:
-            rows.append((f"  {one.pipe}", "mean", *_percents(one.mean, used)))
+            rows.append((f"  {one.pipe}", "mean", *_percents(one.mean, parts)))
             if one is critical:
-                rows.append((f"  {one.pipe}", one.busiest_core, *_percents(one.busiest, used)))
+                rows.append((f"  {one.pipe}", one.busiest_core, *_percents(one.busiest, parts)))
     table = iter(columns(rows, left=2))
     lines = ["", "WHERE THE TIME WENT (% of the kernel's cycles)", next(table)]
+    titles = dict(zip(map(id, result.runs), metrics.titles(result.runs), strict=True))
     for run, kernel in zip(shown, shares, strict=True):
-        lines.append(run.name)
+        lines.append(titles[id(run)])
         lines += [next(table) for _ in range(len(kernel) + bool(kernel))]
     hidden = len(result.runs) - len(shown)
     return [*lines, f"({counted(hidden, 'shorter kernel')}: see r.pipes)"] if hidden else lines
 
 
-def _percents(shares: Sequence[float], used: Sequence[int]) -> tuple[str, ...]:
+def _reasons_shown(every: Sequence[PipeShare]) -> tuple[list[str], list[tuple[int, ...]]]:
+    """Heads of the columns that fit the page, and the reasons that each adds up.
+
+    Those that occur, without the smallest ones where they are too many: these are "rest".
+    """
+    used = [at for at, _ in enumerate(REASONS) if any(one.mean[at] > 0 for one in every)]
+    most = {at: max(max(one.mean[at], one.busiest[at]) for one in every) for at in used}
+    cores = max(len(one.busiest_core) for one in every)
+    small: list[int] = []
+    while True:
+        kept = [at for at in used if at not in small]
+        names = [*(REASONS[at] for at in kept), *["rest"][: len(small)]]
+        if 6 + 2 + max(4, cores) + sum(2 + max(5, len(name)) for name in names) <= WIDTH:
+            return names, [*((at,) for at in kept), *[tuple(small)][: len(small)]]
+        small.append(min(kept, key=lambda at: most[at]))
+
+
+def _percents(shares: Sequence[float], parts: Sequence[Sequence[int]]) -> tuple[str, ...]:
     """Per cent with one decimal, blank for what never happened."""
-    return tuple(f"{shares[place] * 100:.1f}" if shares[place] else "" for place in used)
+    sums = [sum(shares[at] for at in part) for part in parts]
+    return tuple(f"{one * 100:.1f}" if one else "" for one in sums)
 
 
 def _bounds(result: Record) -> list[str]:
@@ -218,7 +238,7 @@ def _traffic(result: Record) -> list[str]:
     rest = sum(path.bytes for path in paths[MAX_PATHS:])
     if rest:
         rows.append((f"  {len(paths) - MAX_PATHS} more", "", bytes_text(rest), "", ""))
-    return ["", *columns(rows, left=2), *_main_memory(result, seconds)]
+    return ["", *columns(rows, left=2, width=WIDTH), *_main_memory(result, seconds)]
 
 
 def _energy(spent: Energy, time_us: float) -> list[str]:

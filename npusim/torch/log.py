@@ -265,7 +265,7 @@ class Log:
         }
 
     def summary(self) -> str:
-        """Text for people, at most 100 columns wide: layers with their time, then refusals."""
+        """Text for people, at most 80 columns wide: layers with their time, then refusals."""
         return render(self.device.name, self.time_us, self.rows())
 
 

@@ -63,4 +63,4 @@ def test_refusals_are_counted_by_their_reason() -> None:
     text = render("tiny", 10.0, rows)
     assert ", 2 refused" in text.splitlines()[0]
     assert "refused 2 x a, input 2x3x8x8, weight 4x3x3x3, fp32: too wide" in text
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 80

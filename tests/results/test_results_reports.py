@@ -28,8 +28,8 @@ def test_text_golden(result: Result, golden: Callable[[str, str], None]) -> None
 
 def test_text_fits_the_page(result: Result) -> None:
     lines = result.text().splitlines()
-    assert len(lines) <= 55
-    assert max(map(len, lines)) <= 100
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 80
     assert not any(line.endswith(" ") for line in lines)
 
 
@@ -42,15 +42,19 @@ def test_text_fits_with_every_reason_and_long_names(result: Result) -> None:
         pipes=tuple(PipeRow("aic23", pipe, cycles) for pipe in PIPES),
     )
     text = replace(result, runs=(run,), notes=("word " * 60,)).text()
-    assert all(reason in text for reason in REASONS)
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 80
+    head, *rows = text[text.index("  pipe  core") :].splitlines()
+    shown = set(head.split()) - {"pipe", "core", "rest"}
+    assert "rest" in head
+    assert shown < set(REASONS), "the smallest are added up"
+    assert set(REASONS) - shown == set(REASONS[: len(REASONS) - len(shown)])
+    assert sum(float(cell) for cell in rows[1].split()[2:]) == pytest.approx(100, abs=0.5)
 
 
 def test_text_states_the_figures(result: Result) -> None:
     text = result.text()
     conv = result.runs[1]
     flops = 2 * conv.macs * 1.8e9 / conv.cycles
-    assert f"{flops / 1e12:.1f}" in text
     assert f"{flops / (2 * 8192 * 1.8e9) * 100:.0f} %" in text
     assert f"cube {conv.bounds[1].cycles / conv.cycles * 100:.0f} %" in text
 
@@ -68,9 +72,10 @@ def test_useful_work_and_executed_work_have_the_time_beside_them(result: Result)
     us = conv.cycles / 1800
     (line,) = (line for line in useful.text().splitlines() if line.startswith("conv  "))
     cells = line.split()
-    assert cells[1:4] == [f"{us:.3f}", f"{conv.launch_cycles / 1800:.3f}", f"{conv.cycles:,}"]
-    assert float(cells[6]) * us == pytest.approx(2 * (conv.macs // 4) / 1e6, rel=0.01)
-    assert float(cells[7]) * us == pytest.approx(2 * conv.macs / 1e6, rel=0.01)
+    assert cells[1:3] == [f"{us:.3f}", f"{conv.launch_cycles / 1800:.3f}"]
+    assert float(cells[5]) * us == pytest.approx(2 * (conv.macs // 4) / 1e6, rel=0.01)
+    peak = 2 * 8192 * 1.8e9 / 1e12  # of two cores
+    assert float(cells[6]) / 100 * peak * us == pytest.approx(2 * conv.macs / 1e6, rel=0.01)
     (speed,) = (line for line in useful.text().splitlines() if line.startswith("speed"))
     whole = [2 * macs / result.time_us / 1e6 for macs in (conv.macs // 4, conv.macs)]
     said = [float(text) for text in re.findall(r"[\d.]+", speed)[:2]]
@@ -94,8 +99,8 @@ def test_text_of_a_call_without_kernels_cube_or_notes(result: Result) -> None:
     empty = replace(result, runs=(), notes=())
     assert "bottleneck" not in empty.text()
     no_cube = replace(result, device=replace(result.device, cube=None))
-    assert "(float16, 2 cores)" in result.text()
-    assert "(float16, 2 cores)" not in no_cube.text()
+    assert "(float16," in result.text()
+    assert "(float16," not in no_cube.text()
 
 
 def test_short_kernels_are_counted_not_detailed(result: Result) -> None:

@@ -65,7 +65,7 @@ def test_refusals_are_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     text = log.summary()
     assert "2 refused" in text.splitlines()[0]
     assert "refused 2 x 2, input 2x4x1x6x4, weight 2x4x1x3x2, fp32: " in text
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 80
     json.dumps(log.to_json(), allow_nan=False)
 
 

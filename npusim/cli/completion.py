@@ -1,0 +1,76 @@
+"""``npusim completion``: what a shell needs to complete commands, options and their values."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from npusim.cli.parser import Parser
+
+#: Shells that can be taught.
+SHELLS = ("bash", "zsh", "fish")
+
+#: Set by the shell while it asks for completions, and the line it has so far.
+ASKED, LINE = "_ARGCOMPLETE", "COMP_LINE"
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare ``completion``."""
+    parser.epilog = (
+        "add to the shell's start file:\n"
+        '  bash  eval "$(npusim completion bash)"\n'
+        '  zsh   eval "$(npusim completion zsh)"\n'
+        "  fish  npusim completion fish | source"
+    )
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print the code that a shell reads."""
+    from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - only this needs it
+
+    sys.stdout.write(shellcode(["npusim"], shell=arguments.shell) + "\n")
+    return 0
+
+
+def answer(parser: argparse.ArgumentParser) -> None:
+    """Tell the shell what may follow, and leave the process."""
+    import argcomplete  # noqa: PLC0415
+
+    add_names(parser)
+    argcomplete.autocomplete(parser)
+
+
+def typed() -> list[str] | None:
+    """The words of a line that is to be completed; None where nothing is asked."""
+    return os.environ.get(LINE, "").split() if ASKED in os.environ else None
+
+
+def add_names(parser: argparse.ArgumentParser) -> None:
+    """Let options that name devices, workloads and layers be completed with those that ship."""
+    from npusim.device.catalog import devices  # noqa: PLC0415
+    from npusim.workloads import load_workload, workloads  # noqa: PLC0415
+
+    def layers(prefix: str, **_: object) -> list[str]:
+        name, slash, _rest = prefix.partition("/")
+        if not slash or name not in workloads():
+            return [f"{one}/" for one in workloads()]
+        return [f"{name}/{layer.name}" for layer in load_workload(name).layers]
+
+    known = {"device": lambda **_: list(devices()), "layer": layers}
+    known |= {"workload": lambda **_: list(workloads())}
+    for one in _parsers(parser):
+        for action in one._actions:
+            if action.dest in known:
+                action.completer = known[action.dest]  # type: ignore[attr-defined]
+
+
+def _parsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """A parser and those of its commands."""
+    found = [parser]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for one in dict.fromkeys(action.choices.values()):
+                found += _parsers(one)
+    return found
