@@ -10,7 +10,7 @@ that figure the current one of pyplot, so that a notebook displays it and ``plt.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from npusim.errors import ArgumentError
 from npusim.results import gantt, metrics, palette
-from npusim.results.lines import binary_unit, bytes_text, percent_text
+from npusim.results.lines import binary_unit, bytes_text, percent_text, us_text
 from npusim.results.record import Record
 from npusim.results.roofline import Point, Roofs, point
 from npusim.results.roofline import roofs as roofs_of
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 
 #: Share of the window below which a wait is too narrow for its hatch to be seen.
 HATCHED_FROM = 0.004
+
+#: Share of the kernels' time that a launch takes in a timeline at most.
+LAUNCH_SHARE = 0.03
+#: Share of the width between two ticks, at least.
+_TICK_SHARE = 0.045
 
 _TEXT = "#222222"
 _POINT_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
@@ -106,14 +111,15 @@ def plot_timeline(
     tracks = gantt.tracks(call.rows, chosen)
     ax = new_axes(ax, 11, 1.7 + 0.27 * max(4, len(tracks)), shown)
     view = gantt.View(first, last, 1e6 / result.device.clock_hz)
+    scale = _shortened(ax, result, view)
     legend = _draw_slices(ax, call, tracks, view)
     legend.update(_draw_waits(ax, call, tracks, view))
-    _mark_kernels(ax, result, view)
+    _mark_kernels(ax, result, view, scale)
     ax.set_xlim(first, last)
     ax.set_ylim(len(tracks) - 0.4, -0.6)
     ax.set_yticks(range(len(tracks)), [track.label for track in tracks])
     dense = any(view.dense(call.rows, track) for track in tracks)
-    ax.set_xlabel("time (us, launches included)" + (_DENSE_NOTE if dense else ""))
+    ax.set_xlabel("time (us, launches included but drawn short)" + (_DENSE_NOTE if dense else ""))
     ax.set_ylabel("core and pipe")
     tidy(ax)
     _legend_below(ax, list(legend.values()))
@@ -181,27 +187,86 @@ def _draw_waits(
     return legend
 
 
-def _mark_kernels(ax: Axes, result: Record, view: gantt.View) -> None:
+class _Scale:
+    """The time axis with launches drawn short, so that they do not fill the plot.
+
+    Each takes at most ``LAUNCH_SHARE`` of the kernels' time; ``share`` is of the width of the plot.
+    """
+
+    def __init__(self, result: Record, view: gantt.View) -> None:
+        kernels = max(1, sum(run.cycles for run in result.runs))
+        real, drawn = [0], [0.0]
+        for run in result.runs:
+            real += [real[-1] + run.launch_cycles, real[-1] + run.launch_cycles + run.cycles]
+            drawn += [drawn[-1] + min(run.launch_cycles, LAUNCH_SHARE * kernels)]
+            drawn += [drawn[-1] + run.cycles]
+        us = view.us_per_cycle
+        far = 1.0 + real[-1] * us  # beyond the call time goes on as it is
+        self.real = np.array([-far, *(us * at for at in real), real[-1] * us + far])
+        self.drawn = np.array([-far, *(us * at for at in drawn), drawn[-1] * us + far])
+        self.first, self.last = self.to_drawn((view.first, view.last))
+
+    def to_drawn(self, us: Any) -> Any:
+        """Where times are drawn."""
+        return np.interp(us, self.real, self.drawn)
+
+    def to_real(self, drawn: Any) -> Any:
+        """The inverse of ``to_drawn``."""
+        return np.interp(drawn, self.drawn, self.real)
+
+    def share(self, left: float, right: float) -> float:
+        """The width of a span of time."""
+        ends = self.to_drawn((left, right))
+        return float((ends[1] - ends[0]) / (self.last - self.first))
+
+    def ticks(self, times: Iterable[float]) -> list[float]:
+        """Those of ``times`` that are drawn far enough from one another to be written."""
+        kept: list[float] = []
+        for time in times:
+            if not kept or self.share(kept[-1], time) > _TICK_SHARE:
+                kept.append(float(time))
+        return kept
+
+
+def _shortened(ax: Axes, result: Record, view: gantt.View) -> _Scale:
+    """Give ``ax`` a time axis with short launches; ticks say the time."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+
+    scale = _Scale(result, view)
+    ax.set_xscale("function", functions=(scale.to_drawn, scale.to_real))
+    finer = max(1.0, (view.last - view.first) / (scale.last - scale.first))
+    times = MaxNLocator(min(60, round(11 * finer))).tick_values(view.first, view.last)
+    inside = [time for time in times if view.first <= time <= view.last]
+    ax.xaxis.set_major_locator(FixedLocator(scale.ticks(inside)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    return scale
+
+
+def _mark_kernels(ax: Axes, result: Record, view: gantt.View, drawn: _Scale) -> None:
     """Shade launches, draw where kernels start, and name those wide enough to be named."""
     scale = view.us_per_cycle
-    for run, start in zip(result.runs, metrics.kernel_starts(result.runs), strict=True):
+    starts, names = metrics.kernel_starts(result.runs), metrics.titles(result.runs)
+    for run, name, start in zip(result.runs, names, starts, strict=True):
         begin, end = start * scale, (start + run.cycles) * scale
-        ax.axvspan((start - run.launch_cycles) * scale, begin, color="#f6e7c8", lw=0, zorder=0)
-        ax.axvline(begin, color=_TEXT, lw=0.8, ls=":", zorder=1)
         launch = (start - run.launch_cycles) * scale, begin
-        _name_span(ax, view, launch, "launch")
-        if not _name_span(ax, view, (begin, end), run.name):
-            _name_upright(ax, view, launch, run.name)
+        ax.axvspan(*launch, color="#f6e7c8", lw=0, zorder=0)
+        ax.axvline(begin, color=_TEXT, lw=0.8, ls=":", zorder=1)
+        named = _name_span(ax, view, drawn, (begin, end), name)
+        text = f"launch {us_text(launch[1] - launch[0])} us" if named else name
+        if run.launch_cycles or not named:
+            _name_upright(ax, view, drawn, launch, text)
 
 
-def _name_span(ax: Axes, view: gantt.View, span: tuple[float, float], name: str) -> bool:
+def _name_span(
+    ax: Axes, view: gantt.View, drawn: _Scale, span: tuple[float, float], name: str
+) -> bool:
     """Write ``name`` above the visible part of a span (us), if it is wide enough; whether it is."""
     left, right = max(span[0], view.first), min(span[1], view.last)
-    fits = right - left > 0.012 * len(name) * (view.last - view.first)
+    fits = left < right and drawn.share(left, right) > 0.0085 * len(name)
     if fits:
         ax.annotate(
             name,
-            ((left + right) / 2, -0.6),
+            (drawn.to_real(drawn.to_drawn((left, right)).mean()), -0.6),
             xytext=(0, 3),
             textcoords="offset points",
             ha="center",
@@ -212,14 +277,16 @@ def _name_span(ax: Axes, view: gantt.View, span: tuple[float, float], name: str)
     return fits
 
 
-def _name_upright(ax: Axes, view: gantt.View, launch: tuple[float, float], name: str) -> None:
-    """Write ``name`` into the launch before a kernel that is too short for it."""
+def _name_upright(
+    ax: Axes, view: gantt.View, drawn: _Scale, launch: tuple[float, float], name: str
+) -> None:
+    """Write ``name`` into a launch: its time, or the kernel after it that is too short."""
     left, right = max(launch[0], view.first), min(launch[1], view.last)
-    if right - left > 0.018 * (view.last - view.first):
-        middle = ((left + right) / 2, 0.5)
+    if left < right and drawn.share(left, right) > 0.012:
+        middle = (drawn.to_real(drawn.to_drawn((left, right)).mean()), 0.5)
         transform = ax.get_xaxis_transform()
         ax.text(*middle, name, transform=transform, rotation=90, ha="center", va="center",
-                fontsize=9, color=_TEXT, zorder=4)  # fmt: skip
+                fontsize=8, color=_TEXT, zorder=4)  # fmt: skip
 
 
 # ---------------------------------------------------------------- roofline

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -263,7 +264,7 @@ def test_every_kernel_of_a_timeline_is_named(result: Result) -> None:
     ax = result.plot_timeline()
     upright = {text.get_text() for text in ax.texts if text.get_rotation() == 90}
     level = {text.get_text() for text in ax.texts if text.get_rotation() == 0}
-    assert upright | level == {"launch", "trans_data", "conv"}
+    assert upright | level == {"launch 1.500 us", "trans_data", "conv"}
 
 
 def test_timeline_window_and_cores(result: Result) -> None:
@@ -360,3 +361,27 @@ def test_reports_work_without_a_cube(result: Result, tmp_path: Path) -> None:
     bare = replace(result, device=replace(result.device, cube=None))
     bare.report(tmp_path / "dsp.html")
     assert "TFLOPS" in (tmp_path / "dsp.html").read_text(encoding="utf-8")
+
+
+# ---------------------------------------------------------------- short launches
+
+
+def test_launches_do_not_fill_a_timeline(result: Result) -> None:
+    """Kernels have nearly all of the width, in the proportion of their times."""
+    slow = tuple(replace(run, launch_cycles=20 * run.cycles) for run in result.runs)
+    call = replace(result, runs=slow)
+    ax = plots.plot_timeline(call)
+    left, right = ax.get_window_extent().x0, ax.get_window_extent().x1
+
+    def at(cycle: int) -> float:
+        x = float(ax.transData.transform((call.device.time_us(cycle), 0))[0])
+        return float((x - left) / (right - left))
+
+    starts = metrics.kernel_starts(slow)
+    widths = [at(start + run.cycles) - at(start) for start, run in zip(starts, slow, strict=True)]
+    assert 0.9 < sum(widths) < 1
+    assert widths[0] / widths[1] == pytest.approx(slow[0].cycles / slow[1].cycles)
+    ticks = [at(round(tick * 1800)) for tick in ax.get_xticks()]
+    assert all(two - one > 0.04 for one, two in pairwise(ticks))
+    said = {text.get_text() for text in ax.texts}
+    assert all(any(run.name in text for text in said) for run in slow)
