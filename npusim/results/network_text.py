@@ -108,7 +108,7 @@ def _layers(facts: Row) -> Iterator[str]:
     yield from wrap(
         f"({names}, other: us of one layer; other is layouts, clearing and casts; bound by, least: "
         "what the kernels that multiply are bound by, and the share of their time that any "
-        "programs for the same problems would need)"
+        "programs for the same problems would need with a cold L2)"
     )
 
 
