@@ -161,8 +161,11 @@ def draw_front(
     else:
         front = sorted((row for row in rows if row["front"]), key=lambda row: (row[x], row[y]))
         axes.scatter(*_columns(rows, x, y), s=14, color="#9aa5b1", label="points")
-        line = "" if len(goals) > 2 else "-"  # of three goals the front is a surface
-        axes.plot(*_columns(front, x, y), line, marker="o", color=_COLOURS[1], label="none beats")
+        line = "none" if len(goals) > 2 else "-"  # of three goals the front is a surface
+        colour = _COLOURS[1]
+        columns = _columns(front, x, y)
+        axes.plot(*columns, linestyle=line, marker="o", color=colour, label="none beats")
+        axes.margins(x=0.18)  # room for names
         _name_points(axes, study, front, x, y)
         axes.set_xlabel(GOAL_TITLES.get(x, x))
     axes.set_ylabel(GOAL_TITLES.get(y, y))

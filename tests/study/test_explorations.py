@@ -193,3 +193,12 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files.values())
     assert main([*words, "--trials", "0", "--goals", "speed"]) == 2
     assert "'speed' is no goal" in capsys.readouterr().err
+
+
+def test_a_front_of_three_goals_is_no_line() -> None:
+    found = explored(trials=9, goals=["time_us", "energy_uj", "area_mm2"])
+    (line,) = found.plot().lines
+    assert line.get_linestyle() == "None"
+    (line,) = explored(trials=9).plot().lines
+    assert line.get_linestyle() == "-"
+    assert found.plot(x="area_mm2").get_xlabel() == "area, mm2"
