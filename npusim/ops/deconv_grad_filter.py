@@ -262,7 +262,8 @@ CARD: Card[_Wanted] = Card(
             "im2row-workspace",
             None,
             "",
-            "pass the rows of im2row through a workspace, as param[17] with an address does",
+            "pass the rows of im2row through a workspace, as param[17] with an address does "
+            "(default: no)",
         ),
     ),
     problem=_stated,

@@ -22,11 +22,11 @@ CONV = ("run", "conv2d_backprop_filter", "--device", "tiny", "--cin", "16", "--c
     [
         (["--cin", "3"],
          "--cin is an option of conv2d_backprop_filter, conv3d_backprop_input, "
-         "convolution_backward, deconv_grad_filter; this command has none of that name; "
-         "see 'npusim run matmul --help'"),
-        (["--cube-math-type", "1"],
-         "--cube-math-type is an option of convolution_backward; this command has none of that "
+         "convolution, convolution_backward, deconv_grad_filter; this command has none of that "
          "name; see 'npusim run matmul --help'"),
+        (["--cube-math-type", "1"],
+         "--cube-math-type is an option of convolution, convolution_backward; this command has "
+         "none of that name; see 'npusim run matmul --help'"),
         (["--dtype", "fp32"], "--dtype is fp32; matmul takes fp16 or bf16"),
         (["--dtype", "fp8"],
          "argument --dtype: unknown dtype 'fp8'; use one of fp16 (float16), bf16 (bfloat16), fp32 "
