@@ -14,6 +14,7 @@ from npusim.device.catalog import load_device, parse_core_mask
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError, CapacityError
 from npusim.program.kernel import Kernel
+from npusim.program.tunable import is_tunable
 from npusim.results import Result
 from npusim.timing.run import new_l2
 from npusim.tuning.problem import Problem
@@ -64,7 +65,7 @@ def tune(
             what(*operands, **options)
         chosen = _chosen(kernels, kernel, getattr(what, "__name__", "the call"))
         seeds += _by_rules(what, operands, options, chosen)
-    if among is None and not is_tunable(chosen):
+    if among is None and not is_tunable(type(chosen)):
         raise ArgumentError(
             f"tune: kernel {chosen.name} has no candidates; state its choices, give it a method "
             "candidates, or pass kernels as among"
@@ -94,14 +95,9 @@ def _by_rules(
     return found
 
 
-def is_tunable(kernel: Kernel) -> bool:
-    """Whether a kernel has candidates of its own."""
-    return bool(kernel.choices) or type(kernel).candidates is not Kernel.candidates
-
-
 def _chosen(kernels: list[Kernel], name: str, operator: str) -> Kernel:
     """The one kernel asked for, among those an operator launches."""
-    kernels = [one for one in kernels if is_tunable(one)]
+    kernels = [one for one in kernels if is_tunable(type(one))]
     names = ", ".join(dict.fromkeys(one.name for one in kernels))
     if not kernels:
         raise ArgumentError(f"tune: {operator} launches no kernel with tilings to choose from")

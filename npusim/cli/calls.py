@@ -25,6 +25,7 @@ from npusim.dtypes import dtype
 from npusim.errors import ArgumentError
 from npusim.ops import CARDS
 from npusim.ops.card import LIMITS, Card, Output, Sample, Stated, integer
+from npusim.program.tunable import is_tunable
 from npusim.results import Result
 
 #: The command below others that takes a kernel of a file.
@@ -268,6 +269,8 @@ def _add_tiling(add: Callable[..., Any], card: Card[Any]) -> None:
     vendors = [kernel.name for kernel in card.tilings if kernel.vendor_rule]
     whose = f", for {' and '.join(vendors)}" if len(vendors) < len(card.tilings) else ""
     choices = ["auto (the default)"]
+    if any(is_tunable(kernel) for kernel in card.tilings):
+        choices.append("tuned (the fastest that a search finds)")
     if vendors:
         choices.append(f"production (the rule of the vendor's library{whose})")
         choices.append("library (our choice among the library's forms)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -17,11 +18,13 @@ from npusim.call.tune import tune
 from npusim.cli import calls
 from npusim.cli.console import print_json
 from npusim.cli.parser import Parser
+from npusim.kernels.cann_export import cann_of
 from npusim.ops.card import integer
 from npusim.program.kernel import Kernel
 from npusim.results.progress import DELAY_S
 from npusim.tuning.search import Progress
 from npusim.tuning.tuned import check_plot
+from npusim.written import replacing
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -78,6 +81,13 @@ def _add_search(leaf: Parser, _: Callable[..., Any]) -> None:
     add("--top", type=integer(1), default=10, metavar="N", help="tilings to print (default: 10)")
     add("--csv", type=Path, metavar="FILE", help="write a row per tiling (default: no)")
     add(
+        "--cann",
+        type=Path,
+        metavar="FILE",
+        help="write the fastest tiling in the vendor's words as JSON, as --tiling @FILE takes it, "
+        "where they can say it (default: no)",
+    )
+    add(
         "--plot",
         type=Path,
         metavar="FILE",
@@ -115,7 +125,14 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json(tuned.to_json(arguments.top))
     else:
         sys.stdout.write(tuned.text(arguments.top))
-    for path, write in ((arguments.csv, tuned.to_csv), (arguments.plot, tuned.plot)):
+
+    def to_cann(file: Path) -> None:
+        words = cann_of(tuned.best).words
+        with replacing(file) as part:
+            part.write_text(json.dumps(words, indent=2) + "\n", encoding="utf-8")
+
+    files = ((arguments.csv, tuned.to_csv), (arguments.cann, to_cann))
+    for path, write in (*files, (arguments.plot, tuned.plot)):
         if path is not None:
             write(path)
             print(f"wrote {path}", file=sys.stderr if arguments.json else sys.stdout)

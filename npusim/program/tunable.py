@@ -36,6 +36,11 @@ class Fit:
         return {name: self.bytes[name] / self.sizes[name] for name in self.bytes}
 
 
+def is_tunable(kind: type[Kernel]) -> bool:
+    """Whether kernels of a kind have candidates of their own."""
+    return bool(kind.choices) or kind.candidates is not Kernel.candidates
+
+
 def candidates(kernel: K, device: str | Device, cores: int | None = None) -> Iterator[K]:
     """The legal tilings of a kernel: the same kernel with each, none that runs like another.
 

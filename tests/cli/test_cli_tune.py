@@ -105,3 +105,33 @@ def test_refusals(tmp_path: Path, fails: Callable[..., str]) -> None:
         *("tune", *MATMUL, *ALONE, "--plot", str(tmp_path / "t.gif"))
     )
     assert "launches no kernel 'conv'" in fails("tune", *MATMUL, *ALONE, "--which", "conv")
+
+
+@pytest.mark.parametrize("operator", ["matmul", "conv2d_backprop_filter"])
+def test_help_names_the_tilings_that_a_search_finds(operator: str, capsys: Capture) -> None:
+    assert main(["run", operator, "--help"]) == 0
+    assert "tuned (the fastest that a search finds)" in " ".join(capsys.readouterr().out.split())
+
+
+LAYER = ("--batch", "4", "--cin", "64", "--cout", "64", "--size", "16x16", "--kernel", "1x1")
+
+
+def test_the_vendors_words_of_the_fastest_tiling(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "words.json"
+    call = ("convolution_backward", *LAYER, "--device", "ascend310")
+    search = ("--which", "conv_backprop_input", "--budget", "1", "--cann", str(file))
+    assert main(["tune", *call, *ALONE, *search]) == 0
+    assert f"wrote {file}" in capsys.readouterr().out
+    words = json.loads(file.read_text(encoding="utf-8"))
+    assert {"baseM", "baseN", "baseK", "stepKa"} <= set(words)
+    tiling = f"conv_backprop_input:@{file}"
+    assert main(["run", *call, "--timing-only", "--tiling", tiling]) == 0
+    assert "CANN tiling of conv_backprop_input" in capsys.readouterr().out
+
+
+def test_what_the_vendors_words_cannot_say(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "words.json"
+    call = ("conv2d_backprop_filter", *LAYER, "--device", "ascend310", "--budget", "1")
+    assert main(["tune", *call, *ALONE, "--cann", str(file)]) == 2
+    assert "the vendor's kernel shares out blocks" in capsys.readouterr().err
+    assert not file.exists()
