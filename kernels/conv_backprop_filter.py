@@ -205,7 +205,7 @@ class ConvBackpropFilter(Kernel):
     @property
     def before(self) -> tuple[Kernel, ...]:
         """Clears what parts are added into, and what is never written."""
-        return (MemSet(self.dw),) if self.needs_clear else ()
+        return (MemSet(self.dw, few=True),) if self.needs_clear else ()
 
     def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
         """The same gradient with every tiling worth comparing, the least bound first."""
@@ -217,7 +217,7 @@ class ConvBackpropFilter(Kernel):
         rate = "hf32" if self.hf32 else self.x.dtype.name
         problem = Problem(self.shape, rate, self.x.dtype.bytes, once)
         cycles, used, adds = filter_least(problem, self.tiling, device, cores)
-        return Least(int(cycles), used, (MemSet(self.dw),) if adds else ())
+        return Least(int(cycles), used, (MemSet(self.dw, few=True),) if adds else ())
 
     def ranked(self, device: Device, cores: int, few: int) -> list[tuple[float, Kernel]]:
         found = [one for space in self._spaces(device, cores) for one in leading(space, few)]

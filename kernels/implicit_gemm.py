@@ -220,7 +220,7 @@ class ImplicitGemm(Kernel):
     @property
     def before(self) -> tuple[Kernel, ...]:
         """Clears outputs that no input reaches."""
-        return (MemSet(self.y),) if self.needs_clear else ()
+        return (MemSet(self.y, few=True),) if self.needs_clear else ()
 
     def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
         """The same product with every tiling worth comparing, the least bound first."""
@@ -232,7 +232,7 @@ class ImplicitGemm(Kernel):
         turned = self.rotated and kind.bytes == 2
         problem = Problem(self.geometry, rate, kind.bytes, self.y.dtype.bytes, once, turned)
         cycles, used, dead = product_least(problem, self.tiling, device, cores)
-        return Least(int(cycles), used, (MemSet(self.y),) if dead else ())
+        return Least(int(cycles), used, (MemSet(self.y, few=True),) if dead else ())
 
     def ranked(self, device: Device, cores: int, few: int) -> list[tuple[float, Kernel]]:
         space = self._space(device, cores)

@@ -227,7 +227,7 @@ class Matmul(Kernel):
 
     @property
     def before(self) -> tuple[Kernel, ...]:
-        return (MemSet(self.c),) if self.atomic else ()
+        return (MemSet(self.c, few=True),) if self.atomic else ()
 
     @property
     def _shape(self) -> Shape:

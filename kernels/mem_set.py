@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from npusim.kernels.parts.room import piece
+from npusim.kernels.tilings.costs import clear_cores
 from npusim.language import INT8, Kernel, Language, Plan, Tasks, Tensor, ceil_div, in_runs, round_up
 
 #: Largest store; long enough for full bandwidth (16 KiB and more) and small beside any UB.
@@ -27,9 +28,13 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class MemSet(Kernel):
-    """Fill ``target`` with zero bytes."""
+    """Fill ``target`` with zero bytes, on all cores or on as ``few`` as are the fastest.
+
+    Each core takes time to launch, in which others store.
+    """
 
     target: Tensor
+    few: bool = False
 
     name: ClassVar[str] = "mem_set"
     library: ClassVar[tuple[str, ...]] = ("MemSet",)
@@ -51,6 +56,10 @@ class MemSet(Kernel):
         size = self.target.size_bytes
         # Small tensors are spread over all cores in pieces of whole 512 B, the GM granule.
         step = min(most, round_up(ceil_div(size, cores), 512))
+        if self.few:  # equal pieces, as many for each core
+            cores = clear_cores(k.device, size, cores, most)
+            each = ceil_div(size, cores)
+            step = round_up(ceil_div(each, ceil_div(each, most)), 512)
         start = np.arange(0, size, step)
         core = in_runs(len(start), cores)
         first = np.diff(core, prepend=-1) != 0

@@ -7,7 +7,7 @@ outputs, or single taps.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import gcd
 from typing import NamedTuple
 
@@ -73,6 +73,8 @@ class Runs:
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Runs:
         """Some of the runs."""
+        if chosen.all():
+            return self
         return Runs(**{name: getattr(self, name)[chosen] for name in _COLUMNS}, parts=self.parts)
 
     def most(self, name: str) -> int:
@@ -261,6 +263,7 @@ class Axis:
                 found.append(Part(axis, outputs=(phase, self.insert), taps=(tap, step)))
         return tuple(sorted(found, key=lambda part: part.outputs))
 
+    @lru_cache(maxsize=64)  # noqa: B019 - an axis is a few numbers, known by its value
     def runs(self, step: int, block: int = 0, form: str = "window") -> Runs:
         """All outputs in runs of ``step``, none across a multiple of ``block`` (0: no blocks).
 
@@ -274,9 +277,15 @@ class Axis:
             together = [part.reach(first, count, number + j) for j, part in enumerate(parts)]
             # [part][run] -> [run][part]
             pieces.append(
-                [np.stack(columns, 1).reshape(-1) for columns in zip(*together, strict=True)]
+                [
+                    columns[0] if len(columns) == 1 else np.stack(columns, 1).reshape(-1)
+                    for columns in zip(*together, strict=True)
+                ]
             )
-        columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
+        columns = [
+            column[0] if len(column) == 1 else np.concatenate(column)
+            for column in zip(*pieces, strict=True)
+        ]
         columns = columns or [np.zeros(0, np.int64)] * len(_COLUMNS)
         every = tuple(part for parts in sums for part in parts)
         return Runs(**dict(zip(_COLUMNS, columns, strict=True)), parts=every)

@@ -82,7 +82,7 @@ LINES = 450
 BUDGETS = {
     "npusim": 2850,
     "npusim/calibration": 900,
-    "npusim/call": 1350,
+    "npusim/call": 1450,
     "npusim/cli": 3200,
     "npusim/compat": 2100,
     "npusim/device": 1700,
@@ -90,7 +90,7 @@ BUDGETS = {
     "npusim/layout": 550,
     "npusim/limits": 950,
     "npusim/numerics": 950,
-    "npusim/ops": 3060,
+    "npusim/ops": 3100,
     "npusim/program": 2200,
     "npusim/results": 6500,
     "npusim/timing": 4300,

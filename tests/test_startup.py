@@ -36,6 +36,11 @@ def test_a_short_run_imports_no_library_of_tables_or_plots(extra: str) -> None:
     assert not found & {"bokeh", "matplotlib", "pandas", "rich"}
 
 
+def test_operators_load_no_compiler_before_a_tiling_is_chosen() -> None:
+    code = "import npusim.ops, npusim.kernels.conv_backprop_input, npusim.kernels.implicit_gemm"
+    assert "numba" not in imported_after(code)
+
+
 def test_a_network_imports_no_library_of_tables_or_plots() -> None:
     words = ["net", "resnet50", "--device", "tiny", "--gradients", "weight"]
     found = imported_after(f"from npusim.cli.main import main; assert main({words}) == 0")

@@ -102,26 +102,41 @@ class Walk:
         return Tasks(table["core"], Step, steps, bases)
 
     def _cores(self, item: dict[str, IntArray], terms: IntArray, cores: int) -> IntArray:
-        """Core of each item: shares in contiguous runs, or dealt out where they differ much."""
+        """Core of each item: shares in contiguous runs; where items differ, runs of equal ones.
+
+        Of each kind every core takes as many, the largest kind first; what is over goes to the
+        cores that have least so far. Items without operands that stay are dealt out one by one.
+        """
         share, t = item["share"], self.tiling
         if t.form == "window" or not len(share):
             return in_runs(int(share[-1]) + 1 if len(share) else 0, cores)[share]
         axes = (self.plane.rows, self.plane.columns)
-        if t.resident or t.resident_input:  # runs of each part of the plane, one after another
-            part, column = (axis.part[np.diff(axis.first, prepend=-1) != 0] for axis in axes)
-            part = part[item["row"]] * len(axes[1].parts) + column[item["column"]]
-            count, order = np.bincount(part), np.argsort(part, kind="stable")
-            before = np.cumsum(count) - count
-            rank = np.empty_like(part)
-            rank[order] = np.arange(len(part)) - before[part[order]]
-            runs: IntArray = rank * np.minimum(cores, count)[part] // count[part]
-            runs += before[part]
-            return runs % cores
         taps = [np.bincount(axis.sums, axis.count * axis.kernel) for axis in axes]
         size = terms * taps[0][item["row"]] * taps[1][item["column"]] * item["n"]
-        core = np.empty_like(share)
-        core[np.argsort(-size, kind="stable")] = np.arange(len(share)) % cores
+        stays = t.resident or t.resident_input
+        kind = self._parts()[item["row"] * axes[1].slabs + item["column"]] if stays else size
+        _, which, count = np.unique(kind, return_inverse=True, return_counts=True)
+        places = np.split(np.argsort(which.reshape(-1), kind="stable"), np.cumsum(count)[:-1])
+        core, load = np.empty_like(share), np.zeros(cores)
+        for of_kind in sorted(places, key=lambda of_kind: -float(size[of_kind].mean())):
+            each, over = divmod(len(of_kind), cores)
+            spread = np.diff(np.arange(cores + 1) * over // cores)
+            least = np.lexsort((-spread, load))
+            if stays:
+                some = np.full(cores, each)
+                some[least[:over]] += 1
+                core[of_kind] = np.repeat(np.arange(cores), some)
+            else:
+                core[of_kind] = least[np.arange(len(of_kind)) % cores]
+            load += np.bincount(core[of_kind], size[of_kind], cores)
         return core
+
+    def _parts(self) -> IntArray:
+        """The part of the plane that each slab is of, as a number."""
+        axes = (self.plane.rows, self.plane.columns)
+        row, column = (axis.part[np.diff(axis.first, prepend=-1) != 0] for axis in axes)
+        parts: IntArray = np.add.outer(row * len(axes[1].parts), column).reshape(-1)
+        return parts
 
     def _items(self, plane: Plane) -> dict[str, IntArray]:
         """(row and column of the slab, image, depth, group, output and input planes), and share.
@@ -141,7 +156,9 @@ class Walk:
         axes = (np.arange(plane.slabs), images, depths, np.arange(len(tiles)))
         slab, image, depth, tile = grid(*(np.asarray(axis, np.int64) for axis in axes))
         row, column = np.divmod(slab, plane.columns.slabs)
-        together = plane.rows.first[row] // self.height if self.height else slab
+        # Slabs of one part of the plane follow each other: they need the same weights.
+        in_parts = np.argsort(np.argsort(self._parts(), kind="stable"), kind="stable")
+        together = plane.rows.first[row] // self.height if self.height else in_parts[slab]
         place = (together * g.images + image) * g.depth_out + depth
         if self.tiling.n_slowest:
             place = place + tile * (int(place.max(initial=0)) + 1)

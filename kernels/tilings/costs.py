@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,12 @@ import numpy.typing as npt
 from npusim.device.parts import Path
 from npusim.device.spec import Device
 
-#: How much misses and hits follow each other rather than overlap; fitted to simulated kernels.
-APART = 0.5
+#: How much misses and hits follow each other where cores take tiles one after another: the first
+#: find data missing that later ones find present. Fitted to simulated kernels.
+APART = 0.7
+
+#: How many of the cores drain their tiles at the same time; fitted to simulated kernels.
+DRAINING = 0.9
 
 #: A number, or one for each candidate.
 Numbers = Any
@@ -24,25 +29,47 @@ def launch_cycles(device: Device, role: str, cores: Numbers) -> Numbers:
     return device.launch.cycles(role, 0) + np.asarray(cores) * device.launch.core_cycles
 
 
+def clear_cores(device: Device, size: int, cores: int, piece: int = 16 * 1024) -> int:
+    """Of so many vector cores those that clear ``size`` bytes in the least time, launch included.
+
+    Each stores pieces of so many bytes. The time ``size * store / n + n * core`` is least where
+    both terms are equal.
+    """
+    path, core = device.path("UB", "GM"), device.launch.core_cycles
+    store = 1 / path.rate + path.startup_cycles / piece
+    return min(cores, ceil(sqrt(size * store / core))) if size and core else cores
+
+
+def clear_cycles(device: Device, size: int) -> float:
+    """Cycles to launch the kernel that clears so many bytes, and of its stores."""
+    cores = clear_cores(device, size, device.count("vector"))
+    stores = max(size / cores / device.path("UB", "GM").rate, size / write_rate(device))
+    return float(launch_cycles(device, "vector", cores)) + stores
+
+
 def write_rate(device: Device) -> float:
     """Bytes per cycle that all cores together can write."""
     shared = device.l2 if device.l2 is not None else device.main_memory
     return float(shared.write_bytes_per_cycle)
 
 
-def read_rate(device: Device, asked: Numbers, requests: Numbers, once: Numbers) -> Numbers:
-    """Bytes per cycle that all cores together can read.
+def read_rate(
+    device: Device, asked: Numbers, requests: Numbers, once: Numbers, rounds: Numbers
+) -> Numbers:
+    """Bytes per cycle that all cores together can read, each for so many ``rounds`` of tiles.
 
-    Of the bytes ``asked`` for in so many requests, ``once`` come from main memory.
+    Of the bytes ``asked`` for in so many requests, ``once`` come from main memory. In a single
+    round cores read the same data at the same time, and wait for the slower memory only.
     """
     main = float(device.main_memory.read_bytes_per_cycle)
     if device.l2 is None:
         return np.full_like(np.asarray(asked, np.float64), main)
-    # Cores find the same data missing at the same time, and present at the same time.
     fetched = np.minimum(asked, once)
-    l2 = (asked + requests * device.l2.request_bytes) / device.shared_read_rate
-    apart = fetched / main + l2 * (1 - fetched / asked)
-    return asked / (APART * apart + (1 - APART) * np.maximum(l2, fetched / main))
+    l2, hbm = (asked + requests * device.l2.request_bytes) / device.shared_read_rate, fetched / main
+    together = (l2**4 + hbm**4) ** 0.25  # the longer of both, rounded off
+    apart = hbm + l2 * (1 - fetched / asked)
+    share = np.where(np.asarray(rounds) > 1, APART, 0.0)
+    return asked / (share * apart + (1 - share) * together)
 
 
 def mmad_cycles(device: Device, m: Numbers, k: Numbers, n: Numbers, rate_name: str) -> Numbers:
@@ -87,6 +114,12 @@ def drain_cycles(device: Device, m: Numbers, n: Numbers, size: int, lines: Numbe
     through = pieces * into.startup_cycles + np.ceil(m / 16) * 16 * n * 4 / into.rate
     stored = pieces * lines * out.startup_cycles + m * n * size / out.rate
     return np.maximum(through, stored) + np.minimum(through, stored) / pieces
+
+
+def shared_drain(device: Device, cycles: Numbers, size: Numbers, cores: Numbers) -> Numbers:
+    """Cycles of a drain of ``size`` bytes, requests of atomic ones included, that takes so many
+    alone."""
+    return np.maximum(cycles, DRAINING * size * cores / write_rate(device))
 
 
 def scatter_cycles(

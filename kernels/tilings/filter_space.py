@@ -135,10 +135,14 @@ class Space:
             return t
         k = t["most_k"].astype(np.float64)
         step = self._step(t, {name: c[t["cut"]] for name, c in self.of_cut.items()}, k)
-        steps = self._tiles(t) * np.maximum(1, self.of_cut["positions"][t["cut"]] / k)
-        steps = steps * self.of_cut["slabs"][t["cut"]]
-        least = np.maximum(step["m"], step["a"] + step["b"]) * steps
-        keep = least <= _HOPELESS * least.min()
+        steps = np.maximum(1, self.of_cut["positions"][t["cut"]] / k)
+        steps = steps * self.of_cut["slabs"][t["cut"]] * self.shape.n * self.shape.out[0]
+        tile, tiles = np.maximum(step["m"], step["a"] + step["b"]) * steps, self._tiles(t)
+        # With all cores busy, which takes parts of K, and without parts.
+        launch = costs.launch_cycles(self.device, "cube", 0)
+        whole = tile * -(-tiles // self.cores) + launch
+        split = tile * tiles / self.cores + launch
+        keep = (whole <= _HOPELESS * whole.min()) | (split <= _HOPELESS * split.min())
         return {name: column[keep] for name, column in t.items()}
 
     def _l0(self, t: Columns) -> Columns:
@@ -162,11 +166,14 @@ class Space:
         """With numbers of parts of K: none, and even ones that keep most cores busy."""
         tiles, s = self._tiles(t), self.shape
         along = np.maximum(1, np.floor(s.n * s.out[0] * self.of_cut["slabs"][t["cut"]]))
-        counts = {int(n): even_parts(int(n), int(n), 24) for n in np.unique(along)}
+        values, which = np.unique(along, return_inverse=True)
+        counts = [even_parts(int(n), int(n), 24) for n in values]
+        table = np.zeros((max(map(len, counts), default=1), len(counts)), np.int64)
+        for i, some in enumerate(counts):
+            table[: len(some), i] = some[::-1]
         found = []
-        for turn in range(max(map(len, counts.values()), default=1)):
-            some = {n: parts[-1 - turn] for n, parts in counts.items() if turn < len(parts)}
-            parts = np.array([some.get(int(n), 0) for n in along], np.int64)
+        for turn, row in enumerate(table):
+            parts = row[which.reshape(-1)]
             items = tiles * parts
             busy = items / (np.maximum(1, -(-items // self.cores)) * self.cores)
             keep = (parts > 0) & (items <= _ROUNDS * self.cores) & ((busy > _BUSY) | (turn == 0))
@@ -219,8 +226,11 @@ class Space:
         split, rate = t["parts"] > 1, costs.write_rate(device)
         factor = device.l2.atomic_factor if device.l2 and not self.deterministic else 1
         stored = out * np.where(split, t["parts"] * factor, 1) / rate
-        launch = costs.launch_cycles(device, "vector", device.count("vector"))
-        besides = out * (t["parts"] + 1 if self.deterministic else 1) / rate
+        if self.deterministic:  # parts are written singly, and added up by all vector cores
+            besides = costs.launch_cycles(device, "vector", device.count("vector"))
+            besides = besides + out * (t["parts"] + 1) / rate
+        else:
+            besides = costs.clear_cycles(device, out)
         port = device.path("GM", "L1")
         return Work(
             cores=t["cores"],
@@ -237,15 +247,25 @@ class Space:
             first_slots=t["slots"],
             second_slots=t["slots"],
             **self._step(t, of, of["positions"] / steps),
-            drain=costs.drain_cycles(device, m, n, 4),
+            drain=costs.shared_drain(
+                device,
+                costs.drain_cycles(device, m, n, 4),
+                m * n * 4 * np.where(split, factor, 1),
+                t["cores"],
+            ),
             stall=0,
             drain_slots=t["l0c_slots"],
             lag=np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device), -1.0),
             rate=port.rate,
-            shared=costs.read_rate(device, (x_bytes + dy_bytes) * all_loads, requests, once),
+            shared=costs.read_rate(
+                device,
+                (x_bytes + dy_bytes) * all_loads,
+                requests,
+                once,
+                -(-t["items"] // t["cores"]),
+            ),
             least=stored,
-            beside=costs.launch_cycles(device, "cube", t["cores"])
-            + np.where(split, launch + besides, 0),
+            beside=costs.launch_cycles(device, "cube", t["cores"]) + np.where(split, besides, 0),
         )
 
     def _step(self, t: Columns, of: Columns, k: Floats) -> dict[str, Any]:

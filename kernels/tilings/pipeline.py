@@ -24,21 +24,14 @@ import numpy.typing as npt
 
 from npusim.device.spec import Device
 from npusim.integers import IntArray
-from npusim.timing.fast.jit import compiled
 
 Floats = npt.NDArray[np.float64]
 
-#: Steps of a core that are followed one by one; more are taken to go on at the same pace.
-MOST_STEPS = 1500
-
-#: How much cores load at the same time rather than at any time; fitted to simulated kernels.
-TOGETHER = 0.8
-
 #: So many times the candidates asked for are tried on fewer cores too.
-_WIDELY = 8
+_WIDELY = 2
 
 #: Candidates estimated between two looks at what is left.
-_AT_ONCE = 64
+_AT_ONCE = 128
 
 #: What a column of ``Work`` may be: one value for all candidates, or one for each.
 Column = Floats | IntArray | float | int
@@ -116,118 +109,11 @@ def bounds(work: Work) -> Floats:
 
 def times(work: Work) -> Floats:
     """Estimated cycles of each candidate."""
+    from npusim.kernels.tilings import pipeline_core  # noqa: PLC0415 - it loads Numba
+
     found = np.empty(len(np.asarray(work.items)))
-    _times(work, found, np.empty(_SCRATCH))
+    pipeline_core.estimate(work, found, np.empty(pipeline_core.SCRATCH))
     return found
-
-
-@compiled
-def _times(work: Any, found: Any, scratch: Any) -> None:
-    for i in range(len(found)):
-        found[i] = _time(work, i, scratch)
-
-
-@compiled
-def _time(w: Any, i: int, state: Any) -> float:
-    """One candidate: alone at its path's rate, then at the rate that others leave."""
-    cores, rate, shared = w.cores[i], w.rate[i], w.shared[i]
-    now, total = rate, 0.0
-    for _ in range(3):
-        total = _core(w, i, now, state)
-        loading = cores * (state[MOVED] / now) / total  # cores that are loading, on average
-        loading += (cores - loading) * TOGETHER
-        share = min(rate, shared / max(1.0, loading))
-        if share >= now * 0.98:
-            break
-        now = share
-    return float(max(total, state[MOVED] * cores / shared, w.least[i]) + w.beside[i])
-
-
-#: Places in the state of a core: when its pipes are free and its operands there, bytes it loaded,
-#: steps and loads so far; then when slots are free and the latest products began.
-SCALAR, LOAD, INTO, CUBE, OUT, FIRST, SECOND, MOVED, TURN, FIRSTS, SECONDS = range(11)
-_L0, _FIRST_FREE, _SECOND_FREE, _C_FREE, _BEGUN, _SCRATCH = 12, 16, 24, 32, 40, 136
-
-
-@compiled
-def _core(w: Any, i: int, rate: float, s: Any) -> float:
-    """Cycles of the busiest core, and in its state the bytes it loads."""
-    s[:] = 0.0
-    items = int(np.ceil(w.items[i] / w.cores[i]))
-    first_time = w.first_start[i] + w.first_bytes[i] / rate
-    half = half_moved = 0.0
-    half_items = 0
-    for item in range(items):
-        new = item % int(w.first_every[i]) == 0
-        every = int(w.second_every[i])
-        again = item == 0 or (item + every // 2) % every == 0
-        start = s[_C_FREE + item % int(w.drain_slots[i])]
-        for _ in range(int(w.firsts[i])):
-            if new:
-                free = _FIRST_FREE + int(s[FIRSTS]) % int(w.first_slots[i])
-                s[LOAD] = s[FIRST] = max(s[LOAD], s[SCALAR], s[free]) + first_time
-                s[MOVED] += w.first_bytes[i]
-                s[FIRSTS] += 1
-            start = _seconds(w, i, rate, s, start, again)
-            s[_FIRST_FREE + int(s[FIRSTS] - 1) % int(w.first_slots[i])] = s[INTO]
-        _drain(w, i, s, _C_FREE + item % int(w.drain_slots[i]))
-        if s[TURN] >= MOST_STEPS // 2 and not half_items:
-            half, half_moved, half_items = max(s[OUT], s[CUBE]), s[MOVED], item + 1
-        elif s[TURN] >= MOST_STEPS:  # the rest goes on at the pace of the second half
-            part = (items - item - 1) / (item + 1 - half_items)
-            s[MOVED] += (s[MOVED] - half_moved) * part
-            return float(max(s[OUT], s[CUBE]) * (1 + part) - half * part)
-    return float(max(s[OUT], s[CUBE]))
-
-
-@compiled
-def _seconds(w: Any, i: int, rate: float, s: Any, start: float, load: bool) -> float:
-    """The loads of the second operand for one of the first, with their steps."""
-    second_time = w.second_start[i] + w.second_bytes[i] / rate
-    for _ in range(int(w.seconds[i])):
-        if load:
-            free = _SECOND_FREE + int(s[SECONDS]) % int(w.second_slots[i])
-            s[LOAD] = s[SECOND] = max(s[LOAD], s[SCALAR], s[free]) + second_time
-            s[MOVED] += w.second_bytes[i]
-            s[SECONDS] += 1
-        for _ in range(int(w.steps[i])):
-            _step(w, i, s, start)
-            start = 0.0
-        s[_SECOND_FREE + int(s[SECONDS] - 1) % int(w.second_slots[i])] = s[INTO]
-    return start
-
-
-@compiled
-def _step(w: Any, i: int, s: Any, start: float) -> None:
-    """Both loads to L0 and a product, which waits for ``start`` too."""
-    turn, ahead = int(s[TURN]), int(w.ahead[i])
-    s[SCALAR] += w.issue[i]
-    if turn >= ahead:  # the scalar pipe stops when queues are full
-        s[SCALAR] = max(s[SCALAR], s[_BEGUN + (turn - ahead) % (_SCRATCH - _BEGUN)])
-    ready = max(s[SCALAR], s[FIRST], s[SECOND], s[_L0 + turn % 2])
-    if ready > s[INTO]:
-        s[INTO] = ready + w.a_head[i]
-    s[INTO] += w.a[i] + w.b[i]
-    ready = max(s[INTO], start)
-    if ready > s[CUBE]:
-        s[CUBE] = ready + w.m_head[i]
-    s[_BEGUN + turn % (_SCRATCH - _BEGUN)] = s[CUBE]
-    s[CUBE] += w.m[i]
-    s[_L0 + turn % 2] = s[CUBE]
-    s[TURN] += 1
-
-
-@compiled
-def _drain(w: Any, i: int, s: Any, free: int) -> None:
-    """The way out of a tile, and when its slot of L0C is ``free`` again."""
-    if w.stall[i] > 0:
-        s[SCALAR] = max(s[SCALAR], max(s[OUT], s[CUBE]) + w.stall[i])
-    if w.lag[i] >= 0:  # the drain follows the last product piece by piece
-        begin = max(s[OUT], s[CUBE] - w.m[i])
-        s[free] = begin + w.lag[i]
-        s[OUT] = max(begin + w.drain[i], s[CUBE] + w.lag[i])
-    else:
-        s[OUT] = s[free] = max(s[OUT], s[CUBE]) + w.drain[i]
 
 
 def fastest(work: Work, few: int) -> list[tuple[float, int]]:
@@ -284,13 +170,13 @@ def leading(space: Ranked, few: int) -> list[tuple[float, Any]]:
     ]
     time = np.stack([times(space.with_cores(which, count)) for count in fewer[1:]])
     time = np.concatenate([[[estimate for estimate, _ in first]], time])
-    best = np.argmin(time, axis=0)
-    at = np.arange(len(which))
-    order = np.argsort(time[best, at], kind="stable")[:few]
-    return [
-        (float(time[best[i], i]), space.tiling(int(which[i]), int(fewer[best[i]][i])))
-        for i in order.tolist()
-    ]
+    found: dict[tuple[int, int], float] = {}
+    for number in np.argsort(time, axis=None, kind="stable").tolist():
+        way, i = divmod(number, len(which))
+        found.setdefault((int(which[i]), int(fewer[way][i])), float(time[way, i]))
+        if len(found) == few:
+            break
+    return [(estimate, space.tiling(*one)) for one, estimate in found.items()]
 
 
 def every(space: Ranked) -> Iterator[Any]:

@@ -8,71 +8,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from npusim.axis import Reading
 from npusim.device.spec import Device
 from npusim.dtypes import DType
-from npusim.integers import ceil_div, even_parts, round_up
-from npusim.kernels.parts.implicit_gemm_shape import Geometry, stack, window
-from npusim.kernels.parts.plane import Plane, cut_plane
+from npusim.integers import IntArray, even_parts, round_up
+from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.kernels.tilings.pipeline import Floats, Work, table
+from npusim.kernels.tilings.product_cuts import Cut, Way, cuts_of, ways_of
 
-#: Largest sides of a tile in elements, and most images whose positions share one.
-_MOST_M, _MOST_N, _MOST_IMAGES = 2048, 512, 16
-#: How many loads of equal size all planes of the input, or all taps of one, may take.
-_LOADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-
+#: Most output channels of a tile.
+_MOST_N = 512
 #: Tiles whose best possible time is so much longer than others' are not looked at.
 _HOPELESS = 1.6
-#: Slabs of a plane above which a smaller M is not worth looking at, and runs of rows and columns.
-_MOST_SLABS, _MOST_RUNS = 4096, 1 << 13
 
 Columns = dict[str, npt.NDArray[Any]]
-
-
-class Cut(NamedTuple):
-    """Slabs of a plane, and what the estimate needs of them: means over slabs or reads, or most."""
-
-    form: str
-    base_m: int
-    images: int
-    slabs: int
-    m: float  # positions of a tile in whole sixteens
-    most_m: int
-    reads: float  # per slab
-    pixels: float  # of one plane that a read loads
-    most_pixels: int  # with rows and columns of zeros
-    taps: float
-    most_taps: int
-    fetch: float  # cycles to fetch one column of img2col
-    moves: float  # that bring a read to L1, and more for each plane
-    plane_moves: float
-    pieces: float  # rows in GM of a plane of a read
-    tap_moves: float  # that bring weights of whole planes
-    lines: int  # drains of a tile that follow each other, and positions in each
-    length: int
-    apart: int  # from one position of a line to the next, in positions
-    dead: bool  # whether some outputs are cleared before
-
-
-class Way(NamedTuple):
-    """How operands come to L1: ``planes`` of the input at once; weights of ``w_planes`` planes, or
-    of one plane in ``parts``; slots of both, and which of them stays."""
-
-    planes: int
-    w_planes: int
-    parts: int
-    l1_slots: int
-    weight_slots: int
-    resident: bool = False
-    resident_input: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,7 +53,7 @@ class Space:
         return [
             cut
             for form in self.forms
-            for cut in _cuts(self.geometry, form, highest, path.window_bytes)
+            for cut in cuts_of(self.geometry, form, highest, path.window_bytes)
         ]
 
     @cached_property
@@ -106,8 +62,17 @@ class Space:
         return {
             name: np.array([getattr(cut, name) for cut in self.cuts])
             for name in Cut._fields
-            if name != "form"
+            if name not in ("form", "kinds")
         }
+
+    @cached_property
+    def kinds(self) -> tuple[IntArray, Floats]:
+        """Slabs and taps of each kind of slab, by cut; none of a kind that a cut has not."""
+        most = max((len(cut.kinds) for cut in self.cuts), default=0)
+        table = np.zeros((len(self.cuts), max(1, most), 2))
+        for i, cut in enumerate(self.cuts):
+            table[i, : len(cut.kinds)] = np.array(cut.kinds).reshape(-1, 2)
+        return table[:, :, 1].astype(np.int64), table[:, :, 0]
 
     @cached_property
     def columns(self) -> Columns:
@@ -115,7 +80,7 @@ class Space:
         g, size, element = self.geometry, cube_sizes(self.device), self.dtype.bytes
         wide = np.array(even_parts(g.planes_out, max(1, _MOST_N // g.c0))) * g.c0
         wide = np.unique(round_up(wide, 16))
-        ways: Columns = dict(zip(Way._fields, np.array(_ways(g), np.int64).T, strict=True))
+        ways: Columns = dict(zip(Way._fields, np.array(ways_of(g), np.int64).T, strict=True))
         axes = (np.arange(len(self.cuts)), np.arange(len(wide)))
         cut, at_n = (a.reshape(-1) for a in np.meshgrid(*axes, indexing="ij"))
         cut, at_n = self._hopeful(cut, at_n, wide)
@@ -155,9 +120,11 @@ class Space:
         k = np.minimum(np.maximum(most, 1), columns) * c0
         one = np.ones_like(m)
         step = self._step({"l1_slots": one, "weight_slots": one}, of, (of["m"], n, k))
-        tiles = -(-g.planes_out * c0 // n) * of["slabs"] / of["images"]
+        tiles = -(-g.planes_out * c0 // n) * of["slabs"] * -(-g.images // of["images"])
+        tiles = tiles * sum(1 for pairs in g.live if pairs) * g.groups
         least = np.maximum(step["m"], step["a"] + step["b"]) * columns * c0 / k * of["reads"]
-        least = np.maximum(least, self._drain(of, n)[0]) * tiles
+        least = np.maximum(least, self._drain(of, n)[0]) * np.ceil(tiles / self.cores)
+        least = least + costs.launch_cycles(self.device, "cube", 0)
         fits &= least <= _HOPELESS * np.min(least, where=fits, initial=np.inf)
         return cut[fits], at_n[fits]
 
@@ -221,7 +188,7 @@ class Space:
         m = np.where(t["items"] <= t["cores"], of["most_m"], of["m"])
         chunks = -(-g.planes_in // t["planes"])
         planes = g.planes_in / chunks
-        columns = planes * of["taps"]
+        columns = planes * self._busiest_taps(t, of)
         wide = np.maximum(1, t["w_planes"])
         seconds = np.where(t["parts"] > 1, t["parts"], np.ceil(planes / wide))
         steps = np.maximum(1, np.ceil(columns / seconds / t["k"] - 1e-6))
@@ -241,16 +208,21 @@ class Space:
         once += g.groups * g.kernel_d * g.planes_in * g.taps * g.planes_out * g.c0**2 * element
         out = g.images * g.depth_out * g.all_out * g.h.out * g.w.out * g.c0 * element
         stored = out / costs.write_rate(device)
-        clear = costs.launch_cycles(device, "vector", device.count("vector")) + stored
+        clear = costs.clear_cycles(device, out)
         launch = costs.launch_cycles(device, "cube", t["cores"])
         drain, drains = self._drain(of, n)
+        drain = costs.shared_drain(device, drain, m * n * element, t["cores"])
         # Under the unit flag the next tile follows the last of several drains.
         before = drain - drain / drains
         way_out = device.pipes["FIX" if device.has_path("L0C", "GM") else "MTE3"].queue_depth
+        step = self._step(t, of, (m, n, k))
+        firsts = np.maximum(1, np.rint(kd * of["reads"] * chunks))
+        turns = firsts * seconds * steps * np.maximum(step["a"] + step["b"], step["m"])
+        unlike = self._unlike(t, drain, turns)
         return Work(
             cores=t["cores"],
             items=t["items"],
-            firsts=np.maximum(1, np.rint(kd * of["reads"] * chunks)),
+            firsts=firsts,
             seconds=seconds,
             steps=steps,
             first_start=(of["moves"] + planes * of["plane_moves"]) * port.startup_cycles,
@@ -261,16 +233,42 @@ class Space:
             second_every=every_m,
             first_slots=t["l1_slots"],
             second_slots=t["weight_slots"],
-            **self._step(t, of, (m, n, k)),
+            **step,
             drain=drain,
             stall=drain * np.maximum(0, 1 - way_out / drains),
             drain_slots=t["l0c_slots"],
             lag=np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device) + before, -1.0),
             rate=port.rate,
-            shared=costs.read_rate(device, asked, requests, once),
+            shared=costs.read_rate(device, asked, requests, once, -(-t["items"] // t["cores"])),
             least=stored,
-            beside=launch + np.where(of["dead"], clear, 0),
+            beside=launch + unlike + np.where(of["dead"], clear, 0),
         )
+
+    def _busiest_taps(self, t: Columns, of: Columns) -> Floats:
+        """Taps of the tiles of the core with the most, on average.
+
+        Each core has as many of each kind of slab, and one has one more of the kind with most taps
+        that cannot be shared out evenly.
+        """
+        slabs, taps = (column[t["cut"]] for column in self.kinds)
+        each, over = np.divmod(slabs * (t["items"] // of["slabs"])[:, None], t["cores"][:, None])
+        busiest = (each * taps).sum(axis=1) + np.max(taps * (over > 0), axis=1)
+        mean = of["taps"] * t["items"] / t["cores"]
+        most: Floats = np.maximum(busiest, mean) / -(-t["items"] // t["cores"])
+        return np.where(slabs.any(axis=1), most, of["taps"])
+
+    def _unlike(self, t: Columns, drain: Floats, turns: Floats) -> Floats:
+        """Cycles that a core takes longer because its tiles are of several kinds.
+
+        Of some the products take longer than the ``drain``, of others they do not; ``turns`` are
+        the cycles of the products of a tile, which grow with its taps.
+        """
+        slabs, taps = (column[t["cut"]] for column in self.kinds)
+        share = slabs / np.maximum(1, slabs.sum(axis=1))[:, None]
+        scale = taps / np.maximum(1, (share * taps).sum(axis=1))[:, None]
+        each = (share * np.maximum(drain[:, None], turns[:, None] * scale)).sum(axis=1)
+        rounds = -(-t["items"] // t["cores"])
+        return np.where(slabs.any(axis=1), rounds * (each - np.maximum(drain, turns)), 0)
 
     def _step(self, t: Columns, of: Columns, size: tuple[Floats, ...]) -> dict[str, Floats]:
         """Cycles of the loads to L0 and the product of one step."""
@@ -308,97 +306,3 @@ class Space:
             self.device, length, n, block, apart, lines, halves=halves
         )
         return np.where(apart > 1, spread, together), np.where(apart > 1, moves, lines)
-
-
-def _ways(g: Geometry) -> list[Way]:
-    """How operands may come to L1, of all planes in equal loads."""
-    sizes = list(dict.fromkeys(ceil_div(g.planes_in, loads) for loads in _LOADS))
-    every = g.planes_in
-    ways = [Way(p, p, 1, *slots) for p in sizes for slots in ((2, 2), (2, 1), (1, 1))]
-    ways += [
-        Way(1, 1, parts, *slots)
-        for parts in _LOADS[1:]
-        if parts <= g.taps
-        for slots in ((2, 2), (1, 1))
-    ]
-    for slots in (2, 1):
-        ways += [Way(every, p, 1, slots, 2, resident_input=True) for p in sizes[:8]]
-        ways += [Way(p, every, 1, slots, 1, resident=True) for p in sizes]
-    return ways
-
-
-def _cuts(g: Geometry, form: str, most: int, window_bytes: int) -> list[Cut]:
-    """Even cuts of the plane into whole rows or parts of rows, and images taken together."""
-    height, width = g.h.longest(form), g.w.longest(form)
-    sizes = [rows * width for rows in even_parts(height, max(1, _MOST_M // width))]
-    sizes += [round_up(size, 16) for size in even_parts(width, _MOST_M, 12) if 16 < size < width]
-    sizes += [size for size in (16, 8, 4, 2, 1) if size < width]
-    turns = [axis.kernel if form == "taps" else 1 for axis in (g.h, g.w)]
-    found: list[Cut] = []
-    for base_m in dict.fromkeys(sizes):
-        # A huge plane in tiny slabs is never good, and listing them would take longer than running.
-        runs = ceil_div(height, max(1, base_m // width)) * turns[0]
-        runs += ceil_div(width, base_m) * turns[1]
-        if base_m > most or (runs > _MOST_RUNS and found):
-            continue
-        plane = cut_plane(g.h, g.w, base_m, form=form).live()
-        if not plane.slabs or (plane.slabs > _MOST_SLABS and found):
-            continue
-        whole = form != "taps" and all(len(a) == len(a.parts) for a in (plane.rows, plane.columns))
-        together = g.images if whole and (form == "phases" or g.h.insert == 1 == g.w.insert) else 1
-        count = min(together, _MOST_IMAGES, max(1, most // base_m))
-        found += [_cut(g, form, base_m, n + 1, plane, window_bytes) for n in range(count)]
-    return found
-
-
-def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_bytes: int) -> Cut:
-    rows, columns = plane.rows, plane.columns
-    stacks = [stack(h, images).h for h in rows.readings[0]]
-    tall = np.array([h.outputs for h in stacks])[rows.readings[1]]
-    across = np.array([w.outputs for w in columns.readings[0]])[columns.readings[1]]
-    m = np.outer(tall, across)
-    m16 = -(-m // 16) * 16
-    # The slab in the middle stands for all.
-    h = rows.readings[0][rows.readings[1][len(rows) // 2]]
-    w = columns.readings[0][columns.readings[1][len(columns) // 2]]
-    over = window(stack(h, images).h, w)
-    fetch = 0 if over.plain else over.fetches(0, int(np.median(m)), window_bytes)
-    moves, plane_moves, pieces = _moves(g, form, h, w, images)
-    taps = plane.products / plane.positions / (plane.reads / plane.slabs)
-    partial = h.kernel * w.kernel < g.taps
-    lines = h.outputs if w.outputs_apart > 1 or h.outputs_apart > 1 else 1
-    return Cut(
-        form=form,
-        base_m=base_m,
-        images=images,
-        slabs=plane.slabs,
-        m=float(m16.mean()),
-        most_m=int(m16.max()),
-        reads=plane.reads / plane.slabs,
-        pixels=plane.pixels / plane.reads,
-        most_pixels=max(h.size for h in stacks) * max(1, columns.most("size")),
-        taps=taps,
-        most_taps=plane.most_taps,
-        fetch=fetch,
-        moves=moves,
-        plane_moves=plane_moves,
-        pieces=pieces,
-        tap_moves=taps if partial else 1,
-        lines=lines * images,
-        length=h.outputs * w.outputs // lines,
-        apart=w.outputs_apart,
-        dead=plane.positions < g.h.out * g.w.out or not all(g.live),
-    )
-
-
-def _moves(
-    g: Geometry, form: str, h: Reading, w: Reading, images: int
-) -> tuple[float, float, float]:
-    """Moves of a load of the input, more of them for each plane, and rows in GM of each."""
-    holes = (h.size, w.size) != (h.real, w.real)
-    if not holes and w.size == g.w.size and h.inputs_apart == 1:
-        gap = 0.05 * (images - 1) if h.before or h.after else 0.0
-        return images + gap, 0.0, 1.0
-    if (w.insert == 1 and w.inputs_apart == 1) or w.real == 1:
-        return float(holes), float(images), float(h.real)
-    return float(holes), float(images * h.real), float(h.real * w.real)

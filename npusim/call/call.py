@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from npusim.call.choice import K, Launches, chosen
+from npusim.call.choice import K, Launches, chosen, program_of
 from npusim.call.options import Options
 from npusim.call.replay import Again, Step, assumption_notes, figures_behind
 from npusim.call.size import require_short
@@ -26,7 +26,7 @@ from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.limits.table import check
 from npusim.numerics.executor import POISON, execute
-from npusim.program.build import build, lay_out
+from npusim.program.build import lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.results import Result
@@ -237,7 +237,7 @@ class Call:
             planned.append(kernel)
             return
         self._steps.append(kernel)
-        program = build(kernel, self.device, self.groups)
+        program = program_of(kernel, self.device, self.groups)
         self.require_time(program.instructions, program.macs, kernel.name)
         run = time_program(
             program,

@@ -60,3 +60,9 @@ def asked_tiling(
 def is_tuned(given: Any, kernel: str) -> bool:
     """Whether the option ``tiling`` asks for the fastest tiling of ``kernel`` there is."""
     return bool((given.get(kernel) if isinstance(given, Mapping) else given) == "tuned")
+
+
+def is_library(given: Any, kernel: str) -> bool:
+    """Whether the option ``tiling`` asks for what the vendor's library does, or would do."""
+    tiling = given.get(kernel) if isinstance(given, Mapping) else given
+    return isinstance(tiling, CannTiling) or tiling in ("library", "production")

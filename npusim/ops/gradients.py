@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from npusim.call.call import Call
-from npusim.call.tiling import asked_tiling
+from npusim.call.tiling import asked_tiling, is_library, is_tuned
 from npusim.convolution import Convolution
 from npusim.dtypes import FP32, DType
 from npusim.isa.operands import Tensor
@@ -106,10 +106,18 @@ def require_time(call: Call, c: Convolution, products: int, kind: DType) -> None
 
 def _launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) -> None:
     """The kernel, tuned if asked for, and clearing where it adds or leaves gaps."""
-    if kernel.has_work and not call.options.deterministic:  # copies are laid out already
+    if kernel.has_work and not call.options.deterministic:
         kernel = call.tuned(kernel)
-    if kernel.needs_clear:
-        call.clear(out)
+    elif kernel.has_work and is_tuned(call.options.tiling, kernel.name):
+        call.notes.append(
+            f"{kernel.name}: deterministic, so its tiling is 'auto'; a search compares kernels "
+            "without the sum of parts behind them"
+        )
+    if kernel.needs_clear and is_library(call.options.tiling, kernel.name):
+        call.clear(out)  # on all cores
+    else:
+        for one in kernel.before:
+            call.launch(one)
     if kernel.has_work:
         call.launch(kernel)
 

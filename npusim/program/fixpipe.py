@@ -6,7 +6,9 @@ it is pieces through UB, which the vector pipe fills and MTE3 stores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from math import gcd
 from typing import NamedTuple
 
 from npusim.device.parts import Path
@@ -133,32 +135,31 @@ class Fixpipe(Recorder):
             source = c.at(first * 64, count * 64, rows=n1, pitch=tile)
             return self._drain(out, source, count, n, plain, dtype, c0=c0)
 
+        def row(line: Line, i: int) -> Drain:
+            return drain_rows(line.first + i, 1, line.offset + i * line.pitch)
+
+        def column(line: Line, j: int) -> Drain:
+            out = _moved(dst, line.offset + j * dst.pitch, line.rows, block, line.pitch)
+            source = c.at(j * tile + line.first * 64, line.rows * 64)
+            return self._drain(out, source, line.rows, c0, as_rows, dtype)
+
         for line in lines:
             if line.pitch == block or line.rows == 1:
                 self._issue(drain_rows(line.first, line.rows, line.offset))
                 continue
-            ways = [
-                [
-                    drain_rows(line.first + i, 1, line.offset + i * line.pitch)
-                    for i in range(line.rows)
-                ]
-            ]
+            ways = [_Way(partial(row, line), line.rows, line.pitch, plain.align_bytes)]
             if c0 == 16 or n <= c0:  # a block begins where a column of fractals does
-                parts = [
-                    (line.offset + j * dst.pitch, c.at(j * tile + line.first * 64, line.rows * 64))
-                    for j in range(n1)
-                ]
-                ways.append(
-                    [
-                        self._drain(
-                            _moved(dst, offset, line.rows, block, line.pitch),
-                            *(source, line.rows, c0, as_rows, dtype),
-                        )
-                        for offset, source in parts
-                    ]
-                )
-            for drain in min(ways, key=self._cycles):
-                self._issue(drain)
+                ways.append(_Way(partial(column, line), n1, dst.pitch, as_rows.align_bytes))
+            way = min(ways, key=self._way_cycles)
+            for i in range(way.drains):
+                self._issue(way.drain(i))
+
+    def _way_cycles(self, way: _Way) -> int:
+        """Cycles of all drains of a way; those whose places lie alike take as long."""
+        period = min(way.drains, way.align // gcd(way.pitch, way.align))
+        return sum(
+            len(range(i, way.drains, period)) * self._cycles([way.drain(i)]) for i in range(period)
+        )
 
     def _scatter_through_ub(
         self,
@@ -241,6 +242,16 @@ class Fixpipe(Recorder):
                 dst.tensor, dst.base, dst.offset + first * dst.pitch, rows, row, dst.pitch
             )
             self._issue(DataMove(target, held, out, dtype, atomic))
+
+
+class _Way(NamedTuple):
+    """``drains`` of one size, whose places in GM are ``pitch`` bytes apart; these matter
+    modulo ``align`` bytes."""
+
+    drain: Callable[[int], Drain]
+    drains: int
+    pitch: int
+    align: int
 
 
 def _moved(dst: GmRegion, offset: int, rows: int, row_bytes: int, pitch: int) -> GmRegion:

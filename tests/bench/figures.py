@@ -14,6 +14,7 @@ CATALOGUE = {
     "build": ("tests.bench.simulator", "build_and_run"),
     "scaling": ("tests.bench.simulator", "scaling"),
     "full": ("tests.bench.simulator", "full"),
+    "auto": ("tests.bench.choices", "automatic"),
     "network": ("tests.bench.processes", "network"),
     "startup": ("tests.bench.processes", "startup"),
     "scalesim": ("tests.bench.peer_scalesim", "scalesim"),

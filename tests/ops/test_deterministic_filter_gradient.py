@@ -91,3 +91,12 @@ def test_the_order_of_accumulation_changes_bits_not_results() -> None:
 def test_an_unknown_order_is_refused() -> None:
     with pytest.raises(ArgumentError, match="k_order is 'depth'; it is 'image' or 'slab'"):
         Tiling(**SIZES, k_order="depth")
+
+
+def test_a_search_is_not_made_and_that_is_said() -> None:
+    x = npusim.spec((2, 1, 8, 8, 16), "fp16")
+    para = {"strides": [1, 1], "padding": [1, 1, 1, 1], "dilations": [1, 1, 1, 1]}
+    result = npusim.ops.conv2d_backprop_filter(
+        x, x, [16, 16, 3, 3], para, device="tiny", tiling="tuned", deterministic=True
+    )
+    assert any("deterministic, so its tiling is 'auto'" in note for note in result.notes)

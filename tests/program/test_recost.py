@@ -91,7 +91,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, device: str) -> Iterator[tuple[Ker
         found.append((kernel, program))
         return program
 
-    monkeypatch.setattr(npusim.call.call, "build", building)
+    monkeypatch.setattr(npusim.call.call, "program_of", building)
     calls = (
         [CALLS["cube"]["matmul"], CALLS["cube"]["2-D"], strided]
         if load_device(device).cube is not None

@@ -1,0 +1,175 @@
+"""How the plane of a product may be cut, and its operands brought to L1: the axes of its tilings.
+
+What is listed follows from the problem alone, but for tiles that no memory holds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from npusim.axis import Reading
+from npusim.integers import ceil_div, even_parts, round_up
+from npusim.kernels.parts.implicit_gemm_shape import Geometry, stack, window
+from npusim.kernels.parts.plane import Plane, cut_plane
+
+#: Most positions of a tile, and most images whose positions share one.
+_MOST_M, _MOST_IMAGES = 2048, 16
+#: How many loads of equal size all planes of the input, or all taps of one, may take.
+_LOADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+#: Slabs of a plane above which a smaller M is not worth looking at, and runs of rows and columns.
+_MOST_SLABS, _MOST_RUNS = 4096, 1 << 13
+#: Kinds of slabs that are told apart by their taps.
+_MOST_KINDS = 8
+
+
+class Cut(NamedTuple):
+    """Slabs of a plane, and what the estimate needs of them: means over slabs or reads, or most."""
+
+    form: str
+    base_m: int
+    images: int
+    slabs: int
+    m: float  # positions of a tile in whole sixteens
+    most_m: int
+    reads: float  # per slab
+    pixels: float  # of one plane that a read loads
+    most_pixels: int  # with rows and columns of zeros
+    taps: float
+    most_taps: int
+    fetch: float  # cycles to fetch one column of img2col
+    moves: float  # that bring a read to L1, and more for each plane
+    plane_moves: float
+    pieces: float  # rows in GM of a plane of a read
+    tap_moves: float  # that bring weights of whole planes
+    lines: int  # drains of a tile that follow each other, and positions in each
+    length: int
+    apart: int  # from one position of a line to the next, in positions
+    dead: bool  # whether some outputs are cleared before
+    kinds: tuple[tuple[float, int], ...]  # (taps, slabs) where slabs have different taps
+
+
+class Way(NamedTuple):
+    """How operands come to L1: ``planes`` of the input at once; weights of ``w_planes`` planes, or
+    of one plane in ``parts``; slots of both, and which of them stays."""
+
+    planes: int
+    w_planes: int
+    parts: int
+    l1_slots: int
+    weight_slots: int
+    resident: bool = False
+    resident_input: bool = False
+
+
+def ways_of(g: Geometry) -> list[Way]:
+    """How operands may come to L1, of all planes in equal loads."""
+    sizes = list(dict.fromkeys(ceil_div(g.planes_in, loads) for loads in _LOADS))
+    every = g.planes_in
+    ways = [Way(p, p, 1, *slots) for p in sizes for slots in ((2, 2), (2, 1), (1, 1))]
+    ways += [
+        Way(1, 1, parts, *slots)
+        for parts in _LOADS[1:]
+        if parts <= g.taps
+        for slots in ((2, 2), (1, 1))
+    ]
+    for slots in (2, 1):
+        ways += [Way(every, p, 1, slots, 2, resident_input=True) for p in sizes[:8]]
+        ways += [Way(p, every, 1, slots, 1, resident=True) for p in sizes]
+    return ways
+
+
+def cuts_of(g: Geometry, form: str, most: int, window_bytes: int) -> list[Cut]:
+    """Even cuts of the plane into whole rows or parts of rows, and images taken together."""
+    height, width = g.h.longest(form), g.w.longest(form)
+    sizes = [rows * width for rows in even_parts(height, max(1, _MOST_M // width))]
+    sizes += [round_up(size, 16) for size in even_parts(width, _MOST_M, 12) if 16 < size < width]
+    sizes += [size for size in (16, 8, 4, 2, 1) if size < width]
+    turns = [axis.kernel if form == "taps" else 1 for axis in (g.h, g.w)]
+    found: list[Cut] = []
+    for base_m in dict.fromkeys(sizes):
+        # A huge plane in tiny slabs is never good, and listing them would take longer than running.
+        runs = ceil_div(height, max(1, base_m // width)) * turns[0]
+        runs += ceil_div(width, base_m) * turns[1]
+        if base_m > most or (runs > _MOST_RUNS and found):
+            continue
+        plane = cut_plane(g.h, g.w, base_m, form=form).live()
+        if not plane.slabs or (plane.slabs > _MOST_SLABS and found):
+            continue
+        whole = form != "taps" and all(len(a) == len(a.parts) for a in (plane.rows, plane.columns))
+        together = g.images if whole and (form == "phases" or g.h.insert == 1 == g.w.insert) else 1
+        count = min(together, _MOST_IMAGES, max(1, most // base_m))
+        found += [_cut(g, form, base_m, n + 1, plane, window_bytes) for n in range(count)]
+    return found
+
+
+def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_bytes: int) -> Cut:
+    rows, columns = plane.rows, plane.columns
+    stacks = [stack(h, images).h for h in rows.readings[0]]
+    tall = np.array([h.outputs for h in stacks])[rows.readings[1]]
+    across = np.array([w.outputs for w in columns.readings[0]])[columns.readings[1]]
+    m = np.outer(tall, across)
+    m16 = -(-m // 16) * 16
+    # The slab in the middle stands for all.
+    h = rows.readings[0][rows.readings[1][len(rows) // 2]]
+    w = columns.readings[0][columns.readings[1][len(columns) // 2]]
+    over = window(stack(h, images).h, w)
+    fetch = 0 if over.plain else over.fetches(0, int(np.median(m)), window_bytes)
+    moves, plane_moves, pieces = _moves(g, form, h, w, images)
+    taps = plane.products / plane.positions / (plane.reads / plane.slabs)
+    partial = h.kernel * w.kernel < g.taps
+    lines = h.outputs if w.outputs_apart > 1 or h.outputs_apart > 1 else 1
+    return Cut(
+        form=form,
+        base_m=base_m,
+        images=images,
+        slabs=plane.slabs,
+        m=float(m16.mean()),
+        most_m=int(m16.max()),
+        reads=plane.reads / plane.slabs,
+        pixels=plane.pixels / plane.reads,
+        most_pixels=max(h.size for h in stacks) * max(1, columns.most("size")),
+        taps=taps,
+        most_taps=plane.most_taps,
+        fetch=fetch,
+        moves=moves,
+        plane_moves=plane_moves,
+        pieces=pieces,
+        tap_moves=taps if partial else 1,
+        lines=lines * images,
+        length=h.outputs * w.outputs // lines,
+        apart=w.outputs_apart,
+        dead=plane.positions < g.h.out * g.w.out or not all(g.live),
+        kinds=_kinds(plane) if form == "phases" else (),
+    )
+
+
+def _kinds(plane: Plane) -> tuple[tuple[float, int], ...]:
+    """(taps, slabs) of slabs with as many taps, none where all have; of many the rest as one."""
+    found: dict[int, int] = {}
+    axes = (plane.rows.kernel, plane.columns.kernel)
+    (down, rows), (across, columns) = (np.unique(axis, return_counts=True) for axis in axes)
+    for taps, count in zip(np.outer(down, across).flat, np.outer(rows, columns).flat, strict=True):
+        found[int(taps)] = found.get(int(taps), 0) + int(count)
+    if len(found) == 1:
+        return ()
+    kinds = sorted(found.items(), reverse=True)
+    rest = kinds[_MOST_KINDS - 1 :]
+    if rest:
+        slabs = sum(count for _, count in rest)
+        kinds = [*kinds[: _MOST_KINDS - 1], (round(sum(t * n for t, n in rest) / slabs), slabs)]
+    return tuple(kinds)
+
+
+def _moves(
+    g: Geometry, form: str, h: Reading, w: Reading, images: int
+) -> tuple[float, float, float]:
+    """Moves of a load of the input, more of them for each plane, and rows in GM of each."""
+    holes = (h.size, w.size) != (h.real, w.real)
+    if not holes and w.size == g.w.size and h.inputs_apart == 1:
+        gap = 0.05 * (images - 1) if h.before or h.after else 0.0
+        return images + gap, 0.0, 1.0
+    if (w.insert == 1 and w.inputs_apart == 1) or w.real == 1:
+        return float(holes), float(images), float(h.real)
+    return float(holes), float(images * h.real), float(h.real * w.real)

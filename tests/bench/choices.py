@@ -1,0 +1,66 @@
+"""What automatic tilings cost: CPU time of choosing, beside that of building and timing."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import npusim
+from npusim.call.choice import KEPT, chosen, program_of
+from npusim.device.spec import Device
+from npusim.program.build import build
+from npusim.program.kernel import Kernel
+from npusim.program.program import Program
+from npusim.timing.run import new_l2, time_program
+from tests.bench import programs
+from tests.bench.figures import Figure, Settings
+from tests.tuning.larger_machines import Gradient, kernel_of, layers
+
+BATCHES = (1, 32)
+
+Make = Callable[[Kernel, Device, tuple[int, ...]], Program]
+
+
+def automatic(settings: Settings) -> Iterator[Figure]:
+    """Choosing tilings for both gradients of all convolutions of ResNet-50, and launching them.
+
+    The ratio is what the choice adds to building and timing the kernels with their tilings given.
+    """
+    device = npusim.load_device(programs.DEVICE)
+    groups = tuple(range(device.groups))
+    engine = settings.engine or "fast"
+
+    def launch(best: Kernel, make: Make) -> None:
+        l2 = new_l2(device, engine)
+        for one in (*best.before, best):
+            time_program(make(one, device, groups), l2, timeline=False)
+
+    for batch in BATCHES:
+        kernels = [
+            kernel_of(Gradient(name, replace(shape, n=batch), which))
+            for name, shape in layers("resnet50").items()
+            for which in ("dx", "dw")
+        ]
+        launch(chosen(kernels[0], device, groups), build)
+        launch(chosen(kernels[1], device, groups), build)
+        rounds = []
+        for _ in range(settings.repeats):
+            KEPT.clear()
+            begun = time.process_time()
+            best = []
+            for kernel in kernels:
+                best.append(chosen(kernel, device, groups))
+                launch(best[-1], program_of)
+            middle = time.process_time()
+            for kernel in best:
+                launch(kernel, build)
+            rounds.append((middle - begun, time.process_time() - middle))
+        both, alone = (statistics.median(column) for column in zip(*rounds, strict=True))
+        note = f"{len(kernels)} gradients of ResNet-50, batch {batch}, 910B2"
+        yield Figure(f"auto.batch{batch}", both, "s", f"CPU: chosen, built and timed, {note}")
+        added = (both - alone) / alone
+        yield Figure(
+            f"auto.ratio{batch}", added, "x", "what choosing adds, over building and timing"
+        )
