@@ -18,6 +18,7 @@ from io import StringIO
 import npusim
 from npusim.cli.main import COMMANDS, parser
 from npusim.device.parts import ENERGY
+from tests.documents import tilings_table
 from tests.documents.device_keys import KEY_TABLES
 from tests.documents.language_table import language
 from tests.documents.operator_table import operator_table
@@ -288,6 +289,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "errors in short": errors_in_short,
     "busy": busy,
     "speed": speed,
+    "estimates of tilings": tilings_table.estimates,
+    "bounds of tilings": tilings_table.bounds,
     "speeds": speeds,
     "operators": operator_table,
     **KEY_TABLES,

@@ -1,0 +1,64 @@
+"""Tables of automatic tilings, from what ``python -m tests.tuning.tables`` measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from math import exp, log
+from typing import Any
+
+from tests.documents.pages import ROOT
+
+FILE = ROOT / "docs" / "model" / "tilings.json"
+
+#: What gradients are called.
+_NAMES = {"dx": "input", "dw": "filter"}
+
+
+def _measured(part: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))[part]
+    return rows
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(head), *map(list, rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def estimates() -> str:
+    """Percentiles of estimate over simulated time."""
+    rows = _measured("estimates")
+    return _table(
+        ("gradient", "tilings", "5 % below", "25 % below", "median", "25 % above", "5 % above"),
+        (
+            (
+                f"{_NAMES[row['gradient']]}, {row['device']}",
+                str(row["count"]),
+                *(f"{value:.2f}" for value in row["percentiles"]),
+            )
+            for row in rows
+        ),
+    )
+
+
+def bounds() -> str:
+    """The problem's bound over the time of each gradient, the geometric mean first."""
+    rows = sorted(_measured("bounds"), key=lambda row: row["bound"] / row["cycles"])
+    ratios = [row["bound"] / row["cycles"] for row in rows]
+    mean = exp(sum(map(log, ratios)) / len(ratios))
+    lines = _table(
+        ("gradient", "cycles", "least of any program", "by", "ratio", "longest of this program"),
+        (
+            (
+                f"`{row['layer']}`, {_NAMES[row['gradient']]}",
+                f"{row['cycles']:,}",
+                f"{row['bound']:,}",
+                row["of"],
+                f"{row['bound'] / row['cycles']:.2f}",
+                f"{row['program']}, {row['share']:.0%}",
+            )
+            for row in rows
+        ),
+    )
+    return f"Geometric mean of {len(rows)}: {mean:.3f}.\n\n{lines}"

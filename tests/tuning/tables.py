@@ -1,0 +1,104 @@
+"""Measures the automatic tilings of ResNet-50: ``python -m tests.tuning.tables`` writes the file.
+
+``python -m tests.documents`` shows what is in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from npusim.call.choice import chosen
+from npusim.device.catalog import load_device
+from npusim.device.spec import Device
+from npusim.errors import CapacityError
+from npusim.program.build import build
+from npusim.program.kernel import Kernel
+from npusim.timing.run import new_l2, time_program
+from npusim.timing.trace import KernelRun
+from tests.documents.pages import ROOT
+from tests.tuning.larger_machines import Gradient, kernel_of, layers
+
+FILE = ROOT / "docs" / "model" / "tilings.json"
+
+#: Gradients that have a row of their own are of so many useful multiply-adds or more.
+LARGE = 10**9
+
+PERCENTILES = (5, 25, 50, 75, 95)
+
+Row = dict[str, Any]
+
+
+def gradients(batch: int) -> Iterator[Gradient]:
+    """Both gradients of every convolution of ResNet-50."""
+    for name, shape in layers("resnet50").items():
+        for which in ("dx", "dw"):
+            yield Gradient(name, replace(shape, n=batch), which)
+
+
+def runs_of(kernel: Kernel, device: Device) -> list[KernelRun]:
+    """A kernel and what its tiling needs before it, from an empty L2."""
+    groups, l2 = tuple(range(device.groups)), new_l2(device, "fast")
+    programs = (build(one, device, groups) for one in (*kernel.before, kernel))
+    return [time_program(program, l2, timeline=False) for program in programs]
+
+
+def cycles_of(kernel: Kernel, device: Device) -> int:
+    """Their cycles with launches."""
+    return sum(run.cycles + run.launch_cycles for run in runs_of(kernel, device))
+
+
+def estimates(name: str, which: str) -> Row:
+    """How far estimates are from the simulation: leading candidates, and some behind them."""
+    device, rng, ratios = load_device(name), Random(f"{name} {which}"), list[float]()
+    for batch in (1, 32):
+        for gradient in gradients(batch):
+            if gradient.which != which:
+                continue
+            ranked = kernel_of(gradient).ranked(device, device.count("cube"), 64)
+            some = ranked[:2] + rng.sample(ranked[2:], min(2, len(ranked[2:])))
+            for estimate, kernel in some:
+                with suppress(CapacityError):  # closed forms do not see every byte
+                    ratios.append(estimate / cycles_of(kernel, device))
+    found = np.percentile(ratios, PERCENTILES)
+    return {"device": name, "gradient": which, "count": len(ratios), "percentiles": list(found)}
+
+
+def bounds(name: str = "ascend910b2", batch: int = 32) -> list[Row]:
+    """The problem's bound of each large gradient over the time of its kernel, tilings automatic."""
+    device, rows = load_device(name), list[Row]()
+    for gradient in gradients(batch):
+        if gradient.shape.macs < LARGE:
+            continue
+        run = runs_of(chosen(kernel_of(gradient), device, tuple(range(device.groups))), device)[-1]
+        bound = max(run.problem_bounds, key=lambda bound: bound.cycles)
+        limit = max(run.bounds, key=lambda bound: bound.cycles)
+        rows.append(
+            {
+                "layer": gradient.layer,
+                "gradient": gradient.which,
+                "cycles": run.cycles,
+                "bound": bound.cycles,
+                "of": bound.resource,
+                "program": limit.resource,
+                "share": limit.cycles / run.cycles,
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    """Measure, and write the file."""
+    pairs = (("ascend910b2", "dx"), ("ascend910b2", "dw"), ("ascend910", "dx"), ("ascend910", "dw"))
+    found = {"estimates": [estimates(*pair) for pair in pairs], "bounds": bounds()}
+    FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
