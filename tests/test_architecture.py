@@ -83,7 +83,7 @@ BUDGETS = {
     "npusim": 2850,
     "npusim/calibration": 900,
     "npusim/call": 1450,
-    "npusim/cli": 3200,
+    "npusim/cli": 3250,
     "npusim/compat": 2100,
     "npusim/device": 1700,
     "npusim/isa": 1900,
