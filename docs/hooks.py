@@ -175,7 +175,10 @@ def _notebook(path: Path) -> str:
     parts = []
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"])
-        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        if cell["cell_type"] == "markdown":
+            parts.append(source.replace("](../docs/", "](../").replace(".ipynb)", ".md)"))
+        else:
+            parts.append(f"```python\n{source}\n```")
         for output in cell.get("outputs", ()):
             data = output.get("data", {"text/plain": output.get("text", "")})
             if "image/png" in data:

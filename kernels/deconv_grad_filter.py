@@ -25,14 +25,15 @@ put right as it is stored. A core owns whole output channels: no element is adde
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from npusim.convolution import Convolution
-from npusim.kernels.tilings.deconv_grad_filter import DMA_FIELD, Tiling
+from npusim.device.spec import Device
+from npusim.kernels.tilings.deconv_grad_filter import DMA_FIELD, Tiling, ranked_tilings
 from npusim.language import (
     FP32,
     ArgumentError,
@@ -74,7 +75,7 @@ class Chunk(NamedTuple):
 class DeconvGradFilter(Kernel):
     """The kernel for ``x``, ``dy`` and ``dw`` in the layouts above.
 
-    ``rows`` (cores, chunk) is the workspace of the documentation that a caller may pass: rows of
+    ``rows`` (cores, elements) is the workspace of the documentation that a caller may pass: rows of
     im2row are written to the core's chunk of it, and the multiplication reads them from there.
     """
 
@@ -109,14 +110,17 @@ class DeconvGradFilter(Kernel):
             self.dw.name: s.used("taps", self.dw.size_bytes),
         }
 
-    @staticmethod
-    def chunk_elements(s: Convolution, t: Tiling) -> int:
-        """Elements of the largest chunk of A."""
-        positions = min(t.rows, s.spatial[0]) * min(t.width, s.spatial[1])
-        return positions * min(t.taps, s.taps) * min(t.channels, s.cout_per_group)
+    def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
+        """The same gradient with every tiling worth comparing, the best estimate first."""
+        for _, tiling in ranked_tilings(self.shape, self.x.dtype, device, cores):
+            yield replace(self, tiling=tiling)
+
+    def ranked(self, device: Device, cores: int, few: int) -> list[tuple[float, Kernel]]:
+        found = ranked_tilings(self.shape, self.x.dtype, device, cores)[:few]
+        return [(time, replace(self, tiling=tiling)) for time, tiling in found]
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
-        return Plan(self._tasks(cores), _Nest(self, k).emit)
+        return Plan(self._tasks(min(cores, self.tiling.cores or cores)), _Nest(self, k).emit)
 
     # -- who computes what -----------------------------------------------------------------
 

@@ -83,7 +83,10 @@ def test_a_layer_is_the_call_of_the_operator(net: Workload) -> None:
     assert (layer.cycles, layer.time_us) == (r.cycles, r.time_us)
     own = r.kernels[r.kernels.macs > 0]
     assert layer.own_us == pytest.approx(own.time_us.sum() - own.launch_us.sum())
-    assert layer.own_problem_us == pytest.approx(own.problem_us.sum())
+    bounds = r.bounds[(r.bounds.of == "problem") & r.bounds.kernel.isin(own.name)]
+    cube = bounds[bounds.resource == "cube"].cycles.sum()
+    # Conversions leave the operands in the L2, so they need not come from the HBM.
+    assert r.device.time_us(int(cube)) <= layer.own_problem_us < own.problem_us.sum()
     bounds = r.bounds[(r.bounds.of == "program") & r.bounds.kernel.isin(own.name)]
     sums = bounds.groupby("resource").cycles.sum()
     assert layer.bottleneck == sums.idxmax()

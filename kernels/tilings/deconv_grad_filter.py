@@ -1,20 +1,22 @@
-"""The tiles of a transposed convolution's filter gradient on a DSP, and tiles good at once."""
+"""The tiles of a transposed convolution's filter gradient on a DSP, and those worth comparing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.dtypes import FP32, DType
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
+from npusim.kernels.tilings.costs import launch_cycles
 
 #: Largest count of frames, and of 32-bit words in a frame, of one DMA descriptor.
 DMA_FIELD = 65535
 
-#: Positions of a chunk worth having: 6 cycles each, they bury the micro-kernel's overhead.
-GOOD_CHUNK, FULL_CHUNK = 64, 512
+#: Least positions of a chunk to try, and the most: 6 cycles each, they bury the overhead of the
+#: micro-kernel, but fewer of them leave room for more channels, whose frames are longer.
+LEAST_CHUNKS, FULL_CHUNK = (8, 16, 32, 64, 128), 512
 
 #: Chunks of a tile worth having: the first is loaded before anything is multiplied.
 MANY_CHUNKS = 8
@@ -25,6 +27,7 @@ class Tiling:
     """A tile is ``channels`` x ``taps`` rows by ``columns``; a chunk is ``rows`` x ``width``.
 
     ``width`` less than the input's goes with one row, so that positions run in one order.
+    ``cores`` are those that work, 0 for all that are given.
     """
 
     channels: int
@@ -32,29 +35,54 @@ class Tiling:
     columns: int
     rows: int
     width: int
+    cores: int = 0
 
     def __post_init__(self) -> None:
         for name in ("channels", "taps", "columns", "rows", "width"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"tiling {name} is {getattr(self, name)}; it must be >= 1")
+        if self.cores < 0:
+            raise ArgumentError(f"tiling cores is {self.cores}; it must be >= 0 (0: all)")
 
     def __str__(self) -> str:
+        some = f", {self.cores} cores" if self.cores else ""
         return (
             f"tile {self.channels} channels x {self.taps} taps x {self.columns}, "
-            f"chunk {self.rows}x{self.width}, 2 slots"
+            f"chunk {self.rows}x{self.width}, 2 slots{some}"
         )
 
 
-def auto_tiling(s: Convolution, dtype: DType, device: Device, cores: int) -> Tiling:
-    """Tiles that fill SM with two chunks of A, and AM with two of B and the accumulator."""
+def ranked_tilings(
+    s: Convolution, dtype: DType, device: Device, cores: int
+) -> list[tuple[float, Tiling]]:
+    """Tiles that fit, for so many cores or fewer, with the cycles a closed form holds they take.
+
+    The best estimate comes first. Those of fewer cores are among them, so that where a count does
+    not divide the channels well the rest of the cores may stay idle.
+    """
+    found: dict[Tiling, float] = {}
+    for used in range(cores, 0, -1):
+        for least in LEAST_CHUNKS:
+            tiling = _fitted(s, dtype, device, used, least)
+            if used < cores:
+                tiling = replace(tiling, cores=used)
+            found.setdefault(tiling, _estimate(s, dtype, device, tiling, used))
+    return sorted(((time, tiling) for tiling, time in found.items()), key=lambda one: one[0])
+
+
+def _fitted(s: Convolution, dtype: DType, device: Device, cores: int, least: int) -> Tiling:
+    """Tiles that fill SM with two chunks of A, and AM with two of B and the accumulator.
+
+    A chunk has ``least`` positions or more where the image has so many.
+    """
     slot = device.memory("SM").size_bytes // 2 // dtype.bytes  # elements of one chunk of A
     height, wide = s.spatial
-    most = max(1, slot // min(height * wide, GOOD_CHUNK))  # rows of the tile
+    most = max(1, slot // min(height * wide, least))  # rows of the tile
     taps = min(s.taps, most)
     own = min(ceil_div(s.cout, cores), s.cout_per_group)
     channels = min(own, most // taps)
     channels = ceil_div(own, ceil_div(own, channels))  # equal tiles
-    wanted = min(FULL_CHUNK, max(GOOD_CHUNK, s.n * height * wide // MANY_CHUNKS))
+    wanted = min(FULL_CHUNK, max(least, s.n * height * wide // MANY_CHUNKS))
     room = min(wanted, slot // (taps * channels))  # positions of a chunk
     rows, width = (min(height, room // wide), wide) if room >= wide else (1, room)
     per_column = taps * channels * (FP32.bytes + (dtype.bytes if dtype is not FP32 else 0))
@@ -67,3 +95,24 @@ def auto_tiling(s: Convolution, dtype: DType, device: Device, cores: int) -> Til
         fit -= fit % block
     columns = min(s.cin_per_group, fit, DMA_FIELD * 4 // dtype.bytes)
     return Tiling(channels=channels, taps=taps, columns=columns, rows=rows, width=width)
+
+
+def _estimate(s: Convolution, dtype: DType, device: Device, t: Tiling, cores: int) -> float:
+    """Cycles of the busiest core or of main memory, whichever takes longer, with the launch."""
+    own, path, gemm = ceil_div(s.cout, cores), device.path("GM", "SM"), device.gemm
+    assert gemm is not None
+    rate = gemm.rates[dtype.name]
+    tiles = ceil_div(own, t.channels) * ceil_div(s.taps, t.taps)
+    tiles *= ceil_div(s.cin_per_group, t.columns)
+    chunks = s.n * ceil_div(s.spatial[0], t.rows) * ceil_div(s.spatial[1], t.width)
+    positions, e = t.rows * t.width, dtype.bytes
+    blocks = ceil_div(t.taps * t.channels, rate.m) * ceil_div(t.columns, rate.n)
+    product = blocks * (gemm.overhead_cycles + positions * rate.cycles)
+    frames = [(t.channels * e, t.taps * positions), (t.columns * e, positions)]
+    move: float = (t.taps * t.rows + 1) * path.startup_cycles
+    move += sum(n * max(size / path.rate, float(path.row_cycles)) for size, n in frames)
+    shared = sum(n * size for size, n in frames) * chunks * tiles * cores
+    memory = shared / float(device.main_memory.read_bytes_per_cycle)
+    return max(tiles * chunks * max(product, move), memory) + float(
+        launch_cycles(device, "dsp", cores)
+    )

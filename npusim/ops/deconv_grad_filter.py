@@ -15,7 +15,7 @@ from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
 from npusim.kernels.deconv_grad_filter import DeconvGradFilter
-from npusim.kernels.tilings.deconv_grad_filter import Tiling, auto_tiling
+from npusim.kernels.tilings.deconv_grad_filter import Tiling, ranked_tilings
 from npusim.layout import nhwc_to_nchw
 from npusim.limits.facts import type_name
 from npusim.ops.arguments import frozen, operand
@@ -81,15 +81,17 @@ def deconv_grad_filter(
     dw_gm = call.output("dw", size, own_dtype)
     cores = len(call.groups) * call.device.core_kind("dsp").per_group
     tiling = own_tiling(call.options.tiling, DeconvGradFilter.name, Tiling)
-    if tiling is None:
-        tiling = auto_tiling(c, own_dtype, call.device, cores)
     rows_gm = None
-    if checked["param"][17]:
-        chunk = DeconvGradFilter.chunk_elements(c, tiling)
+    if checked["param"][17]:  # a chunk for each core, of the size that SM holds two of
+        chunk = call.device.memory("SM").size_bytes // 2 // own_dtype.bytes
         rows_gm = call.workspace("im2row", (cores, chunk), own_dtype)
     if storage != "shared":
         _place_operands(call, storage)
-    call.launch(DeconvGradFilter(c, tiling, x_gm, dy_gm, dw_gm, rows_gm))
+    first = tiling or ranked_tilings(c, own_dtype, call.device, cores)[0][1]
+    kernel = DeconvGradFilter(c, first, x_gm, dy_gm, dw_gm, rows_gm)
+    if tiling is None:
+        kernel = call.choose(kernel)
+    call.launch(kernel)
     if own_dtype is FP16:
         call.notes.append(
             "hp accumulates in fp32 and rounds once, as dw is stored; the library does not "

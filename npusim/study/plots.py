@@ -50,7 +50,7 @@ def draw(drawn: Drawn, x: str, y: str, kind: str, ax: Axes | None) -> Axes:
         if not down:
             raise ArgumentError("a heat map needs two varied names; use kind='line'")
         return _heat(drawn, across, down, ax)
-    axes = new_axes(ax, 7.0, 4.2)
+    axes = new_axes(ax, 7.0, 4.2, shown=True)
     (_line if chosen == "line" else _pareto)(drawn, across, axes)
     axes.set_ylabel("time, us")
     axes.set_title(title(drawn.study), loc="left", fontsize=10)
@@ -104,7 +104,7 @@ def _heat(drawn: Drawn, x: str, y: str, ax: Axes | None) -> Axes:
     for setting, time in drawn.times:  # of several points at one place the fastest
         place = down.index(setting[y]), across.index(setting[x])
         grid[place] = np.nanmin([grid[place], time]) if np.isfinite(grid[place]) else time
-    axes = new_axes(ax, 1.8 + 0.75 * len(across), 1.6 + 0.45 * len(down))
+    axes = new_axes(ax, 1.8 + 0.75 * len(across), 1.6 + 0.45 * len(down), shown=True)
     image = axes.imshow(grid, aspect="auto", cmap="viridis_r", origin="lower")
     axes.set_xticks(range(len(across)), across, rotation=0 if len(across) <= 8 else 45)
     axes.set_yticks(range(len(down)), down)
@@ -147,7 +147,7 @@ def draw_front(
     study: Study, goals: Sequence[str], rows: Sequence[Row], names: tuple[str, str], ax: Axes | None
 ) -> Axes:
     """``Exploration.plot``: points that have values, those that none beats marked."""
-    axes = new_axes(ax, 7.0, 4.4)
+    axes = new_axes(ax, 7.0, 4.4, shown=True)
     axes.set_title(title(study), loc="left", fontsize=10)
     tidy(axes)
     axes.grid(color="#e8e8e8", linewidth=0.8)
@@ -216,7 +216,7 @@ _ENDS = ("first", "last")
 
 def draw_tornado(goal: str, base: float, rows: Sequence[Row], ax: Axes | None) -> Axes:
     """``Sensitivities.plot``: a bar per name, the widest on top."""
-    axes = new_axes(ax, 7.4, 1.2 + 0.38 * len(rows))
+    axes = new_axes(ax, 7.4, 1.2 + 0.38 * len(rows), shown=True)
     ends = [(row[f"{goal} first"], row[f"{goal} last"]) for row in rows]
     known = [value for pair in ends for value in (*pair, base) if value is not None]
     margin = 0.16 * ((max(known) - min(known)) or base)

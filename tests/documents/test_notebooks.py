@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents.notebooks import NOTEBOOKS, executed, texts
+from tests.documents.notebooks import NOTEBOOKS, executed, is_long, texts
+
+SHORT, LONG = ([p for p in NOTEBOOKS if is_long(p) is long] for long in (False, True))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [*SHORT, *(pytest.param(path, marks=pytest.mark.slow) for path in LONG)],
+    ids=lambda path: path.stem,
+)
 def test_notebook_shows_what_it_prints(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "Agg")
     saved = json.loads(path.read_text(encoding="utf-8"))
@@ -19,4 +25,14 @@ def test_notebook_shows_what_it_prints(path: Path, monkeypatch: pytest.MonkeyPat
     assert texts(saved) == texts(run), "renew it: python -m tests.documents notebooks"
     for cell, again in zip(saved["cells"], run["cells"], strict=True):
         kinds = [[output["output_type"] for output in c.get("outputs", ())] for c in (cell, again)]
+        assert kinds[0] == kinds[1]
+
+
+@pytest.mark.parametrize("path", LONG, ids=lambda path: path.stem)
+def test_notebook_runs_in_a_small_size(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells have outputs, and the saved ones are of the same kinds."""
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    for cell, small in zip(saved["cells"], executed(path, small=True)["cells"], strict=True):
+        kinds = [[output["output_type"] for output in c.get("outputs", ())] for c in (cell, small)]
         assert kinds[0] == kinds[1]

@@ -31,7 +31,7 @@ BUSY = shape(batch=2, in_size=(14, 14), in_c=48, out_c=64, kernel=(3, 3))
 def test_more_cores_are_faster() -> None:
     cycles = [timed(BUSY, cores=f"0-{n - 1}").runs[0].cycles for n in (1, 2, 4, 8)]
     for slow, fast in pairwise(cycles):
-        assert fast < 0.75 * slow
+        assert fast < 0.8 * slow
 
 
 def test_timing_only_equals_full() -> None:
@@ -137,3 +137,16 @@ def test_operands_in_the_memory_that_cores_share() -> None:
         ArgumentError, match=r"'gsm'; x, dy and dw take .* shared memory of ft78ne holds 6291"
     ):
         timed(shape(batch=64, in_size=(64, 64), in_c=8), storage="gsm")
+
+
+#: 64 channels in sixths and sevenths are 11 and 10, which take as long to load as fifths.
+UNEVEN = shape(
+    batch=4, in_size=(16, 16), in_c=32, out_c=64, kernel=(4, 4), stride=(2, 2), pad=(1, 1)
+)
+
+
+@pytest.mark.parametrize("storage", ["shared", "gsm"])
+def test_more_cores_are_never_slower(storage: str) -> None:
+    cycles = [timed(UNEVEN, cores=f"0-{n}", storage=storage).cycles for n in range(8)]
+    for fewer, more in pairwise(cycles):
+        assert more <= 1.02 * fewer
