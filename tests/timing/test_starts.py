@@ -34,9 +34,10 @@ def test_cores_with_work_start_apart_and_idle_ones_do_not_count() -> None:
 
 
 def test_random_starts_are_those_of_their_seed_in_order_and_within_reach() -> None:
-    made, most = program(), 180
+    made = program()
+    most = made.device.launch.core_cycles
     first, again, other = (random_starts(seed)(made)[:16] for seed in (1, 1, 2))
-    assert made.device.launch.core_cycles == most
+    assert most > made.device.launch.skew_cycles
     assert first.tolist() == again.tolist() != other.tolist()
     gaps = np.diff(first)
     assert first[0] == 0
