@@ -31,7 +31,7 @@ Launches = Callable[[K], Sequence[Kernel]]
 #: building one that tasks do not share takes as long as simulating so many.
 MOST_LEADING = 16
 MOST_SIMULATED = 8
-MOST_INSTRUCTIONS = 2_000_000
+MOST_INSTRUCTIONS = 1_000_000
 BUILD_WEIGHT = 50
 
 #: A candidate is simulated if it is expected to take less than this part of the best time found.

@@ -291,6 +291,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "speed": speed,
     "estimates of tilings": tilings_table.estimates,
     "bounds of tilings": tilings_table.bounds,
+    "tuned tilings": tilings_table.tuned,
     "speeds": speeds,
     "operators": operator_table,
     **KEY_TABLES,

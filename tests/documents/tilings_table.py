@@ -1,4 +1,4 @@
-"""Tables of automatic tilings, from what ``python -m tests.tuning.tables`` measured."""
+"""Tables of tilings, from what ``python -m tests.tuning.tables`` and ``.production`` measured."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from tests.documents.pages import ROOT
 
 FILE = ROOT / "docs" / "model" / "tilings.json"
+TUNED = ROOT / "docs" / "guide" / "tuning.json"
 
 #: What gradients are called.
 _NAMES = {"dx": "input", "dw": "filter"}
@@ -40,6 +41,32 @@ def estimates() -> str:
             for row in rows
         ),
     )
+
+
+def tuned() -> str:
+    """The vendor's, the automatic and the best tiling found, by layer."""
+    rows = json.loads(TUNED.read_text(encoding="utf-8"))
+    lines = _table(
+        (
+            *("layer", "gradient", "production", "auto", "tuned"),
+            *("production / tuned", "auto / tuned", "verdict", "simulated"),
+        ),
+        (
+            (
+                f"{row['layer']}, batch {row['batch']}",
+                row["gradient"],
+                *(f"{row[name]:,}" for name in ("production", "auto", "tuned")),
+                f"{row['production'] / row['tuned']:.2f}",
+                f"{row['auto'] / row['tuned']:.3f}",
+                f"{row['gap']:.0%} open" if row["gap"] else "proved",
+                f"{row['simulated']:,} of {row['of']:,}",
+            )
+            for row in rows
+        ),
+    )
+    ratios = [row["auto"] / row["tuned"] for row in rows]
+    mean = exp(sum(map(log, ratios)) / len(ratios))
+    return f"Geometric mean of auto / tuned: {mean:.3f}, worst {max(ratios):.3f}.\n\n{lines}"
 
 
 def bounds() -> str:

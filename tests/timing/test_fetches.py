@@ -19,8 +19,9 @@ def sectors(read: Place) -> set[int]:
     return {s for first, end in ends for s in range(first >> SMALL, -(-end >> SMALL))}
 
 
-def place(draw: np.random.Generator, pitch: int) -> Place:
-    offset, rows, size = (int(draw.integers(*ends)) for ends in ((0, 1500), (1, 9), (1, 200)))
+def place(draw: np.random.Generator, pitch: int, most: int) -> Place:
+    limits = ((0, 170 * most), (1, most), (1, 200))
+    offset, rows, size = (int(draw.integers(*ends)) for ends in limits)
     return Place(0, offset, rows, size, pitch)
 
 
@@ -37,8 +38,9 @@ def test_reads_that_share_a_sector_are_found() -> None:
     for _ in range(4000):
         pitch = int(draw.integers(1, 20)) * (8, 32)[int(draw.integers(2))]
         wide = 32 * int(draw.integers(1, 20))
-        one = place(draw, pitch)
-        other = place(draw, (pitch, wide, 0)[int(draw.integers(3))])
+        most = (9, 60)[int(draw.integers(2))]  # rows, also more than the period of a pitch
+        one = place(draw, pitch, most)
+        other = place(draw, (pitch, wide, 0)[int(draw.integers(3))], most)
         want = not sectors(one).isdisjoint(sectors(other))
         assert meet(described(one), described(other), SMALL) == want, (one, other)
         outcomes.append(want)
