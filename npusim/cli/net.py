@@ -15,7 +15,7 @@ from npusim.dtypes import FP16, dtype
 from npusim.errors import ArgumentError
 from npusim.network import GRADIENTS, PASSES, NetworkResult, network
 from npusim.ops.card import integer, sizes
-from npusim.ops.cube_math import CUBE_MATH_TYPES, read_cube_math_type
+from npusim.ops.cube_math import CUBE_MATH_TYPE, read_cube_math_type
 from npusim.results.progress import ProgressBar, ProgressLines
 
 _USUAL = ("input", "weight")
@@ -75,7 +75,7 @@ def add_arguments(parser: Parser) -> None:
         type=read_cube_math_type,
         default=0,
         metavar="TYPE",
-        help=f"arithmetic of the cube: 0 to 3 or {', '.join(CUBE_MATH_TYPES)} (default: 0)",
+        help=CUBE_MATH_TYPE.help,
     )
     add_machine(parser.add_argument_group("machine").add_argument, required=True)
     add = parser.add_argument_group("simulation").add_argument

@@ -24,11 +24,10 @@ from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, S
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.convolution_backward import arguments
 from npusim.ops.cube_math import (
-    CUBE_MATH_TYPES,
+    CUBE_MATH_TYPE,
     CubeMath,
     cube_math,
     cube_math_number,
-    read_cube_math_type,
 )
 from npusim.ops.gradients import launch_product, require_time
 from npusim.ops.layer import BATCH, EXAMPLES, LAYER, OUTPUT_PADDING, SIZES, stated_layer
@@ -313,12 +312,7 @@ CARD: Card[_Wanted] = Card(
             "",
             "add a bias per output channel (default: only one given by --input)",
         ),
-        Option(
-            "cube_math_type",
-            read_cube_math_type,
-            "TYPE",
-            f"arithmetic of the cube: 0 to 3 or {', '.join(CUBE_MATH_TYPES)} (default: 0)",
-        ),
+        CUBE_MATH_TYPE,
     ),
     problem=_stated,
     inputs=(

@@ -21,11 +21,10 @@ from npusim.ops.arguments import flag, frozen, operand, per_dim, scalar
 from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.cube_math import (
-    CUBE_MATH_TYPES,
+    CUBE_MATH_TYPE,
     CubeMath,
     cube_math,
     cube_math_number,
-    read_cube_math_type,
 )
 from npusim.ops.layer import BATCH, EXAMPLES, LAYER, OUTPUT_PADDING, SIZES, stated_layer
 from npusim.reference import conv_bias_grad, conv_filter_grad, conv_forward, conv_input_grad
@@ -371,12 +370,7 @@ CARD: Card[_Wanted] = Card(
             "gradients wanted: input,weight,bias or some of them, or bits in that order such as "
             "110 (default: all)",
         ),
-        Option(
-            "cube_math_type",
-            read_cube_math_type,
-            "TYPE",
-            f"arithmetic of the cube: 0 to 3 or {', '.join(CUBE_MATH_TYPES)} (default: 0)",
-        ),
+        CUBE_MATH_TYPE,
     ),
     problem=_stated,
     inputs=(

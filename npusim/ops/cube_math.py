@@ -7,6 +7,7 @@ from typing import NamedTuple
 from npusim.device.spec import Device
 from npusim.dtypes import BF16, FP16, FP32, DType
 from npusim.errors import ArgumentError
+from npusim.ops.card import Option
 
 #: Names of the documented values, in their order 0 to 3.
 CUBE_MATH_TYPES = ("keep_dtype", "allow_fp32_down_precision", "use_fp16", "use_hf32")
@@ -32,6 +33,14 @@ def cube_math_number(value: int | str) -> int:
 def read_cube_math_type(text: str) -> int:
     """The documented number of a cubeMathType given as text."""
     return cube_math_number(int(text) if text.isascii() and text.isdigit() else text)
+
+
+CUBE_MATH_TYPE = Option(
+    "cube_math_type",
+    read_cube_math_type,
+    "TYPE",
+    f"arithmetic of the cube: 0 to 3 or {', '.join(CUBE_MATH_TYPES)} (default: 0)",
+)
 
 
 def cube_math(promoted: DType, number: int, device: Device) -> CubeMath:
