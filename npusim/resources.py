@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import getpass
 import os
+import shutil
+import stat
 import tempfile
+from contextlib import suppress
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from npusim.errors import ArgumentError
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -23,17 +30,66 @@ def user_cache() -> Path:
     """The folder of this user's cache, or one of temporary files where that cannot be written.
 
     Everything npusim keeps between runs lies there: stores, and compiled code where neither Numba's
-    own folder nor the package can be written.
+    own folder nor the package can be written. It is the folder that the environment variable
+    ``NPUSIM_CACHE`` names, else ``npusim`` in ``XDG_CACHE_HOME``, else ``~/.cache/npusim``.
+
+    Compiled code is run as it lies there, so a folder among the temporary files, which every user
+    of a machine may make, is taken only if it is this user's and closed to others.
+
+    Raises ``ArgumentError`` if ``NPUSIM_CACHE`` names a folder that cannot be written.
     """
+    asked = os.environ.get("NPUSIM_CACHE")
+    if asked:
+        if _writable(Path(asked)):
+            return Path(asked)
+        raise ArgumentError(
+            f"NPUSIM_CACHE is {asked!r}, where nothing can be written; name another folder, or "
+            "leave the variable out for the usual one"
+        )
+    home = _home()
+    if home is not None and _writable(home / "npusim"):
+        return home / "npusim"
+    other = Path(tempfile.gettempdir()) / f"npusim-{_user()}"
+    return other if _own(other) else _of_this_process()
+
+
+def _home() -> Path | None:
+    """Where programs keep their caches; None for a user without a home folder."""
+    named = os.environ.get("XDG_CACHE_HOME")
+    if named and Path(named).is_absolute():  # the specification: a relative path is ignored
+        return Path(named)
     try:
-        home = Path.home() / ".cache" / "npusim"
-        home.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=home):
-            return home
-    except (OSError, RuntimeError):  # no home folder, or a full or read-only one
-        other = Path(tempfile.gettempdir()) / f"npusim-{_user()}"
-        other.mkdir(mode=0o700, exist_ok=True)
-        return other
+        return Path.home() / ".cache"
+    except RuntimeError:
+        return None
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:  # no such place, a full or a read-only one
+        return False
+
+
+def _own(folder: Path) -> bool:
+    """Make a folder that only this user can enter; False if another's or an open one is there."""
+    with suppress(FileExistsError):  # whatever it is: looked at next
+        folder.mkdir(mode=0o700)
+    found = os.lstat(folder)
+    if not hasattr(os, "getuid"):  # Windows: the temporary files are each user's own
+        return stat.S_ISDIR(found.st_mode)
+    closed = stat.S_ISDIR(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o077
+    return closed and found.st_uid == os.getuid()
+
+
+@cache
+def _of_this_process() -> Path:
+    """A folder that ends with the process, where nothing that lasts can be trusted."""
+    folder = Path(tempfile.mkdtemp(prefix="npusim-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def cache_file(name: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -42,6 +42,22 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--quick"):
         config.option.markexpr = "not slow and not compiled"
         sys.meta_path.insert(0, NoCompiler())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Stores of the tests' own: what the user keeps is neither read nor written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NPUSIM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_error_of_another_test() -> None:
+    """``aclGetRecentErrMsg`` remembers a thread's last error until it is asked for."""
+    runtime = sys.modules.get("npusim.compat.acl_runtime")
+    if runtime is not None:
+        runtime.aclGetRecentErrMsg()
 
 
 @pytest.fixture(params=[pytest.param("fast", marks=pytest.mark.compiled), "simpy"])

@@ -80,7 +80,7 @@ LINES = 450
 #: Lines of Python that a package may have; "npusim" stands for the modules at its top. More needs a
 #: sentence in CHANGELOG.md that says what for.
 BUDGETS = {
-    "npusim": 2850,
+    "npusim": 2950,
     "npusim/calibration": 900,
     "npusim/call": 1450,
     "npusim/cli": 3250,
@@ -245,8 +245,9 @@ def test_packages_stay_within_their_budgets() -> None:
     assert not over, "simplify, or raise the budget with a sentence in CHANGELOG.md"
 
 
-#: Shells ask for completions through the environment.
-ASKED_BY_SHELLS = "npusim.cli.completion"
+#: Shells ask for completions through the environment, and users name the place of their cache
+#: there; no result depends on either.
+READS_THE_ENVIRONMENT = {"npusim.cli.completion", "npusim.resources"}
 
 
 @pytest.mark.parametrize("module", modules())
@@ -256,5 +257,5 @@ def test_nothing_is_global_and_nothing_reads_the_environment(module: str) -> Non
         if isinstance(node, ast.ImportFrom):
             assert all(alias.name != "*" for alias in node.names), f"{module}: import *"
         if isinstance(node, ast.Attribute):
-            reads = node.attr in {"environ", "getenv"} and module != ASKED_BY_SHELLS
+            reads = node.attr in {"environ", "getenv"} and module not in READS_THE_ENVIRONMENT
             assert not reads, f"{module}:{node.lineno}: environment"
