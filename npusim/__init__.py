@@ -14,6 +14,7 @@ from npusim.errors import (
     ConfigError,
     NpusimError,
     ProgramError,
+    RaceError,
 )
 
 # Not late, though light: once imported, a module of a function's name would take its place.
@@ -99,6 +100,7 @@ __all__ = [
     "Fit",
     "NpusimError",
     "ProgramError",
+    "RaceError",
     "Result",
     "Sensitivities",
     "Study",

@@ -34,3 +34,7 @@ class CapacityError(NpusimError):
 
 class ProgramError(NpusimError):
     """A kernel issued something the device cannot do; the message names the kernel's line."""
+
+
+class RaceError(ProgramError):
+    """A kernel accesses bytes of GM in no certain order, and one access is a write."""

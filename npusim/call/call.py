@@ -29,6 +29,7 @@ from npusim.numerics.executor import POISON, execute
 from npusim.program.build import lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
+from npusim.program.races import check_races
 from npusim.results import Result
 from npusim.results.lines import bytes_text
 from npusim.timing.problem import UNITS, GmBytes, longest_first, memory_bounds, needed_bytes
@@ -248,6 +249,8 @@ class Call:
         if not self.timing_only:
             arrays = {t.name: self.arrays[t.name] for t in kernel.tensors}
             execute(program, arrays, self._progress(program, "numbers"))
+            if self.options.check:
+                check_races(program)
         self.runs.append(run)
         tiling = getattr(kernel.clipped, "tiling", None)
         if tiling is not None:
@@ -317,8 +320,9 @@ def simulate(kernel: Kernel, device: str | Device, *arrays: Array | Spec, **opti
     """Run a kernel of your own: ``arrays`` are its "in" and "inout" tensors in order.
 
     Without arrays a kernel that reads any is only timed. Keywords: cores, engine, timeline,
-    start, progress (see ``Options``). Outputs are the "out" and "inout" tensors; the arrays
-    given are not changed. Raises ``ArgumentError`` if an array's shape is not its tensor's.
+    start, progress, check, which is True here (see ``Options``). Outputs are the "out" and "inout"
+    tensors; the arrays given are not changed. Raises ``ArgumentError`` if an array's shape is not
+    its tensor's, and ``RaceError`` if nothing orders two accesses to the same bytes.
     """
     inputs = [t for t in kernel.tensors if t.role != "out"]
     if arrays and len(arrays) != len(inputs):
@@ -329,7 +333,9 @@ def simulate(kernel: Kernel, device: str | Device, *arrays: Array | Spec, **opti
     given = arrays or [Spec(t.shape, t.dtype) for t in inputs]
     timing_only = any(isinstance(a, Spec) for a in given)
     wanted = Options.of(
-        simulate, options | {"device": device}, without=("tiling", "rules", "deterministic")
+        simulate,
+        {"check": True} | options | {"device": device},
+        without=("tiling", "rules", "deterministic"),
     )
     call = Call(kernel.name, wanted, timing_only)
     for tensor, array in zip(inputs, given, strict=True):

@@ -22,6 +22,7 @@ _REST = Parameter.VAR_KEYWORD
 
 #: Why some callers do not take an option.
 _NO_MEANING = {
+    "check": "no numbers are computed",
     "deterministic": "no accumulation is split into parts here",
     "rules": "no limits are documented for it",
     "tiling": "its tiling is chosen already",
@@ -45,6 +46,7 @@ class Options:
     fixed order instead of with atomic adds; ``engine`` "fast"
     or the readable reference "simpy", with the same cycles; ``timeline`` keeps one row per
     instruction (None: up to a size limit); ``start`` "cold" or "warm" (inputs already in L2);
+    ``check`` looks, where numbers are computed, for accesses to global memory that nothing orders;
     ``progress`` is called as a kernel goes on; without it a call that takes more than five minutes
     to simulate is a ``CapacityError`` that says how large it is. Raises ``ArgumentError`` for any
     other value.
@@ -58,6 +60,7 @@ class Options:
     engine: str = "fast"
     timeline: bool | None = None
     start: str = "cold"
+    check: bool = False
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
@@ -68,8 +71,10 @@ class Options:
         ):
             if value not in _CHOICES[name]:
                 raise ArgumentError(f"{name} is {value!r}; it is {known}")
-        if not isinstance(self.deterministic, bool):
-            raise ArgumentError(f"deterministic is {self.deterministic!r}; it is True or False")
+        for name in ("deterministic", "check"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ArgumentError(f"{name} is {value!r}; it is True or False")
         if not isinstance(self.timeline, (bool, type(None))):
             raise ArgumentError(f"timeline is {self.timeline!r}; it is True, False or None")
         if not (self.progress is None or callable(self.progress)):

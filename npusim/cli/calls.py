@@ -259,8 +259,8 @@ def _add_numbers(leaf: Parser, card: Card[Any] | None, numbers: bool) -> None:
     add(
         "--check",
         action="store_true",
-        help=f"compare every output with {by}; status 1 if a relative error exceeds {limits} "
-        "(default: no)",
+        help=f"compare every output with {by}; status 1 if a relative error exceeds {limits}; and "
+        "look for accesses to global memory that nothing orders (default: no)",
     )
 
 
@@ -305,4 +305,6 @@ def _options(arguments: argparse.Namespace, card: Card[Any], device: Device) -> 
     if "tiling" not in card.without and arguments.tiling is not None:
         kinds = {kernel.name: kind for kernel, kind in card.tilings.items()}
         options["tiling"] = parse_tiling(arguments.tiling, kinds)
+    if getattr(arguments, "check", False):
+        options["check"] = True
     return options

@@ -130,7 +130,7 @@ class Log:
         if cube_math_type is not None:
             cube_math_number(cube_math_type)
         self.device = probe.device
-        self.options = replace(options, device=probe.device, cores=probe.groups)
+        self.options = replace(options, device=probe.device, cores=probe.groups, check=check)
         self.entries: list[Entry] = []
         self.results: list[Result] = []
         self._known: dict[ConvCall, Entry] = {}  # the first entry of each distinct call

@@ -91,6 +91,16 @@ def test_a_file_runs_and_its_numbers_are_checked(scale: str, capsys: Capture) ->
     assert len({row["core"] for row in value["pipes"] if row["done"] < value["cycles"]}) == 4
 
 
+def test_a_race_is_told_with_its_lines(tmp_path: Path, fails: Fails) -> None:
+    """Every core writes all of y."""
+    code = files()["scale.py"].replace('{"at": start * 2}', '{"at": start * 0}')
+    (tmp_path / "race.py").write_text(code, encoding="utf-8")
+    words = ["--kernel", str(tmp_path / "race.py"), "--device", "tiny", "--engine", "simpy"]
+    told = fails("run", *words, "--arg", "count=16384", "--check")
+    assert told.count("race.py:") == 2
+    assert "both access bytes 0..8192 of y in kernel scale, and nothing orders them" in told
+
+
 @pytest.mark.parametrize("spelling", ["--kernel {}", "--kernel={}", "kernel {}"])
 def test_it_may_stand_anywhere_and_be_spelled_three_ways(
     spelling: str, scale: str, capsys: Capture

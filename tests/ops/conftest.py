@@ -7,7 +7,7 @@ Shared by the operator tests through fixtures: ``layer`` makes a ``Layer``, ``cl
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -17,6 +17,9 @@ import numpy as np
 import pytest
 
 from npusim.dtypes import DType
+from npusim.numerics.executor import execute
+from npusim.program.program import Program
+from npusim.program.races import check_races
 from npusim.reference import (
     conv_bias_grad,
     conv_filter_grad,
@@ -247,3 +250,16 @@ def layer() -> Callable[..., Layer]:
 @pytest.fixture(scope="session")
 def close() -> Callable[..., None]:
     return assert_close
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_races() -> Iterator[None]:
+    """Every kernel that computes numbers here is looked through for races, asked for or not."""
+
+    def executed(program: Program, *rest: Any) -> None:
+        execute(program, *rest)
+        check_races(program)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("npusim.call.call.execute", executed)
+        yield

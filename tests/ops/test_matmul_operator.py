@@ -179,3 +179,15 @@ def test_bad_arguments_are_refused(refused: str) -> None:
 def test_bad_tilings_are_refused(field: str, value: int) -> None:
     with pytest.raises(ArgumentError, match=rf"tiling {field} is {value}; it must be "):
         replace(Tiling(base_m=16, base_n=16, base_k=16), **{field: value})  # type: ignore[arg-type]
+
+
+def test_races_are_looked_for_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr("npusim.call.call.check_races", lambda program: seen.append(program.kernel))
+    a = np.ones((16, 16), np.float16)
+    for check in (False, True):
+        npusim.ops.matmul(a, a, device="tiny", engine="simpy", check=check)
+    npusim.ops.matmul(npusim.spec((16, 16), "fp16"), a, device="tiny", engine="simpy", check=True)
+    assert seen == ["matmul"]
+    with pytest.raises(npusim.ArgumentError, match="check=True has no meaning"):
+        npusim.network("resnet50", device="tiny", check=True)
