@@ -91,7 +91,7 @@ BUDGETS = {
     "npusim/limits": 950,
     "npusim/numerics": 950,
     "npusim/ops": 3100,
-    "npusim/program": 2750,
+    "npusim/program": 2950,
     "npusim/results": 6500,
     "npusim/timing": 4300,
     "npusim/study": 1950,
