@@ -41,3 +41,12 @@ def even_parts(total: int, most: int, few: int = 32) -> list[int]:
         return sizes
     targets = [sizes[0] ** (1 - i / (few - 1)) for i in range(few)]
     return list(dict.fromkeys(next(n for n in sizes if n <= target + 0.5) for target in targets))
+
+
+def digits(text: str) -> int | None:
+    """The number that up to 18 decimal digits write, without a sign; None for any other text.
+
+    What a file counts fits in 64 bits, and Python itself refuses to read thousands of digits.
+    """
+    plain = text.isascii() and text.isdigit() and len(text) <= 18
+    return int(text) if plain else None

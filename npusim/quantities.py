@@ -77,6 +77,25 @@ _POSITIVE: dict[str, dict[str, Fraction]] = {
 #: B/s rates are rounded to 1/1024 B/cycle, which keeps the fractions small.
 _RATE_STEPS = 1024
 
+#: What no machine reaches, in text and in base units. With figures below these, and tensors that
+#: fit in memory, times and places stay far within 64 bits.
+_CEILINGS: dict[str, tuple[str, int]] = {
+    "size": ("1024TiB", 2**50),
+    "frequency": ("1000GHz", 10**12),
+    "rate": ("1000000000B/cycle", 10**9),
+    "cycles": ("1000000000cycle", 10**9),
+    "fraction_cycles": ("1000000000cycle", 10**9),
+    "duration": ("1000000000cycle", 10**9),
+    "count": ("65536", 2**16),
+    "byte_energy": ("1000000000pJ/B", 10**9),
+    "energy": ("1000000000pJ", 10**9),
+    "power": ("1000000W", 10**6),
+    "area": ("1000000mm2", 10**12),
+    "density": ("1000000mm2/MiB", 10**6),
+}
+#: The slowest rate: at less, one copy of a large tensor would take more cycles than can be counted.
+_SLOWEST = Fraction(1, 2**20)
+
 _NUMBER = re.compile(
     r"(\d{1,40}(?:\.\d{1,40}|/[1-9]\d{0,39})?)((?:[A-Za-z][A-Za-z0-9/]*)?)", re.ASCII
 )
@@ -89,8 +108,19 @@ _BLOCK = re.compile(
 def parse_quantity(text: str, kind: str, clock_hz: int) -> Quantity:
     """The number that ``text`` means as a quantity of ``kind`` (one of ``KINDS``).
 
-    Rates come in B/cycle and durations in cycles of a clock of ``clock_hz``.
+    Rates come in B/cycle and durations in cycles of a clock of ``clock_hz``. Raises
+    ``ArgumentError`` for other text and for what lies beyond any machine.
     """
+    value = _parsed(text, kind, clock_hz)
+    ceiling, most = _CEILINGS.get(kind, ("", None))
+    if most is not None and _amount(value) > most:
+        raise ArgumentError(f"{text} is beyond any machine; write at most {ceiling}")
+    if kind == "rate" and _amount(value) < _SLOWEST:
+        raise ArgumentError(f"{text} is too slow to count; write at least {_SLOWEST}B/cycle")
+    return value
+
+
+def _parsed(text: str, kind: str, clock_hz: int) -> Quantity:
     if kind == "rate":
         return parse_rate(text, clock_hz)
     if kind == "duration":

@@ -107,7 +107,7 @@ def read_text(source: TextFile | str, name: str = "") -> tuple[str, str]:
     file = name or str(source)
     try:
         return source.read_text(encoding="utf-8"), file
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{file}:1: cannot be read as UTF-8 text: {error}") from error
 
 

@@ -24,6 +24,7 @@ FLOORS = [
     "npusim.integers",
     "npusim.objects",
     "npusim.processes",
+    "npusim.computer",
     "npusim.quantities",
     "npusim.dtypes",
     "npusim.resources",
@@ -80,9 +81,9 @@ LINES = 450
 #: Lines of Python that a package may have; "npusim" stands for the modules at its top. More needs a
 #: sentence in CHANGELOG.md that says what for.
 BUDGETS = {
-    "npusim": 2950,
+    "npusim": 3000,
     "npusim/calibration": 900,
-    "npusim/call": 1450,
+    "npusim/call": 1475,
     "npusim/cli": 3250,
     "npusim/compat": 2100,
     "npusim/device": 1700,

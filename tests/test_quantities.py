@@ -29,18 +29,18 @@ from npusim.quantities import (
 
 GHZ = 10**9
 
-WHOLE = st.integers(0, 10**15)
-POSITIVE = st.integers(1, 10**15)
-FRACTIONS = st.fractions(0, 10**9, max_denominator=10**6)
+WHOLE = st.integers(0, 10**9)
+POSITIVE = st.integers(1, 10**12)
+FRACTIONS = st.fractions(0, 10**6, max_denominator=10**6)
 PART = st.integers(1, 999)
 VALUES: dict[str, st.SearchStrategy[Quantity]] = {
     "size": POSITIVE,
     "frequency": POSITIVE,
-    "rate": FRACTIONS.filter(bool),
+    "rate": st.fractions(Fraction(1, 1024), 10**9, max_denominator=10**6),
     "cycles": WHOLE,
     "fraction_cycles": FRACTIONS,
     "duration": WHOLE,
-    "count": POSITIVE,
+    "count": st.integers(1, 65536),
     "bool": st.booleans(),
     "block": st.tuples(PART, PART, PART, PART),
     **dict.fromkeys(("byte_energy", "energy", "power", "area", "density"), FRACTIONS.filter(bool)),
@@ -150,8 +150,20 @@ ERRORS = [
     ("count", "1e3", "expected a count of at least 1 without unit such as 4, got 1e3"),
     ("bool", "true", "expected yes or no, got true"),
     ("block", "16x16", "expected a block such as 16x16x16 or 16x8x16/2cycle, got 16x16"),
+    ("count", "65537", "65537 is beyond any machine; write at most 65536"),
+    ("size", "1025TiB", "1025TiB is beyond any machine; write at most 1024TiB"),
+    ("frequency", "1001GHz", "1001GHz is beyond any machine; write at most 1000GHz"),
+    ("cycles", "1e28cycle", "expected whole cycles such as 12cycle, got 1e28cycle"),
+    ("cycles", "4611686018427387904cycle",
+     "4611686018427387904cycle is beyond any machine; write at most 1000000000cycle"),
+    ("duration", "2s", "2s is beyond any machine; write at most 1000000000cycle"),
+    ("rate", "1000000001B/cycle",
+     "1000000001B/cycle is beyond any machine; write at most 1000000000B/cycle"),
+    ("rate", "1/1048577B/cycle",
+     "1/1048577B/cycle is too slow to count; write at least 1/1048576B/cycle"),
+    ("power", "1000001W", "1000001W is beyond any machine; write at most 1000000W"),
     ("block", "0x1x1", "expected a block such as 16x16x16 or 16x8x16/2cycle, got 0x1x1"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "text", "message"), ERRORS)

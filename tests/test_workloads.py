@@ -136,6 +136,10 @@ GOOD = "cin: 4, cout: 4, spatial: [5, 5], kernel: 3"
         (f"{GOOD}, cin: 4", "layers.a.cin: duplicate key 'cin', first used in line 3; keep one"),
         (f"{GOOD}, stride: 0", "layers.a.stride: expected an integer of at least 1, got '0'"),
         (f"{GOOD}, stride: 1.5", "layers.a.stride: expected an integer of at least 1, got '1.5'"),
+        (
+            f"{GOOD}, stride: {'9' * 5000}",
+            "layers.a.stride: expected an integer of at least 1, got '999999999999...9",
+        ),
         (f"{GOOD}, count: -1", "layers.a.count: expected an integer of at least 1, got '-1'"),
         (f"{GOOD}, padding: same", "layers.a.padding: expected an integer of at least 0, got 'sa"),
         (f"{GOOD}, stride: [1, 1, 1]", "layers.a.stride: expected one number or a list of 2, as"),

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
+from reprlib import repr as brief
 from typing import Any
 
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError, CapacityError
+from npusim.integers import digits
 from npusim.yamltree import TextFile, load_tree, suggest
 
 
@@ -132,10 +134,10 @@ def load_cann_tiling(source: TextFile) -> CannTiling:
     """The tiling in a YAML or JSON file of the vendor's words; see ``cann_tiling``."""
     words: dict[str, int] = {}
     for word, node in load_tree(source).mapping().items():
-        text = node.text()
-        if not (text.isascii() and text.isdigit()):
-            raise node.fail(f"expected an integer, got {text!r}")
-        words[word] = int(text)
+        value = digits(node.text())
+        if value is None:
+            raise node.fail(f"expected an integer, got {brief(node.text())}")
+        words[word] = value
     return cann_tiling(words)
 
 

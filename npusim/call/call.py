@@ -18,6 +18,7 @@ from npusim.call.replay import Again, Step, assumption_notes, figures_behind
 from npusim.call.size import require_short
 from npusim.call.spec import Array, Operand, Spec
 from npusim.call.tiling import is_tuned
+from npusim.computer import require_room
 from npusim.device.catalog import load_device, parse_core_mask
 from npusim.device.spec import Device
 from npusim.dtypes import DType
@@ -143,6 +144,12 @@ class Call:
         """Count a tensor that is put into main memory, which must have room for all there are."""
         self.held[name] = tensor.size_bytes
         self.require_memory(self.held)
+        if not self.timing_only:
+            require_room(
+                f"{self.operator}: tensors and copies in other layouts take",
+                sum(self.held.values()),
+                "give operands as npusim.spec(shape, dtype) for the time alone, or simulate a part",
+            )
 
     def input(
         self, name: str, value: Operand, as_dtype: DType, shape: tuple[int, ...] | None = None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any
 
 from npusim.errors import ArgumentError
+from npusim.integers import digits
 from npusim.kernels.tilings.cann import load_cann_tiling
 from npusim.yamltree import suggest
 
@@ -77,6 +79,7 @@ def _value(name: str, text: str, kind: type[Any]) -> int | str:
         if text not in ("yes", "no"):
             raise ArgumentError(f"--tiling: {name} is {text!r}; it must be yes or no")
         return text == "yes"
-    if not (text.isascii() and text.isdigit()):
-        raise ArgumentError(f"--tiling: {name} is {text!r}; it must be an integer >= 1")
-    return int(text)
+    value = digits(text)
+    if value is None:
+        raise ArgumentError(f"--tiling: {name} is {brief(text)}; it must be an integer >= 1")
+    return value

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from npusim.call.spec import Array, Operand, Spec
+from npusim.computer import require_room
 from npusim.dtypes import BF16, DType, dtype
 from npusim.errors import ArgumentError
 from npusim.ops.card import Card, Stated
@@ -40,6 +42,8 @@ def make_operands(
     """
     usual = stated["dtype"] or card.dtypes[0]
     found = next((dtype(array.dtype) for array in stated.arrays.values()), usual)
+    if not timing_only:
+        _require_memory(card, problem, stated, found)
     native: dict[str, Operand] = {}
     plain: dict[str, Array] = {}
     for number, one in enumerate(card.inputs):
@@ -63,6 +67,21 @@ def make_operands(
         native[one.name] = one.native(problem, given)
         plain[one.name] = one.plain(problem, given)
     return native, plain
+
+
+def _require_memory(card: Card[Any], problem: Any, stated: Stated, found: DType) -> None:
+    """Raise ``CapacityError`` where this computer could not hold the operands that are random.
+
+    A normal distribution gives fp32; there is one array of the type, one in the operator's layout.
+    """
+    need = sum(
+        prod(next(iter(one.forms(problem).values()))) * (4 + 2 * (one.dtype or found).bytes)
+        for one in card.inputs
+        if one.wanted(problem) and one.name not in stated.arrays
+    )
+    require_room(
+        f"{card.name}: random operands take", need, "choose --timing-only, or smaller sizes"
+    )
 
 
 def _read(name: str, path: Path, dtypes: tuple[DType, ...]) -> Array:

@@ -15,6 +15,9 @@ from npusim.device.spec import Device
 from npusim.dtypes import DEVICE_DTYPES
 from npusim.yamltree import Node, suggest
 
+#: The timing engines keep tables over all pairs of pipes.
+MOST_CORES = 1024
+
 _PATH_NAME = re.compile(r"\w+->\w+(\.\w+)?")
 
 
@@ -48,6 +51,17 @@ def _check_cores(device: Device, root: Node) -> None:
                 raise _at(root, "cores", kind.name, "pipes").fail(
                     f"no pipe {pipe}, which {why}; add {pipe} to the list"
                 )
+
+
+def _check_core_counts(device: Device, root: Node) -> None:
+    """No kind has more cores than the engines can hold."""
+    for kind in device.cores.values():
+        cores = device.groups * kind.per_group
+        if cores > MOST_CORES:
+            raise _at(root, "groups").fail(
+                f"{device.groups} groups of {kind.per_group} {kind.name} cores are {cores} cores; "
+                f"at most {MOST_CORES} of a kind can be simulated, make it fewer"
+            )
 
 
 def _check_memories(device: Device, root: Node) -> None:
@@ -208,6 +222,7 @@ def _check_launch(device: Device, root: Node) -> None:
 CHECKS: tuple[Callable[[Device, Node], None], ...] = (
     _check_sums,
     _check_cores,
+    _check_core_counts,
     _check_memories,
     _check_paths,
     _check_links,

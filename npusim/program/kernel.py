@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from npusim.computer import require_room
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError, CapacityError, ProgramError
+from npusim.errors import ArgumentError, ProgramError
 from npusim.integers import IntArray
 from npusim.isa.operands import Tensor
 
@@ -190,22 +190,11 @@ _ROW_BYTES = 512
 
 def require_table(tasks: int) -> None:
     """Raise ``CapacityError`` where this computer could not hold a table of so many tasks."""
-    have, need = _memory_bytes(), tasks * _ROW_BYTES
-    if need > have:
-        raise CapacityError(
-            f"{tasks:,} tasks; a table of them takes some {need / 2**30:,.1f} GiB, this computer "
-            f"has {have / 2**30:,.1f} GiB: use larger tiles, or simulate a part, such as fewer "
-            "images"
-        )
-
-
-@cache
-def _memory_bytes() -> int:
-    """Main memory of the computer that simulates; without a word from the system, 8 GiB."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 8 << 30
+    require_room(
+        f"{tasks:,} tasks; a table of them takes",
+        tasks * _ROW_BYTES,
+        "use larger tiles, or simulate a part, such as fewer images",
+    )
 
 
 def in_runs(count: int, cores: int) -> IntArray:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any
 
 from npusim.errors import NpusimError
+from npusim.integers import digits
 from npusim.kernels.tilings.cann import CannTiling, cann_tiling
 from npusim.yamltree import Node, load_tree
 
@@ -152,9 +154,10 @@ def _flag(node: Node) -> bool:
 
 
 def _number(node: Node) -> int:
-    if not (node.text().isascii() and node.text().isdigit()):
-        raise node.fail(f"expected an integer, got {node.text()!r}")
-    return int(node.text())
+    value = digits(node.text())
+    if value is None:
+        raise node.fail(f"expected an integer, got {brief(node.text())}")
+    return value
 
 
 def _field(node: Node) -> int | bool:

@@ -132,7 +132,7 @@ def _table(source: Path) -> Iterator[tuple[int, list[str]]]:
     """Lines of a file with their numbers, the header first."""
     try:
         text = source.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ArgumentError(f"{source}: cannot be read as UTF-8 text: {error}") from error
     lines = lines_of(text)
     first = next(lines, None)

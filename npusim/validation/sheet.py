@@ -96,7 +96,7 @@ def read_sheet(source: Path | Traversable) -> Sheet:
     """
     try:
         text = source.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ArgumentError(f"{source}: cannot be read as UTF-8 text: {error}") from error
     lines = lines_of(text)
     at, head = next(lines, (1, []))

@@ -16,9 +16,11 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
+from reprlib import repr as brief
 from typing import TypeVar
 
 from npusim.errors import ArgumentError
+from npusim.integers import digits
 from npusim.resources import configs
 from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload
 from npusim.yamltree import Node, TextFile, load_tree, suggest
@@ -188,10 +190,10 @@ def _flag(node: Node) -> bool:
 
 def _integer(node: Node, least: int) -> int:
     """Read a decimal integer of at least ``least``."""
-    text = node.text()
-    if not (text.isascii() and text.isdigit()) or int(text) < least:
-        raise node.fail(f"expected an integer of at least {least}, got {text!r}")
-    return int(text)
+    value = digits(node.text())
+    if value is None or value < least:
+        raise node.fail(f"expected an integer of at least {least}, got {brief(node.text())}")
+    return value
 
 
 #: Stands for a space at which no line ends.

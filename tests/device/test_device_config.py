@@ -369,6 +369,11 @@ def test_figures_replaced_together_are_checked_together() -> None:
         ("memories.L1.size", "2MiB (measured, HAND)",
          "small.yaml:20: memories.L1.size: expected a size such as 512KiB, got "
          "2MiB (measured, HAND)"),
+        ("groups", 1025,
+         "small.yaml:6: groups: 1025 groups of 1 mat cores are 1025 cores; at most 1024 of a "
+         "kind can be simulated, make it fewer"),
+        ("groups", 10**9,
+         "small.yaml:6: groups: 1000000000 is beyond any machine; write at most 65536"),
         ("sync.flag", -1,
          "small.yaml:52: sync.flag: expected whole cycles such as 12cycle, got -1cycle"),
     ],

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim import spec
+from npusim import computer, spec
 from npusim.call import size
 from npusim.call.call import Call
+from npusim.cli.main import main
 from npusim.errors import CapacityError
-from npusim.program import kernel as tables
 from npusim.program.kernel import grid
 
 MAP, WEIGHT = spec((64, 4096, 256, 256), "fp16"), spec((4096, 4096, 9, 9), "fp16")
@@ -80,7 +80,27 @@ def test_numbers_take_longer_than_time_alone() -> None:
 
 
 def test_a_table_that_this_computer_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_memory_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(computer, "memory_bytes", lambda: 1 << 20)
     assert len(grid(np.arange(32), np.arange(64))[0]) == 2048
     with pytest.raises(CapacityError, match=r"4,096 tasks; a table of them takes some 0.0 GiB"):
         grid(np.arange(64), np.arange(64))
+
+
+def test_numbers_that_this_computer_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(computer, "memory_bytes", lambda: 1 << 20)
+    a = np.zeros((512, 512), np.float16)
+    with pytest.raises(CapacityError, match=r"tensors .* take some 0\.0 GiB, .*npusim\.spec"):
+        npusim.ops.matmul(a, a, device="ascend910b2")
+    alone = spec(a.shape, "fp16")
+    assert npusim.ops.matmul(alone, alone, device="ascend910b2").cycles > 0
+
+
+def test_random_operands_that_this_computer_cannot_hold(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(computer, "memory_bytes", lambda: 1 << 20)
+    sizes = ["run", "matmul", "--device", "ascend910b2", "--m", "512", "--k", "512", "--n", "512"]
+    assert main(sizes) == 2
+    assert "random operands take some 0.0 GiB" in (message := capsys.readouterr().err)
+    assert "choose --timing-only, or smaller sizes" in message
+    assert main([*sizes, "--timing-only", "--json"]) == 0
