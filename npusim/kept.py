@@ -106,6 +106,13 @@ class Kept:
         row = self._base.execute("select value from kept where key = ?", (key,)).fetchone()
         return None if row is None else zlib.decompress(row[0])
 
+    def under(self, key: str) -> list[bytes]:
+        """The answers whose keys begin with this one and a slash."""
+        rows = self._base.execute(
+            "select value from kept where key > ? and key < ?", (f"{key}/", f"{key}0")
+        )
+        return [zlib.decompress(row[0]) for row in rows.fetchall()]
+
     def put(self, answers: Iterable[tuple[str, bytes]]) -> None:
         """Keep answers, all of them or none; what does not fit at all is not kept."""
         packed = [(key, zlib.compress(value)) for key, value in answers]
@@ -172,7 +179,11 @@ def places() -> tuple[Place, ...]:
 
 
 #: Stores of the user's cache by name, and what they hold.
-KINDS = {"sweeps": "points of studies", "tuned": "candidates of tuning"}
+KINDS = {
+    "sweeps": "points of studies",
+    "tuned": "candidates of tuning",
+    "runs": "runs of kernels and choices of tilings",
+}
 
 
 def usual_file(name: str) -> Path:

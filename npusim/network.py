@@ -21,6 +21,8 @@ from npusim.network_reports import NetworkReports
 from npusim.version import __version__
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
 
     from npusim.device.spec import Device
@@ -297,6 +299,7 @@ def network(
     cube_math_type: int | str = "keep_dtype",
     every_input: bool = False,
     jobs: int = 1,
+    store: str | Path | None = None,
     **options: Any,
 ) -> NetworkResult:
     """Time the layers of ``workload``, for ``batch`` images.
@@ -310,14 +313,17 @@ def network(
     a layer before which nothing is trained has no gradient, unless ``every_input`` asks for it.
     Linear layers are matrix products, without a bias. Different layers are simulated in
     ``jobs`` processes, with the same result; ``progress`` is then told of layers that are done.
-    The keywords left are those
-    of ``npusim.call.Options`` except ``timeline``, which is never kept: ``device`` is required.
+    Runs of kernels and automatic tilings are kept in ``store`` ("": a file of the user's cache;
+    None: in memory alone) by the figures they rest on: on a changed device only what the change
+    touches is simulated. The keywords left are those of ``npusim.call.Options`` except
+    ``timeline``, which is never kept: ``device`` is required.
 
     A layer that the device refuses does not stop the others: see ``NetworkResult.failed``.
     Raises ``ArgumentError`` where no layer can be simulated.
     """
     from npusim.call.call import Call
     from npusim.call.options import Options
+    from npusim.device.answers import answers_in
     from npusim.dtypes import dtype as element_type
     from npusim.ops.of_layers import LayerRuns
     from npusim.workloads import read_network
@@ -338,8 +344,10 @@ def network(
         passes=_passes(passes),
         gradients=() if passes == "forward" else _gradients(gradients),
         cube_math_type=cube_math_type,
+        store=store,
     )
-    timed = _timed(net, backward, jobs)
+    with answers_in(store):
+        timed = _timed(net, backward, jobs)
     if not timed:
         raise ArgumentError(
             f"no layer of {net.name} has a gradient among {', '.join(backward.gradients)}: before "

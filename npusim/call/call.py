@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from npusim.call.choice import K, Launches, chosen, program_of
+from npusim.call.choice import Around, K, chosen, program_of
 from npusim.call.options import Options
 from npusim.call.replay import Again, Step, assumption_notes, figures_behind
 from npusim.call.size import require_short
@@ -33,8 +33,8 @@ from npusim.program.program import Program
 from npusim.program.races import check_races
 from npusim.results import Result
 from npusim.results.lines import bytes_text
-from npusim.timing.problem import UNITS, GmBytes, longest_first, memory_bounds, needed_bytes
-from npusim.timing.run import new_l2, time_program
+from npusim.timing.launches import Launches
+from npusim.timing.problem import UNITS, GmBytes, longest_first, memory_bounds
 from npusim.timing.trace import Bound, KernelRun
 from npusim.version import __version__
 
@@ -72,7 +72,6 @@ class Call:
 
     def __post_init__(self) -> None:
         self.device = load_device(self.options.device)
-        self.l2 = new_l2(self.device, self.options.engine)
         self.figures: dict[str, None] = {}  # what the time rests on so far, in order of use
         self.held: dict[str, int] = {}  # bytes of main memory by tensor
         self._steps: list[Step] = []
@@ -88,6 +87,11 @@ class Call:
         """
         self.notes += check(self.operator, facts, self.device, self.options.rules)
         self.require_memory(self.operands)
+
+    @cached_property
+    def launches(self) -> Launches:
+        """What was launched so far, and the L2 it left."""
+        return Launches(self.device, self.groups, self.options.engine)
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
@@ -166,7 +170,7 @@ class Call:
             self.arrays[name] = array.reshape(tensor.shape)
         if self.options.start == "warm" and tensor.size_bytes:
             self._touched.add(name)
-            self.l2.preload(name, tensor.size_bytes)
+            self.launches.preload(name, tensor.size_bytes)
             self._steps.append(tensor)
         return tensor
 
@@ -204,7 +208,7 @@ class Call:
         """Launch the kernel that sets a tensor to zero."""
         self.launch(MemSet(tensor))
 
-    def choose(self, kernel: K, launches: Launches[K] | None = None) -> K:
+    def choose(self, kernel: K, launches: Around[K] | None = None) -> K:
         """``kernel`` with the tiling "auto"; see ``npusim.call.choice.chosen``.
 
         A call that is only planned takes the best estimate where its workspace does not depend on
@@ -230,8 +234,9 @@ class Call:
         from npusim.tuning.problem import Problem  # noqa: PLC0415 - few calls are tuned
         from npusim.tuning.tuner import search  # noqa: PLC0415
 
-        warm = self.options.engine == "fast" and len(self.l2.content()) > 0
-        l2 = deepcopy(self.l2) if warm else None
+        now = self.launches.l2
+        warm = self.options.engine == "fast" and len(now.content()) > 0
+        l2 = deepcopy(now) if warm else None
         found = search(Problem(kernel, self.device, self.groups, l2), (kernel,))
         self.notes.append(f"{kernel.name}: {found.verdict}")
         return cast(K, found.best)
@@ -245,25 +250,26 @@ class Call:
             planned.append(kernel)
             return
         self._steps.append(kernel)
-        program = program_of(kernel, self.device, self.groups)
-        self.require_time(program.instructions, program.macs, kernel.name)
-        run = time_program(
-            program,
-            self.l2,
-            timeline=self.options.timeline,
-            progress=self._progress(program, "timing"),
-        )
-        if not self.timing_only:
-            arrays = {t.name: self.arrays[t.name] for t in kernel.tensors}
-            execute(program, arrays, self._progress(program, "numbers"))
-            if self.options.check:
-                check_races(program)
-        self.runs.append(run)
+        timeline = self.options.timeline
+        known = self.launches.known(kernel, timeline=timeline) if self.timing_only else None
+        if known is not None:
+            (made,) = known
+        else:
+            program = program_of(kernel, self.launches)
+            self.require_time(program.instructions, program.macs, kernel.name)
+            progress = self._progress(program, "timing")
+            made = self.launches.time(kernel, program, timeline=timeline, progress=progress)
+            if not self.timing_only:
+                arrays = {t.name: self.arrays[t.name] for t in kernel.tensors}
+                execute(program, arrays, self._progress(program, "numbers"))
+                if self.options.check:
+                    check_races(program)
+        self.runs.append(made.run)
         tiling = getattr(kernel.clipped, "tiling", None)
         if tiling is not None:
             self._tilings[kernel.name] = tiling
-        self.figures |= dict.fromkeys(figures_behind(program))
-        for name, size in needed_bytes(program).read.items():
+        self.figures |= dict.fromkeys(figures_behind(self.device, made))
+        for name, size in made.read.items():
             if name in self._operands:  # not what is left between kernels
                 self._operands[name] = max(self._operands[name], size)
 

@@ -1,31 +1,34 @@
 """Automatic tilings: the best simulated one of those that closed forms hold to be fastest.
 
-What was chosen is kept in memory by content, so that the same kernel on the same machine is
-chosen for once.
+What was chosen is kept by what it depends on (``npusim.device.answers``): the kernel, and the
+figures of the device that closed forms and simulations asked for.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import hashlib
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from math import log2
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from npusim.device.answers import Answers
+from npusim.device.seen import Name, Seen
 from npusim.device.spec import Device
 from npusim.errors import CapacityError
-from npusim.program.build import build, lay_out
+from npusim.isa.operands import Tensor
+from npusim.program.build import lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
-from npusim.timing.run import new_l2, time_program
+from npusim.timing.launches import Launches, content
 
 K = TypeVar("K", bound=Kernel)
 
 #: Kernels that are launched for the sake of one: itself, and others before and after it.
-Launches = Callable[[K], Sequence[Kernel]]
+Around = Callable[[K], Sequence[Kernel]]
 
 #: Candidates that are looked at, and simulated of them at most; instructions of all of these, where
 #: building one that tasks do not share takes as long as simulating so many.
@@ -42,44 +45,20 @@ WORTHWHILE = 0.99
 FADING = 0.5
 
 
-class Kept:
-    """The latest choices, by what they depend on."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._found: OrderedDict[Hashable, Kernel] = OrderedDict()
-
-    def get(self, key: Hashable) -> Kernel | None:
-        """What was chosen, if it is still kept."""
-        if key not in self._found:
-            return None
-        self._found.move_to_end(key)
-        return self._found[key]
-
-    def put(self, key: Hashable, kernel: Kernel) -> None:
-        """Keep a choice; the one not asked for longest makes room."""
-        self._found[key] = kernel
-        while len(self._found) > self.most:
-            self._found.popitem(last=False)
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._found.clear()
-
-
-#: Choices made by this process.
-KEPT = Kept(4096)
+#: Choices of this process, as the fields of a tiling by name.
+CHOICES: Answers[dict[str, Any]] = Answers("choice", 4096, dict, dict)
 
 #: Programs of the latest choice, by kernel, device and groups: it is launched next as a rule.
 _built: dict[Hashable, Program] = {}
 
 
-def program_of(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
+def program_of(kernel: Kernel, launches: Launches) -> Program:
     """The program of a kernel; one that was built to choose it is handed on, once.
 
     Raises as ``build`` does.
     """
-    return _built.pop((kernel, device.digest(), groups), None) or build(kernel, device, groups)
+    key = (kernel, launches.device.digest(), launches.groups)
+    return _built.pop(key, None) or launches.build(kernel)
 
 
 def chosen(
@@ -88,7 +67,7 @@ def chosen(
     groups: tuple[int, ...],
     *,
     warm: Collection[str] = (),
-    launches: Launches[K] | None = None,
+    launches: Around[K] | None = None,
     simulated: bool = True,
 ) -> K:
     """``kernel`` with its best tiling for the cores of ``groups``; the one it has is not looked at.
@@ -99,27 +78,119 @@ def chosen(
     unless a choice was kept. Raises ``CapacityError`` if no tiling fits the device.
     """
     around = launches or (lambda one: (*one.before, one))
-    held = tuple(sorted(t.name for t in kernel.tensors if t.name in warm))
-    key = (kernel, device.digest(), groups, held)
-    found = KEPT.get(key)
-    if found is None:
-        found = _best(kernel, device, groups, held, around, simulated=simulated)
-        if simulated:
-            KEPT.put(key, found)
-    return cast(K, found)
+    held = tuple((t.name, t.size_bytes) for t in _by_name(kernel) if t.name in warm)
+    key = _key(kernel, around, groups, held)
+    found = CHOICES.find(key, device) if key is not None else None
+    if found is not None:
+        return _with(kernel, found.answer)
+    trial = _Trial(device, groups, held)
+    best = _best(kernel, trial, around, simulated=simulated)
+    if simulated and key is not None:
+        CHOICES.keep(key, device, trial.names, _changes(kernel, best))
+    return best
 
 
-def _best(
-    kernel: K,
-    device: Device,
-    groups: tuple[int, ...],
-    warm: tuple[str, ...],
-    around: Launches[K],
-    *,
-    simulated: bool,
-) -> K:
-    cores = len(groups) * device.core_kind(kernel.role).per_group
-    ranked = kernel.ranked(device, cores, MOST_LEADING)
+def _by_name(kernel: Kernel) -> list[Tensor]:
+    """The tensors of a kernel in the order of their names."""
+    return sorted(kernel.tensors, key=lambda tensor: tensor.name)
+
+
+def _key(
+    kernel: K, around: Around[K], groups: tuple[int, ...], held: Sequence[tuple[str, int]]
+) -> str | None:
+    """All that a choice depends on besides the device; None where it is not known."""
+    some: tuple[Kernel, ...] = (kernel, *around(kernel))
+    parts = [content(one) for one in some]
+    if None in parts:
+        return None
+    return hashlib.sha256(f"{parts} {groups} {held}".encode()).hexdigest()[:32]
+
+
+def _changes(kernel: Kernel, best: Kernel) -> dict[str, Any]:
+    """The fields in which the best candidate differs, tilings as their sizes by name."""
+    found = {}
+    for field in fields(kernel):  # type: ignore[arg-type]
+        old, new = getattr(kernel, field.name), getattr(best, field.name)
+        if new != old:
+            found[field.name] = _sizes(new)
+    return found
+
+
+def _sizes(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _with(kernel: K, changes: dict[str, Any]) -> K:
+    """``kernel`` with the changes of a choice."""
+    values = {
+        name: type(getattr(kernel, name))(**new) if isinstance(new, dict) else new
+        for name, new in changes.items()
+    }
+    return replace(kernel, **values)  # type: ignore[type-var]
+
+
+class _Trial:
+    """Candidates timed on a device, and the figures that what came out rests on."""
+
+    def __init__(
+        self, device: Device, groups: tuple[int, ...], warm: Sequence[tuple[str, int]]
+    ) -> None:
+        self.device, self.groups, self._warm = device, groups, warm
+        self._seen = Seen(device)
+        self._names: frozenset[Name] = frozenset()
+
+    @property
+    def names(self) -> frozenset[Name]:
+        """The figures behind what was told so far."""
+        return self._names | self._seen.names
+
+    def ranked(self, kernel: Kernel, few: int) -> list[tuple[float, Kernel]]:
+        """The candidates that closed forms hold to be the fastest."""
+        watched = self._seen.device
+        cores = len(self.groups) * watched.core_kind(kernel.role).per_group
+        return kernel.ranked(watched, cores, few)
+
+    def lay_out(self, kernel: Kernel) -> None:
+        """Raise as ``npusim.program.build.lay_out`` does."""
+        lay_out(kernel, self._seen.device, self.groups)
+
+    def run(self, kernels: Sequence[Kernel], left: int) -> _Tried:
+        """Build kernels that are launched one after another; time them where work is ``left``.
+
+        Raises as ``build`` does.
+        """
+        launches = Launches(self.device, self.groups)
+        for name, size in self._warm:
+            launches.preload(name, size)
+        try:
+            made = launches.known(*kernels)
+            programs = [] if made else [launches.build(kernel) for kernel in kernels]
+            sizes = [(one.run.instructions, one.emitted) for one in made or ()]
+            sizes += [(program.instructions, program.emitted) for program in programs]
+            work = sum(count + BUILD_WEIGHT * emitted for count, emitted in sizes)
+            if work > left:
+                return _Tried(work, None, programs)
+            if made is None:
+                pairs = zip(kernels, programs, strict=True)
+                made = [launches.time(kernel, program) for kernel, program in pairs]
+        finally:
+            self._names |= launches.names
+        return _Tried(work, sum(one.run.cycles + one.run.launch_cycles for one in made), programs)
+
+
+class _Tried(NamedTuple):
+    """What it took to build and time some kernels, their cycles, and the programs that were built.
+
+    ``work`` counts instructions; ``cycles`` are None where this was too much to time them.
+    """
+
+    work: int
+    cycles: int | None
+    programs: list[Program]
+
+
+def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
+    ranked = trial.ranked(kernel, MOST_LEADING)
     outlook = _Outlook([time for time, _ in ranked], [one for _, one in ranked])
     best: tuple[float, K] | None = None
     _built.clear()
@@ -131,24 +202,23 @@ def _best(
         candidate = cast(K, ranked[at][1])
         try:
             if not simulated:
-                lay_out(candidate, device, groups)
+                trial.lay_out(candidate)
                 return candidate
-            programs = [build(launch, device, groups) for launch in around(candidate)]
+            tried = trial.run(around(candidate), left)
         except CapacityError as error:  # closed forms do not see every byte
             failed = error
             outlook.leave_out(at)
             continue
-        left, runs = left - sum(program.instructions for program in programs), runs + 1
-        left -= sum(BUILD_WEIGHT * len(t.instructions) for p in programs for t in p.templates)
-        cycles = _cycles(programs, device, warm) if left >= 0 else ranked[at][0]
+        left, runs = left - tried.work, runs + 1
+        cycles = ranked[at][0] if tried.cycles is None else tried.cycles
         outlook.learn(at, cycles)
         if best is None or cycles < best[0]:
             best = (cycles, candidate)
             _built.clear()
-            for launch, program in zip(around(candidate), programs, strict=True):
-                _built[launch, device.digest(), groups] = program
+            for launch, program in zip(around(candidate), tried.programs, strict=False):
+                _built[launch, trial.device.digest(), trial.groups] = program
     if best is None:
-        raise failed or CapacityError(f"{kernel.name}: no tiling fits {device.name}")
+        raise failed or CapacityError(f"{kernel.name}: no tiling fits {trial.device.name}")
     return best[1]
 
 
@@ -206,13 +276,3 @@ def _places(tilings: Sequence[Any]) -> npt.NDArray[np.float64]:
         else:
             columns.append([log2(value) for value in values])
     return np.array(columns, np.float64).reshape(-1, len(tilings)).T
-
-
-def _cycles(programs: Sequence[Program], device: Device, warm: tuple[str, ...]) -> int:
-    """Simulated cycles of some programs one after another, launches included."""
-    l2 = new_l2(device, "fast")
-    for tensor in {t.name: t for program in programs for t in program.tensors}.values():
-        if tensor.name in warm and tensor.size_bytes:
-            l2.preload(tensor.name, tensor.size_bytes)
-    runs = [time_program(program, l2, timeline=False) for program in programs]
-    return sum(run.cycles + run.launch_cycles for run in runs)

@@ -12,6 +12,7 @@ from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.program.recost import recosted, structure
+from npusim.timing.launches import Launched
 from npusim.timing.outcome import L2
 from npusim.timing.run import new_l2, time_program, trace_causes, trace_program
 from npusim.timing.trace import Trace
@@ -77,18 +78,17 @@ class Again:
         return program
 
 
-def figures_behind(program: Program) -> list[str]:
-    """Figures that the device states and that the time of ``program`` depends on."""
-    device = program.device
+def figures_behind(device: Device, made: Launched | Program) -> list[str]:
+    """Figures that ``device`` states and that the time of a kernel depends on."""
     used = {
         "clock",
         "launch",
         "l2",
         device.main_memory_key,
-        *(f"pipes.{pipe}" for pipe in program.pipes),
+        *(f"pipes.{pipe}" for pipe in made.pipes),
     }
     used |= {f"links.{link.name}" for link in device.links.values() if link.traffic}
-    used |= program.figures
+    used |= made.figures
     # Capacities and precision do not cost time by themselves, and energy never does.
     idle = {"cube.hf32_bits", *(f"{part}.{key}" for part in used for key in ("size", ENERGY))}
     return sorted(

@@ -82,6 +82,9 @@ def add_arguments(parser: Parser) -> None:
     add_simulation(add)
     add("--jobs", type=integer(1), default=1, metavar="N",
         help="processes that simulate different layers at once (default: 1)")  # fmt: skip
+    add("--store", nargs="?", const="", metavar="FILE",
+        help="keep runs and tilings, and find them again: without FILE in the user's cache "
+        "(default: no)")  # fmt: skip
     add = parser.add_argument_group("files to write").add_argument
     for name, (suffixes, about) in _FILES.items():
         kinds = " or ".join(suffixes)
@@ -121,6 +124,7 @@ def execute(arguments: argparse.Namespace) -> int:
             engine=arguments.engine,
             start=arguments.start,
             jobs=arguments.jobs,
+            store=arguments.store,
             progress=progress,
         )
     if arguments.json:

@@ -125,6 +125,10 @@ class Memory:
         """What kernels call it."""
         return self.role or self.name
 
+    def has_room(self, size: int) -> bool:
+        """Whether it holds so many bytes; results that ask no more rest on no more."""
+        return size <= self.size_bytes
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pipe:

@@ -244,7 +244,7 @@ class Device:
 
 
 #: Fields of ``Device`` that say how it is called and known, not what it is.
-_NO_FIGURES = ("name", "base", "description", "product", "sources", "provenance", "origin")
+NO_FIGURES = ("name", "base", "description", "product", "sources", "provenance", "origin")
 
 
 def path_name(src: str, dst: str, variant: str = "") -> str:
@@ -255,7 +255,7 @@ def path_name(src: str, dst: str, variant: str = "") -> str:
 def _canonical(value: Any) -> str:
     """Return text that is equal exactly where all figures in ``value`` are."""
     if is_dataclass(value):
-        skip = _NO_FIGURES if isinstance(value, Device) else ()
+        skip = NO_FIGURES if isinstance(value, Device) else ()
         pairs = (
             (f.name, item)
             for f in fields(value)

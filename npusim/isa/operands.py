@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from npusim.device.parts import Memory
 from npusim.dtypes import DType
 from npusim.errors import CapacityError, ProgramError
 
@@ -192,13 +193,14 @@ def private(place: Place, size: int | None = None) -> SlotRegion:
     return region
 
 
-def check_capacity(buffers: list[Buffer], memory: str, size_bytes: int, where: str) -> None:
-    """Raise ``CapacityError`` with the arithmetic if the buffers of ``memory`` do not fit it."""
-    here = [b for b in buffers if b.memory == memory]
+def check_capacity(buffers: list[Buffer], memory: Memory, where: str) -> None:
+    """Raise ``CapacityError`` with the arithmetic if those of the buffers do not fit ``memory``."""
+    here = [b for b in buffers if b.memory == memory.called]
     used = sum(b.slots * b.slot_bytes for b in here)
-    if used > size_bytes:
+    if not memory.has_room(used):
+        size_bytes = memory.size_bytes
         terms = " + ".join(f"{b.name} {b.slots}x{b.slot_bytes}" for b in here)
         raise CapacityError(
-            f"{where}: {memory} holds {size_bytes} B but {terms} = {used} B; "
+            f"{where}: {memory.called} holds {size_bytes} B but {terms} = {used} B; "
             f"use smaller tiles or fewer slots (over by {used - size_bytes} B)"
         )

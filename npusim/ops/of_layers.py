@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from npusim import ops
 from npusim.call.in_turn import in_turn
 from npusim.call.options import Options
 from npusim.call.spec import spec
+from npusim.device.answers import answers_in
 from npusim.dtypes import DType
 from npusim.errors import NpusimError
 from npusim.ops.convolution_backward import GRADIENTS, arguments
@@ -23,7 +25,10 @@ LAYERS_DONE = "layers"
 
 @dataclass(frozen=True, kw_only=True)
 class LayerRuns:
-    """What is the same for every layer of a network, and how a layer is simulated."""
+    """What is the same for every layer of a network, and how a layer is simulated.
+
+    Runs of kernels are kept in the file ``store`` ("": one of the user's cache), None in none.
+    """
 
     options: Options
     batch: int
@@ -31,6 +36,7 @@ class LayerRuns:
     passes: str
     gradients: tuple[str, ...]
     cube_math_type: int | str
+    store: str | Path | None = None
 
     def of(self, layer: Layer) -> tuple[str, ...]:
         """What is computed of a layer; an input gradient only where something needs it."""
@@ -40,7 +46,8 @@ class LayerRuns:
     def attempt(self, work: tuple[Layer, str]) -> tuple[Result | None, str]:
         """The result of a layer with this label, or the reason why there is none."""
         try:
-            return self.run(*work), ""
+            with answers_in(self.store):
+                return self.run(*work), ""
         except NpusimError as error:
             return None, str(error)
 

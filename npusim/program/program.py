@@ -166,6 +166,11 @@ class Program:
         sizes = np.array([len(t.instructions) for t in self.templates], dtype=np.int64)
         return int(self.task_counts @ sizes)
 
+    @property
+    def emitted(self) -> int:
+        """Instructions of the distinct tasks."""
+        return sum(len(template.instructions) for template in self.templates)
+
     @cached_property
     def macs(self) -> int:
         """Multiply-adds over all tasks and cores."""

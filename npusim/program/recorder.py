@@ -118,8 +118,7 @@ class Recorder:
         )
         check_capacity(
             [h.buffer for h in self.handles] + [buffer],
-            memory,
-            spec.size_bytes,
+            spec,
             f"{self._device.name}: buffer {buffer.name}",
         )
         self.handles.append(BufferHandle(buffer))

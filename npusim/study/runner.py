@@ -10,9 +10,9 @@ from typing import Any
 from npusim.errors import ArgumentError
 from npusim.study.result import SweepResult
 from npusim.study.space import Study, load_study, make_study
-from npusim.study.store import Measured, Store, key_of
+from npusim.study.store import Measured, Store, key_of, runs_beside
 from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Setting, content, option_names
-from npusim.study.workers import Chunk, cpus, here, look, on_dask
+from npusim.study.workers import Chunk, Runs, cpus, here, look, on_dask
 
 #: Seconds that a chunk of points should take: long beside handing it over, short to lose.
 _CHUNK_S = 0.5
@@ -53,8 +53,9 @@ def sweep(
 
     Points are measured in ``jobs`` processes (None: one per processor), or by a Dask ``scheduler``
     such as ``"tcp://host:8786"``. Each is kept in ``store`` at once ("": a file in the user's
-    cache, None: nowhere), by what it depends on, so that a second run computes what is missing. A
-    point that the device refuses is a row with its error.
+    cache, None: nowhere), by what it depends on, so that a second run computes what is missing; the
+    runs of its kernels are kept beside it, so that after one changed figure only what this figure
+    touches is simulated. A point that the device refuses is a row with its error.
 
     Raises ``ConfigError`` or ``ArgumentError`` before the first point where a name, a value or a
     device is wrong, or the device cannot run what is measured.
@@ -75,7 +76,7 @@ def sweep(
         known_points = len(found)
         report = progress or (lambda done, total, known: None)
         report(len(found), len(set(keys)), known_points)
-        for batch in _measured(missing, scheduler, jobs or cpus()):
+        for batch in _measured(missing, scheduler, jobs or cpus(), runs_beside(store)):
             kept.put(batch.items())
             found |= batch
             report(len(found), len(set(keys)), known_points)
@@ -123,14 +124,14 @@ def probed(study: Study, kept: Store) -> Mapping[str, Any]:
 
 
 def _measured(
-    missing: Mapping[str, Setting], scheduler: str | None, jobs: int
+    missing: Mapping[str, Setting], scheduler: str | None, jobs: int, runs: Runs
 ) -> Iterator[dict[str, Measured]]:
     """Points by key as they become known; the first tells how long one takes."""
     if not missing:
         return
     names = list(missing)
     begin = time.perf_counter()
-    yield {names[0]: look([(0, missing[names[0]])])[0][1]}
+    yield {names[0]: look([(0, missing[names[0]])], runs)[0][1]}
     seconds = max(time.perf_counter() - begin, 1e-4)
     rest = list(enumerate(missing.values()))[1:]
 
@@ -144,6 +145,6 @@ def _measured(
         ready = on_dask(chunks, scheduler)
     else:
         used = 1 if seconds * len(rest) < _SOON_S else jobs
-        ready = here(chunks(used), used)
+        ready = here(chunks(used), used, runs)
     for done in ready:
         yield {names[number]: one for number, one in done}

@@ -20,7 +20,7 @@ from npusim.errors import ArgumentError
 from npusim.study.front import Exploration, unbeaten, values_of
 from npusim.study.runner import Progress, probed, study_of
 from npusim.study.space import Study, check_goals
-from npusim.study.store import Measured, Store, key_of
+from npusim.study.store import Measured, Store, key_of, runs_beside
 from npusim.study.subject import Setting, content
 from npusim.study.workers import Chunk, cpus, here
 
@@ -79,7 +79,7 @@ def explore(
         search = _Search(made, wanted, kept, _optuna_study(made, wanted, seed, storage, name), seed)
         total = min(count, len(made) - len(search.known))
         report(0, total, 0)
-        for done in here(search.proposals(total), jobs or cpus()):
+        for done in here(search.proposals(total), jobs or cpus(), runs_beside(store)):
             search.tell_all(done)
             report(search.looked, total, search.found)
     return Exploration(

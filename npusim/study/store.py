@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from npusim import kernels
 from npusim.kept import MOST_BYTES, opened
-from npusim.version import __version__
+from npusim.resources import program
 
 
 class Measured(NamedTuple):
@@ -59,16 +57,13 @@ class Store:
         return len(self._kept)
 
 
+def runs_beside(file: str | Path | None) -> str | Path | None:
+    """The file of runs of kernels that goes with one of points: beside it, in the same cache."""
+    if file is None or file == "":
+        return file
+    return Path(file).with_suffix(f".runs{Path(file).suffix}")
+
+
 def key_of(content: str) -> str:
     """The key of a point: its content, and the program that measures it."""
     return hashlib.sha256(f"{program()}\0{content}".encode()).hexdigest()
-
-
-@cache
-def program() -> str:
-    """Version and sources of npusim: a change of the model is another program."""
-    folders = [Path(__file__).parents[1], *map(Path, kernels.__path__)]
-    digest = hashlib.sha256(__version__.encode())
-    for file in sorted(file for folder in folders for file in folder.rglob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()

@@ -10,8 +10,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+from npusim.device.answers import answers_in
 from npusim.errors import ArgumentError, NpusimError
 from npusim.study.store import Measured
 from npusim.study.subject import Setting, measure
@@ -20,13 +22,20 @@ from npusim.study.subject import Setting, measure
 Chunk = Sequence[tuple[int, Setting]]
 Done = list[tuple[int, Measured]]
 
+#: The file of runs of kernels ("": one of the user's cache), or None.
+Runs = str | Path | None
+
 #: Chunks that wait for a worker, per worker: enough that none is idle, few enough to stop soon.
 _AHEAD = 3
 
 
-def look(chunk: Chunk) -> Done:
-    """Measure points; what a point raises is told, not raised."""
-    return [(number, _one(setting)) for number, setting in chunk]
+def look(chunk: Chunk, runs: Runs = None) -> Done:
+    """Measure points; what a point raises is told, not raised.
+
+    Runs of kernels are kept in the file ``runs`` and found there again.
+    """
+    with answers_in(runs):
+        return [(number, _one(setting)) for number, setting in chunk]
 
 
 def _one(setting: Setting) -> Measured:
@@ -44,22 +53,22 @@ def cpus() -> int:
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
-def here(chunks: Iterator[Chunk], jobs: int) -> Iterator[Done]:
+def here(chunks: Iterator[Chunk], jobs: int, runs: Runs = None) -> Iterator[Done]:
     """Measure chunks in ``jobs`` processes (1: this one); results come as they are ready."""
     if jobs == 1:
-        yield from map(look, chunks)
+        yield from (look(chunk, runs) for chunk in chunks)
         return
     lost: list[Chunk] = []
-    yield from _pooled(chunks, jobs, lost)
+    yield from _pooled(chunks, jobs, runs, lost)
     for chunk in lost:  # one at a time, so that the point that kills its worker is known
         for point in chunk:
             alone: list[Chunk] = []
-            yield from _pooled(iter([[point]]), 1, alone)
+            yield from _pooled(iter([[point]]), 1, runs, alone)
             if alone:
                 yield [(point[0], Measured({}, "the worker process died; out of memory, perhaps"))]
 
 
-def _pooled(chunks: Iterator[Chunk], jobs: int, lost: list[Chunk]) -> Iterator[Done]:
+def _pooled(chunks: Iterator[Chunk], jobs: int, runs: Runs, lost: list[Chunk]) -> Iterator[Done]:
     """Chunks in fresh processes; those under way when a process dies are ``lost``."""
     context = multiprocessing.get_context("spawn")  # a forked one would inherit held locks
     waiting: dict[Future[Done], Chunk] = {}
@@ -67,7 +76,7 @@ def _pooled(chunks: Iterator[Chunk], jobs: int, lost: list[Chunk]) -> Iterator[D
         try:
             while True:
                 for chunk in islice(chunks, _AHEAD * jobs - len(waiting)):
-                    waiting[pool.submit(look, chunk)] = chunk
+                    waiting[pool.submit(look, chunk, runs)] = chunk
                 if not waiting:
                     return
                 done, _ = wait(waiting, return_when=FIRST_COMPLETED)

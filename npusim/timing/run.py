@@ -65,6 +65,11 @@ def _engine(
     return FastEngine(program, l2, starts, keep_spans=keep, progress=progress)
 
 
+def wants_timeline(instructions: int, timeline: bool | None) -> bool:
+    """Whether a run of so many instructions keeps its timeline; None asks for it if it is short."""
+    return instructions <= TIMELINE_LIMIT if timeline is None else timeline
+
+
 def time_program(
     program: Program,
     l2: L2,
@@ -77,7 +82,7 @@ def time_program(
     The L2 (``new_l2``) says which engine runs. ``progress`` is called now and then with the
     instructions completed. Raises ``ProgramError`` if the program hangs or leaves a tensor.
     """
-    keep = program.instructions <= TIMELINE_LIMIT if timeline is None else timeline
+    keep = wants_timeline(program.instructions, timeline)
     begin = core_starts(program)
     outcome = _engine(program, l2, begin, keep=keep, progress=progress).run()
     return KernelRun(

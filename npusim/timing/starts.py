@@ -45,6 +45,11 @@ def starting(starts: Starts) -> Iterator[None]:
         _starts.reset(token)
 
 
+def are_usual() -> bool:
+    """Whether cores start as the device launches them."""
+    return _starts.get() is launched
+
+
 def core_starts(program: Program) -> IntArray:
     """Return the cycle at which each core starts."""
     return _starts.get()(program)

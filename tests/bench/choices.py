@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import npusim
-from npusim.call.choice import KEPT, chosen, program_of
-from npusim.device.spec import Device
-from npusim.program.build import build
+from npusim.call.choice import CHOICES, chosen, program_of
 from npusim.program.kernel import Kernel
-from npusim.program.program import Program
-from npusim.timing.run import new_l2, time_program
+from npusim.timing.launches import RUNS, Launches
 from tests.bench import programs
 from tests.bench.figures import Figure, Settings
 from tests.tuning.larger_machines import Gradient, kernel_of, layers
 
 BATCHES = (1, 32)
-
-Make = Callable[[Kernel, Device, tuple[int, ...]], Program]
 
 
 def automatic(settings: Settings) -> Iterator[Figure]:
@@ -32,10 +27,11 @@ def automatic(settings: Settings) -> Iterator[Figure]:
     groups = tuple(range(device.groups))
     engine = settings.engine or "fast"
 
-    def launch(best: Kernel, make: Make) -> None:
-        l2 = new_l2(device, engine)
+    def launch(best: Kernel) -> None:
+        launches = Launches(device, groups, engine)
         for one in (*best.before, best):
-            time_program(make(one, device, groups), l2, timeline=False)
+            if launches.known(one) is None:
+                launches.time(one, program_of(one, launches))
 
     for batch in BATCHES:
         kernels = [
@@ -43,19 +39,21 @@ def automatic(settings: Settings) -> Iterator[Figure]:
             for name, shape in layers("resnet50").items()
             for which in ("dx", "dw")
         ]
-        launch(chosen(kernels[0], device, groups), build)
-        launch(chosen(kernels[1], device, groups), build)
+        for kernel in kernels[:2]:
+            launch(chosen(kernel, device, groups))
         rounds = []
         for _ in range(settings.repeats):
-            KEPT.clear()
+            CHOICES.clear()
+            RUNS.clear()
             begun = time.process_time()
             best = []
             for kernel in kernels:
                 best.append(chosen(kernel, device, groups))
-                launch(best[-1], program_of)
+                launch(best[-1])
             middle = time.process_time()
+            RUNS.clear()
             for kernel in best:
-                launch(kernel, build)
+                launch(kernel)
             rounds.append((middle - begun, time.process_time() - middle))
         both, alone = (statistics.median(column) for column in zip(*rounds, strict=True))
         note = f"{len(kernels)} gradients of ResNet-50, batch {batch}, 910B2"

@@ -25,6 +25,7 @@ from npusim.program.language import Language
 from npusim.program.program import Program
 from npusim.program.recost import _on, _value, recosted
 from npusim.quantities import format_quantity
+from npusim.timing.launches import RUNS, Launches
 from tests.isa.test_isa_contract import EXAMPLES, homes
 from tests.scripts import Scripted, tasks_of
 from tests.timing.test_engines_agree import CALLS
@@ -86,10 +87,9 @@ def launched(monkeypatch: pytest.MonkeyPatch, device: str) -> Iterator[tuple[Ker
     """The kernels of some calls that use every kind of instruction, and their programs."""
     found = []
 
-    def building(kernel: Kernel, where: Device, groups: tuple[int, ...]) -> Program:
-        program = build(kernel, where, groups)
-        found.append((kernel, program))
-        return program
+    def building(kernel: Kernel, launches: Launches) -> Program:
+        found.append((kernel, build(kernel, launches.device, launches.groups)))
+        return launches.build(kernel)
 
     monkeypatch.setattr(npusim.call.call, "program_of", building)
     calls = (
@@ -97,6 +97,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, device: str) -> Iterator[tuple[Ker
         if load_device(device).cube is not None
         else [CALLS["dsp"]["deconv_grad_filter shared"]]
     )
+    RUNS.clear()
     for call in calls:
         call(device=device)
     yield from found

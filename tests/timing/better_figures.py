@@ -74,7 +74,7 @@ def _of_program(number: int) -> Iterator[Pair]:
         return  # a tiling that does not fit; the next number has another
     if program.instructions > MOST:
         return
-    behind = [name for name in figures_behind(program) if _is_speed(device, name)]
+    behind = [name for name in figures_behind(device, program) if _is_speed(device, name)]
     again = Again((kernel,), tuple(behind), groups, "fast")
     before = again.time_us(device)
     strong = [name for name in behind if _STRONG.match(name)]

@@ -13,7 +13,7 @@ import pytest
 
 import npusim
 from npusim.call import choice
-from npusim.call.choice import KEPT, MOST_LEADING, MOST_SIMULATED, chosen, program_of
+from npusim.call.choice import CHOICES, MOST_LEADING, MOST_SIMULATED, chosen, program_of
 from npusim.device.catalog import load_device
 from npusim.dtypes import FP32
 from npusim.isa.operands import Tensor
@@ -21,6 +21,7 @@ from npusim.kernels.mem_set import MemSet
 from npusim.kernels.tilings.pipeline import leading
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
+from npusim.timing.launches import RUNS, Launches
 from npusim.timing.run import new_l2, time_program
 from tests.tuning.larger_machines import (
     Gradient,
@@ -78,14 +79,16 @@ def test_the_leading_estimate_is_near_the_simulation(layer: str, which: str, dev
 def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Cycles of the candidates simulated since, of which none are kept at first."""
     found: list[int] = []
-    cycles = choice._cycles
+    run = choice._Trial.run
 
-    def counted(*given: Any) -> int:
-        found.append(cycles(*given))
-        return found[-1]
+    def counted(*given: Any) -> choice._Tried:
+        tried = run(*given)
+        assert tried.cycles is not None
+        found.append(tried.cycles)
+        return tried
 
-    monkeypatch.setattr(choice, "_cycles", counted)
-    KEPT.clear()
+    monkeypatch.setattr(choice._Trial, "run", counted)
+    CHOICES.clear()
     return found
 
 
@@ -107,17 +110,20 @@ def test_a_few_are_simulated_once_and_the_fastest_is_chosen(timed: list[int]) ->
 def test_the_program_of_the_choice_is_handed_on_once() -> None:
     machine = load_device("ascend910b2")
     groups = tuple(range(machine.groups))
-    KEPT.clear()
+    CHOICES.clear()
+    RUNS.clear()
     best = chosen(kernel_of(gradient("res5_3x3", "dw", 1)), machine, groups)
-    first = program_of(best, machine, groups)
+    assert choice._built.keys() & {(best, machine.digest(), groups)}
+    first = program_of(best, Launches(machine, groups))
     assert not choice._built.keys() & {(best, machine.digest(), groups)}
-    second = program_of(best, machine, groups)
+    second = program_of(best, Launches(machine, groups))
     assert first is not second
     assert first.instructions == second.instructions
     other = machine.replace("memories.L1.size", "256KiB")
     again = chosen(kernel_of(gradient("res5_3x3", "dw", 1)), machine, groups)
     assert again == best
-    assert program_of(best, other, groups).device is other, "never that of another machine"
+    made = program_of(best, Launches(other, groups))
+    assert made.device.digest() == other.digest(), "never that of another machine"
 
 
 def test_errors_are_learned_from_alike_tilings_only() -> None:

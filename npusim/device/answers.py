@@ -1,0 +1,187 @@
+"""Answers kept by what they rest on: a key, and the figures of the device that were asked for.
+
+An answer worked out on one device holds on every other that has the same figures among those it
+rests on (``npusim.device.seen``). Answers are kept in memory, and while ``answers_in`` is open in
+a file as well, which other processes may use at the same time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from npusim.device.seen import Name, named, value_of
+from npusim.device.spec import Device
+from npusim.kept import MOST_BYTES, Kept, opened
+from npusim.resources import program
+
+T = TypeVar("T")
+
+#: Answers that wait to be written at most.
+_WAITING = 64
+
+
+class _Names(NamedTuple):
+    """Names of figures in order, and a digest of them."""
+
+    names: tuple[Name, ...]
+    digest: str
+
+
+class Found(NamedTuple, Generic[T]):
+    """An answer, and the figures it rests on."""
+
+    answer: T
+    names: frozenset[Name]
+
+
+class _Shelf:
+    """The file in which answers are kept, where there is one."""
+
+    def __init__(self) -> None:
+        self.kept: Kept | None = None
+        self._waiting: list[tuple[str, bytes]] = []
+
+    def put(self, *rows: tuple[str, str]) -> None:
+        """Keep texts by key, soon."""
+        if self.kept is not None:
+            self._waiting += [(_ours(key), text.encode()) for key, text in rows]
+            if len(self._waiting) >= _WAITING:
+                self.write()
+
+    def write(self) -> None:
+        """Write what waits."""
+        if self.kept is not None:
+            self.kept.put(self._waiting)
+        self._waiting.clear()
+
+    def get(self, key: str) -> bytes | None:
+        """The text with a key."""
+        return None if self.kept is None else self.kept.get(_ours(key))
+
+    def under(self, key: str) -> list[bytes]:
+        """The texts under a key."""
+        return [] if self.kept is None else self.kept.under(_ours(key))
+
+
+_shelf = _Shelf()
+
+
+def _ours(key: str) -> str:
+    """The key of this program: another version's answers are others."""
+    return f"{program()[:32]} {key}"
+
+
+@contextmanager
+def answers_in(file: str | Path | None = "", most_bytes: int = MOST_BYTES) -> Iterator[None]:
+    """Keep answers in a file too, and look for them there ("": one of the user's cache).
+
+    None keeps them in memory only. Inside another such block the other file is used. Raises
+    ``ArgumentError`` for a file that is no such store.
+    """
+    if file is None or _shelf.kept is not None:
+        yield
+        return
+    with opened(file, "runs", most_bytes) as kept:
+        _shelf.kept = kept
+        try:
+            yield
+        finally:
+            _shelf.write()
+            _shelf.kept = None
+
+
+def write_answers() -> None:
+    """Write the answers that wait; a process that may end at any time does so now and then."""
+    _shelf.write()
+
+
+class Answers(Generic[T]):
+    """The latest answers of one kind; ``written`` and ``read`` turn one into JSON and back."""
+
+    def __init__(
+        self, kind: str, most: int, written: Callable[[T], Any], read: Callable[[Any], T]
+    ) -> None:
+        self.kind, self.most = kind, most
+        self._written, self._read = written, read
+        self._answers: OrderedDict[str, T] = OrderedDict()
+        self._rests: OrderedDict[str, dict[str, _Names]] = OrderedDict()  # by key and digest
+
+    def __len__(self) -> int:
+        """Number of answers in memory."""
+        return len(self._answers)
+
+    def clear(self) -> None:
+        """Forget those in memory."""
+        self._answers.clear()
+        self._rests.clear()
+
+    def find(self, key: str, device: Device) -> Found[T] | None:
+        """The answer that was kept with this key and holds on ``device``."""
+        key = f"{self.kind} {key}"
+        rests = self._rests.setdefault(key, {})
+        found = self._find(key, device, rests.values())
+        if found is None:
+            more = [_names(row.decode()) for row in _shelf.under(key)]
+            rests |= {one.digest: one for one in more}
+            found = self._find(key, device, more)
+        _shorten(self._rests, 2 * self.most, key)
+        return found
+
+    def _find(self, key: str, device: Device, rests: Iterable[_Names]) -> Found[T] | None:
+        for rest in rests:
+            place = f"{key} {_values(device, rest)}"
+            if place not in self._answers:
+                row = _shelf.get(place)
+                if row is None:
+                    continue
+                self._answers[place] = self._read(json.loads(row))
+            _shorten(self._answers, self.most, place)
+            return Found(self._answers[place], frozenset(rest.names))
+        return None
+
+    def keep(self, key: str, device: Device, names: Iterable[Name], answer: T) -> None:
+        """Keep an answer that rests on these figures of ``device``."""
+        key = f"{self.kind} {key}"
+        rest = _names(json.dumps(named(names)))
+        place = f"{key} {_values(device, rest)}"
+        self._rests.setdefault(key, {})[rest.digest] = rest
+        self._answers[place] = answer
+        _shorten(self._rests, 2 * self.most, key)
+        _shorten(self._answers, self.most, place)
+        if _shelf.kept is not None:
+            text = json.dumps(self._written(answer))
+            _shelf.put((f"{key}/{rest.digest}", json.dumps(rest.names)), (place, text))
+
+
+def _shorten(held: OrderedDict[str, Any], most: int, used: str) -> None:
+    """Let those that were not used for longest make room; ``used`` is one that was now."""
+    held.move_to_end(used)
+    while len(held) > most:
+        held.popitem(last=False)
+
+
+@lru_cache(maxsize=1024)
+def _names(text: str) -> _Names:
+    names = tuple(tuple(name) for name in json.loads(text))
+    return _Names(names, hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+#: Digests of the values of some figures, by device and names.
+_VALUES: OrderedDict[str, str] = OrderedDict()
+
+
+def _values(device: Device, rest: _Names) -> str:
+    """A digest of the values that figures have on ``device``."""
+    key = f"{device.digest()} {rest.digest}"
+    if key not in _VALUES:
+        text = "\n".join(value_of(device, name) for name in rest.names)
+        _VALUES[key] = hashlib.sha256(text.encode()).hexdigest()[:32]
+    _shorten(_VALUES, 4096, key)
+    return _VALUES[key]
