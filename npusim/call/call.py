@@ -254,6 +254,9 @@ class Call:
         known = self.launches.known(kernel, timeline=timeline) if self.timing_only else None
         if known is not None:
             (made,) = known
+            if self.options.progress is not None:
+                count = made.run.instructions
+                self.options.progress(kernel.name, "timing", count, count)
         else:
             program = program_of(kernel, self.launches)
             self.require_time(program.instructions, program.macs, kernel.name)
