@@ -24,6 +24,10 @@ Place = tuple[int, int, int, int]
 
 POISON = 0xFF
 
+#: Pieces of a slot that are joined again at each read after a store. Of more, what was joined for
+#: the last read becomes one piece: stores and reads in turn cost their own bytes, not all before.
+_MANY = 8
+
 
 class Content:
     """An array (batch, ...) that is worked out once and never changed.
@@ -98,6 +102,9 @@ class PhysicalSlot:
 
     def put(self, place: Place, dtype: DType, content: Content) -> None:
         """Replace the content of a place."""
+        if self.hull is not None and len(self.pending) > _MANY:
+            end, kind, whole = self.hull
+            self.pending = {(0, 1, end, end): (kind, content_of(whole.get()))}
         self._forget(place)
         self.pending.pop(place, None)
         self.pending[place] = dtype, content
