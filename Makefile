@@ -14,7 +14,7 @@ QUICK := tests/isa tests/program tests/layout tests/device tests/numerics \
   tests/test_quantities.py tests/test_reference.py tests/test_rounding.py tests/test_workloads.py \
   tests/test_yamltree.py
 
-.PHONY: demo quick test minima replay check types assembled docs slow release bench speed scorecard clean
+.PHONY: demo engine quick test minima replay check types assembled docs slow release bench speed scorecard clean
 
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -26,6 +26,10 @@ demo: $(VENV)/.installed
 	mkdir -p $(OUT)
 	$(BIN)/npusim run conv2d_backprop_filter --device ascend910 --layer resnet50/res4_3x3 --batch 2 \
 	  --check --trace $(OUT)/trace.json --plot $(OUT)/timeline.png --report $(OUT)/report.html
+
+# The engine compiled ahead of time, beside its sources, as a wheel has it; needs a C compiler.
+engine: $(VENV)/.installed
+	$(BIN)/python -m npusim.ahead
 
 # Without the compiled engine, so that nothing waits for a compiler.
 quick: $(VENV)/.installed
@@ -94,4 +98,5 @@ scorecard: $(VENV)/.installed
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -f npusim/timing/fast/engine-*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

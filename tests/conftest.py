@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.abc import MetaPathFinder
@@ -9,6 +10,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import pytest
+
+from npusim.timing.fast.library import SWITCH
 
 
 class NoCompiler(MetaPathFinder):
@@ -39,6 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Tests compile in their own processes and nothing in the background, unless a library is named.
+    os.environ.setdefault(SWITCH, "numba")
     if config.getoption("--quick"):
         config.option.markexpr = "not slow and not compiled"
         sys.meta_path.insert(0, NoCompiler())

@@ -49,6 +49,7 @@ FLOORS = [
     "npusim.tuning",
     "npusim.call",
     "npusim.ops",
+    "npusim.ahead",
     "npusim.network_reports",
     "npusim.network",
     "npusim.compat",
@@ -67,7 +68,7 @@ ONE_IMPORTER = {
     "simpy": "npusim.timing.simpy_engine",
     "matplotlib": "npusim.results.plots",
     "bokeh": "npusim.results.web.charts",
-    "numba": "npusim.timing.fast.jit",
+    "numba": "npusim.timing.fast",
 }
 
 #: Parts that know the machine and have never heard of convolution.
@@ -81,7 +82,7 @@ LINES = 450
 #: Lines of Python that a package may have; "npusim" stands for the modules at its top. More needs a
 #: sentence in CHANGELOG.md that says what for.
 BUDGETS = {
-    "npusim": 3000,
+    "npusim": 3250,
     "npusim/calibration": 900,
     "npusim/call": 1575,
     "npusim/cli": 3250,
@@ -94,7 +95,7 @@ BUDGETS = {
     "npusim/ops": 3100,
     "npusim/program": 2950,
     "npusim/results": 6500,
-    "npusim/timing": 4550,
+    "npusim/timing": 5050,
     "npusim/study": 1950,
     "npusim/torch": 600,
     "npusim/validation": 3850,
@@ -246,9 +247,13 @@ def test_packages_stay_within_their_budgets() -> None:
     assert not over, "simplify, or raise the budget with a sentence in CHANGELOG.md"
 
 
-#: Shells ask for completions through the environment, and users name the place of their cache
-#: there; no result depends on either.
-READS_THE_ENVIRONMENT = {"npusim.cli.completion", "npusim.resources"}
+#: Shells ask for completions through the environment, users name the place of their cache there and
+#: how the engine is compiled; no result depends on any of it.
+READS_THE_ENVIRONMENT = {
+    "npusim.cli.completion",
+    "npusim.resources",
+    "npusim.timing.fast.library",
+}
 
 
 @pytest.mark.parametrize("module", modules())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from npusim.timing.fast.library import SWITCH
 from npusim.validation.sheet import shipped_sheets
 
 ROOT = Path(__file__).parent.parent
@@ -25,17 +28,29 @@ def test_an_installed_wheel_runs_from_any_directory(tmp_path: Path) -> None:
         for file in (ROOT / folder).iterdir():
             if file.suffix in (".py", ".yaml", ".csv"):
                 assert f"npusim/{folder}/{file.name}" in names
+    engines = [name for name in names if Path(name).match("npusim/timing/fast/engine-*.so")]
+    assert len(engines) == bool(shutil.which("cc"))
     target = tmp_path / "site"
     subprocess.run([*pip, "install", "--no-deps", "--target", target, wheel], check=True)
     code = (
         f"import sys; sys.path.insert(0, {str(target)!r}); import npusim; "
         "assert npusim.__file__.startswith(sys.path[0]); "
-        "a = npusim.spec((64, 64), 'fp16'); print(npusim.ops.matmul(a, a, device='tiny').cycles)"
+        "a = npusim.spec((64, 64), 'fp16'); print(npusim.ops.matmul(a, a, device='tiny').cycles); "
+        "print(*{'numba', 'simpy'} & set(sys.modules))"
     )
+    plain = {name: value for name, value in os.environ.items() if name != SWITCH}
+    plain |= {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "NPUSIM_CACHE": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+        env=plain,
     )
-    assert int(done.stdout) > 0
+    cycles, used = done.stdout.splitlines()
+    assert int(cycles) > 0
+    assert used == ("" if engines else "simpy")
     code = (
         f"import sys; sys.path.insert(0, {str(target)!r}); "
         "from npusim.validation.sheet import shipped_sheets; "

@@ -38,6 +38,10 @@ def new_l2(device: Device, engine: str) -> L2:
     """
     # Engines are imported when they are used: each needs a library that takes time to load.
     if engine == "fast":
+        from npusim.timing import standby  # noqa: PLC0415
+
+        if not standby.ready():
+            return standby.StandbyL2(device)
         from npusim.timing.fast.l2 import FastL2  # noqa: PLC0415
 
         return FastL2(device.l2)
@@ -53,7 +57,10 @@ def _engine(
 ) -> Engine:
     """The engine that works on ``l2``, ready to run ``program``."""
     from npusim.timing.l2 import L2State  # noqa: PLC0415
+    from npusim.timing.standby import StandbyL2  # noqa: PLC0415
 
+    if isinstance(l2, StandbyL2):
+        l2 = l2.for_program(program)
     if isinstance(l2, L2State):
         from npusim.timing.simpy_engine import SimpyEngine  # noqa: PLC0415
 

@@ -15,7 +15,7 @@ from npusim.integers import IntArray
 from npusim.reasons import BANDWIDTH
 from npusim.timing.fast.core import conclude, enlist, next_unit, work
 from npusim.timing.fast.fetches import land, read
-from npusim.timing.fast.jit import compiled
+from npusim.timing.fast.jit import compiled, entry
 from npusim.timing.fast.l2 import Place, touch
 from npusim.timing.fast.links import NEVER, join, next_finish, rerate, sink
 from npusim.timing.fast.scalar import issue
@@ -204,7 +204,7 @@ def begin(shape: Shape, code: Code, state: State) -> None:
         enlist(state, core, (1 << shape.pipes) - 1)
 
 
-@compiled
+@entry
 def interpret(
     shape: Shape, code: Code, state: State, cache: Cache, histories: Histories, budget: int
 ) -> None:

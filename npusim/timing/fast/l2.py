@@ -9,13 +9,14 @@ whole list.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from npusim.device.parts import L2Cache
 from npusim.integers import IntArray
-from npusim.timing.fast.jit import compiled
+from npusim.timing.fast.jit import compiled, entry
 from npusim.timing.fast.state import COST, ENTRY, L2_INFO, Cache, Records, empty
 
 
@@ -113,7 +114,7 @@ def sort_by_digit(
         target[at].who = source[i].who
 
 
-@compiled
+@entry
 def touch(cache: Cache, place: Place, write: bool, costs: Records) -> None:
     """Access ``place``; the one element of ``costs`` gets its bytes."""
     info, cost = cache.info[0], costs[0]
@@ -304,6 +305,26 @@ class FastL2:
             counts=np.zeros(1 << MOST_DIGIT_BITS, np.int64),
         )
         self.tensors: dict[str, tuple[int, int]] = {}  # first block, bytes
+
+    @classmethod
+    def holding(
+        cls,
+        spec: L2Cache | None,
+        content: Sequence[tuple[str, int, int, int]],
+        sizes: Mapping[str, int],
+    ) -> FastL2:
+        """One with the ``content`` of another, of tensors that have ``sizes`` in bytes."""
+        made = cls(spec)
+        firsts = {name: made.place(name, sizes[name]) for name, *_ in content}
+        info, cache = made.cache.info, made.cache
+        for clock, (name, block, valid, dirty) in enumerate(content, start=1):
+            place = firsts[name] + block
+            cache.stamp[place] = clock
+            for masks, mask in ((cache.valid, valid), (cache.dirty, dirty)):
+                masks[place] = mask - (mask >> 63 << 64)
+            info["used"] += valid.bit_count()
+        info["clock"] = len(content)
+        return made
 
     def place(self, tensor: str, size: int) -> int:
         """First block of a tensor of ``size`` bytes, which gets its blocks when first named."""

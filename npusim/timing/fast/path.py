@@ -17,7 +17,7 @@ from npusim.device.spec import Device
 from npusim.integers import IntArray
 from npusim.program.program import Program
 from npusim.reasons import FOLLOW
-from npusim.timing.fast.jit import compiled
+from npusim.timing.fast.jit import compiled, entry
 from npusim.timing.fast.l2 import FastL2, Place, touch
 from npusim.timing.fast.state import COST, FLOW, Cache, Code, Records, empty
 from npusim.timing.fast.tables import Tables
@@ -79,7 +79,7 @@ def note(code: Code, found: IntArray, number: int, pipe: int, begin: int) -> boo
     return True
 
 
-@compiled
+@entry
 def walk(
     code: Code,
     place: tuple[int, int, int],
@@ -132,9 +132,12 @@ def walk(
     found[_END] = max(latest, clock)
 
 
-@compiled
-def read_once(code: Code, cache: Cache, scalar: int, written: IntArray, costs: Records) -> int:
-    """Bytes that come from main memory if what was read once stays; of tensors not ``written``."""
+@entry
+def read_once(code: Code, cache: Cache, scalar: int, written: IntArray, costs: Records) -> None:
+    """Bytes that come from main memory if what was read once stays; of tensors not ``written``.
+
+    They are what the one element of ``costs`` has ``fetched`` in the end.
+    """
     fetched = 0
     for unit in range(code.units.size):
         variant = code.units[unit]
@@ -156,7 +159,7 @@ def read_once(code: Code, cache: Cache, scalar: int, written: IntArray, costs: R
                 place = Place(tensor.block, offset, flow.rows, flow.bytes, flow.pitch)
                 touch(cache, place, False, costs)
                 fetched += costs[0].fetched
-    return fetched
+    costs[0].fetched = fetched
 
 
 class Alone:
@@ -206,8 +209,9 @@ class Alone:
         flows = [flow for t in self.program.templates for flow in t.flows if flow is not None]
         written = np.zeros(max(1, len(self.program.tensors)), np.int64)
         written[[flow.tensor for flow in flows if flow.region is not None and flow.kind]] = 1
-        scalar = self.tables.scalar
-        return int(read_once(self.tables.code, self.l2.cache, scalar, written, empty(COST, 1)))
+        costs = empty(COST, 1)
+        read_once(self.tables.code, self.l2.cache, self.tables.scalar, written, costs)
+        return int(costs["fetched"][0])
 
     def digest(self) -> str:
         """Of all that an engine sees of the program: equal digests mean equal times."""

@@ -1,0 +1,125 @@
+"""Compile the engine ahead of time: ``python -m npusim.ahead [FOLDER]``.
+
+The library is checked before it gets its name: on a few calls it has to give what the reference
+gives, instruction by instruction. FOLDER is that of the engine's sources unless it is stated.
+Building a wheel does this, and so does ``make engine``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npusim import ops
+from npusim.call.spec import spec
+from npusim.device.catalog import load_device
+from npusim.dtypes import FP16
+from npusim.isa.operands import Tensor
+from npusim.kernels.matmul import Matmul, Tiling
+from npusim.program.build import build
+from npusim.timing import standby
+from npusim.timing.fast import library
+from npusim.timing.run import ENGINES
+from npusim.timing.starts import core_starts
+from npusim.written import replacing
+
+
+def main(arguments: list[str]) -> int:
+    """Compile; with ``--check`` only compare the engines of this process, 1 where they differ.
+
+    ``--cache`` compiles for processes to come, where no other does so. What compiles runs as a
+    process of its own, which takes no notice of a library that is there.
+    """
+    if library.asked(library.SWITCH) is None:
+        command = [sys.executable, "-m", "npusim.ahead", *arguments]
+        return subprocess.run(
+            command, env=library.engine_of_children("numba"), check=False
+        ).returncode
+    if arguments == ["--check"]:
+        return int(differs())
+    if arguments == ["--cache"]:
+        in_background()
+        return 0
+    made = library_in(Path(*arguments) if arguments else library.HERE)
+    sys.stderr.write(f"compiled {made}\n")
+    return 0
+
+
+def in_background() -> None:
+    """Compile into the cache, a library or else Numba's code, unless somebody else does so."""
+    with standby.compiling() as alone:
+        if alone and not standby.is_cached():
+            with suppress(OSError, subprocess.CalledProcessError):
+                library_in(library.folder())
+            standby.finish()
+
+
+def library_in(folder: Path) -> Path:
+    """Compile the library of these sources into ``folder``, check it, and give it its name.
+
+    Raises ``OSError`` or ``subprocess.CalledProcessError`` where there is no C compiler, it fails,
+    or the library does not give what the reference gives.
+    """
+    from npusim.timing.fast import ahead  # noqa: PLC0415 - imports a compiler
+
+    target = folder / library.name()
+    with replacing(target) as part:
+        ahead.build(examples(), part)
+        command = [sys.executable, "-m", "npusim.ahead", "--check"]
+        subprocess.run(command, check=True, env=library.engine_of_children(str(part)))
+    for other in set(folder.glob("engine-*.so")) - {target}:
+        other.unlink()
+    return target
+
+
+def examples() -> dict[str, tuple[Any, ...]]:
+    """Arguments of every entry of the engine, of the types that it always has."""
+    from npusim.timing.fast.engine import FastEngine  # noqa: PLC0415
+    from npusim.timing.fast.l2 import FastL2, Place  # noqa: PLC0415
+
+    device, sizes = load_device("tiny"), (16, 16)
+    a, b, c = (Tensor(name, sizes, FP16, "out" if name == "c" else "in") for name in "abc")
+    tiling = Tiling(base_m=16, base_n=16, base_k=16)
+    program = build(Matmul(tiling, a, b, c), device, (0,))
+    l2 = FastL2(device.l2)
+    engine = FastEngine(program, l2, core_starts(program), keep_spans=True)
+    code, column, table = engine.tables.code, np.zeros(1, np.int64), np.zeros((1, 1), np.int64)
+    return {
+        "interpret": (engine.shape, code, engine.state, l2.cache, engine.histories, 1),
+        "touch": (l2.cache, Place(0, 0, 1, 1, 0), False, engine.state.cost),
+        "walk": (code, (0, 0, 0), table, table, column, column, column),
+        "read_once": (code, l2.cache, 0, column, engine.state.cost),
+    }
+
+
+def differs() -> bool:
+    """Whether the engines tell different things of the same calls."""
+    dy, x, weight = (
+        spec(shape, "fp16") for shape in ((1, 40, 14, 14), (1, 24, 14, 14), (40, 24, 3, 3))
+    )
+
+    def told(engine: str) -> list[object]:
+        results = [
+            ops.convolution_backward(
+                dy, x, weight, padding=1, device=device, engine=engine, start=start, timeline=True
+            )
+            for device, start in (("ascend910b2", "cold"), ("tiny", "warm"))
+        ]
+        return [
+            [value.tolist() if isinstance(value, np.ndarray) else value for value in columns]
+            for result in results
+            for run in result.runs
+            for columns in ([run.cycles, run.pipes, run.traffic], vars(run.timeline).values())
+        ]
+
+    first, *others = (told(engine) for engine in ENGINES)
+    return any(other != first for other in others)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

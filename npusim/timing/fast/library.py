@@ -1,0 +1,134 @@
+"""The engine compiled ahead of time: a small shared library of these very sources.
+
+``npusim.timing.fast.ahead`` makes it, when a wheel is built or in the background of a first run.
+With it a process needs no compiler, and does not import Numba. Its name has a digest of the
+sources, so that one of other sources is not found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from ctypes import CDLL, POINTER, addressof, c_char, c_int64
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from npusim.resources import user_cache
+
+HERE = Path(__file__).parent
+_PACKAGE = HERE.parent.parent
+
+#: Constants that compiled code has from elsewhere, and modules here without compiled code.
+_CONSTANTS = ("reasons.py", "isa/base.py", "timing/links.py")
+_PLAIN = ("__init__.py", "ahead.py", "engine.py", "library.py", "tables.py")
+
+#: Functions that Python calls.
+ENTRIES = ("interpret", "touch", "walk", "read_once")
+
+#: An environment variable: "numba" compiles when a function is first called, the name of a file
+#: takes that library.
+SWITCH = "NPUSIM_ENGINE"
+
+
+def asked(variable: str) -> str | None:
+    """What the environment says: nothing that is simulated depends on it, only how fast."""
+    return os.environ.get(variable)
+
+
+def engine_of_children(engine: str) -> dict[str, str]:
+    """The environment of a process that is to use ``engine``: "numba", or a library."""
+    return os.environ | {SWITCH: engine}
+
+
+@cache
+def digest() -> str:
+    """A digest of the sources of compiled code."""
+    own = (source for source in sorted(HERE.glob("*.py")) if source.name not in _PLAIN)
+    sources = (*own, *(_PACKAGE / name for name in _CONSTANTS))
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+
+
+@cache
+def folder() -> Path:
+    """A folder for code compiled from these very sources, in the first place that can be written.
+
+    Numba itself looks at the file of a function only, and would go on using code that contains
+    old versions of functions from other files.
+    """
+    chosen = asked("NUMBA_CACHE_DIR")
+    for place in (*([Path(chosen)] if chosen else []), HERE / "__pycache__"):
+        inside = place / f"compiled-{digest()}"
+        try:
+            inside.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=inside):
+                return inside
+        except OSError:
+            continue
+    inside = user_cache() / f"compiled-{digest()}"
+    inside.mkdir(exist_ok=True)
+    return inside
+
+
+def name() -> str:
+    """What a library of these sources for this kind of machine is called."""
+    return f"engine-{digest()}-{sys.platform}-{os.uname().machine}.so"
+
+
+@cache
+def found() -> Path | None:
+    """The library of these sources, beside them or in ``folder``; None where there is none.
+
+    The environment variable NPUSIM_ENGINE may say "numba" to do without, or name another one; with
+    either of them nothing is compiled in the background.
+    """
+    named = asked(SWITCH)
+    if named:
+        return None if named == "numba" else Path(named)
+    beside = HERE / name()
+    return next((file for file in (beside, folder() / name()) if file.is_file()), None)
+
+
+@cache
+def _loaded() -> CDLL | None:
+    file = found()
+    return None if file is None else CDLL(str(file))
+
+
+def entry(function: Callable[..., None]) -> Callable[..., None] | None:
+    """``function`` as the library has it; None without a library.
+
+    It takes int64 arrays, arrays of records, numbers, and named tuples of them.
+    """
+    library = _loaded()
+    if library is None:
+        return None
+    inside = library[function.__name__]
+    inside.argtypes, inside.restype = (POINTER(c_int64),), None
+
+    def call(*arguments: Any) -> None:
+        words: list[int] = []
+        for argument in arguments:
+            flatten(argument, words)
+        inside((c_int64 * len(words))(*words))
+
+    return call
+
+
+def flatten(value: Any, words: list[int]) -> None:
+    """Append what compiled code needs to know of an argument: addresses, extents, numbers."""
+    if isinstance(value, np.ndarray):
+        if not value.flags.c_contiguous:
+            raise TypeError("compiled code takes contiguous arrays only")
+        words.append(addressof(c_char.from_buffer(cast(Any, value))) if value.size else 0)
+        words += value.shape
+    elif isinstance(value, tuple):
+        for part in value:
+            flatten(part, words)
+    else:
+        words.append(int(value))

@@ -1,0 +1,171 @@
+"""What runs while the engine is not compiled: the reference, until there is more to simulate.
+
+The first simulation on a machine starts the compiler in a process of its own, for whoever comes
+later. Small programs do not wait for it: the reference gives the same cycles. Once a process has
+simulated ``SMALL`` instructions it waits, and says so.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import parent_process
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npusim.device.spec import Device
+from npusim.program.program import Program
+from npusim.timing.fast import library
+from npusim.timing.l2 import L2State
+
+if TYPE_CHECKING:
+    from npusim.timing.fast.l2 import FastL2
+
+#: Instructions that the reference simulates in a second or two, which a process may have before it
+#: waits for the compiler.
+SMALL = 20_000
+
+#: Seconds between two signs of life, and between two looks at what the compiler does.
+_DOT_S, _LOOK_S = 1.0, 0.1
+
+
+def ready() -> bool:
+    """Whether the fast engine needs no compiler that takes long: by a library, or Numba's cache."""
+    return bool(library.asked(library.SWITCH)) or library.found() is not None or is_cached()
+
+
+def is_cached() -> bool:
+    """Whether Numba's cache is complete."""
+    return _cached().is_file()
+
+
+def _cached() -> Path:
+    """The file that says that Numba's cache is complete, for this Python and this Numba."""
+    from importlib.metadata import version  # noqa: PLC0415 - of use on a first run only
+
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return library.folder() / f"complete-{python}-{version('numba')}"
+
+
+# -- the compiler -----------------------------------------------------------------------------
+
+
+@contextmanager
+def compiling() -> Iterator[bool]:
+    """Whether this process is the one that compiles; others find the lock held until it ends."""
+    with (library.folder() / "lock").open("w", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+
+
+def finish() -> None:
+    """Note that Numba's cache is complete."""
+    _cached().touch()
+
+
+_started: list[subprocess.Popen[bytes]] = []
+
+
+def start() -> None:
+    """Start the compiler in a process that outlives this one, unless it runs already."""
+    with compiling() as nobody_else:
+        if _started or not nobody_else:
+            return
+    command = [sys.executable, "-m", "npusim.ahead", "--cache"]
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=library.engine_of_children("numba"),
+        )
+    except OSError:  # no room for a process: whoever needs the engine compiles it
+        return
+    _started.append(process)
+
+
+def wait() -> None:
+    """Return when the fast engine is ready, and tell on stderr what takes so long.
+
+    Where the compiler fails Numba compiles at the first call, in this process.
+    """
+    if ready():
+        return
+    start()
+    _say("npusim compiles its engine, once on this machine: half a minute of one core ")
+    told = time.monotonic()
+    while not _is_there() and _is_coming():
+        time.sleep(_LOOK_S)
+        if time.monotonic() - told > _DOT_S:
+            told = time.monotonic()
+            _say(".")
+    _say(" done\n" if _is_there() else " in this process, as the compiler ended without it\n")
+
+
+def _is_there() -> bool:
+    library.found.cache_clear()
+    return ready()
+
+
+def _is_coming() -> bool:
+    """Whether a process compiles, or is about to."""
+    if any(process.poll() is None for process in _started):
+        return True
+    with compiling() as nobody_else:
+        return not nobody_else
+
+
+def _say(text: str) -> None:
+    if _started or parent_process() is None:  # of several workers one is enough
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+# -- the L2 -------------------------------------------------------------------------------------
+
+
+class StandbyL2:
+    """The L2 of a call in the form of the reference, until a program asks for the fast engine."""
+
+    #: Instructions that all of them have had in this process.
+    simulated = 0
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.inside: L2State | FastL2 = L2State(device.l2)
+        self._sizes: dict[str, int] = {}
+
+    def preload(self, tensor: str, size: int) -> None:
+        """Make the first ``size`` bytes of a tensor resident and clean."""
+        self._sizes[tensor] = size
+        self.inside.preload(tensor, size)
+
+    def content(self) -> list[tuple[str, int, int, int]]:
+        """(tensor, block, valid sectors, dirty sectors as bit masks), least recent first."""
+        return self.inside.content()
+
+    def for_program(self, program: Program) -> L2State | FastL2:
+        """What the engine works on that is to run ``program``: the reference if it is short."""
+        self._sizes |= {t.name: t.size_bytes for t in program.tensors}
+        StandbyL2.simulated += program.instructions
+        if not isinstance(self.inside, L2State):
+            return self.inside
+        if not ready():
+            start()
+            if StandbyL2.simulated <= SMALL:
+                return self.inside
+            wait()
+        from npusim.timing.fast.l2 import FastL2  # noqa: PLC0415 - may load a compiler
+
+        self.inside = FastL2.holding(self.device.l2, self.content(), self._sizes)
+        return self.inside
