@@ -46,12 +46,12 @@ class MemSet(Kernel):
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
         most = piece(k, self.name, CHUNK_BYTES, 1, multiple=k.memory("UB").align_bytes)
-        zeros = k.buffer("UB", (most,), INT8, name="zeros")
+        zeros, dtype = k.buffer("UB", (most,), INT8, name="zeros"), self.target.dtype
 
         def emit(chunk: Chunk) -> None:
             if chunk.first:
-                k.vec_dup(zeros.next(), 0.0, INT8)
-            k.data_move(self.target.at(0, chunk.size, base="target"), zeros.last(), INT8)
+                k.vec_dup(zeros.next(), 0.0, dtype)
+            k.data_move(self.target.at(0, chunk.size, base="target"), zeros.last(), dtype)
 
         size = self.target.size_bytes
         # Small tensors are spread over all cores in pieces of whole 512 B, the GM granule.

@@ -93,7 +93,7 @@ BUDGETS = {
     "npusim/limits": 950,
     "npusim/numerics": 950,
     "npusim/ops": 3100,
-    "npusim/program": 2950,
+    "npusim/program": 3200,
     "npusim/results": 6500,
     "npusim/timing": 5050,
     "npusim/study": 1950,

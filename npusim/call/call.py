@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -29,8 +30,8 @@ from npusim.limits.table import check
 from npusim.numerics.executor import POISON, execute
 from npusim.program.build import lay_out
 from npusim.program.kernel import Kernel
+from npusim.program.mistakes import check_mistakes
 from npusim.program.program import Program
-from npusim.program.races import check_races
 from npusim.results import Result
 from npusim.results.lines import bytes_text
 from npusim.timing.launches import Launches
@@ -241,8 +242,11 @@ class Call:
         self.notes.append(f"{kernel.name}: {found.verdict}")
         return cast(K, found.best)
 
-    def launch(self, kernel: Kernel) -> None:
-        """Build, time and (unless timing-only) execute one kernel; while planning only check it."""
+    def launch(self, kernel: Kernel, whole: str | None = None) -> None:
+        """Build, time and (unless timing-only) execute one kernel; while planning only check it.
+
+        With ``whole``, a place for errors, it has to write all of its outputs if it is checked.
+        """
         self._touched |= {tensor.name for tensor in kernel.tensors if tensor.role != "in"}
         planned = _planned.get()
         if planned is not None:
@@ -266,7 +270,7 @@ class Call:
                 arrays = {t.name: self.arrays[t.name] for t in kernel.tensors}
                 execute(program, arrays, self._progress(program, "numbers"))
                 if self.options.check:
-                    check_races(program)
+                    check_mistakes(program, whole)
         self.runs.append(made.run)
         tiling = getattr(kernel.clipped, "tiling", None)
         if tiling is not None:
@@ -365,7 +369,8 @@ def simulate(kernel: Kernel, device: str | Device, *arrays: Array | Spec, **opti
     for tensor in outputs:
         if tensor.role == "out":
             call.output(tensor.name, tensor.shape, tensor.dtype)
-    call.launch(kernel)
+    plan = type(kernel).plan.__code__
+    call.launch(kernel, f"{Path(plan.co_filename).name}:{plan.co_firstlineno}: ")
     problem = ", ".join(map(_described, kernel.tensors))
     return call.result(
         {t.name: call.arrays.get(t.name) for t in outputs}, problem, kernel.tensors[0].dtype

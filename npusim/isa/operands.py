@@ -170,16 +170,21 @@ Region = GmRegion | SlotRegion
 Place = Slot | Region
 
 
+def require_operands(*places: object) -> None:
+    """Raise ``ProgramError`` for what is no operand, such as a buffer or a tensor as a whole."""
+    for place in places:
+        if not isinstance(place, Slot | GmRegion | SlotRegion):
+            what = f"{type(place).__name__} {place!r}"
+            raise ProgramError(
+                f"a {what} is no operand; an operand is a slot (buffer.next() or last()) or a "
+                "region (at() of a slot or tensor)"
+            )
+
+
 def region_of(place: Place, size: int | None = None) -> Region:
     """The region behind an operand: of a slot its first ``size`` bytes, or all."""
-    if isinstance(place, Slot):
-        return place.at(0, size)
-    if isinstance(place, GmRegion | SlotRegion):
-        return place
-    raise ProgramError(
-        f"{place} is no operand; an operand is a slot (buffer.next() or last()) or a region "
-        "(at() of a slot or tensor)"
-    )
+    require_operands(place)
+    return place.at(0, size) if isinstance(place, Slot) else place
 
 
 def private(place: Place, size: int | None = None) -> SlotRegion:

@@ -17,7 +17,16 @@ from npusim.isa.base import Await, Signal
 from npusim.isa.cube import Mmad
 from npusim.isa.dma import DataMove, Fill, Load2d, Load3d, Nd2nz, Window
 from npusim.isa.dsp import DspCast, DspGemm
-from npusim.isa.operands import FRACTAL_BYTES, Place, Region, Slot, SlotRegion, private, region_of
+from npusim.isa.operands import (
+    FRACTAL_BYTES,
+    Place,
+    Region,
+    Slot,
+    SlotRegion,
+    private,
+    region_of,
+    require_operands,
+)
 from npusim.isa.sync import CoreBarrier, CoreSetFlag, CoreWaitFlag, PipeBarrier, SetFlag, WaitFlag
 from npusim.isa.vector import VecBinary, VecCast, VecDup, VecReduce, VecScalar, VecTranspose
 from npusim.program.fixpipe import Fixpipe
@@ -44,6 +53,7 @@ class Language(Fixpipe):
 
     def nd2nz(self, dst: Place, src: Place, dtype: DType) -> None:
         """Load a row-major matrix, one region row per matrix row, as NZ."""
+        require_operands(dst)
         source = region_of(src)
         columns, rows = ceil_div(source.row_bytes, 32), ceil_div(source.rows, 16)
         target = private(dst, columns * rows * FRACTAL_BYTES)
@@ -74,6 +84,7 @@ class Language(Fixpipe):
 
         ``src`` is whole planes [c1][h][w][C0] from the first column's on.
         """
+        require_operands(dst)
         variant = "load3d_transpose" if transpose else "load3d"
         size, planes = Load3d.sizes(dst.memory, window, m, k, dtype, transpose=transpose)
         source = self._from_l1("load3d", src, planes)
@@ -85,6 +96,7 @@ class Language(Fixpipe):
         self._issue(Fill(private(dst), value, self._path("IMM", dst.memory), dtype))
 
     def _from_l1(self, name: str, src: Place, size: int | None = None) -> SlotRegion:
+        require_operands(src)
         if src.memory == "GM":
             raise ProgramError(
                 f"{name}: {src} lies in GM, {name} reads L1; bring it there with data_move or "
@@ -218,6 +230,7 @@ class Language(Fixpipe):
 
 def _alike(*places: Place) -> list[Region]:
     """Operands of one size: a slot has as many bytes as the first region, or all of its own."""
+    require_operands(*places)
     size = next((place.size for place in places if not isinstance(place, Slot)), None)
     return [region_of(place, size) for place in places]
 

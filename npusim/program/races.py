@@ -9,10 +9,8 @@ pieces where that happens are looked at access by access.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,25 +18,14 @@ import numpy.typing as npt
 from npusim.errors import RaceError
 from npusim.integers import IntArray
 from npusim.isa.operands import GmRegion, Tensor
+from npusim.program.accesses import Accesses, Pieces, Use
 from npusim.program.order import Order, Place
-from npusim.program.program import ATOMIC, READ, WRITE, Program
+from npusim.program.program import ATOMIC, READ, WRITE
 
 #: Adjacent accesses of a piece: those of one group need no order among each other.
 _Pair = tuple[int, int]
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # an odd number far from any pattern of addresses
-
-
-@dataclass(frozen=True)
-class _Use:
-    """What one instruction of a template does to a tensor, in all tasks that use the template."""
-
-    kind: int
-    region: GmRegion
-    pipe: int
-    index: int
-    tasks: IntArray  # numbers of the tasks, over all cores
-    starts: IntArray  # first byte in each of them
 
 
 class _Found(NamedTuple):
@@ -51,14 +38,14 @@ class _Found(NamedTuple):
     end: int
 
 
-def check_races(program: Program) -> None:
+def check_races(accesses: Accesses) -> None:
     """Raise ``RaceError`` if a kernel's cores or pipes access bytes of GM in no certain order.
 
     The error names both kernel lines, cores, pipes and bytes, and what would order them. Atomic
     adds need no order among each other. Accesses must lie inside their tensors.
     """
-    search = _Search(program)
-    found = [one for tensor in program.tensors for one in search.races(tensor)]
+    search = _Search(accesses)
+    found = [one for tensor in accesses.program.tensors for one in search.races(tensor)]
     if found:
         raise RaceError(search.told(found))
 
@@ -66,25 +53,21 @@ def check_races(program: Program) -> None:
 class _Search:
     """The accesses of a program, and who comes before whom."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, accesses: Accesses) -> None:
+        self.program, self.accesses = accesses.program, accesses
+        program = accesses.program
         self.order = Order(program)
         self.width = max(len(t.instructions) for t in program.templates)
-        counts = [len(core.variants) for core in program.cores]
-        self.first = np.concatenate([[0], np.cumsum(counts)])  # number of each core's first task
-        self.cores = np.repeat(np.arange(len(counts)), counts)
-        of = np.array([v.template for v in program.variants], np.int64)
-        self.templates = np.concatenate([of[core.variants] for core in program.cores])
-        self.bases = np.concatenate([core.bases for core in program.cores])
+        self.cores, self.first = accesses.cores, accesses.first
         self.meets = any(i.between_cores for t in program.templates for i in t.instructions)
 
     def races(self, tensor: Tensor) -> Iterator[_Found]:
         """Pairs of accesses to a tensor that nothing orders, one for each pair of lines."""
-        uses = self._uses.get(tensor.name, [])
+        uses = self.accesses.uses.get(tensor.name, [])
         kinds = {use.kind for use in uses}
         if WRITE not in kinds and kinds != {READ, ATOMIC}:
             return  # nothing is written, or everything is added
-        pieces = _Pieces(tensor, uses)
+        pieces = Pieces(tensor, uses)
         shared = pieces.shared([self._lanes(use) for use in uses])
         if not shared.any():
             return
@@ -99,30 +82,12 @@ class _Search:
                     start, end = _common(at, access, a, b)
                     yield _Found(tensor, a, b, start * pieces.size, end * pieces.size)
 
-    @cached_property
-    def _uses(self) -> dict[str, list[_Use]]:
-        found: dict[str, list[_Use]] = {}
-        names = {name: i for i, name in enumerate(self.program.base_names)}
-        for t, template in enumerate(self.program.templates):
-            tasks = np.flatnonzero(self.templates == t)
-            for i, told in enumerate(template.told):
-                write = ATOMIC if template.instructions[i].atomic else WRITE
-                both = (*((READ, r) for r in told.reads), *((write, r) for r in told.writes))
-                for kind, region in both:
-                    if isinstance(region, GmRegion):
-                        base = self.bases[tasks, names[region.base]] if region.base else 0
-                        starts = np.zeros(len(tasks), np.int64) + region.offset + base
-                        pipe = template.lowered.pipes[i]
-                        use = _Use(kind, region, pipe, i, tasks, starts)
-                        found.setdefault(region.tensor.name, []).append(use)
-        return found
-
-    def _lanes(self, use: _Use) -> IntArray:
+    def _lanes(self, use: Use) -> IntArray:
         """The pipe of a core that makes each access, from 1."""
         return self.cores[use.tasks] * len(self.program.pipes) + use.pipe + 1
 
     def _accesses(
-        self, pieces: _Pieces, uses: list[_Use], shared: npt.NDArray[np.bool_]
+        self, pieces: Pieces, uses: list[Use], shared: npt.NDArray[np.bool_]
     ) -> tuple[IntArray, IntArray, IntArray]:
         """(piece, access, kind) of all that touch shared pieces, by piece and then in an order
         in which they may happen."""
@@ -195,54 +160,6 @@ class _Search:
     def _writes(self, *places: Place) -> bool:
         told = (self.order.template(place).told[place.step] for place in places)
         return all(isinstance(region, GmRegion) for one in told for region in one.writes)
-
-
-class _Pieces:
-    """A tensor in pieces of ``size`` bytes that no access cuts."""
-
-    def __init__(self, tensor: Tensor, uses: list[_Use]) -> None:
-        numbers = [np.array([tensor.size_bytes])]
-        for use in uses:
-            pitch = use.region.pitch if use.region.rows > 1 else 0
-            numbers += [use.starts, np.array([use.region.row_bytes, pitch])]
-        self.size = int(np.gcd.reduce(np.concatenate(numbers)))
-        self.count = tensor.size_bytes // self.size
-        self.uses = uses
-
-    def window(self, pieces: npt.NDArray[Any], use: _Use) -> npt.NDArray[Any]:
-        """What ``pieces`` has for each access of a use: (accesses, rows, pieces per row)."""
-        view, starts = self._view(pieces, use)
-        return view[starts]
-
-    def shared(self, lanes: list[IntArray]) -> npt.NDArray[np.bool_]:
-        """The pieces that one lane, a pipe of a core, writes and another accesses.
-
-        ``lanes`` has those of each access of each use.
-        """
-        writer = np.zeros(self.count, np.int32)
-        for use, lane in zip(self.uses, lanes, strict=True):
-            if use.kind != READ:
-                view, starts = self._view(writer, use)
-                view[starts] = lane[:, None, None]
-        shared = np.zeros(self.count, np.bool_)
-        for use, lane in zip(self.uses, lanes, strict=True):
-            found = self.window(writer, use)
-            other = np.nonzero((found != lane[:, None, None]) & (found != 0))
-            shared[self.number(use, *other)] = True
-        return shared
-
-    def number(self, use: _Use, access: IntArray, row: IntArray, column: IntArray) -> IntArray:
-        """The pieces at places in the windows of a use."""
-        return (use.starts[access] + row * use.region.pitch) // self.size + column
-
-    def _view(self, pieces: npt.NDArray[Any], use: _Use) -> tuple[npt.NDArray[Any], IntArray]:
-        """All windows of the shape of a use, and which of them it accesses."""
-        region = use.region
-        pitch = region.pitch // self.size if region.rows > 1 else 0
-        row, item = region.row_bytes // self.size, pieces.itemsize
-        count = self.count - (region.rows - 1) * pitch - row + 1
-        shape, strides = (count, region.rows, row), (item, pitch * item, item)
-        return np.ndarray(shape, pieces.dtype, pieces, 0, strides), use.starts // self.size
 
 
 def _adjacent(at: IntArray, access: IntArray, kind: IntArray) -> Iterator[_Pair]:

@@ -184,6 +184,8 @@ class Recorder:
                 )
         for region in (*told.reads, *told.writes):
             self._check_turn(region)
+            if isinstance(region, GmRegion):
+                _check_dtype(instruction, region)
         self.instructions.append(instruction)
         self.told.append(told)
         self.lines.append(_kernel_line())
@@ -203,6 +205,16 @@ class Recorder:
                 f"{region} was overwritten {turns} turn{'s' * (turns > 1)} ago: "
                 f"{slot.buffer.name} has {slot.buffer.slots} slots; use it earlier or declare more"
             )
+
+
+def _check_dtype(instruction: Instruction, region: GmRegion) -> None:
+    """Raise unless a move names the type of its tensor."""
+    dtype, own = getattr(instruction, "dtype", None), region.tensor.dtype
+    if dtype is not None and dtype is not own:
+        raise ProgramError(
+            f"{instruction} moves {dtype}, {region.tensor.name} holds {own}; name the tensor's "
+            "type, and convert in a buffer (vec_cast)"
+        )
 
 
 _PACKAGE = str(FilePath(__file__).parent.parent)

@@ -18,8 +18,8 @@ import pytest
 
 from npusim.dtypes import DType
 from npusim.numerics.executor import execute
+from npusim.program.mistakes import check_mistakes
 from npusim.program.program import Program
-from npusim.program.races import check_races
 from npusim.reference import (
     conv_bias_grad,
     conv_filter_grad,
@@ -254,11 +254,11 @@ def close() -> Callable[..., None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_races() -> Iterator[None]:
-    """Every kernel that computes numbers here is looked through for races, asked for or not."""
+    """Every kernel that computes numbers here is looked through for its mistakes, asked or not."""
 
     def executed(program: Program, *rest: Any) -> None:
         execute(program, *rest)
-        check_races(program)
+        check_mistakes(program)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("npusim.call.call.execute", executed)

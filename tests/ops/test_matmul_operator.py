@@ -181,9 +181,11 @@ def test_bad_tilings_are_refused(field: str, value: int) -> None:
         replace(Tiling(base_m=16, base_n=16, base_k=16), **{field: value})  # type: ignore[arg-type]
 
 
-def test_races_are_looked_for_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_looked_for_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    monkeypatch.setattr("npusim.call.call.check_races", lambda program: seen.append(program.kernel))
+    monkeypatch.setattr(
+        "npusim.call.call.check_races", lambda found: seen.append(found.program.kernel)
+    )
     a = np.ones((16, 16), np.float16)
     for check in (False, True):
         npusim.ops.matmul(a, a, device="tiny", engine="simpy", check=check)

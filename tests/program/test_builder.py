@@ -188,7 +188,8 @@ def test_fixpipe_goes_through_ub_in_pieces_that_cover_the_tile_once(nd: bool) ->
     assert staging is not None
     assert staging.buffer.slot_bytes == 2 * 32 * 16 * 4
     tile = c.next()
-    dst = X.at(0, 72 * 4, rows=20, pitch=4096) if nd else X.at(0, 1280, rows=5, pitch=4096)
+    y = Tensor("y", (4096,), FP32, "out")
+    dst = y.at(0, 72 * 4, rows=20, pitch=4096) if nd else y.at(0, 1280, rows=5, pitch=4096)
     k.fixpipe(dst, tile, 20, 72, FP32, staging=staging, nd=nd)
     drains = [i for i in k.instructions if isinstance(i, Drain)]
     stores = [i for i in k.instructions if isinstance(i, DataMove)]

@@ -134,8 +134,8 @@ class Random(Scripted):
                 c, a = self._slot(4, op.first), self._slot(3, op.second)
                 k.mmad(c, a, self.b.last(), 16, 16 * op.size, 16, FP16, init=op.size == 1)
             case 8:
-                out = self.y.at(0, 1024, base="at")
-                k.fixpipe(out, self._slot(4, op.first), 16, 16, FP32, staging=None)
+                out = self.y.at(0, 512, base="at")
+                k.fixpipe(out, self._slot(4, op.first), 16, 16, FP16, staging=None)
             case 9:
                 pair = FLAG_PAIRS[op.second % len(FLAG_PAIRS)]
                 k.set_flag(*pair, 0)

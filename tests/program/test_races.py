@@ -17,6 +17,7 @@ from npusim.isa.cube import Mmad
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul
 from npusim.kernels.tilings.matmul import Tiling
+from npusim.program.accesses import Accesses
 from npusim.program.build import build
 from npusim.program.kernel import Alike, Kernel, Plan, Tasks
 from npusim.program.language import BufferHandle, Language
@@ -64,7 +65,7 @@ def race(body: Any, device: Any = B2, groups: tuple[int, ...] = (0,), **options:
     """What the error says; empty without one."""
     program = build(Meeting(body, **options), device, groups)
     try:
-        check_races(program)
+        check_races(Accesses(program))
     except RaceError as error:
         return str(error)
     return ""
@@ -357,6 +358,6 @@ def test_tasks_with_addresses_alone_share_a_template() -> None:
             at = np.arange(0, 1024 * 32, 32) // self.step * self.step
             return Plan(Tasks(np.arange(1024) % cores, Alike, bases={"at": at}), emit)
 
-    check_races(build(Copies(32), B2, (0, 1)))
+    check_races(Accesses(build(Copies(32), B2, (0, 1))))
     with pytest.raises(RaceError, match=r"bytes 0\.\.32 of y"):
-        check_races(build(Copies(64), B2, (0, 1)))
+        check_races(Accesses(build(Copies(64), B2, (0, 1))))
