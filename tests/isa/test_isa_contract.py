@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from fractions import Fraction
 from inspect import isabstract
 from itertools import pairwise
 from types import SimpleNamespace
@@ -368,6 +369,41 @@ def test_img2col_fetches_by_hand() -> None:
     assert not dataclasses.replace(single, stride_w=2).plain
     by_three = dataclasses.replace(wide, stride_w=3)  # positions alone
     assert by_three.fetches(0, 16, 512) == 16
+    by_four = dataclasses.replace(wide, w=256, stride_w=4)  # 16 of them span 61 pixels: 1952 B
+    assert by_four.fetches(0, 16, 512) == 4
+
+
+def test_a_path_with_a_floor_takes_no_less() -> None:
+    move = DataMove(UB.at(0, 64), X.at(0, 64), path("GM", "UB"), FP16)
+    alone = move.cost(TINY).cycles
+    floor = dataclasses.replace(move.path, floor_cycles=alone + 7)
+    assert dataclasses.replace(move, path=floor).cost(TINY).cycles == alone + 7
+    below = dataclasses.replace(move.path, floor_cycles=alone - 1)
+    assert dataclasses.replace(move, path=below).cost(TINY).cycles == alone
+
+
+@pytest.mark.parametrize(
+    ("offset", "pitch", "aligned"), [(0, 64, True), (0, 48, False), (16, 64, False)]
+)
+def test_rows_that_lie_badly_cost_more(offset: int, pitch: int, aligned: bool) -> None:
+    """Every row pays where it starts at no multiple of the path's alignment."""
+    dear = dataclasses.replace(path("L0C", "GM"), align_bytes=32, unaligned_cycles=Fraction(5))
+
+    def drain(offset: int, pitch: int) -> Drain:
+        rows = Y.at(offset, 32, rows=10, pitch=pitch)
+        return Drain(rows, L0C.at(0, 1024), 10, 8, dear, FP32)
+
+    move, usual = drain(offset, pitch), drain(0, 64)
+    assert move.cost(TINY).cycles - usual.cost(TINY).cycles == (0 if aligned else 50)
+
+
+def test_the_way_to_ub_is_charged_by_the_sums_read() -> None:
+    """fp16 results of fp32 sums: 2 KiB of L0C for 1 KiB of UB; the way to GM by what is written."""
+    way = path("L0C", "GM")
+    to_ub = Drain(UB.at(0, 1024), L0C.at(0, 2048), 16, 32, way, FP16)
+    to_gm = Drain(X.at(0, 1024), L0C.at(0, 2048), 16, 32, way, FP16)
+    read = Drain(Y.at(0, 2048), L0C.at(0, 2048), 16, 32, way, FP32)
+    assert to_ub.cost(TINY).cycles == read.cost(TINY).cycles > to_gm.cost(TINY).cycles
 
 
 def test_slot_regions_of_one_slot_are_distinct_by_place() -> None:

@@ -304,6 +304,18 @@ class TestA2:
         others = facts | {"output_mask": (False, True, True)}
         assert check("convolution_backward", others, load_device("ascend910b")) == []
 
+    @pytest.mark.parametrize("device", ["ascend910", "ascend310p"])
+    def test_a_map_may_be_4096_wide_and_no_wider(self, device: str) -> None:
+        for width in (4096, 4097):
+            facts = convolution(
+                **{"input.shape": (2, 8, 9, width), "grad_output.shape": (2, 16, 9, width)}
+            )
+            if width == 4096:
+                check("convolution_backward", facts, load_device(device))
+            else:
+                with pytest.raises(RuleError, match="wider for maps of one row"):
+                    check("convolution_backward", facts, load_device(device))
+
     def test_the_kernel_of_3d_input_gradients_takes_its_limits(self) -> None:
         strides = {"stride": (255, 1, 1), "grad_output.shape": (2, 16, 1, 9, 9)}
         pads = {"padding": (255, 1, 1), "grad_output.shape": (2, 16, 517, 9, 9)}

@@ -143,6 +143,34 @@ def test_of_stores_to_one_place_the_last_core_wins_whatever_its_units() -> None:
     assert run(Script(body, 2, 2))[0, 0] == 2
 
 
+class Turns(Script):
+    """Cores with even and with odd numbers run different programs, so in different batches."""
+
+    def tasks(self, cores: int) -> Tasks[Any]:
+        u = np.arange(len(self.core))
+        return tasks_of(self.core, {"odd": u % 2}, {"at": u * SIZE})
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_sums_of_batches_are_in_the_order_of_cores(
+    threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1e8 + 1 - 1e8 + 1 is 1 in fp32; the even cores before the odd ones would give 2."""
+
+    def body(s: Script, k: Language, u: Any) -> None:
+        own = load(s, k)
+        if u.odd:
+            k.vec_scalar("muls", own, own, 1.0, FP32)
+        k.data_move(s.y.at(0, SIZE), own, FP32, atomic=True)
+
+    if threads:
+        monkeypatch.setattr(executor, "THREADED_MACS", 0)
+    x = np.repeat(np.array([1e8, 1, -1e8, 1, 0, 0, 0, 0], np.float32), N)
+    y = np.zeros(8 * N, np.float32)
+    execute(build(Turns(body, 4), TINY, (0, 1, 2, 3)), {"x": x, "y": y})
+    assert (y[:N] == 1).all()
+
+
 def test_ordered_sums_overflow_and_make_nan_without_warnings() -> None:
     def body(s: Script, k: Language, u: Any) -> None:
         slot = s.ub.next().at(0, SIZE)

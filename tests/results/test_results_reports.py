@@ -171,6 +171,40 @@ def test_peak_follows_dtype_and_cores(result: Result) -> None:
     assert slow.tflops == full.tflops / 2
 
 
+def _spent(**cycles: int) -> tuple[int, ...]:
+    return tuple(cycles.get(reason, 0) for reason in REASONS)
+
+
+def test_peak_counts_the_cores_that_multiply(result: Result) -> None:
+    """Cores that only move data add nothing to what the cube could do."""
+    rows = (
+        PipeRow("aic0", "M", _spent(busy=60, done=40)),
+        PipeRow("aic0", "MTE2", _spent(busy=80, done=20)),
+        PipeRow("aic1", "M", _spent(not_started=100)),
+        PipeRow("aic1", "MTE2", _spent(bandwidth=50, done=50)),
+        PipeRow("aic2", "MTE2", _spent(busy=50, done=50)),
+    )
+    peak = metrics.cube_peak(result.device, replace(result.runs[1], pipes=rows), None)
+    assert peak == metrics.Peak(2 * 4096 * 1.8e9 / 1e12, "float16", 1)
+
+
+def test_shares_are_of_all_cores_that_have_the_pipe(result: Result) -> None:
+    """A core that idles counts, so that the shares of a pipe add up to one."""
+    rows = (
+        PipeRow("aic0", "M", _spent(busy=60, done=40)),
+        PipeRow("aic1", "M", _spent(busy=20, bandwidth=10, data=30, done=40)),
+        PipeRow("aic2", "M", _spent(not_started=100)),
+        PipeRow("aic3", "M", _spent(not_started=100)),
+    )
+    (shares,) = metrics.pipe_shares(replace(result.runs[1], cycles=100, pipes=rows))
+    assert shares.mean == tuple(
+        n / 400 for n in map(sum, zip(*(r.cycles for r in rows), strict=True))
+    )
+    assert sum(shares.mean) == pytest.approx(1)
+    assert shares.busiest_core == "aic0"
+    assert sum(shares.busiest) == pytest.approx(1)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

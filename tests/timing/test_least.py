@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from npusim.device.catalog import load_device
@@ -9,11 +12,13 @@ from npusim.errors import ProgramError
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.mem_set import MemSet
-from npusim.language import FP16, INT8
+from npusim.language import FP16, FP32, INT8, Language
 from npusim.program.build import build
+from npusim.program.kernel import Tasks
 from npusim.timing.least import least_cycles
 from npusim.timing.links import link_rows
 from npusim.timing.run import new_l2, time_program
+from tests.scripts import Scripted, tasks_of
 from tests.timing.random_programs import random_case
 
 pytestmark = pytest.mark.compiled
@@ -79,3 +84,43 @@ def test_what_is_in_the_l2_already_need_not_come_from_main_memory() -> None:
     once = (2048 + 2048) * 512 * 2 / slow.main_memory.read_bytes_per_cycle
     assert least_cycles(program) > once > 2 * least_cycles(program, cold=False)
     assert least_cycles(program) <= time_program(program, new_l2(slow, "fast")).cycles
+
+
+class Adds(Scripted):
+    """Every core adds ``pieces`` pieces of 1 KiB to places of its own in GM."""
+
+    name = "adds"
+    role = "vector"
+
+    def __init__(self, cores: int, pieces: int) -> None:
+        self.core = np.repeat(np.arange(cores), pieces)
+        self.y = Tensor("y", (len(self.core) * 256,), FP32, "out")
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.y,)
+
+    def tasks(self, cores: int) -> Tasks[Any]:
+        return tasks_of(self.core, {}, {"at": np.arange(len(self.core)) * 1024})
+
+    def buffers(self, k: Language) -> None:
+        self.ub = k.buffer("UB", (256,), FP32, slots=2, name="ub")
+
+    def emit(self, k: Language, task: Any) -> None:
+        one = self.ub.next().at(0, 1024)
+        k.vec_dup(one, 1.0, FP32)
+        k.data_move(self.y.at(0, 1024, base="at"), one, FP32, atomic=True)
+
+
+def test_atomic_adds_occupy_the_l2_more_than_once() -> None:
+    """Both bounds count ``l2.atomic_factor`` times the bytes that are added."""
+    machine = load_device("ascend910b2").replace("l2.write", "64B/cycle")
+    assert machine.l2 is not None
+    assert machine.l2.atomic_factor > 1
+    cores, pieces = 8, 16
+    program = build(Adds(cores, pieces), machine, tuple(range(cores // 2)))
+    run = time_program(program, new_l2(machine, "fast"), timeline=False)
+    due = cores * pieces * 1024 * machine.l2.atomic_factor // 64
+    bounds = {bound.resource: bound.cycles for bound in run.bounds}
+    assert bounds["L2 write"] == due
+    assert due <= least_cycles(program) <= run.cycles
