@@ -77,7 +77,7 @@ def chosen(
     equal times the better estimate wins. Where nothing is ``simulated`` it is the best estimate,
     unless a choice was kept. Raises ``CapacityError`` if no tiling fits the device.
     """
-    around = launches or (lambda one: (*one.before, one))
+    around = launches or _with_before
     held = tuple((t.name, t.size_bytes) for t in _by_name(kernel) if t.name in warm)
     key = _key(kernel, around, groups, held)
     found = CHOICES.find(key, device) if key is not None else None
@@ -95,15 +95,18 @@ def _by_name(kernel: Kernel) -> list[Tensor]:
     return sorted(kernel.tensors, key=lambda tensor: tensor.name)
 
 
+def _with_before(kernel: Kernel) -> Sequence[Kernel]:
+    return (*kernel.before, kernel)
+
+
 def _key(
     kernel: K, around: Around[K], groups: tuple[int, ...], held: Sequence[tuple[str, int]]
 ) -> str | None:
     """All that a choice depends on besides the device; None where it is not known."""
-    some: tuple[Kernel, ...] = (kernel, *around(kernel))
-    parts = [content(one) for one in some]
-    if None in parts:
+    what, rule = content(kernel), f"{around.__module__}.{around.__qualname__}"
+    if what is None or "<" in rule:  # a function of a function may depend on more
         return None
-    return hashlib.sha256(f"{parts} {groups} {held}".encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{what} {rule} {groups} {held}".encode()).hexdigest()[:32]
 
 
 def _changes(kernel: Kernel, best: Kernel) -> dict[str, Any]:
