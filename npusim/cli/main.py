@@ -48,6 +48,7 @@ COMMANDS: Mapping[str, str] = {
     "net": "time the backward pass of a network, layer by layer",
     "sweep": "measure a network or an operator over many designs",
     "explore": "find the designs that none beats in time, energy and area",
+    "play": "move figures of a device, and see a network's time",
     "validate": "simulate measured kernels and calls, and report the error",
     "fit": "fit the figures of a device to a profile of the chip",
     "devices": "list the devices, or show every figure of one",

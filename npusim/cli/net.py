@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from npusim.cli.console import print_json
 from npusim.cli.files import check_file
@@ -42,7 +43,28 @@ def add_arguments(parser: Parser) -> None:
         metavar="CxHxW",
         help="of one image, where an ONNX file leaves it open (default: as in the file)",
     )
-    add = parser.add_argument_group("training step").add_argument
+    add_pass(parser.add_argument_group("training step").add_argument)
+    add_machine(parser.add_argument_group("machine").add_argument, required=True)
+    add = parser.add_argument_group("simulation").add_argument
+    add_simulation(add)
+    add("--jobs", type=integer(1), default=1, metavar="N",
+        help="processes that simulate different layers at once (default: 1)")  # fmt: skip
+    add("--store", nargs="?", const="", metavar="FILE",
+        help="keep runs and tilings, and find them again: without FILE in the user's cache "
+        "(default: no)")  # fmt: skip
+    add = parser.add_argument_group("files to write").add_argument
+    for name, (suffixes, about) in _FILES.items():
+        kinds = " or ".join(suffixes)
+        add(f"--{name}", type=Path, metavar="FILE", help=f"{about}, {kinds} (default: none)")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print the result as JSON, nothing else, on stdout (default: a text report)",
+    )
+
+
+def add_pass(add: Any) -> None:
+    """Declare what of a training step is timed; ``add`` is ``add_argument`` of a group."""
     add("--batch", type=integer(1), default=1, metavar="N", help="images (default: 1)")
     add(
         "--pass",
@@ -76,23 +98,6 @@ def add_arguments(parser: Parser) -> None:
         default=0,
         metavar="TYPE",
         help=CUBE_MATH_TYPE.help,
-    )
-    add_machine(parser.add_argument_group("machine").add_argument, required=True)
-    add = parser.add_argument_group("simulation").add_argument
-    add_simulation(add)
-    add("--jobs", type=integer(1), default=1, metavar="N",
-        help="processes that simulate different layers at once (default: 1)")  # fmt: skip
-    add("--store", nargs="?", const="", metavar="FILE",
-        help="keep runs and tilings, and find them again: without FILE in the user's cache "
-        "(default: no)")  # fmt: skip
-    add = parser.add_argument_group("files to write").add_argument
-    for name, (suffixes, about) in _FILES.items():
-        kinds = " or ".join(suffixes)
-        add(f"--{name}", type=Path, metavar="FILE", help=f"{about}, {kinds} (default: none)")
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print the result as JSON, nothing else, on stdout (default: a text report)",
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from bokeh.layouts import column
 from bokeh.models import (
+    Column,
     ColumnDataSource,
     CustomJS,
     CustomJSTransform,
@@ -26,6 +27,11 @@ TRACK, STRIP, AROUND = 24, 64, 84
 
 
 def timeline(picture: Picture, place: str = "timeline") -> Chart:
+    """``tracks`` as a chart of a page."""
+    return chart(place, tracks(picture, place))
+
+
+def tracks(picture: Picture, place: str = "timeline") -> Column:
     """Tracks of cores and pipes, and below them the whole call, where one chooses what to see.
 
     The first view is the longest kernel, so that launches do not fill the picture.
@@ -75,7 +81,7 @@ def timeline(picture: Picture, place: str = "timeline") -> Chart:
     chosen.overlay.fill_color = palette.CLASS_COLOURS["load"]
     chosen.overlay.fill_alpha = 0.18
     strip.add_tools(chosen)
-    return chart(place, column(made, strip, sizing_mode="stretch_width"))
+    return column(made, strip, sizing_mode="stretch_width")
 
 
 def rows_of_spans(rows: Mapping[str, Sequence[Span]], us: float, place: str = "timeline") -> Chart:

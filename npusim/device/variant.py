@@ -1,0 +1,83 @@
+"""A device file that states some figures and inherits the others from its base."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from npusim.device.catalog import figure_text
+from npusim.device.config import figures
+from npusim.device.files import is_file
+from npusim.device.spec import Device
+from npusim.version import __version__
+
+
+class Stated(NamedTuple):
+    """A figure of the file: its dotted path, its text with how well it is known, and a remark."""
+
+    path: str
+    text: str
+    remark: str
+
+
+class Head(NamedTuple):
+    """What the file says of itself: who wrote it, what it is, and the source of its figures."""
+
+    writer: str
+    description: str
+    key: str
+    source: str
+
+
+def variant_text(
+    base: str, device: Device, target: Path, head: Head, stated: Iterable[Stated]
+) -> str:
+    """The text of the file ``target``, built on ``base``, a name or a file.
+
+    ``device`` has the figures of the base, for the keys of those that are ``stated``.
+    """
+    above = os.path.relpath(base, target.absolute().parent) if is_file(base) else base
+    lines = [
+        f"# Written by npusim {__version__}, `{head.writer}`.",
+        f"base: {above}",
+        f"name: {target.stem.lower()}",
+        f"description: {head.description}",
+        "sources:",
+        f"  {head.key}: >-",
+        *(f"    {line}" for line in head.source.splitlines()),
+    ]
+    tree: dict[str, object] = {}
+    known = figures(device)
+    for one in stated:
+        *keys, last = known[one.path].keys
+        at = tree
+        for key in keys:
+            inner = at.setdefault(key, {})
+            assert isinstance(inner, dict)
+            at = inner
+        at[last] = f"{one.text}  # {one.remark}"
+    return "\n".join([*lines, *_yaml(tree, 0)]) + "\n"
+
+
+def was(device: Device, path: str) -> str:
+    """The remark that says what a figure is in the base."""
+    return f"was {figure_text(figures(device)[path], device.clock_hz)}"
+
+
+def free_key(device: Device, key: str) -> str:
+    """A key for a source that the device has not yet."""
+    while key in device.sources:
+        key += "X"
+    return key
+
+
+def _yaml(tree: Mapping[str, object], depth: int) -> list[str]:
+    lines: list[str] = []
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            lines += [f"{'  ' * depth}{key}:", *_yaml(value, depth + 1)]
+        else:
+            lines.append(f"{'  ' * depth}{key}: {value}")
+    return lines

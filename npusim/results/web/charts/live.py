@@ -1,0 +1,222 @@
+"""A page that answers while figures move: sliders, times of layers, one layer's timeline.
+
+It is served by Bokeh to this computer alone. What it shows and does comes from outside: see
+``Live`` and ``serve``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from bokeh.application import Application
+from bokeh.application.handlers.function import FunctionHandler
+from bokeh.document import Document
+from bokeh.layouts import column, row
+from bokeh.models import ColumnDataSource, GlobalInlineStyleSheet, Range1d
+from bokeh.models.widgets import Button, Div, Select, Slider, TextInput
+from bokeh.server.server import Server
+
+from npusim.errors import ArgumentError
+from npusim.results import palette
+from npusim.results.web.bars import Picture
+from npusim.results.web.charts.base import hover, new_figure
+from npusim.results.web.charts.timeline import tracks
+
+#: Pixels of a layer's bar, and of what is around them.
+_BAR, _AROUND = 17, 70
+
+#: Width of the sliders, in pixels.
+_LEFT = 300
+
+_STYLE = """
+html, body { background: #fff; color: #1d2125; color-scheme: light; margin: 0; }
+body { padding: 12px 20px; font: 15px/1.45 system-ui, sans-serif; max-width: 1400px; }
+"""
+
+
+class Slide(NamedTuple):
+    """A slider: its name, the texts of its places, and the place it begins at."""
+
+    name: str
+    shown: tuple[str, ...]
+    at: int
+
+
+class LayerBar(NamedTuple):
+    """A layer: microseconds as it was, and by result as it is, empty while that is not known."""
+
+    name: str
+    before: float
+    parts: Mapping[str, float]
+
+
+class Acts(NamedTuple):
+    """What the page does: a slider went to a place, a layer was chosen, a name was given to a file.
+
+    ``step`` does a piece of work that is left and says whether there was any; ``save`` returns what
+    is told. ``show`` is called after each of them.
+    """
+
+    move: Callable[[str, int], None]
+    choose: Callable[[str], None]
+    save: Callable[[str], str]
+    step: Callable[[], bool]
+    show: Callable[[Live], None]
+
+
+class Live:
+    """The page in a document; ``tell``, ``draw_layers`` and ``draw_timeline`` change it."""
+
+    def __init__(
+        self,
+        document: Document,
+        title: str,
+        slides: Sequence[Slide],
+        layers: list[Any],
+        chosen: str,
+        acts: Acts,
+    ) -> None:
+        self.document, self.acts = document, acts
+        self.head, self.said = Div(sizing_mode="stretch_width"), Div(width=_LEFT)
+        self.labels: dict[str, Div] = {}
+        self.sliders = {one.name: self._slider(one) for one in slides}
+        self.select = Select(title="timeline of", options=layers, value=chosen, width=_LEFT)
+        self.select.on_change("value", self._chosen)
+        self.name = TextInput(title="device file", value="mine.yaml", width=_LEFT)
+        self.button = Button(label="Save as a device file", width=_LEFT)
+        self.button.on_click(self._saved)
+        self.layers = ColumnDataSource({name: [] for name in (*_PLACED, "colour", "text")})
+        self.before = ColumnDataSource({name: [] for name in ("y", "right")})
+        self.bars = self._layer_bars(layers)
+        self.timeline = column(Div(text=""), sizing_mode="stretch_width")
+        pairs = [part for name in self.sliders for part in (self.labels[name], self.sliders[name])]
+        left = column(*pairs, self.select, self.name, self.button, self.said)
+        right = column(
+            self.head, _key(), self.bars, self.timeline,
+            sizing_mode="stretch_width", styles={"min-width": "340px", "flex": "1"},
+        )  # fmt: skip
+        whole = row(left, right, sizing_mode="stretch_width", styles={"flex-wrap": "wrap"})
+        whole.stylesheets = [GlobalInlineStyleSheet(css=_STYLE)]
+        document.title = title
+        document.add_root(whole)
+        self._working = False
+        self.work()
+
+    def _slider(self, one: Slide) -> Slider:
+        last = len(one.shown) - 1
+        made = Slider(
+            start=0, end=last, value=one.at, step=1, show_value=False, title="", width=_LEFT,
+            tooltips=False,
+        )  # fmt: skip
+        label = self.labels[one.name] = Div(text=_label(one, one.at), width=_LEFT)
+
+        def moved(attr: str, old: int, new: int) -> None:
+            label.text = _label(one, int(new))
+            self.acts.move(one.name, int(new))
+            self.work()
+
+        made.on_change("value", moved)
+        return made
+
+    def _layer_bars(self, layers: Sequence[str]) -> Any:
+        made = new_figure(
+            _BAR * len(layers) + _AROUND, zoom="none",
+            x_range=Range1d(start=0, end=1), y_range=[*reversed(layers)],
+            x_axis_label="time (\u00b5s), all layers of a kind; grey: as it was",
+        )  # fmt: skip
+        made.ygrid.grid_line_color = None
+        made.hbar(
+            y="y", right="right", left=0, height=0.86, source=self.before,
+            fill_color=palette.KERNEL, fill_alpha=0.28, line_color=None,
+        )  # fmt: skip
+        drawn = made.hbar(
+            y="y", left="left", right="right", height=0.5, source=self.layers,
+            fill_color="colour", line_color=None,
+        )  # fmt: skip
+        hover(made, [drawn], "<div><b>@y</b><br>@text</div>")
+        return made
+
+    def _chosen(self, attr: str, old: str, new: str) -> None:
+        self.acts.choose(new)
+        self.work()
+
+    def _saved(self) -> None:
+        self.said.text = escape(self.acts.save(self.name.value))
+
+    def work(self) -> None:
+        """Show what is known, and do what is left piece by piece; others may move in between."""
+        self.acts.show(self)
+        if not self._working:
+            self._working = True
+            self.document.add_next_tick_callback(self._step)
+
+    def _step(self) -> None:
+        self._working = False
+        if self.acts.step():
+            self.work()
+
+    def tell(self, lead: str, others: Sequence[str], problems: Sequence[str]) -> None:
+        """The headline, what is said below it, and what is wrong."""
+        rest = "".join(f"<p style='margin:2px 0'>{escape(text)}</p>" for text in others)
+        wrong = "".join(f"<li>{escape(text)}</li>" for text in problems)
+        listed = f"<ul style='color:#a02020'>{wrong}</ul>" if wrong else ""
+        self.head.text = f"<h1 style='font-size:24px;margin:0'>{escape(lead)}</h1>{rest}{listed}"
+
+    def draw_layers(self, bars: Sequence[LayerBar]) -> None:
+        """The layers as they were and are."""
+        data: dict[Any, Any] = {name: [] for name in self.layers.data}
+        for bar in bars:
+            at = 0.0
+            for name, us in bar.parts.items():
+                if us:
+                    values = (bar.name, at, at + us, palette.RESULT_COLOURS[name])
+                    text = f"{name}: {us:,.1f} \u00b5s, {sum(bar.parts.values()):,.1f} in all"
+                    for key, value in zip(data, (*values, text), strict=True):
+                        data[key].append(value)
+                    at += us
+        self.layers.data = data
+        self.before.data = {"y": [b.name for b in bars], "right": [b.before for b in bars]}
+        most = max((max(b.before, sum(b.parts.values())) for b in bars), default=1.0)
+        self.bars.x_range.end = 1.05 * most
+
+    def draw_timeline(self, title: str, picture: Picture) -> None:
+        """The timeline of a layer."""
+        self.timeline.children = [Div(text=f"<b>{escape(title)}</b>"), tracks(picture)]
+
+
+_PLACED = ("y", "left", "right")
+
+
+def _label(one: Slide, at: int) -> str:
+    return f"{escape(one.name)}: <b>{escape(one.shown[at])}</b>"
+
+
+def _key() -> Div:
+    entries = "".join(
+        f"<span style='margin-right:14px'><i style='display:inline-block;width:12px;height:12px;"
+        f"background:{colour}'></i> {escape(name)}</span>"
+        for name, colour in palette.RESULT_COLOURS.items()
+    )
+    return Div(text=f"<div style='font-size:13px'>{entries}</div>", sizing_mode="stretch_width")
+
+
+def serve(page: Callable[[Document], None], port: int, ready: Callable[[str], None]) -> None:
+    """Serve ``page`` to this computer until an interrupt; it fills the document of each visitor.
+
+    ``ready`` is told the address. Raises ``ArgumentError`` where the port is taken.
+    """
+    application = Application(FunctionHandler(page))
+    try:
+        server = Server({"/": application}, port=port, address="127.0.0.1")
+    except OSError as error:
+        raise ArgumentError(f"port {port} cannot be used ({error}); choose another") from error
+    try:
+        server.start()
+        ready(f"http://localhost:{server.port}/")
+        server.io_loop.start()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.stop()

@@ -1,0 +1,266 @@
+"""Playing with a design: a network on a device whose figures move, answered layer by layer.
+
+After a figure moved, the layers are timed one at a time, the longest first: with tilings held,
+which takes milliseconds, then with tilings chosen for the new figures; one has a timeline. What
+was known before is taken from the kept runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from npusim.call.options import Options
+from npusim.device.catalog import figure_text, load_device
+from npusim.device.config import Figure, figures
+from npusim.device.spec import Device
+from npusim.device.variant import Head, Stated, free_key, variant_text, was
+from npusim.errors import ArgumentError, NpusimError
+from npusim.network import LayerTime, NetworkResult, network
+from npusim.ops.of_layers import LayerRuns
+from npusim.quantities import format_quantity
+from npusim.results import Result
+from npusim.study.space import make_axis
+from npusim.study.subject import DEVICE, NETWORK
+from npusim.yamltree import suggest
+
+#: Figures that move where nothing else is said, as far as the device has them.
+USUAL = (
+    *("groups", "memories.L1.size", "memories.L0C.size", "memories.UB.size"),
+    *("l2.size", "l2.read", "main_memory.read", "main_memory.write", "launch.core"),
+)
+
+#: Parts of a figure's own value that a slider offers.
+_PARTS = tuple(Fraction(n, 8) for n in (2, 4, 6, 8, 10, 12, 16, 24, 32))
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A figure that moves: ``shown`` and ``texts`` of its values, of which ``own`` is the device's.
+
+    ``texts`` are as a device file has them.
+    """
+
+    path: str
+    shown: tuple[str, ...]
+    texts: tuple[str, ...]
+    own: int
+
+
+def knobs(device: Device, source: str, vary: Mapping[str, Any]) -> tuple[Knob, ...]:
+    """The figures of ``vary`` with their values (see ``npusim.sweep``), or the usual ones.
+
+    ``source`` is the device's name or file.
+
+    Raises ``ArgumentError`` for a name that is no figure of the device, ``ConfigError`` for a
+    value that is none of it.
+    """
+    known = figures(device)
+    if not vary:
+        return tuple(_usual(device, known[p]) for p in USUAL if p in known and known[p].value)
+    found = []
+    for path, values in vary.items():
+        if path not in known:
+            raise ArgumentError(f"{path} is no figure of {device.name}{suggest(path, known)}")
+        axis = make_axis(path, values, {DEVICE: source, NETWORK: ""})
+        for text in axis.values:
+            device.replace(path, text)
+        own = _text(known[path])
+        same = [i for i, text in enumerate(axis.values) if _is_own(device, path, text)]
+        texts = axis.values if same else (own, *axis.values)
+        shown = axis.values if same else (figure_text(known[path], device.clock_hz), *axis.values)
+        found.append(Knob(path, tuple(shown), tuple(texts), same[0] if same else 0))
+    return tuple(found)
+
+
+def _is_own(device: Device, path: str, text: str) -> bool:
+    return device.replace(path, text).digest() == device.digest()
+
+
+def _usual(device: Device, figure: Figure) -> Knob:
+    """A figure from a quarter to four times its value, in whole units but for rates."""
+    own = figure.value
+    assert isinstance(own, int | Fraction)
+    values: list[int | Fraction] = [own * part for part in _PARTS]
+    if figure.kind != "rate":
+        values = [max(1, round(value)) for value in values]
+    kept = [replace(figure, value=value) for value in dict.fromkeys(values)]
+    shown, texts = [_shown(one, device.clock_hz) for one in kept], [_text(one) for one in kept]
+    at = [one.value for one in kept].index(own)
+    if figure.kind == "rate":  # round ones, but for the device's own
+        texts = [*shown[:at], texts[at], *shown[at + 1 :]]
+    return Knob(".".join(figure.keys), tuple(shown), tuple(texts), at)
+
+
+def _shown(figure: Figure, clock_hz: int) -> str:
+    """A figure for people; rates in GB/s."""
+    if figure.kind != "rate" or isinstance(figure.value, tuple):
+        return figure_text(figure, clock_hz)
+    giga = float(Fraction(figure.value) * clock_hz / 10**9)
+    return f"{round(giga)}GB/s" if giga >= 100 else f"{giga:.3g}GB/s"
+
+
+def _text(figure: Figure) -> str:
+    """A figure as a device file has it, exact."""
+    return format_quantity(figure.value, figure.kind)
+
+
+class Play:
+    """The state of a game: which figures moved, and what is known of the layers since."""
+
+    def __init__(
+        self,
+        workload: Any,
+        device: str | Device,
+        *,
+        vary: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """Time the network as it is; ``options`` are those of ``npusim.network``.
+
+        Raises as ``npusim.network`` and ``knobs`` do.
+        """
+        self.source = device if isinstance(device, str) else device.origin.file
+        self.start = load_device(device)
+        self.knobs = knobs(self.start, self.source, vary or {})
+        self.base = network(workload, device=self.start, **options)
+        self.device = self.start
+        self.changed: dict[str, str] = {}
+        self.problem = ""
+        self.layers = {one.layer.name: one for one in self.base.timed}
+        self.chosen = max(self.base.timed, key=lambda one: one.cycles).layer.name
+        #: The result of the chosen layer with its timeline, and whether that was drawn.
+        self.detail: Result | None = None
+        self.drawn = False
+        self._held: dict[str, int | None] = {}  # cycles with tilings held, None where they fail
+        self._known: dict[str, LayerTime] = {}
+        self._math = options.get("cube_math_type", "keep_dtype")
+        self._rules = options.get("rules", "documented")
+
+    def again(self) -> Play:
+        """A game that begins as this one began."""
+        made = copy(self)
+        made.device, made.changed, made.problem = self.start, {}, ""
+        made.chosen = max(self.base.timed, key=lambda one: one.cycles).layer.name
+        made.detail, made.drawn, made._held, made._known = None, False, {}, {}
+        return made
+
+    def move(self, path: str, text: str) -> None:
+        """Give a figure another value; what is known of the layers begins anew.
+
+        A value that makes no device is told in ``problem``, and the last one that does stays.
+        """
+        changed = {**self.changed, path: text}
+        own = {knob.path: knob.texts[knob.own] for knob in self.knobs}
+        changed = {name: value for name, value in changed.items() if own.get(name) != value}
+        self.problem = ""
+        try:
+            self.device = self.start.origin.rebuild(self.start, changed)
+        except NpusimError as error:
+            self.problem = str(error)
+            return
+        self.changed = changed
+        self._held.clear()
+        self._known.clear()
+        self.detail = None
+
+    def choose(self, layer: str) -> None:
+        """The layer whose timeline is kept."""
+        self.chosen, self.detail = layer, None
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Layers whose tilings are not chosen yet, the longest first."""
+        rest = sorted(self.base.timed, key=lambda one: -one.cycles)
+        return tuple(one.layer.name for one in rest if one.layer.name not in self._known)
+
+    def step(self) -> bool:
+        """Do the next piece of work; whether there was one."""
+        left = self.left
+        waiting = [name for name in left if name not in self._held] if self.changed else []
+        if waiting:
+            self._held[waiting[0]] = self._cycles_held(waiting[0])
+        elif left:
+            self._known[left[0]] = self._timed(left[0], timeline=False)
+        elif self.detail is None and self._known[self.chosen].result is not None:
+            self.detail, self.drawn = self._timed(self.chosen, timeline=True).result, False
+        else:
+            return False
+        return True
+
+    def _cycles_held(self, name: str) -> int | None:
+        """Cycles of a layer with its tilings held; None where they do not run on the device."""
+        result = self.layers[name].result
+        if result is None or result.replay is None or self.device.groups != self.start.groups:
+            return None
+        try:
+            us = result.replay.time_us(self.device)
+        except NpusimError:
+            return None
+        return round(us * self.device.clock_hz / 1e6) * self.layers[name].layer.count
+
+    def _timed(self, name: str, *, timeline: bool) -> LayerTime:
+        """A layer with tilings chosen for the device as it is."""
+        layer = self.layers[name].layer
+        runs = LayerRuns(
+            options=Options(device=self.device, rules=self._rules, timeline=timeline),
+            batch=self.base.batch,
+            dtype=self.base.dtype,
+            passes=self.base.passes,
+            gradients=self.base.gradients,
+            cube_math_type=self._math,
+        )
+        result, error = runs.attempt((layer, name))
+        return LayerTime(layer=layer, result=result, error=error)
+
+    @property
+    def result(self) -> NetworkResult:
+        """The layers whose tilings were chosen since the last move."""
+        timed = (self._known.get(one.layer.name) for one in self.base.timed)
+        return replace(
+            self.base, device=self.device, timed=tuple(one for one in timed if one is not None)
+        )
+
+    def us_of(self, name: str) -> float:
+        """Microseconds of all layers of a name, as well as they are known."""
+        if name in self._known:
+            return self.device.time_us(self._known[name].cycles)
+        held = self._held.get(name)
+        if held is not None:
+            return self.device.time_us(held)
+        return self.start.time_us(self.layers[name].cycles)
+
+    @property
+    def time_us(self) -> float:
+        """Microseconds of the network, as well as they are known."""
+        return sum(self.us_of(name) for name in self.layers)
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Layers that cannot run on the device as it is, with the reason."""
+        return tuple(f"{n}: {one.error}" for n, one in self._known.items() if one.error)
+
+    def file_text(self, target: Path) -> str:
+        """The device as it is, as the text of the device file ``target``."""
+        key = free_key(self.start, "PLAY")
+        stated = [
+            Stated(path, f"{text} (assumed, {key})", was(self.start, path))
+            for path, text in self.changed.items()
+        ]
+        about = f"{self.start.description}, with other figures"
+        source = f"chosen by hand for {self.base.workload.name}"
+        head = Head("npusim play", about, key, source)
+        return variant_text(self.source, self.start, target, head, stated)
+
+
+def bottleneck(result: NetworkResult) -> str:
+    """The layer that takes longest, and what bounds its kernels."""
+    rows: Sequence[dict[str, Any]] = [row for row in result.layer_rows() if not row["error"]]
+    if not rows:
+        return ""
+    slowest = max(rows, key=lambda row: float(row["total_us"]))
+    return f"{slowest['layer']}: {slowest['bottleneck']}"

@@ -1,0 +1,96 @@
+"""The page of a game with a design: what sliders do, and what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npusim.errors import NpusimError
+from npusim.network import RESULTS, NetworkResult
+from npusim.results.lines import rate_text, us_text
+from npusim.results.web import bars
+from npusim.results.web.charts import live
+from npusim.results.web.charts.live import Acts, LayerBar, Live, Slide
+from npusim.study.play import Play, bottleneck
+from npusim.written import replacing
+
+if TYPE_CHECKING:
+    from bokeh.document import Document
+
+
+def page(game: Play, document: Document, folder: Path) -> Live:
+    """Fill a document with the game; device files are written to ``folder``."""
+    texts = {knob.path: knob.texts for knob in game.knobs}
+    acts = Acts(
+        move=lambda path, at: game.move(path, texts[path][at]),
+        choose=game.choose,
+        save=lambda name: save(game, folder, name),
+        step=game.step,
+        show=lambda view: show(game, view),
+    )
+    slides = [Slide(knob.path, knob.shown, knob.own) for knob in game.knobs]
+    title = f"{game.base.workload.name} on {game.start.name}"
+    return Live(document, title, slides, list(game.layers), game.chosen, acts)
+
+
+def save(game: Play, folder: Path, name: str) -> str:
+    """Write the device file; what is told about it."""
+    target = folder / name
+    if target.suffix != ".yaml" or target.parent != folder or target.exists():
+        wrong = "is there already" if target.exists() else "is no name ending in .yaml"
+        return f"{name} {wrong}; choose another name"
+    try:
+        with replacing(target) as part:
+            part.write_text(game.file_text(target), encoding="utf-8")
+    except (NpusimError, OSError) as error:
+        return str(error)
+    return f"wrote {target}; npusim net {game.base.workload.name} --device {target}"
+
+
+def show(game: Play, view: Live) -> None:
+    """What is known now."""
+    now, left, was = game.result, len(game.left), game.base.time_us
+    lead = f"{'about ' if left else ''}{us_text(game.time_us)} \u00b5s"
+    if game.changed:
+        lead += f", {game.time_us / was - 1:+.1%} ({us_text(was)} \u00b5s as it was)"
+    told = [f"{game.base.workload.name}, batch {game.base.batch}, on {game.start.name}"]
+    if left:
+        told.append(f"tilings chosen anew: {len(game.layers) - left} of {len(game.layers)} layers")
+    elif now.timed:
+        energy = now.energy_uj
+        spent = f", energy {rate_text(energy / 1e3)} mJ" if energy is not None else ""
+        told.append(f"most: {bottleneck(now)}{spent}")
+    view.tell(lead, told, [*([game.problem] if game.problem else []), *game.failed])
+    view.draw_layers(_bars(game, now))
+    if game.detail is not None and not game.drawn:
+        view.draw_timeline(f"{game.chosen}, once", bars.picture(game.detail))
+        game.drawn = True
+
+
+def _bars(game: Play, now: NetworkResult) -> list[LayerBar]:
+    """The layers; what is known only in sum is shared out as it was."""
+    old, new = (
+        {row["layer"]: row for row in one.layer_rows() if not row["error"]}
+        for one in (game.base, now)
+    )
+    found = []
+    for name in game.layers:
+        row = new.get(name) or old.get(name)
+        parts = {part: row[f"{part}_us"] or 0 for part in (*RESULTS, "other")} if row else {}
+        share = game.us_of(name) / (sum(parts.values()) or 1)
+        before = game.start.time_us(game.layers[name].cycles)
+        found.append(LayerBar(name, before, {part: us * share for part, us in parts.items()}))
+    return found
+
+
+def serve(game: Play, port: int, folder: Path, ready: Callable[[str], None]) -> None:
+    """Serve the game to this computer until an interrupt; every visitor plays alone.
+
+    Raises ``ArgumentError`` where the port is taken.
+    """
+
+    def begin(document: Document) -> None:
+        page(game.again(), document, folder)
+
+    live.serve(begin, port, ready)
