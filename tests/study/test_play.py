@@ -136,7 +136,9 @@ def test_the_page_answers_without_a_browser(net: Path, tmp_path: Path) -> None:
 
 
 def test_figures_are_chosen(net: Path) -> None:
-    game = played(net, vary={"vector.startup": "1cycle:9cycle:4cycle", "memories.UB.size": "64KiB,128KiB"})
+    game = played(
+        net, vary={"vector.startup": "1cycle:9cycle:4cycle", "memories.UB.size": "64KiB,128KiB"}
+    )
     assert [knob.path for knob in game.knobs] == ["vector.startup", "memories.UB.size"]
     device = npusim.load_device("tiny")
     for knob in game.knobs:
