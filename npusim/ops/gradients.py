@@ -90,7 +90,7 @@ def _filter_launches(kernel: ConvBackpropFilter) -> list[Kernel]:
     return [*kernel.before, kernel, SumParts(copies, dw)]
 
 
-def require_time(call: Call, c: Convolution, products: int, kind: DType) -> None:
+def require_time(call: Call, c: Convolution, products: int, dtype: DType) -> None:
     """Raise ``CapacityError`` for so many products of ``c`` that take many minutes unseen.
 
     Counts what the least number of `mmad`s needs: two loads each, L0A full, all channels of a tile.
@@ -99,7 +99,7 @@ def require_time(call: Call, c: Convolution, products: int, kind: DType) -> None
     blocks = plan.real_groups * plan.cin1_g * c.c0 * plan.cout_g
     padded = c.useful_macs * blocks / (c.groups * c.cin_per_group * c.cout_per_group)
     columns = min(wide, max(plan.cin1_g * c.c0, plan.cout_g))
-    most = call.device.memory("L0A").size_bytes // kind.bytes * columns
+    most = call.device.memory("L0A").size_bytes // dtype.bytes * columns
     macs = products * c.useful_macs
     call.require_time(3 * products * int(padded // most), macs)
 
@@ -123,7 +123,7 @@ def _launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) 
 
 
 def _product_tiling(
-    call: Call, kernel: type[ImplicitGemm], c: Convolution, kind: DType
+    call: Call, kernel: type[ImplicitGemm], c: Convolution, dtype: DType
 ) -> GemmTiling | None:
     """What the call asks for; the vendor's words and rule are for input gradients only.
 
@@ -134,28 +134,28 @@ def _product_tiling(
     if isinstance(asked, GemmTiling):
         return asked
     if asked == "production":
-        asked = cann_input.production_tiling(c, call.device, call.cube_cores, kind)
+        asked = cann_input.production_tiling(c, call.device, call.cube_cores, dtype)
     if asked == "library":
         geometry = kernel.geometry_of(c)
-        return library_input.library_tiling(geometry, call.device, call.cube_cores, kind)
+        return library_input.library_tiling(geometry, call.device, call.cube_cores, dtype)
     if isinstance(asked, str):
         return None
-    tiling, notes = cann_input.kernel_tiling(asked, c, call.device, kind)
+    tiling, notes = cann_input.kernel_tiling(asked, c, call.device, dtype)
     call.notes += [f"CANN tiling of {kernel.name}: {asked}", *notes]
     return tiling
 
 
-def _filter_tiling(call: Call, c: Convolution, kind: DType) -> FilterTiling | None:
+def _filter_tiling(call: Call, c: Convolution, dtype: DType) -> FilterTiling | None:
     """What the call asks for: by the vendor's rule, or as given; None for the best."""
     asked = asked_tiling(call.options.tiling, ConvBackpropFilter.name, FilterTiling, vendor=True)
     if isinstance(asked, FilterTiling):
         return asked
     if asked == "production":
-        asked = cann_filter.production_tiling(c, call.device, call.cube_cores, kind)
+        asked = cann_filter.production_tiling(c, call.device, call.cube_cores, dtype)
     if asked == "library":
         return library_filter.library_tiling(c, call.device, call.cube_cores)
     if isinstance(asked, str):
         return None
-    tiling, notes = cann_filter.kernel_tiling(asked, c, call.device, kind)
+    tiling, notes = cann_filter.kernel_tiling(asked, c, call.device, dtype)
     call.notes += [f"CANN tiling of {ConvBackpropFilter.name}: {asked}", *notes]
     return tiling

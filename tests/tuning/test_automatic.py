@@ -15,6 +15,7 @@ import npusim
 from npusim.call import choice
 from npusim.call.choice import CHOICES, MOST_LEADING, MOST_SIMULATED, chosen, program_of
 from npusim.device.catalog import load_device
+from npusim.device.spec import Device
 from npusim.dtypes import FP32
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
@@ -51,7 +52,7 @@ def gradient(layer: str, which: str, batch: int) -> Gradient:
     return Gradient(layer, replace(layers("resnet50")[layer], n=batch), which)
 
 
-def simulated(kernel: Kernel, device: str) -> int:
+def simulated(kernel: Kernel, device: str | Device) -> int:
     """Cycles with launches of a kernel and what its tiling needs before it."""
     machine = load_device(device)
     groups, l2 = tuple(range(machine.groups)), new_l2(machine, "fast")
@@ -73,6 +74,19 @@ def test_the_leading_estimate_is_near_the_simulation(layer: str, which: str, dev
     assert [estimate, *(time for time, _ in others)] == sorted(
         [estimate, *(time for time, _ in others)]
     )
+
+
+@pytest.mark.parametrize("name", ["ascend910b2", "ascend910"])
+@pytest.mark.parametrize("which", WHICH)
+def test_estimates_know_that_cores_share_the_memories(which: str, name: str) -> None:
+    """With a sixteenth of the bandwidth all cores together wait for it."""
+    usual = load_device(name)
+    assert usual.l2 is not None
+    slow = usual.replace("l2.read", usual.l2.read_bytes_per_cycle / 16)
+    slow = slow.replace("main_memory.read", usual.main_memory.read_bytes_per_cycle / 16)
+    kernel = kernel_of(gradient("res5_3x3", which, 2))
+    (estimate, best), *_ = kernel.ranked(slow, slow.count("cube"), 8)
+    assert estimate == pytest.approx(simulated(best, slow), rel=0.2)
 
 
 @pytest.fixture
