@@ -9,7 +9,7 @@ times of MTE2 count where it is the busiest pipe, for elsewhere they show how co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -18,7 +18,13 @@ import numpy.typing as npt
 
 from npusim.validation.constants import STEPS, Constant
 from npusim.validation.rows import CallRow, Declined, KernelRow
-from npusim.validation.score import SCORED_PIPES, WAITING_WORDS, busiest, shape_of
+from npusim.validation.score import (
+    ADDRESS_WORDS,
+    SCORED_PIPES,
+    WAITING_WORDS,
+    busiest,
+    shape_of,
+)
 from npusim.validation.simulate import Outcome, device_name
 from npusim.validation.workers import Task
 
@@ -39,11 +45,15 @@ TELLING, ENOUGH = 0.02, 3
 
 
 def is_usable(outcome: Outcome, constants: Sequence[Constant]) -> bool:
-    """Whether a fit may use a row: a trusted one that runs on a device of a constant."""
+    """Whether a fit may use a row: a trusted one that runs on a device of a constant.
+
+    Kernels that measure what the model leaves out would pull constants away from what they mean.
+    """
     row = outcome.row
     return (
         isinstance(row, KernelRow | CallRow)
         and row.trust in _FITTED_TO
+        and not (isinstance(row, KernelRow) and ADDRESS_WORDS & set(row.switches))
         and outcome.simulated is not None
         and any(device_of(outcome) in constant.devices for constant in constants)
     )
@@ -204,34 +214,55 @@ def loss(base: Sequence[Outcome], outcomes: Sequence[Outcome]) -> float:
     if any(outcome.simulated is None for outcome in outcomes):
         return np.inf
     model = Lines.of(base, [], ())
-    pairs = zip(outcomes, base, strict=True)
-    found = np.concatenate([_figures(outcome, like).simulated for outcome, like in pairs])
+    found = simulated_figures(base, outcomes)
     return float(np.abs(found / model.measured - 1) @ model.weight)
+
+
+def simulated_figures(base: Sequence[Outcome], outcomes: Sequence[Outcome]) -> Array:
+    """Return the figures of ``Lines`` as ``outcomes`` has them, one simulation per row of ``base``.
+
+    All of them were simulated.
+    """
+    pairs = zip(outcomes, base, strict=True)
+    return np.concatenate([_figures(outcome, like).simulated for outcome, like in pairs])
 
 
 def descend(base: Sequence[Outcome], slopes: Slopes, numbers: Sequence[int]) -> dict[int, int]:
     """Return the level of each constant of ``numbers`` that suits the rows best, by number.
 
     This is as far as a descent finds it. It begins in the middle of every range, so that nothing of
-    the shipped values is left, and moves two constants at a time: one alone finds no way along a
-    valley.
+    the shipped values is left.
     """
     steps = [STEPS // 2] * len(numbers)
-    if not base or not numbers:
-        return dict(zip(numbers, steps, strict=True))
-    model, count = Lines.of(base, slopes, numbers), len(numbers)
-    best = np.inf
-    while True:
-        for moved in combinations(range(count), min(2, count)):
-            found = model.losses(steps, moved)
-            if found.min() < found[tuple(steps[c] for c in moved)]:
+    if base and numbers:
+        steps = walk(Lines.of(base, slopes, numbers), steps)
+    return dict(zip(numbers, steps, strict=True))
+
+
+def walk(
+    model: Lines, begin: Sequence[int], reach: int = STEPS, held: Collection[int] = ()
+) -> list[int]:
+    """Return the levels to which a descent leads, at most ``reach`` from where it begins.
+
+    The constants at the places ``held`` stay. Two move at a time: one alone finds no way along a
+    valley.
+    """
+    free = [c for c in range(len(begin)) if c not in held]
+    spans = {c: slice(max(0, begin[c] - reach), begin[c] + reach + 1) for c in free}
+    steps, best = list(begin), np.inf
+    while free:
+        for moved in combinations(free, min(2, len(free))):
+            losses = model.losses(steps, moved)
+            found = losses[tuple(spans[c] for c in moved)]
+            if found.min() < losses[tuple(steps[c] for c in moved)]:
                 for c, step in zip(
                     moved, np.unravel_index(found.argmin(), found.shape), strict=True
                 ):
-                    steps[c] = int(step)
+                    steps[c] = spans[c].start + int(step)
         if not best - found.min() > _GAIN:
-            return dict(zip(numbers, steps, strict=True))
+            break
         best = float(found.min())
+    return steps
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,9 @@ SCORED_PIPES = ("cube", "mte1", "mte2", "fixpipe")
 #: Words of kernels in which a fixpipe's busy time includes waiting that no run of ours shows.
 WAITING_WORDS = frozenset({"norm_template"})
 
+#: Words of kernels whose cores all read one address at a time, which has no cost here.
+ADDRESS_WORDS = frozenset({"all_cores_same_order", "all_cores_rotated"})
+
 #: Share by which the times of a pair must differ for its direction to count.
 DECISIVE = 0.02
 

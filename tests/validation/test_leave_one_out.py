@@ -11,6 +11,7 @@ import pytest
 
 from npusim.errors import ConfigError
 from npusim.validation.constants import STEPS, Constant, load_constants
+from npusim.validation.fit import descend, simulated_slopes
 from npusim.validation.leave_one_out import FAMILY, SHAPE, SWITCH, LeftOut, Study, leave_one_out
 from npusim.validation.rows import KernelRow, Simulated
 from npusim.validation.simulate import Outcome
@@ -193,11 +194,60 @@ def test_busy_times_are_fitted_as_well() -> None:
     kernels = [
         KernelRow(id=f, chip="910B1", op="gemm", family=f, trust="B", time_us=10.0,
                   mte1_us=8.0, fixpipe_us=80.0, switches=("unit_flag",))
-        for f in "ab"
+        for f in "abcd"
     ]  # fmt: skip
     outcomes = [outcome(row, {}) for row in kernels]
     found = families(leave_one_out(outcomes, [RATE], simulate))
-    assert [one.values for one in found] == [("125B/cycle",)] * 2, "fixpipe waits, and is not asked"
+    assert [one.values for one in found] == [("125B/cycle",)] * 4, "fixpipe waits, and is not asked"
+
+
+def test_a_constant_that_few_others_tell_of_stays_in_the_middle_of_its_range() -> None:
+    """Of the two rows of each family only the small one tells of the head."""
+    chip = Chip()
+    kernels = [row for row in rows(75, 20) if row.N not in (500, 1000)]
+    study = leave_one_out(chip.outcomes(kernels), [RATE, HEAD], chip.simulate)
+    (_, head) = study.determined
+    assert head.rows == ("a100", "a9000", "b20000", "c4000")
+    b = next(one for one in families(study) if one.name == "b")
+    assert b.values == ("75B/cycle", "20cycle"), "three others tell of it"
+    a = next(one for one in families(study) if one.name == "a")
+    assert a.values[1] == "40cycle", "two do"
+
+
+class Coupled(Chip):
+    """A chip of which no sum of lines is true: a head for every so many bytes."""
+
+    def time(self, n: int, rate: float, head: float) -> float:
+        return n * (1 + head / 10) / rate
+
+
+def test_what_the_lines_propose_is_simulated_and_corrected() -> None:
+    chip = Coupled()
+    kernels = [replace(row, time_us=chip.time(row.N or 0, 75, 30)) for row in rows(75, 30)]
+    found = families(leave_one_out(chip.outcomes(kernels), [RATE, HEAD], chip.simulate))
+    for one in found:
+        assert one.predicted == pytest.approx(0, abs=0.03)
+    base, lines = chip.outcomes(kernels), simulated_slopes
+    steps = descend(base, lines(base, [RATE, HEAD], chip.simulate), [0, 1])
+    values = RATE.level(steps[0]), HEAD.level(steps[1])
+    assert (1 + values[1] / 10) / values[0] != pytest.approx(4 / 75, rel=0.1)
+
+
+def test_no_kernel_is_simulated_twice_with_the_same_figures() -> None:
+    chip = Chip()
+    leave_one_out(chip.outcomes(rows(75, 20)), [RATE, HEAD], chip.simulate)
+    asked = [(row.id, *sorted(figures.items())) for row, figures in chip.asked]
+    assert len(asked) == len(set(asked))
+
+
+@pytest.mark.parametrize("word", ["all_cores_same_order", "all_cores_rotated"])
+def test_kernels_that_read_one_address_tell_of_no_constant(word: str) -> None:
+    chip = Chip()
+    one_address = [replace(row, family="d") for row in rows(140, 60, switches=(word,))]
+    both = [*rows(75, 20), *one_address]
+    study = leave_one_out(chip.outcomes(both), [RATE, HEAD], chip.simulate)
+    assert [one.name for one in families(study)] == ["a", "b", "c"]
+    assert {one.values for one in families(study)} == {("75B/cycle", "20cycle")}
 
 
 def scored(rate: float, head: float, words: dict[str, tuple[str, ...]]) -> list[KernelRow]:
@@ -216,14 +266,15 @@ def scored(rate: float, head: float, words: dict[str, tuple[str, ...]]) -> list[
 def test_shapes_and_switches_are_left_out_whole() -> None:
     chip = Chip()
     words: dict[str, tuple[str, ...]] = {"a1": (), "a2": ("unit_flag",), "b1": (), "c1": ()}
+    words["d1"] = ()
     study = leave_one_out(chip.outcomes(scored(75, 20, words)), [RATE], chip.simulate)
     found = {(one.kind, one.name): (one.rows, one.others) for one in study.left_out}
-    assert found[SWITCH, "unit_flag"] == (1, 3)
+    assert found[SWITCH, "unit_flag"] == (1, 4)
     assert [key for key in found if key[0] == SHAPE] == [
-        (SHAPE, f"f 910B1 Nonex{1000 * ord(letter)}xNone") for letter in "abc"
+        (SHAPE, f"f 910B1 Nonex{1000 * ord(letter)}xNone") for letter in "abcd"
     ]
-    assert [found[key] for key in found if key[0] == SHAPE] == [(2, 2), (1, 3), (1, 3)]
-    assert study.predicted.shapes == 3
+    assert [found[key] for key in found if key[0] == SHAPE] == [(2, 3), (1, 4), (1, 4), (1, 4)]
+    assert study.predicted.shapes == 4
     assert study.predicted.mean == pytest.approx(0, abs=0.01)
     assert [(pair.first, pair.second) for pair in study.predicted.pairs] == [("a1", "a2")]
 
