@@ -45,18 +45,23 @@ TELLING, ENOUGH = 0.02, 3
 
 
 def is_usable(outcome: Outcome, constants: Sequence[Constant]) -> bool:
-    """Whether a fit may use a row: a trusted one that runs on a device of a constant.
-
-    Kernels that measure what the model leaves out would pull constants away from what they mean.
-    """
+    """Whether a fit may use a row: a trusted one that runs on a device of a constant."""
     row = outcome.row
     return (
         isinstance(row, KernelRow | CallRow)
         and row.trust in _FITTED_TO
-        and not (isinstance(row, KernelRow) and ADDRESS_WORDS & set(row.switches))
         and outcome.simulated is not None
         and any(device_of(outcome) in constant.devices for constant in constants)
     )
+
+
+def tells(outcome: Outcome) -> bool:
+    """Whether constants are fitted to a usable row, which may also be there to be predicted only.
+
+    A kernel that measures what the model leaves out would pull constants away from what they mean.
+    """
+    row = outcome.row
+    return not (isinstance(row, KernelRow) and ADDRESS_WORDS & set(row.switches))
 
 
 def device_of(outcome: Outcome) -> str:

@@ -90,7 +90,7 @@ def simulate_gemm_row(row: KernelRow, device: Device) -> Simulated:
     (run,) = call.runs
     parses = "constant_tiling" not in row.switches and bool(set(_LIBRARY) & set(row.switches))
     started = last_start(device.launch, "cube", run)
-    kind, cores = row.time_kind, run.cores
+    kind, cores = row.time_kind, max(run.cores, _started(plan, device))
     launch = launch_cycles(device.launch, kind, "cube", cores, parses=parses, started=started)
     return Simulated(
         time_us=device.time_us(run.cycles + launch),
@@ -98,6 +98,11 @@ def simulate_gemm_row(row: KernelRow, device: Device) -> Simulated:
         kernels=(run.name,),
         notes=plan.notes,
     )
+
+
+def _started(plan: _Plan, device: Device) -> int:
+    """Cores that the launch starts, of both kinds, whether or not there is a tile for each."""
+    return plan.cores * sum(device.core_kind(role).per_group for role in plan.kernel.roles)
 
 
 # -- from words and columns to kernels -----------------------------------------------------

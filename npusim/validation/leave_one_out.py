@@ -22,6 +22,7 @@ from npusim.validation.fit import (
     is_usable,
     linked,
     simulated_slopes,
+    tells,
 )
 from npusim.validation.refit import figures, refit
 from npusim.validation.rows import CallRow, KernelRow
@@ -122,7 +123,9 @@ def leave_one_out(
         _left_out(kind, name, members, base, constants, slopes, simulate)
         for kind, name, members in (_folds(base) if rows is KernelRow else _each(base))
     ]
-    return Study(tuple(found), tuple(determination(base, constants, slopes)))
+    told = [i for i, outcome in enumerate(base) if tells(outcome)]
+    telling = [base[i] for i in told], constants, [slopes[i] for i in told]
+    return Study(tuple(found), tuple(determination(*telling)))
 
 
 def _remembered(simulate: Simulate) -> Simulate:
@@ -178,7 +181,7 @@ def _left_out(
     numbers = linked({device_of(outcome) for outcome in own}, constants)
     near = {device for n in numbers for device in constants[n].devices}
     out = set(members)
-    inside = [i for i, o in enumerate(base) if i not in out and device_of(o) in near]
+    inside = [i for i, o in enumerate(base) if i not in out and device_of(o) in near and tells(o)]
     fitted = [base[i] for i in inside], [slopes[i] for i in inside]
     # A call's time is straight in its share of a launch: nothing is left to simulate.
     levels = (

@@ -83,6 +83,15 @@ def test_a_task_contains_the_launch_and_a_core_does_not() -> None:
     assert time("mdl_template", time_kind="compute_only") == pytest.approx(core)
 
 
+def test_a_launch_starts_the_cores_of_both_kinds_whether_or_not_they_have_work() -> None:
+    """One tile, for one cube core and its two vector cores, of 32 groups."""
+    launch, row = A5.launch, {"M": 128, "N": 256}
+    task = time("per_token_dequant_on_aiv", **row)
+    core = time("per_token_dequant_on_aiv", time_kind="core_max", **row)
+    start = launch.kernel_cycles + launch.first_access_cycles + 96 * launch.core_cycles
+    assert task - core == pytest.approx(A5.time_us(start))
+
+
 def test_tail_words_use_idle_cores() -> None:
     """33 tiles on 32 cores: one is left for a second round."""
     shape = {"M": 128 * 33, "N": 256}

@@ -246,8 +246,9 @@ def test_kernels_that_read_one_address_tell_of_no_constant(word: str) -> None:
     one_address = [replace(row, family="d") for row in rows(140, 60, switches=(word,))]
     both = [*rows(75, 20), *one_address]
     study = leave_one_out(chip.outcomes(both), [RATE, HEAD], chip.simulate)
-    assert [one.name for one in families(study)] == ["a", "b", "c"]
+    assert [one.name for one in families(study)] == ["a", "b", "c", "d"], "they are predicted"
     assert {one.values for one in families(study)} == {("75B/cycle", "20cycle")}
+    assert not any(name.startswith("d") for one in study.determined for name in one.rows)
 
 
 def scored(rate: float, head: float, words: dict[str, tuple[str, ...]]) -> list[KernelRow]:
