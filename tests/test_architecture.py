@@ -98,7 +98,7 @@ BUDGETS = {
     "npusim/timing": 5050,
     "npusim/study": 2250,
     "npusim/torch": 600,
-    "npusim/validation": 3850,
+    "npusim/validation": 3950,
     "npusim/workloads": 750,
     "kernels": 10100,
     "npusim/tuning": 1000,
