@@ -94,7 +94,7 @@ BUDGETS = {
     "npusim/numerics": 950,
     "npusim/ops": 3100,
     "npusim/program": 3200,
-    "npusim/results": 6700,
+    "npusim/results": 6850,
     "npusim/timing": 5050,
     "npusim/study": 2250,
     "npusim/torch": 600,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -16,9 +15,9 @@ def print_table(
 ) -> None:
     """Print a table on stdout; ``left`` says which columns are text (``results.lines``).
 
-    Only on a terminal is it made to fit: what goes to a file or a pipe is one line to a row.
+    It is made to fit the terminal; what goes to a file or a pipe, 80 columns (or ``COLUMNS``).
     """
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = shutil.get_terminal_size().columns
     print("\n".join(lines.table(head, rows, left, width)))
 
 

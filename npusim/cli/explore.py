@@ -69,6 +69,7 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument_group("results").add_argument
     add("--csv", type=Path, metavar="FILE", help="write all points (or .parquet by its suffix)")
     add("--plot", type=Path, metavar="FILE", help="draw points and front: a .png or .svg")
+    add("--report", type=Path, metavar="FILE", help="write a web page, .html (default: none)")
     add(
         "--tornado",
         type=Path,
@@ -86,7 +87,7 @@ def arrange(words: Sequence[str]) -> list[str]:
 def execute(arguments: argparse.Namespace) -> int:
     """Search, and print the front."""
     study = study_of_words(arguments)
-    files = {"csv": TABLES, "plot": PLOTS, "tornado": PLOTS}
+    files = {"csv": TABLES, "plot": PLOTS, "tornado": PLOTS, "report": (".html",)}
     check_files(**{name: (getattr(arguments, name), ends) for name, ends in files.items()})
     if arguments.trials == 0 and not arguments.tornado:
         raise ArgumentError("--trials 0 searches nothing; give --tornado FILE with it")
@@ -114,6 +115,9 @@ def execute(arguments: argparse.Namespace) -> int:
             print(f"wrote {arguments.csv}")
         if arguments.plot:
             _draw(arguments.plot, result)
+        if arguments.report:
+            result.report(arguments.report)
+            print(f"wrote {arguments.report}")
     if arguments.tornado:
         with progress_bar() as progress:
             moved = sensitivities(study, goal=[*goals, "time_us"][0], progress=progress, **common)

@@ -71,8 +71,8 @@ RESULT_COLOURS: Mapping[str, str] = {
     "other": "#a89f91",
 }
 
-#: Points that no other beats.
-BEST = "#b8336a"
+#: Points that no other beats, and others.
+BEST, POINT = "#b8336a", "#9aa5b1"
 
 #: From violet to yellow as in matplotlib's viridis, its dark end lighter to be seen on black.
 _SCALE = ("#7b4fa6", "#5b6fb5", "#2a8c9e", "#22a884", "#7ac143", "#d8a521")

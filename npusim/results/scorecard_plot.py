@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npusim.results.palette import CLASS_COLOURS
+from npusim.results import palette
 from npusim.results.plots import new_axes, tidy
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BAND = 0.1
 
 _MARKERS = "os^Dv"
-_COLOURS = tuple(dict.fromkeys(c for c in CLASS_COLOURS.values() if c != "#f0e442"))  # not yellow
+_COLOURS = palette.scale(6)
 
 
 def plot_scorecard(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npusim.errors import ArgumentError
+from npusim.results import palette
 from npusim.results.plots import figure_bytes, new_axes, tidy
 from npusim.yamltree import suggest
 
@@ -79,7 +80,7 @@ def _map(ax: Axes, frame: pd.DataFrame, x: str, y: str) -> None:
     for row, column in np.argwhere(done).tolist():
         ax.plot(column + 0.5, row + 0.5, "o", color="#ffffff", markersize=3)
     winner = np.unravel_index(np.nanargmin(np.where(done, best, np.inf)), best.shape)
-    ax.plot(winner[1] + 0.5, winner[0] + 0.5, "*", color="#d55e00", markersize=13)
+    ax.plot(winner[1] + 0.5, winner[0] + 0.5, "*", color=palette.BEST, markersize=13)
     for name, axis, values in ((x, ax.xaxis, columns), (y, ax.yaxis, rows)):
         step = -(-len(values) // _LABELS)
         axis.set_ticks(np.arange(len(values))[::step] + 0.5, [str(v) for v in values[::step]])
@@ -100,13 +101,13 @@ def _pareto(ax: Axes, legal: pd.DataFrame, column: str, unit: int) -> None:
     """Simulated tilings, grey the bounds of others; the line of those that none beats in both."""
     done, rest = (legal[(legal.state == "simulated") == flag] for flag in (True, False))
     rest = rest[rest[column].notna()]
-    ax.scatter(rest[column] / unit, rest.bound, 8, "#c8c8c8", lw=0, label="lower bound")
+    ax.scatter(rest[column] / unit, rest.bound, 8, palette.POINT, lw=0, label="lower bound")
     size, cycles = done[column].to_numpy() / unit, done.cycles.to_numpy()
-    ax.scatter(size, cycles, 20, "#0072b2", lw=0, alpha=0.8, label="simulated")
+    ax.scatter(size, cycles, 20, palette.KERNEL, lw=0, alpha=0.8, label="simulated")
     order = np.lexsort((cycles, size))
     front = [i for n, i in enumerate(order) if cycles[i] < min(cycles[order[:n]], default=np.inf)]
-    ax.step(size[front], cycles[front], where="post", color="#d55e00", lw=1.2)
-    ax.scatter(size[front], cycles[front], 30, "#d55e00", lw=0, zorder=3, label="Pareto")
+    ax.step(size[front], cycles[front], where="post", color=palette.BEST, lw=1.2)
+    ax.scatter(size[front], cycles[front], 30, palette.BEST, lw=0, zorder=3, label="Pareto")
     ax.set_yscale("log")
     ax.set_ylabel("cycles, launches included")
     ax.legend(fontsize=8, frameon=False)

@@ -98,6 +98,15 @@ class Exploration:
         """Write the frame as CSV or Parquet, by the file's suffix."""
         write_frame(self.frame, path)
 
+    def report(self, path: str | Path) -> None:
+        """Write one self-contained web page."""
+        from npusim.results.web import exploration  # noqa: PLC0415  # it takes time to import
+
+        study = self.study
+        varied = {axis.name: axis.values for axis in study.axes}
+        told = exploration.Explored(study.fixed, varied, self.goals, self.rows(), len(study))
+        exploration.save(told, Path(path))
+
     def plot(self, x: str = "", y: str = "", ax: Axes | None = None) -> Axes:
         """The points over two goals (the second and the first), with the front.
 

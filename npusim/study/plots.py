@@ -11,6 +11,7 @@ from npusim.device.catalog import load_device
 from npusim.device.config import figures
 from npusim.errors import ArgumentError
 from npusim.quantities import parse_quantity
+from npusim.results import palette
 from npusim.results.lines import us_text
 from npusim.results.plots import new_axes, tidy
 from npusim.study.space import Study
@@ -24,7 +25,6 @@ KINDS = ("line", "heat", "pareto")
 
 #: Values on an axis from which two of them make a heat map rather than lines.
 _MANY = 4
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 
 
 class Drawn(NamedTuple):
@@ -85,10 +85,10 @@ def _line(drawn: Drawn, x: str, ax: Axes) -> None:
     for setting, time in drawn.times:
         others = ", ".join(f"{n}={setting[n]}" for n in drawn.study.varied if n != x)
         lines.setdefault(others, []).append((where[setting[x]], time))
-    for i, (label, points) in enumerate(lines.items()):
+    colours = palette.scale(len(lines))
+    for i, ((label, points), colour) in enumerate(zip(lines.items(), colours, strict=True)):
         at, times = zip(*sorted(points), strict=True)
-        colour = _COLOURS[i % len(_COLOURS)]
-        style = ("-", "--", ":", "-.")[i // len(_COLOURS) % 4]
+        style = ("-", "--", ":", "-.")[i % 4] if len(lines) > len(set(colours)) else "-"
         ax.plot(at, times, style, marker="o", markersize=4, color=colour, label=label)
     ax.set_xticks(range(len(texts)), texts, rotation=0 if len(texts) <= 8 else 45)
     ax.set_xlabel(x)
@@ -134,9 +134,9 @@ def _pareto(drawn: Drawn, x: str, ax: Axes) -> None:
         if not front or time < front[-1][1]:
             front = [*front, (size, time)] if not front or size > front[-1][0] else front
     (sizes, times), (best, fastest) = zip(*points, strict=True), zip(*front, strict=True)
-    ax.scatter(sizes, times, s=16, color="#9aa5b1", label="points")
-    ax.step(best, fastest, where="post", color=_COLOURS[1], label="none is better")
-    ax.scatter(best, fastest, s=26, color=_COLOURS[1], zorder=3)
+    ax.scatter(sizes, times, s=16, color=palette.POINT, label="points")
+    ax.step(best, fastest, where="post", color=palette.BEST, label="none is better")
+    ax.scatter(best, fastest, s=26, color=palette.BEST, zorder=3)
     ax.set_xticks([cost[text] for text in texts], texts, rotation=45)
     ax.set_xlabel(x)
     ax.set_ylim(bottom=0)
@@ -155,14 +155,14 @@ def draw_front(
     x = names[0] or next((goal for goal in goals if goal != y), "")
     if not x:
         best = np.minimum.accumulate([row[y] for row in rows])
-        axes.plot([row[y] for row in rows], ".", color="#9aa5b1", label="points")
-        axes.step(range(len(rows)), best, where="post", color=_COLOURS[1], label="best so far")
+        axes.plot([row[y] for row in rows], ".", color=palette.POINT, label="points")
+        axes.step(range(len(rows)), best, where="post", color=palette.BEST, label="best so far")
         axes.set_xlabel("points looked at")
     else:
         front = sorted((row for row in rows if row["front"]), key=lambda row: (row[x], row[y]))
-        axes.scatter(*_columns(rows, x, y), s=14, color="#9aa5b1", label="points")
+        axes.scatter(*_columns(rows, x, y), s=14, color=palette.POINT, label="points")
         line = "none" if len(goals) > 2 else "-"  # of three goals the front is a surface
-        colour = _COLOURS[1]
+        colour = palette.BEST
         columns = _columns(front, x, y)
         axes.plot(*columns, linestyle=line, marker="o", color=colour, label="none beats")
         axes.margins(x=0.18)  # room for names
@@ -225,7 +225,7 @@ def draw_tornado(goal: str, base: float, rows: Sequence[Row], ax: Axes | None) -
         sides = ["right" if value == least else "left" for value in pair]
         if sides == ["right", "right"]:
             sides[1] = "left"
-        for value, name, colour, side in zip(pair, _ENDS, _COLOURS[:2], sides, strict=True):
+        for value, name, colour, side in zip(pair, _ENDS, palette.scale(2), sides, strict=True):
             if value is None:
                 continue
             label = name if not place else None

@@ -24,3 +24,9 @@ def fails(capsys: Capture) -> Callable[..., str]:
         return err.removeprefix("npusim: error: ").rstrip("\n")
 
     return run_it
+
+
+@pytest.fixture(autouse=True)
+def _room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables with a line to a row, whatever the terminal; tests of narrow ones say how wide."""
+    monkeypatch.setenv("COLUMNS", "1000")

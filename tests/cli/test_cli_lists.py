@@ -200,3 +200,13 @@ def test_wrong_names_are_told(words: tuple[str, ...], message: str, capsys: Capt
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(f"npusim: error: {message}")
+
+
+@pytest.mark.parametrize("words", ["devices", "ops", "workloads"])
+def test_tables_that_are_piped_have_80_columns(
+    words: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS")
+    assert main(words.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80

@@ -13,6 +13,7 @@ from npusim.cli.main import main
 from npusim.errors import ArgumentError, ConfigError, NpusimError
 from npusim.study import Exploration, load_study
 from npusim.study.front import unbeaten
+from tests.browser import CHROMIUM, browser
 
 optuna = pytest.importorskip("optuna", reason="explorations need Optuna (extra study)")
 
@@ -202,3 +203,51 @@ def test_a_front_of_three_goals_is_no_line() -> None:
     (line,) = explored(trials=9).plot().lines
     assert line.get_linestyle() == "-"
     assert found.plot(x="area_mm2").get_xlabel() == "area, mm2"
+
+
+def test_the_page_has_the_front_first(tmp_path: Path) -> None:
+    found = explored(goals=["time_us", "area_mm2"])
+    page = tmp_path / "front.html"
+    found.report(page)
+    told = page.read_text(encoding="utf-8")
+    assert "<h1>matmul: the least time, \u00b5s, area, mm\u00b2</h1>" in told
+    assert f"<b>{sum(found.on_front)}</b>" in told
+    assert "Least time, \u00b5s: " in told
+    least = found.front.iloc[0]
+    assert f"with groups={least.groups}, memories.L1.size={least['memories.L1.size']}." in told
+    assert told.index("What none beats") < told.index("What each value does")
+
+
+def test_the_page_of_one_goal_and_of_failures(tmp_path: Path) -> None:
+    found = explored({"memories.L1.size": "1KiB,64KiB,128KiB"}, goals=["time_us"])
+    assert found.failed
+    page = tmp_path / "one.html"
+    found.report(page)
+    told = page.read_text(encoding="utf-8")
+    assert "Joined: the best so far." in told
+    assert "<h2>Failed</h2>" in told
+    assert "memories.L1.size=1KiB: " in told
+
+
+def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "explored.html"
+    words = "explore matmul --m 64 --k 64 --n 64 --device tiny --jobs 1 --vary groups=1:3:1"
+    store = ["--store", str(tmp_path / "points.sqlite")]
+    assert (
+        main([*words.split(), *store, "--goals", "time_us,energy_uj", "--report", str(page)]) == 0
+    )
+    assert f"wrote {page}" in capsys.readouterr().out
+    assert "energy, mJ" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_the_page_in_a_browser(tmp_path: Path) -> None:
+    found = explored(SPACE, goals=["time_us", "area_mm2", "energy_uj"], trials=30)
+    page = tmp_path / "front.html"
+    found.report(page)
+    with browser() as shown:
+        for width, dark in ((1280, False), (400, True)):
+            shown.open(page, width, dark=dark)
+            assert shown.run("document.documentElement.scrollWidth <= innerWidth")
+        assert shown.errors == []
+        assert all(one.startswith(("file:", "data:")) for one in shown.requests)

@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 _MOST_LINES = 12
 
 #: What a design costs besides time: column, what it is called, and how many of it make its unit.
-_COSTS = {
+COSTS = {
     "energy_uj": ("energy, mJ", 1e3),
     "area_mm2": ("area, mm\u00b2", 1.0),
     "buffer_bytes": ("buffers, MiB", 2.0**20),
@@ -49,16 +49,16 @@ def render(fixed: Mapping[str, str], varied: Sequence[str], rows: Sequence[Row])
         f'<p class="lead">{escape(_verdict(varied, known))}</p>',
         page.cards(_cards(rows, known)),
         page.section("Time", _times(varied, known, drawn)),
-        page.section("What each value does", _effects(varied, known)),
+        page.section("What each value does", effects(varied, known)),
         page.section("Time against cost", _costs(varied, known, drawn)),
         page.section("Points", _points(varied, known)),
-        page.section("Failed", _failed(varied, rows)),
+        page.section("Failed", failed(varied, rows)),
         f'<p class="dim">npusim {escape(__version__)}</p>',
     )
     return page.page(escape(title), body, drawn)
 
 
-def _name(row: Row, names: Sequence[str]) -> str:
+def name_of(row: Row, names: Sequence[str]) -> str:
     """Where a point is, of some of the varied names."""
     return ", ".join(f"{name}={row[name]}" for name in names if name in row)
 
@@ -68,10 +68,10 @@ def _verdict(varied: Sequence[str], known: Sequence[Row]) -> str:
     if not known:
         return "No point has a time."
     fast, slow = (pick(known, key=lambda row: float(row["time_us"])) for pick in (min, max))
-    text = f"Fastest: {us_text(fast['time_us'])} \u00b5s with {_name(fast, varied)}."
+    text = f"Fastest: {us_text(fast['time_us'])} \u00b5s with {name_of(fast, varied)}."
     if slow["time_us"] > fast["time_us"]:
         times = slow["time_us"] / fast["time_us"]
-        text += f" Slowest: {us_text(slow['time_us'])} \u00b5s with {_name(slow, varied)}"
+        text += f" Slowest: {us_text(slow['time_us'])} \u00b5s with {name_of(slow, varied)}"
         text += f", {times:.2f} times that."
     return text
 
@@ -104,14 +104,14 @@ def _times(varied: Sequence[str], known: Sequence[Row], drawn: list[Chart]) -> s
     if not names or not known:
         return ""
     across, *others = names
-    labels = list(dict.fromkeys(_name(row, others) for row in known))
+    labels = list(dict.fromkeys(name_of(row, others) for row in known))
     caption = ""
     if len(labels) > _MOST_LINES:
         caption = f"Of {', '.join(others[1:])} the fastest." if others[1:] else ""
         others = others[:1]
     series: dict[str, dict[str, float]] = {}
     for row in known:
-        line = series.setdefault(_name(row, others) or "time", {})
+        line = series.setdefault(name_of(row, others) or "time", {})
         at = row[across]
         line[at] = min(row["time_us"], line.get(at, row["time_us"]))
     values = _values(known, across)
@@ -121,7 +121,7 @@ def _times(varied: Sequence[str], known: Sequence[Row], drawn: list[Chart]) -> s
     return (page.key(key) if others else "") + place
 
 
-def _effects(varied: Sequence[str], known: Sequence[Row]) -> str:
+def effects(varied: Sequence[str], known: Sequence[Row]) -> str:
     """Times of the points with each value, as far as there are several of either."""
     rows = []
     most = max((row["time_us"] for row in known), default=1.0)
@@ -141,12 +141,12 @@ def _effects(varied: Sequence[str], known: Sequence[Row]) -> str:
 def _costs(varied: Sequence[str], known: Sequence[Row], drawn: list[Chart]) -> str:
     """Time against each cost that differs, with the points that none beats in both."""
     parts = []
-    for column, (what, unit) in _COSTS.items():
+    for column, (what, unit) in COSTS.items():
         rows = [row for row in known if row.get(column) is not None]
         if len({row[column] for row in rows}) < 2:
             continue
         x, y = [row[column] / unit for row in rows], [row["time_us"] for row in rows]
-        names = [_name(row, varied) for row in rows]
+        names = [name_of(row, varied) for row in rows]
         best = front(x, y)
         drawn.append(lines.scatter((what, x), ("time, \u00b5s", y), names, best, column))
         told = (
@@ -168,9 +168,9 @@ def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
 def _points(varied: Sequence[str], known: Sequence[Row]) -> str:
     """Every point with a time, in the order of the study."""
     most = max((row["time_us"] for row in known), default=1.0)
-    costs = [column for column in _COSTS if any(row.get(column) is not None for row in known)]
+    costs = [column for column in COSTS if any(row.get(column) is not None for row in known)]
     retiled = any(row["retiled"] for row in known)
-    heads = (*varied, "time", "\u00b5s", *(_COSTS[column][0] for column in costs), "bottleneck")
+    heads = (*varied, "time", "\u00b5s", *(COSTS[column][0] for column in costs), "bottleneck")
     rows = []
     for row in known:
         bar = Bar((("time", row["time_us"] / most, palette.KERNEL),), row["time_us"])
@@ -185,7 +185,7 @@ def _points(varied: Sequence[str], known: Sequence[Row]) -> str:
 
 
 def _cost(column: str, value: float | None) -> Cell | str:
-    return "" if value is None else Cell(rate_text(value / _COSTS[column][1]), value)
+    return "" if value is None else Cell(rate_text(value / COSTS[column][1]), value)
 
 
 def _short(names: str) -> str:
@@ -194,6 +194,6 @@ def _short(names: str) -> str:
     return f"{first} and {len(more):,} more" if more else first
 
 
-def _failed(varied: Sequence[str], rows: Sequence[Row]) -> str:
+def failed(varied: Sequence[str], rows: Sequence[Row]) -> str:
     """Points without a time and why."""
-    return page.bullets(f"{_name(row, varied)}: {row['error']}" for row in rows if row["error"])
+    return page.bullets(f"{name_of(row, varied)}: {row['error']}" for row in rows if row["error"])
