@@ -231,7 +231,15 @@ class Space:
             besides = besides + out * (t["parts"] + 1) / rate
         else:
             besides = costs.clear_cycles(device, out)
-        port = device.path("GM", "L1")
+        port, rounds = device.path("GM", "L1"), -(-t["items"] // t["cores"])
+        drain, pace = (
+            costs.shared_drain(
+                device, of_one(device, m, n, 4), m * n * 4 * np.where(split, factor, 1), t["cores"]
+            )
+            for of_one in (costs.drain_cycles, costs.drain_pace)
+        )
+        # Each tile goes through all positions: what the L2 does not hold comes anew for the next.
+        held = device.l2 is not None and once <= device.l2.size_bytes
         return Work(
             cores=t["cores"],
             items=t["items"],
@@ -247,12 +255,8 @@ class Space:
             first_slots=t["slots"],
             second_slots=t["slots"],
             **self._step(t, of, of["positions"] / steps),
-            drain=costs.shared_drain(
-                device,
-                costs.drain_cycles(device, m, n, 4),
-                m * n * 4 * np.where(split, factor, 1),
-                t["cores"],
-            ),
+            drain=drain,
+            pace=pace,
             stall=0,
             drain_slots=t["l0c_slots"],
             lag=np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device), -1.0),
@@ -261,8 +265,8 @@ class Space:
                 device,
                 (x_bytes + dy_bytes) * all_loads,
                 requests,
-                once,
-                -(-t["items"] // t["cores"]),
+                once if held else once * rounds,
+                rounds,
             ),
             least=stored,
             beside=costs.launch_cycles(device, "cube", t["cores"]) + np.where(split, besides, 0),

@@ -45,7 +45,8 @@ class Work(NamedTuple):
     rate of its path, and comes anew every ``*_every`` items. A step takes ``a`` and ``b`` cycles to
     L0 and ``m`` on the cube, after a gap ``a_head`` and ``m_head`` more. ``issue`` are cycles of
     the scalar pipe per step, and ``ahead`` is how many steps it runs ahead of the cube.
-    The ``drain`` holds the scalar pipe back for ``stall`` cycles, as its moves fill their queue.
+    The ``drain`` holds the scalar pipe back for ``stall`` cycles, as its moves fill their queue; the
+    next one can follow it at a ``pace``, and its slot of L0C is free as long before its end.
     The next tile may begin ``lag`` cycles after the ``drain`` begins, -1: when it has ended.
     """
 
@@ -70,6 +71,7 @@ class Work(NamedTuple):
     issue: Column
     ahead: Column
     drain: Column
+    pace: Column
     stall: Column
     drain_slots: Column
     lag: Column
@@ -102,7 +104,7 @@ def bounds(work: Work) -> Floats:
     steps = items * w.firsts * w.seconds * w.steps
     size = firsts * w.first_bytes + seconds * w.second_bytes
     loads = firsts * w.first_start + seconds * w.second_start + size / w.rate
-    pipes = (steps * (w.a + w.b), steps * w.m, steps * w.issue, loads, items * w.drain)
+    pipes = (steps * (w.a + w.b), steps * w.m, steps * w.issue, loads, items * w.pace)
     most: Floats = np.max([*pipes, size * w.cores / w.shared, w.least], axis=0) + w.beside
     return most
 

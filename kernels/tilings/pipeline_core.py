@@ -126,5 +126,6 @@ def _drain(w: Any, i: int, s: Any, free: int) -> None:
         begin = max(s[OUT], s[CUBE] - w.m[i])
         s[free] = begin + w.lag[i]
         s[OUT] = max(begin + w.drain[i], s[CUBE] + w.lag[i])
-    else:
-        s[OUT] = s[free] = max(s[OUT], s[CUBE]) + w.drain[i]
+    else:  # over UB, its second pipe may work on while the first takes the next tile
+        s[OUT] = max(s[OUT] + w.pace[i], s[CUBE] + w.drain[i])
+        s[free] = s[OUT] - (w.drain[i] - w.pace[i])

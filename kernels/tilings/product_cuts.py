@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npusim.axis import Reading
-from npusim.integers import ceil_div, even_parts, round_up
+from npusim.axis import Reading, Runs
+from npusim.integers import IntArray, ceil_div, even_parts, round_up
 from npusim.kernels.parts.implicit_gemm_shape import Geometry, stack, window
 from npusim.kernels.parts.plane import Plane, cut_plane
 
@@ -109,11 +109,13 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_
     stacks = [stack(h, images).h for h in rows.readings[0]]
     tall = np.array([h.outputs for h in stacks])[rows.readings[1]]
     across = np.array([w.outputs for w in columns.readings[0]])[columns.readings[1]]
-    m = np.outer(tall, across)
+    # Slabs of a part come one after another, so that the busiest core has the largest.
+    rows_most, columns_most = _largest(tall, rows), _largest(across, columns)
+    m = np.outer(tall[rows_most], across[columns_most])
     m16 = -(-m // 16) * 16
-    # The slab in the middle stands for all.
-    h = rows.readings[0][rows.readings[1][len(rows) // 2]]
-    w = columns.readings[0][columns.readings[1][len(columns) // 2]]
+    # The largest slab of the part in the middle stands for all.
+    h = rows.readings[0][rows.readings[1][rows_most[len(rows) // 2]]]
+    w = columns.readings[0][columns.readings[1][columns_most[len(columns) // 2]]]
     over = window(stack(h, images).h, w)
     fetch = 0 if over.plain else over.fetches(0, int(np.median(m)), window_bytes)
     moves, plane_moves, pieces = _moves(g, form, h, w, images)
@@ -143,6 +145,15 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_
         dead=plane.positions < g.h.out * g.w.out or not all(g.live),
         kinds=_kinds(plane) if form == "phases" else (),
     )
+
+
+def _largest(outputs: IntArray, axis: Runs) -> IntArray:
+    """For each slab of an axis the one with most outputs in the same part of it."""
+    order = np.lexsort((-outputs, axis.part))
+    _, first, part = np.unique(axis.part[order], return_index=True, return_inverse=True)
+    found = np.empty_like(order)
+    found[order] = order[first[part.reshape(-1)]]
+    return found
 
 
 def _kinds(plane: Plane) -> tuple[tuple[float, int], ...]:

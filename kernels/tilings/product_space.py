@@ -136,8 +136,9 @@ class Space:
         found = []
         for slots, unit_flag in ((2, False), (1, True) if flag else (1, False)):
             for split in (1, 2):
-                steps = -(-t["columns"] // t["most_k"]) * split
-                fits = (slots * m * t["n"] * 4 <= size) & (steps <= t["columns"])
+                steps = -(-t["columns"] // t["most_k"])
+                fits = (slots * m * t["n"] * 4 <= size) & ((steps < t["columns"]) | (split == 1))
+                steps = np.minimum(steps * split, t["columns"])
                 if not unit_flag and slots == 1:  # where two fit there is no reason for one
                     fits &= 2 * m * t["n"] * 4 > size
                 some = {name: column[fits] for name, column in t.items()}
@@ -210,8 +211,10 @@ class Space:
         stored = out / costs.write_rate(device)
         clear = costs.clear_cycles(device, out)
         launch = costs.launch_cycles(device, "cube", t["cores"])
-        drain, drains = self._drain(of, n)
-        drain = costs.shared_drain(device, drain, m * n * element, t["cores"])
+        (drain, drains), size = self._drain(of, n), m * n * element
+        pace = costs.drain_pace(device, of["lines"] * of["length"], n, element, of["lines"])
+        pace = np.where(of["apart"] > 1, drain, pace)
+        drain, pace = (costs.shared_drain(device, d, size, t["cores"]) for d in (drain, pace))
         # Under the unit flag the next tile follows the last of several drains.
         before = drain - drain / drains
         way_out = device.pipes["FIX" if device.has_path("L0C", "GM") else "MTE3"].queue_depth
@@ -235,6 +238,7 @@ class Space:
             second_slots=t["weight_slots"],
             **step,
             drain=drain,
+            pace=pace,
             stall=drain * np.maximum(0, 1 - way_out / drains),
             drain_slots=t["l0c_slots"],
             lag=np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device) + before, -1.0),
