@@ -26,6 +26,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
+from math import prod
 from typing import ClassVar, NamedTuple
 
 from npusim.convolution import Convolution
@@ -33,7 +35,7 @@ from npusim.device.spec import Device
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.filter_walk import Steps, Walk
 from npusim.kernels.parts.transposed import load_transposed
-from npusim.kernels.tilings.conv_filter import Tiling
+from npusim.kernels.tilings.conv_filter import Tiling, comes_whole
 from npusim.kernels.tilings.filter_least import Problem, filter_least
 from npusim.kernels.tilings.filter_space import Space
 from npusim.kernels.tilings.fit import holds
@@ -65,7 +67,8 @@ class Step(NamedTuple):
     The slab is ``rows`` x ``columns`` positions and reads ``h`` x ``w`` pixels, padding around
     them. dy in L1 has ``dy_m`` rows, the tile's from plane ``dy_at`` on; x has ``x_f`` columns from
     filter place ``x_tap``, the tile's from plane ``x_at``. Either is loaded or came ``*_back``
-    loads ago. ``first`` and ``last`` begin and end the tile's sums.
+    loads ago, the slabs of so many ``images`` at once. ``first`` and ``last`` begin and end the
+    tile's sums.
     """
 
     m: int
@@ -90,6 +93,7 @@ class Step(NamedTuple):
     x_back: int
     first: bool
     last: bool
+    images: int
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,12 @@ class ConvBackpropFilter(Kernel):
                 "tiling form is 'window', but img2col loads know strides to 63, and padding, "
                 "filters and dilation to 255; use form 'taps', or tiling 'auto'"
             )
+        if self.tiling.images > 1 and not comes_whole(self.shape, self.walk.plane):
+            raise ArgumentError(
+                f"tiling images is {self.tiling.images}, but images come together only where a "
+                f"slab is a whole plane of a 2-D map; give slab_k {prod(self.shape.out[1:])}, or "
+                "leave images at 1"
+            )
 
     @cached_property
     def ran(self) -> Tiling:
@@ -132,6 +142,7 @@ class ConvBackpropFilter(Kernel):
             single_core_m=min(t.single_core_m, s.plan.cout_g),
             single_core_n=min(t.single_core_n, columns),
             single_core_k=min(t.single_core_k, s.out[1] * s.out[2]),
+            images=min(t.images, ceil_div(s.n, self.parts)),
         )
 
     @property
@@ -263,7 +274,7 @@ class ConvBackpropFilter(Kernel):
             "x_at": tile["f0"] // all_taps - tile["n_start"] // all_taps,
             **{name: slab[name] for name in Step._fields if name in slab},
             **walk.held(at),
-            **{"first": at.turn == 0, "last": at.turn == at.count - 1},
+            **{"first": at.turn == 0, "last": at.turn == at.count - 1, "images": at.images},
         }
         shares = int(at.share[-1]) + 1 if len(at.share) else 0
         core = in_runs(shares, cores)[at.share]
@@ -297,9 +308,13 @@ class _Nest:
         # Columns of a load from its first plane on.
         reach = int((tiles["n_start"] % kernel.taps + tiles["n_size"]).max())
         plane, m, n, base_k = kernel.walk.plane, t.base_m, t.base_n, t.base_k
-        positions = round_up(plane.most_positions, 16)
-        x_l1 = (ceil_div(reach, kernel.taps), plane.most_pixels, s.c0)
-        dy_l1 = (min(t.step_m * m, s.plan.cout_g) // s.c0, positions, s.c0)
+        self.together = t.images > 1
+        pixels = s.spatial[1] * s.spatial[2] if self.together else plane.most_pixels
+        # Where img2col fills L0A, columns of dy need no rows between them.
+        self.close = self.together and k.has_path("L1", "L0A", "load3d_transpose")
+        positions = plane.most_positions if self.close else round_up(plane.most_positions, 16)
+        x_l1 = (t.images, ceil_div(reach, kernel.taps), pixels, s.c0)
+        dy_l1 = (t.images, min(t.step_m * m, s.plan.cout_g) // s.c0, positions, s.c0)
         self.x1 = k.buffer("L1", x_l1, dtype, slots=t.slots_of_x, name="x_l1")
         self.y1 = k.buffer("L1", dy_l1, dtype, slots=t.slots_of_dy, name="dy_l1")
         self.a = k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="dy_l0a")
@@ -318,15 +333,21 @@ class _Nest:
         x1, y1 = self.x1.last(u.x_back), self.y1.last(u.dy_back)
         kernel, k, c0 = self.kernel, self.k, self.kernel.shape.c0
         c, dtype = self.c.next() if u.first else self.c.last(), kernel.x.dtype
-        plane, positions, base_k = u.h * u.w * 32, u.rows * u.columns, kernel.tiling.base_k
-        planes = x1.at(u.x_at * plane, _planes(u.tap, u.f, kernel.taps) * plane)
-        for k0 in range(0, positions, base_k):
+        window, columns = self._window(u), (u.tap * c0, u.f * c0)
+        plane, positions, base_k = (
+            window.h * window.w * 32,
+            u.rows * u.columns,
+            kernel.tiling.base_k,
+        )
+        of_x, of_dy = _planes(u.x_tap, u.x_f, kernel.taps) * plane, self._dy_bytes(u)
+        for i, k0 in product(range(u.images), range(0, positions, base_k)):
             kk = min(base_k, positions - k0)
             a, b = self.a.next(), self.b.next()
-            load_transposed(k, a, (y1, u.dy_at, positions), u.m, (k0, kk), kernel.dy.dtype)
-            window, columns = self._window(u), (u.tap * c0, u.f * c0)
+            planes = x1.at(i * of_x + u.x_at * plane, _planes(u.tap, u.f, kernel.taps) * plane)
+            slab = y1.behind(i * of_dy), u.dy_at, positions
+            load_transposed(k, a, slab, u.m, (k0, kk), kernel.dy.dtype, close=self.close)
             k.load3d(b, planes, window, dtype, m=(k0, kk), k=columns)
-            init = u.first and k0 == 0
+            init = u.first and i == k0 == 0
             k.mmad(c, a, b, u.m, kk, u.f * c0, dtype, init=init, hf32=kernel.hf32)
         if u.last:
             row, pitch = u.m * kernel.row_bytes, kernel.shape.plan.cout_g * kernel.row_bytes
@@ -342,11 +363,12 @@ class _Nest:
             **{"pad_left": u.left, "pad_right": u.right},
             **{"pad_top": u.top, "pad_bottom": u.bottom},
         }
+        h, w = s.spatial[1:] if self.together else (u.h, u.w)
         if self.kernel.tiling.form == "taps":
-            return Window(h=u.h, w=u.w, **pads)
+            return Window(h=h, w=w, **pads)
         return Window(
-            h=u.h,
-            w=u.w,
+            h=h,
+            w=w,
             **pads,
             kernel_h=s.kernel[1],
             kernel_w=s.kernel[2],
@@ -361,6 +383,10 @@ class _Nest:
         k, x, s = self.k, self.kernel.x, self.kernel.shape
         planes, (down, across) = _planes(u.x_tap, u.x_f, self.kernel.taps), self.kernel.apart
         plane, row, size = s.spatial[1] * s.spatial[2] * 32, s.spatial[2] * 32, u.w * 32
+        if self.together:  # whole planes of every image
+            source = x.at(0, planes * plane, base="x", rows=u.images, pitch=s.cin1 * plane)
+            k.data_move(x1, source, x.dtype)
+            return
         if size == row and down == 1:  # whole rows: one descriptor for all planes
             k.data_move(x1, x.at(0, u.h * row, base="x", rows=planes, pitch=plane), x.dtype)
             return
@@ -374,9 +400,24 @@ class _Nest:
                 k.data_move(x1.at((p * u.h + i) * size, size), source, x.dtype)
 
     def _load_dy(self, u: Step, y1: Slot) -> None:
-        """The slab's positions of every loaded plane of dy, planes padded to 16 positions."""
-        dy, (_, ho, wo), size = self.kernel.dy, self.kernel.shape.out, u.rows * u.columns * 32
-        planes, pitch = u.dy_m // self.kernel.shape.c0, ceil_div(u.rows * u.columns, 16) * 512
+        """The slab's positions of every loaded plane of dy, planes padded to 16 positions.
+
+        Planes that lie close are not, and those of several images are one move.
+        """
+        dy, s, size = self.kernel.dy, self.kernel.shape, u.rows * u.columns * 32
+        _, ho, wo = s.out
+        planes, pitch = u.dy_m // s.c0, ceil_div(u.rows * u.columns, 16) * 512
+        if self.together:
+            image, each = s.cout1 * ho * wo * 32, self._dy_bytes(u)
+            if self.close:
+                source = dy.at(0, each, base="dy", rows=u.images, pitch=image)
+                self.k.data_move(y1, source, dy.dtype)
+                return
+            for i in range(u.images):
+                source = dy.at(i * image, size, base="dy", rows=planes, pitch=size)
+                to = y1.at(i * each, size, rows=planes, pitch=pitch)
+                self.k.data_move(to, source, dy.dtype)
+            return
         if u.rows > 1 and u.columns < wo:  # parts of several rows
             for p in range(planes):
                 source = dy.at(
@@ -386,6 +427,16 @@ class _Nest:
             return
         source = dy.at(0, size, base="dy", rows=planes, pitch=ho * wo * 32)
         self.k.data_move(y1.at(0, size, rows=planes, pitch=pitch), source, dy.dtype)
+
+    def _dy_bytes(self, u: Step) -> int:
+        """Bytes of dy of one image in L1."""
+        positions = u.rows * u.columns
+        return (
+            u.dy_m
+            // self.kernel.shape.c0
+            * 32
+            * (positions if self.close else round_up(positions, 16))
+        )
 
 
 def _planes(tap: int, columns: int, taps: int) -> int:

@@ -25,7 +25,8 @@ class Steps:
     """Columns, one row per slab of a tile, in the order in which each share does them.
 
     ``tile`` and ``slab`` are rows of the tables of tiles and slabs; ``turn`` is the row's place
-    among the ``count`` that go through L0C together; ``part`` is that of K, 0 without parts.
+    among the ``count`` that go through L0C together; ``part`` is that of K, 0 without parts. A row
+    stands for the slab of so many ``images``, from ``image`` on.
     """
 
     tile: IntArray
@@ -37,6 +38,7 @@ class Steps:
     part: IntArray
     turn: IntArray
     count: IntArray
+    images: IntArray
 
 
 class Walk:
@@ -107,16 +109,23 @@ class Walk:
         new = _changes(share, tile, *([where] if self.height else []))
         first = np.flatnonzero(new)
         count = np.diff(np.append(first, len(new)))
+        turn, count = np.arange(len(new)) - np.repeat(first, count), np.repeat(count, count)
+        # Of images that come together the first stands for all.
+        each = self.tiling.images
+        lead = turn % each == 0
+        columns = (tile, where, depth_in[order], slab, share, part[order], turn, count)
+        tile, where, depth_in, slab, share, part, turn, count = (c[lead] for c in columns)
         return Steps(
             tile=tile,
             image=where // s.out[0],
             depth_out=where % s.out[0],
-            depth_in=depth_in[order],
+            depth_in=depth_in,
             slab=slab,
             share=share,
-            part=part[order],
-            turn=np.arange(len(new)) - np.repeat(first, count),
-            count=np.repeat(count, count),
+            part=part,
+            turn=turn // each,
+            count=-(-count // each),
+            images=np.minimum(each, count - turn),
         )
 
     def _parts(self, tile: IntArray) -> tuple[IntArray, IntArray, IntArray]:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from npusim.language import FRACTAL_BYTES, DType, Language, Slot, Window, ceil_div
+from npusim.language import DType, Language, Slot, Window, ceil_div
 
 
 def load_transposed(
-    k: Language, a: Slot, held: tuple[Slot, int, int], m: int, at: tuple[int, int], dtype: DType
+    k: Language,
+    a: Slot,
+    held: tuple[Slot, int, int],
+    m: int,
+    at: tuple[int, int],
+    dtype: DType,
+    *,
+    close: bool = False,
 ) -> None:
     """L0A <- 32-byte columns of a slab in L1, for rows ``at`` = (start, extent) of it.
 
     ``held`` is the slot, the first of its columns, and the extent along K of the slab, whose
     columns are padded to 16 rows each; ``m`` elements across K are taken. One load3d where the
     device transposes with it, else load2d, column by column unless whole columns follow each other.
+    ``close`` columns are not padded, which only load3d can read.
     """
     (slot, first, depth), (start, extent) = held, at
     columns, pitch = ceil_div(m, 32 // dtype.bytes), ceil_div(depth, 16)
     if k.has_path("L1", "L0A", "load3d_transpose"):
-        size = pitch * FRACTAL_BYTES
-        source, window = slot.at(first * size, columns * size), Window(1, pitch * 16)
+        rows = depth if close else pitch * 16
+        source, window = slot.at(first * rows * 32, columns * rows * 32), Window(1, rows)
         k.load3d(a, source, window, dtype, m=at, k=(0, m), transpose=True)
         return
     k1 = ceil_div(extent, 16)

@@ -34,6 +34,7 @@ class Tiling:
     ``form`` "window" expands x by img2col, tiles have columns of all taps; with "taps" a tile has
     those of one tap, for which just the x it reads comes to L1.
 
+    A slab that is a whole plane may come with those of so many ``images`` in one load.
     ``unit_flag`` overlaps a tile's last mmad with its drain, and the drain with the next tile.
     ``cores`` leaves all but so many cores idle (0: none).
     """
@@ -61,6 +62,7 @@ class Tiling:
     form: str = "window"
     unit_flag: bool = False
     cores: int = 0
+    images: int = 1
 
     def __post_init__(self) -> None:
         for name, words in (
@@ -77,7 +79,7 @@ class Tiling:
             sixteens=("base_m", "base_n", "base_k"),
             positive=(
                 *("slab_k", "k_parts", "l1_slots", "l0_slots", "l0c_slots"),
-                *("step_m", "step_n", "dy_slabs", "x_slabs"),
+                *("step_m", "step_n", "dy_slabs", "x_slabs", "images"),
                 *(("single_core_m", "single_core_n") if self.single_core_k else ()),
             ),
         )
@@ -86,6 +88,11 @@ class Tiling:
         if self.form == "taps" and self.single_core_k:
             raise ArgumentError(
                 "tiling form 'taps' has no pieces of single_core_k; leave it out, or use 'window'"
+            )
+        if self.images > 1 and (self.form == "taps" or self.single_core_k):
+            raise ArgumentError(
+                f"tiling images is {self.images}; with form 'taps' or single_core_k each image is "
+                "loaded by itself: leave it at 1"
             )
         if self.deterministic and self.single_core_k:
             raise ArgumentError(
@@ -114,13 +121,31 @@ class Tiling:
     def __str__(self) -> str:
         base = f"base {self.base_m}x{self.base_n}x{self.base_k}, slab {self.slab_k}"
         small = f"L0 {self.l0_slots} L0C {self.l0c_slots}"
-        on = ", unit flag" * self.unit_flag + f", {self.cores} cores" * bool(self.cores)
+        on = f", {self.images} images" * (self.images > 1) + ", unit flag" * self.unit_flag
+        on += f", {self.cores} cores" * bool(self.cores)
         if not self.single_core_k:
             return f"{base}, K in {self.k_parts}, slots L1 {self.l1_slots} {small}{on}"
         return (
             f"{base}, single core {self.single_core_m}x{self.single_core_n}x{self.single_core_k}, "
             f"slots dy {self.slots_of_dy} x {self.slots_of_x} {small}{on}"
         )
+
+
+def comes_whole(shape: Convolution, plane: Plane) -> bool:
+    """Whether the only slab of ``plane`` reads a plane of x from its corner on, one per image.
+
+    Then those of several images lie equally far apart in x and in dy.
+    """
+    rows, columns = plane.rows, plane.columns
+    if not shape.out[0] == shape.spatial[0] == shape.kernel[0] == len(rows) == len(columns) == 1:
+        return False
+    extents = int(rows.count[0]), int(columns.count[0])
+    if extents != shape.out[1:] or rows.first_real[0] or columns.first_real[0]:
+        return False
+    # Over whole rows of x the window finds as many positions as a row of dy has.
+    pads = int(columns.before[0]) + int(columns.after[0])
+    reach = shape.spatial[2] + pads - shape.dilation[2] * (shape.kernel[2] - 1) - 1
+    return reach // shape.step(2) + 1 == shape.out[2]
 
 
 def cut_plane(shape: Convolution, slab_k: int, height: int = 0, form: str = "window") -> Plane:

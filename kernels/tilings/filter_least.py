@@ -79,9 +79,15 @@ def filter_least(p: Problem, t: Tiling, device: Device, cores: int) -> tuple[flo
         x, dy = one.pixels * planes * 32, one.positions * m * p.element
         out = drain(device, m, columns, 4)
         cube = products(device, p.rate, one.products, m, one.sixteens, columns)
-        items.append(Item(times, (cube, l0, moves(port, 2 * one.steps, x + dy), out)))
-        reads = reads.more(times * x, 32 * cut.most_pixels)
-        reads = reads.more(times * dy, 32 * cut.most_positions)._replace(shortest=32)
+        items.append(
+            Item(
+                times, (cube, l0, moves(port, 2 * ceil_div(int(one.steps), t.images), x + dy), out)
+            )
+        )
+        longest = (planes, ceil_div(m, s.c0)) if t.images > 1 else (1, 1)  # planes in a row
+        reads = reads.more(times * x, 32 * cut.most_pixels * longest[0])
+        reads = reads.more(times * dy, 32 * cut.most_positions * longest[1])
+        reads = reads._replace(shortest=32)
         written += times * m * columns * 4
         tail = min(tail, out)
     tail = 0.0 if t.unit_flag else tail

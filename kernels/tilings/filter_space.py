@@ -20,12 +20,14 @@ from npusim.integers import ceil_div, even_parts, round_up
 from npusim.isa.dma import Window
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings import costs
-from npusim.kernels.tilings.conv_filter import Tiling, cut_plane
+from npusim.kernels.tilings.conv_filter import Tiling, comes_whole, cut_plane
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.pipeline import Floats, Work, table
 
 #: Longest side of a tile, and most positions of a slab, in elements.
 _MOST_SIDE, _MOST_SLAB = 512, 4096
+#: Images whose slabs may come together, where a slab is a whole plane.
+_IMAGES = (2, 3, 4, 6, 8, 16)
 #: Slabs of a plane above which a shorter one is not worth looking at.
 _MOST_SLABS = 1 << 15
 #: Most rounds of tiles that parts of K may make for the cores, and the least share of cores busy.
@@ -52,6 +54,7 @@ class Cut(NamedTuple):
     x_pieces: float  # rows in GM of a plane of x
     dy_plane_moves: float  # 0: one move for all planes
     dy_pieces: float
+    images: int = 1  # that come together; all the rest is of one
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,8 @@ class Space:
         t = {name: column[side] for name, column in sides.items()} | {"cut": cut}
         t["slots"] = 2 - slots
         of = {name: column[cut] for name, column in self.of_cut.items()}
-        x = of["most_pixels"] * t["most_planes"] * 32
-        dy = of["most_positions"] * t["m"] * self.element
+        x = of["images"] * of["most_pixels"] * t["most_planes"] * 32
+        dy = of["images"] * of["most_positions"] * t["m"] * self.element
         most = np.minimum(size["L0A"] // t["m"], size["L0B"] // t["n"]) // 2 // self.element
         t["most_k"] = np.minimum(most // 16 * 16, of["most_positions"])
         fits = (t["slots"] * (x + dy) <= size["L1"]) & (t["most_k"] >= 16)
@@ -178,6 +181,7 @@ class Space:
             busy = items / (np.maximum(1, -(-items // self.cores)) * self.cores)
             keep = (parts > 0) & (items <= _ROUNDS * self.cores) & ((busy > _BUSY) | (turn == 0))
             keep |= (parts == 1) & (turn == 0)
+            keep &= self.of_cut["images"][t["cut"]] <= -(-along // np.maximum(1, parts))
             found.append(
                 {k: c[keep] for k, c in t.items()} | {"parts": parts[keep], "items": items[keep]}
             )
@@ -198,6 +202,7 @@ class Space:
             deterministic=self.deterministic,
             form=cut.form,
             unit_flag=bool(t["unit_flag"]),
+            images=cut.images,
             cores=cores if cores < self.cores else 0,
         )
 
@@ -215,12 +220,16 @@ class Space:
         s, device = self.shape, self.device
         of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
         m, n = np.minimum(t["m"], s.plan.cout_g), t["n"]
-        loads = np.ceil(s.n * s.out[0] * of["slabs"] / t["parts"])
+        images = of["images"]
+        loads = np.ceil(np.ceil(s.n * s.out[0] * of["slabs"] / t["parts"]) / images)
         steps = np.maximum(1, np.ceil(of["positions"] / t["k"] - 1e-6))
-        x_bytes = t["planes"] * of["pixels"] * 32
-        dy_bytes = of["positions"] * m * self.element
+        x_bytes = images * t["planes"] * of["pixels"] * 32
+        dy_bytes = images * of["positions"] * m * self.element
         dy_planes, all_loads = m * self.element / 32, loads * t["items"]
-        requests = (t["planes"] * of["x_pieces"] + dy_planes * of["dy_pieces"]) * all_loads
+        requests = t["planes"] * of["x_pieces"] + dy_planes * of["dy_pieces"]
+        requests = np.where(images > 1, 2 * images, requests) * all_loads
+        close = device.has_path("L1", "L0A", "load3d_transpose")
+        dy_moves = np.maximum(of["dy_plane_moves"] * dy_planes, 1 if close else images)
         once = s.n * 32 * s.cin1 * np.prod(s.spatial) + s.n * 32 * s.cout1 * np.prod(s.out)
         out = s.plan.real_groups * s.kernel[0] * s.plan.cin1_g * s.taps * s.plan.cout_g * s.c0 * 4
         split, rate = t["parts"] > 1, costs.write_rate(device)
@@ -245,10 +254,10 @@ class Space:
             items=t["items"],
             firsts=loads,
             seconds=1,
-            steps=steps,
+            steps=steps * images,
             first_start=(of["x_moves"] + of["x_plane_moves"] * t["planes"]) * port.startup_cycles,
             first_bytes=x_bytes,
-            second_start=np.maximum(1, of["dy_plane_moves"] * dy_planes) * port.startup_cycles,
+            second_start=dy_moves * port.startup_cycles,
             second_bytes=dy_bytes,
             first_every=1,
             second_every=1,
@@ -314,6 +323,11 @@ def _cuts(s: Convolution, form: str, window_bytes: int) -> list[Cut]:
         plane = cut_plane(s, slab_k, form=form)
         if plane.slabs:
             found.append(_cut(s, form, slab_k, plane, window_bytes))
+            if form == "window" and comes_whole(s, plane):
+                whole, pixels = found[-1], s.spatial[1] * s.spatial[2]
+                whole = whole._replace(pixels=pixels, most_pixels=pixels, x_moves=1.0)
+                whole = whole._replace(x_plane_moves=0.0)
+                found += [whole._replace(images=count) for count in _IMAGES if count <= s.n]
     return found
 
 

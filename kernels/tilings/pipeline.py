@@ -45,8 +45,9 @@ class Work(NamedTuple):
     rate of its path, and comes anew every ``*_every`` items. A step takes ``a`` and ``b`` cycles to
     L0 and ``m`` on the cube, after a gap ``a_head`` and ``m_head`` more. ``issue`` are cycles of
     the scalar pipe per step, and ``ahead`` is how many steps it runs ahead of the cube.
-    The ``drain`` holds the scalar pipe back for ``stall`` cycles, as its moves fill their queue; the
-    next one can follow it at a ``pace``, and its slot of L0C is free as long before its end.
+    The ``drain`` holds the scalar pipe back for ``stall`` cycles, as its moves fill their queue;
+    the next can follow after ``pace`` cycles, and its slot of L0C is free as long before its end
+    as it takes longer than that.
     The next tile may begin ``lag`` cycles after the ``drain`` begins, -1: when it has ended.
     """
 

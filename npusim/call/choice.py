@@ -44,6 +44,9 @@ WORTHWHILE = 0.99
 #: or one switch is set differently.
 FADING = 0.5
 
+#: By how much less than expected a tiling may take that is unlike all that were simulated.
+SURPRISE = 0.02
+
 
 #: Choices of this process, as the fields of a tiling by name.
 CHOICES: Answers[dict[str, Any]] = Answers("choice", 4096, dict, dict)
@@ -252,14 +255,18 @@ class _Outlook:
         self.expected[at] = np.inf
 
     def learn(self, at: int, cycles: float) -> None:
-        """Candidate ``at`` takes so many cycles; like ones are as far from their estimates."""
+        """Candidate ``at`` takes so many cycles; like ones are as far from their estimates.
+
+        Of unlike ones little is known, so that they are expected to be a little better.
+        """
         apart = ((self._places - self._places[at]) ** 2).sum(axis=1)
         likeness = np.exp(-FADING * apart)
         self._likeness += likeness
         self._errors += likeness * np.log(cycles / self.estimates[at])
         # The mean of what was found, as far as there is anything alike.
         error = self._errors / np.maximum(1.0, self._likeness)
-        self.expected = self.estimates * np.exp(error)
+        unlike = np.maximum(0.0, 1.0 - self._likeness)
+        self.expected = self.estimates * np.exp(error - SURPRISE * unlike)
         self._tried[at] = True
         self.expected[self._tried] = np.inf
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import npusim
 from npusim.axis import Axis, Part
 from npusim.call.choice import chosen
 from npusim.convolution import Convolution
 from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, FP32
+from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
 from npusim.kernels.tilings.conv_filter import cut_plane
@@ -187,3 +190,54 @@ def test_auto_tiling_is_legal_and_uses_the_cores() -> None:
         busy = sum(len(core.variants) > 0 for core in program.cores)
         assert busy >= 0.8 * cores
         assert program.macs == s.macs
+
+
+# -- images that come together -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["ascend910b2", "ascend910"])
+@pytest.mark.parametrize(
+    ("sizes", "stride", "groups"),
+    [((5, 48, 80, 7, 3), 1, 1), ((6, 32, 64, 14, 1), 2, 1), ((5, 64, 64, 9, 3), 2, 2)],
+)
+def test_images_that_come_together_give_the_same_gradient_in_less_time(
+    sizes: tuple[int, ...], stride: int, groups: int, device: str
+) -> None:
+    """Also where the number of images is no multiple, and with parts of K."""
+    n, cin, cout, side, k = sizes
+    out, rng = (side + 2 * (k // 2) - k) // stride + 1, np.random.default_rng(1)
+    x = rng.integers(-3, 4, (n, cin, side, side)).astype(np.float16)
+    dy = rng.integers(-3, 4, (n, cout, out, out)).astype(np.float16)
+    weight = np.zeros((cout, cin // groups, k, k), np.float16)
+    for parts in (1, 2):
+        results = [
+            npusim.ops.convolution_backward(
+                dy, x, weight, stride=stride, padding=k // 2, groups=groups, device=device,
+                output_mask=(False, True, False), tiling={"conv_backprop_filter": tiling(
+                    slab_k=out * out, k_parts=parts, images=images)})
+            for images in (1, 2, 4)
+        ]  # fmt: skip
+        cycles = [
+            next(run.cycles for run in result.runs if run.name == "conv_backprop_filter")
+            for result in results
+        ]
+        assert max(cycles[1:]) < cycles[0]
+        assert np.any(results[0].grad_weight)
+        for result in results[1:]:
+            np.testing.assert_array_equal(result.grad_weight, results[0].grad_weight)
+
+
+def test_images_come_together_only_as_whole_planes() -> None:
+    for change, words in (
+        ({"slab_k": 16}, "give slab_k 64"),
+        ({"slab_k": 64, "form": "taps"}, "each image is loaded by itself"),
+    ):
+        fields: dict[str, Any] = {**change, "images": 2}
+        with pytest.raises(ArgumentError, match=words):
+            kernel(shape(n=4, padding=((0, 0), (1, 1), (1, 1))), tiling(**fields))
+
+
+def test_what_ran_has_no_more_images_than_a_part() -> None:
+    s = shape(n=5, padding=((0, 0), (1, 1), (1, 1)))
+    assert kernel(s, tiling(slab_k=64, images=16)).ran.images == 5
+    assert kernel(s, tiling(slab_k=64, images=4, k_parts=3)).ran.images == 2
