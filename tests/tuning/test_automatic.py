@@ -153,8 +153,10 @@ def test_errors_are_learned_from_alike_tilings_only() -> None:
     assert outlook.first == 0
     outlook.learn(0, 130.0)
     assert outlook.expected[0] == np.inf
-    assert outlook.expected[1] == pytest.approx(101 * 1.3 ** np.exp(-choice.FADING), rel=1e-6)
-    assert outlook.expected[2] == pytest.approx(110, rel=0.02)
+    likeness = float(np.exp(-choice.FADING))
+    hoped = np.exp(-choice.SURPRISE * (1 - likeness))
+    assert outlook.expected[1] == pytest.approx(101 * 1.3**likeness * hoped, rel=1e-6)
+    assert outlook.expected[2] == pytest.approx(110 * np.exp(-choice.SURPRISE), rel=0.01)
     assert outlook.first == 2
     outlook.leave_out(2)
     outlook.leave_out(1)
