@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import npusim
+from npusim.timing.fast.library import SWITCH
 
 #: Everything that takes long to import, whether npusim depends on it or others bring it along.
 HEAVY = ("bokeh", "matplotlib", "ml_dtypes", "numba", "numpy", "pandas", "rich", "simpy", "yaml")
@@ -34,6 +37,37 @@ def test_a_short_run_imports_no_library_of_tables_or_plots(extra: str) -> None:
     found = imported_after(f"from npusim.cli.main import main; assert main({words}) == 0")
     assert "numpy" in found, "the run took place"
     assert not found & {"bokeh", "matplotlib", "pandas", "rich"}
+
+
+#: Modules of npusim that a product's time does not take: other operators, numbers, explanations.
+UNUSED = (
+    *(f"npusim.kernels.{name}" for name in ("implicit_gemm", "conv_forward", "tilings.cann")),
+    *(f"npusim.numerics.{name}" for name in ("executor", "memory")),
+    *(f"npusim.ops.{name}" for name in ("convolution", "conv2d_backprop_filter")),
+    *(f"npusim.results.{name}" for name in ("comparison", "explanation", "what_if", "perfetto")),
+    *(f"npusim.timing.{name}" for name in ("causes", "critical", "simpy_engine")),
+    *("npusim.program.races", "npusim.reference", "npusim.workloads", "npusim.tuning"),
+    *("subprocess", "multiprocessing", "threadpoolctl"),
+)
+
+
+def test_a_short_run_imports_what_it_uses(tmp_path: Path) -> None:
+    """Nothing of what the call has no use for, Numba's own imports apart."""
+    told = (
+        "import sys\n"
+        "class Numba:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'numba':\n"
+        f"            sys.exit(' '.join(m for m in {UNUSED} if m in sys.modules))\n"
+        "sys.meta_path.insert(0, Numba())\n"
+        "from npusim.cli.main import main\n"
+        f"main({RUN.split()})"
+    )
+    stores = os.environ | {"NPUSIM_CACHE": str(tmp_path), SWITCH: "numba"}
+    done = subprocess.run(
+        [sys.executable, "-c", told], capture_output=True, text=True, check=False, env=stores
+    )
+    assert (done.returncode, done.stderr) == (1, "\n"), "the engine was loaded last"
 
 
 def test_operators_load_no_compiler_before_a_tiling_is_chosen() -> None:

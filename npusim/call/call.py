@@ -27,10 +27,8 @@ from npusim.errors import ArgumentError, CapacityError
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.limits.table import check
-from npusim.numerics.executor import POISON, execute
 from npusim.program.build import lay_out
 from npusim.program.kernel import Kernel
-from npusim.program.mistakes import check_mistakes
 from npusim.program.program import Program
 from npusim.results import Result
 from npusim.results.lines import bytes_text
@@ -181,6 +179,8 @@ class Call:
         self._results[name] = tensor.size_bytes
         self._hold(name, tensor)
         if not self.timing_only:
+            from npusim.numerics.slots import POISON  # noqa: PLC0415 - for numbers only
+
             try:
                 raw = np.full(tensor.size_bytes, POISON, np.uint8)
             except MemoryError as error:
@@ -267,9 +267,13 @@ class Call:
             progress = self._progress(program, "timing")
             made = self.launches.time(kernel, program, timeline=timeline, progress=progress)
             if not self.timing_only:
+                from npusim.numerics.executor import execute  # noqa: PLC0415 - for numbers only
+
                 arrays = {t.name: self.arrays[t.name] for t in kernel.tensors}
                 execute(program, arrays, self._progress(program, "numbers"))
                 if self.options.check:
+                    from npusim.program.mistakes import check_mistakes  # noqa: PLC0415
+
                     check_mistakes(program, whole)
         self.runs.append(made.run)
         tiling = getattr(kernel.clipped, "tiling", None)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from npusim.errors import ArgumentError
-from npusim.kernels.tilings.cann import CannTiling
+
+if TYPE_CHECKING:
+    from npusim.kernels.tilings.cann import CannTiling
 
 T = TypeVar("T")
 
@@ -38,8 +40,8 @@ def asked_tiling(
     library has.
     """
     tiling = given.get(kernel, "auto") if isinstance(given, Mapping) else given
-    if isinstance(tiling, kind) or (vendor and isinstance(tiling, CannTiling)):
-        return tiling
+    if isinstance(tiling, kind) or (vendor and _is_cann(tiling)):
+        return cast("T | CannTiling", tiling)
     if isinstance(tiling, str):
         if tiling == "auto":
             return "auto"
@@ -57,6 +59,15 @@ def asked_tiling(
     )
 
 
+def _is_cann(tiling: object) -> bool:
+    """Whether a tiling is in the vendor's words."""
+    if isinstance(tiling, str):
+        return False
+    from npusim.kernels.tilings.cann import CannTiling  # noqa: PLC0415 - most tilings are words
+
+    return isinstance(tiling, CannTiling)
+
+
 def is_tuned(given: Any, kernel: str) -> bool:
     """Whether the option ``tiling`` asks for the fastest tiling of ``kernel`` there is."""
     return bool((given.get(kernel) if isinstance(given, Mapping) else given) == "tuned")
@@ -65,4 +76,4 @@ def is_tuned(given: Any, kernel: str) -> bool:
 def is_library(given: Any, kernel: str) -> bool:
     """Whether the option ``tiling`` asks for what the vendor's library does, or would do."""
     tiling = given.get(kernel) if isinstance(given, Mapping) else given
-    return isinstance(tiling, CannTiling) or tiling in ("library", "production")
+    return _is_cann(tiling) or tiling in ("library", "production")

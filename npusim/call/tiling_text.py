@@ -10,7 +10,6 @@ from typing import Any
 
 from npusim.errors import ArgumentError
 from npusim.integers import digits
-from npusim.kernels.tilings.cann import load_cann_tiling
 from npusim.yamltree import suggest
 
 _RULES = ("auto", "tuned", "library", "production")
@@ -48,6 +47,8 @@ def _one(text: str, kind: type[Any]) -> Any:
     if text in _RULES:
         return text
     if text.startswith("@"):
+        from npusim.kernels.tilings.cann import load_cann_tiling  # noqa: PLC0415
+
         return load_cann_tiling(Path(text[1:]))
     fields = {field.name: field for field in dataclasses.fields(kind)}
     values: dict[str, int | str] = {}

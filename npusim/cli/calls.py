@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import fields as fields_of
+from functools import cache
 from typing import Any
 
 from npusim.call.own_kernel import EXAMPLE, load_kernel, make_kernel
@@ -65,23 +66,28 @@ def add_calls(parser: Parser, extras: Extras, *, numbers: bool) -> None:
     With ``numbers`` they have the options of operands and of the check.
     """
     operators = parser.add_subparsers(
-        dest="operator", metavar="OPERATOR", title="operators", required=True
+        dest="operator",
+        metavar="OPERATOR",
+        title="operators",
+        required=True,
+        action=_Operators,
     )
-    owners: dict[str, list[str]] = {}
-    for name, card in CARDS.items():
-        for flag in _own_flags(card):
-            owners.setdefault(flag, []).append(name)
-    for name, card in CARDS.items():
-        example = card.example.replace("npusim run ", f"{parser.prog} ")
-        leaf: Parser = operators.add_parser(
-            name,
-            help=card.computes,
-            description=card.computes,
-            epilog=f"example:\n  {example}" if numbers else None,
-        )
+
+    def declare(name: str, leaf: Parser) -> str:
+        card = CARDS[name]
+        leaf.description = card.computes
+        if numbers:
+            example = card.example.replace("npusim run ", f"{parser.prog} ")
+            leaf.epilog = f"example:\n  {example}"
         _add_sizes(leaf, card)
         _add_call(leaf, card, extras, numbers)
-        leaf.elsewhere = owners
+        return card.computes
+
+    for name in CARDS:
+        leaf: Parser = operators.add_parser(name, help="")
+        leaf.elsewhere = _owners
+    assert isinstance(operators, _Operators)
+    operators.declare = declare
     own: Parser = operators.add_parser(
         OWN,
         help=_ABOUT_OWN,
@@ -91,7 +97,53 @@ def add_calls(parser: Parser, extras: Extras, *, numbers: bool) -> None:
     )
     _add_own(own)
     _add_call(own, None, extras, numbers)
-    own.elsewhere = owners
+    own.elsewhere = _owners
+
+
+class _Operators(argparse._SubParsersAction):  # type: ignore[type-arg]
+    """The commands of operators, whose cards are read when one is named or all are listed."""
+
+    #: Declares the options of an operator and returns what it computes.
+    declare: Callable[[str, Parser], str]
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._declared: set[str] = {OWN}
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if values[0] in CARDS:
+            self._know(values[0])
+        super().__call__(parser, namespace, values, option_string)
+
+    def _know(self, name: str) -> None:
+        if name in self._declared:
+            return
+        self._declared.add(name)
+        computes = self.declare(name, self.choices[name])
+        for listed in self._choices_actions:
+            if listed.dest == name:
+                listed.help = computes
+
+    def _get_subactions(self) -> list[argparse.Action]:
+        for name in CARDS:
+            self._know(name)
+        return list(self._choices_actions)
+
+
+@cache
+def _owners() -> Mapping[str, Sequence[str]]:
+    """The operators that have an option, where not all do."""
+    owners: dict[str, list[str]] = {}
+    for name, card in CARDS.items():
+        for flag in _own_flags(card):
+            owners.setdefault(flag, []).append(name)
+    return owners
 
 
 def arrange(command: str, words: Sequence[str]) -> list[str]:

@@ -71,6 +71,7 @@ def _parsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
     found = [parser]
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
+            action._get_subactions()  # operators are declared when they are listed
             for one in dict.fromkeys(action.choices.values()):
                 found += _parsers(one)
     return found

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from npusim.errors import ArgumentError
@@ -20,13 +19,22 @@ class Parser(argparse.ArgumentParser):
     Options cannot be abbreviated: scripts must not break when another option is added.
     """
 
-    #: Options that others take, by their names: for errors.
-    elsewhere: Mapping[str, Sequence[str]] = MappingProxyType({})
+    #: Options that others take, with the names of these: for errors.
+    elsewhere: Callable[[], Mapping[str, Sequence[str]]] = staticmethod(dict)
+
+    #: What is said below the help, where it takes time to find out.
+    examples: Callable[[], str] | None = None
 
     def __init__(self, **settings: Any) -> None:
         settings.setdefault("allow_abbrev", False)
         settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(**settings)
+
+    def format_help(self) -> str:
+        """The help, with the examples."""
+        if self.examples is not None:
+            self.epilog = self.examples()
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Raise ``ArgumentError`` where argparse would print the usage and exit."""
@@ -51,8 +59,9 @@ class Parser(argparse.ArgumentParser):
         for extra in extras:
             word = extra.partition("=")[0]
             known = sorted(set(_OPTION.findall(self.format_usage())))
-            if word in self.elsewhere:
-                owners = ", ".join(self.elsewhere[word])
+            others = self.elsewhere()
+            if word in others:
+                owners = ", ".join(others[word])
                 self.error(f"{word} is an option of {owners}; this command has none of that name")
             begun = [option for option in known if option.startswith(word)]
             near = suggest(word, known)

@@ -22,11 +22,13 @@ from npusim.results.progress import ProgressBar, ProgressLines
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``run`` and a command for every operator below it."""
-    parser.epilog = (
-        "'npusim run OPERATOR --help' lists the options of one.\n\nexamples:\n"
-        + "".join(f"  {card.example}\n" for card in CARDS.values())
-    )
+    parser.examples = _examples
     calls.add_calls(parser, _add_extras, numbers=True)
+
+
+def _examples() -> str:
+    own = "".join(f"  {card.example}\n" for card in CARDS.values())
+    return f"'npusim run OPERATOR --help' lists the options of one.\n\nexamples:\n{own}"
 
 
 def arrange(words: Sequence[str]) -> list[str]:

@@ -1,37 +1,26 @@
 """The operators: each checks its arguments, chooses a tiling and launches kernels.
 
-Every operator has a card, which declares it once (``npusim.ops.card``).
+Every operator has a module with its function and its card, which declares it once
+(``npusim.ops.card``). A module is imported when its operator is first used.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-# All at once: imported on its own, a module of an operator's name would take the place of the
-# function. ``npusim`` imports this package when it is first used.
-from npusim.ops import card
-from npusim.ops.conv2d_backprop_filter import CARD as _FILTER
-from npusim.ops.conv2d_backprop_filter import conv2d_backprop_filter
-from npusim.ops.conv3d_backprop_input import CARD as _INPUT
-from npusim.ops.conv3d_backprop_input import conv3d_backprop_input
-from npusim.ops.convolution import CARD as _FORWARD
-from npusim.ops.convolution import convolution
-from npusim.ops.convolution_backward import CARD as _BACKWARD
-from npusim.ops.convolution_backward import convolution_backward
-from npusim.ops.deconv_grad_filter import CARD as _DECONV
-from npusim.ops.deconv_grad_filter import deconv_grad_filter
-from npusim.ops.im2col_backward import CARD as _FOLD
-from npusim.ops.im2col_backward import im2col_backward
-from npusim.ops.matmul import CARD as _MATMUL
-from npusim.ops.matmul import matmul
-
-#: Name -> card of every operator that ships.
-CARDS: dict[str, card.Card[Any]] = {
-    one.name: one for one in (_FILTER, _INPUT, _FORWARD, _BACKWARD, _DECONV, _FOLD, _MATMUL)
-}
-
-#: Name -> function of every operator that ships.
-OPERATORS = {name: one.function for name, one in CARDS.items()}
+if TYPE_CHECKING:
+    from npusim.ops.card import Card
+    from npusim.ops.conv2d_backprop_filter import conv2d_backprop_filter
+    from npusim.ops.conv3d_backprop_input import conv3d_backprop_input
+    from npusim.ops.convolution import convolution
+    from npusim.ops.convolution_backward import convolution_backward
+    from npusim.ops.deconv_grad_filter import deconv_grad_filter
+    from npusim.ops.im2col_backward import im2col_backward
+    from npusim.ops.matmul import matmul
 
 __all__ = [
     "CARDS",
@@ -46,7 +35,60 @@ __all__ = [
     "operators",
 ]
 
+#: The operators that ship; each has a module of its name.
+_NAMES = tuple(name for name in __all__ if name.islower() and name != "operators")
+
+
+class _Operators(Mapping[str, Any]):
+    """Something of every operator that ships, by its name; its module is imported to tell."""
+
+    def __init__(self, attribute: str) -> None:
+        self.attribute = attribute
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in _NAMES:
+            raise KeyError(name)
+        module = import_module(f"{__name__}.{name}")
+        return getattr(module, self.attribute or name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in _NAMES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_NAMES)
+
+    def __len__(self) -> int:
+        return len(_NAMES)
+
+
+#: Name -> card of every operator that ships.
+CARDS: Mapping[str, Card[Any]] = _Operators("CARD")
+
+#: Name -> function of every operator that ships.
+OPERATORS: Mapping[str, Any] = _Operators("")
+
 
 def operators() -> list[str]:
     """Names of the operators that ship, sorted."""
-    return sorted(OPERATORS)
+    return sorted(_NAMES)
+
+
+class _Package(ModuleType):
+    """This package, in which the names of operators are functions, imported at their first use."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _NAMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return OPERATORS[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A module that was imported is made an attribute of its package, in the function's place.
+        if name in _NAMES and isinstance(value, ModuleType):
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*self.__dict__, *__all__})
+
+
+sys.modules[__name__].__class__ = _Package

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
@@ -13,12 +13,13 @@ from npusim.device.spec import Device
 from npusim.errors import ArgumentError
 from npusim.results import metrics, uncertainty
 from npusim.results.energy import Energy, energy_of
-from npusim.results.explanation import Explanation, KernelExplanation
 from npusim.results.lines import counted
 from npusim.results.uncertainty import Replay, TimeRange
-from npusim.results.what_if import Report
-from npusim.results.what_if import what_if as figures_tried
 from npusim.timing.trace import Bound, KernelRun
+
+if TYPE_CHECKING:
+    from npusim.results.explanation import Explanation
+    from npusim.results.what_if import Report
 
 Array = npt.NDArray[Any]
 
@@ -103,6 +104,9 @@ class Record:
         figures tried and how many there are. ``ArgumentError`` where the result does not know how,
         or where a kernel has too many instructions.
         """
+        from npusim.results.explanation import Explanation, KernelExplanation  # noqa: PLC0415
+        from npusim.results.what_if import what_if as figures_tried  # noqa: PLC0415
+
         replay = self._again()
         traces = replay.traces(self.device)
         kernels = tuple(

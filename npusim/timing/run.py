@@ -11,9 +11,6 @@ from npusim.integers import IntArray
 from npusim.isa.base import RATE_BITS
 from npusim.program import program as flows
 from npusim.program.program import Program
-from npusim.timing.causes import causes
-from npusim.timing.critical import critical_path
-from npusim.timing.cube_room import cube_room
 from npusim.timing.links import ATOMIC, EVICT, MOVE, READ_HIT, READ_MISS, WRITE, Links, Row
 from npusim.timing.outcome import L2, Engine, Outcome, Progress, Spans
 from npusim.timing.problem import problem_bounds
@@ -135,6 +132,9 @@ def trace_program(program: Program, l2: L2) -> Trace:
         )
     outcome = _engine(program, l2, core_starts(program), keep=True, progress=None).run()
     assert outcome.spans is not None
+    from npusim.timing.critical import critical_path  # noqa: PLC0415 - for explanations only
+    from npusim.timing.cube_room import cube_room  # noqa: PLC0415
+
     path = critical_path(program, outcome.spans, outcome.cycles)
     return Trace(cycles=outcome.cycles, path=path, room=cube_room(program))
 
@@ -143,6 +143,8 @@ def trace_causes(program: Program, l2: L2) -> IntArray:
     """Simulate ``program`` as ``time_program`` does; tell what each row of its timeline awaited."""
     outcome = _engine(program, l2, core_starts(program), keep=True, progress=None).run()
     assert outcome.spans is not None
+    from npusim.timing.causes import causes  # noqa: PLC0415 - for traces only
+
     return causes(program, outcome.spans)
 
 

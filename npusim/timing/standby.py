@@ -7,13 +7,10 @@ simulated ``SMALL`` instructions it waits, and says so.
 
 from __future__ import annotations
 
-import fcntl
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +20,8 @@ from npusim.timing.fast import library
 from npusim.timing.l2 import L2State
 
 if TYPE_CHECKING:
+    import subprocess
+
     from npusim.timing.fast.l2 import FastL2
 
 #: Instructions that the reference simulates in a second or two, which a process may have before it
@@ -57,6 +56,8 @@ def _cached() -> Path:
 @contextmanager
 def compiling() -> Iterator[bool]:
     """Whether this process is the one that compiles; others find the lock held until it ends."""
+    import fcntl  # noqa: PLC0415 - of use on a first run only
+
     with (library.folder() / "lock").open("w", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,6 +80,8 @@ def start() -> None:
     with compiling() as nobody_else:
         if _started or not nobody_else:
             return
+    import subprocess  # noqa: PLC0415
+
     command = [sys.executable, "-m", "npusim.ahead", "--cache"]
     try:
         process = subprocess.Popen(
@@ -126,6 +129,8 @@ def _is_coming() -> bool:
 
 
 def _say(text: str) -> None:
+    from multiprocessing import parent_process  # noqa: PLC0415
+
     if _started or parent_process() is None:  # of several workers one is enough
         sys.stderr.write(text)
         sys.stderr.flush()

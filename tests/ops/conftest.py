@@ -261,5 +261,5 @@ def _no_races() -> Iterator[None]:
         check_mistakes(program)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("npusim.call.call.execute", executed)
+        patch.setattr("npusim.numerics.executor.execute", executed)
         yield
