@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from npusim.device.catalog import load_device
 from npusim.dtypes import FP16
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
+from npusim.kernels.tilings.pipeline import Work, estimates, plain_core, times
 from npusim.program.build import build
 from npusim.timing import standby
 from npusim.timing.fast import library
@@ -77,10 +79,13 @@ def library_in(folder: Path) -> Path:
     return target
 
 
-def examples() -> dict[str, tuple[Any, ...]]:
-    """Arguments of every entry of the engine, of the types that it always has."""
+def examples() -> dict[Callable[..., None], tuple[Any, ...]]:
+    """Every entry with arguments of the types that it always has."""
+    from npusim.kernels.tilings.pipeline_core import SCRATCH, estimate  # noqa: PLC0415
     from npusim.timing.fast.engine import FastEngine  # noqa: PLC0415
-    from npusim.timing.fast.l2 import FastL2, Place  # noqa: PLC0415
+    from npusim.timing.fast.kernel import interpret  # noqa: PLC0415
+    from npusim.timing.fast.l2 import FastL2, Place, touch  # noqa: PLC0415
+    from npusim.timing.fast.path import read_once, walk  # noqa: PLC0415
 
     device, sizes = load_device("tiny"), (16, 16)
     a, b, c = (Tensor(name, sizes, FP16, "out" if name == "c" else "in") for name in "abc")
@@ -90,15 +95,26 @@ def examples() -> dict[str, tuple[Any, ...]]:
     engine = FastEngine(program, l2, core_starts(program), keep_spans=True)
     code, column, table = engine.tables.code, np.zeros(1, np.int64), np.zeros((1, 1), np.int64)
     return {
-        "interpret": (engine.shape, code, engine.state, l2.cache, engine.histories, 1),
-        "touch": (l2.cache, Place(0, 0, 1, 1, 0), False, engine.state.cost),
-        "walk": (code, (0, 0, 0), table, table, column, column, column),
-        "read_once": (code, l2.cache, 0, column, engine.state.cost),
+        interpret: (engine.shape, code, engine.state, l2.cache, engine.histories, 1),
+        touch: (l2.cache, Place(0, 0, 1, 1, 0), False, engine.state.cost),
+        walk: (code, (0, 0, 0), table, table, column, column, column),
+        read_once: (code, l2.cache, 0, column, engine.state.cost),
+        estimate: (_work(), np.empty(1), np.empty(SCRATCH)),
     }
 
 
+def _work() -> Work:
+    """Two hundred candidates of nobody's."""
+    draw = np.random.default_rng(1)
+    columns = [draw.integers(1, 9, 200).astype(np.float64) for _ in Work._fields]
+    return Work(*columns)._replace(lag=draw.integers(-1, 3, 200).astype(np.float64))
+
+
 def differs() -> bool:
-    """Whether the engines tell different things of the same calls."""
+    """Whether the engines tell different things of the same calls, or estimates differ."""
+    work = _work()
+    if times(work).tolist() != estimates(work, plain_core()).tolist():
+        return True
     dy, x, weight = (
         spec(shape, "fp16") for shape in ((1, 40, 14, 14), (1, 24, 14, 14), (40, 24, 3, 3))
     )

@@ -17,6 +17,9 @@ by as many cores as are loading on average.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -24,6 +27,8 @@ import numpy.typing as npt
 
 from npusim.device.spec import Device
 from npusim.integers import IntArray
+from npusim.timing import standby
+from npusim.timing.fast.jit import uncompiled
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,6 +37,9 @@ _WIDELY = 2
 
 #: Candidates estimated between two looks at what is left.
 _AT_ONCE = 128
+
+#: Instructions on the reference that take as long as one candidate that is not compiled.
+_LIKE = 5
 
 #: What a column of ``Work`` may be: one value for all candidates, or one for each.
 Column = Floats | IntArray | float | int
@@ -112,11 +120,30 @@ def bounds(work: Work) -> Floats:
 
 def times(work: Work) -> Floats:
     """Estimated cycles of each candidate."""
-    from npusim.kernels.tilings import pipeline_core  # noqa: PLC0415 - it loads Numba
+    if standby.allows(len(np.asarray(work.items)) * _LIKE):
+        return estimates(work, plain_core())
+    from npusim.kernels.tilings import pipeline_core  # noqa: PLC0415 - it may load Numba
 
+    return estimates(work, pipeline_core)
+
+
+def estimates(work: Work, core: ModuleType) -> Floats:
+    """The same by one of the forms of ``pipeline_core``."""
     found = np.empty(len(np.asarray(work.items)))
-    pipeline_core.estimate(work, found, np.empty(pipeline_core.SCRATCH))
+    core.estimate(work, found, np.empty(core.SCRATCH))
     return found
+
+
+@cache
+def plain_core() -> ModuleType:
+    """The module ``pipeline_core`` as it stands, which nobody compiles: the same estimates."""
+    with uncompiled():
+        spec = find_spec("npusim.kernels.tilings.pipeline_core")
+        assert spec is not None
+        assert spec.loader is not None
+        core = module_from_spec(spec)
+        spec.loader.exec_module(core)
+    return core
 
 
 def fastest(work: Work, few: int) -> list[tuple[float, int]]:

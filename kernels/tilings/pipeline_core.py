@@ -1,6 +1,7 @@
 """The time of one core of a product on the cube, compiled: see ``tilings.pipeline``.
 
-It is a module of its own so that Numba is loaded when a tiling is chosen, and not before.
+It is a module of its own so that Numba, where it is needed, is loaded when a tiling is chosen, and
+not before.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.timing.fast.jit import compiled
+from npusim.timing.fast.jit import compiled, entry
 
 #: Steps of a core that are followed one by one; more are taken to go on at the same pace.
 MOST_STEPS = 1500
@@ -18,7 +19,7 @@ MOST_STEPS = 1500
 TOGETHER = 0.35
 
 
-@compiled
+@entry
 def estimate(work: Any, found: Any, scratch: Any) -> None:
     """Write the cycles of each candidate of ``work`` (a ``Work`` of tables) to ``found``."""
     for i in range(len(found)):

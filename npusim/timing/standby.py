@@ -115,6 +115,22 @@ def wait() -> None:
     _say(" done\n" if _is_there() else " in this process, as the compiler ended without it\n")
 
 
+#: Instructions that were simulated before anything was compiled, and what takes as long.
+_simulated = [0]
+
+
+def allows(instructions: int) -> bool:
+    """Whether so much more may run uncompiled; if not, what is compiled is there now."""
+    if ready():
+        return False
+    start()
+    _simulated[0] += instructions
+    if _simulated[0] <= SMALL:
+        return True
+    wait()
+    return False
+
+
 def _is_there() -> bool:
     library.found.cache_clear()
     return ready()
@@ -142,9 +158,6 @@ def _say(text: str) -> None:
 class StandbyL2:
     """The L2 of a call in the form of the reference, until a program asks for the fast engine."""
 
-    #: Instructions that all of them have had in this process.
-    simulated = 0
-
     def __init__(self, device: Device) -> None:
         self.device = device
         self.inside: L2State | FastL2 = L2State(device.l2)
@@ -162,14 +175,8 @@ class StandbyL2:
     def for_program(self, program: Program) -> L2State | FastL2:
         """What the engine works on that is to run ``program``: the reference if it is short."""
         self._sizes |= {t.name: t.size_bytes for t in program.tensors}
-        StandbyL2.simulated += program.instructions
-        if not isinstance(self.inside, L2State):
+        if not isinstance(self.inside, L2State) or allows(program.instructions):
             return self.inside
-        if not ready():
-            start()
-            if StandbyL2.simulated <= SMALL:
-                return self.inside
-            wait()
         from npusim.timing.fast.l2 import FastL2  # noqa: PLC0415 - may load a compiler
 
         self.inside = FastL2.holding(self.device.l2, self.content(), self._sizes)

@@ -17,6 +17,7 @@ import pytest
 from npusim import ops
 from npusim.call.spec import spec
 from npusim.errors import ProgramError
+from npusim.kernels.tilings import pipeline
 from npusim.timing import standby
 from npusim.timing.fast import library
 from npusim.timing.l2 import L2State
@@ -25,15 +26,16 @@ from tests.timing.random_programs import random_case
 
 ROOT = Path(__file__).parents[2]
 
-#: Prints the cycles of a product, and which libraries it took.
+#: Prints the cycles of two gradients, their tilings chosen, and which libraries it took.
 TOLD = """
 import json, sys
+from npusim.kernels.tilings import pipeline
 from npusim.timing import standby
 standby.start = lambda: started.append(1)
 started = []
 import npusim
-a = npusim.spec((64, 64), "fp16")
-cycles = npusim.ops.matmul(a, a, device="ascend910b2").cycles
+a, w = npusim.spec((1, 40, 14, 14), "fp16"), npusim.spec((40, 40, 3, 3), "fp16")
+cycles = npusim.ops.convolution_backward(a, a, w, padding=1, device="ascend910b2").cycles
 used = [name for name in ("numba", "simpy") if name in sys.modules]
 print(json.dumps([cycles, used, len(started)]))
 """
@@ -46,9 +48,9 @@ def fresh(cache: Path, **variables: str) -> dict[str, str]:
     return kept | {"NUMBA_CACHE_DIR": str(cache), "NPUSIM_CACHE": stores} | variables
 
 
-def product_cycles() -> int:
-    a = spec((64, 64), "fp16")
-    return ops.matmul(a, a, device="ascend910b2").cycles
+def cycles_here() -> int:
+    a, w = spec((1, 40, 14, 14), "fp16"), spec((40, 40, 3, 3), "fp16")
+    return ops.convolution_backward(a, a, w, padding=1, device="ascend910b2").cycles
 
 
 @pytest.mark.compiled
@@ -62,7 +64,7 @@ def test_a_small_program_runs_on_the_reference_and_starts_the_compiler(tmp_path:
     cycles, used, started = json.loads(done.stdout)
     assert used == ["simpy"]
     assert started
-    assert cycles == product_cycles()
+    assert cycles == cycles_here()
     assert done.stderr == b""
 
 
@@ -73,7 +75,7 @@ def not_ready(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(standby, "ready", lambda: "wait" in happened)
     monkeypatch.setattr(standby, "start", lambda: happened.append("start"))
     monkeypatch.setattr(standby, "wait", lambda: happened.append("wait"))
-    monkeypatch.setattr(standby.StandbyL2, "simulated", 0)
+    monkeypatch.setattr(standby, "_simulated", [0])
     return happened
 
 
@@ -88,7 +90,7 @@ def test_the_engines_hand_over_the_l2(
         not_ready.clear()
         first = case.programs[0].instructions
         monkeypatch.setattr(standby, "SMALL", first)
-        standby.StandbyL2.simulated = 0
+        standby._simulated[0] = 0
         mixed, whole = new_l2(case.device, "fast"), new_l2(case.device, "simpy")
         assert isinstance(mixed, standby.StandbyL2)
         for l2 in (mixed, whole):
@@ -179,6 +181,15 @@ def test_what_is_not_contiguous_is_refused() -> None:
     assert words[1:] == [2, 3, 1, 7]
     with pytest.raises(TypeError, match="contiguous"):
         library.flatten(np.zeros((2, 3), np.int64)[:, :2], words)
+
+
+def test_estimates_of_tilings_are_the_same_uncompiled() -> None:
+    draw = np.random.default_rng(3)
+    columns = [draw.integers(1, 9, 300).astype(np.float64) for _ in pipeline.Work._fields]
+    work = pipeline.Work(*columns)._replace(lag=draw.integers(-1, 3, 300).astype(np.float64))
+    plain = pipeline.estimates(work, pipeline.plain_core())
+    assert plain.tolist() == pipeline.times(work).tolist()
+    assert len(set(plain.tolist())) > 50
 
 
 @pytest.mark.slow

@@ -22,9 +22,6 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 from npusim.timing.fast import library
-from npusim.timing.fast.kernel import interpret
-from npusim.timing.fast.l2 import touch
-from npusim.timing.fast.path import read_once, walk
 
 #: What every machine of a kind has, by its name; others get what LLVM holds to be the least.
 _CPUS = {"x86_64": "x86-64-v2"}
@@ -77,10 +74,10 @@ def _array(context: Any, builder: Any, kind: Any, word: Callable[[], Any]) -> An
     return array._getvalue()
 
 
-def build(examples: Mapping[str, tuple[Any, ...]], target: Path) -> None:
-    """Compile the entries and link them to the library ``target``.
+def build(examples: Mapping[Callable[..., None], tuple[Any, ...]], target: Path) -> None:
+    """Compile entries and link them to the library ``target``.
 
-    ``examples`` are arguments of every entry, of the types that it always has. Raises ``OSError``
+    ``examples`` has arguments of every entry, of the types that it always has. Raises ``OSError``
     or ``subprocess.CalledProcessError`` where there is no C compiler, or it fails.
     """
     llvm.initialize_native_target()
@@ -88,8 +85,8 @@ def build(examples: Mapping[str, tuple[Any, ...]], target: Path) -> None:
     machine = _machine()
     whole = llvm.parse_assembly("")
     whole.triple, whole.data_layout = machine.triple, str(machine.target_data)
-    for function in (interpret, touch, walk, read_once):
-        whole.link_in(_translated(function, examples[function.__name__]))
+    for function, example in examples.items():
+        whole.link_in(_translated(function, example))
     with tempfile.TemporaryDirectory() as folder:
         part = Path(folder, "engine.o")
         part.write_bytes(machine.emit_object(whole))

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
 from npusim.timing.fast import library
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+#: Whether functions decorated now stay as they are.
+_plain: ContextVar[bool] = ContextVar("plain", default=False)
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Functions decorated meanwhile stay plain Python: modules imported within need no compiler."""
+    token = _plain.set(True)
+    try:
+        yield
+    finally:
+        _plain.reset(token)
 
 
 def compiled(function: F) -> F:
@@ -19,7 +34,7 @@ def compiled(function: F) -> F:
     arrays: without reference counts, which are most of the cost of passing thirty arrays to a
     small function.
     """
-    if library.found() is not None:
+    if _plain.get() or library.found() is not None:
         return function
     import numba  # noqa: PLC0415 - takes longer than a short run
 
@@ -31,6 +46,8 @@ def compiled(function: F) -> F:
 def entry(function: F) -> F:
     """``function`` for Python to call: one of ``library.ENTRIES``."""
     assert function.__name__ in library.ENTRIES
+    if _plain.get():
+        return function
     return cast(F, library.entry(function)) or compiled(function)
 
 

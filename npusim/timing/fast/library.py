@@ -24,12 +24,15 @@ from npusim.resources import user_cache
 HERE = Path(__file__).parent
 _PACKAGE = HERE.parent.parent
 
+#: Estimates of tilings, which are compiled too: in a checkout the folder is at the top.
+_ESTIMATES = "kernels/tilings/pipeline_core.py"
+
 #: Constants that compiled code has from elsewhere, and modules here without compiled code.
 _CONSTANTS = ("reasons.py", "isa/base.py", "timing/links.py")
 _PLAIN = ("__init__.py", "ahead.py", "engine.py", "library.py", "tables.py")
 
 #: Functions that Python calls.
-ENTRIES = ("interpret", "touch", "walk", "read_once")
+ENTRIES = ("interpret", "touch", "walk", "read_once", "estimate")
 
 #: An environment variable: "numba" compiles when a function is first called, the name of a file
 #: takes that library.
@@ -50,7 +53,9 @@ def engine_of_children(engine: str) -> dict[str, str]:
 def digest() -> str:
     """A digest of the sources of compiled code."""
     own = (source for source in sorted(HERE.glob("*.py")) if source.name not in _PLAIN)
-    sources = (*own, *(_PACKAGE / name for name in _CONSTANTS))
+    estimates = (folder / _ESTIMATES for folder in (_PACKAGE, _PACKAGE.parent))
+    elsewhere = (_PACKAGE / name for name in _CONSTANTS)
+    sources = (*own, *elsewhere, next(file for file in estimates if file.is_file()))
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
 
 
@@ -103,7 +108,7 @@ def _loaded() -> CDLL | None:
 def entry(function: Callable[..., None]) -> Callable[..., None] | None:
     """``function`` as the library has it; None without a library.
 
-    It takes int64 arrays, arrays of records, numbers, and named tuples of them.
+    It takes arrays of numbers and of records, integers, and named tuples of them.
     """
     library = _loaded()
     if library is None:
