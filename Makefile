@@ -84,6 +84,7 @@ release: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench.history $(if $(RELEASE),--release $(RELEASE))
 
 # What docs/model/speed.md shows, measured anew on this machine.
 speed: $(VENV)/.installed
