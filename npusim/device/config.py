@@ -19,6 +19,7 @@ from types import UnionType
 from typing import Any, SupportsIndex, get_args, get_origin, get_type_hints
 
 from npusim.device.checks import CHECKS
+from npusim.device.edit import edited, part_name
 from npusim.device.files import Source, lineage, merged
 from npusim.device.parts import CONFIDENCES, CubeRate, Provenance
 from npusim.device.spec import Device
@@ -81,10 +82,14 @@ class _Tree:
         return self.root.file
 
     def rebuild(self, device: Device, values: Mapping[str, FigureValue]) -> Device:
-        """Return a device from the tree with the texts of some figures changed."""
+        """Return a device from the tree with some figures changed, and parts edited."""
         known = figures(device)
         root = _with(self.root, ("sources", USER[0]), USER[1])
         for path, value in values.items():
+            part = part_name(path) if path not in known and isinstance(value, str) else None
+            if part is not None and (value in ("yes", "no") or str(value).startswith("{")):
+                root = edited(root, *part, str(value), USER[0])
+                continue
             if path not in known:
                 near = difflib.get_close_matches(path, known, n=1)
                 way_out = (

@@ -30,6 +30,9 @@ _LONGEST = 100_000
 #: What an exploration can make small: columns of a sweep.
 GOALS = ("time_us", "energy_uj", "area_mm2", "buffer_bytes", "cycles", "launch_us")
 
+#: A comma between values, not within the keys of a part that is put in.
+_COMMA = re.compile(r",(?![^{]*\})")
+
 _RANGE = re.compile(r"(?P<first>[^:]+):(?P<last>[^:]+):(?P<times>\*)?(?P<step>[^:]+)")
 
 
@@ -42,7 +45,7 @@ class Axis:
     where: Callable[[str], NpusimError] = field(default=ArgumentError, compare=False)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Study:
     """What is measured at which points.
 
@@ -61,6 +64,12 @@ class Study:
     goals: tuple[str, ...] = ()
     trials: int = 0
     goal_place: Callable[[str], NpusimError] = field(default=ArgumentError, compare=False)
+
+    def __repr__(self) -> str:
+        """One line: what is measured, over what, at how many points."""
+        what = self.fixed.get(NETWORK) or self.fixed.get(OPERATOR, "")
+        over = f" over {', '.join(self.varied)}" if self.varied else ""
+        return f"<Study {what}{over}: {len(self):,} points>"
 
     def __post_init__(self) -> None:
         if (NETWORK in self.names) == (OPERATOR in self.names):
@@ -144,11 +153,11 @@ def make_axis(
 
     Ends of a range belong to it, and have units where the figure has.
     """
-    parts = values.split(",") if isinstance(values, str) else [str(value) for value in values]
+    parts = _COMMA.split(values) if isinstance(values, str) else [str(value) for value in values]
     found: list[str] = []
     for part in (part.strip() for part in parts):
         match = _RANGE.fullmatch(part)
-        if match is None or name in (DEVICE, NETWORK, OPERATOR):
+        if match is None or part.startswith("{") or name in (DEVICE, NETWORK, OPERATOR):
             found.append(part)
             continue
         try:

@@ -18,6 +18,7 @@ from npusim.call.tiling_text import parse_tiling
 from npusim.device.area import area_mm2, buffer_bytes
 from npusim.device.catalog import load_device, read_cores
 from npusim.device.config import figures
+from npusim.device.edit import part_name
 from npusim.device.spec import Device
 from npusim.dtypes import dtype
 from npusim.errors import ArgumentError
@@ -106,8 +107,8 @@ def split(setting: Setting) -> Split:
         raise ArgumentError("the device is missing; `npusim devices` lists the names")
     changed = {k: v for k, v in setting.items() if k not in (*known, DEVICE)}
     base = load_device(name)
-    for path in changed:
-        if path not in figures(base):
+    for path, text in changed.items():
+        if path not in figures(base) and not _is_edit(path, text):
             near = get_close_matches(path, [*known, DEVICE, *figures(base)], n=1)
             what = "npusim net" if NETWORK in setting else setting[OPERATOR]
             way_out = (
@@ -120,6 +121,11 @@ def split(setting: Setting) -> Split:
     if NETWORK in options:
         _layers(options[NETWORK])  # a name or a file that is none is told at once
     return Split(load_device(name, changed), options)
+
+
+def _is_edit(path: str, text: str) -> bool:
+    """Whether a part of the device is dropped, left, or put in."""
+    return part_name(path) is not None and (text in ("yes", "no") or text.startswith("{"))
 
 
 def _read(name: str, setting: Setting) -> Any:
