@@ -135,3 +135,39 @@ def test_a_stranger_has_the_calls_of_a_training_step(name: str) -> None:
         )
         layers[key] = layers.get(key, 0) + one.count
     assert layers == calls
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STRANGERS)
+@pytest.mark.filterwarnings("ignore")  # PyTorch's, about its older exporter
+def test_an_exported_stranger_has_the_layers_of_the_module(name: str, tmp_path: Path) -> None:
+    """The same layers and multiply-adds, whatever the exporter folds or renames."""
+    pytest.importorskip("onnx")
+    provider = pytest.importorskip("pytorchcv.model_provider")
+    model = provider.get_model(name).eval()
+    size = (3, *(getattr(model, "in_size", (224, 224))))
+    path = tmp_path / f"{name}.onnx"
+    torch.onnx.export(model, torch.zeros(1, *size), str(path), dynamo=False)
+    found, want = read_network(path), read_network(model, size)
+    assert shapes(found) == shapes(want)
+    assert total(found) == total(want) > 0
+
+
+def total(workload: Workload) -> int:
+    """Multiply-adds of one image, going forward."""
+    return sum(one.count * one.useful_macs for one in workload.convolutions)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet34", "shufflenetv2_w1", "regnetx002"])
+def test_a_trace_of_a_stranger_takes_the_time_of_its_network(name: str) -> None:
+    provider = pytest.importorskip("pytorchcv.model_provider")
+    bridge = pytest.importorskip("npusim.torch")
+    model = provider.get_model(name)
+    options: dict[str, Any] = {"device": DEVICE, "cube_math_type": "keep_dtype"}
+    found = npusim.network(model, (3, 224, 224), batch=2, dtype="fp32", **options)
+    with bridge.trace(model=model, **options) as log:
+        model.to("meta")(torch.zeros(2, 3, 224, 224, device="meta")).sum().backward()
+    convolutions = sum(one.cycles for one in found.timed if not isinstance(one.layer, LinearLayer))
+    assert all(isinstance(one.layer, LinearLayer) for one in found.failed), "not in fp32"
+    assert log.time_us == pytest.approx(found.device.time_us(convolutions))
