@@ -292,6 +292,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "estimates of tilings": tilings_table.estimates,
     "bounds of tilings": tilings_table.bounds,
     "tuned tilings": tilings_table.tuned,
+    "other tilings": tilings_table.others,
     "speeds": speeds,
     "operators": operator_table,
     **KEY_TABLES,

@@ -1,4 +1,4 @@
-"""Tables of tilings, from what ``python -m tests.tuning.tables`` and ``.production`` measured."""
+"""Tables of tilings, from what the commands of ``tests.tuning`` measured."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tests.documents.pages import ROOT
 
 FILE = ROOT / "docs" / "model" / "tilings.json"
 TUNED = ROOT / "docs" / "guide" / "tuning.json"
+OTHERS = ROOT / "docs" / "guide" / "tilings_others.json"
 
 #: What gradients are called.
 _NAMES = {"dx": "input", "dw": "filter"}
@@ -67,6 +68,22 @@ def tuned() -> str:
     ratios = [row["auto"] / row["tuned"] for row in rows]
     mean = exp(sum(map(log, ratios)) / len(ratios))
     return f"Geometric mean of auto / tuned: {mean:.3f}, worst {max(ratios):.3f}.\n\n{lines}"
+
+
+def others() -> str:
+    """The automatic tiling and the best of those that lead, on other devices and networks."""
+    rows = json.loads(OTHERS.read_text(encoding="utf-8"))
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(f"{row['network']} on {row['device']}", []).append(row)
+    lines = []
+    for name, some in groups.items():
+        ratios = [row["auto"] / row["best"] for row in some]
+        worst = max(some, key=lambda row: float(row["auto"] / row["best"]))
+        where = f"{worst['layer']}, batch {worst['batch']}, {_NAMES[worst['gradient']]}"
+        mean = exp(sum(map(log, ratios)) / len(ratios))
+        lines.append((name, str(len(some)), f"{mean:.3f}", f"{max(ratios):.3f}", where))
+    return _table(("layers", "gradients", "auto / best, mean", "worst", "of"), lines)
 
 
 def bounds() -> str:

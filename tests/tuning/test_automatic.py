@@ -199,7 +199,7 @@ def test_half_or_a_quarter_of_l1_is_never_faster(layer: str, device: str, batch:
 
 @pytest.mark.slow
 @pytest.mark.xfail(
-    reason="estimates of near-equal candidates err; docs/model/tilings.md counts them"
+    reason="estimates of near-equal candidates err: 1 of 300, see docs/model/tilings.md"
 )
 def test_random_enlargements() -> None:
     """2,000 of them; the worst found is in the documents."""

@@ -1,0 +1,59 @@
+"""The samples of commands that measure tilings: from outside of the search, and of other layers."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import fields, replace
+from random import Random
+from typing import Any
+
+import pytest
+
+import npusim
+from npusim.device.catalog import load_device
+from npusim.errors import ArgumentError
+from tests.tuning import others, outside
+from tests.tuning.larger_machines import Gradient, kernel_of, layers
+
+pytestmark = pytest.mark.compiled
+
+
+def gradient(which: str) -> Gradient:
+    return Gradient("res5_1x1_in", replace(layers("resnet50")["res5_1x1_in"], n=1), which)
+
+
+@pytest.mark.parametrize("which", ["dx", "dw"])
+def test_a_draw_changes_a_few_fields_and_none_of_the_vendors(which: str) -> None:
+    kernel: Any = kernel_of(gradient(which))
+    rng, old, changed = Random(0), kernel.tiling, set[str]()
+    for _ in range(200):
+        with suppress(ArgumentError):
+            new = outside.drawn(old, rng)
+            differ = {f.name for f in fields(old) if getattr(old, f.name) != getattr(new, f.name)}
+            assert len(differ) <= outside.CHANGES
+            assert not differ & {*outside.FIXED}
+            changed |= differ
+    assert {"base_k", "l1_slots", "unit_flag"} <= changed
+
+
+def test_outsiders_are_legal_and_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside, "BUDGET", 2)
+    device = load_device("ascend910b2")
+    found = list(outside.outsiders(gradient("dw"), 3, 0, device))
+    assert len(found) == 3
+    assert all(one.cycles > 0 and one.differs for one in found)
+    assert "res5_1x1_in" in str(found[0])
+    again = outside.outsiders(gradient("dw"), 3, 0, device)
+    assert [one.cycles for one in again] == [one.cycles for one in found], "the seed decides"
+
+
+def test_the_sample_has_ten_layers_of_each_kind() -> None:
+    rows = list(others.sample())
+    kinds = [network for _, network, _ in rows]
+    assert {name: kinds.count(name) for name in kinds} == {
+        "ResNet-50": 16,
+        "MobileNet-v2": 10,
+        "R(2+1)D-18": 10,
+    }
+    assert all(one.shape.groups > 1 for _, network, one in rows if network == "MobileNet-v2")
+    assert npusim.load_device("ascend910").name in {device for device, *_ in rows}
