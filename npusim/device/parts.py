@@ -305,8 +305,10 @@ class Vector:
     ops: Mapping[str, Fraction] = figure(
         "ops",
         "map:fraction_cycles",
-        "per repeat: of two sources `add sub mul max min`, with a scalar `adds muls maxs mins`, "
-        "and `cast copy dup reduce_add reduce_max transpose`",
+        "per repeat: of two sources `add sub mul div max min`, with a scalar `adds muls maxs "
+        "mins`, of one source `abs exp ln rec relu rsqrt sqrt`, `compare select`, and `cast copy "
+        "dup reduce_add reduce_max reduce_min transpose`; of `exp ln sqrt` for elements of 4 "
+        "bytes, as long as for as many of 2",
     )
     energy_pj: Fraction = per_byte("of operands and results")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npusim.isa import cube, dma, dsp, sync, vector
+from npusim.isa import cube, dma, dsp, sync, vector, vector_math
 from npusim.isa.base import Instruction, spelled
 
 #: DSL name -> instruction. ``fixpipe`` is the DSL's word for the device's own drain of L0C.
@@ -13,6 +13,7 @@ ISA: dict[str, type[Instruction]] = {
         *(cube.Mmad, cube.Drain),
         *(vector.VecBinary, vector.VecScalar, vector.VecCast, vector.VecReduce),
         *(vector.VecDup, vector.VecTranspose),
+        *(vector_math.VecUnary, vector_math.VecCompare, vector_math.VecSelect),
         *(dsp.DspGemm, dsp.DspCast),
         *(sync.SetFlag, sync.WaitFlag, sync.PipeBarrier),
         *(sync.CoreBarrier, sync.CoreSetFlag, sync.CoreWaitFlag),

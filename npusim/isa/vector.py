@@ -24,13 +24,14 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "mul": np.multiply,
     "max": np.maximum,
     "min": np.minimum,
+    "div": np.divide,
 }
 
 #: What those of ``VecScalar`` do.
 SCALAR = {f"{name}s": BINARY[name] for name in ("add", "mul", "max", "min")}
 
 #: Operations of ``VecReduce``.
-REDUCE = ("add", "max")
+REDUCE = {"add": np.add, "max": np.maximum, "min": np.minimum}
 
 #: Bytes a vector instruction addresses at once; a strided row takes whole blocks.
 BLOCK_BYTES = 32
@@ -127,7 +128,7 @@ class Elementwise(VectorInstruction):
 
 @dataclass(frozen=True)
 class VecBinary(Elementwise):
-    """dst = a ``operation`` b, element by element, in ``dtype`` (add, sub, mul, max, min).
+    """dst = a ``operation`` b, element by element, in ``dtype`` (add, sub, mul, max, min, div).
 
     Operands may be cut into rows differently; rows of pitch 0 repeat an operand. ``saturate``
     keeps 16-bit floats finite on overflow and makes NaN 0, where the chip knows no infinity mode.
@@ -148,6 +149,8 @@ class VecBinary(Elementwise):
 
     def check(self, device: Device) -> None:
         self._need_operation(self.operation, BINARY)
+        if self.operation == "div" and self.dtype.kind != "float":
+            raise ProgramError(f"{self} in {self.dtype}; only floats are divided: use vec_cast")
         super().check(device)
 
     def execute(self, memory: MemoryView) -> None:
@@ -219,7 +222,7 @@ class VecCast(VectorInstruction):
 
 @dataclass(frozen=True)
 class VecReduce(VectorInstruction):
-    """dst[r] = sum or max of row r of src; src is ``rows`` x ``columns``, one result per row."""
+    """dst[r] = sum, max or min of row r of src, which has ``rows`` rows of ``columns``."""
 
     inputs: ClassVar[tuple[str, ...]] = ("src",)
 
@@ -250,7 +253,7 @@ class VecReduce(VectorInstruction):
         if self.operation == "add":  # in C order, on which the order of the sum depends
             result = values.astype(np.float32, order="C").sum(axis=2, dtype=np.float32)
         else:
-            result = values.max(axis=2)
+            result = REDUCE[self.operation].reduce(values, axis=2)
         memory.write(self.dst, round_to(result, self.dtype, saturate=False), self.dtype)
 
 

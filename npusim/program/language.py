@@ -10,6 +10,8 @@ issued it. Waits are not written by the author: lowering derives them from the s
 
 from __future__ import annotations
 
+import numpy as np
+
 from npusim.dtypes import FP32, DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div
@@ -29,6 +31,7 @@ from npusim.isa.operands import (
 )
 from npusim.isa.sync import CoreBarrier, CoreSetFlag, CoreWaitFlag, PipeBarrier, SetFlag, WaitFlag
 from npusim.isa.vector import VecBinary, VecCast, VecDup, VecReduce, VecScalar, VecTranspose
+from npusim.isa.vector_math import VecCompare, VecSelect, VecUnary, mask_bytes
 from npusim.program.fixpipe import Fixpipe
 from npusim.program.recorder import BufferHandle
 
@@ -142,7 +145,7 @@ class Language(Fixpipe):
         *,
         saturate: bool = False,
     ) -> None:
-        """dst = a op b; operation is add, sub, mul, max or min; rows of pitch 0 repeat."""
+        """dst = a op b; operation is add, sub, mul, div, max or min; rows of pitch 0 repeat."""
         target, left, right = _in_buffers(dst, a, b)
         self._issue(VecBinary(operation, target, left, right, dtype, saturate))
 
@@ -150,6 +153,32 @@ class Language(Fixpipe):
         """dst = a op scalar; operation is adds, muls, maxs or mins."""
         target, source = _in_buffers(dst, a)
         self._issue(VecScalar(operation, target, source, scalar, dtype))
+
+    def vec_unary(self, operation: str, dst: Place, a: Place, dtype: DType) -> None:
+        """dst = op(a), in fp16 or fp32; operation is abs, exp, ln, rec, relu, rsqrt or sqrt."""
+        target, source = _in_buffers(dst, a)
+        self._issue(VecUnary(operation, target, source, dtype))
+
+    def vec_compare(
+        self, operation: str, dst: Place, a: Place, b: Place | float, dtype: DType
+    ) -> None:
+        """dst = a mask, a bit for each element: a op b; operation is lt, le, gt, ge, eq or ne.
+
+        ``b`` may be a number. ``dst`` has a byte for 8 elements.
+        """
+        size = next((one.size for one in (a, b) if isinstance(one, Region)), None)
+        left = private(a, size)
+        right = _or_number(b, size)
+        target = private(dst, mask_bytes(left.size // dtype.bytes))
+        self._issue(VecCompare(operation, target, left, right, dtype))
+
+    def vec_select(self, dst: Place, mask: Place, a: Place, b: Place | float, dtype: DType) -> None:
+        """dst = a where the mask has a 1, elsewhere b, which may be a number."""
+        size = next((one.size for one in (dst, a, b) if isinstance(one, Region)), None)
+        target, left = private(dst, size), private(a, size)
+        right = _or_number(b, size)
+        bits = private(mask, mask_bytes(target.size // dtype.bytes))
+        self._issue(VecSelect(target, bits, left, right, dtype))
 
     def vec_cast(
         self, dst: Place, src: Place, dtype: DType, to: DType, *, saturate: bool = False
@@ -160,7 +189,7 @@ class Language(Fixpipe):
     def vec_reduce(
         self, operation: str, dst: Place, src: Place, rows: int, columns: int, dtype: DType
     ) -> None:
-        """dst[r] = sum ("add") or "max" of row r of a matrix."""
+        """dst[r] = sum ("add"), "max" or "min" of row r of a matrix."""
         source = private(src, rows * columns * dtype.bytes)
         target = private(dst, rows * dtype.bytes)
         self._issue(VecReduce(operation, target, source, rows, columns, dtype))
@@ -238,6 +267,13 @@ def _alike(*places: Place) -> list[Region]:
 def _in_buffers(*places: Place) -> list[SlotRegion]:
     """The same for operands that cannot lie in GM."""
     return [private(region) for region in _alike(*places)]
+
+
+def _or_number(place: Place | float, size: int | None) -> SlotRegion | float:
+    """An operand in a buffer, of so many bytes if it is a slot; a number as it is."""
+    if isinstance(place, int | float | np.number):
+        return float(place)
+    return private(place, size)
 
 
 def _converted(dst: Place, src: Place, dtype: DType, to: DType) -> tuple[SlotRegion, SlotRegion]:

@@ -24,6 +24,7 @@ from npusim.isa.dsp import DspCast, DspGemm
 from npusim.isa.operands import Buffer, GmRegion, Region, Slot, SlotRegion, Tensor
 from npusim.isa.sync import CoreBarrier, CoreSetFlag, CoreWaitFlag, PipeBarrier, SetFlag, WaitFlag
 from npusim.isa.vector import VecBinary, VecCast, VecDup, VecReduce, VecScalar, VecTranspose
+from npusim.isa.vector_math import VecCompare, VecSelect, VecUnary
 from npusim.numerics.memory import CoreMemory, GlobalMemory, LaneMemory
 from npusim.program.program import Program
 
@@ -78,6 +79,13 @@ EXAMPLES: dict[str, Callable[[int], Instruction]] = {
     "vec_dup": lambda s: VecDup(UB.at(0, 320 * s), -1.0, FP32),
     "vec_transpose": lambda s: VecTranspose(
         UB.at(0, 288 * s), UB2.at(0, 18 * s, rows=16, pitch=256), 8, 9 * s, FP16, count=2
+    ),
+    "vec_unary": lambda s: VecUnary("abs", UB.at(0, 320 * s), UB2.at(0, 320 * s), FP16),
+    "vec_compare": lambda s: VecCompare(
+        "lt", UB.at(0, 20 * s), UB.at(8192, 320 * s), UB2.at(0, 320 * s), FP16
+    ),
+    "vec_select": lambda s: VecSelect(
+        UB.at(0, 640 * s), UB.at(16384, 20 * s), UB2.at(0, 640 * s), 1.5, FP32
     ),
     "dsp_gemm": lambda s: DspGemm(
         AM.at(0, 24 * s * 4), SM.at(0, 36 * s * 2), AM2.at(0, 48), 6 * s, 6, 4, FP16, init=True

@@ -164,13 +164,20 @@ class Instructions:
         target, a, b = self.slot("UB", write=True), self.slot("UB"), self.slot("UB")
         size = self.bytes_in(target, a, b)
         to, left, right = (slot.at(0, size) for slot in (target, a, b))
-        kind = self.rng.randrange(4)
+        kind = self.rng.randrange(6)
         if kind == 0:
             self.k.vec_dup(to, 0.0, FP16)
         elif kind == 1:
             self.k.vec_scalar("muls", to, left, 2.0, FP16)
         elif kind == 2:
             self.k.vec_binary("add", to, left, right, FP16)
+        elif kind == 3:
+            self.k.vec_unary("abs", to, left, FP16)
+        elif kind == 4:
+            size = size // 16 * 16
+            mask, left = target.at(0, size // 16), a.at(0, size)
+            self.k.vec_compare("lt", mask, left, b.at(0, size), FP16)
+            self.k.vec_select(left, mask, left, 0, FP16)
         else:
             self.k.vec_reduce("max", target.at(0, 2), left, 1, size // 2, FP16)
 
