@@ -1,4 +1,4 @@
-"""The tensor compiler's two backward convolutions, as its documentation writes them.
+"""The tensor compiler's backward convolutions, as its documentation writes them.
 
 A documented example runs when its import lines become one::
 

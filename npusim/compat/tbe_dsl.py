@@ -16,6 +16,9 @@ from npusim.ops.arguments import frozen
 from npusim.ops.conv2d_backprop_filter import conv2d_backprop_filter as run_filter
 from npusim.ops.conv2d_backprop_filter import convolution as filter_convolution
 from npusim.ops.conv2d_backprop_filter import facts as filter_facts
+from npusim.ops.conv2d_backprop_input import conv2d_backprop_input as run_plane
+from npusim.ops.conv2d_backprop_input import convolution as plane_convolution
+from npusim.ops.conv2d_backprop_input import facts as plane_facts
 from npusim.ops.conv3d_backprop_input import conv3d_backprop_input as run_input
 from npusim.ops.conv3d_backprop_input import convolution as input_convolution
 from npusim.ops.conv3d_backprop_input import facts as input_facts
@@ -62,6 +65,39 @@ def conv2d_backprop_filter(
         shape=(plan.real_groups, plan.cin1_g * c.taps, plan.cout_g, c.c0),
         dtype="float32",
         name=_kernel_name(para, "conv2d_backprop_filter"),
+        inputs=tuple(dict.fromkeys(inputs.values())),
+        call=call,
+    )
+
+
+def conv2d_backprop_input(
+    filters: Placeholder,
+    out_backprop: Placeholder,
+    filter_sizes: Sequence[int],
+    input_sizes: Sequence[int],
+    para_dict: Mapping[str, Any],
+) -> Lazy:
+    """Gradient of a 2-D convolution's input, (N, C1, H * W, 16) float16 or float32.
+
+    ``filters`` is a FRACTAL_Z and ``out_backprop`` a 5HD placeholder of float16; ``filter_sizes``
+    is [Cout, Cin / groups, KH, KW], ``input_sizes`` [N, Cin, H, W]. ``para_dict``: strides
+    [sH, sW]; padding [up, down, left, right]; dilations [1, 1, dH, dW]; group_dict; res_dtype;
+    kernel_name (of the returned tensor, and what its errors begin with). Its limits are assumed to
+    be those of its sister functions. Raises ``RuleError`` (an ``ArgumentError``) outside of them.
+    """
+    inputs = _placeholders("conv2d_backprop_input", filters=filters, out_backprop=out_backprop)
+    facts = plane_facts(filters, out_backprop, filter_sizes, input_sizes, para_dict)
+    check("conv2d_backprop_input", facts, load_device(_TABLE_DEVICE))
+    c, para = plane_convolution(facts), _kept(para_dict)
+    sizes = frozen(filter_sizes), frozen(input_sizes)
+
+    def call(feed: Feed, options: dict[str, Any]) -> Result:
+        return run_plane(feed(filters), feed(out_backprop), *sizes, para, **options)
+
+    return Lazy(
+        shape=(c.n, c.cin1, c.spatial[0] * c.spatial[1], c.c0),
+        dtype=dtype(facts["res_dtype"]).numpy.name,
+        name=_kernel_name(para, "conv2d_backprop_input"),
         inputs=tuple(dict.fromkeys(inputs.values())),
         call=call,
     )

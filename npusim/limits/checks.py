@@ -16,7 +16,7 @@ from npusim.dtypes import promote
 from npusim.integers import ceil_div
 from npusim.layout import GroupPlan, group_plan
 from npusim.layout.groups import group_dict
-from npusim.limits.facts import PARAM, Facts
+from npusim.limits.facts import PARAM, Facts, lifted
 
 Check = Callable[[Facts, str], "str | None"]
 
@@ -176,7 +176,7 @@ def im2col_out(f: Facts, _: str) -> str | None:
     return None if tuple(f["out.shape"]) == want else f"it must be {want}"
 
 
-# -- conv2d_backprop_filter, conv3d_backprop_input -----------------------------------------
+# -- conv2d_backprop_filter, conv3d_backprop_input, conv2d_backprop_input ------------------
 
 
 def tbe_filter_groups(f: Facts, _: str) -> str | None:
@@ -251,6 +251,27 @@ def tbe_input_spatial(f: Facts, _: str) -> str | None:
     return None if (d, h, w) == want else f"D, H and W must be {want}"
 
 
+def _of_plane(check: Check) -> Check:
+    """A check of conv3d_backprop_input for the sizes of conv2d_backprop_input."""
+
+    def checked(f: Facts, parameter: str) -> str | None:
+        told = check(lifted(f), parameter)
+        return told and told.replace("_size ", "_sizes ")
+
+    return checked
+
+
+def tbe_plane_spatial(f: Facts, parameter: str) -> str | None:
+    """The gradient has the sizes of the forward output."""
+    up, down, left, right = f["padding"]
+    want = output_sizes(
+        *(f["input_sizes"][2:], f["filter_sizes"][2:], f["strides"]),
+        *([(up, down), (left, right)], f["dilations"][2:]),
+    )
+    given = tuple(f["out_backprop.shape"][2:4])
+    return None if given == want else f"H and W must be {want}"
+
+
 # -- deconv_grad_filter --------------------------------------------------------------------
 
 
@@ -297,6 +318,10 @@ CHECKS: dict[str, Check] = {
     "grad_bias_dtype": _dtype_of("grad_output.dtype"),
     "grad_input_shape": _shape_of("input.shape"),
     "grad_weight_shape": _shape_of("weight.shape"),
+    "tbe_plane_channels": _of_plane(tbe_input_channels),
+    "tbe_plane_group_dict": _of_plane(tbe_group_dict),
+    "tbe_plane_filter": _of_plane(tbe_input_filter),
+    "tbe_plane_batch": _of_plane(tbe_input_batch),
     "deconv_x": _described(0),
     "deconv_dy": _described(4),
     **{
@@ -308,7 +333,7 @@ CHECKS: dict[str, Check] = {
             *(im2col_rows, im2col_columns, im2col_out),
             *(tbe_filter_groups, tbe_filter_input, tbe_filter_output),
             *(group_dict_keys, tbe_input_channels, tbe_group_dict, tbe_input_filter),
-            *(tbe_input_batch, tbe_input_spatial),
+            *(tbe_input_batch, tbe_input_spatial, tbe_plane_spatial),
             *(deconv_batches, deconv_groups, deconv_mask, deconv_no_mask),
         )
     },

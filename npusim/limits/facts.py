@@ -53,6 +53,13 @@ FACTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
+    "conv2d_backprop_input": (
+        (
+            *_tensors("filters out_backprop", "shape", "dtype"),
+            *("filter_sizes", "input_sizes", "strides", "padding", "dilations", "res_dtype"),
+        ),
+        ("group_dict",),
+    ),
     "conv3d_backprop_input": (
         (
             *_tensors("filter out_backprop", "shape", "dtype"),
@@ -151,6 +158,33 @@ def derive_input(f: Facts) -> dict[str, Any]:
     return derived | _backward_pads(f, strides, kernel, dy)
 
 
+def lifted(f: Facts) -> dict[str, Any]:
+    """Facts of conv2d_backprop_input as those of conv3d_backprop_input at depth 1."""
+    names = ("filter_sizes", "input_sizes", "strides", "padding", "dilations", "out_backprop.shape")
+    kernel, size, strides, pads, dilations, dy = (sizes(f.get(name)) for name in names)
+    if [len(one) for one in (kernel, size, strides, pads, dilations, dy)] != [4, 4, 2, 4, 4, 5]:
+        return {}
+    (n, cin, *plane), (cout, per_group, *taps) = size, kernel
+    return {
+        "filter.shape": f.get("filters.shape"),
+        "out_backprop.shape": (dy[0], 1, *dy[1:]),
+        "filter_size": (cout, per_group, 1, *taps),
+        "input_size": (n, 1, *plane, cin),
+        "strides": (1, 1, *strides, 1),
+        "pads": (0, 0, *pads),
+        "dilations": (1, 1, *dilations[2:], 1),
+        "group_dict": f.get("group_dict"),
+    }
+
+
+def derive_plane_input(f: Facts) -> dict[str, Any]:
+    """Facts of conv2d_backprop_input that follow from others."""
+    size, derived = sizes(f.get("input_sizes")), derive_input(lifted(f))
+    pads = ("derived backward pads",)
+    one_row = {"one_row": len(size) == 4 and size[2] == 1}
+    return one_row | {name: derived[name] for name in pads if name in derived}
+
+
 def _backward_pads(
     f: Facts, strides: tuple[int, ...], kernel: tuple[int, ...], dy: tuple[int, ...]
 ) -> dict[str, Any]:
@@ -178,6 +212,7 @@ DERIVE: dict[str, Callable[[Facts], dict[str, Any]]] = {
     "convolution_backward": derive_convolution,
     "im2col_backward": derive_im2col,
     "conv2d_backprop_filter": derive_filter,
+    "conv2d_backprop_input": derive_plane_input,
     "conv3d_backprop_input": derive_input,
     "deconv_grad_filter": derive_deconv,
 }

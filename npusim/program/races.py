@@ -9,6 +9,7 @@ pieces where that happens are looked at access by access.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -56,10 +57,14 @@ class _Search:
     def __init__(self, accesses: Accesses) -> None:
         self.program, self.accesses = accesses.program, accesses
         program = accesses.program
-        self.order = Order(program)
         self.width = max(len(t.instructions) for t in program.templates)
         self.cores, self.first = accesses.cores, accesses.first
         self.meets = any(i.between_cores for t in program.templates for i in t.instructions)
+
+    @cached_property
+    def order(self) -> Order:
+        """Who comes before whom; asked for only where several pipes touch the same bytes."""
+        return Order(self.program)
 
     def races(self, tensor: Tensor) -> Iterator[_Found]:
         """Pairs of accesses to a tensor that nothing orders, one for each pair of lines."""

@@ -372,6 +372,27 @@ def input_tbe(facts: Facts, device: Device) -> RuleError:
     return caught(lambda: tbe.dsl.conv3d_backprop_input(w, dy, *input_parts(facts)))
 
 
+def plane_parts(facts: Facts) -> tuple[Any, Any, dict[str, Any]]:
+    """filter_sizes, input_sizes and para_dict of conv2d_backprop_input."""
+    names = ("strides", "padding", "dilations", "res_dtype", "group_dict")
+    para = {name: facts[name] for name in names}
+    return facts["filter_sizes"], facts["input_sizes"], para
+
+
+def plane_call(facts: Facts, device: Device) -> RuleError:
+    """``npusim.ops.conv2d_backprop_input``."""
+    w, dy, parts = tensor(facts, "filters"), tensor(facts, "out_backprop"), plane_parts(facts)
+    return caught(lambda: npusim.ops.conv2d_backprop_input(w, dy, *parts, device=device))
+
+
+def plane_tbe(facts: Facts, device: Device) -> RuleError:
+    """The function of the tensor compiler."""
+    if device.name not in ("ascend910", "ascend310"):
+        raise CannotSay
+    w, dy = placeholder(facts, "filters"), placeholder(facts, "out_backprop")
+    return caught(lambda: tbe.dsl.conv2d_backprop_input(w, dy, *plane_parts(facts)))
+
+
 def deconv_call(facts: Facts, device: Device) -> RuleError:
     """``npusim.ops.deconv_grad_filter``."""
     named = facts | {"x.dtype": facts["dtype"], "dy.dtype": facts["dtype"]}
@@ -407,6 +428,7 @@ ENTRANCES: dict[str, dict[str, Entrance]] = {
         "tbe": filter_tbe,
         "run": filter_line,
     },
+    "conv2d_backprop_input": {"npusim.ops": plane_call, "tbe": plane_tbe},
     "conv3d_backprop_input": {"npusim.ops": input_call, "tbe": input_tbe},
     "deconv_grad_filter": {"npusim.ops": deconv_call, "ftdsp": deconv_library},
 }

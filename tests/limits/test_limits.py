@@ -14,6 +14,7 @@ from npusim.layout.groups import group_dict, group_plan
 from npusim.limits.facts import DERIVE, FACTS, PARAM
 from npusim.limits.table import STAGES, check, documented_operators, load_rules
 from tests.limits.entrances import able, refused
+from tests.limits.test_plane_input import tbe_plane
 
 Facts = dict[str, Any]
 
@@ -382,6 +383,7 @@ def test_an_unknown_product_is_told() -> None:
 #: Facts that are derived only from arguments of the right length.
 SPREAD = {
     "deconv_grad_filter": {f"param[{i}] {name}" for i, name in enumerate(PARAM)},
+    "conv2d_backprop_input": set(DERIVE["conv2d_backprop_input"](tbe_plane())),
     "conv3d_backprop_input": set(DERIVE["conv3d_backprop_input"](tbe_input())),
 }
 

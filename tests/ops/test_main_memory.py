@@ -37,6 +37,13 @@ def input_gradient(device: Any) -> Any:
     )  # fmt: skip
 
 
+def plane_gradient(device: Any) -> Any:
+    para = {"strides": [1, 1], "padding": [0] * 4, "dilations": [1] * 4}
+    return npusim.ops.conv2d_backprop_input(
+        spec((1, 1, 16, 16), "fp16"), MAP, [16, 16, 1, 1], [1, 16, 8, 8], para, device=device
+    )
+
+
 def layer(device: Any, **arguments: Any) -> Any:
     weight = spec((16, 16, 1, 1), "fp16")
     return npusim.ops.convolution_backward(LAYER, LAYER, weight, (16,), device=device, **arguments)
@@ -51,6 +58,7 @@ CALLS: Mapping[str, tuple[str, str, Callable[[Any], Any]]] = {
     ),
     "convolution_backward": ("ascend910b2", "grad_output|input", layer),
     "conv2d_backprop_filter": ("ascend910", "input_x", filter_gradient),
+    "conv2d_backprop_input": ("ascend910", "out_backprop", plane_gradient),
     "conv3d_backprop_input": ("ascend910", "out_backprop", input_gradient),
     "deconv_grad_filter": (
         "ft78ne",

@@ -179,6 +179,28 @@ def input_6hd(groups: int, bias: bool, stride: int = 1) -> Call:
     return call
 
 
+def input_5hd(groups: int, stride: int) -> Call:
+    """Build conv2d_backprop_input on blocked operands of 32 -> 48 channels."""
+
+    def call(device: str) -> Any:
+        from npusim.layout import group_plan  # noqa: PLC0415 - the packing of the filter
+
+        plan = group_plan(32, 48, groups, 16)
+        shape = (plan.real_groups * plan.cin1_g * 9, plan.cout_g // 16, 16, 16)
+        out = tuple((x - 1) // stride + 1 for x in (7, 6))
+        para = {"strides": [stride] * 2, "padding": [1] * 4, "dilations": [1] * 4}
+        return ops.conv2d_backprop_input(
+            integers(shape, "fp16", 0),
+            integers((2, 3, *out, 16), "fp16", 1),
+            [48, 32 // groups, 3, 3],
+            [2, 32, 7, 6],
+            para,
+            device=device,
+        )
+
+    return call
+
+
 def fold(rank: int, name: str, stride: tuple[int, int], **options: Any) -> Call:
     """Build im2col_backward of 3x2 windows over 10x13 pixels."""
 
@@ -348,6 +370,8 @@ CALLS: dict[str, tuple[Call, tuple[str, ...]]] = {
         filter_5hd(32, 48, 30, 3, deterministic=True),
         ("ascend910", "ascend910b2"),
     ),
+    "input_5hd": (input_5hd(1, 1), (*CUBES_16, *CUBES_32)),
+    "input_5hd_groups": (input_5hd(4, 2), ("ascend910", "ascend910b2")),
     "input_6hd": (input_6hd(1, bias=False), (*CUBES_16, *CUBES_32)),
     "input_6hd_bias": (input_6hd(1, bias=True), ("ascend910", *CUBES_32)),
     "input_6hd_groups": (input_6hd(4, bias=True), ("ascend910", "ascend910b2")),

@@ -160,6 +160,13 @@ def input_gradient() -> Call:
     return partial(npusim.ops.conv3d_backprop_input, w, dy, *sizes, para_list, **HARDWARE)
 
 
+def plane_gradient() -> Call:
+    w, dy = npusim.spec((9, 2, 16, 16), "fp16"), npusim.spec((2, 2, 5, 6, 16), "fp16")
+    para = {"strides": [1, 1], "padding": [1] * 4, "dilations": [1] * 4}
+    sizes = (32, 16, 3, 3), (2, 16, 5, 6)
+    return partial(npusim.ops.conv2d_backprop_input, w, dy, *sizes, para, **HARDWARE)
+
+
 def fold(kind: str) -> Call:
     grad = npusim.spec((2, 20 * 9, 5 * 6), kind)
     return partial(
@@ -193,6 +200,7 @@ CALLS: dict[str, dict[str, Call]] = {
         "transposed": backward(*WIDER, stride=2, transposed=True),
         "groups": backward((1, 32, 6, 7), (1, 32, 6, 7), (32, 8, 3, 3), groups=4),
         "conv2d_backprop_filter": filter_gradient(),
+        "conv2d_backprop_input": plane_gradient(),
         "conv3d_backprop_input": input_gradient(),
         "matmul": product(),
     },
