@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.dtypes import FP32
+from npusim.dtypes import FP16, FP32
 from npusim.errors import ArgumentError, RaceError
 from npusim.isa.cube import Mmad
 from npusim.isa.operands import Tensor
+from npusim.kernels.bias_grad import BiasGrad
 from npusim.kernels.matmul import Matmul
+from npusim.kernels.matmul_mix import MatmulFinish
+from npusim.kernels.parts.hand_over import HandOver
 from npusim.kernels.tilings.matmul import Tiling
 from npusim.program.accesses import Accesses
 from npusim.program.build import build
@@ -361,3 +364,39 @@ def test_tasks_with_addresses_alone_share_a_template() -> None:
     check_races(Accesses(build(Copies(32), B2, (0, 1))))
     with pytest.raises(RaceError, match=r"bytes 0\.\.32 of y"):
         check_races(Accesses(build(Copies(64), B2, (0, 1))))
+
+
+# -- shipped kernels without what orders them --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("broken", "pipes"),
+    [("", ""), ("take", "FIX MTE2"), ("reuse", "FIX MTE2")],
+)
+def test_a_hand_over_needs_each_of_its_flags(
+    broken: str, pipes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cube cores hand 4 tiles each to the vector cores of their group in two blocks."""
+    if broken:
+        monkeypatch.setattr(HandOver, broken, lambda *_: None)
+    shape, tiling = (64, 32, 64), Tiling(base_m=16, base_n=32, base_k=32, strided=True)
+    a, b = Tensor("a", shape[:2], FP16), Tensor("b", shape[1:], FP16)
+    work = Tensor("work", (4, 16, 32), FP32, "out")
+    product = Matmul(tiling, a, b, work, handed=HandOver(64, 64, 2, 2))
+    program = build(MatmulFinish(product, Tensor("out", (64, 64), FP16, "out")), B2, (0, 1))
+    if not broken:
+        check_races(Accesses(program))
+        return
+    with pytest.raises(RaceError, match="of work in kernel matmul_finish") as error:
+        check_races(Accesses(program))
+    assert all(f"pipe {pipe}" in str(error.value) for pipe in pipes.split())
+
+
+def test_a_sum_in_two_phases_needs_its_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
+    dy, db = Tensor("dy", (8, 4, 512), FP16), Tensor("db", (4,), FP16, "out")
+    partial = Tensor("partial", (4, 8), FP32, "out")
+    kernel = BiasGrad(dy, db, partial)
+    check_races(Accesses(build(kernel, B2, (0, 1, 2, 3))))
+    monkeypatch.setattr(Language, "core_barrier", lambda _: None)
+    with pytest.raises(RaceError, match="of partial in kernel bias_grad"):
+        check_races(Accesses(build(kernel, B2, (0, 1, 2, 3))))
