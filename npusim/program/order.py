@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from npusim.integers import IntArray
+from npusim.isa.base import Instruction
 from npusim.program.lower import Wait
 from npusim.program.program import Program, Template, Variant
 from npusim.reasons import FOLLOW
@@ -122,8 +123,8 @@ class Order:
     """Answers for a program whether one instruction has ended before another starts, whatever the
     time anything takes.
 
-    Where several cores count a flag up, a wait for a multiple of their number is taken for whole
-    rounds: each of them has counted as often as the others.
+    Where several cores of a group count a flag up for the group, a wait for a multiple of their
+    number is taken for whole rounds: each of them has counted as often as the others.
     """
 
     def __init__(self, program: Program) -> None:
@@ -136,8 +137,15 @@ class Order:
         pipe, count = self._number(a)
         own, number = self._number(b)
         if a.core != b.core:
-            return bool(self._meetings.known(b.core, own, number)[a.core, pipe] >= count)
+            return bool(self.known(b.core, own, number)[a.core, pipe] >= count)
         return self.clocks(b.core).starts(own, number)[pipe] >= count
+
+    def known(self, core: int, pipe: int, count: int) -> IntArray:
+        """How many instructions of each core's pipes have ended when one starts: (cores, pipes).
+
+        It is instruction number ``count``, from 1, of a pipe of a core.
+        """
+        return self._meetings.known(core, pipe, count)
 
     def clocks(self, core: int) -> _Clocks:
         """The clocks of a core."""
@@ -232,6 +240,7 @@ class _Meetings:
         self.sent: dict[_Key, dict[_Key, list[IntArray]]] = {}
         self.round = 0
         syncs = [order.syncs(core) for core in range(self.shape[0])]
+        self.wide: set[_Key] = set()  # flags, by receiver and event, that come from all cores
         self.senders = self._senders(syncs)
         running = [self._run(core, own) for core, own in enumerate(syncs) if own]
         before = -1
@@ -265,14 +274,17 @@ class _Meetings:
         found: dict[_Key, dict[_Key, int]] = {}
         for core, own in enumerate(syncs):
             for sync in own:
+                signal = self._instruction(sync).signals
                 for key in self._receivers(core, sync):
+                    if signal is not None and signal.scope == "all":
+                        self.wide.add(key)
                     counts = found.setdefault(key, {})
                     counts[core, sync.pipe] = counts.get((core, sync.pipe), 0) + 1
         return found
 
     def _receivers(self, core: int, sync: _Sync) -> Iterator[_Key]:
         """The cores that an instruction tells something, with the event."""
-        signal = self.order.template(sync.place).instructions[sync.place.step].signals
+        signal = self._instruction(sync).signals
         if signal is not None:
             cores = self.order.program.cores
             for other, one in enumerate(cores):
@@ -283,8 +295,7 @@ class _Meetings:
         """Go through what orders a core against others; yields where it has to wait."""
         met, waited = 0, dict[int, int]()
         for sync in syncs:
-            place = sync.place
-            instruction = self.order.template(place).instructions[place.step]
+            place, instruction = sync.place, self._instruction(sync)
             knows = self.known(core, sync.pipe, sync.nth, ended=True)
             if instruction.meets:
                 here = self.arrived.setdefault(met, [])
@@ -297,7 +308,9 @@ class _Meetings:
             if instruction.awaits is not None:
                 event, more = instruction.awaits
                 waited[event] = waited.get(event, 0) + more
-                shares = _shares(self.senders.get((core, event), {}), waited[event])
+                rounds = (core, event) not in self.wide
+                senders = self.senders.get((core, event), {})
+                shares = _shares(senders, waited[event], rounds=rounds)
                 sent = self.sent.setdefault((core, event), {})
                 while any(len(sent.get(one, ())) < share for one, share in shares.items()):
                     yield "flag"
@@ -308,6 +321,9 @@ class _Meetings:
             self.began[core][0].append((place.task, place.step))
             self.began[core][1].append(self.round)
 
+    def _instruction(self, sync: _Sync) -> Instruction:
+        return self.order.template(sync.place).instructions[sync.place.step]
+
     def _learn(self, core: int, sync: _Sync, told: list[IntArray]) -> None:
         """Take over what others know, and what the same pipe has known before."""
         counts, learnt = self.learnt[core][sync.pipe]
@@ -316,10 +332,13 @@ class _Meetings:
         learnt.append(found)
 
 
-def _shares(senders: dict[_Key, int], need: int) -> dict[_Key, int]:
-    """How often each sender has counted a flag up for certain once it has counted ``need``."""
+def _shares(senders: dict[_Key, int], need: int, *, rounds: bool) -> dict[_Key, int]:
+    """How often each sender has counted a flag up for certain once it has counted ``need``.
+
+    With ``rounds`` senders take turns; else the others may have counted first.
+    """
     share, rest = divmod(need, max(1, len(senders)))
-    if not rest and all(count >= share for count in senders.values()):
+    if rounds and not rest and all(count >= share for count in senders.values()):
         return dict.fromkeys(senders, share)
     every = sum(senders.values())
     return {one: max(0, need - (every - count)) for one, count in senders.items()}
