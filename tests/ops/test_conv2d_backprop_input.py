@@ -144,7 +144,7 @@ def test_the_function_of_the_tensor_compiler(small: Any) -> None:
     sizes, shape, para = described(small, kernel_name="dx")
     lazy = dsl.conv2d_backprop_input(filters, dedy, sizes, shape, para)
     assert (lazy.name, lazy.shape, lazy.dtype) == ("dx", (2, 2, 30, 16), "float16")
-    result = lazy.run({"filters": packed, dedy: blocked}, device="ascend910", timeline=False)
+    result = lazy.run({"filters": packed, "dedy": blocked}, device="ascend910", timeline=False)
     np.testing.assert_array_equal(unpacked(small, result), small.reference(dy, x, w)[0])
     with pytest.raises(RuleError, match="padding"):
         dsl.conv2d_backprop_input(filters, dedy, sizes, shape, para | {"padding": [0] * 3})
