@@ -252,7 +252,7 @@ def close() -> Callable[..., None]:
     return assert_close
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def _no_races() -> Iterator[None]:
     """Every kernel that computes numbers here is looked through for its mistakes, asked or not."""
 
