@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -34,6 +34,10 @@ class DType:
         """Return the short name."""
         return self.name
 
+    def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
+        """Pickle the name: a type is the same object in every process, and compared as one."""
+        return _named, (self.name,)
+
 
 FP16 = DType("fp16", 2, np.dtype(np.float16), "float")
 BF16 = DType("bf16", 2, np.dtype(ml_dtypes.bfloat16), "float")
@@ -52,6 +56,12 @@ MX_BLOCK = 32
 
 #: Every type a device can name.
 DEVICE_DTYPES = (*DTYPES, MXFP8, MXFP4)
+
+
+def _named(name: str) -> DType:
+    """The type that a device names so."""
+    return next(known for known in DEVICE_DTYPES if known.name == name)
+
 
 #: Names besides a type's own and its NumPy name (``float16``, ``bfloat16``, ...).
 _ALIASES = {"half": FP16, "float": FP32}

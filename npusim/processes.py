@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from npusim.errors import CapacityError
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
+
+
+@contextmanager
+def pool(jobs: int, begin: Callable[..., None] | None = None, *given: Any) -> Iterator[Executor]:
+    """``jobs`` processes, each of which calls ``begin(*given)`` first.
+
+    They are fresh, because a forked one would inherit locks that other threads hold; and they do
+    not import the caller's script again, so that it may call npusim outside of any
+    ``if __name__ == "__main__":``. What the script itself defines is sent to them as code. An
+    interrupt is for the process that waits for the answers; when the block is left early, by an
+    interrupt too, the processes end at once.
+    """
+    from loky import ProcessPoolExecutor  # noqa: PLC0415 - most calls need none
+
+    processes = ProcessPoolExecutor(jobs, initializer=_begin, initargs=(begin, given))
+    try:
+        yield processes
+    except BaseException:
+        processes.shutdown(wait=True, kill_workers=True)
+        raise
+    processes.shutdown(wait=True)
+
+
+def _begin(begin: Callable[..., None] | None, given: Sequence[Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if begin is not None:
+        begin(*given)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Processes that are started within know of no interrupt, not even before they ignore it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def in_processes(
@@ -24,35 +60,16 @@ def in_processes(
     What ``function`` raises is raised here. Whoever stops, by an interrupt too, ends the processes.
     Raises ``CapacityError`` where one dies.
     """
-    context = multiprocessing.get_context("spawn")  # a forked one would inherit held locks
-    before = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(min(jobs, len(items)), mp_context=context, initializer=_begin) as pool:
-        try:
-            with _uninterrupted():
-                places = {pool.submit(function, item): place for place, item in enumerate(items)}
+    jobs = min(jobs, len(items))
+    try:
+        with pool(jobs) as processes:
+            with uninterrupted():
+                places = {
+                    processes.submit(function, item): place for place, item in enumerate(items)
+                }
             for future in as_completed(places):
                 yield places[future], future.result()
-        except BrokenProcessPool as error:
-            raise CapacityError(
-                f"one of {jobs} processes died, out of memory, perhaps; fewer jobs need less"
-            ) from error
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in set(multiprocessing.active_children()) - before:
-                process.terminate()
-            raise
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Processes that are started within know of no interrupt, not even before ``_begin``."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _begin() -> None:
-    """An interrupt is for the process that waits for the answers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except BrokenProcessPool as error:
+        raise CapacityError(
+            f"one of {jobs} processes died, out of memory, perhaps; fewer jobs need less"
+        ) from error

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from npusim.dtypes import BF16, C0, DTYPES, FP16, FP32, INT8, INT32, DType, dtype
+from npusim.dtypes import BF16, C0, DEVICE_DTYPES, DTYPES, FP16, FP32, INT8, INT32, DType, dtype
 from npusim.errors import ArgumentError
 
 
@@ -63,3 +65,9 @@ def test_size_and_kind_are_numpys(known: DType) -> None:
 )
 def test_c0(name: str, want: int) -> None:
     assert C0(name) == want
+
+
+@pytest.mark.parametrize("known", DEVICE_DTYPES)
+def test_a_type_is_one_object_in_every_process(known: DType) -> None:
+    assert pickle.loads(pickle.dumps(known)) is known
+    assert copy.deepcopy(known) is known

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from npusim.errors import CapacityError
 from npusim.processes import in_processes
+from tests.cli.test_cli_tune import KERNEL
 
 
 def test_results_come_with_their_places() -> None:
@@ -60,3 +62,23 @@ def alive(group: int) -> list[str]:
     )
     rows = (line.split(None, 2) for line in listed.stdout.splitlines())
     return [" ".join(row) for row in rows if int(row[0]) == group and "Z" not in row[1]]
+
+
+def test_a_plain_script_may_use_processes(tmp_path: Path) -> None:
+    """Without ``if __name__ == "__main__":``, and with a kernel that the script itself defines."""
+    script = tmp_path / "plain.py"
+    script.write_text(
+        KERNEL
+        + "\nimport npusim\n"
+        + 'tuned = npusim.tune(Copy.example(), device="ascend910b2", jobs=2, store=None)\n'
+        + "print(tuned.best.piece, (tuned.frame().state == 'illegal').sum())\n"
+        + 'grid = {"memories.L1.size": ["64KiB", "128KiB"]}\n'
+        + 'swept = npusim.sweep(operator="matmul", m=32, k=32, n=32, device="tiny", vary=grid, '
+        + "jobs=2, store=None)\n"
+        + "print(len(swept.frame))\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.stdout, done.returncode) == ("4096 1\n2\n", 0), done.stderr

@@ -44,8 +44,7 @@ def tune(
     rule and in the library's forms are looked at too. Candidates are those of the
     kernel, or the kernels ``among``. ``start`` is "cold", or "warm" with its inputs in the L2.
     ``budget`` ends the search before the proof: so many simulations, or a time such as "30s".
-    ``jobs`` processes look at candidates; a script that asks for more than one must guard its own
-    code with ``if __name__ == "__main__"``. What is found is kept in the file ``store`` ("": one in
+    ``jobs`` processes look at candidates. What is found is kept in the file ``store`` ("": one in
     the user's cache; None: nowhere), so that a search that was stopped goes on where it was.
     ``progress`` is called after each step.
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import multiprocessing
 import pickle
-import signal
 import sys
 from collections.abc import Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 
+from npusim.errors import CapacityError
 from npusim.integers import ceil_div
+from npusim.processes import pool, uninterrupted
 from npusim.tuning.problem import Changes, Found, Problem
 from npusim.tuning.store import Store
 
@@ -25,6 +27,7 @@ class Workers:
     def __init__(self, problem: Problem, store: Store, jobs: int) -> None:
         self.problem, self.store, self.jobs = problem, store, jobs
         self._pool: Executor | None = None
+        self._open = ExitStack()
         #: Candidates found in the store so far, and computed.
         self.known = self.computed = 0
 
@@ -39,8 +42,7 @@ class Workers:
         trace: TracebackType | None,
     ) -> None:
         """Let the processes end; what they were still to do is dropped."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._open.__exit__(kind, error, trace)
 
     def look(self, stage: str, candidates: Sequence[Changes]) -> list[Found]:
         """The "bound" or the "time" of each candidate, in order."""
@@ -61,10 +63,18 @@ class Workers:
         if self.jobs == 1 or len(candidates) < 2:
             return [look(self.problem, stage, changes) for changes in candidates]
         if self._pool is None:
-            self._pool = _pool(self.problem, self.jobs)
+            self._pool = self._open.enter_context(_pool(self.problem, self.jobs))
         stages = [stage] * len(candidates)
         chunk = ceil_div(len(candidates), 2 * self.jobs)
-        return list(self._pool.map(_look, stages, candidates, chunksize=chunk))
+        try:
+            with uninterrupted():
+                found = self._pool.map(_look, stages, candidates, chunksize=chunk)
+            return list(found)
+        except BrokenProcessPool as error:
+            raise CapacityError(
+                f"one of {self.jobs} processes died, out of memory, perhaps; what they found is "
+                "kept: search again with fewer jobs"
+            ) from error
 
 
 def look(problem: Problem, stage: str, changes: Changes) -> Found:
@@ -81,24 +91,20 @@ def _look(stage: str, changes: Changes) -> Found:
     return look(_HELD[0], stage, changes)
 
 
-def _pool(problem: Problem, jobs: int) -> Executor:
-    """Fresh processes: a forked one would inherit locks that other threads hold."""
+def _pool(problem: Problem, jobs: int) -> AbstractContextManager[Executor]:
+    """Processes that hold the problem."""
+    from cloudpickle import dumps  # noqa: PLC0415 - few searches need processes
+
     module = type(problem.kernel).__module__
     file = getattr(sys.modules.get(module), "__file__", None)
-    return ProcessPoolExecutor(
-        max_workers=jobs,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_begin,
-        initargs=(module, file, pickle.dumps(problem)),
-    )
+    return pool(jobs, _begin, module, file, dumps(problem))
 
 
 def _begin(module: str, file: str | None, pickled: bytes) -> None:
-    """Make ready to look; an interrupt is for the process that waits for the answers.
+    """Make ready to look.
 
     The kernel's class may come from a file that is not found by its module's name.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if file is not None and module != "__main__" and importlib.util.find_spec(module) is None:
         spec = importlib.util.spec_from_file_location(module, file)
         assert spec is not None

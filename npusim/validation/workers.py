@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from types import TracebackType
 
+from npusim.processes import pool, uninterrupted
 from npusim.validation.rows import CallRow
 from npusim.validation.sheet import Row, Unreadable
 from npusim.validation.simulate import Outcome, simulate_row
@@ -28,7 +28,8 @@ class Workers:
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool: Executor | None = None
+        self._open = ExitStack()
 
     def __enter__(self) -> Workers:
         """Start nothing yet."""
@@ -41,7 +42,7 @@ class Workers:
         trace: TracebackType | None,
     ) -> None:
         """End the processes; what has not begun is dropped."""
-        self._close()
+        self._close(kind, error, trace)
 
     def outcomes(self, tasks: Sequence[Task], progress: Progress | None = None) -> list[Outcome]:
         """Return the outcome of every task, in their order."""
@@ -64,43 +65,37 @@ class Workers:
     def _together(self, tasks: Sequence[Task], note: Callable[[int, Outcome], None]) -> None:
         """Run all tasks, long ones first; returns early if a process dies."""
         if self._pool is None:
-            self._pool = _pool(self._jobs)
+            self._pool = self._open.enter_context(pool(self._jobs))
         order = sorted(range(len(tasks)), key=lambda place: effort(tasks[place][0]), reverse=True)
         try:
-            futures = {self._pool.submit(simulate_row, *tasks[place]): place for place in order}
+            with uninterrupted():
+                futures = {self._pool.submit(simulate_row, *tasks[place]): place for place in order}
             for future in as_completed(futures):
                 note(futures[future], future.result())
         except BrokenProcessPool:
             self._close()
-        except BaseException:  # what an interrupt leaves waiting must not keep the next task
-            self._close()
+        except BaseException as error:  # what it leaves waiting must not keep the next task
+            self._close(type(error), error)
             raise
 
     def _alone(self, task: Task) -> Outcome:
         """Run one task in a process that nothing else depends on."""
-        with _pool(1) as pool:
-            try:
-                return pool.submit(simulate_row, *task).result()
-            except BrokenProcessPool:
-                reason = "the process that simulated it was ended from outside; is memory short?"
-                return Outcome(task[0], reason=reason, failed=True)
+        try:
+            with pool(1) as one:
+                return one.submit(simulate_row, *task).result()
+        except BrokenProcessPool:
+            reason = "the process that simulated it was ended from outside; is memory short?"
+            return Outcome(task[0], reason=reason, failed=True)
 
-    def _close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
-
-
-def _pool(jobs: int) -> ProcessPoolExecutor:
-    # Fresh interpreters: a fork would copy locks that threads of this process hold.
-    return ProcessPoolExecutor(
-        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_ignore_interrupts
-    )
-
-
-def _ignore_interrupts() -> None:
-    """Leave it to the first process what an interrupt of the terminal means for all of them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    def _close(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        """End the processes; at once where there is an error."""
+        self._pool = None
+        self._open.__exit__(kind, error, trace)
 
 
 def effort(row: Row | Unreadable) -> int:
