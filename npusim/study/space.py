@@ -8,12 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from math import prod
 from typing import Any
 
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
 from npusim.errors import ArgumentError, NpusimError
+from npusim.integers import ceil_div
 from npusim.quantities import format_quantity, parse_count, parse_quantity
 from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Setting, card_of, option_names, split
 from npusim.yamltree import Node, TextFile, load_tree, suggest
@@ -33,6 +35,11 @@ GOALS = ("time_us", "energy_uj", "area_mm2", "buffer_bytes", "cycles", "launch_u
 #: A comma between values, not within the keys of a part that is put in.
 _COMMA = re.compile(r",(?![^{]*\})")
 
+#: Of the values of a figure so many are built into a device before a study starts; the others are
+#: read. A device that its values make impossible is a row with its error, as other points are.
+_BUILT = 64
+
+_PLAIN = re.compile(r"-?\d{1,18}(?:\.\d{1,18}|/[1-9]\d{0,17})?", re.ASCII)
 _RANGE = re.compile(r"(?P<first>[^:]+):(?P<last>[^:]+):(?P<times>\*)?(?P<step>[^:]+)")
 
 
@@ -127,17 +134,26 @@ class Study:
             base[name] = first[name]
             if len(base) >= min(2, len(first)):  # what is measured, and on what
                 place = self.places.get(name, ArgumentError)
-                _readable(base, place, "" if name in self.places else f"{name}: ")
+                which = "" if name in self.places else f"{name}: "
+                _readable(partial(split, base), place, which)
         for axis in self.axes:
-            for value in axis.values:
-                _readable({**base, axis.name: value}, axis.where, f"{axis.name} = {value}: ")
+            kind, clock_hz = _kind(axis.name, base)
+            every = ceil_div(len(axis.values), _BUILT) if kind else 1
+            for nth, value in enumerate(axis.values):
+                which = f"{axis.name} = {value}: "
+                if nth % every and nth != len(axis.values) - 1:
+                    _readable(partial(parse_quantity, value, kind, clock_hz), axis.where, which)
+                else:
+                    given = {**base, axis.name: value}
+                    _readable(partial(split, given), axis.where, which)
         for number, setting in enumerate(self.listed, 1):
-            _readable({**base, **setting}, ArgumentError, f"point {number}: ")
+            given = {**base, **setting}
+            _readable(partial(split, given), ArgumentError, f"point {number}: ")
 
 
-def _readable(setting: Setting, where: Callable[[str], NpusimError], which: str) -> None:
+def _readable(read: Callable[[], Any], where: Callable[[str], NpusimError], which: str) -> None:
     try:
-        split(setting)
+        read()
     except NpusimError as error:
         text = str(error)
         raise where(text if text.startswith(which) else which + text) from error
@@ -185,16 +201,17 @@ def _range(match: re.Match[str], kind: str, clock_hz: int) -> Iterator[str]:
     """The texts of a range of numbers or quantities."""
 
     def number(text: str) -> Fraction:
+        if not kind and not _PLAIN.fullmatch(text):
+            raise ArgumentError(f"a range is first:last:step in numbers, and {text!r} is none")
         value = parse_quantity(text, kind, clock_hz) if kind else Fraction(text)
         if isinstance(value, tuple):
             raise ArgumentError("blocks have no ranges; list the values")
         return Fraction(value)
 
-    try:
-        first, last = number(match["first"]), number(match["last"])
-        step = Fraction(match["step"]) if match["times"] else number(match["step"])
-    except ValueError as error:
-        raise ArgumentError(f"a range is first:last:step in numbers: {error}") from error
+    first, last = number(match["first"]), number(match["last"])
+    if match["times"] and not _PLAIN.fullmatch(match["step"]):
+        raise ArgumentError(f"a factor is a number such as *2, and *{match['step']} is none")
+    step = Fraction(match["step"]) if match["times"] else number(match["step"])
     grows = step > 1 and first > 0 if match["times"] else step > 0
     if not grows or last < first:
         raise ArgumentError("a range goes upwards: first:last:step or first:last:*factor")
