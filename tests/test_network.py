@@ -196,7 +196,7 @@ def test_only_the_gradients_asked_for(gradients: tuple[str, ...], idle: str, net
 def test_parts_that_are_summed_belong_to_the_weight(net: Workload) -> None:
     one_tile = replace(net.convolutions[0], kernel=(1, 1), padding=((0, 0),) * 2)  # so K is split
     net = replace(net, layers=(one_tile,))
-    result = timed(net, gradients=["weight"], deterministic=True, batch=64)
+    result = timed(net, gradients=["weight"], deterministic=True, batch=256)
     times = result.kernels.set_index("kernel").time_us
     row = result.layer_rows()[0]
     whole = times["conv_backprop_filter"] + times["sum_parts"]

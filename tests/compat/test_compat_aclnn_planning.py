@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import npusim
-from npusim.call import call as calls
 from npusim.compat import aclnn as acl
 from npusim.device.catalog import load_device
+from npusim.timing.launches import Launches
 
 INNER = 561103
 
@@ -67,7 +67,7 @@ HUGE: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 def test_huge_calls_are_planned_without_simulation(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "time_program", None)
+    monkeypatch.setattr(Launches, "time", None)
     arguments, keywords = HUGE[case]
     begin = time.process_time()
     status, size, _ = plan(*arguments, **keywords)

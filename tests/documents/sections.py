@@ -111,6 +111,7 @@ def _subparsers(of: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParse
     found: dict[str, argparse.ArgumentParser] = {}
     for action in of._actions:
         if isinstance(action, argparse._SubParsersAction):
+            action._get_subactions()  # operators declare their options when they are listed
             found |= action.choices
     return found
 
