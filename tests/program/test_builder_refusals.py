@@ -172,8 +172,8 @@ REFUSED: dict[str, tuple[Body, str]] = {
         r"there is no operation 'add'; it is one of adds, muls, maxs, mins",
     ),
     "unknown reduction": (
-        lambda s: s.k.vec_reduce("min", s.ub.last().at(), s.ub.last().at(), 1, 32, FP16),
-        r"there is no operation 'min'; it is one of add, max",
+        lambda s: s.k.vec_reduce("mean", s.ub.last().at(), s.ub.last().at(), 1, 32, FP16),
+        r"there is no operation 'mean'; it is one of add, max, min",
     ),
     "binary sizes": (
         lambda s: s.k.vec_binary(
