@@ -44,7 +44,7 @@ _GROUPED_NOTE = "kernels are not listed: seven launches, as published for other 
 _PLAIN = ("950",)
 #: A plain rule among the forms of the library's kernels, where its own is not known.
 _LIBRARY_TILING = "library"
-_COUNTED = re.compile(r"(\w+?)x(\d+)")
+_COUNTED = re.compile(r"(\w+?)x(\d{1,6})", re.ASCII)
 
 
 def simulate_call_row(row: CallRow, device: Device, tiling: Any = "production") -> Simulated:

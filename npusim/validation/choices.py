@@ -142,9 +142,8 @@ def _fits(launch: Launch, key: str, text: str) -> bool:
 def _lines(text: str) -> tuple[int, int]:
     """First and last of "12" or "12-40"; zeros where it is neither."""
     first, dash, last = text.partition("-")
-    if not first.isdigit() or (dash and not last.isdigit()):
-        return (0, 0)
-    return int(first), int(last or first)
+    start, end = digits(first), digits(last if dash else first)
+    return (0, 0) if start is None or end is None else (start, end)
 
 
 def _flag(node: Node) -> bool:
@@ -165,7 +164,9 @@ def _field(node: Node) -> int | bool:
 
 
 def _sizes(node: Node) -> tuple[int, ...]:
-    parts = node.text().split("x")
-    if not all(part.isascii() and part.isdigit() for part in parts):
-        raise node.fail(f"expected numbers with x between them, such as 3x3, got {node.text()!r}")
-    return tuple(map(int, parts))
+    found = [digits(part) for part in node.text().split("x")]
+    sizes = tuple(size for size in found if size is not None)
+    if len(sizes) < len(found):
+        shown = brief(node.text())
+        raise node.fail(f"expected numbers with x between them, such as 3x3, got {shown}")
+    return sizes

@@ -11,10 +11,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as brief
 from statistics import median
 
 from npusim.device.files import ALIASES
 from npusim.errors import ArgumentError
+from npusim.integers import digits
 from npusim.validation.choices import Choice, Choices, Launch, beside, read_choices
 from npusim.validation.rows import Operand, ProfiledRow
 from npusim.validation.sheet import Sheet, Unreadable, lines_of, read_sheet
@@ -189,9 +191,10 @@ def _read(columns: Mapping[str, int], cells: Sequence[str], where: str) -> _Read
     operands, results = (_operands(text, side) for side in ("input", "output"))
     name, shapes = text.get("name", ""), _plain(text["input shapes"])
     launch = Launch(name, kind, shapes, int(where.rpartition(":")[2]))
-    cores = text.get("cores", "")
-    if cores not in _EMPTY and not cores.isdigit():
-        raise _WrongError(f"block dim: expected a number of cores, got {cores!r}")
+    told = text.get("cores", "")
+    cores = None if told in _EMPTY else digits(told)
+    if cores is None and told not in _EMPTY:
+        raise _WrongError(f"block dim: expected a number of cores, got {brief(told)}")
     times = {"time_us": _time("task duration", text["duration"])}
     if not times["time_us"]:
         raise _WrongError("task duration: expected a time above 0")
@@ -204,7 +207,7 @@ def _read(columns: Mapping[str, int], cells: Sequence[str], where: str) -> _Read
                     f"{times['time_us']:g} us; are both in microseconds?"
                 )
     task = text.get("task", "").upper()
-    return _Read(launch, task, int(cores or 0) or None, operands, results, times, where)
+    return _Read(launch, task, cores or None, operands, results, times, where)
 
 
 def _time(what: str, text: str) -> float:
