@@ -190,7 +190,8 @@ def make_axis(
 
 def _kind(name: str, fixed: Setting) -> tuple[str, int]:
     """The quantity of a figure, "" for options, which are numbers, and the clock beside it."""
-    if DEVICE not in fixed or name in option_names(fixed):
+    subject = NETWORK in fixed or OPERATOR in fixed  # else it varies, and so do its options
+    if DEVICE not in fixed or (subject and name in option_names(fixed)):
         return "", 1
     device = load_device(fixed[DEVICE])
     figure = figures(device).get(name)
