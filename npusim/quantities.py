@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import cache
 from typing import TypeVar
 
 from npusim.errors import ArgumentError
@@ -77,21 +78,21 @@ _POSITIVE: dict[str, dict[str, Fraction]] = {
 #: B/s rates are rounded to 1/1024 B/cycle, which keeps the fractions small.
 _RATE_STEPS = 1024
 
-#: What no machine reaches, in text and in base units. With figures below these, and tensors that
-#: fit in memory, times and places stay far within 64 bits.
-_CEILINGS: dict[str, tuple[str, int]] = {
-    "size": ("1024TiB", 2**50),
-    "frequency": ("1000GHz", 10**12),
-    "rate": ("1000000000B/cycle", 10**9),
-    "cycles": ("1000000000cycle", 10**9),
-    "fraction_cycles": ("1000000000cycle", 10**9),
-    "duration": ("1000000000cycle", 10**9),
-    "count": ("65536", 2**16),
-    "byte_energy": ("1000000000pJ/B", 10**9),
-    "energy": ("1000000000pJ", 10**9),
-    "power": ("1000000W", 10**6),
-    "area": ("1000000mm2", 10**12),
-    "density": ("1000000mm2/MiB", 10**6),
+#: What no machine reaches. With figures below these, and tensors that fit in memory, times and
+#: places stay far within 64 bits.
+_CEILINGS = {
+    "size": "1024TiB",
+    "frequency": "1000GHz",
+    "rate": "1000000000B/cycle",
+    "cycles": "1000000000cycle",
+    "fraction_cycles": "1000000000cycle",
+    "duration": "1000000000cycle",
+    "count": "65536",
+    "byte_energy": "1000000000pJ/B",
+    "energy": "1000000000pJ",
+    "power": "1000000W",
+    "area": "1000000mm2",
+    "density": "1000000mm2/MiB",
 }
 #: The slowest rate: at less, one copy of a large tensor would take more cycles than can be counted.
 _SLOWEST = Fraction(1, 2**20)
@@ -112,12 +113,16 @@ def parse_quantity(text: str, kind: str, clock_hz: int) -> Quantity:
     ``ArgumentError`` for other text and for what lies beyond any machine.
     """
     value = _parsed(text, kind, clock_hz)
-    ceiling, most = _CEILINGS.get(kind, ("", None))
-    if most is not None and _amount(value) > most:
-        raise ArgumentError(f"{text} is beyond any machine; write at most {ceiling}")
+    if kind in _CEILINGS and _amount(value) > _ceiling(kind):
+        raise ArgumentError(f"{text} is beyond any machine; write at most {_CEILINGS[kind]}")
     if kind == "rate" and _amount(value) < _SLOWEST:
         raise ArgumentError(f"{text} is too slow to count; write at least {_SLOWEST}B/cycle")
     return value
+
+
+@cache
+def _ceiling(kind: str) -> Fraction:
+    return _amount(_parsed(_CEILINGS[kind], kind, 1))  # none of them rests on a clock
 
 
 def _parsed(text: str, kind: str, clock_hz: int) -> Quantity:

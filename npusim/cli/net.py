@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from npusim.cli.console import print_json
 from npusim.cli.files import check_file
@@ -32,18 +31,7 @@ _FILES = {
 def add_arguments(parser: Parser) -> None:
     """Declare ``net``."""
     parser.epilog = "example:\n  npusim net resnet50 --device ascend910b2 --batch 32"
-    parser.add_argument(
-        "workload",
-        metavar="WORKLOAD",
-        help="a workload (see 'npusim workloads'), or a file ending in .yaml or .onnx",
-    )
-    parser.add_argument(
-        "--input-shape",
-        type=sizes(1),
-        metavar="CxHxW",
-        help="of one image, where an ONNX file leaves it open (default: as in the file)",
-    )
-    add_pass(parser.add_argument_group("training step").add_argument)
+    add_network(parser)
     add_machine(parser.add_argument_group("machine").add_argument, required=True)
     add = parser.add_argument_group("simulation").add_argument
     add_simulation(add)
@@ -63,8 +51,20 @@ def add_arguments(parser: Parser) -> None:
     )
 
 
-def add_pass(add: Any) -> None:
-    """Declare what of a training step is timed; ``add`` is ``add_argument`` of a group."""
+def add_network(parser: Parser) -> None:
+    """Declare the network and what of a training step is timed."""
+    parser.add_argument(
+        "workload",
+        metavar="WORKLOAD",
+        help="a workload (see 'npusim workloads'), or a file ending in .yaml or .onnx",
+    )
+    parser.add_argument(
+        "--input-shape",
+        type=sizes(1),
+        metavar="CxHxW",
+        help="of one image, where an ONNX file leaves it open (default: as in the file)",
+    )
+    add = parser.add_argument_group("training step").add_argument
     add("--batch", type=integer(1), default=1, metavar="N", help="images (default: 1)")
     add(
         "--pass",

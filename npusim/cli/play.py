@@ -6,11 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from npusim.cli.net import add_pass
+from npusim.cli.net import add_network
 from npusim.cli.parser import Parser, assignment, collect
 from npusim.device.answers import answers_in
 from npusim.errors import ArgumentError
-from npusim.ops.card import integer, sizes
+from npusim.ops.card import integer
 from npusim.results.progress import ProgressBar, ProgressLines
 
 _EXAMPLES = """examples:
@@ -22,18 +22,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare ``play``."""
     parser.epilog = _EXAMPLES
     parser.add_argument("kind", metavar="net", help="what is played: networks")
-    parser.add_argument(
-        "workload",
-        metavar="WORKLOAD",
-        help="a workload (see 'npusim workloads'), or a file ending in .yaml or .onnx",
-    )
-    parser.add_argument(
-        "--input-shape",
-        type=sizes(1),
-        metavar="CxHxW",
-        help="of one image, where an ONNX file leaves it open (default: as in the file)",
-    )
-    add_pass(parser.add_argument_group("training step").add_argument)
+    add_network(parser)
     add = parser.add_argument_group("what moves").add_argument
     add("--device", required=True, metavar="NAME", help="a device or a file ending in .yaml")
     add(
