@@ -1,6 +1,6 @@
 """Clear what a dense filter gradient holds between groups that share fractals.
 
-Layout: dw (real_g, cin1_g * KH * KW, cout_g, C0) fp32, in place. With several groups to a real
+Layout: dw (real_g, KD * cin1_g * KH * KW, cout_g, C0) fp32, in place. With several groups to a real
 group, the product of their channels also fills blocks between different groups: those become zero.
 
 for piece (columns of one channel block, output channels) of this core:      # one task
@@ -50,10 +50,11 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class ClearBlocks(Kernel):
-    """Set ``dw`` to zero outside the diagonal blocks of ``groups``."""
+    """Set ``dw`` to zero outside the diagonal blocks of ``groups``, of filters ``depth`` deep."""
 
     dw: Tensor
     groups: GroupPlan
+    depth: int = 1
 
     name: ClassVar[str] = "clear_blocks"
     role: ClassVar[str] = "vector"
@@ -61,10 +62,10 @@ class ClearBlocks(Kernel):
     def __post_init__(self) -> None:
         g, shape = self.groups, self.dw.shape
         fits = len(shape) == 4 and shape[0] == g.real_groups and shape[2:] == (g.cout_g, g.c0)
-        if not fits or shape[1] % g.cin1_g or self.dw.dtype is not FP32:
+        if not fits or shape[1] % (self.depth * g.cin1_g) or self.dw.dtype is not FP32:
             raise ArgumentError(
                 f"clear_blocks: {self.dw.name} is {self.dw.dtype} of {shape}; it must be fp32 of "
-                f"({g.real_groups}, a multiple of {g.cin1_g}, {g.cout_g}, {g.c0})"
+                f"({g.real_groups}, a multiple of {self.depth * g.cin1_g}, {g.cout_g}, {g.c0})"
             )
 
     @property
@@ -106,17 +107,19 @@ class ClearBlocks(Kernel):
     def _tasks(self, most: int, cores: int) -> Tasks[Piece]:
         """Pieces of ``most`` bytes, whole columns; of one column's rows where it is larger."""
         g, row = self.groups, self.groups.c0 * FP32.bytes
-        taps = self.dw.shape[1] // g.cin1_g
+        planes = g.real_groups * self.depth
+        taps = self.dw.shape[1] // (self.depth * g.cin1_g)
         rows = min(g.cout_g, most // row)
-        share = ceil_div(g.real_groups * g.cin1_g * taps, cores)
+        share = ceil_div(planes * g.cin1_g * taps, cores)
         columns = max(1, min(most // (rows * row), taps, share)) if rows == g.cout_g else 1
-        real, block, tap, first = grid(
-            np.arange(g.real_groups),
+        plane, block, tap, first = grid(
+            np.arange(planes),
             np.arange(g.cin1_g),
             np.arange(0, taps, columns),
             np.arange(0, g.cout_g, rows),
         )
-        place = ((real * g.cin1_g + block) * taps + tap) * g.cout_g + first
+        place = ((plane * g.cin1_g + block) * taps + tap) * g.cout_g + first
+        real = plane // self.depth
         return Tasks(
             in_runs(len(real), cores),
             Piece,

@@ -8,15 +8,23 @@ from typing import Any
 from npusim.call.spec import Array, Spec
 from npusim.convolution import Convolution
 from npusim.dtypes import FP16, FP32
-from npusim.kernels.clear_blocks import ClearBlocks
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
-from npusim.layout import fracz_grouped_to_oihw, from_5hd, to_5hd
 from npusim.limits.facts import tensor_facts, type_name
 from npusim.ops.arguments import frozen, operand, parameters
-from npusim.ops.card import LIMITS, Card, Case, Input, Output, Sample, Stated
-from npusim.ops.gradients import launch_filter_gradient, require_time
-from npusim.ops.layer import BATCH, EXAMPLES, LAYER, SIZES, stated_layer
-from npusim.reference import conv_filter_grad
+from npusim.ops.card import Card, Case
+from npusim.ops.gradients import launch_fractal_gradient
+from npusim.ops.layer import (
+    BATCH,
+    EXAMPLES,
+    LAYER,
+    SIZES,
+    blocked_map,
+    blocked_problem,
+    described,
+    fractal_filter_grad,
+    itself,
+    stated_blocked,
+)
 from npusim.results import Result
 
 _REQUIRED = ("strides", "padding", "dilations")
@@ -51,20 +59,9 @@ def conv2d_backprop_filter(
     call.check(checked)
     call.require_dtype(FP16)
     c = convolution(checked)
-    plan = c.plan
-    size = (plan.real_groups, plan.cin1_g * c.taps, plan.cout_g, 16)
-    tensors = (call.input("x", x, FP16), call.input("dy", dy, FP16), call.output("dw", size, FP32))
-    require_time(call, c.lifted(), 1, FP16)
-    launch_filter_gradient(call, c.lifted(), *tensors)
-    if plan.mag_factor > 1:
-        call.launch(ClearBlocks(tensors[2], plan))
-        call.notes.append(
-            f"groups share fractals ({plan.mag_factor} to a real group): {ClearBlocks.name} clears "
-            "the off-diagonal blocks of the result, where the chip leaves unused sums and launches "
-            "nothing"
-        )
+    launch_fractal_gradient(call, c, x, dy)
     outputs = {"grad_weight": call.arrays.get("dw")}
-    return call.result(outputs, _problem(c), FP16, sizes=c.channel_blocks(16))
+    return call.result(outputs, blocked_problem("dw", c, FP32), FP16, sizes=c.channel_blocks(16))
 
 
 def facts(
@@ -83,34 +80,9 @@ def facts(
 def convolution(checked: Mapping[str, Any]) -> Convolution:
     """The convolution that facts describe which the limits have let pass."""
     n, _, height, width, _ = checked["input_x.shape"]
-    cout, per_group, *kernel = checked["filter_sizes"]
-    up, down, left, right = checked["padding"]
-    return Convolution(
-        n=n,
-        cin=per_group * checked["groups"],
-        cout=cout,
-        spatial=(height, width),
-        kernel=tuple(kernel),
-        stride=checked["strides"],
-        padding=((up, down), (left, right)),
-        dilation=checked["dilations"][2:],
-        groups=checked["groups"],
-    )
-
-
-def _problem(c: Convolution) -> str:
-    """One line for reports."""
-    (h, w), (ho, wo), (kh, kw) = c.spatial, c.out, c.kernel
-    return (
-        f"dw of {c.cin} -> {c.cout} channels, {kh}x{kw}, stride {list(c.stride)}, pad {c.sides}"
-        f"{c.unusual}; x {c.n}x{h}x{w}, dy {c.n}x{ho}x{wo}; fp16 -> fp32"
-    )
-
-
-def _stated(stated: Stated) -> Convolution:
-    """The convolution of a command line; operands of four axes show sizes."""
-    shown = {name: array.shape for name, array in stated.arrays.items() if array.ndim == 4}
-    return stated_layer(stated, shown, 2)
+    cin = checked["filter_sizes"][1] * checked["groups"]
+    parts = checked["strides"], checked["padding"], checked["dilations"][2:]
+    return described(n, cin, (height, width), checked["filter_sizes"], parts)
 
 
 def _call(c: Convolution, given: Mapping[str, Array | Spec], options: dict[str, Any]) -> Result:
@@ -123,51 +95,12 @@ def _call(c: Convolution, given: Mapping[str, Array | Spec], options: dict[str, 
     return conv2d_backprop_filter(given["x"], given["dy"], c.w_shape, para, **options)
 
 
-def _expected(sample: Sample[Convolution]) -> Array:
-    c, x, dy = sample.problem, sample.arrays["x"], sample.arrays["dy"]
-    return conv_filter_grad(x, dy, c.kernel, c.stride, c.padding, c.dilation, c.groups)
-
-
-def _unpacked(c: Convolution, dw: Array) -> Array:
-    return fracz_grouped_to_oihw(
-        dw, c.cout, c.cin // c.groups, (c.kernel[0], c.kernel[1]), c.groups, c.c0
-    )
-
-
 CARD: Card[Convolution] = Card(
     function=conv2d_backprop_filter,
     options=(LAYER, BATCH, *SIZES),
-    problem=_stated,
-    inputs=(
-        Input(
-            name="x",
-            axes="NCHW",
-            shape=lambda c: c.x_shape,
-            layout="5HD",
-            packed=lambda c: (c.n, c.cin1, *c.spatial, c.c0),
-            pack=lambda c, x: to_5hd(x, c.c0),
-            unpack=lambda c, x: from_5hd(x, c.cin),
-        ),
-        Input(
-            name="dy",
-            axes="NCHW",
-            shape=lambda c: c.dy_shape,
-            layout="5HD",
-            packed=lambda c: (c.n, c.cout1, *c.out, c.c0),
-            pack=lambda c, dy: to_5hd(dy, c.c0),
-            unpack=lambda c, dy: from_5hd(dy, c.cout),
-        ),
-    ),
-    outputs=lambda _: (
-        Output(
-            name="grad_weight",
-            layout="FRACTAL_Z",
-            axes="(Cout, Cin/groups, KH, KW)",
-            unpack=_unpacked,
-            expected=_expected,
-            limit=lambda _: LIMITS["fp32"],
-        ),
-    ),
+    problem=stated_blocked(2),
+    inputs=(blocked_map("x", 2, itself), blocked_map("dy", 2, itself)),
+    outputs=lambda _: (fractal_filter_grad(2, itself),),
     call=_call,
     dtypes=(FP16,),
     tilings={ConvBackpropFilter: Tiling},

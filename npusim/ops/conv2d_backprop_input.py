@@ -8,16 +8,27 @@ from typing import Any
 
 from npusim.call.spec import Array, Operand, Spec
 from npusim.convolution import Convolution
-from npusim.dtypes import FP16, DType, dtype
+from npusim.dtypes import FP16, dtype
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import Tiling
-from npusim.layout import from_5hd, from_fracz_3d, group_dict, to_5hd, to_fracz_3d
+from npusim.layout import group_dict
 from npusim.limits.facts import tensor_facts, type_name
 from npusim.ops.arguments import frozen, operand, parameters
-from npusim.ops.card import LIMITS, Card, Case, Input, Output, Sample, Stated
-from npusim.ops.gradients import launch_product, require_time
-from npusim.ops.layer import BATCH, EXAMPLES, LAYER, SIZES, stated_layer
-from npusim.reference import conv_input_grad
+from npusim.ops.card import Card, Case
+from npusim.ops.gradients import launch_blocked_gradient
+from npusim.ops.layer import (
+    BATCH,
+    EXAMPLES,
+    LAYER,
+    SIZES,
+    blocked_input_grad,
+    blocked_map,
+    blocked_problem,
+    described,
+    fractal_filter,
+    itself,
+    stated_blocked,
+)
 from npusim.results import Result
 
 _REQUIRED = ("strides", "padding", "dilations")
@@ -51,19 +62,12 @@ def conv2d_backprop_input(
     checked = facts(w, dy, filter_sizes, input_sizes, para_dict)
     call.check(checked)
     call.require_dtype(FP16)
-    plane, out_dtype = convolution(checked), dtype(checked["res_dtype"])
-    c = plane.lifted()
-    (height, width), blocks = plane.spatial, plane.cin1
-    dx = call.output("dx", (c.n, 1, blocks, height, width, 16), out_dtype)
-    n, *rest = dy.shape
-    dy_gm = call.input("dy", dy, FP16, (n, 1, *rest))
-    w_gm = call.input("filter", w, FP16)
-    require_time(call, c, 1, FP16)
-    launch_product(call, ConvBackpropInput, c, dy_gm, w_gm, dx)
+    c, out_dtype = convolution(checked), dtype(checked["res_dtype"])
+    launch_blocked_gradient(call, c, dy, w, out_dtype)
     array = call.arrays.get("dx")
-    out = array.reshape(n, blocks, height * width, 16) if array is not None else None
-    sizes = plane.channel_blocks(16)
-    return call.result({"grad_input": out}, _problem(plane, out_dtype), FP16, sizes=sizes)
+    out = array.reshape(c.n, c.cin1, prod(c.spatial), 16) if array is not None else None
+    problem, sizes = blocked_problem("dx", c, out_dtype), c.channel_blocks(16)
+    return call.result({"grad_input": out}, problem, FP16, sizes=sizes)
 
 
 def facts(
@@ -91,36 +95,9 @@ def facts(
 
 def convolution(checked: Mapping[str, Any]) -> Convolution:
     """The convolution that facts describe which the limits have let pass."""
-    cout, per_group, *kernel = checked["filter_sizes"]
     n, cin, *spatial = checked["input_sizes"]
-    up, down, left, right = checked["padding"]
-    return Convolution(
-        n=n,
-        cin=cin,
-        cout=cout,
-        spatial=tuple(spatial),
-        kernel=tuple(kernel),
-        stride=checked["strides"],
-        padding=((up, down), (left, right)),
-        dilation=checked["dilations"][2:],
-        groups=cin // per_group,
-    )
-
-
-def _problem(c: Convolution, dtype: DType) -> str:
-    """One line for reports."""
-    (h, w), (ho, wo), (kh, kw) = c.spatial, c.out, c.kernel
-    return (
-        f"dx of {c.cin} -> {c.cout} channels, {kh}x{kw}, stride {list(c.stride)}, pad {c.sides}"
-        f"{c.unusual}; x {c.n}x{h}x{w}, dy {c.n}x{ho}x{wo}; fp16"
-        f"{'' if dtype is FP16 else f' -> {dtype}'}"
-    )
-
-
-def _stated(stated: Stated) -> Convolution:
-    """The convolution of a command line; operands of four axes show sizes."""
-    shown = {name: array.shape for name, array in stated.arrays.items() if array.ndim == 4}
-    return stated_layer(stated, shown, 2)
+    parts = checked["strides"], checked["padding"], checked["dilations"][2:]
+    return described(n, cin, tuple(spatial), checked["filter_sizes"], parts)
 
 
 def _call(c: Convolution, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
@@ -134,61 +111,12 @@ def _call(c: Convolution, given: Mapping[str, Operand], options: dict[str, Any])
     return conv2d_backprop_input(given["w"], given["dy"], c.w_shape, size, para, **options)
 
 
-def _expected(sample: Sample[Convolution]) -> Array:
-    c, dy, w = sample.problem, sample.arrays["dy"], sample.arrays["w"]
-    return conv_input_grad(dy, w, c.x_shape, c.stride, c.padding, c.dilation, c.groups)
-
-
-def _fractals(c: Convolution) -> tuple[int, ...]:
-    """Shape of the filter in FRACTAL_Z."""
-    plan = c.plan
-    return (plan.real_groups * plan.cin1_g * prod(c.kernel), plan.cout_g // 16, 16, 16)
-
-
-def _packed(c: Convolution, w: Array) -> Array:
-    """A filter as FRACTAL_Z, which is FRACTAL_Z_3D of depth 1."""
-    return to_fracz_3d(w[:, :, None], c.groups, c.c0)
-
-
-def _plain(c: Convolution, w: Array) -> Array:
-    cout, per_group, *kernel = c.w_shape
-    return from_fracz_3d(w, (cout, per_group, 1, *kernel), c.groups, c.c0)[:, :, 0]
-
-
 CARD: Card[Convolution] = Card(
     function=conv2d_backprop_input,
     options=(LAYER, BATCH, *SIZES),
-    problem=_stated,
-    inputs=(
-        Input(
-            name="dy",
-            axes="NCHW",
-            shape=lambda c: c.dy_shape,
-            layout="5HD",
-            packed=lambda c: (c.n, c.cout1, *c.out, c.c0),
-            pack=lambda c, dy: to_5hd(dy, c.c0),
-            unpack=lambda c, dy: from_5hd(dy, c.cout),
-        ),
-        Input(
-            name="w",
-            axes="Cout, Cin/groups, KH, KW",
-            shape=lambda c: c.w_shape,
-            layout="FRACTAL_Z",
-            packed=_fractals,
-            pack=_packed,
-            unpack=_plain,
-        ),
-    ),
-    outputs=lambda _: (
-        Output(
-            name="grad_input",
-            layout="(N, C1, H*W, 16)",
-            axes="(N, Cin, H, W)",
-            unpack=lambda c, dx: from_5hd(dx.reshape(c.n, c.cin1, *c.spatial, c.c0), c.cin),
-            expected=_expected,
-            limit=lambda _: LIMITS["fp16"],
-        ),
-    ),
+    problem=stated_blocked(2),
+    inputs=(blocked_map("dy", 2, itself), fractal_filter(2, itself)),
+    outputs=lambda _: (blocked_input_grad(2, itself),),
     call=_call,
     dtypes=(FP16,),
     tilings={ConvBackpropInput: Tiling},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -15,19 +16,22 @@ from npusim.errors import ArgumentError
 from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import Tiling
-from npusim.layout import (
-    from_6hd,
-    from_fracz_3d,
-    group_dict,
-    to_6hd,
-    to_fracz_3d,
-)
+from npusim.layout import group_dict
 from npusim.limits.facts import tensor_facts, type_name
 from npusim.ops.arguments import frozen, operand, parameters
-from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated
-from npusim.ops.gradients import launch_product, require_time
-from npusim.ops.layer import BATCH, EXAMPLES, LAYER, SIZES, stated_layer
-from npusim.reference import conv_input_grad
+from npusim.ops.card import Card, Case, Input, Option, Output, Sample, Stated
+from npusim.ops.gradients import launch_blocked_gradient
+from npusim.ops.layer import (
+    BATCH,
+    EXAMPLES,
+    LAYER,
+    SIZES,
+    blocked_input_grad,
+    blocked_map,
+    described,
+    fractal_filter,
+    stated_blocked,
+)
 from npusim.results import Result
 
 _REQUIRED = ("strides", "pads", "dilations")
@@ -73,12 +77,8 @@ def conv3d_backprop_input(
     c, out_dtype = convolution(checked), dtype(checked["res_dtype"])
     if bias is not None:
         _check_bias(c, out_dtype, bias)
-    (d, height, width), blocks = c.spatial, c.cin1
-    dx = call.output("dx", (c.n, d, blocks, height, width, 16), out_dtype)
-    dy_gm, w_gm = call.input("dy", dy, FP16), call.input("filter", w, FP16)
-    require_time(call, c, 1, FP16)
-    launch_product(call, ConvBackpropInput, c, dy_gm, w_gm, dx)
-    size = (c.n, d, blocks, height * width, 16)
+    dx = launch_blocked_gradient(call, c, dy, w, out_dtype)
+    size = (c.n, c.spatial[0], c.cin1, prod(c.spatial[1:]), 16)
     if bias is not None:
         added = call.input("bias", bias, out_dtype)
         call.launch(BiasAdd(call.view(dx, size), added, saturate=call.device.saturates))
@@ -104,20 +104,9 @@ def facts(
 
 def convolution(checked: Mapping[str, Any]) -> Convolution:
     """The convolution that facts describe which the limits have let pass."""
-    cout, per_group, *kernel = checked["filter_size"]
     n, *spatial, cin = checked["input_size"]
-    pads = checked["pads"]
-    return Convolution(
-        n=n,
-        cin=cin,
-        cout=cout,
-        spatial=tuple(spatial),
-        kernel=tuple(kernel),
-        stride=checked["strides"][1:4],
-        padding=tuple(zip(pads[::2], pads[1::2], strict=True)),
-        dilation=checked["dilations"][1:4],
-        groups=cin // per_group,
-    )
+    parts = checked["strides"][1:4], checked["pads"], checked["dilations"][1:4]
+    return described(n, cin, tuple(spatial), checked["filter_size"], parts)
 
 
 def _check_bias(c: Convolution, wanted: DType, bias: Operand) -> None:
@@ -148,9 +137,12 @@ class _Wanted(NamedTuple):
 
 
 def _stated(stated: Stated) -> _Wanted:
-    """The call of a command line; operands of five axes show sizes."""
-    shown = {name: array.shape for name, array in stated.arrays.items() if array.ndim == 5}
-    return _Wanted(stated_layer(stated, shown, 3), bool(stated["bias"] or "bias" in stated.arrays))
+    """The call of a command line."""
+    return _Wanted(stated_blocked(3)(stated), bool(stated["bias"] or "bias" in stated.arrays))
+
+
+def _layer(p: _Wanted) -> Convolution:
+    return p.c
 
 
 def _call(p: _Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
@@ -166,24 +158,15 @@ def _call(p: _Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> 
     return conv3d_backprop_input(given["w"], given["dy"], c.w_shape, size, para, **options)
 
 
+_GRADIENT: Output[_Wanted] = blocked_input_grad(3, _layer)
+
+
 def _expected(sample: Sample[_Wanted]) -> Array:
-    c, dy, w = sample.problem.c, sample.arrays["dy"], sample.arrays["w"]
-    dx = conv_input_grad(dy, w, c.x_shape, c.stride, c.padding, c.dilation, c.groups)
+    dx = _GRADIENT.expected(sample)
     if not sample.problem.bias:
         return dx
     added: Array = dx + sample.arrays["bias"].astype(np.float64)[:, None, None, None]
     return added
-
-
-def _unpacked(p: _Wanted, dx: Array) -> Array:
-    c = p.c
-    return from_6hd(dx.reshape(c.n, c.spatial[0], c.cin1, *c.spatial[1:], c.c0), c.cin)
-
-
-def _fractals(p: _Wanted) -> tuple[int, ...]:
-    """Shape of the filter in FRACTAL_Z_3D."""
-    plan = p.c.plan
-    return (plan.real_groups * plan.cin1_g * prod(p.c.kernel), plan.cout_g // 16, 16, 16)
 
 
 CARD: Card[_Wanted] = Card(
@@ -199,36 +182,11 @@ CARD: Card[_Wanted] = Card(
     ),
     problem=_stated,
     inputs=(
-        Input(
-            name="dy",
-            axes="NCDHW",
-            shape=lambda p: p.c.dy_shape,
-            layout="6HD",
-            packed=lambda p: (p.c.n, p.c.out[0], p.c.cout1, *p.c.out[1:], p.c.c0),
-            pack=lambda p, dy: to_6hd(dy, p.c.c0),
-            unpack=lambda p, dy: from_6hd(dy, p.c.cout),
-        ),
-        Input(
-            name="w",
-            axes="Cout, Cin/groups, KD, KH, KW",
-            shape=lambda p: p.c.w_shape,
-            layout="FRACTAL_Z_3D",
-            packed=_fractals,
-            pack=lambda p, w: to_fracz_3d(w, p.c.groups, p.c.c0),
-            unpack=lambda p, w: from_fracz_3d(w, p.c.w_shape, p.c.groups, p.c.c0),
-        ),
+        blocked_map("dy", 3, _layer),
+        fractal_filter(3, _layer),
         Input(name="bias", axes="Cin,", shape=lambda p: (p.c.cin,), wanted=lambda p: p.bias),
     ),
-    outputs=lambda _: (
-        Output(
-            name="grad_input",
-            layout="(N, D, C1, H*W, 16)",
-            axes="(N, Cin, D, H, W)",
-            unpack=_unpacked,
-            expected=_expected,
-            limit=lambda _: LIMITS["fp16"],
-        ),
-    ),
+    outputs=lambda _: (replace(_GRADIENT, expected=_expected),),
     call=_call,
     dtypes=(FP16,),
     tilings={ConvBackpropInput: Tiling},

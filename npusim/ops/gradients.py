@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from npusim.call.call import Call
+from npusim.call.spec import Operand
 from npusim.call.tiling import asked_tiling, is_library, is_tuned
 from npusim.convolution import Convolution
-from npusim.dtypes import FP32, DType
+from npusim.dtypes import FP16, FP32, DType
 from npusim.isa.operands import Tensor
+from npusim.kernels.clear_blocks import ClearBlocks
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
+from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import ImplicitGemm
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.sum_parts import SumParts
 from npusim.kernels.tilings import cann_filter, cann_input, library_filter, library_input
+from npusim.ops.layer import fractal_columns
 from npusim.program.kernel import Kernel
 
 #: Stand in for the tilings that are to be chosen.
@@ -67,6 +71,42 @@ def launch_filter_gradient(
     copies = call.workspace(last.parts.name, last.parts.shape, FP32)
     _launch(call, replace(kernel, dw=copies), copies)
     call.launch(last)
+
+
+def launch_blocked_gradient(
+    call: Call, c: Convolution, dy: Operand, w: Operand, dtype: DType
+) -> Tensor:
+    """The output "dx" (N, D, C1, H, W, 16) of ``dtype``, of fp16 operands in blocked layouts."""
+    whole = c.lifted()
+    depth, *plane = whole.out
+    dx = call.output("dx", (c.n, whole.spatial[0], c.cin1, *whole.spatial[1:], 16), dtype)
+    dy_gm = call.input("dy", dy, FP16, (c.n, depth, c.cout1, *plane, 16))
+    w_gm = call.input("filter", w, FP16)
+    require_time(call, whole, 1, FP16)
+    launch_product(call, ConvBackpropInput, whole, dy_gm, w_gm, dx)
+    return dx
+
+
+def launch_fractal_gradient(call: Call, c: Convolution, x: Operand, dy: Operand) -> None:
+    """The output "dw" of fp16 operands in blocked layouts, zero between groups in one fractal.
+
+    The chip leaves sums across groups there, which no reader uses; a kernel clears them here.
+    """
+    plan = c.plan
+    tensors = (
+        call.input("x", x, FP16),
+        call.input("dy", dy, FP16),
+        call.output("dw", fractal_columns(c), FP32),
+    )
+    require_time(call, c.lifted(), 1, FP16)
+    launch_filter_gradient(call, c.lifted(), *tensors)
+    if plan.mag_factor > 1:
+        call.launch(ClearBlocks(tensors[2], plan, c.lifted().kernel[0]))
+        call.notes.append(
+            f"groups share fractals ({plan.mag_factor} to a real group): {ClearBlocks.name} clears "
+            "the off-diagonal blocks of the result, where the chip leaves unused sums and launches "
+            "nothing"
+        )
 
 
 def filter_gradient(

@@ -1,14 +1,45 @@
-"""A convolution as options state it, which several operators share."""
+"""A convolution as options state it, and as the tensor compiler's blocked layouts hold it.
+
+Several operators share both. ``of`` gives the convolution of an operator's problem.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
+from typing import TypeVar
 
+from npusim.call.spec import Array
 from npusim.convolution import Convolution, Sides, Sizes
+from npusim.dtypes import FP16, DType
 from npusim.errors import ArgumentError
-from npusim.ops.card import Option, Stated, integer, padding, sizes
+from npusim.integers import ceil_div
+from npusim.layout import (
+    from_5hd,
+    from_6hd,
+    from_fracz,
+    from_fracz_3d,
+    to_5hd,
+    to_6hd,
+    to_fracz,
+    to_fracz_3d,
+)
+from npusim.ops.card import (
+    LIMITS,
+    Input,
+    Option,
+    Output,
+    Sample,
+    Stated,
+    integer,
+    padding,
+    sizes,
+)
+from npusim.reference import conv_filter_grad, conv_input_grad
 from npusim.workloads import find_layer
+
+P = TypeVar("P")
 
 BATCH = Option("batch", integer(0), "N", "images (default: as in --input, else 1)")
 SIZE = Option("size", sizes(1), "HxW", "input size, pixels (default: as in --input x)")
@@ -187,3 +218,160 @@ def _padding(value: int | Sides, dims: int) -> Sides:
 def _axes(dims: int) -> str:
     """A number of dimensions in words."""
     return f"{dims} spatial dimension{'s' * (dims > 1)}"
+
+
+# -- operands and results in blocked layouts ---------------------------------------------------
+
+
+def itself(c: Convolution) -> Convolution:
+    """The convolution of a problem that is nothing else."""
+    return c
+
+
+def stated_blocked(dims: int) -> Callable[[Stated], Convolution]:
+    """A reader of command lines; operands with framework axes show sizes."""
+
+    def read(stated: Stated) -> Convolution:
+        axes = dims + 2
+        shown = {name: array.shape for name, array in stated.arrays.items() if array.ndim == axes}
+        return stated_layer(stated, shown, dims)
+
+    return read
+
+
+def blocked_map(name: str, dims: int, of: Callable[[P], Convolution]) -> Input[P]:
+    """The operand "x" or "dy": 5HD in two dimensions, 6HD in three."""
+    pack, unpack = (to_5hd, from_5hd) if dims == 2 else (to_6hd, from_6hd)
+
+    def shape(problem: P) -> Sizes:
+        c = of(problem)
+        return c.x_shape if name == "x" else c.dy_shape
+
+    def packed(problem: P) -> Sizes:
+        n, channels, *depth, height, width = shape(problem)
+        c0 = of(problem).c0
+        return (n, *depth, ceil_div(channels, c0), height, width, c0)
+
+    return Input(
+        name=name,
+        axes=f"NC{'DHW'[3 - dims :]}",
+        shape=shape,
+        layout=f"{dims + 3}HD",
+        packed=packed,
+        pack=lambda problem, array: pack(array, of(problem).c0),
+        unpack=lambda problem, array: unpack(array, shape(problem)[1]),
+    )
+
+
+def fractal_filter(dims: int, of: Callable[[P], Convolution]) -> Input[P]:
+    """The operand "w": FRACTAL_Z in two dimensions, FRACTAL_Z_3D in three."""
+    pack, unpack = (to_fracz, from_fracz) if dims == 2 else (to_fracz_3d, from_fracz_3d)
+
+    def packed(problem: P) -> Sizes:
+        columns, (real, rows, channels, c0) = 16, fractal_columns(of(problem))
+        return (real * rows, channels // columns, columns, c0)
+
+    return Input(
+        name="w",
+        axes=_filter_axes(dims),
+        shape=lambda problem: of(problem).w_shape,
+        layout=_FRACTALS[dims],
+        packed=packed,
+        pack=lambda problem, w: pack(w, of(problem).groups, of(problem).c0),
+        unpack=lambda problem, w: unpack(
+            w, of(problem).w_shape, of(problem).groups, of(problem).c0
+        ),
+    )
+
+
+def fractal_columns(c: Convolution) -> Sizes:
+    """A filter gradient's (real_g, KD * cin1_g * KH * KW, cout_g, C0), the bytes of FRACTAL_Z."""
+    plan, depth = c.plan, c.lifted().kernel[0]
+    return (plan.real_groups, depth * plan.cin1_g * c.taps, plan.cout_g, c.c0)
+
+
+def blocked_input_grad(dims: int, of: Callable[[P], Convolution]) -> Output[P]:
+    """The result (N, C1, H * W, 16), or with D behind N, of an input gradient."""
+
+    def unpack(problem: P, dx: Array) -> Array:
+        c = of(problem)
+        (height, width), whole = c.spatial[-2:], from_5hd if dims == 2 else from_6hd
+        return whole(dx.reshape(*dx.shape[:-2], height, width, c.c0), c.cin)
+
+    def expected(sample: Sample[P]) -> Array:
+        c, dy, w = of(sample.problem), sample.arrays["dy"], sample.arrays["w"]
+        return conv_input_grad(dy, w, c.x_shape, c.stride, c.padding, c.dilation, c.groups)
+
+    axes = ", ".join("DHW"[3 - dims :])
+    return Output(
+        name="grad_input",
+        layout=f"(N, {'D, ' * (dims == 3)}C1, H*W, 16)",
+        axes=f"(N, Cin, {axes})",
+        unpack=unpack,
+        expected=expected,
+        limit=lambda _: LIMITS["fp16"],
+    )
+
+
+def fractal_filter_grad(dims: int, of: Callable[[P], Convolution]) -> Output[P]:
+    """The result ``fractal_columns`` of a filter gradient."""
+
+    def unpack(problem: P, dw: Array) -> Array:
+        c, rows = of(problem), prod(dw.shape[:2])
+        fractals = dw.reshape(rows, dw.shape[2] // 16, 16, c.c0)
+        whole = from_fracz if dims == 2 else from_fracz_3d
+        return whole(fractals, c.w_shape, c.groups, c.c0)
+
+    def expected(sample: Sample[P]) -> Array:
+        c, x, dy = of(sample.problem), sample.arrays["x"], sample.arrays["dy"]
+        return conv_filter_grad(x, dy, c.kernel, c.stride, c.padding, c.dilation, c.groups)
+
+    return Output(
+        name="grad_weight",
+        layout=_FRACTALS[dims],
+        axes=f"({_filter_axes(dims)})",
+        unpack=unpack,
+        expected=expected,
+        limit=lambda _: LIMITS["fp32"],
+    )
+
+
+def blocked_problem(gradient: str, c: Convolution, result: DType) -> str:
+    """One line for reports: the ``gradient`` "dx" or "dw" of fp16 operands."""
+    x, dy, taps = ("x".join(map(str, sizes)) for sizes in (c.spatial, c.out, c.kernel))
+    return (
+        f"{gradient} of {c.cin} -> {c.cout} channels, {taps}, stride {list(c.stride)}, pad "
+        f"{c.sides}{c.unusual}; x {c.n}x{x}, dy {c.n}x{dy}; fp16"
+        f"{'' if result is FP16 else f' -> {result}'}"
+    )
+
+
+def described(
+    n: int, cin: int, spatial: Sizes, filter_sizes: Sizes, parts: tuple[Sizes, Sizes, Sizes]
+) -> Convolution:
+    """The convolution of a ``para_dict``.
+
+    ``filter_sizes`` is [Cout, Cin / groups, ...]; ``parts`` are strides, [before, after, ...] of
+    every axis, and dilations, without entries for N and C.
+    """
+    (cout, per_group, *kernel), (strides, pads, dilations) = filter_sizes, parts
+    return Convolution(
+        n=n,
+        cin=cin,
+        cout=cout,
+        spatial=tuple(spatial),
+        kernel=tuple(kernel),
+        stride=tuple(strides),
+        padding=tuple(zip(pads[::2], pads[1::2], strict=True)),
+        dilation=tuple(dilations),
+        groups=cin // per_group,
+    )
+
+
+def _filter_axes(dims: int) -> str:
+    """The axes of a filter in words."""
+    return ", ".join(("Cout", "Cin/groups", *(f"K{axis}" for axis in "DHW"[3 - dims :])))
+
+
+#: Layouts of filters by the number of spatial dimensions.
+_FRACTALS = {2: "FRACTAL_Z", 3: "FRACTAL_Z_3D"}
