@@ -92,7 +92,7 @@ BUDGETS = {
     "npusim/layout": 550,
     "npusim/limits": 1000,
     "npusim/numerics": 950,
-    "npusim/ops": 3350,
+    "npusim/ops": 3500,
     "npusim/program": 3200,
     "npusim/results": 6850,
     "npusim/timing": 5050,

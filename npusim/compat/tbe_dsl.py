@@ -19,9 +19,13 @@ from npusim.ops.conv2d_backprop_filter import facts as filter_facts
 from npusim.ops.conv2d_backprop_input import conv2d_backprop_input as run_plane
 from npusim.ops.conv2d_backprop_input import convolution as plane_convolution
 from npusim.ops.conv2d_backprop_input import facts as plane_facts
+from npusim.ops.conv3d_backprop_filter import conv3d_backprop_filter as run_volume
+from npusim.ops.conv3d_backprop_filter import convolution as volume_convolution
+from npusim.ops.conv3d_backprop_filter import facts as volume_facts
 from npusim.ops.conv3d_backprop_input import conv3d_backprop_input as run_input
 from npusim.ops.conv3d_backprop_input import convolution as input_convolution
 from npusim.ops.conv3d_backprop_input import facts as input_facts
+from npusim.ops.layer import fractal_columns
 from npusim.results import Result
 
 #: Holds the table that calls are checked against: the 310's and the 910's are the same.
@@ -56,13 +60,12 @@ def conv2d_backprop_filter(
     facts = filter_facts(input_x, out_backprop, filter_sizes, para_dict)
     check("conv2d_backprop_filter", facts, load_device(_TABLE_DEVICE))
     c, sizes, para = filter_convolution(facts), frozen(filter_sizes), _kept(para_dict)
-    plan = c.plan
 
     def call(feed: Feed, options: dict[str, Any]) -> Result:
         return run_filter(feed(input_x), feed(out_backprop), sizes, para, **options)
 
     return Lazy(
-        shape=(plan.real_groups, plan.cin1_g * c.taps, plan.cout_g, c.c0),
+        shape=fractal_columns(c),
         dtype="float32",
         name=_kernel_name(para, "conv2d_backprop_filter"),
         inputs=tuple(dict.fromkeys(inputs.values())),
@@ -98,6 +101,37 @@ def conv2d_backprop_input(
         shape=(c.n, c.cin1, c.spatial[0] * c.spatial[1], c.c0),
         dtype=dtype(facts["res_dtype"]).numpy.name,
         name=_kernel_name(para, "conv2d_backprop_input"),
+        inputs=tuple(dict.fromkeys(inputs.values())),
+        call=call,
+    )
+
+
+def conv3d_backprop_filter(
+    x: Placeholder,
+    out_backprop: Placeholder,
+    filter_size: Sequence[int],
+    para_dict: Mapping[str, Any],
+) -> Lazy:
+    """Gradient of a 3-D convolution's filter, (real_g, KD * cin1_g * KH * KW, cout_g, 16) float32.
+
+    ``x`` and ``out_backprop`` are 6HD placeholders of float16, ``filter_size`` is
+    [Cout, Cin / groups, KD, KH, KW]. ``para_dict``: strides [sD, sH, sW]; pads [front, tail, up,
+    down, left, right]; dilations [1, 1, 1, dH, dW]; groups; group_dict; res_dtype; kernel_name (of
+    the returned tensor, and what its errors begin with). Its limits are assumed to be those of its
+    sister functions. Raises ``RuleError`` (an ``ArgumentError``) outside of them.
+    """
+    inputs = _placeholders("conv3d_backprop_filter", x=x, out_backprop=out_backprop)
+    facts = volume_facts(x, out_backprop, filter_size, para_dict)
+    check("conv3d_backprop_filter", facts, load_device(_TABLE_DEVICE))
+    c, sizes, para = volume_convolution(facts), frozen(filter_size), _kept(para_dict)
+
+    def call(feed: Feed, options: dict[str, Any]) -> Result:
+        return run_volume(feed(x), feed(out_backprop), sizes, para, **options)
+
+    return Lazy(
+        shape=fractal_columns(c),
+        dtype="float32",
+        name=_kernel_name(para, "conv3d_backprop_filter"),
         inputs=tuple(dict.fromkeys(inputs.values())),
         call=call,
     )

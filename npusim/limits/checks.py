@@ -176,12 +176,12 @@ def im2col_out(f: Facts, _: str) -> str | None:
     return None if tuple(f["out.shape"]) == want else f"it must be {want}"
 
 
-# -- conv2d_backprop_filter, conv3d_backprop_input, conv2d_backprop_input ------------------
+# -- the tensor compiler's gradients -------------------------------------------------------
 
 
 def tbe_filter_groups(f: Facts, _: str) -> str | None:
     """Groups divide the output channels."""
-    cout = f["filter_sizes"][0]
+    cout = f["filter_sizes" if "filter_sizes" in f else "filter_size"][0]
     return f"Cout is {cout}" if cout % f["groups"] else None
 
 
@@ -200,6 +200,23 @@ def tbe_filter_output(f: Facts, _: str) -> str | None:
     if min(out) < 1:
         return f"the dilated kernel is larger than the padded input {tuple(x[2:4])}"
     want = (x[0], ceil_div(cout, 16), *out, 16)
+    return None if tuple(f["out_backprop.shape"]) == want else f"it must be {want}"
+
+
+def tbe_volume_input(f: Facts, _: str) -> str | None:
+    """The feature map holds the filter's channels."""
+    want = ceil_div(f["filter_size"][1] * f["groups"], 16)
+    return None if f["x.shape"][2] == want else f"C1 must be {want}"
+
+
+def tbe_volume_output(f: Facts, _: str) -> str | None:
+    """The gradient has the sizes of the forward output."""
+    (n, depth, _c1, *plane, _c0), (cout, _cg, *kernel) = f["x.shape"], f["filter_size"]
+    pads = _pairs(tuple(f["pads"]), 3)
+    out = output_sizes((depth, *plane), kernel, f["strides"], pads, f["dilations"][2:])
+    if min(out) < 1:
+        return f"the dilated kernel is larger than the padded input {(depth, *plane)}"
+    want = (n, out[0], ceil_div(cout, 16), *out[1:], 16)
     return None if tuple(f["out_backprop.shape"]) == want else f"it must be {want}"
 
 
@@ -332,6 +349,7 @@ CHECKS: dict[str, Check] = {
             *(batch, spatial, grad_bias_shape, map_width),
             *(im2col_rows, im2col_columns, im2col_out),
             *(tbe_filter_groups, tbe_filter_input, tbe_filter_output),
+            *(tbe_volume_input, tbe_volume_output),
             *(group_dict_keys, tbe_input_channels, tbe_group_dict, tbe_input_filter),
             *(tbe_input_batch, tbe_input_spatial, tbe_plane_spatial),
             *(deconv_batches, deconv_groups, deconv_mask, deconv_no_mask),
@@ -348,7 +366,7 @@ def _pairs(pads: tuple[int, ...], axes: int) -> list[tuple[int, int]]:
 
 
 def _plan(f: Facts) -> GroupPlan:
-    """How the groups of conv3d_backprop_input share fractals."""
+    """How the groups of a 3-D gradient share fractals."""
     cout, cg = f["filter_size"][:2]
-    cin = f["input_size"][4]
-    return group_plan(cin, cout, cin // cg, 16)
+    groups = f["groups"] if "groups" in f else f["input_size"][4] // cg
+    return group_plan(cg * groups, cout, groups, 16)

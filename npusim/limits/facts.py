@@ -60,6 +60,13 @@ FACTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         ("group_dict",),
     ),
+    "conv3d_backprop_filter": (
+        (
+            *_tensors("x out_backprop", "shape", "dtype"),
+            *("filter_size", "strides", "pads", "dilations", "groups", "res_dtype"),
+        ),
+        ("group_dict",),
+    ),
     "conv3d_backprop_input": (
         (
             *_tensors("filter out_backprop", "shape", "dtype"),
@@ -142,20 +149,31 @@ def derive_filter(f: Facts) -> dict[str, Any]:
     return {"one_row": len(x) == 5 and x[2] == 1}
 
 
+def derive_volume_filter(f: Facts) -> dict[str, Any]:
+    """Facts of conv3d_backprop_filter that follow from others."""
+    strides, kernel = (sizes(f.get(name)) for name in ("strides", "filter_size"))
+    return _products(strides, kernel[2:]) if (len(strides), len(kernel)) == (3, 5) else {}
+
+
 def derive_input(f: Facts) -> dict[str, Any]:
     """Facts of conv3d_backprop_input that follow from others."""
     parts = [sizes(f.get(name)) for name in ("strides", "filter_size", "out_backprop.shape")]
     if [len(part) for part in parts] != [5, 5, 6]:
         return {}
     strides, kernel, dy = parts
-    derived: dict[str, Any] = {
-        "stride H * W": prod(strides[2:4]),
-        "stride D * H * W": prod(strides[1:4]),
-        "kernel H * W": prod(kernel[3:]),
-        "kernel D * H * W": prod(kernel[2:]),
-        "zero-inserted dY H and W": (dy[3] * strides[2], dy[4] * strides[3]),
-    }
+    derived = _products(strides[1:4], kernel[2:])
+    derived["zero-inserted dY H and W"] = (dy[3] * strides[2], dy[4] * strides[3])
     return derived | _backward_pads(f, strides, kernel, dy)
+
+
+def _products(strides: tuple[int, ...], kernel: tuple[int, ...]) -> dict[str, Any]:
+    """Products over the axes (D, H, W) that have limits of their own."""
+    return {
+        "stride H * W": prod(strides[1:]),
+        "stride D * H * W": prod(strides),
+        "kernel H * W": prod(kernel[1:]),
+        "kernel D * H * W": prod(kernel),
+    }
 
 
 def lifted(f: Facts) -> dict[str, Any]:
@@ -213,6 +231,7 @@ DERIVE: dict[str, Callable[[Facts], dict[str, Any]]] = {
     "im2col_backward": derive_im2col,
     "conv2d_backprop_filter": derive_filter,
     "conv2d_backprop_input": derive_plane_input,
+    "conv3d_backprop_filter": derive_volume_filter,
     "conv3d_backprop_input": derive_input,
     "deconv_grad_filter": derive_deconv,
 }

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from npusim.ops.card import Card
     from npusim.ops.conv2d_backprop_filter import conv2d_backprop_filter
     from npusim.ops.conv2d_backprop_input import conv2d_backprop_input
+    from npusim.ops.conv3d_backprop_filter import conv3d_backprop_filter
     from npusim.ops.conv3d_backprop_input import conv3d_backprop_input
     from npusim.ops.convolution import convolution
     from npusim.ops.convolution_backward import convolution_backward
@@ -28,6 +29,7 @@ __all__ = [
     "OPERATORS",
     "conv2d_backprop_filter",
     "conv2d_backprop_input",
+    "conv3d_backprop_filter",
     "conv3d_backprop_input",
     "convolution",
     "convolution_backward",

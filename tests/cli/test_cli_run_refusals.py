@@ -22,8 +22,8 @@ CONV = ("run", "conv2d_backprop_filter", "--device", "tiny", "--cin", "16", "--c
     [
         (["--cin", "3"],
          "--cin is an option of conv2d_backprop_filter, conv2d_backprop_input, "
-         "conv3d_backprop_input, convolution, convolution_backward, deconv_grad_filter; this "
-         "command has none of that name; see 'npusim run matmul --help'"),
+         "conv3d_backprop_filter, conv3d_backprop_input, convolution, convolution_backward, "
+         "deconv_grad_filter; this command has none of that name; see 'npusim run matmul --help'"),
         (["--cube-math-type", "1"],
          "--cube-math-type is an option of convolution, convolution_backward; this command has "
          "none of that name; see 'npusim run matmul --help'"),
@@ -33,8 +33,8 @@ CONV = ("run", "conv2d_backprop_filter", "--device", "tiny", "--cin", "16", "--c
          "(float32), int8 (int8), int32 (int32); see 'npusim run matmul --help'"),
         (["--rules", "hardware"],
          "--rules is an option of conv2d_backprop_filter, conv2d_backprop_input, "
-         "conv3d_backprop_input, convolution_backward, deconv_grad_filter, im2col_backward; this "
-         "command has none of that name; see 'npusim run matmul --help'"),
+         "conv3d_backprop_filter, conv3d_backprop_input, convolution_backward, deconv_grad_filter, "
+         "im2col_backward; this command has none of that name; see 'npusim run matmul --help'"),
         (["--timing-only", "--check"],
          "--check needs numbers, which --timing-only leaves out; drop one"),
         (["--timing-only", "--input", "a=a.npy"],

@@ -372,6 +372,27 @@ def input_tbe(facts: Facts, device: Device) -> RuleError:
     return caught(lambda: tbe.dsl.conv3d_backprop_input(w, dy, *input_parts(facts)))
 
 
+def volume_parts(facts: Facts) -> tuple[Any, dict[str, Any]]:
+    """filter_size and para_dict of conv3d_backprop_filter."""
+    names = ("strides", "pads", "dilations", "groups", "res_dtype")
+    para = {name: facts[name] for name in names}
+    return facts["filter_size"], para | {"group_dict": facts.get("group_dict")}
+
+
+def volume_call(facts: Facts, device: Device) -> RuleError:
+    """``npusim.ops.conv3d_backprop_filter``."""
+    x, dy, parts = tensor(facts, "x"), tensor(facts, "out_backprop"), volume_parts(facts)
+    return caught(lambda: npusim.ops.conv3d_backprop_filter(x, dy, *parts, device=device))
+
+
+def volume_tbe(facts: Facts, device: Device) -> RuleError:
+    """The function of the tensor compiler."""
+    if device.name not in ("ascend910", "ascend310"):
+        raise CannotSay
+    x, dy = placeholder(facts, "x"), placeholder(facts, "out_backprop")
+    return caught(lambda: tbe.dsl.conv3d_backprop_filter(x, dy, *volume_parts(facts)))
+
+
 def plane_parts(facts: Facts) -> tuple[Any, Any, dict[str, Any]]:
     """filter_sizes, input_sizes and para_dict of conv2d_backprop_input."""
     names = ("strides", "padding", "dilations", "res_dtype", "group_dict")
@@ -429,6 +450,7 @@ ENTRANCES: dict[str, dict[str, Entrance]] = {
         "run": filter_line,
     },
     "conv2d_backprop_input": {"npusim.ops": plane_call, "tbe": plane_tbe},
+    "conv3d_backprop_filter": {"npusim.ops": volume_call, "tbe": volume_tbe},
     "conv3d_backprop_input": {"npusim.ops": input_call, "tbe": input_tbe},
     "deconv_grad_filter": {"npusim.ops": deconv_call, "ftdsp": deconv_library},
 }

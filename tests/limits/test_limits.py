@@ -15,6 +15,7 @@ from npusim.limits.facts import DERIVE, FACTS, PARAM
 from npusim.limits.table import STAGES, check, documented_operators, load_rules
 from tests.limits.entrances import able, refused
 from tests.limits.test_plane_input import tbe_plane
+from tests.limits.test_volume_filter import tbe_volume
 
 Facts = dict[str, Any]
 
@@ -384,6 +385,7 @@ def test_an_unknown_product_is_told() -> None:
 SPREAD = {
     "deconv_grad_filter": {f"param[{i}] {name}" for i, name in enumerate(PARAM)},
     "conv2d_backprop_input": set(DERIVE["conv2d_backprop_input"](tbe_plane())),
+    "conv3d_backprop_filter": set(DERIVE["conv3d_backprop_filter"](tbe_volume())),
     "conv3d_backprop_input": set(DERIVE["conv3d_backprop_input"](tbe_input())),
 }
 

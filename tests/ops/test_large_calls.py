@@ -33,6 +33,9 @@ LARGE: dict[str, Callable[[Any], Any]] = {
     "conv2d_backprop_input": lambda device: npusim.ops.conv2d_backprop_input(
         FRACTALS, BLOCKS, [4096, 4096, 3, 3], [1024, 4096, 200, 200], PARA, device=device
     ),
+    "conv3d_backprop_filter": lambda device: npusim.ops.conv3d_backprop_filter(
+        DEPTH, DEPTH, [4096, 4096, 1, 3, 3], PARA_3D | {"strides": [1] * 3}, device=device
+    ),
     "conv3d_backprop_input": lambda device: npusim.ops.conv3d_backprop_input(
         FRACTALS_3D, DEPTH, [4096, 4096, 1, 3, 3], [400, 8, 128, 128, 4096], PARA_3D, device=device
     ),

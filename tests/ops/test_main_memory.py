@@ -29,6 +29,12 @@ def filter_gradient(device: Any) -> Any:
     return npusim.ops.conv2d_backprop_filter(MAP, MAP, [16, 16, 1, 1], para, device=device)
 
 
+def volume_filter_gradient(device: Any) -> Any:
+    para = {"strides": [1] * 3, "pads": [0] * 6, "dilations": [1] * 5}
+    volume = spec((1, 1, 1, 8, 8, 16), "fp16")
+    return npusim.ops.conv3d_backprop_filter(volume, volume, [16, 16, 1, 1, 1], para, device=device)
+
+
 def input_gradient(device: Any) -> Any:
     para = {"strides": [1] * 5, "pads": [0] * 6, "dilations": [1] * 5}
     return npusim.ops.conv3d_backprop_input(
@@ -59,6 +65,7 @@ CALLS: Mapping[str, tuple[str, str, Callable[[Any], Any]]] = {
     "convolution_backward": ("ascend910b2", "grad_output|input", layer),
     "conv2d_backprop_filter": ("ascend910", "input_x", filter_gradient),
     "conv2d_backprop_input": ("ascend910", "out_backprop", plane_gradient),
+    "conv3d_backprop_filter": ("ascend910", "x", volume_filter_gradient),
     "conv3d_backprop_input": ("ascend910", "out_backprop", input_gradient),
     "deconv_grad_filter": (
         "ft78ne",

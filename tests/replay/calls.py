@@ -148,6 +148,22 @@ def filter_5hd(cin: int, cout: int, size: int, kernel: int, **options: Any) -> C
     return call
 
 
+def filter_6hd(groups: int) -> Call:
+    """Build conv3d_backprop_filter on blocked operands of 32 -> 48 channels."""
+
+    def call(device: str) -> Any:
+        para = {"strides": [1, 2, 1], "pads": [0, 0, 1, 1, 1, 1], "dilations": [1] * 5}
+        return ops.conv3d_backprop_filter(
+            integers((2, 3, 2, 7, 6, 16), "fp16", 0),
+            integers((2, 2, 3, 4, 6, 16), "fp16", 1),
+            [48, 32 // groups, 2, 3, 3],
+            para | {"groups": groups},
+            device=device,
+        )
+
+    return call
+
+
 def input_6hd(groups: int, bias: bool, stride: int = 1) -> Call:
     """Build conv3d_backprop_input on blocked operands of 32 -> 48 channels."""
 
@@ -370,6 +386,8 @@ CALLS: dict[str, tuple[Call, tuple[str, ...]]] = {
         filter_5hd(32, 48, 30, 3, deterministic=True),
         ("ascend910", "ascend910b2"),
     ),
+    "filter_6hd": (filter_6hd(1), (*CUBES_16, *CUBES_32)),
+    "filter_6hd_groups": (filter_6hd(4), ("ascend910", "ascend910b2")),
     "input_5hd": (input_5hd(1, 1), (*CUBES_16, *CUBES_32)),
     "input_5hd_groups": (input_5hd(4, 2), ("ascend910", "ascend910b2")),
     "input_6hd": (input_6hd(1, bias=False), (*CUBES_16, *CUBES_32)),

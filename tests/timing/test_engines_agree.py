@@ -167,6 +167,13 @@ def plane_gradient() -> Call:
     return partial(npusim.ops.conv2d_backprop_input, w, dy, *sizes, para, **HARDWARE)
 
 
+def volume_filter_gradient() -> Call:
+    x, dy = npusim.spec((2, 3, 1, 5, 6, 16), "fp16"), npusim.spec((2, 3, 2, 5, 6, 16), "fp16")
+    para = {"strides": [1] * 3, "pads": [1] * 6, "dilations": [1] * 5, "groups": 2}
+    sizes = (32, 8, 3, 3, 3)
+    return partial(npusim.ops.conv3d_backprop_filter, x, dy, sizes, para, **HARDWARE)
+
+
 def fold(kind: str) -> Call:
     grad = npusim.spec((2, 20 * 9, 5 * 6), kind)
     return partial(
@@ -201,6 +208,7 @@ CALLS: dict[str, dict[str, Call]] = {
         "groups": backward((1, 32, 6, 7), (1, 32, 6, 7), (32, 8, 3, 3), groups=4),
         "conv2d_backprop_filter": filter_gradient(),
         "conv2d_backprop_input": plane_gradient(),
+        "conv3d_backprop_filter": volume_filter_gradient(),
         "conv3d_backprop_input": input_gradient(),
         "matmul": product(),
     },
