@@ -98,6 +98,7 @@ class NetworkResult(NetworkReports):
     """The backward pass of a network; layers that could not be simulated are in no total.
 
     ``untrained`` are the layers whose input has no gradient, because nothing trained is before it.
+    Element-wise layers are ``with_elementwise`` known as traffic, beside all other figures.
     """
 
     workload: Workload
@@ -108,6 +109,7 @@ class NetworkResult(NetworkReports):
     timed: tuple[LayerTime, ...]
     passes: str = "backward"
     untrained: tuple[str, ...] = ()
+    with_elementwise: bool = False
 
     def __repr__(self) -> str:
         """One line: network, device, time, and how much of it is missing."""
@@ -171,6 +173,8 @@ class NetworkResult(NetworkReports):
             names = ", ".join(self.untrained)
             first = f"without the input gradient of {names}, before which nothing is trained"
             notes = {f"{first} (every_input=True, --every-input: with it)": None, **notes}
+        if self.with_elementwise and not self.workload.elementwise:
+            notes[f"no element-wise layers are known of {self.workload.name}"] = None
         return *notes, *assumption_notes(self.device, figures)
 
     @cached_property
@@ -200,6 +204,32 @@ class NetworkResult(NetworkReports):
         from npusim.results.tables import frame
 
         return frame(self.kernel_rows(), KERNEL_COLUMNS)
+
+    @cached_property
+    def elementwise(self) -> pd.DataFrame:
+        """One row per shape of element-wise layers, where they were asked for: traffic only.
+
+        ``read_bytes``, ``written_bytes`` and ``time_us`` are of one such layer in the passes that
+        are timed, at the rates of main memory; ``total_us`` of all ``count``. No other figure of
+        this result contains them.
+        """
+        from npusim.results.elementwise import ELEMENTWISE_COLUMNS
+        from npusim.results.tables import frame
+
+        return frame(self.elementwise_rows(), ELEMENTWISE_COLUMNS)
+
+    def elementwise_rows(self) -> list[Row]:
+        """``elementwise`` as plain values."""
+        from npusim.results.elementwise import rows
+
+        layers = self.workload.elementwise if self.with_elementwise else ()
+        return rows(self.device, layers, self.passes, self.batch * self.dtype.bytes)
+
+    @property
+    def elementwise_us(self) -> float | None:
+        """Microseconds of the element-wise layers by traffic; None where not asked for."""
+        rows = self.elementwise_rows()
+        return sum(row["total_us"] for row in rows) if self.with_elementwise else None
 
     def layer_rows(self) -> list[Row]:
         """``layers`` as plain values."""
@@ -285,6 +315,9 @@ class NetworkResult(NetworkReports):
             "notes": list(self.notes),
             "layers": self.layer_rows(),
             "kernels": self.kernel_rows(),
+            "main_memory": self.device.main_memory_name,
+            "elementwise_us": self.elementwise_us,
+            "elementwise": self.elementwise_rows(),
         }
 
 
@@ -298,6 +331,7 @@ def network(
     gradients: Iterable[str] = ("input", "weight"),
     cube_math_type: int | str = "keep_dtype",
     every_input: bool = False,
+    elementwise: bool = False,
     jobs: int = 1,
     store: str | Path | None = None,
     **options: Any,
@@ -311,7 +345,9 @@ def network(
     ``input_shape``, that of one image without the batch, an ONNX file where it leaves sizes open.
     ``gradients`` are those computed, of "input", "weight" and "bias". As in training, the input of
     a layer before which nothing is trained has no gradient, unless ``every_input`` asks for it.
-    Linear layers are matrix products, without a bias. Different layers are simulated in
+    Linear layers are matrix products, without a bias. ``elementwise`` adds, beside the times and in
+    none of them, what normalisations, activations, additions and pooling move, as traffic at the
+    rates of main memory. Different layers are simulated in
     ``jobs`` processes, with the same result; ``progress`` is then told of layers that are done.
     Runs of kernels and automatic tilings are kept in ``store`` ("": a file of the user's cache;
     None: in memory alone) by the figures they rest on: on a changed device only what the change
@@ -370,6 +406,7 @@ def network(
             for one in net.layers
             if "input" in backward.gradients and not one.input_gradient
         ),
+        with_elementwise=elementwise,
     )
 
 

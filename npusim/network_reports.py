@@ -51,6 +51,8 @@ class NetworkReports:
 
         def layer_rows(self) -> list[dict[str, Any]]: ...
 
+        def elementwise_rows(self) -> list[dict[str, Any]]: ...
+
     def text(self) -> str:
         """The report for people: totals, layers, kernels, and what could not be simulated."""
         from npusim.results.network_text import render
@@ -58,11 +60,15 @@ class NetworkReports:
         return render(self.to_json())
 
     def write(self, path: str | Path) -> None:
-        """Write ``layers`` as CSV; lists of sizes read ``3x3``."""
-        from npusim.results.network_rows import write_csv
+        """Write ``layers`` as CSV; lists of sizes read ``3x3``.
+
+        Element-wise layers follow where they were asked for, with "traffic only" as bottleneck.
+        """
+        from npusim.results.network_rows import elementwise_rows, write_csv
 
         rows = self.layer_rows()
-        write_csv(Path(path), tuple(rows[0]), rows)
+        more = elementwise_rows(tuple(rows[0]), self.elementwise_rows())
+        write_csv(Path(path), tuple(rows[0]), [*rows, *more])
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the time of every layer by what it computes, repetitions included."""

@@ -35,6 +35,12 @@ def add_arguments(parser: Parser) -> None:
     add_machine(parser.add_argument_group("machine").add_argument, required=True)
     add = parser.add_argument_group("simulation").add_argument
     add_simulation(add)
+    add(
+        "--elementwise",
+        action="store_true",
+        help="beside the times, what normalisations, activations, additions and pooling move, as "
+        "traffic of main memory (default: no)",
+    )
     add("--jobs", type=integer(1), default=1, metavar="N",
         help="processes that simulate different layers at once (default: 1)")  # fmt: skip
     add("--store", nargs="?", const="", metavar="FILE",
@@ -124,6 +130,7 @@ def execute(arguments: argparse.Namespace) -> int:
             cube_math_type=arguments.cube_math_type,
             device=load_device(arguments.device, collect("--set", arguments.set)),
             every_input=arguments.every_input,
+            elementwise=arguments.elementwise,
             cores=arguments.cores,
             rules=arguments.rules,
             engine=arguments.engine,

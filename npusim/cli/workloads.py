@@ -72,7 +72,9 @@ def _show(workload: Workload, as_json: bool) -> None:
             {key: getattr(x, key, None) for key in _KEYS} | {"output": getattr(x, "out", None)}
             for x in workload.layers
         ]
-        print_json({"name": workload.name, "description": workload.description, "layers": layers})
+        others = [vars(x) for x in workload.elementwise]
+        about = {"name": workload.name, "description": workload.description}
+        print_json({**about, "layers": layers, "elementwise": others})
         return
     print(f"{workload.name}: {workload.description}\n")
     head = (
@@ -89,6 +91,13 @@ def _show(workload: Workload, as_json: bool) -> None:
         "count",
     )
     print_table(head, [_cells(layer) for layer in workload.layers], 1)
+    if workload.elementwise:
+        sizes = [
+            (x.kind, "x".join(map(str, x.shape)), "x".join(map(str, x.out)), str(x.count))
+            for x in workload.elementwise
+        ]
+        print()
+        print_table(("element-wise", "input", "output", "count"), sizes, 3)
 
 
 def _cells(layer: Layer) -> tuple[str, ...]:

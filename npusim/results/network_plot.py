@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npusim.results.elementwise import TRAFFIC_ONLY, by_kind
 from npusim.results.lines import percent_text, us_text
-from npusim.results.palette import RESULT_COLOURS
+from npusim.results.palette import KERNEL, RESULT_COLOURS
 from npusim.results.plots import new_axes, tidy
 
 if TYPE_CHECKING:
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
 def plot_layers(facts: Mapping[str, Any], ax: Axes | None = None, *, shown: bool = False) -> Axes:
     """A bar per layer with a time, repetitions included, parted by what its kernels compute.
 
+    Bars without a filling follow for kinds of element-wise layers, where these were asked for.
     ``facts`` are those of ``NetworkResult.to_json``.
     """
     rows = [row for row in facts["layers"] if not row["error"]]
-    ax = new_axes(ax, 9, 1.3 + 0.26 * max(4, len(rows)), shown)
+    others = by_kind(facts["elementwise"])
+    shown_rows = len(rows) + len(others)
+    ax = new_axes(ax, 9, 1.3 + 0.26 * max(4, shown_rows), shown)
     base = np.zeros(len(rows))
     for name, colour in RESULT_COLOURS.items():
         widths = np.array([row["count"] * row[f"{name}_us"] for row in rows])
@@ -29,19 +33,21 @@ def plot_layers(facts: Mapping[str, Any], ax: Axes | None = None, *, shown: bool
             ax.barh(range(len(rows)), widths, 0.72, left=base, color=colour, label=name, zorder=2)
         base = base + widths
     for place, row in enumerate(rows):
-        ax.annotate(
-            f"{us_text(row['total_us'])}, {percent_text(row['share'])}",
-            (row["total_us"], place),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-        )
+        told = f"{us_text(row['total_us'])}, {percent_text(row['share'])}"
+        _tell(ax, told, row["total_us"], place)
     names = [
         f"{row['count']} x {row['layer']}" if row["count"] > 1 else row["layer"] for row in rows
     ]
-    ax.set_yticks(range(len(rows)), names)
-    ax.set_ylim(len(rows) - 0.4, -0.6)
+    if others:
+        names += [f"{row['count']} x {row['kind']}" for row in others]
+        places, times = range(len(rows), shown_rows), [row["total_us"] for row in others]
+        label = f"element-wise, {TRAFFIC_ONLY}"
+        ax.barh(places, times, 0.72, fill=False, edgecolor=KERNEL, hatch="////", label=label)
+        for place, row in zip(places, others, strict=True):
+            _tell(ax, f"{us_text(row['total_us'])}, {TRAFFIC_ONLY}", row["total_us"], place)
+        base = np.append(base, times)
+    ax.set_yticks(range(shown_rows), names)
+    ax.set_ylim(shown_rows - 0.4, -0.6)
     ax.set_xlim(0, max(base, default=1) * 1.18)
     title = f"{facts['workload']} {facts['pass']} on {facts['device']}, batch {facts['batch']}"
     ax.set_xlabel("us; other: layouts, clearing, casts, their launches")
@@ -49,3 +55,10 @@ def plot_layers(facts: Mapping[str, Any], ax: Axes | None = None, *, shown: bool
     ax.legend(loc="lower right", fontsize=9, frameon=False)
     tidy(ax)
     return ax
+
+
+def _tell(ax: Axes, text: str, us: float, place: int) -> None:
+    """Write behind the end of a bar."""
+    ax.annotate(
+        text, (us, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
+    )

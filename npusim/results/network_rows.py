@@ -9,6 +9,7 @@ from typing import Any
 
 from npusim.device.spec import Device
 from npusim.results import metrics
+from npusim.results.elementwise import TRAFFIC_ONLY
 from npusim.timing.trace import Bound, KernelRun
 from npusim.written import replacing
 
@@ -43,6 +44,25 @@ def _warm(device: Device, run: KernelRun) -> Iterator[Bound]:
             yield bound._replace(resource="L2 read", cycles=cycles)
         else:
             yield bound
+
+
+def elementwise_rows(
+    columns: Sequence[str], rows: Iterable[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Element-wise layers with the ``columns`` of others: sizes and times that both have."""
+    for row in rows:
+        channels, *spatial = row["shape"]
+        yield dict.fromkeys(columns) | {
+            "layer": row["kind"],
+            "count": row["count"],
+            "cin": channels,
+            "cout": row["out"][0],
+            "spatial": spatial,
+            "time_us": row["time_us"],
+            "total_us": row["total_us"],
+            "bottleneck": TRAFFIC_ONLY,
+            "error": "",
+        }
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from npusim.results import elementwise
 from npusim.results.lines import (
     WIDTH,
     columns,
@@ -35,6 +36,7 @@ def render(facts: Row) -> str:
         _header(facts),
         _layers(facts),
         _kernels(facts),
+        elementwise.section(facts),
         items("NOT SIMULATED", missing),
         items("NOTES", facts["notes"]),
     )
@@ -61,6 +63,8 @@ def _header(facts: Row) -> Iterator[str]:
     whole = f"{us_text(facts['time_us'])} us = {facts['cycles']:,} cycles"
     yield from fact("time", f"{whole}, of which launches {us_text(launch_us)} us")
     yield from fact("split, us", _split(facts))
+    if facts["elementwise_us"] is not None:
+        yield from fact("elementwise", elementwise.summary(facts))
     if facts["energy_uj"] is not None:
         watt = rate_text(facts["energy_uj"] / facts["time_us"])
         most = facts["energy"][0]

@@ -30,6 +30,7 @@ COLUMNS = (
         "weight_us",
         "bias_us",
         "other_us",
+        "elementwise_us",
     ),
     *("energy_uj", "area_mm2", "buffer_bytes", "bottleneck", "retiled", "error"),
 )

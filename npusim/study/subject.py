@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
@@ -64,6 +64,7 @@ _NET: Mapping[str, Callable[[str], Any]] = {
     "gradients": _names,
     "cube_math_type": read_cube_math_type,
     "every_input": _flag,
+    "elementwise": _flag,
 }
 
 
@@ -144,13 +145,14 @@ def content(setting: Setting) -> str:
     name = setting[DEVICE] if DEVICE in setting else card_of(setting).device
     told = {k: v for k, v in setting.items() if k != DEVICE}
     if NETWORK in known:
-        told[NETWORK] = _layers(setting[NETWORK])
+        told[NETWORK] = _layers(setting[NETWORK], _flag(setting.get("elementwise", "no")))
     return json.dumps({"on": load_device(name).digest(), **told}, sort_keys=True)
 
 
 @lru_cache(maxsize=64)
-def _layers(source: str) -> str:
-    return workload_yaml(read_network(source))
+def _layers(source: str, elementwise: bool = False) -> str:
+    net = read_network(source)
+    return workload_yaml(net if elementwise else replace(net, elementwise=()))
 
 
 def measure(setting: Setting) -> Row:
@@ -191,6 +193,7 @@ def _network(parts: Split) -> Row:
         "cycles": result.cycles,
         "launch_us": sum(row["launch_us"] for row in kernels),
         **sums,
+        **({} if result.elementwise_us is None else {"elementwise_us": result.elementwise_us}),
         **known,
         "bottleneck": f"{slowest['layer']}: {slowest['bottleneck']}",
         "tilings": {

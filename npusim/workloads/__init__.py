@@ -7,11 +7,13 @@ from os import PathLike
 from typing import Any
 
 from npusim.errors import ArgumentError
+from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.files import find_layer, load_workload, workload_yaml, workloads
 from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload, merged
 
 __all__ = [
     "ConvLayer",
+    "ElementwiseLayer",
     "Layer",
     "LinearLayer",
     "Workload",

@@ -6,6 +6,11 @@ A file has a ``description`` and ``layers``, a mapping from layer name to its si
     fc: {cin: 2048, cout: 1000, rows: 1}
 
 A layer with ``spatial`` is a convolution, one with ``rows`` (vectors per image) a linear layer.
+A list ``elementwise`` may follow, of layers that multiply no matrices::
+
+    - {kind: relu, shape: [64, 112, 112]}
+    - {kind: max_pool, shape: [64, 112, 112], out: [64, 56, 56]}
+
 ``configs/README.md`` has every key.
 """
 
@@ -22,6 +27,7 @@ from typing import TypeVar
 from npusim.errors import ArgumentError
 from npusim.integers import digits
 from npusim.resources import configs
+from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload
 from npusim.yamltree import Node, TextFile, load_tree, suggest
 
@@ -36,6 +42,7 @@ _OPTIONAL = (
     *("count", "input_gradient"),
 )
 _LINEAR = ("cin", "cout", "rows")
+_ELEMENTWISE = ("kind", "shape")
 
 
 def workloads() -> list[str]:
@@ -80,7 +87,7 @@ def find_layer(place: str) -> ConvLayer:
 
 def _workload(source: TextFile, name: str) -> Workload:
     """Read one file."""
-    tree = load_tree(source).mapping(required=("description", "layers"))
+    tree = load_tree(source).mapping(("description", "layers"), ("elementwise",))
     layers = tree["layers"].mapping()
     if not layers:
         raise tree["layers"].fail("expected at least one layer")
@@ -90,7 +97,26 @@ def _workload(source: TextFile, name: str) -> Workload:
         layers=tuple(
             _layer(key, node, first=i == 0) for i, (key, node) in enumerate(layers.items())
         ),
+        elementwise=tuple(
+            _elementwise(node)
+            for node in (tree["elementwise"].items() if "elementwise" in tree else ())
+        ),
     )
+
+
+def _elementwise(node: Node) -> ElementwiseLayer:
+    """Read one element-wise layer."""
+    fields = node.mapping(_ELEMENTWISE, ("out", "count", "input_gradient"))
+    try:
+        return ElementwiseLayer(
+            kind=fields["kind"].text(),
+            shape=tuple(_positive(item) for item in fields["shape"].items()),
+            out=tuple(_positive(item) for item in fields["out"].items()) if "out" in fields else (),
+            count=_positive(fields["count"]) if "count" in fields else 1,
+            input_gradient=_trained(fields, first=False),
+        )
+    except ArgumentError as error:
+        raise fields["kind"].fail(str(error)) from error
 
 
 def _layer(name: str, node: Node, *, first: bool) -> Layer:
@@ -204,12 +230,30 @@ def workload_yaml(workload: Workload) -> str:
     """The text of a file that ``load_workload`` reads back as the same layers."""
     lines = [f"description: {_quoted(workload.description)}", "", "layers:"]
     for i, layer in enumerate(workload.layers):
-        fields = [f"{key}: {value}" for key, value in _fields(layer, first=i == 0)]
-        together = ", ".join(field.replace(" ", _GLUE) for field in fields)
-        text = f"{_quoted(layer.name)}:{_GLUE}{{{together}}}"
-        wrapped = textwrap.wrap(text, 100, initial_indent="  ", subsequent_indent="    ")
-        lines += [line.replace(_GLUE, " ") for line in wrapped]
+        lines += _entry(f"{_quoted(layer.name)}:", _fields(layer, first=i == 0))
+    if workload.elementwise:
+        lines += ["", "elementwise:"]
+    for one in workload.elementwise:
+        lines += _entry("-", _elementwise_fields(one))
     return "\n".join(lines) + "\n"
+
+
+def _entry(head: str, pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """The lines of one layer, its name or the sign of a list before its keys."""
+    together = ", ".join(f"{key}: {value}".replace(" ", _GLUE) for key, value in pairs)
+    text = f"{head}{_GLUE}{{{together}}}"
+    wrapped = textwrap.wrap(text, 100, initial_indent="  ", subsequent_indent="    ")
+    return [line.replace(_GLUE, " ") for line in wrapped]
+
+
+def _elementwise_fields(layer: ElementwiseLayer) -> Iterator[tuple[str, str]]:
+    yield from (("kind", layer.kind), ("shape", str(list(layer.shape))))
+    if layer.out != layer.shape:
+        yield "out", str(list(layer.out))
+    if layer.count > 1:
+        yield "count", str(layer.count)
+    if not layer.input_gradient:
+        yield "input_gradient", "no"
 
 
 def _fields(layer: Layer, *, first: bool) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from npusim.convolution import Convolution
 from npusim.errors import ArgumentError
+from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.yamltree import suggest
 
 
@@ -46,11 +47,15 @@ Layer = ConvLayer | LinearLayer
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A named list of layers, in the order of the network."""
+    """A named list of layers, in the order of the network.
+
+    ``layers`` are those that multiply, ``elementwise`` what is known of the others.
+    """
 
     name: str
     description: str
     layers: tuple[Layer, ...]
+    elementwise: tuple[ElementwiseLayer, ...] = ()
 
     def __repr__(self) -> str:
         """One line: name, layers with repetitions, multiply-adds."""

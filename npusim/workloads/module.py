@@ -1,4 +1,4 @@
-"""The convolutions and linear layers of a ``torch.nn.Module``, without computing anything."""
+"""The layers of a ``torch.nn.Module``, without computing anything."""
 
 from __future__ import annotations
 
@@ -10,10 +10,21 @@ from math import prod
 from typing import Any
 
 from npusim.errors import ArgumentError
+from npusim.workloads.elementwise import KINDS, ElementwiseLayer, together
 from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload, merged
 
 #: Images that are traced: batch normalisation refuses one image of one position in training.
 _IMAGES = 2
+
+#: PyTorch's name of an operation: its kind of element-wise layer, where that is called otherwise.
+_KINDS = {
+    **{"hardtanh": "clip", "clamp": "clip", "clamp_min": "clip", "_prelu_kernel": "prelu"},
+    **{"hardswish": "hard_swish", "hardsigmoid": "hard_sigmoid", "_softmax": "softmax"},
+    **{"_log_softmax": "softmax", "cat": "concat", "sub": "add", "div": "mul"},
+    **{"mean": "avg_pool", "native_dropout": "dropout", "native_group_norm": "group_norm"},
+    **{"native_layer_norm": "layer_norm", "native_batch_norm": "batch_norm"},
+    **{"cudnn_batch_norm": "batch_norm", "_native_batch_norm_legit": "batch_norm"},
+}
 
 
 def workload(model: Any, input_shape: Sequence[int], *, name: str = "") -> Workload:
@@ -22,8 +33,8 @@ def workload(model: Any, input_shape: Sequence[int], *, name: str = "") -> Workl
     ``input_shape`` is that of one image, (channels, ...), without the batch. Tensors have shapes
     but no data (the meta device), so the pass takes neither time nor memory; ``model`` is left as
     it is. Convolutions that a module computes by ``torch.nn.functional`` are seen too, linear
-    layers only as ``torch.nn.Linear``. Layers of one shape are one with a count, named after the
-    first of them.
+    layers only as ``torch.nn.Linear``; element-wise layers as operations, whichever module calls
+    them. Layers of one shape are one with a count, named after the first of them.
 
     Raises ``ArgumentError`` where the model does not take such an input, or has no layer to time.
     """
@@ -47,7 +58,10 @@ def workload(model: Any, input_shape: Sequence[int], *, name: str = "") -> Workl
         raise ArgumentError(f"{title} has no convolution and no torch.nn.Linear")
     sizes = "x".join(map(str, input_shape))
     return Workload(
-        name=title, description=f"{title} (PyTorch), input {sizes}", layers=merged(seen.layers)
+        name=title,
+        description=f"{title} (PyTorch), input {sizes}",
+        layers=merged(seen.layers),
+        elementwise=together(seen.elementwise),
     )
 
 
@@ -66,6 +80,7 @@ class _Seen:
     def __init__(self, torch: Any, model: Any) -> None:
         self.torch, self.model = torch, model
         self.layers: list[Layer] = []
+        self.elementwise: list[ElementwiseLayer] = []
         self.names = {id(m): name or type(m).__name__ for name, m in model.named_modules()}
         self.inside: list[Any] = []  # modules entered and not left
 
@@ -81,7 +96,9 @@ class _Seen:
         def dispatch(_: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func is aten.convolution.default:
                 self.layers.append(self._convolution(args))
-            return func(*args, **(kwargs or {}))
+            out = func(*args, **(kwargs or {}))
+            self.elementwise += self._elementwise(func, args, out)
+            return out
 
         mode = type("Convolutions", (base,), {"__torch_dispatch__": dispatch})
         try:
@@ -114,6 +131,25 @@ class _Seen:
             input_gradient=bool(x.requires_grad),
         )
 
+    def _elementwise(self, func: Any, args: Sequence[Any], out: Any) -> Iterator[ElementwiseLayer]:
+        """The element-wise layer that an operation is, if it is one on images."""
+        nn, tensor = self.torch.nn, self.torch.Tensor
+        inside = self.inside[-1] if self.inside else None
+        kind = _kind(func._schema.name, dropout=isinstance(inside, nn.modules.dropout._DropoutNd))
+        first = args[0] if args else None
+        flat = list(first) if isinstance(first, (list, tuple)) else list(args)
+        read = [one for one in flat if isinstance(one, tensor) and one.dim() > 1]
+        made = out[0] if isinstance(out, (list, tuple)) else out
+        if not kind or not read or isinstance(inside, nn.Linear) or not made.is_floating_point():
+            return
+        largest = max(read, key=lambda one: one.numel())
+        if kind in ("add", "mul") and sum(one.numel() == largest.numel() for one in read) < 2:
+            kind = "scale"  # a factor, or what is added, of a few elements
+        trained = any(one.requires_grad for one in flat if isinstance(one, tensor))
+        shape = _image(made if kind == "concat" else largest)
+        if shape:
+            yield ElementwiseLayer(kind=kind, shape=shape, out=_image(made), input_gradient=trained)
+
     def _left(self, module: Any, given: Sequence[Any], out: Any) -> None:
         self.inside.pop()
         if isinstance(module, self.torch.nn.Linear) and given:
@@ -128,3 +164,20 @@ class _Seen:
                     input_gradient=bool(x.requires_grad),
                 )
             )
+
+
+def _kind(name: str, *, dropout: bool) -> str:
+    """The kind of the element-wise layer that this operation is, "" where it is none."""
+    short = name.partition("::")[2].removesuffix("_")
+    if dropout:  # composed of operations on its mask, and the product with it
+        return "dropout" if short in ("native_dropout", "mul") else ""
+    kind = "upsample" if short.startswith("upsample_") else _KINDS.get(short, short)
+    kind = kind.partition("2d")[0].partition("3d")[0].removeprefix("_adaptive_")
+    return kind if kind in KINDS else ""
+
+
+def _image(value: Any) -> tuple[int, ...]:
+    """The shape of one image, () where the value is not one of all images."""
+    if value.dim() > 1 and value.shape[0] == _IMAGES:
+        return tuple(map(int, value.shape[1:]))
+    return (value.numel() // _IMAGES,) if value.numel() > _IMAGES else ()

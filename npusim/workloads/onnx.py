@@ -1,4 +1,4 @@
-"""The convolutions and linear layers of a network in an ONNX file."""
+"""The layers of a network in an ONNX file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from npusim.errors import ArgumentError
+from npusim.workloads.elementwise import KINDS, ElementwiseLayer, together
 from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload, merged
 
 #: What a dimension without a size stands for: the batch.
@@ -21,14 +22,26 @@ _BATCH = 1
 _SMALL = 4096
 _NEVER = ("If", "Loop", "Scan", "RandomNormal", "RandomUniform", "Bernoulli", "Multinomial")
 
+#: Nodes that are an element-wise layer whose kind is called otherwise; others by their own name.
+_KINDS = {
+    **{"PRelu": "prelu", "Swish": "silu", "LogSoftmax": "softmax", "Sub": "add", "Div": "mul"},
+    **{"BatchNormalization": "batch_norm", "InstanceNormalization": "instance_norm"},
+    **{"GroupNormalization": "group_norm", "LayerNormalization": "layer_norm"},
+    **{"MaxPool": "max_pool", "AveragePool": "avg_pool", "GlobalAveragePool": "avg_pool"},
+    **{"ReduceMean": "avg_pool", "Resize": "upsample", "Upsample": "upsample"},
+    **{"LeakyRelu": "leaky_relu", "HardSwish": "hard_swish", "HardSigmoid": "hard_sigmoid"},
+}
+
 
 def workload(path: str | Path, input_shape: Sequence[int] | None = None) -> Workload:
     """The layers of an ONNX file, in the order of its nodes, of one image.
 
     Convolutions (``Conv``, ``ConvTranspose``) and products with a weight (``Gemm``, ``MatMul``)
-    are layers; sizes are those of ONNX's own shape inference. The first dimension of the first
-    input is taken for the batch; ``input_shape`` gives the others, without the batch, where the
-    file leaves them open. Layers of one shape are one with a count, named after the first.
+    are layers, other nodes element-wise ones where they are of ``KINDS``; an export may have folded
+    normalisations into convolutions. Sizes are those of ONNX's own shape inference. The first
+    dimension of the first input is taken for the batch; ``input_shape`` gives the others, without
+    the batch, where the file leaves them open. Layers of one shape are one with a count, named
+    after the first.
 
     Raises ``ArgumentError`` where the package ``onnx`` is missing, the file is no ONNX model, or a
     size is open.
@@ -44,7 +57,10 @@ def workload(path: str | Path, input_shape: Sequence[int] | None = None) -> Work
     if not layers:
         raise ArgumentError(f"{file}: no Conv, ConvTranspose, Gemm or MatMul node with a weight")
     return Workload(
-        name=file.stem, description=f"{file.name} (ONNX), one image", layers=merged(layers)
+        name=file.stem,
+        description=f"{file.name} (ONNX), one image",
+        layers=merged(layers),
+        elementwise=together(graph.elementwise),
     )
 
 
@@ -122,6 +138,8 @@ class _Graph:
         self.weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         self.sizes: dict[str, tuple[int, ...]] = _value_sizes(graph) | self.weights
         self.trained: set[str] = set()
+        self.elementwise: list[ElementwiseLayer] = []
+        self.products: set[str] = set()  # of vectors and weights
 
     def layers(self, node: Any) -> list[Layer]:
         """The layer of a node, if it is one; nodes must be asked in their order."""
@@ -133,9 +151,33 @@ class _Graph:
             found = [self._convolution(node, weight, behind=behind)]
         elif node.op_type in ("Gemm", "MatMul") and len(weight) == 2:
             found = [self._linear(node, weight, behind=behind)]
+            self.products |= set(node.output)
+        else:
+            self._elementwise(node, inputs, behind=behind)
         if behind or found:
             self.trained |= set(node.output)
         return found
+
+    def _elementwise(self, node: Any, inputs: Sequence[str], *, behind: bool) -> None:
+        """Note the node if it is an element-wise layer on values of known sizes."""
+        kind = _KINDS.get(node.op_type, node.op_type.lower())
+        if node.op_type == "Add" and set(inputs) <= self.products | set(self.weights):
+            return  # the bias of a linear layer
+        sizes = [self.sizes.get(name, ()) for name in inputs if name not in self.weights]
+        made = self.sizes.get(node.output[0], ())
+        if kind not in KINDS or len(made) < 2 or min(made) < 1:
+            return
+        largest = max(sizes, key=prod, default=())
+        if len(largest) < 2 or min(largest) < 1:
+            return
+        if kind in ("add", "mul") and sum(prod(size) == prod(largest) for size in sizes) < 2:
+            kind = "scale"  # a factor, or what is added, of a few elements
+        shape = made if kind == "concat" else largest
+        self.elementwise.append(
+            ElementwiseLayer(
+                kind=kind, shape=tuple(shape[1:]), out=tuple(made[1:]), input_gradient=behind
+            )
+        )
 
     def _size(self, node: Any, name: str) -> tuple[int, ...]:
         size: tuple[int, ...] = self.sizes.get(name, ())

@@ -160,12 +160,20 @@ def test_workloads_count_shapes_and_layers(capsys: Capture) -> None:
 
 def test_workloads_show_lists_the_layers(capsys: Capture) -> None:
     lines = _lines(capsys, "workloads", "show", "resnet50")
-    names = [layer.name for layer in load_workload("resnet50").layers]
-    assert [line.split()[0] for line in lines[4:]] == names
+    net = load_workload("resnet50")
+    names = [layer.name for layer in net.layers]
+    end = lines.index("")
+    others = lines.index("", end + 1)
+    assert [line.split()[0] for line in lines[4:others]] == names
+    assert lines[others + 1].split() == ["element-wise", "input", "output", "count"]
+    assert lines[others + 5].split() == ["max_pool", "64x112x112", "64x56x56", "1"]
+    assert len(lines[others + 3 :]) == len(net.elementwise)
     assert lines[4].split() == (
         "conv1 3 64 224x224 7x7 2x2 3 1x1 1 112x112 1".split()  # noqa: SIM905 - as printed
     )
-    layers = _json(capsys, "workloads", "show", "resnet50")["layers"]
+    told = _json(capsys, "workloads", "show", "resnet50")
+    layers = told["layers"]
+    assert [row["kind"] for row in told["elementwise"]] == [one.kind for one in net.elementwise]
     assert [layer["name"] for layer in layers] == names
     assert layers[0]["output"] == [112, 112]
 

@@ -18,6 +18,7 @@ from io import StringIO
 import npusim
 from npusim.cli.main import COMMANDS, parser
 from npusim.device.parts import ENERGY
+from npusim.workloads import elementwise as of_networks
 from tests.documents import tilings_table
 from tests.documents.device_keys import KEY_TABLES
 from tests.documents.language_table import language
@@ -77,6 +78,36 @@ def network() -> str:
     first = next(i for i, line in enumerate(lines) if line.startswith("LAYERS")) + 1
     total = next(i for i, line in enumerate(lines) if line.startswith("total"))
     return fenced("\n".join([*lines[: first + LAYERS], "...", *lines[total:]]))
+
+
+def elementwise() -> str:
+    """The traffic of a network's element-wise layers, and what is said of it at the top."""
+    net = npusim.network(
+        "resnet50", device="ascend910b2", batch=32, passes="training", elementwise=True
+    )
+    lines = net.text().partition("\nNOTES")[0].splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("ELEMENT-WISE"))
+    (told,) = (line for line in lines if line.startswith("elementwise "))
+    return fenced("\n".join(["...", told, "...", *lines[first:]]))
+
+
+def elementwise_kinds() -> str:
+    """What each kind of element-wise layer moves."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, kind in of_networks.KINDS.items():
+        cells = []
+        for one in kind:
+            read = _tensors(one.read_in, one.read_out)
+            cells.append(f"{read} / {_tensors(one.written_in, one.written_out)}")
+        alike.setdefault(tuple(cells), []).append(name)
+    rows = ((", ".join(f"`{name}`" for name in names), *cells) for cells, names in alike.items())
+    return table(("kind", "forward: read / written", "backward: read / written"), rows)
+
+
+def _tensors(inside: int, outside: int) -> str:
+    """Tensors of the size of the input and of the output: ``x + 2 y``."""
+    counts = ((inside, "x"), (outside, "y"))
+    return " + ".join(f"{n} {name}" if n > 1 else name for n, name in counts if n)
 
 
 def assumed() -> str:
@@ -283,6 +314,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "language": language,
     "step": step,
     "network": network,
+    "elementwise": elementwise,
+    "elementwise kinds": elementwise_kinds,
     "assumed": assumed,
     "commands": commands,
     "options": options,

@@ -1,12 +1,13 @@
 """The networks that ship, as PyTorch modules written from their papers: a second opinion.
 
-Each gives the layers of one forward pass; nothing is trained. Only what has weights is here, and
-what decides shapes.
+Each gives the layers of one forward pass; nothing is trained. Weights that are added, such as
+biases, are left to PyTorch's defaults.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -19,20 +20,29 @@ Module = Any
 
 
 class Residual(nn.Module):  # type: ignore[misc, name-defined]
-    """A residual block: its branch, and a projection where the shape changes."""
+    """A residual block: its branch, a projection where the shape changes, and what follows."""
 
-    def __init__(self, branch: Module, shortcut: Module | None) -> None:
+    def __init__(
+        self, branch: Module, shortcut: Module | None = None, after: Module | None = None
+    ) -> None:
         super().__init__()
         self.branch, self.shortcut = branch, shortcut or nn.Identity()
+        self.after = after or nn.Identity()
 
     def forward(self, x: Any) -> Any:
-        return torch.relu(self.branch(x) + self.shortcut(x))
+        return self.after(self.branch(x) + self.shortcut(x))
+
+
+def normal(conv: Module, *after: Module) -> Module:
+    """A convolution with its batch normalisation, and what follows."""
+    norms = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+    return nn.Sequential(conv, norms[len(conv.kernel_size)](conv.out_channels), *after)
 
 
 def resnet(blocks: tuple[int, ...], *, bottleneck: bool) -> Module:
     """He et al. 2016 (arXiv:1512.03385), table 1; stride in the 3x3 convolution."""
     layers: list[Module] = [
-        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+        normal(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.ReLU()),
         nn.MaxPool2d(3, 2, 1),
     ]
     channels = 64
@@ -43,16 +53,18 @@ def resnet(blocks: tuple[int, ...], *, bottleneck: bool) -> Module:
             stride = 2 if stage and i == 0 else 1
             if bottleneck:
                 branch = nn.Sequential(
-                    nn.Conv2d(channels, width, 1),
-                    nn.Conv2d(width, width, 3, stride, 1),
-                    nn.Conv2d(width, out, 1),
+                    normal(nn.Conv2d(channels, width, 1), nn.ReLU()),
+                    normal(nn.Conv2d(width, width, 3, stride, 1), nn.ReLU()),
+                    normal(nn.Conv2d(width, out, 1)),
                 )
             else:
                 branch = nn.Sequential(
-                    nn.Conv2d(channels, width, 3, stride, 1), nn.Conv2d(width, width, 3, 1, 1)
+                    normal(nn.Conv2d(channels, width, 3, stride, 1), nn.ReLU()),
+                    normal(nn.Conv2d(width, width, 3, 1, 1)),
                 )
             change = stride > 1 or channels != out
-            layers.append(Residual(branch, nn.Conv2d(channels, out, 1, stride) if change else None))
+            shortcut = normal(nn.Conv2d(channels, out, 1, stride)) if change else None
+            layers.append(Residual(branch, shortcut, nn.ReLU()))
             channels = out
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000))
 
@@ -63,22 +75,25 @@ def vgg16() -> Module:
     channels = 3
     for width, count in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
         for _ in range(count):
-            layers.append(nn.Conv2d(channels, width, 3, 1, 1))
+            layers += [nn.Conv2d(channels, width, 3, 1, 1), nn.ReLU()]
             channels = width
         layers.append(nn.MaxPool2d(2))
-    head = (nn.Linear(512 * 49, 4096), nn.Linear(4096, 4096), nn.Linear(4096, 1000))
+    head: list[Module] = []
+    for cin in (512 * 49, 4096):
+        head += [nn.Linear(cin, 4096), nn.ReLU(), nn.Dropout()]
+    head.append(nn.Linear(4096, 1000))
     return nn.Sequential(*layers, nn.Flatten(), *head)
 
 
 def mobilenet_v1() -> Module:
     """Howard et al. 2017 (arXiv:1704.04861), table 1, with stride 1 in its last depth-wise."""
-    layers: list[Module] = [nn.Conv2d(3, 32, 3, 2, 1)]
+    layers: list[Module] = [normal(nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU())]
     channels = 32
     plan = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 5)
     for out, stride in (*plan, (1024, 2), (1024, 1)):
         layers += [
-            nn.Conv2d(channels, channels, 3, stride, 1, groups=channels),
-            nn.Conv2d(channels, out, 1),
+            normal(nn.Conv2d(channels, channels, 3, stride, 1, groups=channels), nn.ReLU()),
+            normal(nn.Conv2d(channels, out, 1), nn.ReLU()),
         ]
         channels = out
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1024, 1000))
@@ -86,7 +101,7 @@ def mobilenet_v1() -> Module:
 
 def mobilenet_v2() -> Module:
     """Sandler et al. 2018 (arXiv:1801.04381), table 2."""
-    layers: list[Module] = [nn.Conv2d(3, 32, 3, 2, 1)]
+    layers: list[Module] = [normal(nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU6())]
     channels = 32
     plan = (
         *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
@@ -95,12 +110,15 @@ def mobilenet_v2() -> Module:
     for expansion, out, count, first in plan:
         for i in range(count):
             wide = channels * expansion
-            if expansion > 1:
-                layers.append(nn.Conv2d(channels, wide, 1))
             stride = first if i == 0 else 1
-            layers += [nn.Conv2d(wide, wide, 3, stride, 1, groups=wide), nn.Conv2d(wide, out, 1)]
+            branch = nn.Sequential(
+                *((normal(nn.Conv2d(channels, wide, 1), nn.ReLU6()),) if wide > channels else ()),
+                normal(nn.Conv2d(wide, wide, 3, stride, 1, groups=wide), nn.ReLU6()),
+                normal(nn.Conv2d(wide, out, 1)),
+            )
+            layers.append(branch if i == 0 else Residual(branch))
             channels = out
-    layers.append(nn.Conv2d(channels, 1280, 1))
+    layers.append(normal(nn.Conv2d(channels, 1280, 1), nn.ReLU6()))
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, 1000))
 
 
@@ -115,24 +133,44 @@ class ChannelsLast(nn.Module):  # type: ignore[misc, name-defined]
         return x.permute(self.axes)
 
 
+def by_channel(width: int) -> list[Module]:
+    """The normalisation of every position over its channels."""
+    return [ChannelsLast(), nn.LayerNorm(width), ChannelsLast(back=True)]
+
+
+class Scale(nn.Module):  # type: ignore[misc, name-defined]
+    """A factor for every channel."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width, 1, 1))
+
+    def forward(self, x: Any) -> Any:
+        return x * self.weight
+
+
 def convnext_tiny() -> Module:
     """Liu et al. 2022 (arXiv:2201.03545), table 9."""
-    layers: list[Module] = [nn.Conv2d(3, 96, 4, 4)]
+    layers: list[Module] = [nn.Conv2d(3, 96, 4, 4), *by_channel(96)]
     channels = 96
     for width, count in ((96, 3), (192, 3), (384, 9), (768, 3)):
         if width != channels:
-            layers.append(nn.Conv2d(channels, width, 2, 2))
+            layers += [*by_channel(channels), nn.Conv2d(channels, width, 2, 2)]
             channels = width
         for _ in range(count):
             branch = nn.Sequential(
                 nn.Conv2d(width, width, 7, 1, 3, groups=width),
                 ChannelsLast(),
+                nn.LayerNorm(width),
                 nn.Linear(width, 4 * width),
+                nn.GELU(),
                 nn.Linear(4 * width, width),
                 ChannelsLast(back=True),
+                Scale(width),
             )
-            layers.append(Residual(branch, None))
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(768, 1000))
+            layers.append(Residual(branch))
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(768), nn.Linear(768, 1000))
+    return nn.Sequential(*layers, *head)
 
 
 class UNet(nn.Module):  # type: ignore[misc, name-defined]
@@ -165,7 +203,9 @@ def unet() -> Module:
     """Ronneberger et al. 2015 (arXiv:1505.04597), figure 1: unpadded, 572 x 572 in."""
 
     def twice(cin: int, cout: int) -> Module:
-        return nn.Sequential(nn.Conv2d(cin, cout, 3), nn.Conv2d(cout, cout, 3))
+        return nn.Sequential(
+            nn.Conv2d(cin, cout, 3), nn.ReLU(), nn.Conv2d(cout, cout, 3), nn.ReLU()
+        )
 
     widths = (64, 128, 256, 512, 1024)
     down = [twice(a, b) for a, b in zip((1, *widths), widths, strict=False)]
@@ -179,7 +219,9 @@ def unet_3d() -> Module:
     """Cicek et al. 2016 (arXiv:1606.06650), figure 2: unpadded, three channels of 116x132x132."""
 
     def twice(cin: int, half: int, cout: int) -> Module:
-        return nn.Sequential(nn.Conv3d(cin, half, 3), nn.Conv3d(half, cout, 3))
+        return nn.Sequential(
+            normal(nn.Conv3d(cin, half, 3), nn.ReLU()), normal(nn.Conv3d(half, cout, 3), nn.ReLU())
+        )
 
     down = [twice(3, 32, 64), twice(64, 64, 128), twice(128, 128, 256), twice(256, 256, 512)]
     up: list[tuple[Module, Module]] = [
@@ -191,27 +233,23 @@ def unet_3d() -> Module:
 def r2plus1d_18() -> Module:
     """Tran et al. 2018 (arXiv:1711.11248): every 3-D convolution as one of space, one of time."""
 
-    def split(cin: int, cout: int, stride: int = 1) -> Module:
-        middle = 27 * cin * cout // (9 * cin + 3 * cout)  # as many weights as the 3-D one
-        return nn.Sequential(
-            nn.Conv3d(cin, middle, (1, 3, 3), (1, stride, stride), (0, 1, 1)),
-            nn.Conv3d(middle, cout, (3, 1, 1), (stride, 1, 1), (1, 0, 0)),
-        )
+    def split(cin: int, middle: int, cout: int, stride: int = 1) -> Module:
+        space = nn.Conv3d(cin, middle, (1, 3, 3), (1, stride, stride), (0, 1, 1))
+        time = nn.Conv3d(middle, cout, (3, 1, 1), (stride, 1, 1), (1, 0, 0))
+        return nn.Sequential(normal(space, nn.ReLU()), normal(time))
 
     def block(cin: int, cout: int, stride: int) -> Module:
-        # torchvision's: both convolutions of a block have the middle width of its first
-        first, second = split(cin, cout, stride), split(cout, cout)
+        # As many weights as the 3-D convolution; torchvision's second has the width of the first.
         middle = 27 * cin * cout // (9 * cin + 3 * cout)
-        second = nn.Sequential(
-            nn.Conv3d(cout, middle, (1, 3, 3), 1, (0, 1, 1)),
-            nn.Conv3d(middle, cout, (3, 1, 1), 1, (1, 0, 0)),
+        change = normal(nn.Conv3d(cin, cout, 1, stride)) if stride > 1 else None
+        branch = nn.Sequential(
+            split(cin, middle, cout, stride), nn.ReLU(), split(cout, middle, cout)
         )
-        change = nn.Conv3d(cin, cout, 1, stride) if stride > 1 else None
-        return Residual(nn.Sequential(first, second), change)
+        return Residual(branch, change, nn.ReLU())
 
     layers: list[Module] = [
-        nn.Conv3d(3, 45, (1, 7, 7), (1, 2, 2), (0, 3, 3)),
-        nn.Conv3d(45, 64, (3, 1, 1), 1, (1, 0, 0)),
+        normal(nn.Conv3d(3, 45, (1, 7, 7), (1, 2, 2), (0, 3, 3)), nn.ReLU()),
+        normal(nn.Conv3d(45, 64, (3, 1, 1), 1, (1, 0, 0)), nn.ReLU()),
     ]
     channels = 64
     for stage in range(4):
@@ -224,10 +262,10 @@ def r2plus1d_18() -> Module:
 def dcgan() -> Module:
     """Radford et al. 2016 (arXiv:1511.06434), figure 1: noise of 100 numbers to 64 x 64 images."""
     widths = (1024, 512, 256, 128)
-    layers: list[Module] = [nn.ConvTranspose2d(100, 1024, 4)]
-    for cin, cout in zip(widths, (*widths[1:], 3), strict=True):
-        layers.append(nn.ConvTranspose2d(cin, cout, 4, 2, 1))
-    return nn.Sequential(*layers)
+    layers: list[Module] = [normal(nn.ConvTranspose2d(100, 1024, 4), nn.ReLU())]
+    for cin, cout in pairwise(widths):
+        layers.append(normal(nn.ConvTranspose2d(cin, cout, 4, 2, 1), nn.ReLU()))
+    return nn.Sequential(*layers, nn.ConvTranspose2d(128, 3, 4, 2, 1), nn.Tanh())
 
 
 class WaveNet(nn.Module):  # type: ignore[misc, name-defined]
@@ -242,17 +280,19 @@ class WaveNet(nn.Module):  # type: ignore[misc, name-defined]
         )
         self.outs = nn.ModuleList(nn.Conv1d(residual, residual, 1) for _ in self.dilations[1:])
         self.skips = nn.ModuleList(nn.Conv1d(residual, skip, 1) for _ in self.dilations)
-        self.head = nn.Sequential(nn.Conv1d(skip, skip, 1), nn.Conv1d(skip, levels, 1))
+        last = (nn.Conv1d(skip, skip, 1), nn.ReLU(), nn.Conv1d(skip, levels, 1), nn.Softmax(1))
+        self.head = nn.Sequential(nn.ReLU(), *last)
 
     def forward(self, x: Any) -> Any:
-        x, total = self.first(x), 0
-        outs = (*self.outs, nn.Identity())  # nothing reads the last layer's residual
+        x, total = self.first(x), None
+        outs = (*self.outs, None)  # nothing reads the last layer's residual
         parts = zip(self.dilations, self.gates, outs, self.skips, strict=True)
         for dilation, gate, out, skip in parts:
             before = nn.functional.pad(x, (dilation, 0))
             filtered, gated = gate(before).chunk(2, 1)
             now = torch.tanh(filtered) * torch.sigmoid(gated)
-            x, total = x + out(now), total + skip(now)
+            total = skip(now) if total is None else total + skip(now)
+            x = x if out is None else x + out(now)
         return self.head(total)
 
 

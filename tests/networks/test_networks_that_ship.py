@@ -36,6 +36,9 @@ def test_a_network_is_the_published_one(name: str) -> None:
     assert sum(layer.count for layer in workload.layers) == int(row["layers"])
     assert workload.macs == int(row["macs"])
     assert weights(workload) == int(row["weights"])
+    others = workload.elementwise
+    assert sum(x.count for x in others) == int(row["elementwise"])
+    assert sum(x.count * sum(x.moved("training")) for x in others) == int(row["moved"])
 
 
 @pytest.mark.parametrize("name", workloads())

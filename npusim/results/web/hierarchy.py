@@ -13,7 +13,7 @@ from npusim.results.lines import bytes_text, percent_text
 from npusim.results.metrics import PathTotal
 
 #: Sizes of the drawing, in pixels of its own.
-_BOX_WIDTH, _BOX_HEIGHT, _COLUMN, _ROW, _GUTTER, _LANE, _TOP = 112, 40, 130, 118, 54, 52, 8
+_BOX_WIDTH, _BOX_HEIGHT, _COLUMN, _ROW, _GUTTER, _LANE, _TOP = 112, 40, 130, 118, 64, 68, 8
 #: Arrows are as thick as the root of their bytes, at most this.
 _THICKEST, _THINNEST = 6.0, 1.4
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from npusim.device.spec import Device
-from npusim.results import metrics, palette, roofline
+from npusim.results import elementwise, metrics, palette, roofline
 from npusim.results.lines import counted, percent_text, rate_text, us_text
 from npusim.results.network_text import missing_text, results_text, shape_text
 from npusim.results.record import Record
@@ -57,6 +57,7 @@ def render(facts: Row, device: Device, layers: Sequence[Layer]) -> str:
         page.section("Timeline", _timeline(facts, device, parts, drawn)),
         page.section("Layers", _layers(facts)),
         page.section("Kernels", _kernels(facts)),
+        page.section("Element-wise layers", _elementwise(facts)),
         page.section("Memory traffic", traffic(device, runs)),
         page.section("Roofline", _roofline(facts, device, parts, drawn)),
         page.section("Not simulated", page.bullets(_missing(facts))),
@@ -98,6 +99,9 @@ def _cards(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[tu
     if macs:
         speeds = [rate_text(metrics.tflops(device, n, facts["cycles"])) for n in (useful, macs)]
         yield f"{speeds[0]} TFLOPS", f"useful; executed {speeds[1]}"
+    if facts["elementwise"]:
+        told = f"element-wise layers, {elementwise.TRAFFIC_ONLY}; not in the time"
+        yield f"{us_text(facts['elementwise_us'])} \u00b5s", told
     if facts.get("energy_uj") is not None:
         yield f"{rate_text(facts['energy_uj'] / 1e3)} mJ", "energy"
 
@@ -203,6 +207,24 @@ def _kernels(facts: Row) -> str:
         least = percent_text(row["problem_us"] / us) if us else ""
         rows.append((row["kernel"], f"{row['launches']:,}", *times, *speeds, least))
     return page.table((*heads, "any program"), rows, 1)
+
+
+def _elementwise(facts: Row) -> str:
+    """What layers that multiply nothing move, where they were asked for."""
+    if not facts["elementwise"]:
+        return ""
+    heads = ("layer", "input", "output", "n", "read MiB", "written MiB", "total \u00b5s")
+    rows = []
+    for row in sorted(facts["elementwise"], key=lambda row: -row["total_us"]):
+        sizes = ("\u00d7".join(map(str, row[key])) for key in ("shape", "out"))
+        moved = (
+            Cell(rate_text(row[key] / 2**20), row[key]) for key in ("read_bytes", "written_bytes")
+        )
+        us = Cell(us_text(row["total_us"]), row["total_us"])
+        rows.append((row["kind"], *sizes, row["count"], *moved, us))
+    told = f"{elementwise.TRAFFIC_ONLY.capitalize()}: {elementwise.meaning(facts)}. "
+    told += "MiB of one layer, \u00b5s of all n alike."
+    return page.table(heads, rows, 3) + f'<p class="dim">{escape(told)}</p>'
 
 
 def _roofline(facts: Row, device: Device, parts: Sequence[_Part], drawn: list[Chart]) -> str:

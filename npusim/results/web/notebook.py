@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from npusim.results import palette
+from npusim.results.elementwise import TRAFFIC_ONLY
 from npusim.results.lines import percent_text, us_text
 from npusim.results.record import Record
 from npusim.results.web import page, summary
@@ -67,11 +68,17 @@ def network(facts: Mapping[str, Any]) -> str:
     return _block(
         f"{facts['workload']} {facts['pass']} on {facts['device']}",
         f"batch {facts['batch']}, {facts['dtype']}",
-        f"{us_text(facts['time_us'])} \u00b5s{missing}",
+        f"{us_text(facts['time_us'])} \u00b5s{missing}{_elementwise(facts)}",
         page.key((name, palette.RESULT_COLOURS[name]) for name in parts),
         _folded("layers", page.table(heads, rows, 1), opened=True),
         _folded("notes", page.bullets(facts["notes"])),
     )
+
+
+def _elementwise(facts: Mapping[str, Any]) -> str:
+    """The time of element-wise layers, where they were asked for, and that it is another."""
+    us = facts["elementwise_us"]
+    return "" if us is None else f"; element-wise layers {us_text(us)} \u00b5s, {TRAFFIC_ONLY}"
 
 
 def _block(title: str, about: str, told: str, *parts: str) -> str:
