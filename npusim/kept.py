@@ -7,6 +7,7 @@ Every store of npusim is one of these: points of sweeps, candidates of tuning. W
 from __future__ import annotations
 
 import sqlite3
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -17,7 +18,7 @@ from typing import NamedTuple, TypeVar
 from npusim.errors import ArgumentError
 from npusim.resources import cache_file
 
-T = TypeVar("T")
+Own = TypeVar("Own", bound="Opened")
 
 #: Of the table below; a file with another one is refused, not misread.
 SCHEMA = 2
@@ -34,8 +35,15 @@ create index if not exists kept_at on kept (at);
 """
 _PAGE = 4096
 
+#: Bytes of pages that are begun, and of the index, beside the answers of a batch.
+_SLACK = 32 * _PAGE
+
 #: Share of the pages from which the oldest answers make room, and the share of answers that go.
 _FULL, _LEAVE = 0.9, 4
+
+
+class StoreWarning(UserWarning):
+    """Answers cannot be kept: what is computed goes on, and is computed again another time."""
 
 
 class Kept:
@@ -44,11 +52,14 @@ class Kept:
     The file never has more than ``most_bytes``: SQLite itself sees to it, and the answers written
     longest ago make room. (Its journal, of what is being written, is emptied down to an eighth.)
     ``kind`` says what the answers are. Raises ``ArgumentError`` for a file that is no such store.
+    A file that cannot be written any more, as on a full disk, is a ``StoreWarning``: those that
+    ask have their answers, and what is in the file stays.
     """
 
     def __init__(self, file: str | Path | None, kind: str, most_bytes: int = MOST_BYTES) -> None:
         self.file = ":memory:" if file is None else str(file)
         self.kind, self.most_bytes = kind, most_bytes
+        self._warned = False
         try:
             Path(self.file).parent.mkdir(parents=True, exist_ok=True)
             self._base = sqlite3.connect(self.file, timeout=60, isolation_level=None)
@@ -103,25 +114,42 @@ class Kept:
 
     def get(self, key: str) -> bytes | None:
         """The answer with a key."""
-        row = self._base.execute("select value from kept where key = ?", (key,)).fetchone()
-        return None if row is None else zlib.decompress(row[0])
+        rows = self._read("select value from kept where key = ?", key)
+        return rows[0] if rows else None
 
     def under(self, key: str) -> list[bytes]:
         """The answers whose keys begin with this one and a slash."""
-        rows = self._base.execute(
-            "select value from kept where key > ? and key < ?", (f"{key}/", f"{key}0")
-        )
-        return [zlib.decompress(row[0]) for row in rows.fetchall()]
+        return self._read("select value from kept where key > ? and key < ?", f"{key}/", f"{key}0")
+
+    def _read(self, query: str, *values: str) -> list[bytes]:
+        """The answers that a query finds; ``ArgumentError`` for a damaged file."""
+        try:
+            return [zlib.decompress(row[0]) for row in self._base.execute(query, values).fetchall()]
+        except (sqlite3.Error, zlib.error) as error:
+            raise ArgumentError(
+                f"the store {self.file!r} cannot be read ({error}); name another file, or remove "
+                "this one"
+            ) from error
 
     def put(self, answers: Iterable[tuple[str, bytes]]) -> None:
         """Keep answers, all of them or none; what does not fit at all is not kept."""
         packed = [(key, zlib.compress(value)) for key, value in answers]
-        while packed and not self._written(packed) and len(self):
-            with self._writing():
-                self._drop_oldest()
+        try:
+            while packed and not self._written(packed) and len(self):
+                with self._writing():
+                    self._drop_oldest()
+        except sqlite3.Error as error:
+            if not self._warned:  # a word for each store, not for each answer
+                self._warned = True
+                warnings.warn(
+                    f"the store {self.file!r} cannot be written ({error}): what is computed now is "
+                    "not kept in it; make room, or name another file",
+                    StoreWarning,
+                    stacklevel=3,
+                )
 
     def _written(self, packed: list[tuple[str, bytes]]) -> bool:
-        """Write rows; whether the file had room for them."""
+        """Write rows; whether the bound of the file had room for them."""
         try:
             with self._writing():
                 if self.bytes_used > _FULL * self.most_bytes:
@@ -132,7 +160,12 @@ class Kept:
                     packed,
                 )
         except sqlite3.OperationalError as error:
-            if "full" not in str(error):
+            # SQLite calls the bound and the disk full in the same words, and on a full disk no
+            # answer may make room: it would be lost for nothing.
+            size = sum(len(key) + len(value) for key, value in packed)
+            pages = int(self._base.execute("pragma page_count").fetchone()[0])
+            bound = pages * _PAGE + 2 * size + _SLACK > self.most_bytes
+            if "full" not in str(error) or not bound:
                 raise
             return False
         return True
@@ -194,7 +227,8 @@ def usual_file(name: str) -> Path:
 def opened(file: str | Path | None, name: str, most_bytes: int = MOST_BYTES) -> Kept:
     """The store ``name`` in ``file``: "" is that of the user's cache, None keeps it in memory.
 
-    One of the user's cache with another schema is from another version, and begins anew.
+    One of the user's cache with another schema is from another version, and begins anew; where it
+    cannot be written, a ``StoreWarning`` says so and answers stay in memory.
     """
     kind = KINDS[name]
     if file != "":
@@ -203,7 +237,31 @@ def opened(file: str | Path | None, name: str, most_bytes: int = MOST_BYTES) -> 
     if place.exists() and _schema(place) not in (None, SCHEMA):
         for part in ("", "-wal", "-shm"):
             Path(f"{place}{part}").unlink(missing_ok=True)
-    return Kept(place, kind, most_bytes)
+    try:
+        return Kept(place, kind, most_bytes)
+    except ArgumentError as error:  # nobody asked for it: a full disk, a folder that is read only
+        warnings.warn(f"{error.__cause__}: {place}; nothing is kept", StoreWarning, stacklevel=3)
+        return Kept(None, kind, most_bytes)
+
+
+class Opened:
+    """Answers of one kind, in the store ``name``: opened here, closed at the end of a ``with``."""
+
+    def __init__(self, file: str | Path | None, name: str, most_bytes: int = MOST_BYTES) -> None:
+        self._kept = opened(file, name, most_bytes)
+
+    def __enter__(self: Own) -> Own:
+        """Open as it is."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file."""
+        self._kept.__exit__(kind, error, trace)
 
 
 def _schema(file: Path) -> int | None:

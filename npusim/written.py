@@ -17,7 +17,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     It lies in the same folder and ends in the same name, so that suffixes keep their meaning. On
     any exception, a full disk or an interrupt among them, it is removed and ``path`` is as it was.
     A link is followed; what is no regular file (``/dev/stdout``, a pipe) is written to directly.
-    Raises ``OSError`` if the folder cannot be written.
+    Raises ``OSError``, with the file's name, if the folder cannot be written or the disk is full.
     """
     target, special = Path(path), False
     with suppress(FileNotFoundError):
@@ -32,6 +32,11 @@ def replacing(path: str | Path) -> Iterator[Path]:
         yield part
         part.chmod(_mode(target))
         part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk, which one
     except BaseException:
         part.unlink(missing_ok=True)
         raise

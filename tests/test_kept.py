@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sqlite3
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from npusim import kept as stores
 from npusim.cli.main import main
 from npusim.errors import ArgumentError
-from npusim.kept import Kept, opened
+from npusim.kept import Kept, StoreWarning, opened
 from npusim.resources import user_cache
 from npusim.tuning.problem import Found
 from npusim.tuning.store import Store as Tunings
@@ -115,6 +116,58 @@ def test_what_is_no_such_store_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ArgumentError, match=message):
             Kept(file, "test")
     assert text.read_text().startswith("no database")
+
+
+def test_a_full_disk_costs_no_answer(tmp_path: Path) -> None:
+    """SQLite says the same of its bound and of the disk; here the bound is far away."""
+    file = tmp_path / "a.sqlite"
+    with Kept(file, "test") as kept:
+        kept.put((f"k{i}", random.Random(i).randbytes(1000)) for i in range(50))
+        pages = kept._base.execute("pragma page_count").fetchone()[0]
+        kept._base.execute(f"pragma max_page_count = {pages}")
+        with pytest.warns(StoreWarning, match=r"a.sqlite' cannot be written \(.* full\)"):
+            kept.put([("more", random.Random(0).randbytes(10_000))])
+        kept.put([("more", random.Random(0).randbytes(10_000))])  # one word is enough
+        assert len(kept) == 50
+        kept._base.execute(f"pragma max_page_count = {2 * pages}")
+        kept.put([("more", b"there is room again")])
+        assert kept.get("more") == b"there is room again"
+
+
+def test_a_store_that_was_damaged_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "a.sqlite"
+    with Kept(file, "test") as kept:
+        kept.put((f"k{i}", random.Random(i).randbytes(1000)) for i in range(50))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:8192] + bytes(len(whole) - 8192))
+    with (
+        Kept(file, "test") as kept,
+        pytest.raises(ArgumentError, match=r"cannot be read .* remove this one"),
+    ):
+        [kept.get(f"k{i}") for i in range(50)]
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "no folder" / "tuned.sqlite"
+    place.parent.write_text("a file")
+    monkeypatch.setattr(stores, "usual_file", lambda name: place)
+    with pytest.warns(StoreWarning, match=f"{place}; nothing is kept"):
+        tunings = Tunings()
+    with tunings as kept:
+        kept.put("p", "time", [("c", Found(7))])
+        assert kept.get("p", "time", ["c"]) == {"c": Found(7)}
+
+
+def test_a_damaged_store_of_the_cache_can_be_cleared(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = stores.usual_file("tuned")
+    place.write_text("no database at all, but long enough to be looked at by sqlite" * 20)
+    assert main(["cache", "clear", "tuned"]) == 0
+    assert "removed the file (file is not a database)" in capsys.readouterr().out
+    assert not place.exists()
 
 
 def test_a_store_of_the_cache_from_another_version_begins_anew(home: Path) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from npusim.cli.checks import returned
-from npusim.cli.files import check_file
+from npusim.cli.files import PLOTS, Write, check_file
 from npusim.cli.parser import Parser
 from npusim.dtypes import BF16
-from npusim.errors import ArgumentError, NpusimError
+from npusim.errors import ArgumentError
 from npusim.ops.card import Output
 from npusim.results import Result
 from npusim.written import replacing
@@ -88,8 +88,6 @@ def _draw(job: Writing, plot: str) -> None:
     plots.save_figure(axes, job.path)
 
 
-_PICTURE = (".png", ".svg")
-
 #: Every such option by its name in the parsed arguments.
 ARTIFACTS: Mapping[str, Artifact] = {
     "output": Artifact(
@@ -106,13 +104,13 @@ ARTIFACTS: Mapping[str, Artifact] = {
     ),
     "plot": Artifact(
         about="a figure of the timeline, .png or .svg",
-        suffixes=_PICTURE,
+        suffixes=PLOTS,
         needs="timeline",
         write=_plot,
     ),
     "plot_roofline": Artifact(
         about="a figure of the roofline, .png or .svg",
-        suffixes=_PICTURE,
+        suffixes=PLOTS,
         needs="",
         write=_roofline,
     ),
@@ -168,30 +166,24 @@ def check_output(path: Path, outputs: Sequence[Output[Any]]) -> None:
         )
 
 
-def write_all(
+def writers(
     wanted: Mapping[str, Path],
     result: Result,
     outputs: Sequence[Output[Any]],
     problem: Any,
     *,
     framework: bool,
-) -> tuple[list[str], list[str]]:
-    """Write the files ``wanted``; return a line per file written, and one per failure.
+) -> dict[str, tuple[Path, Write]]:
+    """What writes the files ``wanted``, by name, for ``write_files``.
 
     ``framework`` says whether arrays are written in the layout of frameworks.
     """
-    lines, failures = [], []
-    for name, path in wanted.items():
-        job = Writing(
-            path=path, result=result, outputs=outputs, problem=problem, framework=framework
-        )
-        try:
-            told = ARTIFACTS[name].write(job)
-        except (NpusimError, OSError) as error:
-            failures.append(f"{_option(name)} {path} was not written: {error}")
-        else:
-            lines.append(f"wrote {path}: {told}")
-    return lines, failures
+
+    def writer(artifact: Artifact) -> Write:
+        common = {"result": result, "outputs": outputs, "problem": problem}
+        return lambda path: artifact.write(Writing(path=path, framework=framework, **common))
+
+    return {name: (path, writer(ARTIFACTS[name])) for name, path in wanted.items()}
 
 
 def _is_archive(path: Path) -> bool:

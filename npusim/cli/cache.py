@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 from npusim.cli.console import print_json, print_table
 from npusim.cli.parser import Parser
 from npusim.errors import ArgumentError
-from npusim.kept import MOST_BYTES, Place, opened, places
+from npusim.kept import MOST_BYTES, Kept, Place, opened, places
 from npusim.resources import user_cache
 from npusim.results.lines import bytes_text
 from npusim.yamltree import suggest
@@ -107,7 +108,17 @@ def _clear(names: list[str]) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
             print(f"{name}: removed {len(folders)}")
         elif known[name].file.exists():
-            with opened("", name) as kept:
-                print(f"{name}: removed {kept.clear():,}")
+            _empty(known[name])
         else:
             print(f"{name}: nothing is kept")
+
+
+def _empty(place: Place) -> None:
+    """Forget what a store has; one that cannot be read is removed."""
+    try:
+        with Kept(place.file, place.kind) as kept:
+            print(f"{place.name}: removed {kept.clear():,}")
+    except (ArgumentError, sqlite3.Error) as error:
+        for part in ("", "-wal", "-shm"):
+            Path(f"{place.file}{part}").unlink(missing_ok=True)
+        print(f"{place.name}: removed the file ({error.__cause__ or error})")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from npusim.cli import calls, run
 from npusim.cli.console import print_json
+from npusim.cli.files import PLOTS, check_files, write_files
 from npusim.cli.parser import Parser
 from npusim.errors import ArgumentError
 from npusim.results import Result
@@ -21,7 +22,7 @@ _SIDE = (
 )
 
 #: Files that can be written, by the name of their option: their suffixes.
-_FILES = {"plot": (".png", ".svg"), "trace": (".json", ".json.gz")}
+_FILES = {"plot": PLOTS, "trace": (".json", ".json.gz")}
 
 
 def add_arguments(parser: Parser) -> None:
@@ -68,32 +69,27 @@ def arrange(words: Sequence[str]) -> list[str]:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print what differs and write what is asked for."""
-    _check_files(arguments)
+    check_files(**{name: (getattr(arguments, name), ends) for name, ends in _FILES.items()})
     comparison = _compared(arguments)
     if arguments.json:
         print_json(comparison.to_json())
     else:
         sys.stdout.write(comparison.text())
-    sys.stdout.flush()
-    for line in _written(arguments, comparison):
-        print(line, file=sys.stderr if arguments.json else sys.stdout)
+
+    def plot(path: Path) -> str:
+        from npusim.results.comparison_plot import plot_comparison  # noqa: PLC0415 - on request
+        from npusim.results.plots import save_figure  # noqa: PLC0415
+
+        save_figure(plot_comparison(comparison), path)
+        return "the kernels of both"
+
+    def trace(path: Path) -> str:
+        comparison.save_trace(path)
+        return "to open it, drag it into https://ui.perfetto.dev"
+
+    files = {"plot": (arguments.plot, plot), "trace": (arguments.trace, trace)}
+    write_files(files, sys.stderr if arguments.json else sys.stdout)
     return 0
-
-
-def _check_files(arguments: argparse.Namespace) -> None:
-    """Refuse files that cannot be written before anything is simulated."""
-    for option, suffixes in _FILES.items():
-        path = getattr(arguments, option)
-        if path is None:
-            continue
-        if not path.name.lower().endswith(suffixes):
-            raise ArgumentError(
-                f"--{option} {path}: the file's name must end in {' or '.join(suffixes)}"
-            )
-        if not path.parent.is_dir():
-            raise ArgumentError(
-                f"--{option} {path}: there is no folder {str(path.parent)!r}; create it first"
-            )
 
 
 def _compared(arguments: argparse.Namespace) -> Comparison:
@@ -131,18 +127,3 @@ def _simulated(line: str, arguments: argparse.Namespace, progress: ProgressBar) 
     keep = arguments.trace is not None
     prepared = calls.prepare(parsed, timing_only=True)
     return prepared.run(timeline=keep, progress=progress)
-
-
-def _written(arguments: argparse.Namespace, comparison: Comparison) -> list[str]:
-    """Write the files asked for; a line for each."""
-    lines = []
-    if arguments.plot is not None:
-        from npusim.results.comparison_plot import plot_comparison  # noqa: PLC0415 - on request
-        from npusim.results.plots import save_figure  # noqa: PLC0415
-
-        save_figure(plot_comparison(comparison), arguments.plot)
-        lines.append(f"wrote {arguments.plot}: the kernels of both")
-    if arguments.trace is not None:
-        comparison.save_trace(arguments.trace)
-        lines.append(f"wrote {arguments.trace}: to open it, drag it into https://ui.perfetto.dev")
-    return lines

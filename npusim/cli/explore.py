@@ -6,19 +6,18 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from npusim.cli.console import print_table
+from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, write_files
 from npusim.cli.parser import Parser
 from npusim.cli.studies import (
-    PLOTS,
-    TABLES,
     add_study,
     add_work,
     arranged,
-    check_files,
     progress_bar,
     study_of_words,
 )
@@ -87,7 +86,7 @@ def arrange(words: Sequence[str]) -> list[str]:
 def execute(arguments: argparse.Namespace) -> int:
     """Search, and print the front."""
     study = study_of_words(arguments)
-    files = {"csv": TABLES, "plot": PLOTS, "tornado": PLOTS, "report": (".html",)}
+    files = {"csv": TABLES, "plot": PLOTS, "tornado": PLOTS, "report": PAGES}
     check_files(**{name: (getattr(arguments, name), ends) for name, ends in files.items()})
     if arguments.trials == 0 and not arguments.tornado:
         raise ArgumentError("--trials 0 searches nothing; give --tornado FILE with it")
@@ -110,19 +109,18 @@ def execute(arguments: argparse.Namespace) -> int:
             )
         _print_front(result)
         failed = len(result.failed)
-        if arguments.csv:
-            result.write(arguments.csv)
-            print(f"wrote {arguments.csv}")
-        if arguments.plot:
-            _draw(arguments.plot, result)
-        if arguments.report:
-            result.report(arguments.report)
-            print(f"wrote {arguments.report}")
+        write_files(
+            {
+                "csv": (arguments.csv, result.write),
+                "plot": (arguments.plot, partial(_draw, result)),
+                "report": (arguments.report, result.report),
+            }
+        )
     if arguments.tornado:
         with progress_bar() as progress:
             moved = sensitivities(study, goal=[*goals, "time_us"][0], progress=progress, **common)
         _print_sensitivities(moved)
-        _draw(arguments.tornado, moved)
+        write_files({"tornado": (arguments.tornado, partial(_draw, moved))})
     if failed:
         print(f"{failed} points failed; --csv FILE has their errors", file=sys.stderr)
     return 0
@@ -139,9 +137,8 @@ def _goals(text: str) -> tuple[str, ...]:
     return check_goals(text.split(","))
 
 
-def _draw(path: Path, result: Exploration | Sensitivities) -> None:
+def _draw(result: Exploration | Sensitivities, path: Path) -> None:
     save_figure(result.plot(), path)
-    print(f"wrote {path}")
 
 
 def _print_front(result: Exploration) -> None:

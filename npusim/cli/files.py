@@ -1,18 +1,58 @@
-"""Names of files to write, checked before anything is computed."""
+"""Files that commands write: checked before anything is computed, written after the report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
-from npusim.errors import ArgumentError
+from npusim.errors import ArgumentError, NpusimError
+
+#: Suffixes of plots, of tables, of web pages, and of what may have any name.
+PLOTS, TABLES, PAGES, ANY = (".png", ".svg"), (".csv", ".parquet"), (".html",), ("",)
+
+#: Writes a file; may return what it says of it.
+Write = Callable[[Path], object]
 
 
 def check_file(option: str, path: Path, suffixes: Sequence[str]) -> None:
     """Refuse a name that nothing writes, or a folder that does not exist."""
     if not path.name.lower().endswith(tuple(suffixes)):
         raise ArgumentError(f"{option} {path}: the file's name must end in {' or '.join(suffixes)}")
-    if not path.parent.is_dir():
+    if not path.absolute().parent.is_dir():
         raise ArgumentError(
             f"{option} {path}: there is no folder {str(path.parent)!r}; create it first"
         )
+
+
+def check_files(**files: tuple[Path | None, Sequence[str]]) -> None:
+    """The same for files by option, those that are asked for."""
+    for name, (path, suffixes) in files.items():
+        if path is not None:
+            check_file(_option(name), path, suffixes)
+
+
+def write_files(files: Mapping[str, tuple[Path | None, Write]], told: TextIO | None = None) -> None:
+    """Write the files asked for, by option, and say so on ``told`` (default: stdout).
+
+    One that cannot be written stops no other. Raises ``ArgumentError`` for those after the last.
+    """
+    told, failures = told or sys.stdout, []
+    for name, (path, write) in files.items():
+        if path is None:
+            continue
+        try:
+            about = write(path)
+        except (NpusimError, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            failures.append(f"{_option(name)} {path} was not written: {why}")
+        else:
+            print(f"wrote {path}{f': {about}' if about else ''}", file=told)
+    told.flush()
+    if failures:
+        raise ArgumentError("; ".join(failures))
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")

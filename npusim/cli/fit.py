@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from npusim.calibration import Calibration, calibrate
 from npusim.cli.console import print_json, print_table
+from npusim.cli.files import ANY, PLOTS, Write, check_files, write_files
 from npusim.cli.parser import Parser
 from npusim.errors import ArgumentError
 from npusim.ops.card import integer
-from npusim.validation.card import checked_plot, save_page, save_plot
+from npusim.validation.card import save_page, save_plot
 from npusim.validation.score import time_error
 
 #: What a shell reports for an interrupted command.
@@ -117,8 +119,6 @@ def execute(arguments: argparse.Namespace) -> int:
         jobs=arguments.jobs,
         progress=_progress if sys.stderr.isatty() else None,
     )
-    if arguments.output is not None:
-        found.save(arguments.output)
     if arguments.json:
         print_json(_object(found))
     else:
@@ -126,13 +126,12 @@ def execute(arguments: argparse.Namespace) -> int:
             print(f"{table.title}\n")
             print_table(table.head, table.rows, table.left)
             print()
-    if arguments.plot is not None:
-        save_plot(arguments.plot, found.after)
-    if arguments.html is not None:
-        save_page(arguments.html, found.after, found.tables)
-    for file in (arguments.output, arguments.html, arguments.plot):
-        if file is not None:
-            print(f"npusim: wrote {file}", file=sys.stderr)
+    files: dict[str, tuple[Path | None, Write]] = {
+        "output": (arguments.output, found.save),
+        "html": (arguments.html, partial(save_page, outcomes=found.after, tables=found.tables)),
+        "plot": (arguments.plot, partial(save_plot, outcomes=found.after)),
+    }
+    write_files(files, sys.stderr)
     if not found.finished:
         print("npusim: interrupted; this is what was found until then", file=sys.stderr)
     return 0 if found.finished else _INTERRUPTED
@@ -140,16 +139,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _check_files(arguments: argparse.Namespace) -> None:
     """Find out before a long run what would go wrong after it."""
-    if arguments.plot is not None:
-        checked_plot(arguments.plot)
     output = arguments.output
-    if output is not None and output.suffix != ".yaml":
-        raise ArgumentError(f"--output {output}: a device file's name ends in .yaml")
+    html = (arguments.html, ANY)
+    check_files(output=(output, (".yaml",)), plot=(arguments.plot, PLOTS), html=html)
     if output is not None and output.exists():
         raise ArgumentError(f"--output {output} exists; remove it, or choose another name")
-    for path in (output, arguments.plot, arguments.html):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ArgumentError(f"{path}: there is no folder {path.parent}; make it first")
 
 
 def _progress(what: str, done: int, total: int) -> None:

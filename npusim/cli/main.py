@@ -10,9 +10,10 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from npusim.cli.completion import answer, typed
 from npusim.cli.parser import Parser
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # closed by `>&-`
         return _fail("standard output is closed; redirect it to a file or to /dev/null", words)
     try:
-        with _terminable():
+        with _terminable(), _told_plainly():
             status = _dispatch(words)
             sys.stdout.flush()
     except BrokenPipeError:
@@ -82,6 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             words,
         )
     except (NpusimError, OSError) as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            error = OSError(f"{error.filename}: {error.strerror}")
         return _fail(str(error), words)
     return status
 
@@ -157,6 +160,22 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _told_plainly() -> Iterator[None]:
+    """Meanwhile warnings of npusim's own kinds are one line, without a place in the code."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> None:
+            if category.__module__.startswith("npusim."):
+                print(f"npusim: warning: {message}", file=sys.stderr)
+            else:
+                usual(message, category, *place, **rest)
+
+        warnings.showwarning = show
+        yield
 
 
 def _fail(message: str, words: list[str]) -> int:

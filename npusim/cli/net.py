@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from npusim.cli.console import print_json
-from npusim.cli.files import check_file
+from npusim.cli.files import PAGES, PLOTS, check_file, write_files
 from npusim.cli.machine import add_machine, add_simulation
 from npusim.cli.parser import Parser, collect
 from npusim.device.catalog import load_device
@@ -23,8 +24,8 @@ _USUAL = ("input", "weight")
 #: Every option that names a file: its suffixes, and what is written.
 _FILES = {
     "csv": ((".csv",), "the layers as a table"),
-    "plot": ((".png", ".svg"), "a figure of the time of every layer"),
-    "report": ((".html",), "the whole report as one web page"),
+    "plot": (PLOTS, "a figure of the time of every layer"),
+    "report": (PAGES, "the whole report as one web page"),
 }
 
 
@@ -143,10 +144,8 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json(result.to_json())
     else:
         sys.stdout.write(result.text())
-    for name, path in wanted.items():
-        _write(name, result, path)
-        print(f"wrote {path}", file=sys.stderr if arguments.json else sys.stdout)
-    sys.stdout.flush()
+    files = {name: (path, partial(_write, name, result)) for name, path in wanted.items()}
+    write_files(files, sys.stderr if arguments.json else sys.stdout)
     if result.failed:
         names = ", ".join(one.layer.name for one in result.failed)
         raise ArgumentError(

@@ -11,6 +11,7 @@ from typing import Any
 from npusim.cli import artifacts, calls
 from npusim.cli.checks import Check, checked
 from npusim.cli.console import print_json
+from npusim.cli.files import write_files
 from npusim.cli.own_kernel import check_expected
 from npusim.cli.parser import Parser
 from npusim.errors import ArgumentError
@@ -68,29 +69,15 @@ def execute(arguments: argparse.Namespace) -> int:
         keep = True if needed else arguments.timeline
         result = prepared.run(timeline=keep, progress=progress)
     checks = _report(arguments, result, prepared)
-    if wanted:
-        _write(arguments, wanted, result, prepared)
-    return 0 if all(check.passed for check in checks) else 1
-
-
-def _write(
-    arguments: argparse.Namespace,
-    wanted: Mapping[str, Path],
-    result: Result,
-    prepared: calls.Prepared,
-) -> None:
-    """Write files and say so; ``ArgumentError`` for those that could not be written."""
-    lines, failures = artifacts.write_all(
+    files = artifacts.writers(
         wanted,
         result,
         prepared.outputs,
         prepared.problem,
         framework=arguments.output_layout == "framework",
     )
-    for line in lines:
-        print(line, file=sys.stderr if arguments.json else sys.stdout)
-    if failures:
-        raise ArgumentError("; ".join(failures))
+    write_files(files, sys.stderr if arguments.json else sys.stdout)
+    return 0 if all(check.passed for check in checks) else 1
 
 
 def _check_arguments(arguments: argparse.Namespace, wanted: Mapping[str, Path]) -> None:

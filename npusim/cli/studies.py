@@ -105,17 +105,6 @@ def study_of_words(arguments: argparse.Namespace) -> Study:
     return study
 
 
-def check_files(**files: tuple[Path | None, tuple[str, ...]]) -> None:
-    """Refuse suffixes that nothing writes before anything is measured."""
-    for name, (path, suffixes) in files.items():
-        if path is not None and path.suffix.lower() not in suffixes:
-            raise ArgumentError(f"--{name} {path}: the file must end in {' or '.join(suffixes)}")
-
-
-#: Suffixes of tables and of plots.
-TABLES, PLOTS = (".csv", ".parquet"), (".png", ".svg")
-
-
 def arranged(words: Sequence[str], add_arguments: Callable[[Parser], None]) -> list[str]:
     """A line with the options of what is measured, which the parser does not know, as --option."""
     parser = Parser()

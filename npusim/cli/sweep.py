@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from npusim.cli.console import print_table
+from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, write_files
 from npusim.cli.parser import Parser
 from npusim.cli.studies import (
-    PLOTS,
-    TABLES,
     add_study,
     add_work,
     arranged,
-    check_files,
     progress_bar,
     study_of_words,
 )
@@ -56,7 +54,7 @@ def add_arguments(parser: Parser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Measure the points and print their times."""
     study = study_of_words(arguments)
-    files = {"csv": TABLES, "plot": PLOTS, "report": (".html",)}
+    files = {"csv": TABLES, "plot": PLOTS, "report": PAGES}
     check_files(**{name: (getattr(arguments, name), ends) for name, ends in files.items()})
     points = f"{len(study):,} point{'s' * (len(study) != 1)}"
     print(f"{points} over {', '.join(study.varied) or 'nothing'}", file=sys.stderr)
@@ -72,17 +70,17 @@ def execute(arguments: argparse.Namespace) -> int:
             progress=progress,
         )
     _print(result)
-    if arguments.csv:
-        result.write(arguments.csv)
-        print(f"wrote {arguments.csv}")
-    if arguments.plot:
-        ax = result.plot(x=arguments.x, kind=arguments.kind or "")
-        save_figure(ax, arguments.plot)
-        print(f"wrote {arguments.plot}")
-    if arguments.report:
-        result.report(arguments.report)
-        print(f"wrote {arguments.report}")
-    sys.stdout.flush()
+
+    def plot(path: Path) -> None:
+        save_figure(result.plot(x=arguments.x, kind=arguments.kind or ""), path)
+
+    write_files(
+        {
+            "csv": (arguments.csv, result.write),
+            "plot": (arguments.plot, plot),
+            "report": (arguments.report, result.report),
+        }
+    )
     if result.failed:
         raise ArgumentError(
             f"{len(result.failed)} of {len(result)} points failed; the first: "

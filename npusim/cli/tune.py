@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 from npusim.call.tune import tune
 from npusim.cli import calls
 from npusim.cli.console import print_json
+from npusim.cli.files import ANY, PLOTS, check_files, write_files
 from npusim.cli.parser import Parser
 from npusim.kernels.cann_export import cann_of
 from npusim.ops.card import integer
 from npusim.program.kernel import Kernel
 from npusim.results.progress import DELAY_S
 from npusim.tuning.search import Progress
-from npusim.tuning.tuned import check_plot
 from npusim.written import replacing
 
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ def _add_search(leaf: Parser, _: Callable[..., Any]) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Search, then print the verdict and the leading tilings, and write what is asked for."""
-    if arguments.plot is not None:
-        check_plot(arguments.plot)
+    check_files(csv=(arguments.csv, ANY), cann=(arguments.cann, ANY), plot=(arguments.plot, PLOTS))
     prepared = calls.prepare(arguments, timing_only=True)
     own = isinstance(prepared.problem, Kernel)
     what = prepared.problem if own else prepared.run
@@ -131,11 +130,14 @@ def execute(arguments: argparse.Namespace) -> int:
         with replacing(file) as part:
             part.write_text(json.dumps(words, indent=2) + "\n", encoding="utf-8")
 
-    files = ((arguments.csv, tuned.to_csv), (arguments.cann, to_cann))
-    for path, write in (*files, (arguments.plot, tuned.plot)):
-        if path is not None:
-            write(path)
-            print(f"wrote {path}", file=sys.stderr if arguments.json else sys.stdout)
+    write_files(
+        {
+            "csv": (arguments.csv, tuned.to_csv),
+            "cann": (arguments.cann, to_cann),
+            "plot": (arguments.plot, tuned.plot),
+        },
+        sys.stderr if arguments.json else sys.stdout,
+    )
     return 0
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from npusim.cli.console import print_json, print_table
+from npusim.cli.files import ANY, PLOTS, check_files, write_files
 from npusim.cli.parser import Parser, assignment, collect
 from npusim.errors import ArgumentError
 from npusim.ops.card import integer
-from npusim.validation.card import checked_plot, save_page, save_plot
+from npusim.validation.card import save_page, save_plot
 from npusim.validation.constants import Constant, load_call_constants, load_constants
 from npusim.validation.leave_one_out import leave_one_out
 from npusim.validation.profile import read_data
@@ -104,7 +105,7 @@ def _add_simulation(add: Any) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Simulate the points chosen and print the score card; what is declined is no error."""
-    _check_files(arguments)
+    check_files(plot=(arguments.plot, PLOTS), html=(arguments.html, ANY))
     figures = collect("--set", arguments.set)
     constants = _constants(arguments, figures)
     given = arguments.data
@@ -129,20 +130,12 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         for table in tables:
             _print(table)
-    if arguments.plot is not None:
-        save_plot(arguments.plot, outcomes)
-    if arguments.html is not None:
-        save_page(arguments.html, outcomes, tables)
+    files = {
+        "plot": (arguments.plot, partial(save_plot, outcomes=outcomes)),
+        "html": (arguments.html, partial(save_page, outcomes=outcomes, tables=tables)),
+    }
+    write_files(files, sys.stderr)
     return 0
-
-
-def _check_files(arguments: argparse.Namespace) -> None:
-    """Find out before a long run what would go wrong after it."""
-    if arguments.plot is not None:
-        checked_plot(arguments.plot)
-    for path in (arguments.plot, arguments.html):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ArgumentError(f"{path}: there is no folder {path.parent}; make it first")
 
 
 def _constants(arguments: argparse.Namespace, figures: Mapping[str, str]) -> list[Constant]:

@@ -6,10 +6,9 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
-from npusim.kept import MOST_BYTES, opened
+from npusim.kept import MOST_BYTES, Opened
 from npusim.resources import program
 
 
@@ -20,7 +19,7 @@ class Measured(NamedTuple):
     error: str = ""
 
 
-class Store:
+class Store(Opened):
     """Measured points by key, in a file that several processes may use at once (``npusim.kept``).
 
     ``file`` "" is one in the user's cache; None keeps points in memory. Raises ``ArgumentError``
@@ -28,20 +27,7 @@ class Store:
     """
 
     def __init__(self, file: str | Path | None = "", most_bytes: int = MOST_BYTES) -> None:
-        self._kept = opened(file, "sweeps", most_bytes)
-
-    def __enter__(self) -> Store:
-        """Open as it is."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the file."""
-        self._kept.__exit__(kind, error, trace)
+        super().__init__(file, "sweeps", most_bytes)
 
     def get(self, key: str) -> Measured | None:
         """What is known of a point."""

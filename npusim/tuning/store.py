@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 
-from npusim.kept import MOST_BYTES, opened
+from npusim.kept import MOST_BYTES, Opened
 from npusim.tuning.problem import Found
 
 
-class Store:
+class Store(Opened):
     """What was found by problem, stage ("bound" or "time") and candidate (``npusim.kept``).
 
     Several processes may have it open. None keeps it in memory; "" is a file of the user's cache.
@@ -19,20 +18,7 @@ class Store:
     """
 
     def __init__(self, file: str | Path | None = "", most_bytes: int = MOST_BYTES) -> None:
-        self._kept = opened(file, "tuned", most_bytes)
-
-    def __enter__(self) -> Store:
-        """Ready as it is."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the file."""
-        self._kept.__exit__(kind, error, trace)
+        super().__init__(file, "tuned", most_bytes)
 
     def get(self, problem: str, stage: str, candidates: Sequence[str]) -> dict[str, Found]:
         """What is known of some candidates."""

@@ -7,7 +7,6 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npusim.errors import ArgumentError
 from npusim.results.plots import save_figure
 from npusim.results.scorecard_plot import plot_scorecard
 from npusim.results.web import page
@@ -19,8 +18,6 @@ from npusim.written import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-_PLOTS = (".png", ".svg")
 
 
 def save_page(path: Path, outcomes: Sequence[Outcome], tables: Sequence[Table]) -> None:
@@ -43,14 +40,7 @@ def save_page(path: Path, outcomes: Sequence[Outcome], tables: Sequence[Table]) 
 
 def save_plot(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Write the scatter plot as the file that ``path`` ends in."""
-    save_figure(_scatter(outcomes), checked_plot(path))
-
-
-def checked_plot(path: Path) -> Path:
-    """Return ``path`` if a plot can be written under such a name."""
-    if path.suffix not in _PLOTS:
-        raise ArgumentError(f"--plot {path}: expected a name ending in {' or '.join(_PLOTS)}")
-    return path
+    save_figure(_scatter(outcomes), path)
 
 
 def _scatter(outcomes: Sequence[Outcome]) -> Axes:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,9 @@ OLD = "the file that was there"
 SIZES = ["--m", "48", "--k", "48", "--n", "48"]
 CALL = ["run", "matmul", "--device", "tiny", "--engine", "simpy", *SIZES]
 
+#: No file becomes longer than 512 bytes, stores of the cache neither.
+FULL = 'ulimit -f 1; exec "$@"'
+
 #: Every output of a run, by option.
 OUTPUTS = {
     "--trace": "t.json",
@@ -28,6 +33,47 @@ OUTPUTS = {
     "--report": "r.html",
     "--output": "o.npz",
 }
+
+#: Every output of the other commands: a small call, and files by option.
+OTHERS = {
+    "net wavenet --device ascend910b2 --batch 1": {
+        "--csv": "n.csv",
+        "--plot": "n.png",
+        "--report": "n.html",
+    },
+    "sweep matmul --device tiny --m 64 --k 64 --n 64 --vary clock=1GHz:2GHz:0.125GHz --jobs 1": {
+        "--csv": "s.csv",
+        "--plot": "s.svg",
+        "--report": "s.html",
+    },
+    "explore matmul --device tiny --m 64 --k 64 --n 64 --vary clock=1GHz:2GHz:0.2GHz --trials 6": {
+        "--csv": "e.csv",
+        "--plot": "e.png",
+        "--report": "e.html",
+        "--tornado": "t.png",
+    },
+    "tune matmul --device tiny --m 64 --k 64 --n 64 --budget 4 --jobs 1": {
+        "--csv": "t.csv",
+        "--plot": "t.png",
+    },
+    "compare 'matmul --device tiny --m 64 --k 64 --n 64' '--set clock=2GHz'": {
+        "--plot": "c.svg",
+        "--trace": "c.json",
+    },
+    "validate --family CS-MM --jobs 1": {"--html": "v.html", "--plot": "v.png"},
+}
+#: One output of each other command; the slow tests have all of them.
+ALL: list[Any] = [
+    pytest.param(call, option, name, marks=[pytest.mark.slow] if more else [])
+    for call, files in OTHERS.items()
+    for more, (option, name) in enumerate(files.items())
+]
+
+#: Every output of every command.
+EVERY = [
+    *((" ".join(CALL), option, name) for option, name in OUTPUTS.items()),
+    *((call, *output) for call, files in OTHERS.items() for output in files.items()),
+]
 
 
 def command(*words: str, shell: str = 'exec "$@"') -> subprocess.Popen[str]:
@@ -101,7 +147,7 @@ def test_what_is_no_file_is_written_to(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path, option: str) -> None:
     name = OUTPUTS[option]
     (tmp_path / name).write_text(OLD, encoding="utf-8")
-    process = command(*CALL, option, str(tmp_path / name), shell='ulimit -f 1; exec "$@"')
+    process = command(*CALL, option, str(tmp_path / name), shell=FULL)
     out, error = process.communicate(timeout=120)
     assert process.returncode == 2
     assert "KERNELS" in out  # what was computed is told
@@ -111,23 +157,49 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, option: str) -> None:
     whole(tmp_path, name)
 
 
+@pytest.mark.compiled
+@pytest.mark.parametrize(("call", "option", "name"), ALL)
+def test_a_full_disk_leaves_the_old_file_of_every_command(
+    tmp_path: Path, call: str, option: str, name: str
+) -> None:
+    (tmp_path / name).write_text(OLD, encoding="utf-8")
+    process = command(*shlex.split(call), option, str(tmp_path / name), shell=FULL)
+    out, error = process.communicate(timeout=120)
+    assert process.returncode == 2, error
+    assert len(out) > 100  # what was computed is told
+    last = error.strip().splitlines()[-1]
+    assert last == f"npusim: error: {option} {tmp_path / name} was not written: File too large"
+    assert "Traceback" not in error
+    whole(tmp_path, name)
+
+
 def stopped(folder: Path, number: int, wait: Callable[[subprocess.Popen[str]], None]) -> int:
     """Send a signal to a run that writes a long trace, after ``wait``; its exit status."""
-    name = "t.json"
-    (folder / name).write_text(OLD, encoding="utf-8")
     words = ["run", "matmul", "--device", "tiny", "--timing-only"]
     words += ["--m", "768", "--k", "768", "--n", "768"]
-    process = command(*words, "--trace", str(folder / name))
+    return stopped_at(words, "--trace", folder / "t.json", number, wait)
+
+
+def stopped_at(
+    words: Sequence[str],
+    option: str,
+    file: Path,
+    number: int,
+    wait: Callable[[subprocess.Popen[str]], None],
+) -> int:
+    """Send a signal to a command that is to replace a file, after ``wait``; its exit status."""
+    file.write_text(OLD, encoding="utf-8")
+    process = command(*words, option, str(file))
     wait(process)
     process.send_signal(number)
     _, error = process.communicate(timeout=120)
     assert "Traceback" not in error
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
     if process.returncode == 0:  # it was done before
-        assert [path.name for path in folder.iterdir()] == [name]
-        assert (folder / name).read_text(encoding="utf-8") != OLD
+        assert file.read_bytes() != OLD.encode()
     else:
-        assert error.count("\n") <= 1, error
-        whole(folder, name)
+        assert error.count("npusim: stopped") <= 1, error
+        whole(file.parent, file.name)
     return process.returncode
 
 
@@ -147,11 +219,46 @@ def test_a_stopped_run_leaves_the_old_file(tmp_path: Path, number: int, status: 
     assert stopped(tmp_path, number, until_written(tmp_path)) in (status, 0)
 
 
+#: Statuses of a command that SIGTERM ends, once npusim runs and before, and of one that is done.
+ENDED = (143, -signal.SIGTERM, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_a_run_stopped_at_any_moment_leaves_the_old_file(tmp_path: Path, seed: int) -> None:
     moment = random.Random(seed).uniform(1.5, 8.0)
-    assert stopped(tmp_path, signal.SIGTERM, lambda _: time.sleep(moment)) in (143, 0)
+    assert stopped(tmp_path, signal.SIGTERM, lambda _: time.sleep(moment)) in ENDED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2 * len(EVERY)))
+def test_every_command_may_be_stopped_at_any_moment(tmp_path: Path, seed: int) -> None:
+    """Half of them when the file is being written, which takes a moment only."""
+    call, option, name = EVERY[seed // 2]
+    moment = random.Random(seed).uniform(0.3, 4.0)
+    wait = until_written(tmp_path) if seed % 2 else lambda _: time.sleep(moment)
+    words = shlex.split(call)
+    assert stopped_at(words, option, tmp_path / name, signal.SIGTERM, wait) in ENDED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_a_disk_that_fills_up_at_any_moment_leaves_the_old_file(tmp_path: Path, seed: int) -> None:
+    random_ = random.Random(seed)
+    call, option, name = random_.choice(EVERY)
+    (tmp_path / name).write_text(OLD, encoding="utf-8")
+    blocks = int(2 ** random_.uniform(0, 12))  # of 512 bytes
+    shell = f'ulimit -f {blocks}; exec "$@"'
+    process = command(*shlex.split(call), option, str(tmp_path / name), shell=shell)
+    _, error = process.communicate(timeout=120)
+    assert "Traceback" not in error
+    assert process.returncode in (0, 2), error
+    if process.returncode:
+        assert "was not written: File too large" in error
+        whole(tmp_path, name)
+    else:
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+        assert (tmp_path / name).read_bytes() != OLD.encode()
 
 
 def test_a_closed_output_is_one_line() -> None:
