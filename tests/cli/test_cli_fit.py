@@ -36,7 +36,7 @@ def test_the_card_and_the_files(words: list[str], capsys: Capture) -> None:
     for part in ("Summary", "Figures: before and after", "by auto", "fitted"):
         assert part in out
     assert err.split() == [
-        w for file in files[1::2] for w in ("npusim:", "wrote", file)
+        w for file in files[1::2] for w in ("wrote", file)
     ]  # no progress without a terminal
     read = load_device("mine.yaml").l2
     assert read is not None
@@ -84,10 +84,10 @@ def test_progress_is_one_line(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--output", "mine.yml"], "--output mine.yml: a device file's name ends in .yaml"),
+        (["--output", "mine.yml"], "--output mine.yml: the file's name must end in .yaml"),
         (["--output", "few.yaml"], "--output few.yaml exists; remove it, or choose another name"),
-        (["--html", "no/x.html"], "no/x.html: there is no folder no; make it first"),
-        (["--plot", "x.pdf"], "--plot x.pdf: expected a name ending in .png or .svg"),
+        (["--html", "no/x.html"], "--html no/x.html: there is no folder 'no'; create it first"),
+        (["--plot", "x.pdf"], "--plot x.pdf: the file's name must end in .png or .svg"),
         (
             ["--figure", "l2.size"],
             "figure 'l2.size' is vendor table and has no range; give one: l2.size=LOW..HIGH",

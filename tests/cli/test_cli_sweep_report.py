@@ -23,4 +23,4 @@ def test_the_page_is_written_and_said(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_its_name_is_checked_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*WORDS, "--report", "study.pdf"]) == 2
-    assert "--report study.pdf: the file must end in .html" in capsys.readouterr().err
+    assert "--report study.pdf: the file's name must end in .html" in capsys.readouterr().err

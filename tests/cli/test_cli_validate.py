@@ -210,8 +210,9 @@ def test_families_are_left_out_in_turn(
     ("words", "message"),
     [
         (["--family", "none"], "no point is left to simulate; choose another chip or family"),
-        (["--plot", "plot.pdf"], "--plot plot.pdf: expected a name ending in .png or .svg"),
-        (["--html", "no/where.html"], "no/where.html: there is no folder no; make it first"),
+        (["--plot", "plot.pdf"], "--plot plot.pdf: the file's name must end in .png or .svg"),
+        (["--html", "no/where.html"],
+         "--html no/where.html: there is no folder 'no'; create it first"),
         (["--leave-one-out", "--set", "clock=1GHz"],
          "--leave-one-out begins with the figures that ship; leave out --set"),
         (["--data", "none.csv"],
