@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from npusim.call.spec import Operand
 from npusim.compat.tbe_tvm import Lazy, Placeholder
+from npusim.convolution import Convolution
 from npusim.device.catalog import load_device
-from npusim.dtypes import DType, dtype
-from npusim.errors import ArgumentError
+from npusim.dtypes import FP16, FP32, DType, dtype
+from npusim.errors import ArgumentError, RuleError
 from npusim.limits.facts import type_name
 from npusim.limits.table import check
 from npusim.ops.arguments import frozen
+from npusim.ops.blocked_forward import blocked_convolution
 from npusim.ops.conv2d_backprop_filter import conv2d_backprop_filter as run_filter
 from npusim.ops.conv2d_backprop_filter import convolution as filter_convolution
 from npusim.ops.conv2d_backprop_filter import facts as filter_facts
@@ -161,7 +164,7 @@ def conv3d_backprop_input(
     sizes = frozen(filter_size), frozen(input_size)
     para.pop("tensor_bias", None)
     result = dtype(facts["res_dtype"])
-    bias = _bias(para_dict.get("tensor_bias"), c.cin, result)
+    bias = _bias("conv3d_backprop_input", para_dict.get("tensor_bias"), c.cin, result)
 
     def call(feed: Feed, options: dict[str, Any]) -> Result:
         given = para | ({} if bias is None else {"tensor_bias": feed(bias)})
@@ -175,6 +178,118 @@ def conv3d_backprop_input(
         inputs=tuple(dict.fromkeys(used)),
         call=call,
     )
+
+
+def conv2d(
+    input_x: Placeholder,
+    filters: Placeholder,
+    filter_sizes: Sequence[int],
+    para_dict: Mapping[str, Any],
+) -> Lazy:
+    """A 2-D convolution, (N, Co1, Ho * Wo, 16) float16 or float32: its forward pass.
+
+    ``input_x`` is a 5HD and ``filters`` a FRACTAL_Z placeholder of float16; ``filter_sizes`` is
+    [Cout, Cin / groups, KH, KW]. ``para_dict``: strides [sH, sW]; padding [up, down, left, right];
+    dilations [1, 1, dH, dW]; groups; res_dtype "float16" or "float32"; tensor_bias (a placeholder
+    of Cout values of res_dtype, optional); kernel_name (of the returned tensor). No page of its
+    own is at hand: names are those of ``conv2d_backprop_filter``, whose limits hold. Raises
+    ``RuleError`` (an ``ArgumentError``) outside of them.
+    """
+    inputs = _placeholders("conv2d", input_x=input_x, filters=filters)
+    return _forward("conv2d", inputs, filter_sizes, para_dict)
+
+
+def conv3d(
+    x: Placeholder,
+    filter: Placeholder,
+    filter_size: Sequence[int],
+    para_dict: Mapping[str, Any],
+) -> Lazy:
+    """A 3-D convolution, (N, Do, Co1, Ho * Wo, 16) float16 or float32: its forward pass.
+
+    ``x`` is a 6HD and ``filter`` a FRACTAL_Z_3D placeholder of float16; ``filter_size`` is
+    [Cout, Cin / groups, KD, KH, KW]. ``para_dict``: strides [sD, sH, sW]; pads [front, tail, up,
+    down, left, right]; dilations [1, 1, 1, dH, dW]; groups; res_dtype "float16" or "float32";
+    tensor_bias (a placeholder of Cout values of res_dtype, optional); kernel_name (of the returned
+    tensor). Its names and limits are those of ``conv3d_backprop_filter``. Raises ``RuleError`` (an
+    ``ArgumentError``) outside of them.
+    """
+    return _forward("conv3d", _placeholders("conv3d", x=x, filter=filter), filter_size, para_dict)
+
+
+def _forward(
+    function: str,
+    inputs: Mapping[str, Placeholder],
+    filter_sizes: Sequence[int],
+    para_dict: Mapping[str, Any],
+) -> Lazy:
+    """A forward pass, once its layer has passed the limits of its filter gradient."""
+    (x_name, x), (w_name, w) = inputs.items()
+    para = _kept(para_dict)
+    bias, name = para.pop("tensor_bias", None), _kernel_name(para, function)
+    result = _result_type(function, para.pop("res_dtype", "float16"))
+    c = _layer_of(function, x_name, x, filter_sizes, para)
+    real, rows, channels, c0 = fractal_columns(c)
+    fractals = (real * rows, channels // 16, 16, c0)
+    if w.shape != fractals or type_name(w.dtype) != FP16.name:
+        raise RuleError(
+            f"{function}: {w_name} is {w.dtype} of shape {w.shape}; it must be float16 of "
+            f"{fractals}, as {x_name} and the sizes of the filter give it",
+            parameter=f"{w_name}.shape",
+        )
+    added = _bias(function, bias, c.cout, result)
+
+    def call(feed: Feed, options: dict[str, Any]) -> Result:
+        fed = None if added is None else feed(added)
+        return blocked_convolution(feed(x), feed(w), c, result, fed, **options)
+
+    depth, pixels = c.out[:-2], prod(c.out[-2:])
+    used = (x, w) if added is None else (x, w, added)
+    return Lazy(
+        shape=(c.n, *depth, c.cout1, pixels, c.c0),
+        dtype=result.numpy.name,
+        name=name,
+        inputs=tuple(dict.fromkeys(used)),
+        call=call,
+    )
+
+
+def _result_type(function: str, name: Any) -> DType:
+    """The type of a forward pass's result."""
+    if type_name(name) not in (FP16.name, FP32.name):
+        raise RuleError(
+            f"{function}: res_dtype is {name!r}; it must be float16 or float32",
+            parameter="res_dtype",
+        )
+    return dtype(name)
+
+
+def _layer_of(
+    function: str, x_name: str, x: Placeholder, filter_sizes: Any, para: Mapping[str, Any]
+) -> Convolution:
+    """The layer of a forward pass; ``RuleError`` where its filter gradient would be refused."""
+    plane = function == "conv2d"
+    sister = f"{function}_backprop_filter"
+    facts_of, layer_of = (
+        (filter_facts, filter_convolution) if plane else (volume_facts, volume_convolution)
+    )
+    # What the limits say of the gradient that goes back is true of the output with its sizes.
+    unknown = Placeholder((*(1,) * (4 if plane else 5), 16), "float16", "output")
+    facts = facts_of(x, unknown, filter_sizes, {**para, "res_dtype": "float32"})
+    try:
+        c = layer_of(facts)
+        whole = (c.n, *c.out[:-2], c.cout1, *c.out[-2:], c.c0)
+        facts["out_backprop.shape"] = whole
+    except (TypeError, ValueError, ZeroDivisionError):
+        pass  # sizes that do not fit each other, which the limits say before they read the output
+    try:
+        check(sister, facts, load_device(_TABLE_DEVICE))
+    except RuleError as error:
+        if error.parameter.startswith("out_backprop"):  # which a forward pass has not
+            return layer_of(facts)
+        told = f"{function} has the limits of {sister}: {error}"
+        raise RuleError(told, parameter=error.parameter) from None
+    return layer_of(facts)
 
 
 def _placeholders(function: str, **inputs: Any) -> dict[str, Placeholder]:
@@ -205,15 +320,15 @@ def _kernel_name(para: Mapping[str, Any], usual: str) -> str:
     return name
 
 
-def _bias(bias: Any, channels: int, result: DType) -> Placeholder | None:
-    """The bias: one value of the result's type per input channel."""
+def _bias(function: str, bias: Any, channels: int, result: DType) -> Placeholder | None:
+    """The bias: one value of the result's type per channel of the result."""
     if bias is None:
         return None
-    _placeholders("conv3d_backprop_input", tensor_bias=bias)
+    _placeholders(function, tensor_bias=bias)
     if bias.shape != (channels,) or type_name(bias.dtype) != result.name:
         raise ArgumentError(
             f"tensor_bias is {bias.dtype} of shape {bias.shape}; it must be {result.numpy.name} of "
-            f"({channels},), one value per channel of input_size"
+            f"({channels},), one value per channel of the result"
         )
     assert isinstance(bias, Placeholder)  # checked above
     return bias
