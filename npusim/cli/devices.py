@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any
 
 from npusim.cli.console import print_json, print_table
@@ -10,6 +11,7 @@ from npusim.cli.parser import Parser, add_show, assignment, collect
 from npusim.device.catalog import describe, devices, figure_text, load_device, ranges
 from npusim.device.spec import Device
 from npusim.quantities import format_frequency, format_size
+from npusim.results import lines
 
 #: Of the rates of a device: its vendor's order, which is not that of tilings.
 _BLOCKS = (
@@ -88,6 +90,22 @@ def _cells(device: Device) -> tuple[str, ...]:
     )
 
 
+def _range(value: str, low: str, high: str) -> str:
+    """Both ends, in the unit of the value where all three have one."""
+    ends = [text.partition(" ")[0] for text in (low, high)]
+    numbers = [re.match(r"[\d.]+", text) for text in (value.partition(" ")[0], *ends)]
+    units = {one.string[one.end() :] for one in numbers if one is not None}
+    if None in numbers or len(units) > 1:
+        return f"{low}..{high}"
+    return "..".join(one[0] for one in numbers[1:] if one is not None)
+
+
+def _key(device: Device, path: str) -> str:
+    """The key of a figure's source, and in whose file it stands where that is another."""
+    known = device.provenance[path]
+    return f"{known.source} of {known.inherited}" if known.inherited else known.source
+
+
 def _show(arguments: argparse.Namespace) -> None:
     device = load_device(arguments.name, collect("--set", arguments.set))
     ends = {
@@ -100,9 +118,19 @@ def _show(arguments: argparse.Namespace) -> None:
         figures = [{**dict(zip(keys, row, strict=True)), "range": ends.get(row[0])} for row in rows]
         print_json({**_facts(device), "figures": figures})
         return
-    print(f"{device.name}: {device.description} (digest {device.digest()})\n")
-    cells = [(path, value, " .. ".join(ends.get(path, ())), *known) for path, value, *known in rows]
-    head = ("figure", "value", "range", "confidence", "source")
-    print_table(head, cells, (0, 3, 4))
+    about = f"{device.name}: {device.description} (digest {device.digest()})"
+    print("\n".join((*lines.wrap(about), "")))
+    cells = [
+        (path, value + (f", {_range(value, *ends[path])}" if path in ends else ""), known)
+        for path, value, known in (
+            (path, value, f"{known}, {_key(device, path)}") for path, value, known, _ in rows
+        )
+    ]
+    print_table(("figure", "value, range", "confidence, source"), cells, 3)
+    used = {device.provenance[path].source for path, *_ in rows}
+    print("\nSOURCES")
+    for key, told in device.sources.items():
+        if key in used:
+            print("\n".join(lines.wrap(f"{key}: {told}", later="  ")))
     if any(".rates." in name for name in device.provenance):
-        print(f"\n{_BLOCKS}")
+        print("\n".join(("", *lines.wrap(_BLOCKS))))

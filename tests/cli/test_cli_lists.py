@@ -58,14 +58,23 @@ def test_devices_as_json(capsys: Capture) -> None:
 def test_devices_show_states_every_figure(capsys: Capture) -> None:
     device = load_device("ascend910")
     lines = _lines(capsys, "devices", "show", "ascend910")
-    assert device.digest() in lines[0]
-    assert lines[-2] == ""
-    assert lines[-1].startswith("A rate is the block m x k x n")
-    figures = lines[4:-2]
-    rows = [line.split() for line in figures]
-    assert [row[0] for row in rows] == [path for path, _, _, _ in describe(device)]
-    sources = [source for _, _, _, source in describe(device)]
-    assert all(line.endswith(source) for line, source in zip(figures, sources, strict=True))
+    assert device.digest() in " ".join(lines[:2])
+    head = next(at for at, line in enumerate(lines) if line.startswith("---"))
+    end = lines.index("SOURCES")
+    figures = [line for line in lines[head + 1 : end - 1] if not line.startswith(" ")]
+    assert [row.split()[0] for row in figures] == [path for path, _, _, _ in describe(device)]
+    keys = {row.rpartition(", ")[2].partition(" ")[0] for row in figures}
+    told = " ".join(line.strip() for line in lines[end + 1 :])
+    assert all(f"{key}: {device.sources[key]}" in told for key in keys)
+    assert "A rate is the block m x k x n" in told
+
+
+@pytest.mark.parametrize("name", npusim.devices())
+def test_devices_show_fits_80_columns(
+    name: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, _lines(capsys, "devices", "show", name))) <= 80
 
 
 @pytest.mark.parametrize(
@@ -88,9 +97,10 @@ def test_devices_show_tells_the_range_a_figure_states_or_has_by_its_confidence(
     rows = {row["path"]: row["range"] for row in _json(capsys, *words)["figures"]}
     assert rows["paths.GM->L1.startup"] == ["140cycle", "260cycle"]
     assert rows["groups"] is rows["vector.startup"] is None
-    lines = {line.split()[0]: line for line in _lines(capsys, *words)[4:-2]}
-    assert lines["paths.GM->L1.startup"].split()[1:5] == ["200cycle", "140cycle", "..", "260cycle"]
-    assert lines["vector.startup"].split()[1:3] == ["2cycle", "measured"]
+    lines = {line.split()[0]: line for line in _lines(capsys, *words) if line.strip()}
+    told = ["200cycle,", "140..260", "assumed,", "user"]
+    assert lines["paths.GM->L1.startup"].split()[1:] == told
+    assert lines["vector.startup"].split()[1:3] == ["2cycle", "measured,"]
 
 
 def test_devices_show_with_a_figure_changed(capsys: Capture) -> None:

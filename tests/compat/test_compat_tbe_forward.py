@@ -42,9 +42,9 @@ def planned(c: Convolution, **more: Any) -> tuple[Lazy, dict[str, Array], tuple[
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(np.float16) for shape in (c.x_shape, c.w_shape))
     feeds = dict(zip(("x", "w"), blocked(c, x, w), strict=True))
-    inputs = [tvm.placeholder(a.shape, name=n, dtype="float16") for n, a in feeds.items()]
+    x_gm, w_gm = (tvm.placeholder(a.shape, name=n, dtype="float16") for n, a in feeds.items())
     function = dsl.conv2d if c.dims == 2 else dsl.conv3d
-    return function(*inputs, list(c.w_shape), para_of(c, **more)), feeds, (x, w)
+    return function(x_gm, w_gm, list(c.w_shape), para_of(c, **more)), feeds, (x, w)
 
 
 def plain(c: Convolution, array: Array) -> Array:
@@ -102,7 +102,9 @@ def test_a_bias_is_added_to_every_channel() -> None:
 
 def test_it_is_the_operators_kernel_without_its_conversions() -> None:
     lazy, _, _ = planned(PLANE)
-    told = lazy.run({one: npusim.spec(one.shape, "fp16") for one in lazy.inputs}, device="ascend910")
+    told = lazy.run(
+        {one: npusim.spec(one.shape, "fp16") for one in lazy.inputs}, device="ascend910"
+    )
     x, w = npusim.spec(PLANE.x_shape, "fp16"), npusim.spec(PLANE.w_shape, "fp16")
     whole = npusim.ops.convolution(x, w, padding=1, device="ascend910")
     own = [run for run in whole.runs if run.macs]
