@@ -16,7 +16,7 @@ by as many cores as are loading on average.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
@@ -99,11 +99,6 @@ def table(work: Work) -> Work:
     return Work(*(np.ascontiguousarray(column, np.float64) for column in columns))
 
 
-def some(work: Work, which: npt.NDArray[Any]) -> Work:
-    """A few of the candidates."""
-    return Work(*(column[which] for column in work))  # type: ignore[index]
-
-
 def bounds(work: Work) -> Floats:
     """Cycles of each candidate by its busiest pipe or memory alone."""
     w: Any = work
@@ -118,20 +113,33 @@ def bounds(work: Work) -> Floats:
     return most
 
 
-def times(work: Work) -> Floats:
-    """Estimated cycles of each candidate."""
-    if standby.allows(len(np.asarray(work.items)) * _LIKE):
-        return estimates(work, plain_core())
+def times(work: Work, few: int, *known: float, core: ModuleType | None = None) -> Floats:
+    """Estimated cycles of the ``few`` candidates that take least; of others they may be infinite.
+
+    Candidates are estimated in the order of their bounds, until those left cannot win. Times that
+    are ``known`` count among the few. ``core`` is a form of ``pipeline_core``, by default the one
+    that takes less time.
+    """
+    least = bounds(work)
+    order = np.argsort(least, kind="stable")
+    found, best = np.full(len(least), np.inf), np.full(few, np.inf)
+    best[: len(known)] = sorted(known)[:few]
+    for first in range(0, len(order), _AT_ONCE):
+        which = order[first : first + _AT_ONCE]
+        if least[which[0]] > best[-1]:
+            break
+        form = core or _core(len(which))
+        form.estimate(work, which, least, best, found, np.empty(form.SCRATCH))
+    return found
+
+
+def _core(candidates: int) -> ModuleType:
+    """The form of ``pipeline_core`` for so many candidates: compiled, unless that would take long."""
+    if standby.allows(candidates * _LIKE):
+        return plain_core()
     from npusim.kernels.tilings import pipeline_core  # noqa: PLC0415 - it may load Numba
 
-    return estimates(work, pipeline_core)
-
-
-def estimates(work: Work, core: ModuleType) -> Floats:
-    """The same by one of the forms of ``pipeline_core``."""
-    found = np.empty(len(np.asarray(work.items)))
-    core.estimate(work, found, np.empty(core.SCRATCH))
-    return found
+    return pipeline_core
 
 
 @cache
@@ -147,19 +155,8 @@ def plain_core() -> ModuleType:
 
 
 def fastest(work: Work, few: int) -> list[tuple[float, int]]:
-    """(estimate, candidate) of about ``few`` with the least estimate, best first.
-
-    Candidates are estimated in the order of their bounds, until those left cannot win.
-    """
-    least = bounds(work)
-    order = np.argsort(least, kind="stable")
-    found = np.full(len(least), np.inf)
-    for first in range(0, len(order), _AT_ONCE):
-        best = np.partition(found, few - 1)[few - 1] if len(found) > few else np.inf
-        if least[order[first]] > best:
-            break
-        which = order[first : first + _AT_ONCE]
-        found[which] = times(some(work, which))
+    """(estimate, candidate) of about ``few`` with the least estimate, best first."""
+    found = times(work, few)
     leading = np.argsort(found, kind="stable")[:few]
     return [(float(found[i]), int(i)) for i in leading if np.isfinite(found[i])]
 
@@ -193,20 +190,16 @@ def leading(space: Ranked, few: int) -> list[tuple[float, Any]]:
         return []
     items, cores = (space.columns[name][which] for name in ("items", "cores"))
     rounds = -(-items // cores)
-    fewer = [
-        cores,
-        *(-(-items // (rounds * more)) for more in (2, 3, 4)),
-        -(-items // (rounds + 1)),
-    ]
-    time = np.stack([times(space.with_cores(which, count)) for count in fewer[1:]])
-    time = np.concatenate([[[estimate for estimate, _ in first]], time])
-    found: dict[tuple[int, int], float] = {}
-    for number in np.argsort(time, axis=None, kind="stable").tolist():
-        way, i = divmod(number, len(which))
-        found.setdefault((int(which[i]), int(fewer[way][i])), float(time[way, i]))
-        if len(found) == few:
-            break
-    return [(estimate, space.tiling(*one)) for one, estimate in found.items()]
+    fewer = [-(-items // (rounds * more)) for more in (2, 3, 4)]
+    fewer.append(-(-items // (rounds + 1)))
+    found = {(int(i), int(n)): time for (time, i), n in zip(first, cores, strict=True)}
+    pairs = zip(np.tile(which, len(fewer)).tolist(), np.concatenate(fewer).tolist(), strict=True)
+    new = [pair for pair in dict.fromkeys(pairs) if pair not in found]
+    if new:
+        time = times(space.with_cores(*np.array(new).T), few, *found.values())
+        found |= zip(new, time.tolist(), strict=True)
+    best = sorted(found.items(), key=lambda one: one[1])[:few]
+    return [(time, space.tiling(*one)) for one, time in best if time < np.inf]
 
 
 def every(space: Ranked) -> Iterator[Any]:

@@ -20,19 +20,45 @@ TOGETHER = 0.35
 
 
 @entry
-def estimate(work: Any, found: Any, scratch: Any) -> None:
-    """Write the cycles of each candidate of ``work`` (a ``Work`` of tables) to ``found``."""
-    for i in range(len(found)):
-        found[i] = _time(work, i, scratch)
+def estimate(work: Any, order: Any, least: Any, best: Any, found: Any, scratch: Any) -> None:
+    """Write the cycles of candidates of ``work`` (a ``Work`` of tables) to ``found``.
+
+    They are looked at in this ``order``, in which their ``least`` cycles ascend, until those left
+    cannot be among the ``best``, which hold the least times so far, ascending. What turns out not
+    to be among them is left as it is in ``found``.
+    """
+    for i in order:
+        limit = best[len(best) - 1]
+        if least[i] > limit:
+            break
+        cycles = _time(work, i, limit, scratch)
+        if cycles <= limit:
+            found[i] = cycles
+            _among(best, cycles)
 
 
 @compiled
-def _time(w: Any, i: int, state: Any) -> float:
-    """One candidate: alone at its path's rate, then at the rate that others leave."""
+def _among(best: Any, cycles: float) -> None:
+    """Put ``cycles`` in their place, and drop the longest."""
+    place = len(best) - 1
+    while place > 0 and best[place - 1] > cycles:
+        best[place] = best[place - 1]
+        place -= 1
+    best[place] = cycles
+
+
+@compiled
+def _time(w: Any, i: int, limit: float, state: Any) -> float:
+    """One candidate: alone at its path's rate, then at the rate that others leave.
+
+    More than ``limit`` may be less than it takes.
+    """
     cores, rate, shared = w.cores[i], w.rate[i], w.shared[i]
-    now, total = rate, 0.0
+    now, total, most = rate, 0.0, limit - w.beside[i]
     for _ in range(3):
-        total = _core(w, i, now, state)
+        total = _core(w, i, now, most, state)
+        if total > most:
+            break
         loading = cores * (state[MOVED] / now) / total  # cores that are loading, on average
         loading += (cores - loading) * TOGETHER
         share = min(rate, shared / max(1.0, loading))
@@ -49,8 +75,8 @@ _L0, _FIRST_FREE, _SECOND_FREE, _C_FREE, _BEGUN, SCRATCH = 12, 16, 24, 32, 40, 1
 
 
 @compiled
-def _core(w: Any, i: int, rate: float, s: Any) -> float:
-    """Cycles of the busiest core, and in its state the bytes it loads."""
+def _core(w: Any, i: int, rate: float, most: float, s: Any) -> float:
+    """Cycles of the busiest core, and in its state the bytes it loads; no further than ``most``."""
     s[:] = 0.0
     items = int(np.ceil(w.items[i] / w.cores[i]))
     first_time = w.first_start[i] + w.first_bytes[i] / rate
@@ -70,6 +96,8 @@ def _core(w: Any, i: int, rate: float, s: Any) -> float:
             start = _seconds(w, i, rate, s, start, again)
             s[_FIRST_FREE + int(s[FIRSTS] - 1) % int(w.first_slots[i])] = s[INTO]
         _drain(w, i, s, _C_FREE + item % int(w.drain_slots[i]))
+        if s[OUT] > most:
+            break
         if s[TURN] >= MOST_STEPS // 2 and not half_items:
             half, half_moved, half_items = max(s[OUT], s[CUBE]), s[MOVED], item + 1
         elif s[TURN] >= MOST_STEPS:  # the rest goes on at the pace of the second half

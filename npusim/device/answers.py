@@ -149,7 +149,7 @@ class Answers(Generic[T]):
     def keep(self, key: str, device: Device, names: Iterable[Name], answer: T) -> None:
         """Keep an answer that rests on these figures of ``device``."""
         key = f"{self.kind} {key}"
-        rest = _names(json.dumps(named(names)))
+        rest = _rest(frozenset(names))
         place = f"{key} {_values(device, rest)}"
         self._rests.setdefault(key, {})[rest.digest] = rest
         self._answers[place] = answer
@@ -168,6 +168,12 @@ def _shorten(held: OrderedDict[str, Any], most: int, used: str) -> None:
 
 
 @lru_cache(maxsize=1024)
+def _rest(names: frozenset[Name]) -> _Names:
+    """What an answer rests on; many rest on the same figures."""
+    return _names(json.dumps(named(names)))
+
+
+@lru_cache(maxsize=1024)
 def _names(text: str) -> _Names:
     names = tuple(tuple(name) for name in json.loads(text))
     return _Names(names, hashlib.sha256(text.encode()).hexdigest()[:16])
@@ -176,12 +182,18 @@ def _names(text: str) -> _Names:
 #: Digests of the values of some figures, by device and names.
 _VALUES: OrderedDict[str, str] = OrderedDict()
 
+#: Values of single figures by name, of the device that was asked last.
+_FIGURES: OrderedDict[str, dict[Name, str]] = OrderedDict()
+
 
 def _values(device: Device, rest: _Names) -> str:
     """A digest of the values that figures have on ``device``."""
     key = f"{device.digest()} {rest.digest}"
     if key not in _VALUES:
-        text = "\n".join(value_of(device, name) for name in rest.names)
+        known = _FIGURES.setdefault(device.digest(), {})
+        _shorten(_FIGURES, 1, device.digest())
+        known |= {name: value_of(device, name) for name in rest.names if name not in known}
+        text = "\n".join([known[name] for name in rest.names])
         _VALUES[key] = hashlib.sha256(text.encode()).hexdigest()[:32]
     _shorten(_VALUES, 4096, key)
     return _VALUES[key]

@@ -187,9 +187,15 @@ def test_estimates_of_tilings_are_the_same_uncompiled() -> None:
     draw = np.random.default_rng(3)
     columns = [draw.integers(1, 9, 300).astype(np.float64) for _ in pipeline.Work._fields]
     work = pipeline.Work(*columns)._replace(lag=draw.integers(-1, 3, 300).astype(np.float64))
-    plain = pipeline.estimates(work, pipeline.plain_core())
-    assert plain.tolist() == pipeline.times(work).tolist()
+    plain = pipeline.times(work, 300, core=pipeline.plain_core())
+    assert plain.tolist() == pipeline.times(work, 300).tolist()
     assert len(set(plain.tolist())) > 50
+    few = pipeline.times(work, 10)
+    assert few.tolist() == pipeline.times(work, 10, core=pipeline.plain_core()).tolist()
+    assert sorted(few)[:10] == sorted(plain)[:10]
+    assert np.isinf(few).any()
+    some = sorted(plain)[4]
+    assert np.isfinite(pipeline.times(work, 10, *[some] * 10)).sum() < np.isfinite(few).sum()
 
 
 @pytest.mark.slow
