@@ -100,19 +100,19 @@ class Runs:
     def readings(self) -> tuple[tuple[Reading, ...], IntArray]:
         """The distinct ways of reading, and which of them is each run's."""
         names = ("count", "size", "before", "after", "real", "skip", "kernel", "part")
-        table = np.stack([getattr(self, name) for name in names], axis=1)
-        rows, which = np.unique(table, axis=0, return_inverse=True)
+        rows = [*zip(*(getattr(self, name).tolist() for name in names), strict=True)]
         found: dict[Reading, int] = {}
-        numbers = []
-        for outputs, size, before, after, real, skip, kernel, number in rows.tolist():
+        numbers = {}
+        for row in sorted(set(rows)):
+            outputs, size, before, after, real, skip, kernel, number = row
             part = self.parts[number]
             reading = Reading(
                 *(outputs, size, before, after, real, skip, kernel),
                 *(part.axis.stride, part.axis.dilation, part.axis.insert),
                 *(part.outputs[1], part.inputs[1], part.taps[1]),
             )
-            numbers.append(found.setdefault(reading, len(found)))
-        return tuple(found), np.array(numbers, np.int64)[which.reshape(-1)]
+            numbers[row] = found.setdefault(reading, len(found))
+        return tuple(found), np.array([numbers[row] for row in rows], np.int64)
 
 
 _COLUMNS = tuple(field.name for field in fields(Runs) if field.name != "parts")

@@ -22,7 +22,7 @@ from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.conv_filter import Tiling, comes_whole, cut_plane
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
-from npusim.kernels.tilings.pipeline import Floats, Work, table
+from npusim.kernels.tilings.pipeline import Floats, Work, chosen, table
 
 #: Longest side of a tile, and most positions of a slab, in elements.
 _MOST_SIDE, _MOST_SLAB = 512, 4096
@@ -101,7 +101,8 @@ class Space:
             first = np.arange(0, columns, n // s.c0)
             last = np.minimum(first + n // s.c0, columns) - 1
             planes = last // taps - first // taps + 1
-            rows += [(m, n, planes.mean(), planes.max()) for m in high if m <= highest]
+            mean, most = planes.mean(), planes.max()
+            rows += [(m, n, mean, most) for m in high if m <= highest]
         return dict(zip(("m", "n", "planes", "most_planes"), np.array(rows).T, strict=True))
 
     @cached_property
@@ -120,7 +121,7 @@ class Space:
         fits = (t["slots"] * (x + dy) <= size["L1"]) & (t["most_k"] >= 16)
         fits &= t["m"] * t["n"] * 4 <= size["L0C"]
         fits &= (t["slots"] == 2) | (2 * (x + dy) > size["L1"])  # no reason for one if two fit
-        t = self._hopeful({name: column[fits] for name, column in t.items()})
+        t = self._hopeful(chosen(t, np.flatnonzero(fits)))
         t = self._parts(self._l0(t))
         rounds = -(-t["items"] // self.cores)
         t["cores"] = -(-t["items"] // np.maximum(1, rounds))
@@ -146,24 +147,27 @@ class Space:
         whole = tile * -(-tiles // self.cores) + launch
         split = tile * tiles / self.cores + launch
         keep = (whole <= _HOPELESS * whole.min()) | (split <= _HOPELESS * split.min())
-        return {name: column[keep] for name, column in t.items()}
+        return chosen(t, np.flatnonzero(keep))
 
     def _l0(self, t: Columns) -> Columns:
         """With the choices that L0 leaves: depths of a step, and how the next tile may begin."""
         flag = costs.unit_flag_lag(self.device) >= 0
         size, positions = self.device.memory("L0C").size_bytes, self.of_cut["most_positions"]
-        found = []
+        most, sums = positions[t["cut"]], t["m"] * t["n"] * 4
+        whole = -(-most // t["most_k"])
+        which, steps, ways = [], [], []
         for slots, unit_flag in ((2, False), (1, True) if flag else (1, False)):
             for split in (1, 2):
-                steps = -(-positions[t["cut"]] // t["most_k"]) * split
-                fits = (slots * t["m"] * t["n"] * 4 <= size) & (steps * 16 <= positions[t["cut"]])
+                fits = (slots * sums <= size) & (whole * split * 16 <= most)
                 if not unit_flag and slots == 1:  # where two fit there is no reason for one
-                    fits &= 2 * t["m"] * t["n"] * 4 > size
-                some = {name: column[fits] for name, column in t.items()}
-                some["k"] = round_up(-(-positions[some["cut"]] // steps[fits]), 16)
-                full = np.ones(int(fits.sum()), np.int64)
-                found.append(some | {"l0c_slots": full * slots, "unit_flag": full * unit_flag})
-        return {name: np.concatenate([some[name] for some in found]) for name in found[0]}
+                    fits &= 2 * sums > size
+                which.append(np.flatnonzero(fits))
+                steps.append(whole[which[-1]] * split)
+                ways.append((slots, unit_flag))
+        found = chosen(t, np.concatenate(which))
+        found["k"] = round_up(-(-positions[found["cut"]] // np.concatenate(steps)), 16)
+        slot, flags = np.repeat(np.array(ways, np.int64), [len(some) for some in which], axis=0).T
+        return found | {"l0c_slots": slot, "unit_flag": flags}
 
     def _parts(self, t: Columns) -> Columns:
         """With numbers of parts of K: none, and even ones that keep most cores busy."""
@@ -174,18 +178,14 @@ class Space:
         table = np.zeros((max(map(len, counts), default=1), len(counts)), np.int64)
         for i, some in enumerate(counts):
             table[: len(some), i] = some[::-1]
-        found = []
-        for turn, row in enumerate(table):
-            parts = row[which.reshape(-1)]
-            items = tiles * parts
-            busy = items / (np.maximum(1, -(-items // self.cores)) * self.cores)
-            keep = (parts > 0) & (items <= _ROUNDS * self.cores) & ((busy > _BUSY) | (turn == 0))
-            keep |= (parts == 1) & (turn == 0)
-            keep &= self.of_cut["images"][t["cut"]] <= -(-along // np.maximum(1, parts))
-            found.append(
-                {k: c[keep] for k, c in t.items()} | {"parts": parts[keep], "items": items[keep]}
-            )
-        return {name: np.concatenate([some[name] for some in found]) for name in found[0]}
+        parts = table[:, which.reshape(-1)]  # [turn][candidate]
+        items = tiles * parts
+        busy = items / (np.maximum(1, -(-items // self.cores)) * self.cores)
+        first = np.arange(len(table))[:, None] == 0
+        keep = (parts > 0) & (items <= _ROUNDS * self.cores) & ((busy > _BUSY) | first)
+        keep |= (parts == 1) & first
+        keep &= self.of_cut["images"][t["cut"]] <= -(-along // np.maximum(1, parts))
+        return chosen(t, np.nonzero(keep)[1]) | {"parts": parts[keep], "items": items[keep]}
 
     def tiling(self, i: int, cores: int) -> Tiling:
         """Candidate ``i`` on so many cores."""
@@ -213,7 +213,7 @@ class Space:
 
     def with_cores(self, which: npt.NDArray[Any], cores: npt.NDArray[Any]) -> Work:
         """What so many cores do under some of the candidates."""
-        few = {name: column[which] for name, column in self.columns.items()}
+        few = chosen(self.columns, which)
         return table(self._work(few | {"cores": cores}))
 
     def _work(self, t: Columns) -> Work:

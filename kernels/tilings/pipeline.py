@@ -99,6 +99,11 @@ def table(work: Work) -> Work:
     return Work(*(np.ascontiguousarray(column, np.float64) for column in columns))
 
 
+def chosen(columns: Mapping[str, npt.NDArray[Any]], which: IntArray) -> dict[str, npt.NDArray[Any]]:
+    """Some of the candidates whose fields are ``columns``."""
+    return {name: column.take(which) for name, column in columns.items()}
+
+
 def bounds(work: Work) -> Floats:
     """Cycles of each candidate by its busiest pipe or memory alone."""
     w: Any = work

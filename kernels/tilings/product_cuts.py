@@ -5,6 +5,8 @@ What is listed follows from the problem alone, but for tiles that no memory hold
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -107,11 +109,9 @@ def cuts_of(g: Geometry, form: str, most: int, window_bytes: int) -> list[Cut]:
 def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_bytes: int) -> Cut:
     rows, columns = plane.rows, plane.columns
     stacks = [stack(h, images).h for h in rows.readings[0]]
-    tall = np.array([h.outputs for h in stacks])[rows.readings[1]]
-    across = np.array([w.outputs for w in columns.readings[0]])[columns.readings[1]]
     # Slabs of a part come one after another, so that the busiest core has the largest.
-    rows_most, columns_most = _largest(tall, rows), _largest(across, columns)
-    m = np.outer(tall[rows_most], across[columns_most])
+    (tall, rows_most), (wide, columns_most) = _largest(rows, stacks), _widest(columns)
+    m = np.outer(tall, wide)
     m16 = -(-m // 16) * 16
     # The largest slab of the part in the middle stands for all.
     h = rows.readings[0][rows.readings[1][rows_most[len(rows) // 2]]]
@@ -147,13 +147,25 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_
     )
 
 
-def _largest(outputs: IntArray, axis: Runs) -> IntArray:
-    """For each slab of an axis the one with most outputs in the same part of it."""
-    order = np.lexsort((-outputs, axis.part))
-    _, first, part = np.unique(axis.part[order], return_index=True, return_inverse=True)
-    found = np.empty_like(order)
-    found[order] = order[first[part.reshape(-1)]]
-    return found
+def _largest(axis: Runs, readings: Sequence[Reading]) -> tuple[IntArray, IntArray]:
+    """For each slab of an axis the one with most outputs in the same part: how many, and which.
+
+    ``readings`` are those of the axis, of as many images as come together.
+    """
+    outputs = np.array([one.outputs for one in readings], np.int64)[axis.readings[1]]
+    if len(axis.parts) == 1:
+        found = np.full_like(outputs, np.argmax(outputs))
+    else:
+        order = np.lexsort((-outputs, axis.part))
+        _, first, part = np.unique(axis.part[order], return_index=True, return_inverse=True)
+        found = np.empty_like(order)
+        found[order] = order[first[part.reshape(-1)]]
+    return outputs[found], found
+
+
+@lru_cache(maxsize=4)  # planes that are cut along their rows have the same columns
+def _widest(axis: Runs) -> tuple[IntArray, IntArray]:
+    return _largest(axis, axis.readings[0])
 
 
 def _kinds(plane: Plane) -> tuple[tuple[float, int], ...]:

@@ -20,7 +20,7 @@ from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.implicit_gemm import Tiling
-from npusim.kernels.tilings.pipeline import Floats, Work, table
+from npusim.kernels.tilings.pipeline import Floats, Work, chosen, table
 from npusim.kernels.tilings.product_cuts import Cut, Way, cuts_of, ways_of
 
 #: Most output channels of a tile.
@@ -96,7 +96,7 @@ class Space:
         t["most_k"] = np.minimum(np.minimum(most, t["columns"]), 4080 // g.c0)
         fits = (x + w <= size["L1"]) & (t["most_k"] > 0) & (m * t["n"] * 4 <= size["L0C"])
         fits &= (t["parts"] == 1) | (t["parts"] <= taps)
-        t = self._l0({name: column[fits] for name, column in t.items()})
+        t = self._l0(chosen(t, np.flatnonzero(fits)))
         g_items = g.images, sum(1 for pairs in g.live if pairs) * g.groups, g.planes_out * g.c0
         t["tiles_n"] = -(-g_items[2] // t["n"])
         images = -(-g_items[0] // self.of_cut["images"][t["cut"]])
@@ -133,19 +133,20 @@ class Space:
         cube, m = self.device.cube, self.of_cut["most_m"][t["cut"]]
         flag = cube is not None and cube.unit_flag and self.device.has_path("L0C", "GM")
         size = self.device.memory("L0C").size_bytes
-        found = []
+        sums, whole = m * t["n"] * 4, -(-t["columns"] // t["most_k"])
+        which, steps, ways = [], [], []
         for slots, unit_flag in ((2, False), (1, True) if flag else (1, False)):
             for split in (1, 2):
-                steps = -(-t["columns"] // t["most_k"])
-                fits = (slots * m * t["n"] * 4 <= size) & ((steps < t["columns"]) | (split == 1))
-                steps = np.minimum(steps * split, t["columns"])
+                fits = (slots * sums <= size) & ((whole < t["columns"]) | (split == 1))
                 if not unit_flag and slots == 1:  # where two fit there is no reason for one
-                    fits &= 2 * m * t["n"] * 4 > size
-                some = {name: column[fits] for name, column in t.items()}
-                some["k"] = -(-some["columns"] // steps[fits])
-                full = np.ones(int(fits.sum()), np.int64)
-                found.append(some | {"l0c_slots": full * slots, "unit_flag": full * unit_flag})
-        return {name: np.concatenate([some[name] for some in found]) for name in found[0]}
+                    fits &= 2 * sums > size
+                which.append(np.flatnonzero(fits))
+                steps.append(np.minimum(whole[which[-1]] * split, t["columns"][which[-1]]))
+                ways.append((slots, unit_flag))
+        found = chosen(t, np.concatenate(which))
+        found["k"] = -(-found["columns"] // np.concatenate(steps))
+        slot, flags = np.repeat(np.array(ways, np.int64), [len(some) for some in which], axis=0).T
+        return found | {"l0c_slots": slot, "unit_flag": flags}
 
     def tiling(self, i: int, cores: int) -> Tiling:
         """Candidate ``i`` on so many cores."""
@@ -176,7 +177,7 @@ class Space:
 
     def with_cores(self, which: npt.NDArray[Any], cores: npt.NDArray[Any]) -> Work:
         """What so many cores do under some of the candidates."""
-        few = {name: column[which] for name, column in self.columns.items()}
+        few = chosen(self.columns, which)
         return table(self._work(few | {"cores": cores}))
 
     def _work(self, t: Columns) -> Work:
