@@ -16,7 +16,7 @@ by as many cores as are loading on average.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
@@ -139,7 +139,7 @@ def times(work: Work, few: int, *known: float, core: ModuleType | None = None) -
 
 
 def _core(candidates: int) -> ModuleType:
-    """The form of ``pipeline_core`` for so many candidates: compiled, unless that would take long."""
+    """The form of ``pipeline_core`` for so many candidates: compiled if that takes less time."""
     if standby.allows(candidates * _LIKE):
         return plain_core()
     from npusim.kernels.tilings import pipeline_core  # noqa: PLC0415 - it may load Numba

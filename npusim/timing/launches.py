@@ -9,8 +9,10 @@ anew.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
 
 from npusim.device.answers import Answers
@@ -24,7 +26,7 @@ from npusim.timing.outcome import L2, Progress
 from npusim.timing.problem import needed_bytes
 from npusim.timing.run import new_l2, time_program, wants_timeline
 from npusim.timing.starts import are_usual
-from npusim.timing.trace import Bound, KernelRun, PipeRow, TrafficRow
+from npusim.timing.trace import Bound, KernelRun, PipeRow, PipeRows, TrafficRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +160,12 @@ def _content(value: Any) -> str:
         return repr(value)
     if isinstance(value, tuple):
         return f"({','.join(map(_content, value))})"
+    return _record(value)
+
+
+@lru_cache(maxsize=1024)
+def _record(value: Any) -> str:
+    """A kernel or what it is made of, of which others are made too."""
     kind = type(value)
     if is_dataclass(value) and kind.__module__.startswith(_OURS):
         parts = (f"{f.name}={_content(getattr(value, f.name))}" for f in fields(value))
@@ -168,6 +176,7 @@ def _content(value: Any) -> str:
 def _written(made: Launched) -> dict[str, Any]:
     """``made`` as JSON has it."""
     own = {f.name: getattr(made.run, f.name) for f in fields(made.run)}
+    own["pipes"] = json.dumps([*made.run.pipes])  # a text of its own, which few will read
     return {
         "run": own,
         "pipes": made.pipes,
@@ -179,7 +188,7 @@ def _written(made: Launched) -> dict[str, Any]:
 
 def _read(stored: dict[str, Any]) -> Launched:
     run = stored["run"]
-    run["pipes"] = tuple(PipeRow(core, pipe, tuple(n)) for core, pipe, n in run["pipes"])
+    run["pipes"] = PipeRows(partial(_pipe_rows, run["pipes"]))
     run["traffic"] = tuple(TrafficRow(*row) for row in run["traffic"])
     for name in ("bounds", "problem_bounds"):
         run[name] = tuple(Bound(*row) for row in run[name])
@@ -190,6 +199,10 @@ def _read(stored: dict[str, Any]) -> Launched:
         read=stored["read"],
         emitted=stored["emitted"],
     )
+
+
+def _pipe_rows(text: str) -> list[PipeRow]:
+    return [PipeRow(core, pipe, tuple(cycles)) for core, pipe, cycles in json.loads(text)]
 
 
 #: Runs of this process.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from functools import partial
+
 import numpy as np
 
 from npusim.device.parts import ENERGY
@@ -15,7 +18,7 @@ from npusim.timing.links import ATOMIC, EVICT, MOVE, READ_HIT, READ_MISS, WRITE,
 from npusim.timing.outcome import L2, Engine, Outcome, Progress, Spans
 from npusim.timing.problem import problem_bounds
 from npusim.timing.starts import core_starts
-from npusim.timing.trace import Bound, KernelRun, PipeRow, Timeline, Trace, TrafficRow
+from npusim.timing.trace import Bound, KernelRun, PipeRow, PipeRows, Timeline, Trace, TrafficRow
 
 #: Engines by name. All give the same cycles: "fast" runs compiled code, "simpy" is the readable
 #: reference.
@@ -153,13 +156,21 @@ def _gm_bytes(program: Program) -> int:
     return sum(n for (src, dst, _), n in program.moves.items() if "GM" in (src, dst))
 
 
-def _pipes(program: Program, outcome: Outcome) -> tuple[PipeRow, ...]:
-    return tuple(
-        PipeRow(core.name, pipe, tuple(reasons))
-        for core, rows in zip(program.cores, outcome.reasons.tolist(), strict=True)
-        for pipe, reasons in zip(program.pipes, rows, strict=True)
-        if pipe in core.kind.pipes
-    )
+def _pipes(program: Program, outcome: Outcome) -> PipeRows:
+    """Rows of every pipe of every core; they are made later, without the program."""
+    cores = [(core.name, core.kind.pipes) for core in program.cores]
+    return PipeRows(partial(_pipe_rows, cores, program.pipes, outcome.reasons))
+
+
+def _pipe_rows(
+    cores: Sequence[tuple[str, Collection[str]]], pipes: tuple[str, ...], reasons: IntArray
+) -> list[PipeRow]:
+    return [
+        PipeRow(name, pipe, tuple(cycles))
+        for (name, own), rows in zip(cores, reasons.tolist(), strict=True)
+        for pipe, cycles in zip(pipes, rows, strict=True)
+        if pipe in own
+    ]
 
 
 def _traffic(program: Program, outcome: Outcome) -> tuple[TrafficRow, ...]:

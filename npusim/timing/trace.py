@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from npusim.integers import IntArray
 
@@ -15,6 +15,48 @@ class PipeRow(NamedTuple):
     core: str
     pipe: str
     cycles: tuple[int, ...]
+
+
+class PipeRows(Sequence[PipeRow]):
+    """Rows of pipes that are made when somebody looks at them, which most runs of many never see.
+
+    ``make`` makes them; where they are sent to another process they are made before.
+    """
+
+    def __init__(self, make: Callable[[], Iterable[PipeRow]]) -> None:
+        self._make: Callable[[], Iterable[PipeRow]] | None = make
+        self._rows: tuple[PipeRow, ...] = ()
+
+    @property
+    def rows(self) -> tuple[PipeRow, ...]:
+        """The rows."""
+        if self._make is not None:
+            self._rows, self._make = tuple(self._make()), None
+        return self._rows
+
+    @overload
+    def __getitem__(self, at: int) -> PipeRow: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[PipeRow, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> PipeRow | tuple[PipeRow, ...]:
+        return self.rows[at]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, tuple | PipeRows) and self.rows == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self.rows)
+
+    def __repr__(self) -> str:
+        return repr(self.rows)
+
+    def __reduce__(self) -> tuple[type[tuple[PipeRow, ...]], tuple[tuple[PipeRow, ...]]]:
+        return tuple, (self.rows,)
 
 
 class TrafficRow(NamedTuple):
@@ -89,7 +131,7 @@ class KernelRun:
     instructions: int
     macs: int
     gm_bytes: int
-    pipes: tuple[PipeRow, ...]
+    pipes: Sequence[PipeRow]
     traffic: tuple[TrafficRow, ...]
     bounds: tuple[Bound, ...]
     timeline: Timeline | None
