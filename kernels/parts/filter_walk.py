@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -49,17 +50,24 @@ class Walk:
         #: Rows of a piece of K, 0 where pieces are not whole rows.
         self.height = max(1, tiling.single_core_k // shape.out[2]) if tiling.single_core_k else 0
         self.plane: Plane = cut_plane(shape, tiling.slab_k, self.height, tiling.form)
-        self.tiles = _tiles(shape, tiling)
         #: Slabs that tiles go through: all of them, or those that their filter place reads.
         self.slabs = [np.arange(self.plane.reads)]
-        self.place = np.zeros_like(self.tiles["f0"])
         if tiling.form == "taps":
             rows, columns = self.plane.rows, self.plane.columns
             tap = np.add.outer(rows.tap * shape.kernel[2], columns.tap).reshape(-1)
             order = np.argsort(tap, kind="stable")
             ends = np.cumsum(np.bincount(tap, minlength=shape.taps))
             self.slabs = np.split(order, ends[:-1])
-            self.place = self.tiles["f0"] % shape.taps
+
+    @cached_property
+    def tiles(self) -> dict[str, IntArray]:
+        """Every tile of dw (``_tiles``); candidates of tilings are made without."""
+        return _tiles(self.shape, self.tiling)
+
+    @property
+    def place(self) -> IntArray:
+        """Which of the ``slabs`` each tile goes through."""
+        return self.tiles["f0"] % len(self.slabs)
 
     def depths(self, kd: int) -> list[tuple[int, int]]:
         """(output depth, input depth) pairs that meet through filter depth ``kd``."""

@@ -144,6 +144,7 @@ class _Trial:
         self.device, self.groups, self._warm = device, groups, warm
         self._seen = Seen(device)
         self._names: frozenset[Name] = frozenset()
+        self._around: dict[Kernel, Program] = {}  # what is launched for several candidates
 
     @property
     def names(self) -> frozenset[Name]:
@@ -170,7 +171,7 @@ class _Trial:
             launches.preload(name, size)
         try:
             made = launches.known(*kernels)
-            programs = [] if made else [launches.build(kernel) for kernel in kernels]
+            programs = [] if made else [self._program(kernel, launches) for kernel in kernels]
             sizes = [(one.run.instructions, one.emitted) for one in made or ()]
             sizes += [(program.instructions, program.emitted) for program in programs]
             work = sum(count + BUILD_WEIGHT * emitted for count, emitted in sizes)
@@ -182,6 +183,14 @@ class _Trial:
         finally:
             self._names |= launches.names
         return _Tried(work, sum(one.run.cycles + one.run.launch_cycles for one in made), programs)
+
+    def _program(self, kernel: Kernel, launches: Launches) -> Program:
+        """The program of a kernel; the latest of those without a tiling are kept."""
+        if hasattr(kernel, "tiling"):
+            return launches.build(kernel)
+        if kernel not in self._around:
+            self._around = {kernel: launches.build(kernel)}
+        return self._around[kernel]
 
 
 class _Tried(NamedTuple):

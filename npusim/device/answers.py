@@ -23,14 +23,18 @@ from npusim.resources import program
 
 T = TypeVar("T")
 
+#: What stands between the steps of a figure's name, and between names: control characters.
+_STEP_ENDS, _NAME_ENDS = "\x1f", "\x1e"
+
 #: Answers that wait to be written at most.
 _WAITING = 64
 
 
 class _Names(NamedTuple):
-    """Names of figures in order, and a digest of them."""
+    """Names of figures in order, as one text, and a digest of it."""
 
     names: tuple[Name, ...]
+    text: str
     digest: str
 
 
@@ -157,7 +161,7 @@ class Answers(Generic[T]):
         _shorten(self._answers, self.most, place)
         if _shelf.kept is not None:
             text = json.dumps(self._written(answer))
-            _shelf.put((f"{key}/{rest.digest}", json.dumps(rest.names)), (place, text))
+            _shelf.put((f"{key}/{rest.digest}", rest.text), (place, text))
 
 
 def _shorten(held: OrderedDict[str, Any], most: int, used: str) -> None:
@@ -170,13 +174,13 @@ def _shorten(held: OrderedDict[str, Any], most: int, used: str) -> None:
 @lru_cache(maxsize=1024)
 def _rest(names: frozenset[Name]) -> _Names:
     """What an answer rests on; many rest on the same figures."""
-    return _names(json.dumps(named(names)))
+    return _names(_NAME_ENDS.join([_STEP_ENDS.join(name) for name in named(names)]))
 
 
 @lru_cache(maxsize=1024)
 def _names(text: str) -> _Names:
-    names = tuple(tuple(name) for name in json.loads(text))
-    return _Names(names, hashlib.sha256(text.encode()).hexdigest()[:16])
+    names = tuple(tuple(one.split(_STEP_ENDS)) for one in text.split(_NAME_ENDS) if text)
+    return _Names(names, text, hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
 #: Digests of the values of some figures, by device and names.
