@@ -18,7 +18,7 @@ PLACE = "npusim/timing/fast"
 
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Adds the library to the wheel, which is then one for this kind of machine."""
+    """Adds the libraries to the wheel, which is then one for this kind of machine."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, unless the install is an editable one, whose sources change."""
@@ -26,7 +26,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         self._folder = tempfile.TemporaryDirectory(prefix="npusim-build-")
         environment = os.environ | {"PYTHONPATH": self.root, "NUMBA_CACHE_DIR": self._folder.name}
-        command = [sys.executable, "-m", "npusim.ahead", self._folder.name]
+        command = [sys.executable, "-m", "npusim.ahead", "--any", self._folder.name]
         done = subprocess.run(command, cwd=self.root, env=environment, check=False)
         made = [*Path(self._folder.name).glob("engine-*.so")]
         if done.returncode or not made:
@@ -34,7 +34,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
                 "the engine could not be compiled; this wheel leaves that to its first run"
             )
             return
-        build_data["force_include"][str(made[0])] = f"{PLACE}/{made[0].name}"
+        build_data["force_include"] |= {str(file): f"{PLACE}/{file.name}" for file in made}
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{_kind()}"
 

@@ -1,16 +1,16 @@
-"""Compile the engine ahead of time: ``python -m npusim.ahead [FOLDER]``.
+"""Compile the engine ahead of time: ``python -m npusim.ahead [--any] [FOLDER]``.
 
 The library is checked before it gets its name: on a few calls it has to give what the reference
 gives, instruction by instruction. FOLDER is that of the engine's sources unless it is stated.
-Building a wheel does this, and so does ``make engine``.
+``make engine`` does this for this machine's processor, building a wheel with ``--any``: one
+library for each level of processors.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,53 +30,67 @@ from npusim.timing.run import ENGINES
 from npusim.timing.starts import core_starts
 from npusim.written import replacing
 
+#: Asks for a library for each level of processors; compiles in this very process.
+ANY, HERE = "--any", "--here"
+
 
 def main(arguments: list[str]) -> int:
     """Compile; with ``--check`` only compare the engines of this process, 1 where they differ.
 
-    ``--cache`` compiles for processes to come, where no other does so. What compiles runs as a
-    process of its own, which takes no notice of a library that is there.
+    ``--any`` compiles for processors of every level that this machine can check. ``--cache``
+    compiles for processes to come, where no other does so.
     """
-    if library.asked(library.SWITCH) is None:
-        command = [sys.executable, "-m", "npusim.ahead", *arguments]
-        return subprocess.run(
-            command, env=library.engine_of_children("numba"), check=False
-        ).returncode
     if arguments == ["--check"]:
         return int(differs())
     if arguments == ["--cache"]:
         in_background()
         return 0
-    made = library_in(Path(*arguments) if arguments else library.HERE)
-    sys.stderr.write(f"compiled {made}\n")
+    if HERE not in arguments:
+        return _in_child(arguments)
+    folder = next((Path(one) for one in arguments if not one.startswith("-")), library.HERE)
+    made = library_in(folder, library.levels() if ANY in arguments else ())
+    sys.stderr.write("".join(f"compiled {file}\n" for file in made))
     return 0
+
+
+def _in_child(arguments: list[str]) -> int:
+    """The status of a process that compiles, and takes no notice of a library that is there."""
+    command = [sys.executable, "-m", "npusim.ahead", HERE, *arguments]
+    environment = library.engine_of_children("numba") | library.tuning()
+    return subprocess.run(command, env=environment, check=False).returncode
 
 
 def in_background() -> None:
     """Compile into the cache, a library or else Numba's code, unless somebody else does so."""
+    from npusim.timing.fast import ahead  # noqa: PLC0415 - imports a compiler
+
     with standby.compiling() as alone:
         if alone and not standby.is_cached():
-            with suppress(OSError, subprocess.CalledProcessError):
-                library_in(library.folder())
+            if not ahead.can_link() or _in_child([str(library.folder())]):
+                ahead.translated(examples())
             standby.finish()
 
 
-def library_in(folder: Path) -> Path:
-    """Compile the library of these sources into ``folder``, check it, and give it its name.
+def library_in(folder: Path, levels: Sequence[str] = ()) -> list[Path]:
+    """Compile libraries of these sources into ``folder``, check them, and give them their names.
 
-    Raises ``OSError`` or ``subprocess.CalledProcessError`` where there is no C compiler, it fails,
-    or the library does not give what the reference gives.
+    There is one for each of ``levels`` of processors, by default for the best that this machine
+    can run. Raises ``OSError`` or ``subprocess.CalledProcessError`` where there is no C compiler,
+    it fails, or a library does not give what the reference gives.
     """
     from npusim.timing.fast import ahead  # noqa: PLC0415 - imports a compiler
 
-    target = folder / library.name()
-    with replacing(target) as part:
-        ahead.build(examples(), part)
-        command = [sys.executable, "-m", "npusim.ahead", "--check"]
-        subprocess.run(command, check=True, env=library.engine_of_children(str(part)))
-    for other in set(folder.glob("engine-*.so")) - {target}:
+    module = ahead.translated(examples())
+    made = []
+    for level in levels or library.levels()[:1]:
+        made.append(folder / library.name(level))
+        with replacing(made[-1]) as part:
+            ahead.link(module, level, part)
+            command = [sys.executable, "-m", "npusim.ahead", "--check"]
+            subprocess.run(command, check=True, env=library.engine_of_children(str(part)))
+    for other in {*folder.glob("engine-*.so")}.difference(made):
         other.unlink()
-    return target
+    return made
 
 
 def examples() -> dict[Callable[..., None], tuple[Any, ...]]:

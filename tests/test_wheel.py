@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from npusim.timing.fast.library import SWITCH
+from npusim.timing.fast.library import SWITCH, levels
 from npusim.validation.sheet import shipped_sheets
 
 ROOT = Path(__file__).parent.parent
@@ -29,7 +29,7 @@ def test_an_installed_wheel_runs_from_any_directory(tmp_path: Path) -> None:
             if file.suffix in (".py", ".yaml", ".csv"):
                 assert f"npusim/{folder}/{file.name}" in names
     engines = [name for name in names if Path(name).match("npusim/timing/fast/engine-*.so")]
-    assert len(engines) == bool(shutil.which("cc"))
+    assert len(engines) == bool(shutil.which("cc")) * len(levels())
     target = tmp_path / "site"
     subprocess.run([*pip, "install", "--no-deps", "--target", target, wheel], check=True)
     code = (

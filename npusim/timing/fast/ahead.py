@@ -8,6 +8,7 @@ machine (``CC``, else ``cc``) links it to a library that needs nothing but ``mem
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
@@ -22,9 +23,6 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 from npusim.timing.fast import library
-
-#: What every machine of a kind has, by its name; others get what LLVM holds to be the least.
-_CPUS = {"x86_64": "x86-64-v2"}
 
 
 def _unpacked(kinds: tuple[Any, ...]) -> Any:
@@ -74,35 +72,47 @@ def _array(context: Any, builder: Any, kind: Any, word: Callable[[], Any]) -> An
     return array._getvalue()
 
 
-def build(examples: Mapping[Callable[..., None], tuple[Any, ...]], target: Path) -> None:
-    """Compile entries and link them to the library ``target``.
-
-    ``examples`` has arguments of every entry, of the types that it always has. Raises ``OSError``
-    or ``subprocess.CalledProcessError`` where there is no C compiler, or it fails.
-    """
+def translated(examples: Mapping[Callable[..., None], tuple[Any, ...]]) -> Any:
+    """Entries as one module of LLVM; ``examples`` has arguments of the types that each has."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    machine = _machine()
+    machine = _machine("")
     whole = llvm.parse_assembly("")
     whole.triple, whole.data_layout = machine.triple, str(machine.target_data)
     for function, example in examples.items():
         whole.link_in(_translated(function, example))
+    return whole
+
+
+def can_link() -> bool:
+    """Whether there is a C compiler."""
+    return shutil.which(_compiler()[0]) is not None
+
+
+def _compiler() -> list[str]:
+    return shlex.split(library.asked("CC") or "cc")
+
+
+def link(module: Any, level: str, target: Path) -> None:
+    """Link a module to the library ``target`` for processors of ``level`` (``library.levels``).
+
+    Raises ``OSError`` or ``subprocess.CalledProcessError`` where there is no C compiler, or it
+    fails.
+    """
     with tempfile.TemporaryDirectory() as folder:
         part = Path(folder, "engine.o")
-        part.write_bytes(machine.emit_object(whole))
-        compiler = shlex.split(library.asked("CC") or "cc")
+        part.write_bytes(_machine(level).emit_object(module.clone()))  # which changes it
         subprocess.run(
-            [*compiler, "-shared", "-nostdlib", "-s", "-o", target, part],
+            [*_compiler(), "-shared", "-nostdlib", "-s", "-o", target, part],
             check=True,
             capture_output=True,
         )
 
 
-def _machine() -> Any:
-    """Code for this kind of machine, wherever it is loaded."""
-    triple = llvm.get_default_triple()
-    return llvm.Target.from_triple(triple).create_target_machine(
-        cpu=_CPUS.get(triple.partition("-")[0], "generic"), opt=3, reloc="pic", codemodel="default"
+def _machine(level: str) -> Any:
+    """Code for processors of this level, wherever it is loaded."""
+    return llvm.Target.from_triple(llvm.get_default_triple()).create_target_machine(
+        cpu=level, opt=3, reloc="pic", codemodel="default"
     )
 
 

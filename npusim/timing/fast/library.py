@@ -34,6 +34,11 @@ _PLAIN = ("__init__.py", "ahead.py", "engine.py", "library.py", "tables.py")
 #: Functions that Python calls.
 ENTRIES = ("interpret", "touch", "walk", "read_once", "estimate")
 
+#: Levels of x86-64 by LLVM's names: every processor is of the old one; on the new one, which most
+#: are of since 2013, the engine takes a sixth less time. What it asks for, in the words of Linux.
+_OLD, _NEW = "x86-64-v2", "x86-64-v3"
+_NEEDED = {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}
+
 #: An environment variable: "numba" compiles when a function is first called, the name of a file
 #: takes that library.
 SWITCH = "NPUSIM_ENGINE"
@@ -80,9 +85,38 @@ def folder() -> Path:
     return inside
 
 
-def name() -> str:
-    """What a library of these sources for this kind of machine is called."""
-    return f"engine-{digest()}-{sys.platform}-{os.uname().machine}.so"
+def levels() -> tuple[str, ...]:
+    """The processors that this machine can run libraries for, by LLVM's names, best first.
+
+    Of a machine that is no x86-64 that is "generic" alone.
+    """
+    if os.uname().machine != "x86_64":
+        return ("generic",)
+    return (*([_NEW] if _features() >= _NEEDED else []), _OLD)
+
+
+def tuning() -> dict[str, str]:
+    """What the environment has to tell Numba, so that libraries are the same from any machine."""
+    if levels() == ("generic",):
+        return {}
+    return {"NUMBA_CPU_NAME": _NEW, "NUMBA_CPU_FEATURES": ""}
+
+
+def _features() -> set[str]:
+    """What the processor can do, in the words of Linux; nothing where they are not told."""
+    try:
+        with Path("/proc/cpuinfo").open("rb", buffering=0) as told:
+            first = told.read(8192).decode(errors="replace")  # the others are like the first
+    except OSError:
+        return set()
+    lines = (line.partition(":") for line in first.splitlines())
+    return next((set(words.split()) for key, _, words in lines if key.strip() == "flags"), set())
+
+
+def name(level: str) -> str:
+    """What a library of these sources for processors of ``level`` is called."""
+    kind = os.uname().machine if level in (_OLD, "generic") else level.replace("x86-64", "x86_64")
+    return f"engine-{digest()}-{sys.platform}-{kind}.so"
 
 
 @cache
@@ -95,8 +129,9 @@ def found() -> Path | None:
     named = asked(SWITCH)
     if named:
         return None if named == "numba" else Path(named)
-    beside = HERE / name()
-    return next((file for file in (beside, folder() / name()) if file.is_file()), None)
+    beside = (HERE / name(level) for level in levels())
+    kept = (folder() / name(level) for level in levels())
+    return next((file for files in (beside, kept) for file in files if file.is_file()), None)
 
 
 @cache

@@ -1,0 +1,135 @@
+"""Which compiled engine a machine takes, and that nothing it leaves out is called by Python."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from npusim.timing.fast import library
+
+ROOT = Path(__file__).parents[2]
+
+#: What makes a function one for compiled code to call, and one for Python to call.
+MARKS = {"compiled", "entry"}
+
+
+def sources() -> Iterator[Path]:
+    for folder in ("npusim", "kernels"):
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def marks_of(function: ast.FunctionDef) -> set[str]:
+    return {one.id for one in function.decorator_list if isinstance(one, ast.Name)} & MARKS
+
+
+def named_in(tree: ast.AST) -> set[str]:
+    """Names that code looks up, as they stand or in a module."""
+    found = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return found | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+#: A function: its module and its name.
+Key = tuple[str, str]
+
+
+class Module(ast.NodeVisitor):
+    """The marked functions of a module with what each names, and what all other code names."""
+
+    def __init__(self, file: Path) -> None:
+        parts = file.relative_to(ROOT).with_suffix("").parts
+        self.name = ".".join(parts if parts[0] == "npusim" else ("npusim", *parts))
+        self.marked: dict[str, tuple[set[str], set[str]]] = {}
+        self.elsewhere: set[str] = set()
+        self.imported: dict[str, Key] = {}
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                self.imported |= {one.name: (node.module, one.name) for one in node.names}
+        if "npusim.timing.fast.jit" in {module for module, _ in self.imported.values()}:
+            self.visit(tree)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if marks := marks_of(node):
+            self.marked[node.name] = marks, named_in(node)
+        else:
+            self.elsewhere |= named_in(node)
+
+    def generic_visit(self, node: ast.AST) -> None:
+        if isinstance(node, ast.stmt) and not isinstance(node, ast.ClassDef):
+            self.elsewhere |= named_in(node)
+        else:
+            super().generic_visit(node)
+
+    def keys(self, names: set[str]) -> set[Key]:
+        """The functions that names stand for here."""
+        own = {name: (self.name, name) for name in self.marked}
+        return {(self.imported | own).get(name, (self.name, name)) for name in names}
+
+
+MODULES = [module for module in map(Module, sources()) if module.marked]
+
+
+def test_all_that_is_compiled_is_an_entry_or_reached_from_one() -> None:
+    """Else it would run as plain Python where the engine is a library, and nobody would know."""
+    names: dict[Key, set[Key]] = {}
+    entries: set[Key] = set()
+    for module in MODULES:
+        for name, (marks, named) in module.marked.items():
+            names[module.name, name] = module.keys(named)
+            entries |= {(module.name, name)} if "entry" in marks else set()
+    assert sorted(name for _, name in entries) == sorted(library.ENTRIES)
+    reached, left = set(entries), list(entries)
+    while left:
+        further = (names[left.pop()] & set(names)) - reached
+        reached |= further
+        left += further
+    assert len(names) > 40
+    assert set(names) - reached == set()
+
+
+def test_python_calls_entries_only() -> None:
+    inner = {
+        (module.name, name)
+        for module in MODULES
+        for name, (marks, _) in module.marked.items()
+        if "entry" not in marks
+    }
+    for module in MODULES:
+        assert module.keys(module.elsewhere) & inner == set(), module.name
+
+
+def test_another_source_of_compiled_code_is_another_library() -> None:
+    """The digest in a library's name is of every file that has compiled code."""
+    own = {file.stem for file in library.HERE.glob("*.py") if file.name not in library._PLAIN}
+    known = {f"npusim.timing.fast.{name}" for name in own}
+    known.add(f"npusim.{library._ESTIMATES.removesuffix('.py').replace('/', '.')}")
+    assert {module.name for module in MODULES} <= known
+
+
+@pytest.mark.skipif(library.levels() == ("generic",), reason="this machine is no x86-64")
+@pytest.mark.parametrize(
+    ("told", "levels"),
+    [
+        (library._NEEDED | {"sse2"}, ("x86-64-v3", "x86-64-v2")),
+        (library._NEEDED - {"avx2"}, ("x86-64-v2",)),
+        (set(), ("x86-64-v2",)),
+    ],
+)
+def test_a_machine_takes_the_library_of_its_processor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: set[str], levels: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv(library.SWITCH, raising=False)
+    monkeypatch.setattr(library, "HERE", tmp_path)
+    monkeypatch.setattr(library, "folder", lambda: tmp_path)
+    monkeypatch.setattr(library, "_features", lambda: told)
+    (tmp_path / library.name("x86-64-v2")).touch()
+    library.found.cache_clear()
+    assert library.levels() == levels
+    assert library.found() == tmp_path / library.name("x86-64-v2")
+    library.found.cache_clear()
+    (tmp_path / library.name("x86-64-v3")).touch()
+    assert library.found() == tmp_path / library.name(levels[0])
+    library.found.cache_clear()
