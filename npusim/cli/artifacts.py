@@ -20,6 +20,14 @@ from npusim.results import Result
 from npusim.written import replacing
 
 
+@dataclass(frozen=True)
+class Part:
+    """The part of a timeline to show: some cores (None: those usual), and microseconds of it."""
+
+    cores: tuple[str, ...] | None
+    window: tuple[float, float] | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Writing:
     """What a writer is given; it returns what to add to the line that says what was written."""
@@ -29,6 +37,7 @@ class Writing:
     outputs: Sequence[Output[Any]]
     problem: Any
     framework: bool
+    part: Part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +71,12 @@ def _output(job: Writing) -> str:
 
 
 def _trace(job: Writing) -> str:
-    job.result.save_trace(job.path)
+    job.result.save_trace(job.path, cores=job.part.cores, window=job.part.window)
     return "to open it, drag it into https://ui.perfetto.dev"
 
 
 def _plot(job: Writing) -> str:
-    _draw(job, "plot_timeline")
+    _draw(job, "plot_timeline", cores=job.part.cores, window=job.part.window)
     return "timeline of who worked and who waited"
 
 
@@ -81,10 +90,10 @@ def _report(job: Writing) -> str:
     return "to read it, open it in a browser"
 
 
-def _draw(job: Writing, plot: str) -> None:
+def _draw(job: Writing, plot: str, **options: Any) -> None:
     from npusim.results import plots  # noqa: PLC0415 - most runs draw nothing
 
-    axes = getattr(plots, plot)(job.result)
+    axes = getattr(plots, plot)(job.result, **options)
     plots.save_figure(axes, job.path)
 
 
@@ -135,12 +144,51 @@ def add_arguments(parser: Parser) -> None:
         "frameworks, such as (Cout, Cin/groups, KH, KW) (default: operator)",
     )
 
+    group.add_argument(
+        "--from",
+        dest="since",
+        type=float,
+        metavar="US",
+        help="first microsecond of the call that --trace and --plot show (default: 0)",
+    )
+    group.add_argument(
+        "--to",
+        dest="until",
+        type=float,
+        metavar="US",
+        help="last microsecond that they show (default: the end)",
+    )
+    group.add_argument(
+        "--core",
+        dest="shown_cores",
+        action="append",
+        metavar="NAME",
+        help="show this core, such as aic0, and no other but those named so; may be repeated "
+        "(default: all cores in a trace, the first and the slowest in a plot)",
+    )
+
+
+def part_of(arguments: argparse.Namespace, time_us: float) -> Part:
+    """The part of a timeline of ``time_us`` that was asked for."""
+    since, until, cores = arguments.since, arguments.until, arguments.shown_cores
+    window = (since or 0.0, time_us if until is None else until)
+    asked = since is not None or until is not None
+    return Part(None if cores is None else tuple(cores), window if asked else None)
+
 
 def check(wanted: Mapping[str, Path], arguments: argparse.Namespace) -> None:
     """Refuse, before anything is computed, files that cannot be written or need what is off.
 
     ``wanted`` has the paths of the files asked for by the names of ``ARTIFACTS``.
     """
+    shows = {"trace", "plot"} & set(wanted)
+    for option, value in (
+        ("--from", arguments.since),
+        ("--to", arguments.until),
+        ("--core", arguments.shown_cores),
+    ):
+        if value is not None and not shows:
+            raise ArgumentError(f"{option} says what --trace and --plot show; add one of them")
     taken: dict[Path, str] = {}
     for name, path in wanted.items():
         artifact, option = ARTIFACTS[name], _option(name)
@@ -173,14 +221,16 @@ def writers(
     problem: Any,
     *,
     framework: bool,
+    part: Part,
 ) -> dict[str, tuple[Path, Write]]:
     """What writes the files ``wanted``, by name, for ``write_files``.
 
-    ``framework`` says whether arrays are written in the layout of frameworks.
+    ``framework`` says whether arrays are written in the layout of frameworks, ``part`` what of the
+    timeline is shown.
     """
 
     def writer(artifact: Artifact) -> Write:
-        common = {"result": result, "outputs": outputs, "problem": problem}
+        common = {"result": result, "outputs": outputs, "problem": problem, "part": part}
         return lambda path: artifact.write(Writing(path=path, framework=framework, **common))
 
     return {name: (path, writer(ARTIFACTS[name])) for name, path in wanted.items()}

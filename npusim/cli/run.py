@@ -75,6 +75,7 @@ def execute(arguments: argparse.Namespace) -> int:
         prepared.outputs,
         prepared.problem,
         framework=arguments.output_layout == "framework",
+        part=artifacts.part_of(arguments, result.time_us),
     )
     write_files(files, sys.stderr if arguments.json else sys.stdout)
     return 0 if all(check.passed for check in checks) else 1
@@ -87,8 +88,7 @@ def _check_arguments(arguments: argparse.Namespace, wanted: Mapping[str, Path]) 
             raise ArgumentError(
                 f"--{option} needs numbers, which --timing-only leaves out; drop one"
             )
-    if wanted:
-        artifacts.check(wanted, arguments)
+    artifacts.check(wanted, arguments)
 
 
 def _report(arguments: argparse.Namespace, result: Result, prepared: calls.Prepared) -> list[Check]:

@@ -76,7 +76,7 @@ def checked_window(whole_us: float, window: tuple[float, float] | None) -> tuple
     first, last = (0.0, whole) if window is None else window
     if not (first < last and first < whole and last > 0):
         raise ArgumentError(
-            f"plot_timeline: window {first:g} to {last:g} us shows nothing; the call lasts from 0 "
+            f"window {first:g} to {last:g} us shows nothing; the call lasts from 0 "
             f"to {whole:.3f} us, give (start, end) within it with start < end"
         )
     return first, last

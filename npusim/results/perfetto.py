@@ -11,9 +11,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -21,10 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.device.spec import Device
+from npusim.integers import IntArray
 from npusim.reasons import REASONS
 from npusim.results import metrics
+from npusim.results.gantt import checked_window
 from npusim.results.record import Record
-from npusim.results.tables import CallTimeline, call_timeline
+from npusim.results.tables import CallTimeline, call_timeline, within
 from npusim.timing.trace import KernelRun
 from npusim.written import replacing
 
@@ -39,14 +41,29 @@ DEVICE_PID = 0
 
 _PICOSECONDS = 10**12
 
+#: Events written at a time, and how hard they are compressed: at gzip's usual level the file is a
+#: quarter smaller and takes half as long again to be written.
+_BATCH, _LEVEL = 4096, 3
 
-def save(result: Record, path: Path) -> None:
+
+def save(
+    result: Record,
+    path: Path,
+    *,
+    cores: Sequence[str] | None = None,
+    window: tuple[float, float] | None = None,
+) -> None:
     """Write ``result``'s trace to ``path``, compressed where it ends in ``.gz``.
 
-    Raises ArgumentError where the timeline was not kept.
+    Of ``cores`` alone where some are named, and of the instructions that reach into ``window``,
+    microseconds of the call. Raises ArgumentError where the timeline was not kept, for a core that
+    the call does not use, and for a window without an instruction.
     """
     call = call_timeline(result.operator, result.runs)
-    _write(path, _about(result), _events(result, call, _Lane()))
+    if window is not None:
+        window = checked_window(result.time_us, window)
+    shown = within(call, result.device, cores, window)
+    _write(path, _about(result), _events(result, call, _Lane(), shown))
 
 
 def save_both(a: Record, b: Record, path: Path) -> None:
@@ -56,7 +73,10 @@ def save_both(a: Record, b: Record, path: Path) -> None:
     """
     calls = [call_timeline(one.operator, one.runs) for one in (a, b)]
     second = _Lane("B ", DEVICE_PID + 1 + len(calls[0].rows.cores))
-    events = chain(_events(a, calls[0], _Lane("A ")), _events(b, calls[1], second))
+    shown = [np.ones(len(call.rows.start), np.bool_) for call in calls]
+    events = chain(
+        _events(a, calls[0], _Lane("A "), shown[0]), _events(b, calls[1], second, shown[1])
+    )
     _write(path, {"a": _about(a), "b": _about(b)}, events)
 
 
@@ -84,9 +104,10 @@ def _write(path: Path, about: dict[str, Any], events: Iterable[str]) -> None:
     with _writer(path) as file:
         head = {"displayTimeUnit": "ns", "otherData": about}
         file.write(_json(head)[:-1] + ',"traceEvents":[\n')
-        separator = ""
-        for event in events:
-            file.write(separator + event)
+        separator, rest = "", iter(events)
+        while batch := ",\n".join(islice(rest, _BATCH)):
+            file.write(separator)
+            file.write(batch)
             separator = ",\n"
         file.write("\n]}\n")
 
@@ -100,7 +121,9 @@ def _writer(path: Path) -> Iterator[TextIO]:
                 yield plain
             return
         with (
-            gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=6) as packed,
+            gzip.GzipFile(
+                filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=_LEVEL
+            ) as packed,
             io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
         ):
             yield text
@@ -120,27 +143,40 @@ class _Clock:
         """The whole picosecond a cycle starts in."""
         return cycles * _PICOSECONDS // self._hz
 
+    def all_picoseconds(self, cycles: IntArray) -> IntArray:
+        """The same of many cycles."""
+        whole, rest = divmod(_PICOSECONDS, self._hz)
+        if int(cycles.max(initial=0)) * max(whole + 1, rest) >= 1 << 63:
+            return np.array([self.picoseconds(one) for one in cycles.tolist()], np.int64)
+        return cycles * whole + cycles * rest // self._hz
+
     def text(self, picoseconds: int) -> str:
         """Picoseconds as a JSON number of microseconds."""
         return f"{picoseconds // 10**6}.{picoseconds % 10**6:06d}"
 
 
-def _events(result: Record, call: CallTimeline, lane: _Lane) -> Iterator[str]:
-    """Every event as JSON text: names of tracks, kernels, bandwidth, then instructions."""
+def _events(
+    result: Record, call: CallTimeline, lane: _Lane, shown: npt.NDArray[np.bool_]
+) -> Iterator[str]:
+    """Every event as JSON text: names of tracks, kernels, bandwidth, instructions ``shown``."""
     clock = _Clock(result.device)
     cores = sorted(call.rows.cores, key=metrics.core_key)
     pids = {core: pid for pid, core in enumerate(cores, start=lane.first + 1)}
     pipes = sorted(call.rows.pipes, key=metrics.pipe_key)
     tids = {pipe: tid for tid, pipe in enumerate(pipes, start=1)}
-    yield from _names(result, call, lane, (pids, tids))
+    yield from _names(result, call, lane, (pids, tids), shown)
     yield from _kernel_slices(result.runs, clock, lane.first)
     yield from _counters(result, call, clock, lane.first)
-    yield from _slices(call, clock, pids, tids)
-    yield from _flows(result, call, clock, (pids, tids))
+    yield from _slices(call, clock, (pids, tids), shown)
+    yield from _flows(result, call, clock, (pids, tids), shown)
 
 
 def _names(
-    result: Record, call: CallTimeline, lane: _Lane, ids: tuple[dict[str, int], dict[str, int]]
+    result: Record,
+    call: CallTimeline,
+    lane: _Lane,
+    ids: tuple[dict[str, int], dict[str, int]],
+    shown: npt.NDArray[np.bool_],
 ) -> Iterator[str]:
     """Metadata: what processes and tracks are called, and their order on the screen.
 
@@ -149,10 +185,14 @@ def _names(
     rows, (pids, tids) = call.rows, ids
     yield from _name("process", f"{lane.prefix}device {result.device.name}", lane.first, 0)
     yield from _name("thread", "kernels", lane.first, 1)
-    used = set(zip(rows.core.tolist(), rows.pipe.tolist(), strict=True))
-    tracks = sorted((pids[rows.cores[core]], tids[rows.pipes[pipe]]) for core, pipe in used)
+    used = np.unique(rows.core[shown] * len(rows.pipes) + rows.pipe[shown]).tolist()
+    places = (divmod(place, len(rows.pipes)) for place in used)
+    tracks = sorted((pids[rows.cores[core]], tids[rows.pipes[pipe]]) for core, pipe in places)
+    owners = {owner for owner, _ in tracks}
     pipe_of = {tid: pipe for pipe, tid in tids.items()}
     for core, pid in pids.items():
+        if pid not in owners and not shown.all():
+            continue
         yield from _name("process", f"{lane.prefix}core {core}", pid, 0)
         for owner, tid in tracks:
             if owner == pid:
@@ -237,44 +277,62 @@ def _counters(result: Record, call: CallTimeline, clock: _Clock, pid: int) -> It
 
 
 def _slices(
-    call: CallTimeline, clock: _Clock, pids: dict[str, int], tids: dict[str, int]
+    call: CallTimeline,
+    clock: _Clock,
+    ids: tuple[dict[str, int], dict[str, int]],
+    shown: npt.NDArray[np.bool_],
 ) -> Iterator[str]:
-    """One slice per instruction in the order of the timeline, before it one of its wait."""
-    rows = call.rows
-    heads = {
-        (core, pipe): f'{{"ph":"X","pid":{pids[name]},"tid":{tids[track]},"ts":'
-        for core, name in enumerate(rows.cores)
-        for pipe, track in enumerate(rows.pipes)
-    }
-    ops = [_json(op) for op in rows.ops]
-    lines = [_json(line) for line in rows.lines]
-    columns = (rows.core, rows.pipe, rows.op, rows.line, rows.start, rows.end)
-    details = (rows.bytes, rows.macs, rows.waited, rows.reason)
-    for first in range(0, len(rows.start), CHUNK_ROWS):
-        chunk = slice(first, first + CHUNK_ROWS)
-        plain = (column[chunk].tolist() for column in (*columns, *details))
-        for core, pipe, op, line, start, end, size, macs, waited, reason in zip(
-            *plain, strict=True
-        ):
-            begin = clock.picoseconds(start)
-            args = f'"bytes":{size},"macs":{macs},"waited":{waited}'
-            if waited:
-                args += f',"reason":"{REASONS[reason]}"'
-                since = clock.picoseconds(start - waited)
-                yield (
-                    f"{heads[core, pipe]}{clock.text(since)},"
-                    f'"dur":{clock.text(begin - since)},"cat":"wait",'
-                    f'"name":"waits: {REASONS[reason]}","args":{{"before":{ops[op]}}}}}'
-                )
+    """One slice per instruction in the order of the timeline, before it one of its wait.
+
+    Microseconds and picoseconds are written side by side: a number with six digits.
+    """
+    rows, (pids, tids) = call.rows, ids
+    heads = [
+        f'{{"ph":"X","pid":{pids[name]},"tid":{tids[track]},"ts":'
+        for name in rows.cores
+        for track in rows.pipes
+    ]
+    names = [f'"name":{_json(op)},"args":{{"bytes":' for op in rows.ops]
+    ends = [f',"line":{_json(line)}}}}}' for line in rows.lines]
+    waits = [
+        [
+            f'"cat":"wait","name":"waits: {reason}","args":{{"before":{_json(op)}}}}}'
+            for op in rows.ops
+        ]
+        for reason in REASONS
+    ]
+    places = np.flatnonzero(shown)
+    for first in range(0, len(places), CHUNK_ROWS):
+        of = places[first : first + CHUNK_ROWS]
+        start, waited = rows.start[of], rows.waited[of]
+        since, begin, end = map(clock.all_picoseconds, (start - waited, start, rows.end[of]))
+        moments = since, begin - since, begin, end - begin
+        times = [part.tolist() for moment in moments for part in _split(moment)]
+        track = (rows.core[of] * len(rows.pipes) + rows.pipe[of]).tolist()
+        details = (rows.op, rows.line, rows.bytes, rows.macs, rows.waited, rows.reason)
+        columns = zip(track, *times, *(column[of].tolist() for column in details), strict=True)
+        for at, s, s6, w, w6, b, b6, d, d6, op, line, size, macs, late, why in columns:
+            head, told = heads[at], ""
+            if late:
+                yield f'{head}{s}.{s6:06d},"dur":{w}.{w6:06d},{waits[why][op]}'
+                told = f',"reason":"{REASONS[why]}"'
             yield (
-                f"{heads[core, pipe]}{clock.text(begin)},"
-                f'"dur":{clock.text(clock.picoseconds(end) - begin)},'
-                f'"name":{ops[op]},"args":{{{args},"line":{lines[line]}}}}}'
+                f'{head}{b}.{b6:06d},"dur":{d}.{d6:06d},{names[op]}{size},"macs":{macs},'
+                f'"waited":{late}{told}{ends[line]}'
             )
 
 
+def _split(picoseconds: IntArray) -> tuple[IntArray, IntArray]:
+    """Whole microseconds, and the picoseconds left."""
+    return picoseconds // 10**6, picoseconds % 10**6
+
+
 def _flows(
-    result: Record, call: CallTimeline, clock: _Clock, ids: tuple[dict[str, int], dict[str, int]]
+    result: Record,
+    call: CallTimeline,
+    clock: _Clock,
+    ids: tuple[dict[str, int], dict[str, int]],
+    shown: npt.NDArray[np.bool_],
 ) -> Iterator[str]:
     """An arrow from each instruction that another waited for to that other.
 
@@ -287,6 +345,8 @@ def _flows(
     for causes in result.replay.causes(result.device):
         for row in np.flatnonzero(causes >= 0).tolist():
             cause, to = first + int(causes[row]), first + row
+            if not (shown[cause] and shown[to]):
+                continue
             reason = REASONS[int(rows.reason[to])]
             begin, end = (clock.picoseconds(int(at[cause])) for at in (rows.start, rows.end))
             leaves = max(begin, min(end, clock.picoseconds(int(rows.start[to]))) - 1)

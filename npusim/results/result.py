@@ -105,11 +105,20 @@ class Result(Record):
 
         return notebook.call(self)
 
-    def save_trace(self, path: str | Path) -> None:
-        """Write the timeline for ui.perfetto.dev; ``.json.gz`` compresses it."""
+    def save_trace(
+        self,
+        path: str | Path,
+        *,
+        cores: tuple[str, ...] | None = None,
+        window: tuple[float, float] | None = None,
+    ) -> None:
+        """Write the timeline for ui.perfetto.dev; ``.json.gz`` compresses it.
+
+        ``cores`` are those to show (all), ``window`` is in microseconds of the call (all of it).
+        """
         from npusim.results import perfetto
 
-        perfetto.save(self, Path(path))
+        perfetto.save(self, Path(path), cores=cores, window=window)
 
     def report(self, path: str | Path) -> None:
         """Write one self-contained web page."""

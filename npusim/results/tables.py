@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
@@ -143,13 +144,43 @@ def call_timeline(operator: str, runs: Sequence[KernelRun]) -> CallTimeline:
     starts = metrics.kernel_starts(runs)
     columns: dict[str, Any] = {name: _joined(kept, name) for name in _PLAIN}
     for name in ("start", "end"):
-        shifted = [getattr(one, name) + at for one, at in zip(kept, starts, strict=True)]
+        pairs = zip(kept, starts, strict=True)
+        shifted = [getattr(one, name).astype(np.int64) + at for one, at in pairs]
         columns[name] = np.concatenate([_EMPTY, *shifted])
     for code, names in _NAMED:
         columns[names], columns[code] = _joined_codes(kept, code, names)
     lengths = [len(one.start) for one in kept]
     kernel = np.repeat(np.arange(len(runs), dtype=np.int64), lengths)
     return CallTimeline(tuple(run.name for run in runs), kernel, Timeline(**columns))
+
+
+def within(
+    call: CallTimeline,
+    device: Device,
+    cores: Sequence[str] | None,
+    window: tuple[float, float] | None,
+) -> npt.NDArray[np.bool_]:
+    """Which instructions run on ``cores`` (None: any) and reach into ``window``, in microseconds.
+
+    Raises ArgumentError for a core without an instruction, and where there is no instruction.
+    """
+    rows = call.rows
+    shown = np.ones(len(rows.start), np.bool_)
+    if cores is not None:
+        unknown = [core for core in cores if core not in rows.cores]
+        if unknown:
+            raise ArgumentError(
+                f"the call has no core {', '.join(unknown)}; its cores are {', '.join(rows.cores)}"
+            )
+        shown &= np.isin(rows.core, [rows.cores.index(core) for core in cores])
+    if window is not None:
+        low, high = (edge * device.clock_hz / 1e6 for edge in window)
+        shown &= (rows.start - rows.waited < high) & (rows.end > low)
+    if not shown.any() and len(shown):
+        raise ArgumentError(
+            f"no instruction runs there: the call takes {device.time_us(int(rows.end.max()))} us"
+        )
+    return shown
 
 
 _EMPTY: IntArray = np.zeros(0, dtype=np.int64)

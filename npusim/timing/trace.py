@@ -89,7 +89,8 @@ class Timeline:
 
     ``core``, ``pipe``, ``op`` and ``line`` are indices into the name tuples; ``start`` and
     ``end`` are cycles from the kernel's start (end exclusive); ``reason`` indexes ``REASONS``
-    and says what the pipe waited for just before, for ``waited`` cycles.
+    and says what the pipe waited for just before, for ``waited`` cycles. A column has the narrowest
+    integers that hold its numbers, about 26 bytes of a row in all: widen them to compute.
     """
 
     cores: tuple[str, ...]
