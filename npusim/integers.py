@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from fractions import Fraction
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,27 @@ import numpy.typing as npt
 IntArray = npt.NDArray[np.int64]
 
 Number = TypeVar("Number", int, IntArray)
+
+
+#: Fractional bits of every transfer rate: rates are integers in bytes / 2**16 per cycle.
+RATE_BITS = 16
+
+
+def fixed_rate(bytes_per_cycle: Fraction) -> int:
+    """A rate in B/cycle as the fixed-point integer both engines compute with."""
+    return max(1, (bytes_per_cycle.numerator << RATE_BITS) // bytes_per_cycle.denominator)
+
+
+def narrowed(values: npt.NDArray[np.signedinteger[Any]]) -> IntArray:
+    """The same numbers in the narrowest of NumPy's signed types that holds them.
+
+    To type checkers they are like any others; who computes with them widens them first.
+    """
+    low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
+    for kind in (np.int8, np.int16, np.int32):
+        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+            return cast(IntArray, values.astype(kind))
+    return cast(IntArray, values)
 
 
 def ceil_div(a: Number, b: int) -> Number:

@@ -3,8 +3,41 @@
 from __future__ import annotations
 
 import gc
+from abc import ABC, ABCMeta
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**options):
+        """Tell type checkers what a decorator does; nothing happens here."""
+        return lambda decorator: decorator
+
+
+T = TypeVar("T")
+
+
+class _Plain(ABCMeta):
+    """Abstract classes that only their subclasses belong to, which is quickly looked up."""
+
+    __instancecheck__ = type.__instancecheck__
+
+
+class Abstract(ABC, metaclass=_Plain):
+    """What ``ABC`` is, but for ``isinstance``, which there takes three times as long."""
+
+
+@dataclass_transform(frozen_default=True)
+def record(kind: type[T]) -> type[T]:
+    """A dataclass whose fields nobody sets again, as a type checker sees to.
+
+    One that Python itself keeps from it takes three times as long to be made.
+    """
+    return dataclass(unsafe_hash=True)(kind)
 
 
 @contextmanager

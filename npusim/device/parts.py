@@ -14,6 +14,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from npusim.integers import fixed_rate
 from npusim.quantities import Range
 
 #: Places that exist once per device, outside every core ("IMM" is an immediate operand).
@@ -194,6 +195,16 @@ class Path:
         0,
     )
     energy_pj: Fraction = per_byte("moved, wires and both memories")
+
+    @cached_property
+    def fixed_rate(self) -> int:
+        """``bytes_per_cycle`` as engines compute with it."""
+        return fixed_rate(self.bytes_per_cycle)
+
+    @cached_property
+    def figures(self) -> tuple[str, ...]:
+        """The figures of the device that the time of a move rests on, by dotted path."""
+        return (f"paths.{self.name}", *(f"links.{link}" for link in self.links))
 
     @cached_property
     def rate(self) -> float:

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from fractions import Fraction
 from functools import cached_property
+from types import NoneType
 from typing import Any, NamedTuple, cast
 
 from npusim.device.parts import Memory
@@ -70,6 +72,9 @@ class _Source(NamedTuple):
     def noted(self, step: str, value: Any) -> Any:
         """The value of a field or under a key, noted; parts and mappings are watched in turn."""
         place = (*self.place, step)
+        if type(value) in _LEAVES:
+            self.names.add(place)
+            return value
         if is_dataclass(value) and not isinstance(value, type):
             self.names.add(place)
             return _part(value, place, self.names)
@@ -80,6 +85,9 @@ class _Source(NamedTuple):
 
 
 _SOURCE = "_source"
+
+#: Types of most figures, which need no second look.
+_LEAVES = frozenset((int, bool, str, float, Fraction, tuple, NoneType))
 
 
 class _Field:

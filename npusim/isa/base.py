@@ -6,9 +6,8 @@ side; the engine decides only what an instruction gets when others compete for t
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -19,22 +18,14 @@ from npusim.device.parts import Path
 from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
-from npusim.integers import ceil_div
+from npusim.integers import RATE_BITS, ceil_div
 from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Region
-
-#: Fractional bits of every transfer rate: rates are integers in bytes / 2**16 per cycle.
-RATE_BITS = 16
+from npusim.objects import Abstract, record
 
 
-def fixed_rate(bytes_per_cycle: Fraction) -> int:
-    """A rate in B/cycle as the fixed-point integer both engines compute with."""
-    # Integers, because a template of 10^4 moves asks as often and fractions reduce each time.
-    return max(1, (bytes_per_cycle.numerator << RATE_BITS) // bytes_per_cycle.denominator)
-
-
-def drain_cycles(size: int, bytes_per_cycle: Fraction) -> int:
-    """Cycles to move ``size`` bytes at a rate in B/cycle, rounded up."""
-    return -(-(size << RATE_BITS) // fixed_rate(bytes_per_cycle))
+def drain_cycles(size: int, path: Path) -> int:
+    """Cycles to move ``size`` bytes at the rate of a path, rounded up."""
+    return -(-(size << RATE_BITS) // path.fixed_rate)
 
 
 def whole_cycles(count: int, each: Fraction) -> int:
@@ -42,7 +33,7 @@ def whole_cycles(count: int, each: Fraction) -> int:
     return -(-count * each.numerator // each.denominator)
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Cost:
     """What an instruction needs when alone on the machine, in cycles.
 
@@ -127,7 +118,7 @@ class Told(NamedTuple):
     drains: bool
 
 
-class Instruction(ABC):
+class Instruction(Abstract):
     """One instruction; subclasses are frozen dataclasses of their operands."""
 
     #: Whether ``execute`` does several cores at once, on arrays with a leading axis for them.
@@ -170,7 +161,7 @@ class Instruction(ABC):
         figures, move = self.figures(), self.move()
         return Told(self.op, self.pipe, self.reads(), self.writes(), move, figures, self.drains)
 
-    def check(self, device: Device) -> None:  # noqa: B027 - some take whatever they are given
+    def check(self, device: Device) -> None:
         """Raise ``ProgramError``, with limit and way out, unless the operands are legal.
 
         Called once, when the instruction is issued; the kernel line is added there.
@@ -259,7 +250,7 @@ class Move(Instruction):
         return (self.dst,)
 
     def figures(self) -> tuple[str, ...]:
-        return (f"paths.{self.path.name}", *(f"links.{link}" for link in self.path.links))
+        return self.path.figures
 
     def move(self) -> tuple[str, str, str, int]:
         (target,), sources = self.writes(), self.reads()
@@ -284,16 +275,12 @@ def move_cost(
     With ``conflict`` each fractal pays for a bank that is written at the same time. Rows pay for
     their alignment at ``place``, the end of the move in GM.
     """
-    work = max(
-        drain_cycles(size, path.bytes_per_cycle), whole_cycles(rows, path.row_cycles), cycles, 1
-    )
+    work = max(drain_cycles(size, path), whole_cycles(rows, path.row_cycles), cycles, 1)
     if conflict:
         work += whole_cycles(ceil_div(size, FRACTAL_BYTES), path.conflict_cycles)
     if isinstance(place, GmRegion) and (place.offset | place.pitch) % path.align_bytes:
         work += whole_cycles(rows, path.unaligned_cycles)
+    startup = path.startup_cycles
     return Cost(
-        cycles=max(path.floor_cycles, path.startup_cycles + work),
-        idle_head=path.idle_head_cycles,
-        startup=path.startup_cycles,
-        issue=path.issue_cycles,
+        max(path.floor_cycles, startup + work), path.idle_head_cycles, startup, path.issue_cycles
     )

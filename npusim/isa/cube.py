@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -75,18 +76,15 @@ class Mmad(Instruction):
 
         Raises ``ProgramError`` for extents that the instruction's fields cannot hold.
         """
-        for name, extent in (("m", m), ("k", k), ("n", n)):
-            if not 1 <= extent <= MMAD_FIELD:
-                raise ProgramError(f"mmad {name} is {extent}; the field holds 1 to {MMAD_FIELD}")
-        m1, k1, n1 = ceil_div(m, 16), ceil_div(k, 32 // dtype.bytes), ceil_div(n, 16)
-        return m1 * n1 * 256 * FP32.bytes, m1 * k1 * FRACTAL_BYTES, k1 * n1 * FRACTAL_BYTES
+        return _mmad_sizes(m, k, n, 32 // dtype.bytes)
 
     def check(self, device: Device) -> None:
         sizes = self.sizes(self.m, self.k, self.n, self.dtype)
         operands = ((self.c, "L0C"), (self.a, "L0A"), (self.b, "L0B"))
         for (region, memory), size in zip(operands, sizes, strict=True):
-            self._need_memory(memory, region)
-            self._need_size(region, size)
+            if region.memory != memory or region.size != size:
+                self._need_memory(memory, region)
+                self._need_size(region, size)
 
     def cost(self, device: Device) -> Cost:
         cube = device.cube
@@ -140,10 +138,19 @@ class Mmad(Instruction):
         memory.write(self.c, product.reshape(-1, m1 * 16, n1, 16).swapaxes(1, 2), FP32)
 
 
+@lru_cache(maxsize=4096)
+def _mmad_sizes(m: int, k: int, n: int, c0: int) -> tuple[int, int, int]:
+    for name, extent in (("m", m), ("k", k), ("n", n)):
+        if not 1 <= extent <= MMAD_FIELD:
+            raise ProgramError(f"mmad {name} is {extent}; the field holds 1 to {MMAD_FIELD}")
+    m1, k1, n1 = ceil_div(m, 16), ceil_div(k, c0), ceil_div(n, 16)
+    return m1 * n1 * 256 * FP32.bytes, m1 * k1 * FRACTAL_BYTES, k1 * n1 * FRACTAL_BYTES
+
+
 def _first_piece_out(device: Device) -> int:
     """Cycles until a drain to GM has left the first piece of its source."""
     path = device.path("L0C", "GM")
-    return path.startup_cycles + drain_cycles(UNIT_FLAG_BYTES, path.bytes_per_cycle)
+    return path.startup_cycles + drain_cycles(UNIT_FLAG_BYTES, path)
 
 
 def _accumulator(
@@ -198,7 +205,7 @@ class Drain(Move):
         if device.cube is None or not self.src.slot.buffer.unit_flag:
             return alone
         # Under the unit flag: not before the first piece is there; the last piece after it.
-        last = drain_cycles(UNIT_FLAG_BYTES, self.path.bytes_per_cycle)
+        last = drain_cycles(UNIT_FLAG_BYTES, self.path)
         return replace(alone, lag_start=device.cube.startup_cycles, lag_end=min(alone.cycles, last))
 
     def _source_bytes(self) -> int:

@@ -227,6 +227,26 @@ def _fetches(out_w: int, stride: int, m_start: int, m_ext: int, window_bytes: in
     return total
 
 
+@lru_cache(maxsize=4096)
+def _load3d_sizes(
+    memory: str, window: Window, m: tuple[int, int], k: tuple[int, int], c0: int, transpose: bool
+) -> tuple[int, int]:
+    window.check()
+    (m_start, m_ext), (k_start, k_ext) = m, k
+    starts_well = m_start % 16 == 0 and k_start % c0 == 0 and min(m_start, k_start) >= 0
+    if not starts_well or min(m_ext, k_ext) < 1:
+        raise ProgramError(
+            f"load3d starts at position {m_start}, column {k_start} for {m_ext} x {k_ext}; "
+            f"starts must be multiples of 16 and {c0}, and both extents positive"
+        )
+    # The contraction axis is cut by C0, the other by 16: positions contract in L0B and A^T.
+    rows, columns = (k_ext, m_ext) if transpose or memory == "L0B" else (m_ext, k_ext)
+    last = k_start // c0 + ceil_div(k_ext, c0)
+    planes = ceil_div(last, window.kernel_h * window.kernel_w)
+    size = ceil_div(rows, 16) * ceil_div(columns, c0) * FRACTAL_BYTES
+    return size, planes * window.h * window.w * 32
+
+
 @dataclass(frozen=True)
 class Load3d(Move):
     """Cut ``m_ext`` x ``k_ext`` at (``m_start``, ``k_start``) out of the img2col matrix into L0.
@@ -263,20 +283,7 @@ class Load3d(Move):
 
         Raises ``ProgramError`` for a window or a cut that the instruction cannot do.
         """
-        window.check()
-        (m_start, m_ext), (k_start, k_ext), c0 = m, k, 32 // dtype.bytes
-        starts_well = m_start % 16 == 0 and k_start % c0 == 0 and min(m_start, k_start) >= 0
-        if not starts_well or min(m_ext, k_ext) < 1:
-            raise ProgramError(
-                f"load3d starts at position {m_start}, column {k_start} for {m_ext} x {k_ext}; "
-                f"starts must be multiples of 16 and {c0}, and both extents positive"
-            )
-        # The contraction axis is cut by C0, the other by 16: positions contract in L0B and A^T.
-        rows, columns = (k_ext, m_ext) if transpose or memory == "L0B" else (m_ext, k_ext)
-        last = k_start // c0 + ceil_div(k_ext, c0)
-        planes = ceil_div(last, window.kernel_h * window.kernel_w)
-        size = ceil_div(rows, 16) * ceil_div(columns, c0) * FRACTAL_BYTES
-        return size, planes * window.h * window.w * 32
+        return _load3d_sizes(memory, window, m, k, 32 // dtype.bytes, transpose)
 
     def check(self, device: Device) -> None:
         w, m, k = self.window, (self.m_start, self.m_ext), (self.k_start, self.k_ext)

@@ -9,6 +9,7 @@ from math import prod
 from npusim.device.parts import Memory
 from npusim.dtypes import DType
 from npusim.errors import CapacityError, ProgramError
+from npusim.objects import record
 
 FRACTAL_BYTES = 512  # 16 rows of 32 B, the piece of L0 and of load2d
 
@@ -37,7 +38,7 @@ class Tensor:
         return GmRegion(self, base, offset, rows, size, pitch)
 
 
-@dataclass(frozen=True)
+@record
 class GmRegion:
     """Strided bytes of a tensor: ``rows`` pieces of ``row_bytes``, starts ``pitch`` apart.
 
@@ -52,7 +53,7 @@ class GmRegion:
     pitch: int
 
     def __post_init__(self) -> None:
-        if min(self.row_bytes, self.rows) < 1:
+        if self.row_bytes < 1 or self.rows < 1:
             raise ProgramError(f"{self} names no bytes; rows and bytes per row must be at least 1")
         if self.pitch < 0:
             raise ProgramError(f"{self} has a pitch of {self.pitch} B; it cannot be negative")
@@ -90,7 +91,7 @@ class Buffer:
     own_banks: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Slot:
     """One turn of a buffer; ``turn`` counts from 0 in this task, negative is before it.
 
@@ -117,17 +118,15 @@ class Slot:
 
         Without ``size`` it is the rest of the slot. Leaving the slot is a ``ProgramError``.
         """
-        offset += self.first
-        size = self.buffer.slot_bytes - offset if size is None else size
+        buffer, first = self.buffer, self.first
+        offset += first
+        if size is None:
+            size = buffer.slot_bytes - offset
         end = offset + (rows - 1) * pitch + size
-        if (
-            min(offset - self.first, pitch) < 0
-            or min(size, rows) < 1
-            or end > self.buffer.slot_bytes
-        ):
+        if offset < first or pitch < 0 or size < 1 or rows < 1 or end > buffer.slot_bytes:
             raise ProgramError(
-                f"bytes {offset}..{end} of {self.buffer.name} lie outside its slot of "
-                f"{self.buffer.slot_bytes} B in {self.buffer.memory}; declare a larger buffer or "
+                f"bytes {offset}..{end} of {buffer.name} lie outside its slot of "
+                f"{buffer.slot_bytes} B in {buffer.memory}; declare a larger buffer or "
                 f"touch less ({rows} rows of {size} B, pitch {pitch} B)"
             )
         return SlotRegion(self, offset, rows, size, pitch)
@@ -138,7 +137,7 @@ class Slot:
         return self.at(first * size, size, rows=count, pitch=stride * size)
 
 
-@dataclass(frozen=True)
+@record
 class SlotRegion:
     """Strided bytes of one buffer slot."""
 
@@ -169,11 +168,13 @@ Region = GmRegion | SlotRegion
 #: the instruction needs; where nothing says how many, for all of them.
 Place = Slot | Region
 
+_PLACES = (Slot, GmRegion, SlotRegion)
+
 
 def require_operands(*places: object) -> None:
     """Raise ``ProgramError`` for what is no operand, such as a buffer or a tensor as a whole."""
     for place in places:
-        if not isinstance(place, Slot | GmRegion | SlotRegion):
+        if not isinstance(place, _PLACES):
             what = f"{type(place).__name__} {place!r}"
             raise ProgramError(
                 f"a {what} is no operand; an operand is a slot (buffer.next() or last()) or a "
@@ -183,12 +184,16 @@ def require_operands(*places: object) -> None:
 
 def region_of(place: Place, size: int | None = None) -> Region:
     """The region behind an operand: of a slot its first ``size`` bytes, or all."""
+    if isinstance(place, Slot):
+        return place.at(0, size)
     require_operands(place)
-    return place.at(0, size) if isinstance(place, Slot) else place
+    return place
 
 
 def private(place: Place, size: int | None = None) -> SlotRegion:
     """The same for operands that cannot lie in GM."""
+    if isinstance(place, SlotRegion):
+        return place
     region = region_of(place, size)
     if isinstance(region, GmRegion):
         raise ProgramError(

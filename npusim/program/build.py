@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path as FilePath
 from typing import Any, get_type_hints
 
@@ -65,12 +65,15 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
     linker = Linker(buffers, tuple(t.lowered for t in templates))
     cores = []
     for part, which in zip(parts, chosen, strict=True):
-        table = _table(part.plan.tasks, bases)
-        for lane, (group, i) in enumerate(part.lanes):
-            rows = np.flatnonzero(part.plan.tasks.core == lane)
-            variants = linker.link(which[rows])
+        order = np.argsort(part.plan.tasks.core, kind="stable")
+        table, ordered = _table(part.plan.tasks, bases)[order], which[order]
+        counts = np.bincount(part.plan.tasks.core, minlength=len(part.lanes))
+        ends = np.cumsum(counts)
+        begins = (ends - counts).tolist()
+        for (group, i), begin, end in zip(part.lanes, begins, ends.tolist(), strict=True):
+            variants = linker.link(ordered[begin:end])
             cores.append(
-                CoreProgram(part.name(group, i), group, part.k.kind, variants, table[rows])
+                CoreProgram(part.name(group, i), group, part.k.kind, variants, table[begin:end])
             )
     program = Program(
         kernel=kernel.name,
@@ -181,11 +184,17 @@ def _distinct(tasks: Tasks[Any]) -> tuple[list[tuple[Any, ...]], IntArray]:
     order = np.argsort(first)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    types = get_type_hints(record)
-    kinds = [types.get(name, int) for name in fields_of(record)]
+    kinds = _kinds(record)
     rows = zip(*(column[first[order]].tolist() for column in columns), strict=True)
     distinct = [record(*(kind(v) for kind, v in zip(kinds, row, strict=True))) for row in rows]
     return distinct, rank[inverse.reshape(-1)]
+
+
+@lru_cache(maxsize=256)
+def _kinds(record: type) -> tuple[type, ...]:
+    """The types of a record's fields."""
+    types = get_type_hints(record)
+    return tuple(types.get(name, int) for name in fields_of(record))
 
 
 def _key(columns: list[IntArray]) -> IntArray:

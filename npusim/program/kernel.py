@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -19,6 +19,7 @@ from npusim.device.spec import Device
 from npusim.errors import ArgumentError, ProgramError
 from npusim.integers import IntArray
 from npusim.isa.operands import Tensor
+from npusim.objects import Abstract
 
 if TYPE_CHECKING:
     from npusim.program.language import Language
@@ -88,7 +89,7 @@ class Least(NamedTuple):
     before: tuple[Kernel, ...] = ()
 
 
-class Kernel(ABC):
+class Kernel(Abstract):
     """A tiled kernel; subclasses are frozen dataclasses of their tensors and tile sizes.
 
     Tuning (``npusim.tune``) rests on ``candidates`` and ``least``. A kernel of few choices just

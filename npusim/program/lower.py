@@ -101,7 +101,12 @@ class _Scoreboard:
     def _slot(self, region: SlotRegion) -> tuple[Buffer, int, SlotBoard]:
         buffer = region.slot.buffer
         number = region.slot.turn % buffer.slots
-        board = self.slots.setdefault(buffer.index, {}).setdefault(number, SlotBoard())
+        boards = self.slots.get(buffer.index)
+        if boards is None:
+            boards = self.slots[buffer.index] = {}
+        board = boards.get(number)
+        if board is None:
+            board = boards[number] = SlotBoard()
         return buffer, number, board
 
     def _read(
@@ -119,9 +124,8 @@ class _Scoreboard:
     ) -> None:
         buffer, number, board = self._slot(region)
         reason = FOLLOW if buffer.unit_flag else SPACE
-        for q, n in (*board.reads.items(), *board.writes.items()):
-            if q != pipe:
-                waits.append((q, n, reason))
+        waits += [(q, n, reason) for q, n in board.reads.items() if q != pipe]
+        waits += [(q, n, reason) for q, n in board.writes.items() if q != pipe]
         if board.inherited:
             outside.append(Outside(buffer.index, number, True, reason))
         board.inherited = False

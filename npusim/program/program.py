@@ -16,15 +16,16 @@ from npusim.device.parts import ENERGY, CoreKind
 from npusim.device.spec import Device
 from npusim.errors import ProgramError
 from npusim.integers import IntArray
-from npusim.isa.base import Cost, Instruction, Move, Told, fixed_rate
+from npusim.isa.base import Cost, Instruction, Move, Told
 from npusim.isa.operands import Buffer, GmRegion, Tensor
+from npusim.objects import record
 from npusim.program.lower import Lowered, Wait
 
 #: Kinds of transfer a flow can be: to or from GM, or a move inside a core along shared links.
 READ, WRITE, ATOMIC, MOVE = range(4)
 
 
-@dataclass(frozen=True)
+@record
 class Flow:
     """What others can slow of an instruction: its GM side, or a move along shared links."""
 
@@ -245,11 +246,11 @@ def flow_of(
     if not isinstance(instruction, Move):
         return None
     path = instruction.path
-    rate = fixed_rate(path.bytes_per_cycle)
     sources, targets = told.reads, told.writes
     store = ATOMIC if instruction.atomic else WRITE
-    for kind, region in (*((READ, r) for r in sources), *((store, r) for r in targets)):
+    for kind, region in (*[(READ, r) for r in sources], *[(store, r) for r in targets]):
         if isinstance(region, GmRegion):
+            rate = path.fixed_rate
             peer = targets[0].memory if kind == READ else sources[0].memory
             if region.base and region.base not in bases:
                 raise ProgramError(
@@ -263,4 +264,4 @@ def flow_of(
             tensor = tensors[region.tensor.name]
             request = device.l2.request_bytes if device.l2 else 0
             return Flow(kind, region.size, rate, path.links, region, tensor, base, peer, request)
-    return Flow(MOVE, targets[0].size, rate, path.links) if path.links else None
+    return Flow(MOVE, targets[0].size, path.fixed_rate, path.links) if path.links else None

@@ -14,7 +14,7 @@ from npusim.dtypes import DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div
 from npusim.isa.base import Instruction, Told
-from npusim.isa.operands import Buffer, GmRegion, Region, Slot, check_capacity
+from npusim.isa.operands import Buffer, GmRegion, Slot, SlotRegion, check_capacity
 
 
 class BufferHandle:
@@ -176,23 +176,22 @@ class Recorder:
                 f"{self.kind.name!r} of {self._device.name} lacks (it has: {have})"
             )
         instruction.check(self._device)
-        for region in told.writes:
-            if isinstance(region, GmRegion) and region.tensor.role == "in":
-                raise ProgramError(
-                    f"{instruction} writes {region.tensor.name}, a tensor of role 'in'; give it "
-                    "the role 'out', or 'inout' if the kernel also reads it"
-                )
-        for region in (*told.reads, *told.writes):
-            self._check_turn(region)
+        for region in told.reads:
             if isinstance(region, GmRegion):
                 _check_dtype(instruction, region)
+            else:
+                self._check_turn(region)
+        for region in told.writes:
+            if isinstance(region, GmRegion):
+                _check_role(instruction, region)
+                _check_dtype(instruction, region)
+            else:
+                self._check_turn(region)
         self.instructions.append(instruction)
         self.told.append(told)
         self.lines.append(_kernel_line())
 
-    def _check_turn(self, region: Region) -> None:
-        if isinstance(region, GmRegion):
-            return
+    def _check_turn(self, region: SlotRegion) -> None:
         slot = region.slot
         age = self.handles[slot.buffer.index].turns - 1 - slot.turn
         if age < 0:
@@ -205,6 +204,15 @@ class Recorder:
                 f"{region} was overwritten {turns} turn{'s' * (turns > 1)} ago: "
                 f"{slot.buffer.name} has {slot.buffer.slots} slots; use it earlier or declare more"
             )
+
+
+def _check_role(instruction: Instruction, region: GmRegion) -> None:
+    """Raise if what is written is only read."""
+    if region.tensor.role == "in":
+        raise ProgramError(
+            f"{instruction} writes {region.tensor.name}, a tensor of role 'in'; give it "
+            "the role 'out', or 'inout' if the kernel also reads it"
+        )
 
 
 def _check_dtype(instruction: Instruction, region: GmRegion) -> None:
@@ -224,11 +232,13 @@ _OURS = tuple(f"{_PACKAGE}/{part}/" for part in ("program", "isa"))
 def _kernel_line() -> str:
     """``file.py:line`` of the innermost caller outside this layer."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+    while frame.f_back is not None and not _kernel_file(frame.f_code.co_filename):
         frame = frame.f_back
-    return f"{_file_name(frame.f_code.co_filename)}:{frame.f_lineno}"
+    file = frame.f_code.co_filename
+    return f"{_kernel_file(file) or FilePath(file).name}:{frame.f_lineno}"
 
 
 @cache
-def _file_name(path: str) -> str:
-    return FilePath(path).name
+def _kernel_file(path: str) -> str:
+    """Name of a file outside this layer, empty for one inside."""
+    return "" if path.startswith(_OURS) else FilePath(path).name

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from npusim.device.parts import TRAFFIC
 from npusim.device.spec import Device
-from npusim.isa.base import fixed_rate
+from npusim.integers import fixed_rate
 from npusim.program import program as flows
 from npusim.program.program import READ, Flow
 
@@ -139,3 +139,24 @@ class Links:
                 if weight
             )
         return self._known[key]
+
+
+#: The links that were made last, by the very device and the groups.
+_made: list[tuple[Device, tuple[int, ...], Links]] = []
+
+
+def links_of(device: Device, groups: tuple[int, ...]) -> Links:
+    """``Links``, which is the same for one device and the same groups as long as nothing else is.
+
+    A program asks for its links several times, and its call for those of other programs.
+    """
+    for known, of, links in _made:
+        if known is device and of == groups:
+            return links
+    del _made[_KEPT:]
+    _made.insert(0, (device, groups, Links(device, groups)))
+    return _made[0][2]
+
+
+#: Links that are kept: of the kinds of cores of one device.
+_KEPT = 3

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
-from math import ceil
 from typing import NamedTuple
 
 from npusim.device.pipes import MATRIX_PIPES
@@ -56,7 +55,7 @@ def problem_bounds(program: Program) -> tuple[Bound, ...]:
         cores = sum(bool({*core.kind.pipes} & {*MATRIX_PIPES}) for core in program.cores)
         unit = "cube" if program.device.cube is not None else "gemm"
         why = f"useful multiply-adds on {cores} core{'s' * (cores > 1)}"
-        bounds.append(Bound(unit, ceil(program.useful_macs / (peak * cores)), why))
+        bounds.append(Bound(unit, _cycles(program.useful_macs, peak * cores), why))
     return longest_first(bounds)
 
 
@@ -69,17 +68,22 @@ def memory_bounds(device: Device, needed: GmBytes) -> tuple[Bound, ...]:
     name = device.main_memory_name
     read, written = sum(needed.read.values()), sum(needed.written.values())
     whole = "every operand once" + (", with a cold L2" if l2 else "")
-    bounds = [Bound(f"{name} read", ceil(read / main.read_bytes_per_cycle), whole)]
+    bounds = [Bound(f"{name} read", _cycles(read, main.read_bytes_per_cycle), whole)]
     if l2 is not None:
         over = max(0, written - l2.size_bytes)
-        cycles = ceil(written / l2.write_bytes_per_cycle)
+        cycles = _cycles(written, l2.write_bytes_per_cycle)
         bounds.append(Bound("L2 write", cycles, "every result once"))
         why = "what of the results the L2 cannot hold"
-        bounds.append(Bound(f"{name} write", ceil(over / main.write_bytes_per_cycle), why))
+        bounds.append(Bound(f"{name} write", _cycles(over, main.write_bytes_per_cycle), why))
     else:
-        cycles = ceil(written / main.write_bytes_per_cycle)
+        cycles = _cycles(written, main.write_bytes_per_cycle)
         bounds.append(Bound(f"{name} write", cycles, "every result once"))
     return tuple(bound for bound in bounds if bound.cycles)
+
+
+def _cycles(amount: int, rate: Fraction) -> int:
+    """Cycles of ``amount`` at so much per cycle, rounded up; whole numbers take less time."""
+    return -(-amount * rate.denominator // rate.numerator)
 
 
 def longest_first(bounds: Iterable[Bound]) -> tuple[Bound, ...]:

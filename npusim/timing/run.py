@@ -10,11 +10,20 @@ import numpy as np
 from npusim.device.parts import ENERGY
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
-from npusim.integers import IntArray
-from npusim.isa.base import RATE_BITS
+from npusim.integers import RATE_BITS, IntArray, narrowed
 from npusim.program import program as flows
 from npusim.program.program import Program
-from npusim.timing.links import ATOMIC, EVICT, MOVE, READ_HIT, READ_MISS, WRITE, Links, Row
+from npusim.timing.links import (
+    ATOMIC,
+    EVICT,
+    MOVE,
+    READ_HIT,
+    READ_MISS,
+    WRITE,
+    Links,
+    Row,
+    links_of,
+)
 from npusim.timing.outcome import L2, Engine, Outcome, Progress, Spans
 from npusim.timing.problem import problem_bounds
 from npusim.timing.starts import core_starts
@@ -213,7 +222,7 @@ def link_bounds(program: Program, fetched: int = 0, evicted: int = 0) -> list[Bo
 
     ``fetched`` and ``evicted`` are the bytes that the L2 is known to move.
     """
-    links = Links(program.device, [core.group for core in program.cores])
+    links = links_of(program.device, tuple(core.group for core in program.cores))
     asked = _bytes_asked(program, links)
     bounds = []
     for row, places in zip(links.rows, links.places, strict=True):
@@ -288,22 +297,23 @@ def _timeline(program: Program, spans: Spans) -> Timeline:
     ops = sorted({step[0] for step in steps})
     lines = sorted({step[1] for step in steps})
     op_of, line_of = ({name: i for i, name in enumerate(names)} for names in (ops, lines))
-    table = np.array([(op_of[op], line_of[line], *rest) for op, line, *rest in steps], np.int64)
+    rows = [(op_of[op], line_of[line], *rest) for op, line, *rest in steps]
+    op, line, size, macs = map(narrowed, np.array(rows, np.int64).reshape(-1, 4).T)
     first = np.cumsum([0, *(len(t.instructions) for t in program.templates)])
-    facts = table.reshape(-1, 4)[(first[spans.template] + spans.instruction)[order]]
+    place = narrowed(first[spans.template] + spans.instruction)[order]
     return Timeline(
         cores=tuple(core.name for core in program.cores),
         pipes=program.pipes,
         ops=tuple(ops),
         lines=tuple(lines),
-        core=spans.core[order],
-        pipe=spans.pipe[order],
-        op=facts[:, 0],
-        line=facts[:, 1],
-        start=spans.start[order],
-        end=spans.end[order],
-        bytes=facts[:, 2],
-        macs=facts[:, 3],
-        reason=spans.reason[order],
-        waited=spans.waited[order],
+        core=narrowed(spans.core)[order],
+        pipe=narrowed(spans.pipe)[order],
+        op=op[place],
+        line=line[place],
+        start=narrowed(spans.start)[order],
+        end=narrowed(spans.end)[order],
+        bytes=size[place],
+        macs=macs[place],
+        reason=narrowed(spans.reason)[order],
+        waited=narrowed(spans.waited)[order],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from npusim.device.spec import Device
-from npusim.isa.base import RATE_BITS, fixed_rate
+from npusim.integers import RATE_BITS, fixed_rate
 
 
 def reading(

@@ -81,6 +81,26 @@ def test_every_file_is_written_and_named(tmp_path: Path, capsys: Capture) -> Non
     assert "<!doctype html>" in page.read_text(encoding="utf-8")
 
 
+def test_a_trace_shows_the_cores_and_the_time_asked_for(tmp_path: Path, capsys: Capture) -> None:
+    whole, part, plot = tmp_path / "t.json", tmp_path / "part.json", tmp_path / "p.png"
+    assert main([*MATMUL, "--trace", str(whole)]) == 0
+    words = ["--from", "0.5", "--to", "2", "--core", "core0", "--plot", str(plot)]
+    core = next(
+        event["args"]["name"].removeprefix("core ")
+        for event in json.loads(whole.read_bytes())["traceEvents"]
+        if event.get("name") == "process_name" and event["pid"]
+    )
+    words[words.index("core0")] = core
+    assert main([*MATMUL, "--trace", str(part), *words]) == 0
+    assert 0 < part.stat().st_size < whole.stat().st_size
+    assert plot.is_file()
+    capsys.readouterr()
+    assert main([*MATMUL, "--from", "0.5"]) == 2
+    assert "--from says what --trace and --plot show; add one of them" in capsys.readouterr().err
+    assert main([*MATMUL, "--trace", str(part), "--from", "9", "--to", "1"]) == 2
+    assert "window 9 to 1 us shows nothing" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "keep"),
     [

@@ -162,3 +162,41 @@ def test_arrows_lead_from_what_was_waited_for(tmp_path: Path) -> None:
     for one in slices:
         if one["args"].get("reason") in named:
             assert (one["pid"], one["tid"], one["ts"]) in explained
+
+
+def test_some_cores_and_a_part_of_the_time(result: Result, tmp_path: Path) -> None:
+    whole, part = tmp_path / "whole.json", tmp_path / "part.json"
+    result.save_trace(whole)
+    window = (0.3 * result.time_us, 0.6 * result.time_us)
+    result.save_trace(part, cores=("aic1",), window=window)
+    (_, all_events), (_, shown) = _load(whole), _load(part)
+    processes = [e["args"]["name"] for e in shown if e.get("name") == "process_name"]
+    assert processes == ["device small", "core aic1"]
+
+    def reaches(event: Event) -> bool:
+        begin = event["ts"] - event["args"]["waited"] * 1e6 / result.device.clock_hz
+        inside = begin < window[1] and event["ts"] + event["dur"] > window[0]
+        return event["pid"] == 2 and inside
+
+    def instructions(events: list[Event]) -> list[Event]:
+        slices = (e for e in events if e["ph"] == "X" and e["pid"] and e.get("cat") != "wait")
+        return list(slices)
+
+    expected = [event for event in instructions(all_events) if reaches(event)]
+    assert instructions(shown) == expected
+    assert 0 < len(expected) < len(instructions(all_events)) / 2
+
+
+def test_a_part_that_shows_nothing_is_refused(result: Result, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="no core aic9; its cores are aic0, aic1"):
+        result.save_trace(tmp_path / "t.json", cores=("aic9",))
+    with pytest.raises(ArgumentError, match="shows nothing"):
+        result.save_trace(tmp_path / "t.json", window=(2.0, 1.0))
+    assert not [*tmp_path.iterdir()]
+
+
+def test_picoseconds_of_many_cycles_are_those_of_each() -> None:
+    clock = perfetto._Clock(npusim.load_device("ascend910b2"))
+    cycles = np.array([0, 1, 999, 12_345_678_901, 1 << 40], np.int64)
+    for some in (cycles[:4], cycles):
+        assert clock.all_picoseconds(some).tolist() == [*map(clock.picoseconds, some.tolist())]

@@ -53,11 +53,15 @@ def cycles_here() -> int:
     return ops.convolution_backward(a, a, w, padding=1, device="ascend910b2").cycles
 
 
-@pytest.mark.compiled
-@pytest.mark.skipif(
+#: For tests of what happens where nothing is compiled.
+nothing_compiled = pytest.mark.skipif(
     any((library.HERE / library.name(level)).is_file() for level in library.levels()),
     reason="the engine is compiled beside its sources",
 )
+
+
+@pytest.mark.compiled
+@nothing_compiled
 def test_a_small_program_runs_on_the_reference_and_starts_the_compiler(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", TOLD], env=fresh(tmp_path), check=True, capture_output=True
@@ -200,6 +204,7 @@ def test_estimates_of_tilings_are_the_same_uncompiled() -> None:
 
 
 @pytest.mark.slow
+@nothing_compiled
 @pytest.mark.parametrize("compiler", ["cc", "false"])
 def test_the_compiler_works_in_the_background(tmp_path: Path, compiler: str) -> None:
     """With a C compiler it leaves a library, without one what Numba compiled."""

@@ -118,8 +118,8 @@ class FastEngine:
             fetches=empty(FETCH, rows),
             flying=np.zeros(rows, np.int64),
             follower=np.zeros(rows, np.int64),
-            further=np.zeros((rows, rows), np.int64),
-            ending=np.zeros(rows * rows + 1, np.int64),
+            further=np.empty((rows, rows), np.int64),  # written before it is read, as the next
+            ending=np.empty(rows * rows + 1, np.int64),
             spans=empty(SPAN, kept),
         )
         starts = np.append(0, self.tables.code.last[:-1])
@@ -169,6 +169,8 @@ class FastEngine:
     def _check_finished(self) -> None:
         """Raise unless every row came to its end."""
         pipes, rows = self.shape.pipes, self.state.rows
+        if (rows["phase"] == FINISHED).all():
+            return
         for core in range(self.shape.cores):
             for pipe in sorted(range(pipes), key=lambda p: p != self.tables.scalar):
                 row = core * pipes + pipe
@@ -202,7 +204,8 @@ def _doubled(ring: IntArray, counts: IntArray) -> IntArray:
     """Rings of twice the columns that keep the last entries; ``counts`` were written so far."""
     rows, size = ring.shape
     longer = np.zeros((rows, 2 * size), np.int64)
-    for row, count in enumerate(counts.tolist()):
-        kept = np.arange(max(0, count - size), count)
-        longer[row, kept % (2 * size)] = ring[row, kept % size]
+    last = counts[:, None] - 1
+    entry = last - (last - np.arange(size)) % size  # the last that each column was written for
+    row, column = np.nonzero(entry >= 0)
+    longer[row, entry[row, column] % (2 * size)] = ring[row, column]
     return longer

@@ -28,7 +28,7 @@ _PACKAGE = HERE.parent.parent
 _ESTIMATES = "kernels/tilings/pipeline_core.py"
 
 #: Constants that compiled code has from elsewhere, and modules here without compiled code.
-_CONSTANTS = ("reasons.py", "isa/base.py", "timing/links.py")
+_CONSTANTS = ("reasons.py", "integers.py", "timing/links.py")
 _PLAIN = ("__init__.py", "ahead.py", "engine.py", "library.py", "tables.py")
 
 #: Functions that Python calls.

@@ -24,11 +24,11 @@ def empty(kind: np.dtype[np.void], *shape: int) -> Records:
     return np.zeros(shape, kind)
 
 
-def filled(kind: np.dtype[np.void], rows: Sequence[tuple[int, ...]]) -> Records:
+def filled(kind: np.dtype[np.void], rows: Sequence[tuple[int, ...]] | IntArray) -> Records:
     """Return an array of records from rows with a value per field, at least one record long."""
-    if not rows:
+    if not len(rows):
         return empty(kind, 1)
-    return np.array(rows, np.int64).view(kind).reshape(-1)
+    return np.ascontiguousarray(rows, np.int64).view(kind).reshape(-1)
 
 
 #: A row of the engine is a pipe of a core. ``unit``, ``at``, ``stop``: place in the program;

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from npusim.integers import IntArray
 from npusim.isa.base import Instruction
 from npusim.objects import growing
 from npusim.program.lower import Wait
-from npusim.program.program import ATOMIC, MOVE, READ, WRITE, Flow, Program, Template, Variant
+from npusim.program.program import ATOMIC, MOVE, READ, WRITE, Flow, Program, Template
 from npusim.reasons import FOLLOW
 from npusim.timing.fast.l2 import FastL2
 from npusim.timing.fast.links import NEVER
@@ -32,7 +34,30 @@ from npusim.timing.fast.state import (
     Records,
     filled,
 )
-from npusim.timing.links import Links, Part, Uses, parts
+from npusim.timing.links import Part, Uses, links_of, parts
+
+#: Columns of a step that follow from its waits.
+_FOLLOWS, _FIRST, _LAST = map((STEP.names or ()).index, ("follows", "first", "last"))
+
+
+class _Plan(NamedTuple):
+    """The steps of a template without their waits."""
+
+    order: list[int]  # instructions, pipe by pipe
+    steps: IntArray  # (instructions, fields of STEP), in that order
+    issuing: IntArray  # (instructions, fields of ISSUING), in program order
+    bounds: list[int]  # where the steps of each pipe begin, and the end
+
+
+class _Rows(NamedTuple):
+    """What ``Code`` has of the variants."""
+
+    steps: IntArray
+    waits: IntArray
+    issuing: IntArray
+    first: IntArray
+    stop: IntArray
+    oldest: IntArray
 
 
 class Tables:
@@ -45,20 +70,17 @@ class Tables:
         self.operands: dict[tuple[str, str], int] = {}  # (tensor, destination) -> row of hits
         self.events: dict[int, int] = {}  # flag event between cores -> its column
         self.flows: dict[tuple[int, ...], int] = {}
-        self.links = Links(program.device, [core.group for core in program.cores])
+        self.links = links_of(program.device, tuple(core.group for core in program.cores))
         self.classes: dict[tuple[int, Uses], int] = {}
         self.parts: dict[Part, int] = {}
         self._seen: dict[int, int] = {}  # flow object, of which variants share many -> its row
-        self.steps: list[tuple[int, ...]] = []
-        self.waits: list[tuple[int, ...]] = []
-        self.issuing: list[tuple[int, ...]] = []
-        places = np.array([self._variant(variant) for variant in program.variants], np.int64)
+        rows = self._rows()
         self.code = Code(
-            steps=filled(STEP, self.steps),
-            waits=filled(WAIT, self.waits),
-            issuing=filled(ISSUING, self.issuing),
-            first=np.ascontiguousarray(places[:, 0]),
-            stop=np.ascontiguousarray(places[:, 1]),
+            steps=filled(STEP, rows.steps),
+            waits=filled(WAIT, rows.waits),
+            issuing=filled(ISSUING, rows.issuing),
+            first=rows.first,
+            stop=rows.stop,
             totals=self._of_variants(t.lowered.totals for t in program.templates),
             units=np.concatenate([core.variants for core in program.cores]),
             bases=np.ascontiguousarray(np.concatenate([core.bases for core in program.cores])),
@@ -72,7 +94,7 @@ class Tables:
                 [(l2.place(t.name, t.size_bytes), t.size_bytes) for t in program.tensors],
             ),
             groups=np.array([core.group for core in program.cores]),
-            oldest=self._oldest(),
+            oldest=rows.oldest,
         )
 
     def shared(self) -> tuple[Records, Records, Records]:
@@ -101,38 +123,62 @@ class Tables:
         table = np.array(list(rows), np.int64)
         return table[[v.template for v in self.program.variants]]
 
-    def _variant(self, variant: Variant) -> tuple[list[int], list[int]]:
-        """Append the steps of a variant, pipe by pipe; returns where those of each begin and end.
+    def _rows(self) -> _Rows:
+        """The steps of all variants, one variant after another, and in each pipe by pipe.
 
-        For the scalar pipe these are places in ``issuing``, which has every instruction.
+        For the scalar pipe ``first`` and ``stop`` are places in ``issuing``, which has every
+        instruction.
         """
-        template = self.program.templates[variant.template]
-        owners = template.lowered.pipes
-        first, stop, own = [], [], {}
-        for pipe in range(len(self.program.pipes)):
-            first.append(len(self.steps))
-            for i, owner in enumerate(owners):
-                if owner == pipe:
-                    own[i] = len(self.steps)
-                    self._append(template, i, variant.waits[i])
-            stop.append(len(self.steps))
-        first[self.scalar] = len(self.issuing)
-        for i, owner in enumerate(owners):
-            self.issuing.append((owner, template.costs[i].issue, own[i]))
-        stop[self.scalar] = len(self.issuing)
-        return first, stop
+        plans: dict[int, _Plan] = {}
+        for variant in self.program.variants:
+            if variant.template not in plans:
+                plans[variant.template] = self._plan(self.program.templates[variant.template])
+        own = [plans[variant.template] for variant in self.program.variants]
+        waits: list[Wait] = []
+        counts: list[int] = []  # of waits, by step
+        for plan, variant in zip(own, self.program.variants, strict=True):
+            for i in plan.order:
+                of_step = variant.waits[i]
+                counts.append(len(of_step))
+                waits += of_step
+        steps = np.concatenate([plan.steps for plan in own])
+        issuing = np.concatenate([plan.issuing for plan in own])
+        pipe_of = np.concatenate([plan.issuing[plan.order, 0] for plan in own])
+        begins = np.cumsum([0, *(len(plan.order) for plan in own[:-1])])[:, None]
+        issuing[:, 2] += np.repeat(begins, [len(plan.order) for plan in own])
+        table = np.array(waits, np.int64).reshape(-1, 3)
+        steps[:, _LAST] = np.cumsum(counts)
+        steps[:, _FIRST] = steps[:, _LAST] - counts
+        step_of = np.repeat(np.arange(len(steps)), counts)
+        steps[step_of[table[:, 2] == FOLLOW], _FOLLOWS] = 1
+        bounds = begins + np.array([plan.bounds for plan in own], np.int64)
+        first, stop = bounds[:, :-1].copy(), bounds[:, 1:].copy()
+        first[:, self.scalar], stop[:, self.scalar] = bounds[:, 0], bounds[:, -1]
+        oldest = np.full((first.shape[1],) * 2, NEVER, np.int64)
+        np.minimum.at(oldest, (pipe_of[step_of], table[:, 0]), table[:, 1])
+        return _Rows(steps, table, issuing, first, stop, oldest)
 
-    def _append(self, template: Template, i: int, waits: tuple[Wait, ...]) -> None:
-        cost, flow = template.costs[i], template.flows[i]
-        kind, what, counts = self._kind(template.instructions[i], flow)
-        follows = any(why == FOLLOW for _, _, why in waits)
-        first = len(self.waits)
-        self.waits += waits
-        self.steps.append(
-            (
-                *(cost.cycles, cost.idle_head, cost.startup, kind, what, counts, i),
-                *(follows, cost.lag_start, cost.lag_end, first, len(self.waits)),
+    def _plan(self, template: Template) -> _Plan:
+        """What all variants of a template have in common; flows are numbered pipe by pipe."""
+        owners = template.lowered.pipes
+        order = sorted(range(len(owners)), key=owners.__getitem__)
+        place = {i: at for at, i in enumerate(order)}
+        steps = []
+        for i in order:
+            cost = template.costs[i]
+            kind, what, counts = self._kind(template.instructions[i], template.flows[i])
+            steps.append(
+                (
+                    *(cost.cycles, cost.idle_head, cost.startup, kind, what, counts, i),
+                    *(0, cost.lag_start, cost.lag_end, 0, 0),
+                )
             )
+        issuing = [(owner, template.costs[i].issue, place[i]) for i, owner in enumerate(owners)]
+        return _Plan(
+            order,
+            np.array(steps, np.int64).reshape(-1, len(STEP)),
+            np.array(issuing, np.int64).reshape(-1, len(ISSUING)),
+            [0, *accumulate(template.lowered.totals)],
         )
 
     def _kind(self, instruction: Instruction, flow: Flow | None) -> tuple[int, int, int]:
@@ -172,14 +218,3 @@ class Tables:
             *(own[0], own[min(1, len(own) - 1)], own[-1], flow.request),
         )
         return self.flows.setdefault(row, len(self.flows))
-
-    def _oldest(self) -> IntArray:
-        """Least count, relative to the unit, that pipe p ever waits for of pipe q."""
-        pipes = len(self.program.pipes)
-        least = np.full((pipes, pipes), NEVER, np.int64)
-        for variant in self.program.variants:
-            template = self.program.templates[variant.template]
-            for pipe, waits in zip(template.lowered.pipes, variant.waits, strict=True):
-                for q, count, _ in waits:
-                    least[pipe, q] = min(least[pipe, q], count)
-        return least
