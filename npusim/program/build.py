@@ -184,7 +184,7 @@ def _distinct(tasks: Tasks[Any]) -> tuple[list[tuple[Any, ...]], IntArray]:
     order = np.argsort(first)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    kinds = _kinds(record)
+    kinds = _kinds(record)  # type: ignore[arg-type]  # classes are hashable
     rows = zip(*(column[first[order]].tolist() for column in columns), strict=True)
     distinct = [record(*(kind(v) for kind, v in zip(kinds, row, strict=True))) for row in rows]
     return distinct, rank[inverse.reshape(-1)]

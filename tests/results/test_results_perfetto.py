@@ -176,7 +176,7 @@ def test_some_cores_and_a_part_of_the_time(result: Result, tmp_path: Path) -> No
     def reaches(event: Event) -> bool:
         begin = event["ts"] - event["args"]["waited"] * 1e6 / result.device.clock_hz
         inside = begin < window[1] and event["ts"] + event["dur"] > window[0]
-        return event["pid"] == 2 and inside
+        return bool(event["pid"] == 2 and inside)
 
     def instructions(events: list[Event]) -> list[Event]:
         slices = (e for e in events if e["ph"] == "X" and e["pid"] and e.get("cat") != "wait")

@@ -176,8 +176,8 @@ class Tables:
         issuing = [(owner, template.costs[i].issue, place[i]) for i, owner in enumerate(owners)]
         return _Plan(
             order,
-            np.array(steps, np.int64).reshape(-1, len(STEP)),
-            np.array(issuing, np.int64).reshape(-1, len(ISSUING)),
+            np.array(steps, np.int64).reshape(-1, len(STEP.names or ())),
+            np.array(issuing, np.int64).reshape(-1, len(ISSUING.names or ())),
             [0, *accumulate(template.lowered.totals)],
         )
 
