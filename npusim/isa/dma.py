@@ -312,11 +312,18 @@ class Load3d(Move):
         cut = _cut(w, (self.m_start, self.m_ext), (self.k_start, self.k_ext), pads, c0)
 
         def fractals(planes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            flat = planes.reshape(len(planes), -1, c0)
-            matrix = flat.take(cut.pixel, axis=1)  # batch, positions, columns, C0
-            matrix[cut.outside] = 0
+            if cut.piece is not None:  # positions as they lie: nothing is looked up
+                (m, k), maps = cut.piece, planes.reshape(len(planes), -1, w.h * w.w, c0)
+                matrix = maps[:, k : k + cut.pixel.shape[1], m : m + len(cut.pixel)].swapaxes(1, 2)
+            else:
+                flat = planes.reshape(len(planes), -1, c0)
+                matrix = flat.take(cut.pixel, axis=1)  # batch, positions, columns, C0
+                matrix[cut.outside] = 0
+            if not turned:
+                blocks = matrix.reshape(len(planes), len(cut.pixel) // 16, 16, -1, c0)
+                return blocks.transpose(0, 1, 3, 2, 4)
             matrix = matrix.reshape(len(planes), len(cut.pixel), -1)
-            rows = matrix.swapaxes(1, 2) if turned else matrix
+            rows = matrix.swapaxes(1, 2)
             blocks = rows.reshape(len(rows), rows.shape[1] // 16, 16, rows.shape[2] // c0, c0)
             return blocks.transpose((0, 3, 1, 2, 4) if zn else (0, 1, 3, 2, 4))
 
@@ -328,6 +335,7 @@ class _Cut(NamedTuple):
 
     pixel: npt.NDArray[np.intp]  # plane, row and column of the map in one number
     outside: tuple[Any, ...]  # as an index behind the batch axis
+    piece: tuple[int, int] | None  # first position and plane where the window cuts a piece out
 
 
 @lru_cache(maxsize=1024)
@@ -349,7 +357,8 @@ def _cut(
     inside &= real[:, None] & (column < ceil_div(k_start + k_ext, c0))
     plane = column // (w.kernel_h * w.kernel_w)
     pixel = np.where(inside, (plane * w.h + y) * w.w + x, 0)
-    return _Cut(pixel, (slice(None), *np.nonzero(~inside)))
+    piece = (m_start, int(plane[0])) if w.plain and inside.all() else None
+    return _Cut(pixel, (slice(None), *np.nonzero(~inside)), piece)
 
 
 @dataclass(frozen=True)

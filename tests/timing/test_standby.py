@@ -184,6 +184,10 @@ def test_what_is_not_contiguous_is_refused() -> None:
     words: list[int] = []
     library.flatten((np.zeros((2, 3), np.int64), (True, 7)), words)
     assert words[1:] == [2, 3, 1, 7]
+    read_only = np.broadcast_to(np.ones(1), (1,))
+    words.clear()
+    library.flatten(read_only, words)
+    assert words == [read_only.ctypes.data, 1]
     with pytest.raises(TypeError, match="contiguous"):
         library.flatten(np.zeros((2, 3), np.int64)[:, :2], words)
 
