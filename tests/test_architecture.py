@@ -82,7 +82,7 @@ LINES = 450
 #: Lines of Python that a package may have; "npusim" stands for the modules at its top. More needs a
 #: sentence in CHANGELOG.md that says what for.
 BUDGETS = {
-    "npusim": 3_300,
+    "npusim": 3_400,
     "npusim/calibration": 900,
     "npusim/call": 1575,
     "npusim/cli": 3500,
@@ -94,8 +94,8 @@ BUDGETS = {
     "npusim/numerics": 950,
     "npusim/ops": 3600,
     "npusim/program": 3200,
-    "npusim/results": 7050,
-    "npusim/timing": 5050,
+    "npusim/results": 7150,
+    "npusim/timing": 5200,
     "npusim/study": 2300,
     "npusim/torch": 600,
     "npusim/validation": 3950,
