@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from npusim.device.parts import Path
 from npusim.device.spec import Device
+from npusim.isa.cube import MATRICES_APART
 
 #: How much misses and hits follow each other where cores take tiles one after another: the first
 #: find data missing that later ones find present. Fitted to simulated kernels.
@@ -144,12 +145,14 @@ def scatter_cycles(
     block: int,
     apart: Numbers,
     lines: Numbers,
+    plane: int,
     *,
     halves: bool,
 ) -> tuple[Numbers, Numbers]:
     """Cycles and moves of ``lines`` of so many positions, each ``apart`` blocks from the next.
 
-    Blocks that are ``halves`` of a column of fractals leave row by row only.
+    Blocks of other channels are a ``plane`` of positions away. Blocks that are ``halves`` of a
+    column of fractals leave row by row only.
     """
     blocks = np.ceil(n / 16)
     if not device.has_path("L0C", "GM"):
@@ -162,5 +165,8 @@ def scatter_cycles(
         return lines * single, lines * length
     bad = np.where(apart * block % rows.align_bytes > 0, length, 0)
     across = blocks * move_cycles(rows, length * block, length, bad)
-    moves = lines * np.where(single <= across, length, blocks)
-    return lines * np.minimum(single, across), moves
+    moves = np.where(single <= across, length, blocks)
+    at_once = move_cycles(rows, *(blocks * one for one in (length * block, length, bad)))
+    at_once = np.where(plane * 16 <= MATRICES_APART, at_once, np.inf)
+    best = np.minimum(single, across)
+    return lines * np.minimum(best, at_once), lines * np.where(at_once < best, 1, moves)

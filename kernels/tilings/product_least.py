@@ -127,7 +127,7 @@ def _of_groups(items: list[Item], around: tuple[float, ...], cores: int, groups:
 
 
 def _scattered(device: Device, p: Problem, slab: Slab, n: int) -> float:
-    """Cycles in which lines of outputs leave that lie apart, position by position or by columns."""
+    """Cycles in which lines of outputs leave that lie apart, singly, by columns or at once."""
     block, length = p.geometry.c0 * p.out, slab.positions // slab.lines
     if not device.has_path("L0C", "GM"):
         return slab.lines * device.path("UB", "GM").startup_cycles
@@ -135,7 +135,7 @@ def _scattered(device: Device, p: Problem, slab: Slab, n: int) -> float:
     single = moves(plain, length, length * n * p.out)
     if p.geometry.c0 == 8:
         return slab.lines * single
-    return slab.lines * min(single, moves(rows, ceil_div(n, 16), ceil_div(n, 16) * length * block))
+    return slab.lines * min(single, moves(rows, 1, ceil_div(n, 16) * length * block))
 
 
 def _cube(device: Device, p: Problem, size: tuple[int, int, int]) -> float:

@@ -305,9 +305,10 @@ class Space:
         together: Floats = costs.drain_cycles(self.device, lines * length, n, size, lines)
         if not (of["apart"] > 1).any():
             return together, lines
-        block, apart = self.geometry.c0 * size, of["apart"]
-        halves = self.geometry.c0 == 8 and self.geometry.planes_out > 1
+        g = self.geometry
+        block, apart = g.c0 * size, of["apart"]
+        halves = g.c0 == 8 and g.planes_out > 1
         spread, moves = costs.scatter_cycles(
-            self.device, length, n, block, apart, lines, halves=halves
+            *(self.device, length, n, block, apart, lines, g.h.out * g.w.out), halves=halves
         )
         return np.where(apart > 1, spread, together), np.where(apart > 1, moves, lines)

@@ -253,12 +253,12 @@ class Move(Instruction):
         return self.path.figures
 
     def move(self) -> tuple[str, str, str, int]:
-        (target,), sources = self.writes(), self.reads()
-        source = sources[0].memory if sources else "IMM"
-        for region in (*sources, target):
-            if isinstance(region, GmRegion):
-                return source, target.memory, region.tensor.name, region.size
-        return source, target.memory, "", target.size
+        targets, sources = self.writes(), self.reads()
+        source, target = sources[0].memory if sources else "IMM", targets[0].memory
+        for regions in (sources, targets):
+            if regions and isinstance(regions[0], GmRegion):
+                return source, target, regions[0].tensor.name, sum(one.size for one in regions)
+        return source, target, "", targets[0].size
 
 
 def move_cost(

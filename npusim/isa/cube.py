@@ -22,11 +22,15 @@ from npusim.isa.base import (
     drain_cycles,
     move_cost,
 )
-from npusim.isa.operands import FRACTAL_BYTES, Region, SlotRegion
+from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Region, SlotRegion, moved
 from npusim.rounding import round_hf32, round_to
 
 #: Largest extent of an mmad, in elements: a field of 12 bits.
 MMAD_FIELD = 4095
+
+#: Most matrices that one drain writes, and elements from one to the next: fields of 16 bits
+#: (vendor documentation).
+MATRICES_APART = 65535
 
 #: Bytes of L0C that the unit flag hands over at a time (vendor documentation).
 UNIT_FLAG_BYTES = 512
@@ -168,6 +172,9 @@ class Drain(Move):
     ``path`` says where: L0C->GM is the FIX pipe of the 910B (plain keeps NZ columns, ``nz2nd``
     writes matrix rows); L0C->UB runs on V and keeps NZ. One destination row is one NZ column of
     ``m`` x ``c0`` elements (16, or 8 with channel split), or one matrix row of ``n`` elements.
+    ``nz2nd`` may write several such ``matrices`` at once, of which ``dst`` is the first and each
+    lies ``apart`` bytes behind the one before; in L0C they are columns of fractals behind each
+    other (``ndNum`` and its two strides in the vendor's ``FixpipeParams``).
     ``zero_nan`` as in ``round_to``.
     """
 
@@ -182,26 +189,47 @@ class Drain(Move):
     atomic: bool = False
     c0: int = 16
     zero_nan: bool = False
+    matrices: int = 1
+    apart: int = 0
+
+    def writes(self) -> tuple[Region, ...]:
+        if self.matrices == 1:
+            return (self.dst,)
+        return tuple(moved(self.dst, i * self.apart) for i in range(self.matrices))
 
     def check(self, device: Device) -> None:
         self._need_memory("L0C", self.src)
         nd = self.path.variant == "nz2nd"
+        self._check_matrices(nd=nd)
         rows, row = (self.m, self.n) if nd else (ceil_div(self.n, self.c0), self.m * self.c0)
         if (self.dst.rows, self.dst.row_bytes) != (rows, row * self.dtype.bytes):
             raise ProgramError(
                 f"{self}: a {self.m} x {self.n} tile leaves as {rows} rows of "
                 f"{row * self.dtype.bytes} B, not as {self.dst.rows} of {self.dst.row_bytes} B"
             )
-        columns = ceil_div(self.n, 16)
+        columns = ceil_div(self.n, 16) * self.matrices
         if self.src.size != columns * self.m * 16 * FP32.bytes:  # part of each column
             self._need_size(self.src, columns * ceil_div(self.m, 16) * 256 * FP32.bytes)
+
+    def _check_matrices(self, *, nd: bool) -> None:
+        """Raise unless the fields of the instruction hold how several matrices lie."""
+        if self.matrices == 1:
+            return
+        if not nd or not isinstance(self.dst, GmRegion):
+            raise ProgramError(f"{self}: only nz2nd drains to GM write several matrices at once")
+        elements, each = divmod(self.apart, self.dtype.bytes)
+        if each or not 1 <= elements <= MATRICES_APART or self.matrices > MATRICES_APART:
+            raise ProgramError(
+                f"{self}: {self.matrices} matrices {self.apart} B apart; the fields hold up to "
+                f"{MATRICES_APART} matrices and elements from one to the next: drain them singly"
+            )
 
     def figures(self) -> tuple[str, ...]:
         return (*super().figures(), *(("cube",) if self.src.slot.buffer.unit_flag else ()))
 
     def cost(self, device: Device) -> Cost:
-        size = max(self.dst.size, self._source_bytes())
-        alone = move_cost(self.path, size, self.dst.rows, place=self.dst)
+        size = max(self.matrices * self.dst.size, self._source_bytes())
+        alone = move_cost(self.path, size, self.matrices * self.dst.rows, place=self.dst)
         if device.cube is None or not self.src.slot.buffer.unit_flag:
             return alone
         # Under the unit flag: not before the first piece is there; the last piece after it.
@@ -214,7 +242,10 @@ class Drain(Move):
 
     def execute(self, memory: MemoryView) -> None:
         n1 = ceil_div(self.n, 16)
-        columns = memory.read(self.src, FP32, (n1, -1, 16))[:, :, : self.m]
+        columns = memory.read(self.src, FP32, (n1 * self.matrices, -1, 16))[:, :, : self.m]
+        if self.matrices > 1:
+            self._execute_matrices(memory, columns)
+            return
         if self.path.variant == "nz2nd":
             columns = columns.swapaxes(1, 2).reshape(-1, self.m, n1 * 16)[..., : self.n]
         elif self.c0 != 16:
@@ -222,3 +253,11 @@ class Drain(Move):
             columns = split.reshape(memory.batch, -1, self.m * self.c0)[:, : self.dst.rows]
         store = memory.add if self.atomic else memory.write
         store(self.dst, round_to(columns, self.dtype, zero_nan=self.zero_nan), self.dtype)
+
+    def _execute_matrices(self, memory: MemoryView, columns: npt.NDArray[np.float32]) -> None:
+        """Write each matrix, given the columns of all."""
+        split = columns.reshape(len(columns), self.matrices, -1, self.m, 16)
+        store = memory.add if self.atomic else memory.write
+        for i, target in enumerate(self.writes()):
+            rows = split[:, i].swapaxes(1, 2).reshape(len(columns), self.m, -1)[..., : self.n]
+            store(target, round_to(rows, self.dtype, zero_nan=self.zero_nan), self.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
@@ -201,6 +201,11 @@ def private(place: Place, size: int | None = None) -> SlotRegion:
             "data_move first"
         )
     return region
+
+
+def moved(region: Region, offset: int) -> Region:
+    """The region that lies ``offset`` bytes behind a region of the same shape."""
+    return replace(region, offset=region.offset + offset)
 
 
 def check_capacity(buffers: list[Buffer], memory: Memory, where: str) -> None:

@@ -7,6 +7,7 @@ it is pieces through UB, which the vector pipe fills and MTE3 stores.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from npusim.device.parts import Path
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div
-from npusim.isa.cube import Drain
+from npusim.isa.cube import MATRICES_APART, Drain
 from npusim.isa.dma import DataMove
 from npusim.isa.operands import GmRegion, Region, Slot, SlotRegion
 from npusim.program.recorder import BufferHandle, Recorder
@@ -121,36 +122,19 @@ class Fixpipe(Recorder):
 
         ``dst`` has one row per block of ``c0`` columns, where those of matrix row 0 go; ``lines``
         say where the others do. A FIX pipe drains a line row by row or, of columns of 16 or a
-        single one of 8, column by column as matrix rows, whichever takes less time; without one
-        MTE3 stores it from UB.
+        single one of 8, as matrix rows, all columns at once or, where they lie too far apart,
+        column by column, whichever takes less time; without one MTE3 stores it from UB.
         """
         if staging is not None:
             self._scatter_through_ub(dst, lines, c, (m, n), dtype, staging=staging)
             return
-        tile, block, n1 = ceil_div(m, 16) * 1024, c0 * dtype.bytes, ceil_div(n, 16)
-        plain, as_rows = self._path("L0C", "GM"), self._path("L0C", "GM", "nz2nd")
-
-        def drain_rows(first: int, count: int, offset: int) -> Drain:
-            out = _moved(dst, offset, dst.rows, count * block, dst.pitch)
-            source = c.at(first * 64, count * 64, rows=n1, pitch=tile)
-            return self._drain(out, source, count, n, plain, dtype, c0=c0)
-
-        def row(line: Line, i: int) -> Drain:
-            return drain_rows(line.first + i, 1, line.offset + i * line.pitch)
-
-        def column(line: Line, j: int) -> Drain:
-            out = _moved(dst, line.offset + j * dst.pitch, line.rows, block, line.pitch)
-            source = c.at(j * tile + line.first * 64, line.rows * 64)
-            return self._drain(out, source, line.rows, c0, as_rows, dtype)
-
+        paths = self._path("L0C", "GM"), self._path("L0C", "GM", "nz2nd")
+        tile = _Tile(partial(self._drain, dtype=dtype), dst, c, (m, n), *paths, c0, dtype.bytes)
         for line in lines:
-            if line.pitch == block or line.rows == 1:
-                self._issue(drain_rows(line.first, line.rows, line.offset))
+            if line.pitch == c0 * dtype.bytes or line.rows == 1:
+                self._issue(tile.rows(line.first, line.rows, line.offset))
                 continue
-            ways = [_Way(partial(row, line), line.rows, line.pitch, plain.align_bytes)]
-            if c0 == 16 or n <= c0:  # a block begins where a column of fractals does
-                ways.append(_Way(partial(column, line), n1, dst.pitch, as_rows.align_bytes))
-            way = min(ways, key=self._way_cycles)
+            way = min(tile.ways(line), key=self._way_cycles)
             for i in range(way.drains):
                 self._issue(way.drain(i))
 
@@ -252,6 +236,58 @@ class _Way(NamedTuple):
     drains: int
     pitch: int
     align: int
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A tile of L0C whose lines leave singly: ``drain`` makes an instruction of its operands."""
+
+    drain: Callable[..., Drain]
+    dst: GmRegion
+    c: Slot
+    size: tuple[int, int]
+    plain: Path
+    as_rows: Path
+    c0: int
+    element: int
+
+    def ways(self, line: Line) -> list[_Way]:
+        """How a line may leave whose rows lie apart."""
+        blocks, apart = ceil_div(self.size[1], 16), self.dst.pitch
+        ways = [_Way(partial(self._row, line), line.rows, line.pitch, self.plain.align_bytes)]
+        if self.c0 == 16 or self.size[1] <= self.c0:  # a block begins where a column does
+            align = self.as_rows.align_bytes
+            ways.append(_Way(partial(self._column, line), blocks, apart, align))
+        if self.c0 == 16 and blocks > 1 and 0 < apart <= MATRICES_APART * self.element:
+            ways.append(_Way(partial(self._columns, line), 1, 0, 1))
+        return ways
+
+    def rows(self, first: int, count: int, offset: int) -> Drain:
+        """The drain of rows that follow each other in GM, too."""
+        size = count * self.c0 * self.element
+        out = _moved(self.dst, offset, self.dst.rows, size, self.dst.pitch)
+        return self.drain(
+            out, self._source(first, count), count, self.size[1], self.plain, c0=self.c0
+        )
+
+    def _source(self, first: int, count: int) -> SlotRegion:
+        pitch = ceil_div(self.size[0], 16) * 1024
+        return self.c.at(first * 64, count * 64, rows=ceil_div(self.size[1], 16), pitch=pitch)
+
+    def _row(self, line: Line, i: int) -> Drain:
+        return self.rows(line.first + i, 1, line.offset + i * line.pitch)
+
+    def _column(self, line: Line, j: int) -> Drain:
+        offset, block = line.offset + j * self.dst.pitch, self.c0 * self.element
+        out = _moved(self.dst, offset, line.rows, block, line.pitch)
+        at = j * ceil_div(self.size[0], 16) * 1024 + line.first * 64
+        return self.drain(out, self.c.at(at, line.rows * 64), line.rows, self.c0, self.as_rows)
+
+    def _columns(self, line: Line, _: int) -> Drain:
+        out = _moved(self.dst, line.offset, line.rows, self.c0 * self.element, line.pitch)
+        source = self._source(line.first, line.rows)
+        one = self.drain(out, source, line.rows, self.c0, self.as_rows)
+        return replace(one, matrices=source.rows, apart=self.dst.pitch)
 
 
 def _moved(dst: GmRegion, offset: int, rows: int, row_bytes: int, pitch: int) -> GmRegion:

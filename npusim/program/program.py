@@ -6,7 +6,7 @@ a few dozen templates and two integer columns per core.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from npusim.device.spec import Device
 from npusim.errors import ProgramError
 from npusim.integers import IntArray
 from npusim.isa.base import Cost, Instruction, Move, Told
-from npusim.isa.operands import Buffer, GmRegion, Tensor
+from npusim.isa.operands import Buffer, GmRegion, Region, Tensor
 from npusim.objects import record
 from npusim.program.lower import Lowered, Wait
 
@@ -38,6 +38,16 @@ class Flow:
     base: int = -1  # index into the task table's base columns, -1 for none
     peer: str = ""  # the memory at the core's end
     request: int = 0  # bytes of the L2's bandwidth that each row takes besides its own
+    regions: int = 1  # that a store writes, of the shape of ``region``, which is the first
+    apart: int = 0  # bytes from one of them to the next
+
+    @property
+    def extent(self) -> int:
+        """Bytes from the first to behind the last that is touched of a tensor."""
+        if self.region is None:
+            return 0
+        one = (self.region.rows - 1) * self.region.pitch + self.region.row_bytes
+        return one + (self.regions - 1) * self.apart
 
 
 @dataclass(frozen=True)
@@ -263,5 +273,16 @@ def flow_of(
             base = bases.index(region.base) if region.base else -1
             tensor = tensors[region.tensor.name]
             request = device.l2.request_bytes if device.l2 else 0
-            return Flow(kind, region.size, rate, path.links, region, tensor, base, peer, request)
+            many, apart = (1, 0) if kind == READ else _regions(targets)
+            return Flow(
+                *(kind, many * region.size, rate, path.links, region, tensor, base, peer, request),
+                *(many, apart),
+            )
     return Flow(MOVE, targets[0].size, path.fixed_rate, path.links) if path.links else None
+
+
+def _regions(targets: Sequence[Region]) -> tuple[int, int]:
+    """How many regions a store writes, and bytes from one to the next."""
+    if len(targets) == 1:
+        return 1, 0
+    return len(targets), targets[1].offset - targets[0].offset

@@ -65,6 +65,13 @@ class L2State:
             evicted += dirty.bit_count() * self.sector
         return Access(hit, fetched, evicted)
 
+    def store(
+        self, tensor: str, offset: int, rows: int, row_bytes: int, pitch: int, many: int, apart: int
+    ) -> int:
+        """Write ``many`` such places ``apart`` bytes from each other; returns the bytes evicted."""
+        places = ((tensor, offset + i * apart, rows, row_bytes, pitch) for i in range(many))
+        return sum(self.touch(*place, write=True).evicted for place in places)
+
     def preload(self, tensor: str, size: int) -> None:
         """Make the first ``size`` bytes of a tensor resident and clean."""
         self.touch(tensor, 0, 1, size, 0, write=False)

@@ -9,8 +9,7 @@ from typing import Protocol
 from npusim.errors import ProgramError
 from npusim.integers import IntArray
 from npusim.isa.base import Instruction
-from npusim.isa.operands import GmRegion
-from npusim.program.program import Program
+from npusim.program.program import Flow, Program
 
 
 @dataclass(frozen=True)
@@ -85,10 +84,12 @@ def hangs(program: Program, core: int, pipe: int, done: int, cycle: int) -> Prog
     )
 
 
-def outside(line: str, instruction: Instruction, region: GmRegion, base: int) -> ProgramError:
+def outside(line: str, instruction: Instruction, flow: Flow, base: int) -> ProgramError:
     """The error for an access that leaves its tensor; ``base`` is the unit's byte offset."""
+    region = flow.region
+    assert region is not None
     first = region.offset + base
-    end = first + (region.rows - 1) * region.pitch + region.row_bytes
+    end = first + flow.extent
     return ProgramError(
         f"{line}: {instruction}: bytes {first}..{end} of {region} lie outside its "
         f"{region.tensor.size_bytes} B; check the unit's base offset and extents"

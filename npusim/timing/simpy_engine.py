@@ -322,14 +322,15 @@ class SimpyEngine:
         region, base = flow.region, step.bases[flow.base] if flow.base >= 0 else 0
         assert region is not None
         offset = region.offset + base
-        end = offset + (region.rows - 1) * region.pitch + region.row_bytes
-        if offset < 0 or end > region.tensor.size_bytes:
-            raise outside(step.line, step.instruction, region, base)
+        if offset < 0 or offset + flow.extent > region.tensor.size_bytes:
+            raise outside(step.line, step.instruction, flow, base)
         place = region.tensor.name, offset, region.rows, region.row_bytes, region.pitch
-        access = self.l2.touch(*place, write=flow.kind != READ)
-        self.evicted += access.evicted
         if flow.kind != READ:
-            return [flow.size, access.evicted]
+            evicted = self.l2.store(*place, flow.regions, flow.apart)
+            self.evicted += evicted
+            return [flow.size, evicted]
+        access = self.l2.touch(*place, write=False)
+        self.evicted += access.evicted
         seen = self.hits.setdefault((region.tensor.name, flow.peer), [0, 0])
         seen[0] += access.hit
         seen[1] += flow.size - access.hit

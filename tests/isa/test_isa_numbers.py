@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from npusim.device.catalog import load_device
 from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, DType
+from npusim.errors import ProgramError
 from npusim.isa.cube import Drain, Mmad
 from npusim.isa.dma import DataMove, Fill, Load2d, Load3d, Nd2nz, Window
 from npusim.isa.operands import Buffer, Slot, SlotRegion, Tensor
@@ -299,6 +300,44 @@ def test_drain_converts_and_keeps_nz_or_writes_rows(m: int, n: int, dtype: DType
     Drain(rows, source, m, n, TINY.path("L0C", "GM", "nz2nd"), dtype).execute(bench.memory)
     np.testing.assert_array_equal(bench.array[:, :n], want[:m, :n])
     assert not bench.array[:, n:].any()
+
+
+@pytest.mark.parametrize("first", [0, 5])
+def test_drain_writes_several_matrices_whose_rows_lie_apart(first: int) -> None:
+    """Three columns of fractals as matrices of 16, every second row of which is another's."""
+    m, tile = 7, np.random.default_rng(3).normal(size=(16, 48)).astype(np.float32)
+    bench = Bench(np.zeros((3, 2 * m + 1, 16), np.float16))
+    bench.put(L0C, nz(tile), FP32)
+    source = L0C.at(first * 64, m * 64, rows=3, pitch=1024)
+    plane = (2 * m + 1) * 32
+    target = bench.gm.at(32, 32, rows=m, pitch=64)
+    path = TINY.path("L0C", "GM", "nz2nd")
+    drain = Drain(target, source, m, 16, path, FP16, matrices=3, apart=plane)
+    drain.check(TINY)
+    assert [region.offset for region in drain.writes()] == [32, 32 + plane, 32 + 2 * plane]
+    assert drain.move() == ("L0C", "GM", "gm", 3 * m * 32)
+    assert drain.cost(TINY).cycles == path.startup_cycles + -(-3 * m * 32 // 64)
+    drain.execute(bench.memory)
+    want = tile[first : first + m].astype(np.float16).reshape(m, 3, 16).swapaxes(0, 1)
+    np.testing.assert_array_equal(bench.array[:, 1::2], want)
+    assert not bench.array[:, ::2].any()
+
+
+@pytest.mark.parametrize(
+    ("path", "apart", "match"),
+    [
+        ("", 1024, "only nz2nd drains to GM write several"),
+        ("nz2nd", 65536 * 2, "fields hold up to 65535 matrices and elements"),
+        ("nz2nd", 33, "33 B apart"),
+    ],
+)
+def test_several_matrices_lie_as_the_fields_hold(path: str, apart: int, match: str) -> None:
+    bench = Bench(np.zeros(200_000, np.float16))
+    source = L0C.at(0, 1024, rows=2, pitch=1024)
+    target = bench.gm.at(0, 32, rows=16, pitch=32)
+    way = TINY.path("L0C", "GM", path)
+    with pytest.raises(ProgramError, match=match):
+        Drain(target, source, 16, 16, way, FP16, matrices=2, apart=apart).check(TINY)
 
 
 @pytest.mark.parametrize(("n", "columns"), [(32, 4), (20, 3), (7, 1)])

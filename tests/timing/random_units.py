@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from npusim.dtypes import FP16, FP32
 from npusim.isa.dma import Window
 from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Region, Slot, Tensor
+from npusim.program.fixpipe import Line
 from npusim.program.language import BufferHandle, Language
 
 #: Rows of the largest tile that is drained.
@@ -174,7 +175,7 @@ class Instructions:
         elif kind == 3:
             self.k.vec_unary("abs", to, left, FP16)
         elif kind == 4:
-            size = size // 16 * 16
+            size = max(16, size // 16 * 16)
             mask, left = target.at(0, size // 16), a.at(0, size)
             self.k.vec_compare("lt", mask, left, b.at(0, size), FP16)
             self.k.vec_select(left, mask, left, 0, FP16)
@@ -238,6 +239,11 @@ class Instructions:
         m, n = m1 * 16 - self.rng.choice((0, 3)), n1 * 16
         staging = self.buffers.staging
         rows = staging is not None or self.k.has_path("L0C", "GM", "nz2nd")
+        if rows and self.rng.random() < 0.2:  # every second place of the rows in GM
+            places = replace(self.gm(n1, m * 64), row_bytes=32)
+            lines = [Line(0, m, 0, 64)]
+            self.k.fixpipe_scatter(places, lines, c, m, n, FP16, staging=staging)
+            return
         nd, atomic = rows and self.rng.random() < 0.4, self.rng.random() < 0.4
         target = self.gm(m, n * 2) if nd else self.gm(n1, m * 32)
         self.k.fixpipe(target, c, m, n, FP16, staging=staging, nd=nd, atomic=atomic)

@@ -160,9 +160,8 @@ class FastEngine:
         place = [i for i, p in enumerate(template.lowered.pipes) if p == pipe][nth]
         flow = template.flows[place]
         assert flow is not None
-        assert flow.region is not None
         base = int(code.bases[unit, flow.base]) if flow.base >= 0 else 0
-        return outside(template.lines[place], template.instructions[place], flow.region, base)
+        return outside(template.lines[place], template.instructions[place], flow, base)
 
     # -- after -----------------------------------------------------------------------------
 

@@ -158,6 +158,7 @@ def start_transfers(shape: Shape, code: Code, state: State, cache: Cache, now: i
         if flow.base >= 0:
             offset += code.bases[state.rows[row].unit, flow.base]
         end = offset + (flow.rows - 1) * flow.pitch + flow.bytes
+        end += (flow.regions - 1) * flow.apart
         tensor = code.tensors[flow.tensor]
         if offset < 0 or end > tensor.bytes:
             run.status, run.trouble = OUT_OF_BOUNDS, row
@@ -167,6 +168,13 @@ def start_transfers(shape: Shape, code: Code, state: State, cache: Cache, now: i
         place = Place(tensor.block, offset, flow.rows, flow.bytes, flow.pitch)
         touch(cache, place, flow.store != 0, state.cost)
         if flow.store:
+            evicted = cost.evicted
+            for _ in range(flow.regions - 1):
+                offset += flow.apart
+                place = Place(tensor.block, offset, flow.rows, flow.bytes, flow.pitch)
+                touch(cache, place, True, state.cost)
+                evicted += cost.evicted
+            cost.evicted = evicted
             part(code, state, flow.first, flow.size, row)
         else:
             state.hits[flow.operand].hit += cost.hit

@@ -216,5 +216,6 @@ class Tables:
             *(flow.kind == MOVE, flow.kind in (WRITE, ATOMIC), flow.size),
             *(flow.tensor, flow.base, *place, operand),
             *(own[0], own[min(1, len(own) - 1)], own[-1], flow.request),
+            *(flow.regions, flow.apart),
         )
         return self.flows.setdefault(row, len(self.flows))
