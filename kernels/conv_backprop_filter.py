@@ -35,7 +35,7 @@ from npusim.device.spec import Device
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.filter_walk import Steps, Walk
 from npusim.kernels.parts.transposed import load_transposed
-from npusim.kernels.tilings.conv_filter import Tiling, comes_whole
+from npusim.kernels.tilings.conv_filter import Tiling, comes_whole, rows_follow
 from npusim.kernels.tilings.filter_least import Problem, filter_least
 from npusim.kernels.tilings.filter_space import Space
 from npusim.kernels.tilings.fit import holds
@@ -114,15 +114,23 @@ class ConvBackpropFilter(Kernel):
     role: ClassVar[str] = "cube"
 
     def __post_init__(self) -> None:
-        axes = [self.shape.axis(i) for i in (1, 2)]
-        if self.tiling.form == "window" and not all(a.fits_window(whole=True) for a in axes):
+        form = self.tiling.form
+        under_window = {"window": (1, 2), "rows": (2,), "taps": ()}[form]
+        if not all(self.shape.axis(i).fits_window(whole=True) for i in under_window):
             raise ArgumentError(
-                "tiling form is 'window', but img2col loads know strides to 63, and padding, "
+                f"tiling form is {form!r}, but img2col loads know strides to 63, and padding, "
                 "filters and dilation to 255; use form 'taps', or tiling 'auto'"
             )
-        if self.tiling.images > 1 and not comes_whole(self.shape, self.walk.plane):
+        if form == "rows" and self.shape.kernel[1] != 1:
             raise ArgumentError(
-                f"tiling images is {self.tiling.images}, but images come together only where a "
+                f"tiling form is 'rows', but the {self.shape.kernel[1]} rows of the filter read "
+                "neighbouring rows of x; use form 'window', or tiling 'auto'"
+            )
+        plane, t = self.walk.plane, self.tiling
+        evenly = t.form == "window" or rows_follow(self.shape, plane)
+        if t.images > 1 and not (evenly and comes_whole(self.shape, plane)):
+            raise ArgumentError(
+                f"tiling images is {t.images}, but images come together only where a "
                 f"slab is a whole plane of a 2-D map; give slab_k {prod(self.shape.out[1:])}, or "
                 "leave images at 1"
             )
@@ -175,8 +183,8 @@ class ConvBackpropFilter(Kernel):
     @property
     def apart(self) -> tuple[int, int]:
         """How far apart the rows and columns of x are that come to L1."""
-        s = self.shape
-        return (s.step(1), s.step(2)) if self.tiling.form == "taps" else (1, 1)
+        s, form = self.shape, self.tiling.form
+        return (1 if form == "window" else s.step(1), s.step(2) if form == "taps" else 1)
 
     @property
     def parts(self) -> int:
@@ -246,10 +254,11 @@ class ConvBackpropFilter(Kernel):
         apart = any(axis.wide or axis.kernel > axis.out for axis in axes)
         rate, kind = "hf32" if self.hf32 else self.x.dtype.name, self.x.dtype
         found: list[Space] = []
-        for form in ("window",) * window + ("taps",):
+        rows = window and self.shape.kernel[1] == 1 < self.shape.step(1)
+        for form in ("window",) * window + ("rows",) * rows + ("taps",):
             ordered = self.tiling.deterministic
             space = Space(self.shape, device, cores, rate, kind.bytes, ordered, form)
-            if (apart or not found) and len(space.columns["cut"]):
+            if (apart or not found or form == "rows") and len(space.columns["cut"]):
                 found.append(space)
         if found:
             return found
@@ -309,7 +318,8 @@ class _Nest:
         reach = int((tiles["n_start"] % kernel.taps + tiles["n_size"]).max())
         plane, m, n, base_k = kernel.walk.plane, t.base_m, t.base_n, t.base_k
         self.together = t.images > 1
-        pixels = s.spatial[1] * s.spatial[2] if self.together else plane.most_pixels
+        self.whole = self.together and t.form == "window"
+        pixels = s.spatial[1] * s.spatial[2] if self.whole else plane.most_pixels
         # Where img2col fills L0A, columns of dy need no rows between them.
         self.close = self.together and k.has_path("L1", "L0A", "load3d_transpose")
         positions = plane.most_positions if self.close else round_up(plane.most_positions, 16)
@@ -363,7 +373,7 @@ class _Nest:
             **{"pad_left": u.left, "pad_right": u.right},
             **{"pad_top": u.top, "pad_bottom": u.bottom},
         }
-        h, w = s.spatial[1:] if self.together else (u.h, u.w)
+        h, w = s.spatial[1:] if self.whole else (u.h, u.w)
         if self.kernel.tiling.form == "taps":
             return Window(h=h, w=w, **pads)
         return Window(
@@ -372,7 +382,7 @@ class _Nest:
             **pads,
             kernel_h=s.kernel[1],
             kernel_w=s.kernel[2],
-            stride_h=s.step(1),
+            stride_h=s.step(1) // self.kernel.apart[0],
             stride_w=s.step(2),
             dilation_h=s.dilation[1],
             dilation_w=s.dilation[2],
@@ -383,9 +393,15 @@ class _Nest:
         k, x, s = self.k, self.kernel.x, self.kernel.shape
         planes, (down, across) = _planes(u.x_tap, u.x_f, self.kernel.taps), self.kernel.apart
         plane, row, size = s.spatial[1] * s.spatial[2] * 32, s.spatial[2] * 32, u.w * 32
-        if self.together:  # whole planes of every image
+        if self.whole:  # whole planes of every image
             source = x.at(0, planes * plane, base="x", rows=u.images, pitch=s.cin1 * plane)
             k.data_move(x1, source, x.dtype)
+            return
+        if size == row and u.h * down == s.spatial[1] and down > 1:  # rows of all planes
+            rows, each = planes * u.h, planes * u.h * row
+            for i in range(u.images):
+                source = x.at(i * s.cin1 * plane, row, base="x", rows=rows, pitch=down * row)
+                k.data_move(x1.at(i * each, each), source, x.dtype)
             return
         if size == row and down == 1:  # whole rows: one descriptor for all planes
             k.data_move(x1, x.at(0, u.h * row, base="x", rows=planes, pitch=plane), x.dtype)

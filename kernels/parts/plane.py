@@ -94,8 +94,10 @@ def cut_plane(
     """Cut one output plane into slabs of at most ``slab`` positions: whole rows, or parts of one.
 
     Parts are of a ``multiple`` of positions where ``slab`` has room for one. With ``height`` no
-    slab goes across a multiple of so many rows. Axes are taken in parts of ``form``.
+    slab goes across a multiple of so many rows. Axes are taken in parts of ``form``; of "rows" the
+    rows are tap by tap, the columns under a window.
     """
-    out = w.longest(form)
+    down, across = ("taps", "window") if form == "rows" else (form, form)
+    out = w.longest(across)
     columns = out if out <= slab else round_down(slab, multiple) or slab
-    return Plane(h.runs(max(1, slab // out), height, form), w.runs(columns, form=form))
+    return Plane(h.runs(max(1, slab // out), height, down), w.runs(columns, form=across))

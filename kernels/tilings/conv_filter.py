@@ -32,7 +32,8 @@ class Tiling:
     lets the tiles along N go by for the same dy, "x" those along M for the same x.
 
     ``form`` "window" expands x by img2col, tiles have columns of all taps; with "taps" a tile has
-    those of one tap, for which just the x it reads comes to L1.
+    those of one tap, for which just the x it reads comes to L1. With "rows" only the rows of x that
+    a strided filter of one row reads do.
 
     A slab that is a whole plane may come with those of so many ``images`` in one load.
     ``unit_flag`` overlaps a tile's last mmad with its drain, and the drain with the next tile.
@@ -68,12 +69,11 @@ class Tiling:
         for name, words in (
             ("k_order", ("image", "slab")),
             ("keeps", ("dy", "x")),
-            ("form", ("window", "taps")),
+            ("form", ("window", "rows", "taps")),
         ):
             if getattr(self, name) not in words:
-                raise ArgumentError(
-                    f"tiling {name} is {getattr(self, name)!r}; it is '{words[0]}' or '{words[1]}'"
-                )
+                known = " or ".join(map(repr, words))
+                raise ArgumentError(f"tiling {name} is {getattr(self, name)!r}; it is {known}")
         check_tiling(
             self,
             sixteens=("base_m", "base_n", "base_k"),
@@ -85,9 +85,10 @@ class Tiling:
         )
         if self.cores < 0:
             raise ArgumentError(f"tiling cores is {self.cores}; it must be >= 0 (0: all)")
-        if self.form == "taps" and self.single_core_k:
+        if self.form != "window" and self.single_core_k:
             raise ArgumentError(
-                "tiling form 'taps' has no pieces of single_core_k; leave it out, or use 'window'"
+                f"tiling form {self.form!r} has no pieces of single_core_k; leave it out, or use "
+                "'window'"
             )
         if self.images > 1 and (self.form == "taps" or self.single_core_k):
             raise ArgumentError(
@@ -121,7 +122,8 @@ class Tiling:
     def __str__(self) -> str:
         base = f"base {self.base_m}x{self.base_n}x{self.base_k}, slab {self.slab_k}"
         small = f"L0 {self.l0_slots} L0C {self.l0c_slots}"
-        on = f", {self.images} images" * (self.images > 1) + ", unit flag" * self.unit_flag
+        on = f", {self.form}" * (self.form != "window")
+        on += f", {self.images} images" * (self.images > 1) + ", unit flag" * self.unit_flag
         on += f", {self.cores} cores" * bool(self.cores)
         if not self.single_core_k:
             return f"{base}, K in {self.k_parts}, slots L1 {self.l1_slots} {small}{on}"
@@ -146,6 +148,15 @@ def comes_whole(shape: Convolution, plane: Plane) -> bool:
     pads = int(columns.before[0]) + int(columns.after[0])
     reach = shape.spatial[2] + pads - shape.dilation[2] * (shape.kernel[2] - 1) - 1
     return reach // shape.step(2) + 1 == shape.out[2]
+
+
+def rows_follow(shape: Convolution, plane: Plane) -> bool:
+    """Whether the rows of x that the only slab reads lie evenly apart through all planes.
+
+    Then one move brings those of all. Rows are of one tap each.
+    """
+    rows = plane.rows
+    return len(rows) == 1 and int(rows.real[0]) * shape.step(1) == shape.spatial[1]
 
 
 def cut_plane(shape: Convolution, slab_k: int, height: int = 0, form: str = "window") -> Plane:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from npusim.integers import ceil_div, even_parts, round_up
 from npusim.isa.dma import Window
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings import costs
-from npusim.kernels.tilings.conv_filter import Tiling, comes_whole, cut_plane
+from npusim.kernels.tilings.conv_filter import Tiling, comes_whole, cut_plane, rows_follow
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.pipeline import Floats, Work, chosen, table
 
@@ -227,10 +228,14 @@ class Space:
         dy_bytes = images * of["positions"] * m * self.element
         dy_planes, all_loads = m * self.element / 32, loads * t["items"]
         requests = t["planes"] * of["x_pieces"] + dy_planes * of["dy_pieces"]
-        requests = np.where(images > 1, 2 * images, requests) * all_loads
+        if self.form == "rows":
+            together = images * (t["planes"] * of["x_pieces"] + 1)
+        else:
+            together = 2 * images
+        requests = np.where(images > 1, together, requests) * all_loads
         close = device.has_path("L1", "L0A", "load3d_transpose")
         dy_moves = np.maximum(of["dy_plane_moves"] * dy_planes, 1 if close else images)
-        once = s.n * 32 * s.cin1 * np.prod(s.spatial) + s.n * 32 * s.cout1 * np.prod(s.out)
+        once = s.n * s.cin1 * self._fetched + s.n * 32 * s.cout1 * np.prod(s.out)
         out = s.plan.real_groups * s.kernel[0] * s.plan.cin1_g * s.taps * s.plan.cout_g * s.c0 * 4
         split, rate = t["parts"] > 1, costs.write_rate(device)
         factor = device.l2.atomic_factor if device.l2 and not self.deterministic else 1
@@ -281,6 +286,17 @@ class Space:
             beside=costs.launch_cycles(device, "cube", t["cores"]) + np.where(split, besides, 0),
         )
 
+    @property
+    def _fetched(self) -> float:
+        """Bytes from main memory for a plane of x, of all depths: whole sectors of what is read."""
+        s, l2 = self.shape, self.device.l2
+        size = 32 * prod(s.spatial)
+        if self.form != "rows" or l2 is None:
+            return float(size)
+        row, pitch = s.spatial[2] * 32, s.spatial[2] * 32 * s.step(1)
+        even = row % l2.sector_bytes == 0
+        return size * min(1.0, (row + (0 if even else l2.sector_bytes - 32)) / pitch)
+
     def _step(self, t: Columns, of: Columns, k: Floats) -> dict[str, Any]:
         """Cycles of the loads to L0 and the product of one step of ``k`` positions."""
         device, s = self.device, self.shape
@@ -323,12 +339,21 @@ def _cuts(s: Convolution, form: str, window_bytes: int) -> list[Cut]:
         plane = cut_plane(s, slab_k, form=form)
         if plane.slabs:
             found.append(_cut(s, form, slab_k, plane, window_bytes))
-            if form == "window" and comes_whole(s, plane):
-                whole, pixels = found[-1], s.spatial[1] * s.spatial[2]
-                whole = whole._replace(pixels=pixels, most_pixels=pixels, x_moves=1.0)
-                whole = whole._replace(x_plane_moves=0.0)
-                found += [whole._replace(images=count) for count in _IMAGES if count <= s.n]
+            if form != "taps" and comes_whole(s, plane):
+                found += _of_images(s, form, found[-1], plane)
     return found
+
+
+def _of_images(s: Convolution, form: str, one: Cut, plane: Plane) -> list[Cut]:
+    """The cut of whole planes with those of several images."""
+    counts = [count for count in _IMAGES if count <= s.n]
+    if form == "window":
+        pixels = s.spatial[1] * s.spatial[2]
+        one = one._replace(pixels=pixels, most_pixels=pixels, x_moves=1.0, x_plane_moves=0.0)
+        return [one._replace(images=count) for count in counts]
+    if not rows_follow(s, plane):
+        return []
+    return [one._replace(images=count, x_moves=float(count)) for count in counts]
 
 
 def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, window_bytes: int) -> Cut:
@@ -338,15 +363,15 @@ def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, window_bytes: int
     # The slab in the middle stands for all.
     i, j = len(rows) // 2, len(columns) // 2
     h, w, count = int(rows.size[i]), int(columns.size[j]), int(rows.count[i] * columns.count[j])
-    down, across = (s.step(1), s.step(2)) if form == "taps" else (1, 1)
+    down, across = (1 if form == "window" else s.step(1), s.step(2) if form == "taps" else 1)
     if form == "taps":
         over = Window(max(1, h), max(1, w))
     else:
         pads = (columns.before[j], columns.after[j], rows.before[i], rows.after[i])
-        steps = (*s.kernel[1:], s.step(1), s.step(2), *s.dilation[1:])
+        steps = (*s.kernel[1:], s.step(1) // down, s.step(2), *s.dilation[1:])
         over = _window(h, w, tuple(map(int, pads)), steps)
     fetch = 0.0 if over.plain else over.fetches(0, count, window_bytes) / max(1, count)
-    whole = w == s.spatial[2] and down == 1
+    whole = w == s.spatial[2] and (down == 1 or rows_follow(s, plane))
     single = across > 1 and w > 1
     partial = columns.count[j] < wo and rows.count[i] > 1
     return Cut(
@@ -360,7 +385,7 @@ def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, window_bytes: int
         fetch=fetch,
         x_moves=float(whole),
         x_plane_moves=0.0 if whole else float(h if single else 1),
-        x_pieces=1.0 if whole else float(h * w if single else h),
+        x_pieces=1.0 if whole and down == 1 else float(h * w if single else h),
         dy_plane_moves=float(partial),
         dy_pieces=float(rows.count[i]) if partial else 1.0,
     )

@@ -39,7 +39,7 @@ def kernel(s: Convolution, tiling: Tiling) -> ConvBackpropFilter:
     return ConvBackpropFilter(s, tiling, x, dy, dw)
 
 
-def tiling(**changes: int) -> Tiling:
+def tiling(**changes: Any) -> Tiling:
     sizes: dict[str, Any] = {"base_m": 16, "base_n": 48, "base_k": 32, "slab_k": 16, **changes}
     return Tiling(**sizes)
 
@@ -235,6 +235,49 @@ def test_images_come_together_only_as_whole_planes() -> None:
         fields: dict[str, Any] = {**change, "images": 2}
         with pytest.raises(ArgumentError, match=words):
             kernel(shape(n=4, padding=((0, 0), (1, 1), (1, 1))), tiling(**fields))
+
+
+@pytest.mark.parametrize("device", ["ascend910b2", "ascend910"])
+@pytest.mark.parametrize(
+    ("sides", "kernel_w", "stride", "pad", "images"),
+    [((14, 14), 1, 2, 0, 1), ((14, 14), 1, 2, 0, 3), ((9, 10), 1, 2, 0, 1), ((12, 9), 3, 3, 1, 2),
+     ((7, 7), 1, 2, 1, 1)],
+)  # fmt: skip
+def test_strided_filters_of_one_row_may_load_just_the_rows_they_read(
+    sides: tuple[int, int], kernel_w: int, stride: int, pad: int, images: int, device: str
+) -> None:
+    """The same gradient; of x whole rows come, a stride apart, also from several planes at once."""
+    rng = np.random.default_rng(2)
+    down = (sides[0] + 2 * pad * (images == 1) - 1) // stride + 1
+    across = (sides[1] + 2 * pad - kernel_w) // stride + 1
+    x = rng.integers(-3, 4, (5, 48, *sides)).astype(np.float16)
+    dy = rng.integers(-3, 4, (5, 64, down, across)).astype(np.float16)
+    weight = np.zeros((64, 48, 1, kernel_w), np.float16)
+    window, rows = (
+        npusim.ops.convolution_backward(
+            dy, x, weight, stride=stride, padding=[pad * (images == 1), pad], device=device,
+            output_mask=(False, True, False), tiling={"conv_backprop_filter": Tiling(
+                base_m=32, base_n=48, base_k=32, slab_k=down * across, form=form,
+                images=images if form == "rows" else 1)})
+        for form in ("window", "rows")
+    )  # fmt: skip
+    assert np.any(window.grad_weight)
+    np.testing.assert_array_equal(rows.grad_weight, window.grad_weight)
+    loaded = [
+        result.traffic.query("operand == 'input_blocked' and dst == 'L1'")["bytes"].sum()
+        for result in (window, rows)
+    ]
+    assert loaded[1] < 0.8 * loaded[0]
+
+
+def test_rows_are_for_filters_of_one_row() -> None:
+    with pytest.raises(ArgumentError, match="the 3 rows of the filter read neighbouring rows"):
+        kernel(shape(), tiling(form="rows"))
+    with pytest.raises(ArgumentError, match="form 'rows' has no pieces of single_core_k"):
+        tiling(form="rows", single_core_k=16, single_core_m=16, single_core_n=16)
+    s = shape(h=7, w=7, k=1, n=4, stride=(1, 2, 2))
+    with pytest.raises(ArgumentError, match="images come together only"):
+        kernel(s, tiling(base_n=16, slab_k=16, form="rows", images=2))
 
 
 def test_what_ran_has_no_more_images_than_a_part() -> None:
