@@ -156,7 +156,7 @@ def test_ascend910b2_moves() -> None:
     assert cost(device.path("GM", "UB")) == (192, Fraction(1263, 10), 0, 0)
     assert cost(device.path("UB", "GM")) == (124, Fraction(773, 10), 0, 0)
     assert cost(device.path("L0C", "GM")) == (18, 72, 0, 85)
-    assert cost(device.path("L0C", "GM", "nz2nd")) == (45, 72, 0, 95)
+    assert cost(device.path("L0C", "GM", "nz2nd")) == (45, 72, 1, 95)
     assert not device.has_path("L0C", "UB")
     for dst, rate in (("L0A", 256), ("L0B", 128)):
         assert cost(device.path("L1", dst)) == (2, rate, 0, 0)
