@@ -27,7 +27,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from math import prod
 from typing import ClassVar, NamedTuple
 
 from npusim.convolution import Convolution
@@ -35,14 +34,13 @@ from npusim.device.spec import Device
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.filter_walk import Steps, Walk
 from npusim.kernels.parts.transposed import load_transposed
-from npusim.kernels.tilings.conv_filter import Tiling, comes_whole, rows_follow
+from npusim.kernels.tilings.conv_filter import Tiling, require_form
 from npusim.kernels.tilings.filter_least import Problem, filter_least
 from npusim.kernels.tilings.filter_space import Space
 from npusim.kernels.tilings.fit import holds
 from npusim.kernels.tilings.pipeline import every, leading
 from npusim.language import (
     FP32,
-    ArgumentError,
     CapacityError,
     IntArray,
     Kernel,
@@ -114,26 +112,7 @@ class ConvBackpropFilter(Kernel):
     role: ClassVar[str] = "cube"
 
     def __post_init__(self) -> None:
-        form = self.tiling.form
-        under_window = {"window": (1, 2), "rows": (2,), "taps": ()}[form]
-        if not all(self.shape.axis(i).fits_window(whole=True) for i in under_window):
-            raise ArgumentError(
-                f"tiling form is {form!r}, but img2col loads know strides to 63, and padding, "
-                "filters and dilation to 255; use form 'taps', or tiling 'auto'"
-            )
-        if form == "rows" and self.shape.kernel[1] != 1:
-            raise ArgumentError(
-                f"tiling form is 'rows', but the {self.shape.kernel[1]} rows of the filter read "
-                "neighbouring rows of x; use form 'window', or tiling 'auto'"
-            )
-        plane, t = self.walk.plane, self.tiling
-        evenly = t.form == "window" or rows_follow(self.shape, plane)
-        if t.images > 1 and not (evenly and comes_whole(self.shape, plane)):
-            raise ArgumentError(
-                f"tiling images is {t.images}, but images come together only where a "
-                f"slab is a whole plane of a 2-D map; give slab_k {prod(self.shape.out[1:])}, or "
-                "leave images at 1"
-            )
+        require_form(self.shape, self.tiling)
 
     @cached_property
     def ran(self) -> Tiling:
@@ -447,12 +426,8 @@ class _Nest:
     def _dy_bytes(self, u: Step) -> int:
         """Bytes of dy of one image in L1."""
         positions = u.rows * u.columns
-        return (
-            u.dy_m
-            // self.kernel.shape.c0
-            * 32
-            * (positions if self.close else round_up(positions, 16))
-        )
+        each = positions if self.close else round_up(positions, 16)
+        return u.dy_m // self.kernel.shape.c0 * 32 * each
 
 
 def _planes(tap: int, columns: int, taps: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from npusim.convolution import Convolution
 from npusim.errors import ArgumentError
@@ -157,6 +158,31 @@ def rows_follow(shape: Convolution, plane: Plane) -> bool:
     """
     rows = plane.rows
     return len(rows) == 1 and int(rows.real[0]) * shape.step(1) == shape.spatial[1]
+
+
+def require_form(shape: Convolution, t: Tiling) -> None:
+    """Raise ``ArgumentError`` for a form that the gradient of ``shape`` cannot have."""
+    under_window = {"window": (1, 2), "rows": (2,), "taps": ()}[t.form]
+    if not all(shape.axis(i).fits_window(whole=True) for i in under_window):
+        raise ArgumentError(
+            f"tiling form is {t.form!r}, but img2col loads know strides to 63, and padding, "
+            "filters and dilation to 255; use form 'taps', or tiling 'auto'"
+        )
+    if t.form == "rows" and shape.kernel[1] != 1:
+        raise ArgumentError(
+            f"tiling form is 'rows', but the {shape.kernel[1]} rows of the filter read "
+            "neighbouring rows of x; use form 'window', or tiling 'auto'"
+        )
+    if t.images == 1:
+        return
+    plane = cut_plane(shape, t.slab_k, form=t.form)
+    evenly = t.form == "window" or rows_follow(shape, plane)
+    if not (evenly and comes_whole(shape, plane)):
+        raise ArgumentError(
+            f"tiling images is {t.images}, but images come together only where a "
+            f"slab is a whole plane of a 2-D map; give slab_k {prod(shape.out[1:])}, or "
+            "leave images at 1"
+        )
 
 
 def cut_plane(shape: Convolution, slab_k: int, height: int = 0, form: str = "window") -> Plane:
