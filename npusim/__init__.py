@@ -32,7 +32,13 @@ if TYPE_CHECKING:
     from npusim.kernels.tilings.cann import CannTiling, cann_tiling, load_cann_tiling
     from npusim.ops import operators
     from npusim.program.tunable import Fit, candidates, fits
-    from npusim.results import Comparison, Result, compare
+    from npusim.results import (
+        Comparison,
+        NetworkComparison,
+        Result,
+        compare,
+        compare_networks,
+    )
     from npusim.study import (
         Exploration,
         Sensitivities,
@@ -60,7 +66,9 @@ else:  # hidden from type checkers, or they would believe in every name
         "candidates": "npusim.program.tunable",
         "cann_of": "npusim.kernels.cann_export",
         "cann_tiling": "npusim.kernels.tilings.cann",
+        "NetworkComparison": "npusim.results",
         "compare": "npusim.results",
+        "compare_networks": "npusim.results",
         "devices": "npusim.device.catalog",
         "explore": "npusim.study",
         "fits": "npusim.program.tunable",
@@ -98,6 +106,7 @@ __all__ = [
     "ConfigError",
     "Exploration",
     "Fit",
+    "NetworkComparison",
     "NpusimError",
     "ProgramError",
     "RaceError",
@@ -112,6 +121,7 @@ __all__ = [
     "cann_of",
     "cann_tiling",
     "compare",
+    "compare_networks",
     "devices",
     "explore",
     "fits",

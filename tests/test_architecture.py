@@ -94,7 +94,7 @@ BUDGETS = {
     "npusim/numerics": 950,
     "npusim/ops": 3600,
     "npusim/program": 3200,
-    "npusim/results": 7150,
+    "npusim/results": 7300,
     "npusim/timing": 5200,
     "npusim/study": 2300,
     "npusim/torch": 600,

@@ -1,4 +1,7 @@
-"""``npusim compare``: two calls side by side, as files of results or as lines of ``npusim run``."""
+"""``npusim compare``: two calls side by side, as files of results or as lines of ``npusim run``.
+
+Files of networks, which ``npusim net --json`` writes, are compared layer by layer.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,14 @@ from npusim.cli.files import PLOTS, check_files, write_files
 from npusim.cli.parser import Parser
 from npusim.errors import ArgumentError
 from npusim.results import Result
+from npusim.results.compared import facts_of
 from npusim.results.comparison import Comparison, compare
+from npusim.results.network_comparison import NetworkComparison, compare_networks, is_network
 from npusim.results.progress import ProgressBar
 
 _SIDE = (
-    "a file that 'npusim run --json' wrote, or, quoted, what follows 'npusim run' on a command line"
+    "a file that 'npusim run --json' wrote, or both sides 'npusim net --json'; or, quoted, what "
+    "follows 'npusim run' on a command line"
 )
 
 #: Files that can be written, by the name of their option: their suffixes.
@@ -32,6 +38,9 @@ def add_arguments(parser: Parser) -> None:
         '  npusim compare "matmul --m 512 --k 512 --n 512 --device ascend910b2" \\\n'
         '      "--device ascend910b3"\n'
         "  npusim compare before.json after.json --plot change.png\n"
+        "  npusim net resnet50 --json > one.json\n"
+        "  npusim net resnet50 --device ascend910b4 --json > other.json\n"
+        "  npusim compare one.json other.json\n"
     )
     parser.add_argument("a", metavar="A", help=_SIDE)
     parser.add_argument(
@@ -70,11 +79,12 @@ def arrange(words: Sequence[str]) -> list[str]:
 def execute(arguments: argparse.Namespace) -> int:
     """Print what differs and write what is asked for."""
     check_files(**{name: (getattr(arguments, name), ends) for name, ends in _FILES.items()})
+    networks = _networks(arguments)
+    if networks is not None:
+        _show(arguments, networks)
+        return 0
     comparison = _compared(arguments)
-    if arguments.json:
-        print_json(comparison.to_json())
-    else:
-        sys.stdout.write(comparison.text())
+    _show(arguments, comparison)
 
     def plot(path: Path) -> str:
         from npusim.results.comparison_plot import plot_comparison  # noqa: PLC0415 - on request
@@ -90,6 +100,30 @@ def execute(arguments: argparse.Namespace) -> int:
     files = {"plot": (arguments.plot, plot), "trace": (arguments.trace, trace)}
     write_files(files, sys.stderr if arguments.json else sys.stdout)
     return 0
+
+
+def _show(arguments: argparse.Namespace, comparison: Comparison | NetworkComparison) -> None:
+    if arguments.json:
+        print_json(comparison.to_json())
+    else:
+        sys.stdout.write(comparison.text())
+
+
+def _networks(arguments: argparse.Namespace) -> NetworkComparison | None:
+    """What differs between two networks; None unless both sides are files of one."""
+    sides = arguments.a.strip(), arguments.b.strip()
+    if not all(_is_file(side) for side in sides):
+        return None
+    kinds = [is_network(facts_of(side, side)) for side in sides]
+    if not any(kinds):
+        return None
+    for option in _FILES:
+        if getattr(arguments, option) is not None:
+            raise ArgumentError(
+                f"--{option} shows kernels of calls, and {sides[kinds.index(True)]} is a network; "
+                "leave it out, or compare one of its layers, given as a line of npusim run"
+            )
+    return compare_networks(*sides)
 
 
 def _compared(arguments: argparse.Namespace) -> Comparison:

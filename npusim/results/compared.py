@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from npusim.device.catalog import describe
 from npusim.errors import ArgumentError
@@ -192,12 +192,9 @@ def side(given: Result | str | Path, label: str) -> Side:
         raise ArgumentError(
             f"{label} is {given!r}; it is a Result, or a file that `npusim run --json` wrote"
         )
-    try:
-        facts = json.loads(Path(given).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"{given}: cannot be read as JSON: {error}") from error
+    facts = facts_of(given, label)
     lacking = [name for name in (*_OF_CALL, "kernels", "pipes", "traffic", "time_us", "problem_us")
-               if not isinstance(facts, dict) or name not in facts]  # fmt: skip
+               if name not in facts]  # fmt: skip
     if lacking:
         raise ArgumentError(
             f"{given} is no result of a call: it lacks {', '.join(lacking[:3])}; write one with "
@@ -206,9 +203,40 @@ def side(given: Result | str | Path, label: str) -> Side:
     return Side(label=label, facts=facts)
 
 
+class Told(Protocol):
+    """A result that says all of itself."""
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+def facts_of(given: Told | str | Path, label: str) -> dict[str, Any]:
+    """The plain facts of a result, or those in the file of one.
+
+    Raises ``ArgumentError`` for what is neither.
+    """
+    if not isinstance(given, (str, Path)):
+        if not hasattr(given, "to_json"):
+            raise ArgumentError(f"{label} is {given!r}; it is a result, or the file of one")
+        return given.to_json()
+    try:
+        facts = json.loads(Path(given).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"{given}: cannot be read as JSON: {error}") from error
+    if not isinstance(facts, dict):
+        raise ArgumentError(
+            f"{given} is no result: it holds a {type(facts).__name__}; write one with "
+            "`npusim run ... --json`"
+        )
+    return facts
+
+
+def difference(a: Any, b: Any) -> Any:
+    """``b`` less ``a`` where both are numbers, else None."""
+    return b - a if all(isinstance(one, (int, float)) for one in (a, b)) else None
+
+
 def _row(kernel: str, what: str, name: str, a: Any, b: Any) -> Row:
-    numbers = all(isinstance(one, (int, float)) for one in (a, b))
-    return dict(zip(COLUMNS, (kernel, what, name, a, b, b - a if numbers else None), strict=True))
+    return dict(zip(COLUMNS, (kernel, what, name, a, b, difference(a, b)), strict=True))
 
 
 def _by_run(rows: Iterable[Row], key: tuple[str, ...]) -> Iterator[list[Row]]:

@@ -1,0 +1,232 @@
+"""Two networks side by side: what changed layer by layer and kernel by kernel.
+
+What is compared are the plain facts of results (``NetworkResult.to_json``), so that a result and a
+file that ``npusim net --json`` wrote are the same thing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npusim.errors import ArgumentError
+from npusim.results import tables
+from npusim.results.compared import Row, difference, facts_of
+from npusim.results.lines import (
+    WIDTH,
+    columns,
+    counted,
+    fact,
+    page,
+    signed_text,
+    us_text,
+    wrap,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from npusim.network_reports import NetworkReports
+
+#: Columns of ``NetworkComparison.table``; a promise to users.
+COLUMNS = ("part", "name", "what", "a", "b", "change")
+
+#: Layers, and kernels, that are shown; the rest is counted.
+MAX_ROWS = 20
+
+#: What a network is, and what it takes in all.
+_OF_NETWORK = (
+    *("workload", "device", "device_digest", "npusim_version", "batch", "dtype", "pass"),
+    *("gradients", "time_us", "energy_uj", "elementwise_us"),
+)
+
+#: What a layer is and takes; times are of one, but for ``total_us``.
+_OF_LAYER = (
+    *("count", "total_us", "output_us", "input_us", "weight_us", "bias_us", "other_us"),
+    *("own_us", "own_problem_us", "bottleneck", "error"),
+)
+
+#: What all launches of a kernel take.
+_OF_KERNEL = ("launches", "time_us", "launch_us", "macs", "problem_us")
+
+_LACKING = ("workload", "layers", "kernels", "device")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkComparison:
+    """What differs between two networks, whose plain facts are ``a`` and ``b``."""
+
+    a: Mapping[str, Any]
+    b: Mapping[str, Any]
+    labels: tuple[str, str]
+
+    def __repr__(self) -> str:
+        """One line: how many things differ, and both times."""
+        a, b = (side["time_us"] for side in (self.a, self.b))
+        return f"<NetworkComparison: {counted(len(self.rows), 'difference')}, {a:.1f}, {b:.1f} us>"
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing differs, as of a network and itself."""
+        return not self.rows
+
+    @property
+    def speedup(self) -> float | None:
+        """Time of a over time of b: above 1 where b is faster. None where b takes none."""
+        a, b = (side["time_us"] for side in (self.a, self.b))
+        return a / b if b else None
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """What differs, a row each: of the network, then of its layers and of its kernels.
+
+        ``part`` is "network", "layer" or "kernel"; ``what`` is a fact of ``NetworkResult.to_json``,
+        microseconds where it ends in "_us". ``change`` is b less a where both are numbers.
+        """
+        whole = ((name, self.a.get(name), self.b.get(name)) for name in _OF_NETWORK)
+        found = [_row("network", "", *fact) for fact in whole]
+        for part, facts in (("layer", _OF_LAYER), ("kernel", _OF_KERNEL)):
+            for name, a, b in self.pairs(part):
+                found += [_row(part, name, fact, a.get(fact), b.get(fact)) for fact in facts]
+        return tuple(row for row in found if row["a"] != row["b"])
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """``rows`` as a data frame."""
+        return tables.frame(self.rows, COLUMNS)
+
+    def pairs(self, part: str) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+        """Layers or kernels of either by name, those of b alone last; {} where one has none."""
+        a, b = (_named(side[f"{part}s"], part) for side in (self.a, self.b))
+        for name in {**a, **b}:
+            yield name, a.get(name, {}), b.get(name, {})
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, ready for ``json.dumps``."""
+        sides = {
+            name: {"label": label} | {fact: side.get(fact) for fact in _OF_NETWORK}
+            for name, label, side in zip("ab", self.labels, (self.a, self.b), strict=True)
+        }
+        return {**sides, "speedup": self.speedup, "changes": list(self.rows)}
+
+    def text(self) -> str:
+        """The comparison for people, at most 80 columns wide."""
+        if self.empty:
+            return page([self._header(), ["", "no difference"]])
+        layers = self._changes("layer", "total_us", "LAYERS (us of all that are alike)")
+        kernels = self._changes("kernel", "time_us", "KERNELS (us with launches)")
+        return page([self._header(), layers, kernels, self._others()])
+
+    def _header(self) -> Iterator[str]:
+        for name, label, side in zip("AB", self.labels, (self.a, self.b), strict=True):
+            of = f"{label}: " if label != name else ""
+            what = f"{side['workload']} on {side['device']}, batch {side['batch']}"
+            yield from fact(name, f"{of}{what}, {us_text(side['time_us'])} us")
+        a, b = (side["time_us"] for side in (self.a, self.b))
+        if a != b and a:
+            yield from fact("time", f"{us_text(a)} -> {us_text(b)} us, {signed_text(b / a - 1)}")
+
+    def _changes(self, part: str, time: str, title: str) -> Iterator[str]:
+        """Times of one kind of row that differ, the largest changes first."""
+        found = [
+            (abs((b.get(time) or 0.0) - (a.get(time) or 0.0)), name, a.get(time), b.get(time))
+            for name, a, b in self.pairs(part)
+            if a.get(time) != b.get(time)
+        ]
+        if not found:
+            return
+        found.sort(key=lambda one: (-one[0], one[1]))
+        rows: list[Sequence[str]] = [(title, "A", "B", "change", "")]
+        for _, name, a, b in found[:MAX_ROWS]:
+            change = ("", "")
+            if a is not None and b is not None:
+                change = f"{b - a:+,.1f}", signed_text(b / a - 1) if a else ""
+            rows.append((f"  {name}", _us(a), _us(b), *change))
+        yield ""
+        yield from columns(rows, width=WIDTH)
+        if len(found) > MAX_ROWS:
+            yield f"  ({counted(len(found) - MAX_ROWS, 'other change')})"
+
+    def _others(self) -> Iterator[str]:
+        """What else differs: of the networks, what bounds their layers, what was not simulated."""
+        words = ("count", "bottleneck", "error", "launches", "macs")
+        found = [
+            row
+            for row in self.rows
+            if row["what"] in words
+            or (row["part"] == "network" and row["what"] not in ("time_us", "device_digest"))
+        ]
+        if not found:
+            return
+        yield ""
+        yield "WHAT DIFFERS BESIDES"
+        for row in found[: 2 * MAX_ROWS]:
+            name = f"{row['name']} " if row["name"] else ""
+            text = f"{name}{row['what']}: {_value(row['a'])} -> {_value(row['b'])}"
+            yield from wrap(text, "  ", "    ")
+        if len(found) > 2 * MAX_ROWS:
+            yield f"  ({counted(len(found) - 2 * MAX_ROWS, 'more')}: see --json)"
+
+
+def is_network(facts: Mapping[str, Any]) -> bool:
+    """Whether plain facts are those of a network."""
+    return all(name in facts for name in _LACKING)
+
+
+def compare_networks(
+    a: NetworkReports | str | Path,
+    b: NetworkReports | str | Path,
+    *,
+    labels: tuple[str, str] | None = None,
+) -> NetworkComparison:
+    """Compare two networks: results, or files that ``npusim net --json`` wrote.
+
+    They may differ in anything: devices, batches, options, versions, even networks; layers and
+    kernels are compared by name. ``labels`` call them something better than A and B, or than their
+    files. Raises ``ArgumentError`` for what is no network.
+    """
+    usual = [
+        str(one) if isinstance(one, str | Path) else name for one, name in ((a, "A"), (b, "B"))
+    ]
+    called = labels or (usual[0], usual[1])
+    sides = [facts_of(one, label) for one, label in zip((a, b), called, strict=True)]
+    for side, label in zip(sides, called, strict=True):
+        if not is_network(side):
+            raise ArgumentError(
+                f"{label} is no result of a network: it lacks "
+                f"{', '.join(name for name in _LACKING if name not in side)}; write one with "
+                "`npusim net ... --json`, or compare calls with npusim.compare"
+            )
+    return NetworkComparison(a=sides[0], b=sides[1], labels=called)
+
+
+def _named(rows: Sequence[Row], part: str) -> dict[str, Row]:
+    """Rows by name; the second of a name is called ``name #2``."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        name, place = row[part], 1
+        while name in found:
+            place += 1
+            name = f"{row[part]} #{place}"
+        found[name] = row
+    return found
+
+
+def _row(part: str, name: str, what: str, a: Any, b: Any) -> Row:
+    values = (part, name, what, a, b, difference(a, b))
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _us(value: float | None) -> str:
+    return "-" if value is None else us_text(value)
+
+
+def _value(value: Any) -> str:
+    if value is None or value in ("", []):
+        return "none"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return us_text(value) if isinstance(value, float) else str(value)
