@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from npusim.errors import ArgumentError
 from npusim.results import tables
-from npusim.results.compared import Row, difference, facts_of
+from npusim.results.compared import Row, Told, difference, facts_of
 from npusim.results.lines import (
     WIDTH,
     columns,
@@ -28,8 +28,6 @@ from npusim.results.lines import (
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from npusim.network_reports import NetworkReports
 
 #: Columns of ``NetworkComparison.table``; a promise to users.
 COLUMNS = ("part", "name", "what", "a", "b", "change")
@@ -177,8 +175,8 @@ def is_network(facts: Mapping[str, Any]) -> bool:
 
 
 def compare_networks(
-    a: NetworkReports | str | Path,
-    b: NetworkReports | str | Path,
+    a: Told | str | Path,
+    b: Told | str | Path,
     *,
     labels: tuple[str, str] | None = None,
 ) -> NetworkComparison:
