@@ -225,6 +225,8 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
             outlook.leave_out(at)
             continue
         left, runs = left - tried.work, runs + 1
+        if tried.cycles is None and best is not None:
+            break  # an estimate says nothing against times of others that were simulated
         cycles = ranked[at][0] if tried.cycles is None else tried.cycles
         outlook.learn(at, cycles)
         if best is None or cycles < best[0]:

@@ -97,8 +97,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counted(*given: Any) -> choice._Tried:
         tried = run(*given)
-        assert tried.cycles is not None
-        found.append(tried.cycles)
+        found.append(tried.cycles or 0)
         return tried
 
     monkeypatch.setattr(choice._Trial, "run", counted)
@@ -119,6 +118,20 @@ def test_a_few_are_simulated_once_and_the_fastest_is_chosen(timed: list[int]) ->
         assert chosen(kernel, machine, tuple(range(machine.groups))) == best
         assert len(timed) - before == counts[-1], "what was chosen is kept"
     assert sum(counts) <= 3 * len(counts)
+
+
+def test_what_is_too_long_to_simulate_wins_over_nothing_that_was(timed: list[int]) -> None:
+    """Its estimate was once held against simulated times, and it took 8 % longer than these."""
+    shape = replace(layers("vgg16")["features.24"], n=32)
+    found = enlarged(
+        Gradient("features.24", shape, "dx"),
+        load_device("ascend910"),
+        "paths.GM->L1.rate",
+        (Fraction(1), Fraction(2)),
+    )
+    assert found is not None
+    assert found.ratio <= 1.005
+    assert found.after == min(time for time in timed if time)
 
 
 def test_the_program_of_the_choice_is_handed_on_once() -> None:
