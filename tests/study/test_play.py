@@ -189,6 +189,15 @@ def test_the_page_in_a_browser(net: Path, tmp_path: Path) -> None:
         shown.wait(f"{head}.text.includes('as it was') && !{head}.text.includes('about')")
         outside = [one for one in shown.requests if not one.startswith((address, "data:"))]
         assert (shown.errors, outside) == ([], [])
+        shown.run(f"({model.format('Select', 'true')}).value = 'deep'")
+        figures = "[...Bokeh.documents[0].all_models].filter(m => m.type == 'Figure')"
+        ink = f"{figures}.every(m => m.below[0].axis_label_text_color == '#e6e9ec')"
+        shown.call("Emulation.setDeviceMetricsOverride", width=400, height=800,
+                   deviceScaleFactor=1, mobile=True)  # fmt: skip
+        dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+        shown.call("Emulation.setEmulatedMedia", features=dark)
+        shown.wait(f"{figures}.length == 3 && {ink}")
+        shown.wait("document.documentElement.scrollWidth <= innerWidth && innerWidth == 400")
 
 
 @pytest.mark.parametrize(

@@ -46,14 +46,15 @@ def page(title: str, body: Iterable[str], charts: Sequence[Chart] = ()) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<link rel="icon" href="data:,">\n'
-        f"<title>{title}</title>\n<style>\n{_own('style.css')}</style>\n</head>\n<body>\n"
+        f"<title>{title}</title>\n<style>\n{own('style.css')}</style>\n</head>\n<body>\n"
         + "\n".join(part for part in body if part)
         + _scripts(charts)
         + "\n</body>\n</html>\n"
     )
 
 
-def _own(name: str) -> str:
+def own(name: str) -> str:
+    """A file of this folder."""
     return (files("npusim.results.web") / name).read_text(encoding="utf-8")
 
 
@@ -65,7 +66,7 @@ def _scripts(charts: Sequence[Chart]) -> str:
     ]
     if charts:
         parts.append(f"<script>{charts[0].library}</script>")
-    parts.append(f"<script>\n{_own('script.js')}</script>")
+    parts += [f"<script>\n{own(name)}</script>" for name in ("paint.js", "script.js")]
     return "\n" + "\n".join(parts)
 
 

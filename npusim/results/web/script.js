@@ -54,22 +54,6 @@
 
   if (!window.Bokeh) return;
 
-  // Charts: their colours follow the page.
-  const colours = () => ({ink: style("--fg"), dim: style("--dim"), line: style("--line")});
-  const paint = () => {
-    const {ink, dim, line} = colours();
-    const of = {
-      axis: {axis_label_text_color: ink, major_label_text_color: ink, axis_line_color: dim,
-             major_tick_line_color: dim, minor_tick_line_color: dim},
-      grid: {grid_line_color: line},
-      text: {text_color: ink},
-      stroke: {line_color: ink},
-    };
-    for (const document_ of Bokeh.documents)
-      for (const model of document_.all_models)
-        for (const tag of model.tags ?? [])
-          if (tag in of) model.setv(of[tag]);
-  };
   const named = name => {
     for (const document_ of Bokeh.documents) {
       const model = document_.get_model_by_name(name);
@@ -80,8 +64,7 @@
   const draw = async () => {
     for (const data of document.querySelectorAll("script.bokeh"))
       await Bokeh.embed.embed_item(JSON.parse(data.textContent));
-    paint();
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
+    paintCharts();
     document.documentElement.dataset.drawn = "yes";
   };
   for (const button of document.querySelectorAll("[data-zoom]"))

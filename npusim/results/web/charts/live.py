@@ -6,6 +6,7 @@ It is served by Bokeh to this computer alone. What it shows and does comes from 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from bokeh.application import Application
 from bokeh.application.handlers.function import FunctionHandler
 from bokeh.document import Document
 from bokeh.layouts import column, row
-from bokeh.models import ColumnDataSource, GlobalInlineStyleSheet, Range1d
+from bokeh.models import ColumnDataSource, InlineStyleSheet, Range1d
 from bokeh.models.widgets import Button, Div, Select, Slider, TextInput
 from bokeh.server.server import Server
 
@@ -23,6 +24,7 @@ from npusim.results import palette
 from npusim.results.web.bars import Picture
 from npusim.results.web.charts.base import hover, new_figure
 from npusim.results.web.charts.timeline import tracks
+from npusim.results.web.page import own
 
 #: Pixels of a layer's bar, and of what is around them.
 _BAR, _AROUND = 17, 70
@@ -30,9 +32,12 @@ _BAR, _AROUND = 17, 70
 #: Width of the sliders, in pixels.
 _LEFT = 300
 
-_STYLE = """
-html, body { background: #fff; color: #1d2125; color-scheme: light; margin: 0; }
-body { padding: 12px 20px; font: 15px/1.45 system-ui, sans-serif; max-width: 1400px; }
+#: Of the parts of widgets, which have no style of the page but its colours.
+_WIDGET = """
+.bk-input, .bk-btn { color: var(--fg); background-color: var(--card); border-color: var(--line); }
+.bk-input option { background-color: var(--card); }
+.noUi-target { background: var(--line); border-color: var(--line); box-shadow: none; }
+.noUi-handle { background: var(--card); border-color: var(--dim); box-shadow: none; }
 """
 
 
@@ -94,12 +99,20 @@ class Live:
         pairs = [part for name in self.sliders for part in (self.labels[name], self.sliders[name])]
         left = column(*pairs, self.select, self.name, self.button, self.said)
         right = column(
-            self.head, _key(), self.bars, self.timeline,
+            _key(), self.bars, self.timeline,
             sizing_mode="stretch_width", styles={"min-width": "340px", "flex": "1"},
         )  # fmt: skip
-        whole = row(left, right, sizing_mode="stretch_width", styles={"flex-wrap": "wrap"})
-        whole.stylesheets = [GlobalInlineStyleSheet(css=_STYLE)]
+        below = row(left, right, sizing_mode="stretch_width", styles={"flex-wrap": "wrap"})
+        # The answer stays in sight while a slider moves that is further down.
+        self.head.styles = {
+            "position": "sticky", "top": "0", "z-index": "9", "background": "var(--bg)",
+        }  # fmt: skip
+        whole = column(self.head, below, sizing_mode="stretch_width")
+        for part in (*self.sliders.values(), self.select, self.name, self.button):
+            part.stylesheets = [InlineStyleSheet(css=_WIDGET)]
         document.title = title
+        document.template = own("live.html")
+        document.template_variables.update(style=own("style.css"), paint=own("paint.js"))
         document.add_root(whole)
         self._working = False
         self.work()
@@ -161,7 +174,7 @@ class Live:
         """The headline, what is said below it, and what is wrong."""
         rest = "".join(f"<p style='margin:2px 0'>{escape(text)}</p>" for text in others)
         wrong = "".join(f"<li>{escape(text)}</li>" for text in problems)
-        listed = f"<ul style='color:#a02020'>{wrong}</ul>" if wrong else ""
+        listed = f"<ul style='color:var(--bad)'>{wrong}</ul>" if wrong else ""
         self.head.text = f"<h1 style='font-size:24px;margin:0'>{escape(lead)}</h1>{rest}{listed}"
 
     def draw_layers(self, bars: Sequence[LayerBar]) -> None:
@@ -208,8 +221,13 @@ def serve(page: Callable[[Document], None], port: int, ready: Callable[[str], No
     ``ready`` is told the address. Raises ``ArgumentError`` where the port is taken.
     """
     application = Application(FunctionHandler(page))
+    # Who closes the page leaves work behind, of which nobody has to be told.
+    logging.getLogger("bokeh.server.views.ws").setLevel(logging.ERROR)
     try:
-        server = Server({"/": application}, port=port, address="127.0.0.1")
+        server = Server(
+            {"/": application}, port=port, address="127.0.0.1",
+            check_unused_sessions_milliseconds=1000, unused_session_lifetime_milliseconds=2000,
+        )  # fmt: skip
     except OSError as error:
         raise ArgumentError(f"port {port} cannot be used ({error}); choose another") from error
     try:
