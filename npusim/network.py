@@ -362,6 +362,7 @@ def network(
     from npusim.device.answers import answers_in
     from npusim.dtypes import dtype as element_type
     from npusim.ops.of_layers import LayerRuns
+    from npusim.results.notebook_bar import in_notebooks, of_layers
     from npusim.workloads import read_network
 
     if batch < 1:
@@ -382,8 +383,9 @@ def network(
         cube_math_type=cube_math_type,
         store=store,
     )
-    with answers_in(store):
-        timed = _timed(net, backward, jobs)
+    with answers_in(store), in_notebooks(wanted.progress, of_layers) as report:
+        told = replace(backward.options, progress=report)
+        timed = _timed(net, replace(backward, options=told), jobs)
     if not timed:
         raise ArgumentError(
             f"no layer of {net.name} has a gradient among {', '.join(backward.gradients)}: before "

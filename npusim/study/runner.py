@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from npusim.errors import ArgumentError
+from npusim.results.notebook_bar import in_notebooks, of_points
 from npusim.study.result import SweepResult
 from npusim.study.space import Study, load_study, make_study
 from npusim.study.store import Measured, Store, key_of, runs_beside
@@ -55,7 +56,8 @@ def sweep(
     such as ``"tcp://host:8786"``. Each is kept in ``store`` at once ("": a file in the user's
     cache, None: nowhere), by what it depends on, so that a second run computes what is missing; the
     runs of its kernels are kept beside it, so that after one changed figure only what this figure
-    touches is simulated. A point that the device refuses is a row with its error.
+    touches is simulated. A point that the device refuses is a row with its error. ``progress`` is
+    told of points that are done; without it a notebook shows a bar.
 
     Raises ``ConfigError`` or ``ArgumentError`` before the first point where a name, a value or a
     device is wrong, or the device cannot run what is measured.
@@ -64,7 +66,7 @@ def sweep(
     if jobs is not None and jobs < 1:
         raise ArgumentError(f"jobs is {jobs}; it must be at least 1 process")
     points = list(made.points())
-    with Store(store) as kept:
+    with Store(store) as kept, in_notebooks(progress, of_points) as shown:
         probed(made, kept)
         keys = [key_of(content(setting)) for setting in points]
         found: dict[str, Measured] = {}
@@ -74,7 +76,7 @@ def sweep(
                 found[key] = known
         missing = {key: s for key, s in zip(keys, points, strict=True) if key not in found}
         known_points = len(found)
-        report = progress or (lambda done, total, known: None)
+        report = shown or (lambda done, total, known: None)
         report(len(found), len(set(keys)), known_points)
         for batch in _measured(missing, scheduler, jobs or cpus(), runs_beside(store)):
             kept.put(batch.items())

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from npusim.errors import ArgumentError
+from npusim.results.notebook_bar import in_notebooks, of_points
 from npusim.study.front import Exploration, unbeaten, values_of
 from npusim.study.runner import Progress, probed, study_of
 from npusim.study.space import Study, check_goals
@@ -73,8 +74,8 @@ def explore(
     if jobs is not None and jobs < 1:
         raise ArgumentError(f"jobs is {jobs}; it must be at least 1 process")
     count = trials or made.trials or TRIALS
-    report = progress or (lambda done, total, known: None)
-    with Store(store) as kept:
+    with Store(store) as kept, in_notebooks(progress, of_points) as shown:
+        report = shown or (lambda done, total, known: None)
         _require(wanted, probed(made, kept), made)
         search = _Search(made, wanted, kept, _optuna_study(made, wanted, seed, storage, name), seed)
         total = min(count, len(made) - len(search.known))

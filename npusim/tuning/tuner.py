@@ -8,6 +8,7 @@ from pathlib import Path
 
 from npusim.errors import ArgumentError
 from npusim.program.kernel import Kernel
+from npusim.results.notebook_bar import in_notebooks
 from npusim.tuning.neighbours import neighbours
 from npusim.tuning.problem import Problem
 from npusim.tuning.search import Budget, Progress, Search
@@ -36,10 +37,19 @@ def search(
     around = among is None
     if among is None:
         among = problem.kernel.candidates(problem.device, problem.cores)
-    looking = Search(problem, among, seeds, budget, progress)
-    with Store(store) as kept, Workers(problem, kept, jobs) as workers:
+    with (
+        in_notebooks(progress, _of_tilings) as report,
+        Store(store) as kept,
+        Workers(problem, kept, jobs) as workers,
+    ):
+        looking = Search(problem, among, seeds, budget, report)
         looking.run(workers)
         while around and looking.best is not None:
             around = looking.extend(neighbours(looking.best), workers)
     spent = time.monotonic() - begun
     return Tuned(problem, tuple(looking.rows), looking.bounded, spent, workers.known)
+
+
+def _of_tilings(far: Progress) -> tuple[str, int, int]:
+    """How far a search is, for a bar."""
+    return "tilings ruled out", far.settled, far.candidates

@@ -111,7 +111,7 @@ class Live:
         for part in (*self.sliders.values(), self.select, self.name, self.button):
             part.stylesheets = [InlineStyleSheet(css=_WIDGET)]
         document.title = title
-        document.template = own("live.html")
+        document.template = own("live.html")  # type: ignore[assignment] # text is taken too
         document.template_variables.update(style=own("style.css"), paint=own("paint.js"))
         document.add_root(whole)
         self._working = False
