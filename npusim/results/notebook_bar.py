@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from html import escape
 from importlib import import_module
 from typing import Any, TypeVar
@@ -13,6 +14,9 @@ from typing import Any, TypeVar
 from npusim.results.progress import DELAY_S
 
 T = TypeVar("T")
+
+#: Whether there is a bar already: the networks of a sweep have none of their own.
+_SHOWN: ContextVar[bool] = ContextVar("shown", default=False)
 
 #: Seconds between two pictures of the bar.
 _EVERY_S = 0.2
@@ -25,13 +29,14 @@ def in_notebooks(given: T | None, told: Callable[..., tuple[str, int, int]]) -> 
     ``told`` makes (text, done, total) of the arguments that a report of progress has. A bar is
     shown once a run lasts longer than ``DELAY_S`` seconds.
     """
-    if given is not None or not _is_notebook():
+    if given is not None or _SHOWN.get() or not _is_notebook():
         yield given
         return
-    bar = _Bar()
+    bar, before = _Bar(), _SHOWN.set(True)
     try:
         yield lambda *words: bar.show(*told(*words))
     finally:
+        _SHOWN.reset(before)
         bar.close()
 
 

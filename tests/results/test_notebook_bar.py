@@ -53,6 +53,7 @@ def test_a_network_a_sweep_and_a_search(net: Path, drawn: list[str]) -> None:
     drawn.clear()
     npusim.sweep(network=str(net), device="tiny", vary={"batch": "1,2"}, store=None, jobs=1)
     assert any('value="2" max="2"></progress> 2 of 2 points' in one for one in drawn)
+    assert all(" points" in one for one in drawn[:-1]), "its networks have no bars of their own"
     assert drawn[-1] == ""
     drawn.clear()
     x = npusim.spec((64, 64), "fp16")

@@ -66,7 +66,7 @@ def _scripts(charts: Sequence[Chart]) -> str:
     ]
     if charts:
         parts.append(f"<script>{charts[0].library}</script>")
-    parts += [f"<script>\n{own(name)}</script>" for name in ("paint.js", "script.js")]
+    parts.append(f"<script>\n{own('paint.js')}{own('script.js')}</script>")
     return "\n" + "\n".join(parts)
 
 
