@@ -39,7 +39,8 @@ def cost_parts(instruction: Instruction, device: Device) -> dict[str, int]:
         now = instruction.cost(device).cycles
         found[part] = found.get(part, 0) + left - now
         left = now
-    found[_rest(instruction, device, left)] = left
+    rest = _rest(instruction, device, left)
+    found[rest] = found.get(rest, 0) + left
     return {part: cycles for part, cycles in found.items() if cycles}
 
 

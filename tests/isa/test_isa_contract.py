@@ -18,6 +18,7 @@ from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32, INT8, DType
 from npusim.isa import ISA
 from npusim.isa.base import Await, Cost, Instruction, Signal
+from npusim.isa.cost_parts import cost_parts
 from npusim.isa.cube import Drain, Mmad
 from npusim.isa.dma import DataMove, Fill, Load2d, Load3d, Nd2nz, Window
 from npusim.isa.dsp import DspCast, DspGemm
@@ -403,6 +404,18 @@ def test_rows_that_lie_badly_cost_more(offset: int, pitch: int, aligned: bool) -
 
     move, usual = drain(offset, pitch), drain(0, 64)
     assert move.cost(TINY).cycles - usual.cost(TINY).cycles == (0 if aligned else 50)
+
+
+def test_parts_of_a_move_that_pays_twice_for_its_rows_add_up() -> None:
+    """Ten rows of 32 B, each 9 cycles and 5 more for lying badly, are 140 cycles of rows."""
+    figures: dict[str, Any] = {
+        "row_cycles": Fraction(9),
+        "align_bytes": 32,
+        "unaligned_cycles": Fraction(5),
+    }
+    dear = dataclasses.replace(path("L0C", "GM"), floor_cycles=0, **figures)
+    drain = Drain(Y.at(16, 32, rows=10, pitch=64), L0C.at(0, 1024), 10, 8, dear, FP32)
+    assert cost_parts(drain, TINY) == {"start-up": dear.startup_cycles, "rows": 140}
 
 
 def test_the_way_to_ub_is_charged_by_the_sums_read() -> None:
