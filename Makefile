@@ -14,7 +14,7 @@ QUICK := tests/isa tests/program tests/layout tests/device tests/numerics \
   tests/test_quantities.py tests/test_reference.py tests/test_rounding.py tests/test_workloads.py \
   tests/test_yamltree.py
 
-.PHONY: demo engine quick test minima replay check types assembled docs slow release bench speed scorecard clean
+.PHONY: demo engine quick test minima newest mutants replay check types assembled docs slow release bench speed scorecard clean
 
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -48,6 +48,18 @@ minima:
 	sed -n '/^dependencies/,/^]/s/^ *"\(.*\)>=\(.*\)",$$/\1==\2/p' pyproject.toml > build/minima/pins.txt
 	build/minima/bin/python -m pip install --quiet --constraint build/minima/pins.txt --editable '.[dev]'
 	build/minima/bin/python -m pytest --numprocesses auto --dist loadfile -o filterwarnings=ignore
+
+# The newest Python and the newest of every dependency.
+NEWEST ?= python3.13
+newest:
+	rm -rf build/newest && $(NEWEST) -m venv build/newest
+	build/newest/bin/python -m pip install --quiet --upgrade --editable '.[dev]'
+	build/newest/bin/python -m pytest --numprocesses auto --dist loadfile
+
+# Small changes to the code that some test should notice; PACKAGES="isa limits", COUNT=40, SEED=1.
+mutants: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[mutants]'
+	$(BIN)/python -m tests.mutants $(PACKAGES) --count $(or $(COUNT),20) --seed $(or $(SEED),0)
 
 # UPDATE=1 writes the digests anew: for changes that are meant to move them.
 replay: $(VENV)/.installed

@@ -235,6 +235,23 @@ def test_a_flag_nobody_sets_is_a_hang_that_names_the_cores() -> None:
         run(Script(body, [0, 1]))
 
 
+def test_a_wait_for_more_flags_than_are_set_is_a_hang() -> None:
+    def body(s: Script, k: Language, u: Any) -> None:
+        if u.core:
+            k.core_set_flag("MTE3", 0)
+        else:
+            k.core_wait_flag("MTE2", 0, count=s.count)  # type: ignore[attr-defined]
+
+    for count in (3, 4):
+        kernel = Script(body, [0, 1, 2, 3])
+        kernel.count = count  # type: ignore[attr-defined]
+        if count == 3:
+            run(kernel, groups=(0, 1, 2, 3))
+        else:
+            with pytest.raises(ProgramError, match=r"script hangs: core0 wait"):
+                run(kernel, groups=(0, 1, 2, 3))
+
+
 def test_a_core_does_not_hear_its_own_flag() -> None:
     def body(s: Script, k: Language, u: Any) -> None:
         k.core_set_flag("MTE3", 2)
