@@ -37,6 +37,7 @@ from npusim.kernels.tilings.deconv_grad_filter import DMA_FIELD, Tiling, ranked_
 from npusim.language import (
     FP32,
     ArgumentError,
+    IntArray,
     Kernel,
     Language,
     Plan,
@@ -120,7 +121,17 @@ class DeconvGradFilter(Kernel):
         return [(time, replace(self, tiling=tiling)) for time, tiling in found]
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
-        return Plan(self._tasks(min(cores, self.tiling.cores or cores)), _Nest(self, k).emit)
+        return Plan(self._tasks(min(cores, self.tiling.cores or cores)), self.nest(k).emit)
+
+    def nest(self, k: Language) -> Nest:
+        """The program of a chunk."""
+        return Nest(self, k)
+
+    def places(self, tile: dict[str, IntArray]) -> IntArray:
+        """The element of dw where each tile begins."""
+        s = self.shape
+        channel = tile["group"] * s.cout_per_group + tile["oc0"]
+        return (channel * s.taps + tile["t0"]) * s.cin_per_group + tile["n0"]
 
     # -- who computes what -----------------------------------------------------------------
 
@@ -141,7 +152,7 @@ class DeconvGradFilter(Kernel):
         image_x, image_dy = (h * w * n for (h, w), n in ((s.spatial, s.cin), (s.out, s.cout)))
         x = (b * image_x + chunk["x"][c]) + (tile["group"] * s.cin_per_group + tile["n0"])[t]
         dy = (b * image_dy + chunk["dy"][c]) + channel[t]
-        dw = ((channel * s.taps + tile["t0"]) * s.cin_per_group + tile["n0"])[t]
+        dw = self.places(tile)[t]
         bases = {"x": x * e, "dy": dy * e, "dw": dw * e}
         if self.rows is not None:
             bases["rows"] = tile["core"][t] * self.rows.shape[1] * e
@@ -193,7 +204,7 @@ class DeconvGradFilter(Kernel):
             yield (ih * wide + iw) * s.cin, dy, rows, cols, above, below, left, right
 
 
-class _Nest:
+class Nest:
     """The program of a chunk, on the buffers of one core."""
 
     def __init__(self, kernel: DeconvGradFilter, k: Language) -> None:
@@ -222,7 +233,7 @@ class _Nest:
         acc = self.acc.next() if u.first else self.acc.last()
         self.k.dsp_gemm(acc, a, b, m, positions, u.n, dtype, init=u.first, transpose_a=True)
         if u.last:
-            self._store(acc, u)
+            self.store(acc, u)
 
     def _load_x(self, b: Slot, u: Chunk) -> None:
         """A chunk of x: a frame of columns per position, or one piece where that is contiguous."""
@@ -288,7 +299,7 @@ class _Nest:
             runs.append((first, count, offset))
         return runs
 
-    def _store(self, acc: Slot, u: Chunk) -> None:
+    def store(self, acc: Slot, u: Chunk) -> None:
         """acc (taps, channels, columns) to dw, where channels are outside the taps."""
         s, dw = self.kernel.shape, self.kernel.dw
         done, e = acc, dw.dtype.bytes

@@ -30,6 +30,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from npusim.convolution import Convolution
+from npusim.kernels.parts.windows import Cut, cuts
 from npusim.kernels.tilings.im2col_backward import Tiling, elements, patches, pixels
 from npusim.language import (
     FP32,
@@ -46,37 +47,6 @@ from npusim.language import (
 )
 
 __all__ = ["Im2colBackward", "Tiling"]
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A piece of one image axis and, per tap, what falls into it.
-
-    ``taps`` are (first pixel in the piece, first window after ``base``, windows).
-    """
-
-    start: int
-    size: int
-    base: int
-    taps: tuple[tuple[int, int, int], ...]
-
-
-def cuts(shape: Convolution, axis: int, step: int) -> list[Cut]:
-    """Axis 0 (rows) or 1 (columns) of the image in pieces of ``step`` pixels."""
-    size, windows, stride = shape.spatial[axis], shape.out[axis], shape.stride[axis]
-    pieces = []
-    for start in range(0, size, step):
-        count, base, taps = min(step, size - start), start // stride, []
-        for k in range(shape.kernel[axis]):
-            shift = (
-                k * shape.dilation[axis] - shape.padding[axis][0]
-            )  # window o reads o*stride+shift
-            low = max(0, ceil_div(start - shift, stride))
-            high = min(windows, ceil_div(start + count - shift, stride))
-            inside = (low * stride + shift - start, low - base, high - low)
-            taps.append(inside if high > low else (0, 0, 0))
-        pieces.append(Cut(start, count, base, tuple(taps)))
-    return pieces
 
 
 class Piece(NamedTuple):

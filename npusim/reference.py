@@ -162,6 +162,32 @@ def fold(
     return whole[(*everything, *(slice(p, p + x) for x, p in zip(size, padding, strict=True)))]
 
 
+def unfold(
+    image: npt.ArrayLike,
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> Float64:
+    """Return the windows (..., C*K..., L) of an image (..., C, H, W); see ``fold``."""
+    array = np.asarray(image, np.float64)
+    pads = [(p, p) for p in padding]
+    windows = output_shape(array.shape[-2:], kernel, stride, pads, dilation)
+    lead = array.shape[:-2]
+    padded = np.pad(array, [(0, 0)] * len(lead) + pads)
+    columns = np.zeros((*lead, *kernel, *windows))
+    for tap in product(*map(range, kernel)):
+        at = [
+            slice(k * d, k * d + (count - 1) * s + 1, s)
+            for k, d, count, s in zip(tap, dilation, windows, stride, strict=True)
+        ]
+        place: tuple[Any, ...] = (..., *tap, slice(None), slice(None))
+        read: tuple[Any, ...] = (..., *at)
+        columns[place] = padded[read]
+    rows = lead[-1] * math.prod(kernel)
+    return columns.reshape(*lead[:-1], rows, math.prod(windows))
+
+
 def relative_error(got: npt.ArrayLike, want: npt.ArrayLike) -> float:
     """Return |got - want| / |want| in Frobenius norms; 0 if both are zero, inf if only want is."""
     a, b = np.asarray(got, np.float64), np.asarray(want, np.float64)

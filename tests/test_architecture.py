@@ -82,17 +82,16 @@ LINES = 450
 #: Lines of Python that a package may have; "npusim" stands for the modules at its top. More needs a
 #: sentence in CHANGELOG.md that says what for.
 BUDGETS = {
-    "npusim": 3_400,
     "npusim/calibration": 900,
     "npusim/call": 1575,
     "npusim/cli": 3500,
-    "npusim/compat": 2300,
+    "npusim/compat": 2600,
     "npusim/device": 2300,
     "npusim/isa": 2050,
     "npusim/layout": 550,
-    "npusim/limits": 1000,
+    "npusim/limits": 1100,
     "npusim/numerics": 950,
-    "npusim/ops": 3600,
+    "npusim/ops": 4600,
     "npusim/program": 3200,
     "npusim/results": 7300,
     "npusim/timing": 5200,
@@ -100,7 +99,7 @@ BUDGETS = {
     "npusim/torch": 600,
     "npusim/validation": 3950,
     "npusim/workloads": 1000,
-    "kernels": 10100,
+    "kernels": 11000,
     "npusim/tuning": 1000,
 }
 

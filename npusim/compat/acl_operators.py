@@ -24,8 +24,10 @@ from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.cast import Cast
 from npusim.limits.facts import tensor_facts
+from npusim.ops.conv_tbc_backward import conv_tbc_backward
 from npusim.ops.convolution import convolution, layer_of
 from npusim.ops.convolution_backward import convolution_backward
+from npusim.ops.im2col import im2col
 from npusim.ops.im2col_backward import im2col_backward
 from npusim.results import Result
 
@@ -176,6 +178,114 @@ def _check_shape(
     made = layer_of({"input": x.shape, "weight": w.shape}, **layer).dy_shape
     if output.shape != made:
         raise ArgumentError(f"output has shape {output.shape}; the call writes {made}")
+
+
+def aclnnConvTbcBackwardGetWorkspaceSize(
+    self: aclTensor | None,
+    input: aclTensor | None,
+    weight: aclTensor | None,
+    bias: aclTensor | None,
+    pad: int,
+    cubeMathType: int,
+    gradInput: aclTensor | None,
+    gradWeight: aclTensor | None,
+    gradBias: aclTensor | None,
+) -> tuple[int, int, Executor | None]:
+    """Check and plan the gradients of a time-first convolution: (status, bytes, executor).
+
+    ``self`` is the gradient (T, N, Cout), ``input`` (T, N, Cin), ``weight`` (K, Cin, Cout) and
+    ``bias`` (Cout,); the outputs have the shapes of the last three. The limits are assumed to be
+    those of aclnnConvolutionBackward.
+    """
+    name = "aclnnConvTbcBackward"
+    numbers = {"pad": values(pad), "cube_math_type": values(cubeMathType)}
+    read = {"self": self, "input": input, "weight": weight, "bias": bias}
+    made = {"gradInput": gradInput, "gradWeight": gradWeight, "gradBias": gradBias}
+    dy, x, w = (None if t is None else t.dtype for t in (self, input, weight))
+
+    def run(feed: Feed, options: dict[str, Any]) -> Result:
+        dy_x_w = (feed(self), feed(input), feed(weight))
+        return conv_tbc_backward(*dy_x_w, feed(bias), pad, numbers["cube_math_type"], **options)
+
+    plan = Plan(
+        function=name,
+        operator="conv_tbc_backward",
+        arguments={**tensors(name, **read), **tensors(name, **made)},
+        facts={
+            **tensor_facts(grad_output=self, input=input, weight=weight, bias=bias),
+            **tensor_facts(grad_input=gradInput, grad_weight=gradWeight, grad_bias=gradBias),
+            **numbers,
+        },
+        inputs=tuple(read),
+        outputs=tuple(made),
+        dtypes=(promote((x, dy), "fp32"), promote((w, dy), "fp32"), promote((dy,), "fp32")),
+        run=run,
+        names={"grad_output": "self"},
+    )
+    return phase_one(plan)
+
+
+def aclnnConvTbcBackward(
+    workspace: Any, workspaceSize: int, executor: Executor | None, stream: aclrtStream | None
+) -> int:
+    """Compute the gradients and write them in place; the status.
+
+    The arguments are those of ``aclnnConvolutionBackward``.
+    """
+    return phase_two("aclnnConvTbcBackward", workspace, workspaceSize, executor, stream)
+
+
+def aclnnIm2colGetWorkspaceSize(
+    self: aclTensor | None,
+    kernelSize: aclIntArray | None,
+    dilation: aclIntArray | None,
+    padding: aclIntArray | None,
+    stride: aclIntArray | None,
+    out: aclTensor | None,
+) -> tuple[int, int, Executor | None]:
+    """Check and plan the patches of an image: (status, workspace size in bytes, executor).
+
+    ``self`` is (N, C, H, W) or (C, H, W), ``out`` (N, C * KH * KW, L) or (C * KH * KW, L) of the
+    same type. The limits are assumed to be those of aclnnIm2colBackward.
+    """
+    lists: dict[str, Any] = {
+        "kernel_size": values(kernelSize),
+        "dilation": values(dilation),
+        "padding": values(padding),
+        "stride": values(stride),
+    }
+
+    def run(feed: Feed, options: dict[str, Any]) -> Result:
+        return im2col(feed(self), **lists, **options | {"deterministic": False})
+
+    plan = Plan(
+        function="aclnnIm2col",
+        operator="im2col",
+        arguments={
+            **tensors("aclnnIm2col", self=self, out=out),
+            "kernelSize": kernelSize,
+            "dilation": dilation,
+            "padding": padding,
+            "stride": stride,
+        },
+        facts=tensor_facts(image=self, out=out) | lists,
+        inputs=("self",),
+        outputs=("out",),
+        dtypes=("" if self is None else self.dtype,),
+        run=run,
+        names={"image.shape": "self.shape", "image.dtype": "self.dtype"},
+    )
+    return phase_one(plan)
+
+
+def aclnnIm2col(
+    workspace: Any, workspaceSize: int, executor: Executor | None, stream: aclrtStream | None
+) -> int:
+    """Write the patches to ``out``, in place; the status.
+
+    The arguments are those of ``aclnnConvolutionBackward``.
+    """
+    return phase_two("aclnnIm2col", workspace, workspaceSize, executor, stream)
 
 
 def aclnnIm2colBackwardGetWorkspaceSize(

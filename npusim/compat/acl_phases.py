@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,6 @@ _C_NAMES = {
     "input_size": "inputSize",
     "kernel_size": "kernelSize",
 }
-_PYTHON_NAME = re.compile(rf"\b({'|'.join(_C_NAMES)})\b")
 
 #: Runs an operator: given a function from tensor to operand, and the operator's keywords.
 Run = Callable[[Callable[[aclTensor | None], Operand], dict[str, Any]], Result]
@@ -63,7 +62,8 @@ class Plan:
     ``arguments`` are the tensors and lists by their names in C; ``inputs`` and ``outputs`` name
     the tensors among them that are read and written. ``outputs`` has an entry per output of the
     operator, None where it is not wanted, and ``dtypes`` what the operator gives them. Without
-    ``facts`` no table of limits is known: only ``needed`` must not be null.
+    ``facts`` no table of limits is known: only ``needed`` must not be null. ``names`` are more
+    arguments by the names that the operator has for them.
     """
 
     function: str
@@ -75,6 +75,7 @@ class Plan:
     dtypes: tuple[str, ...]
     run: Run
     needed: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tensors(self) -> dict[str, aclTensor]:
@@ -89,8 +90,11 @@ class Plan:
 
     def text(self, error: Exception) -> str:
         """An error of the operator in the words of the C call."""
-        said = str(error).removeprefix(f"{self.operator}: ").replace(".shape is null", " is null")
-        return f"{self.function}: {_PYTHON_NAME.sub(lambda found: _C_NAMES[found[0]], said)}"
+        said = str(error).removeprefix(f"{self.operator}: ")
+        names = {**_C_NAMES, **self.names}
+        pattern = rf"\b({'|'.join(map(re.escape, names))})\b"
+        named = re.sub(pattern, lambda found: names[found[0]], said)
+        return f"{self.function}: {named.replace('.shape is null', ' is null')}"
 
 
 class Executor:

@@ -1,4 +1,4 @@
-"""The DSP library's filter gradient of a transposed convolution, as its C header declares it.
+"""The DSP library's gradients of ordinary and transposed convolutions, as C declares them.
 
     fp_deconv_grad_filter_s(dy, x, dw, param, core_mask)    # operands every core shares
     fp_deconv_grad_filter_p(dy, x, dw, param)               # operands of one core's own memory
@@ -10,6 +10,10 @@ and (group, out_c / group * kernel_h * kernel_w, in_c / group). ``dw`` is writte
 0 gives the call a workspace for im2row, whose traffic is in the time; where it points to does not
 matter. The shared forms have their operands in DDR; with ``storage="gsm"`` they lie in the on-chip
 memory that the cores share.
+
+``deconv_grad_input``, ``conv_grad_filter`` and ``conv_grad_input`` have the same forms. No page of
+theirs was at hand: they are assumed to be declared alike. The input gradients take the weight ``w``
+in the shape of ``dw`` in place of ``x``, and write ``dx`` in the shape of ``x``.
 
 Unlike the C functions these return something: the ``npusim.Result``. They run on the FT78NE
 (``fp_``) or the MT7004 (``hp_``), on another device with the keyword ``device``, or in a block::
@@ -23,11 +27,12 @@ Further keywords are those of ``npusim.call.Options``. With an ``npusim.spec`` i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from inspect import Parameter, Signature
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,9 +41,14 @@ from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
+from npusim.limits.facts import PARAM
 from npusim.limits.table import check
 from npusim.ops.arguments import frozen
-from npusim.ops.deconv_grad_filter import deconv_grad_filter, facts
+from npusim.ops.conv_grad_filter import conv_grad_filter
+from npusim.ops.conv_grad_input import conv_grad_input
+from npusim.ops.deconv_grad_filter import deconv_grad_filter
+from npusim.ops.deconv_grad_input import deconv_grad_input
+from npusim.ops.dsp import facts, weight_shape
 from npusim.results import Result
 
 #: The device of the innermost ``using`` block of this thread.
@@ -55,98 +65,146 @@ def using(device: str | Device) -> Iterator[None]:
         _device.reset(token)
 
 
-def fp_deconv_grad_filter_s(
-    dy: Operand,
-    x: Operand,
-    dw: Array | None,
-    param: Sequence[int],
-    core_mask: int,
-    **options: Any,
-) -> Result:
-    """Write the float32 gradient to ``dw``, on the cores whose bits are set in ``core_mask``."""
-    return _run(FP32, "ft78ne", (dy, x, dw), param, "shared", {"core_mask": core_mask} | options)
+#: A form of a function of the library.
+Form = Callable[..., Result]
 
 
-def hp_deconv_grad_filter_s(
-    dy: Operand,
-    x: Operand,
-    dw: Array | None,
-    param: Sequence[int],
-    core_mask: int,
-    **options: Any,
-) -> Result:
-    """Write the float16 gradient to ``dw``, on the cores whose bits are set in ``core_mask``."""
-    return _run(FP16, "mt7004", (dy, x, dw), param, "shared", {"core_mask": core_mask} | options)
+class _Function(NamedTuple):
+    """A function of the library: its operator, and what its second and third argument are."""
+
+    operator: Callable[..., Result]
+    second: str
+    result: str
+
+    @property
+    def name(self) -> str:
+        """The name without the forms."""
+        return self.operator.__name__
 
 
-def fp_deconv_grad_filter_p(
-    dy: Operand, x: Operand, dw: Array | None, param: Sequence[int], **options: Any
-) -> Result:
-    """Write the float32 gradient to ``dw``, on one core with operands in its own memory."""
-    return _run(FP32, "ft78ne", (dy, x, dw), param, "private", options)
+#: The shapes of arguments by name, of the parameter array.
+_SHAPES: dict[str, Callable[[Sequence[int]], tuple[int, ...]]] = {
+    "dy": lambda p: tuple(p[4:8]),
+    **dict.fromkeys(("x", "dx"), lambda p: tuple(p[:4])),
+    **dict.fromkeys(("w", "dw"), weight_shape),
+}
 
 
-def hp_deconv_grad_filter_p(
-    dy: Operand, x: Operand, dw: Array | None, param: Sequence[int], **options: Any
-) -> Result:
-    """Write the float16 gradient to ``dw``, on one core with operands in its own memory."""
-    return _run(FP16, "mt7004", (dy, x, dw), param, "private", options)
+def _forms(function: _Function) -> tuple[Form, Form, Form, Form]:
+    """The forms fp_..._s, hp_..._s, fp_..._p and hp_..._p."""
+    kinds = ((FP32, "ft78ne"), (FP16, "mt7004"))
+    shared, private = ([_form(function, kind, form) for kind in kinds] for form in ("s", "p"))
+    return shared[0], shared[1], private[0], private[1]
+
+
+def _form(function: _Function, kind: tuple[DType, str], form: str) -> Form:
+    """One form: of a type, with the device it runs on where none is named."""
+    names = (
+        "dy",
+        function.second,
+        function.result,
+        "param",
+        *(("core_mask",) if form == "s" else ()),
+    )
+    each = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    taken = Signature([*each, Parameter("options", Parameter.VAR_KEYWORD)])
+
+    def call(*arguments: Any, **options: Any) -> Result:
+        given = taken.bind(*arguments, **options).arguments
+        dy, other, result, param = (given[name] for name in names[:4])
+        mask = {name: given[name] for name in names[4:]}
+        rest = mask | given.get("options", {})
+        storage = "shared" if form == "s" else "private"
+        return _run(function, kind, (dy, other, result), param, storage, rest)
+
+    prefix, where = "fp" if kind[0] is FP32 else "hp", "the cores of ``core_mask``"
+    call.__name__ = call.__qualname__ = f"{prefix}_{function.name}_{form}"
+    call.__doc__ = (
+        f"Write the {kind[0].numpy.name} gradient to ``{function.result}``, on "
+        f"{where if form == 's' else 'one core with operands in its own memory'}."
+    )
+    call.__signature__ = taken  # type: ignore[attr-defined]
+    return call
+
+
+(
+    fp_deconv_grad_filter_s,
+    hp_deconv_grad_filter_s,
+    fp_deconv_grad_filter_p,
+    hp_deconv_grad_filter_p,
+) = _forms(_Function(deconv_grad_filter, "x", "dw"))
+(
+    fp_deconv_grad_input_s,
+    hp_deconv_grad_input_s,
+    fp_deconv_grad_input_p,
+    hp_deconv_grad_input_p,
+) = _forms(_Function(deconv_grad_input, "w", "dx"))
+fp_conv_grad_filter_s, hp_conv_grad_filter_s, fp_conv_grad_filter_p, hp_conv_grad_filter_p = _forms(
+    _Function(conv_grad_filter, "x", "dw")
+)
+fp_conv_grad_input_s, hp_conv_grad_input_s, fp_conv_grad_input_p, hp_conv_grad_input_p = _forms(
+    _Function(conv_grad_input, "w", "dx")
+)
 
 
 def _run(
-    wanted: DType,
-    default: str,
+    function: _Function,
+    form: tuple[DType, str],
     arrays: tuple[Operand, Operand, Array | None],
     param: Sequence[int],
-    form: str,
+    kind: str,
     options: dict[str, Any],
 ) -> Result:
-    """Check and view the operands, run the operator, copy its result into ``dw``."""
-    storage = options.pop("storage", form)
-    if (storage == "private") != (form == "private"):
-        raise ArgumentError(f"storage is {storage!r}; this is the {form} form, call the other one")
-    dy, x, dw = arrays
+    """Check and view the operands, run the operator, copy its result into the third array."""
+    wanted, default = form
+    storage = options.pop("storage", kind)
+    if (storage == "private") != (kind == "private"):
+        raise ArgumentError(f"storage is {storage!r}; this is the {kind} form, call the other one")
+    dy, other, result = arrays
     p = frozen(param)
-    sizes = p if isinstance(p, tuple) else ()
-    grad, read = _viewed("dy", dy, wanted, sizes[4:8]), _viewed("x", x, wanted, sizes[:4])
+    operands = {
+        name: _viewed(name, value, wanted, p)
+        for name, value in (("dy", dy), (function.second, other))
+    }
     if options.get("device") is None:
         options = options | {"device": _device.get() or default}
     target = None
-    if not (isinstance(dy, Spec) or isinstance(x, Spec)):
-        limits = facts(grad, read, p, form, options.get("core_mask"))
+    if not any(isinstance(one, Spec) for one in (dy, other)):
+        limits = facts(function.name, operands, p, kind, options.get("core_mask"))
         rules = options.get("rules", "documented")
-        check("deconv_grad_filter", limits, load_device(options["device"]), rules)
-        target = _target(dw, wanted, p)  # after the limits, as its shape follows from param
-    result = deconv_grad_filter(grad, read, p, storage=storage, **options)
-    if target is not None and result.outputs is not None:
-        (computed,) = result.outputs
+        check(function.name, limits, load_device(options["device"]), rules)
+        target = _target(function.result, result, wanted, p)  # its shape follows from param
+    made = function.operator(*operands.values(), p, storage=storage, **options)
+    if target is not None and made.outputs is not None:
+        (computed,) = made.outputs
         assert computed is not None  # the one output is never masked out
         np.copyto(target, computed.reshape(target.shape), casting="no")
-    return result
+    return made
 
 
-def _viewed(name: str, value: Any, wanted: DType, shape: tuple[int, ...]) -> Operand:
-    """An operand of the form's type, as ``shape`` if it is flat and has that many elements."""
+def _viewed(name: str, value: Any, wanted: DType, p: Any) -> Operand:
+    """An operand of the form's type, as ``p`` shapes it if it is flat and has as many elements."""
     array = value if isinstance(value, Spec) else np.asarray(value)
     found = dtype(array.dtype)
     if found != wanted:
         forms = {FP32: "fp_ takes float32", FP16: "hp_ takes float16"}
         way_out = "convert it, or call the other form"
         raise ArgumentError(f"{name} is {found}; {forms[wanted]}: {way_out}")
-    whole = all(isinstance(size, int) for size in shape)
-    if not shape or not whole or tuple(array.shape) != (prod(shape),):
+    whole = isinstance(p, tuple) and len(p) >= len(PARAM) and all(isinstance(i, int) for i in p)
+    shape = _SHAPES[name](p) if whole and p[16] > 0 else ()
+    if not shape or tuple(array.shape) != (prod(shape),):
         return array
     return Spec(shape, wanted) if isinstance(array, Spec) else array.reshape(shape)
 
 
-def _target(dw: Any, wanted: DType, p: tuple[int, ...]) -> Array:
+def _target(name: str, array: Any, wanted: DType, p: tuple[int, ...]) -> Array:
     """The caller's array that the gradient goes to, untouched so far."""
-    if not isinstance(dw, np.ndarray) or not dw.flags.writeable:
-        what = "a read-only array" if isinstance(dw, np.ndarray) else f"a {type(dw).__name__}"
-        raise ArgumentError(f"dw is {what}; it must be a NumPy array that can be written")
-    shape = (p[16], p[7] // p[16] * p[8] * p[9], p[3] // p[16])
-    if tuple(_viewed("dw", dw, wanted, shape).shape) != shape:
+    if not isinstance(array, np.ndarray) or not array.flags.writeable:
+        what = "a read-only array" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+        raise ArgumentError(f"{name} is {what}; it must be a NumPy array that can be written")
+    shape = _SHAPES[name](p)
+    if tuple(_viewed(name, array, wanted, p).shape) != shape:
         raise ArgumentError(
-            f"dw has shape {dw.shape}; param makes it {shape}, or flat ({prod(shape)},)"
+            f"{name} has shape {array.shape}; param makes it {shape}, or flat ({prod(shape)},)"
         )
-    return dw
+    return array

@@ -28,6 +28,9 @@ from npusim.ops.conv3d_backprop_filter import facts as volume_facts
 from npusim.ops.conv3d_backprop_input import conv3d_backprop_input as run_input
 from npusim.ops.conv3d_backprop_input import convolution as input_convolution
 from npusim.ops.conv3d_backprop_input import facts as input_facts
+from npusim.ops.im2col import facts as image_facts
+from npusim.ops.im2col import im2col as run_im2col
+from npusim.ops.im2col import patches_shape
 from npusim.ops.layer import fractal_columns
 from npusim.results import Result
 
@@ -35,6 +38,47 @@ from npusim.results import Result
 _TABLE_DEVICE = "ascend910"
 
 Feed = Callable[[Placeholder], Operand]
+
+
+def im2col(
+    x: Placeholder,
+    ksizes: Sequence[int],
+    strides: Sequence[int] = (1, 1),
+    dilations: Sequence[int] = (1, 1),
+    padding_mode: str = "CALCULATED",
+    pads: Sequence[int] = (0, 0, 0, 0),
+    kernel_name: str = "im2col",
+) -> Lazy:
+    """Patches of a map, (N, C1, KH * KW, L, 16) of its type.
+
+    ``x`` is a 5HD placeholder (N, C1, H, W, 16) of float16 or float32; ``ksizes``, ``strides`` and
+    ``dilations`` are [height, width], ``pads`` [up, down, left, right], the same on opposite sides,
+    with ``padding_mode`` "CALCULATED", the only one. Form and limits are assumed: those of
+    aclnnIm2col. Raises ``RuleError`` (an ``ArgumentError``) outside of them.
+    """
+    _placeholders("im2col", x=x)
+    sides = frozen(pads)
+    if padding_mode != "CALCULATED" or len(sides) != 4 or sides[::2] != sides[1::2]:
+        raise ArgumentError(
+            f"im2col: padding_mode is {padding_mode!r} and pads is {sides}; they must be "
+            "'CALCULATED' and [up, down, left, right] with the same number on opposite sides"
+        )
+    if len(x.shape) != 5:
+        raise ArgumentError(f"im2col: x has shape {x.shape}; it must be (N, C1, H, W, 16)")
+    settings = frozen(ksizes), frozen(dilations), sides[::2], frozen(strides)
+    facts = image_facts(x, *settings)
+    check("im2col", facts, load_device(_TABLE_DEVICE))
+
+    def call(feed: Feed, options: dict[str, Any]) -> Result:
+        return run_im2col(feed(x), *settings, **options)
+
+    return Lazy(
+        shape=patches_shape(facts),
+        dtype=dtype(x.dtype).numpy.name,
+        name=_kernel_name({"kernel_name": kernel_name}, "im2col"),
+        inputs=(x,),
+        call=call,
+    )
 
 
 def conv2d_backprop_filter(

@@ -149,6 +149,24 @@ def map_width(f: Facts, parameter: str) -> str | None:
     return f"W is {w} and there are {h} rows" if h > 1 and w > 4096 else None
 
 
+def tbc_channels(f: Facts, _: str) -> str | None:
+    """The channels of all operands are those of the weight (K, Cin, Cout)."""
+    _, cin, cout = f["weight.shape"]
+    found = f["input.shape"][2], f["grad_output.shape"][2], f["bias.shape"][0]
+    if found == (cin, cout, cout):
+        return None
+    return f"input has {found[0]} channels, grad_output {found[1]}, bias {found[2]}"
+
+
+def tbc_spatial(f: Facts, _: str) -> str | None:
+    """The gradient has the input's batch and the length of the forward output."""
+    (length, n, _cin), taps = f["input.shape"], f["weight.shape"][0]
+    want = (length + 2 * f["pad"] - taps + 1, n)
+    if want[0] < 1:
+        return f"a kernel of {taps} is longer than the padded input of {length}"
+    return None if tuple(f["grad_output.shape"][:2]) == want else f"T and N must be {want}"
+
+
 # -- im2col_backward -----------------------------------------------------------------------
 
 
@@ -173,6 +191,25 @@ def im2col_out(f: Facts, _: str) -> str | None:
     """The image has the stated size, and the gradient's channels."""
     *lead, rows, _columns = f["grad_output.shape"]
     want = (*lead, rows // prod(f["kernel_size"]), *f["input_size"])
+    return None if tuple(f["out.shape"]) == want else f"it must be {want}"
+
+
+def im2col_image(f: Facts, _: str) -> str | None:
+    """The windows fit into the padded image; one in 5HD has blocks of 16 channels."""
+    shape = f["image.shape"]
+    if len(shape) == 5 and shape[4] != 16:
+        return "the last axis of 5HD must be 16"
+    size, pads = shape[2:4] if len(shape) == 5 else shape[-2:], [(p, p) for p in f["padding"]]
+    out = output_sizes(size, f["kernel_size"], f["stride"], pads, f["dilation"])
+    return None if min(out) > 0 else "the dilated kernel is larger than the padded image"
+
+
+def im2col_columns_shape(f: Facts, _: str) -> str | None:
+    """The columns have a row per channel and tap, and one entry per window."""
+    *lead, channels, height, width = f["image.shape"]
+    pads = [(p, p) for p in f["padding"]]
+    out = output_sizes((height, width), f["kernel_size"], f["stride"], pads, f["dilation"])
+    want = (*lead, channels * prod(f["kernel_size"]), prod(out))
     return None if tuple(f["out.shape"]) == want else f"it must be {want}"
 
 
@@ -316,6 +353,13 @@ def _described(first: int) -> Check:
     return check
 
 
+def deconv_w(f: Facts, parameter: str) -> str | None:
+    """The weight has the shape that the parameters give it."""
+    cin, cout, kh, kw, groups = (f["param"][i] for i in (3, 7, 8, 9, 16))
+    want = (groups, cout // groups * kh * kw, cin // groups)
+    return None if tuple(f[parameter]) == want else f"param makes it {want}"
+
+
 def deconv_mask(f: Facts, _: str) -> str | None:
     """The mask chooses cores the device has."""
     mask, cores = f["core_mask"], f["device.groups"]
@@ -333,6 +377,10 @@ CHECKS: dict[str, Check] = {
     "grad_input_dtype": _dtype_of("input.dtype", "grad_output.dtype"),
     "grad_weight_dtype": _dtype_of("weight.dtype", "grad_output.dtype"),
     "grad_bias_dtype": _dtype_of("grad_output.dtype"),
+    "im2col_out_dtype": lambda f, _: (
+        None if f["out.dtype"] == f["image.dtype"] else f"the image is {f['image.dtype']}"
+    ),
+    "bias_shape": _shape_of("bias.shape"),
     "grad_input_shape": _shape_of("input.shape"),
     "grad_weight_shape": _shape_of("weight.shape"),
     "tbe_plane_channels": _of_plane(tbe_input_channels),
@@ -347,12 +395,13 @@ CHECKS: dict[str, Check] = {
             *(ranks, grad_output_empty, weight_empty, input_empty, bias_sizes),
             *(output_padding_below_stride, channels, one_channel_per_group, depthwise),
             *(batch, spatial, grad_bias_shape, map_width),
-            *(im2col_rows, im2col_columns, im2col_out),
+            *(tbc_channels, tbc_spatial),
+            *(im2col_rows, im2col_columns, im2col_out, im2col_image, im2col_columns_shape),
             *(tbe_filter_groups, tbe_filter_input, tbe_filter_output),
             *(tbe_volume_input, tbe_volume_output),
             *(group_dict_keys, tbe_input_channels, tbe_group_dict, tbe_input_filter),
             *(tbe_input_batch, tbe_input_spatial, tbe_plane_spatial),
-            *(deconv_batches, deconv_groups, deconv_mask, deconv_no_mask),
+            *(deconv_batches, deconv_groups, deconv_w, deconv_mask, deconv_no_mask),
         )
     },
 }

@@ -39,6 +39,17 @@ FACTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "bias_sizes",
         ),
     ),
+    "conv_tbc_backward": (
+        (
+            *_tensors("grad_output input weight bias", "shape", "dtype"),
+            *("pad", "cube_math_type"),
+        ),
+        _tensors("grad_input grad_weight grad_bias", "shape", "dtype"),
+    ),
+    "im2col": (
+        (*_tensors("image", "shape", "dtype"), "kernel_size", "dilation", "padding", "stride"),
+        _tensors("out", "shape", "dtype"),
+    ),
     "im2col_backward": (
         (
             *_tensors("grad_output", "shape", "dtype"),
@@ -74,7 +85,14 @@ FACTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         ("group_dict",),
     ),
-    "deconv_grad_filter": (("dtype", "x.shape", "dy.shape", "param", "storage", "core_mask"), ()),
+    **dict.fromkeys(
+        ("conv_grad_filter", "deconv_grad_filter"),
+        (("dtype", "x.shape", "dy.shape", "param", "storage", "core_mask"), ()),
+    ),
+    **dict.fromkeys(
+        ("conv_grad_input", "deconv_grad_input"),
+        (("dtype", "dy.shape", "w.shape", "param", "storage", "core_mask"), ()),
+    ),
 }
 
 #: The entries of DeconvGradFilter's parameter array by position; up to two more are not read.
@@ -138,9 +156,15 @@ def _widths(f: Facts) -> tuple[int, ...]:
     return (x[-1], dy[-1] * stride[-1]) if x and dy and stride else ()
 
 
+def derive_tbc(f: Facts) -> dict[str, Any]:
+    """Facts of conv_tbc_backward that follow from others."""
+    names = ("grad_output.dtype", "input.dtype", "weight.dtype")
+    return {"compute_dtype": promote([f.get(name) for name in names], "fp32")}
+
+
 def derive_im2col(f: Facts) -> dict[str, Any]:
-    """Facts of im2col_backward that follow from others."""
-    return {"empty": 0 in sizes(f.get("grad_output.shape"))}
+    """Facts of im2col and of its backward that follow from others."""
+    return {"empty": 0 in sizes(f.get("image.shape", f.get("grad_output.shape")))}
 
 
 def derive_filter(f: Facts) -> dict[str, Any]:
@@ -219,7 +243,7 @@ def _backward_pads(
 
 
 def derive_deconv(f: Facts) -> dict[str, Any]:
-    """Facts of deconv_grad_filter that follow from others: the entries of ``param`` by name."""
+    """Facts of the DSP library's gradients that follow from others: ``param`` by name."""
     param = sizes(f.get("param"))
     if len(param) < len(PARAM):
         return {}
@@ -228,10 +252,15 @@ def derive_deconv(f: Facts) -> dict[str, Any]:
 
 DERIVE: dict[str, Callable[[Facts], dict[str, Any]]] = {
     "convolution_backward": derive_convolution,
+    "conv_tbc_backward": derive_tbc,
+    "im2col": derive_im2col,
     "im2col_backward": derive_im2col,
     "conv2d_backprop_filter": derive_filter,
     "conv2d_backprop_input": derive_plane_input,
     "conv3d_backprop_filter": derive_volume_filter,
     "conv3d_backprop_input": derive_input,
-    "deconv_grad_filter": derive_deconv,
+    **dict.fromkeys(
+        ("conv_grad_filter", "conv_grad_input", "deconv_grad_filter", "deconv_grad_input"),
+        derive_deconv,
+    ),
 }

@@ -182,6 +182,10 @@ def _load_rules(product: str, operator: str) -> Table:
     entry, shared = _operator(own, operator), operators[operator]
     assert entry is not None  # _governing chose it for that
     rules = [*_rules(entry, own, product), *_rules(shared, common, product)]
+    if "like" in shared.mapping():  # rows of a sister, as far as they are about its facts
+        sister = operators[shared.mapping()["like"].text()]
+        assumed = _rules(sister, common, product, "SISTER")
+        rules += [rule for rule in assumed if rule.parameter in _facts_of(operator)]
     rules.sort(
         key=lambda rule: STAGES.index(rule.stage)
     )  # stable: the product first, in file order
@@ -237,14 +241,23 @@ _TESTS = ("required", "min", "max", "one_of", "length", "check")
 _EXTRA = ("fact", "when", "positions", "permitted", "always", "not_for")
 
 
-def _rules(entry: Node, file: Node, product: str) -> Iterator[Rule]:
-    """Yield the rows of an operator, one per parameter and fact they name."""
+def _facts_of(operator: str) -> tuple[str, ...]:
+    """The facts a caller of an operator states."""
+    required, optional = FACTS[operator]
+    return (*required, *optional)
+
+
+def _rules(entry: Node, file: Node, product: str, source: str = "") -> Iterator[Rule]:
+    """Yield the rows of an operator, one per parameter and fact they name.
+
+    ``source`` is that of all rows where they are another operator's.
+    """
     sources = file.mapping()["sources"].mapping() if entry.mapping()["rules"].items() else {}
     for row in entry.mapping()["rules"].items():
         keys = row.mapping(_ROW, (*_TESTS, *_EXTRA))
         if not any(test in keys for test in _TESTS):
             raise row.fail(f"a row needs one of {', '.join(_TESTS)}")
-        basis, stage = keys["basis"].text(), keys["stage"].text()
+        basis, stage = source or keys["basis"].text(), keys["stage"].text()
         if basis not in sources:
             raise keys["basis"].fail(f"unknown source {basis!r}{suggest(basis, sources)}")
         if stage not in STAGES:

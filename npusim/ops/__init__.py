@@ -18,9 +18,14 @@ if TYPE_CHECKING:
     from npusim.ops.conv2d_backprop_input import conv2d_backprop_input
     from npusim.ops.conv3d_backprop_filter import conv3d_backprop_filter
     from npusim.ops.conv3d_backprop_input import conv3d_backprop_input
+    from npusim.ops.conv_grad_filter import conv_grad_filter
+    from npusim.ops.conv_grad_input import conv_grad_input
+    from npusim.ops.conv_tbc_backward import conv_tbc_backward
     from npusim.ops.convolution import convolution
     from npusim.ops.convolution_backward import convolution_backward
     from npusim.ops.deconv_grad_filter import deconv_grad_filter
+    from npusim.ops.deconv_grad_input import deconv_grad_input
+    from npusim.ops.im2col import im2col
     from npusim.ops.im2col_backward import im2col_backward
     from npusim.ops.matmul import matmul
 
@@ -31,9 +36,14 @@ __all__ = [
     "conv2d_backprop_input",
     "conv3d_backprop_filter",
     "conv3d_backprop_input",
+    "conv_grad_filter",
+    "conv_grad_input",
+    "conv_tbc_backward",
     "convolution",
     "convolution_backward",
     "deconv_grad_filter",
+    "deconv_grad_input",
+    "im2col",
     "im2col_backward",
     "matmul",
     "operators",

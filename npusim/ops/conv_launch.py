@@ -151,12 +151,16 @@ class Launcher:
         conversion = self._conversion("from_fracz" if name == "grad_weight" else "from_blocked")
         same = blocked.dtype is dtype
         plain = (
-            self.call.output(name, shape, dtype)
+            self._result(name, shape, dtype)
             if same
             else self.call.workspace(f"{name}_{blocked.dtype}", shape, blocked.dtype)
         )
         self.call.launch(TransData(conversion, blocked, plain))
         return plain if same else self._cast(plain, name, dtype, output=True)
+
+    def _result(self, name: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
+        """Memory for a gradient of input or weight."""
+        return self.call.output(name, shape, dtype)
 
     def _converted(self, plain: Tensor, name: str, kind: str) -> Tensor:
         conversion = self._conversion(kind)
@@ -168,7 +172,7 @@ class Launcher:
         return Conversion(kind=kind, c0=self.c0, groups=self.shape.groups)
 
     def _cast(self, tensor: Tensor, name: str, dtype: DType, *, output: bool = False) -> Tensor:
-        make = self.call.output if output else self.call.workspace
+        make = self._result if output else self.call.workspace
         target = make(name, tensor.shape, dtype)
         self.call.launch(Cast(tensor, target, saturate=self.call.device.saturates))
         return target

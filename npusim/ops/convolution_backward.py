@@ -228,7 +228,7 @@ def _empty(call: Call, tensors: Tensors, mask: tuple[bool, bool, bool]) -> dict[
 # -- the card ------------------------------------------------------------------------------
 
 
-class _Wanted(NamedTuple):
+class Wanted(NamedTuple):
     """A call: the layer, the gradients wanted, the arithmetic."""
 
     c: Convolution
@@ -236,7 +236,7 @@ class _Wanted(NamedTuple):
     cube_math_type: int
 
 
-def _stated(stated: Stated) -> _Wanted:
+def _stated(stated: Stated) -> Wanted:
     """The call of a command line, its sizes from --layer, from options, or from operands."""
     shown = {name: array.shape for name, array in stated.arrays.items()}
     for name, shape in shown.items():
@@ -245,7 +245,7 @@ def _stated(stated: Stated) -> _Wanted:
                 f"{stated.file(name)}; it must have 3 (NCL), 4 (NCHW) or 5 axes (NCDHW)"
             )
     c = stated_layer(stated, shown, None, transposed=bool(stated["transposed"]))
-    return _Wanted(c, stated["mask"] or (True,) * 3, stated["cube_math_type"] or 0)
+    return Wanted(c, stated["mask"] or (True,) * 3, stated["cube_math_type"] or 0)
 
 
 def arguments(c: Convolution) -> dict[str, Any]:
@@ -266,7 +266,7 @@ def arguments(c: Convolution) -> dict[str, Any]:
     }
 
 
-def _call(p: _Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+def _call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
     return convolution_backward(
         given["dy"],
         given["x"],
@@ -279,13 +279,13 @@ def _call(p: _Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> 
     )
 
 
-def _math(sample: Sample[_Wanted]) -> CubeMath:
+def _math(sample: Sample[Wanted]) -> CubeMath:
     """What the cube computed."""
     promoted = promote((dtype(array.dtype) for array in sample.arrays.values()), FP32)
     return cube_math(promoted, sample.problem.cube_math_type, sample.device)
 
 
-def _seen(sample: Sample[_Wanted]) -> tuple[Array, Array, Array]:
+def _seen(sample: Sample[Wanted]) -> tuple[Array, Array, Array]:
     """dy, x and w as the cube sees them."""
     math, cube = _math(sample), sample.device.cube
     bits = cube.hf32_bits if cube is not None else 0
@@ -296,28 +296,29 @@ def _seen(sample: Sample[_Wanted]) -> tuple[Array, Array, Array]:
     return dy, x, w
 
 
-def _input_grad(sample: Sample[_Wanted]) -> Array:
+def _input_grad(sample: Sample[Wanted]) -> Array:
     c, (dy, _, w) = sample.problem.c, _seen(sample)
     if c.transposed:
         return conv_forward(dy, w, c.stride, c.reads, c.dilation, c.groups)
     return conv_input_grad(dy, w, c.x_shape, c.stride, c.padding, c.dilation, c.groups)
 
 
-def _weight_grad(sample: Sample[_Wanted]) -> Array:
+def _weight_grad(sample: Sample[Wanted]) -> Array:
     c, (dy, x, _) = sample.problem.c, _seen(sample)
     first, last, pads = (dy, x, c.reads) if c.transposed else (x, dy, c.padding)
     return conv_filter_grad(first, last, c.kernel, c.stride, pads, c.dilation, c.groups)
 
 
-def _limit(name: str, sample: Sample[_Wanted]) -> float:
+def _limit(name: str, sample: Sample[Wanted]) -> float:
     """That of the type of a gradient: the one that an operand and dy are computed in."""
     dtypes = (dtype(sample.arrays[n].dtype) for n in (name, "dy"))
     return LIMITS[promote(dtypes, FP32).name]
 
 
-def _outputs(p: _Wanted) -> tuple[Output[_Wanted], ...]:
+def gradients(p: Wanted) -> tuple[Output[Wanted], ...]:
+    """The results of a call, with channels first."""
     weight = _weight_axes(p)
-    three: tuple[Output[_Wanted], ...] = (
+    three: tuple[Output[Wanted], ...] = (
         Output(
             name="grad_input",
             axes="(N, Cin, ...)",
@@ -341,7 +342,7 @@ def _outputs(p: _Wanted) -> tuple[Output[_Wanted], ...]:
     return tuple(output for output, on in zip(three, p.mask, strict=True) if on)
 
 
-def _weight_axes(p: _Wanted) -> str:
+def _weight_axes(p: Wanted) -> str:
     return "Cin, Cout/groups, ..." if p.c.transposed else "Cout, Cin/groups, ..."
 
 
@@ -357,7 +358,7 @@ def _mask(text: str) -> tuple[bool, ...]:
     return tuple(name in words for name in names)
 
 
-CARD: Card[_Wanted] = Card(
+CARD: Card[Wanted] = Card(
     function=convolution_backward,
     options=(
         *(LAYER, BATCH, *SIZES),
@@ -378,7 +379,7 @@ CARD: Card[_Wanted] = Card(
         Input(name="w", axes=_weight_axes, shape=lambda p: p.c.w_shape),
         Input(name="dy", axes="N, Cout, ...", shape=lambda p: p.c.dy_shape),
     ),
-    outputs=_outputs,
+    outputs=gradients,
     call=_call,
     dtypes=(FP16, BF16, FP32),
     tilings={

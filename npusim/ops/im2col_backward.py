@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod, sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 from npusim.call.call import Call
-from npusim.call.spec import Array, Operand, Spec
+from npusim.call.spec import Array, Spec
 from npusim.call.tiling import own_tiling
-from npusim.convolution import Convolution, Sizes, output_sizes
-from npusim.dtypes import FP16, FP32, DType, dtype
+from npusim.convolution import Convolution, Sizes
+from npusim.dtypes import FP16, FP32, dtype
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
@@ -20,13 +20,22 @@ from npusim.kernels.tilings.im2col_backward import Tiling, auto_tiling
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import frozen, operand
-from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated, integer
+from npusim.ops.card import LIMITS, Card, Input, Option, Output, Sample, Stated, integer
 from npusim.ops.layer import BATCH, DILATION, KERNEL, PADDING, SIZE, STRIDE, per_axis
+from npusim.ops.windows import (
+    C0,
+    CASES,
+    Windows,
+    planes,
+    require_vector,
+    settings_of,
+    stated_kernel,
+    stated_windows,
+    windows,
+    windows_problem,
+)
 from npusim.reference import fold
 from npusim.results import Result
-
-#: Channels in a block of the conversion, also for fp32 (this conversion knows no other).
-C0 = 16
 
 
 def im2col_backward(
@@ -57,7 +66,7 @@ def im2col_backward(
     call = CARD.begin(options, grad_output=array)
     checked = facts(array, input_size, kernel_size, dilation, padding, stride)
     call.check(checked)
-    own_dtype = _require(call, array)
+    own_dtype = require_vector(call, "grad_output", array)
     *lead, rows, _ = array.shape
     channels = int(rows) // prod(checked["kernel_size"])
     out = call.output("out", (*lead, channels, *checked["input_size"]), own_dtype)
@@ -67,7 +76,7 @@ def im2col_backward(
         return call.result({"grad_input": call.arrays.get("out")}, _problem(checked), own_dtype)
     c = convolution(checked)
     if call.device.overlap_sums == "fp32":  # this generation reads the framework layout
-        _launch(call, _planes(c, c.n * c.cin, 1), grad, out)
+        _launch(call, planes(c, c.n * c.cin, 1), grad, out)
     else:
         _launch_5hd(call, c, grad, out)
     return call.result({"grad_input": call.arrays.get("out")}, _problem(checked), own_dtype)
@@ -95,7 +104,7 @@ def _launch_5hd(call: Call, c: Convolution, grad: Tensor, out: Tensor) -> None:
     image = replace(out, shape=c.x_shape)
     patches = call.workspace("grad_5hd", to_5hd.blocked_shape(plain.shape), grad.dtype)
     pixels = call.workspace("out_5hd", from_5hd.blocked_shape(image.shape), grad.dtype)
-    blocks = _planes(c, c.n * ceil_div(c.cin, C0), C0)
+    blocks = planes(c, c.n * ceil_div(c.cin, C0), C0)
     call.launch(TransData(to_5hd, plain, replace(patches, role="out")))
     _launch(call, blocks, replace(patches, role="in"), pixels)
     call.launch(TransData(from_5hd, replace(pixels, role="in"), image))
@@ -113,88 +122,26 @@ def _launch(call: Call, shape: Convolution, grad: Tensor, out: Tensor) -> None:
     call.launch(Im2colBackward(shape, tiling, grad, out, sums, saturate=device.saturates))
 
 
-def _require(call: Call, grad_output: Operand) -> DType:
-    """The operand's type; raise unless the device has vector units that know it."""
-    found = dtype(grad_output.dtype)
-    call.device.core_kind("vector")  # a device without one is refused for that, not for a type
-    known = [one.name for one in (FP16, FP32) if one.name in call.device.dtypes]
-    if found.name not in known:
-        raise ArgumentError(
-            f"grad_output is {found}; im2col_backward takes {' or '.join(known)} on "
-            f"{call.device.name}"
-        )
-    return found
-
-
 def convolution(checked: Mapping[str, Any]) -> Convolution:
-    """The convolution that would cut the patches: one channel out per channel and tap.
-
-    Facts are those the limits have let pass, of an operand with elements.
-    """
+    """The convolution that would cut the patches; facts are those the limits have let pass."""
     *lead, rows, _ = checked["grad_output.shape"]
-    channels = rows // prod(checked["kernel_size"])
-    return Convolution(
-        n=prod(lead),
-        cin=channels,
-        cout=rows,
-        spatial=checked["input_size"],
-        kernel=checked["kernel_size"],
-        stride=checked["stride"],
-        padding=tuple((p, p) for p in checked["padding"]),
-        dilation=checked["dilation"],
-        groups=channels,
-    )
-
-
-def _planes(c: Convolution, n: int, block: int) -> Convolution:
-    """The same windows over ``n`` planes of ``block`` channels, as the kernel sees them."""
-    return replace(c, n=n, cin=block, cout=block * c.taps, groups=block)
+    kernel = checked["kernel_size"]
+    return windows(tuple(lead), rows // prod(kernel), checked["input_size"], kernel, checked)
 
 
 def _problem(checked: Mapping[str, Any]) -> str:
     """One line for reports; also of empty operands, which are no convolution."""
-    *lead, rows, _ = checked["grad_output.shape"]
-    (h, w), (kh, kw), pads = (checked[n] for n in ("input_size", "kernel_size", "padding"))
-    strides, gaps = checked["stride"], checked["dilation"]
-    lh, lw = output_sizes((h, w), (kh, kw), strides, [(p, p) for p in pads], gaps)
-    planes = 0 if 0 in checked["grad_output.shape"] else prod(lead) * rows // (kh * kw)
-    dilation = f", dilation {list(gaps)}" if gaps != (1, 1) else ""
-    return (
-        f"{planes} planes of {h}x{w} from {lh}x{lw} windows of {kh}x{kw}, stride "
-        f"{list(strides)}, pad {list(pads)}{dilation}; {checked['grad_output.dtype']}"
-    )
+    *lead, rows, _ = shape = checked["grad_output.shape"]
+    count = 0 if 0 in shape else prod(lead) * rows // prod(checked["kernel_size"])
+    return windows_problem(count, checked["input_size"], checked, checked["grad_output.dtype"])
 
 
-class _Fold(NamedTuple):
-    """A call: the windows as a convolution that gives each tap its channel, and (N,) or ()."""
-
-    c: Convolution
-    lead: Sizes
-
-    @property
-    def axes(self) -> str:
-        return "(N, C, H, W)" if self.lead else "(C, H, W)"
-
-
-def _stated(stated: Stated) -> _Fold:
+def _stated(stated: Stated) -> Windows:
     """The call of a command line; the operand is (N, C*KH*KW, L), or without N for --batch 0."""
-    for option in ("size", "kernel"):
-        if stated[option] is None:
-            raise ArgumentError(f"{stated.operator} needs --{option} HxW; give it")
-    kernel = per_axis(stated, "kernel", 2, ())
-    channels, lead = _leading(stated, prod(kernel))
-    c = Convolution(
-        n=prod(lead),
-        cin=channels,
-        cout=channels * prod(kernel),
-        spatial=per_axis(stated, "size", 2, ()),
-        kernel=kernel,
-        stride=per_axis(stated, "stride", 2, (1,)),
-        padding=_padding(stated),
-        dilation=per_axis(stated, "dilation", 2, (1,)),
-        groups=channels,
-    )
-    return _Fold(c, lead)
+    if stated["size"] is None:
+        raise ArgumentError(f"{stated.operator} needs --size HxW; give it")
+    channels, lead = _leading(stated, prod(stated_kernel(stated)))
+    return stated_windows(stated, lead, channels, per_axis(stated, "size", 2, ()))
 
 
 def _leading(stated: Stated, taps: int) -> tuple[int, Sizes]:
@@ -212,24 +159,12 @@ def _leading(stated: Stated, taps: int) -> tuple[int, Sizes]:
     return channels, (count,) if len(given) == 3 else ()
 
 
-def _padding(stated: Stated) -> tuple[tuple[int, int], ...]:
-    """(height, width), the same on opposite sides."""
-    value = stated["padding"] or 0
-    sides = ((value, value),) * 2 if isinstance(value, int) else value
-    if len(sides) != 2 or any(before != after for before, after in sides):
-        raise ArgumentError(
-            f"--padding of {stated.operator} is one number, or HxW such as 1x2: the same on "
-            "opposite sides"
-        )
-    return tuple(sides)
-
-
-def _settings(c: Convolution) -> tuple[Sizes, Sizes, Sizes, Sizes, Sizes]:
+def _settings(p: Windows) -> tuple[Sizes, ...]:
     """The arguments besides the operand, in their order."""
-    return c.spatial, c.kernel, c.dilation, tuple(before for before, _ in c.padding), c.stride
+    return p.c.spatial, *settings_of(p.c)
 
 
-def _limit(sample: Sample[_Fold]) -> float:
+def _limit(sample: Sample[Windows]) -> float:
     found = dtype(sample.arrays["dy"].dtype)
     if found is not FP16 or sample.device.overlap_sums == "fp32":
         return LIMITS[found.name]
@@ -237,7 +172,7 @@ def _limit(sample: Sample[_Fold]) -> float:
     return max(LIMITS[found.name], 2.0**-11 * sqrt(sample.problem.c.taps))
 
 
-CARD: Card[_Fold] = Card(
+CARD: Card[Windows] = Card(
     function=im2col_backward,
     options=(
         replace(BATCH, help=f"{BATCH.help[:-1]}; 0 for operands without this axis)"),
@@ -250,34 +185,25 @@ CARD: Card[_Fold] = Card(
     inputs=(
         Input(
             name="dy",
-            axes=lambda p: "N, C*KH*KW, L" if p.lead else "C*KH*KW, L",
-            shape=lambda p: (*p.lead, p.c.cout, prod(p.c.out)),
+            axes=lambda p: p.patches,
+            shape=lambda p: p.patches_shape,
         ),
     ),
     outputs=lambda p: (
         Output(
             name="grad_input",
-            layout=p.axes,
-            axes=p.axes,
-            expected=lambda sample: fold(sample.arrays["dy"], *_settings(sample.problem.c)),
+            layout=f"({p.image})",
+            axes=f"({p.image})",
+            expected=lambda sample: fold(sample.arrays["dy"], *_settings(sample.problem)),
             limit=_limit,
         ),
     ),
-    call=lambda p, given, options: im2col_backward(given["dy"], *_settings(p.c), **options),
+    call=lambda p, given, options: im2col_backward(given["dy"], *_settings(p), **options),
     dtypes=(FP16, FP32),
     tilings={Im2colBackward: Tiling},
     role="vector",
     without=("deterministic",),
-    cases=(
-        Case(
-            name="fp16 and fp32",
-            needs="fp16",
-            calls=tuple(
-                f"--batch 2 --channels 3 --size 5x6 --kernel 3 --padding 1 --dtype {kind}"
-                for kind in (FP16, FP32)
-            ),
-        ),
-    ),
+    cases=CASES,
     example="""npusim run im2col_backward --device ascend910b2 --channels 16 --size 14x14 \\
       --kernel 3 --padding 1 --dtype fp32 --check""",
 )

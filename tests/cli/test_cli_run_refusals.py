@@ -22,19 +22,22 @@ CONV = ("run", "conv2d_backprop_filter", "--device", "tiny", "--cin", "16", "--c
     [
         (["--cin", "3"],
          "--cin is an option of conv2d_backprop_filter, conv2d_backprop_input, "
-         "conv3d_backprop_filter, conv3d_backprop_input, convolution, convolution_backward, "
-         "deconv_grad_filter; this command has none of that name; see 'npusim run matmul --help'"),
+         "conv3d_backprop_filter, conv3d_backprop_input, conv_grad_filter, conv_grad_input, "
+         "conv_tbc_backward, convolution, convolution_backward, deconv_grad_filter, "
+         "deconv_grad_input; this command has none of that name; see 'npusim run matmul --help'"),
         (["--cube-math-type", "1"],
-         "--cube-math-type is an option of convolution, convolution_backward; this command has "
-         "none of that name; see 'npusim run matmul --help'"),
+         "--cube-math-type is an option of conv_tbc_backward, convolution, convolution_backward; "
+         "this command has none of that name; see 'npusim run matmul --help'"),
         (["--dtype", "fp32"], "--dtype is fp32; matmul takes fp16 or bf16"),
         (["--dtype", "fp8"],
          "argument --dtype: unknown dtype 'fp8'; use one of fp16 (float16), bf16 (bfloat16), fp32 "
          "(float32), int8 (int8), int32 (int32); see 'npusim run matmul --help'"),
         (["--rules", "hardware"],
          "--rules is an option of conv2d_backprop_filter, conv2d_backprop_input, "
-         "conv3d_backprop_filter, conv3d_backprop_input, convolution_backward, deconv_grad_filter, "
-         "im2col_backward; this command has none of that name; see 'npusim run matmul --help'"),
+         "conv3d_backprop_filter, conv3d_backprop_input, conv_grad_filter, conv_grad_input, "
+         "conv_tbc_backward, convolution_backward, deconv_grad_filter, deconv_grad_input, "
+         "im2col, im2col_backward; this command has none of that name; see 'npusim run matmul "
+         "--help'"),
         (["--timing-only", "--check"],
          "--check needs numbers, which --timing-only leaves out; drop one"),
         (["--timing-only", "--input", "a=a.npy"],

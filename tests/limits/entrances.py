@@ -63,6 +63,23 @@ def fold_call(facts: Facts, device: Device) -> RuleError:
     return caught(lambda: npusim.ops.im2col_backward(grad, **given, device=device))
 
 
+def tbc_call(facts: Facts, device: Device) -> RuleError:
+    """``npusim.ops.conv_tbc_backward``."""
+    if any(name.startswith("grad_input.") for name in facts):
+        raise CannotSay
+    dy, x, w, bias = (tensor(facts, name) for name in ("grad_output", "input", "weight", "bias"))
+    rest: Any = {name: facts[name] for name in ("pad", "cube_math_type")}
+    return caught(lambda: npusim.ops.conv_tbc_backward(dy, x, w, bias, **rest, device=device))
+
+
+def unfold_call(facts: Facts, device: Device) -> RuleError:
+    """``npusim.ops.im2col``."""
+    if any(name.startswith("out.") for name in facts):
+        raise CannotSay
+    given = {name: value for name, value in facts.items() if "." not in name}
+    return caught(lambda: npusim.ops.im2col(tensor(facts, "image"), **given, device=device))
+
+
 def fold_aclnn(facts: Facts, device: Device) -> int:
     """``aclnnIm2colBackward``, phase one: a status."""
     shape, size = facts["grad_output.shape"], facts["input_size"]
@@ -105,8 +122,33 @@ def deconv_library(facts: Facts, device: Device) -> RuleError:
     return caught(lambda: function(*given, device=device))
 
 
+def dsp_input(name: str) -> dict[str, Entrance]:
+    """The entrances of an input gradient of the DSP library."""
+
+    def call(facts: Facts, device: Device) -> RuleError:
+        named = facts | {"w.dtype": facts["dtype"], "dy.dtype": facts["dtype"]}
+        dy, w = tensor(named, "dy"), tensor(named, "w")
+        rest = (facts["param"], facts["core_mask"], facts["storage"])
+        return caught(lambda: getattr(npusim.ops, name)(dy, w, *rest, device=device))
+
+    return {"npusim.ops": call}
+
+
+def dsp_filter(facts: Facts, device: Device) -> RuleError:
+    """``npusim.ops.conv_grad_filter``."""
+    named = facts | {"x.dtype": facts["dtype"], "dy.dtype": facts["dtype"]}
+    dy, x = tensor(named, "dy"), tensor(named, "x")
+    rest = (facts["param"], facts["core_mask"], facts["storage"])
+    return caught(lambda: npusim.ops.conv_grad_filter(dy, x, *rest, device=device))
+
+
 ENTRANCES: dict[str, dict[str, Entrance]] = {
     "convolution_backward": entrances_of_convolution.ENTRANCES,
+    "conv_tbc_backward": {"npusim.ops": tbc_call},
+    "conv_grad_filter": {"npusim.ops": dsp_filter},
+    "conv_grad_input": dsp_input("conv_grad_input"),
+    "deconv_grad_input": dsp_input("deconv_grad_input"),
+    "im2col": {"npusim.ops": unfold_call},
     "im2col_backward": {"npusim.ops": fold_call, "aclnn": fold_aclnn},
     "deconv_grad_filter": {"npusim.ops": deconv_call, "ftdsp": deconv_library},
     **entrances_tbe.ENTRANCES,

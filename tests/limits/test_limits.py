@@ -383,7 +383,11 @@ def test_an_unknown_product_is_told() -> None:
 
 #: Facts that are derived only from arguments of the right length.
 SPREAD = {
-    "deconv_grad_filter": {f"param[{i}] {name}" for i, name in enumerate(PARAM)},
+    **{
+        f"{layer}_grad_{what}": {f"param[{i}] {name}" for i, name in enumerate(PARAM)}
+        for layer in ("conv", "deconv")
+        for what in ("filter", "input")
+    },
     "conv2d_backprop_input": set(DERIVE["conv2d_backprop_input"](tbe_plane())),
     "conv3d_backprop_filter": set(DERIVE["conv3d_backprop_filter"](tbe_volume())),
     "conv3d_backprop_input": set(DERIVE["conv3d_backprop_input"](tbe_input())),

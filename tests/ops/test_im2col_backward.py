@@ -18,7 +18,7 @@ from npusim.device.config import parse_device
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32
 from npusim.errors import ArgumentError, ConfigError
-from npusim.kernels.im2col_backward import cuts
+from npusim.kernels.parts.windows import cuts
 from npusim.kernels.tilings.im2col_backward import Tiling, auto_tiling, ub_bytes
 from npusim.ops.im2col_backward import im2col_backward
 from npusim.resources import configs

@@ -14,6 +14,7 @@ from npusim.errors import CapacityError, RuleError
 
 MAP, LAYER = spec((1, 1, 8, 8, 16), "fp16"), spec((1, 16, 8, 8), "fp16")
 NHWC, SQUARE = spec((1, 8, 8, 4), "fp32"), spec((32, 32), "fp16")
+WEIGHT = spec((1, 4, 4), "fp32")
 PARAM = [1, 8, 8, 4, 1, 8, 8, 4, 1, 1, 1, 1, 0, 0, 1, 1, 1, 0]
 
 
@@ -65,12 +66,44 @@ CALLS: Mapping[str, tuple[str, str, Callable[[Any], Any]]] = {
     "convolution_backward": ("ascend910b2", "grad_output|input", layer),
     "conv2d_backprop_filter": ("ascend910", "input_x", filter_gradient),
     "conv2d_backprop_input": ("ascend910", "out_backprop", plane_gradient),
+    "conv_tbc_backward": (
+        "ascend910b2",
+        "grad_output|input",
+        lambda device: npusim.ops.conv_tbc_backward(
+            *(spec((8, 8, 16), "fp16"),) * 2,
+            spec((1, 16, 16), "fp16"),
+            spec((16,), "fp16"),
+            device=device,
+        ),
+    ),
     "conv3d_backprop_filter": ("ascend910", "x", volume_filter_gradient),
     "conv3d_backprop_input": ("ascend910", "out_backprop", input_gradient),
+    "conv_grad_filter": (
+        "ft78ne",
+        "dy",
+        lambda device: npusim.ops.conv_grad_filter(NHWC, NHWC, PARAM, device=device),
+    ),
+    "conv_grad_input": (
+        "ft78ne",
+        "dy",
+        lambda device: npusim.ops.conv_grad_input(NHWC, WEIGHT, PARAM, device=device),
+    ),
+    "deconv_grad_input": (
+        "ft78ne",
+        "dy",
+        lambda device: npusim.ops.deconv_grad_input(NHWC, WEIGHT, PARAM, device=device),
+    ),
     "deconv_grad_filter": (
         "ft78ne",
         "dy",
         lambda device: npusim.ops.deconv_grad_filter(NHWC, NHWC, PARAM, device=device),
+    ),
+    "im2col": (
+        "ascend910b2",
+        "image",
+        lambda device: npusim.ops.im2col(
+            spec((1, 16, 8, 8), "fp16"), (3, 3), (1, 1), (1, 1), (1, 1), device=device
+        ),
     ),
     "im2col_backward": ("ascend910b2", "grad_output", fold),
     "matmul": (

@@ -231,6 +231,27 @@ def fold(rank: int, name: str, stride: tuple[int, int], **options: Any) -> Call:
     return call
 
 
+def time_first(name: str, cube_math_type: int = 0) -> Call:
+    """Build conv_tbc_backward: 20 -> 24 channels, 3 taps."""
+
+    def call(device: str) -> Any:
+        shapes = ((11, 2, 24), (11, 2, 20), (3, 20, 24), (24,))
+        dy, x, w, bias = (integers(shape, name, i) for i, shape in enumerate(shapes))
+        return ops.conv_tbc_backward(dy, x, w, bias, 1, cube_math_type, device=device)
+
+    return call
+
+
+def unfold(rank: int, name: str, stride: tuple[int, int]) -> Call:
+    """Build im2col of 3x2 windows over 10x13 pixels."""
+
+    def call(device: str) -> Any:
+        image = integers((2, 5, 10, 13)[4 - rank :], name, 0)
+        return ops.im2col(image, (3, 2), (2, 1), (1, 0), stride, device=device)
+
+    return call
+
+
 def deconv(name: str, group: int, **options: Any) -> Call:
     """Build deconv_grad_filter: 8 -> 12 channels, 3x3 taps, stride 2."""
     param = [2, 6, 5, 8, 2, 13, 11, 12, 3, 3, 2, 2, 1, 1, 1, 1, group, 0, 0, 0]
@@ -238,6 +259,20 @@ def deconv(name: str, group: int, **options: Any) -> Call:
     def call(device: str) -> Any:
         dy, x = integers((2, 13, 11, 12), name, 0), integers((2, 6, 5, 8), name, 1)
         return ops.deconv_grad_filter(dy, x, param, device=device, **options)
+
+    return call
+
+
+def dsp_gradient(operator: str, name: str, group: int, **options: Any) -> Call:
+    """Build another gradient of the DSP library: 8 -> 12 channels, 3x3 taps, stride 2."""
+    large, small = (2, 13, 11), (2, 6, 5)
+    x, dy = (small, large) if operator.startswith("deconv") else (large, small)
+    param = [*x, 8, *dy, 12, 3, 3, 2, 2, 1, 1, 1, 1, group, 0]
+    other = (*x, 8) if operator.endswith("filter") else (group, 12 // group * 9, 8 // group)
+
+    def call(device: str) -> Any:
+        first, second = integers((*dy, 12), name, 0), integers(other, name, 1)
+        return getattr(ops, operator)(first, second, param, device=device, **options)
 
     return call
 
@@ -398,12 +433,27 @@ CALLS: dict[str, tuple[Call, tuple[str, ...]]] = {
     "fold": (fold(3, "fp16", (1, 1)), (*CUBES_16, *CUBES_32)),
     "fold_fp32": (fold(3, "fp32", (2, 3)), ("ascend910", "ascend310p", *CUBES_32)),
     "fold_rank_2": (fold(2, "fp16", (2, 1)), ("ascend910", "ascend910b2", "ascend910b4")),
+    # conv_tbc_backward
+    "time_first": (time_first("fp16"), ("ascend310p", "ascend910", *CUBES_32)),
+    "time_first_fp32": (time_first("fp32", 1), ("ascend910", *CUBES_32)),
+    # im2col
+    "unfold": (unfold(4, "fp16", (1, 1)), (*CUBES_16, *CUBES_32)),
+    "unfold_fp32": (unfold(4, "fp32", (2, 3)), ("ascend910", "ascend310p", *CUBES_32)),
+    "unfold_rank_3": (unfold(3, "fp16", (2, 1)), ("ascend910", "ascend910b2")),
     # deconv_grad_filter
     "deconv": (deconv("fp32", 1), DSPS),
     "deconv_groups": (deconv("fp32", 4), DSPS),
     "deconv_fp16": (deconv("fp16", 2), ("mt7004",)),
     "deconv_mask": (deconv("fp32", 1, core_mask=0b101), ("ft78ne",)),
     "deconv_private": (deconv("fp32", 1, storage="private"), DSPS),
+    "deconv_grad_input": (dsp_gradient("deconv_grad_input", "fp32", 2), DSPS),
+    "conv_grad_filter": (dsp_gradient("conv_grad_filter", "fp32", 1), DSPS),
+    "conv_grad_filter_fp16": (dsp_gradient("conv_grad_filter", "fp16", 4), ("mt7004",)),
+    "conv_grad_input": (dsp_gradient("conv_grad_input", "fp32", 1), DSPS),
+    "conv_grad_input_private": (
+        dsp_gradient("conv_grad_input", "fp32", 4, storage="private"),
+        ("ft78ne",),
+    ),
     # matmul
     "matmul": (matmul(100, 130, 90), (*CUBES_16, *CUBES_32, *BINS, "tiny")),
     "matmul_bf16": (matmul(64, 300, 200, "bf16", out_dtype="bf16"), CUBES_32),

@@ -181,10 +181,28 @@ def fold(kind: str) -> Call:
     )
 
 
+def time_first() -> Call:
+    x, dy = npusim.spec((9, 2, 20), "fp16"), npusim.spec((9, 2, 12), "fp16")
+    w, bias = npusim.spec((3, 20, 12), "fp16"), npusim.spec((12,), "fp16")
+    return partial(npusim.ops.conv_tbc_backward, dy, x, w, bias, 1, **HARDWARE)
+
+
+def unfold(kind: str) -> Call:
+    image = npusim.spec((2, 20, 7, 6), kind)
+    return partial(npusim.ops.im2col, image, (3, 3), (1, 1), (1, 1), (2, 1), **HARDWARE)
+
+
 def dsp_filter(storage: str) -> Call:
     dy, x = npusim.spec((2, 9, 10, 8), "fp32"), npusim.spec((2, 7, 8, 20), "fp32")
     param = [2, 7, 8, 20, 2, 9, 10, 8, 3, 3, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0]
     return partial(npusim.ops.deconv_grad_filter, dy, x, param, storage=storage, **HARDWARE)
+
+
+def dsp_gradient(name: str) -> Call:
+    dy = npusim.spec((2, 9, 10, 8), "fp32")
+    other = npusim.spec((2, 7, 8, 20) if name.endswith("filter") else (1, 72, 20), "fp32")
+    param = [2, 7, 8, 20, 2, 9, 10, 8, 3, 3, 1, 1, 0, 0, 1, 1, 1, 0]
+    return partial(getattr(npusim.ops, name), dy, other, param, **HARDWARE)
 
 
 def product() -> Call:
@@ -208,14 +226,22 @@ CALLS: dict[str, dict[str, Call]] = {
         "groups": backward((1, 32, 6, 7), (1, 32, 6, 7), (32, 8, 3, 3), groups=4),
         "conv2d_backprop_filter": filter_gradient(),
         "conv2d_backprop_input": plane_gradient(),
+        "conv_tbc_backward": time_first(),
         "conv3d_backprop_filter": volume_filter_gradient(),
         "conv3d_backprop_input": input_gradient(),
         "matmul": product(),
     },
-    "vector": {"im2col_backward fp16": fold("fp16"), "im2col_backward fp32": fold("fp32")},
+    "vector": {
+        "im2col_backward fp16": fold("fp16"),
+        "im2col_backward fp32": fold("fp32"),
+        "im2col fp16": unfold("fp16"),
+    },
     "dsp": {
         "deconv_grad_filter shared": dsp_filter("shared"),
         "deconv_grad_filter private": dsp_filter("private"),
+        "deconv_grad_input": dsp_gradient("deconv_grad_input"),
+        "conv_grad_filter": dsp_gradient("conv_grad_filter"),
+        "conv_grad_input": dsp_gradient("conv_grad_input"),
     },
 }
 

@@ -1,0 +1,101 @@
+"""The tiles of an input gradient on a DSP, and those that are good at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from npusim.device.spec import Device
+from npusim.dtypes import FP32, DType
+from npusim.errors import ArgumentError
+from npusim.integers import ceil_div
+from npusim.kernels.tilings.deconv_grad_filter import DMA_FIELD
+
+#: Least positions of a tile to try: more of them reuse the weights, fewer leave room for taps.
+LEAST_POSITIONS = (8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiling:
+    """A tile is ``rows`` x ``width`` positions by ``columns``; a chunk adds taps times channels.
+
+    A chunk of several ``taps`` has all channels of a group, so that products are added in one
+    order whatever the tiling. ``width`` less than the map's goes with one row.
+    """
+
+    rows: int
+    width: int
+    columns: int
+    taps: int
+    channels: int
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "width", "columns", "taps", "channels"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"tiling {name} is {getattr(self, name)}; it must be >= 1")
+
+    def __str__(self) -> str:
+        return (
+            f"tile {self.rows}x{self.width} positions x {self.columns}, chunk {self.taps} taps x "
+            f"{self.channels} channels, 2 slots"
+        )
+
+
+class Extents(NamedTuple):
+    """Images, rows and columns of the result, groups, channels read and made by one, and taps."""
+
+    images: int
+    height: int
+    width: int
+    groups: int
+    read: int
+    made: int
+    taps: int
+
+
+def auto_tiling(s: Extents, dtype: DType, device: Device, cores: int) -> Tiling:
+    """The tiling that a closed form holds for the fastest."""
+    found = list(_fitting(s, dtype, device, cores))
+    return min(found, key=lambda tiling: _estimate(s, dtype, device, cores, tiling))
+
+
+def _fitting(s: Extents, dtype: DType, device: Device, cores: int) -> Iterator[Tiling]:
+    """Tiles that fill half of SM with A, and AM with two slots of B and the accumulator."""
+    height, wide = s.height, s.width
+    slot = device.memory("SM").size_bytes // 2 // dtype.bytes
+    am = device.memory("AM")
+    block = device.gemm.rates[dtype.name].n if device.gemm else 1
+    for least in LEAST_POSITIONS:
+        few = min(least, height * wide, slot)
+        channels = min(s.read, slot // few)
+        chunk = min(s.taps, slot // (few * channels)) if channels == s.read else 1
+        share = max(few, ceil_div(s.images * height * wide, cores))  # so that every core has a tile
+        room = min(slot // (chunk * channels), share, DMA_FIELD)
+        rows, width = (min(height, room // wide), wide) if room >= wide else (1, room)
+        per_column = 2 * chunk * channels * dtype.bytes + rows * width * FP32.bytes
+        per_column += rows * width * dtype.bytes if dtype is not FP32 else 0
+        fit = (am.size_bytes - 4 * am.align_bytes) // per_column
+        if fit < 1:
+            continue
+        if block < fit < s.made:
+            fit -= fit % block
+        columns = min(s.made, fit, DMA_FIELD * 4 // dtype.bytes)
+        yield Tiling(rows=rows, width=width, columns=columns, taps=chunk, channels=channels)
+    yield Tiling(rows=1, width=1, columns=1, taps=1, channels=1)
+
+
+def _estimate(s: Extents, dtype: DType, device: Device, cores: int, t: Tiling) -> float:
+    """Cycles of the busiest core: the products of a chunk, or the loads that it waits for."""
+    path, gemm, e = device.path("GM", "SM"), device.gemm, dtype.bytes
+    assert gemm is not None  # the operator has asked for it
+    rate, count = gemm.rates[dtype.name], t.rows * t.width
+    tiles = s.images * s.groups * ceil_div(s.height, t.rows) * ceil_div(s.width, t.width)
+    tiles *= ceil_div(s.made, t.columns)
+    chunks = ceil_div(s.taps, t.taps) * ceil_div(s.read, t.channels)
+    blocks = ceil_div(count, rate.m) * ceil_div(t.columns, rate.n)
+    product = blocks * (gemm.overhead_cycles + t.taps * t.channels * rate.cycles)
+    frames = [(t.channels * e, t.taps * count), (t.columns * e, t.taps * t.channels)]
+    move: float = t.taps * (t.rows + 1) * path.startup_cycles
+    move += sum(n * max(size / path.rate, float(path.row_cycles)) for size, n in frames)
+    return ceil_div(tiles, cores) * chunks * max(float(product), move)

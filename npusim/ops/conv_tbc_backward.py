@@ -1,0 +1,213 @@
+"""conv_tbc_backward: gradients of a 1-D convolution whose tensors have the time axis first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from npusim.call.call import Call
+from npusim.call.spec import Array, Operand, Spec
+from npusim.convolution import Convolution
+from npusim.dtypes import BF16, FP16, FP32, DType, dtype, promote
+from npusim.isa.operands import Tensor
+from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
+from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
+from npusim.kernels.conv_backprop_input import ConvBackpropInput
+from npusim.kernels.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.transpose import Transpose
+from npusim.limits.facts import tensor_facts
+from npusim.ops.arguments import frozen, operand, scalar
+from npusim.ops.card import Card, Case, Input, Output, Sample, Stated
+from npusim.ops.conv_launch import Launcher
+from npusim.ops.convolution_backward import Wanted, gradients
+from npusim.ops.cube_math import CUBE_MATH_TYPE, CubeMath, cube_math, cube_math_number
+from npusim.ops.layer import BATCH, SIZES, stated_layer
+from npusim.results import Result
+
+#: Axes of (T, N, C) in the order (N, C, T), of (K, Cin, Cout) in the order (Cout, Cin, K), by
+#: operand and gradient; and back.
+_ORDER = {
+    **dict.fromkeys(("grad_output", "input", "grad_input", "dy", "x"), (1, 2, 0)),
+    **dict.fromkeys(("weight", "grad_weight", "w"), (2, 1, 0)),
+}
+_BACK = {name: tuple(order.index(i) for i in range(3)) for name, order in _ORDER.items()}
+
+
+def conv_tbc_backward(
+    grad_output: Array | Spec,
+    input: Array | Spec,
+    weight: Array | Spec,
+    bias: Array | Spec,
+    pad: Any = 0,
+    cube_math_type: int | str = "keep_dtype",
+    **options: Any,
+) -> Result:
+    """Gradients of a time-first 1-D convolution.
+
+    ``input`` is (T, N, Cin), ``weight`` (K, Cin, Cout), ``bias`` (Cout,), ``grad_output``
+    (T + 2 * pad - K + 1, N, Cout), in fp16, bf16 or fp32 (or ``npusim.spec``s: timing only); the
+    bias is looked at for its shape only. The results grad_input, grad_weight and grad_bias have the
+    shapes of input, weight and bias, and the types that convolution_backward gives them.
+
+    The call launches transpositions to channels first, what convolution_backward launches for the
+    1-D layer of stride 1, and transpositions back. No page of it was at hand: its limits are
+    assumed to be those of aclnnConvolutionBackward. Keywords are those of ``npusim.call.Options``.
+    Raises ``RuleError`` or ``ArgumentError`` naming the argument.
+    """
+    dy, x, w = operand(grad_output), operand(input), operand(weight)
+    given = {"grad_output": dy, "input": x, "weight": w}
+    call = CARD.begin(options, **given)
+    checked = facts(dy, x, w, operand(bias), pad, cube_math_type)
+    call.check(checked)
+    promoted = promote([dtype(one.dtype) for one in given.values()], FP32)
+    math, c = cube_math(promoted, checked["cube_math_type"], call.device), convolution(checked)
+    launcher = _TimeFirst(call, c, given, math)
+    launcher.require((True,) * 3)
+    found = (launcher.input_grad(), launcher.weight_grad(), launcher.bias_grad())
+    outputs = {tensor.name: call.arrays.get(tensor.name) for tensor in found}
+    text = (
+        f"backward of a time-first convolution, {c.cin} -> {c.cout} channels, kernel "
+        f"{c.kernel[0]}, pad {checked['pad']}, input {c.spatial[0]} x {c.n}; {promoted}"
+    )
+    rate = "hf32" if math.hf32 else ""
+    sizes = c.channel_blocks(32 // math.dtype.bytes)
+    return call.result(outputs, text, math.dtype, rate, sizes=sizes)
+
+
+class _TimeFirst(Launcher):
+    """Launches of the channels-first layer between transpositions."""
+
+    def __init__(
+        self, call: Call, c: Convolution, given: Mapping[str, Operand], math: CubeMath
+    ) -> None:
+        super().__init__(call, c, {name: _turned(name, one) for name, one in given.items()}, math)
+        self.given = given
+
+    def operand(self, name: str) -> Tensor:
+        """An operand with channels first, 3-D."""
+        if name not in self.ready:
+            value, order = self.given[name], _ORDER[name]
+            x = self.call.input(name, value, dtype(value.dtype))
+            shape = tuple(x.shape[axis] for axis in order)
+            turned = self.call.workspace(f"{name}_turned", shape, x.dtype)
+            self.call.launch(Transpose(order, x, turned))
+            self.ready[name] = self.call.view(turned, (*shape[:2], 1, 1, shape[2]))
+        return self.ready[name]
+
+    def _result(self, name: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
+        """Memory for a gradient with channels first."""
+        return self.call.workspace(f"{name}_turned", shape, dtype)
+
+    def _leave(self, name: str, blocked: Tensor, shape: tuple[int, ...], dtype: DType) -> Tensor:
+        turned = super()._leave(name, blocked, shape, dtype)
+        flat = self.call.view(turned, (*shape[:2], shape[-1]))
+        back = _BACK[name]
+        y = self.call.output(name, tuple(flat.shape[axis] for axis in back), dtype)
+        self.call.launch(Transpose(back, flat, y))
+        return y
+
+
+def _turned(name: str, value: Operand) -> Operand:
+    """An operand or gradient with channels first."""
+    order = _ORDER[name]
+    if isinstance(value, Spec):
+        return Spec(tuple(value.shape[axis] for axis in order), value.dtype)
+    return value.transpose(order)
+
+
+def facts(
+    grad_output: Any, input: Any, weight: Any, bias: Any, pad: Any, cube_math_type: Any
+) -> dict[str, Any]:
+    """What the limits are checked against; operands are anything with ``shape`` and ``dtype``."""
+    number = cube_math_type
+    return {
+        **tensor_facts(grad_output=grad_output, input=input, weight=weight, bias=bias),
+        "pad": scalar("pad", frozen(pad)),
+        "cube_math_type": cube_math_number(number) if isinstance(number, str) else number,
+    }
+
+
+def convolution(checked: Mapping[str, Any]) -> Convolution:
+    """The channels-first layer that facts describe which the limits have let pass."""
+    length, n, cin = checked["input.shape"]
+    taps, _, cout = checked["weight.shape"]
+    pad = checked["pad"]
+    return Convolution(
+        n=n, cin=cin, cout=cout, spatial=(length,), kernel=(taps,), padding=((pad, pad),)
+    )
+
+
+def _stated(stated: Stated) -> Wanted:
+    """The call of a command line; operands given as files show sizes."""
+    turned = {
+        name: array.transpose(_ORDER[name]) if array.ndim == 3 else array
+        for name, array in stated.arrays.items()
+    }
+    shown = {name: array.shape for name, array in turned.items()}
+    c = stated_layer(replace(stated, arrays=turned), shown, 1, layers=False)
+    return Wanted(c, (True,) * 3, stated["cube_math_type"] or 0)
+
+
+def _call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+    bias, pad = Spec((p.c.cout,), dtype(given["dy"].dtype)), p.c.padding[0][0]
+    operands = (given["dy"], given["x"], given["w"], bias)
+    return conv_tbc_backward(*operands, pad, p.cube_math_type, **options)
+
+
+def _time_first(one: Output[Wanted], axes: str) -> Output[Wanted]:
+    """A gradient of convolution_backward with the time axis first."""
+
+    def expected(sample: Sample[Wanted]) -> Array:
+        turned = {name: np.transpose(a, _ORDER[name]) for name, a in sample.arrays.items()}
+        found = one.expected(replace(sample, arrays=turned))
+        return found.transpose(_BACK[one.name]) if one.name in _BACK else found
+
+    return replace(one, axes=axes, expected=expected)
+
+
+def _shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape with channels first as the call has it."""
+    return tuple(shape[axis] for axis in _BACK[name])
+
+
+CARD: Card[Wanted] = Card(
+    function=conv_tbc_backward,
+    options=(
+        BATCH,
+        *(one for one in SIZES if one.name in ("cin", "cout", "size", "kernel", "padding")),
+        CUBE_MATH_TYPE,
+    ),
+    problem=_stated,
+    inputs=(
+        Input(name="x", axes="T, N, Cin", shape=lambda p: _shape("x", p.c.x_shape)),
+        Input(name="w", axes="K, Cin, Cout", shape=lambda p: _shape("w", p.c.w_shape)),
+        Input(name="dy", axes="T, N, Cout", shape=lambda p: _shape("dy", p.c.dy_shape)),
+    ),
+    outputs=lambda p: tuple(
+        _time_first(one, axes)
+        for one, axes in zip(
+            gradients(p), ("(T, N, Cin)", "(K, Cin, Cout)", "(Cout,)"), strict=True
+        )
+    ),
+    call=_call,
+    dtypes=(FP16, BF16, FP32),
+    tilings={ConvBackpropInput: GemmTiling, ConvBackpropFilter: FilterTiling},
+    cases=tuple(
+        Case(
+            name=name,
+            needs=needs,
+            parameter=parameter,
+            calls=(f"--batch 2 --cin 16 --cout 32 --size 6 --kernel 3 --padding 1 {options}",),
+        )
+        for name, needs, parameter, options in (
+            ("fp16", "fp16", "", "--dtype fp16"),
+            ("bf16", "bf16", "grad_output.dtype", "--dtype bf16"),
+            ("fp32 as fp16", "fp16", "", "--dtype fp32 --cube-math-type 2"),
+        )
+    ),
+    example="""npusim run conv_tbc_backward --device ascend910b2 --batch 8 --cin 64 --cout 32 \\
+      --size 50 --kernel 3 --padding 1 --check""",
+)

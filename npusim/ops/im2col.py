@@ -1,0 +1,194 @@
+"""im2col: patches of sliding windows as columns of a matrix (unfold)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from npusim.call.call import Call
+from npusim.call.spec import Array, Spec
+from npusim.call.tiling import own_tiling
+from npusim.convolution import Convolution
+from npusim.dtypes import FP16, FP32
+from npusim.errors import ArgumentError
+from npusim.integers import ceil_div
+from npusim.isa.operands import Tensor
+from npusim.kernels.im2col import Im2col
+from npusim.kernels.tilings.im2col import Tiling, auto_tiling
+from npusim.kernels.trans_data import Conversion, TransData
+from npusim.limits.facts import tensor_facts
+from npusim.ops.arguments import frozen, operand
+from npusim.ops.card import Card, Input, Option, Output, Stated, integer
+from npusim.ops.layer import BATCH, DILATION, KERNEL, PADDING, SIZE, STRIDE, per_axis
+from npusim.ops.windows import (
+    C0,
+    CASES,
+    Windows,
+    planes,
+    require_vector,
+    settings_of,
+    stated_windows,
+    windows,
+    windows_problem,
+)
+from npusim.reference import unfold
+from npusim.results import Result
+
+
+def im2col(
+    image: Array | Spec,
+    kernel_size: Any,
+    dilation: Any,
+    padding: Any,
+    stride: Any,
+    **options: Any,
+) -> Result:
+    """Patches of an image, every window a column (unfold).
+
+    ``image`` (N, C, H, W) or (C, H, W) is fp16 or fp32, an array or an ``npusim.spec``; the others
+    are pairs (height, width). The result ``outputs[0]`` is (N, C * KH * KW, L) or (C * KH * KW, L)
+    of the same type, with L the product over both axes of
+    (size + 2 * padding - dilation * (kernel_size - 1) - 1) // stride + 1; padding reads as zero.
+
+    An image in 5HD (N, C1, H, W, 16) gives (N, C1, KH * KW, L, 16): the form of the tensor
+    compiler's kernels. There the device's ``overlap_sums`` is not fp32, the others are converted to
+    5HD and back around the kernel, as in im2col_backward.
+
+    No page of the call was at hand: its limits are assumed to be those of im2col_backward. Keywords
+    are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
+    ``npusim.kernels.im2col.Tiling``. Raises ``RuleError`` naming the argument that does not fit,
+    ``ArgumentError`` for the rest.
+    """
+    array = operand(image)
+    call = CARD.begin(options, image=array)
+    checked = facts(array, kernel_size, dilation, padding, stride)
+    call.check(checked)
+    own_dtype = require_vector(call, "image", array)
+    size = _plane(checked)
+    problem = windows_problem(
+        0 if 0 in array.shape else prod(array.shape) // prod(size), size, checked, own_dtype.name
+    )
+    if 0 in array.shape:
+        call.output("out", patches_shape(checked), own_dtype)
+        call.input("image", array, own_dtype)
+        call.notes.append("image is empty: nothing is launched or written")
+        return call.result({"columns": call.arrays.get("out")}, problem, own_dtype)
+    out = call.output("out", patches_shape(checked), own_dtype)
+    x, c = call.input("image", array, own_dtype), convolution(checked)
+    if len(array.shape) == 5:
+        _launch(call, planes(c, c.n * ceil_div(c.cin, C0), C0), x, out)
+    elif call.device.overlap_sums == "fp32":  # this generation reads the framework layout
+        _launch(call, planes(c, c.n * c.cin, 1), x, out)
+    else:
+        _launch_5hd(call, c, x, out)
+    return call.result({"columns": call.arrays.get("out")}, problem, own_dtype)
+
+
+def facts(image: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> dict[str, Any]:
+    """What the limits are checked against; the operand is anything with ``shape`` and ``dtype``."""
+    return {
+        **tensor_facts(image=image),
+        "kernel_size": frozen(kernel_size),
+        "dilation": frozen(dilation),
+        "padding": frozen(padding),
+        "stride": frozen(stride),
+    }
+
+
+def convolution(checked: Mapping[str, Any]) -> Convolution:
+    """The convolution that cuts the patches; facts are those the limits have let pass."""
+    shape = checked["image.shape"]
+    blocked = len(shape) == 5
+    lead, channels = (shape[:1], shape[1] * C0) if blocked else (shape[:-3], shape[-3])
+    return windows(lead, channels, _plane(checked), checked["kernel_size"], checked)
+
+
+def patches_shape(checked: Mapping[str, Any]) -> tuple[int, ...]:
+    """The shape of the result; facts are those the limits have let pass."""
+    shape, taps = checked["image.shape"], prod(checked["kernel_size"])
+    one = windows((), 1, _plane(checked), checked["kernel_size"], checked)
+    if len(shape) == 5:
+        return (*shape[:2], taps, prod(one.out), C0)
+    return (*shape[:-3], shape[-3] * taps, prod(one.out))
+
+
+def _plane(checked: Mapping[str, Any]) -> tuple[int, ...]:
+    """Height and width of the image."""
+    shape: tuple[int, ...] = checked["image.shape"]
+    return shape[2:4] if len(shape) == 5 else shape[-2:]
+
+
+def _launch_5hd(call: Call, c: Convolution, x: Tensor, out: Tensor) -> None:
+    """The kernel between conversions to 5HD and back: the patches are maps of KH*KW x L."""
+    to_5hd = Conversion(kind="to_blocked", c0=C0)
+    from_5hd = Conversion(kind="from_blocked", c0=C0)
+    plain = replace(out, shape=(c.n, c.cin, c.taps, prod(c.out)))
+    image = replace(x, shape=c.x_shape)
+    pixels = call.workspace("image_5hd", to_5hd.blocked_shape(image.shape), x.dtype)
+    patches = call.workspace("out_5hd", from_5hd.blocked_shape(plain.shape), x.dtype)
+    call.launch(TransData(to_5hd, image, replace(pixels, role="out")))
+    blocks = planes(c, c.n * ceil_div(c.cin, C0), C0)
+    _launch(call, blocks, replace(pixels, role="in"), patches)
+    call.launch(TransData(from_5hd, replace(patches, role="in"), plain))
+
+
+def _launch(call: Call, shape: Convolution, x: Tensor, out: Tensor) -> None:
+    """The kernel on tensors of planes."""
+    device = call.device
+    cores = len(call.groups) * device.core_kind("vector").per_group
+    tiling = own_tiling(call.options.tiling, Im2col.name, Tiling)
+    if tiling is None:
+        tiling = auto_tiling(shape, x.dtype, cores, device.memory("UB").size_bytes)
+    call.launch(Im2col(shape, tiling, x, out))
+
+
+def _stated(stated: Stated) -> Windows:
+    """The call of a command line; the operand is (N, C, H, W), or without N for --batch 0."""
+    given = stated.arrays["x"].shape if "x" in stated.arrays else None
+    if given is None:
+        if stated["size"] is None:
+            raise ArgumentError(f"{stated.operator} needs --size HxW; give it")
+        count = 1 if stated["batch"] is None else stated["batch"]
+        lead, size = (count,) if count else (), per_axis(stated, "size", 2, ())
+        return stated_windows(stated, lead, stated.size("channels", {}), size)
+    if len(given) not in (3, 4):
+        raise ArgumentError(f"{stated.file('x')}; it must be (N, C, H, W) or (C, H, W)")
+    stated.size("batch", {"x": given[0] if len(given) == 4 else 0})
+    size = per_axis(stated, "size", 2, given[-2:])
+    if size != given[-2:]:
+        raise ArgumentError(f"{stated.file('x')}, but --size is {'x'.join(map(str, size))}")
+    channels = stated.size("channels", {"x": given[-3]})
+    return stated_windows(stated, given[:-3], channels, size)
+
+
+CARD: Card[Windows] = Card(
+    function=im2col,
+    options=(
+        replace(BATCH, help=f"{BATCH.help[:-1]}; 0 for operands without this axis)"),
+        Option("channels", integer(1), "N", "channels of the image (default: as in --input x)"),
+        SIZE,
+        replace(KERNEL, help="size of a window, taps (no default)"),
+        *(STRIDE, PADDING, DILATION),
+    ),
+    problem=_stated,
+    inputs=(Input(name="x", axes=lambda p: p.image, shape=lambda p: p.image_shape),),
+    outputs=lambda p: (
+        Output(
+            name="columns",
+            layout=f"({p.patches})",
+            axes=f"({p.patches})",
+            expected=lambda sample: unfold(sample.arrays["x"], *settings_of(sample.problem.c)),
+            limit=lambda _: 0.0,  # values are copied as they are
+        ),
+    ),
+    call=lambda p, given, options: im2col(given["x"], *settings_of(p.c), **options),
+    dtypes=(FP16, FP32),
+    tilings={Im2col: Tiling},
+    role="vector",
+    without=("deterministic",),
+    cases=CASES,
+    example="""npusim run im2col --device ascend910b2 --channels 16 --size 14x14 \\
+      --kernel 3 --padding 1 --dtype fp32 --check""",
+)

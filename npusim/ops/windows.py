@@ -1,0 +1,142 @@
+"""Sliding windows over images, which im2col and its backward share: one adds back the other's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any, NamedTuple
+
+from npusim.call.call import Call
+from npusim.call.spec import Operand
+from npusim.convolution import Convolution, Sizes, output_sizes
+from npusim.dtypes import FP16, FP32, DType, dtype
+from npusim.errors import ArgumentError
+from npusim.ops.card import Case, Stated
+from npusim.ops.layer import per_axis
+
+#: Channels in a block of the conversion, also for fp32 (this conversion knows no other).
+C0 = 16
+
+
+class Windows(NamedTuple):
+    """The windows as a convolution that gives each tap its channel, and (N,) or ()."""
+
+    c: Convolution
+    lead: Sizes
+
+    @property
+    def image(self) -> str:
+        """Axes of the image."""
+        return "N, C, H, W" if self.lead else "C, H, W"
+
+    @property
+    def patches(self) -> str:
+        """Axes of the patches."""
+        return "N, C*KH*KW, L" if self.lead else "C*KH*KW, L"
+
+    @property
+    def image_shape(self) -> Sizes:
+        """Shape of the image."""
+        return (*self.lead, self.c.cin, *self.c.spatial)
+
+    @property
+    def patches_shape(self) -> Sizes:
+        """Shape of the patches."""
+        return (*self.lead, self.c.cout, prod(self.c.out))
+
+
+def windows(
+    lead: Sizes, channels: int, size: Sizes, kernel: Sizes, settings: Mapping[str, Any]
+) -> Convolution:
+    """The convolution that cuts patches: one channel out per channel and tap.
+
+    ``settings`` has stride, padding (the same on opposite sides) and dilation.
+    """
+    return Convolution(
+        n=prod(lead),
+        cin=channels,
+        cout=channels * prod(kernel),
+        spatial=size,
+        kernel=kernel,
+        stride=settings["stride"],
+        padding=tuple((p, p) for p in settings["padding"]),
+        dilation=settings["dilation"],
+        groups=channels,
+    )
+
+
+def planes(c: Convolution, n: int, block: int) -> Convolution:
+    """The same windows over ``n`` planes of ``block`` channels, as the kernels see them."""
+    return replace(c, n=n, cin=block, cout=block * c.taps, groups=block)
+
+
+def require_vector(call: Call, name: str, given: Operand) -> DType:
+    """The operand's type; raise unless the device has vector units that know it."""
+    found = dtype(given.dtype)
+    call.device.core_kind("vector")  # a device without one is refused for that, not for a type
+    known = [one.name for one in (FP16, FP32) if one.name in call.device.dtypes]
+    if found.name not in known:
+        raise ArgumentError(
+            f"{name} is {found}; {call.operator} takes {' or '.join(known)} on {call.device.name}"
+        )
+    return found
+
+
+def windows_problem(count: int, size: Sizes, checked: Mapping[str, Any], kind: str) -> str:
+    """One line for reports, of ``count`` planes; also of empty operands."""
+    (h, w), (kh, kw), pads = size, checked["kernel_size"], checked["padding"]
+    strides, gaps = checked["stride"], checked["dilation"]
+    lh, lw = output_sizes((h, w), (kh, kw), strides, [(p, p) for p in pads], gaps)
+    dilation = f", dilation {list(gaps)}" if gaps != (1, 1) else ""
+    return (
+        f"{count} planes of {h}x{w} from {lh}x{lw} windows of {kh}x{kw}, stride "
+        f"{list(strides)}, pad {list(pads)}{dilation}; {kind}"
+    )
+
+
+def stated_kernel(stated: Stated) -> Sizes:
+    """The size of a window, which a command line must state."""
+    if stated["kernel"] is None:
+        raise ArgumentError(f"{stated.operator} needs --kernel HxW; give it")
+    return per_axis(stated, "kernel", 2, ())
+
+
+def stated_windows(stated: Stated, lead: Sizes, channels: int, size: Sizes) -> Windows:
+    """The windows of a command line over images of known shape."""
+    settings = {
+        "stride": per_axis(stated, "stride", 2, (1,)),
+        "padding": _padding(stated),
+        "dilation": per_axis(stated, "dilation", 2, (1,)),
+    }
+    return Windows(windows(lead, channels, size, stated_kernel(stated), settings), lead)
+
+
+def settings_of(c: Convolution) -> tuple[Sizes, Sizes, Sizes, Sizes]:
+    """Kernel, dilation, padding and stride, in the order of the calls' arguments."""
+    return c.kernel, c.dilation, tuple(before for before, _ in c.padding), c.stride
+
+
+def _padding(stated: Stated) -> Sizes:
+    """(height, width), the same on opposite sides."""
+    value = stated["padding"] or 0
+    sides = ((value, value),) * 2 if isinstance(value, int) else value
+    if len(sides) != 2 or any(before != after for before, after in sides):
+        raise ArgumentError(
+            f"--padding of {stated.operator} is one number, or HxW such as 1x2: the same on "
+            "opposite sides"
+        )
+    return tuple(before for before, _ in sides)
+
+
+#: A small call in each type.
+CASES = (
+    Case(
+        name="fp16 and fp32",
+        needs="fp16",
+        calls=tuple(
+            f"--batch 2 --channels 3 --size 5x6 --kernel 3 --padding 1 --dtype {kind}"
+            for kind in (FP16, FP32)
+        ),
+    ),
+)

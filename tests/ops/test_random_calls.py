@@ -1,0 +1,41 @@
+"""Random calls of every operator against float64, a few of the campaign's."""
+
+from __future__ import annotations
+
+import pytest
+
+from npusim.ops import CARDS
+from tests.ops.random_calls import campaign, main
+
+
+def test_a_few_calls_of_any_operator_have_the_numbers_of_float64() -> None:
+    found = campaign(seed=2026, calls=60)
+    assert found.wrong == []
+    assert found.ran.total() == 60
+    assert found.ran.keys() <= set(CARDS)
+    assert len(found.ran) > len(CARDS) // 2  # they are of many operators
+    assert found.refused.total() < 60  # most of what is drawn can be called
+
+
+def test_a_wrong_number_is_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An operator whose results are all zero fails the campaign, which says how to call it."""
+    card = CARDS["matmul"]
+    call = card.call
+
+    def zeros(problem: object, given: object, options: object) -> object:
+        result = call(problem, given, options)  # type: ignore[arg-type]
+        for one in result.outputs or ():
+            assert one is not None
+            one[...] = 0
+        return result
+
+    monkeypatch.setattr("tests.ops.random_calls.CARDS", {"matmul": card})
+    assert main(["3", "--calls", "2"]) == 0
+    object.__setattr__(card, "call", zeros)
+    try:
+        assert main(["3", "--calls", "2", "--refusals"]) == 1
+    finally:
+        object.__setattr__(card, "call", call)
+    assert "WRONG Drawn(operator='matmul'" in capsys.readouterr().out
