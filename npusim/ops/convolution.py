@@ -292,8 +292,10 @@ def _expected(sample: Sample[_Wanted]) -> Array:
 
 
 def _limit(sample: Sample[_Wanted]) -> float:
-    """Of two roundings with a bias, each to the type computed with."""
-    return LIMITS[_math(sample).dtype.name] * (2 if sample.problem.bias else 1)
+    """Of two roundings with a bias, to the type computed with and to that of the result."""
+    wider = promote((dtype(sample.arrays[name].dtype) for name in ("x", "w")), FP32)
+    most = max(LIMITS[kind.name] for kind in (_math(sample).dtype, wider))
+    return most * (2 if sample.problem.bias else 1)
 
 
 def _weight_axes(p: _Wanted) -> str:

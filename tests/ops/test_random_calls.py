@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from npusim.cli.main import main as run
 from npusim.ops import CARDS
 from tests.ops.random_calls import campaign, main
 
@@ -15,6 +16,12 @@ def test_a_few_calls_of_any_operator_have_the_numbers_of_float64() -> None:
     assert found.ran.keys() <= set(CARDS)
     assert len(found.ran) > len(CARDS) // 2  # they are of many operators
     assert found.refused.total() < 60  # most of what is drawn can be called
+
+
+def test_bf16_results_of_fp16_products_pass_their_check() -> None:
+    """They are rounded to bf16 last; they were once held to the limit of fp16."""
+    words = "run convolution --device ascend910b2 --cin 34 --cout 17 --size 5 --kernel 2"
+    assert run([*words.split(), "--dtype", "bf16", "--cube-math-type", "2", "--check"]) == 0
 
 
 def test_a_wrong_number_is_found(

@@ -12,10 +12,10 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
-from ctypes import CDLL, POINTER, addressof, c_char, c_int64
+from ctypes import CDLL, POINTER, c_int64
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
