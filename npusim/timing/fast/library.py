@@ -165,10 +165,7 @@ def flatten(value: Any, words: list[int]) -> None:
     if isinstance(value, np.ndarray):
         if not value.flags.c_contiguous:
             raise TypeError("compiled code takes contiguous arrays only")
-        try:
-            words.append(addressof(c_char.from_buffer(cast(Any, value))) if value.size else 0)
-        except TypeError:  # read-only; compiled code writes to none of these
-            words.append(value.ctypes.data)
+        words.append(value.__array_interface__["data"][0] if value.size else 0)
         words += value.shape
     elif isinstance(value, tuple):
         for part in value:
