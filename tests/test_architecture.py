@@ -82,9 +82,10 @@ LINES = 450
 #: Lines of Python that a package may have; "npusim" stands for the modules at its top. More needs a
 #: sentence in CHANGELOG.md that says what for.
 BUDGETS = {
+    "npusim": 3450,
     "npusim/calibration": 900,
     "npusim/call": 1575,
-    "npusim/cli": 3500,
+    "npusim/cli": 3550,
     "npusim/compat": 2600,
     "npusim/device": 2300,
     "npusim/isa": 2050,
@@ -93,7 +94,7 @@ BUDGETS = {
     "npusim/numerics": 950,
     "npusim/ops": 4600,
     "npusim/program": 3200,
-    "npusim/results": 7300,
+    "npusim/results": 7500,
     "npusim/timing": 5200,
     "npusim/study": 2300,
     "npusim/torch": 600,
