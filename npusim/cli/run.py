@@ -69,15 +69,16 @@ def execute(arguments: argparse.Namespace) -> int:
         keep = True if needed else arguments.timeline
         result = prepared.run(timeline=keep, progress=progress)
     checks = _report(arguments, result, prepared)
-    files = artifacts.writers(
-        wanted,
-        result,
-        prepared.outputs,
-        prepared.problem,
-        framework=arguments.output_layout == "framework",
-        part=artifacts.part_of(arguments, result.time_us),
-    )
-    write_files(files, sys.stderr if arguments.json else sys.stdout)
+    if wanted:
+        files = artifacts.writers(
+            wanted,
+            result,
+            prepared.outputs,
+            prepared.problem,
+            framework=arguments.output_layout == "framework",
+            part=artifacts.part_of(arguments, result.time_us),
+        )
+        write_files(files, sys.stderr if arguments.json else sys.stdout)
     return 0 if all(check.passed for check in checks) else 1
 
 
