@@ -82,6 +82,17 @@ def test_the_drawing_of_memories_has_all_bytes(result: Result) -> None:
     assert hierarchy.draw(result.device, ()) == ""
 
 
+def test_bytes_beside_the_drawing_of_memories_have_room() -> None:
+    device = npusim.load_device("ascend910b2")
+    moves = (("GM", "L1"), ("L1", "L0A"), ("L0C", "GM"))
+    totals = [metrics.PathTotal(src, dst, "", 1000 * 1024, 0, 0) for src, dst in moves]
+    drawn = hierarchy.draw(device, totals)
+    width = float(re.findall(r'viewBox="0 0 ([0-9.]+)', drawn)[0])
+    places = re.findall(r'<text x="([0-9.]+)"[^>]*>1000\.0 KiB', drawn)
+    assert len(places) == 3
+    assert max(map(float, places)) + 10 * 6.4 / 2 <= width
+
+
 def test_rows_of_nothing_are_left_out(result: Result) -> None:
     changed = replace(result.runs[0], traffic=(TrafficRow("GM", "UB", "nobody_moved", 0, 0, 0),))
     assert "nobody_moved" not in run.render(replace(result, runs=(changed, result.runs[1])))
@@ -104,6 +115,19 @@ def checked(shown: Page) -> None:
     outside = [url for url in shown.requests if not re.match(r"file:|data:|blob:", url)]
     assert outside == []
     assert shown.run("document.documentElement.scrollWidth <= innerWidth")
+    assert shown.run(_CUT) == []
+
+
+#: Words of drawings that reach past them, and of boxes that hide what does not fit.
+_CUT = """[
+  ...[...document.querySelectorAll('figure svg text')].filter(text => {
+    const [own, all] = [text, text.ownerSVGElement].map(one => one.getBoundingClientRect());
+    return own.left < all.left - 1 || own.right > all.right + 1 || own.bottom > all.bottom + 1;
+  }),
+  ...[...document.querySelectorAll('body *')].filter(one =>
+    getComputedStyle(one).overflowX === 'hidden' && one.textContent.trim() &&
+    one.scrollWidth > one.clientWidth + 1),
+].map(one => one.textContent)"""
 
 
 @pytest.mark.parametrize("width", [1280, 400])
