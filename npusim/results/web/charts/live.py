@@ -7,6 +7,7 @@ It is served by Bokeh to this computer alone. What it shows and does comes from 
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
@@ -230,11 +231,14 @@ def serve(page: Callable[[Document], None], port: int, ready: Callable[[str], No
         )  # fmt: skip
     except OSError as error:
         raise ArgumentError(f"port {port} cannot be used ({error}); choose another") from error
+    # An exception of the interrupt could be raised where nobody hears of it, such as a callback.
+    loop: Any = server.io_loop
+    loop = loop.asyncio_loop
+    loop.add_signal_handler(signal.SIGINT, server.io_loop.stop)
     try:
         server.start()
         ready(f"http://localhost:{server.port}/")
         server.io_loop.start()
-    except KeyboardInterrupt:
-        pass
     finally:
+        loop.remove_signal_handler(signal.SIGINT)
         server.stop()
