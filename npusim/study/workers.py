@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from itertools import islice
@@ -15,6 +13,7 @@ from typing import Any
 
 from npusim.device.answers import answers_in
 from npusim.errors import ArgumentError, NpusimError
+from npusim.processes import pool, uninterrupted
 from npusim.study.store import Measured
 from npusim.study.subject import Setting, measure
 
@@ -70,28 +69,21 @@ def here(chunks: Iterator[Chunk], jobs: int, runs: Runs = None) -> Iterator[Done
 
 def _pooled(chunks: Iterator[Chunk], jobs: int, runs: Runs, lost: list[Chunk]) -> Iterator[Done]:
     """Chunks in fresh processes; those under way when a process dies are ``lost``."""
-    context = multiprocessing.get_context("spawn")  # a forked one would inherit held locks
     waiting: dict[Future[Done], Chunk] = {}
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin) as pool:
-        try:
+    try:
+        with pool(jobs) as processes:
             while True:
-                for chunk in islice(chunks, _AHEAD * jobs - len(waiting)):
-                    waiting[pool.submit(look, chunk, runs)] = chunk
+                with uninterrupted():
+                    for chunk in islice(chunks, _AHEAD * jobs - len(waiting)):
+                        waiting[processes.submit(look, chunk, runs)] = chunk
                 if not waiting:
                     return
                 done, _ = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield future.result()
                     del waiting[future]
-        except BrokenProcessPool:
-            lost += [*waiting.values(), *chunks]
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _begin() -> None:
-    """An interrupt is for the process that waits for the answers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except BrokenProcessPool:
+        lost += [*waiting.values(), *chunks]
 
 
 def on_dask(chunks: Callable[[int], Iterator[Chunk]], scheduler: str) -> Iterator[Done]:

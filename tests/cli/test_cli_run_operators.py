@@ -331,7 +331,8 @@ def test_rules_can_be_left_to_the_hardware(fails: Fails) -> None:
          "permits 1 for D (an error without status, by the vendor's tensor compiler of 2022, which "
          "the documentation page leaves to the errors); correct it"),
         ([*INPUT, "--storage", "shared"],
-         "--storage is an option of deconv_grad_filter; this command has none of that name; see "
+         "--storage is an option of conv_grad_filter, conv_grad_input, deconv_grad_filter, "
+         "deconv_grad_input; this command has none of that name; see "
          "'npusim run conv3d_backprop_input --help'"),
         ([*FOLD, "--dtype", "bf16"], "--dtype is bf16; im2col_backward takes fp16 or fp32"),
         ([*FOLD, "--padding", "1,0,1,0"],

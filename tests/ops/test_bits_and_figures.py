@@ -86,5 +86,5 @@ def test_equal_tilings_give_equal_bits(name: str, call: Call) -> None:
         bits = tuple(one.tobytes() for one in result.outputs or () if one is not None)
         assert seen.setdefault(tiling, bits) == bits, tiling
     assert runs > 12, "most variants can compute it"
-    assert len(times) > runs // 2, "figures do move the time"
+    assert 2 * len(times) >= runs, "figures do move the time"
     assert len(seen) < runs, "some tilings are met again"

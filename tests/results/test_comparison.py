@@ -178,5 +178,5 @@ def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="is no result of a call: it lacks problem, device"):
         npusim.compare(tmp_path / "odd.json", result)
     (tmp_path / "list.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(ArgumentError, match="is no result of a call"):
+    with pytest.raises(ArgumentError, match="is no result: it holds a list"):
         npusim.compare(tmp_path / "list.json", result)
