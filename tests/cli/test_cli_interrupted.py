@@ -235,8 +235,8 @@ def test_a_stopped_run_leaves_the_old_file(tmp_path: Path, number: int, status: 
     assert stopped(tmp_path, number, until_written(tmp_path)) in (status, 0)
 
 
-#: Statuses of a command that SIGTERM ends: once npusim runs, before, while Python itself ends; and of
-#: one that is done.
+#: Statuses of a command that SIGTERM ends: once npusim runs, before, while Python itself ends; and
+#: of one that is done.
 ENDED = (143, -signal.SIGTERM, 1, 0)
 
 
