@@ -7,10 +7,11 @@ Every store of npusim is one of these: points of sweeps, candidates of tuning. W
 from __future__ import annotations
 
 import sqlite3
+import time
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, TypeVar
@@ -67,7 +68,7 @@ class Kept:
             Path(self.file).parent.mkdir(parents=True, exist_ok=True)
             self._base = sqlite3.connect(self.file, timeout=60, isolation_level=None)
             self._base.execute(f"pragma page_size = {_PAGE}")
-            self._base.execute("pragma journal_mode = wal")
+            self._write_ahead()
             self._base.execute("pragma synchronous = normal")
             self._base.execute(f"pragma journal_size_limit = {most_bytes // 8}")
             with self._writing():
@@ -78,6 +79,8 @@ class Kept:
                     self._base.execute("insert into about values (?, ?)", (SCHEMA, kind))
             self._base.execute(f"pragma max_page_count = {max(16, most_bytes // _PAGE)}")
         except (sqlite3.Error, OSError) as error:
+            with suppress(AttributeError):
+                self._base.close()
             raise ArgumentError(
                 f"the store {self.file!r} cannot be used ({error}); name another file, or remove "
                 "this one"
@@ -88,6 +91,21 @@ class Kept:
                 f"the store {self.file!r} has {held[1]} in schema {held[0]}, not {kind} in schema "
                 f"{SCHEMA}; name another file, or remove this one"
             )
+
+    def _write_ahead(self) -> None:
+        """Let readers and a writer not wait for each other.
+
+        SQLite refuses at once, and waits for no timeout, where another process does the same.
+        """
+        for attempt in range(600):
+            try:
+                self._base.execute("pragma journal_mode = wal")
+            except sqlite3.OperationalError as error:  # noqa: PERF203 - tries again
+                if "locked" not in str(error) or attempt == 599:
+                    raise
+                time.sleep(0.1)
+            else:
+                return
 
     def __enter__(self) -> Kept:
         """Open as it is."""

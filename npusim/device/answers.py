@@ -12,6 +12,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -38,7 +39,8 @@ class _Names(NamedTuple):
     digest: str
 
 
-class Found(NamedTuple, Generic[T]):
+@dataclass(frozen=True)  # a NamedTuple cannot be generic before Python 3.11
+class Found(Generic[T]):
     """An answer, and the figures it rests on."""
 
     answer: T
