@@ -1,4 +1,4 @@
-# ruff: noqa: N802 - functions carry the names of the C interface
+# ruff: noqa: N802, N816 - functions carry the names of the C interface
 """The operators of the C interface: what phase one checks and plans, what phase two runs."""
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from npusim.call.spec import Operand
 from npusim.compat.acl_phases import (
     Executor,
     Plan,
+    by_operator,
     phase_one,
-    phase_two,
+    second_phase,
     tensors,
-    values,
 )
-from npusim.compat.acl_runtime import aclrtStream
 from npusim.compat.acl_types import aclBoolArray, aclIntArray, aclTensor
 from npusim.dtypes import dtype, promote
 from npusim.errors import ArgumentError
@@ -60,17 +59,6 @@ def aclnnConvolutionBackwardGetWorkspaceSize(
     Tensors are NCL, NCHW or NCDHW; ``outputMask`` says which of the three gradients to compute,
     and the tensors of the others may be None. ``biasSizes`` is read for empty inputs only.
     """
-    arguments: dict[str, Any] = {
-        "bias_sizes": values(biasSizes),
-        "stride": values(stride),
-        "padding": values(padding),
-        "dilation": values(dilation),
-        "transposed": bool(transposed),
-        "output_padding": values(outputPadding),
-        "groups": values(groups),
-        "output_mask": values(outputMask),
-        "cube_math_type": values(cubeMathType),
-    }
     name = "aclnnConvolutionBackward"
     inputs = tensors(name, gradOutput=gradOutput, input=input, weight=weight)
     outputs = tensors(name, gradInput=gradInput, gradWeight=gradWeight, gradBias=gradBias)
@@ -82,18 +70,13 @@ def aclnnConvolutionBackwardGetWorkspaceSize(
         "outputPadding": outputPadding,
         "outputMask": outputMask,
     }
-    return phase_one(_convolution(inputs, outputs, lists, arguments))
+    numbers = {"transposed": bool(transposed), "groups": groups, "cubeMathType": cubeMathType}
+    return phase_one(_convolution(inputs, outputs, lists, by_operator(lists | numbers)))
 
 
-def aclnnConvolutionBackward(
-    workspace: Any, workspaceSize: int, executor: Executor | None, stream: aclrtStream | None
-) -> int:
-    """Compute the gradients and write them in place; the status.
-
-    ``workspace`` is memory of ``aclrtMalloc`` or any buffer of at least the bytes phase one named
-    (None where it named 0). A ``stream`` of None is the default stream of the planned device.
-    """
-    return phase_two("aclnnConvolutionBackward", workspace, workspaceSize, executor, stream)
+aclnnConvolutionBackward = second_phase(
+    "aclnnConvolutionBackward", "Compute the gradients and write them in place"
+)
 
 
 def aclnnConvolutionGetWorkspaceSize(
@@ -120,15 +103,8 @@ def aclnnConvolutionGetWorkspaceSize(
         "dilation": dilation,
         "outputPadding": outputPadding,
     }
-    arguments: dict[str, Any] = {
-        "stride": values(stride),
-        "padding": values(padding),
-        "dilation": values(dilation),
-        "transposed": bool(transposed),
-        "output_padding": values(outputPadding),
-        "groups": values(groups),
-        "cube_math_type": values(cubeMathType),
-    }
+    numbers = {"transposed": bool(transposed), "groups": groups, "cubeMathType": cubeMathType}
+    arguments = by_operator(lists | numbers)
     name = "aclnnConvolution"
     given = tensors(name, input=input, weight=weight, bias=bias, output=output)
     x, w = (None if t is None else t.dtype for t in (input, weight))
@@ -154,14 +130,7 @@ def aclnnConvolutionGetWorkspaceSize(
     return phase_one(plan)
 
 
-def aclnnConvolution(
-    workspace: Any, workspaceSize: int, executor: Executor | None, stream: aclrtStream | None
-) -> int:
-    """Compute the convolution and write it in place; the status.
-
-    The arguments are those of ``aclnnConvolutionBackward``.
-    """
-    return phase_two("aclnnConvolution", workspace, workspaceSize, executor, stream)
+aclnnConvolution = second_phase("aclnnConvolution", "Compute the convolution and write it in place")
 
 
 def _check_shape(
@@ -198,10 +167,9 @@ def aclnnConvTbcBackwardGetWorkspaceSize(
     those of aclnnConvolutionBackward.
     """
     name = "aclnnConvTbcBackward"
-    numbers = {"pad": values(pad), "cube_math_type": values(cubeMathType)}
+    numbers = by_operator({"pad": pad, "cubeMathType": cubeMathType})
     read = {"self": self, "input": input, "weight": weight, "bias": bias}
     made = {"gradInput": gradInput, "gradWeight": gradWeight, "gradBias": gradBias}
-    dy, x, w = (None if t is None else t.dtype for t in (self, input, weight))
 
     def run(feed: Feed, options: dict[str, Any]) -> Result:
         dy_x_w = (feed(self), feed(input), feed(weight))
@@ -213,26 +181,21 @@ def aclnnConvTbcBackwardGetWorkspaceSize(
         arguments={**tensors(name, **read), **tensors(name, **made)},
         facts={
             **tensor_facts(grad_output=self, input=input, weight=weight, bias=bias),
-            **tensor_facts(grad_input=gradInput, grad_weight=gradWeight, grad_bias=gradBias),
+            **tensor_facts(**by_operator(made)),
             **numbers,
         },
         inputs=tuple(read),
         outputs=tuple(made),
-        dtypes=(promote((x, dy), "fp32"), promote((w, dy), "fp32"), promote((dy,), "fp32")),
+        dtypes=_gradient_types(self, input, weight),
         run=run,
         names={"grad_output": "self"},
     )
     return phase_one(plan)
 
 
-def aclnnConvTbcBackward(
-    workspace: Any, workspaceSize: int, executor: Executor | None, stream: aclrtStream | None
-) -> int:
-    """Compute the gradients and write them in place; the status.
-
-    The arguments are those of ``aclnnConvolutionBackward``.
-    """
-    return phase_two("aclnnConvTbcBackward", workspace, workspaceSize, executor, stream)
+aclnnConvTbcBackward = second_phase(
+    "aclnnConvTbcBackward", "Compute the gradients and write them in place"
+)
 
 
 def aclnnIm2colGetWorkspaceSize(
@@ -248,27 +211,22 @@ def aclnnIm2colGetWorkspaceSize(
     ``self`` is (N, C, H, W) or (C, H, W), ``out`` (N, C * KH * KW, L) or (C * KH * KW, L) of the
     same type. The limits are assumed to be those of aclnnIm2colBackward.
     """
-    lists: dict[str, Any] = {
-        "kernel_size": values(kernelSize),
-        "dilation": values(dilation),
-        "padding": values(padding),
-        "stride": values(stride),
+    lists = {
+        "kernelSize": kernelSize,
+        "dilation": dilation,
+        "padding": padding,
+        "stride": stride,
     }
+    read = by_operator(lists)
 
     def run(feed: Feed, options: dict[str, Any]) -> Result:
-        return im2col(feed(self), **lists, **options | {"deterministic": False})
+        return im2col(feed(self), **read, **options | {"deterministic": False})
 
     plan = Plan(
         function="aclnnIm2col",
         operator="im2col",
-        arguments={
-            **tensors("aclnnIm2col", self=self, out=out),
-            "kernelSize": kernelSize,
-            "dilation": dilation,
-            "padding": padding,
-            "stride": stride,
-        },
-        facts=tensor_facts(image=self, out=out) | lists,
+        arguments={**tensors("aclnnIm2col", self=self, out=out), **lists},
+        facts=tensor_facts(image=self, out=out) | read,
         inputs=("self",),
         outputs=("out",),
         dtypes=("" if self is None else self.dtype,),
@@ -278,14 +236,7 @@ def aclnnIm2colGetWorkspaceSize(
     return phase_one(plan)
 
 
-def aclnnIm2col(
-    workspace: Any, workspaceSize: int, executor: Executor | None, stream: aclrtStream | None
-) -> int:
-    """Write the patches to ``out``, in place; the status.
-
-    The arguments are those of ``aclnnConvolutionBackward``.
-    """
-    return phase_two("aclnnIm2col", workspace, workspaceSize, executor, stream)
+aclnnIm2col = second_phase("aclnnIm2col", "Write the patches to ``out``, in place")
 
 
 def aclnnIm2colBackwardGetWorkspaceSize(
@@ -302,36 +253,29 @@ def aclnnIm2colBackwardGetWorkspaceSize(
     ``gradOutput`` is (N, C * KH * KW, L) or (C * KH * KW, L), ``out`` (N, C, H, W) or (C, H, W);
     where ``out`` has another type, the result is cast to it.
     """
-    lists: dict[str, Any] = {
-        "input_size": values(inputSize),
-        "kernel_size": values(kernelSize),
-        "dilation": values(dilation),
-        "padding": values(padding),
-        "stride": values(stride),
+    lists = {
+        "inputSize": inputSize,
+        "kernelSize": kernelSize,
+        "dilation": dilation,
+        "padding": padding,
+        "stride": stride,
     }
+    read = by_operator(lists)
     given = tensors("aclnnIm2colBackward", gradOutput=gradOutput, out=out)
-    facts = tensor_facts(grad_output=gradOutput, out=out) | lists
 
     def run(feed: Feed, options: dict[str, Any]) -> Result:
         assert gradOutput is not None  # phase one has checked that
         assert out is not None
         usable = options | {"deterministic": False}  # the thread's, which has no say in this call
-        result = im2col_backward(feed(gradOutput), **lists, **usable)
+        result = im2col_backward(feed(gradOutput), **read, **usable)
         alike = out.dtype == gradOutput.dtype or 0 in gradOutput.shape
         return result if alike else _cast(result, gradOutput, out, options)
 
     plan = Plan(
         function="aclnnIm2colBackward",
         operator="im2col_backward",
-        arguments={
-            **given,
-            "inputSize": inputSize,
-            "kernelSize": kernelSize,
-            "dilation": dilation,
-            "padding": padding,
-            "stride": stride,
-        },
-        facts=facts,
+        arguments={**given, **lists},
+        facts=tensor_facts(grad_output=gradOutput, out=out) | read,
         inputs=("gradOutput",),
         outputs=("out",),
         dtypes=("" if out is None else out.dtype,),
@@ -340,14 +284,9 @@ def aclnnIm2colBackwardGetWorkspaceSize(
     return phase_one(plan)
 
 
-def aclnnIm2colBackward(
-    workspace: Any, workspaceSize: int, executor: Executor | None, stream: aclrtStream | None
-) -> int:
-    """Sum the patches into the image of ``out``, in place; the status.
-
-    The arguments are those of ``aclnnConvolutionBackward``.
-    """
-    return phase_two("aclnnIm2colBackward", workspace, workspaceSize, executor, stream)
+aclnnIm2colBackward = second_phase(
+    "aclnnIm2colBackward", "Sum the patches into the image of ``out``, in place"
+)
 
 
 def _convolution(
@@ -358,10 +297,8 @@ def _convolution(
 ) -> Plan:
     """The plan of aclnnConvolutionBackward; ``arguments`` are the operator's besides tensors."""
     gradOutput, input, weight = inputs.values()
-    gradInput, gradWeight, gradBias = outputs.values()
     asked = arguments["output_mask"]
     mask = (*(asked if isinstance(asked, tuple) else ()), False, False, False)[:3]
-    dy, x, w = (None if t is None else t.dtype for t in inputs.values())
 
     def run(feed: Feed, options: dict[str, Any]) -> Result:
         return convolution_backward(
@@ -373,10 +310,7 @@ def _convolution(
         operator="convolution_backward",
         arguments={**inputs, **lists, **outputs},
         facts={
-            **tensor_facts(_PARTS, grad_output=gradOutput, input=input, weight=weight),
-            **tensor_facts(
-                _PARTS, grad_input=gradInput, grad_weight=gradWeight, grad_bias=gradBias
-            ),
+            **tensor_facts(_PARTS, **by_operator(inputs | outputs)),
             **arguments,
         },
         inputs=tuple(inputs),
@@ -384,9 +318,17 @@ def _convolution(
             name if on and outputs[name] is not None else None
             for name, on in zip(outputs, mask, strict=True)
         ),
-        dtypes=(promote((x, dy), "fp32"), promote((w, dy), "fp32"), promote((dy,), "fp32")),
+        dtypes=_gradient_types(gradOutput, input, weight),
         run=run,
     )
+
+
+def _gradient_types(
+    dy: aclTensor | None, x: aclTensor | None, w: aclTensor | None
+) -> tuple[str, str, str]:
+    """What an operator gives the gradients of input, weight and bias."""
+    of_dy, of_x, of_w = (None if t is None else t.dtype for t in (dy, x, w))
+    return promote((of_x, of_dy), "fp32"), promote((of_w, of_dy), "fp32"), promote((of_dy,), "fp32")
 
 
 def _cast(result: Result, gradOutput: aclTensor, out: aclTensor, options: dict[str, Any]) -> Result:

@@ -37,7 +37,7 @@ from npusim.limits.table import check
 from npusim.ops.arguments import frozen
 from npusim.results import Result
 
-#: Arguments by the names that operators have for them.
+#: Arguments of C whose names operators write otherwise.
 _C_NAMES = {
     "grad_output": "gradOutput",
     "grad_input": "gradInput",
@@ -149,6 +149,24 @@ def phase_one(plan: Plan) -> tuple[int, int, Executor | None]:
     return ACLNN_SUCCESS, size, Executor(plan, context, size)
 
 
+def second_phase(function: str, computes: str) -> Callable[..., int]:
+    """The second call of ``function``, which ``computes`` what the first one planned."""
+
+    def call(
+        workspace: Any, workspaceSize: int, executor: Executor | None, stream: aclrtStream | None
+    ) -> int:
+        return phase_two(function, workspace, workspaceSize, executor, stream)
+
+    call.__name__ = call.__qualname__ = function
+    call.__doc__ = (
+        f"{computes}; the status.\n\n"
+        "``workspace`` is memory of ``aclrtMalloc`` or any buffer of at least the bytes phase one\n"
+        "named (None where it named 0). A ``stream`` of None is the default stream of the planned\n"
+        "device."
+    )
+    return call
+
+
 def phase_two(
     function: str,
     workspace: Any,
@@ -187,6 +205,12 @@ def tensors(function: str, **given: Any) -> dict[str, aclTensor | None]:
             what = type(tensor).__name__
             raise ArgumentError(f"{function}: {name} is a {what}; pass aclCreateTensor(array)")
     return given
+
+
+def by_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of C by the names that operators have for them; of lists, what they hold."""
+    names = {c_name: name for name, c_name in _C_NAMES.items()}
+    return {names.get(name, name): values(value) for name, value in arguments.items()}
 
 
 def _refusal(

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from npusim.call.spec import Array, Operand, Spec
+from npusim.call.spec import Array, Spec
 from npusim.device.spec import Device
-from npusim.dtypes import FP16, FP32
 from npusim.kernels.deconv_grad_filter import DeconvGradFilter, Tiling
 from npusim.layout import nhwc_to_nchw
-from npusim.ops.arguments import operand
-from npusim.ops.card import Card, Output, Sample
-from npusim.ops.dsp import (
-    CASES,
-    WORKSPACE,
-    Wanted,
-    begin,
-    described_layer,
-    dsp_limit,
-    dsp_options,
-    dsp_problem,
-    launch_filter,
-    map_nhwc,
-    plain_weight,
-    stated_dsp,
-)
+from npusim.ops.card import Card, Sample
+from npusim.ops.dsp import begin, launch_filter
+from npusim.ops.dsp_card import Wanted, dsp_card, filter_output
 from npusim.reference import conv_filter_grad
 from npusim.results import Result
 
@@ -61,18 +46,9 @@ def deconv_grad_filter(
     ``npusim.kernels.deconv_grad_filter.Tiling``. Raises ``RuleError`` naming the argument that
     does not fit or that the library refuses, ``ArgumentError`` for the rest.
     """
-    operands = {"dy": operand(dy), "x": operand(x)}
+    operands = {"dy": dy, "x": x}
     made = begin(CARD, operands, param, core_mask, storage, device, options)
-    c = described_layer(made.checked["param"], transposed=True)
-    launch_filter(made, DeconvGradFilter, c, operands, ("x", "dy"), storage)
-    outputs = {"dw": made.call.arrays.get("dw")}
-    return made.call.result(outputs, dsp_problem("dw", c, made.dtype, storage), made.dtype)
-
-
-def _call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
-    """The call, with the cores as its own mask."""
-    cores = options.pop("cores", None)
-    return deconv_grad_filter(given["dy"], given["x"], p.param, cores, p.storage, **options)
+    return launch_filter(made, DeconvGradFilter, transposed=True)
 
 
 def _expected(sample: Sample[Wanted]) -> Array:
@@ -82,28 +58,10 @@ def _expected(sample: Sample[Wanted]) -> Array:
     return conv_filter_grad(read, grad, c.kernel, c.stride, c.reads, c.dilation, c.groups)
 
 
-CARD: Card[Wanted] = Card(
-    function=deconv_grad_filter,
-    options=(*dsp_options(transposed=True), WORKSPACE),
-    problem=stated_dsp(transposed=True),
-    inputs=(map_nhwc("x"), map_nhwc("dy")),
-    outputs=lambda _: (
-        Output(
-            name="dw",
-            layout="(group, Cout/group*KH*KW, Cin/group)",
-            axes="(Cin, Cout/groups, KH, KW)",
-            unpack=plain_weight,
-            expected=_expected,
-            limit=dsp_limit,
-        ),
-    ),
-    call=_call,
-    dtypes=(FP32, FP16),
-    tilings={DeconvGradFilter: Tiling},
-    role="dsp",
-    device="ft78ne",
-    without=("deterministic",),
-    cases=CASES,
-    example="npusim run deconv_grad_filter --cin 16 --cout 32 --size 8x8 --kernel 4 --stride 2 "
-    "--padding 1 \\\n      --cores 0-3 --check",
+CARD: Card[Wanted] = dsp_card(
+    deconv_grad_filter,
+    {DeconvGradFilter: Tiling},
+    filter_output("(Cin, Cout/groups, KH, KW)", _expected),
+    transposed=True,
+    layer="--size 8x8 --kernel 4 --stride 2 --padding 1",
 )

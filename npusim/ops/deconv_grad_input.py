@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from npusim.call.spec import Array, Operand, Spec
-from npusim.call.tiling import own_tiling
+from npusim.call.spec import Array, Spec
 from npusim.device.spec import Device
-from npusim.dtypes import FP16, FP32
-from npusim.kernels.dsp_grad_input import DeconvGradInput
-from npusim.kernels.tilings.dsp_grad_input import Tiling, auto_tiling
+from npusim.kernels.dsp_grad_input import DeconvGradInput, Tiling
 from npusim.layout import nchw_to_nhwc, nhwc_to_nchw
-from npusim.ops.arguments import operand
-from npusim.ops.card import Card, Output, Sample
-from npusim.ops.dsp import (
-    CASES,
-    WEIGHT,
-    Wanted,
-    begin,
-    described_layer,
-    dsp_limit,
-    dsp_options,
-    dsp_problem,
-    map_nhwc,
-    note_accumulation,
-    place_operands,
-    plain_weight,
-    stated_dsp,
-)
+from npusim.ops.card import Card, Sample
+from npusim.ops.dsp import begin, launch_input
+from npusim.ops.dsp_card import Wanted, dsp_card, input_output, plain_weight
 from npusim.reference import conv_forward
 from npusim.results import Result
 
@@ -56,26 +37,9 @@ def deconv_grad_input(
     or a ``npusim.kernels.dsp_grad_input.Tiling``. Raises ``RuleError`` or ``ArgumentError`` naming
     the argument.
     """
-    operands = {"dy": operand(dy), "w": operand(w)}
-    call, checked, kind = made = begin(CARD, operands, param, core_mask, storage, device, options)
-    c = described_layer(checked["param"], transposed=True)
-    dy_gm, w_gm = (call.input(name, value, kind) for name, value in operands.items())
-    dx_gm = call.output("dx", (c.n, *c.spatial, c.cin), kind)
-    place_operands(call, storage)
-    first = Tiling(rows=1, width=1, columns=1, taps=1, channels=1)
-    kernel = DeconvGradInput(c.plain(), first, dy_gm, w_gm, dx_gm)
-    tiling = own_tiling(call.options.tiling, kernel.name, Tiling)
-    if tiling is None:
-        tiling = auto_tiling(kernel.extents, kind, call.device, made.cores)
-    call.launch(replace(kernel, tiling=tiling))
-    note_accumulation(call, kind, "dx")
-    outputs = {"grad_input": call.arrays.get("dx")}
-    return call.result(outputs, dsp_problem("dx", c, kind, storage), kind)
-
-
-def _call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
-    cores = options.pop("cores", None)
-    return deconv_grad_input(given["dy"], given["w"], p.param, cores, p.storage, **options)
+    operands = {"dy": dy, "w": w}
+    made = begin(CARD, operands, param, core_mask, storage, device, options)
+    return launch_input(made, DeconvGradInput, transposed=True)
 
 
 def _expected(sample: Sample[Wanted]) -> Array:
@@ -84,21 +48,10 @@ def _expected(sample: Sample[Wanted]) -> Array:
     return nchw_to_nhwc(conv_forward(dy, w, c.stride, c.reads, c.dilation, c.groups))
 
 
-CARD: Card[Wanted] = Card(
-    function=deconv_grad_input,
-    options=dsp_options(transposed=True),
-    problem=stated_dsp(transposed=True),
-    inputs=(map_nhwc("dy"), WEIGHT),
-    outputs=lambda _: (
-        Output(name="grad_input", axes="NHWC", expected=_expected, limit=dsp_limit),
-    ),
-    call=_call,
-    dtypes=(FP32, FP16),
-    tilings={DeconvGradInput: Tiling},
-    role="dsp",
-    device="ft78ne",
-    without=("deterministic",),
-    cases=CASES,
-    example="""npusim run deconv_grad_input --cin 16 --cout 32 --size 8x8 --kernel 4 --stride 2 \\
-      --padding 1 --cores 0-3 --check""",
+CARD: Card[Wanted] = dsp_card(
+    deconv_grad_input,
+    {DeconvGradInput: Tiling},
+    input_output(_expected),
+    transposed=True,
+    layer="--size 8x8 --kernel 4 --stride 2 --padding 1",
 )

@@ -1,58 +1,81 @@
-"""What the DSP library's gradients share: storage, the parameter array, refusals, cards."""
+"""What calls of the DSP library's gradients share: storage, the parameter array, launches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from npusim.call.call import Call
-from npusim.call.spec import Array, Operand
+from npusim.call.spec import Array, Operand, Spec
 from npusim.call.tiling import own_tiling
 from npusim.convolution import Convolution, Sizes
 from npusim.device.parts import MainMemory
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
-from npusim.kernels.deconv_grad_filter import DeconvGradFilter, Tiling
+from npusim.isa.operands import Tensor
+from npusim.kernels.conv_grad_filter import ConvGradFilter
+from npusim.kernels.deconv_grad_filter import DeconvGradFilter
+from npusim.kernels.deconv_grad_filter import Tiling as FilterTiling
+from npusim.kernels.dsp_grad_input import ConvGradInput, DeconvGradInput
+from npusim.kernels.dsp_grad_input import Tiling as InputTiling
 from npusim.kernels.tilings.deconv_grad_filter import ranked_tilings
+from npusim.kernels.tilings.dsp_grad_input import auto_tiling
 from npusim.limits.facts import type_name
-from npusim.ops.arguments import frozen
-from npusim.ops.card import LIMITS, Card, Case, Input, Option, Sample, Stated, word
-from npusim.ops.layer import BATCH, OUTPUT_PADDING, SIZES, stated_layer
+from npusim.ops.arguments import frozen, operand
+from npusim.ops.card import Card
+from npusim.results import Result
 
 #: Where operands lie, by word: the memory of the device that takes the place of main memory.
 STORAGES = {"shared": "main_memory", "gsm": "shared_memory", "private": "private_memory"}
 
 
 class DspCall(NamedTuple):
-    """A call that the limits have let pass: its facts, and the type of its operands."""
+    """A call that the limits have let pass: its facts, operands, their type, and where they lie."""
 
     call: Call
     checked: dict[str, Any]
+    operands: Mapping[str, Operand]
     dtype: DType
+    storage: str
 
     @property
     def cores(self) -> int:
         """Cores under the mask."""
         return len(self.call.groups) * self.call.device.core_kind("dsp").per_group
 
+    def tensor(self, name: str) -> Tensor:
+        """An operand in GM."""
+        return self.call.input(name, self.operands[name], self.dtype)
+
+    def result(self, name: str, output: str, c: Convolution) -> Result:
+        """The result of a call whose kernels are launched: the tensor ``name`` as ``output``."""
+        if self.dtype is FP16:
+            self.call.notes.append(
+                f"hp accumulates in fp32 and rounds once, as {name} is stored; the library does "
+                "not document its own accumulation"
+            )
+        outputs, problem = {output: self.call.arrays.get(name)}, _problem(self, name, c)
+        return self.call.result(outputs, problem, self.dtype)
+
 
 def begin(
     card: Card[Any],
-    operands: Mapping[str, Operand],
+    arguments: Mapping[str, Array | Spec],
     param: Any,
     core_mask: Any,
     storage: str,
     device: str | Device,
     options: dict[str, Any],
 ) -> DspCall:
-    """The call of a function of the library, its arguments checked.
+    """The call of a function of the library, its arguments checked; operands are ``arguments``.
 
     ``core_mask`` has bit i for core i (None: all), or is what the option ``cores`` takes.
     """
     if storage not in STORAGES:
         raise ArgumentError(f"storage is {storage!r}; it is 'shared', 'gsm' or 'private'")
+    operands = {name: operand(value) for name, value in arguments.items()}
     mask = _mask(core_mask, options)
     machine = {"device": device, "cores": 1 if storage == "private" else mask}
     call = card.begin(options | machine, **operands)
@@ -63,7 +86,7 @@ def begin(
     form = "private" if storage == "private" else "shared"
     checked = facts(card.name, operands, param, form, bits)
     call.check(checked)
-    return DspCall(call, checked, _require(call, checked["dtype"]))
+    return DspCall(call, checked, operands, _require(call, checked["dtype"]), storage)
 
 
 def facts(
@@ -140,52 +163,57 @@ def place_operands(call: Call, storage: str) -> None:
 
 
 def launch_filter(
-    made: DspCall,
-    kernel: type[DeconvGradFilter],
-    c: Convolution,
-    operands: Mapping[str, Operand],
-    roles: tuple[str, str],
-    storage: str,
-) -> None:
-    """A filter gradient's kernel with the output "dw".
-
-    ``c`` is the transposed layer, ``roles`` the operands that are its input and its output.
-    """
-    call, checked, kind = made
-    tensors = {name: call.input(name, operands[name], kind) for name in ("x", "dy")}
-    dw = call.output("dw", weight_shape(checked["param"]), kind)
+    made: DspCall, kernel: type[ConvGradFilter | DeconvGradFilter], *, transposed: bool
+) -> Result:
+    """A filter gradient, with the result "dw"; ``transposed`` tells of the layer."""
+    call, param = made.call, made.checked["param"]
+    c = described_layer(param, transposed=transposed)
+    tensors = {name: made.tensor(name) for name in ("x", "dy")}
+    dw = call.output("dw", weight_shape(param), made.dtype)
     rows = None
-    if checked["param"][17]:  # a chunk for each core, of the size that SM holds two of
-        chunk = call.device.memory("SM").size_bytes // 2 // kind.bytes
-        rows = call.workspace("im2row", (made.cores, chunk), kind)
-    place_operands(call, storage)
-    tiling = own_tiling(call.options.tiling, kernel.name, Tiling)
-    first = tiling or ranked_tilings(c, kind, call.device, made.cores)[0][1]
+    if param[17]:  # a chunk for each core, of the size that SM holds two of
+        chunk = call.device.memory("SM").size_bytes // 2 // made.dtype.bytes
+        rows = call.workspace("im2row", (made.cores, chunk), made.dtype)
+    place_operands(call, made.storage)
+    # The layer that reads dy and makes x is transposed; its filter gradient is an ordinary one's,
+    # turned.
+    seen, roles = (c, ("x", "dy")) if transposed else (c.exchanged(), ("dy", "x"))
+    tiling = own_tiling(call.options.tiling, kernel.name, FilterTiling)
+    first = tiling or ranked_tilings(seen, made.dtype, call.device, made.cores)[0][1]
     read, grad = (tensors[name] for name in roles)
-    chosen = kernel(c, first, read, grad, dw, rows)
+    chosen = kernel(seen, first, read, grad, dw, rows)
     if tiling is None:
         chosen = call.choose(chosen)
     call.launch(chosen)
-    note_accumulation(call, kind, "dw")
+    return made.result("dw", "dw", c)
 
 
-def note_accumulation(call: Call, dtype: DType, result: str) -> None:
-    """Say how hp accumulates, which the library does not document."""
-    if dtype is FP16:
-        call.notes.append(
-            f"hp accumulates in fp32 and rounds once, as {result} is stored; the library does not "
-            "document its own accumulation"
-        )
+def launch_input(
+    made: DspCall, kernel: type[ConvGradInput | DeconvGradInput], *, transposed: bool
+) -> Result:
+    """An input gradient, with the result "grad_input"; ``transposed`` tells of the layer."""
+    call = made.call
+    c = described_layer(made.checked["param"], transposed=transposed)
+    dy, w = made.tensor("dy"), made.tensor("w")
+    dx = call.output("dx", (c.n, *c.spatial, c.cin), made.dtype)
+    place_operands(call, made.storage)
+    any_tiling = InputTiling(rows=1, width=1, columns=1, taps=1, channels=1)
+    chosen = kernel(c.plain(), any_tiling, dy, w, dx)
+    tiling = own_tiling(call.options.tiling, kernel.name, InputTiling)
+    if tiling is None:
+        tiling = auto_tiling(chosen.extents, made.dtype, call.device, made.cores)
+    call.launch(replace(chosen, tiling=tiling))
+    return made.result("dx", "grad_input", c)
 
 
-def dsp_problem(gradient: str, c: Convolution, dtype: DType, storage: str) -> str:
+def _problem(made: DspCall, gradient: str, c: Convolution) -> str:
     """One line for reports."""
     (h, w), (oh, ow), (kh, kw) = c.spatial, c.out, c.kernel
-    form, pads = "fp" if dtype is FP32 else "hp", [before for before, _ in c.padding]
+    form, pads = "fp" if made.dtype is FP32 else "hp", [before for before, _ in c.padding]
     return (
         f"{gradient} of {'transposed ' * c.transposed}{c.cin} -> {c.cout} channels, {kh}x{kw}, "
         f"stride {list(c.stride)}, pad {pads}{c.unusual}; x {c.n}x{h}x{w}, dy {c.n}x{oh}x{ow}; "
-        f"{form}, {storage}"
+        f"{form}, {made.storage}"
     )
 
 
@@ -215,107 +243,3 @@ def _require(call: Call, name: str) -> DType:
             f"start is 'warm'; {device.name} has no L2 that could hold inputs, use 'cold'"
         )
     return found
-
-
-# -- cards -------------------------------------------------------------------------------------
-
-
-class Wanted(NamedTuple):
-    """A call: the layer, where operands lie, and the address of the workspace of im2row."""
-
-    c: Convolution
-    storage: str
-    workspace: int
-
-    @property
-    def param(self) -> list[int]:
-        """The parameter array."""
-        c, before = self.c, [sides[0] for sides in self.c.padding]
-        return [
-            *(c.n, *c.spatial, c.cin),
-            *(c.n, *c.out, c.cout),
-            *(*c.kernel, *c.stride, *before, *c.dilation, c.groups),
-            *(self.workspace, 0, 0),
-        ]
-
-
-WORKSPACE = Option(
-    "im2row-workspace",
-    None,
-    "",
-    "pass the rows of im2row through a workspace, as param[17] with an address does (default: no)",
-)
-
-STORAGE = Option(
-    "storage",
-    word(*STORAGES),
-    "{shared,gsm,private}",
-    "operands in main memory, in the on-chip memory of all cores, or in the memory of one core "
-    "(default: shared)",
-)
-
-
-def dsp_options(*, transposed: bool) -> tuple[Option, ...]:
-    """The options that state a call."""
-    return (BATCH, *SIZES, *((OUTPUT_PADDING,) if transposed else ()), STORAGE)
-
-
-def stated_dsp(*, transposed: bool) -> Callable[[Stated], Wanted]:
-    """A reader of command lines; operands show sizes, and dy's own size counts."""
-
-    def read(stated: Stated) -> Wanted:
-        shown: dict[str, Sizes] = {
-            name: (array.shape[0], array.shape[3], *array.shape[1:3])
-            for name, array in stated.arrays.items()
-            if array.ndim == 4 and name != "w"
-        }
-        c = stated_layer(stated, shown, 2, layers=False, transposed=transposed)
-        if "dy" in shown:
-            c = replace(c, outputs=shown["dy"][2:])
-        elif not transposed:  # padding below or to the right is what dy's size makes it
-            c = replace(c, outputs=c.out)
-        # Any address will do: the simulator places tensors itself.
-        return Wanted(c, stated["storage"] or "shared", int(bool(stated["im2row_workspace"])))
-
-    return read
-
-
-def map_nhwc(name: str) -> Input[Wanted]:
-    """The operand "x" or "dy", channels last."""
-
-    def shape(p: Wanted) -> Sizes:
-        size = p.c.spatial if name == "x" else p.c.out
-        return (p.c.n, *size, p.c.cin if name == "x" else p.c.cout)
-
-    return Input(name=name, axes="NHWC", shape=shape)
-
-
-WEIGHT: Input[Wanted] = Input(
-    name="w", axes="group, Cout/group*KH*KW, Cin/group", shape=lambda p: weight_shape(p.param)
-)
-
-
-def plain_weight(p: Wanted, w: Array) -> Array:
-    """A weight of the library as frameworks have it."""
-    c = p.c
-    split = w.reshape(c.groups, c.cout // c.groups, *c.kernel, c.cin // c.groups)
-    if c.transposed:
-        return split.transpose(0, 4, 1, 2, 3).reshape(c.w_shape)
-    return split.transpose(0, 1, 4, 2, 3).reshape(c.w_shape)
-
-
-def dsp_limit(sample: Sample[Wanted]) -> float:
-    """That of the operands' type."""
-    return LIMITS[dtype(sample.arrays["dy"].dtype).name]
-
-
-#: A small call in each type.
-CASES = tuple(
-    Case(
-        name=kind.name,
-        needs=kind.name,
-        parameter="dtype",
-        calls=(f"--cin 4 --cout 8 --size 5x6 --kernel 3 --dtype {kind}",),
-    )
-    for kind in (FP32, FP16)
-)

@@ -17,7 +17,7 @@ from npusim.errors import ArgumentError, CapacityError, RuleError
 from npusim.kernels.tilings.dsp_grad_input import Tiling
 from npusim.ops import CARDS
 from npusim.ops.card import Sample
-from npusim.ops.dsp import Wanted
+from npusim.ops.dsp_card import Wanted
 from npusim.reference import relative_error
 from npusim.results import Result
 
