@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from npusim.call.spec import Operand
 from npusim.compat.tbe_tvm import Lazy, Placeholder
-from npusim.convolution import Convolution
+from npusim.convolution import Convolution, Sizes
 from npusim.device.catalog import load_device
 from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError, RuleError
@@ -33,6 +33,26 @@ from npusim.ops.im2col import im2col as run_im2col
 from npusim.ops.im2col import patches_shape
 from npusim.ops.layer import fractal_columns
 from npusim.results import Result
+
+
+class _Operator(NamedTuple):
+    """A gradient by the functions of its operator, and the shape of its result."""
+
+    run: Callable[..., Result]
+    facts: Callable[..., dict[str, Any]]
+    layer: Callable[[Mapping[str, Any]], Convolution]
+    shape: Callable[[Convolution], Sizes]
+
+
+def _flat_map(c: Convolution) -> Sizes:
+    """A map of the input, (N, C1, H * W, 16) or with D behind N."""
+    return (c.n, *c.spatial[:-2], c.cin1, prod(c.spatial[-2:]), c.c0)
+
+
+_FILTER_2D = _Operator(run_filter, filter_facts, filter_convolution, fractal_columns)
+_FILTER_3D = _Operator(run_volume, volume_facts, volume_convolution, fractal_columns)
+_INPUT_2D = _Operator(run_plane, plane_facts, plane_convolution, _flat_map)
+_INPUT_3D = _Operator(run_input, input_facts, input_convolution, _flat_map)
 
 #: Holds the table that calls are checked against: the 310's and the 910's are the same.
 _TABLE_DEVICE = "ascend910"
@@ -102,22 +122,9 @@ def conv2d_backprop_filter(
         raise ArgumentError(
             "conv2d_backprop_filter needs filter_sizes, by this name or filter_size, and para_dict"
         )
-    filter_sizes = filter_size if filter_sizes is None else filter_sizes
-    inputs = _placeholders("conv2d_backprop_filter", input_x=input_x, out_backprop=out_backprop)
-    facts = filter_facts(input_x, out_backprop, filter_sizes, para_dict)
-    check("conv2d_backprop_filter", facts, load_device(_TABLE_DEVICE))
-    c, sizes, para = filter_convolution(facts), frozen(filter_sizes), _kept(para_dict)
-
-    def call(feed: Feed, options: dict[str, Any]) -> Result:
-        return run_filter(feed(input_x), feed(out_backprop), sizes, para, **options)
-
-    return Lazy(
-        shape=fractal_columns(c),
-        dtype="float32",
-        name=_kernel_name(para, "conv2d_backprop_filter"),
-        inputs=tuple(dict.fromkeys(inputs.values())),
-        call=call,
-    )
+    sizes = (filter_size if filter_sizes is None else filter_sizes,)
+    inputs = {"input_x": input_x, "out_backprop": out_backprop}
+    return _gradient(_FILTER_2D, inputs, sizes, para_dict)
 
 
 def conv2d_backprop_input(
@@ -135,22 +142,8 @@ def conv2d_backprop_input(
     kernel_name (of the returned tensor, and what its errors begin with). Its limits are assumed to
     be those of its sister functions. Raises ``RuleError`` (an ``ArgumentError``) outside of them.
     """
-    inputs = _placeholders("conv2d_backprop_input", filters=filters, out_backprop=out_backprop)
-    facts = plane_facts(filters, out_backprop, filter_sizes, input_sizes, para_dict)
-    check("conv2d_backprop_input", facts, load_device(_TABLE_DEVICE))
-    c, para = plane_convolution(facts), _kept(para_dict)
-    sizes = frozen(filter_sizes), frozen(input_sizes)
-
-    def call(feed: Feed, options: dict[str, Any]) -> Result:
-        return run_plane(feed(filters), feed(out_backprop), *sizes, para, **options)
-
-    return Lazy(
-        shape=(c.n, c.cin1, c.spatial[0] * c.spatial[1], c.c0),
-        dtype=dtype(facts["res_dtype"]).numpy.name,
-        name=_kernel_name(para, "conv2d_backprop_input"),
-        inputs=tuple(dict.fromkeys(inputs.values())),
-        call=call,
-    )
+    inputs = {"filters": filters, "out_backprop": out_backprop}
+    return _gradient(_INPUT_2D, inputs, (filter_sizes, input_sizes), para_dict)
 
 
 def conv3d_backprop_filter(
@@ -167,21 +160,8 @@ def conv3d_backprop_filter(
     the returned tensor, and what its errors begin with). Its limits are assumed to be those of its
     sister functions. Raises ``RuleError`` (an ``ArgumentError``) outside of them.
     """
-    inputs = _placeholders("conv3d_backprop_filter", x=x, out_backprop=out_backprop)
-    facts = volume_facts(x, out_backprop, filter_size, para_dict)
-    check("conv3d_backprop_filter", facts, load_device(_TABLE_DEVICE))
-    c, sizes, para = volume_convolution(facts), frozen(filter_size), _kept(para_dict)
-
-    def call(feed: Feed, options: dict[str, Any]) -> Result:
-        return run_volume(feed(x), feed(out_backprop), sizes, para, **options)
-
-    return Lazy(
-        shape=fractal_columns(c),
-        dtype="float32",
-        name=_kernel_name(para, "conv3d_backprop_filter"),
-        inputs=tuple(dict.fromkeys(inputs.values())),
-        call=call,
-    )
+    inputs = {"x": x, "out_backprop": out_backprop}
+    return _gradient(_FILTER_3D, inputs, (filter_size,), para_dict)
 
 
 def conv3d_backprop_input(
@@ -201,27 +181,8 @@ def conv3d_backprop_input(
     Raises ``RuleError`` (an ``ArgumentError``) where the real function refuses the call, and
     leaves ``input_size`` as it is, unlike the real one.
     """
-    inputs = _placeholders("conv3d_backprop_input", filter=filter, out_backprop=out_backprop)
-    facts = input_facts(filter, out_backprop, filter_size, input_size, para_dict)
-    check("conv3d_backprop_input", facts, load_device(_TABLE_DEVICE))
-    c, para = input_convolution(facts), _kept(para_dict)
-    sizes = frozen(filter_size), frozen(input_size)
-    para.pop("tensor_bias", None)
-    result = dtype(facts["res_dtype"])
-    bias = _bias("conv3d_backprop_input", para_dict.get("tensor_bias"), c.cin, result)
-
-    def call(feed: Feed, options: dict[str, Any]) -> Result:
-        given = para | ({} if bias is None else {"tensor_bias": feed(bias)})
-        return run_input(feed(filter), feed(out_backprop), *sizes, given, **options)
-
-    used = [*inputs.values(), *([] if bias is None else [bias])]
-    return Lazy(
-        shape=(c.n, c.spatial[0], c.cin1, c.spatial[1] * c.spatial[2], c.c0),
-        dtype=result.numpy.name,
-        name=_kernel_name(para, "conv3d_backprop_input"),
-        inputs=tuple(dict.fromkeys(used)),
-        call=call,
-    )
+    inputs = {"filter": filter, "out_backprop": out_backprop}
+    return _gradient(_INPUT_3D, inputs, (filter_size, input_size), para_dict)
 
 
 def conv2d(
@@ -259,6 +220,34 @@ def conv3d(
     ``ArgumentError``) outside of them.
     """
     return _forward("conv3d", _placeholders("conv3d", x=x, filter=filter), filter_size, para_dict)
+
+
+def _gradient(
+    operator: _Operator,
+    inputs: Mapping[str, Placeholder],
+    sizes: tuple[Sequence[int] | None, ...],
+    para_dict: Mapping[str, Any],
+) -> Lazy:
+    """A gradient whose arguments its limits let pass; ``sizes`` are its lists before para_dict."""
+    name, read = operator.run.__name__, _placeholders(operator.run.__name__, **inputs).values()
+    facts = operator.facts(*read, *sizes, para_dict)
+    check(name, facts, load_device(_TABLE_DEVICE))
+    c, para, kept = operator.layer(facts), _kept(para_dict), tuple(map(frozen, sizes))
+    result = dtype(facts["res_dtype"])
+    para.pop("tensor_bias", None)
+    bias = _bias(name, para_dict.get("tensor_bias"), c.cin, result)
+
+    def call(feed: Feed, options: dict[str, Any]) -> Result:
+        given = para | ({} if bias is None else {"tensor_bias": feed(bias)})
+        return operator.run(*map(feed, read), *kept, given, **options)
+
+    return Lazy(
+        shape=operator.shape(c),
+        dtype=result.numpy.name,
+        name=_kernel_name(para, name),
+        inputs=tuple(dict.fromkeys([*read, *([] if bias is None else [bias])])),
+        call=call,
+    )
 
 
 def _forward(
@@ -314,9 +303,7 @@ def _layer_of(
     """The layer of a forward pass; ``RuleError`` where its filter gradient would be refused."""
     plane = function == "conv2d"
     sister = f"{function}_backprop_filter"
-    facts_of, layer_of = (
-        (filter_facts, filter_convolution) if plane else (volume_facts, volume_convolution)
-    )
+    _, facts_of, layer_of, _ = _FILTER_2D if plane else _FILTER_3D
     # What the limits say of the gradient that goes back is true of the output with its sizes.
     unknown = Placeholder((*(1,) * (4 if plane else 5), 16), "float16", "output")
     facts = facts_of(x, unknown, filter_sizes, {**para, "res_dtype": "float32"})

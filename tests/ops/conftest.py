@@ -1,7 +1,8 @@
 """One convolution layer, its float64 gradients, and how far the chip's may be from them.
 
-Shared by the operator tests through fixtures: ``layer`` makes a ``Layer``, ``close`` compares,
-``cases`` reads the table of published shapes.
+Shared by the operator tests through fixtures: ``layer`` makes a ``Layer``, ``drawn`` one within
+the limits of the tensor compiler's functions, ``close`` compares, ``cases`` reads the table of
+published shapes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume
+from hypothesis import strategies as st
 
 from npusim.dtypes import DType
 from npusim.numerics.executor import execute
@@ -223,6 +226,30 @@ def assert_close(
     assert (off <= allowed).all(), (name, worst, got[worst], want[worst], allowed[worst])
 
 
+def drawn_layer(data: st.DataObject, dims: int, *, plane: bool = False) -> Layer:
+    """Any small layer that has an output; dilated in the ``plane`` only, or along any axis."""
+
+    def each(low: int, high: int) -> tuple[int, ...]:
+        return tuple(data.draw(st.integers(low, high)) for _ in range(dims))
+
+    groups = data.draw(st.sampled_from((1, 1, 2, 3, 4, 17)))
+    dilation = each(1, 2)
+    case = Layer(
+        n=data.draw(st.integers(1, 3)),
+        cin=groups * data.draw(st.integers(1, 40 // groups)),
+        cout=groups * data.draw(st.integers(1, 40 // groups)),
+        spatial=each(1, 9 if dims == 2 else 6),
+        kernel=each(1, 4 if dims == 2 else 3),
+        stride=each(1, 3),
+        pads=tuple(zip(each(0, 2), each(0, 2), strict=True)),
+        dilation=(1, *dilation[1:]) if plane else dilation,
+        groups=groups,
+        output_padding=(0,) * dims,
+    )
+    assume(min(case.out) >= 1)
+    return case
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests of ``case`` on every row and type, of ``sampled_case`` on forty of them."""
     for name, sample in (("case", None), ("sampled_case", 40)):
@@ -245,6 +272,11 @@ def cases() -> list[Case]:
 @pytest.fixture(scope="session")
 def layer() -> Callable[..., Layer]:
     return Layer
+
+
+@pytest.fixture(scope="session")
+def drawn() -> Callable[..., Layer]:
+    return drawn_layer
 
 
 @pytest.fixture(scope="session")
