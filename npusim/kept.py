@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, TypeVar
 
 from npusim.errors import ArgumentError
@@ -111,12 +110,7 @@ class Kept:
         """Open as it is."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Close the file."""
         self._base.close()
 
@@ -275,14 +269,9 @@ class Opened:
         """Open as it is."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Close the file."""
-        self._kept.__exit__(kind, error, trace)
+        self._kept.__exit__(*raised)
 
 
 def _schema(file: Path) -> int | None:

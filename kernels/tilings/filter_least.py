@@ -17,6 +17,7 @@ from npusim.kernels.tilings.conv_filter import Tiling, cut_plane
 from npusim.kernels.tilings.floor import (
     Item,
     Reads,
+    around,
     conflicts,
     drain,
     least_cycles,
@@ -91,18 +92,12 @@ def filter_least(p: Problem, t: Tiling, device: Device, cores: int) -> tuple[flo
         written += times * m * columns * 4
         tail = min(tail, out)
     tail = 0.0 if t.unit_flag else tail
-    small, first = into_a.startup_cycles + into_b.startup_cycles, port.startup_cycles
-    around = (
-        2 * first + small + tail,
-        first + tail,
-        into_b.startup_cycles + tail,
-        2 * first + small,
-    )
+    edges = around(into_a, into_b, port, tail)
     used = min(cores, t.cores or cores)
     adds = parts > 1 and not t.deterministic
     factor = device.l2.atomic_factor if adds and device.l2 is not None else 1
     shared = sharing(device, reads, p.once, written * factor)
-    cycles = least_cycles(items, around, used, shared)
+    cycles = least_cycles(items, edges, used, shared)
     return cycles, min(used, sum(item.times for item in items)), adds
 
 

@@ -15,6 +15,15 @@ from npusim.integers import ceil_div, round_up
 from npusim.timing.sharing import reading, writing
 
 
+def around(into_a: Path, into_b: Path, port: Path, tail: float) -> tuple[float, ...]:
+    """Cycles before the first and behind the last work of each pipe of an item.
+
+    ``into_a`` and ``into_b`` fill L0, ``port`` fills L1, and ``tail`` is the shortest drain.
+    """
+    small, first = into_a.startup_cycles + into_b.startup_cycles, port.startup_cycles
+    return 2 * first + small + tail, first + tail, into_b.startup_cycles + tail, 2 * first + small
+
+
 class Item(NamedTuple):
     """``times`` equal pieces of work that no two cores share, and the cycles of each by pipe."""
 

@@ -16,6 +16,7 @@ from npusim.kernels.parts.plane import Plane, cut_plane
 from npusim.kernels.tilings.floor import (
     Item,
     Reads,
+    around,
     conflicts,
     drain,
     least_cycles,
@@ -103,27 +104,21 @@ def product_least(p: Problem, t: Tiling, device: Device, cores: int) -> tuple[fl
     if not items:
         return 0.0, 1, dead
     tail = 0.0 if t.unit_flag else tail
-    small, first = into_a.startup_cycles + into_b.startup_cycles, port.startup_cycles
-    around = (
-        2 * first + small + tail,
-        first + tail,
-        into_b.startup_cycles + tail,
-        2 * first + small,
-    )
+    edges = around(into_a, into_b, port, tail)
     used = min(cores, t.cores or cores)
     shared = sharing(device, reads._replace(shortest=32), p.once, written)
-    cycles = least_cycles(items, around, used, shared)
+    cycles = least_cycles(items, edges, used, shared)
     groups = sum(group * g.planes_in < g.all_in for group in range(g.groups))
     count = sum(item.times for item in items) * max(1, groups)
-    return max(cycles, _of_groups(items, around, used, groups)), min(used, count), dead
+    return max(cycles, _of_groups(items, edges, used, groups)), min(used, count), dead
 
 
-def _of_groups(items: list[Item], around: tuple[float, ...], cores: int, groups: int) -> float:
+def _of_groups(items: list[Item], edges: tuple[float, ...], cores: int, groups: int) -> float:
     """The same with the work of all real groups but the last, which may be cut short."""
     if groups < 3:
         return 0.0
     whole = [item._replace(times=item.times * (groups - 1)) for item in items]
-    return least_cycles(whole, around, cores, 0.0)
+    return least_cycles(whole, edges, cores, 0.0)
 
 
 def _scattered(device: Device, p: Problem, slab: Slab, n: int) -> float:

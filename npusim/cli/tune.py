@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from npusim.call.tune import tune
@@ -156,12 +155,7 @@ class _SearchBar:
         self._begun = time.monotonic()
         return self.show
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()

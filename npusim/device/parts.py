@@ -266,8 +266,19 @@ class CubeRate:
     cycles: int
 
 
+class Multiplier:
+    """A unit that multiplies matrices, block by block; ``rates`` has a block per element type."""
+
+    rates: Mapping[str, CubeRate]
+
+    def macs_per_cycle(self, dtype: str) -> Fraction:
+        """Peak multiply-adds per cycle and core for operands of ``dtype``."""
+        rate = self.rates[dtype]
+        return Fraction(rate.m * rate.k * rate.n, rate.cycles)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Cube:
+class Cube(Multiplier):
     """The matrix unit: mmad takes startup + blocks * cycles, plus idle_head after a gap.
 
     ``odd_block_conflict`` adds K - 2 cycles (K in blocks) when K > 1 and the block count of m
@@ -296,11 +307,6 @@ class Cube:
     )
     energy_pj: Mapping[str, Fraction] = per_mac()
 
-    def macs_per_cycle(self, dtype: str) -> Fraction:
-        """Peak multiply-adds per cycle and core for operands of ``dtype``."""
-        rate = self.rates[dtype]
-        return Fraction(rate.m * rate.k * rate.n, rate.cycles)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Vector:
@@ -325,7 +331,7 @@ class Vector:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gemm:
+class Gemm(Multiplier):
     """The matrix micro-kernel of a DSP: each block takes overhead + k * cycles.
 
     A block of ``rates`` is m rows by n columns; k is 1, and ``cycles`` is what one k takes.
@@ -339,11 +345,6 @@ class Gemm:
         "by type of the operands: `rows x 1 x columns`, and the cycles of one step of k",
     )
     energy_pj: Mapping[str, Fraction] = per_mac()
-
-    def macs_per_cycle(self, dtype: str) -> Fraction:
-        """Peak multiply-adds per cycle and core for operands of ``dtype``."""
-        rate = self.rates[dtype]
-        return Fraction(rate.m * rate.k * rate.n, rate.cycles)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ def draw_tilings(
 ) -> bytes:
     """The figure as a "png" or "svg" file: a map over two ``fields``, and two Pareto fronts.
 
-    ``frame`` has a row per tiling, as ``Tuned.frame`` makes it.
+    ``frame`` has a row per tiling, as ``Tuned.table`` makes it.
     """
     values = {name: frame[name].nunique() for name in fields}
     sides = [name for name in _SIDES if values.get(name, 0) > 1]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npusim.errors import ArgumentError
-from npusim.study.result import COLUMNS, write_frame
+from npusim.study.result import COLUMNS, Tabled
 from npusim.study.space import Study
 from npusim.study.store import Measured
 from npusim.study.subject import Row, Setting
@@ -38,7 +38,7 @@ def unbeaten(points: Sequence[Values]) -> list[bool]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exploration:
+class Exploration(Tabled):
     """Points in the order in which they were looked at; all ``goals`` are better when smaller.
 
     ``searched`` is the ``optuna.Study`` behind it, for Optuna's own plots and tools.
@@ -80,8 +80,8 @@ class Exploration:
         ]
 
     @cached_property
-    def frame(self) -> pd.DataFrame:
-        """``rows`` as a ``DataFrame``."""
+    def table(self) -> pd.DataFrame:
+        """``rows`` as a data frame."""
         import pandas as pd  # noqa: PLC0415  # it takes time to import
 
         rows = self.rows()
@@ -92,11 +92,7 @@ class Exploration:
     @property
     def front(self) -> pd.DataFrame:
         """The points that none beats, by the first goal; several may have the same values."""
-        return self.frame[self.frame["front"]].sort_values(list(self.goals), ignore_index=True)
-
-    def write(self, path: str | Path) -> None:
-        """Write the frame as CSV or Parquet, by the file's suffix."""
-        write_frame(self.frame, path)
+        return self.table[self.table["front"]].sort_values(list(self.goals), ignore_index=True)
 
     def report(self, path: str | Path) -> None:
         """Write one self-contained web page."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,8 +37,41 @@ COLUMNS = (
 )
 
 
+class Tabled(ABC):
+    """A result that is one table, as a data frame and as a file."""
+
+    @property
+    @abstractmethod
+    def table(self) -> pd.DataFrame:
+        """What was found, a row each."""
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """``table`` by its older name."""
+        return self.table
+
+    def write(self, path: str | Path) -> None:
+        """Write the table as CSV or Parquet, by the file's suffix.
+
+        Raises ``ArgumentError`` for another suffix, or without the package that Parquet needs.
+        """
+        kind = Path(path).suffix.lower()
+        if kind not in (".csv", ".parquet"):
+            raise ArgumentError(f"{path}: a table is written as .csv or .parquet")
+        with replacing(path) as part:
+            if kind == ".csv":
+                self.table.to_csv(part, index=False)
+                return
+            try:
+                self.table.to_parquet(part, index=False)
+            except ImportError as error:
+                raise ArgumentError(
+                    "Parquet needs the package pyarrow; `pip install pyarrow` adds it"
+                ) from error
+
+
 @dataclass(frozen=True, kw_only=True)
-class SweepResult:
+class SweepResult(Tabled):
     """Every point of a study and what was measured there, in the study's order."""
 
     study: Study
@@ -78,20 +112,13 @@ class SweepResult:
         return rows
 
     @cached_property
-    def frame(self) -> pd.DataFrame:
-        """``rows`` as a ``DataFrame``, with the columns that any point has."""
+    def table(self) -> pd.DataFrame:
+        """``rows`` as a data frame, with the columns that any point has."""
         import pandas as pd  # noqa: PLC0415  # it takes time to import
 
         rows = self.rows()
         held = {name for row in rows for name in row}
         return pd.DataFrame(rows, columns=[*self.study.varied, *(n for n in COLUMNS if n in held)])
-
-    def write(self, path: str | Path) -> None:
-        """Write the frame as CSV or Parquet, by the file's suffix.
-
-        Raises ``ArgumentError`` for another suffix, or without the package that Parquet needs.
-        """
-        write_frame(self.frame, path)
 
     def report(self, path: str | Path) -> None:
         """Write one self-contained web page."""
@@ -119,23 +146,3 @@ class SweepResult:
         for setting, one in zip(self.study.points(), self.measured, strict=True):
             if not one.error:
                 yield setting, one.row["time_us"]
-
-
-def write_frame(frame: pd.DataFrame, path: str | Path) -> None:
-    """Write a frame as CSV or Parquet, by the file's suffix.
-
-    Raises ``ArgumentError`` for another suffix, or without the package that Parquet needs.
-    """
-    kind = Path(path).suffix.lower()
-    if kind not in (".csv", ".parquet"):
-        raise ArgumentError(f"{path}: a table is written as .csv or .parquet")
-    with replacing(path) as part:
-        if kind == ".csv":
-            frame.to_csv(part, index=False)
-            return
-        try:
-            frame.to_parquet(part, index=False)
-        except ImportError as error:
-            raise ArgumentError(
-                "Parquet needs the package pyarrow; `pip install pyarrow` adds it"
-            ) from error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from npusim.device.catalog import figure_text, load_device
 from npusim.device.config import figures
 from npusim.errors import ArgumentError
-from npusim.study.result import SweepResult, write_frame
+from npusim.study.result import SweepResult, Tabled
 from npusim.study.runner import Progress, study_of, sweep
 from npusim.study.space import Axis, Study, check_goals
 from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Row, Setting, option_names
@@ -71,7 +71,7 @@ def _own(fixed: Setting, base: Setting, name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sensitivities:
+class Sensitivities(Tabled):
     """A goal with every name at its ends; ``result`` has the points that were measured."""
 
     goal: str
@@ -112,15 +112,11 @@ class Sensitivities:
         return sorted(found, key=lambda row: -row["swing"])
 
     @cached_property
-    def frame(self) -> pd.DataFrame:
-        """``rows`` as a ``DataFrame``."""
+    def table(self) -> pd.DataFrame:
+        """``rows`` as a data frame."""
         import pandas as pd  # noqa: PLC0415  # it takes time to import
 
         return pd.DataFrame(self.rows())
-
-    def write(self, path: str | Path) -> None:
-        """Write the frame as CSV or Parquet, by the file's suffix."""
-        write_frame(self.frame, path)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """A tornado: a bar per name from the goal at its first to that at its last value."""

@@ -118,8 +118,13 @@ class Tuned:
             self._fits[key] = fits(row.kernel, self.problem.device)
         return self._fits[key]
 
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row per candidate, the memories with it; ``frame`` tells of the columns."""
+        return self.frame()
+
     def frame(self, *, buffers: bool = True) -> pd.DataFrame:
-        """A row per candidate: simulated ones by time, then the others by their bound.
+        """``table``, made anew: simulated candidates by time, then the others by their bound.
 
         Columns are the fields of the tiling; with ``buffers`` the bytes and the share of each
         memory, which takes about a millisecond a row; ``bound`` and ``cycles`` (NaN unless
@@ -152,9 +157,9 @@ class Tuned:
         return frame
 
     def to_csv(self, file: str | Path) -> None:
-        """Write ``frame`` as a CSV file."""
+        """Write ``table`` as a CSV file."""
         with replacing(file) as part:
-            self.frame().to_csv(part, index=False)
+            self.table.to_csv(part, index=False)
 
     def plot(self, file: str | Path, x: str = "", y: str = "") -> None:
         """Draw a heat map over two fields and both Pareto fronts: a .png or .svg file.
@@ -167,7 +172,7 @@ class Tuned:
         path = check_plot(file)
         fields = list(tiling_of(self.best))
         title = f"{self.problem.kernel.name} on {self.problem.device.name}"
-        drawn = draw_tilings(self.frame(), fields, title, path.suffix[1:], x, y)
+        drawn = draw_tilings(self.table, fields, title, path.suffix[1:], x, y)
         with replacing(path) as part:
             part.write_bytes(drawn)
 

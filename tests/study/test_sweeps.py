@@ -36,7 +36,9 @@ def swept(**options: Any) -> SweepResult:
 
 
 def test_a_point_of_an_operator_is_its_call() -> None:
-    frame = swept().frame
+    result = swept()
+    frame = result.table
+    assert result.frame is frame  # the name that it had
     assert list(frame.columns[:3]) == ["m", "memories.L1.size", "groups"]
     assert len(frame) == 16
     row = frame[(frame.m == "32") & (frame["memories.L1.size"] == "64KiB") & (frame.groups == "2")]
