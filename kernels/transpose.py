@@ -12,8 +12,9 @@ of the last axes of x and of the last axes of y, so that rows are long on both s
 
 The transposing instruction turns 16- and 32-bit elements; those of 8 bits are widened to fp16
 before and narrowed after, which is exact. A box fills UB where rows of x and of y are whole blocks
-of 32 B. Where they are not and the last axis moves, a box is one fractal of 512 B: measured
-transposes of odd matrices take 13 to 20 cycles of a core for 32 B, a start-up per fractal.
+of 32 B. Where they are not and the last axis moves, a box is `vector.odd_tile` of the device:
+measured transposes of odd matrices take 13 to 20 cycles of a core for 32 B on a 910B, a start-up
+per fractal of 512 B, and a third of that on a 950.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from npusim.kernels.parts.conversion import SMALL_TASK
 from npusim.language import (
     BLOCK_BYTES,
     FP16,
-    FRACTAL_BYTES,
     INT8,
     ArgumentError,
     BufferHandle,
@@ -222,7 +222,9 @@ class Transpose(Kernel):
         # Two slots each for what is loaded, turned and stored; the last is separate if narrowed.
         parts = 2 * (e + turned.bytes) * (2 if wide else 1)
         fit = k.memory("UB").size_bytes // parts
-        elements = FRACTAL_BYTES // e if axes.ragged(e) else fit // BLOCK_BYTES * BLOCK_BYTES
+        odd = axes.ragged(e)  # else the program does not rest on the figure
+        elements = min(fit, k.device.vector.odd_tile_bytes // e if odd else fit)
+        elements = elements // BLOCK_BYTES * BLOCK_BYTES
         loaded = k.buffer("UB", (elements,), dtype, slots=2, name="as_loaded")
         turning = k.buffer("UB", (elements,), turned, slots=4 if wide else 2, name="turned")
         narrowed = k.buffer("UB", (elements,), INT8, slots=2, name="narrowed") if wide else None

@@ -98,7 +98,7 @@ BUDGETS = {
     "npusim/timing": 5200,
     "npusim/study": 2300,
     "npusim/torch": 600,
-    "npusim/validation": 3950,
+    "npusim/validation": 4000,
     "npusim/workloads": 1000,
     "kernels": 11000,
     "npusim/tuning": 1000,

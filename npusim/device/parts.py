@@ -327,6 +327,12 @@ class Vector:
         "dup reduce_add reduce_max reduce_min transpose`; of `exp ln sqrt` for elements of 4 "
         "bytes, as long as for as many of 2",
     )
+    odd_tile_bytes: int = figure(
+        "odd_tile",
+        "size",
+        "of rows that are no whole blocks of 32 B what a transpose turns at a time",
+        512,
+    )
     energy_pj: Fraction = per_byte("of operands and results")
 
 

@@ -16,7 +16,7 @@ from npusim.device.spec import Device
 #: The operations every device's vector unit must know the cost of.
 DEFAULTS = {
     *("align", "conflict", "elements", "floor", "hf32_bits", "idle_head", "issue", "row"),
-    *("core", "request", "skew", "unaligned", "window"),
+    *("core", "odd_tile", "request", "skew", "unaligned", "window"),
 }
 
 
@@ -25,7 +25,7 @@ def test_every_figure_is_sourced(name: str) -> None:
     device = load_device(name)
     assert device.name == name
     for path in figures(device).keys() - device.provenance.keys():
-        assert path.startswith(("paths.", "cube.", "gemm.", "launch.", "l2.")), path
+        assert path.startswith(("paths.", "cube.", "gemm.", "launch.", "l2.", "vector.")), path
         assert path.rpartition(".")[2] in DEFAULTS, path
     for path, text, confidence, source in describe(device):
         assert confidence in CONFIDENCES, path

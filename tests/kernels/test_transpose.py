@@ -112,6 +112,10 @@ def test_odd_rows_are_turned_by_fractals() -> None:
     for shape in ((4096, 1001), (1001, 4096)):
         moves = [i for t in program(shape, (1, 0)).templates for i in t.instructions]
         assert max(r.size for i in moves for r in i.reads()) == 512
+    # 32 x 16 floats a time on a 950
+    made = build(kernel((4096, 1001), (1, 0)), load_device("ascend950pr"), tuple(range(32)))
+    moves = [i for t in made.templates for i in t.instructions]
+    assert max(r.size for i in moves for r in i.reads()) == 2048
     assert not Axes((4096, 1000), (1, 0)).ragged(4)
     assert not Axes((7, 5, 1001), (1, 0, 2)).ragged(4)  # rows only move
 

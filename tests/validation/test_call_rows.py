@@ -71,6 +71,17 @@ def test_a_kernel_that_only_the_call_launched_is_a_launch() -> None:
     assert "trans_data: launched 3 times here, 4 times by the call" in done.notes
 
 
+def test_a_cast_of_a_forward_convolution_is_that_of_its_bias() -> None:
+    columns = row("convolution_forward_as_transposed_dx", **LAYER | {"dtype": "bfloat16"})
+    plain = replace(columns, kernels=("TransDatax3", "Conv2Dx1"))
+    cast = replace(columns, kernels=("TransDatax3", "Castx1", "Conv2Dx1"))
+    done, before = simulate_call_row(cast, A2), simulate_call_row(plain, A2)
+    assert done.kernels == (*before.kernels, "cast")
+    # 48 numbers are work for one core.
+    one, more = (A2.time_us(A2.launch.cycles("vector", cores)) for cores in (1, 2))
+    assert before.time_us + one < done.time_us < before.time_us + more + 0.5
+
+
 def test_where_the_library_s_rule_is_unknown_the_tiling_is_auto() -> None:
     done = simulate_call_row(dw_row(dilation=(3, 3), kernel=(5, 5)), A2)
     assert done.notes[0].startswith("tiling 'library' instead: ")
