@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 from abc import ABC, ABCMeta
 from collections.abc import Iterator
@@ -54,3 +55,16 @@ def growing() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
+
+
+#: Objects that may be made, less those that are gone, between two looks for cycles.
+_SELDOM = 200_000
+
+
+def collect_seldom() -> None:
+    """Look for cycles of garbage seldom from now on: in a process that is npusim's and soon ends.
+
+    What is made lives on as a rule, in programs and runs, and looking at it again finds nothing.
+    """
+    gc.set_threshold(_SELDOM, *gc.get_threshold()[1:])
+    atexit.register(gc.freeze)  # so that nothing is looked at once more on the way out

@@ -18,6 +18,7 @@ from typing import Any, Protocol, cast
 from npusim.cli.completion import answer, typed
 from npusim.cli.parser import Parser
 from npusim.errors import NpusimError
+from npusim.objects import collect_seldom
 from npusim.version import __version__
 
 #: Exit statuses: a check that failed, an error, an interrupt, a reader that went away, SIGTERM. The
@@ -63,6 +64,8 @@ COMMANDS: Mapping[str, str] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status; ``argv`` is without the program's name."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        collect_seldom()
     if sys.stdout is None:  # closed by `>&-`
         return _fail("standard output is closed; redirect it to a file or to /dev/null", words)
     try:

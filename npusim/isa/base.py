@@ -20,7 +20,7 @@ from npusim.dtypes import DType
 from npusim.errors import ProgramError
 from npusim.integers import RATE_BITS, ceil_div
 from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Region
-from npusim.objects import Abstract, record
+from npusim.objects import Abstract
 
 
 def drain_cycles(size: int, path: Path) -> int:
@@ -33,8 +33,7 @@ def whole_cycles(count: int, each: Fraction) -> int:
     return -(-count * each.numerator // each.denominator)
 
 
-@record
-class Cost:
+class Cost(NamedTuple):
     """What an instruction needs when alone on the machine, in cycles.
 
     ``cycles`` it occupies its pipe, ``idle_head`` more if the pipe was idle just before,
@@ -253,12 +252,22 @@ class Move(Instruction):
         return self.path.figures
 
     def move(self) -> tuple[str, str, str, int]:
-        targets, sources = self.writes(), self.reads()
-        source, target = sources[0].memory if sources else "IMM", targets[0].memory
-        for regions in (sources, targets):
-            if regions and isinstance(regions[0], GmRegion):
-                return source, target, regions[0].tensor.name, sum(one.size for one in regions)
-        return source, target, "", targets[0].size
+        return _moved(self.reads(), self.writes())
+
+    def told(self) -> Told:
+        reads, writes = self.reads(), self.writes()
+        move, figures = _moved(reads, writes), self.figures()
+        return Told(self.op, self.path.pipe, reads, writes, move, figures, self.drains)
+
+
+def _moved(sources: tuple[Region, ...], targets: tuple[Region, ...]) -> tuple[str, str, str, int]:
+    """Source, destination, operand in GM and bytes of a move between regions."""
+    target, origin = targets[0], sources[0].memory if sources else "IMM"
+    for regions in (sources, targets):
+        if regions and isinstance(regions[0], GmRegion):
+            size = sum(one.size for one in regions)
+            return origin, target.memory, regions[0].tensor.name, size
+    return origin, target.memory, "", target.size
 
 
 def move_cost(

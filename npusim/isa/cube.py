@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -23,6 +22,7 @@ from npusim.isa.base import (
     move_cost,
 )
 from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Region, SlotRegion, moved
+from npusim.objects import record
 from npusim.rounding import round_hf32, round_to
 
 #: Largest extent of an mmad, in elements: a field of 12 bits.
@@ -36,7 +36,7 @@ MATRICES_APART = 65535
 UNIT_FLAG_BYTES = 512
 
 
-@dataclass(frozen=True)
+@record
 class Mmad(Instruction):
     """C (L0C, fp32, NZ) = A (L0A, Zz) @ B (L0B, Zn), added to C unless ``init``.
 
@@ -165,7 +165,7 @@ def _accumulator(
     return blocks.swapaxes(1, 2).reshape(-1, m1 * 16, n1 * 16)
 
 
-@dataclass(frozen=True)
+@record
 class Drain(Move):
     """Move an ``m`` x ``n`` accumulator tile out of L0C, converting fp32 to ``dtype``.
 
@@ -234,7 +234,8 @@ class Drain(Move):
             return alone
         # Under the unit flag: not before the first piece is there; the last piece after it.
         last = drain_cycles(UNIT_FLAG_BYTES, self.path)
-        return replace(alone, lag_start=device.cube.startup_cycles, lag_end=min(alone.cycles, last))
+        lag_start, lag_end = device.cube.startup_cycles, min(alone.cycles, last)
+        return alone._replace(lag_start=lag_start, lag_end=lag_end)
 
     def _source_bytes(self) -> int:
         """L0C->UB reads whole fp32 fractals; FIX rates are stated in bytes written."""

@@ -16,9 +16,10 @@ from npusim.errors import ProgramError
 from npusim.integers import ceil_div
 from npusim.isa.base import Cost, MemoryView, Move, move_cost
 from npusim.isa.operands import FRACTAL_BYTES, Region, SlotRegion
+from npusim.objects import record
 
 
-@dataclass(frozen=True)
+@record
 class DataMove(Move):
     """Copy rows of bytes; source and destination have equal rows of equal length.
 
@@ -53,7 +54,7 @@ class DataMove(Move):
             memory.move(self.dst, self.src, self.dtype)
 
 
-@dataclass(frozen=True)
+@record
 class Nd2nz(Move):
     """Load a row-major matrix and store it as NZ: columns of C0 elements, rows padded to 16.
 
@@ -104,7 +105,7 @@ def element_cycles(path: Path, size: int, dtype: DType) -> int:
     return ceil_div(size // dtype.bytes * dtype.values, path.elements_per_cycle)
 
 
-@dataclass(frozen=True)
+@record
 class Load2d(Move):
     """Copy ``repeat`` fractals of 512 B from L1 to L0, source fractals ``stride`` apart.
 
@@ -247,7 +248,7 @@ def _load3d_sizes(
     return size, planes * window.h * window.w * 32
 
 
-@dataclass(frozen=True)
+@record
 class Load3d(Move):
     """Cut ``m_ext`` x ``k_ext`` at (``m_start``, ``k_start``) out of the img2col matrix into L0.
 
@@ -361,7 +362,7 @@ def _cut(
     return _Cut(pixel, (slice(None), *np.nonzero(~inside)), piece)
 
 
-@dataclass(frozen=True)
+@record
 class Fill(Move):
     """Write an immediate into L1 (``create_cbuf_matrix``)."""
 

@@ -6,7 +6,6 @@ keeps a block of the accumulator in registers while k runs, one fused multiply-a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -18,10 +17,11 @@ from npusim.integers import ceil_div
 from npusim.isa.base import Cost, Instruction, MemoryView
 from npusim.isa.operands import Region, SlotRegion
 from npusim.isa.vector import vector_cost, vector_figures
+from npusim.objects import record
 from npusim.rounding import round_to
 
 
-@dataclass(frozen=True)
+@record
 class DspGemm(Instruction):
     """acc (AM, fp32, m x n) = A (SM or AM, m x k) @ B (AM, k x n), added to acc unless ``init``.
 
@@ -94,7 +94,7 @@ class DspGemm(Instruction):
         memory.write(self.acc, acc, FP32)
 
 
-@dataclass(frozen=True)
+@record
 class DspCast(Instruction):
     """dst (AM, ``to``) = src (AM, ``dtype``), rounded to nearest even; overflow gives infinity."""
 

@@ -6,15 +6,15 @@ know barriers and flags between cores.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from npusim.device.spec import Device
 from npusim.errors import ProgramError
 from npusim.isa.base import Await, Cost, Instruction, MemoryView, Signal
+from npusim.objects import record
 
 
-@dataclass(frozen=True)
+@record
 class _Ordering(Instruction):
     """Common part: no operands in memory, no effect on arrays."""
 
@@ -43,7 +43,7 @@ def _check_flag(src: str, dst: str, event: int, device: Device) -> None:
         )
 
 
-@dataclass(frozen=True)
+@record
 class SetFlag(_Ordering):
     """Raise flag ``event`` from pipe ``on`` to pipe ``to`` once earlier work of ``on`` is done."""
 
@@ -60,7 +60,7 @@ class SetFlag(_Ordering):
         return f"set_flag {self.on}->{self.to} #{self.event}"
 
 
-@dataclass(frozen=True)
+@record
 class WaitFlag(_Ordering):
     """Hold pipe ``on`` until flag ``event`` from pipe ``src`` is up, then clear it."""
 
@@ -77,7 +77,7 @@ class WaitFlag(_Ordering):
         return f"wait_flag {self.src}->{self.on} #{self.event}"
 
 
-@dataclass(frozen=True)
+@record
 class PipeBarrier(_Ordering):
     """Later work of ``on`` starts after all earlier work of it; on "S" it drains every pipe."""
 
@@ -92,7 +92,7 @@ class PipeBarrier(_Ordering):
         return f"pipe_barrier {'ALL' if self.on == 'S' else self.on}"
 
 
-@dataclass(frozen=True)
+@record
 class CoreBarrier(_Ordering):
     """All cores of the kernel meet: each drains its pipes, then waits for the others."""
 
@@ -106,7 +106,7 @@ class CoreBarrier(_Ordering):
         return "core_barrier"
 
 
-@dataclass(frozen=True)
+@record
 class CoreSetFlag(_Ordering):
     """Count a flag up by one on every other core of a scope, as ``signals`` says."""
 
@@ -126,7 +126,7 @@ class CoreSetFlag(_Ordering):
         return f"core_set_flag #{self.signals.event} ({self.signals.scope}) on {self.on}"
 
 
-@dataclass(frozen=True)
+@record
 class CoreWaitFlag(_Ordering):
     """Hold pipe ``on`` until a flag of this core has counted as much more as ``awaits`` says."""
 

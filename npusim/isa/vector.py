@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +14,7 @@ from npusim.errors import ProgramError
 from npusim.integers import ceil_div
 from npusim.isa.base import Cost, Instruction, MemoryView, whole_cycles
 from npusim.isa.operands import Region, SlotRegion
+from npusim.objects import record
 from npusim.rounding import round_to
 
 #: What the operations of ``VecBinary`` do.
@@ -126,7 +126,7 @@ class Elementwise(VectorInstruction):
             self._need_size(region, self.dst.size)
 
 
-@dataclass(frozen=True)
+@record
 class VecBinary(Elementwise):
     """dst = a ``operation`` b, element by element, in ``dtype`` (add, sub, mul, max, min, div).
 
@@ -162,7 +162,7 @@ class VecBinary(Elementwise):
         memory.write(self.dst, round_to(result, self.dtype, **modes), self.dtype)
 
 
-@dataclass(frozen=True)
+@record
 class VecScalar(Elementwise):
     """dst = a ``operation`` scalar, in ``dtype``; the operation is adds, muls, maxs or mins."""
 
@@ -189,7 +189,7 @@ class VecScalar(Elementwise):
         memory.write(self.dst, round_to(result, self.dtype, saturate=False), self.dtype)
 
 
-@dataclass(frozen=True)
+@record
 class VecCast(VectorInstruction):
     """dst (``to``) = src (``dtype``), rounded to nearest even; element counts agree.
 
@@ -220,7 +220,7 @@ class VecCast(VectorInstruction):
         memory.write(self.dst, round_to(values, self.to, **modes), self.to)
 
 
-@dataclass(frozen=True)
+@record
 class VecReduce(VectorInstruction):
     """dst[r] = sum, max or min of row r of src, which has ``rows`` rows of ``columns``."""
 
@@ -257,7 +257,7 @@ class VecReduce(VectorInstruction):
         memory.write(self.dst, round_to(result, self.dtype, saturate=False), self.dtype)
 
 
-@dataclass(frozen=True)
+@record
 class VecDup(Elementwise):
     """dst = value in every element."""
 
@@ -274,7 +274,7 @@ class VecDup(Elementwise):
         memory.write(self.dst, np.full(shape, self.value).astype(self.dtype.numpy), self.dtype)
 
 
-@dataclass(frozen=True)
+@record
 class VecTranspose(VectorInstruction):
     """dst = ``count`` matrices of src, ``rows`` x ``columns`` each, every one transposed.
 

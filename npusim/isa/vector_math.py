@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +15,7 @@ from npusim.integers import ceil_div
 from npusim.isa.base import MemoryView
 from npusim.isa.operands import SlotRegion
 from npusim.isa.vector import Elementwise, VectorInstruction, walked
+from npusim.objects import record
 from npusim.rounding import round_to
 
 #: What the operations of ``VecUnary`` do.
@@ -56,7 +56,7 @@ def _need_float(instruction: VectorInstruction) -> None:
         )
 
 
-@dataclass(frozen=True)
+@record
 class VecUnary(Elementwise):
     """dst = ``operation`` of a, element by element, in fp16 or fp32, rounded once to nearest.
 
@@ -118,7 +118,7 @@ class _Masked(VectorInstruction):
         self._need_size(mask, mask_bytes(self.a.size // self.dtype.bytes))
 
 
-@dataclass(frozen=True)
+@record
 class VecCompare(_Masked):
     """dst = a bit for each element: a ``operation`` b (lt, le, gt, ge, eq, ne); NaN is "ne"."""
 
@@ -151,7 +151,7 @@ class VecCompare(_Masked):
         memory.write(self.dst, bits.view(np.int8), INT8)
 
 
-@dataclass(frozen=True)
+@record
 class VecSelect(_Masked):
     """dst = a where the mask has a 1, b elsewhere; b may be a number."""
 

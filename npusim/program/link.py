@@ -8,13 +8,13 @@ relative to the task boundary: zero or negative, where counts inside a task star
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from npusim.errors import ProgramError
 from npusim.integers import IntArray
 from npusim.isa.operands import Buffer
+from npusim.objects import record
 from npusim.program.lower import SET_TWICE, Lowered, Outside, SlotBoard, Wait, located
 from npusim.program.program import Variant
 from npusim.reasons import FLAG
@@ -29,7 +29,7 @@ State = tuple[tuple[Board, ...], ...]
 _EMPTY: Board = ((), ())
 
 
-@dataclass(frozen=True)
+@record
 class _Row:
     """An instruction whose waits depend on the state.
 
@@ -46,7 +46,7 @@ class _Row:
     sealed: frozenset[int]
 
 
-@dataclass(frozen=True)
+@record
 class _Exit:
     """What a template leaves of a resource: boards by slot, counts relative to its end."""
 
@@ -201,10 +201,13 @@ def _essential(waits: Iterable[Wait], waited: dict[int, int]) -> tuple[Wait, ...
     best: dict[int, Wait] = {}
     for wait in waits:
         q, n, reason = wait
-        if q not in best or (n, -reason) > (best[q][1], -best[q][2]):
+        known = best.get(q)
+        if known is None or n > known[1] or (n == known[1] and reason < known[2]):
             best[q] = wait
+    if not best:
+        return ()
     kept = [best[q] for q in sorted(best) if q not in waited or best[q][1] > waited[q]]
-    waited.update((q, n) for q, n, _ in kept)
+    waited.update([(q, n) for q, n, _ in kept])
     return tuple(kept)
 
 

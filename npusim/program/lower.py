@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 
 from npusim.errors import ProgramError
 from npusim.isa.base import Instruction, Told
-from npusim.isa.operands import Buffer, SlotRegion
+from npusim.isa.operands import Buffer, Slot, SlotRegion
 from npusim.isa.sync import SetFlag, WaitFlag
+from npusim.objects import record
 from npusim.reasons import BARRIER, DATA, FLAG, FOLLOW, SPACE
 
 #: (pipe index, count, reason) of one wait.
@@ -29,7 +30,7 @@ Wait = tuple[int, int, int]
 SET_TWICE = "set twice without a wait; a flag is one bit, let its receiver wait in between"
 
 
-@dataclass(frozen=True)
+@record
 class Outside:
     """A need that reaches before the task: slot ``slot`` of ``resource``, for ``reason``."""
 
@@ -76,10 +77,10 @@ class _Scoreboard:
         outside: list[Outside] = []
         for region in told.reads:
             if isinstance(region, SlotRegion):
-                self._read(region, pipe, waits, outside)
+                self._read(region.slot, pipe, waits, outside)
         for region in told.writes:
             if isinstance(region, SlotRegion):
-                self._write(region, pipe, waits, outside)
+                self._write(region.slot, pipe, waits, outside)
         if not told.writes:  # what orders others changes no memory
             self._order(instruction, told, waits, outside)
         self.counts[pipe] += 1
@@ -98,37 +99,39 @@ class _Scoreboard:
             case _ if told.drains:
                 waits += [(q, n, BARRIER) for q, n in enumerate(self.counts) if q != pipe]
 
-    def _slot(self, region: SlotRegion) -> tuple[Buffer, int, SlotBoard]:
-        buffer = region.slot.buffer
-        number = region.slot.turn % buffer.slots
+    def _board(self, buffer: Buffer, number: int) -> SlotBoard:
         boards = self.slots.get(buffer.index)
         if boards is None:
             boards = self.slots[buffer.index] = {}
         board = boards.get(number)
         if board is None:
             board = boards[number] = SlotBoard()
-        return buffer, number, board
+        return board
 
-    def _read(
-        self, region: SlotRegion, pipe: int, waits: list[Wait], outside: list[Outside]
-    ) -> None:
-        buffer, number, board = self._slot(region)
+    def _read(self, slot: Slot, pipe: int, waits: list[Wait], outside: list[Outside]) -> None:
+        buffer = slot.buffer
+        number = slot.turn % buffer.slots
+        board = self._board(buffer, number)
         reason = FOLLOW if buffer.unit_flag else DATA
-        waits += [(q, n, reason) for q, n in board.writes.items() if q != pipe]
+        for q, n in board.writes.items():
+            if q != pipe:
+                waits.append((q, n, reason))
         if board.inherited and pipe not in board.reads:  # in order: once waited, always waited
             outside.append(Outside(buffer.index, number, False, reason))
         board.reads[pipe] = self.counts[pipe] + 1
 
-    def _write(
-        self, region: SlotRegion, pipe: int, waits: list[Wait], outside: list[Outside]
-    ) -> None:
-        buffer, number, board = self._slot(region)
+    def _write(self, slot: Slot, pipe: int, waits: list[Wait], outside: list[Outside]) -> None:
+        buffer = slot.buffer
+        number = slot.turn % buffer.slots
+        board = self._board(buffer, number)
         reason = FOLLOW if buffer.unit_flag else SPACE
-        waits += [(q, n, reason) for q, n in board.reads.items() if q != pipe]
-        waits += [(q, n, reason) for q, n in board.writes.items() if q != pipe]
+        for before in (board.reads, board.writes):
+            for q, n in before.items():
+                if q != pipe:
+                    waits.append((q, n, reason))
         if board.inherited:
             outside.append(Outside(buffer.index, number, True, reason))
-        board.inherited = False
+            board.inherited = False
         board.writes = {pipe: self.counts[pipe] + 1}
         board.reads = {}
 

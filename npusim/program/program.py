@@ -21,6 +21,9 @@ from npusim.isa.operands import Buffer, GmRegion, Region, Tensor
 from npusim.objects import record
 from npusim.program.lower import Lowered, Wait
 
+#: Columns of a table of costs.
+_CYCLES, _ISSUE = map(Cost._fields.index, ("cycles", "issue"))
+
 #: Kinds of transfer a flow can be: to or from GM, or a move inside a core along shared links.
 READ, WRITE, ATOMIC, MOVE = range(4)
 
@@ -65,6 +68,11 @@ class Template:
     def figures(self) -> frozenset[str]:
         """The figures of a device that its costs rest on."""
         return frozenset(name for told in self.told for name in told.figures)
+
+    @cached_property
+    def cost_table(self) -> IntArray:
+        """The costs as numbers: a row per instruction, the fields of ``Cost`` as columns."""
+        return np.array(self.costs, np.int64).reshape(-1, len(Cost._fields))
 
     @cached_property
     def macs(self) -> int:
@@ -218,11 +226,11 @@ class Program:
         """
         scalar = self.pipes.index("S")
         per_template = np.zeros((len(self.templates), len(self.pipes)), np.int64)
-        for t, template in enumerate(self.templates):
-            for pipe, cost in zip(template.lowered.pipes, template.costs, strict=True):
-                per_template[t, pipe] += cost.cycles
-                if pipe != scalar:
-                    per_template[t, scalar] += cost.issue
+        template = np.repeat(np.arange(len(self.templates)), [len(t.costs) for t in self.templates])
+        pipe = np.array([p for t in self.templates for p in t.lowered.pipes], np.int64)
+        cost = np.concatenate([t.cost_table for t in self.templates])
+        np.add.at(per_template, (template, pipe), cost[:, _CYCLES])
+        np.add.at(per_template[:, scalar], template, np.where(pipe != scalar, cost[:, _ISSUE], 0))
         return self.core_counts @ per_template
 
     def text(self, limit: int = 200) -> Iterator[str]:
@@ -253,32 +261,33 @@ def flow_of(
     device: Device,
 ) -> Flow | None:
     """The GM side of an instruction, or its use of shared links; None if it has neither."""
-    if not isinstance(instruction, Move):
+    if told.move is None or not isinstance(instruction, Move):
         return None
-    path = instruction.path
+    path, (origin, goal, _, _) = instruction.path, told.move
     sources, targets = told.reads, told.writes
-    store = ATOMIC if instruction.atomic else WRITE
-    for kind, region in (*[(READ, r) for r in sources], *[(store, r) for r in targets]):
-        if isinstance(region, GmRegion):
-            rate = path.fixed_rate
-            peer = targets[0].memory if kind == READ else sources[0].memory
-            if region.base and region.base not in bases:
-                raise ProgramError(
-                    f"the task table has no base {region.base!r} (it has: {', '.join(bases)})"
-                )
-            if region.tensor.name not in tensors:
-                raise ProgramError(
-                    f"{region.tensor.name} is not among the kernel's tensors {', '.join(tensors)}"
-                )
-            base = bases.index(region.base) if region.base else -1
-            tensor = tensors[region.tensor.name]
-            request = device.l2.request_bytes if device.l2 else 0
-            many, apart = (1, 0) if kind == READ else _regions(targets)
-            return Flow(
-                *(kind, many * region.size, rate, path.links, region, tensor, base, peer, request),
-                *(many, apart),
-            )
-    return Flow(MOVE, targets[0].size, path.fixed_rate, path.links) if path.links else None
+    if "GM" not in (origin, goal):
+        return Flow(MOVE, targets[0].size, path.fixed_rate, path.links) if path.links else None
+    if origin == "GM":
+        kind, region, peer = READ, sources[0], goal
+    else:
+        kind, region, peer = ATOMIC if instruction.atomic else WRITE, targets[0], origin
+    assert isinstance(region, GmRegion)
+    if region.base and region.base not in bases:
+        raise ProgramError(
+            f"the task table has no base {region.base!r} (it has: {', '.join(bases)})"
+        )
+    if region.tensor.name not in tensors:
+        raise ProgramError(
+            f"{region.tensor.name} is not among the kernel's tensors {', '.join(tensors)}"
+        )
+    base = bases.index(region.base) if region.base else -1
+    tensor, rate = tensors[region.tensor.name], path.fixed_rate
+    request = device.l2.request_bytes if device.l2 else 0
+    many, apart = (1, 0) if kind == READ else _regions(targets)
+    return Flow(
+        *(kind, many * region.size, rate, path.links, region, tensor, base, peer, request),
+        *(many, apart),
+    )
 
 
 def _regions(targets: Sequence[Region]) -> tuple[int, int]:

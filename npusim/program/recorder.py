@@ -176,34 +176,41 @@ class Recorder:
                 f"{self.kind.name!r} of {self._device.name} lacks (it has: {have})"
             )
         instruction.check(self._device)
+        handles = self.handles
         for region in told.reads:
             if isinstance(region, GmRegion):
                 _check_dtype(instruction, region)
-            else:
-                self._check_turn(region)
+                continue
+            slot = region.slot
+            age = handles[slot.buffer.index].turns - 1 - slot.turn
+            if not 0 <= age < slot.buffer.slots:
+                raise _stale(region, age)
         for region in told.writes:
             if isinstance(region, GmRegion):
                 _check_role(instruction, region)
                 _check_dtype(instruction, region)
-            else:
-                self._check_turn(region)
+                continue
+            slot = region.slot
+            age = handles[slot.buffer.index].turns - 1 - slot.turn
+            if not 0 <= age < slot.buffer.slots:
+                raise _stale(region, age)
         self.instructions.append(instruction)
         self.told.append(told)
         self.lines.append(_kernel_line())
 
-    def _check_turn(self, region: SlotRegion) -> None:
-        slot = region.slot
-        age = self.handles[slot.buffer.index].turns - 1 - slot.turn
-        if age < 0:
-            raise ProgramError(
-                f"{region} belongs to another task; take slots with next() or last() where used"
-            )
-        if age >= slot.buffer.slots:
-            turns = age - slot.buffer.slots + 1
-            raise ProgramError(
-                f"{region} was overwritten {turns} turn{'s' * (turns > 1)} ago: "
-                f"{slot.buffer.name} has {slot.buffer.slots} slots; use it earlier or declare more"
-            )
+
+def _stale(region: SlotRegion, age: int) -> ProgramError:
+    """The error for a slot that was taken ``age`` turns before the last one of its buffer."""
+    buffer = region.slot.buffer
+    if age < 0:
+        return ProgramError(
+            f"{region} belongs to another task; take slots with next() or last() where used"
+        )
+    turns = age - buffer.slots + 1
+    return ProgramError(
+        f"{region} was overwritten {turns} turn{'s' * (turns > 1)} ago: "
+        f"{buffer.name} has {buffer.slots} slots; use it earlier or declare more"
+    )
 
 
 def _check_role(instruction: Instruction, region: GmRegion) -> None:

@@ -221,9 +221,6 @@ def test_instructions_are_values(name: str) -> None:
     one, same = EXAMPLES[name](1), EXAMPLES[name](1)
     assert one == same
     assert hash(one) == hash(same)
-    field = dataclasses.fields(one)[0].name  # type: ignore[arg-type]
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(one, field, None)
 
 
 @pytest.mark.parametrize(

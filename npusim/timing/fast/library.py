@@ -165,7 +165,8 @@ def flatten(value: Any, words: list[int]) -> None:
     if isinstance(value, np.ndarray):
         if not value.flags.c_contiguous:
             raise TypeError("compiled code takes contiguous arrays only")
-        words.append(value.__array_interface__["data"][0] if value.size else 0)
+        # ``__array_interface__`` would describe every field of a record first.
+        words.append(value.ctypes.data if value.size else 0)
         words += value.shape
     elif isinstance(value, tuple):
         for part in value:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import accumulate
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from npusim.integers import IntArray
-from npusim.isa.base import Instruction
+from npusim.isa.base import Cost, Instruction
 from npusim.objects import growing
 from npusim.program.lower import Wait
 from npusim.program.program import ATOMIC, MOVE, READ, WRITE, Flow, Program, Template
@@ -38,15 +38,26 @@ from npusim.timing.links import Part, Uses, links_of, parts
 
 #: Columns of a step that follow from its waits.
 _FOLLOWS, _FIRST, _LAST = map((STEP.names or ()).index, ("follows", "first", "last"))
+#: Those of its kind, and that of its place.
+_KIND, _INSTRUCTION = map((STEP.names or ()).index, ("kind", "instruction"))
+#: Those that its cost gives, and what they are called there.
+_OF_COST = [
+    *map((STEP.names or ()).index, ("cycles", "head", "startup", "lag_start", "lag_end")),
+]
+_COSTS = [
+    *map(Cost._fields.index, ("cycles", "idle_head", "startup", "lag_start", "lag_end")),
+]
+_ISSUE = Cost._fields.index("issue")
 
 
 class _Plan(NamedTuple):
-    """The steps of a template without their waits."""
+    """The steps of templates without their waits, one template after another."""
 
-    order: list[int]  # instructions, pipe by pipe
+    orders: list[list[int]]  # by template: its instructions, pipe by pipe
     steps: IntArray  # (instructions, fields of STEP), in that order
     issuing: IntArray  # (instructions, fields of ISSUING), in program order
-    bounds: list[int]  # where the steps of each pipe begin, and the end
+    pipe: IntArray  # (instructions,), in the order of steps
+    bounds: IntArray  # (templates, pipes + 1): where the steps of each pipe begin, and the end
 
 
 class _Rows(NamedTuple):
@@ -129,71 +140,74 @@ class Tables:
         For the scalar pipe ``first`` and ``stop`` are places in ``issuing``, which has every
         instruction.
         """
-        plans: dict[int, _Plan] = {}
-        for variant in self.program.variants:
-            if variant.template not in plans:
-                plans[variant.template] = self._plan(self.program.templates[variant.template])
-        own = [plans[variant.template] for variant in self.program.variants]
+        variants = self.program.variants
+        used = list(dict.fromkeys(variant.template for variant in variants))
+        of = np.array([used.index(v.template) for v in variants], np.int64)
+        plan = self._plan([self.program.templates[t] for t in used])
+        sizes = plan.bounds[of, -1]
+        begins = np.cumsum(sizes) - sizes
+        first_of = np.cumsum(plan.bounds[:, -1]) - plan.bounds[:, -1]
+        rows = np.arange(sizes.sum()) + np.repeat(first_of[of] - begins, sizes)
         waits: list[Wait] = []
         counts: list[int] = []  # of waits, by step
-        for plan, variant in zip(own, self.program.variants, strict=True):
-            for i in plan.order:
-                of_step = variant.waits[i]
-                counts.append(len(of_step))
-                waits += of_step
-        steps = np.concatenate([plan.steps for plan in own])
-        issuing = np.concatenate([plan.issuing for plan in own])
-        pipe_of = np.concatenate([plan.issuing[plan.order, 0] for plan in own])
-        begins = np.cumsum([0, *(len(plan.order) for plan in own[:-1])])[:, None]
-        issuing[:, 2] += np.repeat(begins, [len(plan.order) for plan in own])
+        for variant, at in zip(variants, of.tolist(), strict=True):
+            of_steps = [variant.waits[i] for i in plan.orders[at]]
+            counts += map(len, of_steps)
+            waits += chain.from_iterable(of_steps)
+        steps, issuing, pipe_of = plan.steps[rows], plan.issuing[rows], plan.pipe[rows]
+        issuing[:, 2] += np.repeat(begins, sizes)
         table = np.array(waits, np.int64).reshape(-1, 3)
         steps[:, _LAST] = np.cumsum(counts)
         steps[:, _FIRST] = steps[:, _LAST] - counts
         step_of = np.repeat(np.arange(len(steps)), counts)
         steps[step_of[table[:, 2] == FOLLOW], _FOLLOWS] = 1
-        bounds = begins + np.array([plan.bounds for plan in own], np.int64)
+        bounds = begins[:, None] + plan.bounds[of]
         first, stop = bounds[:, :-1].copy(), bounds[:, 1:].copy()
         first[:, self.scalar], stop[:, self.scalar] = bounds[:, 0], bounds[:, -1]
         oldest = np.full((first.shape[1],) * 2, NEVER, np.int64)
         np.minimum.at(oldest, (pipe_of[step_of], table[:, 0]), table[:, 1])
         return _Rows(steps, table, issuing, first, stop, oldest)
 
-    def _plan(self, template: Template) -> _Plan:
-        """What all variants of a template have in common; flows are numbered pipe by pipe."""
-        owners = template.lowered.pipes
-        order = sorted(range(len(owners)), key=owners.__getitem__)
-        place = {i: at for at, i in enumerate(order)}
-        steps = []
-        for i in order:
-            cost = template.costs[i]
-            kind, what, counts = self._kind(template.instructions[i], template.flows[i])
-            steps.append(
-                (
-                    *(cost.cycles, cost.idle_head, cost.startup, kind, what, counts, i),
-                    *(0, cost.lag_start, cost.lag_end, 0, 0),
-                )
-            )
-        issuing = [(owner, template.costs[i].issue, place[i]) for i, owner in enumerate(owners)]
-        return _Plan(
-            order,
-            np.array(steps, np.int64).reshape(-1, len(STEP.names or ())),
-            np.array(issuing, np.int64).reshape(-1, len(ISSUING.names or ())),
-            [0, *accumulate(template.lowered.totals)],
-        )
+    def _plan(self, templates: list[Template]) -> _Plan:
+        """What all variants of templates have in common; flows are numbered pipe by pipe."""
+        sizes = [len(template.costs) for template in templates]
+        owner = np.array([p for t in templates for p in t.lowered.pipes], np.int64)
+        begin = np.repeat(np.cumsum(sizes) - sizes, sizes)
+        inside = np.arange(len(owner)) - begin
+        order = np.lexsort((owner, begin))
+        orders = [some.tolist() for some in np.split(inside[order], np.cumsum(sizes)[:-1])]
+        kinds = [
+            self._kind(template.instructions[i], template.flows[i])
+            for template, places in zip(templates, orders, strict=True)
+            for i in places
+        ]
+        cost = np.concatenate([template.cost_table for template in templates])
+        steps = np.zeros((len(owner), len(STEP.names or ())), np.int64)
+        steps[:, _OF_COST] = cost[order][:, _COSTS]
+        steps[:, _KIND : _KIND + 3] = kinds
+        steps[:, _INSTRUCTION] = inside[order]
+        place = np.empty_like(order)
+        place[order] = inside
+        issuing = np.stack([owner, cost[:, _ISSUE], place], axis=1)
+        totals = np.array([template.lowered.totals for template in templates], np.int64)
+        bounds = np.zeros((len(totals), totals.shape[1] + 1), np.int64)
+        np.cumsum(totals, axis=1, out=bounds[:, 1:])
+        return _Plan(orders, steps, issuing, owner[order], bounds)
 
     def _kind(self, instruction: Instruction, flow: Flow | None) -> tuple[int, int, int]:
         """(kind, what, counts) of an instruction."""
         if flow is not None:
             return FLOW, self._flow(flow), 0
+        if not instruction.between_cores:
+            return PLAIN, 0, 0
         if instruction.meets:
             return MEET, 0, 0
         if instruction.signals is not None:
             event, scope = instruction.signals
             return SET_FLAG, self._event(event), scope == "all"
-        if instruction.awaits is not None:
-            event, more = instruction.awaits
-            return WAIT_FLAG, self._event(event), more
-        return PLAIN, 0, 0
+        assert instruction.awaits is not None
+        event, more = instruction.awaits
+        return WAIT_FLAG, self._event(event), more
 
     def _event(self, number: int) -> int:
         return self.events.setdefault(number, len(self.events))
