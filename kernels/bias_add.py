@@ -19,10 +19,12 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.device.spec import Device
 from npusim.kernels.parts.room import piece
+from npusim.kernels.parts.spread import Spread
+from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     ArgumentError,
-    Kernel,
     Language,
     Plan,
     Tasks,
@@ -50,7 +52,7 @@ class Tile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BiasAdd(Kernel):
+class BiasAdd(Spread):
     """Add ``bias`` to ``y``; ``saturate`` keeps fp16 sums finite (see ``Device.saturates``)."""
 
     y: Tensor
@@ -78,6 +80,11 @@ class BiasAdd(Kernel):
     @property
     def tiling_text(self) -> str:
         return f"tile up to {TILE_BYTES} B"
+
+    def stream(self, device: Device, cores: int) -> Stream:
+        size = self.y.size_bytes
+        tasks = np.maximum(np.arange(1, cores + 1), ceil_div(size, TILE_BYTES))
+        return Stream(size, size, tasks, vector=(("add", size),), cold=False)
 
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
         dtype, block = self.y.dtype, self.y.shape[4] * self.y.dtype.bytes

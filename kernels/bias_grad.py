@@ -22,12 +22,14 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.device.spec import Device
 from npusim.kernels.parts.room import piece
+from npusim.kernels.parts.spread import Spread
+from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     FP32,
     ArgumentError,
     IntArray,
-    Kernel,
     Language,
     Plan,
     Slot,
@@ -72,7 +74,7 @@ class Item(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BiasGrad(Kernel):
+class BiasGrad(Spread):
     """Sum ``dy`` into ``db``; ``partial`` (C, parts) fp32 is the workspace of cut channels.
 
     ``saturate`` keeps fp16 results finite (see ``Device.saturates``).
@@ -129,6 +131,13 @@ class BiasGrad(Kernel):
     def parts(self) -> int:
         """Parts of a channel that the workspace has room for, 1 without it."""
         return self.partial.shape[1] if self.partial else 1
+
+    def stream(self, device: Device, cores: int) -> Stream:
+        count = prod(self.dy.shape)
+        tasks = np.maximum(np.arange(1, cores + 1), ceil_div(count, TILE))
+        wide = 4 * count
+        vector = (("add", wide), ("reduce_add", wide // max(1, self.images)))
+        return Stream(self.dy.size_bytes, self.db.size_bytes, tasks, vector)
 
     def plan(self, k: Language, cores: int) -> Plan[Item]:
         nest = _Nest(self, k)

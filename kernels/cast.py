@@ -18,11 +18,13 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.device.spec import Device
 from npusim.kernels.parts.room import piece
+from npusim.kernels.parts.spread import Spread
+from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     FP32,
     ArgumentError,
-    Kernel,
     Language,
     Plan,
     Tasks,
@@ -45,7 +47,7 @@ class Chunk(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Cast(Kernel):
+class Cast(Spread):
     """Convert ``x`` to the type of ``y``; both hold equally many elements, at least one.
 
     ``saturate`` gives the largest finite value where an fp16 result overflows, not infinity
@@ -81,6 +83,17 @@ class Cast(Kernel):
     def count(self) -> int:
         """Elements to convert."""
         return prod(self.x.shape)
+
+    def stream(self, device: Device, cores: int) -> Stream:
+        read, written = self.x.size_bytes, self.y.size_bytes
+        share = np.ceil(self.count / np.arange(1, cores + 1))
+        return Stream(
+            read=read,
+            written=written,
+            tasks=np.ceil(self.count / np.clip(share, GRANULE, CHUNK)),
+            vector=(("cast", max(read, written)),),
+            cold=self.x.role == "in",
+        )
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
         for tensor in self.tensors:

@@ -30,11 +30,13 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from npusim.convolution import Convolution
+from npusim.device.spec import Device
+from npusim.kernels.parts.spread import Spread
 from npusim.kernels.parts.windows import WindowCut, window_cuts
 from npusim.kernels.tilings.im2col import Tiling, elements
+from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     ArgumentError,
-    Kernel,
     Language,
     Plan,
     Slot,
@@ -71,7 +73,7 @@ class Image(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Im2col(Kernel):
+class Im2col(Spread):
     """The kernel for one shape."""
 
     shape: Convolution
@@ -111,6 +113,17 @@ class Im2col(Kernel):
     def patterns(self) -> list[tuple[Side, Side]]:
         """Pieces that look alike share a pattern: same sizes, and same taps after their base."""
         return list(dict.fromkeys(map(_pattern, self.pieces)))
+
+    def stream(self, device: Device, cores: int) -> Stream:
+        read, written = self.x.size_bytes, self.out.size_bytes
+        held = ceil_div(2 * (read + written), device.memory("UB").size_bytes)
+        return Stream(
+            read=read,
+            written=written,
+            tasks=np.maximum(np.arange(1, cores + 1), held),
+            vector=(("muls", written),),
+            loads=1 if self.tiling.image else self.shape.taps,
+        )
 
     def plan(self, k: Language, cores: int) -> Plan[Piece]:
         return Plan(self._tasks(cores), _Nest(self, k).emit)

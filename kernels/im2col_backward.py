@@ -30,13 +30,15 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from npusim.convolution import Convolution
+from npusim.device.spec import Device
+from npusim.kernels.parts.spread import Spread
 from npusim.kernels.parts.windows import Cut, cuts
 from npusim.kernels.tilings.im2col_backward import Tiling, elements, patches, pixels
+from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     FP32,
     ArgumentError,
     DType,
-    Kernel,
     Language,
     Plan,
     Slot,
@@ -61,7 +63,7 @@ Pattern = tuple[int, tuple[tuple[int, int, int], ...], int, tuple[tuple[int, int
 
 
 @dataclass(frozen=True)
-class Im2colBackward(Kernel):
+class Im2colBackward(Spread):
     """The kernel for one shape; sums are of type ``sums``: the tensors' or fp32.
 
     ``saturate`` keeps fp16 sums finite (see ``Device.saturates``).
@@ -109,6 +111,18 @@ class Im2colBackward(Kernel):
     def patterns(self) -> list[Pattern]:
         """Pieces that look alike share a pattern: same size, and same taps after their base."""
         return list(dict.fromkeys(_pattern(piece) for piece in self.pieces))
+
+    def stream(self, device: Device, cores: int) -> Stream:
+        read, written = self.grad.size_bytes, self.out.size_bytes
+        held = ceil_div(2 * (read + written), device.memory("UB").size_bytes)
+        summed = read // self.grad.dtype.bytes * self.sums.bytes
+        return Stream(
+            read=read,
+            written=written,
+            tasks=np.maximum(np.arange(1, cores + 1), held),
+            vector=(("add", summed),),
+            loads=1 if self.tiling.at_once else self.shape.taps,
+        )
 
     def plan(self, k: Language, cores: int) -> Plan[Piece]:
         return Plan(self._tasks(cores), _Nest(self, k).emit)

@@ -20,12 +20,14 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.device.spec import Device
 from npusim.kernels.parts.hand_over import with_meeting
 from npusim.kernels.parts.room import piece
+from npusim.kernels.parts.spread import Spread
+from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     FP32,
     ArgumentError,
-    Kernel,
     Language,
     Plan,
     Tasks,
@@ -46,7 +48,7 @@ class Chunk(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SumParts(Kernel):
+class SumParts(Spread):
     """``parts`` (count, ...) fp32 summed over its first axis into ``out`` (...) of a float type.
 
     With ``meets`` all cores of the kernel that it is a part of meet before.
@@ -71,6 +73,18 @@ class SumParts(Kernel):
     @property
     def tiling_text(self) -> str:
         return f"{self.parts.shape[0]} parts, chunk {CHUNK_BYTES}"
+
+    def stream(self, device: Device, cores: int) -> Stream:
+        size = prod(self.out.shape) * FP32.bytes
+        share = np.ceil(size / np.arange(1, cores + 1))
+        return Stream(
+            read=self.parts.size_bytes,
+            written=self.out.size_bytes,
+            tasks=np.ceil(size / np.clip(share, 512, CHUNK_BYTES)),
+            vector=(("add", self.parts.size_bytes),),
+            loads=self.parts.shape[0],
+            cold=False,
+        )
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
         size, to = prod(self.out.shape) * FP32.bytes, self.out.dtype  # of one part

@@ -30,14 +30,23 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.kernels.parts.conversion import Conversion, Pieces, even, most_in_task, move
+from npusim.device.spec import Device
+from npusim.kernels.parts.conversion import (
+    Conversion,
+    Pieces,
+    even,
+    most_in_task,
+    move,
+    task_counts,
+)
 from npusim.kernels.parts.fractal_weights import WeightWork
 from npusim.kernels.parts.room import piece
+from npusim.kernels.parts.spread import Spread
+from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     FRACTAL_BYTES,
     INT8,
     ArgumentError,
-    Kernel,
     Language,
     Plan,
     Slot,
@@ -53,7 +62,7 @@ __all__ = ["Conversion", "TransData"]
 
 
 @dataclass(frozen=True)
-class TransData(Kernel):
+class TransData(Spread):
     """Convert ``src`` into ``dst``; the plain one of them says the sizes."""
 
     conversion: Conversion
@@ -100,6 +109,17 @@ class TransData(Kernel):
     @property
     def tiling_text(self) -> str:
         return f"{self.conversion.kind}, by fractals" if self.scattered else self.conversion.kind
+
+    def stream(self, device: Device, cores: int) -> Stream:
+        size, ub = self.blocked.size_bytes, device.memory("UB")
+        slot = FRACTAL_BYTES if self.scattered else ub.size_bytes // 4
+        return Stream(
+            read=self.src.size_bytes,
+            written=self.dst.size_bytes,
+            tasks=task_counts(size, slot, cores),
+            vector=(("transpose", size),),
+            cold=self.conversion.loads_plain,
+        )
 
     def plan(self, k: Language, cores: int) -> Plan[Any]:
         ub = k.memory("UB")

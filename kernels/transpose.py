@@ -27,7 +27,10 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.kernels.parts.conversion import SMALL_TASK
+from npusim.device.spec import Device
+from npusim.kernels.parts.conversion import SMALL_TASK, task_counts
+from npusim.kernels.parts.spread import Spread
+from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     BLOCK_BYTES,
     FP16,
@@ -36,7 +39,6 @@ from npusim.language import (
     BufferHandle,
     DType,
     GmRegion,
-    Kernel,
     Language,
     Plan,
     Slot,
@@ -181,7 +183,7 @@ class Box(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Transpose(Kernel):
+class Transpose(Spread):
     """``y`` = ``x`` with its axes in the order ``perm``, as of ``numpy.transpose``."""
 
     perm: tuple[int, ...]
@@ -214,6 +216,17 @@ class Transpose(Kernel):
     @property
     def tiling_text(self) -> str:
         return f"axes {self.axes.sizes} by {self.axes.perm}"
+
+    def stream(self, device: Device, cores: int) -> Stream:
+        size, e = self.x.size_bytes, self.x.dtype.bytes
+        fit = device.memory("UB").size_bytes // (8 if e == 1 else 4)
+        return Stream(
+            read=size,
+            written=size,
+            tasks=task_counts(size, FRACTAL_BYTES if self.axes.ragged(e) else fit, cores),
+            vector=(("transpose", size),),
+            cold=self.x.role == "in",
+        )
 
     def plan(self, k: Language, cores: int) -> Plan[Box]:
         dtype, axes = self.x.dtype, self.axes

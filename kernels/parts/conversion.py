@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from npusim.language import ArgumentError, Language, Slot, Tensor, ceil_div, round_up
+import numpy as np
+
+from npusim.language import ArgumentError, IntArray, Language, Slot, Tensor, ceil_div, round_up
 from npusim.layout import group_plan
 
 KINDS = ("to_blocked", "from_blocked", "to_fracz", "to_fracz_transposed", "from_fracz")
@@ -87,6 +89,14 @@ def most_in_task(size: int, total: int, slot_bytes: int, cores: int) -> int:
     share = max(SMALL_SHARE, ceil_div(total, cores))
     wanted = max(share // 4, min(share, SMALL_TASK))
     return max(1, min(slot_bytes // size, ceil_div(wanted, size)))
+
+
+def task_counts(total: int, slot_bytes: int, cores: int) -> IntArray:
+    """How many such tasks ``total`` bytes are, about, for 1, 2, ... ``cores`` cores."""
+    share = np.maximum(SMALL_SHARE, total // np.arange(1, cores + 1))
+    wanted = np.maximum(share // 4, np.minimum(share, SMALL_TASK))
+    counts: IntArray = -(-total // np.minimum(slot_bytes, wanted))
+    return counts
 
 
 def even(total: int, most: int, multiple: int = 1) -> int:

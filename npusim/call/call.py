@@ -18,7 +18,7 @@ from npusim.call.options import Options
 from npusim.call.replay import Again, Step, assumption_notes, figures_behind
 from npusim.call.size import require_short
 from npusim.call.spec import Array, Operand, Spec
-from npusim.call.tiling import is_tuned
+from npusim.call.tiling import is_library, is_tuned
 from npusim.computer import require_room
 from npusim.device.catalog import load_device, parse_core_mask
 from npusim.device.spec import Device
@@ -204,6 +204,16 @@ class Call:
         if not self.timing_only:
             self.arrays[tensor.name] = self.arrays[tensor.name].reshape(shape)
         return replace(tensor, shape=shape)
+
+    def spread(self, kernel: K) -> K:
+        """A vector kernel on those cores on which it ends first; the library takes all."""
+        if is_library(self.options.tiling, kernel.name):
+            return kernel
+        return kernel.on_few(self.device, self.vector_cores)
+
+    def launch_spread(self, kernel: Kernel) -> None:
+        """Launch a vector kernel on those cores on which it ends first."""
+        self.launch(self.spread(kernel))
 
     def clear(self, tensor: Tensor) -> None:
         """Launch the kernel that sets a tensor to zero."""

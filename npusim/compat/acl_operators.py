@@ -18,6 +18,7 @@ from npusim.compat.acl_phases import (
     tensors,
 )
 from npusim.compat.acl_types import aclBoolArray, aclIntArray, aclTensor
+from npusim.device.catalog import parse_core_mask
 from npusim.dtypes import dtype, promote
 from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
@@ -340,7 +341,10 @@ def _cast(result: Result, gradOutput: aclTensor, out: aclTensor, options: dict[s
     passed = {k: v for k, v in options.items() if k in {"cores", "engine", "timeline", "progress"}}
     arrays = [a for a in result.outputs or () if a is not None]
     warm = "cold" if result.device.l2 is None else "warm"
-    cast = simulate(kernel, result.device, *arrays, start=warm, **passed)
+    groups = parse_core_mask(options.get("cores"), result.device)
+    cores = len(groups) * result.device.core_kind("vector").per_group
+    few = kernel.on_few(result.device, cores)
+    cast = simulate(few, result.device, *arrays, start=warm, **passed)
     return replace(
         result,
         runs=(*result.runs, *cast.runs),

@@ -258,6 +258,7 @@ class _CoreSync:
 
     def __init__(self, program: Program, progress: Progress | None) -> None:
         self.cores, self.progress = program.cores, progress
+        self.working = len(program.working)
         self.arrived: dict[int, int] = {}
         self.flags: dict[tuple[str, int], int] = {}
         self.events = 0
@@ -289,7 +290,7 @@ def _run_core(core: CoreProgram, batch: _Batch, sync: _CoreSync) -> Iterator[str
             if instruction.meets:
                 sync.arrived[barriers] = sync.arrived.get(barriers, 0) + 1
                 sync.events += 1
-                while sync.arrived[barriers] < len(sync.cores):
+                while sync.arrived[barriers] < sync.working:
                     yield "barrier"
                 barriers += 1
             if instruction.awaits is not None:

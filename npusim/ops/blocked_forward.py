@@ -47,7 +47,7 @@ def blocked_convolution(
     if bias is not None:
         flat = call.view(out, (c.n, depth, blocks, pixels, 16))
         added = call.input("bias", bias, result)
-        call.launch(BiasAdd(flat, added, saturate=call.device.saturates))
+        call.launch_spread(BiasAdd(flat, added, saturate=call.device.saturates))
     array = call.arrays.get("output")
     shape = (c.n, *((depth,) if c.dims == 3 else ()), blocks, pixels, 16)
     outputs = {"output": None if array is None else array.reshape(shape)}

@@ -81,7 +81,7 @@ def conv3d_backprop_input(
     size = (c.n, c.spatial[0], c.cin1, prod(c.spatial[1:]), 16)
     if bias is not None:
         added = call.input("bias", bias, out_dtype)
-        call.launch(BiasAdd(call.view(dx, size), added, saturate=call.device.saturates))
+        call.launch_spread(BiasAdd(call.view(dx, size), added, saturate=call.device.saturates))
     array = call.arrays.get("dx")
     out = array.reshape(size) if array is not None else None
     sizes = c.channel_blocks(16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 from npusim.call.call import Call
@@ -104,9 +105,10 @@ class Launcher:
         n, c, *size = dy.shape
         flat = Tensor(dy.name, (n, c, prod(size)), dy.dtype)
         db = call.output("grad_bias", (c,), dy.dtype)
-        parts = channel_parts(flat.shape, call.vector_cores)
+        kernel = call.spread(BiasGrad(flat, db, saturate=call.device.saturates))
+        parts = channel_parts(flat.shape, kernel.used(call.vector_cores))
         partial = call.workspace("grad_bias_parts", (c, parts), FP32) if parts > 1 else None
-        call.launch(BiasGrad(flat, db, partial, saturate=call.device.saturates))
+        call.launch(replace(kernel, partial=partial))
         return db
 
     # -- operands --------------------------------------------------------------------------
@@ -155,7 +157,7 @@ class Launcher:
             if same
             else self.call.workspace(f"{name}_{blocked.dtype}", shape, blocked.dtype)
         )
-        self.call.launch(TransData(conversion, blocked, plain))
+        self.call.launch_spread(TransData(conversion, blocked, plain))
         return plain if same else self._cast(plain, name, dtype, output=True)
 
     def _result(self, name: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
@@ -165,7 +167,7 @@ class Launcher:
     def _converted(self, plain: Tensor, name: str, kind: str) -> Tensor:
         conversion = self._conversion(kind)
         target = self.call.workspace(name, conversion.blocked_shape(plain.shape), plain.dtype)
-        self.call.launch(TransData(conversion, plain, target))
+        self.call.launch_spread(TransData(conversion, plain, target))
         return target
 
     def _conversion(self, kind: str) -> Conversion:
@@ -174,7 +176,7 @@ class Launcher:
     def _cast(self, tensor: Tensor, name: str, dtype: DType, *, output: bool = False) -> Tensor:
         make = self._result if output else self.call.workspace
         target = make(name, tensor.shape, dtype)
-        self.call.launch(Cast(tensor, target, saturate=self.call.device.saturates))
+        self.call.launch_spread(Cast(tensor, target, saturate=self.call.device.saturates))
         return target
 
     def _roles(self) -> tuple[str, str]:

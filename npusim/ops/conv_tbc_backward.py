@@ -93,7 +93,7 @@ class _TimeFirst(Launcher):
             x = self.call.input(name, value, dtype(value.dtype))
             shape = tuple(x.shape[axis] for axis in order)
             turned = self.call.workspace(f"{name}_turned", shape, x.dtype)
-            self.call.launch(Transpose(order, x, turned))
+            self.call.launch_spread(Transpose(order, x, turned))
             self.ready[name] = self.call.view(turned, (*shape[:2], 1, 1, shape[2]))
         return self.ready[name]
 
@@ -106,7 +106,7 @@ class _TimeFirst(Launcher):
         flat = self.call.view(turned, (*shape[:2], shape[-1]))
         back = _BACK[name]
         y = self.call.output(name, tuple(flat.shape[axis] for axis in back), dtype)
-        self.call.launch(Transpose(back, flat, y))
+        self.call.launch_spread(Transpose(back, flat, y))
         return y
 
 

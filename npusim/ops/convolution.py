@@ -134,7 +134,7 @@ class Forward(Launcher):
         launch_product(call, kernel, s, source, weights, blocked, self.math.hf32)
         if "bias" in self.operands:
             flat = call.view(blocked, (*whole[:3], prod(size[1:]), self.c0))
-            call.launch(BiasAdd(flat, self._bias(), saturate=call.device.saturates))
+            call.launch_spread(BiasAdd(flat, self._bias(), saturate=call.device.saturates))
             blocked = call.view(blocked, whole)
         return self._leave("output", blocked, (s.n, channels, *size), result)
 

@@ -70,7 +70,7 @@ def launch_filter_gradient(
         return
     copies = call.workspace(last.parts.name, last.parts.shape, FP32)
     _launch(call, replace(kernel, dw=copies), copies)
-    call.launch(last)
+    call.launch_spread(last)
 
 
 def launch_blocked_gradient(

@@ -128,20 +128,22 @@ def _launch_5hd(call: Call, c: Convolution, x: Tensor, out: Tensor) -> None:
     image = replace(x, shape=c.x_shape)
     pixels = call.workspace("image_5hd", to_5hd.blocked_shape(image.shape), x.dtype)
     patches = call.workspace("out_5hd", from_5hd.blocked_shape(plain.shape), x.dtype)
-    call.launch(TransData(to_5hd, image, replace(pixels, role="out")))
+    call.launch_spread(TransData(to_5hd, image, replace(pixels, role="out")))
     blocks = planes(c, c.n * ceil_div(c.cin, C0), C0)
     _launch(call, blocks, replace(pixels, role="in"), patches)
-    call.launch(TransData(from_5hd, replace(patches, role="in"), plain))
+    call.launch_spread(TransData(from_5hd, replace(patches, role="in"), plain))
 
 
 def _launch(call: Call, shape: Convolution, x: Tensor, out: Tensor) -> None:
     """The kernel on tensors of planes."""
     device = call.device
-    cores = len(call.groups) * device.core_kind("vector").per_group
-    tiling = own_tiling(call.options.tiling, Im2col.name, Tiling)
-    if tiling is None:
-        tiling = auto_tiling(shape, x.dtype, cores, device.memory("UB").size_bytes)
-    call.launch(Im2col(shape, tiling, x, out))
+    ub, cores = device.memory("UB").size_bytes, call.vector_cores
+    given = own_tiling(call.options.tiling, Im2col.name, Tiling)
+    kernel = Im2col(shape, given or auto_tiling(shape, x.dtype, cores, ub), x, out)
+    if given is None:
+        kernel = call.spread(kernel)
+        kernel = replace(kernel, tiling=auto_tiling(shape, x.dtype, kernel.used(cores), ub))
+    call.launch(kernel)
 
 
 def _stated(stated: Stated) -> Windows:

@@ -105,21 +105,24 @@ def _launch_5hd(call: Call, c: Convolution, grad: Tensor, out: Tensor) -> None:
     patches = call.workspace("grad_5hd", to_5hd.blocked_shape(plain.shape), grad.dtype)
     pixels = call.workspace("out_5hd", from_5hd.blocked_shape(image.shape), grad.dtype)
     blocks = planes(c, c.n * ceil_div(c.cin, C0), C0)
-    call.launch(TransData(to_5hd, plain, replace(patches, role="out")))
+    call.launch_spread(TransData(to_5hd, plain, replace(patches, role="out")))
     _launch(call, blocks, replace(patches, role="in"), pixels)
-    call.launch(TransData(from_5hd, replace(pixels, role="in"), image))
+    call.launch_spread(TransData(from_5hd, replace(pixels, role="in"), image))
 
 
 def _launch(call: Call, shape: Convolution, grad: Tensor, out: Tensor) -> None:
     """The kernel on tensors of planes, with the precision and range of the device's sums."""
     device, own_dtype = call.device, grad.dtype
     sums = FP32 if device.overlap_sums == "fp32" else own_dtype
-    cores = len(call.groups) * device.core_kind("vector").per_group
-    ub = device.memory("UB").size_bytes
-    tiling = own_tiling(call.options.tiling, Im2colBackward.name, Tiling)
-    if tiling is None:
-        tiling = auto_tiling(shape, own_dtype, sums, cores, ub)
-    call.launch(Im2colBackward(shape, tiling, grad, out, sums, saturate=device.saturates))
+    ub, cores = device.memory("UB").size_bytes, call.vector_cores
+    given = own_tiling(call.options.tiling, Im2colBackward.name, Tiling)
+    tiling = given or auto_tiling(shape, own_dtype, sums, cores, ub)
+    kernel = Im2colBackward(shape, tiling, grad, out, sums, saturate=device.saturates)
+    if given is None:
+        kernel = call.spread(kernel)
+        used = kernel.used(cores)
+        kernel = replace(kernel, tiling=auto_tiling(shape, own_dtype, sums, used, ub))
+    call.launch(kernel)
 
 
 def convolution(checked: Mapping[str, Any]) -> Convolution:

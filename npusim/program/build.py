@@ -133,7 +133,7 @@ def _parts(
         k = first if first is not None and not parts else Language(device, kind, role, handles)
         lanes = tuple((group, i) for group in groups for i in range(kind.per_group))
         with _located():
-            parts.append(_Part(k, lanes, kernel.plan(k, len(lanes))))
+            parts.append(_Part(k, lanes, kernel.plan(k, kernel.used(len(lanes)))))
     return parts
 
 
@@ -227,12 +227,13 @@ def _check_tasks(kernel: Kernel, tasks: Tasks[Any], lanes: int) -> None:
 
 
 def _check_barriers(program: Program) -> None:
-    """Every core must meet every barrier, or the kernel hangs."""
+    """Every core that works must meet every barrier, or the kernel hangs."""
     per_template = np.array([sum(i.meets for i in t.instructions) for t in program.templates])
     if not per_template.any():
         return
     of = np.array([v.template for v in program.variants])
-    counts = {c.name: int(per_template[of[c.variants]].sum()) for c in program.cores}
+    cores = [program.cores[i] for i in program.working]
+    counts = {c.name: int(per_template[of[c.variants]].sum()) for c in cores}
     if len(set(counts.values())) > 1:
         low, high = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
         raise ProgramError(

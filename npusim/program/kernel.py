@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Column = npt.NDArray[np.int64] | npt.NDArray[np.bool_]
 
 Task = TypeVar("Task", bound=tuple[Any, ...])
+Own = TypeVar("Own", bound="Kernel")
 
 
 class Alike(NamedTuple):
@@ -115,6 +116,17 @@ class Kernel(Abstract):
     def tiling_text(self) -> str:
         """One line for reports: the tile sizes in use; the field ``tiling`` if there is one."""
         return str(getattr(self, "tiling", ""))
+
+    def used(self, cores: int) -> int:
+        """How many of so many cores ``plan`` divides the work among: all, or some are left idle."""
+        return cores
+
+    def on_few(self: Own, device: Device, cores: int) -> Own:
+        """The same on those of so many cores on which it ends first, launch included.
+
+        Itself where the kernel does not know.
+        """
+        return self
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -301,7 +301,7 @@ class _Meetings:
                 here = self.arrived.setdefault(met, [])
                 here.append(knows)
                 self.round += 1
-                while len(here) < self.shape[0]:
+                while len(here) < len(self.order.program.working):
                     yield "barrier"
                 self._learn(core, sync, here)
                 met += 1

@@ -167,6 +167,11 @@ class Program:
         return pipes_of(core.kind for core in self.cores)
 
     @cached_property
+    def working(self) -> tuple[int, ...]:
+        """Numbers of the cores with tasks; the others are not launched, and meet nobody."""
+        return tuple(i for i, core in enumerate(self.cores) if len(core.variants))
+
+    @cached_property
     def task_counts(self) -> IntArray:
         """How many tasks use each template, over all cores."""
         counts: IntArray = self.core_counts.sum(axis=0)

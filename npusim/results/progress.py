@@ -41,11 +41,11 @@ class ProgressBar:
         """Take note of ``done`` of ``total`` instructions of a kernel's phase."""
         if time.monotonic() - self._begin < self._delay_s:
             return
-        if self._bar is None:
-            self._bar = _started()
-        if self._task is None:  # phases follow each other: one line is enough
-            self._task = self._bar.add_task("", unit="")
         text, unit = _told(kernel, phase)
+        if self._bar is None or self._task is None:  # phases follow each other: one line is enough
+            self._bar = _bar()
+            self._task = self._bar.add_task(text, completed=done, total=total, unit=unit)
+            self._bar.start()
         self._bar.update(self._task, description=text, completed=done, total=total, unit=unit)
 
 
@@ -80,7 +80,7 @@ def _told(kernel: str, phase: str) -> tuple[str, str]:
     return (kernel, phase) if phase == "layers" else (f"{kernel}: {phase}", "instructions")
 
 
-def _started() -> Progress:
+def _bar() -> Progress:
     # Short runs do not wait for its import.
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import (  # noqa: PLC0415
@@ -90,7 +90,7 @@ def _started() -> Progress:
         TextColumn,
     )
 
-    bar = Progress(
+    return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=8),  # leaves room for names at 80 columns
         MofNCompleteColumn(),
@@ -98,5 +98,3 @@ def _started() -> Progress:
         console=Console(stderr=True),
         transient=True,
     )
-    bar.start()
-    return bar

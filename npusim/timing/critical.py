@@ -299,7 +299,7 @@ class Walk:
     def _meeting(self, at: Place, now: int) -> Place:
         """The barrier of the core that came last, which was free to meet the others at ``now``."""
         which = self._barriers(at.core).index(at.number)
-        for number in range(len(self.program.cores)):
+        for number in self.program.working:
             there = Place(number, self.scalar, self._barriers(number)[which])
             if number != at.core and self._arrived(there) == now:
                 return there

@@ -129,7 +129,7 @@ def launch_cycles(program: Program) -> int:
 
 def _cores(program: Program) -> int:
     """Cores with work."""
-    return len({id(core) for core in program.cores if len(core.variants)})
+    return len(program.working)
 
 
 def trace_program(program: Program, l2: L2) -> Trace:

@@ -343,11 +343,11 @@ class SimpyEngine:
     # -- between cores ---------------------------------------------------------------------
 
     def _meet(self, core: _Core) -> Process:
-        """Arrive at the core's next barrier and wait for all cores."""
+        """Arrive at the core's next barrier and wait for all cores that work."""
         barrier = self.barriers.setdefault(core.barriers, Counter(self.env))
         core.barriers += 1
         barrier.add()
-        yield from barrier.reach(len(self.cores))
+        yield from barrier.reach(len(self.program.working))
 
     def _wait_core_flag(self, core: _Core, step: Step) -> Generator[simpy.Event, Any, int]:
         """Wait for a flag from another core; returns when it came (0 if none is needed)."""

@@ -56,7 +56,7 @@ def core_starts(program: Program) -> IntArray:
 
 
 def _at_work(program: Program) -> IntArray:
-    return np.array([len(core.variants) > 0 for core in program.cores], np.int64)
+    return np.isin(np.arange(len(program.cores)), program.working).astype(np.int64)
 
 
 def _places(program: Program) -> IntArray:

@@ -59,7 +59,7 @@ class FastEngine:
         self.tables = Tables(program, l2)
         cores, pipes = len(program.cores), len(program.pipes)
         most = numbered(cores * pipes, len(self.tables.classes))
-        self.shape = Shape(cores, pipes, self.tables.scalar, keep_spans, most)
+        self.shape = Shape(cores, len(program.working), pipes, self.tables.scalar, keep_spans, most)
         self.state = self._state(program.instructions if keep_spans else 0)
         scalars = np.arange(cores) * pipes + self.tables.scalar
         self.state.rows["free"][scalars] = starts

@@ -34,7 +34,7 @@ def meet(shape: Shape, state: State, core: int, when: int) -> int:
         me.meet = 1
         run.meeting += 1
         run.meet_at = max(run.meet_at, when)
-        if run.meeting == shape.cores:
+        if run.meeting == shape.working:
             for other in range(shape.cores):
                 state.cores[other].meet = 2
                 state.cores[other].meet_at = run.meet_at

@@ -129,6 +129,7 @@ class Shape(NamedTuple):
     """Sizes that do not change during a run."""
 
     cores: int
+    working: int  # cores with tasks
     pipes: int
     scalar: int
     keep: bool  # spans

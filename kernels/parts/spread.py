@@ -1,0 +1,31 @@
+"""Vector kernels that may leave cores idle, because each core takes time to launch."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from npusim.device.spec import Device
+from npusim.kernels.tilings.streams import Stream, working_cores
+from npusim.language import Kernel
+
+Own = TypeVar("Own", bound="Spread")
+
+
+@dataclass(frozen=True)
+class Spread(Kernel):
+    """A vector kernel on at most so many ``cores``; None is all that there are."""
+
+    cores: int | None = field(default=None, kw_only=True)
+
+    @abstractmethod
+    def stream(self, device: Device, cores: int) -> Stream:
+        """What it does to its data, with the tasks that it has on 1 to ``cores`` cores."""
+
+    def used(self, cores: int) -> int:
+        return min(cores, self.cores or cores)
+
+    def on_few(self: Own, device: Device, cores: int) -> Own:
+        """The same on those of so many cores on which it ends first, launch included."""
+        return replace(self, cores=working_cores(device, cores, self.stream(device, cores)))
