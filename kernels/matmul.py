@@ -32,7 +32,7 @@ from npusim.kernels.parts.hand_over import HandOver, with_meeting
 from npusim.kernels.parts.matmul_operands import Feed, Operand, Scales, Shared, Source, Tile
 from npusim.kernels.parts.tile_order import Tiles, successors, tiles
 from npusim.kernels.parts.transposed import load_transposed
-from npusim.kernels.tilings.matmul import Tiling
+from npusim.kernels.tilings.matmul import Tiling, leading_tilings
 from npusim.kernels.tilings.matmul_space import Shape, matmul_least, matmul_tilings
 from npusim.language import (
     FP32,
@@ -240,6 +240,13 @@ class Matmul(Kernel):
             with suppress(ArgumentError):  # blocked operands ask for more
                 yield replace(self, tiling=tiling)
 
+    def ranked(self, device: Device, cores: int, few: int) -> list[tuple[float, Kernel]]:
+        found: list[tuple[float, Kernel]] = []
+        for cycles, tiling in leading_tilings(self.m, self.k, self.n, device, cores, few):
+            with suppress(ArgumentError):  # blocked operands ask for more
+                found.append((cycles, replace(self, tiling=tiling)))
+        return found
+
     def least(self, device: Device, cores: int) -> Least:
         plain = self.layouts == ("ND", "ND") and len(self.c.shape) == 2
         if self.scales or self.handed or self.groups > 1 or not plain:
@@ -287,6 +294,9 @@ class Matmul(Kernel):
         return tiles((self.m, self.k, self.n), (t.base_m, t.base_n), t, cores)
 
     # -- buffers ---------------------------------------------------------------------------
+
+    def used(self, cores: int) -> int:
+        return min(cores, self.tiling.cores or cores)
 
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
         return Plan(self.tasks(cores), _Nest(self, k).emit)

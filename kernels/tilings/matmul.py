@@ -7,7 +7,7 @@ the cores, each the slowest of cube, MTE1 and MTE2 plus the drain; the least win
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from npusim.device.spec import Device
@@ -16,6 +16,7 @@ from npusim.errors import ArgumentError, CapacityError
 from npusim.integers import ceil_div, round_up
 from npusim.kernels.parts.tile_order import Order
 from npusim.kernels.tilings.checks import check_tiling
+from npusim.kernels.tilings.costs import launch_cycles, move_cycles
 from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows
 
 
@@ -29,7 +30,7 @@ class Tiling(Order):
     walk along K elsewhere. ``barrier`` drains all pipes after each tile. ``through_ub`` stores over
     UB. ``l1_halves`` puts the slots of an operand into different halves of L1. One copy of scales
     serves ``step_scale`` base blocks (0: as many as a slab of A). ``paired`` puts the slabs of A
-    and B into one slot, handed over as one.
+    and B into one slot, handed over as one. At most so many ``cores`` work (0: all).
     """
 
     base_m: int
@@ -51,6 +52,7 @@ class Tiling(Order):
     l1_halves: bool = False
     step_scale: int = 0
     paired: bool = False
+    cores: int = 0
 
     def __post_init__(self) -> None:
         check_tiling(
@@ -61,7 +63,7 @@ class Tiling(Order):
                 *("tail_m", "tail_n"),
             ),
         )
-        self.check_order("step_scale")
+        self.check_order("step_scale", "cores")
         if self.preload and min(self.l1a_slots, self.l1b_slots) < 2:
             raise ArgumentError(
                 f"tiling preload with {self.l1a_slots} slots for A and {self.l1b_slots} for B: the "
@@ -111,6 +113,43 @@ def auto_tiling(m: int, k: int, n: int, device: Device, cores: int) -> Tiling:
         )
     times = [_estimate((m, k, n), t, device, cores) for t in candidates]
     return candidates[times.index(min(times))]
+
+
+def leading_tilings(
+    m: int, k: int, n: int, device: Device, cores: int, few: int
+) -> list[tuple[float, Tiling]]:
+    """The tilings with the least estimates, at most so many, with cycles that count the launch.
+
+    As each core takes time to launch, some are left idle where the tiles need no more, or where
+    a few rounds more are shorter.
+    """
+    found: list[tuple[float, Tiling]] = []
+
+    def estimate(t: Tiling, used: int) -> float:
+        rounds = ceil_div(ceil_div(m, t.base_m) * ceil_div(n, t.base_n), used)
+        cycles = _estimate((m, k, n), t, device, used) + rounds * _rows_of_drain(t, n, device)
+        return float(launch_cycles(device, "cube", used)) + cycles
+
+    for t in _candidates(m, k, n, device):
+        tiles = ceil_div(m, t.base_m) * ceil_div(n, t.base_n)
+        found.append((estimate(t, min(tiles, cores)), t))
+    found.sort(key=lambda pair: pair[0])
+    for _, t in found[:few]:
+        tiles = ceil_div(m, t.base_m) * ceil_div(n, t.base_n)
+        rounds = ceil_div(tiles, cores)
+        counts = {ceil_div(tiles, rounds + more) for more in (0, 1, 2, 3, 4, 6, 8, 12)}
+        fewer = counts - {min(tiles, cores)}
+        found += [(estimate(t, used), replace(t, cores=used)) for used in sorted(fewer)]
+    return sorted(found, key=lambda pair: pair[0])[:few]
+
+
+def _rows_of_drain(t: Tiling, n: int, device: Device) -> float:
+    """Cycles that rows add to what the bytes of a drain take, as row-major matrices leave."""
+    if not device.has_path("L0C", "GM", "nz2nd"):
+        return 0.0
+    path, size = device.path("L0C", "GM", "nz2nd"), t.base_m * t.base_n * FP32.bytes
+    apart = t.base_m if n * FP32.bytes % path.align_bytes else 0
+    return float(move_cycles(path, size, t.base_m, apart)) - size / path.rate
 
 
 def _candidates(m: int, k: int, n: int, device: Device) -> Iterator[Tiling]:

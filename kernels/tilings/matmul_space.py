@@ -104,6 +104,7 @@ def _parts(shape: Shape, base_m: int, base_n: int, cores: int) -> list[int]:
 
 def matmul_least(shape: Shape, t: Tiling, device: Device, cores: int) -> tuple[float, int]:
     """(cycles, cores in use) below what the simulation takes, of row-major operands."""
+    cores = min(cores, t.cores or cores)
     into = [device.path("L1", memory, "load3d") for memory in ("L0A", "L0B")]
     nz, e = device.has_path("GM", "L1", "nd2nz"), shape.dtype.bytes
     port, c0 = device.path("GM", "L1", "nd2nz" if nz else ""), 32 // e

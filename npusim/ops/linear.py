@@ -47,20 +47,27 @@ def linear_layer(
     if "output" in results:
         y = call.output("output", (rows, cout), dtype)
         x, w = operand("input"), operand("weight")
-        call.launch(LinearForward(_tiling(call, (rows, cin, cout)), x, w, y, ("ND", "ND_nk")))
+        tiling = _tiling(call, (rows, cin, cout))
+        _launch(call, LinearForward(tiling, x, w, y, ("ND", "ND_nk")))
     if "input" in results:
         dy, w = operand("grad_output"), operand("weight")
         dx = call.output("grad_input", (rows, cin), dtype)
-        call.launch(LinearBackpropInput(_tiling(call, (rows, cout, cin)), dy, w, dx))
+        _launch(call, LinearBackpropInput(_tiling(call, (rows, cout, cin)), dy, w, dx))
     if "weight" in results:
         dy, x = operand("grad_output"), operand("input")
         dw = call.output("grad_weight", (cout, cin), dtype)
         tiling = _tiling(call, (cout, rows, cin))
-        call.launch(LinearBackpropWeight(tiling, dy, x, dw, layouts=("ND_km", "ND")))
+        _launch(call, LinearBackpropWeight(tiling, dy, x, dw, layouts=("ND_km", "ND")))
     if not call.runs:
         raise ArgumentError(f"layer {layer.name} is linear: only input and weight gradients run")
     problem = f"a linear layer, {rows} rows, {cin} -> {cout} features; {dtype}"
     return call.result({}, problem, dtype)
+
+
+def _launch(call: Call, kernel: Matmul) -> None:
+    """Launch a product, with the best tiling there is unless one was given for matmul."""
+    given = own_tiling(call.options.tiling, Matmul.name, Tiling)
+    call.launch(call.choose(kernel) if given is None else kernel)
 
 
 def _tiling(call: Call, shape: tuple[int, int, int]) -> Tiling:

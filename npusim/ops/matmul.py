@@ -45,12 +45,12 @@ def matmul(a: Array | Spec, b: Array | Spec, *, out_dtype: Any = "fp32", **optio
         raise ArgumentError(f"matmul of {(m, k)} by {(k2, n)}: every size must be at least 1")
     call = CARD.begin(options, a=first, b=second)
     call.require_dtype(a_dtype)
-    tiling = own_tiling(call.options.tiling, Matmul.name, Tiling, tuned=True)
-    if tiling is None:
-        tiling = auto_tiling(m, k, n, call.device, call.cube_cores)
+    given = own_tiling(call.options.tiling, Matmul.name, Tiling, tuned=True)
+    tiling = given or auto_tiling(m, k, n, call.device, call.cube_cores)
     out = call.output("c", (m, n), dtype(out_dtype))
     kernel = Matmul(tiling, call.input("a", first, a_dtype), call.input("b", second, a_dtype), out)
-    kernel = call.tuned(kernel)
+    if given is None:
+        kernel = call.tuned(call.choose(kernel))
     for needed in (*kernel.before, kernel):
         call.launch(needed)
     problem = f"C[{m}, {n}] = A[{m}, {k}] @ B[{k}, {n}], {a_dtype} -> {out.dtype}"
