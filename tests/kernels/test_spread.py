@@ -1,0 +1,185 @@
+"""Vector kernels leave cores idle where launching them takes longer than they save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pytest
+
+import npusim
+from npusim.dtypes import FP16, FP32
+from npusim.kernels.cast import Cast
+from npusim.kernels.parts.conversion import Conversion
+from npusim.kernels.parts.spread import Spread
+from npusim.kernels.trans_data import TransData
+from npusim.kernels.transpose import Transpose
+from npusim.language import Kernel, Language, Plan, Tasks, Tensor
+from npusim.results import Result
+
+spec = npusim.spec
+
+
+def conversion(kind: str, shape: tuple[int, ...]) -> TransData:
+    how = Conversion(kind=kind, c0=16)
+    plain = Tensor("plain", shape, FP16, "in" if how.loads_plain else "out")
+    role = "out" if how.loads_plain else "in"
+    blocked = Tensor("blocked", how.blocked_shape(shape), FP16, role)
+    pair = (plain, blocked) if how.loads_plain else (blocked, plain)
+    return TransData(how, *pair)
+
+
+SMALL: list[Spread] = [
+    conversion("to_blocked", (1, 32, 112, 112)),
+    conversion("from_blocked", (1, 96, 56, 56)),
+    conversion("to_blocked", (1, 2048, 7, 7)),
+    conversion("to_fracz", (512, 512, 3, 3)),
+    conversion("from_fracz", (576, 96, 1, 1)),
+    conversion("to_blocked", (8, 64, 56, 56)),
+    Cast(Tensor("x", (300_000,), FP32, "in"), Tensor("y", (300_000,), FP16, "out")),
+    Transpose((1, 0), Tensor("x", (512, 256), FP16, "in"), Tensor("y", (256, 512), FP16, "out")),
+]
+
+
+def cycles(kernel: Kernel, device: str) -> int:
+    (run,) = npusim.simulate(kernel, device).runs
+    return run.cycles + run.launch_cycles
+
+
+@pytest.mark.parametrize("device", ["ascend910b2", "ascend950pr"])
+@pytest.mark.parametrize("kernel", SMALL, ids=lambda kernel: f"{kernel.name}-{kernel.tensors[0]}")
+def test_it_takes_about_as_many_cores_as_are_the_fastest(kernel: Spread, device: str) -> None:
+    cores = npusim.load_device(device).count("vector")
+    counts = [n for n in (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64) if n <= cores]
+    times = {n: cycles(replace(kernel, cores=n), device) for n in counts}
+    few = kernel.on_few(npusim.load_device(device), cores)
+    assert cycles(few, device) <= 1.07 * min(times.values())
+    assert cycles(few, device) < times[max(counts)]
+
+
+def test_all_cores_work_where_launching_them_costs_nothing() -> None:
+    device = npusim.load_device("ascend910")
+    assert device.launch.core_cycles == 0
+    assert SMALL[0].on_few(device, 32).used(32) == 32
+
+
+def operands(*shape: int) -> Any:
+    return spec(shape, "fp16")
+
+
+CALLS: dict[str, Callable[[Any], Result]] = {
+    "conversions": lambda device: npusim.ops.convolution_backward(
+        operands(1, 96, 28, 28), operands(1, 64, 28, 28), operands(96, 64, 1, 1), device=device
+    ),
+    "bias": lambda device: npusim.ops.convolution_backward(
+        *(operands(1, 64, 28, 28), operands(1, 64, 28, 28), operands(64, 64, 1, 1)),
+        bias_sizes=(64,),
+        output_mask=(False, False, True),
+        device=device,
+    ),
+    "bias of few channels": lambda device: npusim.ops.convolution_backward(
+        *(operands(8, 4, 56, 56), operands(8, 4, 56, 56), operands(4, 4, 1, 1)),
+        bias_sizes=(4,),
+        output_mask=(False, False, True),
+        device=device,
+    ),
+    "im2col": lambda device: npusim.ops.im2col(
+        operands(1, 64, 28, 28), (3, 3), (1, 1), (1, 1), (1, 1), device=device
+    ),
+    "im2col_backward": lambda device: npusim.ops.im2col_backward(
+        operands(1, 576, 784), (28, 28), (3, 3), (1, 1), (1, 1), (1, 1), device=device
+    ),
+    "convolution with a bias": lambda device: npusim.ops.convolution(
+        operands(1, 64, 28, 28), operands(64, 64, 3, 3), operands(64), padding=1, device=device
+    ),
+    "a flat matrix product": lambda device: npusim.ops.matmul(
+        operands(1280, 16), operands(16, 1000), device=device
+    ),
+    "a small matrix product": lambda device: npusim.ops.matmul(
+        operands(64, 512), operands(512, 1000), device=device
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["ascend910b2", "ascend950pr"])
+@pytest.mark.parametrize("call", CALLS)
+def test_more_cores_never_make_a_small_call_slower(call: str, name: str) -> None:
+    """Some took two and a half times as long on 48 groups as on 4, for the sake of launches."""
+    least = float("inf")
+    for groups in (8, 16, 24, 32, 48):
+        time = CALLS[call](npusim.load_device(name, {"groups": groups})).time_us
+        assert time <= 1.02 * least
+        least = min(least, time)
+
+
+def test_the_library_takes_all_cores() -> None:
+    x, w = operands(2, 64, 56, 56), operands(64, 64, 3, 3)
+    calls = {
+        tiling: npusim.ops.convolution_backward(
+            x, x, w, padding=1, device="ascend910b2", tiling=tiling, timeline=False
+        )
+        for tiling in ("auto", "library")
+    }
+    cores = {
+        tiling: [run.cores for run in result.runs if run.name == "trans_data"]
+        for tiling, result in calls.items()
+    }
+    assert max(cores["library"]) == 48
+    assert max(cores["auto"]) < 48
+    assert sum(cores["auto"]) < sum(cores["library"])
+
+
+class Nothing(NamedTuple):
+    """A task."""
+
+    place: int
+
+
+@dataclass(frozen=True)
+class Meeting(Kernel):
+    """The first cores write a block each, meet, and read what their neighbours wrote."""
+
+    out: Tensor
+    copy: Tensor
+    few: int
+
+    name: ClassVar[str] = "meeting"
+    role: ClassVar[str] = "vector"
+
+    def plan(self, k: Language, cores: int) -> Plan[Nothing]:
+        assert cores > self.few
+        held = k.buffer("UB", (8,), FP32, slots=2, name="held")
+
+        def emit(task: Nothing) -> None:
+            mine = held.next()
+            k.vec_dup(mine, float(task.place), FP32)
+            k.data_move(self.out.at(0, 32, base="own"), mine, FP32)
+            k.core_barrier()
+            other = held.next()
+            k.data_move(other, self.out.at(0, 32, base="next"), FP32)
+            k.data_move(self.copy.at(0, 32, base="own"), other, FP32)
+
+        core = np.arange(self.few)
+        bases = {"own": core * 32, "next": (core + 1) % self.few * 32}
+        return Plan(Tasks(core, Nothing, {"place": core}, bases), emit)
+
+
+@pytest.mark.parametrize("engine", ["fast", "simpy"])
+def test_cores_without_work_meet_nobody(engine: str) -> None:
+    """They are not launched: neither engine waits for them, nor do the numbers."""
+    out, copy = (Tensor(name, (3, 8), FP32, "out") for name in ("out", "copy"))
+    result = npusim.simulate(Meeting(out, copy, 3), "ascend910b2", engine=engine, check=True)
+    assert result.runs[0].cores == 3
+    assert result.outputs is not None
+    assert [row[0] for row in np.asarray(result.outputs[1])] == [1, 2, 0]
+
+
+def test_both_engines_agree_on_cores_that_meet_without_others() -> None:
+    out, copy = (Tensor(name, (3, 8), FP32, "out") for name in ("out", "copy"))
+    times = {
+        engine: npusim.simulate(Meeting(out, copy, 3), "ascend910b2", engine=engine).runs[0].cycles
+        for engine in ("fast", "simpy")
+    }
+    assert times["fast"] == times["simpy"]
