@@ -293,11 +293,6 @@ class Matmul(Kernel):
         t = self.tiling
         return tiles((self.m, self.k, self.n), (t.base_m, t.base_n), t, cores)
 
-    # -- buffers ---------------------------------------------------------------------------
-
-    def used(self, cores: int) -> int:
-        return min(cores, self.tiling.cores or cores)
-
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
         return Plan(self.tasks(cores), _Nest(self, k).emit)
 

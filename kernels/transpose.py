@@ -219,11 +219,13 @@ class Transpose(Spread):
 
     def stream(self, device: Device, cores: int) -> Stream:
         size, e = self.x.size_bytes, self.x.dtype.bytes
-        fit = device.memory("UB").size_bytes // (8 if e == 1 else 4)
+        slot = device.memory("UB").size_bytes // (8 if e == 1 else 4)
+        if self.axes.ragged(e):
+            slot = min(slot, device.vector.odd_tile_bytes)
         return Stream(
             read=size,
             written=size,
-            tasks=task_counts(size, FRACTAL_BYTES if self.axes.ragged(e) else fit, cores),
+            tasks=task_counts(size, slot, cores),
             vector=(("transpose", size),),
             cold=self.x.role == "in",
         )

@@ -118,8 +118,11 @@ class Kernel(Abstract):
         return str(getattr(self, "tiling", ""))
 
     def used(self, cores: int) -> int:
-        """How many of so many cores ``plan`` divides the work among: all, or some are left idle."""
-        return cores
+        """How many of so many cores ``plan`` divides the work among; the others are left idle.
+
+        All, or those that a field ``cores`` of its tiling leaves.
+        """
+        return min(cores, getattr(getattr(self, "tiling", None), "cores", None) or cores)
 
     def on_few(self: Own, device: Device, cores: int) -> Own:
         """The same on those of so many cores on which it ends first, launch included.

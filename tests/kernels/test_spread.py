@@ -109,7 +109,7 @@ def test_more_cores_never_make_a_small_call_slower(call: str, name: str) -> None
     """Some took two and a half times as long on 48 groups as on 4, for the sake of launches."""
     least = float("inf")
     for groups in (8, 16, 24, 32, 48):
-        time = CALLS[call](npusim.load_device(name, {"groups": groups})).time_us
+        time = CALLS[call](npusim.load_device(name, {"groups": str(groups)})).time_us
         assert time <= 1.02 * least
         least = min(least, time)
 

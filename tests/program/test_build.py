@@ -328,5 +328,5 @@ def test_cores_that_meet_different_numbers_of_barriers_would_hang() -> None:
         match=r"kernel script would hang: core0 meets 2 core barriers, core1 only 1; give every",
     ):
         build(Script(table([0, 1], barriers=[2, 1]), meet), TINY, (0, 1))
-    with pytest.raises(ProgramError, match=r"core0 meets 1 core barriers, core1 only 0"):
-        build(Script(table([0], barriers=[1]), meet), TINY, (0, 1))
+    alone = build(Script(table([0], barriers=[1]), meet), TINY, (0, 1))
+    assert alone.instructions == 1, "a core without tasks is not launched, and nobody waits for it"
