@@ -32,6 +32,11 @@ class Page:
         self.errors: list[str] = []
         self.requests: list[str] = []
 
+    async def end(self) -> None:
+        """Close the connection, which newer Pythons allow within the loop only."""
+        self._socket.close()
+        await asyncio.sleep(0)
+
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Run one command of the protocol and return its result."""
         return self._loop.run_until_complete(asyncio.wait_for(self._call(method, params), PATIENCE))
@@ -159,8 +164,7 @@ def browser() -> Iterator[Page]:
             for domain in ("Page", "Runtime", "Network", "Log"):
                 page.call(f"{domain}.enable")
             yield page
-            page._socket.close()
-            loop.run_until_complete(asyncio.sleep(0))
+            loop.run_until_complete(page.end())
     finally:
         loop.close()
 

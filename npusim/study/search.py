@@ -11,6 +11,7 @@ import json
 import random
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -77,12 +78,13 @@ def explore(
     with Store(store) as kept, in_notebooks(progress, of_points) as shown:
         report = shown or (lambda done, total, known: None)
         _require(wanted, probed(made, kept), made)
-        search = _Search(made, wanted, kept, _optuna_study(made, wanted, seed, storage, name), seed)
-        total = min(count, len(made) - len(search.known))
-        report(0, total, 0)
-        for done in here(search.proposals(total), jobs or cpus(), runs_beside(store)):
-            search.tell_all(done)
-            report(search.looked, total, search.found)
+        with _optuna_study(made, wanted, seed, storage, name) as theirs:
+            search = _Search(made, wanted, kept, theirs, seed)
+            total = min(count, len(made) - len(search.known))
+            report(0, total, 0)
+            for done in here(search.proposals(total), jobs or cpus(), runs_beside(store)):
+                search.tell_all(done)
+                report(search.looked, total, search.found)
     return Exploration(
         study=made, goals=wanted, points=tuple(search.points()), searched=search.optuna
     )
@@ -99,10 +101,14 @@ def _require(goals: Sequence[str], row: Mapping[str, Any], study: Study) -> None
             )
 
 
+@contextmanager
 def _optuna_study(
     space: Study, goals: Sequence[str], seed: int, storage: str | Path, name: str
-) -> Any:
-    """The new or continued study of Optuna behind an exploration."""
+) -> Iterator[Any]:
+    """The new or continued study of Optuna behind an exploration.
+
+    Its connections to a database are closed at the end; who reads it afterwards opens new ones.
+    """
     try:
         optuna = import_module("optuna")
     except ModuleNotFoundError as error:
@@ -110,26 +116,36 @@ def _optuna_study(
     axes = {axis.name: axis.values for axis in space.axes}
     about = {"fixed": dict(space.fixed), "axes": axes, "goals": list(goals)}
     place = str(storage)
-    url = None if not place else place if "://" in place else f"sqlite:///{place}"
-    try:
-        made = optuna.create_study(
-            storage=url,
-            study_name=name or f"npusim-{key_of(json.dumps(about, sort_keys=True))[:12]}",
-            directions=["minimize"] * len(goals),
-            sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=20),
-            load_if_exists=True,
-        )
-        held = made.user_attrs.get("npusim", about)
-        if held != json.loads(json.dumps(about)) and made.trials:
-            raise ArgumentError(
-                f"{place} has an exploration {name!r} of something else; choose another name"
+    url = place if "://" in place else f"sqlite:///{place}"
+    with ExitStack() as opened:
+        try:
+            rows = _database(optuna, url, opened) if place else None
+            made = optuna.create_study(
+                storage=rows,
+                study_name=name or f"npusim-{key_of(json.dumps(about, sort_keys=True))[:12]}",
+                directions=["minimize"] * len(goals),
+                sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=20),
+                load_if_exists=True,
             )
-        made.set_user_attr("npusim", about)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # names of goals are experimental in Optuna
-            made.set_metric_names(list(goals))
-    except (OSError, import_module("sqlalchemy.exc").SQLAlchemyError) as error:
-        raise ArgumentError(f"the storage {place!r} cannot be used: {error}") from error
+            held = made.user_attrs.get("npusim", about)
+            if held != json.loads(json.dumps(about)) and made.trials:
+                raise ArgumentError(
+                    f"{place} has an exploration {name!r} of something else; choose another name"
+                )
+            made.set_user_attr("npusim", about)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # names of goals are experimental in Optuna
+                made.set_metric_names(list(goals))
+        except (OSError, import_module("sqlalchemy.exc").SQLAlchemyError) as error:
+            raise ArgumentError(f"the storage {place!r} cannot be used: {error}") from error
+        yield made
+
+
+def _database(optuna: Any, url: str, opened: ExitStack) -> Any:
+    """Optuna's storage in a database, whose connections ``opened`` closes."""
+    made = optuna.storages.RDBStorage(url)
+    opened.callback(made.engine.dispose)
+    opened.callback(made.remove_session)
     return made
 
 

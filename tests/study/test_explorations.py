@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from npusim.study.front import unbeaten
 from tests.browser import CHROMIUM, browser
 
 optuna = pytest.importorskip("optuna", reason="explorations need Optuna (extra study)")
+
+_DESCRIPTORS = Path("/proc/self/fd")
 
 PRODUCT: dict[str, Any] = {"operator": "matmul", "device": "tiny", "m": 96, "k": 128, "n": 96}
 
@@ -73,6 +77,26 @@ def test_a_seed_says_which_points_are_looked_at() -> None:
     assert [s for s, _ in first.points] != [s for s, _ in other.points]
 
 
+@contextmanager
+def read_by_optuna(file: Path) -> Iterator[Any]:
+    """The one study of a storage, with Optuna's own means."""
+    rows = optuna.storages.RDBStorage(f"sqlite:///{file}")
+    try:
+        (summary,) = optuna.get_all_study_summaries(rows)
+        yield optuna.load_study(study_name=summary.study_name, storage=rows)
+    finally:
+        rows.remove_session()
+        rows.engine.dispose()
+
+
+@pytest.mark.skipif(not _DESCRIPTORS.exists(), reason="needs the files of a process in /proc")
+def test_no_connection_to_a_storage_stays_open(tmp_path: Path) -> None:
+    file = tmp_path / "explored.db"
+    explored(trials=2, storage=file)
+    assert file.exists()
+    assert file not in [one.resolve() for one in _DESCRIPTORS.iterdir()]
+
+
 def test_an_exploration_goes_on_and_optuna_can_read_it(tmp_path: Path) -> None:
     storage = tmp_path / "explored.db"
     goals = ["time_us", "area_mm2"]
@@ -84,10 +108,11 @@ def test_an_exploration_goes_on_and_optuna_can_read_it(tmp_path: Path) -> None:
     assert [one.row["time_us"] for _, one in second.points[:6]] == [
         one.row["time_us"] for _, one in first.points
     ]
-    theirs = optuna.load_study(study_name="mine", storage=f"sqlite:///{storage}")
-    complete = [trial for trial in theirs.trials if trial.state.name == "COMPLETE"]
+    with read_by_optuna(storage) as theirs:
+        assert theirs.study_name == "mine"
+        complete = [trial for trial in theirs.trials if trial.state.name == "COMPLETE"]
+        best = {tuple(trial.values) for trial in theirs.best_trials}
     assert len(complete) == 10
-    best = {tuple(trial.values) for trial in theirs.best_trials}
     assert best == set(zip(second.front.time_us, second.front.area_mm2, strict=True))
     with pytest.raises(ArgumentError, match="an exploration 'mine' of something else"):
         explored(trials=1, **options)
@@ -101,9 +126,8 @@ def test_a_point_that_fails_is_kept_with_its_error(tmp_path: Path) -> None:
     assert "no tiling fits" in "".join(errors)
     assert len(found.failed) == 2
     assert not found.frame[found.frame["error"] != ""]["front"].any()
-    (summary,) = optuna.get_all_study_summaries(f"sqlite:///{storage}")
-    theirs = optuna.load_study(study_name=summary.study_name, storage=f"sqlite:///{storage}")
-    assert sum(trial.state.name == "FAIL" for trial in theirs.trials) == 2
+    with read_by_optuna(storage) as theirs:
+        assert sum(trial.state.name == "FAIL" for trial in theirs.trials) == 2
     again = explored({"groups": "1,2", "memories.L0A.size": "512B,8KiB"}, trials=9, storage=storage)
     assert len(again.points) == 4  # failed ones are not tried again
 
