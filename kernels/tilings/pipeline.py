@@ -96,7 +96,8 @@ class Work(NamedTuple):
 def table(work: Work) -> Work:
     """Every column with one float per candidate."""
     columns = np.broadcast_arrays(*work)
-    return Work(*(np.ascontiguousarray(column, np.float64) for column in columns))
+    # Copies: of one candidate the broadcast column itself, which is read-only, would go on.
+    return Work(*(np.array(column, np.float64) for column in columns))
 
 
 def chosen(columns: Mapping[str, npt.NDArray[Any]], which: IntArray) -> dict[str, npt.NDArray[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from math import prod
 from typing import Any, NamedTuple
 
@@ -16,18 +17,6 @@ from npusim.limits.facts import type_name
 from npusim.limits.table import check
 from npusim.ops.arguments import frozen
 from npusim.ops.blocked_forward import blocked_convolution
-from npusim.ops.conv2d_backprop_filter import conv2d_backprop_filter as run_filter
-from npusim.ops.conv2d_backprop_filter import convolution as filter_convolution
-from npusim.ops.conv2d_backprop_filter import facts as filter_facts
-from npusim.ops.conv2d_backprop_input import conv2d_backprop_input as run_plane
-from npusim.ops.conv2d_backprop_input import convolution as plane_convolution
-from npusim.ops.conv2d_backprop_input import facts as plane_facts
-from npusim.ops.conv3d_backprop_filter import conv3d_backprop_filter as run_volume
-from npusim.ops.conv3d_backprop_filter import convolution as volume_convolution
-from npusim.ops.conv3d_backprop_filter import facts as volume_facts
-from npusim.ops.conv3d_backprop_input import conv3d_backprop_input as run_input
-from npusim.ops.conv3d_backprop_input import convolution as input_convolution
-from npusim.ops.conv3d_backprop_input import facts as input_facts
 from npusim.ops.im2col import facts as image_facts
 from npusim.ops.im2col import im2col as run_im2col
 from npusim.ops.im2col import patches_shape
@@ -49,10 +38,18 @@ def _flat_map(c: Convolution) -> Sizes:
     return (c.n, *c.spatial[:-2], c.cin1, prod(c.spatial[-2:]), c.c0)
 
 
-_FILTER_2D = _Operator(run_filter, filter_facts, filter_convolution, fractal_columns)
-_FILTER_3D = _Operator(run_volume, volume_facts, volume_convolution, fractal_columns)
-_INPUT_2D = _Operator(run_plane, plane_facts, plane_convolution, _flat_map)
-_INPUT_3D = _Operator(run_input, input_facts, input_convolution, _flat_map)
+def _operator(name: str, shape: Callable[[Convolution], Sizes]) -> _Operator:
+    """An operator of ``npusim.ops``, whose module has its facts and its layer beside it."""
+    module = import_module(f"npusim.ops.{name}")
+    return _Operator(getattr(module, name), module.facts, module.convolution, shape)
+
+
+_FILTER_2D = _operator("conv2d_backprop_filter", fractal_columns)
+_FILTER_3D = _operator("conv3d_backprop_filter", fractal_columns)
+_INPUT_2D = _operator("conv2d_backprop_input", _flat_map)
+_INPUT_3D = _operator("conv3d_backprop_input", _flat_map)
+_DEPTHWISE_FILTER = _operator("depthwise_conv2d_backprop_filter", fractal_columns)
+_DEPTHWISE_INPUT = _operator("depthwise_conv2d_backprop_input", _flat_map)
 
 #: Holds the table that calls are checked against: the 310's and the 910's are the same.
 _TABLE_DEVICE = "ascend910"
@@ -144,6 +141,37 @@ def conv2d_backprop_input(
     """
     inputs = {"filters": filters, "out_backprop": out_backprop}
     return _gradient(_INPUT_2D, inputs, (filter_sizes, input_sizes), para_dict)
+
+
+def depthwise_conv2d_backprop_filter(
+    input_x: Placeholder,
+    out_backprop: Placeholder,
+    filter_sizes: Sequence[int],
+    para_dict: Mapping[str, Any],
+) -> Lazy:
+    """Gradient of a depth-wise 2-D convolution's filter, (C1, KH * KW, 16, 16) float32.
+
+    ``filter_sizes`` is [C, 1, KH, KW]; the rest is as in ``conv2d_backprop_filter`` without groups,
+    which are the channels. Form and limits are assumed to be those of that function.
+    """
+    inputs = {"input_x": input_x, "out_backprop": out_backprop}
+    return _gradient(_DEPTHWISE_FILTER, inputs, (filter_sizes,), para_dict)
+
+
+def depthwise_conv2d_backprop_input(
+    filters: Placeholder,
+    out_backprop: Placeholder,
+    filter_sizes: Sequence[int],
+    input_sizes: Sequence[int],
+    para_dict: Mapping[str, Any],
+) -> Lazy:
+    """Gradient of a depth-wise 2-D convolution's input, (N, C1, H * W, 16) float16 or float32.
+
+    ``filter_sizes`` is [C, 1, KH, KW], ``input_sizes`` [N, C, H, W]; the rest is as in
+    ``conv2d_backprop_input``. Form and limits are assumed to be those of that function.
+    """
+    inputs = {"filters": filters, "out_backprop": out_backprop}
+    return _gradient(_DEPTHWISE_INPUT, inputs, (filter_sizes, input_sizes), para_dict)
 
 
 def conv3d_backprop_filter(

@@ -326,6 +326,13 @@ def tbe_plane_spatial(f: Facts, parameter: str) -> str | None:
     return None if given == want else f"H and W must be {want}"
 
 
+def tbe_depthwise(f: Facts, _: str) -> str | None:
+    """Every channel of the input has one filter."""
+    channels = f["filter_sizes"][0]
+    cin = f["input_sizes"][1] if "input_sizes" in f else channels
+    return None if channels == cin else f"input_sizes has C {cin}"
+
+
 # -- deconv_grad_filter --------------------------------------------------------------------
 
 
@@ -400,7 +407,7 @@ CHECKS: dict[str, Check] = {
             *(tbe_filter_groups, tbe_filter_input, tbe_filter_output),
             *(tbe_volume_input, tbe_volume_output),
             *(group_dict_keys, tbe_input_channels, tbe_group_dict, tbe_input_filter),
-            *(tbe_input_batch, tbe_input_spatial, tbe_plane_spatial),
+            *(tbe_input_batch, tbe_input_spatial, tbe_plane_spatial, tbe_depthwise),
             *(deconv_batches, deconv_groups, deconv_w, deconv_mask, deconv_no_mask),
         )
     },

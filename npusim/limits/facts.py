@@ -71,6 +71,20 @@ FACTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         ("group_dict",),
     ),
+    "depthwise_conv2d_backprop_filter": (
+        (
+            *_tensors("input_x out_backprop", "shape", "dtype"),
+            *("filter_sizes", "strides", "padding", "dilations", "res_dtype"),
+        ),
+        (),
+    ),
+    "depthwise_conv2d_backprop_input": (
+        (
+            *_tensors("filters out_backprop", "shape", "dtype"),
+            *("filter_sizes", "input_sizes", "strides", "padding", "dilations", "res_dtype"),
+        ),
+        (),
+    ),
     "conv3d_backprop_filter": (
         (
             *_tensors("x out_backprop", "shape", "dtype"),
@@ -173,6 +187,11 @@ def derive_filter(f: Facts) -> dict[str, Any]:
     return {"one_row": len(x) == 5 and x[2] == 1}
 
 
+def derive_depthwise_filter(f: Facts) -> dict[str, Any]:
+    """Facts of depthwise_conv2d_backprop_filter that follow from others: a group per channel."""
+    return derive_filter(f) | {"groups": (*sizes(f.get("filter_sizes")), 1)[0]}
+
+
 def derive_volume_filter(f: Facts) -> dict[str, Any]:
     """Facts of conv3d_backprop_filter that follow from others."""
     strides, kernel = (sizes(f.get(name)) for name in ("strides", "filter_size"))
@@ -257,6 +276,8 @@ DERIVE: dict[str, Callable[[Facts], dict[str, Any]]] = {
     "im2col_backward": derive_im2col,
     "conv2d_backprop_filter": derive_filter,
     "conv2d_backprop_input": derive_plane_input,
+    "depthwise_conv2d_backprop_filter": derive_depthwise_filter,
+    "depthwise_conv2d_backprop_input": derive_plane_input,
     "conv3d_backprop_filter": derive_volume_filter,
     "conv3d_backprop_input": derive_input,
     **dict.fromkeys(

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from npusim.ops.convolution_backward import convolution_backward
     from npusim.ops.deconv_grad_filter import deconv_grad_filter
     from npusim.ops.deconv_grad_input import deconv_grad_input
+    from npusim.ops.depthwise_conv2d_backprop_filter import depthwise_conv2d_backprop_filter
+    from npusim.ops.depthwise_conv2d_backprop_input import depthwise_conv2d_backprop_input
     from npusim.ops.im2col import im2col
     from npusim.ops.im2col_backward import im2col_backward
     from npusim.ops.matmul import matmul
@@ -43,6 +45,8 @@ __all__ = [
     "convolution_backward",
     "deconv_grad_filter",
     "deconv_grad_input",
+    "depthwise_conv2d_backprop_filter",
+    "depthwise_conv2d_backprop_input",
     "im2col",
     "im2col_backward",
     "matmul",

@@ -7,19 +7,18 @@ from typing import Any
 
 from npusim.call.spec import Array, Spec
 from npusim.convolution import Convolution
-from npusim.dtypes import FP16, FP32
+from npusim.dtypes import FP16
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
 from npusim.limits.facts import tensor_facts, type_name
 from npusim.ops.arguments import frozen, operand, parameters
 from npusim.ops.card import Card, Case
-from npusim.ops.gradients import launch_fractal_gradient
+from npusim.ops.gradients import fractal_gradient
 from npusim.ops.layer import (
     BATCH,
     EXAMPLES,
     LAYER,
     SIZES,
     blocked_map,
-    blocked_problem,
     described,
     fractal_filter_grad,
     itself,
@@ -55,13 +54,7 @@ def conv2d_backprop_filter(
     """
     x, dy = operand(input_x), operand(out_backprop)
     call = CARD.begin(options, input_x=x, out_backprop=dy)
-    checked = facts(x, dy, filter_sizes, para_dict)
-    call.check(checked)
-    call.require_dtype(FP16)
-    c = convolution(checked)
-    launch_fractal_gradient(call, c, x, dy)
-    outputs = {"grad_weight": call.arrays.get("dw")}
-    return call.result(outputs, blocked_problem("dw", c, FP32), FP16, sizes=c.channel_blocks(16))
+    return fractal_gradient(call, facts(x, dy, filter_sizes, para_dict), convolution, x, dy)
 
 
 def facts(

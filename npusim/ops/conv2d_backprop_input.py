@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 from typing import Any
 
 from npusim.call.spec import Array, Operand, Spec
 from npusim.convolution import Convolution
-from npusim.dtypes import FP16, dtype
+from npusim.dtypes import FP16
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.layout import group_dict
 from npusim.limits.facts import tensor_facts, type_name
 from npusim.ops.arguments import frozen, operand, parameters
 from npusim.ops.card import Card, Case
-from npusim.ops.gradients import launch_blocked_gradient
+from npusim.ops.gradients import blocked_gradient
 from npusim.ops.layer import (
     BATCH,
     EXAMPLES,
@@ -23,7 +22,6 @@ from npusim.ops.layer import (
     SIZES,
     blocked_input_grad,
     blocked_map,
-    blocked_problem,
     described,
     fractal_filter,
     itself,
@@ -60,14 +58,7 @@ def conv2d_backprop_input(
     w, dy = operand(filters), operand(out_backprop)
     call = CARD.begin(options, filters=w, out_backprop=dy)
     checked = facts(w, dy, filter_sizes, input_sizes, para_dict)
-    call.check(checked)
-    call.require_dtype(FP16)
-    c, out_dtype = convolution(checked), dtype(checked["res_dtype"])
-    launch_blocked_gradient(call, c, dy, w, out_dtype)
-    array = call.arrays.get("dx")
-    out = array.reshape(c.n, c.cin1, prod(c.spatial), 16) if array is not None else None
-    problem, sizes = blocked_problem("dx", c, out_dtype), c.channel_blocks(16)
-    return call.result({"grad_input": out}, problem, FP16, sizes=sizes)
+    return blocked_gradient(call, checked, convolution, dy, w)
 
 
 def facts(

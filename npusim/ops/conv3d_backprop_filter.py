@@ -7,20 +7,19 @@ from typing import Any
 
 from npusim.call.spec import Array, Operand, Spec
 from npusim.convolution import Convolution
-from npusim.dtypes import FP16, FP32
+from npusim.dtypes import FP16
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
 from npusim.layout import group_dict
 from npusim.limits.facts import tensor_facts, type_name
 from npusim.ops.arguments import frozen, operand, parameters
 from npusim.ops.card import Card, Case
-from npusim.ops.gradients import launch_fractal_gradient
+from npusim.ops.gradients import fractal_gradient
 from npusim.ops.layer import (
     BATCH,
     EXAMPLES,
     LAYER,
     SIZES,
     blocked_map,
-    blocked_problem,
     described,
     fractal_filter_grad,
     itself,
@@ -60,13 +59,7 @@ def conv3d_backprop_filter(
     """
     read, dy = operand(x), operand(out_backprop)
     call = CARD.begin(options, x=read, out_backprop=dy)
-    checked = facts(read, dy, filter_size, para_dict)
-    call.check(checked)
-    call.require_dtype(FP16)
-    c = convolution(checked)
-    launch_fractal_gradient(call, c, read, dy)
-    outputs, sizes = {"grad_weight": call.arrays.get("dw")}, c.channel_blocks(16)
-    return call.result(outputs, blocked_problem("dw", c, FP32), FP16, sizes=sizes)
+    return fractal_gradient(call, facts(read, dy, filter_size, para_dict), convolution, read, dy)
 
 
 def facts(

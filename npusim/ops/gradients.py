@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import prod
+from typing import Any
 
 from npusim.call.call import Call
 from npusim.call.spec import Operand
 from npusim.call.tiling import asked_tiling, is_library, is_tuned
 from npusim.convolution import Convolution
-from npusim.dtypes import FP16, FP32, DType
+from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.isa.operands import Tensor
 from npusim.kernels.clear_blocks import ClearBlocks
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
@@ -18,8 +21,9 @@ from npusim.kernels.implicit_gemm import ImplicitGemm
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.sum_parts import SumParts
 from npusim.kernels.tilings import cann_filter, cann_input, library_filter, library_input
-from npusim.ops.layer import fractal_columns
+from npusim.ops.layer import blocked_problem, fractal_columns
 from npusim.program.kernel import Kernel
+from npusim.results import Result
 
 #: Stand in for the tilings that are to be chosen.
 _ANY_PRODUCT = GemmTiling(base_m=1, base_n=16, base_k=1, form="taps")
@@ -73,13 +77,47 @@ def launch_filter_gradient(
     call.launch_spread(last)
 
 
+def fractal_gradient(
+    call: Call,
+    checked: Mapping[str, Any],
+    layer: Callable[[Mapping[str, Any]], Convolution],
+    x: Operand,
+    dy: Operand,
+) -> Result:
+    """A filter gradient of the tensor compiler; ``layer`` reads facts the limits let pass."""
+    call.check(checked)
+    call.require_dtype(FP16)
+    c = layer(checked)
+    launch_fractal_gradient(call, c, x, dy)
+    outputs, sizes = {"grad_weight": call.arrays.get("dw")}, c.channel_blocks(16)
+    return call.result(outputs, blocked_problem("dw", c, FP32), FP16, sizes=sizes)
+
+
+def blocked_gradient(
+    call: Call,
+    checked: Mapping[str, Any],
+    layer: Callable[[Mapping[str, Any]], Convolution],
+    dy: Operand,
+    w: Operand,
+) -> Result:
+    """An input gradient of the tensor compiler; ``layer`` reads facts the limits let pass."""
+    call.check(checked)
+    call.require_dtype(FP16)
+    c, out_dtype = layer(checked), dtype(checked["res_dtype"])
+    launch_blocked_gradient(call, c, dy, w, out_dtype)
+    array = call.arrays.get("dx")
+    out = array.reshape(c.n, c.cin1, prod(c.spatial), 16) if array is not None else None
+    problem, sizes = blocked_problem("dx", c, out_dtype), c.channel_blocks(16)
+    return call.result({"grad_input": out}, problem, FP16, sizes=sizes)
+
+
 def launch_blocked_gradient(
-    call: Call, c: Convolution, dy: Operand, w: Operand, dtype: DType
+    call: Call, c: Convolution, dy: Operand, w: Operand, out: DType
 ) -> Tensor:
-    """The output "dx" (N, D, C1, H, W, 16) of ``dtype``, of fp16 operands in blocked layouts."""
+    """The output "dx" (N, D, C1, H, W, 16) of type ``out``, of fp16 operands in blocked layouts."""
     whole = c.lifted()
     depth, *plane = whole.out
-    dx = call.output("dx", (c.n, whole.spatial[0], c.cin1, *whole.spatial[1:], 16), dtype)
+    dx = call.output("dx", (c.n, whole.spatial[0], c.cin1, *whole.spatial[1:], 16), out)
     dy_gm = call.input("dy", dy, FP16, (c.n, depth, c.cout1, *plane, 16))
     w_gm = call.input("filter", w, FP16)
     require_time(call, whole, 1, FP16)

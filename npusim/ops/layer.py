@@ -74,6 +74,15 @@ LAYER = Option(
     "a layer such as resnet50/res4_3x3 (see 'npusim workloads'), instead of its sizes",
 )
 
+#: Options that state one depth-wise convolution, which has as many groups as channels.
+DEPTHWISE_SIZES = (
+    Option("cin", integer(1), "N", "channels (default: as in --input)"),
+    *(SIZE, KERNEL, STRIDE, PADDING, DILATION),
+)
+
+#: A small depth-wise layer, as options.
+DEPTHWISE_EXAMPLE = "--batch 2 --cin 24 --padding 1 --size 5x6 --kernel 3x3"
+
 #: A small layer of one to three dimensions, 16 -> 32 channels, as options.
 EXAMPLES = {
     dims: f"--batch 2 --cin 16 --cout 32 --padding 1 --size {size} --kernel {kernel}"
@@ -237,6 +246,23 @@ def stated_blocked(dims: int) -> Callable[[Stated], Convolution]:
         return stated_layer(stated, shown, dims)
 
     return read
+
+
+def stated_depthwise(stated: Stated) -> Convolution:
+    """A reader of command lines for layers with as many groups as channels in and out."""
+    if stated["layer"]:
+        c = stated_layer(stated, {}, 2)
+        if not c.groups == c.cin == c.cout:
+            raise ArgumentError(
+                f"--layer {stated['layer']} has {c.cin} -> {c.cout} channels in {c.groups} groups; "
+                f"{stated.operator} takes layers with as many groups as channels in and out "
+                f"({stated.operator.removeprefix('depthwise_')} takes any)"
+            )
+        return c
+    shown = {name: array.shape for name, array in stated.arrays.items() if array.ndim == 4}
+    found = {name: shape[0 if name == "w" else 1] for name, shape in shown.items()}
+    channels = dict.fromkeys(("cin", "cout", "groups"), stated.size("cin", found))
+    return stated_layer(replace(stated, options={**stated.options, **channels}), shown, 2)
 
 
 def blocked_map(name: str, dims: int, of: Callable[[P], Convolution]) -> Input[P]:

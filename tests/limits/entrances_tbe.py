@@ -134,6 +134,28 @@ def plane_tbe(facts: Facts, device: Device) -> RuleError:
     return caught(lambda: tbe.dsl.conv2d_backprop_input(w, dy, *plane_parts(facts)))
 
 
+def depthwise(name: str) -> dict[str, Entrance]:
+    """Both entrances of a depth-wise gradient, whose para_dict has no groups."""
+    first = "input_x" if name.endswith("filter") else "filters"
+    lists = ["filter_sizes", *(["input_sizes"] if first == "filters" else [])]
+
+    def parts(facts: Facts) -> list[Any]:
+        para = {n: facts[n] for n in ("strides", "padding", "dilations", "res_dtype")}
+        return [*(facts[one] for one in lists), para]
+
+    def call(facts: Facts, device: Device) -> RuleError:
+        operands = [tensor(facts, one) for one in (first, "out_backprop")]
+        return caught(lambda: getattr(npusim.ops, name)(*operands, *parts(facts), device=device))
+
+    def compiled(facts: Facts, device: Device) -> RuleError:
+        if device.name not in ("ascend910", "ascend310"):
+            raise CannotSay
+        operands = [placeholder(facts, one) for one in (first, "out_backprop")]
+        return caught(lambda: getattr(tbe.dsl, name)(*operands, *parts(facts)))
+
+    return {"npusim.ops": call, "tbe": compiled}
+
+
 ENTRANCES: dict[str, dict[str, Entrance]] = {
     "conv2d_backprop_filter": {
         "npusim.ops": filter_call,
@@ -141,6 +163,10 @@ ENTRANCES: dict[str, dict[str, Entrance]] = {
         "run": filter_line,
     },
     "conv2d_backprop_input": {"npusim.ops": plane_call, "tbe": plane_tbe},
+    **{
+        name: depthwise(name)
+        for name in ("depthwise_conv2d_backprop_filter", "depthwise_conv2d_backprop_input")
+    },
     "conv3d_backprop_filter": {"npusim.ops": volume_call, "tbe": volume_tbe},
     "conv3d_backprop_input": {"npusim.ops": input_call, "tbe": input_tbe},
 }

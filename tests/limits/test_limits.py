@@ -389,6 +389,7 @@ SPREAD = {
         for what in ("filter", "input")
     },
     "conv2d_backprop_input": set(DERIVE["conv2d_backprop_input"](tbe_plane())),
+    "depthwise_conv2d_backprop_input": set(DERIVE["conv2d_backprop_input"](tbe_plane())),
     "conv3d_backprop_filter": set(DERIVE["conv3d_backprop_filter"](tbe_volume())),
     "conv3d_backprop_input": set(DERIVE["conv3d_backprop_input"](tbe_input())),
 }

@@ -192,6 +192,9 @@ def _product(random: Random) -> Options:
 _MAKERS: Mapping[str, Callable[[Random], Options]] = {
     **dict.fromkeys(("convolution", "convolution_backward"), _any_layer),
     **dict.fromkeys(("conv2d_backprop_filter", "conv2d_backprop_input"), _dims(2)),
+    **dict.fromkeys(
+        ("depthwise_conv2d_backprop_filter", "depthwise_conv2d_backprop_input"), _dims(2)
+    ),
     **dict.fromkeys(("conv3d_backprop_filter", "conv3d_backprop_input"), _dims(3)),
     **dict.fromkeys(("im2col", "im2col_backward"), _windows),
     **dict.fromkeys(("conv_grad_filter", "conv_grad_input"), _dsp(transposed=False)),

@@ -33,6 +33,17 @@ LARGE: dict[str, Callable[[Any], Any]] = {
     "conv2d_backprop_input": lambda device: npusim.ops.conv2d_backprop_input(
         FRACTALS, BLOCKS, [4096, 4096, 3, 3], [1024, 4096, 200, 200], PARA, device=device
     ),
+    "depthwise_conv2d_backprop_filter": lambda device: npusim.ops.depthwise_conv2d_backprop_filter(
+        BLOCKS, BLOCKS, [4096, 1, 99, 99], PARA | {"padding": [49] * 4}, device=device
+    ),
+    "depthwise_conv2d_backprop_input": lambda device: npusim.ops.depthwise_conv2d_backprop_input(
+        spec((256 * 99 * 99, 1, 16, 16), "fp16"),
+        BLOCKS,
+        [4096, 1, 99, 99],
+        [1024, 4096, 200, 200],
+        PARA | {"padding": [49] * 4},
+        device=device,
+    ),
     "conv3d_backprop_filter": lambda device: npusim.ops.conv3d_backprop_filter(
         DEPTH, DEPTH, [4096, 4096, 1, 3, 3], PARA_3D | {"strides": [1] * 3}, device=device
     ),

@@ -51,6 +51,13 @@ def plane_gradient(device: Any) -> Any:
     )
 
 
+def depthwise(name: str, *operands: Any) -> Callable[[Any], Any]:
+    para = {"strides": [1, 1], "padding": [0] * 4, "dilations": [1] * 4}
+    sizes = [[16, 1, 1, 1], *([] if name.endswith("filter") else [[1, 16, 8, 8]])]
+    function = getattr(npusim.ops, f"depthwise_conv2d_backprop_{name}")
+    return lambda device: function(*operands, *sizes, para, device=device)
+
+
 def layer(device: Any, **arguments: Any) -> Any:
     weight = spec((16, 16, 1, 1), "fp16")
     return npusim.ops.convolution_backward(LAYER, LAYER, weight, (16,), device=device, **arguments)
@@ -66,6 +73,12 @@ CALLS: Mapping[str, tuple[str, str, Callable[[Any], Any]]] = {
     "convolution_backward": ("ascend910b2", "grad_output|input", layer),
     "conv2d_backprop_filter": ("ascend910", "input_x", filter_gradient),
     "conv2d_backprop_input": ("ascend910", "out_backprop", plane_gradient),
+    "depthwise_conv2d_backprop_filter": ("ascend910", "input_x", depthwise("filter", MAP, MAP)),
+    "depthwise_conv2d_backprop_input": (
+        "ascend910",
+        "out_backprop",
+        depthwise("input", spec((1, 1, 16, 16), "fp16"), MAP),
+    ),
     "conv_tbc_backward": (
         "ascend910b2",
         "grad_output|input",

@@ -167,6 +167,17 @@ def plane_gradient() -> Call:
     return partial(npusim.ops.conv2d_backprop_input, w, dy, *sizes, para, **HARDWARE)
 
 
+def depthwise_gradient(name: str) -> Call:
+    """A depth-wise gradient of 40 channels, kernel 3."""
+    x, dy = npusim.spec((2, 3, 6, 7, 16), "fp16"), npusim.spec((2, 3, 6, 7, 16), "fp16")
+    para = {"strides": [1, 1], "padding": [1] * 4, "dilations": [1] * 4}
+    function = partial(getattr(npusim.ops, f"depthwise_conv2d_backprop_{name}"))
+    if name == "filter":
+        return partial(function, x, dy, (40, 1, 3, 3), para, **HARDWARE)
+    w = npusim.spec((27, 1, 16, 16), "fp16")
+    return partial(function, w, dy, (40, 1, 3, 3), (2, 40, 6, 7), para, **HARDWARE)
+
+
 def volume_filter_gradient() -> Call:
     x, dy = npusim.spec((2, 3, 1, 5, 6, 16), "fp16"), npusim.spec((2, 3, 2, 5, 6, 16), "fp16")
     para = {"strides": [1] * 3, "pads": [1] * 6, "dilations": [1] * 5, "groups": 2}
@@ -227,6 +238,8 @@ CALLS: dict[str, dict[str, Call]] = {
         "conv2d_backprop_filter": filter_gradient(),
         "conv2d_backprop_input": plane_gradient(),
         "conv_tbc_backward": time_first(),
+        "depthwise_conv2d_backprop_filter": depthwise_gradient("filter"),
+        "depthwise_conv2d_backprop_input": depthwise_gradient("input"),
         "conv3d_backprop_filter": volume_filter_gradient(),
         "conv3d_backprop_input": input_gradient(),
         "matmul": product(),

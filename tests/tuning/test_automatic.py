@@ -19,7 +19,7 @@ from npusim.device.spec import Device
 from npusim.dtypes import FP32
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
-from npusim.kernels.tilings.pipeline import leading
+from npusim.kernels.tilings.pipeline import Work, leading, table
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.timing.launches import RUNS, Launches
@@ -50,6 +50,15 @@ WHICH = ("dx", "dw")
 
 def gradient(layer: str, which: str, batch: int) -> Gradient:
     return Gradient(layer, replace(layers("resnet50")[layer], n=batch), which)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_columns_of_candidates_can_be_written_to(count: int) -> None:
+    """The compiled estimates take no others, and a column may be one number for all."""
+    fields = Work._fields
+    made = table(Work(np.ones(count), *(np.float64(3) for _ in fields[1:])))
+    assert all(column.shape == (count,) and column.flags.writeable for column in made)
+    assert [float(column.sum()) for column in made] == [count, *(3 * count for _ in fields[1:])]
 
 
 def simulated(kernel: Kernel, device: str | Device) -> int:

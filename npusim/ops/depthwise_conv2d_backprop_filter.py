@@ -1,0 +1,96 @@
+"""depthwise_conv2d_backprop_filter: filter gradient of a depth-wise layer, blocked layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from npusim.call.spec import Array, Operand, Spec
+from npusim.convolution import Convolution
+from npusim.dtypes import FP16
+from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
+from npusim.limits.facts import tensor_facts, type_name
+from npusim.ops.arguments import frozen, operand, parameters
+from npusim.ops.card import Card, Case
+from npusim.ops.gradients import fractal_gradient
+from npusim.ops.layer import (
+    BATCH,
+    DEPTHWISE_EXAMPLE,
+    DEPTHWISE_SIZES,
+    LAYER,
+    blocked_map,
+    described,
+    fractal_filter_grad,
+    itself,
+    stated_depthwise,
+)
+from npusim.results import Result
+
+_REQUIRED = ("strides", "padding", "dilations")
+_OPTIONAL = {"res_dtype": "float32", "kernel_name": "depthwise_conv2d_backprop_filter"}
+
+
+def depthwise_conv2d_backprop_filter(
+    input_x: Array | Spec,
+    out_backprop: Array | Spec,
+    filter_sizes: Any,
+    para_dict: Mapping[str, Any],
+    **options: Any,
+) -> Result:
+    """Gradient of a depth-wise 2-D convolution's filter.
+
+    ``input_x`` (N, C1, H, W, 16) and ``out_backprop`` (N, C1, Ho, Wo, 16) are fp16 arrays, or
+    ``npusim.spec``s for a timing-only run. ``filter_sizes`` is [C, 1, KH, KW]: every channel has
+    one filter. ``para_dict``: strides [sH, sW]; padding [up, down, left, right]; dilations
+    [1, 1, dH, dW]; res_dtype "float32"; kernel_name (not used here).
+
+    The result ``outputs[0]`` is (C1, KH * KW, 16, 16) fp32, byte for byte FRACTAL_Z: what stands
+    off the diagonal of a fractal is zero. The cube computes it as the gradient of C groups,
+    sixteen to a fractal. No page of this function was at hand: signature and limits are assumed to
+    be those of ``conv2d_backprop_filter``. Keywords are those of ``npusim.call.Options``. Raises
+    ``RuleError`` or ``ArgumentError`` naming the argument.
+    """
+    x, dy = operand(input_x), operand(out_backprop)
+    call = CARD.begin(options, input_x=x, out_backprop=dy)
+    return fractal_gradient(call, facts(x, dy, filter_sizes, para_dict), convolution, x, dy)
+
+
+def facts(
+    input_x: Any, out_backprop: Any, filter_sizes: Any, para_dict: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the limits are checked against; operands are anything with ``shape`` and ``dtype``."""
+    para = parameters(para_dict, _REQUIRED, _OPTIONAL)
+    return {
+        **tensor_facts(input_x=input_x, out_backprop=out_backprop),
+        "filter_sizes": frozen(filter_sizes),
+        **{name: para[name] for name in _REQUIRED},
+        "res_dtype": type_name(para["res_dtype"]),
+    }
+
+
+def convolution(checked: Mapping[str, Any]) -> Convolution:
+    """The convolution that facts describe which the limits have let pass."""
+    n, _, height, width, _ = checked["input_x.shape"]
+    parts = checked["strides"], checked["padding"], checked["dilations"][2:]
+    sizes = checked["filter_sizes"]
+    return described(n, sizes[0], (height, width), sizes, parts)
+
+
+def _call(c: Convolution, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+    para = {"strides": c.stride, "padding": c.sides, "dilations": (1, 1, *c.dilation)}
+    return depthwise_conv2d_backprop_filter(given["x"], given["dy"], c.w_shape, para, **options)
+
+
+CARD: Card[Convolution] = Card(
+    function=depthwise_conv2d_backprop_filter,
+    options=(LAYER, BATCH, *DEPTHWISE_SIZES),
+    problem=stated_depthwise,
+    inputs=(blocked_map("x", 2, itself), blocked_map("dy", 2, itself)),
+    outputs=lambda _: (fractal_filter_grad(2, itself),),
+    call=_call,
+    dtypes=(FP16,),
+    tilings={ConvBackpropFilter: Tiling},
+    cases=(Case(needs="fp16", calls=(DEPTHWISE_EXAMPLE,)),),
+    example="""npusim run depthwise_conv2d_backprop_filter --device ascend910 \\
+      --layer mobilenet_v1/dw5 --batch 2 --check""",
+)
