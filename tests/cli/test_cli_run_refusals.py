@@ -24,7 +24,8 @@ CONV = ("run", "conv2d_backprop_filter", "--device", "tiny", "--cin", "16", "--c
          "--cin is an option of conv2d_backprop_filter, conv2d_backprop_input, "
          "conv3d_backprop_filter, conv3d_backprop_input, conv_grad_filter, conv_grad_input, "
          "conv_tbc_backward, convolution, convolution_backward, deconv_grad_filter, "
-         "deconv_grad_input; this command has none of that name; see 'npusim run matmul --help'"),
+         "deconv_grad_input, depthwise_conv2d_backprop_filter, depthwise_conv2d_backprop_input; "
+         "this command has none of that name; see 'npusim run matmul --help'"),
         (["--cube-math-type", "1"],
          "--cube-math-type is an option of conv_tbc_backward, convolution, convolution_backward; "
          "this command has none of that name; see 'npusim run matmul --help'"),
@@ -36,7 +37,8 @@ CONV = ("run", "conv2d_backprop_filter", "--device", "tiny", "--cin", "16", "--c
          "--rules is an option of conv2d_backprop_filter, conv2d_backprop_input, "
          "conv3d_backprop_filter, conv3d_backprop_input, conv_grad_filter, conv_grad_input, "
          "conv_tbc_backward, convolution_backward, deconv_grad_filter, deconv_grad_input, "
-         "im2col, im2col_backward; this command has none of that name; see 'npusim run matmul "
+         "depthwise_conv2d_backprop_filter, depthwise_conv2d_backprop_input, im2col, "
+         "im2col_backward; this command has none of that name; see 'npusim run matmul "
          "--help'"),
         (["--timing-only", "--check"],
          "--check needs numbers, which --timing-only leaves out; drop one"),
