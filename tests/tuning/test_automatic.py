@@ -56,9 +56,9 @@ def gradient(layer: str, which: str, batch: int) -> Gradient:
 def test_columns_of_candidates_can_be_written_to(count: int) -> None:
     """The compiled estimates take no others, and a column may be one number for all."""
     fields = Work._fields
-    made = table(Work(np.ones(count), *(np.float64(3) for _ in fields[1:])))
-    assert all(column.shape == (count,) and column.flags.writeable for column in made)
-    assert [float(column.sum()) for column in made] == [count, *(3 * count for _ in fields[1:])]
+    columns: Any = table(Work(np.ones(count), *(np.float64(3) for _ in fields[1:])))
+    assert all(column.shape == (count,) and column.flags.writeable for column in columns)
+    assert [float(column.sum()) for column in columns] == [count, *(3 * count for _ in fields[1:])]
 
 
 def simulated(kernel: Kernel, device: str | Device) -> int:
