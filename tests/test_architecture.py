@@ -92,7 +92,7 @@ BUDGETS = {
     "npusim/layout": 550,
     "npusim/limits": 1100,
     "npusim/numerics": 950,
-    "npusim/ops": 4600,
+    "npusim/ops": 4650,
     "npusim/program": 3225,
     "npusim/results": 7500,
     "npusim/timing": 5200,
