@@ -6,8 +6,8 @@ into so many parts. What a device holds of them grows with its memories and leav
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -71,16 +71,19 @@ class Space:
     form: str
 
     @cached_property
-    def cuts(self) -> list[Cut]:
+    def cuts(self) -> tuple[Cut, ...]:
         """Every way to cut the output plane that is worth comparing."""
         path = self.device.path("L1", "L0B", "load3d")
-        return _cuts(self.shape, self.form, path.window_bytes)
+        # Layers of other channels have the same.
+        flat = replace(self.shape, cin=1, cout=1, groups=1)
+        return _cuts(flat, self.form, path.window_bytes)
 
     @cached_property
     def of_cut(self) -> Columns:
         """The cuts as columns."""
-        names = (name for name in Cut._fields if name != "form")
-        return {name: np.array([getattr(cut, name) for cut in self.cuts]) for name in names}
+        columns = zip(*self.cuts, strict=True) if self.cuts else [()] * len(Cut._fields)
+        named = zip(Cut._fields, columns, strict=True)
+        return {name: np.array(column) for name, column in named if name != "form"}
 
     @property
     def taps(self) -> int:
@@ -179,14 +182,22 @@ class Space:
         table = np.zeros((max(map(len, counts), default=1), len(counts)), np.int64)
         for i, some in enumerate(counts):
             table[: len(some), i] = some[::-1]
-        parts = table[:, which.reshape(-1)]  # [turn][candidate]
+        # Many candidates have as many tiles and positions: what is kept is the same for them.
+        images, radix = self.of_cut["images"][t["cut"]], max(_IMAGES) + 1
+        key = (tiles * len(values) + which.reshape(-1)) * radix + images
+        kinds, kind = np.unique(key, return_inverse=True)
+        kind, (rest, images) = kind.reshape(-1), np.divmod(kinds, radix)
+        tiles, which = np.divmod(rest, max(1, len(values)))
+        along, parts = values[which], table[:, which]  # [turn][kind]
         items = tiles * parts
         busy = items / (np.maximum(1, -(-items // self.cores)) * self.cores)
         first = np.arange(len(table))[:, None] == 0
         keep = (parts > 0) & (items <= _ROUNDS * self.cores) & ((busy > _BUSY) | first)
         keep |= (parts == 1) & first
-        keep &= self.of_cut["images"][t["cut"]] <= -(-along // np.maximum(1, parts))
-        return chosen(t, np.nonzero(keep)[1]) | {"parts": parts[keep], "items": items[keep]}
+        keep &= images <= -(-along // np.maximum(1, parts))
+        turn, which = np.nonzero(keep[:, kind])
+        at = turn, kind[which]
+        return chosen(t, which) | {"parts": parts[at], "items": items[at]}
 
     def tiling(self, i: int, cores: int) -> Tiling:
         """Candidate ``i`` on so many cores."""
@@ -324,7 +335,8 @@ class Space:
         }
 
 
-def _cuts(s: Convolution, form: str, window_bytes: int) -> list[Cut]:
+@lru_cache(maxsize=32)
+def _cuts(s: Convolution, form: str, window_bytes: int) -> tuple[Cut, ...]:
     """Even cuts of the output plane into whole rows or parts of rows."""
     width = s.axis(2).longest(form)
     sizes = [r * width for r in even_parts(s.axis(1).longest(form), max(1, _MOST_SLAB // width))]
@@ -341,7 +353,7 @@ def _cuts(s: Convolution, form: str, window_bytes: int) -> list[Cut]:
             found.append(_cut(s, form, slab_k, plane, window_bytes))
             if form != "taps" and comes_whole(s, plane):
                 found += _of_images(s, form, found[-1], plane)
-    return found
+    return tuple(found)
 
 
 def _of_images(s: Convolution, form: str, one: Cut, plane: Plane) -> list[Cut]:

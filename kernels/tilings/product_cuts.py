@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npusim.axis import Reading, Runs
+from npusim.axis import Axis, Reading, Runs
 from npusim.integers import IntArray, ceil_div, even_parts, round_up
 from npusim.kernels.parts.implicit_gemm_shape import Geometry, stack, window
 from npusim.kernels.parts.plane import Plane, cut_plane
@@ -82,8 +82,27 @@ def ways_of(g: Geometry) -> list[Way]:
     return ways
 
 
-def cuts_of(g: Geometry, form: str, most: int, window_bytes: int) -> list[Cut]:
+class Flat(NamedTuple):
+    """What of a product cuts of its plane depend on; layers of other channels have the same."""
+
+    h: Axis
+    w: Axis
+    images: int
+    every_depth: bool  # whether all output depths read any input
+
+    @property
+    def taps(self) -> int:
+        """Filter positions in the plane."""
+        return self.h.kernel * self.w.kernel
+
+
+def cuts_of(g: Geometry, form: str, most: int, window_bytes: int) -> tuple[Cut, ...]:
     """Even cuts of the plane into whole rows or parts of rows, and images taken together."""
+    return _cuts(Flat(g.h, g.w, g.images, all(g.live)), form, most, window_bytes)
+
+
+@lru_cache(maxsize=32)
+def _cuts(g: Flat, form: str, most: int, window_bytes: int) -> tuple[Cut, ...]:
     height, width = g.h.longest(form), g.w.longest(form)
     sizes = [rows * width for rows in even_parts(height, max(1, _MOST_M // width))]
     sizes += [round_up(size, 16) for size in even_parts(width, _MOST_M, 12) if 16 < size < width]
@@ -103,10 +122,10 @@ def cuts_of(g: Geometry, form: str, most: int, window_bytes: int) -> list[Cut]:
         together = g.images if whole and (form == "phases" or g.h.insert == 1 == g.w.insert) else 1
         count = min(together, _MOST_IMAGES, max(1, most // base_m))
         found += [_cut(g, form, base_m, n + 1, plane, window_bytes) for n in range(count)]
-    return found
+    return tuple(found)
 
 
-def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_bytes: int) -> Cut:
+def _cut(g: Flat, form: str, base_m: int, images: int, plane: Plane, window_bytes: int) -> Cut:
     rows, columns = plane.rows, plane.columns
     stacks = [stack(h, images).h for h in rows.readings[0]]
     # Slabs of a part come one after another, so that the busiest core has the largest.
@@ -142,7 +161,7 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_
         lines=lines * images,
         length=h.outputs * w.outputs // lines,
         apart=w.outputs_apart,
-        dead=plane.positions < g.h.out * g.w.out or not all(g.live),
+        dead=plane.positions < g.h.out * g.w.out or not g.every_depth,
         kinds=_kinds(plane) if form == "phases" else (),
     )
 
@@ -185,9 +204,7 @@ def _kinds(plane: Plane) -> tuple[tuple[float, int], ...]:
     return tuple(kinds)
 
 
-def _moves(
-    g: Geometry, form: str, h: Reading, w: Reading, images: int
-) -> tuple[float, float, float]:
+def _moves(g: Flat, form: str, h: Reading, w: Reading, images: int) -> tuple[float, float, float]:
     """Moves of a load of the input, more of them for each plane, and rows in GM of each."""
     holes = (h.size, w.size) != (h.real, w.real)
     if not holes and w.size == g.w.size and h.inputs_apart == 1:

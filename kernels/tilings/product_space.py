@@ -59,11 +59,9 @@ class Space:
     @cached_property
     def of_cut(self) -> Columns:
         """The cuts as columns."""
-        return {
-            name: np.array([getattr(cut, name) for cut in self.cuts])
-            for name in Cut._fields
-            if name not in ("form", "kinds")
-        }
+        columns = zip(*self.cuts, strict=True) if self.cuts else [()] * len(Cut._fields)
+        named = zip(Cut._fields, columns, strict=True)
+        return {name: np.array(column) for name, column in named if name not in ("form", "kinds")}
 
     @cached_property
     def kinds(self) -> tuple[IntArray, Floats]:

@@ -80,6 +80,20 @@ class Again:
 
 def figures_behind(device: Device, made: Launched | Program) -> list[str]:
     """Figures that ``device`` states and that the time of a kernel depends on."""
+    key = device.digest(), tuple(device.provenance), made.pipes, made.figures
+    if key not in _BEHIND:
+        while len(_BEHIND) >= _MOST_BEHIND:
+            _BEHIND.pop(next(iter(_BEHIND)))
+        _BEHIND[key] = _figures_behind(device, made)
+    return _BEHIND[key]
+
+
+#: The figures behind the latest kinds of kernels, by all they depend on.
+_BEHIND: dict[Hashable, list[str]] = {}
+_MOST_BEHIND = 256
+
+
+def _figures_behind(device: Device, made: Launched | Program) -> list[str]:
     used = {
         "clock",
         "launch",
