@@ -14,7 +14,7 @@ from npusim.program.program import Program
 from npusim.program.recost import recosted, structure
 from npusim.timing.launches import Launched
 from npusim.timing.outcome import L2
-from npusim.timing.run import new_l2, time_program, trace_causes, trace_program
+from npusim.timing.run import new_l2, time_cycles, trace_causes, trace_program
 from npusim.timing.trace import Trace
 
 #: What takes part in the time of a call: an input that is in L2 already, or a launch.
@@ -44,11 +44,7 @@ class Again:
 
     def time_us(self, device: Device) -> float:
         """Microseconds on ``device``."""
-        cycles = 0
-        for program, l2 in self._programs(device):
-            run = time_program(program, l2, timeline=False)
-            cycles += run.cycles + run.launch_cycles
-        return device.time_us(cycles)
+        return device.time_us(sum(time_cycles(*step) for step in self._programs(device)))
 
     def traces(self, device: Device) -> tuple[Trace, ...]:
         """What the time of every kernel rests on, in the order of launches."""
@@ -80,7 +76,8 @@ class Again:
 
 def figures_behind(device: Device, made: Launched | Program) -> list[str]:
     """Figures that ``device`` states and that the time of a kernel depends on."""
-    key = device.digest(), tuple(device.provenance), made.pipes, made.figures
+    links = tuple(link.name for link in device.links.values() if link.traffic)
+    key = tuple(device.provenance), device.main_memory_key, links, made.pipes, made.figures
     if key not in _BEHIND:
         while len(_BEHIND) >= _MOST_BEHIND:
             _BEHIND.pop(next(iter(_BEHIND)))

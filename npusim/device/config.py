@@ -11,12 +11,13 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from fractions import Fraction
 from functools import cache
+from itertools import islice
 from operator import index
 from types import UnionType
-from typing import Any, SupportsIndex, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, SupportsIndex, get_args, get_origin, get_type_hints
 
 from npusim.device.checks import CHECKS
 from npusim.device.edit import edited, part_name
@@ -69,12 +70,27 @@ def figures(device: Device) -> dict[str, Figure]:
     return {".".join(figure.keys): figure for figure in _walk(device, ())}
 
 
+#: The device that was asked last for its figures, of which a study makes many variants, and these.
+_walked: list[tuple[Device, dict[str, Figure]]] = []
+
+
+def _known(device: Device) -> dict[str, Figure]:
+    """``figures``, which nobody may change here."""
+    if not _walked or _walked[0][0] is not device:
+        _walked[:] = [(device, figures(device))]
+    return _walked[0][1]
+
+
 @dataclass(frozen=True)
 class _Tree:
     """The ``Origin`` of every device: its YAML tree, and the devices in the files behind it."""
 
     root: Node
     names: Mapping[str, str]
+    read: _Read | None = field(default=None, repr=False, compare=False)  # what was made of it
+
+    def __reduce__(self) -> tuple[type[_Tree], tuple[Node, Mapping[str, str]]]:
+        return _Tree, (self.root, self.names)  # nodes are others in another process
 
     @property
     def file(self) -> str:
@@ -83,7 +99,7 @@ class _Tree:
 
     def rebuild(self, device: Device, values: Mapping[str, FigureValue]) -> Device:
         """Return a device from the tree with some figures changed, and parts edited."""
-        known = figures(device)
+        known = _known(device)
         root = _with(self.root, ("sources", USER[0]), USER[1])
         for path, value in values.items():
             part = part_name(path) if path not in known and isinstance(value, str) else None
@@ -100,7 +116,7 @@ class _Tree:
                 raise ConfigError(f"{root.file}:{root.line}: {path}: unknown figure; {way_out}")
             text = value if isinstance(value, str) else _base_units(path, value, known[path].kind)
             root = _with(root, known[path].keys, f"{text} (assumed, {USER[0]})")
-        built = _build(root, self.names)
+        built = _build(root, self.names, self.read)
         memory = device.main_memory_key
         return built if memory == "main_memory" else built.with_operands_in(memory)
 
@@ -167,8 +183,29 @@ def _has_default(field: Field[Any]) -> bool:
     return field.default is not MISSING or field.default_factory is not MISSING
 
 
-def _build(root: Node, names: Mapping[str, str]) -> Device:
-    """Read the whole tree, then check what no single value can show."""
+class _Part(NamedTuple):
+    """What a node was read as, and where its figures come from."""
+
+    node: Node
+    value: Any
+    provenance: dict[str, Provenance]
+
+
+class _Read(NamedTuple):
+    """Parts of a tree by the identity of their nodes, and the clock that counts their cycles.
+
+    A variant shares all nodes that no change lies below, and need not read them again.
+    """
+
+    clock_hz: int
+    parts: dict[int, _Part]
+
+
+def _build(root: Node, names: Mapping[str, str], known: _Read | None = None) -> Device:
+    """Read the whole tree, then check what no single value can show.
+
+    ``known`` is what was read of another tree, some of whose nodes this one may have.
+    """
     entries = _entries(Device, root, named=False)
     sources = {key: node.text() for key, node in entries["sources"].mapping().items()}
     if sources.get(USER[0], USER[1]) != USER[1]:
@@ -179,9 +216,12 @@ def _build(root: Node, names: Mapping[str, str]) -> Device:
         )
     bases = {file: name for file, name in names.items() if file != root.file}
     clock_hz = _Reader(sources, 1, bases, {}).figure(entries["clock"], "frequency")
-    reader = _Reader(sources, clock_hz, bases, {})
+    usable = known is not None and known.clock_hz == clock_hz
+    earlier = known.parts if known is not None and usable else {}
+    reader = _Reader(sources, clock_hz, bases, {}, earlier)
+    tree = _Tree(root, names, _Read(clock_hz, reader.parts))
     device: Device = reader.record(
-        Device, root, None, {"provenance": reader.provenance, "origin": _Tree(root, names)}
+        Device, root, None, {"provenance": reader.provenance, "origin": tree}
     )
     for check in CHECKS:
         check(device, root)
@@ -215,6 +255,20 @@ class _Reader:
     clock_hz: int
     bases: Mapping[str, str]  # file -> name of a device whose figures are inherited
     provenance: dict[str, Provenance]
+    known: Mapping[int, _Part] = field(default_factory=dict)  # of an earlier reader
+    parts: dict[int, _Part] = field(default_factory=dict)
+
+    def part(self, cls: Any, node: Node, name: str | None) -> Any:
+        """Return ``record``, or what an earlier reader made of this very node."""
+        part = self.known.get(id(node))
+        if part is None or part.node is not node:
+            before = len(self.provenance)
+            value = self.record(cls, node, name, {})
+            part = _Part(node, value, dict(islice(self.provenance.items(), before, None)))
+        else:
+            self.provenance.update(part.provenance)
+        self.parts[id(node)] = part
+        return part.value
 
     def record(self, cls: Any, node: Node, name: str | None, given: dict[str, Any]) -> Any:
         """Return a ``cls`` read from a mapping; ``name`` is its key in the mapping around it."""
@@ -283,7 +337,7 @@ class _Reader:
         if get_origin(hint) is Mapping:
             inner = get_args(hint)[1]
             return {key: self._value(inner, child, key) for key, child in node.mapping().items()}
-        return self.record(hint, node, name, {})
+        return self.part(hint, node, name)
 
 
 @cache

@@ -9,6 +9,7 @@ instructions that rest on no changed figure.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -116,7 +117,9 @@ def _on(instruction: Instruction, device: Device) -> Instruction:
     """The same instruction along the path of another device."""
     if not isinstance(instruction, Move):
         return instruction
-    return replace(instruction, path=device.paths[instruction.path.name])  # type: ignore[type-var]
+    other = copy(instruction)
+    other.path = device.paths[instruction.path.name]
+    return other
 
 
 def _value(device: Device, name: str) -> Any:

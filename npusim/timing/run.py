@@ -121,6 +121,12 @@ def time_program(
     )
 
 
+def time_cycles(program: Program, l2: L2) -> int:
+    """The cycles of ``time_program`` with those to launch it, without any rows."""
+    outcome = _engine(program, l2, core_starts(program), keep=False, progress=None).run()
+    return outcome.cycles + launch_cycles(program)
+
+
 def launch_cycles(program: Program) -> int:
     """Cycles to launch ``program``, less those in which its cores start, which are its own."""
     whole = program.device.launch.cycles(program.roles[0], _cores(program))

@@ -121,3 +121,16 @@ def test_the_digest_changes_with_every_kind_of_figure(kind: str) -> None:
 def test_the_digest_returns_when_a_change_is_undone() -> None:
     device = load_device("tiny")
     assert device.replace("clock", "2GHz").replace("clock", "1GHz").digest() == device.digest()
+
+
+@pytest.mark.parametrize("path", ["clock", "paths.GM->L1.startup", "memories.L1.size"])
+def test_a_variant_of_a_variant_is_what_reading_all_of_it_gives(path: str) -> None:
+    values = {"clock": "1.5GHz", "paths.GM->L1.startup": "77cycles", "memories.L1.size": "2MiB"}
+    device = load_device("ascend910b2")
+    fresh = pickle.loads(pickle.dumps(device))  # which keeps nothing that was read before
+    for other in (path, *values):
+        device, fresh = device.replace(other, values[other]), fresh.replace(other, values[other])
+        fresh = pickle.loads(pickle.dumps(fresh))
+        assert device == fresh
+        assert device.provenance == fresh.provenance
+        assert list(device.provenance) == list(fresh.provenance)
