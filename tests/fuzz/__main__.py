@@ -14,7 +14,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -87,12 +87,35 @@ def campaign(name: str, count: int, seed: int, findings: Path) -> tuple[Counter[
     return outcomes, slowest
 
 
-def guided(name: str, count: int, findings: Path) -> None:
-    """Let Atheris (libFuzzer) change inputs so that they reach code that none has reached."""
+@contextmanager
+def watched() -> Iterator[None]:
+    """Let Atheris see which lines are reached of modules that are imported in this block."""
     atheris: Any = import_module("atheris")  # optional, for this alone
+    # Numba compiles byte code as it is written, not as Atheris changes it.
+    with atheris.instrument_imports(
+        include=["npusim"], exclude=["npusim.timing.fast", "npusim.kernels"]
+    ):
+        yield
 
-    with atheris.instrument_imports(include=["npusim"]):
-        from tests.fuzz.targets import TARGETS, tried  # noqa: PLC0415
+
+def guided(name: str, count: int, seed: int, findings: Path) -> bool:
+    """Let Atheris (libFuzzer) change inputs so that they reach code that none has reached.
+
+    It ends its process, so it has one; returns whether that found anything.
+    """
+    child = os.fork()
+    if not child:
+        try:
+            _fuzz(name, count, seed, findings)
+        finally:
+            os._exit(1)  # Atheris has ended the process before
+    return os.waitpid(child, 0)[1] != 0
+
+
+def _fuzz(name: str, count: int, seed: int, findings: Path) -> None:
+    from tests.fuzz.targets import TARGETS, tried  # noqa: PLC0415 - after the folder is chosen
+
+    atheris: Any = import_module("atheris")
     target = TARGETS[name]
 
     def one(data: bytes) -> None:
@@ -105,13 +128,26 @@ def guided(name: str, count: int, findings: Path) -> None:
     for text in (*target.seeds(), *corpus(name)):
         digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:12]
         (grown / digest).write_text(text, encoding="utf-8", errors="replace")
-    options = [f"-runs={count}", f"-timeout={MOST_SECONDS}", f"-artifact_prefix={findings}/"]
+    options = [
+        *(
+            f"-runs={count}",
+            f"-seed={seed + 1}",
+            f"-timeout={MOST_SECONDS}",
+            "-print_final_stats=1",
+        ),
+        f"-artifact_prefix={findings}/{name}-",
+    ]
     atheris.Setup([sys.argv[0], str(grown), *options], one)
     atheris.Fuzz()
 
 
 def main(words: list[str]) -> int:
     """Run a campaign; 1 if it found anything."""
+    with watched() if "--guided" in words else nullcontext():
+        return _main(words)
+
+
+def _main(words: list[str]) -> int:
     from tests.fuzz.targets import TARGETS  # noqa: PLC0415 - after the folder is chosen
 
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
@@ -124,7 +160,8 @@ def main(words: list[str]) -> int:
     found = False
     for name in asked.targets or TARGETS:
         if asked.guided:
-            guided(name, asked.count, asked.findings.absolute())
+            print(f"{name}:", flush=True)
+            found |= guided(name, asked.count, asked.seed, asked.findings.absolute())
             continue
         begun = time.process_time()
         outcomes, slowest = campaign(name, asked.count, asked.seed, asked.findings.absolute())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from random import Random
@@ -47,6 +50,23 @@ def test_what_once_broke_stays_mended(name: str) -> None:
 
 def test_the_corpus_is_of_targets_that_exist() -> None:
     assert {place.name for place in CORPUS.iterdir()} <= TARGETS.keys()
+
+
+def test_guided_inputs_reach_more_code_in_every_target(tmp_path: Path) -> None:
+    """Atheris ends its process after a target, and sees modules that it has prepared alone."""
+    pytest.importorskip("atheris", reason="guided inputs need Atheris")
+    words = ["choices", "tiling", "--guided", "--count", "150", "--findings", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", *words],
+        cwd=CORPUS.parents[2], check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert [line for line in done.stdout.splitlines() if line.endswith(":")] == [
+        "choices:",
+        "tiling:",
+    ]
+    reached = [int(count) for count in re.findall(r"DONE +cov: (\d+)", done.stderr)]
+    assert len(reached) == 2
+    assert min(reached) > 20
 
 
 def test_a_foreign_exception_is_a_finding(

@@ -30,7 +30,7 @@ COPY = ROOT / "build" / "mutants"
 #: whole calls. The second are run only where the first see nothing.
 TESTS = {
     "isa": ("tests/isa", "tests/replay"),
-    "program": ("tests/program", "tests/replay"),
+    "program": ("tests/program tests/isa", "tests/replay"),
     "timing": (
         "tests/timing/test_timing_by_hand.py tests/timing/test_fabric.py tests/timing/test_l2.py",
         "tests/timing tests/replay",
