@@ -13,7 +13,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -33,7 +33,7 @@ from npusim.written import replacing
 #: Samples of the bandwidth counter over a call.
 BUCKETS = 200
 #: Rows turned into text at a time.
-CHUNK_ROWS = 50_000
+CHUNK_ROWS = 5_000
 #: Instructions up to which arrows are drawn: what each waited for takes a simulation to tell.
 FLOWS_LIMIT = 200_000
 #: Process id of the device; cores follow from 1.
@@ -41,9 +41,9 @@ DEVICE_PID = 0
 
 _PICOSECONDS = 10**12
 
-#: Events written at a time, and how hard they are compressed: at gzip's usual level the file is a
-#: quarter smaller and takes half as long again to be written.
-_BATCH, _LEVEL = 4096, 3
+#: Characters written at a time, and how hard they are compressed: at gzip's usual level the file is
+#: a quarter smaller and takes half as long again to be written.
+_BATCH, _LEVEL = 500_000, 3
 
 
 def save(
@@ -104,11 +104,15 @@ def _write(path: Path, about: dict[str, Any], events: Iterable[str]) -> None:
     with _writer(path) as file:
         head = {"displayTimeUnit": "ns", "otherData": about}
         file.write(_json(head)[:-1] + ',"traceEvents":[\n')
-        separator, rest = "", iter(events)
-        while batch := ",\n".join(islice(rest, _BATCH)):
-            file.write(separator)
-            file.write(batch)
-            separator = ",\n"
+        held: list[str] = []
+        size, separator = 0, ""
+        for text in chain(events, [None]):
+            if held and (text is None or size > _BATCH):
+                file.write(separator + ",\n".join(held))
+                held, size, separator = [], 0, ",\n"
+            if text is not None:
+                held.append(text)
+                size += len(text)
         file.write("\n]}\n")
 
 
@@ -293,33 +297,59 @@ def _slices(
         for track in rows.pipes
     ]
     names = [f'"name":{_json(op)},"args":{{"bytes":' for op in rows.ops]
-    ends = [f',"line":{_json(line)}}}}}' for line in rows.lines]
+    lines = [f',"line":{_json(line)}}}}}' for line in rows.lines]
+    ends = [told + line for told in ("", *(f',"reason":"{r}"' for r in REASONS)) for line in lines]
     waits = [
-        [
-            f'"cat":"wait","name":"waits: {reason}","args":{{"before":{_json(op)}}}}}'
-            for op in rows.ops
-        ]
+        f'"cat":"wait","name":"waits: {reason}","args":{{"before":{_json(op)}}}}}'
         for reason in REASONS
+        for op in rows.ops
     ]
+    lengths, works = _Lengths(), _Works(names)
     places = np.flatnonzero(shown)
     for first in range(0, len(places), CHUNK_ROWS):
         of = places[first : first + CHUNK_ROWS]
-        start, waited = rows.start[of], rows.waited[of]
+        start, waited, op = rows.start[of], rows.waited[of], rows.op[of].astype(np.int64)
         since, begin, end = map(clock.all_picoseconds, (start - waited, start, rows.end[of]))
-        moments = since, begin - since, begin, end - begin
-        times = [part.tolist() for moment in moments for part in _split(moment)]
-        track = (rows.core[of] * len(rows.pipes) + rows.pipe[of]).tolist()
-        details = (rows.op, rows.line, rows.bytes, rows.macs, rows.waited, rows.reason)
-        columns = zip(track, *times, *(column[of].tolist() for column in details), strict=True)
-        for at, s, s6, w, w6, b, b6, d, d6, op, line, size, macs, late, why in columns:
-            head, told = heads[at], ""
+        reason = rows.reason[of].astype(np.int64)
+        closing = np.where(waited > 0, reason + 1, 0) * len(lines) + rows.line[of]
+        track = rows.core[of].astype(np.int64) * len(rows.pipes) + rows.pipe[of]
+        columns = (
+            *(track, *_split(since), begin - since, *_split(begin), end - begin),
+            *(waited, reason * len(rows.ops) + op, closing),
+        )
+        work = zip(*(one.tolist() for one in (op, rows.bytes[of], rows.macs[of])), strict=True)
+        found: list[str] = []
+        for at, s, s6, w, b, b6, d, late, wait, close, what in zip(
+            *(column.tolist() for column in columns), work, strict=True
+        ):
+            head = heads[at]
             if late:
-                yield f'{head}{s}.{s6:06d},"dur":{w}.{w6:06d},{waits[why][op]}'
-                told = f',"reason":"{REASONS[why]}"'
-            yield (
-                f'{head}{b}.{b6:06d},"dur":{d}.{d6:06d},{names[op]}{size},"macs":{macs},'
-                f'"waited":{late}{told}{ends[line]}'
-            )
+                found.append(f'{head}{s}.{s6:06d},"dur":{lengths[w]},{waits[wait]}')
+            found.append(f'{head}{b}.{b6:06d},"dur":{lengths[d]},{works[what]}{late}{ends[close]}')
+        yield ",\n".join(found)
+        if len(lengths) > CHUNK_ROWS:
+            lengths.clear()
+
+
+class _Lengths(dict[int, str]):
+    """Picoseconds as microseconds with six digits; most slices are as long as others."""
+
+    def __missing__(self, picoseconds: int) -> str:
+        text = self[picoseconds] = f"{picoseconds // 10**6}.{picoseconds % 10**6:06d}"
+        return text
+
+
+class _Works(dict[tuple[int, int, int], str]):
+    """What an instruction is and does, by operation, bytes and multiply-adds."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def __missing__(self, key: tuple[int, int, int]) -> str:
+        op, size, macs = key
+        text = self[key] = f'{self._names[op]}{size},"macs":{macs},"waited":'
+        return text
 
 
 def _split(picoseconds: IntArray) -> tuple[IntArray, IntArray]:

@@ -292,9 +292,18 @@ def _bytes_asked(program: Program, links: Links) -> list[int]:
     return asked
 
 
+def _in_time(spans: Spans, cores: int, pipes: int) -> IntArray:
+    """The order of spans by start, core, pipe and index; as one number these sort faster."""
+    most = 1 + int(spans.index.max(initial=0))
+    if (1 + int(spans.start.max(initial=0))) * cores * pipes * most < 1 << 63:
+        place = (spans.start * cores + spans.core) * pipes + spans.pipe
+        return np.argsort(place * most + spans.index)
+    return np.lexsort((spans.index, spans.pipe, spans.core, spans.start))
+
+
 def _timeline(program: Program, spans: Spans) -> Timeline:
     """Spans sorted by (start, core, pipe, index), with what their instructions are."""
-    order = np.lexsort((spans.index, spans.pipe, spans.core, spans.start))
+    order = _in_time(spans, len(program.cores), len(program.pipes))
     steps = [
         (told.op, line, told.move[3] if told.move else 0, cost.macs)
         for t in program.templates

@@ -141,7 +141,7 @@ def test_arrows_lead_from_what_was_waited_for(tmp_path: Path) -> None:
     at = {(e["pid"], e["tid"], e["ts"]): e for e in slices}
     begins, ends = ({e["id"]: e for e in events if e["ph"] == phase} for phase in "sf")
     assert begins.keys() == ends.keys()
-    assert len(begins) > 30
+    assert len(begins) > 15
     for number, begin in begins.items():
         end = ends[number]
         waiting = at[end["pid"], end["tid"], end["ts"]]
