@@ -65,10 +65,10 @@ def test_a_tiling_changes_times_waits_and_traffic() -> None:
     assert tilings == (a.runs[0].tiling, b.runs[0].tiling)
     assert changed(comparison, "time")["matmul", "time_us"] == (a.time_us, b.time_us)
     loads = {
-        side: sum(row.bytes for row in r.runs[0].traffic if row[:3] == ("GM", "L1", "a"))
+        side: sum(row.bytes for row in r.runs[0].traffic if row[:3] == ("GM", "L1", "b"))
         for side, r in (("a", a), ("b", b))
     }
-    assert changed(comparison, "traffic")["matmul", "GM->L1 a bytes"] == tuple(loads.values())
+    assert changed(comparison, "traffic")["matmul", "GM->L1 b bytes"] == tuple(loads.values())
     frame = comparison.table
     rows = frame[(frame["kernel"] == "matmul") & (frame["name"] == "time_us")]
     assert list(rows["change"]) == [pytest.approx(b.time_us - a.time_us)]
