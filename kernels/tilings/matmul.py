@@ -97,6 +97,9 @@ class Tiling(Order):
 #: Operands that do not stay in the L2 together: cores side by side share rows and columns.
 _BY_WINDOWS: Mapping[str, Any] = {"n_fastest": True, "window": 4, "snake": True, "strided": True}
 
+#: Places of slabs and tiles whose rows are looked at; a block has so many of the smallest parts.
+_SEEN = 4
+
 _SIDES = (16, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512)
 
 
@@ -186,10 +189,8 @@ def _estimate(shape: tuple[int, int, int], t: Tiling, device: Device, cores: int
     cube = base_m * base_n * k / rate + 4 * steps
     mte1 = device.path("L1", "L0A", "load3d").estimate(base_m * k * 2, steps)
     mte1 += device.path("L1", "L0B", "load3d").estimate(base_n * k * 2, steps)
-    loads = 2 * slabs if device.has_path("GM", "L1", "nd2nz") else k / 16 + base_n / 16 * slabs
-    # Rows of A are a slab deep, rows of B a tile wide; the L2 gives time to each request for one.
-    size, rows = (base_m + base_n) * k * 2, base_m * slabs + k
-    mte2 = device.path("GM", "L1").estimate(size, loads)
+    size = (base_m + base_n) * k * 2
+    mte2, rows = _loads(shape, t, device, base_m, base_n)
     requests = rows * device.l2.request_bytes if device.l2 else 0
     shared = min(tiles, cores) * (size + requests) / device.shared_read_rate
     direct = device.has_path("L0C", "GM")
@@ -201,3 +202,29 @@ def _estimate(shape: tuple[int, int, int], t: Tiling, device: Device, cores: int
     )
     hidden = 0.2 if t.l0c_slots > 1 and rounds > 1 else 1.0
     return rounds * (max(cube, mte1, mte2, shared) + drain * hidden) + mte2 / slabs
+
+
+def _loads(
+    shape: tuple[int, int, int], t: Tiling, device: Device, base_m: int, base_n: int
+) -> tuple[float, float]:
+    """Cycles in which the operands of a tile come to L1, and the pieces of rows that are.
+
+    Rows of A are a slab deep, rows of B a tile wide; the L2 gives time to each request for one.
+    """
+    _, k, n = shape
+    slabs = ceil_div(k, t.base_k * t.step_ka)
+    if not device.has_path("GM", "L1", "nd2nz"):
+        loads = k / 16 + base_n / 16 * slabs
+        size = (base_m + base_n) * k * 2
+        return device.path("GM", "L1").estimate(size, loads), base_m * slabs + k
+    path = device.path("GM", "L1", "nd2nz")
+    deep, wide = min(k, t.base_k * t.step_ka) * 2, min(n, base_n) * 2
+    # Slabs of A begin at multiples of their depth, rows of B at multiples of their width.
+    a = sum(path.pieces(base_m, deep, i * deep, k * 2) for i in range(_SEEN)) / _SEEN
+    b = sum(path.pieces(k, wide, i * wide, n * 2) for i in range(_SEEN)) / _SEEN
+    pieces = slabs * a, b
+    cycles = sum(
+        slabs * path.startup_cycles + max(size * k * 2 / path.rate, one * float(path.row_cycles))
+        for size, one in zip((base_m, base_n), pieces, strict=True)
+    )
+    return cycles, sum(pieces)

@@ -18,6 +18,9 @@ from npusim.yamltree import Node, suggest
 #: The timing engines keep tables over all pairs of pipes.
 MOST_CORES = 1024
 
+#: A quarter of a piece of a row is at least a block of 32 B.
+_QUARTERED = 128
+
 _PATH_NAME = re.compile(r"\w+->\w+(\.\w+)?")
 
 
@@ -103,6 +106,7 @@ def _check_paths(device: Device, root: Node) -> None:
                 f"kinds: {'; '.join(_has(device))}"
             )
         _check_window(path, node)
+        _check_piece(path, node)
 
 
 def _check_links(device: Device, root: Node) -> None:
@@ -147,6 +151,18 @@ def _check_window(path: Path, node: Node) -> None:
         raise node.fail("a load3d path needs 'window', the bytes it fetches per cycle; add it")
     if not path.variant.startswith("load3d") and path.window_bytes:
         raise node.mapping()["window"].fail("only load3d paths have a window; remove it")
+
+
+def _check_piece(path: Path, node: Node) -> None:
+    """Loads that turn rows into fractals cut them into pieces, of at least a block of 32 B."""
+    piece = path.piece_bytes
+    if piece and path.variant != "nd2nz":
+        raise node.mapping()["piece"].fail("only nd2nz paths cut rows; remove it")
+    if piece % _QUARTERED:
+        raise node.mapping()["piece"].fail(
+            f"piece is {piece} B; half and a quarter of it are pieces too, so it must be a "
+            f"multiple of {_QUARTERED} B"
+        )
 
 
 def _check_cache(device: Device, root: Node) -> None:

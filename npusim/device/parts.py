@@ -14,6 +14,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from npusim.device.pieces import pieces
 from npusim.integers import fixed_rate
 from npusim.quantities import Range
 
@@ -166,6 +167,13 @@ class Path:
     row_cycles: Fraction = figure(
         "row", "fraction_cycles", "cost of one contiguous piece", Fraction(0)
     )
+    piece_bytes: int = figure(
+        "piece",
+        "size",
+        "block of GM of which rows take whole ones at once; of others they take a half, a quarter "
+        "and a rest, each like a row of its own; 0: rows are never cut",
+        0,
+    )
     floor_cycles: int = figure("floor", "cycles", "shortest time of a move", 0)
     idle_head_cycles: int = figure("idle_head", "cycles", "added after a gap in the pipe", 0)
     issue_cycles: int = figure("issue", "cycles", "time of the scalar pipe to issue it", 1)
@@ -210,6 +218,11 @@ class Path:
     def rate(self) -> float:
         """``bytes_per_cycle`` as a float, for estimates."""
         return float(self.bytes_per_cycle)
+
+    def pieces(self, rows: int, row_bytes: int, offset: int = 0, pitch: int = 0) -> int:
+        """Pieces, at ``row_cycles`` each, of ``rows``, the first ``offset`` bytes behind one."""
+        whole = self.piece_bytes
+        return pieces(whole, rows, row_bytes, offset % whole, pitch % whole) if whole else rows
 
     def estimate(self, size: float, count: float) -> float:
         """Cycles of ``count`` moves of ``size`` bytes in all, for closed forms; no rows, no gaps.

@@ -284,7 +284,10 @@ def move_cost(
     With ``conflict`` each fractal pays for a bank that is written at the same time. Rows pay for
     their alignment at ``place``, the end of the move in GM.
     """
-    work = max(drain_cycles(size, path), whole_cycles(rows, path.row_cycles), cycles, 1)
+    pieces = rows
+    if isinstance(place, GmRegion) and path.piece_bytes:
+        pieces = path.pieces(rows, place.row_bytes, place.offset, place.pitch)
+    work = max(drain_cycles(size, path), whole_cycles(pieces, path.row_cycles), cycles, 1)
     if conflict:
         work += whole_cycles(ceil_div(size, FRACTAL_BYTES), path.conflict_cycles)
     if isinstance(place, GmRegion) and (place.offset | place.pitch) % path.align_bytes:

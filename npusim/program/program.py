@@ -288,6 +288,9 @@ def flow_of(
     base = bases.index(region.base) if region.base else -1
     tensor, rate = tensors[region.tensor.name], path.fixed_rate
     request = device.l2.request_bytes if device.l2 else 0
+    if path.piece_bytes:
+        pieces = path.pieces(region.rows, region.row_bytes, region.offset, region.pitch)
+        request = request * pieces // region.rows
     many, apart = (1, 0) if kind == READ else _regions(targets)
     return Flow(
         *(kind, many * region.size, rate, path.links, region, tensor, base, peer, request),

@@ -6,6 +6,7 @@ Whatever is said in a way unknown here is declined.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any
 
 from npusim.call.call import Call
@@ -288,12 +289,15 @@ def _slabs(row: KernelRow, dtype: DType, device: Device, notes: list[str]) -> di
 
 
 def _unstated_step(row: KernelRow, dtype: DType, device: Device, notes: list[str]) -> int:
-    """The library's, where it chose: as many base blocks as fit L1 twice."""
+    """The library's, where it chose: as many base blocks as fit L1 twice, of rows in few pieces."""
     if not {"mdl_template", "mix_mode"} & set(row.switches):
         raise Declined("step_ka and step_kb are empty: the depth of a copy is not stated")
     base = _needed(row, "base_m") + _needed(row, "base_n")
-    block = base * _needed(row, "base_k") * dtype.bytes // dtype.values
-    step = device.memory("L1").size_bytes // 2 // block
+    deep = _needed(row, "base_k") * dtype.bytes // dtype.values
+    step = device.memory("L1").size_bytes // 2 // (base * deep)
+    piece = device.path("GM", "L1", "nd2nz").piece_bytes
+    whole = piece // gcd(piece, deep) if piece else 1  # blocks that end with a piece
+    step -= step % whole if step > whole else 0
     notes.append(f"steps are not stated: {step} base blocks, as many as fit L1 twice")
     return max(1, min(step, ceil_div(_needed(row, "K"), _needed(row, "base_k"))))
 

@@ -16,7 +16,7 @@ from npusim.device.spec import Device
 #: The operations every device's vector unit must know the cost of.
 DEFAULTS = {
     *("align", "conflict", "elements", "floor", "hf32_bits", "idle_head", "issue", "row"),
-    *("core", "odd_tile", "request", "skew", "unaligned", "window"),
+    *("core", "odd_tile", "piece", "request", "skew", "unaligned", "window"),
 }
 
 
