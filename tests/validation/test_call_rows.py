@@ -9,6 +9,7 @@ import pytest
 
 from npusim.call.spec import spec
 from npusim.device.catalog import load_device
+from npusim.kernels.tilings.matmul import auto_tiling
 from npusim.ops import convolution_backward, matmul
 from npusim.validation.call_rows import simulate_call_row
 from npusim.validation.rows import CallRow, Declined
@@ -124,10 +125,11 @@ def test_gradients_of_a_transposed_layer() -> None:
     assert "conv_backprop_filter" in done.kernels
 
 
-def test_a_matmul_is_the_operator_s() -> None:
+def test_a_matmul_is_the_operator_s_with_the_tiling_of_the_rules() -> None:
     done = simulate_call_row(row("matmul", M=256, Ncols=384, K=512), A2)
     a, b = spec((256, 512), "fp16"), spec((512, 384), "fp16")
-    assert done.time_us == matmul(a, b, out_dtype="fp16", device=A2).time_us
+    tiling = auto_tiling(256, 512, 384, A2, A2.count("cube"))
+    assert done.time_us == matmul(a, b, out_dtype="fp16", device=A2, tiling=tiling).time_us
 
 
 def test_a_transpose_of_eight_bytes_moves_twice_the_words() -> None:
