@@ -87,7 +87,7 @@ BUDGETS = {
     "npusim/call": 1590,
     "npusim/cli": 3550,
     "npusim/compat": 2600,
-    "npusim/device": 2400,
+    "npusim/device": 2450,
     "npusim/isa": 2100,
     "npusim/layout": 550,
     "npusim/limits": 1100,
