@@ -194,7 +194,7 @@ def test_unstated_steps_of_the_library_fill_l1_and_are_noted() -> None:
     assert answer.time_us == time("mdl_template", step_ka=5, step_kb=5)
     # On a 910B 320 numbers of a row would be 512 B and a piece of 128.
     steps: dict[str, Any] = {"step_ka": None, "step_kb": None}
-    base = {"base_m": 128, "base_n": 256, "base_k": 64}
+    base: dict[str, Any] = {"base_m": 128, "base_n": 256, "base_k": 64}
     there = simulate_gemm_row(
         replace(PLAIN, switches=("mdl_template",), chip="910B1", cores=24, **steps, **base),
         load_device("ascend910b1"),
