@@ -9,6 +9,7 @@ import numpy as np
 
 from npusim.call.spec import Array, Spec
 from npusim.errors import ArgumentError
+from npusim.limits.facts import tensor_facts, type_name
 from npusim.yamltree import suggest
 
 
@@ -73,3 +74,25 @@ def parameters(
             hint = suggest(str(key), [*required, *optional])
             raise ArgumentError(f"para_dict has the unknown key {key!r}{hint}")
     return {key: frozen(value) for key, value in {**optional, **para_dict}.items()}
+
+
+def para_facts(
+    operands: Mapping[str, Any],
+    lists: Mapping[str, Any],
+    para_dict: Mapping[str, Any],
+    required: Collection[str],
+    optional: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What the limits of a function of the tensor compiler are checked against.
+
+    ``operands`` are anything with ``shape`` and ``dtype``, ``lists`` the sizes beside
+    ``para_dict``; of that, optional parts that are None are not stated.
+    """
+    para = parameters(para_dict, required, optional)
+    del para["kernel_name"]  # which no limit speaks of
+    return {
+        **tensor_facts(**operands),
+        **{name: frozen(value) for name, value in lists.items()},
+        **{name: value for name, value in para.items() if name in required or value is not None},
+        "res_dtype": type_name(para["res_dtype"]),
+    }

@@ -9,8 +9,7 @@ from npusim.call.spec import Array, Spec
 from npusim.convolution import Convolution
 from npusim.dtypes import FP16
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
-from npusim.limits.facts import tensor_facts, type_name
-from npusim.ops.arguments import frozen, operand, parameters
+from npusim.ops.arguments import operand, para_facts
 from npusim.ops.card import Card, Case
 from npusim.ops.gradients import fractal_gradient
 from npusim.ops.layer import (
@@ -61,13 +60,9 @@ def facts(
     input_x: Any, out_backprop: Any, filter_sizes: Any, para_dict: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What the limits are checked against; operands are anything with ``shape`` and ``dtype``."""
-    para = parameters(para_dict, _REQUIRED, _OPTIONAL)
-    return {
-        **tensor_facts(input_x=input_x, out_backprop=out_backprop),
-        "filter_sizes": frozen(filter_sizes),
-        **{name: para[name] for name in (*_REQUIRED, "groups")},
-        "res_dtype": type_name(para["res_dtype"]),
-    }
+    operands = {"input_x": input_x, "out_backprop": out_backprop}
+    lists = {"filter_sizes": filter_sizes}
+    return para_facts(operands, lists, para_dict, _REQUIRED, _OPTIONAL)
 
 
 def convolution(checked: Mapping[str, Any]) -> Convolution:

@@ -11,8 +11,7 @@ from npusim.dtypes import FP16
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.layout import group_dict
-from npusim.limits.facts import tensor_facts, type_name
-from npusim.ops.arguments import frozen, operand, parameters
+from npusim.ops.arguments import operand, para_facts
 from npusim.ops.card import Card, Case
 from npusim.ops.gradients import blocked_gradient
 from npusim.ops.layer import (
@@ -72,16 +71,9 @@ def facts(
 
     Groups need not be stated: they follow from the sizes.
     """
-    para = parameters(para_dict, _REQUIRED, _OPTIONAL)
-    stated = {"group_dict": para["group_dict"]} if para["group_dict"] is not None else {}
-    return {
-        **tensor_facts(filters=filters, out_backprop=out_backprop),
-        "filter_sizes": frozen(filter_sizes),
-        "input_sizes": frozen(input_sizes),
-        **{name: para[name] for name in _REQUIRED},
-        "res_dtype": type_name(para["res_dtype"]),
-        **stated,
-    }
+    operands = {"filters": filters, "out_backprop": out_backprop}
+    lists = {"filter_sizes": filter_sizes, "input_sizes": input_sizes}
+    return para_facts(operands, lists, para_dict, _REQUIRED, _OPTIONAL)
 
 
 def convolution(checked: Mapping[str, Any]) -> Convolution:

@@ -10,8 +10,7 @@ from npusim.convolution import Convolution
 from npusim.dtypes import FP16
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
 from npusim.layout import group_dict
-from npusim.limits.facts import tensor_facts, type_name
-from npusim.ops.arguments import frozen, operand, parameters
+from npusim.ops.arguments import operand, para_facts
 from npusim.ops.card import Card, Case
 from npusim.ops.gradients import fractal_gradient
 from npusim.ops.layer import (
@@ -66,15 +65,9 @@ def facts(
     x: Any, out_backprop: Any, filter_size: Any, para_dict: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What the limits are checked against; operands are anything with ``shape`` and ``dtype``."""
-    para = parameters(para_dict, _REQUIRED, _OPTIONAL)
-    stated = {"group_dict": para["group_dict"]} if para["group_dict"] is not None else {}
-    return {
-        **tensor_facts(x=x, out_backprop=out_backprop),
-        "filter_size": frozen(filter_size),
-        **{name: para[name] for name in (*_REQUIRED, "groups")},
-        "res_dtype": type_name(para["res_dtype"]),
-        **stated,
-    }
+    operands = {"x": x, "out_backprop": out_backprop}
+    lists = {"filter_size": filter_size}
+    return para_facts(operands, lists, para_dict, _REQUIRED, _OPTIONAL)
 
 
 def convolution(checked: Mapping[str, Any]) -> Convolution:
