@@ -86,10 +86,11 @@ def para_facts(
     """What the limits of a function of the tensor compiler are checked against.
 
     ``operands`` are anything with ``shape`` and ``dtype``, ``lists`` the sizes beside
-    ``para_dict``; of that, optional parts that are None are not stated.
+    ``para_dict``; of that, optional parts that are None are as if left out.
     """
-    para = parameters(para_dict, required, optional)
-    del para["kernel_name"]  # which no limit speaks of
+    told = parameters(para_dict, required, optional)
+    del told["kernel_name"]  # which no limit speaks of
+    para = {n: optional.get(n) if value is None else value for n, value in told.items()}
     return {
         **tensor_facts(**operands),
         **{name: frozen(value) for name, value in lists.items()},

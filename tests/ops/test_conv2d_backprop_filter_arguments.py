@@ -38,6 +38,7 @@ def call(
 
 def test_the_good_call_is_good() -> None:
     assert call(res_dtype="float32", kernel_name="anything").output_names == ("grad_weight",)
+    assert call(res_dtype=None, kernel_name=None).cycles == call().cycles
     assert call(x=npusim.spec(X.shape, "fp16")).outputs is None
     assert call(dy=npusim.spec(DY.shape, "fp16")).outputs is None
 
@@ -69,6 +70,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "sizes float": ({"sizes": [36, 5, 3.0, 3]}, "filter_sizes is (36, 5, 3.0, 3); "),
     "sizes text": ({"sizes": "36533"}, "filter_sizes is 36533; "),
     "Cout and groups": ({"sizes": [35, 5, 3, 3]}, "groups is 4: Cout is 35; "),
+    "null strides": ({"strides": None}, "strides is null; "),
+    "null sizes": ({"sizes": None}, "filter_sizes is null; "),
     "strides count": ({"strides": 1}, "strides is 1; "),
     "groups as bool": ({"groups": True}, "groups is yes; "),
     "unknown key": (

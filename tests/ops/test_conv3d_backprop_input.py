@@ -229,6 +229,8 @@ def test_timing_only_takes_the_same_cycles(small: Any) -> None:
     ("change", "words"),
     [
         ({"strides": [1, 64, 1, 1, 1]}, "strides"),
+        ({"strides": None}, "strides is null"),
+        ({"pads": None}, "pads is null"),
         ({"strides": [2, 1, 1, 1, 1]}, "strides is .* permits 1 for N and C"),
         ({"dilations": [1, 2, 1, 1, 1]}, "dilations is .* permits 1 for D"),
         ({"pads": [0, 0, 0]}, "pads is"),
