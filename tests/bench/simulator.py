@@ -11,6 +11,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import npusim
+from npusim.call.choice import CHOICES
+from npusim.timing.launches import RUNS
 from npusim.timing.trace import KernelRun
 from tests.bench import programs
 from tests.bench.figures import Figure, Settings, medians
@@ -96,6 +98,8 @@ def scaling(settings: Settings) -> Iterator[Figure]:
     small, large = 1024 // settings.divisor, 16384 // settings.divisor
 
     def call(size: int) -> None:
+        CHOICES.clear()
+        RUNS.clear()  # or the second call would only be found
         x = npusim.spec((size, size), "fp16")
         npusim.ops.matmul(x, x, device=programs.DEVICE, engine=name, timeline=False)
 
