@@ -24,9 +24,10 @@ from npusim.isa.sync import CoreBarrier, PipeBarrier, SetFlag, WaitFlag
 from npusim.program.build import build
 from npusim.program.kernel import Tasks
 from npusim.program.language import BufferHandle, Language
+from npusim.program.link import _essential
 from npusim.program.lower import Lowered, Wait
 from npusim.program.program import CoreProgram, Program, Template, Variant, flow_of
-from npusim.reasons import DATA
+from npusim.reasons import DATA, FLAG, SPACE
 from npusim.timing.l2 import L2State
 from npusim.timing.run import time_program
 from npusim.timing.trace import KernelRun
@@ -314,6 +315,14 @@ def test_a_template_is_emitted_once_however_many_units_use_it(plan: Plan) -> Non
     signatures = {(t, i == 0) for units in plan.cores for i, t in enumerate(units)}
     assert kernel.emits == len(program.templates) == len(signatures)
     assert program.instructions == sum(len(expand(program, core)) for core in program.cores)
+
+
+@pytest.mark.parametrize("waits", [[(1, 3, FLAG), (1, 3, DATA)], [(1, 3, DATA), (1, 3, FLAG)]])
+def test_of_two_reasons_to_wait_as_long_the_first_in_order_is_told(waits: list[Wait]) -> None:
+    waited: dict[int, int] = {}
+    assert _essential([*waits, (1, 2, SPACE), (0, 1, FLAG)], waited) == ((0, 1, FLAG), (1, 3, DATA))
+    assert waited == {0: 1, 1: 3}
+    assert _essential([(1, 3, DATA), (0, 1, DATA)], waited) == ()
 
 
 def test_the_oracle_itself_orders_a_load_before_its_use() -> None:

@@ -87,6 +87,16 @@ def test_fits_tells_bytes_by_memory_and_their_share() -> None:
     assert fit.share["UB"] == fit.bytes["UB"] / fit.sizes["UB"]
 
 
+def test_fits_adds_up_the_buffers_of_a_memory() -> None:
+    class Beside(Copy):
+        def plan(self, k: Language, cores: int) -> Plan[Alike]:
+            k.buffer("UB", (48,), FP16, name="beside")
+            return super().plan(k, cores)
+
+    fit = npusim.fits(Beside(Tensor("x", (96,), FP16), Tensor("y", (96,), FP16), 48), "tiny")
+    assert fit.bytes == {"UB": 2 * 48 * 2}
+
+
 def test_fits_says_why_not() -> None:
     x, y = Tensor("x", (10**6,), FP16), Tensor("y", (10**6,), FP16, "out")
     fit = npusim.fits(Copy(x, y, 160_000, 1), "ascend910b2")

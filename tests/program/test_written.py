@@ -101,6 +101,12 @@ def untaken(k: Language, ub: BufferHandle, task: Any, x: Tensor, y: Tensor) -> N
     k.data_move(y.at(0, 2 * N, base="at"), ub.last(), FP16)
 
 
+def older(k: Language, ub: BufferHandle, task: Any, x: Tensor, y: Tensor) -> None:
+    k.data_move(ub.next(), x.at(0, 2 * N, base="at"), FP16)
+    k.data_move(y.at(0, 2 * N, base="at"), ub.last(), FP16)
+    k.data_move(y.at(0, 2 * N, base="at"), ub.last(1), FP16)
+
+
 def other_type(k: Language, ub: BufferHandle, task: Any, x: Tensor, y: Tensor) -> None:
     k.data_move(ub.next(), x.at(0, 2 * N, base="at"), FP32)
 
@@ -135,6 +141,7 @@ WRONG = {
     rows_apart: ("k.data_move", r"from byte 0 of x on, rows 33 B apart, are no whole elements"),
     unread: ("ub.next(), FP16", r"nothing has written ub#1\[0:128B\] since the slot was taken"),
     untaken: ("k.data_move", r"reads a slot of ub that no earlier task of core core0 has taken"),
+    older: ("ub.last(1)", r"reads a slot of ub that no earlier task of core core0 has taken"),
     other_type: ("k.data_move", r"moves fp32, x holds fp16; name the tensor's type"),
     unknown_field: ("k.data_move", r"a Row has no field 'size' \(it has: number\)"),
     a_list: ("k.data_move", r"a list \[1, 2\] is no operand; an operand is a slot"),
