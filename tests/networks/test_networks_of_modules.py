@@ -116,11 +116,17 @@ STRANGERS = (
 )
 
 
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Those networks; the last package of them that goes without torchvision says ``np.int``."""
+    monkeypatch.setattr("numpy.int", int, raising=False)
+    return pytest.importorskip("pytorchcv.model_provider")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STRANGERS)
-def test_a_stranger_has_the_calls_of_a_training_step(name: str) -> None:
+def test_a_stranger_has_the_calls_of_a_training_step(name: str, provider: Any) -> None:
     """Every convolution backward that PyTorch dispatches, and no other, is a layer."""
-    provider = pytest.importorskip("pytorchcv.model_provider")
     model = provider.get_model(name)
     size = (3, *(getattr(model, "in_size", (224, 224))))
     found = read_network(model, size)
@@ -151,10 +157,11 @@ def test_a_stranger_has_the_calls_of_a_training_step(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STRANGERS)
 @pytest.mark.filterwarnings("ignore")  # PyTorch's, about its older exporter
-def test_an_exported_stranger_has_the_layers_of_the_module(name: str, tmp_path: Path) -> None:
+def test_an_exported_stranger_has_the_layers_of_the_module(
+    name: str, provider: Any, tmp_path: Path
+) -> None:
     """The same layers and multiply-adds, whatever the exporter folds or renames."""
     pytest.importorskip("onnx")
-    provider = pytest.importorskip("pytorchcv.model_provider")
     model = provider.get_model(name).eval()
     size = (3, *(getattr(model, "in_size", (224, 224))))
     path = tmp_path / f"{name}.onnx"
@@ -171,8 +178,7 @@ def total(workload: Workload) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet34", "shufflenetv2_w1", "regnetx002"])
-def test_a_trace_of_a_stranger_takes_the_time_of_its_network(name: str) -> None:
-    provider = pytest.importorskip("pytorchcv.model_provider")
+def test_a_trace_of_a_stranger_takes_the_time_of_its_network(name: str, provider: Any) -> None:
     bridge = pytest.importorskip("npusim.torch")
     model = provider.get_model(name)
     options: dict[str, Any] = {"device": DEVICE, "cube_math_type": "keep_dtype"}
