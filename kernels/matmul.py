@@ -69,10 +69,9 @@ class Matmul(Kernel):
     Where K is split, parts add atomically into a cleared ``c`` of two axes, or each writes its own
     (M, N) of a ``c`` of three. ``scales`` are the bytes of block-scaled A (M, K / block) and B
     (N, K / block); such products can be timed only. With ``handed`` a tile is left in a block of
-    ``c`` (blocks, rows, columns) for vector cores; with ``meets`` all cores meet at the end. These
-    are parts of kernels that run on both kinds of cores. The rows of A are cut into ``groups``
-    equal ones, each with a B of its own; these lie behind each other. Raises ``ArgumentError`` for
-    layouts and tile sizes that do not fit the type.
+    ``c`` (blocks, rows, columns) for vector cores; with ``meets`` all cores meet at the end: parts
+    of kernels on both kinds of cores. The rows of A are cut into ``groups`` equal ones, each with a
+    B behind the one before. Raises ``ArgumentError`` for layouts and sizes that do not fit the type.
     """
 
     tiling: Tiling
@@ -86,6 +85,7 @@ class Matmul(Kernel):
     groups: int = 1
 
     name: ClassVar[str] = "matmul"
+    least_tries: ClassVar[int] = 6
     library: ClassVar[tuple[str, ...]] = ("MatMul",)
     role: ClassVar[str] = "cube"
 
@@ -242,7 +242,7 @@ class Matmul(Kernel):
 
     def ranked(self, device: Device, cores: int, few: int) -> list[tuple[float, Kernel]]:
         found: list[tuple[float, Kernel]] = []
-        for cycles, tiling in leading_tilings(self.m, self.k, self.n, device, cores, few):
+        for cycles, tiling in leading_tilings(*self._shape[:3], device, cores, few):
             with suppress(ArgumentError):  # blocked operands ask for more
                 found.append((cycles, replace(self, tiling=tiling)))
         return found

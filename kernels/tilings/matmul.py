@@ -123,36 +123,48 @@ def leading_tilings(
 ) -> list[tuple[float, Tiling]]:
     """The tilings with the least estimates, at most so many, with cycles that count the launch.
 
-    As each core takes time to launch, some are left idle where the tiles need no more, or where
-    a few rounds more are shorter.
+    Of the leading base tiles also those with shorter slabs, which begin sooner, those whose drain
+    overlaps by the unit flag, and those that leave cores idle, as each takes time to launch: where
+    the tiles need no more, or a few rounds more are shorter.
     """
-    found: list[tuple[float, Tiling]] = []
 
     def estimate(t: Tiling, used: int) -> float:
-        rounds = ceil_div(ceil_div(m, t.base_m) * ceil_div(n, t.base_n), used)
-        cycles = _estimate((m, k, n), t, device, used) + rounds * _rows_of_drain(t, n, device)
-        return float(launch_cycles(device, "cube", used)) + cycles
+        rounds = ceil_div(tiles(t), used)
+        rows, drain = _rows_of_drain(t, n, device)
+        cycles = _estimate((m, k, n), t, device, used) + rounds * rows
+        last = 0.8 * drain if t.l0c_slots > 1 and rounds > 1 else 0.0  # nothing hides it
+        return float(launch_cycles(device, "cube", used)) + cycles + last
 
-    for t in _candidates(m, k, n, device):
-        tiles = ceil_div(m, t.base_m) * ceil_div(n, t.base_n)
-        found.append((estimate(t, min(tiles, cores)), t))
-    found.sort(key=lambda pair: pair[0])
-    for _, t in found[:few]:
-        tiles = ceil_div(m, t.base_m) * ceil_div(n, t.base_n)
-        rounds = ceil_div(tiles, cores)
-        counts = {ceil_div(tiles, rounds + more) for more in (0, 1, 2, 3, 4, 6, 8, 12)}
-        fewer = counts - {min(tiles, cores)}
-        found += [(estimate(t, used), replace(t, cores=used)) for used in sorted(fewer)]
-    return sorted(found, key=lambda pair: pair[0])[:few]
+    def tiles(t: Tiling) -> int:
+        return ceil_div(m, t.base_m) * ceil_div(n, t.base_n)
+
+    leading = [(estimate(t, min(tiles(t), cores)), t) for t in _candidates(m, k, n, device)]
+    leading.sort(key=lambda pair: pair[0])
+    cube = device.cube
+    flags = cube is not None and cube.unit_flag and device.has_path("L0C", "GM")
+    found: list[tuple[float, Tiling, int]] = []
+    for _, longest in leading[:few]:
+        most = min(tiles(longest), cores)
+        rounds = ceil_div(tiles(longest), cores)
+        counts = {ceil_div(tiles(longest), rounds + more) for more in (0, 1, 2, 3, 4, 6, 8, 12)}
+        for step in sorted({longest.step_ka, ceil_div(longest.step_ka, 2), 1}):
+            # The unit flag hides a drain as a second slot does, and takes no room for it.
+            t = replace(
+                longest, step_ka=step, step_kb=step, l0c_slots=2 if flags else longest.l0c_slots
+            )
+            ran = replace(t, l0c_slots=1, unit_flag=True) if flags else t
+            found += [(estimate(t, used), ran, used % most) for used in {most, *counts}]
+    found.sort(key=lambda one: one[0])
+    return [(cycles, replace(t, cores=used)) for cycles, t, used in found[:few]]
 
 
-def _rows_of_drain(t: Tiling, n: int, device: Device) -> float:
-    """Cycles that rows add to what the bytes of a drain take, as row-major matrices leave."""
+def _rows_of_drain(t: Tiling, n: int, device: Device) -> tuple[float, float]:
+    """Cycles that rows of row-major matrices add to what the bytes of a drain take, and these."""
     if not device.has_path("L0C", "GM", "nz2nd"):
-        return 0.0
+        return 0.0, t.base_m * t.base_n * FP32.bytes / float(device.path("UB", "GM").rate)
     path, size = device.path("L0C", "GM", "nz2nd"), t.base_m * t.base_n * FP32.bytes
     apart = t.base_m if n * FP32.bytes % path.align_bytes else 0
-    return float(move_cycles(path, size, t.base_m, apart)) - size / path.rate
+    return float(move_cycles(path, size, t.base_m, apart)) - size / path.rate, size / path.rate
 
 
 def _candidates(m: int, k: int, n: int, device: Device) -> Iterator[Tiling]:

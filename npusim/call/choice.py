@@ -212,7 +212,8 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
     failed: CapacityError | None = None
     left, runs = MOST_INSTRUCTIONS, 0
     while runs < MOST_SIMULATED and (at := outlook.first) is not None:
-        if best is not None and (left < 0 or outlook.expected[at] >= WORTHWHILE * best[0]):
+        hopeless = best is not None and outlook.expected[at] >= WORTHWHILE * best[0]
+        if best is not None and (left < 0 or (hopeless and runs >= kernel.least_tries)):
             break
         candidate = cast(K, ranked[at][1])
         try:
