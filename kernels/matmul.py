@@ -71,7 +71,7 @@ class Matmul(Kernel):
     (N, K / block); such products can be timed only. With ``handed`` a tile is left in a block of
     ``c`` (blocks, rows, columns) for vector cores; with ``meets`` all cores meet at the end: parts
     of kernels on both kinds of cores. The rows of A are cut into ``groups`` equal ones, each with a
-    B behind the one before. Raises ``ArgumentError`` for layouts and sizes that do not fit the type.
+    B behind the one before. Raises ``ArgumentError`` for layouts and sizes unfit for the type.
     """
 
     tiling: Tiling
