@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from npusim.call.call import planning
+from npusim.call.choice import chosen as automatic
 from npusim.call.spec import Array, Spec
 from npusim.device.catalog import load_device, parse_core_mask
 from npusim.device.spec import Device
@@ -40,8 +41,8 @@ def tune(
     """Search the tilings of a kernel for the fastest, and prove that no other is faster.
 
     ``what`` is a kernel, or an operator with its ``operands`` and ``options``: then it is the
-    kernel it launches, ``kernel`` by name where there are several, and its tilings by the vendor's
-    rule and in the library's forms are looked at too. Candidates are those of the
+    kernel it launches, ``kernel`` by name where there are several, and what "auto" chooses, the
+    vendor's rule and the library's forms are looked at too. Candidates are those of the
     kernel, or the kernels ``among``. ``start`` is "cold", or "warm" with its inputs in the L2.
     ``budget`` ends the search before the proof: so many simulations, or a time such as "30s".
     ``jobs`` processes look at candidates. What is found is kept in the file ``store`` ("": one in
@@ -63,7 +64,8 @@ def tune(
         with planning() as kernels:
             what(*operands, **options)
         chosen = _chosen(kernels, kernel, getattr(what, "__name__", "the call"))
-        seeds += _by_rules(what, operands, options, chosen)
+        warm = [t.name for t in chosen.tensors if t.role != "out"] if start == "warm" else []
+        seeds += _by_rules(what, operands, options, chosen, groups, warm)
     if among is None and not is_tunable(type(chosen)):
         raise ArgumentError(
             f"tune: kernel {chosen.name} has no candidates; state its choices, give it a method "
@@ -82,10 +84,17 @@ def tune(
 
 
 def _by_rules(
-    what: Callable[..., Result], operands: tuple[Any, ...], options: dict[str, Any], kernel: Kernel
+    what: Callable[..., Result],
+    operands: tuple[Any, ...],
+    options: dict[str, Any],
+    kernel: Kernel,
+    groups: tuple[int, ...],
+    warm: Collection[str],
 ) -> list[Kernel]:
-    """The kernel as the vendor's rule tiles it, and as the library's forms allow, where they do."""
+    """The kernel as "auto" tiles it, the vendor's rule, and the library's forms, where they do."""
     found = []
+    with suppress(CapacityError):  # as for a kernel that has no estimates to rank
+        found.append(automatic(kernel, load_device(options["device"]), groups, warm=warm))
     for rule in ("production", "library"):
         with suppress(ArgumentError, CapacityError), planning() as kernels:
             what(*operands, **options | {"tiling": {kernel.name: rule}})
