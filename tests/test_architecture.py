@@ -84,7 +84,7 @@ LINES = 450
 BUDGETS = {
     "npusim": 3450,
     "npusim/calibration": 900,
-    "npusim/call": 1590,
+    "npusim/call": 1610,
     "npusim/cli": 3550,
     "npusim/compat": 2600,
     "npusim/device": 2450,
@@ -93,7 +93,7 @@ BUDGETS = {
     "npusim/limits": 1100,
     "npusim/numerics": 950,
     "npusim/ops": 4650,
-    "npusim/program": 3225,
+    "npusim/program": 3250,
     "npusim/results": 7500,
     "npusim/timing": 5200,
     "npusim/study": 2300,
