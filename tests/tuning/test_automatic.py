@@ -25,6 +25,7 @@ from npusim.program.kernel import Kernel
 from npusim.timing.launches import RUNS, Launches
 from npusim.timing.run import new_l2, time_program
 from tests.tuning.larger_machines import (
+    LIMIT,
     Gradient,
     automatic,
     enlarged,
@@ -46,6 +47,10 @@ LAYERS = (
 )
 
 WHICH = ("dx", "dw")
+
+#: Of 2,000 random enlargements those that are slower by more than ``LIMIT``, and the worst ratio.
+MOST_SLOWER = 32
+WORST = 1.195
 
 
 def gradient(layer: str, which: str, batch: int) -> Gradient:
@@ -219,14 +224,19 @@ def test_half_or_a_quarter_of_l1_is_never_faster(layer: str, device: str, batch:
             assert automatic(kernel, whole)[0] <= 1.02 * automatic(kernel, part)[0], which
 
 
-@pytest.mark.slow
-@pytest.mark.xfail(
-    reason="estimates of near-equal candidates err: 1 of 300, see docs/model/tilings.md"
-)
-def test_random_enlargements() -> None:
-    """2,000 of them; the worst found is in the documents."""
-    slower = [one for one in random_enlargements(2000, 0) if one.ratio > 1.02]
+def test_a_few_random_enlargements() -> None:
+    """The first 40 of the 2,000 that the slow test goes through."""
+    slower = [one for one in random_enlargements(40, 0) if one.ratio > LIMIT]
     assert not slower, "\n".join(map(str, slower))
+
+
+@pytest.mark.slow
+def test_random_enlargements() -> None:
+    """2,000 of them; docs/model/tilings.md says which are slower, by how much and why."""
+    slower = [one for one in random_enlargements(2000, 0) if one.ratio > LIMIT]
+    found = "\n".join(map(str, slower))
+    assert len(slower) <= MOST_SLOWER, found
+    assert max((one.ratio for one in slower), default=1.0) <= WORST, found
 
 
 def test_an_enlargement_that_no_tiling_fits_is_left_out() -> None:
