@@ -35,6 +35,9 @@ Floats = npt.NDArray[np.float64]
 #: So many times the candidates asked for are tried on fewer cores too.
 _WIDELY = 2
 
+#: The share of a kernel's time above which launches of half of its cores are worth a look.
+_WEIGHTY = 0.1
+
 #: Candidates estimated between two looks at what is left.
 _AT_ONCE = 128
 
@@ -204,8 +207,27 @@ def leading(space: Ranked, few: int) -> list[tuple[float, Any]]:
     if new:
         time = times(space.with_cores(*np.array(new).T), few, *found.values())
         found |= zip(new, time.tolist(), strict=True)
+    found |= _on_half(space, few, found)
     best = sorted(found.items(), key=lambda one: one[1])[:few]
     return [(time, space.tiling(*one)) for one, time in best if time < np.inf]
+
+
+def _on_half(
+    space: Ranked, few: int, found: Mapping[tuple[int, int], float]
+) -> dict[tuple[int, int], float]:
+    """All candidates on half of the cores, by number and cores, where launches weigh as much.
+
+    A tiling for which few cores are enough is not among those that lead on all of them.
+    """
+    items, cores = space.columns["items"], space.columns["cores"]
+    saved = space.device.launch.core_cycles * int(cores.max()) / 2
+    half = -(-items // (2 * -(-items // cores)))
+    some = np.flatnonzero(half < cores)
+    if saved < _WEIGHTY * min(found.values()) or not len(some):
+        return {}
+    time = times(space.with_cores(some, half[some]), few, *found.values())
+    pairs = zip(some.tolist(), half[some].tolist(), strict=True)
+    return {pair: t for pair, t in zip(pairs, time.tolist(), strict=True) if t < np.inf}
 
 
 def every(space: Ranked) -> Iterator[Any]:
