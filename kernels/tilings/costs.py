@@ -12,10 +12,6 @@ from npusim.device.parts import Path
 from npusim.device.spec import Device
 from npusim.isa.cube import MATRICES_APART
 
-#: How much misses and hits follow each other where cores take tiles one after another: the first
-#: find data missing that later ones find present. Fitted to simulated kernels.
-APART = 0.7
-
 #: How many of the cores drain their tiles at the same time; fitted to simulated kernels.
 DRAINING = 0.9
 
@@ -54,34 +50,29 @@ def write_rate(device: Device) -> float:
     return float(shared.write_bytes_per_cycle)
 
 
-def read_rate(
-    device: Device, asked: Numbers, requests: Numbers, once: Numbers, rounds: Numbers
-) -> Numbers:
-    """Bytes per cycle that all cores together can read, each for so many ``rounds`` of tiles.
+def read_rate(device: Device, asked: Numbers, requests: Numbers) -> Numbers:
+    """Bytes per cycle that all cores together can read of what the L2 holds.
 
-    Of the bytes ``asked`` for in so many requests, ``once`` come from main memory. In a single
-    round cores read the same data at the same time, and wait for the slower memory only.
+    So many bytes are ``asked`` for in so many requests.
     """
-    main = float(device.main_memory.read_bytes_per_cycle)
     if device.l2 is None:
-        return np.full_like(np.asarray(asked, np.float64), main)
-    fetched = np.minimum(asked, once)
-    l2, hbm = (asked + requests * device.l2.request_bytes) / device.shared_read_rate, fetched / main
-    together = (l2**4 + hbm**4) ** 0.25  # the longer of both, rounded off
-    apart = hbm + l2 * (1 - fetched / asked)
-    share = np.where(np.asarray(rounds) > 1, APART, 0.0)
-    return asked / (share * apart + (1 - share) * together)
+        return np.full_like(np.asarray(asked, np.float64), main_rate(device))
+    return asked * device.shared_read_rate / (asked + requests * device.l2.request_bytes)
+
+
+def main_rate(device: Device) -> float:
+    """Bytes per cycle that all cores together can read from main memory."""
+    return float(device.main_memory.read_bytes_per_cycle)
 
 
 def mmad_cycles(device: Device, m: Numbers, k: Numbers, n: Numbers, rate_name: str) -> Numbers:
-    """Cycles of one mmad of so many elements."""
+    """Cycles of one mmad of so many elements; ``k`` is whole blocks, or a mean of such."""
     cube = device.cube
     if cube is None or rate_name not in cube.rates:
         return m * k * n / 4096
     rate = cube.rates[rate_name]
-    blocks = tuple(
-        np.ceil(side / of - 1e-6) for side, of in ((m, rate.m), (k, rate.k), (n, rate.n))
-    )
+    along_m, along_n = (np.ceil(side / of - 1e-6) for side, of in ((m, rate.m), (n, rate.n)))
+    blocks = along_m, np.maximum(1, k / rate.k), along_n
     cycles = cube.startup_cycles + blocks[0] * blocks[1] * blocks[2] * rate.cycles
     if cube.odd_block_conflict:
         odd = (blocks[0] % 2 > 0) | (blocks[2] % 2 > 0)
@@ -132,10 +123,20 @@ def _through_ub(
     return through, pieces * lines * out.startup_cycles + m * n * size / out.rate, pieces
 
 
-def shared_drain(device: Device, cycles: Numbers, size: Numbers, cores: Numbers) -> Numbers:
+def shared_drain(
+    device: Device, cycles: Numbers, size: Numbers, cores: Numbers, touched: float
+) -> Numbers:
     """Cycles of a drain of ``size`` bytes, requests of atomic ones included, that takes so many
-    alone."""
-    return np.maximum(cycles, DRAINING * size * cores / write_rate(device))
+    alone.
+
+    Of the bytes ``touched`` in all, those that the L2 does not hold drive out what was written
+    before, and drains wait for main memory.
+    """
+    least, l2 = np.maximum(cycles, DRAINING * size * cores / write_rate(device)), device.l2
+    if l2 is None or touched <= l2.size_bytes:
+        return least
+    behind = size * cores / float(device.main_memory.write_bytes_per_cycle)
+    return least + (1 - l2.size_bytes / touched) * np.maximum(0, behind - least)
 
 
 def scatter_cycles(

@@ -246,7 +246,7 @@ class Space:
         requests = np.where(images > 1, together, requests) * all_loads
         close = device.has_path("L1", "L0A", "load3d_transpose")
         dy_moves = np.maximum(of["dy_plane_moves"] * dy_planes, 1 if close else images)
-        once = s.n * s.cin1 * self._fetched + s.n * 32 * s.cout1 * np.prod(s.out)
+        once = s.n * s.cin1 * self._fetched, float(s.n * 32 * s.cout1 * prod(s.out))
         out = s.plan.real_groups * s.kernel[0] * s.plan.cin1_g * s.taps * s.plan.cout_g * s.c0 * 4
         split, rate = t["parts"] > 1, costs.write_rate(device)
         factor = device.l2.atomic_factor if device.l2 and not self.deterministic else 1
@@ -256,15 +256,11 @@ class Space:
             besides = besides + out * (t["parts"] + 1) / rate
         else:
             besides = costs.clear_cycles(device, out)
-        port, rounds = device.path("GM", "L1"), -(-t["items"] // t["cores"])
+        port, each = device.path("GM", "L1"), m * n * 4 * np.where(split, factor, 1)
         drain, pace = (
-            costs.shared_drain(
-                device, of_one(device, m, n, 4), m * n * 4 * np.where(split, factor, 1), t["cores"]
-            )
+            costs.shared_drain(device, of_one(device, m, n, 4), each, t["cores"], sum(once) + out)
             for of_one in (costs.drain_cycles, costs.drain_pace)
         )
-        # Each tile goes through all positions: what the L2 does not hold comes anew for the next.
-        held = device.l2 is not None and once <= device.l2.size_bytes
         return Work(
             cores=t["cores"],
             items=t["items"],
@@ -286,16 +282,34 @@ class Space:
             drain_slots=t["l0c_slots"],
             lag=np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device), -1.0),
             rate=port.rate,
-            shared=costs.read_rate(
-                device,
-                (x_bytes + dy_bytes) * all_loads,
-                requests,
-                once if held else once * rounds,
-                rounds,
-            ),
-            least=stored,
+            **self._lacking(t, x_bytes * loads, dy_bytes * loads, once),
+            shared=costs.read_rate(device, (x_bytes + dy_bytes) * all_loads, requests),
+            main=costs.main_rate(device),
+            least=np.maximum(stored, sum(once) / costs.main_rate(device)),
             beside=costs.launch_cycles(device, "cube", t["cores"]) + np.where(split, besides, 0),
         )
+
+    def _lacking(
+        self, t: Columns, x: Floats, dy: Floats, once: tuple[float, float]
+    ) -> dict[str, Floats]:
+        """Of which items the L2 lacks the operands, and how many cores ask for them at once.
+
+        ``x`` and ``dy`` are the bytes of all loads for an item, ``once`` those of the operands.
+        """
+        l2, rounds, tiles = self.device.l2, -(-t["items"] // t["cores"]), self._tiles(t)
+        rows = np.minimum(rounds, -(-self.shape.plan.cout_g // t["m"]))
+        # Each tile goes through all positions: what the L2 does not hold comes anew for the next.
+        held = l2 is not None and sum(once) <= l2.size_bytes
+        until = np.where(rounds <= tiles, rows, rounds) if held else rounds
+        period = rows if held else np.ones_like(rows)
+        passes = 1 if held else rounds
+        return {
+            "first_period": period,
+            "first_until": rounds,
+            "first_copies": np.maximum(1, t["cores"] * -(-rounds // period) * x / once[0] / passes),
+            "second_until": until,
+            "second_copies": np.maximum(1, t["cores"] * until * dy / once[1] / passes),
+        }
 
     @property
     def _fetched(self) -> float:

@@ -11,7 +11,8 @@ L1, steps of them go to L0 and through the cube, and the tile is drained:
 
 Each pipe works in order and waits for data and for free slots, as in the simulator; what is left
 out is that loads differ, and who else uses the shared memories at which moment: bandwidth is shared
-by as many cores as are loading on average.
+by as many cores as are loading on average, that of main memory by those that load what is not in
+the L2.
 """
 
 from __future__ import annotations
@@ -53,9 +54,11 @@ class Work(NamedTuple):
 
     ``items`` of all cores take ``cores``; of an item ``firsts`` loads, of each ``seconds`` loads of
     the other operand, of each ``steps``. A load takes ``*_start`` cycles and ``*_bytes`` at the
-    rate of its path, and comes anew every ``*_every`` items. A step takes ``a`` and ``b`` cycles to
-    L0 and ``m`` on the cube, after a gap ``a_head`` and ``m_head`` more. ``issue`` are cycles of
-    the scalar pipe per step, and ``ahead`` is how many steps it runs ahead of the cube.
+    rate of its path, and comes anew every ``*_every`` items. The L2 lacks the first operand in each
+    ``first_period``-th of the first ``first_until`` items of a core, the second in the first
+    ``second_until``, and ``*_copies`` cores ask for the same at once. A step takes ``a`` and ``b``
+    cycles to L0 and ``m`` on the cube, after a gap ``a_head`` and ``m_head`` more. ``issue`` are
+    cycles of the scalar pipe per step, and ``ahead`` is how many steps it runs ahead of the cube.
     The ``drain`` holds the scalar pipe back for ``stall`` cycles, as its moves fill their queue;
     the next can follow after ``pace`` cycles, and its slot of L0C is free as long before its end
     as it takes longer than that.
@@ -75,6 +78,11 @@ class Work(NamedTuple):
     second_every: Column
     first_slots: Column
     second_slots: Column
+    first_period: Column
+    first_until: Column
+    first_copies: Column
+    second_until: Column
+    second_copies: Column
     a: Column
     b: Column
     m: Column
@@ -90,6 +98,8 @@ class Work(NamedTuple):
     #: Bytes that one core can load per cycle, and that all together can, requests included.
     rate: Column
     shared: Column
+    #: The same of what the L2 lacks: bytes per cycle of main memory.
+    main: Column
     #: Cycles that the whole takes at least: of bytes from main memory, of stores.
     least: Column
     #: Cycles beside the cores' own: launch, and kernels on account of the tiling.

@@ -15,8 +15,12 @@ from npusim.timing.fast.jit import compiled, entry
 #: Steps of a core that are followed one by one; more are taken to go on at the same pace.
 MOST_STEPS = 1500
 
-#: How much cores load at the same time rather than at any time; fitted to simulated kernels.
-TOGETHER = 0.35
+#: How much cores load at the same time rather than at any time, as far as neither they nor the
+#: memory they wait for are busy; fitted to simulated kernels.
+TOGETHER = 0.7
+
+#: How often a core is followed at most, each time at the rates that others left the time before.
+_TURNS = 3
 
 
 @entry
@@ -49,74 +53,118 @@ def _among(best: Any, cycles: float) -> None:
 
 @compiled
 def _time(w: Any, i: int, limit: float, state: Any) -> float:
-    """One candidate: alone at its path's rate, then at the rate that others leave.
+    """One candidate: alone at its path's rate, then at the rates that others leave.
 
-    More than ``limit`` may be less than it takes.
+    Of what the L2 lacks cores take their shares of main memory while all of them lack it, as they
+    begin together. More than ``limit`` may be less than it takes.
     """
-    cores, rate, shared = w.cores[i], w.rate[i], w.shared[i]
-    now, total, most = rate, 0.0, limit - w.beside[i]
-    for _ in range(3):
-        total = _core(w, i, now, most, state)
+    cores, rate, shared, main = w.cores[i], w.rate[i], w.shared[i], w.main[i]
+    held, fresh, total, most = rate, rate, 0.0, limit - w.beside[i]
+    for _ in range(_TURNS):
+        total = _core(w, i, held, fresh, most, state)
         if total > most:
             break
-        loading = cores * (state[MOVED] / now) / total  # cores that are loading, on average
-        loading += (cores - loading) * TOGETHER
-        share = min(rate, shared / max(1.0, loading))
-        if share >= now * 0.98:
+        of_l2 = min(held, shared / _at_once(cores, state[BUSY] / total))
+        of_main = min(fresh, main / _at_once(cores, state[LACKS] / max(1.0, state[SPAN])))
+        if of_l2 >= held * 0.98 and of_main >= fresh * 0.98:
             break
-        now = share
-    return float(max(total, state[MOVED] * cores / shared, w.least[i]) + w.beside[i])
-
-
-#: Places in the state of a core: when its pipes are free and its operands there, bytes it loaded,
-#: steps and loads so far; then when slots are free and the latest products began.
-SCALAR, LOAD, INTO, CUBE, OUT, FIRST, SECOND, MOVED, TURN, FIRSTS, SECONDS = range(11)
-_L0, _FIRST_FREE, _SECOND_FREE, _C_FREE, _BEGUN, SCRATCH = 12, 16, 24, 32, 40, 136
+        held, fresh = of_l2, of_main
+    least = max(state[MOVED] / shared, state[FETCHED] / main) * cores
+    return float(max(total, least, w.least[i]) + w.beside[i])
 
 
 @compiled
-def _core(w: Any, i: int, rate: float, most: float, s: Any) -> float:
-    """Cycles of the busiest core, and in its state the bytes it loads; no further than ``most``."""
+def _at_once(cores: float, part: float) -> float:
+    """How many of the cores load at a time, each of which loads for ``part`` of the time."""
+    return float(max(1.0, cores * (part + (1.0 - part) ** 2 * TOGETHER)))
+
+
+#: Places in the state of a core: when its pipes are free and its operands there, bytes it loaded,
+#: steps and loads so far; cycles in which it loads at all and what the L2 lacks, those of items for
+#: which this lacks anything, and bytes from main memory on its account; then when slots are free
+#: and the latest products began.
+SCALAR, LOAD, INTO, CUBE, OUT, FIRST, SECOND, MOVED, TURN, FIRSTS, SECONDS = range(11)
+BUSY, LACKS, SPAN, FETCHED = range(11, 15)
+_L0, _FIRST_FREE, _SECOND_FREE, _C_FREE, _BEGUN, SCRATCH = 16, 20, 28, 36, 44, 140
+
+
+@compiled
+def _core(w: Any, i: int, held: float, fresh: float, most: float, s: Any) -> float:
+    """Cycles of the busiest core, and in its state what it loads; no further than ``most``.
+
+    What the L2 has ``held`` comes at another rate than what is ``fresh``.
+    """
     s[:] = 0.0
     items = int(np.ceil(w.items[i] / w.cores[i]))
-    first_time = w.first_start[i] + w.first_bytes[i] / rate
-    half = half_moved = 0.0
+    half = half_moved = half_fetched = 0.0
     half_items = 0
     for item in range(items):
-        new = item % int(w.first_every[i]) == 0
-        every = int(w.second_every[i])
-        again = item == 0 or (item + every // 2) % every == 0
-        start = s[_C_FREE + item % int(w.drain_slots[i])]
-        for _ in range(int(w.firsts[i])):
-            if new:
-                free = _FIRST_FREE + int(s[FIRSTS]) % int(w.first_slots[i])
-                s[LOAD] = s[FIRST] = max(s[LOAD], s[SCALAR], s[free]) + first_time
-                s[MOVED] += w.first_bytes[i]
-                s[FIRSTS] += 1
-            start = _seconds(w, i, rate, s, start, again)
-            s[_FIRST_FREE + int(s[FIRSTS] - 1) % int(w.first_slots[i])] = s[INTO]
+        begun = s[LOAD]
+        if _item(w, i, item, held, fresh, s):
+            s[SPAN] += s[LOAD] - begun
         _drain(w, i, s, _C_FREE + item % int(w.drain_slots[i]))
         if s[OUT] > most:
             break
         if s[TURN] >= MOST_STEPS // 2 and not half_items:
-            half, half_moved, half_items = max(s[OUT], s[CUBE]), s[MOVED], item + 1
+            half, half_items = max(s[OUT], s[CUBE]), item + 1
+            half_moved, half_fetched = s[MOVED], s[FETCHED]
         elif s[TURN] >= MOST_STEPS:  # the rest goes on at the pace of the second half
             part = (items - item - 1) / (item + 1 - half_items)
+            now = max(s[OUT], s[CUBE])
+            total = now * (1 + part) - half * part
             s[MOVED] += (s[MOVED] - half_moved) * part
-            return float(max(s[OUT], s[CUBE]) * (1 + part) - half * part)
+            s[FETCHED] += (s[FETCHED] - half_fetched) * part
+            s[BUSY : SPAN + 1] *= total / now
+            return float(total)
     return float(max(s[OUT], s[CUBE]))
 
 
 @compiled
-def _seconds(w: Any, i: int, rate: float, s: Any, start: float, load: bool) -> float:
+def _item(w: Any, i: int, item: int, held: float, fresh: float, s: Any) -> bool:
+    """The loads and steps of an item; whether the L2 lacks any of its operands."""
+    every = int(w.second_every[i])
+    new = item % int(w.first_every[i]) == 0
+    again = item == 0 or (item + every // 2) % every == 0
+    # As many cores ask for the same, or 0 where the L2 has it.
+    first = second = 0.0
+    if item < w.first_until[i] and item % int(w.first_period[i]) == 0:
+        first = w.first_copies[i]
+    if item < w.second_until[i]:
+        second = w.second_copies[i]
+    rate = min(held, fresh * first) if first > 0 else held
+    other = min(held, fresh * second) if second > 0 else held
+    start = s[_C_FREE + item % int(w.drain_slots[i])]
+    for _ in range(int(w.firsts[i])):
+        if new:
+            s[FIRSTS] += 1
+            free = _FIRST_FREE + int(s[FIRSTS] - 1) % int(w.first_slots[i])
+            _load(s, FIRST, free, w.first_start[i], w.first_bytes[i], rate, first)
+        start = _seconds(w, i, other, s, start, again, second)
+        s[_FIRST_FREE + int(s[FIRSTS] - 1) % int(w.first_slots[i])] = s[INTO]
+    return bool(first + second > 0)
+
+
+@compiled
+def _load(
+    s: Any, to: int, free: int, start: float, size: float, rate: float, copies: float
+) -> None:
+    """A load to L1; of what the L2 lacks so many cores take ``copies``."""
+    s[LOAD] = s[to] = max(s[LOAD], s[SCALAR], s[free]) + start + size / rate
+    s[MOVED] += size
+    s[BUSY] += size / rate
+    if copies > 0:
+        s[LACKS] += size / rate
+        s[FETCHED] += size / copies
+
+
+@compiled
+def _seconds(w: Any, i: int, rate: float, s: Any, start: float, load: bool, copies: float) -> float:
     """The loads of the second operand for one of the first, with their steps."""
-    second_time = w.second_start[i] + w.second_bytes[i] / rate
     for _ in range(int(w.seconds[i])):
         if load:
-            free = _SECOND_FREE + int(s[SECONDS]) % int(w.second_slots[i])
-            s[LOAD] = s[SECOND] = max(s[LOAD], s[SCALAR], s[free]) + second_time
-            s[MOVED] += w.second_bytes[i]
             s[SECONDS] += 1
+            free = _SECOND_FREE + int(s[SECONDS] - 1) % int(w.second_slots[i])
+            _load(s, SECOND, free, w.second_start[i], w.second_bytes[i], rate, copies)
         for _ in range(int(w.steps[i])):
             _step(w, i, s, start)
             start = 0.0

@@ -44,7 +44,8 @@ class Cut(NamedTuple):
     moves: float  # that bring a read to L1, and more for each plane
     plane_moves: float
     pieces: float  # rows in GM of a plane of a read
-    tap_moves: float  # that bring weights of whole planes
+    tap_moves: float  # that bring weights of whole planes, at most
+    tap_rows: float  # and for one output plane
     lines: int  # drains of a tile that follow each other, and positions in each
     length: int
     apart: int  # from one position of a line to the next, in positions
@@ -158,6 +159,7 @@ def _cut(g: Flat, form: str, base_m: int, images: int, plane: Plane, window_byte
         plane_moves=plane_moves,
         pieces=pieces,
         tap_moves=taps if partial else 1,
+        tap_rows=h.kernel if partial else 1,
         lines=lines * images,
         length=h.outputs * w.outputs // lines,
         apart=w.outputs_apart,

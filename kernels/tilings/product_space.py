@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -131,18 +132,21 @@ class Space:
         cube, m = self.device.cube, self.of_cut["most_m"][t["cut"]]
         flag = cube is not None and cube.unit_flag and self.device.has_path("L0C", "GM")
         size = self.device.memory("L0C").size_bytes
-        sums, whole = m * t["n"] * 4, -(-t["columns"] // t["most_k"])
+        # Of weights that stay a step takes no more than those of the planes in L1.
+        taps = self.of_cut["most_taps"][t["cut"]]
+        columns = np.minimum(t["columns"], t["planes"] * taps)
+        sums, whole = m * t["n"] * 4, -(-columns // t["most_k"])
         which, steps, ways = [], [], []
         for slots, unit_flag in ((2, False), (1, True) if flag else (1, False)):
             for split in (1, 2):
-                fits = (slots * sums <= size) & ((whole < t["columns"]) | (split == 1))
+                fits = (slots * sums <= size) & ((whole < columns) | (split == 1))
                 if not unit_flag and slots == 1:  # where two fit there is no reason for one
                     fits &= 2 * sums > size
                 which.append(np.flatnonzero(fits))
-                steps.append(np.minimum(whole[which[-1]] * split, t["columns"][which[-1]]))
+                steps.append(np.minimum(whole[which[-1]] * split, columns[which[-1]]))
                 ways.append((slots, unit_flag))
         found = chosen(t, np.concatenate(which))
-        found["k"] = -(-found["columns"] // np.concatenate(steps))
+        found["k"] = -(-columns[np.concatenate(which)] // np.concatenate(steps))
         slot, flags = np.repeat(np.array(ways, np.int64), [len(some) for some in which], axis=0).T
         return found | {"l0c_slots": slot, "unit_flag": flags}
 
@@ -191,21 +195,24 @@ class Space:
         columns = planes * self._busiest_taps(t, of)
         wide = np.maximum(1, t["w_planes"])
         seconds = np.where(t["parts"] > 1, t["parts"], np.ceil(planes / wide))
-        steps = np.maximum(1, np.ceil(columns / seconds / t["k"] - 1e-6))
+        largest = columns / planes * np.minimum(t["planes"], g.planes_in)
+        steps = np.maximum(1, np.ceil(largest / seconds / t["k"] - 1e-6))
         k = columns / seconds / steps * g.c0
         x_bytes = planes * of["pixels"] * of["images"] * 32
         w_bytes = columns / seconds * g.c0 * n * element
-        every_n = np.where(t["resident_input"] > 0, t["tiles_n"], 1)
-        tiles_m = np.maximum(1, t["items"] // np.maximum(1, t["tiles_n"]))
-        every_m = np.where(t["resident"] > 0, tiles_m, 1)
+        whole = of["tap_moves"]
+        if self.rotated:  # place by place, or row by row of each output plane
+            whole = np.minimum(whole, n / g.c0 * of["tap_rows"])
+        every_n, every_m = self._every(t)
         x_rows = planes * of["pieces"] * of["images"]
         w_rows = n / g.c0 * of["taps"] if self.rotated else columns / seconds
         loads = kd * of["reads"] * chunks * t["items"]
         asked = (x_bytes / every_n + seconds * w_bytes / every_m) * loads
         requests = (x_rows / every_n + seconds * w_rows / every_m) * loads
         port, image = device.path("GM", "L1"), g.images * 32
-        once = image * g.depth_in * g.all_in * g.h.size * g.w.size
-        once += g.groups * g.kernel_d * g.planes_in * g.taps * g.planes_out * g.c0**2 * element
+        x_once = image * g.depth_in * g.all_in * g.h.size * g.w.size
+        w_once = g.groups * g.kernel_d * g.planes_in * g.taps * g.planes_out * g.c0**2 * element
+        once = x_once + w_once
         out = g.images * g.depth_out * g.all_out * g.h.out * g.w.out * g.c0 * element
         stored = out / costs.write_rate(device)
         clear = costs.clear_cycles(device, out)
@@ -213,7 +220,9 @@ class Space:
         (drain, drains), size = self._drain(of, n), m * n * element
         pace = costs.drain_pace(device, of["lines"] * of["length"], n, element, of["lines"])
         pace = np.where(of["apart"] > 1, drain, pace)
-        drain, pace = (costs.shared_drain(device, d, size, t["cores"]) for d in (drain, pace))
+        drain, pace = (
+            costs.shared_drain(device, d, size, t["cores"], once + out) for d in (drain, pace)
+        )
         # Under the unit flag the next tile follows the last of several drains.
         before = drain - drain / drains
         way_out = device.pipes["FIX" if device.has_path("L0C", "GM") else "MTE3"].queue_depth
@@ -229,7 +238,7 @@ class Space:
             steps=steps,
             first_start=(of["moves"] + planes * of["plane_moves"]) * port.startup_cycles,
             first_bytes=x_bytes,
-            second_start=np.where(t["parts"] > 1, n / g.c0, of["tap_moves"]) * port.startup_cycles,
+            second_start=np.where(t["parts"] > 1, n / g.c0, whole) * port.startup_cycles,
             second_bytes=w_bytes,
             first_every=every_n,
             second_every=every_m,
@@ -242,10 +251,59 @@ class Space:
             drain_slots=t["l0c_slots"],
             lag=np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device) + before, -1.0),
             rate=port.rate,
-            shared=costs.read_rate(device, asked, requests, once, -(-t["items"] // t["cores"])),
-            least=stored,
+            shared=costs.read_rate(device, asked, requests),
+            main=costs.main_rate(device),
+            **self._lacking(t, x_bytes * firsts, w_bytes * seconds * firsts, (x_once, w_once)),
+            least=np.maximum(stored, once / costs.main_rate(device)),
             beside=launch + unlike + np.where(of["dead"], clear, 0),
         )
+
+    def _every(self, t: Columns) -> tuple[IntArray, IntArray]:
+        """After how many items of a core its input and its weights come anew.
+
+        Under a form by phases each core has tiles of every phase, and each phase has weights and
+        slabs of its own.
+        """
+        rounds, phases = -(-t["items"] // t["cores"]), self._phases[t["cut"]]
+        run = np.where(phases > 1, np.maximum(1, t["items"] // phases // t["cores"]), t["items"])
+        tiles_m = np.maximum(1, t["items"] // np.maximum(1, t["tiles_n"]))
+        weights = np.minimum(tiles_m, run)
+        # Some cores go on to other weights half-way, unless each has its own.
+        astride = (t["tiles_n"] > 1) & (phases == 1) & (t["cores"] % t["tiles_n"] > 0)
+        weights = np.where(astride, np.minimum(weights, np.maximum(2, rounds)), weights)
+        every_n = np.where(t["resident_input"] > 0, np.minimum(t["tiles_n"], run), 1)
+        return every_n, np.where(t["resident"] > 0, weights, 1)
+
+    def _lacking(self, t: Columns, x: Floats, w: Floats, once: tuple[int, int]) -> Columns:
+        """Of which items the L2 lacks the operands, and how many cores ask for them at once.
+
+        ``x`` and ``w`` are the bytes of all loads for an item, ``once`` those of the operands.
+        """
+        rounds, tiles_n = -(-t["items"] // t["cores"]), np.minimum(t["tiles_n"], t["items"])
+        phases, stays = self._phases[t["cut"]], t["resident"] + t["resident_input"] > 0
+        slow = (t["resident"] > 0) & (tiles_n > 1)
+        # Tiles of one slab follow each other on a core, or are those of several at a time.
+        follow = ~slow & ((phases == 1) | stays)
+        period = np.where(follow, np.minimum(tiles_n, rounds), 1)
+        until = -(-rounds // phases)
+        # Where N is slowest, cores at the same slabs of other columns read the same, if any are.
+        until = np.where(slow, -(-until * np.gcd(t["cores"], tiles_n) // tiles_n), until)
+        weights = np.where(slow, rounds, np.minimum(tiles_n * phases, rounds))
+        loads = np.where(t["resident"] > 0, np.minimum(phases, rounds), weights)
+        return {
+            "first_period": period,
+            "first_until": until,
+            "first_copies": np.maximum(1, t["cores"] * -(-until // period) * x / once[0]),
+            "second_until": weights,
+            "second_copies": np.maximum(1, t["cores"] * loads * w / once[1]),
+        }
+
+    @cached_property
+    def _phases(self) -> IntArray:
+        """Phases of the outputs that read anything, by cut: 1 where it is not cut by them."""
+        axes = (self.geometry.h, self.geometry.w)
+        count = prod(min(axis.insert, axis.kernel) for axis in axes)
+        return np.array([1 if cut.form == "window" else count for cut in self.cuts], np.int64)
 
     def _busiest_taps(self, t: Columns, of: Columns) -> Floats:
         """Taps of the tiles of the core with the most, on average.

@@ -34,7 +34,7 @@ Around = Callable[[K], Sequence[Kernel]]
 #: building one that tasks do not share takes as long as simulating so many.
 MOST_LEADING = 16
 MOST_SIMULATED = 8
-MOST_INSTRUCTIONS = 1_000_000
+MOST_INSTRUCTIONS = 2_000_000
 BUILD_WEIGHT = 50
 
 #: A candidate is simulated if it is expected to take less than this part of the best time found.
@@ -42,10 +42,10 @@ WORTHWHILE = 0.99
 
 #: How fast likeness fades: two tilings are alike by exp(-FADING) if one size is twice the other's
 #: or one switch is set differently.
-FADING = 0.5
+FADING = 1.5
 
 #: By how much less than expected a tiling may take that is unlike all that were simulated.
-SURPRISE = 0.02
+SURPRISE = 0.01
 
 
 #: Choices of this process, as the fields of a tiling by name.
