@@ -114,7 +114,8 @@ def _core(w: Any, i: int, held: float, fresh: float, most: float, s: Any) -> flo
             total = now * (1 + part) - half * part
             s[MOVED] += (s[MOVED] - half_moved) * part
             s[FETCHED] += (s[FETCHED] - half_fetched) * part
-            s[BUSY : SPAN + 1] *= total / now
+            for place in range(BUSY, SPAN + 1):
+                s[place] *= total / now
             return float(total)
     return float(max(s[OUT], s[CUBE]))
 

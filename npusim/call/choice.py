@@ -42,7 +42,7 @@ WORTHWHILE = 0.99
 
 #: How fast likeness fades: two tilings are alike by exp(-FADING) if one size is twice the other's
 #: or one switch is set differently.
-FADING = 1.5
+FADING = 1.0
 
 #: By how much less than expected a tiling may take that is unlike all that were simulated.
 SURPRISE = 0.01
