@@ -123,20 +123,24 @@ def _through_ub(
     return through, pieces * lines * out.startup_cycles + m * n * size / out.rate, pieces
 
 
-def shared_drain(
-    device: Device, cycles: Numbers, size: Numbers, cores: Numbers, touched: float
-) -> Numbers:
+def shared_drain(device: Device, cycles: Numbers, size: Numbers, cores: Numbers) -> Numbers:
     """Cycles of a drain of ``size`` bytes, requests of atomic ones included, that takes so many
-    alone.
+    alone."""
+    return np.maximum(cycles, DRAINING * size * cores / write_rate(device))
 
-    Of the bytes ``touched`` in all, those that the L2 does not hold drive out what was written
-    before, and drains wait for main memory.
+
+def evicting_pace(
+    device: Device, pace: Numbers, size: Numbers, cores: Numbers, touched: float
+) -> Numbers:
+    """Cycles after which the next drain of ``size`` bytes can follow, where the L2 is too small.
+
+    Of the bytes ``touched`` in all, those that it does not hold drive out what was written before,
+    which goes to main memory.
     """
-    least, l2 = np.maximum(cycles, DRAINING * size * cores / write_rate(device)), device.l2
-    if l2 is None or touched <= l2.size_bytes:
-        return least
+    if device.l2 is None or touched <= device.l2.size_bytes:
+        return pace
     behind = size * cores / float(device.main_memory.write_bytes_per_cycle)
-    return least + (1 - l2.size_bytes / touched) * np.maximum(0, behind - least)
+    return pace + (1 - device.l2.size_bytes / touched) * np.maximum(0, behind - pace)
 
 
 def scatter_cycles(

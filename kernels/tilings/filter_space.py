@@ -258,7 +258,7 @@ class Space:
             besides = costs.clear_cycles(device, out)
         port, each = device.path("GM", "L1"), m * n * 4 * np.where(split, factor, 1)
         drain, pace = (
-            costs.shared_drain(device, of_one(device, m, n, 4), each, t["cores"], sum(once) + out)
+            costs.shared_drain(device, of_one(device, m, n, 4), each, t["cores"])
             for of_one in (costs.drain_cycles, costs.drain_pace)
         )
         return Work(

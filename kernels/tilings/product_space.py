@@ -220,9 +220,8 @@ class Space:
         (drain, drains), size = self._drain(of, n), m * n * element
         pace = costs.drain_pace(device, of["lines"] * of["length"], n, element, of["lines"])
         pace = np.where(of["apart"] > 1, drain, pace)
-        drain, pace = (
-            costs.shared_drain(device, d, size, t["cores"], once + out) for d in (drain, pace)
-        )
+        drain, pace = (costs.shared_drain(device, d, size, t["cores"]) for d in (drain, pace))
+        pace = costs.evicting_pace(device, pace, size, t["cores"], once + out)
         # Under the unit flag the next tile follows the last of several drains.
         before = drain - drain / drains
         way_out = device.pipes["FIX" if device.has_path("L0C", "GM") else "MTE3"].queue_depth

@@ -32,7 +32,7 @@ Around = Callable[[K], Sequence[Kernel]]
 
 #: Candidates that are looked at, and simulated of them at most; instructions of all of these, where
 #: building one that tasks do not share takes as long as simulating so many.
-MOST_LEADING = 16
+MOST_LEADING = 24
 MOST_SIMULATED = 8
 MOST_INSTRUCTIONS = 2_000_000
 BUILD_WEIGHT = 50
@@ -42,7 +42,7 @@ WORTHWHILE = 0.99
 
 #: How fast likeness fades: two tilings are alike by exp(-FADING) if one size is twice the other's
 #: or one switch is set differently.
-FADING = 1.0
+FADING = 0.85
 
 #: By how much less than expected a tiling may take that is unlike all that were simulated.
 SURPRISE = 0.01
