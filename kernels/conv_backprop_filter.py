@@ -23,7 +23,7 @@ as the vendor's library has it a block of dw for some rows of one image.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -35,6 +35,7 @@ from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.filter_walk import Steps, Walk
 from npusim.kernels.parts.transposed import load_transposed
 from npusim.kernels.tilings.conv_filter import Tiling, require_form
+from npusim.kernels.tilings.costs import in_l2
 from npusim.kernels.tilings.filter_least import Problem, filter_least
 from npusim.kernels.tilings.filter_space import Space
 from npusim.kernels.tilings.fit import holds
@@ -217,12 +218,17 @@ class ConvBackpropFilter(Kernel):
         cycles, used, adds = filter_least(problem, self.tiling, device, cores)
         return Least(int(cycles), used, (MemSet(self.dw, few=True),) if adds else ())
 
-    def ranked(self, device: Device, cores: int, few: int) -> list[tuple[float, Kernel]]:
-        found = [one for space in self._spaces(device, cores) for one in leading(space, few)]
+    def ranked(
+        self, device: Device, cores: int, few: int, warm: Collection[str] = ()
+    ) -> list[tuple[float, Kernel]]:
+        held = in_l2(device, warm, self.x, self.dy, self.dw)[:2]
+        found = [one for space in self._spaces(device, cores, held) for one in leading(space, few)]
         found.sort(key=lambda one: one[0])
         return [(time, replace(self, tiling=t)) for time, t in found[:few]]
 
-    def _spaces(self, device: Device, cores: int) -> list[Space]:
+    def _spaces(
+        self, device: Device, cores: int, held: tuple[bool, ...] = (False, False)
+    ) -> list[Space]:
         """The tilings to choose from, by form.
 
         Single taps are for what no img2col load can do, or L1 not hold, and where most of what a
@@ -236,7 +242,7 @@ class ConvBackpropFilter(Kernel):
         rows = window and self.shape.kernel[1] == 1 < self.shape.step(1)
         for form in ("window",) * window + ("rows",) * rows + ("taps",):
             ordered = self.tiling.deterministic
-            space = Space(self.shape, device, cores, rate, kind.bytes, ordered, form)
+            space = Space(self.shape, device, cores, rate, kind.bytes, ordered, form, held)
             if (apart or not found or form == "rows") and len(space.columns["cut"]):
                 found.append(space)
         if found:

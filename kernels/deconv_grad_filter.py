@@ -24,7 +24,7 @@ put right as it is stored. A core owns whole output channels: no element is adde
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import ClassVar, NamedTuple
@@ -116,7 +116,9 @@ class DeconvGradFilter(Kernel):
         for _, tiling in ranked_tilings(self.shape, self.x.dtype, device, cores):
             yield replace(self, tiling=tiling)
 
-    def ranked(self, device: Device, cores: int, few: int) -> list[tuple[float, Kernel]]:
+    def ranked(
+        self, device: Device, cores: int, few: int, warm: Collection[str] = ()
+    ) -> list[tuple[float, Kernel]]:
         found = ranked_tilings(self.shape, self.x.dtype, device, cores)[:few]
         return [(time, replace(self, tiling=tiling)) for time, tiling in found]
 

@@ -22,7 +22,7 @@ K = (c1, kh, kw, c0) of one filter depth.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -40,6 +40,7 @@ from npusim.kernels.parts.implicit_gemm_shape import (
 )
 from npusim.kernels.parts.implicit_gemm_walk import Step, Walk, Weights
 from npusim.kernels.parts.plane import Plane, cut_plane
+from npusim.kernels.tilings.costs import in_l2
 from npusim.kernels.tilings.fit import holds
 from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.kernels.tilings.pipeline import every, leading
@@ -234,11 +235,13 @@ class ImplicitGemm(Kernel):
         cycles, used, dead = product_least(problem, self.tiling, device, cores)
         return Least(int(cycles), used, (MemSet(self.y, few=True),) if dead else ())
 
-    def ranked(self, device: Device, cores: int, few: int) -> list[tuple[float, Kernel]]:
-        space = self._space(device, cores)
+    def ranked(
+        self, device: Device, cores: int, few: int, warm: Collection[str] = ()
+    ) -> list[tuple[float, Kernel]]:
+        space = self._space(device, cores, in_l2(device, warm, self.x, self.w, self.y)[:2])
         return [(time, replace(self, tiling=t)) for time, t in leading(space, few)]
 
-    def _space(self, device: Device, cores: int) -> Space:
+    def _space(self, device: Device, cores: int, held: tuple[bool, ...] = (False, False)) -> Space:
         """The tilings to choose from: single taps only where no other form fits.
 
         A strided gradient is taken apart by phases, so that no inserted zeros are moved, also where
@@ -255,7 +258,7 @@ class ImplicitGemm(Kernel):
         forms = ("window",) * window + ("phases",) * phases
         rate = "hf32" if self.hf32 else self.x.dtype.name
         for some in ((*forms, *("single",) * single, *("taps",) * taps), ("taps",)):
-            space = Space(g, device, cores, self.x.dtype, rate, self.rotated, some)
+            space = Space(g, device, cores, self.x.dtype, rate, self.rotated, some, held)
             if some and len(space.columns["cut"]):
                 return space
         raise CapacityError(

@@ -18,7 +18,7 @@ overlapped schedule: one everywhere is a library's simplest template, two its pi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -114,10 +114,8 @@ class Matmul(Kernel):
                     f"{' and '.join(layouts)} it must be a multiple of {step}"
                 )
         if self.m % (self.groups * t.base_m if self.groups > 1 else 1):
-            raise ArgumentError(
-                f"{self.groups} groups of {self.m} rows in tiles of {t.base_m}: a tile must not "
-                "reach into the next group"
-            )
+            what = f"{self.groups} groups of {self.m} rows in tiles of {t.base_m}"
+            raise ArgumentError(f"{what}: a tile must not reach into the next group")
         if t.single_core_k % t.base_k:
             raise ArgumentError(
                 f"tiling single_core_k is {t.single_core_k}; it must be a multiple of base_k = "
@@ -240,7 +238,9 @@ class Matmul(Kernel):
             with suppress(ArgumentError):  # blocked operands ask for more
                 yield replace(self, tiling=tiling)
 
-    def ranked(self, device: Device, cores: int, few: int) -> list[tuple[float, Kernel]]:
+    def ranked(
+        self, device: Device, cores: int, few: int, warm: Collection[str] = ()
+    ) -> list[tuple[float, Kernel]]:
         found: list[tuple[float, Kernel]] = []
         for cycles, tiling in leading_tilings(*self._shape[:3], device, cores, few):
             with suppress(ArgumentError):  # blocked operands ask for more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import ceil, sqrt
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from npusim.device.parts import Path
 from npusim.device.spec import Device
 from npusim.isa.cube import MATRICES_APART
+from npusim.isa.operands import Tensor
 
 #: How many of the cores drain their tiles at the same time; fitted to simulated kernels.
 DRAINING = 0.9
@@ -42,6 +44,13 @@ def clear_cycles(device: Device, size: int) -> float:
     cores = clear_cores(device, size, device.count("vector"))
     stores = max(size / cores / device.path("UB", "GM").rate, size / write_rate(device))
     return float(launch_cycles(device, "vector", cores)) + stores
+
+
+def in_l2(device: Device, warm: Collection[str], *tensors: Tensor) -> tuple[bool, ...]:
+    """Which of the tensors of a kernel the L2 holds: those that are warm, where all have room."""
+    size = sum(tensor.size_bytes for tensor in tensors)
+    room = device.l2 is not None and size <= device.l2.size_bytes
+    return tuple(room and tensor.name in warm for tensor in tensors)
 
 
 def write_rate(device: Device) -> float:

@@ -69,6 +69,7 @@ class Space:
     element: int
     deterministic: bool
     form: str
+    held: tuple[bool, ...]  # whether the L2 holds the first operand, and the second
 
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
@@ -248,6 +249,7 @@ class Space:
         dy_moves = np.maximum(of["dy_plane_moves"] * dy_planes, 1 if close else images)
         once = s.n * s.cin1 * self._fetched, float(s.n * 32 * s.cout1 * prod(s.out))
         out = s.plan.real_groups * s.kernel[0] * s.plan.cin1_g * s.taps * s.plan.cout_g * s.c0 * 4
+        missing = sum(size for size, held in zip(once, self.held, strict=True) if not held)
         split, rate = t["parts"] > 1, costs.write_rate(device)
         factor = device.l2.atomic_factor if device.l2 and not self.deterministic else 1
         stored = out * np.where(split, t["parts"] * factor, 1) / rate
@@ -285,7 +287,7 @@ class Space:
             **self._lacking(t, x_bytes * loads, dy_bytes * loads, once),
             shared=costs.read_rate(device, (x_bytes + dy_bytes) * all_loads, requests),
             main=costs.main_rate(device),
-            least=np.maximum(stored, sum(once) / costs.main_rate(device)),
+            least=np.maximum(stored, missing / costs.main_rate(device)),
             beside=costs.launch_cycles(device, "cube", t["cores"]) + np.where(split, besides, 0),
         )
 
@@ -305,9 +307,9 @@ class Space:
         passes = 1 if held else rounds
         return {
             "first_period": period,
-            "first_until": rounds,
+            "first_until": np.where(self.held[0], 0, rounds),
             "first_copies": np.maximum(1, t["cores"] * -(-rounds // period) * x / once[0] / passes),
-            "second_until": until,
+            "second_until": np.where(self.held[1], 0, until),
             "second_copies": np.maximum(1, t["cores"] * until * dy / once[1] / passes),
         }
 

@@ -43,6 +43,7 @@ class Space:
     rate: str
     rotated: bool
     forms: tuple[str, ...]
+    held: tuple[bool, ...]  # whether the L2 holds the first operand, and the second
 
     @cached_property
     def cuts(self) -> list[Cut]:
@@ -253,7 +254,7 @@ class Space:
             shared=costs.read_rate(device, asked, requests),
             main=costs.main_rate(device),
             **self._lacking(t, x_bytes * firsts, w_bytes * seconds * firsts, (x_once, w_once)),
-            least=np.maximum(stored, once / costs.main_rate(device)),
+            least=np.maximum(stored, self._missing(x_once, w_once) / costs.main_rate(device)),
             beside=launch + unlike + np.where(of["dead"], clear, 0),
         )
 
@@ -291,11 +292,15 @@ class Space:
         loads = np.where(t["resident"] > 0, np.minimum(phases, rounds), weights)
         return {
             "first_period": period,
-            "first_until": until,
+            "first_until": np.where(self.held[0], 0, until),
             "first_copies": np.maximum(1, t["cores"] * -(-until // period) * x / once[0]),
-            "second_until": weights,
+            "second_until": np.where(self.held[1], 0, weights),
             "second_copies": np.maximum(1, t["cores"] * loads * w / once[1]),
         }
+
+    def _missing(self, *once: float) -> float:
+        """Bytes of the operands that the L2 does not hold."""
+        return sum(size for size, held in zip(once, self.held, strict=True) if not held)
 
     @cached_property
     def _phases(self) -> IntArray:

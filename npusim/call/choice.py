@@ -155,7 +155,7 @@ class _Trial:
         """The candidates that closed forms hold to be the fastest."""
         watched = self._seen.device
         cores = len(self.groups) * watched.core_kind(kernel.role).per_group
-        return kernel.ranked(watched, cores, few)
+        return kernel.ranked(watched, cores, few, [name for name, _ in self._warm])
 
     def lay_out(self, kernel: Kernel) -> None:
         """Raise as ``npusim.program.build.lay_out`` does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -151,11 +151,14 @@ class Kernel(Abstract):
             with suppress(ArgumentError):  # the kernel's own checks
                 yield replace(self, **dict(zip(names, values, strict=True)))  # type: ignore[type-var]
 
-    def ranked(self, device: Device, cores: int, few: int) -> list[tuple[float, Kernel]]:
+    def ranked(
+        self, device: Device, cores: int, few: int, warm: Collection[str] = ()
+    ) -> list[tuple[float, Kernel]]:
         """The candidates that closed forms hold to be the fastest, at most so many, best first.
 
         With each the cycles it is estimated to take, with its launch and the kernels ``before`` it.
-        Automatic tilings are chosen among these. By default none.
+        Automatic tilings are chosen among these. ``warm`` names the tensors that were just written
+        or loaded, so that the L2 may hold them. By default none.
         """
         return []
 

@@ -273,3 +273,20 @@ def test_who_clears_on_all_cores(tiling: str, cores: Sequence[int]) -> None:
         output_mask=(False, True, False), tiling={"conv_backprop_filter": tiling})  # fmt: skip
     (run,) = (run for run in result.runs if run.name == "mem_set")
     assert run.cores in cores
+
+
+def test_estimates_know_what_the_call_left_in_the_l2() -> None:
+    """They took converted operands to come from main memory, as slow for every tiling as another."""
+    x, dy = npusim.spec((32, 64, 56, 56), "fp16"), npusim.spec((32, 256, 56, 56), "fp16")
+    w = npusim.spec((256, 64, 1, 1), "fp16")
+    least = 60_000
+    for size in ("256KiB", "512KiB", "2MiB"):
+        device = npusim.load_device("ascend910b2", {"memories.L1.size": size})
+        result = npusim.ops.convolution_backward(
+            dy, x, w, output_mask=(False, True, False), device=device, timeline=False
+        )
+        (run,) = (run for run in result.runs if run.name == "conv_backprop_filter")
+        cycles = run.cycles + run.launch_cycles
+        assert cycles <= 1.02 * least, size
+        least = min(least, cycles)
+    assert least < 45_000, "it took 63,965 cycles with 512 KiB, 52,350 with 256 KiB"
