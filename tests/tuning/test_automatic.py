@@ -49,8 +49,8 @@ LAYERS = (
 WHICH = ("dx", "dw")
 
 #: Of 2,000 random enlargements those that are slower by more than ``LIMIT``, and the worst ratio.
-MOST_SLOWER = 32
-WORST = 1.195
+MOST_SLOWER = 19
+WORST = 1.05
 
 
 def gradient(layer: str, which: str, batch: int) -> Gradient:
@@ -276,7 +276,7 @@ def test_who_clears_on_all_cores(tiling: str, cores: Sequence[int]) -> None:
 
 
 def test_estimates_know_what_the_call_left_in_the_l2() -> None:
-    """They took converted operands to come from main memory, as slow for every tiling as another."""
+    """All converted operands came from main memory, which made all tilings as slow as another."""
     x, dy = npusim.spec((32, 64, 56, 56), "fp16"), npusim.spec((32, 256, 56, 56), "fp16")
     w = npusim.spec((256, 64, 1, 1), "fp16")
     least = 60_000
