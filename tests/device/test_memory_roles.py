@@ -92,7 +92,7 @@ def test_a_missing_role_is_refused_where_an_operator_needs_it(tmp_path: Path) ->
 @pytest.mark.parametrize("size", ["16KiB", "8KiB", "2KiB"])
 def test_products_fit_a_small_l1(size: str) -> None:
     small = load_device("ascend910").replace("memories.L1.size", size)
-    assert product(small).cycles > product(load_device("ascend910")).cycles
+    assert product(small).cycles >= product(load_device("ascend910")).cycles
 
 
 @pytest.mark.parametrize(("memory", "size"), [("L1", "1KiB"), ("L0A", "256B"), ("L0C", "512B")])
