@@ -64,7 +64,7 @@ def _output(job: Writing) -> str:
         arrays[output.name] = array
     with replacing(job.path) as part, part.open("wb") as file:
         if _is_archive(job.path):
-            np.savez(file, allow_pickle=False, **arrays)
+            np.savez(file, **arrays)  # old NumPy takes other words for names of arrays
         else:
             np.save(file, next(iter(arrays.values())), allow_pickle=False)
     return "; ".join(told)

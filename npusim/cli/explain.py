@@ -29,12 +29,11 @@ def arrange(words: Sequence[str]) -> list[str]:
 
 
 def _add_extras(_: Parser, simulation: Callable[..., Any]) -> None:
-    simulation(
-        "--what-if",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="simulate the call again with every figure its time rests on at half and at twice its "
-        "value, and rank them by what they save (default: yes)",
+    option = simulation("--what-if", action=argparse.BooleanOptionalAction, default=True)
+    # Python 3.10 appends a default of its own to a help that it is given.
+    option.help = (
+        "simulate the call again with every figure its time rests on at half and at twice its "
+        "value, and rank them by what they save (default: yes)"
     )
 
 

@@ -108,13 +108,21 @@ def read_sheet(source: Path | Traversable) -> Sheet:
 
 
 def lines_of(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, cells) of every line that is neither empty nor a ``#`` comment."""
+    """Yield (line number, cells) of every line that is neither empty nor a ``#`` comment.
+
+    Raises ``ArgumentError`` for what is no CSV: cells beyond its limit and, before Python 3.11, NUL.
+    """
     reader = csv.reader(io.StringIO(text))
     before = 0
-    for cells in reader:
-        line, before = before + 1, reader.line_num
-        if any(cells) and not cells[0].startswith("#"):
-            yield line, cells
+    try:
+        for cells in reader:
+            line, before = before + 1, reader.line_num
+            if any(cells) and not cells[0].startswith("#"):
+                yield line, cells
+    except csv.Error as error:
+        raise ArgumentError(
+            f"line {before + 1} of the table is no CSV: {error}; save it as plain CSV text"
+        ) from error
 
 
 def _schema(where: str, columns: Sequence[str]) -> type[KernelRow] | type[CallRow]:

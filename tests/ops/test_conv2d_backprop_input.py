@@ -77,7 +77,7 @@ def test_any_layer_matches_float64(drawn: Any, close: Any, data: st.DataObject) 
 
 def test_the_fp32_result_is_not_rounded(small: Any) -> None:
     dy, x, w = small.operands((FP16,) * 3)
-    dy, w = np.round(dy * 64) + 300, np.round(w * 64) + 101
+    dy, w = (np.round(dy * 64) + 300).astype(dy.dtype), (np.round(w * 64) + 101).astype(w.dtype)
     result = run(small, dy, w, "ascend910", {"res_dtype": "float32"})
     want = small.reference(dy, x, w)[0]
     np.testing.assert_array_equal(unpacked(small, result, np.float32), want)

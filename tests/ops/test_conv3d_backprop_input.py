@@ -95,7 +95,7 @@ def test_any_layer_matches_float64(drawn: Any, close: Any, data: st.DataObject) 
 def test_the_fp32_result_is_not_rounded(small: Any, device: str, biased: bool) -> None:
     """Sums of thousands with a last bit that fp16 has no room for, and one beyond its range."""
     dy, x, w = small.operands((FP16,) * 3)
-    dy, w = np.round(dy * 64) + 300, np.round(w * 64) + 101
+    dy, w = (np.round(dy * 64) + 300).astype(dy.dtype), (np.round(w * 64) + 101).astype(w.dtype)
     bias = np.arange(20, dtype=np.float32) + 100_000
     more = {"tensor_bias": bias} if biased else {}
     r = run(small, dy, w, device, res_dtype="float32", rules="hardware", **more)

@@ -117,7 +117,7 @@ def test_they_are_the_gradients_of_as_many_groups_as_channels(small: Any) -> Non
 
 def test_the_fp32_result_is_not_rounded(small: Any) -> None:
     dy, x, w = small.operands((FP16,) * 3)
-    dy, w = np.round(dy * 64) + 300, np.round(w * 64) + 101
+    dy, w = (np.round(dy * 64) + 300).astype(dy.dtype), (np.round(w * 64) + 101).astype(w.dtype)
     result = input_gradient(small, w, dy, "ascend910", {"res_dtype": "float32"})
     want = small.reference(dy, x, w)[0]
     np.testing.assert_array_equal(plain_input(small, result), want)

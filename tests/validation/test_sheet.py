@@ -132,3 +132,10 @@ def test_foreign_columns_are_told_and_ignored(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"none\.csv: cannot be read as UTF-8 text"):
         read_sheet(tmp_path / "none.csv")
+
+
+def test_a_cell_beyond_the_limit_of_csv(tmp_path: Path) -> None:
+    """It ended in an error of the CSV reader; so did a NUL before Python 3.11."""
+    row = f"C900,910B1,matmul,{'1' * 200_000},2,,1,kernel,measured\n"
+    with pytest.raises(ArgumentError, match=r"line 2 of the table is no CSV: field larger than"):
+        sheet(tmp_path, HEAD + row)
