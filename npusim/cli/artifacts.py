@@ -51,7 +51,8 @@ class Artifact:
 
 
 def _output(job: Writing) -> str:
-    arrays, told = {}, []
+    arrays: dict[str, Any] = {}
+    told = []
     for output in job.outputs:
         array = returned(job.result, output.name)
         if job.framework:

@@ -110,7 +110,7 @@ def read_sheet(source: Path | Traversable) -> Sheet:
 def lines_of(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, cells) of every line that is neither empty nor a ``#`` comment.
 
-    Raises ``ArgumentError`` for what is no CSV: cells beyond its limit and, before Python 3.11, NUL.
+    Raises ``ArgumentError`` for what is no CSV: cells too long and, before Python 3.11, NUL.
     """
     reader = csv.reader(io.StringIO(text))
     before = 0

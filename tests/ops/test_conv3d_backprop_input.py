@@ -96,7 +96,7 @@ def test_the_fp32_result_is_not_rounded(small: Any, device: str, biased: bool) -
     """Sums of thousands with a last bit that fp16 has no room for, and one beyond its range."""
     dy, x, w = small.operands((FP16,) * 3)
     dy, w = (np.round(dy * 64) + 300).astype(dy.dtype), (np.round(w * 64) + 101).astype(w.dtype)
-    bias = np.arange(20, dtype=np.float32) + 100_000
+    bias = np.arange(100_000, 100_020, dtype=np.float32)
     more = {"tensor_bias": bias} if biased else {}
     r = run(small, dy, w, device, res_dtype="float32", rules="hardware", **more)
     want = small.reference(dy, x, w)[0] + (bias[None, :, None, None, None] if biased else 0)
