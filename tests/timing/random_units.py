@@ -240,7 +240,8 @@ class Instructions:
         staging = self.buffers.staging
         rows = staging is not None or self.k.has_path("L0C", "GM", "nz2nd")
         if rows and self.rng.random() < 0.2:  # every second place of the rows in GM
-            places = replace(self.gm(n1, m * 64), row_bytes=32)
+            places = self.gm(n1, m * 64)
+            places = replace(places, row_bytes=32, pitch=places.pitch // 2 * 2)  # whole elements
             lines = [Line(0, m, 0, 64)]
             self.k.fixpipe_scatter(places, lines, c, m, n, FP16, staging=staging)
             return
