@@ -53,7 +53,7 @@ class HandOver:
 
     def reuse(self, k: Language) -> None:
         """Hold the drain until all readers have done with the block."""
-        k.core_wait_flag("FIX", FREE, self.readers)
+        k.core_wait_flag("FIX", FREE)
 
     def give(self, k: Language) -> None:
         """Tell the readers of the group that a block is full."""

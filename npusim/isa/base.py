@@ -89,7 +89,11 @@ class MemoryView(Protocol):
 
 
 class Signal(NamedTuple):
-    """Flag ``event`` counts up by one on every other core of ``scope``: "group" or "all"."""
+    """Flag ``event`` is set on every other core of ``scope``: "group" or "all".
+
+    One for all cores counts up each time. One for the group counts up when all of the group's
+    other cores that set it have set it once more.
+    """
 
     event: int
     scope: str

@@ -108,7 +108,7 @@ class CoreBarrier(_Ordering):
 
 @record
 class CoreSetFlag(_Ordering):
-    """Count a flag up by one on every other core of a scope, as ``signals`` says."""
+    """Set a flag on every other core of a scope, as ``signals`` says."""
 
     between_cores: ClassVar[bool] = True
 

@@ -29,8 +29,9 @@ from npusim.isa.base import Signal
 from npusim.isa.operands import GmRegion
 from npusim.numerics.memory import CoreMemory, GlobalMemory
 from npusim.numerics.slots import POISON
+from npusim.program.flags import Flags
 from npusim.program.lower import located
-from npusim.program.program import CoreProgram, Program, Template
+from npusim.program.program import Program, Template
 
 __all__ = ["POISON", "execute"]
 
@@ -238,8 +239,8 @@ def _run_in_turns(program: Program, gm: GlobalMemory, progress: Progress | None)
     """One core after another, each as far as barriers and flags let it."""
     sync = _CoreSync(program, progress)
     running = {
-        i: _run_core(core, _Batch(program, [i], gm, frozenset()), sync)
-        for i, core in enumerate(program.cores)
+        i: _run_core(i, _Batch(program, [i], gm, frozenset()), sync)
+        for i in range(len(program.cores))
     }
     while running:
         before = sync.events
@@ -257,18 +258,17 @@ class _CoreSync:
     """Barriers and flags between cores, as counts; ``events`` counts any progress."""
 
     def __init__(self, program: Program, progress: Progress | None) -> None:
-        self.cores, self.progress = program.cores, progress
+        self.progress = progress
         self.working = len(program.working)
         self.arrived: dict[int, int] = {}
-        self.flags: dict[tuple[str, int], int] = {}
+        self.setting = Flags(program)
+        self.flags: dict[tuple[int, int], int] = {}  # counts by core and event
         self.events = 0
         self.done = 0  # instructions of finished tasks, all cores
 
-    def send(self, sender: CoreProgram, signal: Signal) -> None:
-        for core in self.cores:
-            if core is not sender and (signal.scope == "all" or core.group == sender.group):
-                key = (core.name, signal.event)
-                self.flags[key] = self.flags.get(key, 0) + 1
+    def send(self, sender: int, signal: Signal) -> None:
+        for core in self.setting.set(sender, signal):
+            self.flags[core, signal.event] = self.flags.get((core, signal.event), 0) + 1
 
     def end_task(self, template: Template) -> None:
         self.events += 1
@@ -277,7 +277,7 @@ class _CoreSync:
             self.progress(self.done)
 
 
-def _run_core(core: CoreProgram, batch: _Batch, sync: _CoreSync) -> Iterator[str]:
+def _run_core(core: int, batch: _Batch, sync: _CoreSync) -> Iterator[str]:
     """One core; yields whenever it has to wait for another."""
     barriers, waited = 0, dict[int, int]()
     for template in batch.tasks():
@@ -296,7 +296,7 @@ def _run_core(core: CoreProgram, batch: _Batch, sync: _CoreSync) -> Iterator[str
             if instruction.awaits is not None:
                 event, count = instruction.awaits
                 waited[event] = waited.get(event, 0) + count
-                while sync.flags.get((core.name, event), 0) < waited[event]:
+                while sync.flags.get((core, event), 0) < waited[event]:
                     yield "flag"
             if instruction.signals is not None:
                 sync.send(core, instruction.signals)

@@ -16,6 +16,7 @@ from npusim.device.spec import Device
 from npusim.errors import ArgumentError, CapacityError, ProgramError
 from npusim.integers import IntArray
 from npusim.objects import growing
+from npusim.program.flags import check_flags
 from npusim.program.kernel import Kernel, Plan, Tasks, fields_of
 from npusim.program.language import Language
 from npusim.program.link import Linker
@@ -93,7 +94,7 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
         looked=frozenset().union(*(part.k.looked for part in parts)),
     )
     _check_barriers(program)
-    _check_flag_receivers(program)
+    check_flags(program)
     return program
 
 
@@ -240,23 +241,6 @@ def _check_barriers(program: Program) -> None:
             f"kernel {program.kernel} would hang: {high} meets {counts[high]} core barriers, "
             f"{low} only {counts[low]}; give every core the same number"
         )
-
-
-def _check_flag_receivers(program: Program) -> None:
-    """A flag between cores is waited for by one pipe, or its counts could go to either."""
-    receiver: dict[int, str] = {}
-    for template in program.templates:
-        rows = zip(template.instructions, template.told, template.lines, strict=True)
-        for instruction, told, line in rows:
-            if instruction.awaits is None:
-                continue
-            event = instruction.awaits.event
-            first = receiver.setdefault(event, told.pipe)
-            if first != told.pipe:
-                raise ProgramError(
-                    f"{line}: {instruction}: flag #{event} is waited for on {first} too; give "
-                    "each pipe a flag of its own"
-                )
 
 
 @contextmanager

@@ -249,7 +249,11 @@ class Language(Fixpipe):
         self._issue(CoreBarrier("S"))
 
     def core_set_flag(self, pipe: str, event: int, scope: str = "all") -> None:
-        """Count a flag up on the other cores of the "group" or on "all" others."""
+        """Set a flag on the other cores of the "group" or on "all" others.
+
+        One for all counts each time. One for the group counts when every other core of it that
+        sets it has done so once more.
+        """
         self._issue(CoreSetFlag(pipe, Signal(event, scope)))
 
     def core_wait_flag(self, pipe: str, event: int, count: int = 1) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from npusim.integers import IntArray
 from npusim.isa.base import Instruction
+from npusim.program.flags import reached
 from npusim.program.lower import Wait
 from npusim.program.program import Program, Template, Variant
 from npusim.reasons import FOLLOW
@@ -121,11 +122,7 @@ def _both(a: Clock, b: Clock) -> Clock:
 
 class Order:
     """Answers for a program whether one instruction has ended before another starts, whatever the
-    time anything takes.
-
-    Where several cores of a group count a flag up for the group, a wait for a multiple of their
-    number is taken for whole rounds: each of them has counted as often as the others.
-    """
+    time anything takes."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -240,7 +237,7 @@ class _Meetings:
         self.sent: dict[_Key, dict[_Key, list[IntArray]]] = {}
         self.round = 0
         syncs = [order.syncs(core) for core in range(self.shape[0])]
-        self.wide: set[_Key] = set()  # flags, by receiver and event, that come from all cores
+        self.wide: set[_Key] = set()  # flags, by receiver and event, of scope "all"
         self.senders = self._senders(syncs)
         running = [self._run(core, own) for core, own in enumerate(syncs) if own]
         before = -1
@@ -253,8 +250,8 @@ class _Meetings:
         clocks = self.order.clocks(core)
         own = clocks.ends(pipe, count) if ended else clocks.starts(pipe, count)
         found = np.zeros(self.shape, np.int64)
-        for (counts, learnt), reached in zip(self.learnt[core], own, strict=True):
-            last = bisect_right(counts, reached)
+        for (counts, learnt), done in zip(self.learnt[core], own, strict=True):
+            last = bisect_right(counts, done)
             if last:
                 np.maximum(found, learnt[last - 1], out=found)
         found[core] = own
@@ -286,10 +283,17 @@ class _Meetings:
         """The cores that an instruction tells something, with the event."""
         signal = self._instruction(sync).signals
         if signal is not None:
-            cores = self.order.program.cores
-            for other, one in enumerate(cores):
-                if other != core and (signal.scope == "all" or one.group == cores[core].group):
-                    yield other, signal.event
+            for other in reached(self.order.program, core, signal):
+                yield other, signal.event
+
+    def _shares(self, flag: _Key, need: int) -> dict[_Key, int]:
+        """How often each sender has set a flag for certain once it has counted ``need``."""
+        senders = self.senders.get(flag, {})
+        if flag in self.wide:
+            return _certain(senders, need)
+        cores = dict.fromkeys(core for core, _ in senders)
+        each = [{one: n for one, n in senders.items() if one[0] == core} for core in cores]
+        return {one: n for own in each for one, n in _certain(own, need).items()}
 
     def _run(self, core: int, syncs: list[_Sync]) -> Iterator[str]:
         """Go through what orders a core against others; yields where it has to wait."""
@@ -308,9 +312,7 @@ class _Meetings:
             if instruction.awaits is not None:
                 event, more = instruction.awaits
                 waited[event] = waited.get(event, 0) + more
-                rounds = (core, event) not in self.wide
-                senders = self.senders.get((core, event), {})
-                shares = _shares(senders, waited[event], rounds=rounds)
+                shares = self._shares((core, event), waited[event])
                 sent = self.sent.setdefault((core, event), {})
                 while any(len(sent.get(one, ())) < share for one, share in shares.items()):
                     yield "flag"
@@ -332,13 +334,8 @@ class _Meetings:
         learnt.append(found)
 
 
-def _shares(senders: dict[_Key, int], need: int, *, rounds: bool) -> dict[_Key, int]:
-    """How often each sender has counted a flag up for certain once it has counted ``need``.
-
-    With ``rounds`` senders take turns; else the others may have counted first.
-    """
-    share, rest = divmod(need, max(1, len(senders)))
-    if rounds and not rest and all(count >= share for count in senders.values()):
-        return dict.fromkeys(senders, share)
+def _certain(senders: dict[_Key, int], need: int) -> dict[_Key, int]:
+    """How often each sender has set a flag once it was set ``need`` times: the others may have
+    set it first."""
     every = sum(senders.values())
     return {one: max(0, need - (every - count)) for one, count in senders.items()}

@@ -19,6 +19,7 @@ import simpy
 
 from npusim.integers import IntArray
 from npusim.isa.base import Cost, Instruction
+from npusim.program.flags import Flags
 from npusim.program.lower import Wait
 from npusim.program.program import MOVE, READ, CoreProgram, Flow, Program
 from npusim.reasons import (
@@ -136,6 +137,7 @@ class SimpyEngine:
         self.spans: list[tuple[int, ...]] | None = [] if keep_spans else None
         self.starts: list[int] = starts.tolist()  # of the cores
         self.cores = [self._core(i, core) for i, core in enumerate(program.cores)]
+        self.flags = Flags(program)
 
     def run(self) -> Outcome:
         """Simulate to the end.
@@ -421,10 +423,8 @@ class SimpyEngine:
         """Record the end of an instruction and let others see it."""
         signal = step.instruction.signals
         if signal is not None:
-            for other in self.cores:
-                same = other.program.group == core.program.group
-                if other is not core and (signal.scope == "all" or same):
-                    self._flag(other, signal.event).add()
+            for other in self.flags.set(core.number, signal):
+                self._flag(self.cores[other], signal.event).add()
         core.done[pipe].add()
         self.completed += 1
         if self.spans is not None:

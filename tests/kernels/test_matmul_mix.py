@@ -143,6 +143,16 @@ def test_a_block_is_used_again_only_when_both_readers_have_done() -> None:
         assert begin >= max(flags[use][1] for flags in left)
 
 
+def test_a_reader_without_rows_does_not_free_a_block_for_the_other() -> None:
+    """Tiles of one row: the second vector core has none, and is two tiles ahead."""
+    result = run(finish(1, 32, 48 * 8, groups=1, gated=True), groups=1)
+    again = spans(result, "FIX", "aic0", "core_wait_flag")
+    left = [spans(result, "MTE2", core, "core_set_flag") for core in ("aiv0", "aiv1")]
+    assert len(again) == 6
+    for (begin, _), *flags in zip(again, *left, strict=False):
+        assert begin >= max(end for _, end in flags)
+
+
 def test_more_blocks_and_more_readers_take_less_time() -> None:
     shape, tiling = (512, 128, 512), Tiling(base_m=128, base_n=128, base_k=64, unit_flag=True)
 

@@ -286,20 +286,34 @@ class _RandomKernel(Scripted):
 
     def _wait(self, rng: Random, levels: list[_Level]) -> None:
         """Let units wait for some or all of the flags that came from lower levels."""
-        arrived: list[Counter[int]] = [Counter() for _ in self.lanes]
+        scopes = {event: scope for body in self.bodies for _, event, scope in body.sets}
+        sets: list[Counter[int]] = [Counter() for _ in self.lanes]  # at lower levels
+        used: list[Counter[int]] = [Counter() for _ in self.lanes]
+        rows = [row for level in levels for part in level for row in part]
+        setters = {(row.core, one[1]) for row in rows for one in self.bodies[row.body].sets}
+
+        def arrived(core: int, event: int) -> int:
+            others = [
+                sets[other][event]
+                for other, group in enumerate(self.lanes)
+                if other != core
+                and (other, event) in setters
+                and (scopes[event] == "all" or group == self.lanes[core])
+            ]
+            every = sum(others) if scopes[event] == "all" else min(others, default=0)
+            return every - used[core][event]
+
         for level in levels:
             rows = [row for part in level for row in part]
             for row in rows:
-                ready = sorted(event for event, n in arrived[row.core].items() if n)
+                ready = {event: arrived(row.core, event) for event in sorted(scopes)}
+                ready = {event: count for event, count in ready.items() if count}
                 if ready and rng.random() < 0.6:
-                    row.event = rng.choice(ready)
-                    row.count = rng.choice((1, arrived[row.core][row.event]))
-                    arrived[row.core][row.event] -= row.count
+                    row.event = rng.choice(list(ready))
+                    row.count = rng.choice((1, ready[row.event]))
+                    used[row.core][row.event] += row.count
             for row in rows:
-                for _, event, scope in self.bodies[row.body].sets:
-                    for other, group in enumerate(self.lanes):
-                        near = scope == "all" or group == self.lanes[row.core]
-                        arrived[other][event] += near and other != row.core
+                sets[row.core].update(event for _, event, _ in self.bodies[row.body].sets)
 
 
 class _OnCube(_RandomKernel):
@@ -323,12 +337,13 @@ def _core(row: _Row) -> int:
 
 def _bodies(rng: Random, kind: CoreKind) -> list[_Body]:
     signals = rng.random() < 0.5
+    scopes = {event: rng.choice(("group", "all")) for event in CORE_EVENTS}
     found = []
     for _ in range(rng.choice((1, 2, 3, 5, 8))):
         count = rng.choice((0, 1, 2)) if signals else 0
         sets = tuple(
-            (rng.choice(kind.pipes), rng.choice(CORE_EVENTS), rng.choice(("group", "all")))
-            for _ in range(count)
+            (rng.choice(kind.pipes), event, scopes[event])
+            for event in rng.choices(CORE_EVENTS, k=count)
         )
         found.append(_Body(rng.choice((1, 2, 4, 8, 15, 40)), sets))
     return found

@@ -116,6 +116,23 @@ def reaches(code: Code, sender: int, core: int, everywhere: int) -> bool:
 
 
 @compiled
+def counts(
+    shape: Shape, code: Code, state: State, sender: int, core: int, event: int, everywhere: int
+) -> bool:
+    """Whether it counts now that ``sender`` has set it: in a group the last to set it decides."""
+    if not reaches(code, sender, core, everywhere):
+        return False
+    if everywhere == 1:
+        return True
+    nth = state.events[sender, event].sets
+    for other in range(shape.cores):
+        near = other != core and code.groups[other] == code.groups[sender]
+        if near and code.setters[other, event] and state.events[other, event].sets < nth:
+            return False
+    return True
+
+
+@compiled
 def raise_flag(
     shape: Shape, code: Code, state: State, ends: IntArray, flagged: IntArray, now: int
 ) -> None:
@@ -130,8 +147,9 @@ def raise_flag(
             return
     run.flags -= 1
     sink(state.raised, run.flags)
+    state.events[sender, step.what].sets += 1
     for core in range(shape.cores):
-        if not reaches(code, sender, core, step.counts):
+        if not counts(shape, code, state, sender, core, step.what, step.counts):
             continue
         event = state.events[core, step.what]
         flagged[core, step.what, event.count & (flagged.shape[2] - 1)] = now

@@ -91,8 +91,9 @@ OVER, PAUSED, SHORT_HISTORY, SHORT_FLAGS, OUT_OF_BOUNDS = range(5)
 #: A core: at a barrier or not, when it may go on, its pipes (bits) to try.
 CORE = record("meet", "meet_at", "todo")
 
-#: A flag event of a core: times counted, counts used up, the pipe waiting plus one.
-EVENT = record("count", "used", "waiter")
+#: A flag event of a core: times counted, counts used up, the pipe waiting plus one; how often the
+#: core itself has set it for its group.
+EVENT = record("count", "used", "waiter", "sets")
 
 #: An entry of a heap: the smallest ``key`` is on top.
 ENTRY = record("key", "who")
@@ -156,6 +157,7 @@ class Code(NamedTuple):
     classes: IntArray  # (parts of flows, cores): the class of a core's transfer
     tensors: Records  # TENSOR
     groups: IntArray  # (cores,)
+    setters: IntArray  # (cores, events): whether a core sets the event for its group
     oldest: IntArray  # (pipes, pipes): least count, unit-relative, that p waits for of q; NEVER
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from npusim.integers import IntArray
 from npusim.isa.base import Cost, Instruction
 from npusim.objects import growing
+from npusim.program.flags import setters
 from npusim.program.lower import Wait
 from npusim.program.program import ATOMIC, MOVE, READ, WRITE, Flow, Program, Template
 from npusim.reasons import FOLLOW
@@ -105,6 +106,7 @@ class Tables:
                 [(l2.place(t.name, t.size_bytes), t.size_bytes) for t in program.tensors],
             ),
             groups=np.array([core.group for core in program.cores]),
+            setters=self._setters(),
             oldest=rows.oldest,
         )
 
@@ -127,6 +129,13 @@ class Tables:
             for core in range(1 if self.links.alike else cores):
                 key = part.cap, self.links.uses(part, core)
                 table[row, core:] = self.classes.setdefault(key, len(self.classes))
+        return table
+
+    def _setters(self) -> IntArray:
+        """Which cores set which events for their groups, as ones."""
+        table = np.zeros((len(self.program.cores), max(1, len(self.events))), np.int64)
+        for event, cores in (setters(self.program) if self.events else {}).items():
+            table[list(cores), self.events[event]] = 1
         return table
 
     def _of_variants(self, rows: Iterable[tuple[int, ...]]) -> IntArray:
