@@ -130,8 +130,7 @@ class Mmad(Instruction):
         left, right = a[:, : self.m, : self.k], b[:, : self.k, : self.n]
         if self.hf32_bits:
             left, right = (round_hf32(x, self.hf32_bits) for x in (left, right))
-        # Row-major operands: BLAS need not give the same bits for transposed ones.
-        product = np.matmul(np.ascontiguousarray(left), np.ascontiguousarray(right))
+        product = np.matmul(row_major(left), row_major(right))
         if (self.m, self.n) != (m1 * 16, n1 * 16):
             c = _accumulator(memory, self.c, m1, n1).copy()
             part = c[:, : self.m, : self.n]
@@ -155,6 +154,18 @@ def _first_piece_out(device: Device) -> int:
     """Cycles until a drain to GM has left the first piece of its source."""
     path = device.path("L0C", "GM")
     return path.startup_cycles + drain_cycles(UNIT_FLAG_BYTES, path)
+
+
+def row_major(matrices: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """``matrices`` as BLAS takes them, rows behind each other; copied only where they lie otherwise.
+
+    BLAS need not give the same bits for transposed matrices, and NumPy multiplies what BLAS does
+    not take, and vectors, in loops of its own.
+    """
+    (rows, columns), (pitch, step) = matrices.shape[1:], matrices.strides[1:]
+    item = matrices.itemsize
+    fits = step == item and pitch >= columns * item and pitch % item == 0 and min(rows, columns) > 1
+    return matrices if fits and matrices.flags.aligned else np.ascontiguousarray(matrices)
 
 
 def _accumulator(

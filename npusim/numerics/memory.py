@@ -6,6 +6,7 @@ Cores with the same templates run together, one core to a lane; arrays have a le
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class GlobalMemory:
     ) -> None:
         self.tensors, self.constant = tensors, constant
         self._wide: dict[tuple[str, DType], Bytes] = {}
+        self._widening = Lock()  # or every thread would begin with all of it
 
     def load(self, region: GmRegion, offsets: IntArray, dtype: DType) -> Content:
         """What lies at each of the byte ``offsets``: (batch, rows, elements per row)."""
@@ -60,8 +62,9 @@ class GlobalMemory:
     def _widened(self, name: str, dtype: DType) -> Bytes:
         """A whole tensor as the bytes of its elements in fp32."""
         key = (name, dtype)
-        if key not in self._wide:  # two threads may both do it, to the same end
-            self._wide[key] = widen(self.tensors[name].view(dtype.numpy)).view(np.uint8)
+        with self._widening:
+            if key not in self._wide:
+                self._wide[key] = widen(self.tensors[name].view(dtype.numpy)).view(np.uint8)
         return self._wide[key]
 
     def store(

@@ -28,6 +28,9 @@ POISON = 0xFF
 #: the last read becomes one piece: stores and reads in turn cost their own bytes, not all before.
 _MANY = 8
 
+#: Elements widened at a time: the indices that NumPy makes of them (8 B each) stay in the cache.
+_PIECE = 1 << 15
+
 
 class Content:
     """An array (batch, ...) that is worked out once and never changed.
@@ -52,9 +55,16 @@ def content_of(values: Array) -> Content:
 
 
 def widen(values: Array) -> Array:
-    """``values`` as fp32; looking fp16 up is twice as fast as NumPy's conversion."""
+    """``values`` as fp32; looking fp16 up is faster than NumPy's conversion, a piece at a time."""
     if values.dtype == FP16.numpy:
-        return _fp16_values().take(values.view(np.uint16))
+        if values.size <= _PIECE or not values.flags.c_contiguous:
+            return _fp16_values().take(values.view(np.uint16))
+        wide = np.empty(values.shape, np.float32)
+        flat, bits = wide.reshape(-1), values.reshape(-1).view(np.uint16)
+        for first in range(0, flat.size, _PIECE):
+            piece = slice(first, first + _PIECE)
+            flat[piece] = _fp16_values().take(bits[piece])
+        return wide
     return values.astype(np.float32, copy=False)
 
 

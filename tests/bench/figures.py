@@ -14,6 +14,7 @@ CATALOGUE = {
     "build": ("tests.bench.simulator", "build_and_run"),
     "scaling": ("tests.bench.simulator", "scaling"),
     "full": ("tests.bench.simulator", "full"),
+    "full_product": ("tests.bench.simulator", "full_product"),
     "auto": ("tests.bench.choices", "automatic"),
     "network": ("tests.bench.processes", "network"),
     "startup": ("tests.bench.processes", "startup"),
@@ -62,6 +63,13 @@ def timed(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """CPU seconds of one call, of all threads."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
 
 
 def medians(repeats: int, *works: Callable[[], object]) -> list[float]:

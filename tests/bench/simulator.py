@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import statistics
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -15,7 +16,7 @@ from npusim.call.choice import CHOICES
 from npusim.timing.launches import RUNS
 from npusim.timing.trace import KernelRun
 from tests.bench import programs
-from tests.bench.figures import Figure, Settings, medians
+from tests.bench.figures import Figure, Settings, cpu_seconds, medians
 
 #: Cores, and the longest time one of them starts late, cycles.
 CORES, SKEW = 32, 5000
@@ -143,6 +144,32 @@ def full(settings: Settings) -> Iterator[Figure]:
     ):
         note = f"over one fp32 NumPy product with {threads}: {seconds * 1e3:.2f} ms"
         yield Figure(f"full.{label}", run / seconds, "x", note)
+
+
+def full_product(settings: Settings) -> Iterator[Figure]:
+    """Numbers and cycles of a matmul against the NumPy product it is, in CPU time."""
+    name, size = programs.engine_name(settings), 2048 // settings.divisor
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((size, size)).astype(np.float16) for _ in range(2))
+    wide_a, wide_b = a.astype(np.float32), b.astype(np.float32)
+
+    def simulate() -> None:
+        npusim.ops.matmul(a, b, device=programs.DEVICE, engine=name, timeline=False)
+
+    def multiply() -> None:
+        for _ in range(PLAIN):
+            wide_a @ wide_b
+
+    for limit, label in ((None, "ratio"), (1, "ratio_one_thread")):
+        with threadpool_limits(limit, user_api="blas"):
+            simulate()
+            rounds = [
+                (cpu_seconds(simulate), cpu_seconds(multiply)) for _ in range(settings.repeats)
+            ]
+        run = statistics.median(run for run, _ in rounds)
+        product = statistics.median(product for _, product in rounds) / PLAIN
+        note = f"{name}: matmul {size}^3, {run:.3f} CPU s over {product:.3f} of one fp32 product"
+        yield Figure(f"full_product.{label}", run / product, "x", note)
 
 
 def _peak_mib() -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +15,10 @@ from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32, DType
 from npusim.isa.base import Cost, Instruction, MemoryView
-from npusim.isa.operands import Region, SlotRegion, Tensor
+from npusim.isa.cube import row_major
+from npusim.isa.operands import GmRegion, Region, SlotRegion, Tensor
 from npusim.kernels.matmul import Matmul, Tiling
-from npusim.numerics import executor
+from npusim.numerics import executor, memory
 from npusim.numerics.executor import Sharing, execute, sharing_of
 from npusim.program.build import build
 from npusim.program.kernel import Tasks
@@ -270,3 +273,46 @@ def test_products_have_the_same_bits_in_turns_side_by_side_and_in_threads(
     execute(program, {"a": a, "b": b, "c": alone})
     np.testing.assert_array_equal(together.view(np.uint32), alone.view(np.uint32))
     np.testing.assert_allclose(together, a.astype(float) @ b.astype(float), atol=1e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "shape", [(16, 16, 16), (128, 64, 256), (33, 18, 47), (2, 64, 2), (1, 40, 24), (24, 40, 1)]
+)
+def test_a_product_of_parts_of_rows_has_the_bits_of_one_of_copies(
+    shape: tuple[int, int, int],
+) -> None:
+    (m, k, n), rng = shape, np.random.default_rng(0)
+    a = rng.standard_normal((3, m, 2 * k + 5)).astype(np.float32)[:, :, 3 : 3 + k]
+    b = rng.standard_normal((3, k, 2 * n + 7)).astype(np.float32)[:, :, 1 : 1 + n]
+    product = np.matmul(row_major(a), row_major(b))
+    np.testing.assert_array_equal(
+        product.view(np.uint32), np.matmul(a.copy(), b.copy()).view(np.uint32)
+    )
+
+
+def test_only_matrices_whose_rows_do_not_lie_behind_each_other_are_copied() -> None:
+    whole = np.arange(4 * 8 * 8, dtype=np.float32).reshape(4, 8, 8)
+    for lies in (whole, whole[:, 2:6, 1:5], whole[::2]):
+        assert row_major(lies) is lies
+    repeated = np.broadcast_to(whole[:, :1], whole.shape)
+    turned, apart, upwards = whole.swapaxes(1, 2), whole[:, :, ::2], whole[:, ::-1]
+    for other in (turned, apart, upwards, repeated, whole[:, :1, 2:]):
+        assert row_major(other).flags.c_contiguous
+        np.testing.assert_array_equal(row_major(other), other)
+
+
+def test_threads_widen_a_tensor_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, wide = list[int](), memory.widen
+
+    def slowly(values: Array) -> Array:
+        begun.append(values.size)
+        time.sleep(0.02)
+        return wide(values)
+
+    monkeypatch.setattr(memory, "widen", slowly)
+    gm = memory.GlobalMemory({"a": np.ones(64, np.float16).view(np.uint8)}, frozenset({"a"}))
+    region = GmRegion(Tensor("a", (64,), FP16), "", 0, 1, 64, 64)
+    loaded = [gm.load(region, np.array([64 * i]), FP16) for i in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda one: one.get(wide=True), loaded))
+    assert begun == [64]

@@ -25,8 +25,9 @@ def numbers(count: int, start: int = 0, dtype: DType = FP16) -> Array:
 
 
 @pytest.mark.parametrize("dtype", [FP16, BF16])
-def test_every_16_bit_float_widens_exactly(dtype: DType) -> None:
-    values = np.arange(1 << 16, dtype=np.uint16).view(dtype.numpy)
+@pytest.mark.parametrize("shape", [(-1,), (128, -1)])
+def test_every_16_bit_float_widens_exactly(dtype: DType, shape: tuple[int, ...]) -> None:
+    values = np.arange(1 << 16, dtype=np.uint16).view(dtype.numpy).reshape(shape)
     np.testing.assert_array_equal(
         widen(values).view(np.uint32), values.astype(np.float32).view(np.uint32)
     )
