@@ -157,7 +157,7 @@ def _first_piece_out(device: Device) -> int:
 
 
 def row_major(matrices: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """``matrices`` as BLAS takes them, rows behind each other; copied only where they lie otherwise.
+    """``matrices`` as BLAS takes them, rows behind each other; a copy where they lie otherwise.
 
     BLAS need not give the same bits for transposed matrices, and NumPy multiplies what BLAS does
     not take, and vectors, in loops of its own.
