@@ -18,8 +18,10 @@ from npusim.isa.base import Cost, Instruction, MemoryView
 from npusim.isa.cube import row_major
 from npusim.isa.operands import GmRegion, Region, SlotRegion, Tensor
 from npusim.kernels.matmul import Matmul, Tiling
-from npusim.numerics import executor, memory
+from npusim.numerics import executor
 from npusim.numerics.executor import Sharing, execute, sharing_of
+from npusim.numerics.memory import GlobalMemory
+from npusim.numerics.slots import widen
 from npusim.program.build import build
 from npusim.program.kernel import Tasks
 from npusim.program.language import BufferHandle, Language
@@ -302,15 +304,15 @@ def test_only_matrices_whose_rows_do_not_lie_behind_each_other_are_copied() -> N
 
 
 def test_threads_widen_a_tensor_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, wide = list[int](), memory.widen
+    begun, wide = list[int](), widen
 
     def slowly(values: Array) -> Array:
         begun.append(values.size)
         time.sleep(0.02)
         return wide(values)
 
-    monkeypatch.setattr(memory, "widen", slowly)
-    gm = memory.GlobalMemory({"a": np.ones(64, np.float16).view(np.uint8)}, frozenset({"a"}))
+    monkeypatch.setattr("npusim.numerics.memory.widen", slowly)
+    gm = GlobalMemory({"a": np.ones(64, np.float16).view(np.uint8)}, frozenset({"a"}))
     region = GmRegion(Tensor("a", (64,), FP16), "", 0, 1, 64, 64)
     loaded = [gm.load(region, np.array([64 * i]), FP16) for i in range(2)]
     with ThreadPoolExecutor(2) as pool:
