@@ -94,7 +94,7 @@ def _core(w: Any, i: int, held: float, fresh: float, most: float, s: Any) -> flo
 
     What the L2 has ``held`` comes at another rate than what is ``fresh``.
     """
-    s[:] = 0.0
+    s.fill(0.0)
     items = int(np.ceil(w.items[i] / w.cores[i]))
     half = half_moved = half_fetched = 0.0
     half_items = 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from npusim.timing.fast import library
@@ -107,6 +109,41 @@ def test_another_source_of_compiled_code_is_another_library() -> None:
     known = {f"npusim.timing.fast.{name}" for name in own}
     known.add(f"npusim.{library._ESTIMATES.removesuffix('.py').replace('/', '.')}")
     assert {module.name for module in MODULES} <= known
+
+
+def test_compiled_code_assigns_to_elements_only() -> None:
+    from npusim.timing.fast import ahead  # noqa: PLC0415 - imports a compiler
+
+    for file in library.sources():
+        ahead.check(file)
+
+
+@pytest.mark.parametrize("line", ["a[1:n] = 3", "a[:] += n", "a[0, :n], n = n, 3", "del a[1:]"])
+def test_a_library_is_not_made_of_code_that_assigns_to_slices(tmp_path: Path, line: str) -> None:
+    from npusim.timing.fast import ahead  # noqa: PLC0415
+
+    file = tmp_path / "engine.py"
+    lines = ["@compiled", "def sums(a, n):", "    part = a[1:n]", f"    {line}", "    return part"]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(TypeError, match=r"engine.py:4: sums assigns to a slice, a\[.*in a loop"):
+        ahead.check(file)
+    file.write_text("\n".join(lines[1:]), encoding="utf-8")  # not compiled: all is allowed
+    ahead.check(file)
+
+
+def test_a_library_is_not_made_of_code_that_needs_python() -> None:
+    import numba  # noqa: PLC0415
+
+    from npusim.timing.fast import ahead  # noqa: PLC0415
+
+    def strict(a: np.ndarray[Any, Any], n: int) -> None:
+        if n < 0:
+            raise ValueError("less than nothing")
+        a[0] = n
+
+    function = cast(Any, numba.njit)(_nrt=False)(strict)
+    with pytest.raises(TypeError, match=r"strict needs .*, which a library cannot have"):
+        ahead.translated({function: (np.zeros(1, np.int64), 1)})
 
 
 @pytest.mark.skipif(library.levels() == ("generic",), reason="this machine is no x86-64")

@@ -7,6 +7,7 @@ machine (``CC``, else ``cc``) links it to a library that needs nothing but ``mem
 
 from __future__ import annotations
 
+import ast
 import shlex
 import shutil
 import subprocess
@@ -23,6 +24,9 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 from npusim.timing.fast import library
+
+#: The decorators of compiled code.
+_MARKS = {"compiled", "entry"}
 
 
 def _unpacked(kinds: tuple[Any, ...]) -> Any:
@@ -72,8 +76,35 @@ def _array(context: Any, builder: Any, kind: Any, word: Callable[[], Any]) -> An
     return array._getvalue()
 
 
+def check(file: Path) -> None:
+    """Raise ``TypeError`` where compiled code of ``file`` assigns to a part of an array.
+
+    Numba compiles that with a comparison of shapes that would raise, and for arrays with counts
+    of references: a library has neither, and it is not always the linker that notices.
+    """
+    for function in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if not isinstance(function, ast.FunctionDef) or not _MARKS.intersection(
+            mark.id for mark in function.decorator_list if isinstance(mark, ast.Name)
+        ):
+            continue
+        for node in ast.walk(function):
+            if not isinstance(node, ast.Subscript) or isinstance(node.ctx, ast.Load):
+                continue
+            if any(isinstance(part, ast.Slice) for part in ast.walk(node.slice)):
+                raise TypeError(
+                    f"{file}:{node.lineno}: {function.name} assigns to a slice, "
+                    f"{ast.unparse(node)}, which code compiled ahead of time cannot do; assign to "
+                    "its elements in a loop"
+                )
+
+
 def translated(examples: Mapping[Callable[..., None], tuple[Any, ...]]) -> Any:
-    """Entries as one module of LLVM; ``examples`` has arguments of the types that each has."""
+    """Entries as one module of LLVM; ``examples`` has arguments of the types that each has.
+
+    Raises ``TypeError`` for code that a library cannot have (see ``check``).
+    """
+    for file in library.sources():
+        check(file)
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = _machine("")
@@ -117,7 +148,10 @@ def _machine(level: str) -> Any:
 
 
 def _translated(function: Any, example: tuple[Any, ...]) -> Any:
-    """``function`` as a module of LLVM with a C function of its name, which takes a table."""
+    """``function`` as a module of LLVM with a C function of its name, which takes a table.
+
+    Raises ``TypeError`` where it needs functions of Python or Numba, as errors and new arrays do.
+    """
     unpack = _unpacked(tuple(numba.typeof(one) for one in example))
 
     def called(table: Any) -> None:
@@ -134,4 +168,9 @@ def _translated(function: Any, example: tuple[Any, ...]) -> Any:
             inside.name = function.__name__
         elif not inside.is_declaration:
             inside.linkage = "internal"
+        elif not inside.name.startswith("llvm."):
+            raise TypeError(
+                f"{function.__name__} needs {inside.name}, which a library cannot have: compiled "
+                "code may not raise errors or make arrays"
+            )
     return module

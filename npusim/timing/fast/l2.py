@@ -54,9 +54,9 @@ def make_room(cache: Cache) -> int:
     while info.used > info.capacity:
         if info.aged >= info.aged_end:
             sort_by_age(cache)
-        entry = cache.aged[info.aged]
+        entry = cache.aged[np.uint64(info.aged)]
         info.aged += 1
-        block = entry.who
+        block = np.uint64(entry.who)
         if cache.stamp[block] == entry.key:
             info.used -= bits(cache.valid[block])
             if cache.dirty[block]:
@@ -73,8 +73,8 @@ def sort_by_age(cache: Cache) -> None:
     for block in range(cache.stamp.size):
         stamp = cache.stamp[block]
         if stamp:
-            aged[count].key = stamp
-            aged[count].who = block
+            aged[np.uint64(count)].key = stamp
+            aged[np.uint64(count)].who = block
             count += 1
             low = min(low, stamp)
             high = max(high, stamp)
@@ -102,16 +102,16 @@ def sort_by_digit(
     for i in range(mask + 1):
         counts[i] = 0
     for i in range(count):
-        counts[((source[i].key - low) >> shift) & mask] += 1
+        counts[np.uint64(((source[i].key - low) >> shift) & mask)] += 1
     place = 0
     for i in range(mask + 1):
         place, counts[i] = place + counts[i], place
     for i in range(count):
-        value = ((source[i].key - low) >> shift) & mask
+        value = np.uint64(((source[i].key - low) >> shift) & mask)
         at = counts[value]
         counts[value] = at + 1
-        target[at].key = source[i].key
-        target[at].who = source[i].who
+        target[np.uint64(at)].key = source[i].key
+        target[np.uint64(at)].who = source[i].who
 
 
 @entry
@@ -130,7 +130,7 @@ def touch(cache: Cache, place: Place, write: bool, costs: Records) -> None:
     even = place.rows > 1 and 0 < pitch <= 1 << info.block_shift and pitch & (pitch - 1) == 0
     if even and (place.offset & (pitch - 1)) + place.row_bytes <= pitch:
         touch_blocks(cache, place, write, costs)
-    else:
+    elif not touch_sectors(cache, place, write, costs):
         touch_rows(cache, place, write, costs)
     if info.used > info.capacity:
         cost.evicted = make_room(cache)
@@ -174,8 +174,7 @@ def touch_blocks(cache: Cache, place: Place, write: bool, costs: Records) -> Non
             use(cache, block, count)
             cost.hit += count * piece
         elif whole and not write and lacks(cache, block, count, mask):
-            for i in range(block, block + count):
-                cache.valid[i] |= mask
+            add(cache.valid, block, count, mask)
             use(cache, block, count)
             info.used += count * bits(mask)
             cost.fetched += (count * bits(mask)) << small
@@ -188,13 +187,18 @@ def touch_blocks(cache: Cache, place: Place, write: bool, costs: Records) -> Non
     touch_rows(cache, Place(first_block, offset, after, row_bytes, pitch), write, costs)
 
 
+# Parts of arrays are taken before the loops below: Numba then knows that no index is negative, and
+# LLVM treats several blocks at once.
+
+
 @compiled
 def holds(masks: IntArray, block: int, count: int, mask: int) -> bool:
     """Whether ``count`` blocks have all of ``mask`` in their masks."""
     missing = mask & ~masks[block]
     if missing == 0:
-        for i in range(block, block + count):
-            missing |= mask & ~masks[i]
+        part = masks[block : block + count]
+        for i in range(count):
+            missing |= mask & ~part[i]
     return bool(missing == 0)
 
 
@@ -203,8 +207,9 @@ def lacks(cache: Cache, block: int, count: int, mask: int) -> bool:
     """Whether ``count`` blocks are all resident and hold nothing of ``mask``."""
     some = mask & cache.valid[block]
     if some == 0:
-        for i in range(block, block + count):
-            some |= (mask & cache.valid[i]) | (cache.stamp[i] == 0)
+        valid, stamp = cache.valid[block : block + count], cache.stamp[block : block + count]
+        for i in range(count):
+            some |= (mask & valid[i]) | (stamp[i] == 0)
     return bool(some == 0)
 
 
@@ -212,9 +217,18 @@ def lacks(cache: Cache, block: int, count: int, mask: int) -> bool:
 def use(cache: Cache, block: int, count: int) -> None:
     """Use ``count`` resident blocks, one after another, now."""
     clock = cache.info[0].clock + 1
+    stamp = cache.stamp[block : block + count]
     for i in range(count):
-        cache.stamp[block + i] = clock + i
+        stamp[i] = clock + i
     cache.info[0].clock += count
+
+
+@compiled
+def add(masks: IntArray, block: int, count: int, mask: int) -> None:
+    """Put ``mask`` into the masks of ``count`` blocks."""
+    part = masks[block : block + count]
+    for i in range(count):
+        part[i] |= mask
 
 
 @compiled
@@ -224,26 +238,60 @@ def touch_alike(
     """Access the same sectors of each block: first block, count, sectors, bytes of a block."""
     info, cost = cache.info[0], costs[0]
     block, count, mask, piece = place
-    clock, used, hit, full, small = info.clock, 0, 0, bits(mask), info.sector_shift
-    for i in range(block, block + count):
-        clock += 1
-        cache.stamp[i] = clock
-        missing = mask & ~cache.valid[i]
-        new = 0
-        if missing:
-            cache.valid[i] |= mask
-            new = full if missing == mask else bits(missing)
-            used += new
-        if write:
-            cache.dirty[i] |= mask
-            hit += piece
-        else:
-            hit += max(0, piece - (new << small))
-    info.clock = clock
+    use(cache, block, count)
+    valid, used, hit, small = cache.valid[block : block + count], 0, 0, info.sector_shift
+    for i in range(count):
+        new = bits(mask & ~valid[i])
+        valid[i] |= mask
+        used += new
+        hit += max(0, piece - (new << small))
     info.used += used
-    cost.hit += hit
-    if not write:
+    if write:
+        add(cache.dirty, block, count, mask)
+        cost.hit += count * piece
+    else:
+        cost.hit += hit
         cost.fetched += used << small
+
+
+@compiled
+def touch_sectors(cache: Cache, place: Place, write: bool, costs: Records) -> bool:
+    """``touch`` of rows of whole sectors, each inside one block; False where they are not such."""
+    info, cost = cache.info[0], costs[0]
+    shift, small = info.block_shift, info.sector_shift
+    up, step, width = (1 << small) - 1, place.pitch >> small, place.row_bytes >> small
+    block, sector = place.block + (place.offset >> shift), place.offset >> small
+    within, most = (1 << (shift - small)) - 1, (1 << (shift - small)) - width
+    if (place.offset | place.pitch | place.row_bytes) & up or most < 0:
+        return False
+    first = sector & within
+    if width > 1:
+        for row in range(place.rows):
+            if (first + row * step) & within > most:
+                return False
+    mask, high, used = ONES[width], shift - small, 0
+    last = (first + (place.rows - 1) * step) >> high
+    valid, stamp = cache.valid[block : block + last + 1], cache.stamp[block : block + last + 1]
+    # The blocks follow one another, or there is one for each row.
+    clock, apart = info.clock + 1, step > within
+    for row in range(place.rows):
+        at = first + row * step
+        here, wanted = np.uint64(at >> high), mask << (at & within)
+        stamp[here] = clock + (row if apart else at >> high)
+        there = valid[here]
+        used += bits(wanted & ~there)
+        valid[here] = there | wanted
+    info.clock += place.rows if apart else last + 1
+    if write:
+        dirty = cache.dirty[block : block + last + 1]
+        for row in range(place.rows):
+            at = first + row * step
+            dirty[np.uint64(at >> high)] |= mask << (at & within)
+    else:
+        cost.fetched += used << small
+    info.used += used
+    cost.hit += place.rows * place.row_bytes - (0 if write else used << small)
+    return True
 
 
 @compiled

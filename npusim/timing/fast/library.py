@@ -54,14 +54,18 @@ def engine_of_children(engine: str) -> dict[str, str]:
     return os.environ | {SWITCH: engine}
 
 
-@cache
-def digest() -> str:
-    """A digest of the sources of compiled code."""
+def sources() -> list[Path]:
+    """The sources of compiled code."""
     own = (source for source in sorted(HERE.glob("*.py")) if source.name not in _PLAIN)
     estimates = (folder / _ESTIMATES for folder in (_PACKAGE, _PACKAGE.parent))
     elsewhere = (_PACKAGE / name for name in _CONSTANTS)
-    sources = (*own, *elsewhere, next(file for file in estimates if file.is_file()))
-    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    return [*own, *elsewhere, next(file for file in estimates if file.is_file())]
+
+
+@cache
+def digest() -> str:
+    """A digest of the sources of compiled code."""
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sources())).hexdigest()[:16]
 
 
 @cache
