@@ -21,6 +21,7 @@ from npusim.ops.im2col import facts as image_facts
 from npusim.ops.im2col import im2col as run_im2col
 from npusim.ops.im2col import patches_shape
 from npusim.ops.layer import fractal_columns
+from npusim.ops.para_dict import Form
 from npusim.results import Result
 
 
@@ -28,7 +29,7 @@ class _Operator(NamedTuple):
     """A gradient by the functions of its operator, and the shape of its result."""
 
     run: Callable[..., Result]
-    facts: Callable[..., dict[str, Any]]
+    form: Form
     layer: Callable[[Mapping[str, Any]], Convolution]
     shape: Callable[[Convolution], Sizes]
 
@@ -39,9 +40,9 @@ def _flat_map(c: Convolution) -> Sizes:
 
 
 def _operator(name: str, shape: Callable[[Convolution], Sizes]) -> _Operator:
-    """An operator of ``npusim.ops``, whose module has its facts and its layer beside it."""
+    """An operator of ``npusim.ops``, whose module has its form and its layer beside it."""
     module = import_module(f"npusim.ops.{name}")
-    return _Operator(getattr(module, name), module.facts, module.convolution, shape)
+    return _Operator(getattr(module, name), module.FORM, module.convolution, shape)
 
 
 _FILTER_2D = _operator("conv2d_backprop_filter", fractal_columns)
@@ -120,8 +121,7 @@ def conv2d_backprop_filter(
             "conv2d_backprop_filter needs filter_sizes, by this name or filter_size, and para_dict"
         )
     sizes = (filter_size if filter_sizes is None else filter_sizes,)
-    inputs = {"input_x": input_x, "out_backprop": out_backprop}
-    return _gradient(_FILTER_2D, inputs, sizes, para_dict)
+    return _gradient(_FILTER_2D, (input_x, out_backprop), sizes, para_dict)
 
 
 def conv2d_backprop_input(
@@ -139,8 +139,7 @@ def conv2d_backprop_input(
     kernel_name (of the returned tensor, and what its errors begin with). Its limits are assumed to
     be those of its sister functions. Raises ``RuleError`` (an ``ArgumentError``) outside of them.
     """
-    inputs = {"filters": filters, "out_backprop": out_backprop}
-    return _gradient(_INPUT_2D, inputs, (filter_sizes, input_sizes), para_dict)
+    return _gradient(_INPUT_2D, (filters, out_backprop), (filter_sizes, input_sizes), para_dict)
 
 
 def depthwise_conv2d_backprop_filter(
@@ -154,8 +153,7 @@ def depthwise_conv2d_backprop_filter(
     ``filter_sizes`` is [C, 1, KH, KW]; the rest is as in ``conv2d_backprop_filter`` without groups,
     which are the channels. Form and limits are assumed to be those of that function.
     """
-    inputs = {"input_x": input_x, "out_backprop": out_backprop}
-    return _gradient(_DEPTHWISE_FILTER, inputs, (filter_sizes,), para_dict)
+    return _gradient(_DEPTHWISE_FILTER, (input_x, out_backprop), (filter_sizes,), para_dict)
 
 
 def depthwise_conv2d_backprop_input(
@@ -170,8 +168,9 @@ def depthwise_conv2d_backprop_input(
     ``filter_sizes`` is [C, 1, KH, KW], ``input_sizes`` [N, C, H, W]; the rest is as in
     ``conv2d_backprop_input``. Form and limits are assumed to be those of that function.
     """
-    inputs = {"filters": filters, "out_backprop": out_backprop}
-    return _gradient(_DEPTHWISE_INPUT, inputs, (filter_sizes, input_sizes), para_dict)
+    return _gradient(
+        _DEPTHWISE_INPUT, (filters, out_backprop), (filter_sizes, input_sizes), para_dict
+    )
 
 
 def conv3d_backprop_filter(
@@ -188,8 +187,7 @@ def conv3d_backprop_filter(
     the returned tensor, and what its errors begin with). Its limits are assumed to be those of its
     sister functions. Raises ``RuleError`` (an ``ArgumentError``) outside of them.
     """
-    inputs = {"x": x, "out_backprop": out_backprop}
-    return _gradient(_FILTER_3D, inputs, (filter_size,), para_dict)
+    return _gradient(_FILTER_3D, (x, out_backprop), (filter_size,), para_dict)
 
 
 def conv3d_backprop_input(
@@ -209,8 +207,7 @@ def conv3d_backprop_input(
     Raises ``RuleError`` (an ``ArgumentError``) where the real function refuses the call, and
     leaves ``input_size`` as it is, unlike the real one.
     """
-    inputs = {"filter": filter, "out_backprop": out_backprop}
-    return _gradient(_INPUT_3D, inputs, (filter_size, input_size), para_dict)
+    return _gradient(_INPUT_3D, (filter, out_backprop), (filter_size, input_size), para_dict)
 
 
 def conv2d(
@@ -252,13 +249,14 @@ def conv3d(
 
 def _gradient(
     operator: _Operator,
-    inputs: Mapping[str, Placeholder],
+    read: tuple[Placeholder, Placeholder],
     sizes: tuple[Sequence[int] | None, ...],
     para_dict: Mapping[str, Any],
 ) -> Lazy:
     """A gradient whose arguments its limits let pass; ``sizes`` are its lists before para_dict."""
-    name, read = operator.run.__name__, _placeholders(operator.run.__name__, **inputs).values()
-    facts = operator.facts(*read, *sizes, para_dict)
+    name = operator.run.__name__
+    _placeholders(name, **dict(zip(operator.form.operands, read, strict=True)))
+    facts = operator.form.facts(*read, *sizes, para_dict)
     check(name, facts, load_device(_TABLE_DEVICE))
     c, para, kept = operator.layer(facts), _kept(para_dict), tuple(map(frozen, sizes))
     result = dtype(facts["res_dtype"])
@@ -331,10 +329,10 @@ def _layer_of(
     """The layer of a forward pass; ``RuleError`` where its filter gradient would be refused."""
     plane = function == "conv2d"
     sister = f"{function}_backprop_filter"
-    _, facts_of, layer_of, _ = _FILTER_2D if plane else _FILTER_3D
+    _, form, layer_of, _ = _FILTER_2D if plane else _FILTER_3D
     # What the limits say of the gradient that goes back is true of the output with its sizes.
     unknown = Placeholder((*(1,) * (4 if plane else 5), 16), "float16", "output")
-    facts = facts_of(x, unknown, filter_sizes, {**para, "res_dtype": "float32"})
+    facts = form.facts(x, unknown, filter_sizes, {**para, "res_dtype": "float32"})
     try:
         c = layer_of(facts)
         whole = (c.n, *c.out[:-2], c.cout1, *c.out[-2:], c.c0)

@@ -9,7 +9,7 @@ from npusim.call.spec import Array, Spec
 from npusim.convolution import Convolution
 from npusim.dtypes import FP16
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
-from npusim.ops.arguments import operand, para_facts
+from npusim.ops.arguments import operand
 from npusim.ops.card import Card, Case
 from npusim.ops.gradients import fractal_gradient
 from npusim.ops.layer import (
@@ -23,10 +23,10 @@ from npusim.ops.layer import (
     itself,
     stated_blocked,
 )
+from npusim.ops.para_dict import Form
 from npusim.results import Result
 
-_REQUIRED = ("strides", "padding", "dilations")
-_OPTIONAL = {"groups": 1, "res_dtype": "float32", "kernel_name": "conv2d_backprop_filter"}
+FORM = Form(("input_x", "out_backprop"), ("filter_sizes",), "padding", "float32", {"groups": 1})
 
 
 def conv2d_backprop_filter(
@@ -53,33 +53,20 @@ def conv2d_backprop_filter(
     """
     x, dy = operand(input_x), operand(out_backprop)
     call = CARD.begin(options, input_x=x, out_backprop=dy)
-    return fractal_gradient(call, facts(x, dy, filter_sizes, para_dict), convolution, x, dy)
-
-
-def facts(
-    input_x: Any, out_backprop: Any, filter_sizes: Any, para_dict: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What the limits are checked against; operands are anything with ``shape`` and ``dtype``."""
-    operands = {"input_x": input_x, "out_backprop": out_backprop}
-    lists = {"filter_sizes": filter_sizes}
-    return para_facts(operands, lists, para_dict, _REQUIRED, _OPTIONAL)
+    return fractal_gradient(call, FORM.facts(x, dy, filter_sizes, para_dict), convolution, x, dy)
 
 
 def convolution(checked: Mapping[str, Any]) -> Convolution:
     """The convolution that facts describe which the limits have let pass."""
     n, _, height, width, _ = checked["input_x.shape"]
-    cin = checked["filter_sizes"][1] * checked["groups"]
+    sizes = checked["filter_sizes"]
+    cin = sizes[1] * checked.get("groups", sizes[0])  # a depth-wise layer has one for each channel
     parts = checked["strides"], checked["padding"], checked["dilations"][2:]
-    return described(n, cin, (height, width), checked["filter_sizes"], parts)
+    return described(n, cin, (height, width), sizes, parts)
 
 
 def _call(c: Convolution, given: Mapping[str, Array | Spec], options: dict[str, Any]) -> Result:
-    para = {
-        "strides": c.stride,
-        "padding": c.sides,
-        "dilations": (1, 1, *c.dilation),
-        "groups": c.groups,
-    }
+    para = FORM.para(c, groups=c.groups)
     return conv2d_backprop_filter(given["x"], given["dy"], c.w_shape, para, **options)
 
 

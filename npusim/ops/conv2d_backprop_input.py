@@ -11,7 +11,7 @@ from npusim.dtypes import FP16
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.layout import group_dict
-from npusim.ops.arguments import operand, para_facts
+from npusim.ops.arguments import operand
 from npusim.ops.card import Card, Case
 from npusim.ops.gradients import blocked_gradient
 from npusim.ops.layer import (
@@ -26,10 +26,13 @@ from npusim.ops.layer import (
     itself,
     stated_blocked,
 )
+from npusim.ops.para_dict import Form
 from npusim.results import Result
 
-_REQUIRED = ("strides", "padding", "dilations")
-_OPTIONAL = {"res_dtype": "float16", "kernel_name": "conv2d_backprop_input", "group_dict": None}
+FORM = Form(
+    *(("filters", "out_backprop"), ("filter_sizes", "input_sizes"), "padding", "float16"),
+    optional={"group_dict": None},
+)
 
 
 def conv2d_backprop_input(
@@ -56,24 +59,8 @@ def conv2d_backprop_input(
     """
     w, dy = operand(filters), operand(out_backprop)
     call = CARD.begin(options, filters=w, out_backprop=dy)
-    checked = facts(w, dy, filter_sizes, input_sizes, para_dict)
+    checked = FORM.facts(w, dy, filter_sizes, input_sizes, para_dict)
     return blocked_gradient(call, checked, convolution, dy, w)
-
-
-def facts(
-    filters: Any,
-    out_backprop: Any,
-    filter_sizes: Any,
-    input_sizes: Any,
-    para_dict: Mapping[str, Any],
-) -> dict[str, Any]:
-    """What the limits are checked against; operands are anything with ``shape`` and ``dtype``.
-
-    Groups need not be stated: they follow from the sizes.
-    """
-    operands = {"filters": filters, "out_backprop": out_backprop}
-    lists = {"filter_sizes": filter_sizes, "input_sizes": input_sizes}
-    return para_facts(operands, lists, para_dict, _REQUIRED, _OPTIONAL)
 
 
 def convolution(checked: Mapping[str, Any]) -> Convolution:
@@ -84,12 +71,7 @@ def convolution(checked: Mapping[str, Any]) -> Convolution:
 
 
 def _call(c: Convolution, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
-    para = {
-        "strides": c.stride,
-        "padding": c.sides,
-        "dilations": (1, 1, *c.dilation),
-        "group_dict": group_dict(c.plan),
-    }
+    para = FORM.para(c, group_dict=group_dict(c.plan))
     size = (c.n, c.cin, *c.spatial)
     return conv2d_backprop_input(given["w"], given["dy"], c.w_shape, size, para, **options)
 

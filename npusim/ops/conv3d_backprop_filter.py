@@ -10,7 +10,7 @@ from npusim.convolution import Convolution
 from npusim.dtypes import FP16
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
 from npusim.layout import group_dict
-from npusim.ops.arguments import operand, para_facts
+from npusim.ops.arguments import operand
 from npusim.ops.card import Card, Case
 from npusim.ops.gradients import fractal_gradient
 from npusim.ops.layer import (
@@ -24,15 +24,13 @@ from npusim.ops.layer import (
     itself,
     stated_blocked,
 )
+from npusim.ops.para_dict import Form
 from npusim.results import Result
 
-_REQUIRED = ("strides", "pads", "dilations")
-_OPTIONAL = {
-    "groups": 1,
-    "group_dict": None,
-    "res_dtype": "float32",
-    "kernel_name": "conv3d_backprop_filter",
-}
+FORM = Form(
+    *(("x", "out_backprop"), ("filter_size",), "pads", "float32"),
+    optional={"groups": 1, "group_dict": None},
+)
 
 
 def conv3d_backprop_filter(
@@ -58,16 +56,9 @@ def conv3d_backprop_filter(
     """
     read, dy = operand(x), operand(out_backprop)
     call = CARD.begin(options, x=read, out_backprop=dy)
-    return fractal_gradient(call, facts(read, dy, filter_size, para_dict), convolution, read, dy)
-
-
-def facts(
-    x: Any, out_backprop: Any, filter_size: Any, para_dict: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What the limits are checked against; operands are anything with ``shape`` and ``dtype``."""
-    operands = {"x": x, "out_backprop": out_backprop}
-    lists = {"filter_size": filter_size}
-    return para_facts(operands, lists, para_dict, _REQUIRED, _OPTIONAL)
+    return fractal_gradient(
+        call, FORM.facts(read, dy, filter_size, para_dict), convolution, read, dy
+    )
 
 
 def convolution(checked: Mapping[str, Any]) -> Convolution:
@@ -79,13 +70,7 @@ def convolution(checked: Mapping[str, Any]) -> Convolution:
 
 
 def _call(c: Convolution, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
-    para = {
-        "strides": c.stride,
-        "pads": c.sides,
-        "dilations": (1, 1, *c.dilation),
-        "groups": c.groups,
-        "group_dict": group_dict(c.plan),
-    }
+    para = FORM.para(c, groups=c.groups, group_dict=group_dict(c.plan))
     return conv3d_backprop_filter(given["x"], given["dy"], c.w_shape, para, **options)
 
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from npusim.call.spec import Array, Operand, Spec
 from npusim.convolution import Convolution
-from npusim.dtypes import FP16, DType, dtype
-from npusim.errors import ArgumentError
-from npusim.kernels.bias_add import BiasAdd
+from npusim.dtypes import FP16
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.layout import group_dict
-from npusim.limits.facts import tensor_facts, type_name
-from npusim.ops.arguments import frozen, operand, parameters
+from npusim.ops.arguments import operand
 from npusim.ops.card import Card, Case, Input, Option, Output, Sample, Stated
-from npusim.ops.gradients import launch_blocked_gradient
+from npusim.ops.gradients import blocked_gradient
 from npusim.ops.layer import (
     BATCH,
     EXAMPLES,
@@ -32,15 +28,14 @@ from npusim.ops.layer import (
     fractal_filter,
     stated_blocked,
 )
+from npusim.ops.para_dict import Form
 from npusim.results import Result
 
-_REQUIRED = ("strides", "pads", "dilations")
-_OPTIONAL = {
-    "res_dtype": "float16",
-    "kernel_name": "conv3d_backprop_input",
-    "group_dict": None,
-    "tensor_bias": None,
-}
+FORM = Form(
+    *(("filter", "out_backprop"), ("filter_size", "input_size"), "pads", "float16"),
+    optional={"group_dict": None, "tensor_bias": None},
+    required=("group_dict",),
+)
 
 
 def conv3d_backprop_input(
@@ -69,37 +64,10 @@ def conv3d_backprop_input(
     given = para_dict.get("tensor_bias")
     bias = None if given is None else operand(given)
     call = CARD.begin(options, filter=w, out_backprop=dy, tensor_bias=bias)
-    checked = facts(w, dy, filter_size, input_size, para_dict)
+    checked = FORM.facts(w, dy, filter_size, input_size, para_dict)
     if checked["group_dict"] is None:  # it follows from the sizes: nobody has to state it here
         del checked["group_dict"]
-    call.check(checked)
-    call.require_dtype(FP16)
-    c, out_dtype = convolution(checked), dtype(checked["res_dtype"])
-    if bias is not None:
-        _check_bias(c, out_dtype, bias)
-    dx = launch_blocked_gradient(call, c, dy, w, out_dtype)
-    size = (c.n, c.spatial[0], c.cin1, prod(c.spatial[1:]), 16)
-    if bias is not None:
-        added = call.input("bias", bias, out_dtype)
-        call.launch_spread(BiasAdd(call.view(dx, size), added, saturate=call.device.saturates))
-    array = call.arrays.get("dx")
-    out = array.reshape(size) if array is not None else None
-    sizes = c.channel_blocks(16)
-    return call.result({"grad_input": out}, _problem(c, out_dtype), FP16, sizes=sizes)
-
-
-def facts(
-    filter: Any, out_backprop: Any, filter_size: Any, input_size: Any, para_dict: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What the limits are checked against; operands are anything with ``shape`` and ``dtype``."""
-    para = parameters(para_dict, _REQUIRED, _OPTIONAL)
-    return {
-        **tensor_facts(filter=filter, out_backprop=out_backprop),
-        "filter_size": frozen(filter_size),
-        "input_size": frozen(input_size),
-        **{name: para[name] for name in (*_REQUIRED, "group_dict")},
-        "res_dtype": type_name(para["res_dtype"]),
-    }
+    return blocked_gradient(call, checked, convolution, dy, w, bias)
 
 
 def convolution(checked: Mapping[str, Any]) -> Convolution:
@@ -107,26 +75,6 @@ def convolution(checked: Mapping[str, Any]) -> Convolution:
     n, *spatial, cin = checked["input_size"]
     parts = checked["strides"][1:4], checked["pads"], checked["dilations"][1:4]
     return described(n, cin, tuple(spatial), checked["filter_size"], parts)
-
-
-def _check_bias(c: Convolution, wanted: DType, bias: Operand) -> None:
-    """Raise unless the bias is one value of ``wanted`` per input channel; no limit speaks of it."""
-    given = dtype(bias.dtype)
-    if tuple(bias.shape) != (c.cin,) or given is not wanted:
-        raise ArgumentError(
-            f"tensor_bias is {given} of shape {tuple(bias.shape)}; it must be {wanted} of "
-            f"({c.cin},)"
-        )
-
-
-def _problem(c: Convolution, dtype: DType) -> str:
-    """One line for reports."""
-    sizes, kernel = "x".join(map(str, c.spatial)), "x".join(map(str, c.kernel))
-    groups = f", groups {c.groups}" if c.groups > 1 else ""
-    return (
-        f"dx of {c.cin} -> {c.cout} channels, {kernel}, stride {list(c.stride)}, pads {c.sides}"
-        f"{groups}; x {c.n} x {sizes}; fp16{'' if dtype is FP16 else f' -> {dtype}'}"
-    )
 
 
 class _Wanted(NamedTuple):
@@ -147,13 +95,8 @@ def _layer(p: _Wanted) -> Convolution:
 
 def _call(p: _Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
     c = p.c
-    para = {
-        "strides": (1, *c.stride, 1),
-        "pads": c.sides,
-        "dilations": (1, *c.dilation, 1),
-        "group_dict": group_dict(c.plan),
-        "tensor_bias": given.get("bias"),
-    }
+    para = FORM.para(c, group_dict=group_dict(c.plan), tensor_bias=given.get("bias"))
+    para |= {"strides": (1, *c.stride, 1), "dilations": (1, *c.dilation, 1)}
     size = (c.n, *c.spatial, c.cin)
     return conv3d_backprop_input(given["w"], given["dy"], c.w_shape, size, para, **options)
 

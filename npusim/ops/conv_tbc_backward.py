@@ -23,7 +23,7 @@ from npusim.ops.arguments import frozen, operand, scalar
 from npusim.ops.card import Card, Case, Input, Output, Sample, Stated
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.convolution_backward import Wanted, gradients
-from npusim.ops.cube_math import CUBE_MATH_TYPE, CubeMath, cube_math, cube_math_number
+from npusim.ops.cube_math import CUBE_MATH_TYPE, CubeMath, cube_math, stated_cube_math
 from npusim.ops.layer import BATCH, SIZES, stated_layer
 from npusim.results import Result
 
@@ -122,11 +122,10 @@ def facts(
     grad_output: Any, input: Any, weight: Any, bias: Any, pad: Any, cube_math_type: Any
 ) -> dict[str, Any]:
     """What the limits are checked against; operands are anything with ``shape`` and ``dtype``."""
-    number = cube_math_type
     return {
         **tensor_facts(grad_output=grad_output, input=input, weight=weight, bias=bias),
         "pad": scalar("pad", frozen(pad)),
-        "cube_math_type": cube_math_number(number) if isinstance(number, str) else number,
+        "cube_math_type": stated_cube_math(cube_math_type),
     }
 
 

@@ -24,7 +24,7 @@ from npusim.ops.cube_math import (
     CUBE_MATH_TYPE,
     CubeMath,
     cube_math,
-    cube_math_number,
+    stated_cube_math,
 )
 from npusim.ops.layer import BATCH, EXAMPLES, LAYER, OUTPUT_PADDING, SIZES, stated_layer
 from npusim.reference import conv_bias_grad, conv_filter_grad, conv_forward, conv_input_grad
@@ -132,7 +132,7 @@ def _needed(
 def facts(grad_output: Any, input: Any, weight: Any, **arguments: Any) -> dict[str, Any]:
     """What the limits are checked against; operands are anything with ``shape`` and ``dtype``."""
     dims = len(weight.shape) - 2
-    mask, number = frozen(arguments["output_mask"]), arguments["cube_math_type"]
+    mask = frozen(arguments["output_mask"])
     return arguments | {
         **tensor_facts(grad_output=grad_output, input=input, weight=weight),
         **{name: per_dim(arguments[name], dims) for name in _PER_DIM},
@@ -142,7 +142,7 @@ def facts(grad_output: Any, input: Any, weight: Any, **arguments: Any) -> dict[s
         "output_mask": tuple(flag("output_mask", on) for on in mask)
         if isinstance(mask, tuple)
         else mask,
-        "cube_math_type": cube_math_number(number) if isinstance(number, str) else number,
+        "cube_math_type": stated_cube_math(arguments["cube_math_type"]),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from npusim.device.spec import Device
 from npusim.dtypes import BF16, FP16, FP32, DType
@@ -20,7 +20,7 @@ class CubeMath(NamedTuple):
     hf32: bool
 
 
-def cube_math_number(value: int | str) -> int:
+def cube_math_number(value: int | str | None) -> int:
     """The documented number of a cubeMathType given as number or name."""
     if isinstance(value, str) and value.lower() in CUBE_MATH_TYPES:
         return CUBE_MATH_TYPES.index(value.lower())
@@ -28,6 +28,11 @@ def cube_math_number(value: int | str) -> int:
         return value
     names = ", ".join(f"{i} ({name})" for i, name in enumerate(CUBE_MATH_TYPES))
     raise ArgumentError(f"cube_math_type is {value!r}; it is one of {names}")
+
+
+def stated_cube_math(value: Any) -> Any:
+    """What the limits judge: the number of a name, other numbers as they are."""
+    return cube_math_number(value) if isinstance(value, (str, type(None))) else value
 
 
 def read_cube_math_type(text: str) -> int:

@@ -9,8 +9,9 @@ from npusim.call.spec import Array, Operand, Spec
 from npusim.convolution import Convolution
 from npusim.dtypes import FP16
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
-from npusim.ops.arguments import operand, para_facts
+from npusim.ops.arguments import operand
 from npusim.ops.card import Card, Case
+from npusim.ops.conv2d_backprop_filter import convolution
 from npusim.ops.gradients import fractal_gradient
 from npusim.ops.layer import (
     BATCH,
@@ -18,15 +19,14 @@ from npusim.ops.layer import (
     DEPTHWISE_SIZES,
     LAYER,
     blocked_map,
-    described,
     fractal_filter_grad,
     itself,
     stated_depthwise,
 )
+from npusim.ops.para_dict import Form
 from npusim.results import Result
 
-_REQUIRED = ("strides", "padding", "dilations")
-_OPTIONAL = {"res_dtype": "float32", "kernel_name": "depthwise_conv2d_backprop_filter"}
+FORM = Form(("input_x", "out_backprop"), ("filter_sizes",), "padding", "float32")
 
 
 def depthwise_conv2d_backprop_filter(
@@ -51,29 +51,12 @@ def depthwise_conv2d_backprop_filter(
     """
     x, dy = operand(input_x), operand(out_backprop)
     call = CARD.begin(options, input_x=x, out_backprop=dy)
-    return fractal_gradient(call, facts(x, dy, filter_sizes, para_dict), convolution, x, dy)
-
-
-def facts(
-    input_x: Any, out_backprop: Any, filter_sizes: Any, para_dict: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What the limits are checked against; operands are anything with ``shape`` and ``dtype``."""
-    operands = {"input_x": input_x, "out_backprop": out_backprop}
-    lists = {"filter_sizes": filter_sizes}
-    return para_facts(operands, lists, para_dict, _REQUIRED, _OPTIONAL)
-
-
-def convolution(checked: Mapping[str, Any]) -> Convolution:
-    """The convolution that facts describe which the limits have let pass."""
-    n, _, height, width, _ = checked["input_x.shape"]
-    parts = checked["strides"], checked["padding"], checked["dilations"][2:]
-    sizes = checked["filter_sizes"]
-    return described(n, sizes[0], (height, width), sizes, parts)
+    return fractal_gradient(call, FORM.facts(x, dy, filter_sizes, para_dict), convolution, x, dy)
 
 
 def _call(c: Convolution, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
-    para = {"strides": c.stride, "padding": c.sides, "dilations": (1, 1, *c.dilation)}
-    return depthwise_conv2d_backprop_filter(given["x"], given["dy"], c.w_shape, para, **options)
+    x, dy = given["x"], given["dy"]
+    return depthwise_conv2d_backprop_filter(x, dy, c.w_shape, FORM.para(c), **options)
 
 
 CARD: Card[Convolution] = Card(

@@ -10,8 +10,9 @@ from npusim.convolution import Convolution
 from npusim.dtypes import FP16
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import Tiling
-from npusim.ops.arguments import operand, para_facts
+from npusim.ops.arguments import operand
 from npusim.ops.card import Card, Case
+from npusim.ops.conv2d_backprop_input import convolution
 from npusim.ops.gradients import blocked_gradient
 from npusim.ops.layer import (
     BATCH,
@@ -20,15 +21,14 @@ from npusim.ops.layer import (
     LAYER,
     blocked_input_grad,
     blocked_map,
-    described,
     fractal_filter,
     itself,
     stated_depthwise,
 )
+from npusim.ops.para_dict import Form
 from npusim.results import Result
 
-_REQUIRED = ("strides", "padding", "dilations")
-_OPTIONAL = {"res_dtype": "float16", "kernel_name": "depthwise_conv2d_backprop_input"}
+FORM = Form(("filters", "out_backprop"), ("filter_sizes", "input_sizes"), "padding", "float16")
 
 
 def depthwise_conv2d_backprop_input(
@@ -54,36 +54,13 @@ def depthwise_conv2d_backprop_input(
     """
     w, dy = operand(filters), operand(out_backprop)
     call = CARD.begin(options, filters=w, out_backprop=dy)
-    checked = facts(w, dy, filter_sizes, input_sizes, para_dict)
+    checked = FORM.facts(w, dy, filter_sizes, input_sizes, para_dict)
     return blocked_gradient(call, checked, convolution, dy, w)
 
 
-def facts(
-    filters: Any,
-    out_backprop: Any,
-    filter_sizes: Any,
-    input_sizes: Any,
-    para_dict: Mapping[str, Any],
-) -> dict[str, Any]:
-    """What the limits are checked against; operands are anything with ``shape`` and ``dtype``."""
-    operands = {"filters": filters, "out_backprop": out_backprop}
-    lists = {"filter_sizes": filter_sizes, "input_sizes": input_sizes}
-    return para_facts(operands, lists, para_dict, _REQUIRED, _OPTIONAL)
-
-
-def convolution(checked: Mapping[str, Any]) -> Convolution:
-    """The convolution that facts describe which the limits have let pass."""
-    n, channels, *plane = checked["input_sizes"]
-    parts = checked["strides"], checked["padding"], checked["dilations"][2:]
-    return described(n, channels, tuple(plane), checked["filter_sizes"], parts)
-
-
 def _call(c: Convolution, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
-    para = {"strides": c.stride, "padding": c.sides, "dilations": (1, 1, *c.dilation)}
-    size = (c.n, c.cin, *c.spatial)
-    return depthwise_conv2d_backprop_input(
-        given["w"], given["dy"], c.w_shape, size, para, **options
-    )
+    w, dy, size = given["w"], given["dy"], (c.n, c.cin, *c.spatial)
+    return depthwise_conv2d_backprop_input(w, dy, c.w_shape, size, FORM.para(c), **options)
 
 
 CARD: Card[Convolution] = Card(

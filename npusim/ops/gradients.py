@@ -12,7 +12,9 @@ from npusim.call.spec import Operand
 from npusim.call.tiling import asked_tiling, is_library, is_tuned
 from npusim.convolution import Convolution
 from npusim.dtypes import FP16, FP32, DType, dtype
+from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
+from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.clear_blocks import ClearBlocks
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
@@ -24,6 +26,9 @@ from npusim.kernels.tilings import cann_filter, cann_input, library_filter, libr
 from npusim.ops.layer import blocked_problem, fractal_columns
 from npusim.program.kernel import Kernel
 from npusim.results import Result
+
+#: Reads the convolution of facts that limits have let pass.
+Layer = Callable[[Mapping[str, Any]], Convolution]
 
 #: Stand in for the tilings that are to be chosen.
 _ANY_PRODUCT = GemmTiling(base_m=1, base_n=16, base_k=1, form="taps")
@@ -78,58 +83,14 @@ def launch_filter_gradient(
 
 
 def fractal_gradient(
-    call: Call,
-    checked: Mapping[str, Any],
-    layer: Callable[[Mapping[str, Any]], Convolution],
-    x: Operand,
-    dy: Operand,
+    call: Call, checked: Mapping[str, Any], layer: Layer, x: Operand, dy: Operand
 ) -> Result:
-    """A filter gradient of the tensor compiler; ``layer`` reads facts the limits let pass."""
-    call.check(checked)
-    call.require_dtype(FP16)
-    c = layer(checked)
-    launch_fractal_gradient(call, c, x, dy)
-    outputs, sizes = {"grad_weight": call.arrays.get("dw")}, c.channel_blocks(16)
-    return call.result(outputs, blocked_problem("dw", c, FP32), FP16, sizes=sizes)
+    """A filter gradient of the tensor compiler; ``layer`` reads facts the limits let pass.
 
-
-def blocked_gradient(
-    call: Call,
-    checked: Mapping[str, Any],
-    layer: Callable[[Mapping[str, Any]], Convolution],
-    dy: Operand,
-    w: Operand,
-) -> Result:
-    """An input gradient of the tensor compiler; ``layer`` reads facts the limits let pass."""
-    call.check(checked)
-    call.require_dtype(FP16)
-    c, out_dtype = layer(checked), dtype(checked["res_dtype"])
-    launch_blocked_gradient(call, c, dy, w, out_dtype)
-    array = call.arrays.get("dx")
-    out = array.reshape(c.n, c.cin1, prod(c.spatial), 16) if array is not None else None
-    problem, sizes = blocked_problem("dx", c, out_dtype), c.channel_blocks(16)
-    return call.result({"grad_input": out}, problem, FP16, sizes=sizes)
-
-
-def launch_blocked_gradient(
-    call: Call, c: Convolution, dy: Operand, w: Operand, out: DType
-) -> Tensor:
-    """The output "dx" (N, D, C1, H, W, 16) of type ``out``, of fp16 operands in blocked layouts."""
-    whole = c.lifted()
-    depth, *plane = whole.out
-    dx = call.output("dx", (c.n, whole.spatial[0], c.cin1, *whole.spatial[1:], 16), out)
-    dy_gm = call.input("dy", dy, FP16, (c.n, depth, c.cout1, *plane, 16))
-    w_gm = call.input("filter", w, FP16)
-    require_time(call, whole, 1, FP16)
-    launch_product(call, ConvBackpropInput, whole, dy_gm, w_gm, dx)
-    return dx
-
-
-def launch_fractal_gradient(call: Call, c: Convolution, x: Operand, dy: Operand) -> None:
-    """The output "dw" of fp16 operands in blocked layouts, zero between groups in one fractal.
-
-    The chip leaves sums across groups there, which no reader uses; a kernel clears them here.
+    The result, fp32 ``fractal_columns``, is zero between groups in one fractal: the chip leaves
+    sums across groups there, which no reader uses; a kernel clears them here.
     """
+    c = _passed(call, checked, layer)
     plan = c.plan
     tensors = (
         call.input("x", x, FP16),
@@ -144,6 +105,63 @@ def launch_fractal_gradient(call: Call, c: Convolution, x: Operand, dy: Operand)
             f"groups share fractals ({plan.mag_factor} to a real group): {ClearBlocks.name} clears "
             "the off-diagonal blocks of the result, where the chip leaves unused sums and launches "
             "nothing"
+        )
+    return _compiled(call, c, "grad_weight", tensors[2])
+
+
+def blocked_gradient(
+    call: Call,
+    checked: Mapping[str, Any],
+    layer: Layer,
+    dy: Operand,
+    w: Operand,
+    bias: Operand | None = None,
+) -> Result:
+    """An input gradient of the tensor compiler; ``layer`` reads facts the limits let pass.
+
+    The result is (N, [D,] C1, H * W, 16) of the type ``res_dtype``; ``bias`` has one value of it
+    per input channel, added after rounding.
+    """
+    c, out = _passed(call, checked, layer), dtype(checked["res_dtype"])
+    if bias is not None:
+        _check_bias(c, out, bias)
+    whole = c.lifted()
+    depth, *plane = whole.out
+    dx = call.output("dx", (c.n, whole.spatial[0], c.cin1, *whole.spatial[1:], 16), out)
+    dy_gm = call.input("dy", dy, FP16, (c.n, depth, c.cout1, *plane, 16))
+    w_gm = call.input("filter", w, FP16)
+    require_time(call, whole, 1, FP16)
+    launch_product(call, ConvBackpropInput, whole, dy_gm, w_gm, dx)
+    flat = call.view(dx, (c.n, *c.spatial[:-2], c.cin1, prod(c.spatial[-2:]), 16))
+    if bias is not None:
+        added = call.input("bias", bias, out)
+        call.launch_spread(BiasAdd(flat, added, saturate=call.device.saturates))
+    return _compiled(call, c, "grad_input", flat)
+
+
+def _passed(call: Call, checked: Mapping[str, Any], layer: Layer) -> Convolution:
+    """The convolution of facts, once the limits have let them pass."""
+    call.check(checked)
+    call.require_dtype(FP16)
+    return layer(checked)
+
+
+def _compiled(call: Call, c: Convolution, output: str, made: Tensor) -> Result:
+    """The result of a function of the tensor compiler, whose kernels are launched."""
+    outputs, problem = (
+        {output: call.arrays.get(made.name)},
+        blocked_problem(made.name, c, made.dtype),
+    )
+    return call.result(outputs, problem, FP16, sizes=c.channel_blocks(16))
+
+
+def _check_bias(c: Convolution, wanted: DType, bias: Operand) -> None:
+    """Raise unless the bias is one value of ``wanted`` per input channel."""
+    given = dtype(bias.dtype)
+    if tuple(bias.shape) != (c.cin,) or given is not wanted:
+        raise ArgumentError(
+            f"tensor_bias is {given} of shape {tuple(bias.shape)}; it must be {wanted} of "
+            f"({c.cin},)"
         )
 
 

@@ -19,7 +19,7 @@ from npusim.kernels.im2col import Im2col
 from npusim.kernels.tilings.im2col import Tiling, auto_tiling
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.limits.facts import tensor_facts
-from npusim.ops.arguments import frozen, operand
+from npusim.ops.arguments import operand
 from npusim.ops.card import Card, Input, Option, Output, Stated, integer
 from npusim.ops.layer import BATCH, DILATION, KERNEL, PADDING, SIZE, STRIDE, per_axis
 from npusim.ops.windows import (
@@ -30,6 +30,7 @@ from npusim.ops.windows import (
     require_vector,
     settings_of,
     stated_windows,
+    window_facts,
     windows,
     windows_problem,
 )
@@ -90,10 +91,7 @@ def facts(image: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
     """What the limits are checked against; the operand is anything with ``shape`` and ``dtype``."""
     return {
         **tensor_facts(image=image),
-        "kernel_size": frozen(kernel_size),
-        "dilation": frozen(dilation),
-        "padding": frozen(padding),
-        "stride": frozen(stride),
+        **window_facts(kernel_size, dilation, padding, stride),
     }
 
 

@@ -31,6 +31,7 @@ from npusim.ops.windows import (
     settings_of,
     stated_kernel,
     stated_windows,
+    window_facts,
     windows,
     windows_problem,
 )
@@ -89,10 +90,7 @@ def facts(
     return {
         **tensor_facts(grad_output=grad_output),
         "input_size": frozen(input_size),
-        "kernel_size": frozen(kernel_size),
-        "dilation": frozen(dilation),
-        "padding": frozen(padding),
-        "stride": frozen(stride),
+        **window_facts(kernel_size, dilation, padding, stride),
     }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from npusim.call.spec import Array, Spec
 from npusim.call.tiling import own_tiling
-from npusim.dtypes import BF16, FP16, dtype
+from npusim.dtypes import BF16, FP16, DType, dtype
 from npusim.errors import ArgumentError
 from npusim.integers import round_up
 from npusim.kernels.matmul import Matmul, Tiling
@@ -47,7 +47,7 @@ def matmul(a: Array | Spec, b: Array | Spec, *, out_dtype: Any = "fp32", **optio
     call.require_dtype(a_dtype)
     given = own_tiling(call.options.tiling, Matmul.name, Tiling, tuned=True)
     tiling = given or auto_tiling(m, k, n, call.device, call.cube_cores)
-    out = call.output("c", (m, n), dtype(out_dtype))
+    out = call.output("c", (m, n), _result_type(out_dtype))
     kernel = Matmul(tiling, call.input("a", first, a_dtype), call.input("b", second, a_dtype), out)
     if given is None:
         kernel = call.tuned(call.choose(kernel))
@@ -56,6 +56,14 @@ def matmul(a: Array | Spec, b: Array | Spec, *, out_dtype: Any = "fp32", **optio
     problem = f"C[{m}, {n}] = A[{m}, {k}] @ B[{k}, {n}], {a_dtype} -> {out.dtype}"
     sizes = {name: (size, round_up(size, 16)) for name, size in (("M", m), ("K", k), ("N", n))}
     return call.result({"c": call.arrays.get("c")}, problem, a_dtype, sizes=sizes)
+
+
+def _result_type(out_dtype: Any) -> DType:
+    """The type of the result, refused by the name of the argument."""
+    try:
+        return dtype(out_dtype)
+    except ArgumentError as error:
+        raise ArgumentError(f"out_dtype: {error}") from None
 
 
 Sizes = Mapping[str, int]

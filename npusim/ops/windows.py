@@ -12,6 +12,7 @@ from npusim.call.spec import Operand
 from npusim.convolution import Convolution, Sizes, output_sizes
 from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
+from npusim.ops.arguments import frozen
 from npusim.ops.card import Case, Stated
 from npusim.ops.layer import per_axis
 
@@ -64,6 +65,13 @@ def windows(
         dilation=settings["dilation"],
         groups=channels,
     )
+
+
+def window_facts(kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> dict[str, Any]:
+    """What the limits are told of windows."""
+    names = ("kernel_size", "dilation", "padding", "stride")
+    given = map(frozen, (kernel_size, dilation, padding, stride))
+    return dict(zip(names, given, strict=True))
 
 
 def planes(c: Convolution, n: int, block: int) -> Convolution:
