@@ -42,6 +42,12 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise
 
 
+def write(path: str | Path, text: str) -> None:
+    """Write a whole file in UTF-8; halves of characters, which it cannot hold, as their codes."""
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
 def _mode(target: Path) -> int:
     """The permissions of the file that is there, or those of a new one."""
     try:

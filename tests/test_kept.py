@@ -184,6 +184,24 @@ def test_a_store_of_the_cache_from_another_version_begins_anew(home: Path) -> No
         assert kept.get("p", "time", ["c", "d"]) == {"c": Found(7, "x")}
 
 
+@pytest.mark.parametrize("blocks", [1, 9, 40])
+def test_a_store_of_the_cache_survives_a_full_disk(home: Path, blocks: int) -> None:
+    """The disk has no room for what SQLite writes beside a store before it can read it."""
+    with opened("", "tuned") as kept:
+        kept.put((f"k{i}", random.Random(i).randbytes(1000)) for i in range(50))
+    script = """
+import warnings
+from npusim.kept import opened
+warnings.simplefilter("ignore")
+with opened("", "tuned") as kept:
+    kept.put([("more", b"x" * 100_000)])
+"""
+    words = ["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh", sys.executable, "-c", script]
+    subprocess.run(words, check=True)
+    with opened("", "tuned") as kept:
+        assert len(kept) >= 50
+
+
 def test_the_command_shows_and_clears(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Tunings() as kept:
         kept.put("p", "time", [(str(i), Found(i)) for i in range(5)])

@@ -27,7 +27,7 @@ from npusim.validation.simulate import Outcome, device_name
 from npusim.validation.tables import Table
 from npusim.validation.workers import Task, Workers
 from npusim.version import __version__
-from npusim.written import replacing
+from npusim.written import write
 
 #: Called as progress(what, done, total) after every simulated row.
 Progress = Callable[[str, int, int], None]
@@ -94,9 +94,7 @@ class Calibration:
         target = Path(path)
         if target.suffix != ".yaml":
             raise ArgumentError(f"{target}: a device file's name ends in .yaml")
-        text = self._text(target)
-        with replacing(target) as part:
-            part.write_text(text, encoding="utf-8")
+        write(target, self._text(target))
 
     def _text(self, target: Path) -> str:
         device = load_device(self.base)

@@ -23,7 +23,7 @@ from npusim.ops.card import integer
 from npusim.program.kernel import Kernel
 from npusim.results.progress import DELAY_S
 from npusim.tuning.search import Progress
-from npusim.written import replacing
+from npusim.written import write
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -126,8 +126,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     def to_cann(file: Path) -> None:
         words = cann_of(tuned.best).words
-        with replacing(file) as part:
-            part.write_text(json.dumps(words, indent=2) + "\n", encoding="utf-8")
+        write(file, json.dumps(words, indent=2) + "\n")
 
     write_files(
         {

@@ -48,6 +48,9 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
 
     Raises ``CapacityError`` or ``ProgramError`` naming the kernel line at fault.
     """
+    for name in (kernel.name, *(t.name for t in kernel.tensors)):
+        if not name.isprintable():  # reports and traces could not show it
+            raise ProgramError(f"kernel {kernel.name!a}: the name {name!a} is not printable")
     parts = _parts(kernel, device, groups)
     names = {t.name: i for i, t in enumerate(kernel.tensors)}
     bases = list(dict.fromkeys(base for part in parts for base in part.plan.tasks.bases))

@@ -13,7 +13,7 @@ from npusim.results.web import bars
 from npusim.results.web.charts import live
 from npusim.results.web.charts.live import Acts, LayerBar, Live, Slide
 from npusim.study.play import Play, bottleneck
-from npusim.written import replacing
+from npusim.written import write
 
 if TYPE_CHECKING:
     from bokeh.document import Document
@@ -41,8 +41,7 @@ def save(game: Play, folder: Path, name: str) -> str:
         wrong = "is there already" if target.exists() else "is no name ending in .yaml"
         return f"{name} {wrong}; choose another name"
     try:
-        with replacing(target) as part:
-            part.write_text(game.file_text(target), encoding="utf-8")
+        write(target, game.file_text(target))
     except (NpusimError, OSError) as error:
         return str(error)
     return f"wrote {target}; npusim net {game.base.workload.name} --device {target}"

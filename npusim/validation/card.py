@@ -14,7 +14,7 @@ from npusim.validation.score import mean_time_error, score, time_error
 from npusim.validation.simulate import Outcome
 from npusim.validation.tables import Table, percent
 from npusim.version import __version__
-from npusim.written import replacing
+from npusim.written import write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,8 +34,7 @@ def save_page(path: Path, outcomes: Sequence[Outcome], tables: Sequence[Table]) 
             for t in reversed(tables)
         ),
     )
-    with replacing(path) as part:
-        part.write_text(page.page(title, body), encoding="utf-8")
+    write(path, page.page(title, body))
 
 
 def save_plot(path: Path, outcomes: Sequence[Outcome]) -> None:

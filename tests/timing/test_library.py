@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from npusim.timing.fast import library
+from npusim.timing.fast.jit import compiled
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,6 +74,10 @@ class Module(ast.NodeVisitor):
 
 
 MODULES = [module for module in map(Module, sources()) if module.marked]
+
+
+def _twice(number: int) -> int:
+    return 2 * number
 
 
 def test_all_that_is_compiled_is_an_entry_or_reached_from_one() -> None:
@@ -144,6 +150,23 @@ def test_a_library_is_not_made_of_code_that_needs_python() -> None:
     function = cast(Any, numba.njit)(_nrt=False)(strict)
     with pytest.raises(TypeError, match=r"strict needs .*, which a library cannot have"):
         ahead.translated({function: (np.zeros(1, np.int64), 1)})
+
+
+def test_a_full_disk_costs_the_cache_of_compiled_code_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caching = pytest.importorskip("numba.core.caching")
+    tried = []
+
+    def full(*_: Any) -> None:
+        tried.append(1)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(library, "found", lambda: None)
+    monkeypatch.setattr(library, "folder", lambda: tmp_path)
+    monkeypatch.setattr(caching.IndexDataCacheFile, "save", full)
+    twice = compiled(_twice)
+    assert (twice(21), tried) == (42, [1])
 
 
 @pytest.mark.skipif(library.levels() == ("generic",), reason="this machine is no x86-64")

@@ -15,7 +15,7 @@ from npusim.results.web.charts import lines
 from npusim.results.web.page import Bar, Cell, Chart
 from npusim.results.web.study import COSTS, effects, failed, front, name_of
 from npusim.version import __version__
-from npusim.written import replacing
+from npusim.written import write
 
 #: A point: the varied names as texts, its figures, ``front`` and ``error``.
 Row = Mapping[str, Any]
@@ -36,8 +36,7 @@ class Explored(NamedTuple):
 
 def save(explored: Explored, path: Path) -> None:
     """Write the page to ``path``."""
-    with replacing(path) as part:
-        part.write_text(render(explored), encoding="utf-8")
+    write(path, render(explored))
 
 
 def render(explored: Explored) -> str:

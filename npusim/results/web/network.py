@@ -20,7 +20,7 @@ from npusim.results.web.charts.timeline import AROUND, TRACK
 from npusim.results.web.page import Bar, Cell, Chart
 from npusim.results.web.run import roof_caption, traffic
 from npusim.timing.trace import KernelRun
-from npusim.written import replacing
+from npusim.written import write
 
 #: A row of layers or kernels, or all facts of a network, by name.
 Row = Mapping[str, Any]
@@ -38,9 +38,7 @@ class _Part(NamedTuple):
 
 def save(facts: Row, device: Device, layers: Sequence[Layer], path: Path) -> None:
     """Write the page to ``path``; ``facts`` are those of ``NetworkResult.to_json``."""
-    text = render(facts, device, layers)
-    with replacing(path) as part:
-        part.write_text(text, encoding="utf-8")
+    write(path, render(facts, device, layers))
 
 
 def render(facts: Row, device: Device, layers: Sequence[Layer]) -> str:

@@ -19,14 +19,12 @@ from npusim.results.web.charts import timeline as timeline_chart
 from npusim.results.web.charts.timeline import AROUND, STRIP, TRACK
 from npusim.results.web.page import Chart
 from npusim.timing.trace import KernelRun
-from npusim.written import replacing
+from npusim.written import write
 
 
 def save(result: Record, path: Path) -> None:
     """Write the page to ``path``."""
-    text = render(result)
-    with replacing(path) as part:
-        part.write_text(text, encoding="utf-8")
+    write(path, render(result))
 
 
 def render(result: Record) -> str:

@@ -14,7 +14,7 @@ from npusim.results.web import page
 from npusim.results.web.charts import lines
 from npusim.results.web.page import Bar, Cell, Chart
 from npusim.version import __version__
-from npusim.written import replacing
+from npusim.written import write
 
 #: A point: the varied names as texts, its figures, ``retiled`` and ``error``.
 Row = Mapping[str, Any]
@@ -32,8 +32,7 @@ COSTS = {
 
 def save(fixed: Mapping[str, str], varied: Sequence[str], rows: Sequence[Row], path: Path) -> None:
     """Write the page to ``path``: what was ``fixed``, the ``varied`` names, a row per point."""
-    with replacing(path) as part:
-        part.write_text(render(fixed, varied, rows), encoding="utf-8")
+    write(path, render(fixed, varied, rows))
 
 
 def render(fixed: Mapping[str, str], varied: Sequence[str], rows: Sequence[Row]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
@@ -40,7 +40,9 @@ def compiled(function: F) -> F:
 
     with _cache_in(str(library.folder())):
         options = {"cache": True, "forceinline": True, "error_model": "numpy", "_nrt": False}
-        return cast(F, cast(Any, numba.njit)(**options)(function))
+        made = cast(Any, numba.njit)(**options)(function)
+    _save_what_has_room(made)
+    return cast(F, made)
 
 
 def entry(function: F) -> F:
@@ -49,6 +51,18 @@ def entry(function: F) -> F:
     if _plain.get():
         return function
     return cast(F, library.entry(function)) or compiled(function)
+
+
+def _save_what_has_room(dispatcher: Any) -> None:
+    """Let a full disk cost later processes their cache, and this one nothing."""
+    cache = dispatcher._cache  # Numba offers no other way
+    save = cache.save_overload
+
+    def save_overload(*compiled: Any) -> None:
+        with suppress(OSError):
+            save(*compiled)
+
+    cache.save_overload = save_overload
 
 
 @contextmanager

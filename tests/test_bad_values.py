@@ -1,0 +1,147 @@
+"""Values that once ended in an exception of Python's own, or passed in silence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npusim
+from npusim.dtypes import FP32
+from npusim.errors import ArgumentError, CapacityError, ConfigError, ProgramError
+from npusim.isa.operands import Tensor
+from npusim.program.kernel import Kernel, Plan
+from npusim.program.language import Language
+from npusim.workloads import load_workload
+
+
+def product(memory: str, size: str) -> npusim.Result:
+    device = npusim.load_device("ascend910", {f"memories.{memory}.size": size})
+    ones = np.ones((40, 40), np.float16)
+    return npusim.ops.matmul(ones, ones, device=device, timeline=False)
+
+
+@pytest.mark.compiled
+def test_a_product_in_a_small_l1() -> None:
+    result = product("L1", "8KiB")
+    assert result.outputs is not None
+    assert (np.asarray(result.outputs[0]) == 40).all()
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize(("memory", "size"), [("L1", 512), ("L0C", 512), ("L0A", 256)])
+def test_a_memory_without_room_for_a_tile(memory: str, size: int) -> None:
+    match = (
+        rf"{memory} (holds )?{size} B.* the smallest tile takes 1024 B of each, and 2048 B of L1"
+    )
+    with pytest.raises(CapacityError, match=match):
+        product(memory, f"{size}B")
+
+
+@pytest.mark.parametrize(
+    ("figure", "value"),
+    [
+        ("paths.GM->L1.startup", "1e28cycle"),
+        ("paths.GM->L1.startup", "4611686018427387904cycle"),
+        ("paths.GM->L1.rate", f"1{32 * '0'}B/cycle"),
+        ("cube.issue", f"1{22 * '0'}cycle"),
+        ("pipes.MTE2.queue_depth", "999999999999999999"),
+        ("groups", "1000000000"),
+        ("groups", "100000"),
+    ],
+)
+def test_figures_beyond_any_machine(figure: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{figure}: .*(is beyond any machine|whole cycles)"):
+        npusim.load_device("ascend910", {figure: value})
+
+
+def test_an_integer_of_5000_digits(tmp_path: Path) -> None:
+    file = tmp_path / "wide.yaml"
+    layer = f"{{cin: {5000 * '9'}, cout: 1, spatial: [1, 1], kernel: 1}}"
+    file.write_text(f"description: wide\nlayers:\n  a: {layer}\n", encoding="utf-8")
+    with pytest.raises(
+        ConfigError, match=r"wide\.yaml:3: layers\.a\.cin: expected an integer of at least 1"
+    ):
+        load_workload(str(file))
+
+
+def test_a_name_that_no_file_can_have() -> None:
+    with pytest.raises(ConfigError, match="embedded null byte"):
+        load_workload("a\0.yaml")
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"rules": "documentd"},
+            "rules is 'documentd'; it is 'documented', 'strict' or 'hardware'",
+        ),
+        ({"rules": None}, "rules is None; it is 'documented'"),
+        ({"timeline": "yes"}, "timeline is 'yes'; it is True, False or None"),
+        ({"tiling": "production"}, "tiling is 'production'; it must be 'auto', 'library' or a "),
+    ],
+)
+def test_words_that_a_forward_pass_does_not_know(change: dict[str, Any], message: str) -> None:
+    x, w = npusim.spec((1, 16, 6, 6), "fp16"), npusim.spec((16, 16, 3, 3), "fp16")
+    with pytest.raises(ArgumentError, match=message):
+        npusim.ops.convolution(x, w, device="tiny", **change)
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("sizes", [(99,), 5, "x"])
+def test_a_bias_that_nobody_reads_is_told_of(sizes: Any) -> None:
+    x, w = npusim.spec((1, 16, 6, 6), "fp16"), npusim.spec((16, 16, 3, 3), "fp16")
+    backward = npusim.ops.convolution_backward
+    result = backward(x, x, w, sizes, padding=1, device="ascend910", timeline=False)
+    assert any("the documentation wants (16,)" in note for note in result.notes)
+
+
+@pytest.mark.compiled
+def test_a_map_without_channels_has_a_bias_gradient_of_zeros() -> None:
+    """What the documentation says of empty inputs; the sum of dy would be 18."""
+    dy, x, w = (np.ones(shape, np.float16) for shape in ((2, 4, 3, 3), (2, 0, 3, 3), (4, 0, 1, 1)))
+    result = npusim.ops.convolution_backward(dy, x, w, (4,), device="ascend910")
+    assert result.outputs is not None
+    assert np.asarray(result.outputs[2]).tolist() == [0] * 4
+    assert any("empty input" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(("kernel", "tensor"), [("half \ud800", "y"), ("fill", "y\n"), ("\0", "y")])
+def test_names_that_no_report_can_show(kernel: str, tensor: str) -> None:
+    y = Tensor(tensor, (8,), FP32, "out")
+
+    class Named(Kernel):
+        name, role, tensors = kernel, "vector", (y,)
+
+        def plan(self, k: Language, cores: int) -> Plan[Any]:
+            raise NotImplementedError  # nobody asks for it
+
+    with pytest.raises(ProgramError, match=r"the name '.*\\.*' is not printable") as error:
+        npusim.simulate(Named(), "tiny", cores=1, engine="simpy")
+    str(error.value).encode()
+
+
+def test_a_user_without_a_home() -> None:
+    """An unknown user id and no HOME."""
+    script = """
+import pathlib
+def home():
+    raise RuntimeError("Could not determine home directory.")
+pathlib.Path.home = home
+import npusim
+x = npusim.spec((16, 16), "fp16")
+print(npusim.ops.matmul(x, x, device="tiny").cycles > 0)
+"""
+    gone = ("HOME", "XDG_CACHE_HOME", "NPUSIM_CACHE")
+    kept = {name: value for name, value in os.environ.items() if name not in gone}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=kept, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
