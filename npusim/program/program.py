@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -152,6 +153,9 @@ class Program:
     structure: Hashable = None
     #: Figures that what it does rests on, besides what it costs.
     looked: frozenset[str] = frozenset()
+    #: What others worked out that follows from its shape alone, by their names for it: programs
+    #: that differ in costs only have one between them.
+    kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def figures(self) -> frozenset[str]:

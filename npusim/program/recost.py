@@ -8,7 +8,7 @@ instructions that rest on no changed figure.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -20,6 +20,9 @@ from npusim.program.lower import at_line
 from npusim.program.program import Flow, Program, Template, flow_of
 
 T = TypeVar("T")
+
+#: What a program works out of itself once, and without its costs.
+_OF_SHAPE = ("figures", "pipes", "working", "task_counts", "core_counts", "instructions")
 
 
 def structure(device: Device, roles: tuple[str, ...]) -> Hashable:
@@ -69,13 +72,16 @@ def recosted(program: Program, device: Device) -> Program | None:
     if program.structure != structure(device, program.roles):
         return None
     old, names = program.device, program.figures | program.looked
-    changed = {name for name in names if _value(old, name) != _value(device, name)}
+    changed = _changed(old, device, names)
     if not changed.isdisjoint(program.looked):
         return None
     requests = [one.l2.request_bytes if one.l2 else 0 for one in (old, device)]
     everywhere = requests[0] != requests[1]
     templates = tuple(_again(program, t, device, changed, everywhere) for t in program.templates)
-    return replace(program, device=device, templates=templates)
+    made = replace(program, device=device, templates=templates)
+    known = vars(program)
+    vars(made).update({name: known[name] for name in _OF_SHAPE if name in known})
+    return made
 
 
 def _again(
@@ -120,6 +126,26 @@ def _on(instruction: Instruction, device: Device) -> Instruction:
     other = copy(instruction)
     other.path = device.paths[instruction.path.name]
     return other
+
+
+#: The devices that were compared last, and which figures differ.
+_compared: list[tuple[Device, Device, dict[str, bool]]] = []
+
+#: Pairs of devices that are kept: the programs of a call may be of several.
+_KEPT = 4
+
+
+def _changed(old: Device, device: Device, names: Iterable[str]) -> set[str]:
+    """Those of the figures and parts at ``names`` that differ; each is compared once."""
+    differs = next((known for a, b, known in _compared if a is old and b is device), None)
+    if differs is None:
+        differs = {}
+        del _compared[_KEPT - 1 :]
+        _compared.insert(0, (old, device, differs))
+    for name in names:
+        if name not in differs:
+            differs[name] = _value(old, name) != _value(device, name)
+    return {name for name in names if differs[name]}
 
 
 def _value(device: Device, name: str) -> Any:

@@ -64,6 +64,13 @@ def _places(program: Program) -> IntArray:
 
     Cores of several kinds that work together start group by group.
     """
+    if "places" not in program.kept:
+        program.kept["places"] = _places_of(program)
+    places: IntArray = program.kept["places"]
+    return places
+
+
+def _places_of(program: Program) -> IntArray:
     busy = _at_work(program)
     if len(program.roles) > 1:
         groups = np.array([core.group for core in program.cores], np.int64)

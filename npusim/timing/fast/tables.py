@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import chain
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from npusim.isa.base import Cost, Instruction
 from npusim.objects import growing
 from npusim.program.flags import setters
 from npusim.program.lower import Wait
-from npusim.program.program import ATOMIC, MOVE, READ, WRITE, Flow, Program, Template
+from npusim.program.program import ATOMIC, MOVE, READ, WRITE, Flow, Program
 from npusim.reasons import FOLLOW
 from npusim.timing.fast.l2 import FastL2
 from npusim.timing.fast.links import NEVER
@@ -51,25 +50,32 @@ _COSTS = [
 _ISSUE = Cost._fields.index("issue")
 
 
-class _Plan(NamedTuple):
-    """The steps of templates without their waits, one template after another."""
+class _Layout(NamedTuple):
+    """What follows from the shape of a program, whatever its instructions cost.
 
+    Steps of all variants lie one variant after another, and in each pipe by pipe. For the scalar
+    pipe ``first`` and ``stop`` are places in ``issuing``, which has every instruction.
+    """
+
+    templates: list[int]  # those that run
     orders: list[list[int]]  # by template: its instructions, pipe by pipe
-    steps: IntArray  # (instructions, fields of STEP), in that order
-    issuing: IntArray  # (instructions, fields of ISSUING), in program order
-    pipe: IntArray  # (instructions,), in the order of steps
-    bounds: IntArray  # (templates, pipes + 1): where the steps of each pipe begin, and the end
-
-
-class _Rows(NamedTuple):
-    """What ``Code`` has of the variants."""
-
-    steps: IntArray
-    waits: IntArray
-    issuing: IntArray
+    order: IntArray  # the same as places in all templates, one after another
+    kinds: IntArray  # (kind, what, counts) of these where an instruction is no flow
+    events: dict[int, int]  # flag event between cores -> its column
+    setters: IntArray  # (cores, events): which cores set which events for their groups, as ones
+    rows: IntArray  # (steps,): of variants, as places in all templates, one after another
+    steps: IntArray  # (steps, fields of STEP) without costs and kinds
+    issuing: IntArray  # (steps, fields of ISSUING) without costs, in program order
+    waits: Records
     first: IntArray
     stop: IntArray
     oldest: IntArray
+    totals: IntArray
+    units: IntArray
+    bases: IntArray
+    last: IntArray
+    template: IntArray
+    groups: IntArray
 
 
 class Tables:
@@ -80,34 +86,37 @@ class Tables:
         self.program = program
         self.scalar = program.pipes.index("S")
         self.operands: dict[tuple[str, str], int] = {}  # (tensor, destination) -> row of hits
-        self.events: dict[int, int] = {}  # flag event between cores -> its column
         self.flows: dict[tuple[int, ...], int] = {}
         self.links = links_of(program.device, tuple(core.group for core in program.cores))
         self.classes: dict[tuple[int, Uses], int] = {}
         self.parts: dict[Part, int] = {}
         self._seen: dict[int, int] = {}  # flow object, of which variants share many -> its row
-        rows = self._rows()
+        if "layout" not in program.kept:
+            program.kept["layout"] = _layout(program, self.scalar)
+        layout: _Layout = program.kept["layout"]
+        self.events = layout.events
+        steps, issuing = self._costed(layout)
         self.code = Code(
-            steps=filled(STEP, rows.steps),
-            waits=filled(WAIT, rows.waits),
-            issuing=filled(ISSUING, rows.issuing),
-            first=rows.first,
-            stop=rows.stop,
-            totals=self._of_variants(t.lowered.totals for t in program.templates),
-            units=np.concatenate([core.variants for core in program.cores]),
-            bases=np.ascontiguousarray(np.concatenate([core.bases for core in program.cores])),
-            last=np.cumsum([len(core.variants) for core in program.cores]),
+            steps=filled(STEP, steps),
+            waits=layout.waits,
+            issuing=filled(ISSUING, issuing),
+            first=layout.first,
+            stop=layout.stop,
+            totals=layout.totals,
+            units=layout.units,
+            bases=layout.bases,
+            last=layout.last,
             depth=np.array([program.device.pipes[p].queue_depth for p in program.pipes]),
-            template=np.array([v.template for v in program.variants]),
+            template=layout.template,
             flows=filled(FLOWING, list(self.flows)),
             classes=self._classes(),
             tensors=filled(
                 TENSOR,
                 [(l2.place(t.name, t.size_bytes), t.size_bytes) for t in program.tensors],
             ),
-            groups=np.array([core.group for core in program.cores]),
-            setters=self._setters(),
-            oldest=rows.oldest,
+            groups=layout.groups,
+            setters=layout.setters,
+            oldest=layout.oldest,
         )
 
     def shared(self) -> tuple[Records, Records, Records]:
@@ -131,95 +140,19 @@ class Tables:
                 table[row, core:] = self.classes.setdefault(key, len(self.classes))
         return table
 
-    def _setters(self) -> IntArray:
-        """Which cores set which events for their groups, as ones."""
-        table = np.zeros((len(self.program.cores), max(1, len(self.events))), np.int64)
-        for event, cores in (setters(self.program) if self.events else {}).items():
-            table[list(cores), self.events[event]] = 1
-        return table
-
-    def _of_variants(self, rows: Iterable[tuple[int, ...]]) -> IntArray:
-        """One row per template as one row per variant."""
-        table = np.array(list(rows), np.int64)
-        return table[[v.template for v in self.program.variants]]
-
-    def _rows(self) -> _Rows:
-        """The steps of all variants, one variant after another, and in each pipe by pipe.
-
-        For the scalar pipe ``first`` and ``stop`` are places in ``issuing``, which has every
-        instruction.
-        """
-        variants = self.program.variants
-        used = list(dict.fromkeys(variant.template for variant in variants))
-        of = np.array([used.index(v.template) for v in variants], np.int64)
-        plan = self._plan([self.program.templates[t] for t in used])
-        sizes = plan.bounds[of, -1]
-        begins = np.cumsum(sizes) - sizes
-        first_of = np.cumsum(plan.bounds[:, -1]) - plan.bounds[:, -1]
-        rows = np.arange(sizes.sum()) + np.repeat(first_of[of] - begins, sizes)
-        waits: list[Wait] = []
-        counts: list[int] = []  # of waits, by step
-        for variant, at in zip(variants, of.tolist(), strict=True):
-            of_steps = [variant.waits[i] for i in plan.orders[at]]
-            counts += map(len, of_steps)
-            waits += chain.from_iterable(of_steps)
-        steps, issuing, pipe_of = plan.steps[rows], plan.issuing[rows], plan.pipe[rows]
-        issuing[:, 2] += np.repeat(begins, sizes)
-        table = np.array(waits, np.int64).reshape(-1, 3)
-        steps[:, _LAST] = np.cumsum(counts)
-        steps[:, _FIRST] = steps[:, _LAST] - counts
-        step_of = np.repeat(np.arange(len(steps)), counts)
-        steps[step_of[table[:, 2] == FOLLOW], _FOLLOWS] = 1
-        bounds = begins[:, None] + plan.bounds[of]
-        first, stop = bounds[:, :-1].copy(), bounds[:, 1:].copy()
-        first[:, self.scalar], stop[:, self.scalar] = bounds[:, 0], bounds[:, -1]
-        oldest = np.full((first.shape[1],) * 2, NEVER, np.int64)
-        np.minimum.at(oldest, (pipe_of[step_of], table[:, 0]), table[:, 1])
-        return _Rows(steps, table, issuing, first, stop, oldest)
-
-    def _plan(self, templates: list[Template]) -> _Plan:
-        """What all variants of templates have in common; flows are numbered pipe by pipe."""
-        sizes = [len(template.costs) for template in templates]
-        owner = np.array([p for t in templates for p in t.lowered.pipes], np.int64)
-        begin = np.repeat(np.cumsum(sizes) - sizes, sizes)
-        inside = np.arange(len(owner)) - begin
-        order = np.lexsort((owner, begin))
-        orders = [some.tolist() for some in np.split(inside[order], np.cumsum(sizes)[:-1])]
-        kinds = [
-            self._kind(template.instructions[i], template.flows[i])
-            for template, places in zip(templates, orders, strict=True)
-            for i in places
-        ]
+    def _costed(self, layout: _Layout) -> tuple[IntArray, IntArray]:
+        """The steps and the issuing of a layout with what they cost; flows are numbered."""
+        templates = [self.program.templates[t] for t in layout.templates]
+        each, kinds = zip(templates, layout.orders, strict=True), layout.kinds.copy()
+        for place, flow in enumerate(t.flows[i] for t, some in each for i in some):
+            if flow is not None:
+                kinds[place] = FLOW, self._flow(flow), 0
         cost = np.concatenate([template.cost_table for template in templates])
-        steps = np.zeros((len(owner), len(STEP.names or ())), np.int64)
-        steps[:, _OF_COST] = cost[order][:, _COSTS]
-        steps[:, _KIND : _KIND + 3] = kinds
-        steps[:, _INSTRUCTION] = inside[order]
-        place = np.empty_like(order)
-        place[order] = inside
-        issuing = np.stack([owner, cost[:, _ISSUE], place], axis=1)
-        totals = np.array([template.lowered.totals for template in templates], np.int64)
-        bounds = np.zeros((len(totals), totals.shape[1] + 1), np.int64)
-        np.cumsum(totals, axis=1, out=bounds[:, 1:])
-        return _Plan(orders, steps, issuing, owner[order], bounds)
-
-    def _kind(self, instruction: Instruction, flow: Flow | None) -> tuple[int, int, int]:
-        """(kind, what, counts) of an instruction."""
-        if flow is not None:
-            return FLOW, self._flow(flow), 0
-        if not instruction.between_cores:
-            return PLAIN, 0, 0
-        if instruction.meets:
-            return MEET, 0, 0
-        if instruction.signals is not None:
-            event, scope = instruction.signals
-            return SET_FLAG, self._event(event), scope == "all"
-        assert instruction.awaits is not None
-        event, more = instruction.awaits
-        return WAIT_FLAG, self._event(event), more
-
-    def _event(self, number: int) -> int:
-        return self.events.setdefault(number, len(self.events))
+        steps, issuing = layout.steps.copy(), layout.issuing.copy()
+        steps[:, _OF_COST] = cost[layout.order[layout.rows]][:, _COSTS]
+        steps[:, _KIND : _KIND + 3] = kinds[layout.rows]
+        issuing[:, 1] = cost[layout.rows, _ISSUE]
+        return steps, issuing
 
     def _flow(self, flow: Flow) -> int:
         """The flow's row in the table."""
@@ -242,3 +175,92 @@ class Tables:
             *(flow.regions, flow.apart),
         )
         return self.flows.setdefault(row, len(self.flows))
+
+
+def _layout(program: Program, scalar: int) -> _Layout:
+    variants, cores = program.variants, program.cores
+    used = list(dict.fromkeys(variant.template for variant in variants))
+    templates = [program.templates[t] for t in used]
+    lowered = [template.lowered for template in templates]
+    sizes = [len(one.pipes) for one in lowered]
+    owner = np.array([p for one in lowered for p in one.pipes], np.int64)
+    begin = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    inside = np.arange(len(owner)) - begin
+    order = np.lexsort((owner, begin))
+    orders = [some.tolist() for some in np.split(inside[order], np.cumsum(sizes)[:-1])]
+    events: dict[int, int] = {}
+    each = zip(templates, orders, strict=True)
+    kinds = [_kind(template.instructions[i], events) for template, some in each for i in some]
+    totals = np.array([one.totals for one in lowered], np.int64)
+    bounds = np.zeros((len(totals), totals.shape[1] + 1), np.int64)
+    np.cumsum(totals, axis=1, out=bounds[:, 1:])
+
+    of = np.array([used.index(v.template) for v in variants], np.int64)
+    lengths = bounds[of, -1]
+    begins = np.cumsum(lengths) - lengths
+    first_of = np.cumsum(bounds[:, -1]) - bounds[:, -1]
+    rows = np.arange(lengths.sum()) + np.repeat(first_of[of] - begins, lengths)
+    waits: list[Wait] = []
+    counts: list[int] = []  # of waits, by step
+    for variant, at in zip(variants, of.tolist(), strict=True):
+        of_steps = [variant.waits[i] for i in orders[at]]
+        counts += map(len, of_steps)
+        waits += chain.from_iterable(of_steps)
+    table = np.array(waits, np.int64).reshape(-1, 3)
+    step_of = np.repeat(np.arange(len(rows)), counts)
+    steps = np.zeros((len(rows), len(STEP.names or ())), np.int64)
+    steps[:, _INSTRUCTION] = inside[order][rows]
+    steps[:, _LAST] = np.cumsum(counts)
+    steps[:, _FIRST] = steps[:, _LAST] - counts
+    steps[step_of[table[:, 2] == FOLLOW], _FOLLOWS] = 1
+    place = np.empty_like(order)
+    place[order] = inside
+    issuing = np.stack([owner, np.zeros_like(owner), place], axis=1)[rows]
+    issuing[:, 2] += np.repeat(begins, lengths)
+    within = begins[:, None] + bounds[of]
+    first, stop = within[:, :-1].copy(), within[:, 1:].copy()
+    first[:, scalar], stop[:, scalar] = within[:, 0], within[:, -1]
+    oldest = np.full((first.shape[1],) * 2, NEVER, np.int64)
+    np.minimum.at(oldest, (owner[order][rows][step_of], table[:, 0]), table[:, 1])
+    return _Layout(
+        *(
+            used,
+            orders,
+            order,
+            np.array(kinds, np.int64),
+            events,
+            _setters(program, events),
+            rows,
+            steps,
+            issuing,
+        ),
+        *(filled(WAIT, table), first, stop, oldest),
+        totals=totals[of],
+        units=np.concatenate([core.variants for core in cores]),
+        bases=np.ascontiguousarray(np.concatenate([core.bases for core in cores])),
+        last=np.cumsum([len(core.variants) for core in cores]),
+        template=np.array([v.template for v in variants]),
+        groups=np.array([core.group for core in cores]),
+    )
+
+
+def _kind(instruction: Instruction, events: dict[int, int]) -> tuple[int, int, int]:
+    """(kind, what, counts) of an instruction that is no flow."""
+    if not instruction.between_cores:
+        return PLAIN, 0, 0
+    if instruction.meets:
+        return MEET, 0, 0
+    if instruction.signals is not None:
+        event, scope = instruction.signals
+        return SET_FLAG, events.setdefault(event, len(events)), scope == "all"
+    assert instruction.awaits is not None
+    event, more = instruction.awaits
+    return WAIT_FLAG, events.setdefault(event, len(events)), more
+
+
+def _setters(program: Program, events: dict[int, int]) -> IntArray:
+    """Which cores set which events for their groups, as ones."""
+    table = np.zeros((len(program.cores), max(1, len(events))), np.int64)
+    for event, cores in (setters(program) if events else {}).items():
+        table[list(cores), events[event]] = 1
+    return table
