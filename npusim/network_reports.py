@@ -53,6 +53,14 @@ class NetworkReports:
 
         def elementwise_rows(self) -> list[dict[str, Any]]: ...
 
+    def time_us_on(self, device: Device) -> float:
+        """``time_us`` on a variant of the device, with the tilings of this result.
+
+        Layers without a result are in neither. Raises as ``Result.time_us_on`` does.
+        """
+        known = [(one.layer.count, one.result) for one in self.timed if one.result is not None]
+        return sum(count * result.time_us_on(device) for count, result in known)
+
     def text(self) -> str:
         """The report for people: totals, layers, kernels, and what could not be simulated."""
         from npusim.results.network_text import render

@@ -96,6 +96,21 @@ class Record:
         """
         return uncertainty.time_range(self.device, self.time_us, self._again())
 
+    def time_us_on(self, device: Device) -> float:
+        """``time_us`` on a variant of the device, with the tilings and the cores of this call.
+
+        It is many times as quick as a call, for programs are kept and costed anew. Raises
+        ``ArgumentError`` where the result does not know how, or the variant has other numbers of
+        core groups; ``ConfigError``, ``CapacityError`` or ``ProgramError`` where it lacks what a
+        kernel needs.
+        """
+        if device.groups != self.device.groups:
+            raise ArgumentError(
+                f"{device.name} has {device.groups} core groups, {self.operator} was tiled for "
+                f"{self.device.groups}; call it again on such a device"
+            )
+        return self._again().time_us(device)
+
     def explain(self, *, what_if: bool = True, progress: Report | None = None) -> Explanation:
         """Why the call takes its time: the critical path of each kernel, and what figures do.
 

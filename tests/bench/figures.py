@@ -16,6 +16,7 @@ CATALOGUE = {
     "full": ("tests.bench.simulator", "full"),
     "full_product": ("tests.bench.simulator", "full_product"),
     "auto": ("tests.bench.choices", "automatic"),
+    "designs": ("tests.bench.designs", "designs"),
     "network": ("tests.bench.processes", "network"),
     "startup": ("tests.bench.processes", "startup"),
     "scalesim": ("tests.bench.peer_scalesim", "scalesim"),
