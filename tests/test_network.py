@@ -14,7 +14,6 @@ from matplotlib import pyplot
 from matplotlib.patches import Rectangle
 
 import npusim
-import npusim.call.replay
 from npusim.convolution import Convolution
 from npusim.errors import ArgumentError
 from npusim.network import GRADIENTS, KERNEL_COLUMNS, LAYER_COLUMNS, NetworkResult
@@ -248,36 +247,6 @@ def test_what_the_times_rest_on_is_said_once_for_all_layers(net: Workload) -> No
     assert len(said) == 1
     assert f"the time rests on {len(assumed)} assumed figures" in said[0]
     assert result.text().count("the time rests on") == 1
-
-
-def test_variants_of_the_device_are_timed_with_the_tilings_held(
-    gaps: Workload, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result = timed(gaps)
-    assert result.time_us_on(result.device) == pytest.approx(result.time_us, rel=1e-12)
-    figures = {
-        "main_memory.read": "0.02TB/s",
-        "l2.read": "2TB/s",
-        "memories.L1.size": "1MiB",
-        "clock": "1.5GHz",
-        "cube.startup": "40cycle",
-    }
-    variants = [
-        npusim.load_device(DEVICE, dict(list(figures.items())[:number]))
-        for number in range(1, len(figures) + 1)
-    ]
-    times = [result.time_us_on(variant) for variant in variants]
-    assert [result.time_us_on(variant) for variant in reversed(variants)] == times[::-1]
-    assert times[0] > result.time_us
-    assert times[2] == times[1]  # nothing is tiled anew for a larger L1
-    assert times[4] > times[3]
-    monkeypatch.setattr(npusim.call.replay, "recosted", lambda program, variant: None)
-    assert [timed(gaps).time_us_on(variant) for variant in variants] == times  # built anew
-
-
-def test_a_variant_with_other_core_groups_is_refused(net: Workload) -> None:
-    with pytest.raises(ArgumentError, match=r"12 core groups, .* was tiled for 24; call it again"):
-        timed(net).time_us_on(npusim.load_device(DEVICE, {"groups": "12"}))
 
 
 def test_speeds_of_kernels_are_of_the_time_beside_them(net: Workload) -> None:

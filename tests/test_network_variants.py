@@ -1,0 +1,65 @@
+"""A network on variants of its device, with the tilings it had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import npusim
+import npusim.call.replay
+from npusim.errors import ArgumentError
+from npusim.network import NetworkResult
+from npusim.workloads import Workload, load_workload
+
+DEVICE = "ascend910b2"
+
+NET = """\
+description: two layers, and one that nothing runs
+layers:
+  first:
+    {cin: 16, cout: 32, spatial: [14, 14], kernel: 3, padding: 1, count: 2, input_gradient: yes}
+  spread: {cin: 32, cout: 32, spatial: [8, 9], kernel: 3, groups: 2, dilation: 2, stride: [1, 2]}
+  wide: {cin: 16, cout: 16, spatial: [9, 300], kernel: [1, 256]}
+"""
+
+
+@pytest.fixture
+def gaps(tmp_path: Path) -> Workload:
+    path = tmp_path / "gaps.yaml"
+    path.write_text(NET, encoding="utf-8")
+    return load_workload(path)
+
+
+def timed(net: Workload) -> NetworkResult:
+    return npusim.network(net, device=DEVICE, batch=2)
+
+
+def test_variants_of_the_device_are_timed_with_the_tilings_held(
+    gaps: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = timed(gaps)
+    assert result.time_us_on(result.device) == pytest.approx(result.time_us, rel=1e-12)
+    figures = {
+        "main_memory.read": "0.02TB/s",
+        "l2.read": "2TB/s",
+        "memories.L1.size": "1MiB",
+        "clock": "1.5GHz",
+        "cube.startup": "40cycle",
+    }
+    variants = [
+        npusim.load_device(DEVICE, dict(list(figures.items())[:number]))
+        for number in range(1, len(figures) + 1)
+    ]
+    times = [result.time_us_on(variant) for variant in variants]
+    assert [result.time_us_on(variant) for variant in reversed(variants)] == times[::-1]
+    assert times[0] > result.time_us
+    assert times[2] == times[1]  # nothing is tiled anew for a larger L1
+    assert times[4] > times[3]
+    monkeypatch.setattr(npusim.call.replay, "recosted", lambda program, variant: None)
+    assert [timed(gaps).time_us_on(variant) for variant in variants] == times  # built anew
+
+
+def test_a_variant_with_other_core_groups_is_refused(gaps: Workload) -> None:
+    with pytest.raises(ArgumentError, match=r"12 core groups, .* was tiled for 24; call it again"):
+        timed(gaps).time_us_on(npusim.load_device(DEVICE, {"groups": "12"}))
