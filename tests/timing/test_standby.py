@@ -207,6 +207,25 @@ def test_estimates_of_tilings_are_the_same_uncompiled() -> None:
     assert np.isfinite(pipeline.times(work, 10, *[some] * 10)).sum() < np.isfinite(few).sum()
 
 
+@pytest.mark.compiled
+def test_a_full_disk_compiles_without_keeping_what_it_made(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from npusim.timing.fast.jit import compiled\n"
+        "@compiled\n"
+        "def double(a):\n"
+        "    return a + a\n"
+        "print(double(21))\n",
+        encoding="utf-8",
+    )
+    cache = tmp_path / "numba"
+    command = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", sys.executable, "-B", str(script)]
+    environment = os.environ | {library.SWITCH: "numba", "NUMBA_CACHE_DIR": str(cache)}
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert process.stdout == "42\n", process.stderr
+    assert not [file for file in cache.rglob("*") if file.is_file() and file.stat().st_size]
+
+
 @pytest.mark.slow
 @nothing_compiled
 @pytest.mark.parametrize("compiler", ["cc", "false"])
