@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from npusim import ops, spec
 from npusim.errors import ArgumentError
 from npusim.written import replacing
 
@@ -245,7 +246,17 @@ def test_a_stopped_run_leaves_the_old_file(tmp_path: Path, number: int, status: 
 ENDED = (143, -signal.SIGTERM, 1, 0)
 
 
+@pytest.fixture(scope="module")
+def nothing_to_compile() -> None:
+    """What runs need is compiled: Numba does not survive every exception in the midst of it.
+
+    Users' engines are compiled by a process that no signal to a command reaches.
+    """
+    ops.matmul(spec((768, 768), "fp16"), spec((768, 768), "fp16"), device="tiny", engine="fast")
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("nothing_to_compile")
 @pytest.mark.parametrize("seed", range(20))
 def test_a_run_stopped_at_any_moment_leaves_the_old_file(tmp_path: Path, seed: int) -> None:
     moment = random.Random(seed).uniform(1.5, 8.0)
@@ -253,6 +264,7 @@ def test_a_run_stopped_at_any_moment_leaves_the_old_file(tmp_path: Path, seed: i
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("nothing_to_compile")
 @pytest.mark.parametrize("seed", range(2 * len(EVERY)))
 def test_every_command_may_be_stopped_at_any_moment(tmp_path: Path, seed: int) -> None:
     """Half of them when the file is being written, which takes a moment only."""

@@ -161,7 +161,8 @@ def test_a_compiler_that_fails_is_not_waited_for(
     assert capsys.readouterr().err.endswith("in this process, as the compiler ended without it\n")
 
 
-def test_one_process_compiles_at_a_time() -> None:
+def test_one_process_compiles_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     with standby.compiling() as first, standby.compiling() as second:
         assert (first, second) == (True, False)
     with standby.compiling() as third:
