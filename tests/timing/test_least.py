@@ -123,4 +123,4 @@ def test_atomic_adds_occupy_the_l2_more_than_once() -> None:
     due = cores * pieces * 1024 * machine.l2.atomic_factor // 64
     bounds = {bound.resource: bound.cycles for bound in run.bounds}
     assert bounds["L2 write"] == due
-    assert due <= least_cycles(program) <= run.cycles
+    assert due < least_cycles(program) <= run.cycles  # later than the first write begins
