@@ -76,6 +76,17 @@ class Module(ast.NodeVisitor):
 MODULES = [module for module in map(Module, sources()) if module.marked]
 
 
+class _Inside:
+    """A function of a library."""
+
+    def __call__(self, *_: Any) -> None:
+        pass
+
+
+def _idle() -> None:
+    pass
+
+
 def _twice(number: int) -> int:
     return 2 * number
 
@@ -150,6 +161,17 @@ def test_a_library_is_not_made_of_code_that_needs_python() -> None:
     function = cast(Any, numba.njit)(_nrt=False)(strict)
     with pytest.raises(TypeError, match=r"strict needs .*, which a library cannot have"):
         ahead.translated({function: (np.zeros(1, np.int64), 1)})
+
+
+def test_a_library_that_comes_later_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has asked before, and then waits for the compiler."""
+    monkeypatch.setattr(library, "found", lambda: None)
+    assert library.entry(_idle) is None
+    monkeypatch.setattr(library, "found", lambda: Path("engine-that-came-later.so"))
+    monkeypatch.setattr(library, "CDLL", lambda _: {"_idle": _Inside()})
+    call = library.entry(_idle)
+    assert call is not None
+    call()
 
 
 def test_a_full_disk_costs_the_cache_of_compiled_code_only(

@@ -139,9 +139,8 @@ def found() -> Path | None:
 
 
 @cache
-def _loaded() -> CDLL | None:
-    file = found()
-    return None if file is None else CDLL(str(file))
+def _loaded(file: Path) -> CDLL:
+    return CDLL(str(file))
 
 
 def entry(function: Callable[..., None]) -> Callable[..., None] | None:
@@ -149,10 +148,10 @@ def entry(function: Callable[..., None]) -> Callable[..., None] | None:
 
     It takes arrays of numbers and of records, integers, and named tuples of them.
     """
-    library = _loaded()
-    if library is None:
+    file = found()  # in a process that waited for it there was none before
+    if file is None:
         return None
-    inside = library[function.__name__]
+    inside = _loaded(file)[function.__name__]
     inside.argtypes, inside.restype = (POINTER(c_int64),), None
 
     def call(*arguments: Any) -> None:
