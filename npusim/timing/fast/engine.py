@@ -128,7 +128,7 @@ class FastEngine:
 
     def _histories(self) -> Histories:
         rows, queue = len(self.state.rows), 1 << int(self.tables.code.depth.max()).bit_length()
-        ring = max(_RING, queue)
+        ring = max(_RING, queue, self.program.kept.get("ring", 0))
         cores, events = self.state.events.shape
         return Histories(
             ends=np.zeros((rows, ring), np.int64),
@@ -143,6 +143,7 @@ class FastEngine:
         ended = self.state.rows["ended"]
         ends = _doubled(self.histories.ends, ended)
         starts = _doubled(self.histories.starts, ended + 1)
+        self.program.kept["ring"] = ends.shape[1]  # for variants of the program
         self.histories = self.histories._replace(ends=ends, starts=starts)
 
     def _lengthen_flags(self) -> None:

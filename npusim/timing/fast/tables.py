@@ -12,7 +12,7 @@ from npusim.isa.base import Cost, Instruction
 from npusim.objects import growing
 from npusim.program.flags import setters
 from npusim.program.lower import Wait
-from npusim.program.program import ATOMIC, MOVE, READ, WRITE, Flow, Program
+from npusim.program.program import ATOMIC, MOVE, READ, WRITE, Flow, Program, Template
 from npusim.reasons import FOLLOW
 from npusim.timing.fast.l2 import FastL2
 from npusim.timing.fast.links import NEVER
@@ -78,6 +78,55 @@ class _Layout(NamedTuple):
     groups: IntArray
 
 
+class _Costed:
+    """What templates make of a layout: steps with costs, and flows, numbered pipe by pipe."""
+
+    def __init__(self, templates: tuple[Template, ...], layout: _Layout) -> None:
+        self.templates = templates
+        self.operands: dict[tuple[str, str], int] = {}  # (tensor, destination) -> row of hits
+        self.parts: dict[Part, int] = {}
+        self._rows: dict[tuple[int, ...], int] = {}
+        self._seen: dict[int, int] = {}  # flow object, of which variants share many -> its row
+        used = [templates[t] for t in layout.templates]
+        each, kinds = zip(used, layout.orders, strict=True), layout.kinds.copy()
+        for place, flow in enumerate(t.flows[i] for t, some in each for i in some):
+            if flow is not None:
+                kinds[place] = FLOW, self._flow(flow), 0
+        cost = np.concatenate([template.cost_table for template in used])
+        steps, issuing = layout.steps.copy(), layout.issuing.copy()
+        steps[:, _OF_COST] = cost[layout.order[layout.rows]][:, _COSTS]
+        steps[:, _KIND : _KIND + 3] = kinds[layout.rows]
+        issuing[:, 1] = cost[layout.rows, _ISSUE]
+        self.steps, self.issuing = filled(STEP, steps), filled(ISSUING, issuing)
+        self.flows = filled(FLOWING, list(self._rows))
+
+    def has(self, templates: tuple[Template, ...]) -> bool:
+        """Whether it was made of these very templates."""
+        return all(own is other for own, other in zip(self.templates, templates, strict=True))
+
+    def _flow(self, flow: Flow) -> int:
+        """The flow's row in the table."""
+        if id(flow) not in self._seen:
+            self._seen[id(flow)] = self._new_flow(flow)
+        return self._seen[id(flow)]
+
+    def _new_flow(self, flow: Flow) -> int:
+        own = [self.parts.setdefault(part, len(self.parts)) for part in parts(flow)]
+        region, operand, place = flow.region, 0, (0, 0, 0, 0)
+        if region is not None:
+            place = (region.offset, region.rows, region.row_bytes, region.pitch)
+            if flow.kind == READ:
+                name = region.tensor.name, flow.peer
+                operand = self.operands.setdefault(name, len(self.operands))
+        row = (
+            *(flow.kind == MOVE, flow.kind in (WRITE, ATOMIC), flow.size),
+            *(flow.tensor, flow.base, *place, operand),
+            *(own[0], own[min(1, len(own) - 1)], own[-1], flow.request),
+            *(flow.regions, flow.apart),
+        )
+        return self._rows.setdefault(row, len(self._rows))
+
+
 class Tables:
     """``code``, and the names behind the numbers in it."""
 
@@ -85,21 +134,20 @@ class Tables:
     def __init__(self, program: Program, l2: FastL2) -> None:
         self.program = program
         self.scalar = program.pipes.index("S")
-        self.operands: dict[tuple[str, str], int] = {}  # (tensor, destination) -> row of hits
-        self.flows: dict[tuple[int, ...], int] = {}
         self.links = links_of(program.device, tuple(core.group for core in program.cores))
         self.classes: dict[tuple[int, Uses], int] = {}
-        self.parts: dict[Part, int] = {}
-        self._seen: dict[int, int] = {}  # flow object, of which variants share many -> its row
         if "layout" not in program.kept:
             program.kept["layout"] = _layout(program, self.scalar)
         layout: _Layout = program.kept["layout"]
-        self.events = layout.events
-        steps, issuing = self._costed(layout)
+        costed: _Costed | None = program.kept.get("costed")
+        if costed is None or not costed.has(program.templates):
+            costed = _Costed(program.templates, layout)
+            program.kept.setdefault("costed", costed)
+        self.events, self.operands, self.parts = layout.events, costed.operands, costed.parts
         self.code = Code(
-            steps=filled(STEP, steps),
+            steps=costed.steps,
             waits=layout.waits,
-            issuing=filled(ISSUING, issuing),
+            issuing=costed.issuing,
             first=layout.first,
             stop=layout.stop,
             totals=layout.totals,
@@ -108,7 +156,7 @@ class Tables:
             last=layout.last,
             depth=np.array([program.device.pipes[p].queue_depth for p in program.pipes]),
             template=layout.template,
-            flows=filled(FLOWING, list(self.flows)),
+            flows=costed.flows,
             classes=self._classes(),
             tensors=filled(
                 TENSOR,
@@ -139,42 +187,6 @@ class Tables:
                 key = part.cap, self.links.uses(part, core)
                 table[row, core:] = self.classes.setdefault(key, len(self.classes))
         return table
-
-    def _costed(self, layout: _Layout) -> tuple[IntArray, IntArray]:
-        """The steps and the issuing of a layout with what they cost; flows are numbered."""
-        templates = [self.program.templates[t] for t in layout.templates]
-        each, kinds = zip(templates, layout.orders, strict=True), layout.kinds.copy()
-        for place, flow in enumerate(t.flows[i] for t, some in each for i in some):
-            if flow is not None:
-                kinds[place] = FLOW, self._flow(flow), 0
-        cost = np.concatenate([template.cost_table for template in templates])
-        steps, issuing = layout.steps.copy(), layout.issuing.copy()
-        steps[:, _OF_COST] = cost[layout.order[layout.rows]][:, _COSTS]
-        steps[:, _KIND : _KIND + 3] = kinds[layout.rows]
-        issuing[:, 1] = cost[layout.rows, _ISSUE]
-        return steps, issuing
-
-    def _flow(self, flow: Flow) -> int:
-        """The flow's row in the table."""
-        if id(flow) not in self._seen:
-            self._seen[id(flow)] = self._new_flow(flow)
-        return self._seen[id(flow)]
-
-    def _new_flow(self, flow: Flow) -> int:
-        own = [self.parts.setdefault(part, len(self.parts)) for part in parts(flow)]
-        region, operand, place = flow.region, 0, (0, 0, 0, 0)
-        if region is not None:
-            place = (region.offset, region.rows, region.row_bytes, region.pitch)
-            if flow.kind == READ:
-                name = region.tensor.name, flow.peer
-                operand = self.operands.setdefault(name, len(self.operands))
-        row = (
-            *(flow.kind == MOVE, flow.kind in (WRITE, ATOMIC), flow.size),
-            *(flow.tensor, flow.base, *place, operand),
-            *(own[0], own[min(1, len(own) - 1)], own[-1], flow.request),
-            *(flow.regions, flow.apart),
-        )
-        return self.flows.setdefault(row, len(self.flows))
 
 
 def _layout(program: Program, scalar: int) -> _Layout:
