@@ -346,7 +346,7 @@ class Call:
             problem_bounds=self._problem_bounds(needed or {}),
             sizes=sizes or {},
             tilings=dict(self._tilings),
-            replay=Again(steps, figures, self.groups, self.options.engine),
+            replay=Again(steps, figures, self.groups, self.options.engine, self.device),
         )
 
 

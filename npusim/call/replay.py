@@ -25,7 +25,8 @@ class Again:
     """Times the steps of a call, tiled as they were, on variants of its device.
 
     ``figures`` are those its time rests on. Programs are kept by structure, so that variants which
-    differ in figures only pay for what these figures cost. Holds no arrays.
+    differ in figures only pay for what these figures cost; those of the call's own structure are
+    built for its ``device``, from which variants differ least. Holds no arrays.
     """
 
     def __init__(
@@ -34,8 +35,10 @@ class Again:
         figures: tuple[str, ...],
         groups: tuple[int, ...],
         engine: str,
+        device: Device,
     ) -> None:
         self.steps, self.figures, self.groups, self.engine = steps, figures, groups, engine
+        self.device = device
         self._built: dict[tuple[int, Hashable], Program] = {}
 
     def __repr__(self) -> str:
@@ -65,6 +68,8 @@ class Again:
 
     def _program(self, place: int, kernel: Kernel, device: Device) -> Program:
         key = place, structure(device, kernel.roles)
+        if key not in self._built and key[1] == structure(self.device, kernel.roles):
+            self._built[key] = build(kernel, self.device, self.groups)
         known = self._built.get(key)
         program = recosted(known, device) if known is not None else None
         if program is None:

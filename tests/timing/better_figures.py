@@ -75,7 +75,7 @@ def _of_program(number: int) -> Iterator[Pair]:
     if program.instructions > MOST:
         return
     behind = [name for name in figures_behind(device, program) if _is_speed(device, name)]
-    again = Again((kernel,), tuple(behind), groups, "fast")
+    again = Again((kernel,), tuple(behind), groups, "fast", device)
     before = again.time_us(device)
     strong = [name for name in behind if _STRONG.match(name)]
     half = PER_PROGRAM // 2

@@ -48,7 +48,7 @@ def test_more_bandwidth_of_main_memory_helps(
     a, b, c = Tensor("a", (m, k), FP16), Tensor("b", (k, n), FP16), Tensor("c", (m, n), FP16, "out")
     kernel = Matmul(Tiling(base_m=128, base_n=256, base_k=64), a, b, c)
     device = load_device("ascend910b2")
-    again = Again((kernel,), (), tuple(range(device.groups)), "fast")
+    again = Again((kernel,), (), tuple(range(device.groups)), "fast", device)
     times = [again.time_us(device.replace("main_memory.read", f"{rate}TB/s")) for rate in rates]
     assert times[0] > times[-1]
     assert all(later < 1.005 * earlier for earlier, later in pairwise(times))
