@@ -15,6 +15,7 @@ CATALOGUE = {
     "scaling": ("tests.bench.simulator", "scaling"),
     "full": ("tests.bench.simulator", "full"),
     "full_product": ("tests.bench.simulator", "full_product"),
+    "races": ("tests.bench.races", "races"),
     "auto": ("tests.bench.choices", "automatic"),
     "designs": ("tests.bench.designs", "designs"),
     "network": ("tests.bench.processes", "network"),
