@@ -17,7 +17,6 @@ from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.im2col import Im2col
 from npusim.kernels.tilings.im2col import Tiling, auto_tiling
-from npusim.kernels.trans_data import Conversion, TransData
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import operand
 from npusim.ops.card import Card, Input, Option, Output, Stated, integer
@@ -26,6 +25,7 @@ from npusim.ops.windows import (
     C0,
     CASES,
     Windows,
+    launch_in_5hd,
     planes,
     require_vector,
     settings_of,
@@ -83,7 +83,8 @@ def im2col(
     elif call.device.overlap_sums == "fp32":  # this generation reads the framework layout
         _launch(call, planes(c, c.n * c.cin, 1), x, out)
     else:
-        _launch_5hd(call, c, x, out)
+        patches = replace(out, shape=(c.n, c.cin, c.taps, prod(c.out)))
+        launch_in_5hd(call, c, "image_5hd", replace(x, shape=c.x_shape), patches, _launch)
     return call.result({"columns": call.arrays.get("out")}, problem, own_dtype)
 
 
@@ -116,20 +117,6 @@ def _plane(checked: Mapping[str, Any]) -> tuple[int, ...]:
     """Height and width of the image."""
     shape: tuple[int, ...] = checked["image.shape"]
     return shape[2:4] if len(shape) == 5 else shape[-2:]
-
-
-def _launch_5hd(call: Call, c: Convolution, x: Tensor, out: Tensor) -> None:
-    """The kernel between conversions to 5HD and back: the patches are maps of KH*KW x L."""
-    to_5hd = Conversion(kind="to_blocked", c0=C0)
-    from_5hd = Conversion(kind="from_blocked", c0=C0)
-    plain = replace(out, shape=(c.n, c.cin, c.taps, prod(c.out)))
-    image = replace(x, shape=c.x_shape)
-    pixels = call.workspace("image_5hd", to_5hd.blocked_shape(image.shape), x.dtype)
-    patches = call.workspace("out_5hd", from_5hd.blocked_shape(plain.shape), x.dtype)
-    call.launch_spread(TransData(to_5hd, image, replace(pixels, role="out")))
-    blocks = planes(c, c.n * ceil_div(c.cin, C0), C0)
-    _launch(call, blocks, replace(pixels, role="in"), patches)
-    call.launch_spread(TransData(from_5hd, replace(patches, role="in"), plain))
 
 
 def _launch(call: Call, shape: Convolution, x: Tensor, out: Tensor) -> None:

@@ -13,19 +13,17 @@ from npusim.call.tiling import own_tiling
 from npusim.convolution import Convolution, Sizes
 from npusim.dtypes import FP16, FP32, dtype
 from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.im2col_backward import Im2colBackward
 from npusim.kernels.tilings.im2col_backward import Tiling, auto_tiling
-from npusim.kernels.trans_data import Conversion, TransData
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import frozen, operand
 from npusim.ops.card import LIMITS, Card, Input, Option, Output, Sample, Stated, integer
 from npusim.ops.layer import BATCH, DILATION, KERNEL, PADDING, SIZE, STRIDE, per_axis
 from npusim.ops.windows import (
-    C0,
     CASES,
     Windows,
+    launch_in_5hd,
     planes,
     require_vector,
     settings_of,
@@ -79,7 +77,9 @@ def im2col_backward(
     if call.device.overlap_sums == "fp32":  # this generation reads the framework layout
         _launch(call, planes(c, c.n * c.cin, 1), grad, out)
     else:
-        _launch_5hd(call, c, grad, out)
+        patches = replace(grad, shape=(c.n, c.cin, c.taps, prod(c.out)))
+        image = replace(out, shape=c.x_shape)
+        launch_in_5hd(call, c, "grad_5hd", patches, image, _launch)
     return call.result({"grad_input": call.arrays.get("out")}, _problem(checked), own_dtype)
 
 
@@ -92,20 +92,6 @@ def facts(
         "input_size": frozen(input_size),
         **window_facts(kernel_size, dilation, padding, stride),
     }
-
-
-def _launch_5hd(call: Call, c: Convolution, grad: Tensor, out: Tensor) -> None:
-    """The kernel between conversions to 5HD and back: the patches are maps of KH*KW x L."""
-    to_5hd = Conversion(kind="to_blocked", c0=C0)
-    from_5hd = Conversion(kind="from_blocked", c0=C0)
-    plain = replace(grad, shape=(c.n, c.cin, c.taps, prod(c.out)))
-    image = replace(out, shape=c.x_shape)
-    patches = call.workspace("grad_5hd", to_5hd.blocked_shape(plain.shape), grad.dtype)
-    pixels = call.workspace("out_5hd", from_5hd.blocked_shape(image.shape), grad.dtype)
-    blocks = planes(c, c.n * ceil_div(c.cin, C0), C0)
-    call.launch_spread(TransData(to_5hd, plain, replace(patches, role="out")))
-    _launch(call, blocks, replace(patches, role="in"), pixels)
-    call.launch_spread(TransData(from_5hd, replace(pixels, role="in"), image))
 
 
 def _launch(call: Call, shape: Convolution, grad: Tensor, out: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
@@ -12,6 +12,9 @@ from npusim.call.spec import Operand
 from npusim.convolution import Convolution, Sizes, output_sizes
 from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError
+from npusim.integers import ceil_div
+from npusim.isa.operands import Tensor
+from npusim.kernels.trans_data import Conversion, TransData
 from npusim.ops.arguments import frozen
 from npusim.ops.card import Case, Stated
 from npusim.ops.layer import per_axis
@@ -77,6 +80,28 @@ def window_facts(kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> 
 def planes(c: Convolution, n: int, block: int) -> Convolution:
     """The same windows over ``n`` planes of ``block`` channels, as the kernels see them."""
     return replace(c, n=n, cin=block, cout=block * c.taps, groups=block)
+
+
+def launch_in_5hd(
+    call: Call,
+    c: Convolution,
+    named: str,
+    source: Tensor,
+    out: Tensor,
+    launch: Callable[[Call, Convolution, Tensor, Tensor], None],
+) -> None:
+    """What ``launch`` computes of planes, between conversions to 5HD and back.
+
+    One of ``source`` and ``out`` is an image, the other patches: maps of KH*KW x L. ``named`` is
+    what the converted source is called.
+    """
+    to_5hd = Conversion(kind="to_blocked", c0=C0)
+    from_5hd = Conversion(kind="from_blocked", c0=C0)
+    read = call.workspace(named, to_5hd.blocked_shape(source.shape), source.dtype)
+    made = call.workspace("out_5hd", from_5hd.blocked_shape(out.shape), source.dtype)
+    call.launch_spread(TransData(to_5hd, source, replace(read, role="out")))
+    launch(call, planes(c, c.n * ceil_div(c.cin, C0), C0), replace(read, role="in"), made)
+    call.launch_spread(TransData(from_5hd, replace(made, role="in"), out))
 
 
 def require_vector(call: Call, name: str, given: Operand) -> DType:
