@@ -15,13 +15,12 @@ from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError, RuleError
 from npusim.limits.facts import type_name
 from npusim.limits.table import check
-from npusim.ops.arguments import frozen
+from npusim.ops.arguments import Form, frozen
 from npusim.ops.blocked_forward import blocked_convolution
 from npusim.ops.im2col import facts as image_facts
 from npusim.ops.im2col import im2col as run_im2col
 from npusim.ops.im2col import patches_shape
 from npusim.ops.layer import fractal_columns
-from npusim.ops.para_dict import Form
 from npusim.results import Result
 
 

@@ -11,7 +11,7 @@ from npusim.dtypes import FP16
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.layout import group_dict
-from npusim.ops.arguments import operand
+from npusim.ops.arguments import Form, operand
 from npusim.ops.card import Card, Case
 from npusim.ops.gradients import blocked_gradient
 from npusim.ops.layer import (
@@ -26,7 +26,6 @@ from npusim.ops.layer import (
     itself,
     stated_blocked,
 )
-from npusim.ops.para_dict import Form
 from npusim.results import Result
 
 FORM = Form(

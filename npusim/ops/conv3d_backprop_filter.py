@@ -10,7 +10,7 @@ from npusim.convolution import Convolution
 from npusim.dtypes import FP16
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
 from npusim.layout import group_dict
-from npusim.ops.arguments import operand
+from npusim.ops.arguments import Form, operand
 from npusim.ops.card import Card, Case
 from npusim.ops.gradients import fractal_gradient
 from npusim.ops.layer import (
@@ -24,7 +24,6 @@ from npusim.ops.layer import (
     itself,
     stated_blocked,
 )
-from npusim.ops.para_dict import Form
 from npusim.results import Result
 
 FORM = Form(

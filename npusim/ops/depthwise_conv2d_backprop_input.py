@@ -10,7 +10,7 @@ from npusim.convolution import Convolution
 from npusim.dtypes import FP16
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import Tiling
-from npusim.ops.arguments import operand
+from npusim.ops.arguments import Form, operand
 from npusim.ops.card import Card, Case
 from npusim.ops.conv2d_backprop_input import convolution
 from npusim.ops.gradients import blocked_gradient
@@ -25,7 +25,6 @@ from npusim.ops.layer import (
     itself,
     stated_depthwise,
 )
-from npusim.ops.para_dict import Form
 from npusim.results import Result
 
 FORM = Form(("filters", "out_backprop"), ("filter_sizes", "input_sizes"), "padding", "float16")

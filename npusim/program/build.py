@@ -16,7 +16,6 @@ from npusim.device.spec import Device
 from npusim.errors import ArgumentError, CapacityError, ProgramError
 from npusim.integers import IntArray
 from npusim.objects import growing
-from npusim.program.flags import check_flags
 from npusim.program.kernel import Kernel, Plan, Tasks, fields_of
 from npusim.program.language import Language
 from npusim.program.link import Linker
@@ -97,7 +96,7 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
         looked=frozenset().union(*(part.k.looked for part in parts)),
     )
     _check_barriers(program)
-    check_flags(program)
+    _check_flags(program)
     return program
 
 
@@ -244,6 +243,32 @@ def _check_barriers(program: Program) -> None:
             f"kernel {program.kernel} would hang: {high} meets {counts[high]} core barriers, "
             f"{low} only {counts[low]}; give every core the same number"
         )
+
+
+def _check_flags(program: Program) -> None:
+    """Refuse a flag that two pipes wait for, or that is set for groups and for all cores.
+
+    Its counts could go to either pipe, and a core could not tell whom it has to wait for.
+    Raises ``ProgramError`` with the kernel line.
+    """
+    pipes: dict[int, str] = {}
+    scopes: dict[int, str] = {}
+    for template in program.templates:
+        for instruction, line in zip(template.instructions, template.lines, strict=True):
+            if instruction.awaits is not None:
+                event, pipe = instruction.awaits.event, instruction.pipe
+                if pipes.setdefault(event, pipe) != pipe:
+                    raise ProgramError(
+                        f"{line}: {instruction}: flag #{event} is waited for on {pipes[event]} "
+                        "too; give each pipe a flag of its own"
+                    )
+            if instruction.signals is not None:
+                event, scope = instruction.signals
+                if scopes.setdefault(event, scope) != scope:
+                    raise ProgramError(
+                        f"{line}: {instruction}: flag #{event} is set with scope "
+                        f"{scopes[event]!r} too; give each scope a flag of its own"
+                    )
 
 
 @contextmanager

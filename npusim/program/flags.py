@@ -8,7 +8,6 @@ ahead does not stand in for the other.
 
 from __future__ import annotations
 
-from npusim.errors import ProgramError
 from npusim.isa.base import Signal
 from npusim.program.program import Program
 
@@ -51,29 +50,3 @@ def setters(program: Program) -> dict[int, frozenset[int]]:
                 cores = program.core_counts[:, number].nonzero()[0].tolist()
                 found[signal.event] = found.get(signal.event, frozenset()).union(cores)
     return found
-
-
-def check_flags(program: Program) -> None:
-    """Refuse a flag that two pipes wait for, or that is set for groups and for all cores.
-
-    Its counts could go to either pipe, and a core could not tell whom it has to wait for.
-    Raises ``ProgramError`` with the kernel line.
-    """
-    pipes: dict[int, str] = {}
-    scopes: dict[int, str] = {}
-    for template in program.templates:
-        for instruction, line in zip(template.instructions, template.lines, strict=True):
-            if instruction.awaits is not None:
-                event, pipe = instruction.awaits.event, instruction.pipe
-                if pipes.setdefault(event, pipe) != pipe:
-                    raise ProgramError(
-                        f"{line}: {instruction}: flag #{event} is waited for on {pipes[event]} "
-                        "too; give each pipe a flag of its own"
-                    )
-            if instruction.signals is not None:
-                event, scope = instruction.signals
-                if scopes.setdefault(event, scope) != scope:
-                    raise ProgramError(
-                        f"{line}: {instruction}: flag #{event} is set with scope "
-                        f"{scopes[event]!r} too; give each scope a flag of its own"
-                    )
