@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from npusim.device.spec import Device
 from npusim.dtypes import BF16, FP16, FP32, DType
 from npusim.errors import ArgumentError
+from npusim.ops.arguments import frozen
 from npusim.ops.card import Option
 
 #: Names of the documented values, in their order 0 to 3.
@@ -55,6 +56,7 @@ def cube_math(promoted: DType, number: int, device: Device) -> CubeMath:
     fp16 (2), and keep bf16 except under 2. Cubes without turn fp32 to fp16 under 1 and 2.
     Raises ``ArgumentError`` where the product has no such arithmetic.
     """
+    number = cube_math_number(frozen(number))  # no limits have judged it where there are none
     rates = device.cube.rates if device.cube is not None else {}
     if promoted is FP16 or (number == 2 and promoted in (FP32, BF16)):
         wanted = CubeMath(FP16, False)

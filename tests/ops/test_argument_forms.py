@@ -36,6 +36,10 @@ def backward(**changes: Any) -> npusim.Result:
         ({"cores": [0, 1.5]}, r"cores is \[0, 1.5\]; it is a bit mask"),
         ({"device": None}, r"device is None; it is a name \(`npusim devices` lists them\)"),
         ({"device": 910}, "device is 910; it is a name"),
+        (
+            {"cube_math_type": [1, 1], "device": "mt7004"},
+            r"cube_math_type is \(1, 1\); it is one of",
+        ),
     ],
 )
 def test_what_means_nothing_is_refused(change: dict[str, Any], message: str) -> None:
