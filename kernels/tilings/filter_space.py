@@ -23,7 +23,7 @@ from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.conv_filter import Tiling, comes_whole, cut_plane, rows_follow
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
-from npusim.kernels.tilings.pipeline import Floats, Work, chosen, table
+from npusim.kernels.tilings.pipeline import Floats, Work, chosen, table, uneven
 
 #: Longest side of a tile, and most positions of a slab, in elements.
 _MOST_SIDE, _MOST_SLAB = 512, 4096
@@ -236,6 +236,8 @@ class Space:
         images = of["images"]
         loads = np.ceil(np.ceil(s.n * s.out[0] * of["slabs"] / t["parts"]) / images)
         steps = np.maximum(1, np.ceil(of["positions"] / t["k"] - 1e-6))
+        k, rest = uneven(of["positions"], of["most_positions"], t["k"], steps)
+        short = self._step(t, of, rest)
         x_bytes = images * t["planes"] * of["pixels"] * 32
         dy_bytes = images * of["positions"] * m * self.element
         dy_planes, all_loads = m * self.element / 32, loads * t["items"]
@@ -277,7 +279,8 @@ class Space:
             second_every=1,
             first_slots=t["slots"],
             second_slots=t["slots"],
-            **self._step(t, of, of["positions"] / steps),
+            **self._step(t, of, k),
+            **{"run": steps, "rest_l0": short["a"] + short["b"], "rest_m": short["m"]},
             drain=drain,
             pace=pace,
             stall=0,

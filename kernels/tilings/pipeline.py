@@ -57,7 +57,8 @@ class Work(NamedTuple):
     rate of its path, and comes anew every ``*_every`` items. The L2 lacks the first operand in each
     ``first_period``-th of the first ``first_until`` items of a core, the second in the first
     ``second_until``, and ``*_copies`` cores ask for the same at once. A step takes ``a`` and ``b``
-    cycles to L0 and ``m`` on the cube, after a gap ``a_head`` and ``m_head`` more. ``issue`` are
+    cycles to L0 and ``m`` on the cube, after a gap ``a_head`` and ``m_head`` more; each ``run``-th
+    is what is left of a load, and takes ``rest_l0`` and ``rest_m``. ``issue`` are
     cycles of the scalar pipe per step, and ``ahead`` is how many steps it runs ahead of the cube.
     The ``drain`` holds the scalar pipe back for ``stall`` cycles, as its moves fill their queue;
     the next can follow after ``pace`` cycles, and its slot of L0C is free as long before its end
@@ -86,6 +87,9 @@ class Work(NamedTuple):
     a: Column
     b: Column
     m: Column
+    run: Column
+    rest_l0: Column
+    rest_m: Column
     a_head: Column
     m_head: Column
     issue: Column
@@ -118,6 +122,17 @@ def chosen(columns: Mapping[str, npt.NDArray[Any]], which: IntArray) -> dict[str
     return {name: column.take(which) for name, column in columns.items()}
 
 
+def uneven(mean: Floats, most: Floats, size: Floats, steps: Floats) -> tuple[Floats, Floats]:
+    """Sizes of so many steps through loads of ``mean`` elements: of all but the last, and of that.
+
+    Steps are of a ``size``, and the last is what is left. The largest loads, of ``most`` elements,
+    say how much: others are taken to be cut in the same ratio.
+    """
+    left = most - (steps - 1) * size
+    left = np.where((left > 0) & (left <= size), left, most / steps) * mean / most
+    return (mean - np.where(steps > 1, left, 0)) / np.maximum(1, steps - 1), left
+
+
 def bounds(work: Work) -> Floats:
     """Cycles of each candidate by its busiest pipe or memory alone."""
     w: Any = work
@@ -125,9 +140,12 @@ def bounds(work: Work) -> Floats:
     firsts = w.firsts * np.ceil(items / w.first_every)
     seconds = w.firsts * w.seconds * np.ceil(items / w.second_every)
     steps = items * w.firsts * w.seconds * w.steps
+    rests = steps / w.run
+    l0 = (steps - rests) * (w.a + w.b) + rests * w.rest_l0
+    cube = (steps - rests) * w.m + rests * w.rest_m
     size = firsts * w.first_bytes + seconds * w.second_bytes
     loads = firsts * w.first_start + seconds * w.second_start + size / w.rate
-    pipes = (steps * (w.a + w.b), steps * w.m, steps * w.issue, loads, items * w.pace)
+    pipes = (l0, cube, steps * w.issue, loads, items * w.pace)
     most: Floats = np.max([*pipes, size * w.cores / w.shared, w.least], axis=0) + w.beside
     return most
 

@@ -166,16 +166,19 @@ def _seconds(w: Any, i: int, rate: float, s: Any, start: float, load: bool, copi
             s[SECONDS] += 1
             free = _SECOND_FREE + int(s[SECONDS] - 1) % int(w.second_slots[i])
             _load(s, SECOND, free, w.second_start[i], w.second_bytes[i], rate, copies)
-        for _ in range(int(w.steps[i])):
-            _step(w, i, s, start)
+        for step in range(1, int(w.steps[i]) + 1):
+            if step % int(w.run[i]) > 0:
+                _step(w, i, s, start, w.a[i] + w.b[i], w.m[i])
+            else:
+                _step(w, i, s, start, w.rest_l0[i], w.rest_m[i])
             start = 0.0
         s[_SECOND_FREE + int(s[SECONDS] - 1) % int(w.second_slots[i])] = s[INTO]
     return start
 
 
 @compiled
-def _step(w: Any, i: int, s: Any, start: float) -> None:
-    """Both loads to L0 and a product, which waits for ``start`` too."""
+def _step(w: Any, i: int, s: Any, start: float, into: float, product: float) -> None:
+    """Both loads to L0 and a product of so many cycles, which waits for ``start`` too."""
     turn, ahead = int(s[TURN]), int(w.ahead[i])
     s[SCALAR] += w.issue[i]
     if turn >= ahead:  # the scalar pipe stops when queues are full
@@ -183,12 +186,12 @@ def _step(w: Any, i: int, s: Any, start: float) -> None:
     ready = max(s[SCALAR], s[FIRST], s[SECOND], s[_L0 + turn % 2])
     if ready > s[INTO]:
         s[INTO] = ready + w.a_head[i]
-    s[INTO] += w.a[i] + w.b[i]
+    s[INTO] += into
     ready = max(s[INTO], start)
     if ready > s[CUBE]:
         s[CUBE] = ready + w.m_head[i]
     s[_BEGUN + turn % (SCRATCH - _BEGUN)] = s[CUBE]
-    s[CUBE] += w.m[i]
+    s[CUBE] += product
     if start > 0 and w.lag[i] >= 0:  # it follows the drain before piece by piece
         s[CUBE] = max(s[CUBE], s[OUT])
     s[_L0 + turn % 2] = s[CUBE]
@@ -201,7 +204,7 @@ def _drain(w: Any, i: int, s: Any, free: int) -> None:
     if w.stall[i] > 0:
         s[SCALAR] = max(s[SCALAR], max(s[OUT], s[CUBE]) + w.stall[i])
     if w.lag[i] >= 0:  # the drain follows the last product piece by piece
-        begin = max(s[OUT], s[CUBE] - w.m[i])
+        begin = max(s[OUT], s[CUBE] - w.rest_m[i])
         s[free] = begin + w.lag[i]
         s[OUT] = max(begin + w.drain[i], s[CUBE] + w.lag[i])
     else:  # over UB, its second pipe may work on while the first takes the next tile

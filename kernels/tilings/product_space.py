@@ -21,7 +21,7 @@ from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.implicit_gemm import Tiling
-from npusim.kernels.tilings.pipeline import Floats, Work, chosen, table
+from npusim.kernels.tilings.pipeline import Floats, Work, chosen, table, uneven
 from npusim.kernels.tilings.product_cuts import Cut, Way, cuts_of, ways_of
 
 #: Most output channels of a tile.
@@ -198,7 +198,7 @@ class Space:
         seconds = np.where(t["parts"] > 1, t["parts"], np.ceil(planes / wide))
         largest = columns / planes * np.minimum(t["planes"], g.planes_in)
         steps = np.maximum(1, np.ceil(largest / seconds / t["k"] - 1e-6))
-        k = columns / seconds / steps * g.c0
+        k, rest = uneven(columns / seconds, largest / seconds, t["k"], steps)
         x_bytes = planes * of["pixels"] * of["images"] * 32
         w_bytes = columns / seconds * g.c0 * n * element
         whole = of["tap_moves"]
@@ -226,9 +226,12 @@ class Space:
         # Under the unit flag the next tile follows the last of several drains.
         before = drain - drain / drains
         way_out = device.pipes["FIX" if device.has_path("L0C", "GM") else "MTE3"].queue_depth
-        step = self._step(t, of, (m, n, k))
+        step = self._step(t, of, (m, n, k * g.c0)) | {"run": steps}
+        short = self._step(t, of, (m, n, rest * g.c0))
+        step |= {"rest_l0": short["a"] + short["b"], "rest_m": short["m"]}
         firsts = np.maximum(1, np.rint(kd * of["reads"] * chunks))
-        turns = firsts * seconds * steps * np.maximum(step["a"] + step["b"], step["m"])
+        turns = (steps - 1) * np.maximum(step["a"] + step["b"], step["m"])
+        turns = firsts * seconds * (turns + np.maximum(step["rest_l0"], step["rest_m"]))
         unlike = self._unlike(t, drain, turns)
         return Work(
             cores=t["cores"],
