@@ -232,21 +232,22 @@ class Space:
     def _work(self, t: Columns) -> Work:
         s, device = self.shape, self.device
         of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
-        m, n = np.minimum(t["m"], s.plan.cout_g), t["n"]
+        m, n, port = np.minimum(t["m"], s.plan.cout_g), t["n"], device.path("GM", "L1")
         images = of["images"]
-        loads = np.ceil(np.ceil(s.n * s.out[0] * of["slabs"] / t["parts"]) / images)
-        steps = np.maximum(1, np.ceil(of["positions"] / t["k"] - 1e-6))
-        k, rest = uneven(of["positions"], of["most_positions"], t["k"], steps)
+        slabs = np.ceil(np.ceil(s.n * s.out[0] * of["slabs"] / t["parts"]) / images)
+        loads, positions = self._full(of, slabs)
+        steps = np.ceil(of["most_positions"] / t["k"])
+        k, rest = uneven(positions, of["most_positions"], t["k"], steps)
         short = self._step(t, of, rest)
-        x_bytes = images * t["planes"] * of["pixels"] * 32
-        dy_bytes = images * of["positions"] * m * self.element
-        dy_planes, all_loads = m * self.element / 32, loads * t["items"]
+        x_bytes = images * t["planes"] * of["pixels"] * 32 * slabs / loads
+        dy_bytes = images * positions * m * self.element
+        dy_planes, starts = m * self.element / 32, port.startup_cycles * slabs / loads
         requests = t["planes"] * of["x_pieces"] + dy_planes * of["dy_pieces"]
         if self.form == "rows":
             together = images * (t["planes"] * of["x_pieces"] + 1)
         else:
             together = 2 * images
-        requests = np.where(images > 1, together, requests) * all_loads
+        requests = np.where(images > 1, together, requests) * slabs * t["items"]
         close = device.has_path("L1", "L0A", "load3d_transpose")
         dy_moves = np.maximum(of["dy_plane_moves"] * dy_planes, 1 if close else images)
         once = s.n * s.cin1 * self._fetched, float(s.n * 32 * s.cout1 * prod(s.out))
@@ -260,7 +261,7 @@ class Space:
             besides = besides + out * (t["parts"] + 1) / rate
         else:
             besides = costs.clear_cycles(device, out)
-        port, each = device.path("GM", "L1"), m * n * 4 * np.where(split, factor, 1)
+        each = m * n * 4 * np.where(split, factor, 1)
         drain, pace = (
             costs.shared_drain(device, of_one(device, m, n, 4), each, t["cores"])
             for of_one in (costs.drain_cycles, costs.drain_pace)
@@ -271,9 +272,9 @@ class Space:
             firsts=loads,
             seconds=1,
             steps=steps * images,
-            first_start=(of["x_moves"] + of["x_plane_moves"] * t["planes"]) * port.startup_cycles,
+            first_start=(of["x_moves"] + of["x_plane_moves"] * t["planes"]) * starts,
             first_bytes=x_bytes,
-            second_start=dy_moves * port.startup_cycles,
+            second_start=dy_moves * starts,
             second_bytes=dy_bytes,
             first_every=1,
             second_every=1,
@@ -288,11 +289,21 @@ class Space:
             lag=np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device), -1.0),
             rate=port.rate,
             **self._lacking(t, x_bytes * loads, dy_bytes * loads, once),
-            shared=costs.read_rate(device, (x_bytes + dy_bytes) * all_loads, requests),
+            shared=costs.read_rate(device, (x_bytes + dy_bytes) * loads * t["items"], requests),
             main=costs.main_rate(device),
             least=np.maximum(stored, missing / costs.main_rate(device)),
             beside=costs.launch_cycles(device, "cube", t["cores"]) + np.where(split, besides, 0),
         )
+
+    def _full(self, of: Columns, slabs: Floats) -> tuple[Floats, Floats]:
+        """Of so many slabs that follow each other as many as full ones, and positions of each.
+
+        The last slab of a plane is what is left, which is little in some cuts.
+        """
+        most, planes = of["most_positions"], np.floor(slabs / of["slabs"])
+        total = slabs * most - planes * of["slabs"] * (most - of["positions"])
+        full = np.maximum(1, np.rint(total / most))
+        return full, total / full
 
     def _lacking(
         self, t: Columns, x: Floats, dy: Floats, once: tuple[float, float]
@@ -334,7 +345,7 @@ class Space:
         direct = device.has_path("L1", "L0A", "load3d_transpose")
         into_a = device.path("L1", "L0A", "load3d_transpose" if direct else "transpose")
         into_b, two = device.path("L1", "L0B", "load3d"), t["slots"] > 1
-        whole = (k >= of["most_positions"]) & (m / s.c0 * k / 16 <= 255)
+        whole = (t.get("k", k) >= of["most_positions"]) & (m / s.c0 * k / 16 <= 255)
         moves = 1 if direct else np.where(whole, 1, np.ceil(m / s.c0))
         a = moves * into_a.startup_cycles + m * k * self.element / into_a.rate
         size = n * k * self.element

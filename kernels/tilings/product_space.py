@@ -315,15 +315,25 @@ class Space:
     def _busiest_taps(self, t: Columns, of: Columns) -> Floats:
         """Taps of the tiles of the core with the most, on average.
 
-        Each core has as many of each kind of slab, and one has one more of the kind with most taps
-        that cannot be shared out evenly.
+        Each core has as many of each kind of slab, the kind with most taps first, and what cannot
+        be shared out evenly goes to the cores that have least so far.
         """
-        slabs, taps = (column[t["cut"]] for column in self.kinds)
-        each, over = np.divmod(slabs * (t["items"] // of["slabs"])[:, None], t["cores"][:, None])
-        busiest = (each * taps).sum(axis=1) + np.max(taps * (over > 0), axis=1)
+        if not self.kinds[0].any():
+            return of["taps"]
+        of_slab = t["items"] // of["slabs"]
+        keys = np.stack([t["cut"], of_slab, t["cores"]]).astype(np.int64)
+        (cut, tiles, cores), which = np.unique(keys, axis=1, return_inverse=True)
+        slabs, taps = (column[cut] for column in self.kinds)
+        place = np.arange(int(cores.max()))
+        load = np.where(place < cores[:, None], 0.0, np.inf)
+        for kind in range(slabs.shape[1]):
+            each, over = np.divmod(slabs[:, kind] * tiles, cores)
+            load = np.sort(load + (each * taps[:, kind])[:, None], axis=1)
+            load += (place < over[:, None]) * taps[:, kind, None]
+        busiest = np.where(np.isfinite(load), load, 0).max(axis=1)[which.reshape(-1)]
         mean = of["taps"] * t["items"] / t["cores"]
         most: Floats = np.maximum(busiest, mean) / -(-t["items"] // t["cores"])
-        return np.where(slabs.any(axis=1), most, of["taps"])
+        return np.where(self.kinds[0][t["cut"]].any(axis=1), most, of["taps"])
 
     def _unlike(self, t: Columns, drain: Floats, turns: Floats) -> Floats:
         """Cycles that a core takes longer because its tiles are of several kinds.
