@@ -12,11 +12,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from npusim.kernels.parts.room import piece
-from npusim.kernels.tilings.costs import clear_cores
+from npusim.kernels.tilings.streams import CLEAR_BYTES, clearing, working_cores
 from npusim.language import INT8, Kernel, Language, Plan, Tasks, Tensor, ceil_div, in_runs, round_up
-
-#: Largest store; long enough for full bandwidth (16 KiB and more) and small beside any UB.
-CHUNK_BYTES = 16 * 1024
 
 
 class Chunk(NamedTuple):
@@ -42,10 +39,10 @@ class MemSet(Kernel):
 
     @property
     def tiling_text(self) -> str:
-        return f"chunk {CHUNK_BYTES}"
+        return f"chunk {CLEAR_BYTES}"
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
-        most = piece(k, self.name, CHUNK_BYTES, 1, multiple=k.memory("UB").align_bytes)
+        most = piece(k, self.name, CLEAR_BYTES, 1, multiple=k.memory("UB").align_bytes)
         zeros, dtype = k.buffer("UB", (most,), INT8, name="zeros"), self.target.dtype
 
         def emit(chunk: Chunk) -> None:
@@ -57,7 +54,7 @@ class MemSet(Kernel):
         # Small tensors are spread over all cores in pieces of whole 512 B, the GM granule.
         step = min(most, round_up(ceil_div(size, cores), 512))
         if self.few:  # equal pieces, as many for each core
-            cores = clear_cores(k.device, size, cores, most)
+            cores = working_cores(k.device, cores, clearing(size, cores, most))
             each = ceil_div(size, cores)
             step = round_up(ceil_div(each, ceil_div(each, most)), 512)
         start = np.arange(0, size, step)

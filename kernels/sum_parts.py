@@ -24,7 +24,7 @@ from npusim.device.spec import Device
 from npusim.kernels.parts.hand_over import with_meeting
 from npusim.kernels.parts.room import piece
 from npusim.kernels.parts.spread import Spread
-from npusim.kernels.tilings.streams import Stream
+from npusim.kernels.tilings.streams import SUM_BYTES, Stream, summing
 from npusim.language import (
     FP32,
     ArgumentError,
@@ -36,9 +36,6 @@ from npusim.language import (
     in_runs,
     round_up,
 )
-
-#: Largest chunk: it loads at full bandwidth.
-CHUNK_BYTES = 8 * 1024
 
 
 class Chunk(NamedTuple):
@@ -72,25 +69,17 @@ class SumParts(Spread):
 
     @property
     def tiling_text(self) -> str:
-        return f"{self.parts.shape[0]} parts, chunk {CHUNK_BYTES}"
+        return f"{self.parts.shape[0]} parts, chunk {SUM_BYTES}"
 
     def stream(self, device: Device, cores: int) -> Stream:
         size = prod(self.out.shape) * FP32.bytes
-        share = np.ceil(size / np.arange(1, cores + 1))
-        return Stream(
-            read=self.parts.size_bytes,
-            written=self.out.size_bytes,
-            tasks=np.ceil(size / np.clip(share, 512, CHUNK_BYTES)),
-            vector=(("add", self.parts.size_bytes),),
-            loads=self.parts.shape[0],
-            cold=False,
-        )
+        return summing(size, self.parts.shape[0], self.out.size_bytes, cores)
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
         size, to = prod(self.out.shape) * FP32.bytes, self.out.dtype  # of one part
         rounds = to is not FP32
         each = 4 * FP32.bytes + (2 * to.bytes if rounds else 0)
-        count = piece(k, self.name, CHUNK_BYTES // FP32.bytes, each, multiple=16)
+        count = piece(k, self.name, SUM_BYTES // FP32.bytes, each, multiple=16)
         sums = k.buffer("UB", (count,), FP32, slots=2, name="sum")
         nexts = k.buffer("UB", (count,), FP32, slots=2, name="part")
         narrow = k.buffer("UB", (count,), to, slots=2, name="narrow") if rounds else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
@@ -28,24 +27,6 @@ def launch_cycles(device: Device, role: str, cores: Numbers) -> Numbers:
     return device.launch.cycles(role, 0) + np.asarray(cores) * device.launch.core_cycles
 
 
-def clear_cores(device: Device, size: int, cores: int, piece: int = 16 * 1024) -> int:
-    """Of so many vector cores those that clear ``size`` bytes in the least time, launch included.
-
-    Each stores pieces of so many bytes. The time ``size * store / n + n * core`` is least where
-    both terms are equal.
-    """
-    path, core = device.path("UB", "GM"), device.launch.core_cycles
-    store = 1 / path.rate + path.startup_cycles / piece
-    return min(cores, ceil(sqrt(size * store / core))) if size and core else cores
-
-
-def clear_cycles(device: Device, size: int) -> float:
-    """Cycles to launch the kernel that clears so many bytes, and of its stores."""
-    cores = clear_cores(device, size, device.count("vector"))
-    stores = max(size / cores / device.path("UB", "GM").rate, size / write_rate(device))
-    return float(launch_cycles(device, "vector", cores)) + stores
-
-
 def in_l2(device: Device, warm: Collection[str], *tensors: Tensor) -> tuple[bool, ...]:
     """Which of the tensors of a kernel the L2 holds: those that are warm, where all have room."""
     size = sum(tensor.size_bytes for tensor in tensors)
@@ -65,13 +46,8 @@ def read_rate(device: Device, asked: Numbers, requests: Numbers) -> Numbers:
     So many bytes are ``asked`` for in so many requests.
     """
     if device.l2 is None:
-        return np.full_like(np.asarray(asked, np.float64), main_rate(device))
+        return np.full_like(np.asarray(asked, np.float64), device.main_read_rate)
     return asked * device.shared_read_rate / (asked + requests * device.l2.request_bytes)
-
-
-def main_rate(device: Device) -> float:
-    """Bytes per cycle that all cores together can read from main memory."""
-    return float(device.main_memory.read_bytes_per_cycle)
 
 
 def mmad_cycles(device: Device, m: Numbers, k: Numbers, n: Numbers, rate_name: str) -> Numbers:

@@ -24,6 +24,7 @@ from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.conv_filter import Tiling, comes_whole, cut_plane, rows_follow
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.pipeline import Floats, Work, chosen, table, uneven
+from npusim.kernels.tilings.streams import clear_cycles, sum_cycles
 
 #: Longest side of a tile, and most positions of a slab, in elements.
 _MOST_SIDE, _MOST_SLAB = 512, 4096
@@ -256,11 +257,11 @@ class Space:
         split, rate = t["parts"] > 1, costs.write_rate(device)
         factor = device.l2.atomic_factor if device.l2 and not self.deterministic else 1
         stored = out * np.where(split, t["parts"] * factor, 1) / rate
-        if self.deterministic:  # parts are written singly, and added up by all vector cores
-            besides = costs.launch_cycles(device, "vector", device.count("vector"))
-            besides = besides + out * (t["parts"] + 1) / rate
+        if self.deterministic:  # parts are written singly, and added up by vector cores
+            counts, which = np.unique(t["parts"], return_inverse=True)
+            besides = np.array([sum_cycles(device, out, int(n)) for n in counts])[which.reshape(-1)]
         else:
-            besides = costs.clear_cycles(device, out)
+            besides = np.full(1, clear_cycles(device, out))
         each = m * n * 4 * np.where(split, factor, 1)
         drain, pace = (
             costs.shared_drain(device, of_one(device, m, n, 4), each, t["cores"])
@@ -290,8 +291,8 @@ class Space:
             rate=port.rate,
             **self._lacking(t, x_bytes * loads, dy_bytes * loads, once),
             shared=costs.read_rate(device, (x_bytes + dy_bytes) * loads * t["items"], requests),
-            main=costs.main_rate(device),
-            least=np.maximum(stored, missing / costs.main_rate(device)),
+            main=device.main_read_rate,
+            least=np.maximum(stored, missing / device.main_read_rate),
             beside=costs.launch_cycles(device, "cube", t["cores"]) + np.where(split, besides, 0),
         )
 

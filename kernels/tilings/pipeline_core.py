@@ -17,7 +17,7 @@ MOST_STEPS = 1500
 
 #: How much cores load at the same time rather than at any time, as far as neither they nor the
 #: memory they wait for are busy; fitted to simulated kernels.
-TOGETHER = 0.7
+TOGETHER = 0.9
 
 #: How often a core is followed at most, each time at the rates that others left the time before.
 _TURNS = 3

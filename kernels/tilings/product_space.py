@@ -23,6 +23,7 @@ from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.kernels.tilings.pipeline import Floats, Work, chosen, table, uneven
 from npusim.kernels.tilings.product_cuts import Cut, Way, cuts_of, ways_of
+from npusim.kernels.tilings.streams import clear_cycles
 
 #: Most output channels of a tile.
 _MOST_N = 512
@@ -216,7 +217,7 @@ class Space:
         once = x_once + w_once
         out = g.images * g.depth_out * g.all_out * g.h.out * g.w.out * g.c0 * element
         stored = out / costs.write_rate(device)
-        clear = costs.clear_cycles(device, out)
+        clear = clear_cycles(device, out)
         launch = costs.launch_cycles(device, "cube", t["cores"])
         (drain, drains), size = self._drain(of, n), m * n * element
         pace = costs.drain_pace(device, of["lines"] * of["length"], n, element, of["lines"])
@@ -255,9 +256,9 @@ class Space:
             lag=np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device) + before, -1.0),
             rate=port.rate,
             shared=costs.read_rate(device, asked, requests),
-            main=costs.main_rate(device),
+            main=device.main_read_rate,
             **self._lacking(t, x_bytes * firsts, w_bytes * seconds * firsts, (x_once, w_once)),
-            least=np.maximum(stored, self._missing(x_once, w_once) / costs.main_rate(device)),
+            least=np.maximum(stored, self._missing(x_once, w_once) / device.main_read_rate),
             beside=launch + unlike + np.where(of["dead"], clear, 0),
         )
 

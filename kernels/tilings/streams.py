@@ -7,7 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from npusim.device.spec import Device
-from npusim.kernels.tilings.costs import Numbers, write_rate
+from npusim.kernels.tilings.costs import Floats, Numbers, launch_cycles, write_rate
+
+#: Largest piece of zeros; long enough for full bandwidth and small beside any UB.
+CLEAR_BYTES = 16 * 1024
+
+#: Largest piece of a sum of parts: it loads at full bandwidth.
+SUM_BYTES = 8 * 1024
 
 
 class Stream(NamedTuple):
@@ -27,21 +33,62 @@ class Stream(NamedTuple):
     cold: bool = True
 
 
+def clearing(size: int, cores: int, piece: int) -> Stream:
+    """Zeros over ``size`` bytes, in equal pieces of at most so many; as many for each core."""
+    used = np.arange(1, cores + 1)
+    return Stream(0, size, used * np.ceil(np.ceil(size / used) / piece), (), loads=0, cold=False)
+
+
+def summing(size: int, parts: int, written: int, cores: int) -> Stream:
+    """The sum of so many parts of ``size`` bytes of fp32, of which ``written`` bytes stay."""
+    share = np.ceil(size / np.arange(1, cores + 1))
+    return Stream(
+        read=parts * size,
+        written=written,
+        tasks=np.ceil(size / np.clip(share, 512, SUM_BYTES)),
+        vector=(("add", parts * size),),
+        loads=parts,
+        cold=False,
+    )
+
+
+def clear_cycles(device: Device, size: int) -> float:
+    """Cycles to launch the kernel that clears so many bytes, and of its stores."""
+    return _whole(device, clearing(size, device.count("vector"), CLEAR_BYTES))
+
+
+def sum_cycles(device: Device, size: int, parts: int) -> float:
+    """Cycles to launch the kernel that adds so many parts of ``size`` bytes each, and of itself."""
+    return _whole(device, summing(size, parts, size, device.count("vector")))
+
+
+def _whole(device: Device, stream: Stream) -> float:
+    cycles = times(device, device.count("vector"), stream)
+    return float(launch_cycles(device, "vector", 0) + cycles.min())
+
+
 def working_cores(device: Device, cores: int, stream: Stream) -> int:
     """Of so many vector cores those on which a stream ends first.
 
     Each core that takes part has to be launched (``launch.core``), which takes longer than its
-    share of a small tensor. Loads, the vector unit and stores of different pieces overlap, and all
-    cores share the memories behind them. All cores where launching them costs nothing.
+    share of a small tensor. All cores where launching them costs nothing.
     """
-    core = device.launch.core_cycles
-    if not core:
+    if not device.launch.core_cycles:
         return cores
+    return int(np.argmin(times(device, cores, stream))) + 1
+
+
+def times(device: Device, cores: int, stream: Stream) -> Floats:
+    """Cycles of a stream on 1, 2, ... ``cores`` vector cores, with the launch of these.
+
+    Loads, the vector unit and stores of different pieces overlap, and all cores share the memories
+    behind them.
+    """
     used, unit = np.arange(1, cores + 1), device.vector
     load, store = device.path("GM", "UB"), device.path("UB", "GM")
     whole = np.maximum(1, stream.tasks)
     each = np.ceil(whole / used)
-    turning = sum(
+    turning = np.zeros(cores) + sum(
         unit.startup_cycles + size / whole / unit.repeat_bytes * float(unit.ops.get(op, 0))
         for op, size in stream.vector
     )
@@ -54,8 +101,8 @@ def working_cores(device: Device, cores: int, stream: Stream) -> int:
     )
     slowest = pipes.max(axis=0)
     alone = slowest + (pipes.sum(axis=0) - slowest) / each
-    main = float(device.main_memory.read_bytes_per_cycle)
-    reading = main if stream.cold or device.l2 is None else float(device.shared_read_rate)
+    far = stream.cold or device.l2 is None
+    reading = device.main_read_rate if far else device.shared_read_rate
     shared = max(stream.read / reading, stream.written / write_rate(device))
-    cycles = used * core + (alone**4 + shared**4) ** 0.25
-    return int(np.argmin(cycles)) + 1
+    launched = used * device.launch.core_cycles
+    return np.asarray(launched + (alone**4 + shared**4) ** 0.25, np.float64)

@@ -32,7 +32,7 @@ Around = Callable[[K], Sequence[Kernel]]
 
 #: Candidates that are looked at, and simulated of them at most; instructions of all of these, where
 #: building one that tasks do not share takes as long as simulating so many.
-MOST_LEADING = 24
+MOST_LEADING = 48
 MOST_SIMULATED = 8
 MOST_INSTRUCTIONS = 2_000_000
 BUILD_WEIGHT = 50
@@ -45,7 +45,7 @@ WORTHWHILE = 0.99
 FADING = 0.85
 
 #: By how much less than expected a tiling may take that is unlike all that were simulated.
-SURPRISE = 0.01
+SURPRISE = 0.014
 
 
 #: Choices of this process, as the fields of a tiling by name.
@@ -161,6 +161,13 @@ class _Trial:
         """Raise as ``npusim.program.build.lay_out`` does."""
         lay_out(kernel, self._seen.device, self.groups)
 
+    def on_few(self, kernels: Sequence[Kernel]) -> list[Kernel]:
+        """The kernels as a call launches them: vector ones on the cores on which they end first."""
+        watched, groups = self._seen.device, len(self.groups)
+        return [
+            one.on_few(watched, groups * watched.core_kind(one.role).per_group) for one in kernels
+        ]
+
     def run(self, kernels: Sequence[Kernel], left: int) -> _Tried:
         """Build kernels that are launched one after another; time them where work is ``left``.
 
@@ -220,7 +227,8 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
             if not simulated:
                 trial.lay_out(candidate)
                 return candidate
-            tried = trial.run(around(candidate), left)
+            launched = trial.on_few(around(candidate))
+            tried = trial.run(launched, left)
         except CapacityError as error:  # closed forms do not see every byte
             failed = error
             outlook.leave_out(at)
@@ -233,7 +241,7 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
         if best is None or cycles < best[0]:
             best = (cycles, candidate)
             _built.clear()
-            for launch, program in zip(around(candidate), tried.programs, strict=False):
+            for launch, program in zip(launched, tried.programs, strict=False):
                 _built[launch, trial.device.digest(), trial.groups] = program
     if best is None:
         raise failed or CapacityError(f"{kernel.name}: no tiling fits {trial.device.name}")

@@ -146,6 +146,16 @@ class Device:
         return float(shared.read_bytes_per_cycle)
 
     @cached_property
+    def main_read_rate(self) -> float:
+        """Bytes per cycle all cores together can read from main memory, over the chip's links."""
+        links = [
+            link.bytes_per_cycle
+            for link in self.links.values()
+            if link.scope == "chip" and "read_miss" in link.traffic
+        ]
+        return float(min([self.main_memory.read_bytes_per_cycle, *links]))
+
+    @cached_property
     def main_memory_key(self) -> str:
         """The key of the file under which GM stands: operands may lie on the chip."""
         for name in ("private_memory", "shared_memory"):

@@ -8,7 +8,8 @@ import npusim
 from npusim.device.catalog import load_device
 from npusim.dtypes import FP32, INT8
 from npusim.isa.operands import Tensor
-from npusim.kernels.mem_set import CHUNK_BYTES, MemSet
+from npusim.kernels.mem_set import MemSet
+from npusim.kernels.tilings.streams import CLEAR_BYTES
 
 
 def cleared(size: int, device: str, cores: int) -> tuple[npusim.Result, int]:
@@ -18,7 +19,7 @@ def cleared(size: int, device: str, cores: int) -> tuple[npusim.Result, int]:
 
 
 @pytest.mark.parametrize("device", ["tiny", "ascend910", "ascend910b2"])
-@pytest.mark.parametrize("size", [1, 511, 512, 2049, CHUNK_BYTES, 5 * CHUNK_BYTES + 3])
+@pytest.mark.parametrize("size", [1, 511, 512, 2049, CLEAR_BYTES, 5 * CLEAR_BYTES + 3])
 def test_every_byte_is_zero_and_stored_once(size: int, device: str) -> None:
     result, _ = cleared(size, device, 0b1111)
     assert result.outputs is not None
@@ -37,7 +38,7 @@ def test_small_tensors_are_shared_in_pieces_of_512_bytes() -> None:
 
 
 def test_the_zeros_are_made_once_per_core() -> None:
-    result, cores = cleared(64 * CHUNK_BYTES, "tiny", 0b0011)
+    result, cores = cleared(64 * CLEAR_BYTES, "tiny", 0b0011)
     ops = result.timeline["op"].value_counts()
     assert cores == 2
     assert ops["vec_dup"] == 2

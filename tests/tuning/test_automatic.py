@@ -147,7 +147,7 @@ def test_what_is_too_long_to_simulate_wins_over_nothing_that_was(
         (Fraction(1), Fraction(2)),
     )
     assert found is not None
-    assert found.ratio <= 1.005
+    assert found.ratio <= LIMIT
     assert 0 in timed, "some were too long"
     assert found.before in timed
     assert found.after in timed
