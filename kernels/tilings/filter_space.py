@@ -17,7 +17,7 @@ import numpy.typing as npt
 from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.dtypes import FP32
-from npusim.integers import ceil_div, even_parts, round_up
+from npusim.integers import IntArray, ceil_div, even_parts, round_up
 from npusim.isa.dma import Window
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings import costs
@@ -236,7 +236,7 @@ class Space:
         m, n, port = np.minimum(t["m"], s.plan.cout_g), t["n"], device.path("GM", "L1")
         images = of["images"]
         slabs = np.ceil(np.ceil(s.n * s.out[0] * of["slabs"] / t["parts"]) / images)
-        loads, positions = self._full(of, slabs)
+        loads, positions = self._full(of, slabs, t["k"])
         steps = np.ceil(of["most_positions"] / t["k"])
         k, rest = uneven(positions, of["most_positions"], t["k"], steps)
         short = self._step(t, of, rest)
@@ -296,14 +296,19 @@ class Space:
             beside=costs.launch_cycles(device, "cube", t["cores"]) + np.where(split, besides, 0),
         )
 
-    def _full(self, of: Columns, slabs: Floats) -> tuple[Floats, Floats]:
-        """Of so many slabs that follow each other as many as full ones, and positions of each.
+    def _full(self, of: Columns, slabs: Floats, k: IntArray) -> tuple[Floats, Floats]:
+        """Of so many slabs that follow each other as many as have the steps of a full one for all
+        of theirs, and positions of each.
 
         The last slab of a plane is what is left, which is little in some cuts.
         """
-        most, planes = of["most_positions"], np.floor(slabs / of["slabs"])
-        total = slabs * most - planes * of["slabs"] * (most - of["positions"])
-        full = np.maximum(1, np.rint(total / most))
+        most, of_plane = of["most_positions"], of["slabs"]
+        planes = np.floor(slabs / of_plane)
+        total = slabs * most - planes * of_plane * (most - of["positions"])
+        last = np.clip(most - of_plane * (most - of["positions"]), 1, most)
+        steps = np.ceil(most / k)
+        full = slabs - planes * (1 - np.ceil(last / k) / steps)
+        full = np.maximum(1, np.rint(full))
         return full, total / full
 
     def _lacking(

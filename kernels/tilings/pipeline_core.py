@@ -15,9 +15,9 @@ from npusim.timing.fast.jit import compiled, entry
 #: Steps of a core that are followed one by one; more are taken to go on at the same pace.
 MOST_STEPS = 1500
 
-#: How much cores load at the same time rather than at any time, as far as neither they nor the
-#: memory they wait for are busy; fitted to simulated kernels.
-TOGETHER = 0.9
+#: After so many loads half of the cores that began together load at any time; fitted to simulated
+#: kernels.
+DRIFT = 200
 
 #: How often a core is followed at most, each time at the rates that others left the time before.
 _TURNS = 3
@@ -60,12 +60,15 @@ def _time(w: Any, i: int, limit: float, state: Any) -> float:
     """
     cores, rate, shared, main = w.cores[i], w.rate[i], w.shared[i], w.main[i]
     held, fresh, total, most = rate, rate, 0.0, limit - w.beside[i]
+    loads = w.firsts[i] * np.ceil(np.ceil(w.items[i] / cores) / w.first_every[i])
+    together = DRIFT / (DRIFT + loads)
     for _ in range(_TURNS):
         total = _core(w, i, held, fresh, most, state)
         if total > most:
             break
-        of_l2 = min(held, shared / _at_once(cores, state[BUSY] / total))
-        of_main = min(fresh, main / _at_once(cores, state[LACKS] / max(1.0, state[SPAN])))
+        of_l2 = min(held, shared / _at_once(cores, state[BUSY] / total, together))
+        lacks = state[LACKS] / max(1.0, state[SPAN])
+        of_main = min(fresh, main / _at_once(cores, lacks, together))
         if of_l2 >= held * 0.98 and of_main >= fresh * 0.98:
             break
         held, fresh = of_l2, of_main
@@ -74,9 +77,12 @@ def _time(w: Any, i: int, limit: float, state: Any) -> float:
 
 
 @compiled
-def _at_once(cores: float, part: float) -> float:
-    """How many of the cores load at a time, each of which loads for ``part`` of the time."""
-    return float(max(1.0, cores * (part + (1.0 - part) ** 2 * TOGETHER)))
+def _at_once(cores: float, part: float, together: float) -> float:
+    """How many of the cores load at a time, each of which loads for ``part`` of the time.
+
+    So many of them load ``together`` rather than at any time, as far as they are not busy loading.
+    """
+    return float(max(1.0, cores * (part + (1.0 - part) ** 2 * together)))
 
 
 #: Places in the state of a core: when its pipes are free and its operands there, bytes it loaded,

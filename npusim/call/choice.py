@@ -37,12 +37,14 @@ MOST_SIMULATED = 8
 MOST_INSTRUCTIONS = 2_000_000
 BUILD_WEIGHT = 50
 
-#: A candidate is simulated if it is expected to take less than this part of the best time found.
+#: A candidate is simulated if it is expected to take less than this part of the best time found, or
+#: less than all of it where the candidates take no longer than so many instructions.
 WORTHWHILE = 0.99
+QUICK = 8000
 
 #: How fast likeness fades: two tilings are alike by exp(-FADING) if one size is twice the other's
 #: or one switch is set differently.
-FADING = 0.85
+FADING = 1.2
 
 #: By how much less than expected a tiling may take that is unlike all that were simulated.
 SURPRISE = 0.014
@@ -219,7 +221,8 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
     failed: CapacityError | None = None
     left, runs = MOST_INSTRUCTIONS, 0
     while runs < MOST_SIMULATED and (at := outlook.first) is not None:
-        hopeless = best is not None and outlook.expected[at] >= WORTHWHILE * best[0]
+        part = WORTHWHILE if MOST_INSTRUCTIONS - left > QUICK * runs else 1.0
+        hopeless = best is not None and outlook.expected[at] >= part * best[0]
         if best is not None and (left < 0 or (hopeless and runs >= kernel.least_tries)):
             break
         candidate = cast(K, ranked[at][1])

@@ -131,7 +131,7 @@ def test_a_few_are_simulated_once_and_the_fastest_is_chosen(timed: list[int]) ->
         assert simulated(best, "ascend910b2") == min(timed[before:])
         assert chosen(kernel, machine, tuple(range(machine.groups))) == best
         assert len(timed) - before == counts[-1], "what was chosen is kept"
-    assert sum(counts) <= 3 * len(counts)
+    assert sum(counts) <= 4 * len(counts)
 
 
 def test_what_is_too_long_to_simulate_wins_over_nothing_that_was(
@@ -181,14 +181,14 @@ def test_errors_are_learned_from_alike_tilings_only() -> None:
     alike = replace(base, tiling=replace(tiling, step_planes=2 * tiling.step_planes))  # type: ignore[type-var]
     other = replace(tiling, unit_flag=not tiling.unit_flag, base_n=16 * tiling.base_n)
     unlike = replace(base, tiling=other)  # type: ignore[type-var]
-    outlook = choice._Outlook([100.0, 101.0, 110.0], [base, alike, unlike])
+    outlook = choice._Outlook([100.0, 101.0, 106.0], [base, alike, unlike])
     assert outlook.first == 0
     outlook.learn(0, 130.0)
     assert outlook.expected[0] == np.inf
     likeness = float(np.exp(-choice.FADING))
     hoped = np.exp(-choice.SURPRISE * (1 - likeness))
     assert outlook.expected[1] == pytest.approx(101 * 1.3**likeness * hoped, rel=1e-6)
-    assert outlook.expected[2] == pytest.approx(110 * np.exp(-choice.SURPRISE), rel=0.01)
+    assert outlook.expected[2] == pytest.approx(106 * np.exp(-choice.SURPRISE), rel=0.01)
     assert outlook.first == 2
     outlook.leave_out(2)
     outlook.leave_out(1)
