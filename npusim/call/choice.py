@@ -32,7 +32,7 @@ Around = Callable[[K], Sequence[Kernel]]
 
 #: Candidates that are looked at, and simulated of them at most; instructions of all of these, where
 #: building one that tasks do not share takes as long as simulating so many.
-MOST_LEADING = 48
+MOST_LEADING = 32
 MOST_SIMULATED = 8
 MOST_INSTRUCTIONS = 2_000_000
 BUILD_WEIGHT = 50
@@ -40,7 +40,7 @@ BUILD_WEIGHT = 50
 #: A candidate is simulated if it is expected to take less than this part of the best time found, or
 #: less than all of it where the candidates take no longer than so many instructions.
 WORTHWHILE = 0.99
-QUICK = 8000
+QUICK = 5000
 
 #: How fast likeness fades: two tilings are alike by exp(-FADING) if one size is twice the other's
 #: or one switch is set differently.
