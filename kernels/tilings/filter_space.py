@@ -17,13 +17,13 @@ import numpy.typing as npt
 from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.dtypes import FP32
-from npusim.integers import IntArray, ceil_div, even_parts, round_up
+from npusim.integers import ceil_div, even_parts, round_up
 from npusim.isa.dma import Window
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.conv_filter import Tiling, comes_whole, cut_plane, rows_follow
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
-from npusim.kernels.tilings.pipeline import Floats, Work, chosen, table, uneven
+from npusim.kernels.tilings.pipeline import Floats, Work, chosen, full, table, uneven
 from npusim.kernels.tilings.streams import clear_cycles, sum_cycles
 
 #: Longest side of a tile, and most positions of a slab, in elements.
@@ -236,9 +236,9 @@ class Space:
         m, n, port = np.minimum(t["m"], s.plan.cout_g), t["n"], device.path("GM", "L1")
         images = of["images"]
         slabs = np.ceil(np.ceil(s.n * s.out[0] * of["slabs"] / t["parts"]) / images)
-        loads, positions = self._full(of, slabs, t["k"])
-        steps = np.ceil(of["most_positions"] / t["k"])
-        k, rest = uneven(positions, of["most_positions"], t["k"], steps)
+        most, steps = of["most_positions"], np.ceil(of["most_positions"] / t["k"])
+        loads, positions = full(slabs, of["slabs"], (of["positions"], most), t["k"])
+        k, rest = uneven(positions, most, t["k"], steps)
         short = self._step(t, of, rest)
         x_bytes = images * t["planes"] * of["pixels"] * 32 * slabs / loads
         dy_bytes = images * positions * m * self.element
@@ -295,21 +295,6 @@ class Space:
             least=np.maximum(stored, missing / device.main_read_rate),
             beside=costs.launch_cycles(device, "cube", t["cores"]) + np.where(split, besides, 0),
         )
-
-    def _full(self, of: Columns, slabs: Floats, k: IntArray) -> tuple[Floats, Floats]:
-        """Of so many slabs that follow each other as many as have the steps of a full one for all
-        of theirs, and positions of each.
-
-        The last slab of a plane is what is left, which is little in some cuts.
-        """
-        most, of_plane = of["most_positions"], of["slabs"]
-        planes = np.floor(slabs / of_plane)
-        total = slabs * most - planes * of_plane * (most - of["positions"])
-        last = np.clip(most - of_plane * (most - of["positions"]), 1, most)
-        steps = np.ceil(most / k)
-        full = slabs - planes * (1 - np.ceil(last / k) / steps)
-        full = np.maximum(1, np.rint(full))
-        return full, total / full
 
     def _lacking(
         self, t: Columns, x: Floats, dy: Floats, once: tuple[float, float]

@@ -133,6 +133,23 @@ def uneven(mean: Floats, most: Floats, size: Floats, steps: Floats) -> tuple[Flo
     return (mean - np.where(steps > 1, left, 0)) / np.maximum(1, steps - 1), left
 
 
+def full(
+    loads: Floats, of_plane: Floats, sizes: tuple[Floats, Floats], step: IntArray
+) -> tuple[Floats, Floats]:
+    """As how many full loads so many count, by their steps of a size, and elements of each.
+
+    ``sizes`` are the mean and the most of the loads ``of_plane``, of which the last is what is
+    left: little in some cuts.
+    """
+    mean, most = sizes
+    planes = np.floor(loads / of_plane)
+    total = loads * most - planes * of_plane * (most - mean)
+    last = np.clip(most - of_plane * (most - mean), 1, most)
+    count = loads - planes * (1 - np.ceil(last / step) / np.ceil(most / step))
+    count = np.maximum(1, np.rint(count))
+    return count, total / count
+
+
 def bounds(work: Work) -> Floats:
     """Cycles of each candidate by its busiest pipe or memory alone."""
     w: Any = work

@@ -200,8 +200,8 @@ class Space:
         largest = columns / planes * np.minimum(t["planes"], g.planes_in)
         steps = np.maximum(1, np.ceil(largest / seconds / t["k"] - 1e-6))
         # Of slabs with different numbers of taps each kind has a rest of its own, or none.
-        alike = ~self.kinds[0].any(axis=1)[t["cut"]]
-        size = np.where(alike, t["k"], largest / seconds / steps)
+        kinds = self.kinds[0][t["cut"]].any(axis=1)
+        size = np.where(kinds, largest / seconds / steps, t["k"])
         k, rest = uneven(columns / seconds, largest / seconds, size, steps)
         x_bytes = planes * of["pixels"] * of["images"] * 32
         w_bytes = columns / seconds * g.c0 * n * element
