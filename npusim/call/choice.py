@@ -39,15 +39,20 @@ BUILD_WEIGHT = 50
 
 #: A candidate is simulated if it is expected to take less than this part of the best time found, or
 #: less than all of it where the candidates take no longer than so many instructions.
-WORTHWHILE = 0.99
+WORTHWHILE = 0.985
 QUICK = 5000
+
+#: One tiling says little of those that are less like it than this. Before one alone is chosen, the
+#: best such is simulated too, where its estimate is within so much of the best of all.
+UNLIKE = 0.8
+CLOSE = 1.03
 
 #: How fast likeness fades: two tilings are alike by exp(-FADING) if one size is twice the other's
 #: or one switch is set differently.
 FADING = 1.2
 
 #: By how much less than expected a tiling may take that is unlike all that were simulated.
-SURPRISE = 0.014
+SURPRISE = 0.01
 
 
 #: Choices of this process, as the fields of a tiling by name.
@@ -220,10 +225,10 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
     _built.clear()
     failed: CapacityError | None = None
     left, runs = MOST_INSTRUCTIONS, 0
-    while runs < MOST_SIMULATED and (at := outlook.first) is not None:
+    while runs < MOST_SIMULATED:
         part = WORTHWHILE if MOST_INSTRUCTIONS - left > QUICK * runs else 1.0
-        hopeless = best is not None and outlook.expected[at] >= part * best[0]
-        if best is not None and (left < 0 or (hopeless and runs >= kernel.least_tries)):
+        at = outlook.promising(kernel.least_tries, part)
+        if at is None or (best is not None and left < 0):
             break
         candidate = cast(K, ranked[at][1])
         try:
@@ -264,13 +269,22 @@ class _Outlook:
         self._places = _places([getattr(one, "tiling", None) for one in candidates])
         self._likeness = np.zeros(len(candidates))  # to all that were simulated, in sum
         self._errors = np.zeros(len(candidates))  # logarithms, by likeness
+        self._times: list[float] = []  # that were found
 
-    @property
-    def first(self) -> int | None:
-        """The candidate that is expected to be the fastest, if one is left."""
+    def promising(self, least: int, part: float = 1.0) -> int | None:
+        """The candidate to simulate next, which is expected to take less than ``part`` of the best
+        time found; None where there is none, after ``least`` were simulated.
+
+        Where one alone was simulated, the best of those unlike it is, too.
+        """
         if self._tried.all():
             return None
-        return int(np.argmin(self.expected))
+        at, runs = int(np.argmin(self.expected)), len(self._times)
+        if runs < max(1, least) or self.expected[at] < part * min(self._times):
+            return at
+        others = np.where(self._tried | (self._likeness >= UNLIKE), np.inf, self.estimates)
+        at = int(np.argmin(others))
+        return at if runs == 1 and others[at] < CLOSE * self.estimates[0] else None
 
     def leave_out(self, at: int) -> None:
         """Candidate ``at`` does not run."""
@@ -284,6 +298,7 @@ class _Outlook:
         """
         apart = ((self._places - self._places[at]) ** 2).sum(axis=1)
         likeness = np.exp(-FADING * apart)
+        self._times.append(cycles)
         self._likeness += likeness
         self._errors += likeness * np.log(cycles / self.estimates[at])
         # The mean of what was found, as far as there is anything alike.

@@ -182,17 +182,29 @@ def test_errors_are_learned_from_alike_tilings_only() -> None:
     other = replace(tiling, unit_flag=not tiling.unit_flag, base_n=16 * tiling.base_n)
     unlike = replace(base, tiling=other)  # type: ignore[type-var]
     outlook = choice._Outlook([100.0, 101.0, 106.0], [base, alike, unlike])
-    assert outlook.first == 0
+    assert outlook.promising(1) == 0
     outlook.learn(0, 130.0)
     assert outlook.expected[0] == np.inf
     likeness = float(np.exp(-choice.FADING))
     hoped = np.exp(-choice.SURPRISE * (1 - likeness))
     assert outlook.expected[1] == pytest.approx(101 * 1.3**likeness * hoped, rel=1e-6)
     assert outlook.expected[2] == pytest.approx(106 * np.exp(-choice.SURPRISE), rel=0.01)
-    assert outlook.first == 2
+    assert outlook.promising(1) == 2
     outlook.leave_out(2)
     outlook.leave_out(1)
-    assert outlook.first is None
+    assert outlook.promising(1) is None
+    # Where one is fast, a close one of another kind is simulated too, and one much like it is not.
+    larger = replace(tiling, base_m=tiling.base_m * 5 // 4)
+    near = replace(base, tiling=larger)  # type: ignore[type-var]
+    close = choice._Outlook([100.0, 101.0, 102.0], [base, near, unlike])
+    close.learn(0, 95.0)
+    assert close.promising(1) == 2
+    close.learn(2, 101.0)
+    assert close.promising(1) is None
+    assert close.promising(3) == 1
+    far = choice._Outlook([100.0, 101.0, 104.0], [base, near, unlike])
+    far.learn(0, 95.0)
+    assert far.promising(1) is None
 
 
 def test_leading_candidates_are_all_different() -> None:
