@@ -44,7 +44,7 @@ QUICK = 5000
 
 #: One tiling says little of those that are less like it than this. Before one alone is chosen, the
 #: best such is simulated too, where its estimate is within so much of the best of all.
-UNLIKE = 0.8
+UNLIKE = 0.3
 CLOSE = 1.03
 
 #: How fast likeness fades: two tilings are alike by exp(-FADING) if one size is twice the other's
@@ -312,15 +312,17 @@ class _Outlook:
 def _places(tilings: Sequence[Any]) -> npt.NDArray[np.float64]:
     """Where tilings are in a space in which twice a size and one switch are at distance one.
 
-    Words are switches, and so are numbers that may be 0, which stands for something else.
+    Words are switches, and so are numbers that may be 0, which stands for something else. The unit
+    flag and slots of L0C, which take each other's place, are half a switch each.
     """
     columns = []
     for field in fields(tilings[0]) if is_dataclass(tilings[0]) else ():
         values = [getattr(tiling, field.name) for tiling in tilings]
+        weight = 0.5 if field.name in ("unit_flag", "l0c_slots") else 1.0
         if isinstance(values[0], str):
             columns.append([float(value != values[0]) for value in values])
         elif min(values) == 0:
-            columns.append([float(value > 0) for value in values])
+            columns.append([weight * (value > 0) for value in values])
         else:
-            columns.append([log2(value) for value in values])
+            columns.append([weight * log2(value) for value in values])
     return np.array(columns, np.float64).reshape(-1, len(tilings)).T

@@ -194,8 +194,8 @@ def test_errors_are_learned_from_alike_tilings_only() -> None:
     outlook.leave_out(1)
     assert outlook.promising(1) is None
     # Where one is fast, a close one of another kind is simulated too, and one much like it is not.
-    larger = replace(tiling, base_m=tiling.base_m * 5 // 4)
-    near = replace(base, tiling=larger)  # type: ignore[type-var]
+    flag = replace(tiling, unit_flag=not tiling.unit_flag)
+    near = replace(base, tiling=flag)  # type: ignore[type-var]
     close = choice._Outlook([100.0, 101.0, 102.0], [base, near, unlike])
     close.learn(0, 95.0)
     assert close.promising(1) == 2
