@@ -84,7 +84,7 @@ LINES = 450
 BUDGETS = {
     "npusim": 3450,
     "npusim/calibration": 900,
-    "npusim/call": 1620,
+    "npusim/call": 1640,
     "npusim/cli": 3550,
     "npusim/compat": 2600,
     "npusim/device": 2450,

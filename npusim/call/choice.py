@@ -45,7 +45,7 @@ QUICK = 5000
 #: One tiling says little of those that are less like it than this. Before one alone is chosen, the
 #: best such is simulated too, where its estimate is within so much of the best of all.
 UNLIKE = 0.3
-CLOSE = 1.03
+CLOSE = 1.05
 
 #: How fast likeness fades: two tilings are alike by exp(-FADING) if one size is twice the other's
 #: or one switch is set differently.

@@ -49,8 +49,8 @@ LAYERS = (
 WHICH = ("dx", "dw")
 
 #: Of 2,000 random enlargements those that are slower by more than ``LIMIT``, and the worst ratio.
-MOST_SLOWER = 9
-WORST = 1.082
+MOST_SLOWER = 6
+WORST = 1.035
 
 
 def gradient(layer: str, which: str, batch: int) -> Gradient:
@@ -202,7 +202,7 @@ def test_errors_are_learned_from_alike_tilings_only() -> None:
     close.learn(2, 101.0)
     assert close.promising(1) is None
     assert close.promising(3) == 1
-    far = choice._Outlook([100.0, 101.0, 104.0], [base, near, unlike])
+    far = choice._Outlook([100.0, 101.0, 106.0], [base, near, unlike])
     far.learn(0, 95.0)
     assert far.promising(1) is None
 
