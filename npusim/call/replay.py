@@ -115,12 +115,14 @@ def _figures_behind(device: Device, made: Launched | Program) -> list[str]:
 
 
 def assumption_notes(device: Device, figures: Iterable[str]) -> tuple[str, ...]:
-    """How many of ``figures`` are assumed, the first five by name; nothing where none is."""
+    """How many of ``figures`` are assumed, the first five by name, and what holds memory back."""
     assumed = [name for name in figures if device.provenance[name].confidence == "assumed"]
+    held_back = (device.held_back,) if device.held_back else ()
     if not assumed:
-        return ()
+        return held_back
     more = f" and {len(assumed) - 5} more" if len(assumed) > 5 else ""
     return (
+        *held_back,
         f"the time rests on {len(assumed)} assumed figure{'s' * (len(assumed) > 1)}: "
         f"{', '.join(assumed[:5])}{more}; `npusim devices show {device.name}` lists every figure "
         "with its source",

@@ -18,10 +18,11 @@ from npusim.cli.studies import (
     study_of_words,
 )
 from npusim.errors import ArgumentError
-from npusim.results.lines import us_text
+from npusim.results.lines import items, us_text
 from npusim.results.plots import save_figure
 from npusim.study import SweepResult, sweep
 from npusim.study.plots import KINDS
+from npusim.study.subject import split
 
 #: Rows printed; all of them are in the file of --csv.
 _SHOWN = 40
@@ -112,3 +113,13 @@ def _print(result: SweepResult) -> None:
     print_table((*names, "us", "", "bottleneck"), cells, left)
     if len(rows) > _SHOWN:
         print(f"... {len(rows) - _SHOWN:,} more; --csv FILE writes all of them")
+    for line in items("NOTES", _held_back(result)):
+        print(line)
+
+
+def _held_back(result: SweepResult) -> list[str]:
+    """What holds the fastest memory back, where its rate varies: points that differ in nothing."""
+    varied = [name for name in result.study.varied if name.endswith("memory.read")]
+    found = {setting.get(name): setting for name in varied for setting in result.study.points()}
+    devices = (split(setting).device for setting in found.values())
+    return [note for note in (device.held_back for device in devices) if note][-1:]

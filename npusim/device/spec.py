@@ -32,6 +32,7 @@ from npusim.device.parts import (
     figure,
 )
 from npusim.errors import ArgumentError, ProgramError
+from npusim.quantities import format_rate
 
 #: What reports call the memory behind the cores of a device without an L2.
 _CALLED = {
@@ -148,12 +149,26 @@ class Device:
     @cached_property
     def main_read_rate(self) -> float:
         """Bytes per cycle all cores together can read from main memory, over the chip's links."""
-        links = [
-            link.bytes_per_cycle
-            for link in self.links.values()
-            if link.scope == "chip" and "read_miss" in link.traffic
-        ]
-        return float(min([self.main_memory.read_bytes_per_cycle, *links]))
+        rates = [self.main_memory.read_bytes_per_cycle]
+        return float(min([*rates, *(link.bytes_per_cycle for link in self._links_to_memory())]))
+
+    @cached_property
+    def held_back(self) -> str:
+        """A sentence on the link that keeps main memory from its rate of reads; "" without one."""
+        rate, key = self.main_memory.read_bytes_per_cycle, f"{self.main_memory_key}.read"
+        link = min(self._links_to_memory(), key=lambda one: one.bytes_per_cycle, default=None)
+        if link is None or link.bytes_per_cycle >= rate:
+            return ""
+        most = format_rate(link.bytes_per_cycle, self.clock_hz)
+        return (
+            f"{key} is {format_rate(rate, self.clock_hz)}, of which links.{link.name}.rate lets "
+            f"{most} through; raise both for a faster memory"
+        )
+
+    def _links_to_memory(self) -> list[Link]:
+        """The links of the whole chip over which it reads what the L2 lacks."""
+        every = self.links.values()
+        return [one for one in every if one.scope == "chip" and "read_miss" in one.traffic]
 
     @cached_property
     def main_memory_key(self) -> str:

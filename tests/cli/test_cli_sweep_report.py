@@ -24,3 +24,18 @@ def test_the_page_is_written_and_said(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_its_name_is_checked_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*WORDS, "--report", "study.pdf"]) == 2
     assert "--report study.pdf: the file's name must end in .html" in capsys.readouterr().err
+
+
+def test_a_memory_that_a_link_holds_back_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", "matmul", "--m", "64", "--k", "64", "--n", "64", "--device", "ascend910b2"]
+    words += ["--jobs", "1", "--store", str(tmp_path / "s.db"), "--vary"]
+    assert main([*words, "main_memory.read=1.2TB/s,2.4TB/s"]) == 0
+    told = capsys.readouterr().out.partition("NOTES\n")[2]
+    assert " ".join(told.split()).endswith(
+        "- main_memory.read is 1333.3B/cycle (2400GB/s), of which links.hbm.rate lets "
+        "888.89B/cycle (1600GB/s) through; raise both for a faster memory"
+    )
+    assert main([*words, "main_memory.read=1.2TB/s,1.4TB/s"]) == 0
+    assert "links.hbm" not in capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import npusim
 from npusim.device.config import figures, parse_device
 from npusim.device.spec import Device
 from npusim.errors import ConfigError
@@ -107,3 +108,19 @@ def test_refusals(old: str, new: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(old, new)
     assert str(caught.value) == message
+
+
+def test_a_link_that_holds_main_memory_back_is_told() -> None:
+    shipped = npusim.load_device("ascend910b2")
+    assert not shipped.held_back
+    faster = {"main_memory.read": "2.4TB/s"}
+    x = npusim.spec((64, 64), "fp16")
+    note = (
+        "main_memory.read is 1333.3B/cycle (2400GB/s), of which links.hbm.rate lets "
+        "888.89B/cycle (1600GB/s) through; raise both for a faster memory"
+    )
+    variant = npusim.load_device("ascend910b2", faster)
+    assert note in npusim.ops.matmul(x, x, device=variant).notes
+    wider = npusim.load_device("ascend910b2", faster | {"links.hbm.rate": "2.4TB/s"})
+    assert not wider.held_back
+    assert wider.main_read_rate > variant.main_read_rate == shipped.links["hbm"].bytes_per_cycle
