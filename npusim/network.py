@@ -160,13 +160,13 @@ class NetworkResult(NetworkReports):
     @property
     def notes(self) -> tuple[str, ...]:
         """The notes of the layers' results, each once, and one on what all their times rest on."""
-        from npusim.call.replay import assumption_notes
+        from npusim.call.replay import notes_on_figures
 
         notes: dict[str, None] = {}
         figures: dict[str, None] = {}
         for result in (one.result for one in self.timed if one.result is not None):
             behind = result.replay.figures if result.replay is not None else ()
-            own = assumption_notes(self.device, behind)
+            own = notes_on_figures(self.device, behind)
             notes |= dict.fromkeys(note for note in result.notes if note not in own)
             figures |= dict.fromkeys(behind)
         if self.untrained:
@@ -175,7 +175,7 @@ class NetworkResult(NetworkReports):
             notes = {f"{first} (every_input=True, --every-input: with it)": None, **notes}
         if self.with_elementwise and not self.workload.elementwise:
             notes[f"no element-wise layers are known of {self.workload.name}"] = None
-        return *notes, *assumption_notes(self.device, figures)
+        return *notes, *notes_on_figures(self.device, figures)
 
     @cached_property
     def layers(self) -> pd.DataFrame:

@@ -15,7 +15,7 @@ import numpy as np
 
 from npusim.call.choice import Around, K, chosen, program_of
 from npusim.call.options import Options
-from npusim.call.replay import Again, Step, assumption_notes, figures_behind
+from npusim.call.replay import Again, Step, figures_behind, notes_on_figures
 from npusim.call.size import require_short
 from npusim.call.spec import Array, Operand, Spec
 from npusim.call.tiling import is_library, is_tuned
@@ -338,7 +338,7 @@ class Call:
             runs=tuple(self.runs),
             outputs=None if self.timing_only else tuple(outputs.values()),
             output_names=names,
-            notes=(*self.notes, *assumption_notes(self.device, figures)),
+            notes=(*self.notes, *notes_on_figures(self.device, figures)),
             problem=problem,
             version=__version__,
             dtype=rate or as_dtype.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from npusim.call.replay import assumption_notes
+from npusim.call.replay import notes_on_figures
 from npusim.device.spec import Device
 from npusim.integers import IntArray
 from npusim.results import Result
@@ -25,13 +25,13 @@ def in_turn(results: Sequence[Result]) -> Result:
         bounds[bound.resource] = before._replace(cycles=before.cycles + bound.cycles)
     device, replays = results[0].device, tuple(one.replay for one in results if one.replay)
     replay = InTurn(replays)
-    own = {n for one in replays for n in assumption_notes(device, one.figures)}
+    own = {n for one in replays for n in notes_on_figures(device, one.figures)}
     notes = dict.fromkeys(n for one in results for n in one.notes if n not in own)
     return replace(
         results[0],
         operator=" + ".join(one.operator for one in results),
         runs=tuple(run for one in results for run in one.runs),
-        notes=(*notes, *assumption_notes(device, replay.figures)),
+        notes=(*notes, *notes_on_figures(device, replay.figures)),
         problem="; ".join(one.problem for one in results),
         workspace_bytes=max(one.workspace_bytes for one in results),
         problem_bounds=longest_first(bounds.values()),

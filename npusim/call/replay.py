@@ -114,7 +114,7 @@ def _figures_behind(device: Device, made: Launched | Program) -> list[str]:
     )
 
 
-def assumption_notes(device: Device, figures: Iterable[str]) -> tuple[str, ...]:
+def notes_on_figures(device: Device, figures: Iterable[str]) -> tuple[str, ...]:
     """How many of ``figures`` are assumed, the first five by name, and what holds memory back."""
     assumed = [name for name in figures if device.provenance[name].confidence == "assumed"]
     held_back = (device.held_back,) if device.held_back else ()
