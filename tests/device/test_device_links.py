@@ -110,6 +110,7 @@ def test_refusals(old: str, new: str, message: str) -> None:
     assert str(caught.value) == message
 
 
+@pytest.mark.compiled  # auto chooses by simulation
 def test_a_link_that_holds_main_memory_back_is_told() -> None:
     shipped = npusim.load_device("ascend910b2")
     assert not shipped.held_back
