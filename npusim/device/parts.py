@@ -375,6 +375,7 @@ class Sync:
     core_barrier_cycles: int = figure("core_barrier", "cycles", "a barrier at which all cores meet")
     core_flag_cycles: int = figure("core_flag", "cycles", "a flag between cores")
     event_ids: int = figure("event_ids", "count", "flags per pair of pipes")
+    core_event_ids: int = figure("core_event_ids", "count", "flags between cores", 11)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -106,14 +106,13 @@ class CoreBarrier(_Ordering):
         return "core_barrier"
 
 
-#: Flags between cores have ids 0 to 10 (AscendC, CrossCoreSetFlag, on a 910B).
-_MOST_EVENT = 10
-
-
-def _check_event(instruction: Instruction, event: int) -> None:
+def _check_event(instruction: Instruction, event: int, device: Device) -> None:
     """Refuse an id that cores have no flag for."""
-    if not 0 <= event <= _MOST_EVENT:
-        raise ProgramError(f"{instruction}: the ids of flags between cores are 0 to {_MOST_EVENT}")
+    if not 0 <= event < device.sync.core_event_ids:
+        raise ProgramError(
+            f"{instruction}: {device.name} has flags between cores with ids 0 to "
+            f"{device.sync.core_event_ids - 1}"
+        )
 
 
 @record
@@ -128,7 +127,7 @@ class CoreSetFlag(_Ordering):
         scope = self.signals.scope
         if scope not in ("group", "all"):
             raise ProgramError(f"core_set_flag scope is {scope!r}; it is 'group' or 'all'")
-        _check_event(self, self.signals.event)
+        _check_event(self, self.signals.event, device)
 
     def cost(self, device: Device) -> Cost:
         return Cost(cycles=device.sync.core_flag_cycles)
@@ -148,7 +147,7 @@ class CoreWaitFlag(_Ordering):
     def check(self, device: Device) -> None:
         if self.awaits.more < 1:
             raise ProgramError(f"{self}: the count must be at least 1")
-        _check_event(self, self.awaits.event)
+        _check_event(self, self.awaits.event, device)
 
     def cost(self, device: Device) -> Cost:
         return Cost(cycles=device.sync.core_flag_cycles)

@@ -33,7 +33,7 @@ def structure(device: Device, roles: tuple[str, ...]) -> Hashable:
         tuple(device.memories.values()),
         frozenset((path.name, path.pipe) for path in device.paths.values()),
         (cube.unit_flag, cube.hf32_bits) if cube is not None else None,
-        device.sync.event_ids,
+        (device.sync.event_ids, device.sync.core_event_ids),
         device.dtypes,
     )
 

@@ -215,11 +215,11 @@ REFUSED: dict[str, tuple[Body, str]] = {
     ),
     "flag between cores": (
         lambda s: s.k.core_set_flag("MTE3", 11, "group"),
-        r"core_set_flag #11 \(group\) on MTE3: the ids of flags between cores are 0 to 10",
+        r"core_set_flag #11 \(group\) on MTE3: tiny has flags between cores with ids 0 to 10",
     ),
     "wait between cores": (
         lambda s: s.k.core_wait_flag("MTE2", -1),
-        r"core_wait_flag #-1 x1 on MTE2: the ids of flags between cores are 0 to 10",
+        r"core_wait_flag #-1 x1 on MTE2: tiny has flags between cores with ids 0 to 10",
     ),
     "load3d map": (
         lambda s: load3d(s, window(w=32768)),

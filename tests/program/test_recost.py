@@ -130,7 +130,10 @@ def test_a_variant_gets_the_program_it_would_be_built(
 
 @pytest.mark.parametrize(
     "path",
-    ["memories.UB.size", "memories.L1.align", "cube.unit_flag", "cube.hf32_bits", "sync.event_ids"],
+    [
+        *("memories.UB.size", "memories.L1.align", "cube.unit_flag", "cube.hf32_bits"),
+        *("sync.event_ids", "sync.core_event_ids"),
+    ],
 )
 def test_what_a_program_is_made_of_makes_another_program(path: str) -> None:
     program = build(Copy(), TINY, (0,))

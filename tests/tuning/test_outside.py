@@ -1,4 +1,4 @@
-"""The samples of commands that measure tilings: from outside of the search, and of other layers."""
+"""Commands that measure tilings: from outside of the search, of other layers, and of proofs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import npusim
 from npusim.device.catalog import load_device
 from npusim.errors import ArgumentError
-from tests.tuning import others, outside
+from tests.tuning import others, outside, proofs
 from tests.tuning.larger_machines import Gradient, kernel_of, layers
 
 pytestmark = pytest.mark.compiled
@@ -45,6 +45,13 @@ def test_outsiders_are_legal_and_no_candidates(monkeypatch: pytest.MonkeyPatch) 
     assert "res5_1x1_in" in str(found[0])
     again = outside.outsiders(gradient("dw"), 3, 0, device)
     assert [one.cycles for one in again] == [one.cycles for one in found], "the seed decides"
+
+
+def test_a_search_begins_with_the_automatic_tiling() -> None:
+    row = proofs.searched(gradient("dw"), load_device("ascend910b2"), 1, 1)
+    assert row["tuned"] <= row["auto"]
+    assert 0 <= row["gap"] < 1
+    assert 1 <= row["simulated"] <= row["of"]
 
 
 def test_the_sample_has_ten_layers_of_each_kind() -> None:
