@@ -149,8 +149,13 @@ class Device:
     @cached_property
     def main_read_rate(self) -> float:
         """Bytes per cycle all cores together can read from main memory, over the chip's links."""
+        return float(self.main_read_bytes_per_cycle)
+
+    @cached_property
+    def main_read_bytes_per_cycle(self) -> Fraction:
+        """The same, exactly."""
         rates = [self.main_memory.read_bytes_per_cycle]
-        return float(min([*rates, *(link.bytes_per_cycle for link in self._links_to_memory())]))
+        return min([*rates, *(link.bytes_per_cycle for link in self._links_to_memory())])
 
     @cached_property
     def held_back(self) -> str:

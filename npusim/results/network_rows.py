@@ -37,7 +37,7 @@ def own_figures(device: Device, runs: Sequence[KernelRun]) -> dict[str, Any]:
 
 def _warm(device: Device, run: KernelRun) -> Iterator[Bound]:
     """Bounds of a kernel's problem where others may have left its operands in the L2."""
-    main, l2 = device.main_memory.read_bytes_per_cycle, device.l2
+    main, l2 = device.main_read_bytes_per_cycle, device.l2
     for bound in run.problem_bounds:
         if l2 is not None and bound.resource == f"{device.main_memory_name} read":
             cycles = int(bound.cycles * main / l2.read_bytes_per_cycle)

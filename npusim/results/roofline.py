@@ -58,7 +58,7 @@ def roofs(
     working = [run for run in runs if run.macs] or list(runs)
     peaks = [metrics.cube_peak(device, run, dtype) for run in working]
     peak = max((one for one in peaks if one is not None), key=lambda one: one.tflops, default=None)
-    links = {"main memory read": device.main_memory.read_bytes_per_cycle}
+    links = {"main memory read": device.main_read_bytes_per_cycle}
     if device.l2 is not None:
         links = {"L2 read": device.l2.read_bytes_per_cycle, **links}
     rates = {name: float(rate) * device.clock_hz / 1e12 for name, rate in links.items()}

@@ -68,7 +68,7 @@ def memory_bounds(device: Device, needed: GmBytes) -> tuple[Bound, ...]:
     name = device.main_memory_name
     read, written = sum(needed.read.values()), sum(needed.written.values())
     whole = "every operand once" + (", with a cold L2" if l2 else "")
-    bounds = [Bound(f"{name} read", _cycles(read, main.read_bytes_per_cycle), whole)]
+    bounds = [Bound(f"{name} read", _cycles(read, device.main_read_bytes_per_cycle), whole)]
     if l2 is not None:
         over = max(0, written - l2.size_bytes)
         cycles = _cycles(written, l2.write_bytes_per_cycle)

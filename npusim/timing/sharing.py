@@ -14,7 +14,7 @@ def reading(
     What else does costs its rate there; what does not costs the requests of a hit, ``requests``
     bytes if all of it hits, at most ``steepest`` for a byte.
     """
-    main = fixed_rate(device.main_memory.read_bytes_per_cycle) / (1 << RATE_BITS)
+    main = fixed_rate(device.main_read_bytes_per_cycle) / (1 << RATE_BITS)
     if device.l2 is None:
         return size / main
     rate = fixed_rate(device.l2.read_bytes_per_cycle) / (1 << RATE_BITS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import pytest
 
 import npusim
@@ -121,7 +123,10 @@ def test_a_link_that_holds_main_memory_back_is_told() -> None:
         "888.89B/cycle (1600GB/s) through; raise both for a faster memory"
     )
     variant = npusim.load_device("ascend910b2", faster)
-    assert note in npusim.ops.matmul(x, x, device=variant).notes
+    result = npusim.ops.matmul(x, x, device=variant)
+    assert note in result.notes
+    bound = next(one for one in result.runs[0].problem_bounds if one.resource == "HBM read")
+    assert bound.cycles == ceil(2 * 64 * 64 * 2 / shipped.links["hbm"].bytes_per_cycle)
     wider = npusim.load_device("ascend910b2", faster | {"links.hbm.rate": "2.4TB/s"})
     assert not wider.held_back
     assert wider.main_read_rate > variant.main_read_rate == shipped.links["hbm"].bytes_per_cycle
