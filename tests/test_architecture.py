@@ -95,7 +95,7 @@ BUDGETS = {
     "npusim/ops": 4650,
     "npusim/program": 3340,
     "npusim/results": 7500,
-    "npusim/timing": 5390,
+    "npusim/timing": 5530,
     "npusim/study": 2300,
     "npusim/torch": 600,
     "npusim/validation": 4000,

@@ -267,7 +267,7 @@ class Call:
         timeline = self.options.timeline
         known = self.launches.known(kernel, timeline=timeline) if self.timing_only else None
         if known is not None:
-            (made,) = known
+            made = known
             if self.options.progress is not None:
                 count = made.run.instructions
                 self.options.progress(kernel.name, "timing", count, count)

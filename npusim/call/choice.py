@@ -23,7 +23,7 @@ from npusim.isa.operands import Tensor
 from npusim.program.build import lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
-from npusim.timing.launches import Launches, content
+from npusim.timing.launches import Launched, Launches, content
 
 K = TypeVar("K", bound=Kernel)
 
@@ -183,20 +183,22 @@ class _Trial:
         launches = Launches(self.device, self.groups)
         for name, size in self._warm:
             launches.preload(name, size)
+        made: list[Launched] = []
         try:
-            made = launches.known(*kernels)
-            programs = [] if made else [self._program(kernel, launches) for kernel in kernels]
-            sizes = [(one.run.instructions, one.emitted) for one in made or ()]
+            while len(made) < len(kernels) and (one := launches.known(kernels[len(made)])):
+                made.append(one)
+            rest = kernels[len(made) :]
+            programs = [self._program(kernel, launches) for kernel in rest]
+            sizes = [(one.run.instructions, one.emitted) for one in made]
             sizes += [(program.instructions, program.emitted) for program in programs]
             work = sum(count + BUILD_WEIGHT * emitted for count, emitted in sizes)
+            built = [*zip(rest, programs, strict=True)]
             if work > left:
-                return _Tried(work, None, programs)
-            if made is None:
-                pairs = zip(kernels, programs, strict=True)
-                made = [launches.time(kernel, program) for kernel, program in pairs]
+                return _Tried(work, None, built)
+            made += [launches.known(one) or launches.time(one, program) for one, program in built]
         finally:
             self._names |= launches.names
-        return _Tried(work, sum(one.run.cycles + one.run.launch_cycles for one in made), programs)
+        return _Tried(work, sum(one.run.cycles + one.run.launch_cycles for one in made), built)
 
     def _program(self, kernel: Kernel, launches: Launches) -> Program:
         """The program of a kernel; the latest of those without a tiling are kept."""
@@ -215,7 +217,7 @@ class _Tried(NamedTuple):
 
     work: int
     cycles: int | None
-    programs: list[Program]
+    built: list[tuple[Kernel, Program]]
 
 
 def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
@@ -235,8 +237,7 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
             if not simulated:
                 trial.lay_out(candidate)
                 return candidate
-            launched = trial.on_few(around(candidate))
-            tried = trial.run(launched, left)
+            tried = trial.run(trial.on_few(around(candidate)), left)
         except CapacityError as error:  # closed forms do not see every byte
             failed = error
             outlook.leave_out(at)
@@ -249,7 +250,7 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
         if best is None or cycles < best[0]:
             best = (cycles, candidate)
             _built.clear()
-            for launch, program in zip(launched, tried.programs, strict=False):
+            for launch, program in tried.built:
                 _built[launch, trial.device.digest(), trial.groups] = program
     if best is None:
         raise failed or CapacityError(f"{kernel.name}: no tiling fits {trial.device.name}")

@@ -13,6 +13,7 @@ Without an L2 every byte read comes from main memory and every byte written goes
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from npusim.device.parts import L2Cache
@@ -79,6 +80,11 @@ class L2State:
     def content(self) -> list[tuple[str, int, int, int]]:
         """(tensor, block, valid sectors, dirty sectors as bit masks), least recent first."""
         return [(*key, *masks) for key, masks in self.lines.items()]
+
+    def hold(self, content: Sequence[tuple[str, int, int, int]]) -> None:
+        """Hold what another holds, by its ``content``; this one is empty."""
+        self.lines.update({(name, block): (valid, dirty) for name, block, valid, dirty in content})
+        self.used = sum(valid.bit_count() for _, _, valid, _ in content)
 
     def _mask(self, first: int, stop: int) -> int:
         """Bits of the sectors that bytes first..stop of a block touch."""

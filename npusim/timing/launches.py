@@ -1,7 +1,7 @@
 """Kernels launched one after another, timed; those that were timed before are not simulated again.
 
-The run of a kernel depends on the kernels launched before it, whose data the L2 still holds, and on
-the figures of the device that the programs and the engine ask for. It is kept by these
+The run of a kernel depends on what the L2 holds from the kernels launched before it, and on the
+figures of the device that its program and the engine ask for. It is kept by these
 (``npusim.device.answers``), so that after one changed figure only what this figure touches runs
 anew.
 """
@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from npusim.device.answers import Answers
 from npusim.device.seen import Name, Seen, names_of
@@ -22,11 +22,16 @@ from npusim.dtypes import DType
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
+from npusim.timing.held import CONTENTS, MOST_BYTES
 from npusim.timing.outcome import L2, Progress
 from npusim.timing.problem import needed_bytes
 from npusim.timing.run import new_l2, time_program, wants_timeline
 from npusim.timing.starts import are_usual
 from npusim.timing.trace import Bound, KernelRun, PipeRow, PipeRows, TrafficRow
+
+if TYPE_CHECKING:
+    from npusim.timing.fast.l2 import FastL2
+    from npusim.timing.standby import StandbyL2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,58 +50,91 @@ class Launched:
 
 
 class Launches:
-    """Times kernels on some core groups of a device, from an L2 that is empty at first."""
+    """Times kernels on some core groups of a device, from an L2 that is empty at first.
+
+    A run is kept by the kernel, by what the L2 held before it, and by the figures that its own
+    program and the engine asked for; what the L2 held after it is kept beside. Of kernels that are
+    known nothing is simulated, whatever became of those before them, as long as these leave the
+    L2 as it was.
+    """
 
     def __init__(self, device: Device, groups: tuple[int, ...], engine: str = "fast") -> None:
         self.device, self.groups, self.engine = device, groups, engine
-        self._seen = Seen(device)
-        self._key: str | None = repr(groups) if engine == "fast" else None
-        self._state: L2 | None = None
-        self._left: list[tuple[str, int] | Kernel] = []  # what the state lacks
+        self._cache = Seen(device)  # asked for the L2 alone
+        self._built: list[Seen] = []  # asked for programs, each for one
         self._names: frozenset[Name] = frozenset()  # of runs that were known, and programs given
+        self._key: str | None = "empty" if engine == "fast" else None  # of the L2 as it is
+        self._last: tuple[str, frozenset[Name]] | None = None  # the run that left an L2 unnamed
+        self._state: L2 | None = None
+        self._left: list[tuple[tuple[str, int] | Kernel, str | None]] = []  # what the state lacks
 
     @property
     def names(self) -> frozenset[Name]:
         """The figures that everything so far rests on."""
-        return self._names | self._seen.names
+        return self._names.union(self._cache.names, *(one.names for one in self._built))
 
     def preload(self, tensor: str, size: int) -> None:
         """Make the first ``size`` bytes of a tensor resident and clean."""
-        self._left.append((tensor, size))
-        self._key = _next(self._key, f"{tensor!r} {size}")
+        key = self._now()
+        self._key = _next(key, f"{tensor!r} {size}") if key is not None else None
+        self._last = None
+        self._left.append(((tensor, size), self._key))
 
     @property
     def l2(self) -> L2:
-        """The L2 as it is now; kernels that were not simulated so far are."""
-        if self._state is None:
-            self._state = new_l2(self._seen.device, self.engine)
+        """The L2 as it is now; kernels that left one that is not kept are simulated again."""
         left, self._left = self._left, []
-        for step in left:
+        for at in reversed(range(len(left))):
+            step, key = left[at]
+            kept = CONTENTS.find(key, self.device) if key and isinstance(step, Kernel) else None
+            if kept is not None:
+                self._state = new_l2(self._cache.device, self.engine, kept.answer)
+                left = left[at + 1 :]
+                break
+        if self._state is None:
+            self._state = new_l2(self._cache.device, self.engine)
+        for step, _ in left:
             if isinstance(step, Kernel):
                 time_program(self.build(step), self._state, timeline=False)
             else:
                 self._state.preload(*step)
         return self._state
 
+    def _now(self) -> str | None:
+        """A key of what the L2 holds; None with the reference engine, whose runs are not kept."""
+        if self._key is None and self.engine == "fast":
+            found = LEFT.find(self._last[0], self.device) if self._last and self._left else None
+            if found is not None:
+                self._key = found.answer
+                self._left[-1] = (self._left[-1][0], self._key)
+            else:
+                self._key = self._name_held()
+        return self._key
+
+    def _name_held(self) -> str:
+        """The key of what the L2 holds, by looking at it; it is kept."""
+        held = cast("FastL2 | StandbyL2", self.l2).held()
+        if held.blocks.nbytes <= MOST_BYTES:
+            CONTENTS.keep(held.digest, self.device, (), held)
+        if self._last is not None:
+            LEFT.keep(self._last[0], self.device, self._last[1], held.digest)
+        return held.digest
+
     def build(self, kernel: Kernel) -> Program:
         """The program of a kernel; raises as ``npusim.program.build.build`` does."""
-        return build(kernel, self._seen.device, self.groups)
+        self._built.append(Seen(self.device))
+        return build(kernel, self._built[-1].device, self.groups)
 
-    def known(self, *kernels: Kernel, timeline: bool | None = False) -> list[Launched] | None:
-        """Launch ``kernels`` if the runs of all are known; None, and nothing done, if not."""
-        if timeline or not are_usual():
+    def known(self, kernel: Kernel, *, timeline: bool | None = False) -> Launched | None:
+        """Launch ``kernel`` if its run is known; None, and nothing done, if not."""
+        key = None if timeline else self._key_of(kernel)
+        found = RUNS.find(key, self.device) if key is not None else None
+        if found is None or wants_timeline(found.answer.run.instructions, timeline):
             return None
-        key, found = self._key, []
-        for kernel in kernels:
-            key = _next(key, content(kernel)) if key is not None else None
-            held = RUNS.find(key, self.device) if key is not None else None
-            if held is None or wants_timeline(held.answer.run.instructions, timeline):
-                return None
-            found.append(held)
-        self._key = key
-        self._names = self._names.union(*(held.names for held in found))
-        self._left += kernels
-        return [held.answer for held in found]
+        self._key, self._last = None, (cast(str, key), found.names)
+        self._left.append((kernel, None))
+        self._names |= found.names
+        return found.answer
 
     def time(
         self,
@@ -110,7 +148,9 @@ class Launches:
 
         Raises ``ProgramError`` if the program hangs or leaves a tensor.
         """
-        run = time_program(program, self.l2, timeline=timeline, progress=progress)
+        key, l2 = self._key_of(kernel), self.l2
+        self._key = self._last = None
+        run = time_program(program, l2, timeline=timeline, progress=progress)
         made = Launched(
             run=run,
             pipes=program.pipes,
@@ -119,21 +159,21 @@ class Launches:
             emitted=program.emitted,
         )
         noted = names_of(program.device)
-        self._key = self._after(kernel) if noted else None
         self._names |= noted
-        if self._key is not None and are_usual():
+        if key is not None and noted:
+            self._last = key, noted | self._cache.names
             kept = replace(made, run=replace(run, timeline=None))
-            RUNS.keep(self._key, self.device, self.names, kept)
+            RUNS.keep(key, self.device, self._last[1], kept)
         return made
 
-    def _after(self, kernel: Kernel) -> str | None:
-        """The key of what is so far, and ``kernel`` after it; None where it has none."""
-        return _next(self._key, content(kernel)) if self._key is not None else None
+    def _key_of(self, kernel: Kernel) -> str | None:
+        """The key of a run of ``kernel`` now; None where it has none."""
+        what = content(kernel) if are_usual() else None
+        key = self._now() if what is not None else None
+        return _next(key, f"{self.groups} {what}") if key is not None else None
 
 
-def _next(key: str | None, step: str | None) -> str | None:
-    if key is None or step is None:
-        return None
+def _next(key: str, step: str) -> str:
     return hashlib.sha256(f"{key}\n{step}".encode()).hexdigest()[:32]
 
 
@@ -207,3 +247,6 @@ def _pipe_rows(text: str) -> list[PipeRow]:
 
 #: Runs of this process.
 RUNS = Answers("run", 1024, _written, _read)
+
+#: What the L2 held after a run, by the run's key: the key of ``CONTENTS``.
+LEFT: Answers[str] = Answers("left", 1024, str, str)

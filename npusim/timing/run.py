@@ -13,6 +13,7 @@ from npusim.errors import ArgumentError
 from npusim.integers import RATE_BITS, IntArray, narrowed
 from npusim.program import program as flows
 from npusim.program.program import Program
+from npusim.timing.held import Held
 from npusim.timing.links import (
     ATOMIC,
     EVICT,
@@ -40,20 +41,21 @@ TIMELINE_LIMIT = 200_000
 TRACE_LIMIT = 4_000_000
 
 
-def new_l2(device: Device, engine: str) -> L2:
-    """An empty L2 for the kernels of one call, in the form ``engine`` works on.
+def new_l2(device: Device, engine: str, held: Held | None = None) -> L2:
+    """An L2 for the kernels of one call, in the form ``engine`` works on.
 
-    Raises ``ArgumentError`` for an unknown engine.
+    It is empty, or for the fast engine as another that ``held`` so much. Raises ``ArgumentError``
+    for an unknown engine.
     """
     # Engines are imported when they are used: each needs a library that takes time to load.
     if engine == "fast":
         from npusim.timing import standby  # noqa: PLC0415
 
         if not standby.ready():
-            return standby.StandbyL2(device)
+            return standby.StandbyL2(device, held)
         from npusim.timing.fast.l2 import FastL2  # noqa: PLC0415
 
-        return FastL2(device.l2)
+        return FastL2(device.l2) if held is None else FastL2.of(device.l2, held)
     if engine == "simpy":
         from npusim.timing.l2 import L2State  # noqa: PLC0415
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from npusim.device.spec import Device
 from npusim.program.program import Program
 from npusim.timing.fast import library
+from npusim.timing.held import Held
 from npusim.timing.l2 import L2State
 
 if TYPE_CHECKING:
@@ -158,10 +159,13 @@ def _say(text: str) -> None:
 class StandbyL2:
     """The L2 of a call in the form of the reference, until a program asks for the fast engine."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, held: Held | None = None) -> None:
         self.device = device
-        self.inside: L2State | FastL2 = L2State(device.l2)
-        self._sizes: dict[str, int] = {}
+        state = L2State(device.l2)
+        self.inside: L2State | FastL2 = state
+        self._sizes: dict[str, int] = dict(held.sizes) if held else {}
+        if held:
+            state.hold(held.content())
 
     def preload(self, tensor: str, size: int) -> None:
         """Make the first ``size`` bytes of a tensor resident and clean."""
@@ -172,6 +176,12 @@ class StandbyL2:
         """(tensor, block, valid sectors, dirty sectors as bit masks), least recent first."""
         return self.inside.content()
 
+    def held(self) -> Held:
+        """What it holds, as data."""
+        if isinstance(self.inside, L2State):
+            return Held.of(self.inside.content(), self._sizes)
+        return self.inside.held()
+
     def for_program(self, program: Program) -> L2State | FastL2:
         """What the engine works on that is to run ``program``: the reference if it is short."""
         self._sizes |= {t.name: t.size_bytes for t in program.tensors}
@@ -179,5 +189,5 @@ class StandbyL2:
             return self.inside
         from npusim.timing.fast.l2 import FastL2  # noqa: PLC0415 - may load a compiler
 
-        self.inside = FastL2.holding(self.device.l2, self.content(), self._sizes)
+        self.inside = FastL2.of(self.device.l2, self.held())
         return self.inside

@@ -29,7 +29,8 @@ from npusim.kept import opened
 from npusim.kernels.mem_set import MemSet
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
-from npusim.timing.launches import RUNS, Launches, content
+from npusim.timing.held import CONTENTS
+from npusim.timing.launches import LEFT, RUNS, Launches, content
 from npusim.timing.run import new_l2, time_program
 from npusim.timing.starts import random_starts, starting
 from npusim.timing.trace import KernelRun
@@ -67,8 +68,13 @@ CALLS: dict[str, tuple[Callable[..., npusim.Result], str]] = {
 
 @pytest.fixture(autouse=True)
 def _nothing_known() -> None:
-    RUNS.clear()
-    CHOICES.clear()
+    forget()
+
+
+def forget() -> None:
+    """Forget all that this process keeps in memory."""
+    for kept in (RUNS, LEFT, CONTENTS, CHOICES):
+        kept.clear()
 
 
 @contextmanager
@@ -202,24 +208,72 @@ def test_kernels_launched_before_count() -> None:
     assert cold.cycles > warm.cycles
 
 
-def test_an_l2_is_made_good_where_only_the_first_kernels_are_known() -> None:
-    device = load_device("tiny")
-    groups = tuple(range(device.groups))
-    clears = [MemSet(Tensor(name, (64, 64), FP16, "out")) for name in "abc"]
+TOUCHED = {
+    "cube.startup": {"conv_backprop_input", "conv_backprop_filter"},
+    "paths.L0C->GM.startup": {"conv_backprop_input", "conv_backprop_filter"},
+    "vector.ops.transpose": {"trans_data"},
+    "vector.ops.cast": {"cast", "bias_grad"},
+    "vector.ops.dup": {"bias_grad"},
+    "paths.IMM->L1.startup": set(),
+}
 
-    def launched(kernels: list[MemSet]) -> Launches:
-        launches = Launches(device, groups)
-        for kernel in kernels:
-            if launches.known(kernel) is None:
-                launches.time(kernel, launches.build(kernel))
-        return launches
 
-    launched(clears[:2])
+@pytest.mark.parametrize("path", TOUCHED)
+def test_kernels_before_and_after_one_that_a_figure_touches_are_not_simulated(path: str) -> None:
+    """Each of them begins with the L2 that it began with before."""
+    device = load_device("ascend910b2")
+    convolution(device)
+    variant = other(device, path)
+    assert variant is not None
     with simulated() as names:
-        full = launched(clears)
-    assert names == ["mem_set"] * 3, "the first two for what they leave in the L2"
+        have = told(convolution, variant)
+    assert set(names) == TOUCHED[path]
     with forgetful():
-        assert full.l2.content() == launched(clears).l2.content()
+        assert have == told(convolution, variant)
+
+
+def launched(device: Device, kernels: list[MemSet]) -> Launches:
+    launches = Launches(device, tuple(range(device.groups)))
+    for kernel in kernels:
+        if launches.known(kernel) is None:
+            launches.time(kernel, launches.build(kernel))
+    return launches
+
+
+CLEARS = [MemSet(Tensor(name, (64, 64), FP16, "out")) for name in "abc"]
+
+
+def test_a_kernel_begins_with_the_l2_that_is_kept_of_those_before() -> None:
+    device = load_device("tiny")
+    launched(device, CLEARS[:2])
+    with simulated() as names:
+        full = launched(device, CLEARS)
+        assert names == ["mem_set"] * 2, "the second once more, as nobody asked what it leaves"
+        full.known(CLEARS[0])  # asks what the third leaves
+        names.clear()
+        last = launched(device, [*CLEARS, MemSet(Tensor("d", (64,), FP16, "out"))])
+        assert names == ["mem_set"]
+        CONTENTS.clear()
+        again = launched(device, [*CLEARS, MemSet(Tensor("e", (64,), FP16, "out"))])
+        assert names == ["mem_set"] * 5, "without what the L2 held all of them run"
+    with forgetful():
+        assert last.l2.content()[:-1] == again.l2.content()[:-1]
+        assert last.l2.content()[:-1] == launched(device, CLEARS).l2.content()
+
+
+def test_another_l2_before_a_kernel_is_another_run() -> None:
+    """A smaller L2 of the same content is no other content, but the figure counts."""
+    device = load_device("tiny")
+    launched(device, CLEARS)
+    smaller = device.replace("l2.size", "16KiB")
+    with simulated() as names:
+        found = launched(smaller, CLEARS)
+    assert names == ["mem_set"] * 3
+    with forgetful():
+        assert found.l2.content() == launched(smaller, CLEARS).l2.content()
+    resident = sum(mask.bit_count() for _, _, mask, _ in found.l2.content())
+    assert smaller.l2 is not None
+    assert resident * smaller.l2.sector_bytes <= 16 * 1024
 
 
 def test_other_starts_and_the_reference_engine_are_always_simulated() -> None:
@@ -301,14 +355,16 @@ def test_what_is_kept_in_a_file_is_found_by_another_process(tmp_path: Path) -> N
             assert not (tmp_path / "other.sqlite").exists()
     with opened(file, "runs") as kept:
         assert len(kept) > 10
-    RUNS.clear()
-    CHOICES.clear()
+    forget()
     with answers_in(file), simulated() as names:
         again = convolution(device)
         assert names == []
     assert again.to_json() == first.to_json()
-    RUNS.clear()
-    CHOICES.clear()
+    forget()
+    with answers_in(file), simulated() as names:
+        convolution(device.replace("cube.startup", "3cycle"))
+    assert set(names) == {"conv_backprop_input", "conv_backprop_filter"}, "the L2s are in the file"
+    forget()
     with simulated() as names:
         convolution(device)
     assert names, "the file is left alone outside"

@@ -9,7 +9,6 @@ whole list.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from npusim.device.parts import L2Cache
 from npusim.integers import IntArray
 from npusim.timing.fast.jit import compiled, entry
 from npusim.timing.fast.state import COST, ENTRY, L2_INFO, Cache, Records, empty
+from npusim.timing.held import Held
 
 
 class Place(NamedTuple):
@@ -355,24 +355,31 @@ class FastL2:
         self.tensors: dict[str, tuple[int, int]] = {}  # first block, bytes
 
     @classmethod
-    def holding(
-        cls,
-        spec: L2Cache | None,
-        content: Sequence[tuple[str, int, int, int]],
-        sizes: Mapping[str, int],
-    ) -> FastL2:
-        """One with the ``content`` of another, of tensors that have ``sizes`` in bytes."""
+    def of(cls, spec: L2Cache | None, held: Held) -> FastL2:
+        """One that holds what another held."""
         made = cls(spec)
-        firsts = {name: made.place(name, sizes[name]) for name, *_ in content}
+        firsts = np.array([made.place(*tensor) for tensor in held.sizes], np.int64)
         info, cache = made.cache.info, made.cache
-        for clock, (name, block, valid, dirty) in enumerate(content, start=1):
-            place = firsts[name] + block
-            cache.stamp[place] = clock
-            for masks, mask in ((cache.valid, valid), (cache.dirty, dirty)):
-                masks[place] = mask - (mask >> 63 << 64)
-            info["used"] += valid.bit_count()
-        info["clock"] = len(content)
+        tensors, blocks, valid, dirty = held.blocks
+        places, count = firsts[tensors] + blocks, tensors.size
+        cache.stamp[places] = np.arange(1, count + 1)
+        cache.valid[places], cache.dirty[places] = valid, dirty
+        info["used"] = int(np.unpackbits(valid.view(np.uint8)).sum())
+        info["clock"] = count
         return made
+
+    def held(self) -> Held:
+        """What it holds, as data."""
+        names = sorted(self.tensors)
+        there = np.flatnonzero(self.cache.stamp)
+        there = there[np.argsort(self.cache.stamp[there])]  # no two blocks have one stamp
+        # Tensors lie one after another; of those that begin at one block only the last has any.
+        begun = sorted((first, names.index(name)) for name, (first, _) in self.tensors.items())
+        firsts, ranks = np.array(begun, np.int64).reshape(-1, 2).T
+        owner = np.searchsorted(firsts, there, side="right") - 1
+        masks = self.cache.valid[there], self.cache.dirty[there]
+        blocks = np.array([ranks[owner], there - firsts[owner], *masks], np.int64)
+        return Held(tuple((name, self.tensors[name][1]) for name in names), blocks)
 
     def place(self, tensor: str, size: int) -> int:
         """First block of a tensor of ``size`` bytes, which gets its blocks when first named."""
@@ -393,15 +400,7 @@ class FastL2:
 
     def content(self) -> list[tuple[str, int, int, int]]:
         """(tensor, block, valid sectors, dirty sectors as bit masks), least recent first."""
-        names = {
-            first + i: (name, i)
-            for name, (first, size) in self.tensors.items()
-            for i in range(-(-size // self.block))
-        }
-        stamps, valid, dirty = self.cache.stamp, self.cache.valid, self.cache.dirty
-        order = [int(b) for b in np.argsort(stamps, kind="stable") if stamps[b]]
-        wide = (1 << 64) - 1
-        return [(*names[b], int(valid[b]) & wide, int(dirty[b]) & wide) for b in order]
+        return self.held().content()
 
 
 def _longer(array: Any, more: int) -> Any:
