@@ -21,8 +21,8 @@ class Stream(NamedTuple):
 
     It moves ``read`` and ``written`` bytes, and issues ``vector`` instructions: each an entry of
     the device's ``vector.ops`` and the bytes it walks through. All of it is in equal pieces,
-    ``tasks`` of them where 1, 2, ... cores work; ``loads`` moves bring a piece. ``cold`` data come
-    from main memory.
+    ``tasks`` of them where 1, 2, ... cores work; ``loads`` moves bring a piece, which leaves in
+    ``stores``. ``cold`` data come from main memory.
     """
 
     read: int
@@ -31,6 +31,7 @@ class Stream(NamedTuple):
     vector: tuple[tuple[str, int], ...]
     loads: int = 1
     cold: bool = True
+    stores: int = 1
 
 
 def clearing(size: int, cores: int, piece: int) -> Stream:
@@ -96,7 +97,7 @@ def times(device: Device, cores: int, stream: Stream) -> Floats:
         [
             each * (stream.loads * load.startup_cycles + stream.read / whole / load.rate),
             each * turning,
-            each * (store.startup_cycles + stream.written / whole / store.rate),
+            each * (stream.stores * store.startup_cycles + stream.written / whole / store.rate),
         ]
     )
     slowest = pipes.max(axis=0)

@@ -16,7 +16,12 @@ from npusim.kernels.bias_grad import BiasGrad, channel_parts
 from npusim.kernels.cast import Cast
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
+from npusim.kernels.fold_map import FoldMap
+from npusim.kernels.fold_weights import FoldWeights, folded_weights_shape
+from npusim.kernels.parts.folding import FoldedConvolution
+from npusim.kernels.parts.spread import Spread
 from npusim.kernels.trans_data import Conversion, TransData
+from npusim.ops.conv_fold import folded_map, gradient_fold, input_fold
 from npusim.ops.cube_math import CubeMath
 from npusim.ops.gradients import launch_filter_gradient, launch_product, require_time
 
@@ -37,6 +42,7 @@ class Launcher:
         self.c0 = 32 // math.dtype.bytes
         self.shape = layer.plain().lifted(self.c0)
         self.ready: dict[str, Tensor] = {}  # operands by what has been made of them
+        self.folded: list[FoldedConvolution] = []  # products with pixels as channels
 
     def require(self, mask: Sequence[bool]) -> None:
         """Raise ``CapacityError`` unless operands, results and their copies all have room.
@@ -72,11 +78,30 @@ class Launcher:
             size += prod(shape) * made.bytes if made is not result else 0
         return size
 
+    def sizes(self, layer: Convolution, products: int) -> dict[str, tuple[int, int]]:
+        """Channels of ``layer`` that the cube rounds up, by name, with what blocks make of them.
+
+        Of so many ``products`` launched; with pixels as channels these count too.
+        """
+        found = layer.channel_blocks(self.c0)
+        if not self.folded:
+            return found
+        (name, read), *rest = found.items()
+        sizes = {} if len(self.folded) == products else {name: read}
+        for one in self.folded:
+            (h, w), s = one.fold, self.shape
+            whole = one.fold.blocks(s.cin, self.c0) * self.c0
+            sizes[f"{name} x {h} x {w}"] = (s.cin * h * w, whole)
+        return sizes | dict(rest)
+
     # -- the three products ----------------------------------------------------------------
 
     def input_grad(self) -> Tensor:
         """gradInput: an input gradient, or for a transposed layer a forward convolution."""
         s, call = self.shape, self.call
+        folded = None if self.transposed else gradient_fold(call, s, self.math)
+        if folded is not None:
+            return self._folded_input_grad(folded)
         first, last = self._roles()
         source = self.blocked(first if self.transposed else last)
         weights = self.fractal(exchanged=not self.transposed and self.math.dtype is FP32)
@@ -93,11 +118,42 @@ class Launcher:
         """gradWeight: an fp32 filter gradient, converted last."""
         s, call = self.shape, self.call
         first, last = self._roles()
+        # An input that is converted already is read as it is.
+        known = f"{first}_blocked" in self.ready
+        folded = None if known else input_fold(call, s, self.math)
+        if folded is not None:
+            return self._folded_weight_grad(folded, first, last)
         x, dy = self.blocked(first), self.blocked(last)
         rows = self._conversion("from_fracz").blocked_shape(s.w_shape)
         fractal = call.workspace("grad_weight_fractal", rows, FP32)
         launch_filter_gradient(call, s, x, dy, fractal, self.math.hf32)
         return self._leave("grad_weight", fractal, s.w_shape, self._wider("weight"))
+
+    def _folded_input_grad(self, folded: FoldedConvolution) -> Tensor:
+        """gradInput as a convolution over gradOutput that makes it folded."""
+        s, call, dtype = self.shape, self.call, self.math.dtype
+        self.folded.append(folded)
+        source = self.blocked("grad_output")
+        weights = call.workspace("weight_folded", folded_weights_shape(folded), dtype)
+        call.launch_spread(FoldWeights(folded, self.computed("weight"), weights))
+        like = folded_map("grad_input_folded", s, folded.fold, dtype)
+        made = call.workspace(like.name, like.shape, dtype)
+        launch_product(call, ConvForward, folded, source, weights, made, self.math.hf32)
+        shape = (s.n, s.cin, *s.spatial)
+        return self._leave("grad_input", made, shape, self._wider("input"), folded)
+
+    def _folded_weight_grad(self, folded: FoldedConvolution, first: str, last: str) -> Tensor:
+        """gradWeight of the folded convolution, taken apart."""
+        s, call, dtype = self.shape, self.call, self.math.dtype
+        self.folded.append(folded)
+        like = folded_map(f"{first}_folded", s, folded.fold, dtype)
+        plain = self.computed(first)
+        x = call.workspace(like.name, like.shape, dtype)
+        call.launch_spread(FoldMap(folded.fold, self.c0, plain, x, folds=True))
+        dy = self.blocked(last)
+        made = call.workspace("grad_weight_fractal", folded_weights_shape(folded), FP32)
+        launch_filter_gradient(call, folded, x, dy, made, self.math.hf32)
+        return self._leave("grad_weight", made, s.w_shape, self._wider("weight"), folded)
 
     def bias_grad(self) -> Tensor:
         """gradBias: gradOutput as it came, summed in fp32 and rounded once."""
@@ -148,17 +204,35 @@ class Launcher:
 
     # -- results ---------------------------------------------------------------------------
 
-    def _leave(self, name: str, blocked: Tensor, shape: tuple[int, ...], dtype: DType) -> Tensor:
+    def _leave(
+        self,
+        name: str,
+        blocked: Tensor,
+        shape: tuple[int, ...],
+        dtype: DType,
+        folded: FoldedConvolution | None = None,
+    ) -> Tensor:
         """Convert a kernel's result to the framework's layout and type."""
-        conversion = self._conversion("from_fracz" if name == "grad_weight" else "from_blocked")
         same = blocked.dtype is dtype
         plain = (
             self._result(name, shape, dtype)
             if same
             else self.call.workspace(f"{name}_{blocked.dtype}", shape, blocked.dtype)
         )
-        self.call.launch_spread(TransData(conversion, blocked, plain))
+        self.call.launch_spread(self._back(name, blocked, plain, folded))
         return plain if same else self._cast(plain, name, dtype, output=True)
+
+    def _back(
+        self, name: str, made: Tensor, plain: Tensor, folded: FoldedConvolution | None
+    ) -> Spread:
+        """The conversion of a kernel's result to the framework's layout."""
+        filters = name == "grad_weight"
+        if folded is None:
+            conversion = self._conversion("from_fracz" if filters else "from_blocked")
+            return TransData(conversion, made, plain)
+        if filters:
+            return FoldWeights(folded, made, plain)
+        return FoldMap(folded.fold, self.c0, made, plain, folds=False)
 
     def _result(self, name: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
         """Memory for a gradient of input or weight."""

@@ -111,7 +111,7 @@ def convolution_backward(
     computed = "" if name == promoted.name else f", computed in {name}"
     rate = "hf32" if math.hf32 else ""
     needed = _needed(c, launcher.operands, mask)
-    sizes = c.channel_blocks(32 // math.dtype.bytes)
+    sizes = launcher.sizes(c, sum(mask[:2]))
     return call.result(outputs, text + computed, math.dtype, rate, needed, sizes)
 
 

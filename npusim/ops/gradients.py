@@ -31,8 +31,8 @@ from npusim.results import Result
 Layer = Callable[[Mapping[str, Any]], Convolution]
 
 #: Stand in for the tilings that are to be chosen.
-_ANY_PRODUCT = GemmTiling(base_m=1, base_n=16, base_k=1, form="taps")
-_ANY_GRADIENT = FilterTiling(base_m=16, base_n=16, base_k=16, slab_k=1, form="taps")
+ANY_PRODUCT = GemmTiling(base_m=1, base_n=16, base_k=1, form="taps")
+ANY_GRADIENT = FilterTiling(base_m=16, base_n=16, base_k=16, slab_k=1, form="taps")
 
 
 def launch_product(
@@ -59,7 +59,7 @@ def product(
 ) -> ImplicitGemm:
     """The kernel of an input gradient or forward convolution, as the call wants it tiled."""
     tiling = _product_tiling(call, kernel, c, source.dtype)
-    made = kernel(c, tiling or _ANY_PRODUCT, source, weights, out, hf32)
+    made = kernel(c, tiling or ANY_PRODUCT, source, weights, out, hf32)
     return call.choose(made) if tiling is None and made.has_work else made
 
 
@@ -170,7 +170,7 @@ def filter_gradient(
 ) -> ConvBackpropFilter:
     """The kernel of a filter gradient, as the call wants it tiled."""
     tiling = _filter_tiling(call, c, x.dtype)
-    made = ConvBackpropFilter(c, tiling or _ANY_GRADIENT, x, dy, dw, hf32)
+    made = ConvBackpropFilter(c, tiling or ANY_GRADIENT, x, dy, dw, hf32)
     if call.options.deterministic:
         made = replace(made, tiling=replace(made.tiling, deterministic=True))
     return call.choose(made, _filter_launches) if tiling is None and made.has_work else made

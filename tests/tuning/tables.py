@@ -17,7 +17,11 @@ import numpy as np
 from npusim.call.choice import chosen
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
+from npusim.dtypes import FP16
 from npusim.errors import CapacityError
+from npusim.kernels.parts.folding import can_fold
+from npusim.ops.conv_fold import best_way
+from npusim.ops.cube_math import CubeMath
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.timing.run import new_l2, time_program
@@ -70,13 +74,22 @@ def estimates(name: str, which: str) -> Row:
     return {"device": name, "gradient": which, "count": len(ratios), "percentiles": list(found)}
 
 
+def launched(gradient: Gradient, device: Device) -> Kernel:
+    """The kernel with which a call computes a gradient, fp16, before a tiling is chosen."""
+    shape, math = gradient.shape, CubeMath(FP16, hf32=False)
+    if not can_fold(shape):
+        return kernel_of(gradient)
+    return best_way(device, device.groups, shape, math, gradient=gradient.which == "dx").product
+
+
 def bounds(name: str = "ascend910b2", batch: int = 32) -> list[Row]:
     """The problem's bound of each large gradient over the time of its kernel, tilings automatic."""
     device, rows = load_device(name), list[Row]()
     for gradient in gradients(batch):
         if gradient.shape.macs < LARGE:
             continue
-        run = runs_of(chosen(kernel_of(gradient), device, tuple(range(device.groups))), device)[-1]
+        kernel = launched(gradient, device)
+        run = runs_of(chosen(kernel, device, tuple(range(device.groups))), device)[-1]
         bound = max(run.problem_bounds, key=lambda bound: bound.cycles)
         limit = max(run.bounds, key=lambda bound: bound.cycles)
         rows.append(

@@ -1,0 +1,193 @@
+"""Which gradients of few channels take rows and columns of the input as channels, and how.
+
+The choice is made by estimates of the products and of the conversions around them, once for each
+problem and the figures of the device that estimates look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from typing import NamedTuple
+
+from npusim.call.call import Call
+from npusim.call.tiling import asked_tiling
+from npusim.convolution import Convolution
+from npusim.device.answers import Answers
+from npusim.device.seen import Seen
+from npusim.device.spec import Device
+from npusim.dtypes import FP32, DType
+from npusim.errors import CapacityError
+from npusim.isa.operands import Tensor
+from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
+from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
+from npusim.kernels.conv_backprop_input import ConvBackpropInput
+from npusim.kernels.conv_forward import ConvForward
+from npusim.kernels.fold_map import FoldMap
+from npusim.kernels.fold_weights import FoldWeights, folded_weights_room, folded_weights_shape
+from npusim.kernels.implicit_gemm import ImplicitGemm
+from npusim.kernels.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.parts.folding import (
+    Fold,
+    FoldedConvolution,
+    can_fold,
+    folded_gradient,
+    folded_input,
+    gradient_folds,
+    input_folds,
+)
+from npusim.kernels.parts.spread import Spread
+from npusim.kernels.tilings.streams import times
+from npusim.kernels.trans_data import Conversion, TransData
+from npusim.ops.cube_math import CubeMath
+from npusim.ops.gradients import ANY_GRADIENT, ANY_PRODUCT
+
+#: The fold of a gradient, as rows and columns, or nothing.
+_FOLDS: Answers[list[int]] = Answers("fold", 256, list, list)
+
+
+class Way(NamedTuple):
+    """How a gradient may be computed: the product, and the conversions that differ."""
+
+    shape: FoldedConvolution | None
+    product: ImplicitGemm | ConvBackpropFilter
+    around: tuple[Spread, ...]
+
+
+def gradient_fold(call: Call, c: Convolution, math: CubeMath) -> FoldedConvolution | None:
+    """The convolution that makes the folded input gradient of the 3-D ``c``, where it is faster."""
+    if not can_fold(c) or not all(_open(call, one) for one in (ConvBackpropInput, ConvForward)):
+        return None
+    return _chosen(call, c, math, gradient=True)
+
+
+def input_fold(call: Call, c: Convolution, math: CubeMath) -> FoldedConvolution | None:
+    """The convolution over the folded input that makes the filter gradient of the 3-D ``c``."""
+    if not can_fold(c) or not _open(call, ConvBackpropFilter):
+        return None
+    return _chosen(call, c, math, gradient=False)
+
+
+def _open(call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter]) -> bool:
+    """Whether the call leaves it to us how a kernel is tiled."""
+    kind = FilterTiling if kernel is ConvBackpropFilter else GemmTiling
+    vendor, option = kernel.vendor_rule, call.options.tiling
+    return asked_tiling(option, kernel.name, kind, vendor=vendor, library=True) in ("auto", "tuned")
+
+
+def _chosen(
+    call: Call, c: Convolution, math: CubeMath, *, gradient: bool
+) -> FoldedConvolution | None:
+    key = f"{c} {math} {gradient} {call.groups}"
+    found = _FOLDS.find(key, call.device)
+    if found is not None:
+        fold = found.answer
+    else:
+        watched = Seen(call.device)
+        shape = best_way(watched.device, len(call.groups), c, math, gradient=gradient).shape
+        fold = list(shape.fold) if shape is not None else []
+        _FOLDS.keep(key, call.device, watched.names, fold)
+    if not fold:
+        return None
+    return (folded_gradient if gradient else folded_input)(c, Fold(*fold))
+
+
+def best_way(device: Device, groups: int, c: Convolution, math: CubeMath, *, gradient: bool) -> Way:
+    """How the input ``gradient`` of ``c``, or that of its filter, has the least estimate.
+
+    That is the time of the product on so many ``groups`` of cores, with its launch, and of the
+    conversions. Of equal ones the plain way is taken, also where no way fits the device.
+    """
+    return min(
+        ways(device, c, math, gradient=gradient), key=lambda way: _estimate(way, device, groups)
+    )
+
+
+def ways(device: Device, c: Convolution, math: CubeMath, *, gradient: bool) -> list[Way]:
+    """All ways to compute a gradient, the plain one first."""
+    return list((_gradient_ways if gradient else _filter_ways)(device, c, math))
+
+
+def _estimate(way: Way, device: Device, groups: int) -> float:
+    cores = groups * device.core_kind(way.product.role).per_group
+    vectors = groups * device.core_kind("vector").per_group
+    if not way.product.has_work:
+        return inf
+    try:
+        time = way.product.ranked(device, cores, 1)[0][0]
+    except CapacityError:
+        return inf
+    streams = (one.stream(device, vectors) for one in way.around)
+    return time + sum(float(times(device, vectors, stream).min()) for stream in streams)
+
+
+def _gradient_ways(device: Device, c: Convolution, math: CubeMath) -> Iterator[Way]:
+    dtype = math.dtype
+    dy = Tensor("dy", (c.n, 1, c.cout1, *c.out[1:], c.c0), dtype, "in")
+    kind = "to_fracz_transposed" if dtype is FP32 else "to_fracz"
+    w, dx = (
+        Tensor("w", c.w_shape, dtype, "in"),
+        Tensor("dx", (c.n, c.cin, *c.spatial), dtype, "out"),
+    )
+    weights = _blocked("weights", w, Conversion(kind=kind, c0=c.c0))
+    made = Tensor("made", (c.n, 1, c.cin1, *c.spatial[1:], c.c0), dtype, "out")
+    yield Way(
+        None,
+        ConvBackpropInput(c, ANY_PRODUCT, dy, weights, made, math.hf32),
+        (
+            TransData(Conversion(kind=kind, c0=c.c0), w, weights),
+            TransData(Conversion(kind="from_blocked", c0=c.c0), made, dx),
+        ),
+    )
+    for fold in gradient_folds(c):
+        shape = folded_gradient(c, fold)
+        if not folded_weights_room(shape, device):
+            continue
+        weights = Tensor("weights", folded_weights_shape(shape), dtype, "out")
+        made = folded_map("made", c, fold, dtype)
+        yield Way(
+            shape,
+            ConvForward(shape, ANY_PRODUCT, dy, weights, made, math.hf32),
+            (
+                FoldWeights(shape, w, weights),
+                FoldMap(fold, c.c0, made, dx, folds=False),
+            ),
+        )
+
+
+def _filter_ways(device: Device, c: Convolution, math: CubeMath) -> Iterator[Way]:
+    dtype = math.dtype
+    dy = Tensor("dy", (c.n, 1, c.cout1, *c.out[1:], c.c0), dtype, "in")
+    x, dw = Tensor("x", (c.n, c.cin, *c.spatial), dtype, "in"), Tensor("dw", c.w_shape, FP32, "out")
+    read = Tensor("read", (c.n, 1, c.cin1, *c.spatial[1:], c.c0), dtype, "out")
+    back = Conversion(kind="from_fracz", c0=c.c0)
+    made = _blocked("made", dw, back)
+    yield Way(
+        None,
+        ConvBackpropFilter(c, ANY_GRADIENT, read, dy, made, math.hf32),
+        (
+            TransData(Conversion(kind="to_blocked", c0=c.c0), x, read),
+            TransData(back, made, dw),
+        ),
+    )
+    for fold in input_folds(c):
+        shape = folded_input(c, fold)
+        if not folded_weights_room(shape, device):
+            continue
+        read = folded_map("read", c, fold, dtype)
+        made = Tensor("made", folded_weights_shape(shape), FP32, "out")
+        yield Way(
+            shape,
+            ConvBackpropFilter(shape, ANY_GRADIENT, read, dy, made, math.hf32),
+            (FoldMap(fold, c.c0, x, read, folds=True), FoldWeights(shape, made, dw)),
+        )
+
+
+def folded_map(name: str, c: Convolution, fold: Fold, dtype: DType) -> Tensor:
+    """The input of ``c``, or its gradient, folded."""
+    shape = (c.n, 1, fold.blocks(c.cin, c.c0), *fold.plane(*c.spatial[1:]), c.c0)
+    return Tensor(name, shape, dtype, "out")
+
+
+def _blocked(name: str, plain: Tensor, conversion: Conversion) -> Tensor:
+    return Tensor(name, conversion.blocked_shape(plain.shape), plain.dtype, "out")

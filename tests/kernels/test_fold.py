@@ -1,0 +1,251 @@
+"""Maps and filters with pixels as channels, against NumPy, and the convolutions that read them."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import npusim
+from npusim.convolution import Convolution
+from npusim.dtypes import FP16, FP32, DType
+from npusim.errors import ArgumentError, CapacityError
+from npusim.isa.operands import Tensor
+from npusim.kernels.fold_map import FoldMap, folded_shape
+from npusim.kernels.fold_weights import FoldWeights, folded_weights_room, folded_weights_shape
+from npusim.kernels.parts.folding import (
+    Fold,
+    FoldedConvolution,
+    can_fold,
+    folded_gradient,
+    folded_input,
+    gradient_folds,
+    input_folds,
+)
+from npusim.reference import conv_filter_grad, conv_forward, conv_input_grad
+
+Array = np.ndarray[Any, Any]
+
+DEVICES = ("tiny", "ascend910", "ascend910b2")
+
+
+def folded(x: Array, fold: Fold, c0: int) -> Array:
+    """The map ``x`` (N, C, H, W) folded, one pixel after another."""
+    n, channels, h, w = x.shape
+    y = np.zeros(folded_shape(x.shape, fold, c0), x.dtype)
+    lane = c0 // fold.w
+    for c, i, j in product(range(channels), range(h), range(w)):
+        block, row = divmod(c * fold.h + i % fold.h, lane)
+        place = (slice(n), 0, block, i // fold.h, j // fold.w, j % fold.w * lane + row)
+        y[place] = x[:, c, i, j]
+    return y
+
+
+def ran(kernel: FoldMap | FoldWeights, device: Any, source: Array) -> Array:
+    """What the kernel makes of ``source``; races are searched for."""
+    outputs = npusim.simulate(kernel, device, source).outputs
+    assert outputs is not None
+    return np.asarray(outputs[0])
+
+
+def map_kernel(shape: tuple[int, ...], fold: Fold, dtype: DType, *, folds: bool) -> FoldMap:
+    """The kernel for a plain map of ``shape``."""
+    c0 = 32 // dtype.bytes
+    shapes = (shape, folded_shape(shape, fold, c0))
+    first, second = shapes if folds else shapes[::-1]
+    source, target = Tensor("source", first, dtype, "in"), Tensor("target", second, dtype, "out")
+    return FoldMap(fold, c0, source, target, folds)
+
+
+def layer(**sizes: Any) -> Convolution:
+    """A layer of planes as kernels see it."""
+    padding = tuple((p, p) for p in sizes.pop("padding", (0, 0)))
+    return Convolution(padding=padding, **sizes).lifted(sizes.get("c0", 16))
+
+
+CONV1 = layer(n=2, cin=3, cout=64, spatial=(20, 24), kernel=(7, 7), stride=(2, 2), padding=(3, 3))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=st.tuples(*(st.integers(1, most) for most in (2, 8, 20, 70))),
+    fold=st.tuples(st.integers(1, 9), st.sampled_from([1, 2, 4, 8])).map(lambda f: Fold(*f)),
+    dtype=st.sampled_from([FP16, FP32]),
+    device=st.sampled_from(DEVICES),
+)
+def test_maps_are_folded_and_back(
+    shape: tuple[int, ...], fold: Fold, dtype: DType, device: str
+) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype.numpy)
+    made = ran(map_kernel(shape, fold, dtype, folds=True), device, x)
+    want = folded(x, fold, 32 // dtype.bytes)
+    np.testing.assert_array_equal(made, want)
+    noisy = np.where(want == 0, np.nan, want).astype(want.dtype)  # what is beyond is not read
+    back = ran(map_kernel(shape, fold, dtype, folds=False), device, noisy)
+    np.testing.assert_array_equal(back, np.where(x == 0, np.nan, x))
+
+
+def test_rows_wider_than_ub_are_cut() -> None:
+    device = npusim.load_device("ascend910b2").replace("memories.UB.size", "4KiB")
+    x = np.random.default_rng(0).standard_normal((1, 3, 5, 333)).astype(np.float16)
+    made = ran(map_kernel(x.shape, Fold(2, 2), FP16, folds=True), device, x)
+    np.testing.assert_array_equal(made, folded(x, Fold(2, 2), 16))
+    back = ran(map_kernel(x.shape, Fold(2, 2), FP16, folds=False), device, made)
+    np.testing.assert_array_equal(back, x)
+
+
+def unfolded_weights(z: Array, s: FoldedConvolution) -> Array:
+    """Fractals of a folded convolution as (Cout, Cin, taps in rows, in columns)."""
+    _, kh, kw = s.kernel
+    lanes = z.reshape(s.plan.cin1_g, kh, kw, s.plan.cout_g, s.c0)
+    plain = lanes.transpose(3, 0, 4, 1, 2).reshape(s.plan.cout_g, -1, kh, kw)
+    return plain[: s.cout, : s.cin]
+
+
+def pads_of(s: FoldedConvolution) -> list[tuple[int, int]]:
+    """Padding of rows and columns: behind them as much as the outputs read, or less than none."""
+    sizes = zip(s.padding, s.out, s.stride, s.kernel, s.spatial, strict=True)
+    pads = [(p, (out - 1) * step + k - size - p) for (p, _), out, step, k, size in sizes]
+    return pads[1:]
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> Convolution:
+    """Strided layers of planes and few channels."""
+    stride = draw(st.sampled_from([(2, 2), (1, 2), (2, 1), (3, 2), (4, 4), (5, 8)]))
+    kernel = (draw(st.integers(1, 7)), draw(st.integers(1, 7)))
+    spatial = tuple(k + draw(st.integers(0, 12)) for k in kernel)
+    padding = tuple(draw(st.integers(0, 4)) for _ in range(2))
+    c0 = draw(st.sampled_from([8, 16]))
+    return layer(
+        n=draw(st.integers(1, 2)),
+        cin=draw(st.integers(1, c0 // 2)),
+        cout=draw(st.integers(1, 40)),
+        **{"spatial": spatial, "kernel": kernel, "stride": stride, "padding": padding, "c0": c0},
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(c=layers(), device=st.sampled_from(DEVICES), data=st.data())
+def test_an_input_gradient_is_a_convolution_with_folded_weights(
+    c: Convolution, device: str, data: st.DataObject
+) -> None:
+    folds = gradient_folds(c) if can_fold(c) else []
+    if not folds:
+        return
+    fold = data.draw(st.sampled_from(folds))
+    s, dtype = folded_gradient(c, fold), FP16 if c.c0 == 16 else FP32
+    rng = np.random.default_rng(0)
+    w = rng.integers(-4, 5, c.w_shape).astype(dtype.numpy)
+    dy = rng.integers(-4, 5, c.dy_shape).astype(np.float64)
+    weights = (Tensor("w", w.shape, dtype, "in"), folded_weights_shape(s))
+    kernel = FoldWeights(s, weights[0], Tensor("z", weights[1], dtype, "out"))
+    z = unfolded_weights(ran(kernel, device, w), s).astype(np.float64)
+    flat = dy[:, :, 0]
+    made = conv_forward(flat, z, s.stride[1:], pads_of(s), (1, 1), 1)
+    want = conv_input_grad(
+        flat, w[:, :, 0].astype(np.float64), (c.n, c.cin, *c.spatial[1:]), c.stride[1:],
+        c.padding[1:], (1, 1), 1,
+    )  # fmt: skip
+    blocks = made.reshape(c.n, 1, -1, c.c0, *s.out[1:]).transpose(0, 1, 2, 4, 5, 3)
+    there = folded(np.ones_like(want), fold, c.c0) > 0  # pixels beyond the plane have sums too
+    np.testing.assert_array_equal(blocks[there], folded(want, fold, c.c0)[there])
+
+
+@settings(max_examples=40, deadline=None)
+@given(c=layers(), device=st.sampled_from(DEVICES), data=st.data())
+def test_a_filter_gradient_is_that_of_the_folded_input(
+    c: Convolution, device: str, data: st.DataObject
+) -> None:
+    folds = input_folds(c) if can_fold(c) else []
+    if not folds:
+        return
+    fold = data.draw(st.sampled_from(folds))
+    s = folded_input(c, fold)
+    if not folded_weights_room(s, npusim.load_device(device)):
+        return
+    rng = np.random.default_rng(0)
+    x, dy = (rng.integers(-4, 5, shape).astype(np.float64) for shape in (c.x_shape, c.dy_shape))
+    blocks = folded(x[:, :, 0], fold, c.c0)
+    maps = blocks.transpose(0, 1, 2, 5, 3, 4).reshape(c.n, s.cin, *s.spatial[1:])
+    dw = conv_filter_grad(maps, dy[:, :, 0], s.kernel[1:], s.stride[1:], pads_of(s), (1, 1), 1)
+    z = np.full((s.plan.cin1_g, *s.kernel[1:], s.plan.cout_g, c.c0), np.nan, np.float32)
+    lanes = dw.reshape(c.cout, -1, c.c0, *s.kernel[1:]).transpose(1, 3, 4, 0, 2)
+    z[:, :, :, : c.cout] = lanes
+    source = Tensor("z", folded_weights_shape(s), FP32, "in")
+    kernel = FoldWeights(s, source, Tensor("dw", c.w_shape, FP32, "out"))
+    made = ran(kernel, device, z.reshape(source.shape))
+    want = conv_filter_grad(
+        x[:, :, 0], dy[:, :, 0], c.kernel[1:], c.stride[1:], c.padding[1:], (1, 1), 1
+    )
+    np.testing.assert_array_equal(made[:, :, 0], want)
+
+
+def test_a_folded_convolution_counts_what_the_whole_one_does() -> None:
+    for s in (folded_input(CONV1, Fold(2, 2)), folded_gradient(CONV1, Fold(8, 2))):
+        assert s.useful_macs == CONV1.useful_macs < s.macs
+    first, second = folded_input(CONV1, Fold(2, 2)), folded_gradient(CONV1, Fold(8, 2))
+    assert (first.kernel, first.stride, first.padding) == (
+        (1, 4, 4), (1, 1, 1), ((0, 0), (2, 0), (2, 0)),
+    )  # fmt: skip
+    assert (second.kernel, second.stride, second.cout) == ((1, 7, 4), (1, 4, 1), 48)
+    # Of three rows, two apart, a filter of one reads no other; all columns are read.
+    one = layer(n=1, cin=1, cout=16, spatial=(5, 8), kernel=(1, 2), stride=(2, 2))
+    size = prod(folded_shape((1, 1, 5, 8), Fold(2, 2), 16))
+    assert folded_input(one, Fold(2, 2)).used("inputs", size) == size * 3 // 5
+    assert folded_gradient(one, Fold(2, 2)).used("outputs", size) == size * 3 // 5
+    assert folded_gradient(one, Fold(2, 2)).used("taps", 512) == 512
+
+
+def test_what_can_be_folded() -> None:
+    assert can_fold(CONV1)
+    assert input_folds(CONV1) == [(1, 2), (2, 1), (2, 2)]
+    assert gradient_folds(CONV1) == [(2, 2), (4, 2), (8, 2)]
+    sizes: dict[str, Any] = {"cout": 8, "spatial": (20, 20), "kernel": (3, 3), "stride": (2, 2)}
+    assert can_fold(layer(cin=8, **sizes))
+    assert not can_fold(layer(cin=9, **sizes))
+    assert not can_fold(layer(cin=4, groups=2, **sizes))
+    assert not can_fold(layer(cin=4, dilation=(1, 2), **sizes))
+    assert not can_fold(layer(cin=4, **sizes | {"stride": (1, 1)}))
+    deep = Convolution(cin=3, cout=8, spatial=(4, 20, 20), kernel=(1, 3, 3), stride=(1, 2, 2))
+    assert not can_fold(deep)
+    # Columns in threes do not divide a block.
+    threes = layer(cin=3, **sizes | {"stride": (3, 3)})
+    assert input_folds(threes) == [(3, 1)]
+    assert gradient_folds(threes) == []
+
+
+def test_mistakes_are_told() -> None:
+    with pytest.raises(ArgumentError, match=r"fold_map: 3 columns.*must divide c0, 16"):
+        FoldMap(Fold(2, 3), 16, Tensor("x", (1, 3, 8, 8), FP16), Tensor("y", (1,), FP16), True)
+    with pytest.raises(ArgumentError, match=r"y has shape \(1,\), \(1, 1, 1, 4, 4, 16\) belongs"):
+        FoldMap(Fold(2, 2), 16, Tensor("x", (1, 3, 8, 8), FP16), Tensor("y", (1,), FP16), True)
+    with pytest.raises(ArgumentError, match="must be the same type"):
+        FoldMap(Fold(2, 2), 16, Tensor("x", (1, 3, 8, 8), FP16), Tensor("y", (1,), FP32), True)
+    with pytest.raises(ArgumentError, match="depth must be 1"):
+        FoldMap(Fold(2, 2), 16, Tensor("x", (1, 3, 2, 8, 8), FP16), Tensor("y", (1,), FP16), True)
+    s = folded_gradient(CONV1, Fold(2, 2))
+    w = Tensor("w", CONV1.w_shape, FP16)
+    with pytest.raises(ArgumentError, match=r"fp16 of \(64, 1, 16, 16\) belongs to w"):
+        FoldWeights(s, w, Tensor("z", (1,), FP16))
+    with pytest.raises(ArgumentError, match=r"that of the layer is \(64, 3, 1, 7, 7\)"):
+        FoldWeights(s, Tensor("w", (64, 3, 7, 6), FP16), Tensor("z", (1,), FP16))
+
+
+def test_filters_too_large_for_ub_are_known_before() -> None:
+    huge = layer(cin=3, cout=16, spatial=(90, 90), kernel=(80, 80), stride=(2, 2))
+    device = npusim.load_device("ascend910b2")
+    assert ceil(huge.taps * 3 * 32 / 2**16) > 2
+    for s in (folded_gradient(huge, Fold(2, 2)), folded_input(huge, Fold(2, 2))):
+        assert not folded_weights_room(s, device)
+        shapes = huge.w_shape, folded_weights_shape(s)
+        first, second = shapes if s.gradient else shapes[::-1]
+        kernel = FoldWeights(s, Tensor("a", first, FP32), Tensor("b", second, FP32, "out"))
+        with pytest.raises(CapacityError, match=r"fold_weights: ascend910b2 has \d+ B of UB"):
+            npusim.simulate(kernel, device)
+    assert folded_weights_room(folded_gradient(CONV1, Fold(8, 2)), device)

@@ -1,0 +1,191 @@
+"""Gradients of strided layers of few channels, which may have pixels of a position as channels."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npusim
+from npusim.call.choice import chosen
+from npusim.convolution import Convolution
+from npusim.device.seen import Seen
+from npusim.dtypes import FP16, FP32
+from npusim.kernels.implicit_gemm import Tiling
+from npusim.ops.conv_fold import best_way, ways
+from npusim.ops.cube_math import CubeMath
+from npusim.reference import conv_filter_grad, conv_forward, conv_input_grad
+from npusim.results import Result
+from tests.tuning.tables import cycles_of
+
+CONV1: dict[str, Any] = {"channels": (3, 64), "size": (224, 224), "kernel": (7, 7)}
+
+
+def timed(
+    batch: int,
+    channels: tuple[int, int],
+    size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    *,
+    device: Any = "ascend910b2",
+    mask: tuple[bool, ...] = (True, True, False),
+    **options: Any,
+) -> Result:
+    """The time of the gradients of a layer of stride 2 that halves its input."""
+    cin, cout = channels
+    maps = [(batch, cout, *(n // 2 for n in size)), (batch, cin, *size), (cout, cin, *kernel)]
+    pads = tuple(k // 2 for k in kernel)
+    dy, x, w = (npusim.spec(shape, "fp16") for shape in maps)
+    return npusim.ops.convolution_backward(
+        dy, x, w, stride=2, padding=pads, output_mask=mask, device=device, **options
+    )
+
+
+def names(result: Result) -> list[str]:
+    """The kernels that were launched."""
+    return [run.name for run in result.runs]
+
+
+def test_conv1_of_resnet50_is_folded() -> None:
+    """Its input gradient took 405 us and its filter gradient 265 us with blocks of 3 channels."""
+    first = timed(32, **CONV1, mask=(True, False, False))
+    assert names(first) == ["trans_data", "fold_weights", "conv_forward", "fold_map"]
+    assert first.time_us < 140
+    second = timed(32, **CONV1, mask=(False, True, False))
+    expected = ["fold_map", "trans_data", "mem_set", "conv_backprop_filter", "fold_weights", "cast"]
+    assert names(second) == expected
+    assert second.time_us < 135
+    both = timed(32, **CONV1)
+    assert both.time_us < first.time_us + second.time_us - 30  # gradOutput is converted once
+    assert "Cin x 8 x 2" in both.sizes
+    assert both.sizes["Cin x 2 x 2"] == (12, 16)
+
+
+@pytest.mark.parametrize("tiling", ["library", "production"])
+def test_the_library_folds_nothing(tiling: str) -> None:
+    mask = (True, tiling == "library", False)  # the rule for filter gradients is not for this one
+    found = names(timed(1, (3, 64), (56, 56), (3, 3), mask=mask, tiling=tiling))
+    assert "conv_backprop_input" in found
+    assert not {"fold_map", "fold_weights"} & set(found)
+
+
+def test_a_tiling_that_is_given_is_that_of_the_plain_kernel() -> None:
+    own = Tiling(base_m=224, base_n=16, base_k=64, form="phases")
+    found = names(timed(1, **CONV1, tiling={"conv_backprop_input": own}))
+    assert "conv_backprop_input" in found
+    assert "fold_map" in found  # of the filter gradient, whose tiling is not given
+    assert "conv_forward" not in found
+
+
+def test_many_channels_are_not_folded() -> None:
+    assert "fold_map" not in names(timed(1, (9, 64), (56, 56), (3, 3)))
+
+
+@pytest.mark.parametrize("gradient", [True, False])
+@pytest.mark.parametrize("size", [32, 112])
+def test_the_way_of_the_least_estimate_is_among_the_fastest_simulated(
+    gradient: bool, size: int
+) -> None:
+    device, math = npusim.load_device("ascend910b2"), CubeMath(FP16, hf32=False)
+    c = layer(1, 3, 64, (size, size), (7, 7), (2, 2))
+    best = best_way(device, 24, c, math, gradient=gradient)
+    assert best.shape is not None
+    times = {}
+    for way in ways(device, c, math, gradient=gradient):
+        around = [one.on_few(device, 48) for one in way.around]
+        product = chosen(way.product, device, tuple(range(24)))
+        cycles = sum(cycles_of(one, device) for one in (*around, product))
+        times[way.shape.fold if way.shape is not None else None] = cycles
+    assert len(times) == 4
+    assert times[best.shape.fold] < 1.1 * min(times.values())
+    assert times[best.shape.fold] < times[None]
+
+
+def test_a_choice_rests_on_figures_of_the_device() -> None:
+    watched = Seen(npusim.load_device("ascend910b2"))
+    c = layer(1, 3, 64, (32, 32), (7, 7), (2, 2))
+    best_way(watched.device, 24, c, CubeMath(FP16, hf32=False), gradient=True)
+    assert ("pipes", "M", "queue_depth") in watched.names
+
+
+def layer(
+    n: int, cin: int, cout: int, spatial: tuple[int, ...], kernel: Any, stride: Any
+) -> Convolution:
+    """A layer as kernels see it."""
+    pads = tuple((k // 2, k // 2) for k in kernel)
+    sizes = {"spatial": spatial, "kernel": kernel, "stride": stride, "padding": pads}
+    return Convolution(n=n, cin=cin, cout=cout, **sizes).lifted()
+
+
+def gradients(rng: Random, device: str) -> tuple[list[str], str]:
+    """Gradients of a random layer, compared with the reference; the kernels, and which layer."""
+    dims, dtype = rng.choice([1, 2, 2, 2, 2, 3]), rng.choice([FP16, FP32])
+    cin, cout, n = rng.randint(1, 6), rng.choice([1, 16, 20, 40]), rng.randint(1, 2)
+    stride, kernel = ([rng.randint(1, most) for _ in range(dims)] for most in (5, 7))
+    dilation = [rng.choice([1, 1, 1, 2]) for _ in range(dims)]
+    padding = [rng.randint(0, 4) for _ in range(dims)]
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    size = [
+        max(1, r - 2 * p) + rng.randint(0, 30 if dims < 3 else 8)
+        for r, p in zip(reach, padding, strict=True)
+    ]
+    transposed = rng.random() < 0.25
+    pads = tuple((p, p) for p in padding)
+    if transposed:
+        padding = [min(p, (r - 1) // 2) for p, r in zip(padding, reach, strict=True)]
+        pads = tuple((p, p) for p in padding)
+    c = Convolution(
+        n=n, cin=cin, cout=cout, spatial=tuple(size), kernel=tuple(kernel), stride=tuple(stride),
+        padding=pads, dilation=tuple(dilation), transposed=transposed,
+    )  # fmt: skip
+    data = np.random.default_rng(rng.randrange(2**32))
+    dy, x, w = (
+        data.integers(-3, 4, shape).astype(dtype.numpy)
+        for shape in (c.dy_shape, c.x_shape, c.w_shape)
+    )
+    result = npusim.ops.convolution_backward(
+        dy, x, w, stride=c.stride, padding=tuple(padding), dilation=c.dilation,
+        transposed=transposed, output_mask=(True, True, False), device=device, check=True,
+        cube_math_type="keep_dtype",
+    )  # fmt: skip
+    dy, x, w = (one.astype(np.float64) for one in (dy, x, w))
+    if transposed:
+        dx = conv_forward(dy, w, c.stride, c.reads, c.dilation, 1)
+        dw = conv_filter_grad(dy, x, c.kernel, c.stride, c.reads, c.dilation, 1)
+    else:
+        dx = conv_input_grad(dy, w, c.x_shape, c.stride, c.padding, c.dilation, 1)
+        dw = conv_filter_grad(x, dy, c.kernel, c.stride, c.padding, c.dilation, 1)
+    assert result.outputs is not None
+    for got, want in zip(result.outputs, (dx, dw), strict=False):
+        # Sums of small integers are exact, and rounded once.
+        np.testing.assert_array_equal(np.asarray(got, np.float64), want.astype(dtype.numpy))
+    return names(result), str(c)
+
+
+@pytest.mark.parametrize(
+    ("device", "seed"), [("ascend910b2", 0), ("ascend910", 1), ("ascend950pr", 2)]
+)
+def test_random_layers_of_few_channels_have_the_right_gradients(device: str, seed: int) -> None:
+    rng, folded = Random(seed), 0
+    for _ in range(12):
+        found, _ = gradients(rng, device)
+        folded += "fold_map" in found
+    assert folded >= 3
+
+
+def test_an_infinite_gradient_spreads_to_its_window() -> None:
+    """A folded filter multiplies with zeros; where gradOutput is finite, so is the gradient."""
+    dy = np.ones((1, 16, 16, 16), np.float16)
+    dy[0, 0, 0, 0] = np.inf
+    x, w = np.ones((1, 3, 32, 32), np.float16), np.ones((16, 3, 3, 3), np.float16)
+    result = npusim.ops.convolution_backward(
+        dy, x, w, stride=2, padding=1, output_mask=(True, False, False), device="ascend910b2"
+    )
+    assert "fold_map" in names(result)
+    assert result.outputs is not None
+    dx = np.asarray(result.outputs[0])
+    assert not np.isfinite(dx[0, :, 0, 0]).any()
+    assert np.isfinite(dx[0, :, 16:, :]).all()
+    assert np.isfinite(dx[0, :, :, 16:]).all()
