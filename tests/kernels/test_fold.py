@@ -140,6 +140,8 @@ def test_an_input_gradient_is_a_convolution_with_folded_weights(
         return
     fold = data.draw(st.sampled_from(folds))
     s, dtype = folded_gradient(c, fold), FP16 if c.c0 == 16 else FP32
+    if not folded_weights_room(s, npusim.load_device(device)):
+        return
     rng = np.random.default_rng(0)
     w = rng.integers(-4, 5, c.w_shape).astype(dtype.numpy)
     dy = rng.integers(-4, 5, c.dy_shape).astype(np.float64)
