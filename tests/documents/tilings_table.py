@@ -76,18 +76,19 @@ def tuned() -> str:
 
 
 def others() -> str:
-    """The automatic tiling and the best of those that lead, on other devices and networks."""
+    """The automatic tiling and the best of a search, by network and device."""
     rows = json.loads(OTHERS.read_text(encoding="utf-8"))
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(f"{row['network']} on {row['device']}", []).append(row)
+        groups.setdefault(f"{row['network']}, {row['device']}", []).append(row)
     lines = []
     for name, some in groups.items():
-        ratios = [row["auto"] / row["best"] for row in some]
-        worst = max(some, key=lambda row: float(row["auto"] / row["best"]))
-        where = f"{worst['layer']}, batch {worst['batch']}, {_NAMES[worst['gradient']]}"
-        lines.append((name, str(len(some)), f"{_mean(ratios):.3f}", f"{max(ratios):.3f}", where))
-    return _table(("layers", "gradients", "auto / best, mean", "worst", "of"), lines)
+        ratios = [row["auto"] / row["tuned"] for row in some]
+        worst = max(some, key=lambda row: float(row["auto"] / row["tuned"]))
+        where = f"{worst['layer']}, {_NAMES[worst['gradient']]}"
+        count = f"{sum(row['proved'] for row in some)} of {len(some)}"
+        lines.append((name, count, f"{_mean(ratios):.3f}", f"{max(ratios):.3f}", where))
+    return _table(("layers", "proved", "auto / tuned, mean", "worst", "of"), lines)
 
 
 def bounds() -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import npusim
 from npusim.device.catalog import load_device
 from npusim.errors import ArgumentError
 from tests.tuning import others, outside, proofs
@@ -54,13 +53,22 @@ def test_a_search_begins_with_the_automatic_tiling() -> None:
     assert 1 <= row["simulated"] <= row["of"]
 
 
-def test_the_sample_has_ten_layers_of_each_kind() -> None:
+def test_the_sample_has_all_layers_that_are_told() -> None:
     rows = list(others.sample())
-    kinds = [network for _, network, _ in rows]
-    assert {name: kinds.count(name) for name in kinds} == {
-        "ResNet-50": 16,
-        "MobileNet-v2": 10,
-        "R(2+1)D-18": 10,
+    kinds = [(network, device) for device, network, _ in rows]
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        **{
+            (f"ResNet-50, batch {batch}", device): 46
+            for device in ("ascend910b2", "ascend910")
+            for batch in (1, 32)
+        },
+        ("MobileNet-v2, depth-wise", "ascend910b2"): 20,
+        ("R(2+1)D-18", "ascend910b2"): 20,
     }
-    assert all(one.shape.groups > 1 for _, network, one in rows if network == "MobileNet-v2")
-    assert npusim.load_device("ascend910").name in {device for device, *_ in rows}
+    assert all(one.shape.groups > 1 for _, network, one in rows if network.startswith("MobileNet"))
+
+
+def test_an_automatic_tiling_is_held_against_a_search() -> None:
+    row = others.measured("ascend910", "ResNet-50", gradient("dw"), 1)
+    assert row["tuned"] <= row["auto"]
+    assert (row["device"], row["layer"], row["batch"]) == ("ascend910", "res5_1x1_in", 1)
