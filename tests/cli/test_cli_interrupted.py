@@ -82,11 +82,12 @@ EVERY = [
 def command(*words: str, shell: str = 'exec "$@"') -> subprocess.Popen[str]:
     """``npusim`` in a process of its own, started by a line of shell.
 
-    It keeps no bytecode: Python would take the half of it that a full disk has
+    It and its children keep no bytecode: Python would take the half of it that a full disk has
     for the whole, ever after.
     """
     return subprocess.Popen(
-        ["sh", "-c", shell, "sh", sys.executable, "-B", "-m", "npusim", *words],
+        ["sh", "-c", shell, "sh", sys.executable, "-m", "npusim", *words],
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
