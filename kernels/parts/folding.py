@@ -16,7 +16,7 @@ C * h, of which a block holds C0 / w, a lane, for each column ``b``: lane after 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
@@ -95,7 +95,27 @@ def can_fold(c: Convolution) -> bool:
     """Whether a 3-D convolution is one of planes, strided, without groups, and of few channels."""
     flat = (c.spatial[0], c.out[0], c.kernel[0], c.padding[0]) == (1, 1, 1, (0, 0))
     strided = max(c.step(1), c.step(2)) > 1
-    return flat and strided and c.groups == 1 and set(c.dilation[1:]) == {1} and 2 * c.cin <= c.c0
+    return (
+        not can_thin(c)
+        and flat
+        and strided
+        and c.groups == 1
+        and set(c.dilation[1:]) == {1}
+        and 2 * c.cin <= c.c0
+    )
+
+
+def can_thin(c: Convolution) -> bool:
+    """Whether a 3-D convolution is one of planes that reads single pixels, some apart."""
+    single = c.kernel == (1, 1, 1) and set(c.padding) == {(0, 0)} and c.spatial[0] == c.out[0] == 1
+    steps = (c.step(1), c.step(2))
+    ends = tuple(ceil_div(x, s) for x, s in zip(c.spatial[1:], steps, strict=True))
+    return single and max(steps) > 1 and ends == c.out[1:]
+
+
+def thinned(c: Convolution) -> Convolution:
+    """The convolution over the pixels that ``c`` reads, without the others."""
+    return replace(c, spatial=c.out, stride=(1, 1, 1), outputs=None)
 
 
 def input_folds(c: Convolution) -> list[Fold]:

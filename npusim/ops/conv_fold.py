@@ -1,4 +1,7 @@
-"""Which gradients of few channels take rows and columns of the input as channels, and how.
+"""Which strided gradients are computed as those of another convolution, and how.
+
+Of few channels, rows and columns of the input may be channels; of filters of 1x1, pixels that they
+read may be all there are.
 
 The choice is made by estimates of the products and of the conversions around them, once for each
 problem and the figures of the device that estimates look at.
@@ -29,41 +32,49 @@ from npusim.kernels.implicit_gemm import ImplicitGemm
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.parts.folding import (
     Fold,
-    FoldedConvolution,
     can_fold,
+    can_thin,
     folded_gradient,
     folded_input,
     gradient_folds,
     input_folds,
+    thinned,
 )
 from npusim.kernels.parts.spread import Spread
+from npusim.kernels.thin_map import ThinMap
 from npusim.kernels.tilings.streams import times
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.ops.cube_math import CubeMath
 from npusim.ops.gradients import ANY_GRADIENT, ANY_PRODUCT
 
-#: The fold of a gradient, as rows and columns, or nothing.
-_FOLDS: Answers[list[int]] = Answers("fold", 256, list, list)
+#: What was chosen for a gradient: the rows and columns of a fold, or these, or nothing.
+_WAYS: Answers[list[int]] = Answers("fold", 256, list, list)
+_THIN = [0, 0]
 
 
 class Way(NamedTuple):
-    """How a gradient may be computed: the product, and the conversions that differ."""
+    """How a gradient may be computed: the product, and the conversions that differ.
 
-    shape: FoldedConvolution | None
+    ``shape`` is what the product computes, None where that is the layer itself.
+    """
+
+    shape: Convolution | None
     product: ImplicitGemm | ConvBackpropFilter
     around: tuple[Spread, ...]
 
 
-def gradient_fold(call: Call, c: Convolution, math: CubeMath) -> FoldedConvolution | None:
-    """The convolution that makes the folded input gradient of the 3-D ``c``, where it is faster."""
-    if not can_fold(c) or not all(_open(call, one) for one in (ConvBackpropInput, ConvForward)):
+def input_gradient_shape(call: Call, c: Convolution, math: CubeMath) -> Convolution | None:
+    """The convolution that makes the input gradient of the 3-D ``c`` faster than ``c`` does."""
+    if not (can_fold(c) or can_thin(c)) or not _open(call, ConvBackpropInput):
+        return None
+    if can_fold(c) and not _open(call, ConvForward):
         return None
     return _chosen(call, c, math, gradient=True)
 
 
-def input_fold(call: Call, c: Convolution, math: CubeMath) -> FoldedConvolution | None:
-    """The convolution over the folded input that makes the filter gradient of the 3-D ``c``."""
-    if not can_fold(c) or not _open(call, ConvBackpropFilter):
+def filter_gradient_shape(call: Call, c: Convolution, math: CubeMath) -> Convolution | None:
+    """The convolution that makes the filter gradient of the 3-D ``c`` faster than ``c`` does."""
+    if not (can_fold(c) or can_thin(c)) or not _open(call, ConvBackpropFilter):
         return None
     return _chosen(call, c, math, gradient=False)
 
@@ -75,18 +86,18 @@ def _open(call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter]) -> bool:
     return asked_tiling(option, kernel.name, kind, vendor=vendor, library=True) in ("auto", "tuned")
 
 
-def _chosen(
-    call: Call, c: Convolution, math: CubeMath, *, gradient: bool
-) -> FoldedConvolution | None:
+def _chosen(call: Call, c: Convolution, math: CubeMath, *, gradient: bool) -> Convolution | None:
     key = f"{c} {math} {gradient} {call.groups}"
-    found = _FOLDS.find(key, call.device)
+    found = _WAYS.find(key, call.device)
     if found is not None:
         fold = found.answer
     else:
         watched = Seen(call.device)
         shape = best_way(watched.device, len(call.groups), c, math, gradient=gradient).shape
-        fold = list(shape.fold) if shape is not None else []
-        _FOLDS.keep(key, call.device, watched.names, fold)
+        fold = [] if shape is None else list(getattr(shape, "fold", _THIN))
+        _WAYS.keep(key, call.device, watched.names, fold)
+    if fold == _THIN:
+        return thinned(c)
     if not fold:
         return None
     return (folded_gradient if gradient else folded_input)(c, Fold(*fold))
@@ -129,17 +140,28 @@ def _gradient_ways(device: Device, c: Convolution, math: CubeMath) -> Iterator[W
         Tensor("w", c.w_shape, dtype, "in"),
         Tensor("dx", (c.n, c.cin, *c.spatial), dtype, "out"),
     )
-    weights = _blocked("weights", w, Conversion(kind=kind, c0=c.c0))
+    weights = _blocked("weights", w, Conversion(kind=kind, c0=c.c0, groups=c.groups))
     made = Tensor("made", (c.n, 1, c.cin1, *c.spatial[1:], c.c0), dtype, "out")
     yield Way(
         None,
         ConvBackpropInput(c, ANY_PRODUCT, dy, weights, made, math.hf32),
         (
-            TransData(Conversion(kind=kind, c0=c.c0), w, weights),
+            TransData(Conversion(kind=kind, c0=c.c0, groups=c.groups), w, weights),
             TransData(Conversion(kind="from_blocked", c0=c.c0), made, dx),
         ),
     )
-    for fold in gradient_folds(c):
+    if can_thin(c):
+        few = thinned(c)
+        made = Tensor("made", (c.n, 1, c.cin1, *c.out[1:], c.c0), dtype, "out")
+        yield Way(
+            few,
+            ConvBackpropInput(few, ANY_PRODUCT, dy, weights, made, math.hf32),
+            (
+                TransData(Conversion(kind=kind, c0=c.c0, groups=c.groups), w, weights),
+                ThinMap((c.step(1), c.step(2)), c.c0, made, dx, thins=False),
+            ),
+        )
+    for fold in gradient_folds(c) if can_fold(c) else ():
         shape = folded_gradient(c, fold)
         if not folded_weights_room(shape, device):
             continue
@@ -160,7 +182,7 @@ def _filter_ways(device: Device, c: Convolution, math: CubeMath) -> Iterator[Way
     dy = Tensor("dy", (c.n, 1, c.cout1, *c.out[1:], c.c0), dtype, "in")
     x, dw = Tensor("x", (c.n, c.cin, *c.spatial), dtype, "in"), Tensor("dw", c.w_shape, FP32, "out")
     read = Tensor("read", (c.n, 1, c.cin1, *c.spatial[1:], c.c0), dtype, "out")
-    back = Conversion(kind="from_fracz", c0=c.c0)
+    back = Conversion(kind="from_fracz", c0=c.c0, groups=c.groups)
     made = _blocked("made", dw, back)
     yield Way(
         None,
@@ -170,7 +192,18 @@ def _filter_ways(device: Device, c: Convolution, math: CubeMath) -> Iterator[Way
             TransData(back, made, dw),
         ),
     )
-    for fold in input_folds(c):
+    if can_thin(c):
+        few = thinned(c)
+        read = Tensor("read", (c.n, 1, c.cin1, *c.out[1:], c.c0), dtype, "out")
+        yield Way(
+            few,
+            ConvBackpropFilter(few, ANY_GRADIENT, read, dy, made, math.hf32),
+            (
+                ThinMap((c.step(1), c.step(2)), c.c0, x, read, thins=True),
+                TransData(back, made, dw),
+            ),
+        )
+    for fold in input_folds(c) if can_fold(c) else ():
         shape = folded_input(c, fold)
         if not folded_weights_room(shape, device):
             continue

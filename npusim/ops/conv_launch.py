@@ -20,8 +20,9 @@ from npusim.kernels.fold_map import FoldMap
 from npusim.kernels.fold_weights import FoldWeights, folded_weights_shape
 from npusim.kernels.parts.folding import FoldedConvolution
 from npusim.kernels.parts.spread import Spread
+from npusim.kernels.thin_map import ThinMap
 from npusim.kernels.trans_data import Conversion, TransData
-from npusim.ops.conv_fold import folded_map, gradient_fold, input_fold
+from npusim.ops.conv_fold import filter_gradient_shape, folded_map, input_gradient_shape
 from npusim.ops.cube_math import CubeMath
 from npusim.ops.gradients import launch_filter_gradient, launch_product, require_time
 
@@ -99,20 +100,21 @@ class Launcher:
     def input_grad(self) -> Tensor:
         """gradInput: an input gradient, or for a transposed layer a forward convolution."""
         s, call = self.shape, self.call
-        folded = None if self.transposed else gradient_fold(call, s, self.math)
-        if folded is not None:
-            return self._folded_input_grad(folded)
+        other = None if self.transposed else input_gradient_shape(call, s, self.math)
+        if isinstance(other, FoldedConvolution):
+            return self._folded_input_grad(other)
         first, last = self._roles()
         source = self.blocked(first if self.transposed else last)
         weights = self.fractal(exchanged=not self.transposed and self.math.dtype is FP32)
         channels, size = (s.cout, s.out) if self.transposed else (s.cin, s.spatial)
-        blocks = ceil_div(channels, self.c0)
+        blocks, made = ceil_div(channels, self.c0), size if other is None else other.spatial
         blocked = call.workspace(
-            "grad_input_blocked", (s.n, size[0], blocks, size[1], size[2], self.c0), self.math.dtype
+            "grad_input_blocked", (s.n, made[0], blocks, made[1], made[2], self.c0), self.math.dtype
         )
         kernel = ConvForward if self.transposed else ConvBackpropInput
-        launch_product(call, kernel, s, source, weights, blocked, self.math.hf32)
-        return self._leave("grad_input", blocked, (s.n, channels, *size), self._wider("input"))
+        launch_product(call, kernel, other or s, source, weights, blocked, self.math.hf32)
+        shape = (s.n, channels, *size)
+        return self._leave("grad_input", blocked, shape, self._wider("input"), other)
 
     def weight_grad(self) -> Tensor:
         """gradWeight: an fp32 filter gradient, converted last."""
@@ -120,13 +122,14 @@ class Launcher:
         first, last = self._roles()
         # An input that is converted already is read as it is.
         known = f"{first}_blocked" in self.ready
-        folded = None if known else input_fold(call, s, self.math)
-        if folded is not None:
-            return self._folded_weight_grad(folded, first, last)
-        x, dy = self.blocked(first), self.blocked(last)
+        other = None if known else filter_gradient_shape(call, s, self.math)
+        if isinstance(other, FoldedConvolution):
+            return self._folded_weight_grad(other, first, last)
+        x = self.blocked(first) if other is None else self._thin(first, other)
+        dy = self.blocked(last)
         rows = self._conversion("from_fracz").blocked_shape(s.w_shape)
         fractal = call.workspace("grad_weight_fractal", rows, FP32)
-        launch_filter_gradient(call, s, x, dy, fractal, self.math.hf32)
+        launch_filter_gradient(call, other or s, x, dy, fractal, self.math.hf32)
         return self._leave("grad_weight", fractal, s.w_shape, self._wider("weight"))
 
     def _folded_input_grad(self, folded: FoldedConvolution) -> Tensor:
@@ -194,6 +197,19 @@ class Launcher:
             self.ready[key] = self._converted(self.computed(name), key, "to_blocked")
         return self.ready[key]
 
+    def _thin(self, name: str, read: Convolution) -> Tensor:
+        """The pixels of a feature map that a convolution without the others reads, in blocks."""
+        plain = self.computed(name)
+        shape = (read.n, 1, read.cin1, *read.spatial[1:], self.c0)
+        target = self.call.workspace(f"{name}_thin", shape, plain.dtype)
+        self.call.launch_spread(ThinMap(self._steps, self.c0, plain, target, thins=True))
+        return target
+
+    @property
+    def _steps(self) -> tuple[int, int]:
+        """Rows and columns from one pixel to the next that a filter of 1x1 reads."""
+        return self.shape.step(1), self.shape.step(2)
+
     def fractal(self, *, exchanged: bool) -> Tensor:
         """The weight as FRACTAL_Z_3D, or with its channel roles exchanged."""
         key = "weight_exchanged" if exchanged else "weight_fractal"
@@ -210,7 +226,7 @@ class Launcher:
         blocked: Tensor,
         shape: tuple[int, ...],
         dtype: DType,
-        folded: FoldedConvolution | None = None,
+        other: Convolution | None = None,
     ) -> Tensor:
         """Convert a kernel's result to the framework's layout and type."""
         same = blocked.dtype is dtype
@@ -219,20 +235,20 @@ class Launcher:
             if same
             else self.call.workspace(f"{name}_{blocked.dtype}", shape, blocked.dtype)
         )
-        self.call.launch_spread(self._back(name, blocked, plain, folded))
+        self.call.launch_spread(self._back(name, blocked, plain, other))
         return plain if same else self._cast(plain, name, dtype, output=True)
 
-    def _back(
-        self, name: str, made: Tensor, plain: Tensor, folded: FoldedConvolution | None
-    ) -> Spread:
-        """The conversion of a kernel's result to the framework's layout."""
+    def _back(self, name: str, made: Tensor, plain: Tensor, other: Convolution | None) -> Spread:
+        """The conversion to the framework's layout of what ``other`` made, if not the layer."""
         filters = name == "grad_weight"
-        if folded is None:
-            conversion = self._conversion("from_fracz" if filters else "from_blocked")
-            return TransData(conversion, made, plain)
-        if filters:
-            return FoldWeights(folded, made, plain)
-        return FoldMap(folded.fold, self.c0, made, plain, folds=False)
+        if isinstance(other, FoldedConvolution):
+            if filters:
+                return FoldWeights(other, made, plain)
+            return FoldMap(other.fold, self.c0, made, plain, folds=False)
+        if other is not None and not filters:
+            return ThinMap(self._steps, self.c0, made, plain, thins=False)
+        conversion = self._conversion("from_fracz" if filters else "from_blocked")
+        return TransData(conversion, made, plain)
 
     def _result(self, name: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
         """Memory for a gradient of input or weight."""

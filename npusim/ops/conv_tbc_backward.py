@@ -17,7 +17,6 @@ from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
-from npusim.kernels.parts.folding import FoldedConvolution
 from npusim.kernels.transpose import Transpose
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import frozen, operand, scalar
@@ -108,9 +107,9 @@ class _TimeFirst(Launcher):
         blocked: Tensor,
         shape: tuple[int, ...],
         dtype: DType,
-        folded: FoldedConvolution | None = None,
+        other: Convolution | None = None,
     ) -> Tensor:
-        turned = super()._leave(name, blocked, shape, dtype, folded)
+        turned = super()._leave(name, blocked, shape, dtype, other)
         flat = self.call.view(turned, (*shape[:2], shape[-1]))
         back = _BACK[name]
         y = self.call.output(name, tuple(flat.shape[axis] for axis in back), dtype)

@@ -176,7 +176,7 @@ def test_random_layers_of_few_channels_have_the_right_gradients(
     """Also where every one that can be folded is, whatever that takes."""
     if always:
         monkeypatch.setattr(conv_fold, "_estimate", lambda way, *_: way.shape is None)
-    monkeypatch.setattr(conv_fold, "_FOLDS", Answers("fold", 256, list, list))
+    monkeypatch.setattr(conv_fold, "_WAYS", Answers("fold", 256, list, list))
     rng, folded = Random(device), 0
     for _ in range(12 if always else 6):
         folded += "fold_map" in gradients(rng, device)

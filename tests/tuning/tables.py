@@ -19,7 +19,7 @@ from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.dtypes import FP16
 from npusim.errors import CapacityError
-from npusim.kernels.parts.folding import can_fold
+from npusim.kernels.parts.folding import can_fold, can_thin
 from npusim.ops.conv_fold import best_way
 from npusim.ops.cube_math import CubeMath
 from npusim.program.build import build
@@ -77,7 +77,7 @@ def estimates(name: str, which: str) -> Row:
 def launched(gradient: Gradient, device: Device) -> Kernel:
     """The kernel with which a call computes a gradient, fp16, before a tiling is chosen."""
     shape, math = gradient.shape, CubeMath(FP16, hf32=False)
-    if not can_fold(shape):
+    if not (can_fold(shape) or can_thin(shape)):
         return kernel_of(gradient)
     return best_way(device, device.groups, shape, math, gradient=gradient.which == "dx").product
 
