@@ -95,14 +95,8 @@ def can_fold(c: Convolution) -> bool:
     """Whether a 3-D convolution is one of planes, strided, without groups, and of few channels."""
     flat = (c.spatial[0], c.out[0], c.kernel[0], c.padding[0]) == (1, 1, 1, (0, 0))
     strided = max(c.step(1), c.step(2)) > 1
-    return (
-        not can_thin(c)
-        and flat
-        and strided
-        and c.groups == 1
-        and set(c.dilation[1:]) == {1}
-        and 2 * c.cin <= c.c0
-    )
+    few = c.groups == 1 and 2 * c.cin <= c.c0
+    return flat and strided and few and set(c.dilation[1:]) == {1} and not can_thin(c)
 
 
 def can_thin(c: Convolution) -> bool:

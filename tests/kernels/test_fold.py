@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import ceil, prod
 from typing import Any
@@ -22,11 +23,16 @@ from npusim.kernels.parts.folding import (
     Fold,
     FoldedConvolution,
     can_fold,
+    can_thin,
     folded_gradient,
     folded_input,
     gradient_folds,
     input_folds,
+    thinned,
 )
+from npusim.kernels.parts.spread import Spread
+from npusim.kernels.thin_map import ThinMap, thin_shape
+from npusim.layout import to_6hd
 from npusim.reference import conv_filter_grad, conv_forward, conv_input_grad
 
 Array = np.ndarray[Any, Any]
@@ -46,7 +52,7 @@ def folded(x: Array, fold: Fold, c0: int) -> Array:
     return y
 
 
-def ran(kernel: FoldMap | FoldWeights, device: Any, source: Array) -> Array:
+def ran(kernel: Spread, device: Any, source: Array) -> Array:
     """What the kernel makes of ``source``; races are searched for."""
     outputs = npusim.simulate(kernel, device, source).outputs
     assert outputs is not None
@@ -88,6 +94,46 @@ def test_maps_are_folded_and_back(
     noisy = np.where(want == 0, np.nan, want).astype(want.dtype)  # what is beyond is not read
     back = ran(map_kernel(shape, fold, dtype, folds=False), device, noisy)
     np.testing.assert_array_equal(back, np.where(x == 0, np.nan, x))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=st.tuples(*(st.integers(1, most) for most in (2, 40, 20, 40))),
+    step=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    dtype=st.sampled_from([FP16, FP32]),
+    device=st.sampled_from(DEVICES),
+)
+def test_maps_are_thinned_and_back(
+    shape: tuple[int, ...], step: tuple[int, int], dtype: DType, device: str
+) -> None:
+    x, c0 = np.random.default_rng(0).standard_normal(shape).astype(dtype.numpy), 32 // dtype.bytes
+    kept = np.zeros_like(x)
+    kept[:, :, :: step[0], :: step[1]] = x[:, :, :: step[0], :: step[1]]
+    want = to_6hd(x[:, :, None, :: step[0], :: step[1]], c0)
+    shapes = (shape, thin_shape(shape, step, c0))
+    made = ran(thin_kernel(step, dtype, shapes, thins=True), device, x)
+    np.testing.assert_array_equal(made, want)
+    back = ran(thin_kernel(step, dtype, shapes[::-1], thins=False), device, want)
+    np.testing.assert_array_equal(back, kept)
+
+
+def thin_kernel(
+    step: tuple[int, int], dtype: DType, shapes: tuple[Any, ...], *, thins: bool
+) -> ThinMap:
+    """The kernel from the first shape to the second."""
+    source, target = (Tensor(name, s, dtype) for name, s in zip("st", shapes, strict=True))
+    return ThinMap(step, 32 // dtype.bytes, source, replace(target, role="out"), thins)
+
+
+def test_planes_larger_than_ub_are_thinned_in_parts() -> None:
+    device = npusim.load_device("ascend910b2").replace("memories.UB.size", "12KiB")
+    x = np.random.default_rng(0).standard_normal((1, 20, 9, 33)).astype(np.float16)
+    shapes = (x.shape, thin_shape(x.shape, (2, 3), 16))
+    made = ran(thin_kernel((2, 3), FP16, shapes, thins=True), device, x)
+    np.testing.assert_array_equal(made, to_6hd(x[:, :, None, ::2, ::3], 16))
+    wide = (1, 20, 9, 3300), thin_shape((1, 20, 9, 3300), (2, 3), 16)
+    with pytest.raises(CapacityError, match=r"memories\.UB\.size.*a row of pixels takes \d+ B"):
+        npusim.simulate(thin_kernel((2, 3), FP16, wide, thins=True), device)
 
 
 def test_rows_wider_than_ub_are_cut() -> None:
@@ -204,6 +250,22 @@ def test_a_folded_convolution_counts_what_the_whole_one_does() -> None:
     assert folded_gradient(one, Fold(2, 2)).used("taps", 512) == 512
 
 
+def test_what_can_be_thinned() -> None:
+    sizes: dict[str, Any] = {"cin": 40, "cout": 8, "spatial": (9, 20), "kernel": (1, 1)}
+    strided = layer(stride=(2, 3), **sizes)
+    assert can_thin(strided)
+    few = thinned(strided)
+    assert (few.spatial, few.out, few.stride) == ((1, 5, 7), (1, 5, 7), (1, 1, 1))
+    assert few.useful_macs == strided.useful_macs
+    assert not can_thin(layer(**sizes))
+    assert not can_thin(layer(stride=(2, 2), padding=(0, 1), **sizes))
+    assert not can_thin(layer(stride=(2, 2), **sizes | {"kernel": (1, 2)}))
+    assert not can_thin(layer(stride=(2, 2), outputs=(4, 10), **sizes))
+    one = layer(stride=(2, 2), **sizes | {"cin": 3})
+    assert can_thin(one)
+    assert not can_fold(one)
+
+
 def test_what_can_be_folded() -> None:
     assert can_fold(CONV1)
     assert input_folds(CONV1) == [(1, 2), (2, 1), (2, 2)]
@@ -223,6 +285,13 @@ def test_what_can_be_folded() -> None:
 
 
 def test_mistakes_are_told() -> None:
+    x, y = Tensor("x", (1, 20, 8, 8), FP16), Tensor("y", (1, 1, 2, 4, 4, 16), FP16, "out")
+    with pytest.raises(ArgumentError, match=r"\(1, 1, 2, 3, 4, 16\) belongs to x.*of \(3, 2\)"):
+        ThinMap((3, 2), 16, x, y, True)
+    with pytest.raises(ArgumentError, match="must be the same type"):
+        ThinMap((2, 2), 16, x, replace(y, dtype=FP32), True)
+    with pytest.raises(ArgumentError, match="depth must be 1"):
+        ThinMap((2, 2), 16, replace(x, shape=(1, 20, 2, 8, 8)), y, True)
     with pytest.raises(ArgumentError, match=r"fold_map: 3 columns.*must divide c0, 16"):
         FoldMap(Fold(2, 3), 16, Tensor("x", (1, 3, 8, 8), FP16), Tensor("y", (1,), FP16), True)
     with pytest.raises(ArgumentError, match=r"y has shape \(1,\), \(1, 1, 1, 4, 4, 16\) belongs"):
