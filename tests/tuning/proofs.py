@@ -15,13 +15,13 @@ from npusim.call.choice import chosen
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from tests.documents.tilings_table import PROOFS
-from tests.tuning.larger_machines import Gradient, kernel_of
-from tests.tuning.tables import LARGE, Row, gradients
+from tests.tuning.larger_machines import Gradient
+from tests.tuning.tables import LARGE, Row, gradients, launched
 
 
 def searched(gradient: Gradient, device: Device, seconds: int, jobs: int) -> Row:
     """The verdict of a search, and cycles of the kernel alone before and after it."""
-    kernel = chosen(kernel_of(gradient), device, tuple(range(device.groups)))
+    kernel = chosen(launched(gradient, device), device, tuple(range(device.groups)))
     tuned = npusim.tune(kernel, device=device, budget=f"{seconds}s", jobs=jobs, store=None)
     return {
         "layer": gradient.layer,
