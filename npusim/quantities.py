@@ -7,9 +7,9 @@ int or a Fraction, so nothing depends on how a machine rounds.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from typing import TypeVar
 
 from npusim.errors import ArgumentError
@@ -60,6 +60,12 @@ _FREQUENCIES = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
 _RATES = {f"{unit}/s": _SIZES[unit] for unit in ("B", "kB", "MB", "GB", "TB")}
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _CYCLES = {"cycle": 1, "cycles": 1}
+
+#: Units of kinds that rest on a clock and may be written in seconds, in the first of them.
+_IN_SECONDS = {
+    "rate": {unit: Fraction(size) for unit, size in _RATES.items()},
+    "duration": {unit: Fraction(1, number) for unit, number in _PER_SECOND.items()},
+}
 
 #: Kinds that are a positive number of one of their units, the first of which is the base unit.
 _POSITIVE: dict[str, dict[str, Fraction]] = {
@@ -133,6 +139,28 @@ def _parsed(text: str, kind: str, clock_hz: int) -> Quantity:
     if kind in _POSITIVE:
         return _positive(text, kind)
     return _CLOCKLESS[kind](text)
+
+
+def in_one_unit(
+    texts: Sequence[str], kind: str, clock_hz: int
+) -> tuple[list[Fraction], Callable[[Fraction], str]]:
+    """Quantities as numbers of one unit, and what makes such a number a text again.
+
+    Rates and durations that are all written in seconds stay in the unit of the last: what they are
+    in cycles of the clock is rounded, and reads badly. Others are in their base unit. Raises as
+    ``parse_quantity`` does, and for blocks.
+    """
+    values = [parse_quantity(text, kind, clock_hz) for text in texts]
+    units = _IN_SECONDS.get(kind, {})
+    written = [_NUMBER.fullmatch(text) for text in texts]
+    if all(one and one[2] in units for one in written):
+        split = [(Fraction(one[1]), one[2]) for one in written if one]
+        unit = split[-1][1]
+        numbers = [number * units[own] / units[unit] for number, own in split]
+        return numbers, lambda number: f"{_number_text(number)}{unit}"
+    if any(isinstance(value, tuple) for value in values):
+        raise ArgumentError("blocks are no numbers; list the values")
+    return [_amount(value) for value in values], partial(format_quantity, kind=kind)
 
 
 def parse_range(text: str, kind: str, value: Quantity, clock_hz: int) -> Range:

@@ -47,7 +47,8 @@ def add_arguments(parser: Parser) -> None:
         "--goals",
         type=_goals,
         metavar="NAMES",
-        help=f"what is made small, of {','.join(GOALS)} (default: the file's, or time_us,area_mm2)",
+        help=f"what is made small, of {', '.join(GOALS)} (default: the file's, or "
+        "time_us,area_mm2)",
     )
     add(
         "--trials",

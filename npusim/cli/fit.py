@@ -25,9 +25,10 @@ _INTERRUPTED = 130
 def add_arguments(parser: Parser) -> None:
     """Declare ``fit``."""
     parser.epilog = (
-        "A profile is the op_summary CSV of msprof (or kernel_details.csv of a framework's "
-        "profiler)\nas it is; OP_SUMMARY.yaml beside it holds what it lacks: attributes of "
-        "convolutions, tilings.\nAnother file has the columns of configs/silicon/README.md.\n\n"
+        "A profile is the op_summary CSV of msprof (or kernel_details.csv of a\n"
+        "framework's profiler) as it is; OP_SUMMARY.yaml beside it holds what it lacks:\n"
+        "attributes of convolutions, tilings. Another file has the columns of\n"
+        "configs/silicon/README.md.\n\n"
         "examples:\n"
         "  npusim fit --data op_summary.csv --device ascend910b2 --output mine.yaml\n"
         "  npusim fit --data op_summary.csv --device mine.yaml --figure main_memory.read\n\n"

@@ -34,6 +34,9 @@ class Parser(argparse.ArgumentParser):
         """The help, with the examples."""
         if self.examples is not None:
             self.epilog = self.examples()
+        if self.epilog:
+            lines = re.sub(r" \\\n +", " ", self.epilog).split("\n")
+            self.epilog = "\n".join(part for line in lines for part in _folded(line))
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
@@ -68,6 +71,24 @@ class Parser(argparse.ArgumentParser):
             if begun and word.startswith("--"):  # cut short, as argparse itself would allow
                 near = f"; did you mean {' or '.join(map(repr, begun))}?"
             self.error(f"unrecognized argument {extra!r}{near if 'did you mean' in near else ''}")
+
+
+def _folded(line: str) -> list[str]:
+    """Lines of 80 columns at most; a command goes on in the next one as a shell has it."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    command = line.startswith("  npusim ")
+    later, most = (f"{indent}    ", 78) if command else (indent, 80)
+    found = []
+    while len(line) > 80:
+        at = line.rfind(" ", len(later) + 1, most + 1)
+        if command:  # an option stays with its value
+            option = line.rfind(" --", len(later) + 1, most + 1)
+            at = option if option > 0 else at
+        if at < 0:
+            break
+        found.append(line[:at] + " \\" * command)
+        line = later + line[at + 1 :]
+    return [*found, line]
 
 
 def add_show(parser: Parser, about: str, what: str) -> Parser:

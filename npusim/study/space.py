@@ -16,7 +16,7 @@ from npusim.device.catalog import load_device
 from npusim.device.config import figures
 from npusim.errors import ArgumentError, NpusimError
 from npusim.integers import ceil_div
-from npusim.quantities import format_quantity, parse_count, parse_quantity
+from npusim.quantities import in_one_unit, parse_count, parse_quantity
 from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Setting, card_of, option_names, split
 from npusim.yamltree import Node, TextFile, load_tree, suggest
 
@@ -201,25 +201,24 @@ def _kind(name: str, fixed: Setting) -> tuple[str, int]:
 def _range(match: re.Match[str], kind: str, clock_hz: int) -> Iterator[str]:
     """The texts of a range of numbers or quantities."""
 
-    def number(text: str) -> Fraction:
-        if not kind and not _PLAIN.fullmatch(text):
+    texts = [match["step"], match["first"], match["last"]][bool(match["times"]) :]
+    for text in texts if not kind else ():
+        if not _PLAIN.fullmatch(text):
             raise ArgumentError(f"a range is first:last:step in numbers, and {text!r} is none")
-        value = parse_quantity(text, kind, clock_hz) if kind else Fraction(text)
-        if isinstance(value, tuple):
-            raise ArgumentError("blocks have no ranges; list the values")
-        return Fraction(value)
-
-    first, last = number(match["first"]), number(match["last"])
     if match["times"] and not _PLAIN.fullmatch(match["step"]):
         raise ArgumentError(f"a factor is a number such as *2, and *{match['step']} is none")
-    step = Fraction(match["step"]) if match["times"] else number(match["step"])
+    if kind:
+        (*by, first, last), told = in_one_unit(texts, kind, clock_hz)
+    else:
+        (*by, first, last), told = [Fraction(text) for text in texts], _plain
+    step = Fraction(match["step"]) if match["times"] else by[0]
     grows = step > 1 and first > 0 if match["times"] else step > 0
     if not grows or last < first:
         raise ArgumentError("a range goes upwards: first:last:step or first:last:*factor")
     for _ in range(_LONGEST):
         if first > last:
             return
-        yield format_quantity(first, kind) if kind else _plain(first)
+        yield told(first)
         first = first * step if match["times"] else first + step
     raise ArgumentError(f"the range has more than {_LONGEST:,} values; take larger steps")
 

@@ -15,6 +15,7 @@ import npusim
 from npusim.cli import main as entry
 from npusim.cli import ops, run
 from npusim.cli.main import COMMANDS, main
+from npusim.ops import CARDS
 from npusim.results import progress
 from npusim.results.progress import ProgressBar
 
@@ -55,9 +56,21 @@ def test_no_command_prints_the_help_on_stderr(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help(name: str, capsys: Capture) -> None:
+def test_every_command_has_help(
+    name: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert main([name, "--help"]) == 0
-    assert capsys.readouterr().out.startswith(f"usage: npusim {name} ")
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: npusim {name} ")
+    assert [line for line in out.splitlines() if len(line) > 80] == []
+
+
+def test_examples_are_folded_as_a_shell_reads_them(capsys: Capture) -> None:
+    assert main(["run", "--help"]) == 0
+    commands = capsys.readouterr().out.replace(" \\\n", " ").splitlines()
+    words = {" ".join(line.split()) for line in commands if line.startswith("  npusim run ")}
+    assert words == {" ".join(card.example.replace("\\\n", " ").split()) for card in CARDS.values()}
 
 
 def test_an_unknown_command_is_corrected(capsys: Capture) -> None:

@@ -242,6 +242,21 @@ def test_the_page_has_the_front_first(tmp_path: Path) -> None:
     assert told.index("What none beats") < told.index("What each value does")
 
 
+def test_the_page_has_values_in_the_order_of_the_study(tmp_path: Path) -> None:
+    """Not in the order in which the search, or the first other value, came upon them."""
+    rates = [f"{2**i}B/cycle" for i in range(2, 7)]
+    space = {"groups": "1:4:1", "main_memory.read": ",".join(rates)}
+    found = explored(space, goals=["time_us", "area_mm2"], trials=12)
+    met = list(dict.fromkeys(found.frame["main_memory.read"]))
+    want = [rate for rate in rates if rate in met]
+    assert met != want
+    page = tmp_path / "front.html"
+    found.report(page)
+    told = page.read_text(encoding="utf-8").partition("What each value does")[2]
+    places = [told.index(f">{rate}<") for rate in want]
+    assert places == sorted(places)
+
+
 def test_the_page_of_one_goal_and_of_failures(tmp_path: Path) -> None:
     found = explored({"memories.L1.size": "1KiB,64KiB,128KiB"}, goals=["time_us"])
     assert found.failed

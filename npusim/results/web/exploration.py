@@ -56,21 +56,12 @@ def render(explored: Explored) -> str:
         page.cards(_cards(explored, known, best)),
         page.section("Goals against each other", _charts(explored, known, drawn)),
         page.section("What none beats", _table(explored, best)),
-        page.section("What each value does", effects(varied, _ordered(explored, known))),
+        page.section("What each value does", effects(explored.varied, known)),
         page.section("All points", _table(explored, known, mark=True), opened=False),
         page.section("Failed", failed(varied, explored.rows)),
         f'<p class="dim">npusim {escape(__version__)}</p>',
     )
     return page.page(escape(title), body, drawn)
-
-
-def _ordered(explored: Explored, rows: Sequence[Row]) -> list[Row]:
-    """Rows in the order of the values."""
-    places = {
-        name: {value: at for at, value in enumerate(values)}
-        for name, values in explored.varied.items()
-    }
-    return sorted(rows, key=lambda row: [at.get(row[name], 0) for name, at in places.items()])
 
 
 def _called(goal: str) -> tuple[str, float]:

@@ -48,7 +48,9 @@ def render(fixed: Mapping[str, str], varied: Sequence[str], rows: Sequence[Row])
         f'<p class="lead">{escape(_verdict(varied, known))}</p>',
         page.cards(_cards(rows, known)),
         page.section("Time", _times(varied, known, drawn)),
-        page.section("What each value does", effects(varied, known)),
+        page.section(
+            "What each value does", effects({name: _values(known, name) for name in varied}, known)
+        ),
         page.section("Time against cost", _costs(varied, known, drawn)),
         page.section("Points", _points(varied, known)),
         page.section("Failed", failed(varied, rows)),
@@ -120,14 +122,18 @@ def _times(varied: Sequence[str], known: Sequence[Row], drawn: list[Chart]) -> s
     return (page.key(key) if others else "") + place
 
 
-def effects(varied: Sequence[str], known: Sequence[Row]) -> str:
-    """Times of the points with each value, as far as there are several of either."""
+def effects(varied: Mapping[str, Sequence[str]], known: Sequence[Row]) -> str:
+    """Times of the points with each of the values ``varied`` has by name, in its order.
+
+    Nothing where there is one value, or as many rows as points.
+    """
     rows = []
     most = max((row["time_us"] for row in known), default=1.0)
-    for name in varied:
-        values = _values(known, name)
+    for name, values in varied.items():
         for value in values if len(values) > 1 else ():
             times = [row["time_us"] for row in known if row.get(name) == value]
+            if not times:
+                continue
             bar = Bar((("median", median(times) / most, palette.KERNEL),), median(times))
             ends = (Cell(us_text(us), us) for us in (min(times), median(times), max(times)))
             rows.append((name, value, bar, *ends, len(times)))
