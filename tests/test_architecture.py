@@ -82,7 +82,7 @@ LINES = 450
 #: Lines of Python that a package may have; "npusim" stands for the modules at its top. More needs a
 #: sentence in CHANGELOG.md that says what for.
 BUDGETS = {
-    "npusim": 3450,
+    "npusim": 3480,
     "npusim/calibration": 900,
     "npusim/call": 1640,
     "npusim/cli": 3550,

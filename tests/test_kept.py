@@ -214,7 +214,11 @@ def test_the_command_shows_and_clears(home: Path, capsys: pytest.CaptureFixture[
     assert rows["tuned"]["bytes"] >= 4096
     assert (rows["compiled"]["count"], rows["compiled"]["bytes"]) == (1, 2048)
     assert main(["cache", "info"]) == 0
-    assert "1.0 GiB" in capsys.readouterr().out
+    *table, place = capsys.readouterr().out.splitlines()
+    assert place == f"in {user_cache()}", "by itself: it may be long"
+    assert all(len(line) <= 80 for line in table)
+    assert [line.split()[-1] for line in table[2:4]] == ["sweeps.sqlite", "tuned.sqlite"]
+    assert "1.0 GiB" in table[2]
     assert main(["cache", "clear", "tuned"]) == 0
     assert capsys.readouterr().out == "tuned: removed 5\n"
     assert code.exists()

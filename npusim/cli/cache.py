@@ -55,11 +55,12 @@ def execute(arguments: argparse.Namespace) -> int:
             f"{row['count']:,}",
             bytes_text(row["bytes"]),
             bytes_text(row["most_bytes"]) if row["most_bytes"] else "-",
-            row["place"],
+            Path(row["place"]).name if row["name"] != _CODE else f"{_CODE}-*",
         )
         for row in rows
     ]
-    print_table(("name", "holds", "count", "size", "at most", "place"), cells, (0, 1, 5))
+    print_table(("name", "holds", "count", "size", "at most", "file"), cells, (0, 1, 5))
+    print(f"in {user_cache()}")
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
@@ -17,12 +18,16 @@ Write = Callable[[Path], object]
 
 
 def check_file(option: str, path: Path, suffixes: Sequence[str]) -> None:
-    """Refuse a name that nothing writes, or a folder that does not exist."""
+    """Refuse a name that nothing writes, here or at all, or a folder that does not exist."""
     if not path.name.lower().endswith(tuple(suffixes)):
         raise ArgumentError(f"{option} {path}: the file's name must end in {' or '.join(suffixes)}")
     if not path.absolute().parent.is_dir():
         raise ArgumentError(
             f"{option} {path}: there is no folder {str(path.parent)!r}; create it first"
+        )
+    if path.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
+        raise ArgumentError(
+            f"{option} {path}: Parquet needs the package pyarrow; `pip install pyarrow` adds it"
         )
 
 

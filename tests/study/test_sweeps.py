@@ -240,6 +240,18 @@ def test_tables_are_written(tmp_path: Path) -> None:
         result.write(tmp_path / "a.xlsx")
 
 
+def test_a_table_that_nobody_can_write_is_refused_before_the_first_point(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("npusim.cli.files.find_spec", lambda name: None)
+    store = tmp_path / "s.sqlite"
+    words = "sweep matmul --m 64 --k 64 --n 64 --device tiny --vary groups=1,2"
+    files = ["--store", str(store), "--csv", str(tmp_path / "a.parquet")]
+    assert main([*words.split(), *files]) != 0
+    assert "Parquet needs the package pyarrow; `pip install pyarrow`" in capsys.readouterr().err
+    assert not store.exists()
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         *("sweep", "matmul", "--m", "64", "--k=64", "--n", "64", "--device", "tiny"),
