@@ -85,7 +85,7 @@ BUDGETS = {
     "npusim": 3480,
     "npusim/calibration": 900,
     "npusim/call": 1640,
-    "npusim/cli": 3550,
+    "npusim/cli": 3580,
     "npusim/compat": 2600,
     "npusim/device": 2450,
     "npusim/isa": 2100,
