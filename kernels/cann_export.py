@@ -69,10 +69,10 @@ def _input(kernel: ConvBackpropInput) -> CannTiling:
             f"and of channel blocks of the filter, {line}"
         )
     single = t.single_core_m or t.base_m
-    if single % width or getattr(t, "images", 1) > 1:
+    if single % width or getattr(t, "images", 1) > 1 or getattr(t, "even_n", False):
         raise ArgumentError(
-            f"shares of {single} positions are not whole rows of dx ({width} positions), or not of "
-            "one image"
+            f"shares of {single} positions are not whole rows of dx ({width} positions), not of "
+            "one image, or of channels that are cut evenly"
         )
     stays = t.weight_slots == 1 and depth_b >= line * s.cout1
     if t.resident != stays or getattr(t, "resident_input", False):

@@ -27,14 +27,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.kernels.mem_set import MemSet
-from npusim.kernels.parts.filter_walk import Steps, Walk
-from npusim.kernels.parts.transposed import load_transposed
-from npusim.kernels.tilings.conv_filter import Tiling, require_form
+from npusim.kernels.parts.filter_walk import Step, Steps, Walk
+from npusim.kernels.parts.transposed import MOST_BLOCKS, images_window, load_images, load_transposed
+from npusim.kernels.tilings.conv_filter import Tiling, require_form, runs_on
 from npusim.kernels.tilings.costs import in_l2
 from npusim.kernels.tilings.filter_least import Problem, filter_least
 from npusim.kernels.tilings.filter_space import Space
@@ -58,41 +58,6 @@ from npusim.language import (
 )
 
 __all__ = ["ConvBackpropFilter", "Tiling"]
-
-
-class Step(NamedTuple):
-    """A slab of a tile of ``m`` rows by ``f`` fractal columns, the first one filter place ``tap``.
-
-    The slab is ``rows`` x ``columns`` positions and reads ``h`` x ``w`` pixels, padding around
-    them. dy in L1 has ``dy_m`` rows, the tile's from plane ``dy_at`` on; x has ``x_f`` columns from
-    filter place ``x_tap``, the tile's from plane ``x_at``. Either is loaded or came ``*_back``
-    loads ago, the slabs of so many ``images`` at once. ``first`` and ``last`` begin and end the
-    tile's sums.
-    """
-
-    m: int
-    f: int
-    tap: int
-    dy_m: int
-    dy_at: int
-    x_f: int
-    x_tap: int
-    x_at: int
-    rows: int
-    h: int
-    top: int
-    bottom: int
-    columns: int
-    w: int
-    left: int
-    right: int
-    dy_load: bool
-    dy_back: int
-    x_load: bool
-    x_back: int
-    first: bool
-    last: bool
-    images: int
 
 
 @dataclass(frozen=True)
@@ -119,12 +84,12 @@ class ConvBackpropFilter(Kernel):
     def ran(self) -> Tiling:
         """The tiling with the sizes that the shape leaves of it."""
         t, s, positions = self.tiling, self.shape, max(1, self.walk.plane.most_positions)
-        columns = round_up(s.plan.cin1_g * self.taps * s.c0, 16)
+        columns, on = round_up(s.plan.cin1_g * self.taps * s.c0, 16), runs_on(s, t.form)
         return replace(
             t,
             base_m=min(t.base_m, s.plan.cout_g),
             base_n=min(t.base_n, columns),
-            base_k=min(t.base_k, round_up(positions, 16)),
+            base_k=min(t.base_k, round_up(positions * (t.images if on else 1), 16)),
             slab_k=min(t.slab_k, positions),
             k_parts=t.k_parts if t.single_core_k else self.parts,
             single_core_m=min(t.single_core_m, s.plan.cout_g),
@@ -268,7 +233,8 @@ class ConvBackpropFilter(Kernel):
             "x_at": tile["f0"] // all_taps - tile["n_start"] // all_taps,
             **{name: slab[name] for name in Step._fields if name in slab},
             **walk.held(at),
-            **{"first": at.turn == 0, "last": at.turn == at.count - 1, "images": at.images},
+            **{"first": at.turn == 0, "last": at.turn == at.count - 1},
+            **{"adds": at.lap > 0, "images": at.images},
         }
         shares = int(at.share[-1]) + 1 if len(at.share) else 0
         core = in_runs(shares, cores)[at.share]
@@ -307,6 +273,8 @@ class _Nest:
         pixels = s.spatial[1] * s.spatial[2] if self.whole else plane.most_pixels
         # Where img2col fills L0A, columns of dy need no rows between them.
         self.close = self.together and k.has_path("L1", "L0A", "load3d_transpose")
+        planes = max(m // s.c0, ceil_div(reach, kernel.taps))
+        self.runs_on = self.close and runs_on(s, t.form) and planes <= MOST_BLOCKS
         positions = plane.most_positions if self.close else round_up(plane.most_positions, 16)
         x_l1 = (t.images, ceil_div(reach, kernel.taps), pixels, s.c0)
         dy_l1 = (t.images, min(t.step_m * m, s.plan.cout_g) // s.c0, positions, s.c0)
@@ -335,20 +303,29 @@ class _Nest:
             kernel.tiling.base_k,
         )
         of_x, of_dy = _planes(u.x_tap, u.x_f, kernel.taps) * plane, self._dy_bytes(u)
-        for i, k0 in product(range(u.images), range(0, positions, base_k)):
-            kk = min(base_k, positions - k0)
+        maps = (
+            images_window(u.images, u.dy_m // c0, positions),
+            images_window(u.images, of_x // plane, plane // 32, kernel.shape.step(2)),
+        )
+        runs, length = (1, u.images * positions) if self.runs_on else (u.images, positions)
+        for i, k0 in product(range(runs), range(0, length, base_k)):
+            kk = min(base_k, length - k0)
             a, b = self.a.next(), self.b.next()
-            planes = x1.at(i * of_x + u.x_at * plane, _planes(u.tap, u.f, kernel.taps) * plane)
-            slab = y1.behind(i * of_dy), u.dy_at, positions
-            load_transposed(k, a, slab, u.m, (k0, kk), kernel.dy.dtype, close=self.close)
-            k.load3d(b, planes, window, dtype, m=(k0, kk), k=columns)
+            if self.runs_on:
+                load_images(k, a, (y1, maps[0]), (k0, kk), (u.dy_at * c0, u.m), dtype)
+                load_images(k, b, (x1, maps[1]), (k0, kk), columns, dtype)
+            else:
+                planes = x1.at(i * of_x + u.x_at * plane, _planes(u.tap, u.f, kernel.taps) * plane)
+                slab = y1.behind(i * of_dy), u.dy_at, positions
+                load_transposed(k, a, slab, u.m, (k0, kk), dtype, close=self.close)
+                k.load3d(b, planes, window, dtype, m=(k0, kk), k=columns)
             init = u.first and i == k0 == 0
             k.mmad(c, a, b, u.m, kk, u.f * c0, dtype, init=init, hf32=kernel.hf32)
         if u.last:
             row, pitch = u.m * kernel.row_bytes, kernel.shape.plan.cout_g * kernel.row_bytes
             pitch *= kernel.shape.taps // kernel.taps
             out, n = kernel.dw.at(0, row, base="dw", rows=u.f, pitch=pitch), u.f * c0
-            atomic = kernel.atomic
+            atomic = kernel.atomic or u.adds
             k.fixpipe(out, c, u.m, n, FP32, staging=self.staging, atomic=atomic, c0=c0)
 
     def _window(self, u: Step) -> Window:

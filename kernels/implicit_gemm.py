@@ -34,12 +34,14 @@ from npusim.kernels.parts.implicit_gemm_shape import (
     Geometry,
     filter_places,
     output_lines,
+    pixel_by_pixel,
     stack,
     weight_loads,
     window,
 )
 from npusim.kernels.parts.implicit_gemm_walk import Step, Walk, Weights
 from npusim.kernels.parts.plane import Plane, cut_plane
+from npusim.kernels.parts.transposed import MOST_BLOCKS, images_window
 from npusim.kernels.tilings.costs import in_l2
 from npusim.kernels.tilings.fit import holds
 from npusim.kernels.tilings.implicit_gemm import Tiling
@@ -310,7 +312,8 @@ class _Nest:
                 step = max(1, t.base_k // g.c0)
                 for j in range(used.start, used.stop, step):
                     at = range(j, min(j + step, used.stop))
-                    self._multiply(u, (c, held, w1), (plane, columns, at), init=not started)
+                    at_once = plane, planes
+                    self._multiply(u, (c, held, w1), (at_once, columns, at), init=not started)
                     started = True
         if u.last:
             self._store(u, c)
@@ -328,19 +331,21 @@ class _Nest:
         self,
         u: Step,
         operands: tuple[Slot, SlotRegion, Slot],
-        at: tuple[int, range, range],
+        at: tuple[tuple[int, int], range, range],
         *,
         init: bool,
     ) -> None:
         """Both L0 loads and the mmad of the columns ``at[2]``."""
-        (c, x1, w1), (plane, columns, now) = operands, at
+        (c, x1, w1), ((plane, planes), columns, now) = operands, at
         k, g, dtype = self.k, self.kernel.geometry, self.kernel.x.dtype
         h, w = self.readings[0][u.h], self.readings[1][u.w]
         kk, a, b = len(now) * g.c0, self.a.next(), self.b.next()
-        h = stack(h, u.images).h
-        positions, taps = h.outputs * w.outputs, h.kernel * w.kernel
-        columns_at = ((now.start - plane * taps) * g.c0, kk)
-        k.load3d(a, x1, window(h, w), dtype, m=(0, positions), k=columns_at)
+        tall = stack(h, u.images).h
+        positions, taps = tall.outputs * w.outputs, h.kernel * w.kernel
+        columns_at, over = ((now.start - plane * taps) * g.c0, kk), window(tall, w)
+        if self._side_by_side(u, planes):
+            over = images_window(u.images, planes, h.size * w.size)
+        k.load3d(a, x1, over, dtype, m=(0, positions), k=columns_at)
         self.kernel.feed_weights(k, u.n, (b, w1), (columns, now), taps)
         k.mmad(c, a, b, positions, kk, u.n * g.c0, dtype, init=init, hf32=self.kernel.hf32)
 
@@ -375,10 +380,21 @@ class _Nest:
                 k.data_move(blocks, source, x.dtype)
         return x1
 
+    def _side_by_side(self, u: Step, planes: int) -> bool:
+        """Whether whole images of so many planes lie behind each other in L1."""
+        g, (h, w) = self.kernel.geometry, (self.readings[0][u.h], self.readings[1][u.w])
+        plain = pixel_by_pixel(h, w, (g.h.size, g.w.size))
+        return plain and u.images > 1 and planes <= MOST_BLOCKS
+
     def _load_images(self, u: Step, x1: Slot, plane: int, planes: int) -> Slot:
-        """L1 <- whole planes of several images below each other, zeros between them."""
+        """L1 <- several images below each other in each plane, zeros between, or side by side."""
         k, x, g = self.k, self.kernel.x, self.kernel.geometry
         h, w = self.readings[0][u.h], self.readings[1][u.w]
+        if self._side_by_side(u, planes):
+            one, image = g.h.size * g.w.size * 32, g.depth_in * g.all_in * g.h.size * g.w.size * 32
+            source = x.at(plane * one, planes * one, base="x", rows=u.images, pitch=image)
+            k.data_move(x1, source, x.dtype)
+            return x1
         tall, size, row = stack(h, u.images), g.h.size * g.w.size * 32, w.size * 32
         pitch, gap = tall.h.size * row, (tall.pitch - h.size) * row
         for i in range(u.images - 1) if gap else ():

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,13 +22,50 @@ from npusim.language import IntArray, grid
 from npusim.program.kernel import require_table
 
 
+class Step(NamedTuple):
+    """A slab of a tile of ``m`` rows by ``f`` fractal columns, the first one filter place ``tap``.
+
+    The slab is ``rows`` x ``columns`` positions and reads ``h`` x ``w`` pixels, padding around
+    them. dy in L1 has ``dy_m`` rows, the tile's from plane ``dy_at`` on; x has ``x_f`` columns from
+    filter place ``x_tap``, the tile's from plane ``x_at``. Either is loaded or came ``*_back``
+    loads ago, the slabs of so many ``images`` at once. ``first`` and ``last`` begin and end the
+    tile's sums, which ``adds`` puts to those of a pass before.
+    """
+
+    m: int
+    f: int
+    tap: int
+    dy_m: int
+    dy_at: int
+    x_f: int
+    x_tap: int
+    x_at: int
+    rows: int
+    h: int
+    top: int
+    bottom: int
+    columns: int
+    w: int
+    left: int
+    right: int
+    dy_load: bool
+    dy_back: int
+    x_load: bool
+    x_back: int
+    first: bool
+    last: bool
+    adds: bool
+    images: int
+
+
 @dataclass(frozen=True)
 class Steps:
     """Columns, one row per slab of a tile, in the order in which each share does them.
 
     ``tile`` and ``slab`` are rows of the tables of tiles and slabs; ``turn`` is the row's place
-    among the ``count`` that go through L0C together; ``part`` is that of K, 0 without parts. A row
-    stands for the slab of so many ``images``, from ``image`` on.
+    among the ``count`` that go through L0C together; ``part`` is that of K, 0 without parts;
+    ``lap`` counts the passes before. A row stands for the slab of so many ``images``, from
+    ``image`` on.
     """
 
     tile: IntArray
@@ -37,6 +75,7 @@ class Steps:
     slab: IntArray
     share: IntArray
     part: IntArray
+    lap: IntArray
     turn: IntArray
     count: IntArray
     images: IntArray
@@ -111,17 +150,20 @@ class Walk:
         tile, where, slab, depth_in = (c[live] for c in (tile, where, slab, depth_in))
         if self.height:
             part, share, order = self._blocks(tile, where, slab, row)
+        elif max(self.tiling.group, self.tiling.passes) > 1:
+            part, share, order = self._passes(tile)
         else:
             part, share, order = self._parts(tile)
         tile, where, slab, share = tile[order], where[order], slab[order], share[order]
-        new = _changes(share, tile, *([where] if self.height else []))
+        part = part[order]
+        new = _changes(share, tile, part, *([where] if self.height else []))
         first = np.flatnonzero(new)
         count = np.diff(np.append(first, len(new)))
         turn, count = np.arange(len(new)) - np.repeat(first, count), np.repeat(count, count)
         # Of images that come together the first stands for all.
         each = self.tiling.images
         lead = turn % each == 0
-        columns = (tile, where, depth_in[order], slab, share, part[order], turn, count)
+        columns = (tile, where, depth_in[order], slab, share, part, turn, count)
         tile, where, depth_in, slab, share, part, turn, count = (c[lead] for c in columns)
         return Steps(
             tile=tile,
@@ -130,7 +172,8 @@ class Walk:
             depth_in=depth_in,
             slab=slab,
             share=share,
-            part=part,
+            part=part * (self.tiling.passes == 1),
+            lap=part * (self.tiling.passes > 1),
             turn=turn // each,
             count=-(-count // each),
             images=np.minimum(each, count - turn),
@@ -143,6 +186,25 @@ class Walk:
         part = ((place + 1) * self.parts - 1) // total[tile]
         share = _ranks(part, tile)
         return part, share, np.argsort(share, kind="stable")
+
+    def _passes(self, tile: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """The same for groups of tiles: of a share pass by pass, of a pass tile by tile.
+
+        The tiles that need the same operand are cut evenly into groups.
+        """
+        t, each = self.tiles, self.tiling.images
+        along_m = self.tiling.keeps == "x"
+        outer = _ranks(t["g"], t["kd"], self.place, t["n_held"] if along_m else t["m0"])
+        turn = _turns(outer, t["m0"] if along_m else t["f0"])
+        count = np.bincount(outer)[outer]
+        groups = -(-count // self.tiling.group)
+        share = _ranks(outer, turn * groups // count)[tile]
+        total = np.bincount(tile, minlength=len(turn))
+        place = np.arange(len(tile)) - (np.cumsum(total) - total)[tile]
+        loads = -(-total // each)
+        passes = np.minimum(self.tiling.passes, loads)[tile]
+        part = ((place // each + 1) * passes - 1) // loads[tile]
+        return part, share, np.lexsort((turn[tile], part, share))
 
     def _blocks(
         self, tile: IntArray, where: IntArray, slab: IntArray, row: IntArray
@@ -161,8 +223,8 @@ class Walk:
     def held(self, at: Steps) -> dict[str, IntArray]:
         """Whether each step loads dy and x, and else how many loads ago its slab came."""
         t, tile = self.tiling, at.tile
-        dy = _stays((at.share, self.tiles["m_start"][tile]), at, t.dy_slabs)
-        x = _stays((at.share, self.tiles["n_held"][tile]), at, t.x_slabs)
+        dy = _stays((at.share, at.lap, self.tiles["m_start"][tile]), at, t.dy_slabs)
+        x = _stays((at.share, at.lap, self.tiles["n_held"][tile]), at, t.x_slabs)
         return {"dy_load": dy[0], "dy_back": dy[1], "x_load": x[0], "x_back": x[1]}
 
 
@@ -221,6 +283,15 @@ def _ranks(*columns: IntArray) -> IntArray:
     for column in columns:
         place = place * (int(column.max(initial=0)) + 1) + column
     return np.unique(place, return_inverse=True)[1].reshape(-1)
+
+
+def _turns(key: IntArray, value: IntArray) -> IntArray:
+    """Each row's place, from 0, among those of the same ``key``, in the order of ``value``."""
+    order = np.lexsort((value, key))
+    count = np.bincount(key)
+    turn = np.empty_like(order)
+    turn[order] = np.arange(len(key)) - np.repeat(np.cumsum(count) - count, count)
+    return turn
 
 
 def _changes(*columns: IntArray) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from npusim.axis import Axis, Reading
@@ -59,6 +60,18 @@ def weight_loads(
             for j in range(start, start + taps, step)
         ]
     return [(columns, columns) for columns in loads]
+
+
+def channel_tiles(planes: int, step: int, c0: int, *, even: bool) -> list[tuple[int, int]]:
+    """(first block, blocks) of the tiles that cut so many output blocks: ``step`` each, or evenly.
+
+    Tiles begin at multiples of 16 channels.
+    """
+    if not even:
+        return [(n0, min(step, planes - n0)) for n0 in range(0, planes, step)]
+    unit, count = max(1, 16 // c0), ceil_div(planes, step)
+    ends = [min(planes, i * ceil_div(planes, unit) // count * unit) for i in range(count + 1)]
+    return [(first, end - first) for first, end in pairwise(ends)]
 
 
 class Rows(NamedTuple):
@@ -144,6 +157,17 @@ def stack(h: Reading, images: int) -> Stack:
     more, apart = images - 1, pitch // h.stride
     tall = h._replace(size=more * pitch + h.size, outputs=more * apart + h.outputs)
     return Stack(tall, pitch, apart)
+
+
+def pixel_by_pixel(h: Reading, w: Reading, plane: tuple[int, int]) -> bool:
+    """Whether outputs read the pixels of a whole ``plane`` one after another, one each."""
+    return all(
+        one.kernel == one.stride == one.insert == one.inputs_apart == 1
+        and not one.before
+        and not one.after
+        and one.size == size
+        for one, size in zip((h, w), plane, strict=True)
+    )
 
 
 def window(h: Reading, w: Reading) -> Window:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.axis import Runs
-from npusim.kernels.parts.implicit_gemm_shape import Geometry
+from npusim.kernels.parts.implicit_gemm_shape import Geometry, channel_tiles
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.language import IntArray, Tasks, grid, in_runs
@@ -143,13 +143,13 @@ class Walk:
 
         Items of one share are one core's; shares come in order from 0.
         """
-        g, step = self.geometry, self.tiling.base_n // self.geometry.c0
+        g, t = self.geometry, self.tiling
         depths = [d for d in range(g.depth_out) if g.live[d]]
         tiles = [
-            (group, n0, min(step, planes - n0), min(g.planes_in, g.all_in - group * g.planes_in))
+            (group, n0, n, min(g.planes_in, g.all_in - group * g.planes_in))
             for group in range(g.groups)
             for planes in [min(g.planes_out, g.all_out - group * g.planes_out)]
-            for n0 in range(0, planes, step)
+            for n0, n in channel_tiles(planes, t.base_n // g.c0, g.c0, even=t.even_n)
             if group * g.planes_in < g.all_in
         ]
         images = np.arange(0, g.images, self.tiling.images)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from npusim.language import DType, Language, Slot, Window, ceil_div
 
+#: Channel blocks of an image that one img2col load can step over: the largest stride of a window.
+MOST_BLOCKS = 63
+
 
 def load_transposed(
     k: Language,
@@ -35,3 +38,29 @@ def load_transposed(
         count = columns * k1 if whole else k1
         source = slot.fractals((first + block) * pitch + start // 16, count)
         k.load2d(a.fractals(block * k1, count), source, dtype, transpose=True)
+
+
+def images_window(images: int, blocks: int, pixels: int, step: int = 1) -> Window:
+    """The img2col geometry of several images [image][channel block][pixel] as one matrix.
+
+    Every ``step``-th pixel of a block is a position. Blocks are the rows of the filter, so that
+    columns run over channels, and positions go on from one image to the next.
+    """
+    return Window(images * blocks, pixels, kernel_h=blocks, stride_h=blocks, stride_w=step)
+
+
+def load_images(
+    k: Language,
+    to: Slot,
+    held: tuple[Slot, Window],
+    at: tuple[int, int],
+    columns: tuple[int, int],
+    dtype: DType,
+) -> None:
+    """L0 <- positions ``at`` = (start, extent) of several images, ``columns`` of their channels.
+
+    ``held`` is the slot and its ``images_window``. In L0A channels are rows.
+    """
+    slot, window = held
+    source = slot.at(0, window.h * window.w * 32)
+    k.load3d(to, source, window, dtype, m=at, k=columns, transpose=to.memory == "L0A")

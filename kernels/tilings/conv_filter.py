@@ -36,7 +36,13 @@ class Tiling:
     those of one tap, for which just the x it reads comes to L1. With "rows" only the rows of x that
     a strided filter of one row reads do.
 
-    A slab that is a whole plane may come with those of so many ``images`` in one load.
+    With ``group`` a core takes so many tiles along N (``keeps`` "dy") or M ("x") in turn, all in
+    ``passes`` parts of K: of a pass the operand that they share stays in L1 if it has no more slabs
+    than may stay. The first pass writes a tile, the others add to it.
+
+    A slab that is a whole plane may come with those of so many ``images`` in one load. Where each
+    position reads one pixel, and the device transposes as it cuts img2col, steps go on from one
+    of them to the next.
     ``unit_flag`` overlaps a tile's last mmad with its drain, and the drain with the next tile.
     ``cores`` leaves all but so many cores idle (0: none).
     """
@@ -65,6 +71,8 @@ class Tiling:
     unit_flag: bool = False
     cores: int = 0
     images: int = 1
+    group: int = 1
+    passes: int = 1
 
     def __post_init__(self) -> None:
         for name, words in (
@@ -80,7 +88,7 @@ class Tiling:
             sixteens=("base_m", "base_n", "base_k"),
             positive=(
                 *("slab_k", "k_parts", "l1_slots", "l0_slots", "l0c_slots"),
-                *("step_m", "step_n", "dy_slabs", "x_slabs", "images"),
+                *("step_m", "step_n", "dy_slabs", "x_slabs", "images", "group", "passes"),
                 *(("single_core_m", "single_core_n") if self.single_core_k else ()),
             ),
         )
@@ -95,6 +103,11 @@ class Tiling:
             raise ArgumentError(
                 f"tiling images is {self.images}; with form 'taps' or single_core_k each image is "
                 "loaded by itself: leave it at 1"
+            )
+        if max(self.group, self.passes) > 1 and (self.single_core_k or self.k_parts > 1):
+            raise ArgumentError(
+                f"tiling group is {self.group} and passes {self.passes}; with single_core_k or "
+                "k_parts other cores add to the same tile: leave both at 1"
             )
         if self.deterministic and self.single_core_k:
             raise ArgumentError(
@@ -125,9 +138,13 @@ class Tiling:
         small = f"L0 {self.l0_slots} L0C {self.l0c_slots}"
         on = f", {self.form}" * (self.form != "window")
         on += f", {self.images} images" * (self.images > 1) + ", unit flag" * self.unit_flag
+        if max(self.group, self.passes) > 1:
+            on += f", {self.group} tiles for one {self.keeps}"
+            on += f" in {self.passes} passes" * (self.passes > 1)
         on += f", {self.cores} cores" * bool(self.cores)
         if not self.single_core_k:
-            return f"{base}, K in {self.k_parts}, slots L1 {self.l1_slots} {small}{on}"
+            l1 = f"{self.l1_slots}" if self.group == 1 else f"{self.slots_of_dy}+{self.slots_of_x}"
+            return f"{base}, K in {self.k_parts}, slots L1 {l1} {small}{on}"
         return (
             f"{base}, single core {self.single_core_m}x{self.single_core_n}x{self.single_core_k}, "
             f"slots dy {self.slots_of_dy} x {self.slots_of_x} {small}{on}"
@@ -158,6 +175,18 @@ def rows_follow(shape: Convolution, plane: Plane) -> bool:
     """
     rows = plane.rows
     return len(rows) == 1 and int(rows.real[0]) * shape.step(1) == shape.spatial[1]
+
+
+def runs_on(shape: Convolution, form: str) -> bool:
+    """Whether steps of K may go on from one whole plane to the next.
+
+    Then the pixels of a plane are one row of an img2col map whose filter rows are channel blocks:
+    each position reads one pixel, pixels of positions lie evenly apart, and nothing is padded.
+    """
+    if shape.taps > 1 or any(map(any, shape.padding[1:])):
+        return False
+    follow = all(shape.spatial[i] == shape.out[i] * shape.step(i) for i in (1, 2))
+    return follow and (form == "rows" or (form == "window" and shape.step(1) == 1))
 
 
 def require_form(shape: Convolution, t: Tiling) -> None:

@@ -13,7 +13,7 @@ from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.integers import ceil_div
 from npusim.kernels.parts.plane import Plane
-from npusim.kernels.tilings.conv_filter import Tiling, cut_plane
+from npusim.kernels.tilings.conv_filter import Tiling, cut_plane, runs_on
 from npusim.kernels.tilings.floor import (
     Item,
     Reads,
@@ -64,6 +64,8 @@ def filter_least(p: Problem, t: Tiling, device: Device, cores: int) -> tuple[flo
     into_a, into_b = device.path("L1", "L0A", path_a), device.path("L1", "L0B", "load3d")
     port, items, reads, written = device.path("GM", "L1"), [], Reads(), 0.0
     tail = inf
+    adding = device.l2.atomic_factor if device.l2 is not None else 1
+    on = t.images > 1 and path_a == "load3d_transpose" and runs_on(s, t.form)
     for kd, (a, m), (b, n) in product(
         range(s.kernel[0]),
         pieces(min(s.plan.cout_g, s.cout1 * s.c0), t.base_m),
@@ -72,33 +74,36 @@ def filter_least(p: Problem, t: Tiling, device: Device, cores: int) -> tuple[flo
         one = some[kd]
         if one is None:
             continue
+        if on:  # steps that go on are as few as whole ones
+            one = one._replace(products=one.positions / t.base_k, sixteens=one.positions)
         times, columns = a * b * turns * parts, n * s.c0
         planes = ceil_div(n, taps)
         size_a, size_b = one.sixteens * m * p.element, one.sixteens * columns * p.element
         l0 = moves(into_a, one.products, size_a) + conflicts(into_a, size_a, t.slots_of_dy)
         l0 += moves(into_b, one.products, size_b) + conflicts(into_b, size_b, t.slots_of_x)
         x, dy = one.pixels * planes * 32, one.positions * m * p.element
-        out = drain(device, m, columns, 4)
+        # Of a group of tiles the operand that they share may come once.
+        every = [t.group if t.keeps == kept else 1 for kept in ("x", "dy")]
+        x, dy, moved = x / every[0], dy / every[1], 1 / every[0] + 1 / every[1]
+        out, laps = drain(device, m, columns, 4), max(1, min(t.passes, int(one.steps) // t.images))
         cube = products(device, p.rate, one.products, m, one.sixteens, columns)
-        items.append(
-            Item(
-                times, (cube, l0, moves(port, 2 * ceil_div(int(one.steps), t.images), x + dy), out)
-            )
-        )
+        loads = moves(port, moved * ceil_div(int(one.steps), t.images), x + dy)
+        items.append(Item(times, (cube, l0, loads, laps * out)))
         longest = (planes, ceil_div(m, s.c0)) if t.images > 1 else (1, 1)  # planes in a row
         reads = reads.more(times * x, 32 * cut.most_pixels * longest[0])
         reads = reads.more(times * dy, 32 * cut.most_positions * longest[1])
         reads = reads._replace(shortest=32)
-        written += times * m * columns * 4
+        # All passes but the first add.
+        written += times * m * columns * 4 * (1 + (laps - 1) * adding)
         tail = min(tail, out)
     tail = 0.0 if t.unit_flag else tail
     edges = around(into_a, into_b, port, tail)
     used = min(cores, t.cores or cores)
     adds = parts > 1 and not t.deterministic
-    factor = device.l2.atomic_factor if adds and device.l2 is not None else 1
-    shared = sharing(device, reads, p.once, written * factor)
+    shared = sharing(device, reads, p.once, written * (adding if adds else 1))
     cycles = least_cycles(items, edges, used, shared)
-    return cycles, min(used, sum(item.times for item in items)), adds
+    shares = ceil_div(sum(item.times for item in items), t.group)
+    return cycles, min(used, shares), adds
 
 
 @lru_cache(maxsize=512)

@@ -7,9 +7,9 @@ into so many parts. What a device holds of them grows with its memories and leav
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,46 +17,25 @@ import numpy.typing as npt
 from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.dtypes import FP32
-from npusim.integers import ceil_div, even_parts, round_up
-from npusim.isa.dma import Window
-from npusim.kernels.parts.plane import Plane
+from npusim.integers import IntArray, ceil_div, even_parts, round_up
+from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.kernels.tilings import costs
-from npusim.kernels.tilings.conv_filter import Tiling, comes_whole, cut_plane, rows_follow
+from npusim.kernels.tilings.conv_filter import Tiling
+from npusim.kernels.tilings.filter_cuts import IMAGES, Cut, cuts
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
-from npusim.kernels.tilings.pipeline import Floats, Work, chosen, full, table, uneven
+from npusim.kernels.tilings.pipeline import Floats, Work, chosen, full, joined, table, uneven
 from npusim.kernels.tilings.streams import clear_cycles, sum_cycles
 
-#: Longest side of a tile, and most positions of a slab, in elements.
-_MOST_SIDE, _MOST_SLAB = 512, 4096
-#: Images whose slabs may come together, where a slab is a whole plane.
-_IMAGES = (2, 3, 4, 6, 8, 16)
-#: Slabs of a plane above which a shorter one is not worth looking at.
-_MOST_SLABS = 1 << 15
+#: Longest side of a tile in elements.
+_MOST_SIDE = 512
 #: Most rounds of tiles that parts of K may make for the cores, and the least share of cores busy.
 _ROUNDS, _BUSY = 6, 0.7
+#: Slabs of an operand that may stay in L1 for several tiles, and most passes over them.
+_STAYING, _MOST_PASSES = (1, 2, 4, 8), 8
 #: Candidates whose best possible time is so much longer than another's are not looked at.
 _HOPELESS = 1.7
 
 Columns = dict[str, npt.NDArray[Any]]
-
-
-class Cut(NamedTuple):
-    """Slabs of an output plane, and what the estimate needs of them: means over slabs, or most."""
-
-    form: str
-    slab_k: int
-    slabs: float  # of a plane, for one filter place where places are tiles of their own
-    positions: float  # in whole sixteens
-    most_positions: int  # the same
-    pixels: float  # of one plane of x
-    most_pixels: int
-    fetch: float  # cycles to fetch one column of img2col per position
-    x_moves: float  # that bring x to L1, and more for each plane
-    x_plane_moves: float
-    x_pieces: float  # rows in GM of a plane of x
-    dy_plane_moves: float  # 0: one move for all planes
-    dy_pieces: float
-    images: int = 1  # that come together; all the rest is of one
 
 
 @dataclass(frozen=True)
@@ -78,7 +57,8 @@ class Space:
         path = self.device.path("L1", "L0B", "load3d")
         # Layers of other channels have the same.
         flat = replace(self.shape, cin=1, cout=1, groups=1)
-        return _cuts(flat, self.form, path.window_bytes)
+        close = self.device.has_path("L1", "L0A", "load3d_transpose")
+        return cuts(flat, self.form, path.window_bytes, close)
 
     @cached_property
     def of_cut(self) -> Columns:
@@ -121,16 +101,20 @@ class Space:
         t["slots"] = 2 - slots
         of = {name: column[cut] for name, column in self.of_cut.items()}
         x = of["images"] * of["most_pixels"] * t["most_planes"] * 32
-        dy = of["images"] * of["most_positions"] * t["m"] * self.element
+        dy = of["runs"] * of["most_positions"] * t["m"] * self.element
         most = np.minimum(size["L0A"] // t["m"], size["L0B"] // t["n"]) // 2 // self.element
         t["most_k"] = np.minimum(most // 16 * 16, of["most_positions"])
         fits = (t["slots"] * (x + dy) <= size["L1"]) & (t["most_k"] >= 16)
         fits &= t["m"] * t["n"] * 4 <= size["L0C"]
+        blocks = np.maximum(t["m"] // self.shape.c0, t["most_planes"])
+        fits &= (of["runs"] == of["images"]) | (blocks <= MOST_BLOCKS)
         fits &= (t["slots"] == 2) | (2 * (x + dy) > size["L1"])  # no reason for one if two fit
         t = self._hopeful(chosen(t, np.flatnonzero(fits)))
-        t = self._parts(self._l0(t))
-        rounds = -(-t["items"] // self.cores)
-        t["cores"] = -(-t["items"] // np.maximum(1, rounds))
+        t = self._l0(t)
+        t = joined(self._parts(t), self._groups(t, of_x=True), self._groups(t, of_x=False))
+        rounds = -(-t["shares"] // self.cores)
+        t["cores"] = -(-t["shares"] // np.maximum(1, rounds))
+        t["items"] = t["shares"] * t["group"] * t["passes"]
         return t
 
     def _tiles(self, t: Columns) -> npt.NDArray[np.int64]:
@@ -146,7 +130,8 @@ class Space:
         k = t["most_k"].astype(np.float64)
         step = self._step(t, {name: c[t["cut"]] for name, c in self.of_cut.items()}, k)
         steps = np.maximum(1, self.of_cut["positions"][t["cut"]] / k)
-        steps = steps * self.of_cut["slabs"][t["cut"]] * self.shape.n * self.shape.out[0]
+        loads = self.of_cut["slabs"] * self.of_cut["runs"] / self.of_cut["images"]
+        steps = steps * loads[t["cut"]] * self.shape.n * self.shape.out[0]
         tile, tiles = np.maximum(step["m"], step["a"] + step["b"]) * steps, self._tiles(t)
         # With all cores busy, which takes parts of K, and without parts.
         launch = costs.launch_cycles(self.device, "cube", 0)
@@ -185,7 +170,7 @@ class Space:
         for i, some in enumerate(counts):
             table[: len(some), i] = some[::-1]
         # Many candidates have as many tiles and positions: what is kept is the same for them.
-        images, radix = self.of_cut["images"][t["cut"]], max(_IMAGES) + 1
+        images, radix = self.of_cut["images"][t["cut"]], max(IMAGES) + 1
         key = (tiles * len(values) + which.reshape(-1)) * radix + images
         kinds, kind = np.unique(key, return_inverse=True)
         kind, (rest, images) = kind.reshape(-1), np.divmod(kinds, radix)
@@ -199,7 +184,36 @@ class Space:
         keep &= images <= -(-along // np.maximum(1, parts))
         turn, which = np.nonzero(keep[:, kind])
         at = turn, kind[which]
-        return chosen(t, which) | {"parts": parts[at], "items": items[at]}
+        one = np.ones(len(which), np.int64)
+        fields = {"group": one, "passes": one, "stay": one, "of_x": 0 * one}
+        return chosen(t, which) | {"parts": parts[at], "shares": items[at]} | fields
+
+    def _groups(self, t: Columns, *, of_x: bool) -> Columns:
+        """With groups of tiles of one operand, at most as many as cores, if L1 holds its slabs."""
+        of, s = {name: column[t["cut"]] for name, column in self.of_cut.items()}, self.shape
+        bytes_of_x = of["images"] * of["most_pixels"] * t["most_planes"] * 32
+        bytes_of_dy = of["runs"] * of["most_positions"] * t["m"] * self.element
+        kept, other = (bytes_of_x, bytes_of_dy) if of_x else (bytes_of_dy, bytes_of_x)
+        tiles, along = self._tiles(t), -(-s.plan.cout_g // t["m"])
+        if not of_x:
+            along = -(-s.plan.cin1_g * self.taps * s.c0 // t["n"])
+        loads = np.ceil(s.n * s.out[0] * of["slabs"] / of["images"]).astype(np.int64)
+        room = (self.device.memory("L1").size_bytes - 2 * other) // kept
+        runs = np.minimum(along, np.maximum(1, self.cores // (tiles // along)))
+        shares, group = tiles // along * runs, -(-along // runs)
+        busy = tiles / group / (np.maximum(1, -(-shares // self.cores)) * self.cores)
+        found = []
+        for stay in _STAYING:
+            passes = -(-loads // stay)
+            fits = (room >= stay) & (loads >= stay) & (t["slots"] == 2) & (group > 1)
+            fits &= (busy > _BUSY) & (passes <= _MOST_PASSES)
+            which = np.flatnonzero(fits)
+            fields = {"group": group, "passes": passes, "shares": shares}
+            fields |= {"parts": np.ones_like(group), "of_x": np.full_like(group, of_x)}
+            fields |= {"stay": np.full_like(group, stay)}
+            whole = {name: column.astype(np.int64) for name, column in fields.items()}
+            found.append(chosen(t | whole, which))
+        return joined(*found)
 
     def tiling(self, i: int, cores: int) -> Tiling:
         """Candidate ``i`` on so many cores."""
@@ -217,8 +231,17 @@ class Space:
             form=cut.form,
             unit_flag=bool(t["unit_flag"]),
             images=cut.images,
+            **self._group(t),
             cores=cores if cores < self.cores else 0,
         )
+
+    def _group(self, t: dict[str, int]) -> dict[str, Any]:
+        """The fields of a tiling that say which tiles a core takes in turn."""
+        if t["group"] == 1:
+            return {}
+        name = "x" if t["of_x"] else "dy"
+        slabs = {f"{name}_slots": t["stay"], f"{name}_slabs": t["stay"]}
+        return {"group": t["group"], "passes": t["passes"], "keeps": name, **slabs}
 
     @cached_property
     def work(self) -> Work:
@@ -233,90 +256,135 @@ class Space:
     def _work(self, t: Columns) -> Work:
         s, device = self.shape, self.device
         of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
-        m, n, port = np.minimum(t["m"], s.plan.cout_g), t["n"], device.path("GM", "L1")
-        images = of["images"]
-        slabs = np.ceil(np.ceil(s.n * s.out[0] * of["slabs"] / t["parts"]) / images)
+        # A core takes whole groups.
+        whole = -(-t["shares"] // t["cores"]) * t["group"] * t["passes"] * t["cores"]
+        t = t | {"items": np.where(t["group"] > 1, whole, t["items"])}
+        m, port = np.minimum(t["m"], s.plan.cout_g), device.path("GM", "L1")
+        images, runs = of["images"], of["runs"]
+        slabs = np.ceil(np.ceil(s.n * s.out[0] * of["slabs"] / t["parts"]) / images / t["passes"])
         most, steps = of["most_positions"], np.ceil(of["most_positions"] / t["k"])
         loads, positions = full(slabs, of["slabs"], (of["positions"], most), t["k"])
         k, rest = uneven(positions, most, t["k"], steps)
         short = self._step(t, of, rest)
         x_bytes = images * t["planes"] * of["pixels"] * 32 * slabs / loads
-        dy_bytes = images * positions * m * self.element
+        dy_bytes = runs * positions * m * self.element
         dy_planes, starts = m * self.element / 32, port.startup_cycles * slabs / loads
-        requests = t["planes"] * of["x_pieces"] + dy_planes * of["dy_pieces"]
-        if self.form == "rows":
-            together = images * (t["planes"] * of["x_pieces"] + 1)
-        else:
-            together = 2 * images
-        requests = np.where(images > 1, together, requests) * slabs * t["items"]
+        x_rows, dy_rows = t["planes"] * of["x_pieces"], dy_planes * of["dy_pieces"]
+        together = images * (x_rows if self.form == "rows" else 1)
+        x_rows, dy_rows = (
+            np.where(images > 1, some, alone)
+            for some, alone in ((together, x_rows), (images, dy_rows))
+        )
+        # Of a group of tiles the operand that they share comes once.
+        x_every, dy_every = (np.where(t["of_x"] == on, t["group"], 1) for on in (1, 0))
+        requests = (x_rows / x_every + dy_rows / dy_every) * slabs * t["items"]
+        asked = (x_bytes / x_every + dy_bytes / dy_every) * loads * t["items"]
         close = device.has_path("L1", "L0A", "load3d_transpose")
         dy_moves = np.maximum(of["dy_plane_moves"] * dy_planes, 1 if close else images)
+        x_moves = of["x_moves"] + of["x_plane_moves"] * t["planes"]
         once = s.n * s.cin1 * self._fetched, float(s.n * 32 * s.cout1 * prod(s.out))
-        out = s.plan.real_groups * s.kernel[0] * s.plan.cin1_g * s.taps * s.plan.cout_g * s.c0 * 4
         missing = sum(size for size, held in zip(once, self.held, strict=True) if not held)
-        split, rate = t["parts"] > 1, costs.write_rate(device)
-        factor = device.l2.atomic_factor if device.l2 and not self.deterministic else 1
-        stored = out * np.where(split, t["parts"] * factor, 1) / rate
-        if self.deterministic:  # parts are written singly, and added up by vector cores
-            counts, which = np.unique(t["parts"], return_inverse=True)
-            besides = np.array([sum_cycles(device, out, int(n)) for n in counts])[which.reshape(-1)]
-        else:
-            besides = np.full(1, clear_cycles(device, out))
-        each = m * n * 4 * np.where(split, factor, 1)
-        drain, pace = (
-            costs.shared_drain(device, of_one(device, m, n, 4), each, t["cores"])
-            for of_one in (costs.drain_cycles, costs.drain_pace)
+        drain, stored, besides = self._out(t, m)
+        lacks = self._lacking(t, (x_bytes * loads, dy_bytes * loads), (x_every, dy_every), once)
+        # What stays in L1 for several tiles comes first.
+        swap = (t["group"] > 1) & (t["of_x"] == 0)
+        pairs = lacks | {
+            "start": (x_moves * starts, dy_moves * starts),
+            "bytes": (x_bytes, dy_bytes),
+        }
+        first, second = (
+            {f"{name}_{what}": np.where(swap, other, one) for what, (one, other) in some.items()}
+            for name, some in (
+                ("first", pairs),
+                ("second", {what: pair[::-1] for what, pair in pairs.items()}),
+            )
         )
         return Work(
             cores=t["cores"],
             items=t["items"],
             firsts=loads,
             seconds=1,
-            steps=steps * images,
-            first_start=(of["x_moves"] + of["x_plane_moves"] * t["planes"]) * starts,
-            first_bytes=x_bytes,
-            second_start=dy_moves * starts,
-            second_bytes=dy_bytes,
-            first_every=1,
+            steps=steps * runs,
+            **first,
+            **second,
+            first_every=t["group"],
             second_every=1,
-            first_slots=t["slots"],
+            first_period=self._period(t),
+            first_slots=np.where(t["group"] > 1, t["stay"], t["slots"]),
             second_slots=t["slots"],
             **self._step(t, of, k),
             **{"run": steps, "rest_l0": short["a"] + short["b"], "rest_m": short["m"]},
-            drain=drain,
-            pace=pace,
+            **drain,
             stall=0,
             drain_slots=t["l0c_slots"],
             lag=np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device), -1.0),
             rate=port.rate,
-            **self._lacking(t, x_bytes * loads, dy_bytes * loads, once),
-            shared=costs.read_rate(device, (x_bytes + dy_bytes) * loads * t["items"], requests),
+            shared=costs.read_rate(device, asked, requests),
             main=device.main_read_rate,
             least=np.maximum(stored, missing / device.main_read_rate),
-            beside=costs.launch_cycles(device, "cube", t["cores"]) + np.where(split, besides, 0),
+            beside=costs.launch_cycles(device, "cube", t["cores"]) + besides,
         )
 
-    def _lacking(
-        self, t: Columns, x: Floats, dy: Floats, once: tuple[float, float]
-    ) -> dict[str, Floats]:
-        """Of which items the L2 lacks the operands, and how many cores ask for them at once.
+    def _out(self, t: Columns, m: Floats) -> tuple[dict[str, Floats], Floats, Floats]:
+        """Cycles of the drains of tiles, of all writes together, and of kernels around this one."""
+        s, device, split = self.shape, self.device, t["parts"] > 1
+        out = s.plan.real_groups * s.kernel[0] * s.plan.cin1_g * s.taps * s.plan.cout_g * s.c0 * 4
+        atomic = device.l2.atomic_factor if device.l2 else 1
+        factor = 1 if self.deterministic else atomic
+        passes = (1 + (t["passes"] - 1) * atomic) / t["passes"]
+        stored = out * np.where(split, t["parts"] * factor, t["passes"] * passes)
+        if self.deterministic:  # parts are written singly, and added up by vector cores
+            counts, which = np.unique(t["parts"], return_inverse=True)
+            besides = np.array([sum_cycles(device, out, int(n)) for n in counts])[which.reshape(-1)]
+        else:
+            besides = np.full(1, clear_cycles(device, out))
+        each = m * t["n"] * 4 * np.where(split, factor, passes)
+        drain, pace = (
+            costs.shared_drain(device, of_one(device, m, t["n"], 4), each, t["cores"])
+            for of_one in (costs.drain_cycles, costs.drain_pace)
+        )
+        found = {"drain": drain, "pace": pace}
+        return found, stored / costs.write_rate(device), np.where(split, besides, 0)
 
-        ``x`` and ``dy`` are the bytes of all loads for an item, ``once`` those of the operands.
+    @property
+    def _all_held(self) -> bool:
+        """Whether the L2 has room for both operands."""
+        s, l2 = self.shape, self.device.l2
+        once = s.n * s.cin1 * self._fetched + s.n * 32 * s.cout1 * prod(s.out)
+        return l2 is not None and once <= l2.size_bytes
+
+    def _period(self, t: Columns) -> IntArray:
+        """Of which items of a core the L2 lacks x: each so many-th, as tiles along M follow."""
+        rounds, along = -(-t["items"] // t["cores"]), -(-self.shape.plan.cout_g // t["m"])
+        rows = np.minimum(rounds, along) if self._all_held else np.ones_like(rounds)
+        return np.where(t["group"] > 1, 1, rows)
+
+    def _lacking(
+        self,
+        t: Columns,
+        size: tuple[Floats, Floats],
+        every: tuple[IntArray, IntArray],
+        once: tuple[float, float],
+    ) -> dict[str, tuple[Floats, Floats]]:
+        """Until which item the L2 lacks x and dy, and how many cores ask for them at once.
+
+        ``size`` are the bytes of all loads for an item, which come for each ``every``-th, ``once``
+        those of the operands.
         """
-        l2, rounds, tiles = self.device.l2, -(-t["items"] // t["cores"]), self._tiles(t)
-        rows = np.minimum(rounds, -(-self.shape.plan.cout_g // t["m"]))
+        rounds, tiles, period = -(-t["items"] // t["cores"]), self._tiles(t), self._period(t)
+        alone, held = t["group"] == 1, self._all_held
         # Each tile goes through all positions: what the L2 does not hold comes anew for the next.
-        held = l2 is not None and sum(once) <= l2.size_bytes
-        until = np.where(rounds <= tiles, rows, rounds) if held else rounds
-        period = rows if held else np.ones_like(rows)
+        until = np.where((rounds <= tiles) & alone, period, rounds) if held else rounds
         passes = 1 if held else rounds
-        return {
-            "first_period": period,
-            "first_until": np.where(self.held[0], 0, rounds),
-            "first_copies": np.maximum(1, t["cores"] * -(-rounds // period) * x / once[0] / passes),
-            "second_until": np.where(self.held[1], 0, until),
-            "second_copies": np.maximum(1, t["cores"] * until * dy / once[1] / passes),
-        }
+        loads = -(-rounds // np.where(alone, period, every[0])), -(-until // every[1])
+        copies = (
+            np.maximum(1, t["cores"] * count * some / of_all / passes)
+            for count, some, of_all in zip(loads, size, once, strict=True)
+        )
+        x, dy = (
+            np.where(held, 0, last) for held, last in zip(self.held, (rounds, until), strict=True)
+        )
+        return {"until": (x, dy), "copies": tuple(copies)}
 
     @property
     def _fetched(self) -> float:
@@ -338,7 +406,8 @@ class Space:
         into_b, two = device.path("L1", "L0B", "load3d"), t["slots"] > 1
         whole = (t.get("k", k) >= of["most_positions"]) & (m / s.c0 * k / 16 <= 255)
         moves = 1 if direct else np.where(whole, 1, np.ceil(m / s.c0))
-        a = moves * into_a.startup_cycles + m * k * self.element / into_a.rate
+        a = np.maximum(m * k * self.element / into_a.rate, m / s.c0 * k * of["dy_fetch"])
+        a = moves * into_a.startup_cycles + a
         size = n * k * self.element
         b = np.maximum(size / into_b.rate, n / s.c0 * k * of["fetch"])
         clash = size / 512 * float(into_b.conflict_cycles)
@@ -354,90 +423,3 @@ class Space:
             "issue": into_b.issue_cycles + moves * into_a.issue_cycles + 1,
             "ahead": np.minimum(queues["M"].queue_depth, ahead),
         }
-
-
-@lru_cache(maxsize=32)
-def _cuts(s: Convolution, form: str, window_bytes: int) -> tuple[Cut, ...]:
-    """Even cuts of the output plane into whole rows or parts of rows."""
-    width = s.axis(2).longest(form)
-    sizes = [r * width for r in even_parts(s.axis(1).longest(form), max(1, _MOST_SLAB // width))]
-    sizes += [round_up(size, 16) for size in even_parts(width, _MOST_SLAB, 12) if 16 < size < width]
-    sizes += [size for size in (16, 8, 4, 2, 1) if size < width]
-    found: list[Cut] = []
-    positions = s.axis(1).out * s.axis(2).out
-    for slab_k in dict.fromkeys(sizes):
-        # A huge plane in tiny slabs is never good, and listing them would take longer than running.
-        if found and positions // slab_k > _MOST_SLABS:
-            continue
-        plane = cut_plane(s, slab_k, form=form)
-        if plane.slabs:
-            found.append(_cut(s, form, slab_k, plane, window_bytes))
-            if form != "taps" and comes_whole(s, plane):
-                found += _of_images(s, form, found[-1], plane)
-    return tuple(found)
-
-
-def _of_images(s: Convolution, form: str, one: Cut, plane: Plane) -> list[Cut]:
-    """The cut of whole planes with those of several images."""
-    counts = [count for count in _IMAGES if count <= s.n]
-    if form == "window":
-        pixels = s.spatial[1] * s.spatial[2]
-        one = one._replace(pixels=pixels, most_pixels=pixels, x_moves=1.0, x_plane_moves=0.0)
-        return [one._replace(images=count) for count in counts]
-    if not rows_follow(s, plane):
-        return []
-    return [one._replace(images=count, x_moves=float(count)) for count in counts]
-
-
-def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, window_bytes: int) -> Cut:
-    rows, columns, wo = plane.rows, plane.columns, s.out[2]
-    positions = np.outer(rows.count, columns.count)
-    p16 = -(-positions // 16) * 16
-    # The slab in the middle stands for all.
-    i, j = len(rows) // 2, len(columns) // 2
-    h, w, count = int(rows.size[i]), int(columns.size[j]), int(rows.count[i] * columns.count[j])
-    down, across = (1 if form == "window" else s.step(1), s.step(2) if form == "taps" else 1)
-    if form == "taps":
-        over = Window(max(1, h), max(1, w))
-    else:
-        pads = (columns.before[j], columns.after[j], rows.before[i], rows.after[i])
-        steps = (*s.kernel[1:], s.step(1) // down, s.step(2), *s.dilation[1:])
-        over = _window(h, w, tuple(map(int, pads)), steps)
-    fetch = 0.0 if over.plain else over.fetches(0, count, window_bytes) / max(1, count)
-    whole = w == s.spatial[2] and (down == 1 or rows_follow(s, plane))
-    single = across > 1 and w > 1
-    partial = columns.count[j] < wo and rows.count[i] > 1
-    return Cut(
-        form=form,
-        slab_k=slab_k,
-        slabs=plane.reads / (s.taps if form == "taps" else 1),
-        positions=float(p16.mean()),
-        most_positions=int(p16.max()),
-        pixels=plane.pixels / plane.reads,
-        most_pixels=plane.most_pixels,
-        fetch=fetch,
-        x_moves=float(whole),
-        x_plane_moves=0.0 if whole else float(h if single else 1),
-        x_pieces=1.0 if whole and down == 1 else float(h * w if single else h),
-        dy_plane_moves=float(partial),
-        dy_pieces=float(rows.count[i]) if partial else 1.0,
-    )
-
-
-def _window(h: int, w: int, pads: tuple[int, ...], steps: tuple[int, ...]) -> Window:
-    left, right, top, bottom = pads
-    kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w = steps
-    return Window(
-        h=h,
-        w=w,
-        pad_left=left,
-        pad_right=right,
-        pad_top=top,
-        pad_bottom=bottom,
-        kernel_h=kernel_h,
-        kernel_w=kernel_w,
-        stride_h=stride_h,
-        stride_w=stride_w,
-        dilation_h=dilation_h,
-        dilation_w=dilation_w,
-    )

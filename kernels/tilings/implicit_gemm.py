@@ -22,7 +22,9 @@ class Tiling:
     ``resident_input`` the slab does, which takes ``step_planes`` of all planes. ``n_slowest`` goes
     through all slabs for the same output channels before it takes others. ``unit_flag`` overlaps a
     tile's last mmad with its drain, and the drain with the next tile. ``cores`` leaves all but so
-    many cores idle (0: none). A tile has the slabs of so many ``images``.
+    many cores idle (0: none). A tile has the slabs of so many ``images``. With ``even_n`` output
+    channels are cut into tiles of nearly equal size, the larger ones spread evenly, rather than
+    into tiles of ``base_n`` and a rest; there are as many.
 
     ``form`` is one of ``FORMS``: "window" slides the filter over an input with zeros inserted in
     L1; "phases" computes positions of one residue modulo the inserted stride at a time, with the
@@ -47,6 +49,7 @@ class Tiling:
     unit_flag: bool = False
     cores: int = 0
     images: int = 1
+    even_n: bool = False
 
     def __post_init__(self) -> None:
         counts = (
@@ -85,6 +88,7 @@ class Tiling:
             "input stays": self.resident_input,
             "N slowest": self.n_slowest,
             f"{self.images} images": self.images > 1,
+            "N evenly": self.even_n,
             "unit flag": self.unit_flag,
             f"{self.cores} cores": bool(self.cores),
         }

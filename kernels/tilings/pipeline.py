@@ -122,6 +122,11 @@ def chosen(columns: Mapping[str, npt.NDArray[Any]], which: IntArray) -> dict[str
     return {name: column.take(which) for name, column in columns.items()}
 
 
+def joined(*columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Candidates with the same fields, one list after another."""
+    return {name: np.concatenate([some[name] for some in columns]) for name in columns[0]}
+
+
 def uneven(mean: Floats, most: Floats, size: Floats, steps: Floats) -> tuple[Floats, Floats]:
     """Sizes of so many steps through loads of ``mean`` elements: of all but the last, and of that.
 

@@ -141,13 +141,14 @@ def _item(w: Any, i: int, item: int, held: float, fresh: float, s: Any) -> bool:
     rate = min(held, fresh * first) if first > 0 else held
     other = min(held, fresh * second) if second > 0 else held
     start = s[_C_FREE + item % int(w.drain_slots[i])]
-    for _ in range(int(w.firsts[i])):
+    loaded = s[FIRSTS] if new else s[FIRSTS] - w.firsts[i]
+    for turn in range(int(w.firsts[i])):
+        free = _FIRST_FREE + int(loaded + turn) % int(w.first_slots[i])
         if new:
             s[FIRSTS] += 1
-            free = _FIRST_FREE + int(s[FIRSTS] - 1) % int(w.first_slots[i])
             _load(s, FIRST, free, w.first_start[i], w.first_bytes[i], rate, first)
         start = _seconds(w, i, other, s, start, again, second)
-        s[_FIRST_FREE + int(s[FIRSTS] - 1) % int(w.first_slots[i])] = s[INTO]
+        s[free] = s[INTO]
     return bool(first + second > 0)
 
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from npusim.axis import Axis, Reading, Runs
 from npusim.integers import IntArray, ceil_div, even_parts, round_up
-from npusim.kernels.parts.implicit_gemm_shape import Geometry, stack, window
+from npusim.isa.dma import Window
+from npusim.kernels.parts.implicit_gemm_shape import Geometry, pixel_by_pixel, stack, window
 from npusim.kernels.parts.plane import Plane, cut_plane
 
 #: Most positions of a tile, and most images whose positions share one.
@@ -50,6 +51,7 @@ class Cut(NamedTuple):
     length: int
     apart: int  # from one position of a line to the next, in positions
     dead: bool  # whether some outputs are cleared before
+    side_by_side: bool  # whether images of few planes come with one move, of one row each
     kinds: tuple[tuple[float, int], ...]  # (taps, slabs) where slabs have different taps
 
 
@@ -137,7 +139,9 @@ def _cut(g: Flat, form: str, base_m: int, images: int, plane: Plane, window_byte
     h = rows.readings[0][rows.readings[1][rows_most[len(rows) // 2]]]
     w = columns.readings[0][columns.readings[1][columns_most[len(columns) // 2]]]
     over = window(stack(h, images).h, w)
-    fetch = 0 if over.plain else over.fetches(0, int(np.median(m)), window_bytes)
+    plain = images > 1 and pixel_by_pixel(h, w, (g.h.size, g.w.size))
+    over = Window(images, h.size * w.size) if plain else over
+    fetch = over.fetches(0, int(np.median(m)), window_bytes) if plain or not over.plain else 0
     moves, plane_moves, pieces = _moves(g, form, h, w, images)
     taps = plane.products / plane.positions / (plane.reads / plane.slabs)
     partial = h.kernel * w.kernel < g.taps
@@ -164,6 +168,7 @@ def _cut(g: Flat, form: str, base_m: int, images: int, plane: Plane, window_byte
         length=h.outputs * w.outputs // lines,
         apart=w.outputs_apart,
         dead=plane.positions < g.h.out * g.w.out or not g.every_depth,
+        side_by_side=plain,
         kinds=_kinds(plane) if form == "phases" else (),
     )
 

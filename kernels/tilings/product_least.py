@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from itertools import product
 from math import inf
@@ -11,8 +12,9 @@ import numpy as np
 
 from npusim.device.spec import Device
 from npusim.integers import ceil_div
-from npusim.kernels.parts.implicit_gemm_shape import Geometry
+from npusim.kernels.parts.implicit_gemm_shape import Geometry, channel_tiles
 from npusim.kernels.parts.plane import Plane, cut_plane
+from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.kernels.tilings.floor import (
     Item,
     Reads,
@@ -69,7 +71,8 @@ def product_least(p: Problem, t: Tiling, device: Device, cores: int) -> tuple[fl
     port, items, reads, tail = device.path("GM", "L1"), [], Reads(), inf
     written = 0.0
     depths = np.unique([len(pairs) for pairs in g.live if pairs], return_counts=True)
-    channels = pieces(min(g.planes_out, g.all_out) * g.c0, t.base_n)
+    tiles = channel_tiles(min(g.planes_out, g.all_out), t.base_n // g.c0, g.c0, even=t.even_n)
+    channels = [(count, blocks * g.c0) for blocks, count in Counter(n for _, n in tiles).items()]
     for slab, (images, each), (kd, alike), (b, n) in product(
         slabs, pieces(g.images, t.images), zip(*depths, strict=True), channels
     ):
@@ -97,7 +100,9 @@ def product_least(p: Problem, t: Tiling, device: Device, cores: int) -> tuple[fl
             out = max(out, _scattered(device, p, slab, n) * each)
         cube = _cube(device, p, (count, m16, n))
         items.append(Item(times, (cube, l0, loads, out)))
-        reads = reads.more(times * x, 32 * 4096) if x else reads
+        # Of several images all planes of a load may be one row.
+        row = 32 * max(4096, slab.pixels * min(MOST_BLOCKS, t.step_planes) * (each > 1))
+        reads = reads.more(times * x, row) if x else reads
         reads = reads.more(times * w, 512 * max(1, n // 16)) if w else reads
         written += times * slab.positions * each * n * p.out
         tail = min(tail, out)

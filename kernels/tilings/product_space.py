@@ -18,6 +18,7 @@ from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.integers import IntArray, even_parts, round_up
 from npusim.kernels.parts.implicit_gemm_shape import Geometry
+from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.implicit_gemm import Tiling
@@ -171,8 +172,13 @@ class Space:
             n_slowest=bool(t["resident"]) and t["tiles_n"] > 1,
             unit_flag=bool(t["unit_flag"]),
             images=cut.images,
+            even_n=self._uneven(t["n"]),
             cores=cores if cores < self.cores else 0,
         )
+
+    def _uneven(self, n: int) -> bool:
+        """Whether tiles of ``n`` channels leave a rest; then they are cut evenly instead."""
+        return self.geometry.planes_out * self.geometry.c0 % n > 0
 
     @cached_property
     def work(self) -> Work:
@@ -187,7 +193,7 @@ class Space:
     def _work(self, t: Columns) -> Work:
         g, device, element = self.geometry, self.device, self.dtype.bytes
         of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
-        n = np.minimum(t["n"], round_up(g.planes_out * g.c0, 16))
+        n = self._mean_n(t)
         depths = [len(pairs) for pairs in g.live if pairs]
         kd = sum(depths) / max(1, len(depths))
         # In one round the core with the largest slab is the last; in several they even out.
@@ -209,7 +215,7 @@ class Space:
         if self.rotated:  # place by place, or row by row of each output plane
             whole = np.minimum(whole, n / g.c0 * of["tap_rows"])
         every_n, every_m = self._every(t)
-        x_rows = planes * of["pieces"] * of["images"]
+        moves, x_rows = self._moves(t, of, planes)
         w_rows = n / g.c0 * of["taps"] if self.rotated else columns / seconds
         loads = kd * of["reads"] * chunks * t["items"]
         asked = (x_bytes / every_n + seconds * w_bytes / every_m) * loads
@@ -243,7 +249,7 @@ class Space:
             firsts=firsts,
             seconds=seconds,
             steps=steps,
-            first_start=(of["moves"] + planes * of["plane_moves"]) * port.startup_cycles,
+            first_start=moves * port.startup_cycles,
             first_bytes=x_bytes,
             second_start=np.where(t["parts"] > 1, n / g.c0, whole) * port.startup_cycles,
             second_bytes=w_bytes,
@@ -264,6 +270,19 @@ class Space:
             least=np.maximum(stored, self._missing(x_once, w_once) / device.main_read_rate),
             beside=launch + unlike + np.where(of["dead"], clear, 0),
         )
+
+    def _mean_n(self, t: Columns) -> Floats:
+        """What the tiles of a core have of N on average."""
+        rounds, g = -(-t["items"] // t["cores"]), self.geometry
+        most = np.ceil(rounds * -(-g.planes_out * g.c0 // 16) / t["tiles_n"])
+        found: Floats = np.minimum(t["n"], most / rounds * 16)
+        return found
+
+    def _moves(self, t: Columns, of: Columns, planes: Floats) -> tuple[Floats, Floats]:
+        """Moves that bring so many planes of a read to L1, and rows in GM of all of them."""
+        at_once = of["side_by_side"] & (t["planes"] <= MOST_BLOCKS)
+        moves = np.where(at_once, 1, of["moves"] + planes * of["plane_moves"])
+        return moves, np.where(at_once, 1, planes * of["pieces"]) * of["images"]
 
     def _every(self, t: Columns) -> tuple[IntArray, IntArray]:
         """After how many items of a core its input and its weights come anew.
@@ -364,12 +383,12 @@ class Space:
         a = a + np.where(t["l1_slots"] > 1, m * k * element / 512 * float(path.conflict_cycles), 0)
         clash = n * k * element / 512 * float(into_b.conflict_cycles)
         b = moves * into_b.startup_cycles + n * k * element / into_b.rate
-        cube, queues = device.cube, device.pipes
+        cube, queues, wide = device.cube, device.pipes, round_up(np.ceil(n).astype(np.int64), 16)
         ahead = np.maximum(1, queues["MTE1"].queue_depth // (1 + moves))
         return {
             "a": a + path.startup_cycles,
             "b": b + np.where(t["weight_slots"] > 1, clash, 0),
-            "m": costs.mmad_cycles(device, m, k, n, self.rate),
+            "m": costs.mmad_cycles(device, m, k, wide, self.rate) * n / wide,
             "a_head": path.idle_head_cycles,
             "m_head": cube.idle_head_cycles if cube else 0,
             "issue": path.issue_cycles + moves * into_b.issue_cycles + 1,

@@ -227,6 +227,82 @@ def test_images_that_come_together_give_the_same_gradient_in_less_time(
             np.testing.assert_array_equal(result.grad_weight, results[0].grad_weight)
 
 
+@pytest.mark.parametrize(("side", "stride", "form"), [(7, 1, "window"), (14, 2, "rows")])
+def test_steps_of_single_pixels_go_on_from_image_to_image(
+    side: int, stride: int, form: str
+) -> None:
+    """49 positions of an image take 64 of K alone; those of five 245, of the three left 147."""
+    rng = np.random.default_rng(3)
+    x = rng.integers(-3, 4, (8, 48, side, side)).astype(np.float16)
+    dy = rng.integers(-3, 4, (8, 80, 7, 7)).astype(np.float16)
+    results = {
+        (device, images): npusim.ops.convolution_backward(
+            dy, x, np.zeros((80, 48, 1, 1), np.float16), stride=stride, device=device,
+            output_mask=(False, True, False), tiling={"conv_backprop_filter": Tiling(
+                base_m=80, base_n=48, base_k=48, slab_k=49, form=form, images=images)})
+        for device in ("ascend910b2", "ascend910") for images in (1, 5)
+    }  # fmt: skip
+    for result in results.values():
+        np.testing.assert_array_equal(result.grad_weight, results["ascend910", 1].grad_weight)
+    macs = {
+        key: next(run.macs for run in result.runs if run.name == "conv_backprop_filter")
+        for key, result in results.items()
+    }
+    assert macs["ascend910b2", 5] == 80 * 48 * (245 + 147)
+    times = [macs["ascend910", images] for images in (1, 5)]
+    assert times[0] == times[1] == macs["ascend910b2", 1]
+
+
+# -- groups of tiles that share an operand -----------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["ascend910b2", "ascend910"])
+@pytest.mark.parametrize(
+    ("sizes", "fields"),
+    [
+        ((8, 96, 80, 7, 1), {"slab_k": 49, "images": 2}),
+        ((3, 32, 64, 9, 3), {"slab_k": 27}),
+        ((1, 32, 96, 12, 2), {"slab_k": 32, "form": "taps", "base_n": 16}),
+    ],
+)
+def test_tiles_that_share_an_operand_give_the_same_gradient_and_load_it_once(
+    sizes: tuple[int, ...], fields: dict[str, Any], device: str
+) -> None:
+    """Its slabs stay in L1 for the tiles of a pass; the other one comes for each tile."""
+    n, cin, cout, side, k = sizes
+    rng, out = np.random.default_rng(4), side - k + 1
+    x = rng.integers(-3, 4, (n, cin, side, side)).astype(np.float16)
+    dy = rng.integers(-3, 4, (n, cout, out, out)).astype(np.float16)
+
+    def run(**changes: Any) -> Any:
+        return npusim.ops.convolution_backward(
+            dy, x, np.zeros((cout, cin, k, k), np.float16), device=device,
+            output_mask=(False, True, False), deterministic=True,
+            tiling={"conv_backprop_filter": tiling(**fields, **changes)})  # fmt: skip
+
+    def loaded(result: Any, name: str) -> int:
+        rows = result.traffic.query(f"operand == '{name}' and dst == 'L1'")
+        return int(rows["bytes"].sum())
+
+    plain = run()
+    for keeps, name, other in (
+        ("x", "input_blocked", "grad_output_blocked"),
+        ("dy", "grad_output_blocked", "input_blocked"),
+    ):
+        stay = {f"{keeps}_slots": 9, f"{keeps}_slabs": 9}
+        for passes in (1, 3):
+            grouped = run(group=2, passes=passes, keeps=keeps, **stay)
+            np.testing.assert_array_equal(grouped.grad_weight, plain.grad_weight)
+            assert loaded(grouped, other) == loaded(plain, other)
+            assert loaded(grouped, name) < 0.7 * loaded(plain, name)
+
+
+def test_groups_and_parts_exclude_each_other() -> None:
+    for change in ({"k_parts": 2}, {"single_core_k": 16, "single_core_m": 16, "single_core_n": 48}):
+        with pytest.raises(ArgumentError, match="leave both at 1"):
+            tiling(group=2, **change)
+
+
 def test_images_come_together_only_as_whole_planes() -> None:
     for change, words in (
         ({"slab_k": 16}, "give slab_k 64"),

@@ -29,6 +29,7 @@ from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import ImplicitGemm, Tiling
+from npusim.kernels.parts.implicit_gemm_shape import channel_tiles
 from npusim.kernels.tilings.implicit_gemm import FORMS
 from npusim.layout import from_6hd, from_fracz_3d, to_6hd, to_fracz_3d, to_fracz_3d_transposed
 from npusim.reference import (
@@ -141,6 +142,7 @@ TILINGS = st.none() | st.builds(
     l0_slots=st.integers(1, 2),
     l0c_slots=st.integers(1, 2),
     form=st.sampled_from(FORMS),
+    even_n=st.booleans(),
 )
 
 
@@ -171,22 +173,33 @@ def test_input_gradient_and_forward_match_float64(
     np.testing.assert_array_equal(y, conv_forward(x, w, *parts(s))[inside].astype(kind.numpy))
 
 
-@settings(deadline=None, max_examples=80)
+SIZES: dict[str, st.SearchStrategy[Any]] = {
+    "base_m": st.sampled_from((16, 32)),
+    "base_n": st.sampled_from((16, 48)),
+    "base_k": st.sampled_from((16, 32)),
+    "slab_k": st.sampled_from((16, 24, 64)),
+    "l1_slots": st.integers(1, 2),
+    "l0c_slots": st.integers(1, 2),
+    "form": st.sampled_from(("window", "rows", "taps")),
+}
+
+#: With parts of K, or with groups of tiles of which either operand may stay.
+FILTER_TILINGS = st.builds(FilterTiling, **SIZES, k_parts=st.integers(1, 4)) | st.builds(
+    FilterTiling,
+    **SIZES,
+    **{name: st.integers(1, 3) for name in ("group", "passes")},
+    **{name: st.just(4) for name in ("dy_slots", "x_slots")},
+    **{name: st.sampled_from((1, 4)) for name in ("dy_slabs", "x_slabs")},
+    keeps=st.sampled_from(("dy", "x")),
+)
+
+
+@settings(deadline=None, max_examples=100)
 @given(
     st.data(),
     st.sampled_from((FP16, BF16, FP32)),
     st.sampled_from(DEVICES),
-    st.builds(
-        FilterTiling,
-        base_m=st.sampled_from((16, 32)),
-        base_n=st.sampled_from((16, 48)),
-        base_k=st.sampled_from((16, 32)),
-        slab_k=st.sampled_from((16, 24, 64)),
-        k_parts=st.integers(1, 4),
-        l1_slots=st.integers(1, 2),
-        l0c_slots=st.integers(1, 2),
-        form=st.sampled_from(("window", "rows", "taps")),
-    ),
+    FILTER_TILINGS,
 )
 def test_filter_gradient_matches_float64(
     data: st.DataObject, kind: DType, device: str, tiling: FilterTiling
@@ -267,6 +280,58 @@ def test_input_gradient_as_one_convolution(
     axis = ConvBackpropInput.geometry_of(shape).h
     reached = (axis.out - 1) * axis.stride - axis.before + (axis.kernel - 1) * axis.dilation + 1
     assert (axis.before, reached - axis.virtual) == derived
+
+
+@pytest.mark.parametrize("device", ["ascend910b2", "ascend910"])
+@pytest.mark.parametrize(
+    ("stride", "form", "images", "planes"),
+    [(1, "window", 3, 2), (1, "window", 5, 3), (2, "phases", 2, 2)],
+)
+def test_whole_images_of_a_1x1_filter_come_with_one_move(
+    stride: int, form: str, images: int, planes: int, device: str
+) -> None:
+    """Five images in loads of so many; they lie side by side, each with its planes."""
+    s = Convolution(
+        n=5, cin=80, cout=96, spatial=(1, 7, 7), kernel=(1, 1, 1), stride=(1, stride, stride)
+    )
+    rng = np.random.default_rng(6)
+    dy, w = integers(rng, (5, 96, *s.out), FP16), integers(rng, (96, 80, 1, 1, 1), FP16)
+    tiling = Tiling(
+        base_m=s.out[1] * s.out[2], base_n=48, base_k=32, step_planes=planes, step_columns=planes,
+        form=form, images=images, even_n=True,
+    )  # fmt: skip
+    x = (5, 80, *s.spatial)
+    want = conv_input_grad(dy, w, x, *parts(s))
+    np.testing.assert_array_equal(
+        gemm(ConvBackpropInput, s, (dy, w), tiling, FP16, device), want.astype(np.float16)
+    )
+    shapes = (5, 96, *s.out[1:]), (5, 80, 7, 7), (96, 80, 1, 1)
+    given, source, weight = (npusim.spec(one, "fp16") for one in shapes)
+    result = npusim.ops.convolution_backward(
+        given, source, weight, stride=stride, device=device, output_mask=(True, False, False),
+        tiling={"conv_backprop_input": tiling},
+    )  # fmt: skip
+    run = next(run for run in result.runs if run.name == "conv_backprop_input")
+    lines = run.timeline
+    assert lines is not None
+    moved = [
+        lines.bytes[i] for i in range(len(lines.start)) if lines.ops[lines.op[i]] == "data_move"
+    ]
+    assert images * planes * s.out[1] * s.out[2] * 32 in moved
+
+
+def test_channels_are_cut_evenly() -> None:
+    for planes, step, c0, even, sizes in (
+        (32, 6, 16, False, [6, 6, 6, 6, 6, 2]),
+        (32, 6, 16, True, [5, 5, 6, 5, 5, 6]),
+        (32, 8, 16, True, [8, 8, 8, 8]),
+        (7, 4, 8, True, [4, 3]),
+        (9, 4, 8, True, [2, 4, 3]),
+        (1, 4, 32, True, [1]),
+    ):
+        tiles = channel_tiles(planes, step, c0, even=even)
+        assert [n for _, n in tiles] == sizes
+        assert [first for first, _ in tiles] == [sum(sizes[:i]) for i in range(len(sizes))]
 
 
 def test_slabs_without_gradient_are_left_to_the_clearing() -> None:

@@ -54,6 +54,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "step_n": (1, 2, 3),
     "k_parts": (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32),
     "images": (1, 2, 3, 4, 5, 6, 8, 12),
+    "group": (1, 2, 3, 4, 6),
+    "passes": (1, 2, 3, 4, 8),
     "form": ("window", "phases", "single", "taps"),
     "k_order": ("image", "slab"),
     "keeps": ("dy", "x"),

@@ -1,0 +1,147 @@
+"""How a filter gradient may cut the output plane into slabs, and what estimates need of each."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from npusim.convolution import Convolution
+from npusim.integers import even_parts, round_up
+from npusim.isa.dma import Window
+from npusim.kernels.parts.plane import Plane
+from npusim.kernels.tilings.conv_filter import comes_whole, cut_plane, rows_follow, runs_on
+
+#: Most positions of a slab.
+_MOST_SLAB = 4096
+#: Images whose slabs may come together, where a slab is a whole plane.
+IMAGES = (2, 3, 4, 6, 8, 16)
+#: Slabs of a plane above which a shorter one is not worth looking at.
+_MOST_SLABS = 1 << 15
+
+
+class Cut(NamedTuple):
+    """Slabs of an output plane, and what the estimate needs of them: means over slabs, or most."""
+
+    form: str
+    slab_k: int
+    slabs: float  # of a plane, for one filter place where places are tiles of their own
+    positions: float  # in whole sixteens
+    most_positions: int  # the same
+    pixels: float  # of one plane of x
+    most_pixels: int
+    fetch: float  # cycles to fetch one column of img2col per position
+    x_moves: float  # that bring x to L1, and more for each plane
+    x_plane_moves: float
+    x_pieces: float  # rows in GM of a plane of x
+    dy_plane_moves: float  # 0: one move for all planes
+    dy_pieces: float
+    images: int = 1  # that come together; all the rest is of one, or of one run
+    runs: int = 1  # of positions in what comes together: fewer than images where steps go on
+    dy_fetch: float = 0.0  # as ``fetch``, of dy
+
+
+@lru_cache(maxsize=32)
+def cuts(s: Convolution, form: str, window_bytes: int, close: bool) -> tuple[Cut, ...]:
+    """Even cuts of the output plane into whole rows or parts of rows.
+
+    ``close``: whether columns of dy may lie in L1 without rows between them.
+    """
+    width = s.axis(2).longest(form)
+    sizes = [r * width for r in even_parts(s.axis(1).longest(form), max(1, _MOST_SLAB // width))]
+    sizes += [round_up(size, 16) for size in even_parts(width, _MOST_SLAB, 12) if 16 < size < width]
+    sizes += [size for size in (16, 8, 4, 2, 1) if size < width]
+    found: list[Cut] = []
+    positions = s.axis(1).out * s.axis(2).out
+    for slab_k in dict.fromkeys(sizes):
+        # A huge plane in tiny slabs is never good, and listing them would take longer than running.
+        if found and positions // slab_k > _MOST_SLABS:
+            continue
+        plane = cut_plane(s, slab_k, form=form)
+        if plane.slabs:
+            found.append(_cut(s, form, slab_k, plane, window_bytes))
+            if form != "taps" and comes_whole(s, plane):
+                some = _of_images(s, form, found[-1], plane)
+                on = close and runs_on(s, form)
+                found += [_run(s, one, window_bytes) for one in some] if on else some
+    return tuple(found)
+
+
+def _of_images(s: Convolution, form: str, one: Cut, plane: Plane) -> list[Cut]:
+    """The cut of whole planes with those of several images."""
+    counts = [count for count in IMAGES if count <= s.n]
+    if form == "window":
+        pixels = s.spatial[1] * s.spatial[2]
+        one = one._replace(pixels=pixels, most_pixels=pixels, x_moves=1.0, x_plane_moves=0.0)
+        return [one._replace(images=count, runs=count) for count in counts]
+    if not rows_follow(s, plane):
+        return []
+    return [one._replace(images=count, runs=count, x_moves=float(count)) for count in counts]
+
+
+def _run(s: Convolution, one: Cut, window_bytes: int) -> Cut:
+    """The same images, with steps that go on from one to the next."""
+    pixels, each = one.most_pixels, s.out[1] * s.out[2]
+    count = round_up(one.images * each, 16)
+    fetch, dy_fetch = (
+        Window(one.images, wide, stride_w=step).fetches(0, count, window_bytes) / count
+        for wide, step in ((pixels, s.step(2)), (each, 1))
+    )
+    return one._replace(
+        runs=1, positions=float(count), most_positions=count, fetch=fetch, dy_fetch=dy_fetch
+    )
+
+
+def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, window_bytes: int) -> Cut:
+    rows, columns, wo = plane.rows, plane.columns, s.out[2]
+    positions = np.outer(rows.count, columns.count)
+    p16 = -(-positions // 16) * 16
+    # The slab in the middle stands for all.
+    i, j = len(rows) // 2, len(columns) // 2
+    h, w, count = int(rows.size[i]), int(columns.size[j]), int(rows.count[i] * columns.count[j])
+    down, across = (1 if form == "window" else s.step(1), s.step(2) if form == "taps" else 1)
+    if form == "taps":
+        over = Window(max(1, h), max(1, w))
+    else:
+        pads = (columns.before[j], columns.after[j], rows.before[i], rows.after[i])
+        steps = (*s.kernel[1:], s.step(1) // down, s.step(2), *s.dilation[1:])
+        over = _window(h, w, tuple(map(int, pads)), steps)
+    fetch = 0.0 if over.plain else over.fetches(0, count, window_bytes) / max(1, count)
+    whole = w == s.spatial[2] and (down == 1 or rows_follow(s, plane))
+    single = across > 1 and w > 1
+    partial = columns.count[j] < wo and rows.count[i] > 1
+    return Cut(
+        form=form,
+        slab_k=slab_k,
+        slabs=plane.reads / (s.taps if form == "taps" else 1),
+        positions=float(p16.mean()),
+        most_positions=int(p16.max()),
+        pixels=plane.pixels / plane.reads,
+        most_pixels=plane.most_pixels,
+        fetch=fetch,
+        x_moves=float(whole),
+        x_plane_moves=0.0 if whole else float(h if single else 1),
+        x_pieces=1.0 if whole and down == 1 else float(h * w if single else h),
+        dy_plane_moves=float(partial),
+        dy_pieces=float(rows.count[i]) if partial else 1.0,
+    )
+
+
+def _window(h: int, w: int, pads: tuple[int, ...], steps: tuple[int, ...]) -> Window:
+    left, right, top, bottom = pads
+    kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w = steps
+    return Window(
+        h=h,
+        w=w,
+        pad_left=left,
+        pad_right=right,
+        pad_top=top,
+        pad_bottom=bottom,
+        kernel_h=kernel_h,
+        kernel_w=kernel_w,
+        stride_h=stride_h,
+        stride_w=stride_w,
+        dilation_h=dilation_h,
+        dilation_w=dilation_w,
+    )
