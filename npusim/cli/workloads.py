@@ -77,20 +77,12 @@ def _show(workload: Workload, as_json: bool) -> None:
         print_json({**about, "layers": layers, "elementwise": others})
         return
     print(f"{workload.name}: {workload.description}\n")
-    head = (
-        "layer",
-        "cin",
-        "cout",
-        "size",
-        "kernel",
-        "stride",
-        "padding",
-        "dilation",
-        "groups",
-        "output",
-        "count",
-    )
-    print_table(head, [_cells(layer) for layer in workload.layers], 1)
+    head = ("layer", "cin", "cout", "size", "kernel", "pad", "dilation", "groups", "output", "n")
+    cells = [_cells(layer) for layer in workload.layers]
+    # Few networks have these: a column of ones would not leave room for the others.
+    ones = [at for at in (6, 7) if {row[at] for row in cells} <= {"1", "-"}]
+    head, *cells = (_without(row, ones) for row in (head, *cells))
+    print_table(head, cells, 1)
     if workload.elementwise:
         sizes = [
             (x.kind, "x".join(map(str, x.shape)), "x".join(map(str, x.out)), str(x.count))
@@ -100,28 +92,36 @@ def _show(workload: Workload, as_json: bool) -> None:
         print_table(("element-wise", "input", "output", "count"), sizes, 3)
 
 
+def _without(row: tuple[str, ...], places: list[int]) -> tuple[str, ...]:
+    return tuple(cell for at, cell in enumerate(row) if at not in places)
+
+
 def _cells(layer: Layer) -> tuple[str, ...]:
     if isinstance(layer, LinearLayer):
         size = f"{layer.rows} rows"
-        blank = ("-",) * 5
+        blank = ("-",) * 4
         return (layer.name, str(layer.cin), str(layer.cout), size, *blank, size, str(layer.count))
 
     def by(values: tuple[int, ...]) -> str:
         return "x".join(map(str, values))
 
-    # As --padding of 'npusim run' takes it: one number where all sides are alike.
-    sides = [side for both in layer.padding for side in both]
-    pads = str(sides[0]) if len(set(sides)) == 1 else ",".join(map(str, sides))
+    # As options of 'npusim run' take it: one number where all sides are alike.
+    def alike(values: tuple[int, ...]) -> str:
+        return str(values[0]) if len(set(values)) == 1 else by(values)
+
+    stride = f"/{alike(layer.stride)}"
+    even = all(before == after for before, after in layer.padding)
+    sides = [str(side) for both in layer.padding for side in both]
+    pads = alike(tuple(before for before, _ in layer.padding)) if even else ",".join(sides)
     back = " transposed" if layer.transposed else ""
     return (
         layer.name,
         str(layer.cin),
         str(layer.cout),
         by(layer.spatial),
-        by(layer.kernel) + back,
-        by(layer.stride),
+        alike(layer.kernel) + stride * (stride != "/1") + back,
         pads,
-        by(layer.dilation),
+        alike(layer.dilation),
         str(layer.groups),
         by(layer.out),
         str(layer.count),

@@ -180,7 +180,7 @@ def test_workloads_show_lists_the_layers(capsys: Capture) -> None:
     assert lines[others + 5].split() == ["max_pool", "64x112x112", "64x56x56", "1"]
     assert len(lines[others + 3 :]) == len(net.elementwise)
     assert lines[4].split() == (
-        "conv1 3 64 224x224 7x7 2x2 3 1x1 1 112x112 1".split()  # noqa: SIM905 - as printed
+        "conv1 3 64 224x224 7/2 3 112x112 1".split()  # noqa: SIM905 - as printed
     )
     told = _json(capsys, "workloads", "show", "resnet50")
     layers = told["layers"]
@@ -189,13 +189,22 @@ def test_workloads_show_lists_the_layers(capsys: Capture) -> None:
     assert layers[0]["output"] == [112, 112]
 
 
+@pytest.mark.parametrize("name", npusim.workloads.workloads())
+def test_layers_of_a_workload_fit_80_columns(name: str, capsys: Capture) -> None:
+    lines = _lines(capsys, "workloads", "show", name)
+    assert [line for line in lines if len(line) > 80] == []
+    of_several = {"convnext_tiny": "groups", "mobilenet_v1": "groups", "wavenet": "dilation"}
+    for column in ("groups", "dilation"):
+        assert (column in lines[2]) == (column in of_several.get(name, lines[2]))
+
+
 def test_uneven_padding_is_written_as_the_option_takes_it(capsys: Capture, tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text(
         "description: one\nlayers:\n"
         "  a: {cin: 1, cout: 1, spatial: [4, 4], kernel: 2, padding: [[0, 1], 2]}\n"
     )
-    assert _lines(capsys, "workloads", "show", str(own))[4].split()[6] == "0,1,2,2"
+    assert _lines(capsys, "workloads", "show", str(own))[4].split()[5] == "0,1,2,2"
 
 
 @pytest.mark.parametrize(
