@@ -81,8 +81,7 @@ def _show(workload: Workload, as_json: bool) -> None:
     cells = [_cells(layer) for layer in workload.layers]
     # Few networks have these: a column of ones would not leave room for the others.
     ones = [at for at in (6, 7) if {row[at] for row in cells} <= {"1", "-"}]
-    head, *cells = (_without(row, ones) for row in (head, *cells))
-    print_table(head, cells, 1)
+    print_table(_without(head, ones), [_without(row, ones) for row in cells], 1)
     if workload.elementwise:
         sizes = [
             (x.kind, "x".join(map(str, x.shape)), "x".join(map(str, x.out)), str(x.count))
