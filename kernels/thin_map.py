@@ -37,6 +37,7 @@ from npusim.language import (
     ceil_div,
     grid,
     in_runs,
+    round_down,
     round_up,
 )
 
@@ -103,6 +104,11 @@ class ThinMap(Spread):
             vector=tuple((op, amount) for op, amount in vector if amount),
             cold=self.thins,
         )
+
+    def fits(self, device: Device) -> bool:
+        """Whether the UB of a device holds a row of positions as it is loaded and turned."""
+        ub = device.memory("UB")
+        return _Work(self).row_bytes <= round_down(ub.size_bytes // 4, ub.align_bytes)
 
     def plan(self, k: Language, cores: int) -> Plan[ThinTile]:
         align, work = k.memory("UB").align_bytes, _Work(self)

@@ -150,16 +150,13 @@ def _gradient_ways(device: Device, c: Convolution, math: CubeMath) -> Iterator[W
             TransData(Conversion(kind="from_blocked", c0=c.c0), made, dx),
         ),
     )
-    if can_thin(c):
+    made = Tensor("made", (c.n, 1, c.cin1, *c.out[1:], c.c0), dtype, "out")
+    if can_thin(c) and (spread := _thin_map(c, made, dx, thins=False)).fits(device):
         few = thinned(c)
-        made = Tensor("made", (c.n, 1, c.cin1, *c.out[1:], c.c0), dtype, "out")
         yield Way(
             few,
             ConvBackpropInput(few, ANY_PRODUCT, dy, weights, made, math.hf32),
-            (
-                TransData(Conversion(kind=kind, c0=c.c0, groups=c.groups), w, weights),
-                ThinMap((c.step(1), c.step(2)), c.c0, made, dx, thins=False),
-            ),
+            (TransData(Conversion(kind=kind, c0=c.c0, groups=c.groups), w, weights), spread),
         )
     for fold in gradient_folds(c) if can_fold(c) else ():
         shape = folded_gradient(c, fold)
@@ -192,16 +189,13 @@ def _filter_ways(device: Device, c: Convolution, math: CubeMath) -> Iterator[Way
             TransData(back, made, dw),
         ),
     )
-    if can_thin(c):
+    read = Tensor("read", (c.n, 1, c.cin1, *c.out[1:], c.c0), dtype, "out")
+    if can_thin(c) and (thin := _thin_map(c, x, read, thins=True)).fits(device):
         few = thinned(c)
-        read = Tensor("read", (c.n, 1, c.cin1, *c.out[1:], c.c0), dtype, "out")
         yield Way(
             few,
             ConvBackpropFilter(few, ANY_GRADIENT, read, dy, made, math.hf32),
-            (
-                ThinMap((c.step(1), c.step(2)), c.c0, x, read, thins=True),
-                TransData(back, made, dw),
-            ),
+            (thin, TransData(back, made, dw)),
         )
     for fold in input_folds(c) if can_fold(c) else ():
         shape = folded_input(c, fold)
@@ -214,6 +208,10 @@ def _filter_ways(device: Device, c: Convolution, math: CubeMath) -> Iterator[Way
             ConvBackpropFilter(shape, ANY_GRADIENT, read, dy, made, math.hf32),
             (FoldMap(fold, c.c0, x, read, folds=True), FoldWeights(shape, made, dw)),
         )
+
+
+def _thin_map(c: Convolution, src: Tensor, dst: Tensor, *, thins: bool) -> ThinMap:
+    return ThinMap((c.step(1), c.step(2)), c.c0, src, dst, thins)
 
 
 def folded_map(name: str, c: Convolution, fold: Fold, dtype: DType) -> Tensor:

@@ -233,3 +233,12 @@ def test_an_infinite_gradient_spreads_to_its_window() -> None:
     assert not np.isfinite(dx[0, :, 0, 0]).any()
     assert np.isfinite(dx[0, :, 16:, :]).all()
     assert np.isfinite(dx[0, :, :, 16:]).all()
+
+
+@pytest.mark.parametrize("width", [1022, 1024, 1026, 4096])
+def test_rows_that_the_ub_cannot_hold_are_converted_as_before(width: int) -> None:
+    """A row of positions of 1,024 columns and two rows of pixels just fits a quarter of the UB."""
+    device = npusim.load_device("ascend910", {"memories.UB.size": "256KiB"})
+    for mask in ((True, False, False), (False, True, False)):
+        made = timed(2, (64, 64), (4, width), (1, 1), device=device, mask=mask)
+        assert ("thin_map" in names(made)) == (width <= 1024), width
