@@ -26,8 +26,8 @@ import numpy as np
 from npusim.device.spec import Device
 from npusim.kernels.parts.conversion import Pieces, even, most_in_task, move, task_counts
 from npusim.kernels.parts.folding import Fold
+from npusim.kernels.parts.plane_map import PlaneMap, plain_sizes
 from npusim.kernels.parts.room import piece
-from npusim.kernels.parts.spread import Spread
 from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     FRACTAL_BYTES,
@@ -37,7 +37,6 @@ from npusim.language import (
     Plan,
     Slot,
     Tasks,
-    Tensor,
     ceil_div,
     grid,
     in_runs,
@@ -62,62 +61,38 @@ class FoldTile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FoldMap(Spread):
-    """Convert ``src`` into ``dst``; the one with ``plain`` axes says the sizes."""
+class FoldMap(PlaneMap):
+    """The conversion of maps whose rows and columns are channels as ``fold`` says."""
 
     fold: Fold
-    c0: int
-    src: Tensor
-    dst: Tensor
-    folds: bool
 
     name: ClassVar[str] = "fold_map"
-    role: ClassVar[str] = "vector"
 
     def __post_init__(self) -> None:
-        plain, folded = self.plain, self.folded
-        if plain.dtype != folded.dtype or plain.dtype.bytes not in (2, 4):
-            raise ArgumentError(
-                f"fold_map: {plain.name} is {plain.dtype}, {folded.name} is {folded.dtype}; both "
-                "must be the same type of 2 or 4 bytes"
-            )
-        if len(plain.shape) == 5 and plain.shape[2] != 1:
-            raise ArgumentError(f"fold_map: {plain.name} has shape {plain.shape}; depth must be 1")
         if min(self.fold) < 1 or self.c0 % self.fold.w:
             raise ArgumentError(
                 f"fold_map: {self.fold.w} columns are folded; they must divide c0, {self.c0}"
             )
-        want = folded_shape(plain.shape, self.fold, self.c0)
-        if folded.shape != want:
-            raise ArgumentError(
-                f"fold_map: {folded.name} has shape {folded.shape}, {want} belongs to {plain.name} "
-                f"of shape {plain.shape} folded by {self.fold.h} x {self.fold.w}"
-            )
+        super().__post_init__()
 
     @property
-    def plain(self) -> Tensor:
-        """The tensor in framework layout."""
-        return self.src if self.folds else self.dst
+    def pixels(self) -> str:
+        return f"{self.fold.h}x{self.fold.w} pixels a position"
 
-    @property
-    def folded(self) -> Tensor:
-        """The tensor in blocks."""
-        return self.dst if self.folds else self.src
-
-    @property
-    def tiling_text(self) -> str:
-        return f"{'to' if self.folds else 'from'} {self.fold.h}x{self.fold.w} pixels a position"
+    def blocked_shape(self, plain: tuple[int, ...]) -> tuple[int, ...]:
+        n, c, h, w = plain_sizes(plain)
+        return (n, 1, self.fold.blocks(c, self.c0), *self.fold.plane(h, w), self.c0)
 
     def stream(self, device: Device, cores: int) -> Stream:
-        size, lane = self.folded.size_bytes, self.fold.lane(self.c0)
+        size, lane = self.blocked.size_bytes, self.fold.lane(self.c0)
         return Stream(
             read=self.src.size_bytes,
             written=self.dst.size_bytes,
             tasks=task_counts(size, device.memory("UB").size_bytes // 4, cores),
             vector=(("transpose", size * self.fold.w),),
-            loads=lane if self.folds else 1,
-            cold=self.folds,
-            stores=1 if self.folds else lane,
+            loads=lane if self.to_blocks else 1,
+            cold=self.to_blocks,
+            stores=1 if self.to_blocks else lane,
         )
 
     def plan(self, k: Language, cores: int) -> Plan[FoldTile]:
@@ -133,21 +108,13 @@ class FoldMap(Spread):
         )
 
 
-def folded_shape(plain: tuple[int, ...], fold: Fold, c0: int) -> tuple[int, ...]:
-    """Shape of the folded map of a plain one."""
-    n, c, *spatial = plain
-    h, w = (1, 1, *spatial)[-2:]
-    return (n, 1, fold.blocks(c, c0), *fold.plane(h, w), c0)
-
-
 class _Work:
     """Tiles of a conversion, and what is done with one."""
 
     def __init__(self, kernel: FoldMap) -> None:
-        self.kernel, self.fold, self.load = kernel, kernel.fold, kernel.folds
-        self.plain, self.folded = kernel.plain, kernel.folded
-        self.n, self.c, *spatial = self.plain.shape
-        self.h, self.w = (1, 1, *spatial)[-2:]
+        self.fold, self.load = kernel.fold, kernel.to_blocks
+        self.plain, self.folded = kernel.plain, kernel.blocked
+        self.n, self.c, self.h, self.w = plain_sizes(self.plain.shape)
         self.e, self.c0 = self.plain.dtype.bytes, kernel.c0
         self.lane = self.fold.lane(self.c0)
         self.position = self.c0 * self.e  # bytes

@@ -21,19 +21,17 @@ import numpy as np
 
 from npusim.device.spec import Device
 from npusim.kernels.parts.conversion import Pieces, even, most_in_task, move, task_counts
+from npusim.kernels.parts.plane_map import PlaneMap, plain_sizes
 from npusim.kernels.parts.room import piece
-from npusim.kernels.parts.spread import Spread
 from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     FRACTAL_BYTES,
     INT8,
-    ArgumentError,
     CapacityError,
     Language,
     Plan,
     Slot,
     Tasks,
-    Tensor,
     ceil_div,
     grid,
     in_runs,
@@ -52,57 +50,31 @@ class ThinTile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ThinMap(Spread):
-    """Convert ``src`` into ``dst``; ``step`` are rows and columns from one pixel to the next."""
+class ThinMap(PlaneMap):
+    """The conversion of pixels that are ``step`` rows and columns from one to the next."""
 
     step: tuple[int, int]
-    c0: int
-    src: Tensor
-    dst: Tensor
-    thins: bool
 
     name: ClassVar[str] = "thin_map"
-    role: ClassVar[str] = "vector"
-
-    def __post_init__(self) -> None:
-        plain, blocked = self.plain, self.blocked
-        if plain.dtype != blocked.dtype or plain.dtype.bytes not in (2, 4):
-            raise ArgumentError(
-                f"thin_map: {plain.name} is {plain.dtype}, {blocked.name} is {blocked.dtype}; both "
-                "must be the same type of 2 or 4 bytes"
-            )
-        if len(plain.shape) == 5 and plain.shape[2] != 1:
-            raise ArgumentError(f"thin_map: {plain.name} has shape {plain.shape}; depth must be 1")
-        want = thin_shape(plain.shape, self.step, self.c0)
-        if blocked.shape != want:
-            raise ArgumentError(
-                f"thin_map: {blocked.name} has shape {blocked.shape}, {want} belongs to "
-                f"{plain.name} of shape {plain.shape} in steps of {self.step}"
-            )
 
     @property
-    def plain(self) -> Tensor:
-        """The tensor in framework layout."""
-        return self.src if self.thins else self.dst
+    def pixels(self) -> str:
+        return f"one of {self.step[0]}x{self.step[1]} pixels"
 
-    @property
-    def blocked(self) -> Tensor:
-        """The tensor in blocks of C0."""
-        return self.dst if self.thins else self.src
-
-    @property
-    def tiling_text(self) -> str:
-        return f"{'to' if self.thins else 'from'} one of {self.step[0]}x{self.step[1]} pixels"
+    def blocked_shape(self, plain: tuple[int, ...]) -> tuple[int, ...]:
+        n, c, h, w = plain_sizes(plain)
+        positions = ceil_div(h, self.step[0]), ceil_div(w, self.step[1])
+        return (n, 1, ceil_div(c, self.c0), *positions, self.c0)
 
     def stream(self, device: Device, cores: int) -> Stream:
         size, some = self.plain.size_bytes, self.blocked.size_bytes
-        vector = [("transpose", size), ("dup", size if not self.thins else 0)]
+        vector = [("transpose", size), ("dup", size if not self.to_blocks else 0)]
         return Stream(
             read=self.src.size_bytes,
             written=self.dst.size_bytes,
             tasks=task_counts(max(size, some), device.memory("UB").size_bytes // 4, cores),
             vector=tuple((op, amount) for op, amount in vector if amount),
-            cold=self.thins,
+            cold=self.to_blocks,
         )
 
     def fits(self, device: Device) -> bool:
@@ -123,17 +95,10 @@ class ThinMap(Spread):
             )
         first = k.buffer("UB", (size,), INT8, slots=2, name="as_loaded")
         second = k.buffer("UB", (size,), INT8, slots=2, name="turned")
-        emit = work.emit_thin if self.thins else work.emit_plain
+        emit = work.emit_thin if self.to_blocks else work.emit_plain
         return Plan(
             work.tasks(size, cores), lambda tile: emit(k, first.next(), second.next(), tile)
         )
-
-
-def thin_shape(plain: tuple[int, ...], step: tuple[int, int], c0: int) -> tuple[int, ...]:
-    """Shape of the blocks that have every so manieth row and column of a plain map."""
-    n, c, *spatial = plain
-    h, w = (1, 1, *spatial)[-2:]
-    return (n, 1, ceil_div(c, c0), ceil_div(h, step[0]), ceil_div(w, step[1]), c0)
 
 
 class _Work:
@@ -141,8 +106,7 @@ class _Work:
 
     def __init__(self, kernel: ThinMap) -> None:
         self.plain, self.blocked, self.c0 = kernel.plain, kernel.blocked, kernel.c0
-        self.n, self.c, *spatial = self.plain.shape
-        self.h, self.w = (1, 1, *spatial)[-2:]
+        self.n, self.c, self.h, self.w = plain_sizes(self.plain.shape)
         self.e, (self.down, self.across) = self.plain.dtype.bytes, kernel.step
         _, _, self.c1, self.rows, self.columns, _ = self.blocked.shape
         self.lane = self.c0 * self.e

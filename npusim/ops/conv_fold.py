@@ -151,7 +151,7 @@ def _gradient_ways(device: Device, c: Convolution, math: CubeMath) -> Iterator[W
         ),
     )
     made = Tensor("made", (c.n, 1, c.cin1, *c.out[1:], c.c0), dtype, "out")
-    if can_thin(c) and (spread := _thin_map(c, made, dx, thins=False)).fits(device):
+    if can_thin(c) and (spread := _thin_map(c, made, dx, to_blocks=False)).fits(device):
         few = thinned(c)
         yield Way(
             few,
@@ -169,7 +169,7 @@ def _gradient_ways(device: Device, c: Convolution, math: CubeMath) -> Iterator[W
             ConvForward(shape, ANY_PRODUCT, dy, weights, made, math.hf32),
             (
                 FoldWeights(shape, w, weights),
-                FoldMap(fold, c.c0, made, dx, folds=False),
+                FoldMap(c.c0, made, dx, to_blocks=False, fold=fold),
             ),
         )
 
@@ -190,7 +190,7 @@ def _filter_ways(device: Device, c: Convolution, math: CubeMath) -> Iterator[Way
         ),
     )
     read = Tensor("read", (c.n, 1, c.cin1, *c.out[1:], c.c0), dtype, "out")
-    if can_thin(c) and (thin := _thin_map(c, x, read, thins=True)).fits(device):
+    if can_thin(c) and (thin := _thin_map(c, x, read, to_blocks=True)).fits(device):
         few = thinned(c)
         yield Way(
             few,
@@ -206,12 +206,15 @@ def _filter_ways(device: Device, c: Convolution, math: CubeMath) -> Iterator[Way
         yield Way(
             shape,
             ConvBackpropFilter(shape, ANY_GRADIENT, read, dy, made, math.hf32),
-            (FoldMap(fold, c.c0, x, read, folds=True), FoldWeights(shape, made, dw)),
+            (
+                FoldMap(c.c0, x, read, to_blocks=True, fold=fold),
+                FoldWeights(shape, made, dw),
+            ),
         )
 
 
-def _thin_map(c: Convolution, src: Tensor, dst: Tensor, *, thins: bool) -> ThinMap:
-    return ThinMap((c.step(1), c.step(2)), c.c0, src, dst, thins)
+def _thin_map(c: Convolution, src: Tensor, dst: Tensor, *, to_blocks: bool) -> ThinMap:
+    return ThinMap(c.c0, src, dst, to_blocks, (c.step(1), c.step(2)))
 
 
 def folded_map(name: str, c: Convolution, fold: Fold, dtype: DType) -> Tensor:

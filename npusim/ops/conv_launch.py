@@ -152,7 +152,7 @@ class Launcher:
         like = folded_map(f"{first}_folded", s, folded.fold, dtype)
         plain = self.computed(first)
         x = call.workspace(like.name, like.shape, dtype)
-        call.launch_spread(FoldMap(folded.fold, self.c0, plain, x, folds=True))
+        call.launch_spread(FoldMap(self.c0, plain, x, to_blocks=True, fold=folded.fold))
         dy = self.blocked(last)
         made = call.workspace("grad_weight_fractal", folded_weights_shape(folded), FP32)
         launch_filter_gradient(call, folded, x, dy, made, self.math.hf32)
@@ -202,7 +202,7 @@ class Launcher:
         plain = self.computed(name)
         shape = (read.n, 1, read.cin1, *read.spatial[1:], self.c0)
         target = self.call.workspace(f"{name}_thin", shape, plain.dtype)
-        self.call.launch_spread(ThinMap(self._steps, self.c0, plain, target, thins=True))
+        self.call.launch_spread(ThinMap(self.c0, plain, target, to_blocks=True, step=self._steps))
         return target
 
     @property
@@ -244,9 +244,9 @@ class Launcher:
         if isinstance(other, FoldedConvolution):
             if filters:
                 return FoldWeights(other, made, plain)
-            return FoldMap(other.fold, self.c0, made, plain, folds=False)
+            return FoldMap(self.c0, made, plain, to_blocks=False, fold=other.fold)
         if other is not None and not filters:
-            return ThinMap(self._steps, self.c0, made, plain, thins=False)
+            return ThinMap(self.c0, made, plain, to_blocks=False, step=self._steps)
         conversion = self._conversion("from_fracz" if filters else "from_blocked")
         return TransData(conversion, made, plain)
 

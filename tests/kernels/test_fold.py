@@ -17,7 +17,7 @@ from npusim.convolution import Convolution
 from npusim.dtypes import FP16, FP32, DType
 from npusim.errors import ArgumentError, CapacityError
 from npusim.isa.operands import Tensor
-from npusim.kernels.fold_map import FoldMap, folded_shape
+from npusim.kernels.fold_map import FoldMap
 from npusim.kernels.fold_weights import FoldWeights, folded_weights_room, folded_weights_shape
 from npusim.kernels.parts.folding import (
     Fold,
@@ -31,13 +31,26 @@ from npusim.kernels.parts.folding import (
     thinned,
 )
 from npusim.kernels.parts.spread import Spread
-from npusim.kernels.thin_map import ThinMap, thin_shape
+from npusim.kernels.thin_map import ThinMap
 from npusim.layout import to_6hd
 from npusim.reference import conv_filter_grad, conv_forward, conv_input_grad
 
 Array = np.ndarray[Any, Any]
 
 DEVICES = ("tiny", "ascend910", "ascend910b2")
+
+
+def folded_shape(shape: tuple[int, ...], fold: Fold, c0: int) -> tuple[int, ...]:
+    """Of a map of so many images, channels, rows and columns."""
+    n, c, h, w = shape
+    lane = c0 // fold.w
+    return (n, 1, -(-c * fold.h // lane), -(-h // fold.h), -(-w // fold.w), c0)
+
+
+def thin_shape(shape: tuple[int, ...], step: tuple[int, int], c0: int) -> tuple[int, ...]:
+    """Of the blocks that have every so manieth row and column."""
+    n, c, h, w = shape
+    return (n, 1, -(-c // c0), -(-h // step[0]), -(-w // step[1]), c0)
 
 
 def folded(x: Array, fold: Fold, c0: int) -> Array:
@@ -65,7 +78,7 @@ def map_kernel(shape: tuple[int, ...], fold: Fold, dtype: DType, *, folds: bool)
     shapes = (shape, folded_shape(shape, fold, c0))
     first, second = shapes if folds else shapes[::-1]
     source, target = Tensor("source", first, dtype, "in"), Tensor("target", second, dtype, "out")
-    return FoldMap(fold, c0, source, target, folds)
+    return FoldMap(c0, source, target, folds, fold)
 
 
 def layer(**sizes: Any) -> Convolution:
@@ -122,7 +135,7 @@ def thin_kernel(
 ) -> ThinMap:
     """The kernel from the first shape to the second."""
     source, target = (Tensor(name, s, dtype) for name, s in zip("st", shapes, strict=True))
-    return ThinMap(step, 32 // dtype.bytes, source, replace(target, role="out"), thins)
+    return ThinMap(32 // dtype.bytes, source, replace(target, role="out"), thins, step)
 
 
 def test_planes_larger_than_ub_are_thinned_in_parts() -> None:
@@ -286,20 +299,21 @@ def test_what_can_be_folded() -> None:
 
 def test_mistakes_are_told() -> None:
     x, y = Tensor("x", (1, 20, 8, 8), FP16), Tensor("y", (1, 1, 2, 4, 4, 16), FP16, "out")
-    with pytest.raises(ArgumentError, match=r"\(1, 1, 2, 3, 4, 16\) belongs to x.*of \(3, 2\)"):
-        ThinMap((3, 2), 16, x, y, True)
+    wanted = r"\(1, 1, 2, 3, 4, 16\) belongs to x.*with one of 3x2 pixels"
+    with pytest.raises(ArgumentError, match=wanted):
+        ThinMap(16, x, y, True, (3, 2))
     with pytest.raises(ArgumentError, match="must be the same type"):
-        ThinMap((2, 2), 16, x, replace(y, dtype=FP32), True)
+        ThinMap(16, x, replace(y, dtype=FP32), True, (2, 2))
     with pytest.raises(ArgumentError, match="depth must be 1"):
-        ThinMap((2, 2), 16, replace(x, shape=(1, 20, 2, 8, 8)), y, True)
+        ThinMap(16, replace(x, shape=(1, 20, 2, 8, 8)), y, True, (2, 2))
     with pytest.raises(ArgumentError, match=r"fold_map: 3 columns.*must divide c0, 16"):
-        FoldMap(Fold(2, 3), 16, Tensor("x", (1, 3, 8, 8), FP16), Tensor("y", (1,), FP16), True)
+        FoldMap(16, Tensor("x", (1, 3, 8, 8), FP16), Tensor("y", (1,), FP16), True, Fold(2, 3))
     with pytest.raises(ArgumentError, match=r"y has shape \(1,\), \(1, 1, 1, 4, 4, 16\) belongs"):
-        FoldMap(Fold(2, 2), 16, Tensor("x", (1, 3, 8, 8), FP16), Tensor("y", (1,), FP16), True)
+        FoldMap(16, Tensor("x", (1, 3, 8, 8), FP16), Tensor("y", (1,), FP16), True, Fold(2, 2))
     with pytest.raises(ArgumentError, match="must be the same type"):
-        FoldMap(Fold(2, 2), 16, Tensor("x", (1, 3, 8, 8), FP16), Tensor("y", (1,), FP32), True)
+        FoldMap(16, Tensor("x", (1, 3, 8, 8), FP16), Tensor("y", (1,), FP32), True, Fold(2, 2))
     with pytest.raises(ArgumentError, match="depth must be 1"):
-        FoldMap(Fold(2, 2), 16, Tensor("x", (1, 3, 2, 8, 8), FP16), Tensor("y", (1,), FP16), True)
+        FoldMap(16, Tensor("x", (1, 3, 2, 8, 8), FP16), Tensor("y", (1,), FP16), True, Fold(2, 2))
     s = folded_gradient(CONV1, Fold(2, 2))
     w = Tensor("w", CONV1.w_shape, FP16)
     with pytest.raises(ArgumentError, match=r"fp16 of \(64, 1, 16, 16\) belongs to w"):
