@@ -112,7 +112,7 @@ def examples() -> dict[Callable[..., None], tuple[Any, ...]]:
         interpret: (engine.shape, code, engine.state, l2.cache, engine.histories, 1),
         touch: (l2.cache, Place(0, 0, 1, 1, 0), False, engine.state.cost),
         walk: (code, (0, 0, 0), table, table, column, column, column),
-        read_once: (code, l2.cache, 0, column, engine.state.cost),
+        read_once: (code, l2.cache, 0, column, table, engine.state.cost),
         estimate: (_work(), column, *(np.empty(1),) * 3, np.empty(SCRATCH)),
     }
 

@@ -95,7 +95,7 @@ BUDGETS = {
     "npusim/ops": 4880,
     "npusim/program": 3340,
     "npusim/results": 7500,
-    "npusim/timing": 5530,
+    "npusim/timing": 5560,
     "npusim/study": 2300,
     "npusim/torch": 600,
     "npusim/validation": 4000,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from npusim.device.spec import Device
 from npusim.program import program as flows
 from npusim.program.program import Program
-from npusim.timing.fast.path import NONE, Alone
+from npusim.timing.fast.path import NONE, Alone, Once
 from npusim.timing.run import link_bounds
 from npusim.timing.sharing import reading, writing
 from npusim.timing.starts import core_starts
@@ -30,7 +30,7 @@ def least_and_digest(program: Program, *, cold: bool) -> tuple[int, str]:
     earliest = alone.earliest()
     bounds = [earliest.end, *(bound.cycles for bound in link_bounds(program))]
     sizes = _Sizes(program)
-    once = alone.read_once() if cold else 0
+    once = alone.read_once() if cold else Once(0, 0)
     for begin, cycles, rest in (
         (earliest.first_read, sizes.reading(program.device, once), earliest.tail),
         (earliest.first_write, writing(program.device, sizes.written), 0),
@@ -63,6 +63,7 @@ class _Sizes:
                     factor = atomic if flow.kind == flows.ATOMIC else 1
                     self.written += count * flow.size * factor
 
-    def reading(self, device: Device, once: int) -> float:
-        """Cycles of all reads, of which ``once`` bytes come from main memory in any case."""
-        return reading(device, self.read, once, self.requests, self.steepest)
+    def reading(self, device: Device, once: Once) -> float:
+        """Cycles of all reads, some of which come from main memory in any case."""
+        size = self.read + once.beside
+        return reading(device, size, once.fetched, self.requests, self.steepest)

@@ -86,6 +86,19 @@ def test_what_is_in_the_l2_already_need_not_come_from_main_memory() -> None:
     assert least_cycles(program) <= time_program(program, new_l2(slow, "fast")).cycles
 
 
+def test_sectors_are_fetched_whole_through_the_l2() -> None:
+    """Of 160 + 192 sectors of 512 B whoever fetches one asked for a row of 96 or 128 B of it."""
+    machine = load_device("tiny")
+    tiling = Tiling(base_m=48, base_n=64, base_k=16, step_ka=3, step_kb=3)
+    program = build(matmul(160, 256, 192, tiling), machine, (0, 1, 2, 3))
+    asked = 3 * 160 * 512 + 4 * 256 * 384  # A for each tile of columns, B for each of rows
+    beside = 160 * (512 - 96) + 192 * (512 - 128)
+    least, cold = least_cycles(program, cold=False), least_cycles(program)
+    assert asked / 128 < least < (asked + beside) / 128 < cold
+    assert cold - least == beside / 128
+    assert cold <= time_program(program, new_l2(machine, "fast"), timeline=False).cycles
+
+
 class Adds(Scripted):
     """Every core adds ``pieces`` pieces of 1 KiB to places of its own in GM."""
 

@@ -72,12 +72,14 @@ def test_the_exhaustive_optimum_with_few_simulations(
     times = exhaustive(tuned.problem, all_of_them)
     assert tuned.cycles == min(*times, tuned.problem.time(kernel).cycles)
     distinct = {tuned.problem.bound(candidate).alike for candidate in all_of_them}
-    # On two cores loads often wait for what the other core fetches, which the bounds do not know.
-    share = 0.25 if device == "tiny" else 0.15
-    assert tuned.counts["simulated"] <= share * len(distinct)
+    assert tuned.counts["simulated"] <= 0.15 * len(distinct)
 
 
-@pytest.mark.parametrize(("m", "k", "n", "out", "device"), SMALL)
+#: Rows that neither begin nor end with sectors of the L2.
+RAGGED = [(112, 200, 72, FP16, "tiny"), (48, 136, 104, FP16, "ascend950pr")]
+
+
+@pytest.mark.parametrize(("m", "k", "n", "out", "device"), SMALL + RAGGED)
 def test_bounds_are_below_the_simulation(m: int, k: int, n: int, out: DType, device: str) -> None:
     """Of every fifth candidate; closed form, then program, then simulation."""
     kernel, machine = matmul(m, k, n, out, device), load_device(device)

@@ -28,6 +28,9 @@ _LONG_AGO = -(1 << 60)
 #: What ``walk`` finds of a core, and where.
 _END, _READ, _WRITE, _READS, _LAST_READ, _READERS = range(6)
 
+#: What ``read_once`` finds of a tensor, and where.
+_FETCHED, _ROW = range(2)
+
 #: ``first_read`` and ``first_write`` of a program that has none.
 NONE = 1 << 60
 
@@ -43,6 +46,18 @@ class Earliest(NamedTuple):
     first_read: int
     first_write: int
     tail: int
+
+
+class Once(NamedTuple):
+    """Bytes that come from main memory at least once.
+
+    ``fetched`` are whole sectors. Whoever fetches one reads a row of fewer bytes of it, perhaps:
+    ``beside`` are what the sectors have more than the longest rows that are read of them, which go
+    through the L2 on top of what is asked for.
+    """
+
+    fetched: int
+    beside: int
 
 
 @compiled
@@ -133,12 +148,13 @@ def walk(
 
 
 @entry
-def read_once(code: Code, cache: Cache, scalar: int, written: IntArray, costs: Records) -> None:
-    """Bytes that come from main memory if what was read once stays; of tensors not ``written``.
+def read_once(
+    code: Code, cache: Cache, scalar: int, written: IntArray, found: IntArray, costs: Records
+) -> None:
+    """What comes from main memory if what was read once stays; of tensors not ``written``.
 
-    They are what the one element of ``costs`` has ``fetched`` in the end.
+    ``found`` gets, by tensor, the bytes and the longest row that is read at once.
     """
-    fetched = 0
     for unit in range(code.units.size):
         variant = code.units[unit]
         for pipe in range(code.first.shape[1]):
@@ -158,8 +174,8 @@ def read_once(code: Code, cache: Cache, scalar: int, written: IntArray, costs: R
                     continue  # the simulation will refuse it
                 place = Place(tensor.block, offset, flow.rows, flow.bytes, flow.pitch)
                 touch(cache, place, False, costs)
-                fetched += costs[0].fetched
-    costs[0].fetched = fetched
+                found[flow.tensor, _FETCHED] += costs[0].fetched
+                found[flow.tensor, _ROW] = max(found[flow.tensor, _ROW], flow.bytes)
 
 
 class Alone:
@@ -202,16 +218,19 @@ class Alone:
                 tail = min(tail, int(late[_END]))
         return Earliest(end, first_read, first_write, 0 if tail == NONE else tail)
 
-    def read_once(self) -> int:
-        """Least bytes from main memory, where nothing is in the L2 before."""
+    def read_once(self) -> Once:
+        """What comes from main memory in any case, where nothing is in the L2 before."""
         if self.device.l2 is None:
-            return 0
+            return Once(0, 0)
         flows = [flow for t in self.program.templates for flow in t.flows if flow is not None]
-        written = np.zeros(max(1, len(self.program.tensors)), np.int64)
+        tensors, sector = max(1, len(self.program.tensors)), self.device.l2.sector_bytes
+        written, found = np.zeros(tensors, np.int64), np.zeros((tensors, 2), np.int64)
         written[[flow.tensor for flow in flows if flow.region is not None and flow.kind]] = 1
-        costs = empty(COST, 1)
-        read_once(self.tables.code, self.l2.cache, self.tables.scalar, written, costs)
-        return int(costs["fetched"][0])
+        cache, scalar = self.l2.cache, self.tables.scalar
+        read_once(self.tables.code, cache, scalar, written, found, empty(COST, 1))
+        fetched, row = found.T
+        beside = fetched // sector * np.maximum(0, sector - row)
+        return Once(int(fetched.sum()), int(beside.sum()))
 
     def digest(self) -> str:
         """Of all that an engine sees of the program: equal digests mean equal times."""
