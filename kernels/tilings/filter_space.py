@@ -89,7 +89,8 @@ class Space:
             planes = last // taps - first // taps + 1
             mean, most = planes.mean(), planes.max()
             rows += [(m, n, mean, most) for m in high if m <= highest]
-        return dict(zip(("m", "n", "planes", "most_planes"), np.array(rows).T, strict=True))
+        found = np.reshape(rows, (-1, 4))  # none, where no row of L0C fits the UB it leaves over
+        return dict(zip(("m", "n", "planes", "most_planes"), found.T, strict=True))
 
     @cached_property
     def columns(self) -> Columns:

@@ -30,4 +30,6 @@ def holds(device: Device) -> str:
     if not device.has_path("L0C", "GM"):
         sizes["UB"] = device.memory("UB").size_bytes
     (first, size), *rest = sizes.items()
-    return ", ".join([f"{first} holds {size} B", *(f"{role} {n} B" for role, n in rest)])
+    drains = " (results leave through it in two pieces of up to 1024 B)"
+    texts = [f"{role} {n} B" + drains * (role == "UB") for role, n in rest]
+    return ", ".join([f"{first} holds {size} B", *texts])

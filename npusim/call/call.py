@@ -112,9 +112,10 @@ class Call:
         rates = self.device.cube.rates if self.device.cube else {}
         if dtype.name not in rates:
             have = f"its cube multiplies {', '.join(rates)}" if rates else "it has no cube unit"
+            way_out = "choose one of these types, or" if rates else "use"
             raise ArgumentError(
-                f"{self.operator}: {self.device.name} cannot multiply {dtype}: {have}; choose one "
-                f"of these types, or a device whose cube has {dtype} (`npusim devices`)"
+                f"{self.operator}: {self.device.name} cannot multiply {dtype}: {have}; {way_out} "
+                f"a device whose cube has {dtype} (`npusim devices`)"
             )
 
     def require_memory(self, sizes: Mapping[str, int]) -> None:

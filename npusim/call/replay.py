@@ -124,6 +124,6 @@ def notes_on_figures(device: Device, figures: Iterable[str]) -> tuple[str, ...]:
     return (
         *held_back,
         f"the time rests on {len(assumed)} assumed figure{'s' * (len(assumed) > 1)}: "
-        f"{', '.join(assumed[:5])}{more}; `npusim devices show {device.name}` lists every figure "
-        "with its source",
+        f"{', '.join(assumed[:5])}{more}; `npusim devices show {device.shown_by}` lists every "
+        "figure with its source",
     )

@@ -81,7 +81,7 @@ def _cells(device: Device) -> tuple[str, ...]:
     peak = _peak_tflops(device)
     return (
         device.name,
-        device.description,
+        device.description.partition(",")[0],  # the rest of it is in other columns
         f"{device.groups} x {kinds}",
         format_frequency(device.clock_hz),
         "-" if peak is None else f"{peak:.4g}",

@@ -23,7 +23,7 @@ from npusim.cli.studies import (
 )
 from npusim.errors import ArgumentError
 from npusim.ops.card import integer
-from npusim.results.lines import rate_text
+from npusim.results.lines import counted, rate_text
 from npusim.results.plots import save_figure
 from npusim.study import Exploration, Sensitivities, explore, sensitivities
 from npusim.study.space import GOALS, check_goals
@@ -123,7 +123,7 @@ def execute(arguments: argparse.Namespace) -> int:
         _print_sensitivities(moved)
         write_files({"tornado": (arguments.tornado, partial(_draw, moved))})
     if failed:
-        print(f"{failed} points failed; --csv FILE has their errors", file=sys.stderr)
+        print(f"{counted(failed, 'point')} failed; --csv FILE has the errors", file=sys.stderr)
     return 0
 
 

@@ -45,9 +45,15 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json(rows)
     else:
         head = ("operator", "computes", "devices")
-        cells = [(row["name"], row["computes"], ", ".join(row["devices"])) for row in rows]
+        cells = [(row["name"], row["computes"], _short(row["devices"])) for row in rows]
         print_table(head, cells, len(head))
     return 0
+
+
+def _short(names: list[str]) -> str:
+    """The names of devices, or those that are missing where these are fewer."""
+    others = [name for name in devices() if name not in names]
+    return ", ".join(names) if len(names) <= len(others) else f"all but {', '.join(others)}"
 
 
 def _rows() -> list[dict[str, Any]]:

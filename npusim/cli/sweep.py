@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from npusim.cli.console import print_table
@@ -18,14 +18,17 @@ from npusim.cli.studies import (
     study_of_words,
 )
 from npusim.errors import ArgumentError
-from npusim.results.lines import items, us_text
+from npusim.results.lines import counted, items, us_text
 from npusim.results.plots import save_figure
 from npusim.study import SweepResult, sweep
 from npusim.study.plots import KINDS
-from npusim.study.subject import split
+from npusim.study.subject import Row, split
 
 #: Rows printed; all of them are in the file of --csv.
 _SHOWN = 40
+
+#: Different errors that are printed in full.
+_FAILURES = 4
 
 _EXAMPLES = """examples:
   npusim sweep study.yaml --csv study.csv --plot study.png
@@ -105,7 +108,7 @@ def _print(result: SweepResult) -> None:
             *(str(row.get(name, "")) for name in names),
             us_text(row["time_us"]) if not row["error"] else "-",
             "*" if row.get("time_us") == best and not row["error"] else "",
-            row.get("bottleneck", "") or row["error"][:40],
+            row.get("bottleneck", "") if not row["error"] else "failed, see below",
         )
         for row in rows[:_SHOWN]
     ]
@@ -113,8 +116,22 @@ def _print(result: SweepResult) -> None:
     print_table((*names, "us", "", "bottleneck"), cells, left)
     if len(rows) > _SHOWN:
         print(f"... {len(rows) - _SHOWN:,} more; --csv FILE writes all of them")
-    for line in items("NOTES", _held_back(result)):
+    for line in (*items("FAILED", _failures(rows, names)), *items("NOTES", _held_back(result))):
         print(line)
+
+
+def _failures(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
+    """Each error once, with the first point that has it and how many have it."""
+    points: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["error"]:
+            points.setdefault(row["error"], []).append(row)
+    for error, (first, *others) in list(points.items())[:_FAILURES]:
+        where = ", ".join(f"{name}={first[name]}" for name in names if name in first)
+        more = f" and {counted(len(others), 'other point')}" if others else ""
+        yield f"{where}{more}: {error}"
+    if len(points) > _FAILURES:
+        yield f"{len(points) - _FAILURES:,} other errors; --csv FILE writes all of them"
 
 
 def _held_back(result: SweepResult) -> list[str]:

@@ -102,10 +102,15 @@ def _ends(figure: Figure, known: Provenance | None) -> Range | None:
 
 
 def figure_text(figure: Figure, clock_hz: int) -> str:
-    """Return the value of a figure for people: rates rounded, in both units."""
-    if figure.kind == "rate" and isinstance(figure.value, (int, Fraction)):
+    """Return the value of a figure for people: rates rounded, and durations, in both units."""
+    text = format_quantity(figure.value, figure.kind)
+    if isinstance(figure.value, tuple):
+        return text
+    if figure.kind == "rate":
         return format_rate(Fraction(figure.value), clock_hz)
-    return format_quantity(figure.value, figure.kind)
+    if figure.kind == "duration":
+        return f"{text} ({float(figure.value / Fraction(clock_hz, 10**6)):.4g}us)"
+    return text
 
 
 def read_cores(text: str) -> str | int:

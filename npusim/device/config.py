@@ -111,7 +111,7 @@ class _Tree:
                 way_out = (
                     f"did you mean {near[0]!r}?"
                     if near
-                    else (f"`npusim devices show {device.name}` lists the figures")
+                    else (f"`npusim devices show {device.shown_by}` lists the figures")
                 )
                 raise ConfigError(f"{root.file}:{root.line}: {path}: unknown figure; {way_out}")
             text = value if isinstance(value, str) else _base_units(path, value, known[path].kind)

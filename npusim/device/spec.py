@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Protocol
 
+from npusim.device.files import shipped_file
 from npusim.device.parts import (
     CoreKind,
     Cube,
@@ -116,6 +118,12 @@ class Device:
         kinds = " + ".join(f"{kind.per_group} {kind.name}" for kind in self.cores.values())
         clock = f"{self.clock_hz / 1e9:g} GHz"
         return f"<Device {self.name}: {self.groups} x ({kinds}), {clock}, digest {self.digest()}>"
+
+    @property
+    def shown_by(self) -> str:
+        """What ``npusim devices show`` takes: the name of what ships, else the file, quoted."""
+        ships = self.origin.file == str(shipped_file(self.name))
+        return self.name if ships else shlex.quote(self.origin.file)
 
     def replace(self, path: str, value: str | int | Fraction) -> Device:
         """Return a variant with one figure changed: ``replace("memories.L1.size", "2MiB")``.

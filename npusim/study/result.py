@@ -36,6 +36,9 @@ COLUMNS = (
     *("energy_uj", "area_mm2", "buffer_bytes", "bottleneck", "retiled", "error"),
 )
 
+#: Those that are whole numbers, which they stay beside points that failed and have none.
+_COUNTS = ("cycles", "buffer_bytes")
+
 
 class Tabled(ABC):
     """A result that is one table, as a data frame and as a file."""
@@ -118,7 +121,9 @@ class SweepResult(Tabled):
 
         rows = self.rows()
         held = {name for row in rows for name in row}
-        return pd.DataFrame(rows, columns=[*self.study.varied, *(n for n in COLUMNS if n in held)])
+        made = pd.DataFrame(rows, columns=[*self.study.varied, *(n for n in COLUMNS if n in held)])
+        counts = [name for name in _COUNTS if name in made]
+        return made.astype(dict.fromkeys(counts, "Int64")) if self.failed else made
 
     def report(self, path: str | Path) -> None:
         """Write one self-contained web page."""

@@ -90,7 +90,11 @@ class Study:
                 raise axis.where(f"{axis.name} is fixed and varied; keep one of them")
         lengths = {axis.name: len(axis.values) for axis in self.axes}
         if self.combine == "zip" and len(set(lengths.values())) > 1:
-            raise ArgumentError(f"zip needs axes of one length, got {lengths}")
+            told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+            raise ArgumentError(
+                f"zip takes the first value of each name, then the second, so all need as many: "
+                f"{told}; make them equal, or leave zip out for all combinations"
+            )
         if len(self) > MOST_POINTS:
             raise ArgumentError(f"the study has {len(self):,} points; at most {MOST_POINTS:,} run")
 

@@ -38,6 +38,18 @@ def test_devices_lists_all_with_their_key_figures(capsys: Capture) -> None:
     assert inference.split()[-2:] == ["16MiB", "24GB"]  # sold in decimal GB
 
 
+def test_tables_of_devices_and_operators_are_short(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = _lines(capsys, "devices")
+    assert len(lines) < 3 * len(npusim.devices())
+    assert lines[2].split()[:5] == ["ascend310", "Ascend", "310", "2", "x"]
+    lines = _lines(capsys, "ops")
+    assert any(line.endswith("all but ft78ne, mt7004") for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
 def test_devices_as_json(capsys: Capture) -> None:
     rows = {row["name"]: row for row in _json(capsys, "devices")}
     assert sorted(rows) == npusim.devices()
@@ -121,7 +133,7 @@ def test_ops_tells_what_each_computes_and_where(capsys: Capture) -> None:
         assert row["devices"] == (dsps if of_dsps else cubes), name
     lines = _lines(capsys, "ops")
     first = rows[npusim.operators()[0]]
-    assert lines[2].split() == f"{first['name']} {first['computes']} {', '.join(cubes)}".split()
+    assert lines[2].split() == f"{first['name']} {first['computes']} all but ft78ne, mt7004".split()
 
 
 def test_ops_show_lists_the_limits_of_a_product(capsys: Capture) -> None:

@@ -39,3 +39,20 @@ def test_a_memory_that_a_link_holds_back_is_told(
     )
     assert main([*words, "main_memory.read=1.2TB/s,1.4TB/s"]) == 0
     assert "links.hbm" not in capsys.readouterr().out
+
+
+def test_points_that_fail_are_told_once_with_their_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", "matmul", "--m", "16", "--k", "16", "--n", "16", "--device", "tiny"]
+    words += ["--jobs", "1", "--store", str(tmp_path / "s.db")]
+    words += ["--vary", "memories.L1.size=1KiB,64KiB", "--vary", "clock=1GHz,2GHz"]
+    assert main(words) == 2
+    told = capsys.readouterr().out
+    assert told.count("failed, see below") == 2
+    failed = " ".join(told.partition("FAILED\n")[2].split())
+    assert failed.startswith("- memories.L1.size=1KiB, clock=1GHz and 1 other point: CapacityError")
+    assert failed.endswith("no tiling fits, choose a device with larger memories")
+    words[-3] = "memories.L1.size=" + ",".join(f"{n * 32}B" for n in range(2, 9))
+    assert main(words) == 2
+    assert "- 3 other errors; --csv FILE writes all of them" in capsys.readouterr().out

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import npusim
 from npusim.device.catalog import describe, devices, load_device, parse_core_mask
 from npusim.errors import ArgumentError
 
@@ -72,7 +73,7 @@ def test_describe_states_value_confidence_and_source() -> None:
     assert by_path["paths.GM->L1.nd2nz.row"] == ("3.4cycle", "fitted")
     assert by_path["cube.rates.fp32"] == ("16x8x16/2cycle", "vendor table")
     assert by_path["cube.odd_block_conflict"] == ("no", "vendor table")
-    assert by_path["launch.kernel"] == ("2160cycle", "published")
+    assert by_path["launch.kernel"] == ("2160cycle (1.2us)", "published")
 
 
 def test_describe_shows_overrides() -> None:
@@ -119,3 +120,22 @@ def test_core_mask_errors(cores: int | str | Iterable[int], message: str) -> Non
     with pytest.raises(ArgumentError) as caught:
         parse_core_mask(cores, load_device("tiny"))
     assert str(caught.value) == message
+
+
+def test_durations_are_told_in_both_units() -> None:
+    texts = {row[0]: row[1] for row in describe(load_device("ascend910b2"))}
+    assert texts["launch.kernel"] == "2160cycle (1.2us)"
+    slow = {row[0]: row[1] for row in describe(load_device("ascend910b2", {"clock": "900MHz"}))}
+    assert slow["launch.kernel"] == "1080cycle (1.2us)"
+    assert slow["paths.GM->L1.startup"] == texts["paths.GM->L1.startup"]
+
+
+def test_a_result_names_the_file_that_lists_its_figures(tmp_path: Path) -> None:
+    file = tmp_path / "my chip.yaml"
+    file.write_text("base: tiny\nname: mine\ndescription: of my own\n", encoding="utf-8")
+    assert load_device(file).shown_by == f"'{file}'"
+    assert load_device(file).replace("groups", "2").shown_by == f"'{file}'"
+    assert load_device("ascend910b").shown_by == "ascend910b2"
+    maps = npusim.spec((16, 16), "fp16")
+    notes = npusim.ops.matmul(maps, maps, device=str(file)).notes
+    assert any(f"`npusim devices show '{file}'` lists every figure" in note for note in notes)

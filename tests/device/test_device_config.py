@@ -361,7 +361,7 @@ def test_figures_replaced_together_are_checked_together() -> None:
         ("memories.L1", "1KiB",
          "small.yaml:1: memories.L1: unknown figure; did you mean 'memories.L1.size'?"),
         ("zzz", 1,
-         "small.yaml:1: zzz: unknown figure; `npusim devices show small` lists the figures"),
+         "small.yaml:1: zzz: unknown figure; `npusim devices show small.yaml` lists the figures"),
         ("memories.L1.size", "5",
          "small.yaml:20: memories.L1.size: expected a size such as 512KiB, got 5"),
         ("memories.L1.size", Fraction(1, 2),

@@ -76,6 +76,19 @@ def test_a_ub_without_room_is_named_with_what_is_needed(name: str, device: str) 
         outputs(KERNELS[name](), "32B", device)
 
 
+@pytest.mark.parametrize("tiling", ["auto", "library"])
+def test_a_filter_gradient_whose_sums_cannot_leave_says_so(tiling: str) -> None:
+    device = load_device("ascend310p", {"memories.UB.size": "1KiB"})
+    dims = {"strides": [1, 1], "padding": [1, 1, 1, 1], "dilations": [1, 1, 1, 1]}
+    maps = npusim.spec((2, 1, 14, 14, 16), "fp16")
+    with pytest.raises(
+        CapacityError, match=r"UB 1024 B \(results leave through it.*no tiling fits"
+    ):
+        npusim.ops.conv2d_backprop_filter(
+            maps, maps, [16, 16, 3, 3], dims, device=device, tiling=tiling
+        )
+
+
 @pytest.mark.parametrize("size", ["2KiB", "1KiB", "512B"])
 def test_a_convolution_says_so_too(size: str) -> None:
     device = load_device("ascend910b2").replace("memories.UB.size", size)
