@@ -39,10 +39,7 @@ CONFIDENCES = ("measured", "vendor table", "published", "fitted", "hypothesis", 
 
 
 def figure(key: str, unit: str, meaning: str, default: Any = MISSING, **metadata: str) -> Any:
-    """Return a dataclass field read from YAML ``key`` as a quantity of kind ``unit``.
-
-    ``meaning`` is what the table of keys in ``configs/README.md`` says.
-    """
+    """Return a dataclass field read from YAML ``key`` as a quantity of kind ``unit``."""
     return field(
         default=default, metadata={"key": key, "unit": unit, "meaning": meaning, **metadata}
     )
@@ -376,6 +373,7 @@ class Sync:
     core_flag_cycles: int = figure("core_flag", "cycles", "a flag between cores")
     event_ids: int = figure("event_ids", "count", "flags per pair of pipes")
     core_event_ids: int = figure("core_event_ids", "count", "flags between cores", 11)
+    core_event_count: int = figure("core_event_count", "count", "what one in a group counts to", 15)
 
 
 @dataclass(frozen=True, kw_only=True)

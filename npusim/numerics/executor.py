@@ -261,14 +261,37 @@ class _CoreSync:
         self.progress = progress
         self.working = len(program.working)
         self.arrived: dict[int, int] = {}
-        self.setting = Flags(program)
+        self.program, self.setting = program, Flags(program)
         self.flags: dict[tuple[int, int], int] = {}  # counts by core and event
+        self.waited: dict[tuple[int, int], int] = {}  # those that were waited for
         self.events = 0
         self.done = 0  # instructions of finished tasks, all cores
 
     def send(self, sender: int, signal: Signal) -> None:
+        """Set a flag; an error where one of a group cannot count so far.
+
+        Whether it happens on a chip depends on how far its core is behind; here that is as far as
+        the order of the program allows. Flags for all cores count each setter apart, chips do not.
+        """
+        most = self.program.device.sync.core_event_count
         for core in self.setting.set(sender, signal):
-            self.flags[core, signal.event] = self.flags.get((core, signal.event), 0) + 1
+            key = core, signal.event
+            self.flags[key] = self.flags.get(key, 0) + 1
+            if signal.scope == "group" and self.flags[key] - self.waited.get(key, 0) > most:
+                names = [self.program.cores[i].name for i in (sender, core)]
+                raise ProgramError(
+                    f"{names[0]} may set flag {signal.event} {most + 1} times before {names[1]} "
+                    f"waits for one of them; a flag of {self.program.device.name} counts to {most} "
+                    f"(sync.core_event_count), so let {names[0]} wait for {names[1]} in between"
+                )
+
+    def comes(self, core: int, event: int, count: int) -> bool:
+        """Whether a flag has counted so much more since the core last waited for it."""
+        key = core, event
+        if self.flags.get(key, 0) - self.waited.get(key, 0) < count:
+            return False
+        self.waited[key] = self.waited.get(key, 0) + count
+        return True
 
     def end_task(self, template: Template) -> None:
         self.events += 1
@@ -279,7 +302,7 @@ class _CoreSync:
 
 def _run_core(core: int, batch: _Batch, sync: _CoreSync) -> Iterator[str]:
     """One core; yields whenever it has to wait for another."""
-    barriers, waited = 0, dict[int, int]()
+    barriers = 0
     for template in batch.tasks():
         first = 0
         for i, instruction in enumerate(template.instructions):
@@ -294,12 +317,11 @@ def _run_core(core: int, batch: _Batch, sync: _CoreSync) -> Iterator[str]:
                     yield "barrier"
                 barriers += 1
             if instruction.awaits is not None:
-                event, count = instruction.awaits
-                waited[event] = waited.get(event, 0) + count
-                while sync.flags.get((core, event), 0) < waited[event]:
+                while not sync.comes(core, *instruction.awaits):
                     yield "flag"
             if instruction.signals is not None:
-                sync.send(core, instruction.signals)
+                with located(template.lines[i], instruction):
+                    sync.send(core, instruction.signals)
             sync.events += 1
         _run(template, range(first, len(template.instructions)), batch.memory)
         sync.end_task(template)

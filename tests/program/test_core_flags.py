@@ -170,3 +170,28 @@ def test_a_flag_has_one_scope() -> None:
     )
     with pytest.raises(ProgramError, match=match):
         build(Told(body), DEVICE, (0,))
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_flag_counts_to_fifteen(more: int) -> None:
+    """Of two tasks that set it eight times each, the first may be done before core 0 waits."""
+
+    def ahead(kernel: Any, k: Language, task: Any) -> None:
+        if task.core == 0:
+            k.core_wait_flag("MTE3", 0, 8 if task.number == 0 else 7 + more)
+        elif task.core == 1:
+            for _ in range(8 if task.number == 0 else 7 + more):
+                k.core_set_flag("MTE2", 0, "group")
+
+    def one_run() -> None:
+        execute(build(Told(ahead), DEVICE, (0,)), {"y": np.zeros((8, SIZE // 4), np.float32)})
+
+    if not more:
+        one_run()
+        return
+    told = (
+        r"test_core_flags\.py:\d+: .*core1 may set flag 0 16 times before core0 waits.*counts to "
+        r"15 \(sync\.core_event_count\)"
+    )
+    with pytest.raises(ProgramError, match=told):
+        one_run()
