@@ -10,11 +10,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from npusim.axis import Axis, Reading, Runs
 from npusim.device.spec import Device
-from npusim.integers import ceil_div
-from npusim.kernels.parts.implicit_gemm_shape import Geometry, channel_tiles
-from npusim.kernels.parts.plane import Plane, cut_plane
-from npusim.kernels.parts.transposed import MOST_BLOCKS
+from npusim.integers import IntArray, ceil_div
+from npusim.kernels.parts.implicit_gemm_shape import (
+    Geometry,
+    channel_tiles,
+    pixel_by_pixel,
+    stack,
+    weight_loads,
+    window,
+)
+from npusim.kernels.parts.plane import cut_plane
+from npusim.kernels.parts.transposed import MOST_BLOCKS, images_window
 from npusim.kernels.tilings.floor import (
     Item,
     Reads,
@@ -24,7 +32,6 @@ from npusim.kernels.tilings.floor import (
     least_cycles,
     moves,
     pieces,
-    products,
     sharing,
 )
 from npusim.kernels.tilings.implicit_gemm import Tiling
@@ -45,25 +52,52 @@ class Problem(NamedTuple):
 
 
 class Slab(NamedTuple):
-    """``times`` slabs alike: positions, and over their reads taps, these times positions in
-    sixteens and as they are, pixels of one plane, moves of it, reads, and lines of its outputs."""
+    """``times`` slabs alike: positions, and of one filter depth the sums over their reads.
+
+    ``taps``, products, positions in whole sixteens times taps, fetches of img2col times taps,
+    cycles of conflicts where tiles have odd sides in blocks (whatever the columns; only where they
+    are odd), real pixels of a plane, moves of the input, loads of weights, and those of these that
+    hold part of a plane. ``lines`` are those of its outputs.
+    """
 
     times: int
     positions: int
+    lines: int
     taps: int
+    products: int
     sixteens: int
-    singles: int
+    fetches: int
+    odd: int
+    even: int
     pixels: int
     moves: int
-    reads: int
-    lines: int
+    loads: int
+    partial: int
+
+
+class Cut(NamedTuple):
+    """Which slabs, of how many images, and in which steps: what ``Slab`` follows from.
+
+    ``planes`` of a real group are summed over. ``step_planes`` come to L1 at once, as do
+    ``step_columns`` of weights, and ``columns`` to L0. Loads of img2col read ``window`` bytes.
+    """
+
+    h: Axis
+    w: Axis
+    base_m: int
+    height: int
+    form: str
+    images: int
+    planes: int
+    step_planes: int
+    step_columns: int
+    columns: int
+    window: int
 
 
 def product_least(p: Problem, t: Tiling, device: Device, cores: int) -> tuple[float, int, bool]:
     """(cycles, cores in use, whether outputs are cleared) below what the simulation takes."""
     g = p.geometry
-    height = max(1, t.single_core_m // g.w.out) if t.single_core_m else 0
-    slabs, dead = _slabs(g.h, g.w, t.base_m, height, t.form)
     into_a, into_b = (
         device.path("L1", "L0A", "load3d"),
         device.path("L1", "L0B", "transpose" if p.turned else ""),
@@ -73,32 +107,34 @@ def product_least(p: Problem, t: Tiling, device: Device, cores: int) -> tuple[fl
     depths = np.unique([len(pairs) for pairs in g.live if pairs], return_counts=True)
     tiles = channel_tiles(min(g.planes_out, g.all_out), t.base_n // g.c0, g.c0, even=t.even_n)
     channels = [(count, blocks * g.c0) for blocks, count in Counter(n for _, n in tiles).items()]
-    for slab, (images, each), (kd, alike), (b, n) in product(
-        slabs, pieces(g.images, t.images), zip(*depths, strict=True), channels
+    planes, dead = min(g.planes_in, g.all_in), False
+    every = []
+    for images, each in pieces(g.images, t.images):
+        slabs, dead = _slabs(_cut(p, t, device, planes, each))
+        every += [(slab, images, each) for slab in slabs]
+    for (slab, images, each), (kd, alike), (b, n) in product(
+        every, zip(*depths, strict=True), channels
     ):
-        times, k = slab.times * images * int(alike) * b, int(kd) * g.planes_in * slab.taps * g.c0
-        # Positions by columns; those of several images are rounded up to sixteens together.
-        m16 = slab.sixteens if each == 1 else slab.singles * each
-        m16 *= int(kd) * g.planes_in * g.c0
-        count = max(1, ceil_div(k, t.base_k))
-        size_a, size_b = m16 * p.element, k * n * p.element
-        l0 = moves(into_a, count, size_a) + conflicts(into_a, size_a, t.l1_slots)
+        times, k = slab.times * images * int(alike) * b, int(kd) * planes * slab.taps * g.c0
+        count = int(kd) * slab.products
+        of_plane = int(kd) * planes * g.c0
+        size_a, size_b = slab.sixteens * of_plane * p.element, k * n * p.element
+        fetches = slab.fetches * int(kd) * planes
+        l0 = count * into_a.startup_cycles + max(size_a / into_a.rate, fetches)
+        l0 += conflicts(into_a, size_a, t.l1_slots)
         l0 += moves(into_b, k / g.c0 if p.turned else count, size_b)
         l0 += conflicts(into_b, size_b, t.weight_slots)
-        x = int(kd) * g.planes_in * slab.pixels * 32 * each
+        x = int(kd) * planes * slab.pixels * 32 * each
         x, w = (0 if t.resident_input else x), (0 if t.resident else size_b)
-        chunks = ceil_div(g.planes_in, t.step_planes)
-        if slab.moves > slab.reads:  # rows of zeros between: every plane by itself
-            chunks = g.planes_in
-        count_x, count_w = chunks * slab.moves * int(kd), slab.reads * int(kd)
-        if t.form == "window" and t.step_columns < slab.taps:
-            blocks = n // g.c0 if p.turned else 1
-            count_w = g.planes_in * ceil_div(slab.taps, t.step_columns) * blocks * int(kd)
-        loads = moves(port, (count_x if x else 0) + (count_w if w else 0), x + w)
+        count_x, count_w = slab.moves, slab.loads
+        if p.turned:
+            count_w += slab.partial * (n // g.c0 - 1)
+        count_x, count_w = int(kd) * count_x * (x > 0), int(kd) * count_w * (w > 0)
+        loads = moves(port, count_x + count_w, x + w)
         out = drain(device, slab.positions * each, n, p.out)
         if slab.lines and g.w.insert > 1:
             out = max(out, _scattered(device, p, slab, n) * each)
-        cube = _cube(device, p, (count, m16, n))
+        cube = _cube(device, p, slab, int(kd), planes, n)
         items.append(Item(times, (cube, l0, loads, out)))
         # Of several images all planes of a load may be one row.
         row = 32 * max(4096, slab.pixels * min(MOST_BLOCKS, t.step_planes) * (each > 1))
@@ -138,44 +174,108 @@ def _scattered(device: Device, p: Problem, slab: Slab, n: int) -> float:
     return slab.lines * min(single, moves(rows, 1, ceil_div(n, 16) * length * block))
 
 
-def _cube(device: Device, p: Problem, size: tuple[int, int, int]) -> float:
-    """Cycles of ``count`` products whose positions in sixteens times columns are ``m16``."""
-    count, m16, n = size
-    return products(device, p.rate, count, 16, m16 / 16, n)
+def _cube(device: Device, p: Problem, slab: Slab, kd: int, planes: int, n: int) -> float:
+    """Cycles of the products of a slab with ``n`` columns."""
+    cube = device.cube
+    if cube is None or p.rate not in cube.rates:
+        return 0.0
+    rate = cube.rates[p.rate]
+    wide, deep = ceil_div(n, rate.n), planes * p.geometry.c0 / rate.k
+    blocks = slab.sixteens / max(16, rate.m) * deep * wide
+    cycles = slab.products * cube.startup_cycles + blocks * rate.cycles
+    if cube.odd_block_conflict and (rate.m, rate.k) == (16, p.geometry.c0):
+        cycles += slab.odd + (slab.even if wide % 2 else 0)
+    return kd * cycles
 
 
-@lru_cache(maxsize=2048)
-def _slabs(h: object, w: object, base_m: int, height: int, form: str) -> tuple[list[Slab], bool]:
-    plane: Plane = cut_plane(h, w, base_m, height, form=form)
+def _cut(p: Problem, t: Tiling, device: Device, planes: int, images: int) -> Cut:
+    g = p.geometry
+    return Cut(
+        *(g.h, g.w, t.base_m, max(1, t.single_core_m // g.w.out) if t.single_core_m else 0),
+        *(t.form, images, planes, min(t.step_planes, planes)),
+        *(min(t.step_columns, planes * g.taps), max(1, t.base_k // g.c0)),
+        device.path("L1", "L0A", "load3d").window_bytes,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _slabs(cut: Cut) -> tuple[list[Slab], bool]:
+    """The slabs that read anything, and whether there are others."""
+    plane = cut_plane(cut.h, cut.w, cut.base_m, cut.height, form=cut.form)
     live = plane.live()
-    dead = live.positions < h.out * w.out  # type: ignore[attr-defined]
+    dead = live.positions < cut.h.out * cut.w.out
     if not live.slabs:
         return [], True
-    rows, columns = live.rows, live.columns
-    count = np.multiply.outer(rows.count, columns.count)
-    taps = np.multiply.outer(rows.kernel, columns.kernel)
-    pixels = np.multiply.outer(rows.real, columns.real)
-    spread = form == "window" and w.insert > 1  # type: ignore[attr-defined]
-    ones = np.ones_like(count)
-    parts = rows.real[:, None] * ones if spread else ones
-    lines = rows.count[:, None] * ones if form != "window" else 0 * ones
-    slab = rows.sums[:, None] * columns.slabs + columns.sums[None, :]
-    flat = slab.reshape(-1)
-
-    def over(values: np.ndarray) -> np.ndarray:
-        return np.bincount(flat, values.reshape(-1), live.slabs).astype(np.int64)
-
-    def most(values: np.ndarray) -> np.ndarray:
-        found = np.zeros(live.slabs, np.int64)
-        np.maximum.at(found, flat, values.reshape(-1))
-        return found
-
-    sixteens = -(-count // 16) * 16 * taps
-    sums = (over(values) for values in (taps, sixteens, count * taps, pixels, parts, ones))
-    table = np.stack([most(count), *sums, most(lines)], 1)
-    alike, times = np.unique(table, axis=0, return_counts=True)
-    if len(alike) > 16:  # the least of neighbours stands for them
-        order = np.array_split(np.arange(len(alike)), 16)
+    rows, columns = _alike(live.rows), _alike(live.columns)
+    pairs = [[_read(cut, h, w) for w in live.columns.readings[0]] for h in live.rows.readings[0]]
+    sums = np.einsum("ri,cj,ijf->rcf", rows[0], columns[0], np.array(pairs, np.int64))
+    high, wide = np.meshgrid(rows[2], columns[2], indexing="ij")
+    lines = high if cut.form != "window" else 0 * high
+    times = np.multiply.outer(rows[1], columns[1]).reshape(-1)
+    alike = np.stack([high * wide, lines, *np.moveaxis(sums, 2, 0)], 2).reshape(len(times), -1)
+    if len(alike) > _KINDS:  # the least of neighbours stands for them
+        order = np.array_split(np.lexsort(alike.T[::-1]), _KINDS)
         times = np.array([times[some].sum() for some in order])
         alike = np.array([alike[some].min(axis=0) for some in order])
     return [Slab(int(n), *map(int, row)) for n, row in zip(times, alike, strict=True)], dead
+
+
+#: Kinds of slabs that are told apart.
+_KINDS = 16
+
+
+def _alike(runs: Runs) -> tuple[IntArray, IntArray, IntArray]:
+    """Kinds of sums of runs: how often each has which reading, how many there are, outputs."""
+    table = np.zeros((runs.slabs, len(runs.readings[0]) + 1), np.int64)
+    np.add.at(table, (runs.sums, runs.readings[1]), 1)
+    table[runs.sums, -1] = runs.count
+    kinds, times = np.unique(table, axis=0, return_counts=True)
+    return kinds[:, :-1], times, kinds[:, -1]
+
+
+@lru_cache(maxsize=1 << 14)
+def _read(cut: Cut, h: Reading, w: Reading) -> tuple[int, ...]:
+    """What one read of a slab adds to the sums of ``Slab``."""
+    tall, taps = stack(h, cut.images).h, h.kernel * w.kernel
+    positions, whole = tall.outputs * w.outputs, (cut.h.size, cut.w.size)
+    beside = cut.images > 1 and pixel_by_pixel(h, w, whole)
+    over, rest = window(tall, w), cut.planes % cut.step_planes
+    if beside and cut.step_planes <= MOST_BLOCKS and rest != 1:  # one plane is read as it lies
+        over = images_window(cut.images, cut.step_planes, h.size * w.size)
+    fetches = 0 if over.plain else over.fetches(0, positions, cut.window)
+    products, loads, partial = _steps(
+        taps, cut.planes, cut.step_planes, cut.step_columns, cut.columns
+    )
+    blocks = ceil_div(positions, 16)
+    clash = max(0, taps * cut.planes - 2 * products)
+    return (
+        *(taps, products, blocks * 16 * taps, fetches * taps),
+        *((clash, 0) if blocks % 2 else (0, clash)),
+        *(h.real * w.real, _moves(cut, h, w, beside=beside), loads, partial),
+    )
+
+
+def _moves(cut: Cut, h: Reading, w: Reading, *, beside: bool) -> int:
+    """Moves that bring the input of a read to L1."""
+    chunks, whole = ceil_div(cut.planes, cut.step_planes), w.size == cut.w.size
+    if cut.images > 1:
+        if beside and cut.step_planes <= MOST_BLOCKS:
+            return chunks
+        return (1 if beside else cut.images) * (chunks if whole else cut.planes)
+    if (h.size, w.size) == (h.real, w.real) and whole and h.inputs_apart == 1:
+        return chunks
+    together = w.insert == 1 and 1 in (w.real, w.inputs_apart)
+    return cut.planes * (1 if together else h.real)
+
+
+@lru_cache(maxsize=4096)
+def _steps(taps: int, planes: int, chunk: int, columns: int, step: int) -> tuple[int, int, int]:
+    """Products of a read, its loads of weights, and those of them with part of a plane's taps."""
+    products = loads = partial = 0
+    for plane in range(0, planes, chunk):
+        some = min(chunk, planes - plane)
+        for held, used in weight_loads(plane, some, planes, (chunk * taps, columns, taps)):
+            products += ceil_div(len(used), step)
+            loads += held.start == used.start
+            partial += len(held) < taps and held.start == used.start
+    return products, loads, partial
