@@ -55,9 +55,9 @@ def least_cycles(
     return max(shared, *pipes)
 
 
-def moves(path: Path, count: float, size: float, rows: float = 0) -> float:
-    """Cycles of ``count`` moves of ``size`` bytes in all, in so many rows."""
-    work = max(size / path.rate, rows * float(path.row_cycles))
+def moves(path: Path, count: float, size: float, rows: float = 0, ticks: float = 0) -> float:
+    """Cycles of ``count`` moves of ``size`` bytes in all, in so many rows or fetches of a cycle."""
+    work = max(size / path.rate, rows * float(path.row_cycles), ticks)
     return max(count * path.floor_cycles, count * path.startup_cycles + work)
 
 
@@ -72,8 +72,11 @@ def products(device: Device, dtype: str, count: float, m: int, k: float, n: int)
     if cube is None or dtype not in cube.rates:
         return 0.0
     rate = cube.rates[dtype]
-    blocks = ceil_div(m, rate.m) * ceil_div(n, rate.n) * (k / rate.k)
-    return count * cube.startup_cycles + blocks * rate.cycles
+    high, wide, deep = ceil_div(m, rate.m), ceil_div(n, rate.n), k / rate.k
+    cycles = count * cube.startup_cycles + high * wide * deep * rate.cycles
+    if cube.odd_block_conflict and (high % 2 or wide % 2):
+        cycles += max(0.0, deep - 2 * count)
+    return cycles
 
 
 def drain(device: Device, m: int, n: int, size: int, *, nd: bool = False) -> float:
@@ -97,11 +100,16 @@ class Reads(NamedTuple):
         return Reads(self.size + size, self.rows + size / row, min(self.shortest, row))
 
 
-def sharing(device: Device, reads: Reads, once: float, written: float) -> float:
-    """Cycles of all cores' reads, of which ``once`` bytes come from main memory, and of writes."""
+def sharing(
+    device: Device, reads: Reads, once: float, written: float, around: float = 0.0
+) -> float:
+    """Cycles of all cores' reads, of which ``once`` bytes come from main memory, and of writes.
+
+    ``around`` are what passes at least before the first read and behind the last.
+    """
     each = device.l2.request_bytes if device.l2 is not None else 0
     read = reading(device, reads.size, once, reads.rows * each, each / reads.shortest)
-    return max(read, writing(device, written))
+    return max(read + around, writing(device, written))
 
 
 def pieces(total: int, step: int) -> list[tuple[int, int]]:

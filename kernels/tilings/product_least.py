@@ -147,7 +147,8 @@ def product_least(p: Problem, t: Tiling, device: Device, cores: int) -> tuple[fl
     tail = 0.0 if t.unit_flag else tail
     edges = around(into_a, into_b, port, tail)
     used = min(cores, t.cores or cores)
-    shared = sharing(device, reads._replace(shortest=32), p.once, written)
+    reads = reads._replace(shortest=32)
+    shared = sharing(device, reads, p.once, written, port.startup_cycles + edges[2])
     cycles = least_cycles(items, edges, used, shared)
     groups = sum(group * g.planes_in < g.all_in for group in range(g.groups))
     count = sum(item.times for item in items) * max(1, groups)
