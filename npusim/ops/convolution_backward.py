@@ -255,7 +255,11 @@ def arguments(c: Convolution) -> dict[str, Any]:
     """
     even = all(before == after for before, after in c.padding)
     if not even and c.dims != 2:
-        raise ArgumentError(f"padding is {c.padding}; sides may differ in 2-D layers only")
+        way_out = "; state this one with a height of 1" if c.dims == 1 else ""
+        sides = ", ".join(f"[{before}, {after}]" for before, after in c.padding)
+        raise ArgumentError(
+            f"padding is {sides}; before and after may differ in 2-D layers only{way_out}"
+        )
     return {
         "stride": c.stride,
         "padding": tuple(before for before, _ in c.padding) if even else c.sides,

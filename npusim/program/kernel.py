@@ -116,8 +116,12 @@ class Kernel(Abstract):
 
     @property
     def tiling_text(self) -> str:
-        """One line for reports: the tile sizes in use; the field ``tiling`` if there is one."""
-        return str(getattr(self, "tiling", ""))
+        """One line for reports: the tile sizes in use.
+
+        That is the field ``tiling`` if there is one, else what ``choices`` names.
+        """
+        own = (f"{name} {getattr(self, name)}" for name in self.choices)
+        return str(getattr(self, "tiling", "")) or ", ".join(own)
 
     def used(self, cores: int) -> int:
         """How many of so many cores ``plan`` divides the work among; the others are left idle.

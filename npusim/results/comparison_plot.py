@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING
 from npusim.reasons import REASONS
 from npusim.results.compared import Compared, KernelFacts, Side
 from npusim.results.lines import us_text
-from npusim.results.palette import REASON_COLOURS
+from npusim.results.palette import LAUNCH, REASON_COLOURS
 from npusim.results.plots import new_axes, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-#: Colour of launches, which no pipe does.
-_LAUNCH = "#4d4d4d"
 
 
 def plot_comparison(compared: Compared, ax: Axes | None = None, *, shown: bool = False) -> Axes:
@@ -69,7 +66,7 @@ def _bar(ax: Axes, place: int, kernel: KernelFacts, named: set[str]) -> None:
     """One kernel's stretches, each kind named once in the legend."""
     start = kernel.row["launch_us"]
     waits = kernel.waits.get(kernel.busiest, {})
-    stretches = [("launch", _LAUNCH, 0.0, start)]
+    stretches = [("launch", LAUNCH, 0.0, start)]
     for reason in REASONS:
         width = waits.get(reason, 0.0)
         stretches.append((reason, REASON_COLOURS[reason], start, width))

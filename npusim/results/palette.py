@@ -6,7 +6,7 @@ muted ones. What merely follows a value, such as the lines of a study, takes ``s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from npusim.device.pipes import PIPES
 
@@ -95,3 +95,9 @@ def scale(count: int) -> tuple[str, ...]:
     last = len(_SCALE) - 1
     places = (round(at * last / max(1, count - 1)) for at in range(count))
     return tuple(_SCALE[place] for place in places)
+
+
+def covered(lines: Collection[object], at: int) -> int:
+    """How many later ones hide the line at a place, at most 3: it is drawn so much wider."""
+    own, *later = list(lines)[at:]
+    return min(3, later.count(own))

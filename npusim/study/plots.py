@@ -89,10 +89,18 @@ def _line(drawn: Drawn, x: str, ax: Axes) -> None:
     for i, ((label, points), colour) in enumerate(zip(lines.items(), colours, strict=True)):
         at, times = zip(*sorted(points), strict=True)
         style = ("-", "--", ":", "-.")[i % 4] if len(lines) > len(set(colours)) else "-"
-        ax.plot(at, times, style, marker="o", markersize=4, color=colour, label=label)
+        wider = 2 * palette.covered(lines.values(), i)
+        ax.plot(
+            *(at, times, style),
+            linewidth=1.5 + wider,
+            marker="o",
+            markersize=4 + wider,
+            color=colour,
+            label=label,
+        )
     ax.set_xticks(range(len(texts)), texts, rotation=0 if len(texts) <= 8 else 45)
     ax.set_xlabel(x)
-    ax.set_ylim(bottom=0)
+    ax.set_ylim(0, 1.06 * max(time for _, time in drawn.times))  # markers stay whole
     ax.grid(axis="y", color="#e0e0e0", linewidth=0.8)
     if len(lines) > 1:
         ax.legend(fontsize=8, frameon=False, ncols=1 + len(lines) // 12)
@@ -139,7 +147,7 @@ def _pareto(drawn: Drawn, x: str, ax: Axes) -> None:
     ax.scatter(best, fastest, s=26, color=palette.BEST, zorder=3)
     ax.set_xticks([cost[text] for text in texts], texts, rotation=45)
     ax.set_xlabel(x)
-    ax.set_ylim(bottom=0)
+    ax.set_ylim(0, 1.06 * max(time for _, time in drawn.times))  # markers stay whole
     ax.legend(fontsize=8, frameon=False)
 
 

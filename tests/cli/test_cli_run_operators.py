@@ -311,7 +311,7 @@ def test_rules_can_be_left_to_the_hardware(fails: Fails) -> None:
          "(allow_fp32_down_precision), 2 (use_fp16), 3 (use_hf32); "
          "see 'npusim run convolution_backward --help'"),
         ([*BACKWARD[:8], "--size", "3x4x5", "--kernel", "1", "--padding", "0,1,0,1,0,1"],
-         "padding is ((0, 1), (0, 1), (0, 1)); sides may differ in 2-D layers only"),
+         "padding is [0, 1], [0, 1], [0, 1]; before and after may differ in 2-D layers only"),
         ([*BACKWARD, "--transposed", "--padding", "9"],
          "output H of the transposed layer would be -10; use less padding, or a larger input or "
          "filter"),

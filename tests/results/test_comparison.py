@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.colors import to_rgba
 
 import npusim
 from npusim.errors import ArgumentError
 from npusim.kernels.matmul import Tiling
-from npusim.results import Comparison, Result
+from npusim.results import Comparison, Result, palette
 from npusim.results.compared import COLUMNS
 from npusim.results.plots import figure_bytes
 from tests.timing.test_engines_agree import CALLS, operator_calls
@@ -138,6 +139,9 @@ def test_the_figure_has_a_bar_of_the_kernels_length_for_each() -> None:
     assert ends == {0: pytest.approx(a.time_us), 1: pytest.approx(b.time_us)}
     assert [one.get_text().split()[1] for one in ax.get_yticklabels()] == ["A", "B"]
     assert "small" in ax.get_title(loc="left")
+    handles, names = ax.get_legend_handles_labels()
+    launch = dict(zip(names, handles, strict=True))["launch"]
+    assert launch.patches[0].get_facecolor() == to_rgba(palette.LAUNCH), "as on every other plot"
     assert len(figure_bytes(ax, "png")) > 1000
 
 

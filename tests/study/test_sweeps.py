@@ -18,6 +18,7 @@ import pytest
 import npusim
 from npusim.cli.main import main
 from npusim.errors import ArgumentError
+from npusim.results import palette
 from npusim.study import SweepResult, make_study
 from npusim.study.store import Measured, Store
 from npusim.study.workers import here, look
@@ -229,8 +230,20 @@ def test_plots(kind: str, tmp_path: Path) -> None:
         _, times = ax.lines[0].get_data()
         want = [row["time_us"] for row in result.rows() if row["m"] == "16"]
         assert np.array_equal(times, want)
+        assert ax.get_ylim()[1] > 1.05 * max(row["time_us"] for row in result.rows())
     with pytest.raises(ArgumentError, match="k was not varied"):
         result.plot(x="k")
+
+
+def test_lines_that_coincide_are_all_seen() -> None:
+    costs_nothing = {"m": "16:48:16", "cube.energy.fp16": "1pJ,2pJ"}
+    ax = swept(vary=costs_nothing).plot(x="m")
+    below, above = ax.lines
+    assert np.array_equal(below.get_ydata(), above.get_ydata())
+    assert below.get_linewidth() > above.get_linewidth()
+    assert below.get_markersize() > above.get_markersize()
+    assert palette.covered([1, 2, 1, 1], 0) == 2
+    assert palette.covered([1, 2, 1, 1], 1) == 0
 
 
 def test_tables_are_written(tmp_path: Path) -> None:

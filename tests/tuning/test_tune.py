@@ -259,6 +259,14 @@ def test_a_kernel_with_choices_is_tuned_by_its_programs_alone() -> None:
     assert tuned.tiling == {"piece": tuned.best.piece, "slots": tuned.best.slots}  # type: ignore[attr-defined]
 
 
+def test_what_a_kernel_chooses_is_its_tiling_in_reports() -> None:
+    a, b = (npusim.simulate(replace(copy(), slots=n), "tiny") for n in (1, 2))
+    assert a.runs[0].tiling == "piece 64, slots 1"
+    assert "tiling      copy: piece 64, slots 1" in a.text()
+    changed = npusim.compare(a, b).table.query("name == 'tiling'")
+    assert changed[["a", "b"]].to_numpy().tolist() == [["piece 64, slots 1", "piece 64, slots 2"]]
+
+
 def test_only_those_among_a_list() -> None:
     kernel = copy()
     some = [replace(kernel, piece=piece) for piece in (256, 1024)]

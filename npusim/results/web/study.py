@@ -155,7 +155,7 @@ def _costs(varied: Sequence[str], known: Sequence[Row], drawn: list[Chart]) -> s
         best = front(x, y)
         drawn.append(lines.scatter((what, x), ("time, \u00b5s", y), names, best, column))
         told = (
-            f"{what} against time; joined: what none beats in both, {counted(len(best), 'point')}."
+            f"{what} against time; marked: what none beats in both, {counted(len(best), 'point')}."
         )
         parts.append(page.place(drawn[-1], lines.HEIGHT, f"time against {what}", told))
     return f'<div class="pair">{"".join(parts)}</div>' if parts else ""

@@ -39,13 +39,17 @@ def lines(
     )
     if max(map(len, values)) * len(values) > 60:
         made.xaxis.major_label_orientation = 0.8
-    for (name, points), colour in zip(series.items(), palette.scale(len(series)), strict=True):
+    colours = palette.scale(len(series))
+    for i, ((name, points), colour) in enumerate(zip(series.items(), colours, strict=True)):
         known = [value for value in values if value in points]
         source = ColumnDataSource(
             {"x": known, "y": [points[v] for v in known], "name": [name] * len(known)}
         )
-        made.line("x", "y", source=source, line_color=colour, line_width=2)
-        dots = made.scatter("x", "y", source=source, fill_color=colour, line_color=None, size=8)
+        wider = 3 * palette.covered(series.values(), i)
+        made.line("x", "y", source=source, line_color=colour, line_width=2 + wider)
+        dots = made.scatter(
+            "x", "y", source=source, fill_color=colour, line_color=None, size=8 + wider
+        )
         hover(made, [dots], f"<div><b>@name</b><br>{across} @x: @y{{0,0.0}} {unit}</div>")
     return chart(place, made)
 
