@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter, isabstract, signature
 from pathlib import Path
@@ -37,21 +37,32 @@ def load_kernel(place: str) -> type[Kernel]:
     """
     file, name = _parted(place)
     module = _module(file)
-    found = {
-        kind.__name__: kind
+    every = [
+        kind
         for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, Kernel) and not isabstract(kind)
-    }
+        if isinstance(kind, type) and issubclass(kind, Kernel)
+    ]
+    found = {kind.__name__: kind for kind in every if not isabstract(kind)}
     own = {name: kind for name, kind in found.items() if kind.__module__ == module.__name__}
     if name in found:
         return _named(found[name], file)
     if name:
-        hint = suggest(name, own) if own else "; it defines no kernel"
+        hint = suggest(name, own) if own else f"; it defines {_lacking(every, module)}"
         raise ArgumentError(f"{file} has no kernel {name!r}{hint}")
     if len(own) != 1:
-        have = f"the kernels {', '.join(own)}" if own else "no kernel"
+        have = f"the kernels {', '.join(own)}" if own else _lacking(every, module)
         raise ArgumentError(f"{file} defines {have}; name one as {file}:CLASS, a class of Kernel")
     return _named(next(iter(own.values())), file)
+
+
+def _lacking(every: Sequence[type[Kernel]], module: ModuleType) -> str:
+    """Why none of the classes of a file is a kernel, as far as it has any."""
+    told = [
+        f"{kind.__name__}, which lacks the method {' and '.join(sorted(kind.__abstractmethods__))}"
+        for kind in every
+        if kind.__module__ == module.__name__
+    ]
+    return f"no kernel but {' and '.join(told)}" if told else "no kernel"
 
 
 def make_kernel(kind: type[Kernel], arguments: Mapping[str, str]) -> Kernel:

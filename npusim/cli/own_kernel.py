@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,7 @@ def kernel_card(kernel: Kernel) -> KernelCard:
             Output(
                 name=tensor.name,
                 axes=str(tensor.shape),
-                expected=_expected(kernel, place),
+                expected=_expected(kernel, written, place),
                 limit=_limit(tensor),
             )
             for place, tensor in enumerate(written)
@@ -83,14 +83,25 @@ def _limit(tensor: Tensor) -> Callable[[Sample[Kernel]], float]:
     return lambda _: LIMITS.get(tensor.dtype.name, 0.0)
 
 
-def _expected(kernel: Kernel, place: int) -> Callable[[Sample[Kernel]], Array]:
+def _expected(
+    kernel: Kernel, written: Sequence[Tensor], place: int
+) -> Callable[[Sample[Kernel]], Array]:
     def computed(sample: Sample[Kernel]) -> Array:
         found = getattr(kernel, EXPECTED)(*sample.arrays.values())
-        every = found if isinstance(found, tuple) else (found,)
-        array: Array = np.asarray(every[place], np.float64)
-        return array
+        every = [np.asarray(one) for one in (found if isinstance(found, tuple) else (found,))]
+        have, need = [one.shape for one in every], [tensor.shape for tensor in written]
+        if have != need:
+            raise ArgumentError(
+                f"{EXPECTED} of {type(kernel).__name__} returns {_shapes(have)}; the kernel writes "
+                f"{_shapes(need)}"
+            )
+        return every[place].astype(np.float64)
 
     return computed
+
+
+def _shapes(shapes: Sequence[tuple[int, ...]]) -> str:
+    return " and ".join(f"an array of shape {shape}" for shape in shapes)
 
 
 def _call(kernel: Kernel, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:

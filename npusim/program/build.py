@@ -136,7 +136,12 @@ def _parts(
         k = first if first is not None and not parts else Language(device, kind, role, handles)
         lanes = tuple((group, i) for group in groups for i in range(kind.per_group))
         with _located():
-            parts.append(_Part(k, lanes, kernel.plan(k, kernel.used(len(lanes)))))
+            plan = kernel.plan(k, kernel.used(len(lanes)))
+        if not isinstance(plan, Plan):
+            raise ProgramError(
+                f"plan of {type(kernel).__name__} returns {plan!r}; it returns a Plan(tasks, emit)"
+            )
+        parts.append(_Part(k, lanes, plan))
     return parts
 
 
@@ -296,5 +301,8 @@ def _located() -> Iterator[None]:
 def _kernel_line(error: Exception) -> str:
     """``file.py:line: `` of the innermost frame outside this layer, if there is one."""
     frames = traceback.extract_tb(error.__traceback__)
+    frames = [
+        f for f in frames if (f.filename, f.name) != ("<string>", "__init__")
+    ]  # a dataclass's
     lines = [f for f in frames if FilePath(f.filename).parent not in _OURS]
     return f"{FilePath(lines[-1].filename).name}:{lines[-1].lineno}: " if lines else ""

@@ -57,6 +57,11 @@ class Tasks(Generic[Task]):
                     f"task column {name!r} has {len(column)} rows, core has {len(self.core)}; "
                     "every column needs one entry per task"
                 )
+            if len(column) and np.asarray(column).dtype.kind not in "biu":
+                raise ProgramError(
+                    f"task column {name!r} holds {np.asarray(column).dtype}; give whole numbers "
+                    "or flags, as a // b or array.astype(int) makes them"
+                )
         want = fields_of(self.record)
         if set(want) != set(self.columns):
             raise ProgramError(

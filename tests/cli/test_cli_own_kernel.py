@@ -173,6 +173,8 @@ def test_wrong_words_are_told(arguments: list[str], message: str, copy: str, fai
         ("import nothing_of_this_name", "broken.py:1: ModuleNotFoundError: No module named"),
         ("x = 1\ny = 1 / 0", "broken.py:2: ZeroDivisionError: division by zero"),
         ("x = 1", "broken.py defines no kernel; name one as"),
+        (COPY.replace("def plan", "def plans"),
+         "broken.py defines no kernel but Copy, which lacks the method plan; name one as"),
         (COPY.replace('name, role = "copy", "vector"', 'role = "vector"'),
          'Copy has no name; write name = "..." into it'),
         (COPY + "\nclass Second(Copy):\n    pass\n", "defines the kernels Copy, Second"),
@@ -210,3 +212,17 @@ def test_an_example_that_fails_is_told_with_its_line(tmp_path: Path, fails: Fail
     (tmp_path / "wrong.py").write_text(code, encoding="utf-8")
     with pytest.raises(ArgumentError, match="it must return a kernel"):
         make_kernel(load_kernel(str(tmp_path / "wrong.py")), {})
+
+
+def test_what_is_expected_in_another_shape_is_told(
+    copy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = Path(copy.partition(":")[0]).read_text(encoding="utf-8")
+    own = "\n    def expected(self, x):\n        return x[:32], x\n"
+    (tmp_path / "halved.py").write_text(code + own, encoding="utf-8")
+    words = ("--arg", "x=64:fp32", "--arg", "y=64:fp32:out", "--device", "tiny", "--check")
+    assert main(["run", "--kernel", f"{tmp_path / 'halved.py'}:Copy", *words]) == 2
+    assert (
+        "expected of Copy returns an array of shape (32,) and an array of shape (64,); the kernel "
+        "writes an array of shape (64,)"
+    ) in capsys.readouterr().err

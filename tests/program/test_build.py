@@ -15,7 +15,7 @@ from npusim.dtypes import FP16, FP32
 from npusim.errors import CapacityError, ProgramError
 from npusim.isa.operands import Tensor
 from npusim.program.build import build
-from npusim.program.kernel import Kernel, Tasks
+from npusim.program.kernel import Kernel, Plan, Tasks
 from npusim.program.language import Language
 from npusim.program.link import Linker, State
 from tests.scripts import Scripted, tasks_of
@@ -230,6 +230,34 @@ def test_a_field_that_a_task_lacks_names_the_kernel_line() -> None:
     match = rf"^test_build\.py:{line}: a Row has no field 'sise' \(it has: size, last\)"
     with pytest.raises(ProgramError, match=match):
         build(Script(table([0], size=[64], last=[1]), misspelled), TINY, (0,))
+
+
+class Rows(NamedTuple):
+    size: int
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [([0.9, 0.8], "'size' holds float64; give whole"), ([1], "'size' has 1 rows, core has 2")],
+)
+def test_columns_that_are_wrong_name_the_kernel_line(sizes: list[Any], message: str) -> None:
+    class Wrong(Script):
+        def plan(self, k: Language, cores: int) -> Plan[Any]:
+            return Plan(Tasks(np.arange(2), Rows, {"size": np.array(sizes)}), lambda _: None)
+
+    line = Wrong.plan.__code__.co_firstlineno + 1
+    with pytest.raises(ProgramError, match=rf"^test_build\.py:{line}: task column {message}"):
+        build(Wrong(table([0])), TINY, (0,))
+
+
+def test_a_plan_that_is_none_is_told() -> None:
+    class Forgets(Script):
+        def plan(self, k: Language, cores: int) -> Plan[Any]:
+            return None  # type: ignore[return-value]
+
+    message = r"plan of Forgets returns None; it returns a Plan\(tasks, emit\)"
+    with pytest.raises(ProgramError, match=message):
+        build(Forgets(table([0])), TINY, (0,))
 
 
 def test_a_word_that_the_language_lacks_names_the_kernel_line() -> None:
