@@ -15,6 +15,7 @@ from npusim.errors import (
     NpusimError,
     ProgramError,
     RaceError,
+    RuleError,
 )
 
 # Not late, though light: once imported, a module of a function's name would take its place.
@@ -111,6 +112,7 @@ __all__ = [
     "ProgramError",
     "RaceError",
     "Result",
+    "RuleError",
     "Sensitivities",
     "Study",
     "SweepResult",

@@ -377,7 +377,7 @@ def deconv_mask(f: Facts, _: str) -> str | None:
 
 def deconv_no_mask(f: Facts, _: str) -> str | None:
     """No mask is given."""
-    return None if f["core_mask"] is None else "leave it away"
+    return None if f["core_mask"] is None else "leave it out"
 
 
 CHECKS: dict[str, Check] = {

@@ -225,7 +225,7 @@ def _file(product: str) -> Node:
         names.remove("common")
         raise ArgumentError(
             f"no table of limits for product {product!r}{suggest(product, names)}; correct "
-            "'product' in the device file, or leave it away"
+            "'product' in the device file, or leave it out"
         )
     return load_tree(folder / f"{product}.yaml", f"constraints/{product}.yaml")
 
@@ -337,8 +337,9 @@ def _message(table: Table, rule: Rule, wrong: str, device: Device) -> str:
         if rule.always
         else (f"choose such a value, or rules='hardware' for what {device.name} itself can do")
     )
+    permit = "permit" if "products" in table.product_title else "permits"
     return (
-        f"{table.operator}: {where}{wrong}; {table.product_title} permits {rule.permitted}{when} "
+        f"{table.operator}: {where}{wrong}; {table.product_title} {permit} {rule.permitted}{when} "
         f"({status}, by {rule.basis}); {way_out}"
     )
 

@@ -33,7 +33,8 @@ def deconv_grad_filter(
     it are zero.
 
     The result ``outputs[0]`` is (group, out_c / group * kernel_h * kernel_w, in_c / group) of the
-    operands' type: the whole gradient, nothing is added to what dw held before.
+    operands' type, with out_c before kernel_h and kernel_w in the middle axis: the whole gradient,
+    nothing is added to what dw held before.
 
     ``storage`` "shared" puts the operands into main memory and uses the cores of ``core_mask``
     (bit i is core i; None: all), with the same bits whatever the mask; "gsm" is the same with the

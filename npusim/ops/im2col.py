@@ -54,8 +54,8 @@ def im2col(
     (size + 2 * padding - dilation * (kernel_size - 1) - 1) // stride + 1; padding reads as zero.
 
     An image in 5HD (N, C1, H, W, 16) gives (N, C1, KH * KW, L, 16): the form of the tensor
-    compiler's kernels. There the device's ``overlap_sums`` is not fp32, the others are converted to
-    5HD and back around the kernel, as in im2col_backward.
+    compiler's kernels. Where the device's ``overlap_sums`` is not fp32, other images are converted
+    to 5HD before the kernel and back behind it, as in im2col_backward.
 
     No page of the call was at hand: its limits are assumed to be those of im2col_backward. Keywords
     are those of ``npusim.call.Options``; ``tiling`` is "auto" or a

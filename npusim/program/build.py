@@ -301,8 +301,7 @@ def _located() -> Iterator[None]:
 def _kernel_line(error: Exception) -> str:
     """``file.py:line: `` of the innermost frame outside this layer, if there is one."""
     frames = traceback.extract_tb(error.__traceback__)
-    frames = [
-        f for f in frames if (f.filename, f.name) != ("<string>", "__init__")
-    ]  # a dataclass's
-    lines = [f for f in frames if FilePath(f.filename).parent not in _OURS]
+    made = ("<string>", "__init__")  # by dataclass, for Tasks
+    own = [f for f in frames if (f.filename, f.name) != made]
+    lines = [f for f in own if FilePath(f.filename).parent not in _OURS]
     return f"{FilePath(lines[-1].filename).name}:{lines[-1].lineno}: " if lines else ""

@@ -293,7 +293,7 @@ def test_a_gradient_smaller_than_natural(tmp_path: Path) -> None:
 def test_rules_can_be_left_to_the_hardware(fails: Fails) -> None:
     words = ["run", "conv3d_backprop_input", "--device", "ascend910", "--cin", "16", "--cout",
              "16", "--size", "1x18x18", "--kernel", "1", "--stride", "1x17x17"]  # fmt: skip
-    assert "stride H * W is 289; Atlas training products (910) permits up to 256" in fails(*words)
+    assert "stride H * W is 289; Atlas training products (910) permit up to 256" in fails(*words)
     assert main([*words, "--rules", "hardware", "--check"]) == 0
 
 
@@ -328,7 +328,7 @@ def test_rules_can_be_left_to_the_hardware(fails: Fails) -> None:
          "--tiling names conv_forward twice; keep one of them"),
         ([*INPUT, "--dilation", "2"],
          "conv3d_backprop_input: dilations is (1, 2, 2, 2, 1); Atlas training products (910) "
-         "permits 1 for D (an error without status, by the vendor's tensor compiler of 2022, which "
+         "permit 1 for D (an error without status, by the vendor's tensor compiler of 2022, which "
          "the documentation page leaves to the errors); correct it"),
         ([*INPUT, "--storage", "shared"],
          "--storage is an option of conv_grad_filter, conv_grad_input, deconv_grad_filter, "
@@ -345,13 +345,13 @@ def test_rules_can_be_left_to_the_hardware(fails: Fails) -> None:
          "deconv_grad_filter needs --cin, --cout, --size and --kernel; missing: --cout, --size, "
          "--kernel; --input of an operand that shows a size will do too"),
         ([*DECONV, "--storage", "private", "--cores", "0"],
-         "deconv_grad_filter: core_mask is 0: leave it away; FT78NE permits no mask (the _p form "
+         "deconv_grad_filter: core_mask is 0: leave it out; FT78NE permits no mask (the _p form "
          "runs on the calling core) (when storage = private) (an error without status, by the "
          "library's documentation page with its example program); correct it"),
         ([*DECONV, "--cores", "0x100"],
          "deconv_grad_filter: core_mask is 256: the device has 8 cores, the mask of all is 0xff; "
          "FT78NE permits at least one bit, none beyond the device's cores (when storage = shared) "
-         "(an error without status, by no source decides; the reading npusim takes); correct it"),
+         "(an error without status, by npusim's own choice, where no source decides); correct it"),
         ([*DECONV, "--dtype", "fp16", "--rules", "hardware"],
          "deconv_grad_filter: ft78ne has no hp (fp16) form; it has fp32: use float32, or device "
          "mt7004"),

@@ -433,7 +433,7 @@ def test_messages_say_what_where_limit_and_way_out() -> None:
     facts = convolution(3, stride=(1, 64, 1))
     assert refused("convolution_backward", facts, "ascend910b", "stride", INVALID) == (
         "convolution_backward: stride is (1, 64, 1); Atlas A2 training and inference products "
-        "(910B) permits 1 to 63 for H and W (when transposed = no, dims = 3) (status 161002, by "
+        "(910B) permit 1 to 63 for H and W (when transposed = no, dims = 3) (status 161002, by "
         "the operator's documentation page); choose such a value, or rules='hardware' for what "
         "ascend910b2 itself can do"
     )

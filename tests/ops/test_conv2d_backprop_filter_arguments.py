@@ -51,7 +51,7 @@ def with_shape(a: np.ndarray[Any, Any], *shape: int) -> np.ndarray[Any, Any]:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "x rank": (
         {"x": with_shape(X, 2, 6, 6, 16)},
-        "input_x.shape is (2, 6, 6, 16); Atlas training products (910) permits 5 "
+        "input_x.shape is (2, 6, 6, 16); Atlas training products (910) permit 5 "
         "axes (N, C1, H, W, 16) (an error without status",
     ),
     "unknown dtype": ({"x": X.astype(np.float64)}, "input_x.dtype is float64; "),

@@ -388,10 +388,10 @@ def test_cube_math_types_per_product(
         ({"padding": [1, 2, 3]}, "padding is"),
         ({"dilation": 0}, "dilation is"),
         ({"groups": 3}, "groups is 3"),
-        ({"output_padding": 1}, "output_padding is .* permits 0 .when transposed = no"),
+        ({"output_padding": 1}, "output_padding is .* permit 0 .when transposed = no"),
         ({"groups": 0}, "groups is 0"),
         ({"stride": 2}, "input .4, 4. gives grad_output .2, 2., not .4, 4."),
-        ({"output_mask": (True, True)}, "output_mask is .* permits length 3"),
+        ({"output_mask": (True, True)}, "output_mask is .* permit length 3"),
         ({"cube_math_type": 4}, "cube_math_type is 4"),
         ({"cube_math_type": "fast"}, "use_hf32"),
         (

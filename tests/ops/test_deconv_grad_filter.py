@@ -201,9 +201,9 @@ def test_wrong_parameters_are_named(values: Any, message: str) -> None:
         (np.float32, {"device": "tiny"}, "tiny has no core with role 'dsp'"),
         (np.float32, {"storage": "global"},
          "storage is 'global'; it is 'shared', 'gsm' or 'private'"),
-        (np.float32, {"storage": "private", "core_mask": 1}, "core_mask is 1: leave it away; "
+        (np.float32, {"storage": "private", "core_mask": 1}, "core_mask is 1: leave it out; "
          "FT78NE permits no mask (the _p form runs on the calling core)"),
-        (np.float32, {"storage": "private", "cores": "0-3"}, "core_mask is 0-3: leave it away"),
+        (np.float32, {"storage": "private", "cores": "0-3"}, "core_mask is 0-3: leave it out"),
         (np.float32, {"cores": "0-9"}, "there is no core group 9"),
         (np.float32, {"core_mask": 1, "cores": 1}, "core_mask is 1 and cores is 1; they mean"),
         (np.float32, {"core_mask": 0}, "core_mask is 0: the device has 8 cores, the mask of "
