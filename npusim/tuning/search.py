@@ -4,7 +4,7 @@ A candidate first has a bound in closed form, then one from its program, then it
 Whatever is least of all is looked at next. When that is a simulated time, no other candidate can
 be faster: the tiling is proved best among the candidates, on simulated time. In this order no
 candidate is simulated whose bound is above the best time, so none is simulated in vain but for
-those of the last step.
+those of the last step. A search that may end before can be led to some that may be good first.
 
 The order, and so the table, depends neither on how many processes look nor on what a store knows.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
@@ -109,14 +109,44 @@ class Search:
         self.bounded = self.simulated = 0
         self.begun = time.monotonic()
 
-    def run(self, workers: Workers) -> None:
-        """Search until the proof or the end of the budget; seeds are simulated in any case."""
+    def begin(self, workers: Workers) -> None:
+        """Simulate the seeds in any case."""
         self._add(self.seeds)
-        self._bound(range(len(self.rows)), workers)
-        self._time([i for i, row in enumerate(self.rows) if row.state == OPEN], workers)
         self._heap.clear()
+        self._bound(range(len(self.rows)), workers)
+        self._heap.clear()
+        self._time([i for i, row in enumerate(self.rows) if row.state == OPEN], workers)
+
+    def lead(self, kernels: Iterable[Kernel], workers: Workers) -> bool:
+        """Simulate what may be the best of these, in order, as far as the budget goes; whether the
+        best became better."""
+        before, left = self._best, list(kernels)
+        for begin in range(0, len(left), _TIMES):
+            first = len(self.rows)
+            if self._over():
+                break
+            self._add(left[begin : begin + _TIMES])
+            self._bound(self._hopeful(first), workers)
+            self._time(self._hopeful(first, self.budget.runs), workers)
+        return self._best < before
+
+    def run(self, workers: Workers) -> None:
+        """Search until the proof or the end of the budget."""
         self._add(self.candidates)
         self._go_on(workers)
+
+    def _hopeful(self, first: int, runs: int | None = None) -> list[int]:
+        """Rows from ``first`` on that may be the best, least bound first; they leave the heap."""
+        found = [i for bound, _, i in sorted(self._heap) if i >= first and bound < self._best]
+        if runs is not None:
+            found = found[: runs - self.simulated]
+        self._leave(found)
+        return found
+
+    def _leave(self, rows: Collection[int]) -> None:
+        """Take rows out of the heap."""
+        self._heap = [entry for entry in self._heap if entry[2] not in rows]
+        heapq.heapify(self._heap)
 
     def extend(self, candidates: Iterable[Kernel], workers: Workers) -> bool:
         """Search among more candidates; whether the best became better."""
@@ -179,10 +209,9 @@ class Search:
         built = [entry for entry in self._heap if entry[1] and entry[0] < self._best]
         if not built or self._over():
             return []
-        chosen = min(built)
-        self._heap.remove(chosen)
-        heapq.heapify(self._heap)
-        return [chosen[2]]
+        chosen = min(built)[2]
+        self._leave([chosen])
+        return [chosen]
 
     def _bound(self, rows: Iterable[int], workers: Workers) -> None:
         """Bounds from programs; what cannot run or runs like another leaves the search."""

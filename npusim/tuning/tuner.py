@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from npusim.errors import ArgumentError
+from npusim.errors import ArgumentError, CapacityError
 from npusim.program.kernel import Kernel
 from npusim.results.notebook_bar import in_notebooks
 from npusim.tuning.neighbours import neighbours
@@ -43,11 +44,29 @@ def search(
         Workers(problem, kept, jobs) as workers,
     ):
         looking = Search(problem, among, seeds, budget, report)
+        looking.begin(workers)
+        if around and budget != Budget():
+            looking.lead(_leaders(problem), workers)
+            while looking.best is not None and looking.lead(neighbours(looking.best), workers):
+                pass
         looking.run(workers)
         while around and looking.best is not None:
             around = looking.extend(neighbours(looking.best), workers)
     spent = time.monotonic() - begun
     return Tuned(problem, tuple(looking.rows), looking.bounded, spent, workers.known)
+
+
+#: Candidates with the best estimates that a search with a budget looks at before all others.
+_LEADING = 32
+
+
+def _leaders(problem: Problem) -> list[Kernel]:
+    """Those of the problem's kernel, the best first; none where no tiling is known to fit."""
+    kernel = problem.kernel
+    warm = [t.name for t in kernel.tensors if t.role != "out"] if problem.l2 is not None else []
+    with suppress(CapacityError):
+        return [one for _, one in kernel.ranked(problem.device, problem.cores, _LEADING, warm)]
+    return []
 
 
 def _of_tilings(far: Progress) -> tuple[str, int, int]:

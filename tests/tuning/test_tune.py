@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +13,7 @@ import pytest
 import npusim
 from npusim.call.tune import tune
 from npusim.device.catalog import load_device
+from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.tilings.matmul import auto_tiling
@@ -265,6 +266,34 @@ def test_what_a_kernel_chooses_is_its_tiling_in_reports() -> None:
     assert "tiling      copy: piece 64, slots 1" in a.text()
     changed = npusim.compare(a, b).table.query("name == 'tiling'")
     assert changed[["a", "b"]].to_numpy().tolist() == [["piece 64, slots 1", "piece 64, slots 2"]]
+
+
+@dataclass(frozen=True)
+class Led(Copy):
+    """With an opinion of what is fast."""
+
+    def ranked(
+        self, device: Device, cores: int, few: int, warm: Collection[str] = ()
+    ) -> list[tuple[float, Kernel]]:
+        return [(1.0, replace(self, piece=piece, slots=3)) for piece in (256, 1024)]
+
+
+def test_a_search_that_may_end_begins_with_the_best_estimates() -> None:
+    """As far as its budget goes; without one, bounds alone decide."""
+    kernel = Led(*(getattr(copy(), name) for name in ("x", "y")))
+    led = tune(kernel, device="ascend910b2", store=None, budget=3)
+    done = {row.kernel for row in led.rows if row.state == SIMULATED}
+    assert done == {kernel, *(replace(kernel, piece=piece, slots=3) for piece in (256, 1024))}
+    whole = tune(kernel, device="ascend910b2", store=None)
+    assert whole.proved
+    assert whole.cycles == tune(copy(), device="ascend910b2", store=None).cycles
+
+
+def test_a_search_that_may_end_looks_around_the_best_before_all_others() -> None:
+    kernel = matmul(512, 512, 512, FP16, "ascend910b2")
+    tuned = tune(kernel, device="ascend910b2", store=None, budget=40)
+    assert not tuned.proved
+    assert set(neighbours(tuned.best)) <= {row.kernel for row in tuned.rows}
 
 
 def test_only_those_among_a_list() -> None:
