@@ -18,13 +18,15 @@ Write = Callable[[Path], object]
 
 
 def check_file(option: str, path: Path, suffixes: Sequence[str]) -> None:
-    """Refuse a name that nothing writes, here or at all, or a folder that does not exist."""
+    """Refuse a name that nothing writes here or at all, a folder, or one in no folder."""
     if not path.name.lower().endswith(tuple(suffixes)):
         raise ArgumentError(f"{option} {path}: the file's name must end in {' or '.join(suffixes)}")
     if not path.absolute().parent.is_dir():
         raise ArgumentError(
             f"{option} {path}: there is no folder {str(path.parent)!r}; create it first"
         )
+    if path.is_dir():
+        raise ArgumentError(f"{option} {path}: a folder has this name; give a file's")
     if path.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
         raise ArgumentError(
             f"{option} {path}: Parquet needs the package pyarrow; `pip install pyarrow` adds it"

@@ -26,6 +26,16 @@ def test_its_name_is_checked_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--report study.pdf: the file's name must end in .html" in capsys.readouterr().err
 
 
+def test_the_name_of_a_folder_is_refused_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "all.csv").mkdir()
+    assert main([*WORDS, "--csv", str(tmp_path / "all.csv")]) == 2
+    told = capsys.readouterr()
+    assert not told.out
+    assert "all.csv: a folder has this name; give a file's" in told.err
+
+
 def test_a_memory_that_a_link_holds_back_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

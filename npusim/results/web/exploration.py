@@ -21,7 +21,11 @@ from npusim.written import write
 Row = Mapping[str, Any]
 
 #: What goals are called, and how many of the column's unit make theirs.
-_GOALS = {"time_us": ("time, \u00b5s", 1.0), **COSTS}
+_GOALS = {
+    "time_us": ("time, \u00b5s", 1.0),
+    "launch_us": ("launches, \u00b5s", 1.0),
+    **COSTS,
+}
 
 
 class Explored(NamedTuple):
@@ -45,8 +49,8 @@ def render(explored: Explored) -> str:
     known = [row for row in explored.rows if not row["error"]]
     best = sorted((row for row in known if row["front"]), key=lambda row: row[explored.goals[0]])
     what = fixed.get("network") or fixed.get("operator") or "exploration"
-    goals = ", ".join(_called(goal)[0] for goal in explored.goals)
-    title = f"{what}: the least {goals}"
+    *goals, last = (_named(goal)[0] for goal in explored.goals)
+    title = f"{what}: the least {' and '.join([', '.join(goals), last] if goals else [last])}"
     others = ", ".join(f"{n} {v}" for n, v in fixed.items() if n not in ("network", "operator"))
     drawn: list[Chart] = []
     body = (
@@ -68,8 +72,14 @@ def _called(goal: str) -> tuple[str, float]:
     return _GOALS.get(goal, (goal, 1.0))
 
 
+def _named(goal: str) -> tuple[str, str]:
+    """What a goal is called and, with a blank before it, its unit if there is one."""
+    name, _, unit = _called(goal)[0].partition(", ")
+    return name, f" {unit}" * bool(unit)
+
+
 def _text(goal: str, value: float) -> str:
-    return us_text(value) if goal == "time_us" else rate_text(value / _called(goal)[1])
+    return us_text(value) if goal.endswith("_us") else rate_text(value / _called(goal)[1])
 
 
 def _verdict(explored: Explored, best: Sequence[Row]) -> str:
@@ -79,9 +89,9 @@ def _verdict(explored: Explored, best: Sequence[Row]) -> str:
     told = []
     for goal in explored.goals:
         least = min(best, key=lambda row: float(row[goal]))
-        name, _ = _called(goal)
+        name, unit = _named(goal)
         where = name_of(least, tuple(explored.varied))
-        told.append(f"Least {name}: {_text(goal, least[goal])} with {where}.")
+        told.append(f"Least {name}: {_text(goal, least[goal])}{unit} with {where}.")
     return " ".join(told)
 
 
@@ -119,7 +129,7 @@ def _charts(explored: Explored, known: Sequence[Row], drawn: list[Chart]) -> str
         names = [name_of(row, tuple(explored.varied)) for row in known]
         both = front(x, y)
         drawn.append(lines.scatter((across, x), (up, y), names, both, f"{one}-{other}"))
-        told = f"Joined: what none beats in both, {counted(len(both), 'point')}."
+        told = f"Marked: what none beats in both, {counted(len(both), 'point')}."
         parts.append(page.place(drawn[-1], lines.HEIGHT, f"{up} against {across}", told))
     return f'<div class="pair">{"".join(parts)}</div>'
 
@@ -130,7 +140,7 @@ def _table(explored: Explored, rows: Sequence[Row], *, mark: bool = False) -> st
         return ""
     first, *_ = explored.goals
     most = max(row[first] for row in rows) or 1.0
-    heads = (*explored.varied, _called(first)[0].split(",")[0])
+    heads = (*explored.varied, _named(first)[0])
     heads += tuple(_called(goal)[0] for goal in explored.goals)
     found = []
     for row in rows:

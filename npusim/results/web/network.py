@@ -152,14 +152,14 @@ def _results(facts: Row) -> list[tuple[str, str]]:
 def _layers(facts: Row) -> str:
     parts = (*facts["results"], "other")
     heads = ("layer", "shape", "n", "time", "total \u00b5s", "share")
-    own = ("own \u00b5s", "bound by", "bound", "any program")
+    own = ("own \u00b5s", "bound by", "bound", "least")
     known = [row for row in facts["layers"] if not row["error"]]
     most = max((row["total_us"] for row in known), default=1.0)
     rows = [_layer_cells(row, parts, most) for row in known]
     note = (
         '<p class="dim">\u00b5s of one layer, total and share of all n alike. own: its kernels '
         "that multiply, without launches; bound by, bound: what alone would take which share of "
-        "that; any program: the share that any for the same problem would take.</p>"
+        "that; least: the share that any programs for the same problems would take.</p>"
     )
     return page.key(_results(facts)) + page.table((*heads, *parts, *own), rows, 2) + note
 
@@ -204,7 +204,7 @@ def _kernels(facts: Row) -> str:
         times = us_text(us), _us_cell(row["launch_us"]), percent_text(row["share"], 1)
         least = percent_text(row["problem_us"] / us) if us else ""
         rows.append((row["kernel"], f"{row['launches']:,}", *times, *speeds, least))
-    return page.table((*heads, "any program"), rows, 1)
+    return page.table((*heads, "least"), rows, 1)
 
 
 def _elementwise(facts: Row) -> str:
