@@ -120,7 +120,11 @@ def test_a_range_worked_out_by_hand() -> None:
     )
     assert rate.low_us == pytest.approx(t + 0.128)
     assert rate.high_us == pytest.approx(t - 0.064)
-    assert (launch.figure, launch.low, launch.high) == ("launch.kernel", "45cycle", "55cycle")
+    assert (launch.figure, launch.low, launch.high) == (
+        "launch.kernel",
+        "45cycle (0.045us)",
+        "55cycle (0.055us)",
+    )
     assert launch.low_us == pytest.approx(t - 0.005)
     assert launch.high_us == pytest.approx(t + 0.005)
     assert found.time_us == t
