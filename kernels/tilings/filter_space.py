@@ -23,7 +23,16 @@ from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.conv_filter import Tiling
 from npusim.kernels.tilings.filter_cuts import IMAGES, Cut, cuts
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
-from npusim.kernels.tilings.pipeline import Floats, Work, chosen, full, joined, table, uneven
+from npusim.kernels.tilings.pipeline import (
+    L0_WAYS,
+    Floats,
+    Work,
+    chosen,
+    full,
+    joined,
+    table,
+    uneven,
+)
 from npusim.kernels.tilings.streams import clear_cycles, sum_cycles
 
 #: Longest side of a tile in elements.
@@ -50,6 +59,7 @@ class Space:
     deterministic: bool
     form: str
     held: tuple[bool, ...]  # whether the L2 holds the first operand, and the second
+    ways: tuple[tuple[int, int], ...] = L0_WAYS
 
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
@@ -146,20 +156,25 @@ class Space:
         flag = costs.unit_flag_lag(self.device) >= 0
         size, positions = self.device.memory("L0C").size_bytes, self.of_cut["most_positions"]
         most, sums = positions[t["cut"]], t["m"] * t["n"] * 4
-        whole = -(-most // t["most_k"])
+        side = np.minimum(
+            *(cube_sizes(self.device)[l0] // t[of] for l0, of in (("L0A", "m"), ("L0B", "n")))
+        )
         which, steps, ways = [], [], []
         for slots, unit_flag in ((2, False), (1, True) if flag else (1, False)):
-            for split in (1, 2):
-                fits = (slots * sums <= size) & (whole * split * 16 <= most)
+            for l0_slots, split in self.ways:
+                deepest = np.minimum(side // l0_slots // self.element // 16 * 16, most)
+                whole = -(-most // np.maximum(1, deepest))
+                fits = (slots * sums <= size) & (whole * split * 16 <= most) & (deepest >= 16)
                 if not unit_flag and slots == 1:  # where two fit there is no reason for one
                     fits &= 2 * sums > size
                 which.append(np.flatnonzero(fits))
                 steps.append(whole[which[-1]] * split)
-                ways.append((slots, unit_flag))
+                ways.append((slots, unit_flag, l0_slots))
         found = chosen(t, np.concatenate(which))
         found["k"] = round_up(-(-positions[found["cut"]] // np.concatenate(steps)), 16)
-        slot, flags = np.repeat(np.array(ways, np.int64), [len(some) for some in which], axis=0).T
-        return found | {"l0c_slots": slot, "unit_flag": flags}
+        counts = [len(some) for some in which]
+        slot, flags, l0_slots = np.repeat(np.array(ways, np.int64), counts, axis=0).T
+        return found | {"l0c_slots": slot, "unit_flag": flags, "l0_slots": l0_slots}
 
     def _parts(self, t: Columns) -> Columns:
         """With numbers of parts of K: none, and even ones that keep most cores busy."""
@@ -227,6 +242,7 @@ class Space:
             slab_k=cut.slab_k,
             k_parts=t["parts"],
             l1_slots=t["slots"],
+            l0_slots=t["l0_slots"],
             l0c_slots=t["l0c_slots"],
             deterministic=self.deterministic,
             form=cut.form,

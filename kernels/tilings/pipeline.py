@@ -39,6 +39,10 @@ _WIDELY = 2
 #: The share of a kernel's time above which launches of half of its cores are worth a look.
 _WEIGHTY = 0.1
 
+#: Slots of L0, and in how many steps what fits in one is cut: what estimates are for, and all.
+L0_WAYS = ((2, 1), (2, 2))
+ALL_L0_WAYS = (*L0_WAYS, (3, 1))
+
 #: Candidates estimated between two looks at what is left.
 _AT_ONCE = 128
 

@@ -22,7 +22,7 @@ from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.implicit_gemm import Tiling
-from npusim.kernels.tilings.pipeline import Floats, Work, chosen, table, uneven
+from npusim.kernels.tilings.pipeline import L0_WAYS, Floats, Work, chosen, table, uneven
 from npusim.kernels.tilings.product_cuts import Cut, Way, cuts_of, ways_of
 from npusim.kernels.tilings.streams import clear_cycles
 
@@ -46,6 +46,7 @@ class Space:
     rotated: bool
     forms: tuple[str, ...]
     held: tuple[bool, ...]  # whether the L2 holds the first operand, and the second
+    ways: tuple[tuple[int, int], ...] = L0_WAYS
 
     @cached_property
     def cuts(self) -> list[Cut]:
@@ -138,20 +139,25 @@ class Space:
         # Of weights that stay a step takes no more than those of the planes in L1.
         taps = self.of_cut["most_taps"][t["cut"]]
         columns = np.minimum(t["columns"], t["planes"] * taps)
-        sums, whole = m * t["n"] * 4, -(-columns // t["most_k"])
+        sums, l0 = m * t["n"] * 4, cube_sizes(self.device)
+        side = np.minimum(l0["L0A"] // m, l0["L0B"] // t["n"])
         which, steps, ways = [], [], []
         for slots, unit_flag in ((2, False), (1, True) if flag else (1, False)):
-            for split in (1, 2):
-                fits = (slots * sums <= size) & ((whole < columns) | (split == 1))
+            for l0_slots, split in self.ways:
+                deepest = side // l0_slots // self.dtype.bytes // self.geometry.c0
+                deepest = np.minimum(deepest, t["most_k"])
+                whole = -(-columns // np.maximum(1, deepest))
+                fits = (slots * sums <= size) & ((whole < columns) | (split == 1)) & (deepest > 0)
                 if not unit_flag and slots == 1:  # where two fit there is no reason for one
                     fits &= 2 * sums > size
                 which.append(np.flatnonzero(fits))
                 steps.append(np.minimum(whole[which[-1]] * split, columns[which[-1]]))
-                ways.append((slots, unit_flag))
+                ways.append((slots, unit_flag, l0_slots))
         found = chosen(t, np.concatenate(which))
         found["k"] = -(-columns[np.concatenate(which)] // np.concatenate(steps))
-        slot, flags = np.repeat(np.array(ways, np.int64), [len(some) for some in which], axis=0).T
-        return found | {"l0c_slots": slot, "unit_flag": flags}
+        counts = [len(some) for some in which]
+        slot, flags, l0_slots = np.repeat(np.array(ways, np.int64), counts, axis=0).T
+        return found | {"l0c_slots": slot, "unit_flag": flags, "l0_slots": l0_slots}
 
     def tiling(self, i: int, cores: int) -> Tiling:
         """Candidate ``i`` on so many cores."""
@@ -165,6 +171,7 @@ class Space:
             step_columns=t["columns"],
             l1_slots=t["l1_slots"],
             weight_slots=t["weight_slots"],
+            l0_slots=t["l0_slots"],
             l0c_slots=t["l0c_slots"],
             resident=bool(t["resident"]),
             form=cut.form,

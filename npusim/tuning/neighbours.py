@@ -15,7 +15,8 @@ def neighbours(kernel: Kernel) -> Iterator[Kernel]:
     """The kernel with one field of its tiling changed by a step, as far as its checks allow.
 
     A number is halved, doubled and moved by one and by sixteen; a switch is turned. Numbers that
-    are 0 mean "left to the kernel" and stay, and so do words.
+    are 0 mean "left to the kernel" and stay, and so do words. With one more slot of L0 steps are
+    also as much shorter, so that it has room.
     """
     tiling = getattr(kernel, "tiling", None)
     if not is_dataclass(tiling) or isinstance(tiling, type):
@@ -25,6 +26,12 @@ def neighbours(kernel: Kernel) -> Iterator[Kernel]:
             with suppress(ArgumentError):
                 changed = replace(tiling, **{one.name: value})
                 yield replace(kernel, tiling=changed)  # type: ignore[type-var]
+    slots, depth = (getattr(tiling, name, 0) for name in ("l0_slots", "base_k"))
+    if slots and depth:
+        less = depth * slots // (slots + 1) // 16 * 16
+        with suppress(ArgumentError):
+            changed = replace(tiling, l0_slots=slots + 1, base_k=less)
+            yield replace(kernel, tiling=changed)  # type: ignore[type-var]
 
 
 def _steps(value: Any) -> list[Any]:

@@ -69,6 +69,11 @@ def kernel_of(layer: str, name: str, device: str, dtype: str = "fp16") -> Kernel
     return next(one for one in kernels if one.name == name)
 
 
+def any_kernel(kernel: Kernel) -> Any:
+    """A kernel whose tiling a type checker need not know."""
+    return kernel
+
+
 @pytest.mark.parametrize("name", GRADIENTS)
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize(
@@ -115,6 +120,21 @@ def test_closed_forms_are_below_what_a_core_takes_alone(
                 assert one.least(machine, machine.count("cube")).cycles <= alone, (device, one)
                 checked += 1
     assert checked > 16
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_third_slot_of_l0_is_a_candidate_of_searches_alone(name: str) -> None:
+    """Also around the best found, with steps as much shorter, so that it fits."""
+    kernel, machine = kernel_of("3x3", name, "ascend910b2"), load_device("ascend910b2")
+    cores = machine.count("cube")
+    slots = [any_kernel(one).tiling.l0_slots for one in kernel.candidates(machine, cores)]
+    assert {*slots} == {2, 3}
+    assert slots.count(3) < slots.count(2)
+    leading = [any_kernel(one) for _, one in kernel.ranked(machine, cores, 32)]
+    assert {one.tiling.l0_slots for one in leading} == {2}
+    one = replace(leading[0], tiling=replace(leading[0].tiling, base_k=80))
+    around = {(n.tiling.l0_slots, n.tiling.base_k) for n in map(any_kernel, neighbours(one))}
+    assert {(3, 80), (3, 48), (2, 96)} <= around
 
 
 def test_positions_are_padded_as_the_cube_has_them() -> None:
