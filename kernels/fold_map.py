@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from npusim.device.spec import Device
-from npusim.kernels.parts.conversion import Pieces, even, most_in_task, move, task_counts
+from npusim.kernels.parts.conversion import Pieces, even, most_in_task, move
 from npusim.kernels.parts.folding import Fold
 from npusim.kernels.parts.plane_map import PlaneMap, plain_sizes
 from npusim.kernels.parts.room import piece
@@ -40,6 +40,7 @@ from npusim.language import (
     ceil_div,
     grid,
     in_runs,
+    round_down,
     round_up,
 )
 
@@ -84,15 +85,19 @@ class FoldMap(PlaneMap):
         return (n, 1, self.fold.blocks(c, self.c0), *self.fold.plane(h, w), self.c0)
 
     def stream(self, device: Device, cores: int) -> Stream:
-        size, lane = self.blocked.size_bytes, self.fold.lane(self.c0)
+        ub, work = device.memory("UB"), _Work(self)
+        slot = round_down(ub.size_bytes // 4, ub.align_bytes)
+        cuts = [work.cut(slot, n) for n in range(1, cores + 1)]
+        zeros, lane = work.zeros if self.to_blocks else 0.0, work.rows / work.blocks
         return Stream(
             read=self.src.size_bytes,
             written=self.dst.size_bytes,
-            tasks=task_counts(size, device.memory("UB").size_bytes // 4, cores),
-            vector=(("transpose", size * self.fold.w),),
+            tasks=np.array([work.count(*cut) for cut in cuts]),
+            vector=(("transpose", self.blocked.size_bytes * self.fold.w),),
             loads=lane if self.to_blocks else 1,
             cold=self.to_blocks,
             stores=1 if self.to_blocks else lane,
+            in_turn=zeros,
         )
 
     def plan(self, k: Language, cores: int) -> Plan[FoldTile]:
@@ -118,23 +123,39 @@ class _Work:
         self.e, self.c0 = self.plain.dtype.bytes, kernel.c0
         self.lane = self.fold.lane(self.c0)
         self.position = self.c0 * self.e  # bytes
+        self.rows = self.c * self.fold.h  # of pixels that positions of a column have
         _, _, self.blocks, self.down, self.across, _ = self.folded.shape
 
-    def tasks(self, slot_bytes: int, cores: int) -> Tasks[FoldTile]:
-        """Runs of rows of positions of one block, or of part of a row."""
+    def cut(self, slot_bytes: int, cores: int) -> tuple[int, int]:
+        """Rows and columns of positions of a task: rows of one block, or part of a row."""
         # Rows of pixels begin at 32 B in UB.
         step = ceil_div(32 // self.e, self.fold.w)
         total = self.n * self.blocks * self.down * self.across * self.position
         most = most_in_task(step * self.position, total, slot_bytes, cores)
         columns = even(round_up(self.across, step), most * step, step)
-        rows = even(self.down, max(1, most * step // columns)) if columns >= self.across else 1
+        if columns < self.across:
+            return 1, columns
+        return even(self.down, max(1, most * step // columns)), columns
+
+    def count(self, rows: int, columns: int) -> int:
+        """How many tasks of so many rows and columns there are."""
+        of_block = ceil_div(self.down, rows) * ceil_div(self.across, columns)
+        return self.n * self.blocks * of_block
+
+    @property
+    def zeros(self) -> float:
+        """The share of blocks of which not all lanes are rows of pixels."""
+        return 1 / self.blocks if self.rows % self.lane else 0.0
+
+    def tasks(self, slot_bytes: int, cores: int) -> Tasks[FoldTile]:
+        """Runs of them for each core."""
+        rows, columns = self.cut(slot_bytes, cores)
         n, block, i0, j0 = grid(
             np.arange(self.n),
             np.arange(self.blocks),
             np.arange(0, self.down, rows),
             np.arange(0, self.across, columns),
         )
-        of_image = self.c * self.fold.h  # rows of pixels that positions of a column have
         count, first = np.minimum(rows, self.down - i0), block * self.lane
         whole = self.h // self.fold.h  # rows of positions of which all pixels exist
         extent = {
@@ -142,7 +163,7 @@ class _Work:
             "columns": np.minimum(columns, self.across - j0),
             "width": np.minimum(columns * self.fold.w, self.w - j0 * self.fold.w),
             "first": first % self.fold.h,
-            "lane": np.minimum(self.lane, of_image - first),
+            "lane": np.minimum(self.lane, self.rows - first),
             "tall": np.clip(whole - i0, 0, count),
             "left": np.full(len(n), self.h % self.fold.h),
         }

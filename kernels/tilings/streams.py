@@ -15,6 +15,9 @@ CLEAR_BYTES = 16 * 1024
 #: Largest piece of a sum of parts: it loads at full bandwidth.
 SUM_BYTES = 8 * 1024
 
+#: Cores whose launch costs nothing are left idle for less than this part of the time on all.
+_MUCH = 0.9
+
 
 class Stream(NamedTuple):
     """What a vector kernel does to its data, on all of its cores together.
@@ -22,16 +25,18 @@ class Stream(NamedTuple):
     It moves ``read`` and ``written`` bytes, and issues ``vector`` instructions: each an entry of
     the device's ``vector.ops`` and the bytes it walks through. All of it is in equal pieces,
     ``tasks`` of them where 1, 2, ... cores work; ``loads`` moves bring a piece, which leaves in
-    ``stores``. ``cold`` data come from main memory.
+    ``stores``. ``cold`` data come from main memory. Of the share of pieces that is ``in_turn`` the
+    vector unit clears the slot before it is loaded, so that loads wait for the piece before.
     """
 
     read: int
     written: int
     tasks: Numbers
     vector: tuple[tuple[str, int], ...]
-    loads: int = 1
+    loads: float = 1
     cold: bool = True
-    stores: int = 1
+    stores: float = 1
+    in_turn: float = 0
 
 
 def clearing(size: int, cores: int, piece: int) -> Stream:
@@ -72,11 +77,13 @@ def working_cores(device: Device, cores: int, stream: Stream) -> int:
     """Of so many vector cores those on which a stream ends first.
 
     Each core that takes part has to be launched (``launch.core``), which takes longer than its
-    share of a small tensor. All cores where launching them costs nothing.
+    share of a small tensor. Where that costs nothing it is all cores, unless their pieces are so
+    badly shared out that fewer gain much.
     """
-    if not device.launch.core_cycles:
+    found = times(device, cores, stream)
+    if not device.launch.core_cycles and found.min() > _MUCH * found[-1]:
         return cores
-    return int(np.argmin(times(device, cores, stream))) + 1
+    return int(np.argmin(found)) + 1
 
 
 def times(device: Device, cores: int, stream: Stream) -> Floats:
@@ -93,15 +100,13 @@ def times(device: Device, cores: int, stream: Stream) -> Floats:
         unit.startup_cycles + size / whole / unit.repeat_bytes * float(unit.ops.get(op, 0))
         for op, size in stream.vector
     )
-    pipes = np.stack(
-        [
-            each * (stream.loads * load.startup_cycles + stream.read / whole / load.rate),
-            each * turning,
-            each * (stream.stores * store.startup_cycles + stream.written / whole / store.rate),
-        ]
-    )
-    slowest = pipes.max(axis=0)
-    alone = slowest + (pipes.sum(axis=0) - slowest) / each
+    loading = stream.loads * load.startup_cycles + stream.read / whole / load.rate
+    storing = stream.stores * store.startup_cycles + stream.written / whole / store.rate
+    # What loads and the vector unit do in turn takes as long as both.
+    apart = 1 - stream.in_turn
+    shorter = np.minimum(loading, turning)
+    slowest = np.maximum(loading + turning - apart * shorter, storing)
+    alone = (each - 1) * slowest + loading + turning + storing
     far = stream.cold or device.l2 is None
     reading = device.main_read_rate if far else device.shared_read_rate
     shared = max(stream.read / reading, stream.written / write_rate(device))
