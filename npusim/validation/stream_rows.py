@@ -32,10 +32,10 @@ from npusim.validation.rows import Declined, KernelRow, Simulated
 #: Operations that no kernel here computes, and what they would take.
 _MISSING: Mapping[str, str] = {
     "topk": "the sorting instructions of the vector unit are not modelled",
-    "softmax": "exponentials on the vector unit are not modelled",
-    "layernorm": "square roots on the vector unit are not modelled",
-    "attention": "kernels that use cube and vector cores together are not modelled",
-    "flash_attention": "kernels that use cube and vector cores together are not modelled",
+    "softmax": "this library has no kernel of a softmax",
+    "layernorm": "this library has no kernel of a normalization",
+    "attention": "this library has no kernel of attention",
+    "flash_attention": "this library has no kernel of attention",
 }
 
 
@@ -56,7 +56,7 @@ def simulate_stream_row(row: KernelRow, device: Device) -> Simulated:
     if row.op in _MISSING:
         raise Declined(f"op {row.op!r}: {_MISSING[row.op]}")
     if row.op not in _PLANS:
-        raise Declined(f"op {row.op!r} is not known")
+        raise Declined(f"op {row.op!r} is not known; there are {', '.join(sorted(_PLANS))}")
     words, make = _PLANS[row.op]
     for word in row.switches:
         if word not in words:
@@ -158,9 +158,7 @@ def _elementwise(row: KernelRow, device: Device) -> _Plan:
         piece = min(fit, n) // 16 * 16
         notes.append(f"base_n is empty: pieces of {piece} elements, the most of a row that fits")
     if operation != row.op:
-        notes.append(
-            f"{row.op}: exponentials are not modelled; a gate of straight lines takes their place"
-        )
+        notes.append(f"{row.op} is simulated without exponentials, by a gate of straight lines")
         blind.append("vec")
     if "l2_bypass" in row.switches:
         notes.append("l2_bypass: the data pass through the L2, where nothing finds them again")

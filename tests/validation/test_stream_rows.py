@@ -75,7 +75,7 @@ def test_pieces_may_be_left_to_us() -> None:
 def test_a_stand_in_says_so_and_hides_its_vector_time() -> None:
     done = simulate_stream_row(row("gelu"), A2)
     assert done.busy_us["vec"] is None
-    assert "exponentials are not modelled" in done.notes[0]
+    assert "gelu is simulated without exponentials" in done.notes[0]
 
 
 def test_nz_columns_lie_as_far_apart_as_the_word_says() -> None:
@@ -119,8 +119,8 @@ def test_a_tile_that_is_no_whole_rows_is_noted() -> None:
     ("asked", "reason"),
     [
         (row("topk"), "op 'topk': the sorting instructions"),
-        (row("attention"), "cube and vector cores together"),
-        (row("frobnicate"), "op 'frobnicate' is not known"),
+        (row("attention"), "op 'attention': this library has no kernel of attention"),
+        (row("frobnicate"), "op 'frobnicate' is not known; there are add, "),
         (row("add", switches=("scalar_loop",)), "add with 'scalar_loop' is not modelled"),
         (row("copy_gm_ub", base_n=None), "base_n is empty: a copy_gm_ub needs it"),
         (row("copy_gm_ub", batch=4), "batch is 4: no word tells what is read again"),
