@@ -130,6 +130,7 @@ def test_durations_are_told_in_both_units() -> None:
     assert slow["paths.GM->L1.startup"] == texts["paths.GM->L1.startup"]
 
 
+@pytest.mark.compiled
 def test_a_result_names_the_file_that_lists_its_figures(tmp_path: Path) -> None:
     file = tmp_path / "my chip.yaml"
     file.write_text("base: tiny\nname: mine\ndescription: of my own\n", encoding="utf-8")
