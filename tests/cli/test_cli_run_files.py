@@ -131,11 +131,11 @@ def test_a_timeline_is_kept_where_a_file_needs_it(
 def test_a_failed_write_loses_neither_the_report_nor_the_other_files(
     tmp_path: Path, capsys: Capture
 ) -> None:
-    folder, page = tmp_path / "c.npy", tmp_path / "page.html"
-    folder.mkdir()
-    assert main([*MATMUL, "--output", str(folder), "--report", str(page)]) == 2
+    full, page = tmp_path / "c.npy", tmp_path / "page.html"
+    full.symlink_to("/dev/full")
+    assert main([*MATMUL, "--output", str(full), "--report", str(page)]) == 2
     out, err = capsys.readouterr()
     assert out.startswith("operator    matmul")
     assert f"wrote {page}" in out
-    assert err.startswith(f"npusim: error: --output {folder} was not written: ")
+    assert err.startswith(f"npusim: error: --output {full} was not written: ")
     assert page.is_file()
