@@ -262,8 +262,7 @@ class _CoreSync:
         self.working = len(program.working)
         self.arrived: dict[int, int] = {}
         self.program, self.setting = program, Flags(program)
-        self.flags: dict[tuple[int, int], int] = {}  # counts by core and event
-        self.waited: dict[tuple[int, int], int] = {}  # those that were waited for
+        self.flags: dict[tuple[int, int], int] = {}  # counts not waited for, by core and event
         self.events = 0
         self.done = 0  # instructions of finished tasks, all cores
 
@@ -277,7 +276,7 @@ class _CoreSync:
         for core in self.setting.set(sender, signal):
             key = core, signal.event
             self.flags[key] = self.flags.get(key, 0) + 1
-            if signal.scope == "group" and self.flags[key] - self.waited.get(key, 0) > most:
+            if signal.scope == "group" and self.flags[key] > most:
                 names = [self.program.cores[i].name for i in (sender, core)]
                 raise ProgramError(
                     f"{names[0]} may set flag {signal.event} {most + 1} times before {names[1]} "
@@ -285,13 +284,12 @@ class _CoreSync:
                     f"(sync.core_event_count), so let {names[0]} wait for {names[1]} in between"
                 )
 
-    def comes(self, core: int, event: int, count: int) -> bool:
-        """Whether a flag has counted so much more since the core last waited for it."""
-        key = core, event
-        if self.flags.get(key, 0) - self.waited.get(key, 0) < count:
-            return False
-        self.waited[key] = self.waited.get(key, 0) + count
-        return True
+    def take(self, core: int, event: int, count: int) -> bool:
+        """Take so many counts of a flag, if it has them; whether it had."""
+        left = self.flags.get((core, event), 0) - count
+        if left >= 0:
+            self.flags[core, event] = left
+        return left >= 0
 
     def end_task(self, template: Template) -> None:
         self.events += 1
@@ -317,7 +315,7 @@ def _run_core(core: int, batch: _Batch, sync: _CoreSync) -> Iterator[str]:
                     yield "barrier"
                 barriers += 1
             if instruction.awaits is not None:
-                while not sync.comes(core, *instruction.awaits):
+                while not sync.take(core, *instruction.awaits):
                     yield "flag"
             if instruction.signals is not None:
                 with located(template.lines[i], instruction):

@@ -100,7 +100,7 @@ def _line(drawn: Drawn, x: str, ax: Axes) -> None:
         )
     ax.set_xticks(range(len(texts)), texts, rotation=0 if len(texts) <= 8 else 45)
     ax.set_xlabel(x)
-    ax.set_ylim(0, 1.06 * max(time for _, time in drawn.times))  # markers stay whole
+    _from_zero(drawn, ax)
     ax.grid(axis="y", color="#e0e0e0", linewidth=0.8)
     if len(lines) > 1:
         ax.legend(fontsize=8, frameon=False, ncols=1 + len(lines) // 12)
@@ -147,8 +147,13 @@ def _pareto(drawn: Drawn, x: str, ax: Axes) -> None:
     ax.scatter(best, fastest, s=26, color=palette.BEST, zorder=3)
     ax.set_xticks([cost[text] for text in texts], texts, rotation=45)
     ax.set_xlabel(x)
-    ax.set_ylim(0, 1.06 * max(time for _, time in drawn.times))  # markers stay whole
+    _from_zero(drawn, ax)
     ax.legend(fontsize=8, frameon=False)
+
+
+def _from_zero(drawn: Drawn, ax: Axes) -> None:
+    """Times from zero on, with room for the markers of the longest."""
+    ax.set_ylim(0, 1.06 * max(time for _, time in drawn.times))
 
 
 def draw_front(

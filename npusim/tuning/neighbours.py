@@ -27,8 +27,8 @@ def neighbours(kernel: Kernel) -> Iterator[Kernel]:
                 changed = replace(tiling, **{one.name: value})
                 yield replace(kernel, tiling=changed)  # type: ignore[type-var]
     slots, depth = (getattr(tiling, name, 0) for name in ("l0_slots", "base_k"))
-    if slots and depth:
-        less = depth * slots // (slots + 1) // 16 * 16
+    less = depth * slots // (slots + 1) // 16 * 16
+    if less:
         with suppress(ArgumentError):
             changed = replace(tiling, l0_slots=slots + 1, base_k=less)
             yield replace(kernel, tiling=changed)  # type: ignore[type-var]
