@@ -17,8 +17,8 @@ the L2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, reduce
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
@@ -43,8 +43,14 @@ _WEIGHTY = 0.1
 L0_WAYS = ((2, 1), (2, 2))
 ALL_L0_WAYS = (*L0_WAYS, (3, 1))
 
-#: Candidates estimated between two looks at what is left.
+#: Candidates estimated before the first look at what is left; next are four times as many.
 _AT_ONCE = 128
+
+#: Candidates of which it is found how long those take that others have to beat.
+_PROMISING = 512
+
+#: What is below bounds but for rounding, times this, is below them.
+ALMOST = 1 - 1e-9
 
 #: Instructions on the reference that take as long as one candidate that is not compiled.
 _LIKE = 5
@@ -159,20 +165,42 @@ def full(
     return count, total / count
 
 
+class Loads(NamedTuple):
+    """What comes to L1: the columns of ``Work`` that say how long the busiest core loads."""
+
+    cores: Column
+    items: Column
+    firsts: Column
+    seconds: Column
+    first_start: Column
+    first_bytes: Column
+    second_start: Column
+    second_bytes: Column
+    first_every: Column
+    second_every: Column
+    rate: Column
+
+    def moved(self) -> tuple[Floats, Floats]:
+        """Cycles in which the busiest core loads, and how many bytes."""
+        w: Any = self
+        items = np.ceil(w.items / w.cores)
+        firsts = w.firsts * np.ceil(items / w.first_every)
+        seconds = w.firsts * w.seconds * np.ceil(items / w.second_every)
+        size = firsts * w.first_bytes + seconds * w.second_bytes
+        return firsts * w.first_start + seconds * w.second_start + size / w.rate, size
+
+
 def bounds(work: Work) -> Floats:
     """Cycles of each candidate by its busiest pipe or memory alone."""
     w: Any = work
     items = np.ceil(w.items / w.cores)
-    firsts = w.firsts * np.ceil(items / w.first_every)
-    seconds = w.firsts * w.seconds * np.ceil(items / w.second_every)
     steps = items * w.firsts * w.seconds * w.steps
     rests = steps / w.run
     l0 = (steps - rests) * (w.a + w.b) + rests * w.rest_l0
     cube = (steps - rests) * w.m + rests * w.rest_m
-    size = firsts * w.first_bytes + seconds * w.second_bytes
-    loads = firsts * w.first_start + seconds * w.second_start + size / w.rate
+    loads, size = Loads(*(getattr(w, name) for name in Loads._fields)).moved()
     pipes = (l0, cube, steps * w.issue, loads, items * w.pace)
-    most: Floats = np.max([*pipes, size * w.cores / w.shared, w.least], axis=0) + w.beside
+    most: Floats = reduce(np.maximum, (*pipes, size * w.cores / w.shared, w.least)) + w.beside
     return most
 
 
@@ -183,17 +211,37 @@ def times(work: Work, few: int, *known: float, core: ModuleType | None = None) -
     are ``known`` count among the few. ``core`` is a form of ``pipeline_core``, by default the one
     that takes less time.
     """
-    least = bounds(work)
-    order = np.argsort(least, kind="stable")
-    found, best = np.full(len(least), np.inf), np.full(few, np.inf)
-    best[: len(known)] = sorted(known)[:few]
-    for first in range(0, len(order), _AT_ONCE):
-        which = order[first : first + _AT_ONCE]
-        if least[which[0]] > best[-1]:
-            break
-        form = core or _core(len(which))
-        form.estimate(work, which, least, best, found, np.empty(form.SCRATCH))
+    least, best = bounds(work), _least(few, known)
+    found = np.full(len(least), np.inf)
+    _estimate(work, np.arange(len(least)), least, best, found, core)
     return found
+
+
+def _least(few: int, known: Sequence[float]) -> Floats:
+    """The few least times of those known, ascending; infinite where fewer are known."""
+    return np.sort([*known, *[np.inf] * few])[:few]
+
+
+def _estimate(
+    work: Work,
+    which: IntArray,
+    least: Floats,
+    best: Floats,
+    found: Floats,
+    core: ModuleType | None = None,
+) -> None:
+    """Estimate ``which`` candidates as ``times`` does, whose bounds are ``least``.
+
+    The times are written to ``found``, and those that are among the ``best`` to these.
+    """
+    which = which[least[which] <= best[-1]]
+    which = which[np.argsort(least[which], kind="stable")]
+    first, count = 0, _AT_ONCE
+    while first < len(which) and least[which[first]] <= best[-1]:
+        some = which[first : first + count]
+        form = core or _core(len(some))
+        form.estimate(work, some, least, best, found, np.empty(form.SCRATCH))
+        first, count = first + count, 4 * count
 
 
 def _core(candidates: int) -> ModuleType:
@@ -217,28 +265,62 @@ def plain_core() -> ModuleType:
     return core
 
 
-def fastest(work: Work, few: int) -> list[tuple[float, int]]:
-    """(estimate, candidate) of about ``few`` with the least estimate, best first."""
-    found = times(work, few)
-    leading = np.argsort(found, kind="stable")[:few]
-    return [(float(found[i]), int(i)) for i in leading if np.isfinite(found[i])]
-
-
 class Ranked(Protocol):
-    """Candidates by the ``work`` they are and what turns one back into a tiling."""
+    """Candidates, and what turns them into work and one back into a tiling."""
 
     @property
     def device(self) -> Device: ...
-
-    @property
-    def work(self) -> Work: ...
 
     @property
     def columns(self) -> Mapping[str, npt.NDArray[Any]]: ...
 
     def tiling(self, i: int, cores: int) -> Any: ...
 
-    def with_cores(self, which: Any, cores: Any) -> Work: ...
+    def work(self, which: IntArray, cores: IntArray) -> Work:
+        """What so many cores do under some of the candidates."""
+        ...
+
+    def least(self, cores: IntArray) -> Floats:
+        """Cycles of all candidates on so many cores, by their loads: not above ``bounds``."""
+        ...
+
+
+def fastest(
+    space: Ranked, which: IntArray, cores: IntArray, few: int, *known: float
+) -> list[tuple[float, int]]:
+    """(estimate, candidate) of the ``few`` of ``which`` that take least, best first.
+
+    ``cores`` are those of all candidates. Times that are ``known`` count among the few. They are
+    estimated as ``times`` does it, but what the cores do is worked out for those alone whose bounds
+    may come in time, by what ``space`` knows of them at once.
+    """
+    least, best = space.least(cores), _least(few, known)
+    found = np.full(len(least), np.inf)
+    waiting, ready = np.zeros((2, len(least)), np.bool_)
+    waiting[which] = True
+    columns = np.empty((len(Work._fields), len(least)))
+
+    def work_out(some: IntArray) -> None:
+        made = space.work(some, cores[some])
+        least[some], ready[some] = bounds(made), True
+        for column, values in zip(columns, made, strict=True):
+            column[some] = values
+
+    most = best[-1]
+    if np.isinf(most) and len(which) > _PROMISING:
+        some = which[np.argpartition(least[which], _PROMISING)[:_PROMISING]]
+        work_out(some)
+        most = np.sort(least[some])[:few][-1]
+    while len(which := np.flatnonzero(waiting & (least <= most))):
+        if len(more := which[~ready[which]]):
+            work_out(more)
+        which = which[least[which] <= most]  # of bounds so far none is missing
+        _estimate(Work(*columns), which, least, best, found)
+        waiting[which] = False
+        most = best[-1]
+    finite = np.flatnonzero(np.isfinite(found))
+    leading = finite[np.argsort(found[finite], kind="stable")[:few]]
+    return [*zip(found[leading].tolist(), leading.tolist(), strict=True)]
 
 
 def leading(space: Ranked, few: int) -> list[tuple[float, Any]]:
@@ -247,19 +329,20 @@ def leading(space: Ranked, few: int) -> list[tuple[float, Any]]:
     Those that lead on as many cores as they have tiles for are also tried on fewer, which start
     sooner and leave more of the shared memories to each.
     """
-    first = fastest(space.work, _WIDELY * few)
+    items, cores = space.columns["items"], space.columns["cores"]
+    first = fastest(space, np.arange(len(cores)), cores, _WIDELY * few)
     which = np.array([i for _, i in first])
     if not len(which):
         return []
-    items, cores = (space.columns[name][which] for name in ("items", "cores"))
-    rounds = -(-items // cores)
+    found = {(i, n): time for (time, i), n in zip(first, cores[which].tolist(), strict=True)}
+    items = items[which]
+    rounds = -(-items // cores[which])
     fewer = [-(-items // (rounds * more)) for more in (2, 3, 4)]
     fewer.append(-(-items // (rounds + 1)))
-    found = {(int(i), int(n)): time for (time, i), n in zip(first, cores, strict=True)}
     pairs = zip(np.tile(which, len(fewer)).tolist(), np.concatenate(fewer).tolist(), strict=True)
     new = [pair for pair in dict.fromkeys(pairs) if pair not in found]
     if new:
-        time = times(space.with_cores(*np.array(new).T), few, *found.values())
+        time = times(table(space.work(*np.array(new).T)), few, *found.values())
         found |= zip(new, time.tolist(), strict=True)
     found |= _on_half(space, few, found)
     best = sorted(found.items(), key=lambda one: one[1])[:few]
@@ -269,22 +352,22 @@ def leading(space: Ranked, few: int) -> list[tuple[float, Any]]:
 def _on_half(
     space: Ranked, few: int, found: Mapping[tuple[int, int], float]
 ) -> dict[tuple[int, int], float]:
-    """All candidates on half of the cores, by number and cores, where launches weigh as much.
+    """The best candidates on half of the cores, by number and cores, where launches weigh as much.
 
     A tiling for which few cores are enough is not among those that lead on all of them.
     """
     items, cores = space.columns["items"], space.columns["cores"]
     saved = space.device.launch.core_cycles * int(cores.max()) / 2
-    half = -(-items // (2 * -(-items // cores)))
-    some = np.flatnonzero(half < cores)
-    if saved < _WEIGHTY * min(found.values()) or not len(some):
+    if saved < _WEIGHTY * min(found.values()):
         return {}
-    time = times(space.with_cores(some, half[some]), few, *found.values())
-    pairs = zip(some.tolist(), half[some].tolist(), strict=True)
-    return {pair: t for pair, t in zip(pairs, time.tolist(), strict=True) if t < np.inf}
+    half = -(-items // (2 * -(-items // cores)))
+    best = fastest(space, np.flatnonzero(half < cores), half, few, *found.values())
+    return {(i, int(half[i])): time for time, i in best}
 
 
 def every(space: Ranked) -> Iterator[Any]:
     """The tilings of all candidates, the least bound first."""
-    for i in np.argsort(bounds(space.work), kind="stable").tolist():
-        yield space.tiling(i, int(space.columns["cores"][i]))
+    cores = space.columns["cores"]
+    least = bounds(space.work(np.arange(len(cores)), cores))
+    for i in np.argsort(least, kind="stable").tolist():
+        yield space.tiling(i, int(cores[i]))

@@ -22,7 +22,15 @@ from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.implicit_gemm import Tiling
-from npusim.kernels.tilings.pipeline import L0_WAYS, Floats, Work, chosen, table, uneven
+from npusim.kernels.tilings.pipeline import (
+    ALMOST,
+    L0_WAYS,
+    Floats,
+    Loads,
+    Work,
+    chosen,
+    uneven,
+)
 from npusim.kernels.tilings.product_cuts import Cut, Way, cuts_of, ways_of
 from npusim.kernels.tilings.streams import clear_cycles
 
@@ -187,81 +195,90 @@ class Space:
         """Whether tiles of ``n`` channels leave a rest; then they are cut evenly instead."""
         return self.geometry.planes_out * self.geometry.c0 % n > 0
 
-    @cached_property
-    def work(self) -> Work:
-        """What the cores do under each candidate."""
-        return table(self._work(self.columns))
-
-    def with_cores(self, which: npt.NDArray[Any], cores: npt.NDArray[Any]) -> Work:
+    def work(self, which: IntArray, cores: IntArray) -> Work:
         """What so many cores do under some of the candidates."""
-        few = chosen(self.columns, which)
-        return table(self._work(few | {"cores": cores}))
+        return self._work(chosen(self.columns, which) | {"cores": cores})
+
+    def least(self, cores: IntArray) -> Floats:
+        """Cycles of all candidates on so many cores, by their loads: not above ``bounds``."""
+        t = self.columns | {"cores": cores}
+        of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
+        # Where cores have tiles of unlike kinds, the busiest has no fewer taps than the mean.
+        taps = of["taps"] * t["items"] / (cores * -(-t["items"] // cores))
+        cycles, _ = self._loads(t, of, taps).moved()
+        cycles = cycles + costs.launch_cycles(self.device, "cube", cores)
+        found: Floats = (cycles + np.where(of["dead"], self._clear, 0)) * ALMOST
+        return found
+
+    def _loads(self, t: Columns, of: Columns, taps: Floats) -> Loads:
+        """What comes to L1 of tiles with so many ``taps``."""
+        g, port = self.geometry, self.device.path("GM", "L1")
+        n, chunks = self._mean_n(t), -(-g.planes_in // t["planes"])
+        planes = g.planes_in / chunks
+        parts = t["parts"] > 1
+        seconds = np.where(parts, t["parts"], np.ceil(planes / np.maximum(1, t["w_planes"])))
+        whole = of["tap_moves"]
+        if self.rotated:  # place by place, or row by row of each output plane
+            whole = np.minimum(whole, n / g.c0 * of["tap_rows"])
+        every_n, every_m = self._every(t)
+        return Loads(
+            cores=t["cores"],
+            items=t["items"],
+            firsts=np.maximum(1, np.rint(self._mean_depth * of["reads"] * chunks)),
+            seconds=seconds,
+            first_start=self._moves(t, of, planes)[0] * port.startup_cycles,
+            first_bytes=planes * of["pixels"] * of["images"] * 32,
+            second_start=np.where(parts, n / g.c0, whole) * port.startup_cycles,
+            second_bytes=planes * taps / seconds * g.c0 * n * self.dtype.bytes,
+            first_every=every_n,
+            second_every=every_m,
+            rate=port.rate,
+        )
 
     def _work(self, t: Columns) -> Work:
         g, device, element = self.geometry, self.device, self.dtype.bytes
         of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
-        n = self._mean_n(t)
-        depths = [len(pairs) for pairs in g.live if pairs]
-        kd = sum(depths) / max(1, len(depths))
+        n, taps = self._mean_n(t), self._busiest_taps(t, of)
         # In one round the core with the largest slab is the last; in several they even out.
         m = np.where(t["items"] <= t["cores"], of["most_m"], of["m"])
         chunks = -(-g.planes_in // t["planes"])
         planes = g.planes_in / chunks
-        columns = planes * self._busiest_taps(t, of)
-        wide = np.maximum(1, t["w_planes"])
-        seconds = np.where(t["parts"] > 1, t["parts"], np.ceil(planes / wide))
+        loads: Any = self._loads(t, of, taps)
+        columns, seconds = planes * taps, loads.seconds
         largest = columns / planes * np.minimum(t["planes"], g.planes_in)
         steps = np.maximum(1, np.ceil(largest / seconds / t["k"] - 1e-6))
         # Of slabs with different numbers of taps each kind has a rest of its own, or none.
         kinds = self.kinds[0][t["cut"]].any(axis=1)
         size = np.where(kinds, largest / seconds / steps, t["k"])
         k, rest = uneven(columns / seconds, largest / seconds, size, steps)
-        x_bytes = planes * of["pixels"] * of["images"] * 32
-        w_bytes = columns / seconds * g.c0 * n * element
-        whole = of["tap_moves"]
-        if self.rotated:  # place by place, or row by row of each output plane
-            whole = np.minimum(whole, n / g.c0 * of["tap_rows"])
-        every_n, every_m = self._every(t)
-        moves, x_rows = self._moves(t, of, planes)
+        x_bytes, w_bytes, firsts = loads.first_bytes, loads.second_bytes, loads.firsts
+        x_rows, out = self._moves(t, of, planes)[1], self._written
         w_rows = n / g.c0 * of["taps"] if self.rotated else columns / seconds
-        loads = kd * of["reads"] * chunks * t["items"]
-        asked = (x_bytes / every_n + seconds * w_bytes / every_m) * loads
-        requests = (x_rows / every_n + seconds * w_rows / every_m) * loads
-        port, image = device.path("GM", "L1"), g.images * 32
+        reads = self._mean_depth * of["reads"] * chunks * t["items"]
+        asked = (x_bytes / loads.first_every + seconds * w_bytes / loads.second_every) * reads
+        requests = (x_rows / loads.first_every + seconds * w_rows / loads.second_every) * reads
+        image = g.images * 32
         x_once = image * g.depth_in * g.all_in * g.h.size * g.w.size
         w_once = g.groups * g.kernel_d * g.planes_in * g.taps * g.planes_out * g.c0**2 * element
-        once = x_once + w_once
-        out = g.images * g.depth_out * g.all_out * g.h.out * g.w.out * g.c0 * element
-        stored = out / costs.write_rate(device)
-        clear = clear_cycles(device, out)
+        touched, stored = x_once + w_once + out, out / costs.write_rate(device)
         launch = costs.launch_cycles(device, "cube", t["cores"])
         (drain, drains), size = self._drain(of, n), m * n * element
         pace = costs.drain_pace(device, of["lines"] * of["length"], n, element, of["lines"])
         pace = np.where(of["apart"] > 1, drain, pace)
         drain, pace = (costs.shared_drain(device, d, size, t["cores"]) for d in (drain, pace))
-        pace = costs.evicting_pace(device, pace, size, t["cores"], once + out)
+        pace = costs.evicting_pace(device, pace, size, t["cores"], touched)
         # Under the unit flag the next tile follows the last of several drains.
         before = drain - drain / drains
         way_out = device.pipes["FIX" if device.has_path("L0C", "GM") else "MTE3"].queue_depth
         step = self._step(t, of, (m, n, k * g.c0)) | {"run": steps}
         short = self._step(t, of, (m, n, rest * g.c0))
         step |= {"rest_l0": short["a"] + short["b"], "rest_m": short["m"]}
-        firsts = np.maximum(1, np.rint(kd * of["reads"] * chunks))
         turns = (steps - 1) * np.maximum(step["a"] + step["b"], step["m"])
         turns = firsts * seconds * (turns + np.maximum(step["rest_l0"], step["rest_m"]))
         unlike = self._unlike(t, drain, turns)
         return Work(
-            cores=t["cores"],
-            items=t["items"],
-            firsts=firsts,
-            seconds=seconds,
+            **loads._asdict(),
             steps=steps,
-            first_start=moves * port.startup_cycles,
-            first_bytes=x_bytes,
-            second_start=np.where(t["parts"] > 1, n / g.c0, whole) * port.startup_cycles,
-            second_bytes=w_bytes,
-            first_every=every_n,
-            second_every=every_m,
             first_slots=t["l1_slots"],
             second_slots=t["weight_slots"],
             **step,
@@ -270,13 +287,29 @@ class Space:
             stall=drain * np.maximum(0, 1 - way_out / drains),
             drain_slots=t["l0c_slots"],
             lag=np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device) + before, -1.0),
-            rate=port.rate,
             shared=costs.read_rate(device, asked, requests),
             main=device.main_read_rate,
             **self._lacking(t, x_bytes * firsts, w_bytes * seconds * firsts, (x_once, w_once)),
             least=np.maximum(stored, self._missing(x_once, w_once) / device.main_read_rate),
-            beside=launch + unlike + np.where(of["dead"], clear, 0),
+            beside=launch + unlike + np.where(of["dead"], self._clear, 0),
         )
+
+    @property
+    def _written(self) -> int:
+        """Bytes of the result."""
+        g = self.geometry
+        return g.images * g.depth_out * g.all_out * g.h.out * g.w.out * g.c0 * self.dtype.bytes
+
+    @cached_property
+    def _clear(self) -> float:
+        """Cycles of the kernel that clears the result."""
+        return clear_cycles(self.device, self._written)
+
+    @cached_property
+    def _mean_depth(self) -> float:
+        """Planes of the filter along the depth that reach an output, on average."""
+        depths = [len(pairs) for pairs in self.geometry.live if pairs]
+        return sum(depths) / max(1, len(depths))
 
     def _mean_n(self, t: Columns) -> Floats:
         """What the tiles of a core have of N on average."""

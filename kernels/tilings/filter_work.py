@@ -1,0 +1,258 @@
+"""What the cores do under tilings of a filter gradient: the columns that estimates need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.convolution import Convolution
+from npusim.device.spec import Device
+from npusim.integers import IntArray
+from npusim.kernels.tilings import costs
+from npusim.kernels.tilings.filter_cuts import Cut, cuts
+from npusim.kernels.tilings.pipeline import Floats, Work, full, uneven
+from npusim.kernels.tilings.streams import clear_cycles, sum_cycles
+
+Columns = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A gradient on one device, and what is asked of candidates with such and such columns."""
+
+    shape: Convolution
+    device: Device
+    cores: int
+    rate: str
+    element: int
+    deterministic: bool
+    form: str
+    held: tuple[bool, ...]  # whether the L2 holds the first operand, and the second
+
+    @cached_property
+    def cuts(self) -> tuple[Cut, ...]:
+        """Every way to cut the output plane that is worth comparing."""
+        path = self.device.path("L1", "L0B", "load3d")
+        # Layers of other channels have the same.
+        flat = replace(self.shape, cin=1, cout=1, groups=1)
+        close = self.device.has_path("L1", "L0A", "load3d_transpose")
+        return cuts(flat, self.form, path.window_bytes, close)
+
+    @cached_property
+    def of_cut(self) -> Columns:
+        """The cuts as columns."""
+        columns = zip(*self.cuts, strict=True) if self.cuts else [()] * len(Cut._fields)
+        named = zip(Cut._fields, columns, strict=True)
+        return {name: np.array(column) for name, column in named if name != "form"}
+
+    @property
+    def taps(self) -> int:
+        """Filter places of a plane that lie in a tile's columns."""
+        return 1 if self.form == "taps" else self.shape.taps
+
+    def _tiles(self, t: Columns) -> npt.NDArray[np.int64]:
+        s = self.shape
+        along_n = -(-s.plan.cin1_g * self.taps * s.c0 // t["n"]) * (s.taps // self.taps)
+        tiles = s.plan.real_groups * s.kernel[0] * -(-s.plan.cout_g // t["m"]) * along_n
+        return np.asarray(tiles, np.int64)
+
+    def _work(self, t: Columns) -> Work:
+        s, device = self.shape, self.device
+        of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
+        t = t | {"items": self._items(t)}
+        m, port = np.minimum(t["m"], s.plan.cout_g), device.path("GM", "L1")
+        images, runs = of["images"], of["runs"]
+        slabs = self._slabs(t, of)
+        most, steps = of["most_positions"], np.ceil(of["most_positions"] / t["k"])
+        loads, positions = full(slabs, of["slabs"], (of["positions"], most), t["k"])
+        k, rest = uneven(positions, most, t["k"], steps)
+        short = self._step(t, of, rest)
+        x_bytes = images * t["planes"] * of["pixels"] * 32 * slabs / loads
+        dy_bytes = runs * positions * m * self.element
+        dy_planes, starts = m * self.element / 32, port.startup_cycles * slabs / loads
+        x_rows, dy_rows = t["planes"] * of["x_pieces"], dy_planes * of["dy_pieces"]
+        together = images * (x_rows if self.form == "rows" else 1)
+        x_rows, dy_rows = (
+            np.where(images > 1, some, alone)
+            for some, alone in ((together, x_rows), (images, dy_rows))
+        )
+        x_every, dy_every = self._every(t)
+        requests = (x_rows / x_every + dy_rows / dy_every) * slabs * t["items"]
+        asked = (x_bytes / x_every + dy_bytes / dy_every) * loads * t["items"]
+        x_moves, dy_moves = self._moves(t, of, dy_planes)
+        once = s.n * s.cin1 * self._fetched, float(s.n * 32 * s.cout1 * prod(s.out))
+        missing = sum(size for size, held in zip(once, self.held, strict=True) if not held)
+        drain, stored = self._out(t, m)
+        lacks = self._lacking(t, (x_bytes * loads, dy_bytes * loads), (x_every, dy_every), once)
+        # What stays in L1 for several tiles comes first.
+        swap = (t["group"] > 1) & (t["of_x"] == 0)
+        pairs = lacks | {
+            "start": (x_moves * starts, dy_moves * starts),
+            "bytes": (x_bytes, dy_bytes),
+        }
+        first, second = (
+            {f"{name}_{what}": np.where(swap, other, one) for what, (one, other) in some.items()}
+            for name, some in (
+                ("first", pairs),
+                ("second", {what: pair[::-1] for what, pair in pairs.items()}),
+            )
+        )
+        return Work(
+            cores=t["cores"],
+            items=t["items"],
+            firsts=loads,
+            seconds=1,
+            steps=steps * runs,
+            **first,
+            **second,
+            first_every=t["group"],
+            second_every=1,
+            first_period=self._period(t),
+            first_slots=np.where(t["group"] > 1, t["stay"], t["slots"]),
+            second_slots=t["slots"],
+            **self._step(t, of, k),
+            **{"run": steps, "rest_l0": short["a"] + short["b"], "rest_m": short["m"]},
+            **drain,
+            stall=0,
+            drain_slots=t["l0c_slots"],
+            lag=np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device), -1.0),
+            rate=port.rate,
+            shared=costs.read_rate(device, asked, requests),
+            main=device.main_read_rate,
+            least=np.maximum(stored, missing / device.main_read_rate),
+            beside=costs.launch_cycles(device, "cube", t["cores"]) + self._besides(t),
+        )
+
+    def _items(self, t: Columns) -> IntArray:
+        """Tiles and passes over them; a core takes whole groups."""
+        whole = -(-t["shares"] // t["cores"]) * t["group"] * t["passes"] * t["cores"]
+        return np.where(t["group"] > 1, whole, t["items"])
+
+    def _slabs(self, t: Columns, of: Columns) -> Floats:
+        """Slabs of an item, of all images that come together."""
+        slabs = np.ceil(self.shape.n * self.shape.out[0] * of["slabs"] / t["parts"])
+        return np.ceil(slabs / of["images"] / t["passes"])
+
+    def _moves(self, t: Columns, of: Columns, planes: Floats) -> tuple[Floats, Floats]:
+        """Moves that bring x to L1, and so many ``planes`` of dy."""
+        close = self.device.has_path("L1", "L0A", "load3d_transpose")
+        x_moves = of["x_moves"] + of["x_plane_moves"] * t["planes"]
+        return x_moves, np.maximum(of["dy_plane_moves"] * planes, 1 if close else of["images"])
+
+    def _every(self, t: Columns) -> tuple[IntArray, IntArray]:
+        """After how many items x and dy come anew: of a group that shares one it comes once."""
+        x_every, dy_every = (np.where(t["of_x"] == on, t["group"], 1) for on in (1, 0))
+        return x_every, dy_every
+
+    @property
+    def _written(self) -> int:
+        """Bytes of the result."""
+        s = self.shape
+        return s.plan.real_groups * s.kernel[0] * s.plan.cin1_g * s.taps * s.plan.cout_g * s.c0 * 4
+
+    def _besides(self, t: Columns) -> Floats:
+        """Cycles of kernels around this one."""
+        if self.deterministic:  # parts are written singly, and added up by vector cores
+            counts, which = np.unique(t["parts"], return_inverse=True)
+            sums = [sum_cycles(self.device, self._written, int(n)) for n in counts]
+            besides = np.array(sums)[which.reshape(-1)]
+        else:
+            besides = np.full(1, clear_cycles(self.device, self._written))
+        return np.where(t["parts"] > 1, besides, 0)
+
+    def _out(self, t: Columns, m: Floats) -> tuple[dict[str, Floats], Floats]:
+        """Cycles of the drains of tiles, and of all writes together."""
+        device, split = self.device, t["parts"] > 1
+        atomic = device.l2.atomic_factor if device.l2 else 1
+        factor = 1 if self.deterministic else atomic
+        passes = (1 + (t["passes"] - 1) * atomic) / t["passes"]
+        stored = self._written * np.where(split, t["parts"] * factor, t["passes"] * passes)
+        each = m * t["n"] * 4 * np.where(split, factor, passes)
+        drain, pace = (
+            costs.shared_drain(device, of_one(device, m, t["n"], 4), each, t["cores"])
+            for of_one in (costs.drain_cycles, costs.drain_pace)
+        )
+        return {"drain": drain, "pace": pace}, stored / costs.write_rate(device)
+
+    @property
+    def _all_held(self) -> bool:
+        """Whether the L2 has room for both operands."""
+        s, l2 = self.shape, self.device.l2
+        once = s.n * s.cin1 * self._fetched + s.n * 32 * s.cout1 * prod(s.out)
+        return l2 is not None and once <= l2.size_bytes
+
+    def _period(self, t: Columns) -> IntArray:
+        """Of which items of a core the L2 lacks x: each so many-th, as tiles along M follow."""
+        rounds, along = -(-t["items"] // t["cores"]), -(-self.shape.plan.cout_g // t["m"])
+        rows = np.minimum(rounds, along) if self._all_held else np.ones_like(rounds)
+        return np.where(t["group"] > 1, 1, rows)
+
+    def _lacking(
+        self,
+        t: Columns,
+        size: tuple[Floats, Floats],
+        every: tuple[IntArray, IntArray],
+        once: tuple[float, float],
+    ) -> dict[str, tuple[Floats, Floats]]:
+        """Until which item the L2 lacks x and dy, and how many cores ask for them at once.
+
+        ``size`` are the bytes of all loads for an item, which come for each ``every``-th, ``once``
+        those of the operands.
+        """
+        rounds, tiles, period = -(-t["items"] // t["cores"]), self._tiles(t), self._period(t)
+        alone, held = t["group"] == 1, self._all_held
+        # Each tile goes through all positions: what the L2 does not hold comes anew for the next.
+        until = np.where((rounds <= tiles) & alone, period, rounds) if held else rounds
+        passes = 1 if held else rounds
+        loads = -(-rounds // np.where(alone, period, every[0])), -(-until // every[1])
+        copies = (
+            np.maximum(1, t["cores"] * count * some / of_all / passes)
+            for count, some, of_all in zip(loads, size, once, strict=True)
+        )
+        x, dy = (
+            np.where(held, 0, last) for held, last in zip(self.held, (rounds, until), strict=True)
+        )
+        return {"until": (x, dy), "copies": tuple(copies)}
+
+    @property
+    def _fetched(self) -> float:
+        """Bytes from main memory for a plane of x, of all depths: whole sectors of what is read."""
+        s, l2 = self.shape, self.device.l2
+        size = 32 * prod(s.spatial)
+        if self.form != "rows" or l2 is None:
+            return float(size)
+        row, pitch = s.spatial[2] * 32, s.spatial[2] * 32 * s.step(1)
+        even = row % l2.sector_bytes == 0
+        return size * min(1.0, (row + (0 if even else l2.sector_bytes - 32)) / pitch)
+
+    def _step(self, t: Columns, of: Columns, k: Floats) -> dict[str, Any]:
+        """Cycles of the loads to L0 and the product of one step of ``k`` positions."""
+        device, s = self.device, self.shape
+        m, n = np.minimum(t["m"], s.plan.cout_g), t["n"]
+        direct = device.has_path("L1", "L0A", "load3d_transpose")
+        into_a = device.path("L1", "L0A", "load3d_transpose" if direct else "transpose")
+        into_b, two = device.path("L1", "L0B", "load3d"), t["slots"] > 1
+        whole = (t.get("k", k) >= of["most_positions"]) & (m / s.c0 * k / 16 <= 255)
+        moves = 1 if direct else np.where(whole, 1, np.ceil(m / s.c0))
+        a = np.maximum(m * k * self.element / into_a.rate, m / s.c0 * k * of["dy_fetch"])
+        a = moves * into_a.startup_cycles + a
+        size = n * k * self.element
+        b = np.maximum(size / into_b.rate, n / s.c0 * k * of["fetch"])
+        clash = size / 512 * float(into_b.conflict_cycles)
+        cube, queues = device.cube, device.pipes
+        mmad = costs.mmad_cycles(device, m, k, n, self.rate)
+        ahead = np.maximum(1, queues["MTE1"].queue_depth // (1 + np.asarray(moves)))
+        return {
+            "a": a + np.where(two, m * k * self.element / 512 * float(into_a.conflict_cycles), 0),
+            "b": into_b.startup_cycles + b + np.where(two, clash, 0),
+            "m": mmad,
+            "a_head": into_a.idle_head_cycles,
+            "m_head": cube.idle_head_cycles if cube else 0,
+            "issue": into_b.issue_cycles + moves * into_a.issue_cycles + 1,
+            "ahead": np.minimum(queues["M"].queue_depth, ahead),
+        }
