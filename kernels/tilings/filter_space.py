@@ -163,29 +163,26 @@ class Space(Gradient):
 
     def _groups(self, t: Columns, *, of_x: bool) -> Columns:
         """With groups of tiles of one operand, at most as many as cores, if L1 holds its slabs."""
-        of, s = {name: column[t["cut"]] for name, column in self.of_cut.items()}, self.shape
-        bytes_of_x = of["images"] * of["most_pixels"] * t["most_planes"] * 32
-        bytes_of_dy = of["runs"] * of["most_positions"] * t["m"] * self.element
-        kept, other = (bytes_of_x, bytes_of_dy) if of_x else (bytes_of_dy, bytes_of_x)
-        tiles, along = self._tiles(t), -(-s.plan.cout_g // t["m"])
+        s, tiles, along = self.shape, self._tiles(t), -(-self.shape.plan.cout_g // t["m"])
         if not of_x:
             along = -(-s.plan.cin1_g * self.taps * s.c0 // t["n"])
-        loads = np.ceil(s.n * s.out[0] * of["slabs"] / of["images"]).astype(np.int64)
-        room = (self.device.memory("L1").size_bytes - 2 * other) // kept
         runs = np.minimum(along, np.maximum(1, self.cores // (tiles // along)))
         shares, group = tiles // along * runs, -(-along // runs)
         busy = tiles / group / (np.maximum(1, -(-shares // self.cores)) * self.cores)
-        found = []
+        some = np.flatnonzero((t["slots"] == 2) & (group > 1) & (busy > _BUSY))
+        t = chosen(t | {"shares": shares.astype(np.int64), "group": group.astype(np.int64)}, some)
+        of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
+        bytes_of_x = of["images"] * of["most_pixels"] * t["most_planes"] * 32
+        bytes_of_dy = of["runs"] * of["most_positions"] * t["m"] * self.element
+        kept, other = (bytes_of_x, bytes_of_dy) if of_x else (bytes_of_dy, bytes_of_x)
+        loads = np.ceil(s.n * s.out[0] * of["slabs"] / of["images"]).astype(np.int64)
+        room = (self.device.memory("L1").size_bytes - 2 * other) // kept
+        found, one = [], np.ones(len(some), np.int64)
         for stay in _STAYING:
             passes = -(-loads // stay)
-            fits = (room >= stay) & (loads >= stay) & (t["slots"] == 2) & (group > 1)
-            fits &= (busy > _BUSY) & (passes <= _MOST_PASSES)
-            which = np.flatnonzero(fits)
-            fields = {"group": group, "passes": passes, "shares": shares}
-            fields |= {"parts": np.ones_like(group), "of_x": np.full_like(group, of_x)}
-            fields |= {"stay": np.full_like(group, stay)}
-            whole = {name: column.astype(np.int64) for name, column in fields.items()}
-            found.append(chosen(t | whole, which))
+            fits = (room >= stay) & (loads >= stay) & (passes <= _MOST_PASSES)
+            fields = {"passes": passes, "parts": one, "of_x": int(of_x) * one, "stay": stay * one}
+            found.append(chosen(t | fields, np.flatnonzero(fits)))
         return joined(*found)
 
     def tiling(self, i: int, cores: int) -> Tiling:

@@ -155,6 +155,11 @@ class Gradient:
         s = self.shape
         return s.plan.real_groups * s.kernel[0] * s.plan.cin1_g * s.taps * s.plan.cout_g * s.c0 * 4
 
+    @cached_property
+    def _clear(self) -> float:
+        """Cycles of the kernel that clears the result."""
+        return clear_cycles(self.device, self._written)
+
     def _besides(self, t: Columns) -> Floats:
         """Cycles of kernels around this one."""
         if self.deterministic:  # parts are written singly, and added up by vector cores
@@ -162,7 +167,7 @@ class Gradient:
             sums = [sum_cycles(self.device, self._written, int(n)) for n in counts]
             besides = np.array(sums)[which.reshape(-1)]
         else:
-            besides = np.full(1, clear_cycles(self.device, self._written))
+            besides = np.full(1, self._clear)
         return np.where(t["parts"] > 1, besides, 0)
 
     def _out(self, t: Columns, m: Floats) -> tuple[dict[str, Floats], Floats]:
