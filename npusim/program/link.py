@@ -68,9 +68,10 @@ class _Plan:
                 waits.append(())
                 continue
             known = waited.setdefault(pipe, {})
-            kept = _essential((w for w in own if w[1] > 0), known)
+            inside = [w for w in own if w[1] > 0]
+            kept = _essential(inside, known)
             waits.append(kept)
-            zero = tuple(w for w in own if w[1] <= 0)
+            zero = tuple(w for w in own if w[1] <= 0) if len(inside) < len(own) else ()
             if needs or zero:
                 found = tuple((places[need.resource], need) for need in needs)
                 line = lowered.lines[i]
@@ -204,10 +205,12 @@ def _essential(waits: Iterable[Wait], waited: dict[int, int]) -> tuple[Wait, ...
         known = best.get(q)
         if known is None or n > known[1] or (n == known[1] and reason < known[2]):
             best[q] = wait
-    if not best:
-        return ()
-    kept = [best[q] for q in sorted(best) if q not in waited or best[q][1] > waited[q]]
-    waited.update([(q, n) for q, n, _ in kept])
+    kept = []
+    for q in sorted(best):
+        n = best[q][1]
+        if q not in waited or n > waited[q]:
+            kept.append(best[q])
+            waited[q] = n
     return tuple(kept)
 
 
