@@ -24,7 +24,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 from npusim.convolution import Convolution
@@ -153,7 +153,7 @@ class ImplicitGemm(Kernel):
     @cached_property
     def geometry(self) -> Geometry:
         """The sizes of the product."""
-        return self.geometry_of(self.shape)
+        return _geometry(type(self), self.shape)
 
     @cached_property
     def plane(self) -> Plane:
@@ -278,6 +278,12 @@ class ImplicitGemm(Kernel):
 
     def plan(self, k: Language, cores: int) -> Plan[Step]:
         return Plan(self.walk.tasks(min(cores, self.tiling.cores or cores)), _Nest(self, k).emit)
+
+
+@lru_cache(maxsize=64)
+def _geometry(kind: type[ImplicitGemm], shape: Convolution) -> Geometry:
+    """The same product, whatever its tiling: candidates ask for it by the dozen."""
+    return kind.geometry_of(shape)
 
 
 class _Nest:
