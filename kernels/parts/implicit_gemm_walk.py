@@ -138,6 +138,16 @@ class Walk:
         parts: IntArray = np.add.outer(row * len(axes[1].parts), column).reshape(-1)
         return parts
 
+    def _place(self, slab: IntArray, row: IntArray, image: IntArray) -> IntArray:
+        """Where slabs of images come in order, as numbers that ascend."""
+        count = self.geometry.images
+        if self.height:
+            return self.plane.rows.first[row] // self.height * count + image
+        # Slabs of one part of the plane follow each other, as they need the same weights, and of
+        # one image, as each reads rows of the one before, which the L2 still holds.
+        place: IntArray = (self._parts()[slab] * count + image) * self.plane.slabs + slab
+        return place
+
     def _items(self, plane: Plane) -> dict[str, IntArray]:
         """(row and column of the slab, image, depth, group, output and input planes), and share.
 
@@ -156,10 +166,7 @@ class Walk:
         axes = (np.arange(plane.slabs), images, depths, np.arange(len(tiles)))
         slab, image, depth, tile = grid(*(np.asarray(axis, np.int64) for axis in axes))
         row, column = np.divmod(slab, plane.columns.slabs)
-        # Slabs of one part of the plane follow each other: they need the same weights.
-        in_parts = np.argsort(np.argsort(self._parts(), kind="stable"), kind="stable")
-        together = plane.rows.first[row] // self.height if self.height else in_parts[slab]
-        place = (together * g.images + image) * g.depth_out + depth
+        place = self._place(slab, row, image) * g.depth_out + depth
         if self.tiling.n_slowest:
             place = place + tile * (int(place.max(initial=0)) + 1)
         else:
