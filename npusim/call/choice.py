@@ -9,12 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
-from math import log2
 from typing import Any, NamedTuple, TypeVar, cast
 
-import numpy as np
-import numpy.typing as npt
-
+from npusim.call.outlook import Outlook
 from npusim.device.answers import Answers
 from npusim.device.seen import Name, Seen
 from npusim.device.spec import Device
@@ -33,27 +30,14 @@ Around = Callable[[K], Sequence[Kernel]]
 #: Candidates that are looked at, and simulated of them at most; instructions of all of these, where
 #: building one that tasks do not share takes as long as simulating so many.
 MOST_LEADING = 32
-MOST_SIMULATED = 8
+MOST_SIMULATED = 12
 MOST_INSTRUCTIONS = 2_000_000
 BUILD_WEIGHT = 50
 
-#: A candidate is simulated if it is expected to take less than this part of the best time found, or
-#: less than all of it where the candidates take no longer than so many instructions.
-WORTHWHILE = 0.985
-QUICK = 5000
-
-#: One tiling says little of those that are less like it than this. Before one alone is chosen, the
-#: best such is simulated too, where its estimate is within so much of the best of all.
-UNLIKE = 0.3
-CLOSE = 1.05
-
-#: How fast likeness fades: two tilings are alike by exp(-FADING) if one size is twice the other's
-#: or one switch is set differently.
-FADING = 1.2
-
-#: By how much less than expected a tiling may take that is unlike all that were simulated.
-SURPRISE = 0.01
-
+#: A candidate is simulated if it is expected to take less than the best time found by this part of
+#: it, where what it may take less by no more than ``SLIGHT`` does not count.
+WORTHWHILE = 0.0003
+SLIGHT = 0.005
 
 #: Choices of this process, as the fields of a tiling by name.
 CHOICES: Answers[dict[str, Any]] = Answers("choice", 4096, dict, dict)
@@ -222,14 +206,14 @@ class _Tried(NamedTuple):
 
 def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
     ranked = trial.ranked(kernel, MOST_LEADING)
-    outlook = _Outlook([time for time, _ in ranked], [one for _, one in ranked])
+    tilings = [getattr(one, "tiling", None) for _, one in ranked]
+    outlook = Outlook([time for time, _ in ranked], tilings)
     best: tuple[float, K] | None = None
     _built.clear()
     failed: CapacityError | None = None
     left, runs = MOST_INSTRUCTIONS, 0
     while runs < MOST_SIMULATED:
-        part = WORTHWHILE if MOST_INSTRUCTIONS - left > QUICK * runs else 1.0
-        at = outlook.promising(kernel.least_tries, part)
+        at = outlook.promising(kernel.least_tries, WORTHWHILE, SLIGHT)
         if at is None or (best is not None and left < 0):
             break
         candidate = cast(K, ranked[at][1])
@@ -255,75 +239,3 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
     if best is None:
         raise failed or CapacityError(f"{kernel.name}: no tiling fits {trial.device.name}")
     return best[1]
-
-
-class _Outlook:
-    """What candidates are expected to take: their estimates, as far out as those of like ones.
-
-    ``expected`` are cycles, infinite for what was tried.
-    """
-
-    def __init__(self, estimates: Sequence[float], candidates: Sequence[Kernel]) -> None:
-        self.estimates = np.array(estimates, np.float64)
-        self.expected = self.estimates.copy()
-        self._tried = np.zeros(len(candidates), np.bool_)
-        self._places = _places([getattr(one, "tiling", None) for one in candidates])
-        self._likeness = np.zeros(len(candidates))  # to all that were simulated, in sum
-        self._errors = np.zeros(len(candidates))  # logarithms, by likeness
-        self._times: list[float] = []  # that were found
-
-    def promising(self, least: int, part: float = 1.0) -> int | None:
-        """The candidate to simulate next, which is expected to take less than ``part`` of the best
-        time found; None where there is none, after ``least`` were simulated.
-
-        Where one alone was simulated, the best of those unlike it is, too.
-        """
-        if self._tried.all():
-            return None
-        at, runs = int(np.argmin(self.expected)), len(self._times)
-        if runs < max(1, least) or self.expected[at] < part * min(self._times):
-            return at
-        others = np.where(self._tried | (self._likeness >= UNLIKE), np.inf, self.estimates)
-        at = int(np.argmin(others))
-        return at if runs == 1 and others[at] < CLOSE * self.estimates[0] else None
-
-    def leave_out(self, at: int) -> None:
-        """Candidate ``at`` does not run."""
-        self._tried[at] = True
-        self.expected[at] = np.inf
-
-    def learn(self, at: int, cycles: float) -> None:
-        """Candidate ``at`` takes so many cycles; like ones are as far from their estimates.
-
-        Of unlike ones little is known, so that they are expected to be a little better.
-        """
-        apart = ((self._places - self._places[at]) ** 2).sum(axis=1)
-        likeness = np.exp(-FADING * apart)
-        self._times.append(cycles)
-        self._likeness += likeness
-        self._errors += likeness * np.log(cycles / self.estimates[at])
-        # The mean of what was found, as far as there is anything alike.
-        error = self._errors / np.maximum(1.0, self._likeness)
-        unlike = np.maximum(0.0, 1.0 - self._likeness)
-        self.expected = self.estimates * np.exp(error - SURPRISE * unlike)
-        self._tried[at] = True
-        self.expected[self._tried] = np.inf
-
-
-def _places(tilings: Sequence[Any]) -> npt.NDArray[np.float64]:
-    """Where tilings are in a space in which twice a size and one switch are at distance one.
-
-    Words are switches, and so are numbers that may be 0, which stands for something else. The unit
-    flag and slots of L0C, which take each other's place, are half a switch each.
-    """
-    columns = []
-    for field in fields(tilings[0]) if is_dataclass(tilings[0]) else ():
-        values = [getattr(tiling, field.name) for tiling in tilings]
-        weight = 0.5 if field.name in ("unit_flag", "l0c_slots") else 1.0
-        if isinstance(values[0], str):
-            columns.append([float(value != values[0]) for value in values])
-        elif min(values) == 0:
-            columns.append([weight * (value > 0) for value in values])
-        else:
-            columns.append([weight * log2(value) for value in values])
-    return np.array(columns, np.float64).reshape(-1, len(tilings)).T

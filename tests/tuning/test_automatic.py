@@ -172,41 +172,6 @@ def test_the_program_of_the_choice_is_handed_on_once() -> None:
     assert made.device.digest() == other.digest(), "never that of another machine"
 
 
-def test_errors_are_learned_from_alike_tilings_only() -> None:
-    """Two like each other, one of another form: what is learned of the first moves the second."""
-    machine = load_device("ascend910b2")
-    kernel = kernel_of(gradient("res2_3x3", "dx", 1))
-    base = chosen(kernel, machine, tuple(range(machine.groups)))
-    tiling = base.tiling  # type: ignore[attr-defined]
-    alike = replace(base, tiling=replace(tiling, step_planes=2 * tiling.step_planes))  # type: ignore[type-var]
-    other = replace(tiling, unit_flag=not tiling.unit_flag, base_n=16 * tiling.base_n)
-    unlike = replace(base, tiling=other)  # type: ignore[type-var]
-    outlook = choice._Outlook([100.0, 101.0, 106.0], [base, alike, unlike])
-    assert outlook.promising(1) == 0
-    outlook.learn(0, 130.0)
-    assert outlook.expected[0] == np.inf
-    likeness = float(np.exp(-choice.FADING))
-    hoped = np.exp(-choice.SURPRISE * (1 - likeness))
-    assert outlook.expected[1] == pytest.approx(101 * 1.3**likeness * hoped, rel=1e-6)
-    assert outlook.expected[2] == pytest.approx(106 * np.exp(-choice.SURPRISE), rel=0.01)
-    assert outlook.promising(1) == 2
-    outlook.leave_out(2)
-    outlook.leave_out(1)
-    assert outlook.promising(1) is None
-    # Where one is fast, a close one of another kind is simulated too, and one much like it is not.
-    flag = replace(tiling, unit_flag=not tiling.unit_flag)
-    near = replace(base, tiling=flag)  # type: ignore[type-var]
-    close = choice._Outlook([100.0, 101.0, 102.0], [base, near, unlike])
-    close.learn(0, 95.0)
-    assert close.promising(1) == 2
-    close.learn(2, 101.0)
-    assert close.promising(1) is None
-    assert close.promising(3) == 1
-    far = choice._Outlook([100.0, 101.0, 106.0], [base, near, unlike])
-    far.learn(0, 95.0)
-    assert far.promising(1) is None
-
-
 def test_leading_candidates_are_all_different() -> None:
     machine = load_device("ascend910")
     kernel: Any = kernel_of(gradient("res4_1x1_out", "dw", 8))
