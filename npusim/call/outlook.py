@@ -21,11 +21,11 @@ Floats = npt.NDArray[np.float64]
 
 #: Errors of estimates before any is known, as standard deviations of logarithms: what all
 #: candidates have in common, and what each has of its own.
-COMMON = 0.018
-OWN = 0.012
+COMMON = 0.03
+OWN = 0.02
 
 #: So many errors these two are worth, when those found say that estimates are better or worse.
-BELIEF = 1.1
+BELIEF = 2.0
 
 #: Of two candidates that differ in nothing that matters this share of ``OWN`` may differ.
 APART = 0.03
@@ -56,7 +56,7 @@ RATES = {
     "images": 0.5,
     "cores": 2.0,
     "resident": 0.1,
-    "resident_input": 0.02,
+    "resident_input": 0.1,
     "n_slowest": 2.0,
     "even_n": 1.2,
 }

@@ -55,7 +55,7 @@ def test_one_unlike_the_best_is_simulated_if_it_may_win() -> None:
     )
     close.learn(2, 101.0)
     assert close.promising(1, WORTHWHILE, SLIGHT) is None
-    assert close.promising(3, WORTHWHILE, SLIGHT) == 1, "so many are simulated in any case"
+    assert close.promising(3, WORTHWHILE, SLIGHT) == 1  # so many in any case
     far = Outlook([100.0, 100.5, 112.0], [Tiling(), ALIKE, OTHER])
     far.learn(0, 100.0)
     assert far.promising(1, WORTHWHILE, SLIGHT) is None
