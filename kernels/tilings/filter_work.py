@@ -112,7 +112,6 @@ class Gradient:
             **second,
             first_every=t["group"],
             second_every=1,
-            first_period=self._period(t),
             first_slots=np.where(t["group"] > 1, t["stay"], t["slots"]),
             second_slots=t["slots"],
             **self._step(t, of, k),
@@ -191,11 +190,16 @@ class Gradient:
         once = s.n * s.cin1 * self._fetched + s.n * 32 * s.cout1 * prod(s.out)
         return l2 is not None and once <= l2.size_bytes
 
-    def _period(self, t: Columns) -> IntArray:
-        """Of which items of a core the L2 lacks x: each so many-th, as tiles along M follow."""
-        rounds, along = -(-t["items"] // t["cores"]), -(-self.shape.plan.cout_g // t["m"])
-        rows = np.minimum(rounds, along) if self._all_held else np.ones_like(rounds)
-        return np.where(t["group"] > 1, 1, rows)
+    def _periods(self, t: Columns) -> tuple[IntArray, IntArray]:
+        """Of which items of a core the L2 lacks x and dy: each so many-th, as others follow those
+        that read the same: tiles along M, and along N those of other taps of its planes."""
+        rounds, tiles, s = -(-t["items"] // t["cores"]), self._tiles(t), self.shape
+        along = -(-s.plan.cout_g // t["m"])
+        of_planes = tiles // s.plan.real_groups // s.kernel[0] // along * t["planes"]
+        x = np.minimum(rounds, along * np.maximum(1, of_planes // s.plan.cin1_g))
+        dy = np.where(along == 1, np.minimum(rounds, tiles), 1)
+        alone = (t["group"] == 1) & self._all_held
+        return np.where(alone, x, 1), np.where(alone, dy, 1)
 
     def _lacking(
         self,
@@ -204,17 +208,21 @@ class Gradient:
         every: tuple[IntArray, IntArray],
         once: tuple[float, float],
     ) -> dict[str, tuple[Floats, Floats]]:
-        """Until which item the L2 lacks x and dy, and how many cores ask for them at once.
+        """Until which item the L2 lacks x and dy, of which, and how many cores ask at once.
 
         ``size`` are the bytes of all loads for an item, which come for each ``every``-th, ``once``
         those of the operands.
         """
-        rounds, tiles, period = -(-t["items"] // t["cores"]), self._tiles(t), self._period(t)
+        rounds, tiles, periods = -(-t["items"] // t["cores"]), self._tiles(t), self._periods(t)
         alone, held = t["group"] == 1, self._all_held
+        along = np.where(alone, np.minimum(rounds, -(-self.shape.plan.cout_g // t["m"])), 1)
         # Each tile goes through all positions: what the L2 does not hold comes anew for the next.
-        until = np.where((rounds <= tiles) & alone, period, rounds) if held else rounds
+        until = np.where((rounds <= tiles) & alone, along, rounds) if held else rounds
         passes = 1 if held else rounds
-        loads = -(-rounds // np.where(alone, period, every[0])), -(-until // every[1])
+        loads = (
+            -(-last // np.where(alone, period, stays))
+            for last, period, stays in zip((rounds, until), periods, every, strict=True)
+        )
         copies = (
             np.maximum(1, t["cores"] * count * some / of_all / passes)
             for count, some, of_all in zip(loads, size, once, strict=True)
@@ -222,7 +230,7 @@ class Gradient:
         x, dy = (
             np.where(held, 0, last) for held, last in zip(self.held, (rounds, until), strict=True)
         )
-        return {"until": (x, dy), "copies": tuple(copies)}
+        return {"until": (x, dy), "copies": tuple(copies), "period": periods}
 
     @property
     def _fetched(self) -> float:

@@ -64,9 +64,9 @@ class Work(NamedTuple):
 
     ``items`` of all cores take ``cores``; of an item ``firsts`` loads, of each ``seconds`` loads of
     the other operand, of each ``steps``. A load takes ``*_start`` cycles and ``*_bytes`` at the
-    rate of its path, and comes anew every ``*_every`` items. The L2 lacks the first operand in each
-    ``first_period``-th of the first ``first_until`` items of a core, the second in the first
-    ``second_until``, and ``*_copies`` cores ask for the same at once. A step takes ``a`` and ``b``
+    rate of its path, and comes anew every ``*_every`` items. The L2 lacks an operand in each
+    ``*_period``-th of the first ``*_until`` items of a core, and ``*_copies`` cores ask for the
+    same at once. A step takes ``a`` and ``b``
     cycles to L0 and ``m`` on the cube, after a gap ``a_head`` and ``m_head`` more; each ``run``-th
     is what is left of a load, and takes ``rest_l0`` and ``rest_m``. ``issue`` are
     cycles of the scalar pipe per step, and ``ahead`` is how many steps it runs ahead of the cube.
@@ -92,6 +92,7 @@ class Work(NamedTuple):
     first_period: Column
     first_until: Column
     first_copies: Column
+    second_period: Column
     second_until: Column
     second_copies: Column
     a: Column

@@ -136,7 +136,7 @@ def _item(w: Any, i: int, item: int, held: float, fresh: float, s: Any) -> bool:
     first = second = 0.0
     if item < w.first_until[i] and item % int(w.first_period[i]) == 0:
         first = w.first_copies[i]
-    if item < w.second_until[i]:
+    if item < w.second_until[i] and item % int(w.second_period[i]) == 0:
         second = w.second_copies[i]
     rate = min(held, fresh * first) if first > 0 else held
     other = min(held, fresh * second) if second > 0 else held
