@@ -17,6 +17,7 @@ from npusim.device.seen import Name, Seen
 from npusim.device.spec import Device
 from npusim.errors import CapacityError
 from npusim.isa.operands import Tensor
+from npusim.objects import growing
 from npusim.program.build import lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
@@ -204,6 +205,7 @@ class _Tried(NamedTuple):
     built: list[tuple[Kernel, Program]]
 
 
+@growing()
 def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
     ranked = trial.ranked(kernel, MOST_LEADING)
     tilings = [getattr(one, "tiling", None) for _, one in ranked]
