@@ -108,10 +108,10 @@ class Space:
         fits = (x + w <= size["L1"]) & (t["most_k"] > 0) & (m * t["n"] * 4 <= size["L0C"])
         fits &= (t["parts"] == 1) | (t["parts"] <= taps)
         t = self._l0(chosen(t, np.flatnonzero(fits)))
-        g_items = g.images, sum(1 for pairs in g.live if pairs) * g.groups, g.planes_out * g.c0
-        t["tiles_n"] = -(-g_items[2] // t["n"])
-        images = -(-g_items[0] // self.of_cut["images"][t["cut"]])
-        t["items"] = self.of_cut["slabs"][t["cut"]] * images * g_items[1] * t["tiles_n"]
+        t["tiles_n"] = -(-g.planes_out * g.c0 // t["n"])
+        images = -(-g.images // self.of_cut["images"][t["cut"]])
+        depths = sum(1 for pairs in g.live if pairs) * g.groups
+        t["items"] = self.of_cut["slabs"][t["cut"]] * images * depths * t["tiles_n"]
         rounds = -(-t["items"] // self.cores)
         t["cores"] = -(-t["items"] // np.maximum(1, rounds))
         return t
@@ -129,8 +129,8 @@ class Space:
         fits &= m <= most_rows(self.device, self.dtype)
         columns = g.planes_in * of["taps"]
         k = np.minimum(np.maximum(most, 1), columns) * c0
-        one = np.ones_like(m)
-        step = self._step({"l1_slots": one, "weight_slots": one}, of, (of["m"], n, k))
+        singly = dict.fromkeys(("l1_slots", "weight_slots"), np.ones_like(m))
+        step = self._step(singly, of, (of["m"], n, k))
         tiles = -(-g.planes_out * c0 // n) * of["slabs"] * -(-g.images // of["images"])
         tiles = tiles * sum(1 for pairs in g.live if pairs) * g.groups
         least = np.maximum(step["m"], step["a"] + step["b"]) * columns * c0 / k * of["reads"]
@@ -315,8 +315,7 @@ class Space:
         """What the tiles of a core have of N on average."""
         rounds, g = -(-t["items"] // t["cores"]), self.geometry
         most = np.ceil(rounds * -(-g.planes_out * g.c0 // 16) / t["tiles_n"])
-        found: Floats = np.minimum(t["n"], most / rounds * 16)
-        return found
+        return np.asarray(np.minimum(t["n"], most / rounds * 16), np.float64)
 
     def _moves(self, t: Columns, of: Columns, planes: Floats) -> tuple[Floats, Floats]:
         """Moves that bring so many planes of a read to L1, and rows in GM of all of them."""
