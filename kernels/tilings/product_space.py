@@ -359,7 +359,7 @@ class Space:
             "first_period": period,
             "first_until": np.where(self.held[0], 0, until),
             "first_copies": np.maximum(1, t["cores"] * -(-until // period) * x / once[0]),
-            "second_period": 1,
+            "second_period": np.ones_like(weights),
             "second_until": np.where(self.held[1], 0, weights),
             "second_copies": np.maximum(1, t["cores"] * loads * w / once[1]),
         }
