@@ -59,7 +59,10 @@ def exhaustive(problem: Problem, kernels: Sequence[Kernel]) -> list[int]:
     return [problem.time(kernel).cycles for kernel in kernels]
 
 
-@pytest.mark.parametrize(("m", "k", "n", "out", "device"), SMALL)
+@pytest.mark.parametrize(
+    ("m", "k", "n", "out", "device"),
+    [pytest.param(*SMALL[0], marks=pytest.mark.slow), *SMALL[1:]],
+)
 def test_the_exhaustive_optimum_with_few_simulations(
     m: int, k: int, n: int, out: DType, device: str
 ) -> None:
