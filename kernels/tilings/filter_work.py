@@ -223,14 +223,22 @@ class Gradient:
             -(-last // np.where(alone, period, stays))
             for last, period, stays in zip((rounds, until), periods, every, strict=True)
         )
+        # Of sectors that come for the rows of x a part is of no use: less than one copy of each.
+        least = (self._used / self._fetched, 1)
         copies = (
-            np.maximum(1, t["cores"] * count * some / of_all / passes)
-            for count, some, of_all in zip(loads, size, once, strict=True)
+            np.maximum(few, t["cores"] * count * some / of_all / passes)
+            for few, count, some, of_all in zip(least, loads, size, once, strict=True)
         )
         x, dy = (
             np.where(held, 0, last) for held, last in zip(self.held, (rounds, until), strict=True)
         )
         return {"until": (x, dy), "copies": tuple(copies), "period": periods}
+
+    @property
+    def _used(self) -> float:
+        """Bytes of a plane of x, of all depths, that are loaded: of the rows that are read."""
+        s = self.shape
+        return 32 * prod(s.spatial) / (s.step(1) if self.form == "rows" else 1)
 
     @property
     def _fetched(self) -> float:

@@ -18,10 +18,11 @@ the L2.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, reduce
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -273,6 +274,9 @@ class Ranked(Protocol):
     def device(self) -> Device: ...
 
     @property
+    def cores(self) -> int: ...
+
+    @property
     def columns(self) -> Mapping[str, npt.NDArray[Any]]: ...
 
     def tiling(self, i: int, cores: int) -> Any: ...
@@ -324,14 +328,16 @@ def fastest(
     return [*zip(found[leading].tolist(), leading.tolist(), strict=True)]
 
 
-def leading(space: Ranked, few: int) -> list[tuple[float, Any]]:
+def leading(space: Ranked, few: int, *known: float) -> list[tuple[float, Any]]:
     """(estimated cycles, tiling) of about ``few`` candidates with the least estimate, best first.
 
     Those that lead on as many cores as they have tiles for are also tried on fewer, which start
-    sooner and leave more of the shared memories to each.
+    sooner and leave more of the shared memories to each. Where launches weigh much, those of a
+    device with half of the cores are among them. Times that are ``known`` count among the few.
     """
     items, cores = space.columns["items"], space.columns["cores"]
-    first = fastest(space, np.arange(len(cores)), cores, _WIDELY * few)
+    some = few if known else _WIDELY * few
+    first = fastest(space, np.arange(len(cores)), cores, some, *known)
     which = np.array([i for _, i in first])
     if not len(which):
         return []
@@ -343,27 +349,26 @@ def leading(space: Ranked, few: int) -> list[tuple[float, Any]]:
     pairs = zip(np.tile(which, len(fewer)).tolist(), np.concatenate(fewer).tolist(), strict=True)
     new = [pair for pair in dict.fromkeys(pairs) if pair not in found]
     if new:
-        time = times(table(space.work(*np.array(new).T)), few, *found.values())
-        found |= zip(new, time.tolist(), strict=True)
-    found |= _on_half(space, few, found)
+        more = times(table(space.work(*np.array(new).T)), few, *found.values(), *known)
+        found |= zip(new, more.tolist(), strict=True)
     best = sorted(found.items(), key=lambda one: one[1])[:few]
-    return [(time, space.tiling(*one)) for one, time in best if time < np.inf]
+    tilings = {space.tiling(*one): time for one, time in best if time < np.inf}
+    for time, tiling in _on_half(space, few, *tilings.values(), *known):
+        tilings.setdefault(tiling, time)
+    return sorted(((time, one) for one, time in tilings.items()), key=lambda pair: pair[0])[:few]
 
 
-def _on_half(
-    space: Ranked, few: int, found: Mapping[tuple[int, int], float]
-) -> dict[tuple[int, int], float]:
-    """The best candidates on half of the cores, by number and cores, where launches weigh as much.
+def _on_half(space: Ranked, few: int, *known: float) -> list[tuple[float, Any]]:
+    """Those that lead on half of the cores, where launches of the others weigh as much.
 
     A tiling for which few cores are enough is not among those that lead on all of them.
     """
-    items, cores = space.columns["items"], space.columns["cores"]
-    saved = space.device.launch.core_cycles * int(cores.max()) / 2
-    if saved < _WEIGHTY * min(found.values()):
-        return {}
-    half = -(-items // (2 * -(-items // cores)))
-    best = fastest(space, np.flatnonzero(half < cores), half, few, *found.values())
-    return {(i, int(half[i])): time for time, i in best}
+    saved = space.device.launch.core_cycles * space.cores / 2
+    if space.cores < 2 or saved < _WEIGHTY * min(known):
+        return []
+    half = replace(cast(Any, space), cores=space.cores // 2)
+    found = leading(half, few, *known)
+    return [(time, replace(one, cores=one.cores or half.cores)) for time, one in found]
 
 
 def every(space: Ranked) -> Iterator[Any]:

@@ -31,13 +31,13 @@ Around = Callable[[K], Sequence[Kernel]]
 #: Candidates that are looked at, and simulated of them at most; instructions of all of these, where
 #: building one that tasks do not share takes as long as simulating so many.
 MOST_LEADING = 32
-MOST_SIMULATED = 10
+MOST_SIMULATED = 14
 MOST_INSTRUCTIONS = 2_000_000
 BUILD_WEIGHT = 50
 
 #: A candidate is simulated if it is expected to take less than the best time found by this part of
 #: it, where what it may take less by no more than ``SLIGHT`` does not count.
-WORTHWHILE = 0.0005
+WORTHWHILE = 0.0002
 SLIGHT = 0.005
 
 #: Choices of this process, as the fields of a tiling by name.

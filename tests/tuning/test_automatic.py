@@ -49,11 +49,8 @@ LAYERS = (
 WHICH = ("dx", "dw")
 
 #: Of 2,000 random enlargements those that are slower by more than ``LIMIT``, and the worst ratio.
-MOST_SLOWER = 7
-WORST = 1.04
-
-#: The one gradient that is faster with less L1 than ``LIMIT`` allows, and by how much.
-SLOWER_WITH_MORE_L1 = {("ascend910b2", "res3_3x3_down", 32, "dw"): 1.045}
+MOST_SLOWER = 3
+WORST = 1.035
 
 
 def gradient(layer: str, which: str, batch: int) -> Gradient:
@@ -104,6 +101,50 @@ def test_estimates_know_that_cores_share_the_memories(which: str, name: str) -> 
     kernel = kernel_of(gradient("res5_3x3", which, 2))
     (estimate, best), *_ = kernel.ranked(slow, slow.count("cube"), 8)
     assert estimate == pytest.approx(simulated(best, slow), rel=0.2)
+
+
+def of_unlike_columns(space: Any) -> list[int]:
+    """Candidates that go through all slabs for some columns first, of which cores have unlike."""
+    t = space.columns
+    passes = t["tiles_n"] // np.gcd(t["cores"], t["tiles_n"])
+    return [int(i) for i in np.flatnonzero((t["resident"] > 0) & (passes > 1))]
+
+
+@pytest.mark.parametrize(("share", "rel"), [(1, 0.06), (4, 0.2)])
+def test_estimates_know_cores_that_go_over_the_input_in_turn(share: int, rel: float) -> None:
+    """A core has the widest columns alone, and a small L2 has lost the input at each pass.
+
+    They were taken 12 % too short, and 62 % where the main memory is slow.
+    """
+    device = load_device("ascend310p")
+    slow = device.replace("main_memory.read", device.main_memory.read_bytes_per_cycle / share)
+    slow = slow.replace("l2.size", "2MiB") if share > 1 else slow
+    shape = replace(layers("vgg16")["features.7"], n=2)
+    kernel: Any = kernel_of(Gradient("features.7", shape, "dx"))
+    (space,) = spaces(kernel, slow)
+    cores = space.columns["cores"]
+    found = fastest(space, np.array(of_unlike_columns(space)), cores, 3)
+    for estimate, i in found:
+        tried = replace(kernel, tiling=space.tiling(i, int(cores[i])))
+        assert estimate == pytest.approx(simulated(tried, slow), rel=rel)
+
+
+@pytest.mark.parametrize(
+    ("layer", "which", "batch"),
+    [("res5_1x1_out", "dw", 4), ("res5_1x1_first", "dw", 2), ("res2_1x1_first", "dx", 32)],
+)
+def test_candidates_of_half_of_the_cores_are_among_those_of_all(
+    layer: str, which: str, batch: int
+) -> None:
+    """Of 36 and 72 cores 16 or 17 are the fastest, in groups that share operands."""
+    few, *more = (
+        automatic(
+            kernel_of(gradient(layer, which, batch)),
+            load_device("ascend910b2").replace("groups", groups),
+        )[0]
+        for groups in (18, 36, 72)
+    )
+    assert max(more) <= few
 
 
 @pytest.fixture
@@ -237,8 +278,7 @@ def test_half_or_a_quarter_of_l1_is_never_faster(layer: str, device: str, batch:
         for share in (2, 4):
             part = whole.replace("memories.L1.size", size // share)
             kernel = kernel_of(gradient(layer, which, batch))
-            limit = SLOWER_WITH_MORE_L1.get((device, layer, batch, which), LIMIT)
-            assert automatic(kernel, whole)[0] <= limit * automatic(kernel, part)[0], which
+            assert automatic(kernel, whole)[0] <= LIMIT * automatic(kernel, part)[0], which
 
 
 def test_a_few_random_enlargements() -> None:
