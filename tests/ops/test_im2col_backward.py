@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import npusim
@@ -159,6 +159,7 @@ def test_fp32_is_the_float64_fold_to_a_millionth(
 
 @settings(deadline=None, max_examples=40)
 @given(problems(), st.integers(1, 8), st.integers(1, 8), st.sampled_from([FIRST, NEWEST]))
+@example((((16, 12), (3, 4), (2, 1), (0, 2), (1, 1)), (1, 1)), 1, 1, FIRST)  # over by 2,048 B
 def test_the_tiling_does_not_change_a_bit(
     problem: tuple[tuple[Pair, Pair, Pair, Pair, Pair], Pair],
     rows: int,
@@ -169,8 +170,11 @@ def test_the_tiling_does_not_change_a_bit(
     lh, lw = windows(*geometry)
     grad = gradient((n, c * geometry[1][0] * geometry[1][1], lh * lw), np.float16)
     tilings: list[Any] = [Tiling(rows=rows, columns=columns), "auto"]
-    h, w = geometry[0]
-    tilings.append(Tiling(rows=h, columns=w, planes=2, at_once=True))
+    (h, w), (kernel_h, kernel_w) = geometry[:2]
+    whole = Tiling(rows=h, columns=w, planes=2, at_once=True)
+    taken = 2 * 2 * 32 * (kernel_h * kernel_w * lh * lw + h * w)  # slots, planes, bytes of a block
+    if taken <= device.memory("UB").size_bytes:
+        tilings.append(whole)
     first, *others = (
         output(grad, geometry, device=device, tiling=tiling, cores=3) for tiling in tilings
     )
