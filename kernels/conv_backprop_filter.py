@@ -39,7 +39,7 @@ from npusim.kernels.tilings.costs import in_l2
 from npusim.kernels.tilings.filter_least import Problem, filter_least
 from npusim.kernels.tilings.filter_space import Space
 from npusim.kernels.tilings.fit import holds
-from npusim.kernels.tilings.pipeline import ALL_L0_WAYS, L0_WAYS, every, leading
+from npusim.kernels.tilings.pipeline import every, leading
 from npusim.language import (
     FP32,
     CapacityError,
@@ -173,7 +173,7 @@ class ConvBackpropFilter(Kernel):
 
     def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
         """The same gradient with every tiling worth comparing, the least bound first."""
-        for space in self._spaces(device, cores, ways=ALL_L0_WAYS):
+        for space in self._spaces(device, cores):
             yield from (replace(self, tiling=t) for t in every(space))
 
     def least(self, device: Device, cores: int) -> Least:
@@ -192,11 +192,7 @@ class ConvBackpropFilter(Kernel):
         return [(time, replace(self, tiling=t)) for time, t in found[:few]]
 
     def _spaces(
-        self,
-        device: Device,
-        cores: int,
-        held: tuple[bool, ...] = (False, False),
-        ways: tuple[tuple[int, int], ...] = L0_WAYS,
+        self, device: Device, cores: int, held: tuple[bool, ...] = (False, False)
     ) -> list[Space]:
         """The tilings to choose from, by form.
 
@@ -211,7 +207,7 @@ class ConvBackpropFilter(Kernel):
         rows = window and self.shape.kernel[1] == 1 < self.shape.step(1)
         for form in ("window",) * window + ("rows",) * rows + ("taps",):
             ordered = self.tiling.deterministic
-            space = Space(self.shape, device, cores, rate, kind.bytes, ordered, form, held, ways)
+            space = Space(self.shape, device, cores, rate, kind.bytes, ordered, form, held)
             if (apart or not found or form == "rows") and len(space.columns["cut"]):
                 found.append(space)
         if found:

@@ -45,7 +45,7 @@ from npusim.kernels.parts.transposed import MOST_BLOCKS, images_window
 from npusim.kernels.tilings.costs import in_l2
 from npusim.kernels.tilings.fit import holds
 from npusim.kernels.tilings.implicit_gemm import Tiling
-from npusim.kernels.tilings.pipeline import ALL_L0_WAYS, L0_WAYS, every, leading
+from npusim.kernels.tilings.pipeline import every, leading
 from npusim.kernels.tilings.product_least import Problem, product_least
 from npusim.kernels.tilings.product_space import Space
 from npusim.language import (
@@ -227,7 +227,7 @@ class ImplicitGemm(Kernel):
 
     def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
         """The same product with every tiling worth comparing, the least bound first."""
-        space = self._space(device, cores, ways=ALL_L0_WAYS)
+        space = self._space(device, cores)
         yield from (replace(self, tiling=t) for t in every(space))
 
     def least(self, device: Device, cores: int) -> Least:
@@ -244,13 +244,7 @@ class ImplicitGemm(Kernel):
         space = self._space(device, cores, in_l2(device, warm, self.x, self.w, self.y)[:2])
         return [(time, replace(self, tiling=t)) for time, t in leading(space, few)]
 
-    def _space(
-        self,
-        device: Device,
-        cores: int,
-        held: tuple[bool, ...] = (False, False),
-        ways: tuple[tuple[int, int], ...] = L0_WAYS,
-    ) -> Space:
+    def _space(self, device: Device, cores: int, held: tuple[bool, ...] = (False, False)) -> Space:
         """The tilings to choose from: single taps only where no other form fits.
 
         A strided gradient is taken apart by phases, so that no inserted zeros are moved, also where
@@ -267,7 +261,7 @@ class ImplicitGemm(Kernel):
         forms = ("window",) * window + ("phases",) * phases
         rate = "hf32" if self.hf32 else self.x.dtype.name
         for some in ((*forms, *("single",) * single, *("taps",) * taps), ("taps",)):
-            space = Space(g, device, cores, self.x.dtype, rate, self.rotated, some, held, ways)
+            space = Space(g, device, cores, self.x.dtype, rate, self.rotated, some, held)
             if some and len(space.columns["cut"]):
                 return space
         raise CapacityError(

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from npusim.dtypes import FP32
 from npusim.integers import IntArray, ceil_div, even_parts, round_up
@@ -27,6 +28,7 @@ from npusim.kernels.tilings.pipeline import (
     Work,
     chosen,
     joined,
+    no_legs,
 )
 
 #: Longest side of a tile in elements.
@@ -42,8 +44,6 @@ _HOPELESS = 1.7
 @dataclass(frozen=True)
 class Space(Gradient):
     """Candidates for one gradient on one device: columns of fields, and what ranks them."""
-
-    ways: tuple[tuple[int, int], ...] = L0_WAYS
 
     @cached_property
     def sides(self) -> Columns:
@@ -111,27 +111,32 @@ class Space(Gradient):
     def _l0(self, t: Columns) -> Columns:
         """With the choices that L0 leaves: depths of a step, and how the next tile may begin."""
         flag = costs.unit_flag_lag(self.device) >= 0
-        size, positions = self.device.memory("L0C").size_bytes, self.of_cut["most_positions"]
-        most, sums = positions[t["cut"]], t["m"] * t["n"] * 4
-        side = np.minimum(
-            *(cube_sizes(self.device)[l0] // t[of] for l0, of in (("L0A", "m"), ("L0B", "n")))
-        )
+        size, sums = self.device.memory("L0C").size_bytes, t["m"] * t["n"] * 4
+        depths = [self._depth(t, *way) for way in L0_WAYS]
         which, steps, ways = [], [], []
         for slots, unit_flag in ((2, False), (1, True) if flag else (1, False)):
-            for l0_slots, split in self.ways:
-                deepest = np.minimum(side // l0_slots // self.element // 16 * 16, most)
-                whole = -(-most // np.maximum(1, deepest))
-                fits = (slots * sums <= size) & (whole * split * 16 <= most) & (deepest >= 16)
+            for (l0_slots, _), (k, room) in zip(L0_WAYS, depths, strict=True):
+                fits = room & (slots * sums <= size)
                 if not unit_flag and slots == 1:  # where two fit there is no reason for one
                     fits &= 2 * sums > size
                 which.append(np.flatnonzero(fits))
-                steps.append(whole[which[-1]] * split)
+                steps.append(k[which[-1]])
                 ways.append((slots, unit_flag, l0_slots))
-        found = chosen(t, np.concatenate(which))
-        found["k"] = round_up(-(-positions[found["cut"]] // np.concatenate(steps)), 16)
+        found = chosen(t, np.concatenate(which)) | {"k": np.concatenate(steps)}
         counts = [len(some) for some in which]
         slot, flags, l0_slots = np.repeat(np.array(ways, np.int64), counts, axis=0).T
         return found | {"l0c_slots": slot, "unit_flag": flags, "l0_slots": l0_slots}
+
+    def _depth(
+        self, t: Columns, l0_slots: int, split: int
+    ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+        """Positions of a step with so many slots of L0, in how many steps what fits is cut, and
+        whether there is room."""
+        most, size = self.of_cut["most_positions"][t["cut"]], cube_sizes(self.device)
+        side = np.minimum(size["L0A"] // t["m"], size["L0B"] // t["n"])
+        deepest = np.minimum(side // l0_slots // self.element // 16 * 16, most)
+        steps = -(-most // np.maximum(1, deepest)) * split
+        return round_up(-(-most // steps), 16), (steps * 16 <= most) & (deepest >= 16)
 
     def _parts(self, t: Columns) -> Columns:
         """With numbers of parts of K: none, and even ones that keep most cores busy."""
@@ -217,6 +222,10 @@ class Space(Gradient):
     def work(self, which: IntArray, cores: IntArray) -> Work:
         """What so many cores do under some of the candidates."""
         return self._work(chosen(self.columns, which) | {"cores": cores})
+
+    def legs(self, which: IntArray, _cores: IntArray) -> Floats:
+        """None: see ``pipeline.Ranked``."""
+        return no_legs(len(which))
 
     def least(self, cores: IntArray) -> Floats:
         """Cycles of all candidates on so many cores, by their loads: not above ``bounds``."""

@@ -105,9 +105,11 @@ class Gradient:
         return Work(
             cores=t["cores"],
             items=t["items"],
+            alike=1,
             firsts=loads,
             seconds=1,
             steps=steps * runs,
+            step_slots=t["l0_slots"],
             **first,
             **second,
             first_every=t["group"],

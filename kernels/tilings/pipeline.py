@@ -6,7 +6,7 @@ L1, steps of them go to L0 and through the cube, and the tile is drained:
     for item:
         for first load:                # MTE2, into one of its slots
             for second load:           # MTE2, into one of its slots
-                for step:              # MTE1 twice, then M; two slots of L0
+                for step:              # MTE1 twice, then M; slots of L0
         drain                          # FIX, or V and MTE3; slots of L0C, or the unit flag
 
 Each pipe works in order and waits for data and for free slots, as in the simulator; what is left
@@ -40,9 +40,8 @@ _WIDELY = 2
 #: The share of a kernel's time above which launches of half of its cores are worth a look.
 _WEIGHTY = 0.1
 
-#: Slots of L0, and in how many steps what fits in one is cut: what estimates are for, and all.
-L0_WAYS = ((2, 1), (2, 2))
-ALL_L0_WAYS = (*L0_WAYS, (3, 1))
+#: Slots of L0, and in how many steps what fits in one is cut.
+L0_WAYS = ((2, 1), (2, 2), (3, 1), (3, 2))
 
 #: Candidates estimated before the first look at what is left; next are four times as many.
 _AT_ONCE = 128
@@ -63,14 +62,15 @@ Column = Floats | IntArray | float | int
 class Work(NamedTuple):
     """What the cores do, one entry per candidate: counts, cycles and bytes.
 
-    ``items`` of all cores take ``cores``; of an item ``firsts`` loads, of each ``seconds`` loads of
-    the other operand, of each ``steps``. A load takes ``*_start`` cycles and ``*_bytes`` at the
-    rate of its path, and comes anew every ``*_every`` items. The L2 lacks an operand in each
-    ``*_period``-th of the first ``*_until`` items of a core, and ``*_copies`` cores ask for the
-    same at once. A step takes ``a`` and ``b``
-    cycles to L0 and ``m`` on the cube, after a gap ``a_head`` and ``m_head`` more; each ``run``-th
-    is what is left of a load, and takes ``rest_l0`` and ``rest_m``. ``issue`` are
-    cycles of the scalar pipe per step, and ``ahead`` is how many steps it runs ahead of the cube.
+    ``items`` of all cores take ``cores``, a share ``alike`` of which does as much as the busiest;
+    of an item ``firsts`` loads, of each ``seconds`` loads of the other operand, of each ``steps``.
+    A load takes ``*_start`` cycles and ``*_bytes`` at the rate of its path, and comes anew every
+    ``*_every`` items. The L2 lacks an operand in each ``*_period``-th of the first ``*_until``
+    items of a core, and ``*_copies`` cores ask for the same at once. A step waits for one of
+    ``step_slots``, takes ``a`` and ``b`` cycles to L0 and ``m`` on the cube, after a gap ``a_head``
+    and ``m_head`` more; each ``run``-th is what is left of a load, and takes ``rest_l0`` and
+    ``rest_m``. ``issue`` are cycles of the scalar pipe per step, and ``ahead`` is how many steps it
+    runs ahead of the cube.
     The ``drain`` holds the scalar pipe back for ``stall`` cycles, as its moves fill their queue;
     the next can follow after ``pace`` cycles, and its slot of L0C is free as long before its end
     as it takes longer than that.
@@ -79,6 +79,7 @@ class Work(NamedTuple):
 
     cores: Column
     items: Column
+    alike: Column
     firsts: Column
     seconds: Column
     steps: Column
@@ -100,6 +101,7 @@ class Work(NamedTuple):
     b: Column
     m: Column
     run: Column
+    step_slots: Column
     rest_l0: Column
     rest_m: Column
     a_head: Column
@@ -120,6 +122,30 @@ class Work(NamedTuple):
     least: Column
     #: Cycles beside the cores' own: launch, and kernels on account of the tiling.
     beside: Column
+
+
+class Leg(NamedTuple):
+    """Items of one kind that the busiest core goes through, where items are unlike each other.
+
+    Columns of ``Work`` as they are for these: ``items`` of the core, ``l0`` cycles of both loads to
+    L0. The scalar pipe, first loads and drains are those of all.
+    """
+
+    items: Floats
+    seconds: Floats
+    second_start: Floats
+    second_bytes: Floats
+    steps: Floats
+    run: Floats
+    l0: Floats
+    m: Floats
+    rest_l0: Floats
+    rest_m: Floats
+
+
+def no_legs(count: int, kinds: int = 0) -> Floats:
+    """Those of so many candidates whose items are alike, where others have ``kinds`` of items."""
+    return np.zeros((count, kinds, len(Leg._fields)))
 
 
 def table(work: Work) -> Work:
@@ -206,16 +232,24 @@ def bounds(work: Work) -> Floats:
     return most
 
 
-def times(work: Work, few: int, *known: float, core: ModuleType | None = None) -> Floats:
+def times(
+    work: Work,
+    few: int,
+    *known: float,
+    legs: Floats | None = None,
+    core: ModuleType | None = None,
+) -> Floats:
     """Estimated cycles of the ``few`` candidates that take least; of others they may be infinite.
 
     Candidates are estimated in the order of their bounds, until those left cannot win. Times that
-    are ``known`` count among the few. ``core`` is a form of ``pipeline_core``, by default the one
-    that takes less time.
+    are ``known`` count among the few. Of each candidate ``legs`` are any number of kinds of items,
+    each a ``Leg`` of numbers. ``core`` is a form of ``pipeline_core``, by default the one that
+    takes less time.
     """
     least, best = bounds(work), _least(few, known)
-    found = np.full(len(least), np.inf)
-    _estimate(work, np.arange(len(least)), least, best, found, core)
+    found, every_one = np.full(len(least), np.inf), np.arange(len(least))
+    legs = no_legs(len(least)) if legs is None else legs
+    _estimate((work, legs), every_one, least, best, found, core)
     return found
 
 
@@ -225,14 +259,14 @@ def _least(few: int, known: Sequence[float]) -> Floats:
 
 
 def _estimate(
-    work: Work,
+    work: tuple[Work, Floats],
     which: IntArray,
     least: Floats,
     best: Floats,
     found: Floats,
     core: ModuleType | None = None,
 ) -> None:
-    """Estimate ``which`` candidates as ``times`` does, whose bounds are ``least``.
+    """Estimate ``which`` candidates as ``times`` does, whose bounds are ``least``; with their legs.
 
     The times are written to ``found``, and those that are among the ``best`` to these.
     """
@@ -242,7 +276,7 @@ def _estimate(
     while first < len(which) and least[which[first]] <= best[-1]:
         some = which[first : first + count]
         form = core or _core(len(some))
-        form.estimate(work, some, least, best, found, np.empty(form.SCRATCH))
+        form.estimate(*work, some, least, best, found, np.empty(form.SCRATCH))
         first, count = first + count, 4 * count
 
 
@@ -285,6 +319,10 @@ class Ranked(Protocol):
         """What so many cores do under some of the candidates."""
         ...
 
+    def legs(self, which: IntArray, cores: IntArray) -> Floats:
+        """The legs of some of the candidates on so many cores: see ``times``."""
+        ...
+
     def least(self, cores: IntArray) -> Floats:
         """Cycles of all candidates on so many cores, by their loads: not above ``bounds``."""
         ...
@@ -304,9 +342,10 @@ def fastest(
     waiting, ready = np.zeros((2, len(least)), np.bool_)
     waiting[which] = True
     columns = np.empty((len(Work._fields), len(least)))
+    legs = np.zeros((len(least), *space.legs(which[:0], cores[:0]).shape[1:]))
 
     def work_out(some: IntArray) -> None:
-        made = space.work(some, cores[some])
+        made, legs[some] = space.work(some, cores[some]), space.legs(some, cores[some])
         least[some], ready[some] = bounds(made), True
         for column, values in zip(columns, made, strict=True):
             column[some] = values
@@ -320,7 +359,7 @@ def fastest(
         if len(more := which[~ready[which]]):
             work_out(more)
         which = which[least[which] <= most]  # of bounds so far none is missing
-        _estimate(Work(*columns), which, least, best, found)
+        _estimate((Work(*columns), legs), which, least, best, found)
         waiting[which] = False
         most = best[-1]
     finite = np.flatnonzero(np.isfinite(found))
@@ -349,7 +388,9 @@ def leading(space: Ranked, few: int, *known: float) -> list[tuple[float, Any]]:
     pairs = zip(np.tile(which, len(fewer)).tolist(), np.concatenate(fewer).tolist(), strict=True)
     new = [pair for pair in dict.fromkeys(pairs) if pair not in found]
     if new:
-        more = times(table(space.work(*np.array(new).T)), few, *found.values(), *known)
+        of, on = np.array(new).T
+        work, legs = table(space.work(of, on)), space.legs(of, on)
+        more = times(work, few, *found.values(), *known, legs=legs)
         found |= zip(new, more.tolist(), strict=True)
     best = sorted(found.items(), key=lambda one: one[1])[:few]
     tilings = {space.tiling(*one): time for one, time in best if time < np.inf}

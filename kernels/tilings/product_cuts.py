@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,14 @@ _LOADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _MOST_SLABS, _MOST_RUNS = 4096, 1 << 13
 #: Kinds of slabs that are told apart by their taps.
 _MOST_KINDS = 8
+
+
+class Kind(NamedTuple):
+    """Slabs of one part of the plane, with as many taps, and its place in the order of tasks."""
+
+    taps: int
+    slabs: int
+    place: int
 
 
 class Cut(NamedTuple):
@@ -52,7 +61,7 @@ class Cut(NamedTuple):
     apart: int  # from one position of a line to the next, in positions
     dead: bool  # whether some outputs are cleared before
     side_by_side: bool  # whether images of few planes come with one move, of one row each
-    kinds: tuple[tuple[float, int], ...]  # (taps, slabs) where slabs have different taps
+    kinds: tuple[Kind, ...]  # of slabs, where these have different taps; the most taps first
 
 
 class Way(NamedTuple):
@@ -194,21 +203,28 @@ def _widest(axis: Runs) -> tuple[IntArray, IntArray]:
     return _largest(axis, axis.readings[0])
 
 
-def _kinds(plane: Plane) -> tuple[tuple[float, int], ...]:
-    """(taps, slabs) of slabs with as many taps, none where all have; of many the rest as one."""
-    found: dict[int, int] = {}
-    axes = (plane.rows.kernel, plane.columns.kernel)
-    (down, rows), (across, columns) = (np.unique(axis, return_counts=True) for axis in axes)
-    for taps, count in zip(np.outer(down, across).flat, np.outer(rows, columns).flat, strict=True):
-        found[int(taps)] = found.get(int(taps), 0) + int(count)
-    if len(found) == 1:
+def _kinds(plane: Plane) -> tuple[Kind, ...]:
+    """Kinds of slabs, none where all have as many taps; of many the rest as one."""
+    axes = (plane.rows, plane.columns)
+    found = [
+        Kind(h * w, rows * columns, row * len(axes[1].parts) + column)
+        for (row, h, rows), (column, w, columns) in product(*map(_parts, axes))
+    ]
+    if len({kind.taps for kind in found}) == 1:
         return ()
-    kinds = sorted(found.items(), reverse=True)
+    kinds = sorted(found, key=lambda kind: (-kind.taps, kind.place))
     rest = kinds[_MOST_KINDS - 1 :]
-    if rest:
-        slabs = sum(count for _, count in rest)
-        kinds = [*kinds[: _MOST_KINDS - 1], (round(sum(t * n for t, n in rest) / slabs), slabs)]
+    if len(rest) > 1:
+        slabs = sum(kind.slabs for kind in rest)
+        taps = round(sum(kind.taps * kind.slabs for kind in rest) / slabs)
+        kinds[_MOST_KINDS - 1 :] = [Kind(taps, slabs, min(kind.place for kind in rest))]
     return tuple(kinds)
+
+
+def _parts(axis: Runs) -> list[tuple[int, int, int]]:
+    """(part, taps, slabs) of an axis."""
+    pairs, counts = np.unique([axis.part, axis.kernel], axis=1, return_counts=True)
+    return [(int(p), int(k), int(n)) for p, k, n in zip(*pairs, counts, strict=True)]
 
 
 def _moves(g: Flat, form: str, h: Reading, w: Reading, images: int) -> tuple[float, float, float]:

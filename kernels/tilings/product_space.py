@@ -31,8 +31,6 @@ _HOPELESS = 1.6
 class Space(Product):
     """Candidates for one product on one device: columns of fields, and what ranks them."""
 
-    ways: tuple[tuple[int, int], ...] = L0_WAYS
-
     @cached_property
     def columns(self) -> Columns:
         """Fields of all candidates that fit the device's buffers, one entry per candidate."""
@@ -92,28 +90,35 @@ class Space(Product):
         cube, m = self.device.cube, self.of_cut["most_m"][t["cut"]]
         flag = cube is not None and cube.unit_flag and self.device.has_path("L0C", "GM")
         size = self.device.memory("L0C").size_bytes
-        # Of weights that stay a step takes no more than those of the planes in L1.
-        taps = self.of_cut["most_taps"][t["cut"]]
-        columns = np.minimum(t["columns"], t["planes"] * taps)
-        sums, l0 = m * t["n"] * 4, cube_sizes(self.device)
-        side = np.minimum(l0["L0A"] // m, l0["L0B"] // t["n"])
+        sums, depths = m * t["n"] * 4, [self._depth(t, *way) for way in L0_WAYS]
         which, steps, ways = [], [], []
         for slots, unit_flag in ((2, False), (1, True) if flag else (1, False)):
-            for l0_slots, split in self.ways:
-                deepest = side // l0_slots // self.dtype.bytes // self.geometry.c0
-                deepest = np.minimum(deepest, t["most_k"])
-                whole = -(-columns // np.maximum(1, deepest))
-                fits = (slots * sums <= size) & ((whole < columns) | (split == 1)) & (deepest > 0)
+            for (l0_slots, _), (k, room) in zip(L0_WAYS, depths, strict=True):
+                fits = room & (slots * sums <= size)
                 if not unit_flag and slots == 1:  # where two fit there is no reason for one
                     fits &= 2 * sums > size
                 which.append(np.flatnonzero(fits))
-                steps.append(np.minimum(whole[which[-1]] * split, columns[which[-1]]))
+                steps.append(k[which[-1]])
                 ways.append((slots, unit_flag, l0_slots))
-        found = chosen(t, np.concatenate(which))
-        found["k"] = -(-columns[np.concatenate(which)] // np.concatenate(steps))
+        found = chosen(t, np.concatenate(which)) | {"k": np.concatenate(steps)}
         counts = [len(some) for some in which]
         slot, flags, l0_slots = np.repeat(np.array(ways, np.int64), counts, axis=0).T
         return found | {"l0c_slots": slot, "unit_flag": flags, "l0_slots": l0_slots}
+
+    def _depth(
+        self, t: Columns, l0_slots: int, split: int
+    ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+        """Blocks of K of a step with so many slots of L0, in how many steps what fits is cut, and
+        whether there is room."""
+        taps, m = (self.of_cut[name][t["cut"]] for name in ("most_taps", "most_m"))
+        # Of weights that stay a step takes no more than those of the planes in L1.
+        columns, l0 = np.minimum(t["columns"], t["planes"] * taps), cube_sizes(self.device)
+        side = np.minimum(l0["L0A"] // m, l0["L0B"] // t["n"])
+        deepest = side // l0_slots // self.dtype.bytes // self.geometry.c0
+        deepest = np.minimum(deepest, t["most_k"])
+        whole = -(-columns // np.maximum(1, deepest))
+        fits = ((whole < columns) | (split == 1)) & (deepest > 0)
+        return -(-columns // np.minimum(whole * split, columns)), fits
 
     def tiling(self, i: int, cores: int) -> Tiling:
         """Candidate ``i`` on so many cores."""
@@ -146,6 +151,10 @@ class Space(Product):
     def work(self, which: IntArray, cores: IntArray) -> Work:
         """What so many cores do under some of the candidates."""
         return self._work(chosen(self.columns, which) | {"cores": cores})
+
+    def legs(self, which: IntArray, cores: IntArray) -> Floats:
+        """See ``pipeline.Ranked``."""
+        return self._legs(chosen(self.columns, which) | {"cores": cores})
 
     def least(self, cores: IntArray) -> Floats:
         """Cycles of all candidates on so many cores, by their loads: not above ``bounds``."""

@@ -17,8 +17,8 @@ from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
-from npusim.kernels.tilings.pipeline import Floats, Loads, Work, uneven
-from npusim.kernels.tilings.product_cuts import Cut, cuts_of
+from npusim.kernels.tilings.pipeline import Floats, Leg, Loads, Work, no_legs, uneven
+from npusim.kernels.tilings.product_cuts import Cut, Kind, cuts_of
 from npusim.kernels.tilings.streams import clear_cycles
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -58,13 +58,13 @@ class Product:
         return {name: np.array(column) for name, column in named if name not in ("form", "kinds")}
 
     @cached_property
-    def kinds(self) -> tuple[IntArray, Floats]:
-        """Slabs and taps of each kind of slab, by cut; none of a kind that a cut has not."""
+    def kinds(self) -> Columns:
+        """Of each cut the kinds of its slabs, the most taps first; 0 slabs where it has no more."""
         most = max((len(cut.kinds) for cut in self.cuts), default=0)
-        table = np.zeros((len(self.cuts), max(1, most), 2))
+        table = np.zeros((len(self.cuts), most, len(Kind._fields)))
         for i, cut in enumerate(self.cuts):
-            table[i, : len(cut.kinds)] = np.array(cut.kinds).reshape(-1, 2)
-        return table[:, :, 1].astype(np.int64), table[:, :, 0]
+            table[i, : len(cut.kinds)] = np.array(cut.kinds).reshape(-1, len(Kind._fields))
+        return dict(zip(Kind._fields, np.moveaxis(table, 2, 0), strict=True))
 
     def _loads(self, t: Columns, of: Columns, taps: Floats) -> Loads:
         """What comes to L1 of tiles with so many ``taps``."""
@@ -76,6 +76,7 @@ class Product:
         whole = of["tap_moves"]
         if self.rotated:  # place by place, or row by row of each output plane
             whole = np.minimum(whole, n / g.c0 * of["tap_rows"])
+        some = n / g.c0 * np.ceil(of["tap_rows"] / t["parts"])  # a move for each row of taps
         every_n, every_m = self._every(t)
         return Loads(
             cores=t["cores"],
@@ -84,7 +85,7 @@ class Product:
             seconds=seconds,
             first_start=self._moves(t, of, planes)[0] * port.startup_cycles,
             first_bytes=planes * of["pixels"] * of["images"] * 32,
-            second_start=np.where(parts, n / g.c0, whole) * port.startup_cycles,
+            second_start=np.where(parts, some, whole) * port.startup_cycles,
             second_bytes=planes * taps / seconds * g.c0 * n * self.dtype.bytes,
             first_every=every_n,
             second_every=every_m,
@@ -94,7 +95,8 @@ class Product:
     def _work(self, t: Columns) -> Work:
         g, device, element = self.geometry, self.device, self.dtype.bytes
         of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
-        n, taps = self._mean_n(t), self._busiest_taps(t, of)
+        tiles, alike = self._busiest(t)
+        n, taps = self._mean_n(t), self._busiest_taps(t, of, tiles)
         # In one round the core with the largest slab is the last; in several they even out.
         m = np.where(t["items"] <= t["cores"], of["most_m"], of["m"])
         chunks = -(-g.planes_in // t["planes"])
@@ -103,10 +105,7 @@ class Product:
         columns, seconds = planes * taps, loads.seconds
         largest = columns / planes * np.minimum(t["planes"], g.planes_in)
         steps = np.maximum(1, np.ceil(largest / seconds / t["k"] - 1e-6))
-        # Of slabs with different numbers of taps each kind has a rest of its own, or none.
-        kinds = self.kinds[0][t["cut"]].any(axis=1)
-        size = np.where(kinds, largest / seconds / steps, t["k"])
-        k, rest = uneven(columns / seconds, largest / seconds, size, steps)
+        k, rest = uneven(columns / seconds, largest / seconds, t["k"], steps)
         x_bytes, w_bytes, firsts = loads.first_bytes, loads.second_bytes, loads.firsts
         x_rows, out = self._moves(t, of, planes)[1], self._written
         w_rows = n / g.c0 * of["taps"] if self.rotated else columns / seconds
@@ -127,14 +126,12 @@ class Product:
         # Under the unit flag the next tile follows the last of several drains.
         before = drain - drain / drains
         way_out = device.pipes["FIX" if device.has_path("L0C", "GM") else "MTE3"].queue_depth
-        step = self._step(t, of, (m, n, k * g.c0)) | {"run": steps}
+        step = self._step(t, of, (m, n, k * g.c0)) | {"run": steps, "step_slots": t["l0_slots"]}
         short = self._step(t, of, (m, n, rest * g.c0))
         step |= {"rest_l0": short["a"] + short["b"], "rest_m": short["m"]}
-        turns = (steps - 1) * np.maximum(step["a"] + step["b"], step["m"])
-        turns = firsts * seconds * (turns + np.maximum(step["rest_l0"], step["rest_m"]))
-        unlike = self._unlike(t, drain, turns)
         return Work(
             **loads._asdict(),
+            alike=alike,
             steps=steps,
             first_slots=t["l1_slots"],
             second_slots=t["weight_slots"],
@@ -148,7 +145,7 @@ class Product:
             main=device.main_read_rate,
             **self._lacking(t, x_bytes * firsts, w_bytes * seconds * firsts, (x_once, w_once)),
             least=np.maximum(stored, missing / device.main_read_rate),
-            beside=launch + unlike + np.where(of["dead"], self._clear, 0),
+            beside=launch + np.where(of["dead"], self._clear, 0),
         )
 
     @property
@@ -191,7 +188,7 @@ class Product:
         rounds, phases = -(-t["items"] // t["cores"]), self._phases[t["cut"]]
         run = np.where(phases > 1, np.maximum(1, t["items"] // phases // t["cores"]), t["items"])
         tiles_m = np.maximum(1, t["items"] // np.maximum(1, t["tiles_n"]))
-        weights = np.minimum(tiles_m, run)
+        weights = np.minimum(np.maximum(1, tiles_m // phases), run)
         # Some cores go on to other weights half-way, unless each has its own.
         astride = (t["tiles_n"] > 1) & (phases == 1) & (t["cores"] % t["tiles_n"] > 0)
         weights = np.where(astride, np.minimum(weights, np.maximum(2, rounds)), weights)
@@ -255,41 +252,87 @@ class Product:
         count = prod(min(axis.insert, axis.kernel) for axis in axes)
         return np.array([1 if cut.form == "window" else count for cut in self.cuts], np.int64)
 
-    def _busiest_taps(self, t: Columns, of: Columns) -> Floats:
-        """Taps of the tiles of the core with the most, on average.
+    def _busiest(self, t: Columns) -> tuple[Floats, Floats]:
+        """Of each kind the tiles of the core with most products, and the share of cores like it;
+        no tiles where all slabs are alike.
 
         Each core has as many of each kind of slab, the kind with most taps first, and what cannot
-        be shared out evenly goes to the cores that have least so far.
+        be shared out evenly goes to the cores that have least so far. Parts with as many taps are
+        one kind, unless operands stay.
         """
-        if not self.kinds[0].any():
-            return of["taps"]
-        of_slab = t["items"] // of["slabs"]
-        keys = np.stack([t["cut"], of_slab, t["cores"]]).astype(np.int64)
-        (cut, tiles, cores), which = np.unique(keys, axis=1, return_inverse=True)
-        slabs, taps = (column[cut] for column in self.kinds)
-        place = np.arange(int(cores.max()))
+        if not self.kinds["slabs"][t["cut"]].any():
+            return np.zeros((len(t["cut"]), self.kinds["slabs"].shape[1])), np.ones(len(t["cut"]))
+        of_slab = t["items"] // self.of_cut["slabs"][t["cut"]]
+        stays = t["resident"] + t["resident_input"] > 0
+        keys = np.stack([t["cut"], of_slab, t["cores"], stays]).astype(np.int64)
+        (cut, tiles, cores, stays), which = np.unique(keys, axis=1, return_inverse=True)
+        slabs, taps = self.kinds["slabs"][cut], self.kinds["taps"][cut]
+        for kind in range(slabs.shape[1] - 1, 0, -1):
+            alike = (stays == 0) & (taps[:, kind] == taps[:, kind - 1])
+            slabs[:, kind - 1] += np.where(alike, slabs[:, kind], 0)
+            slabs[:, kind] = np.where(alike, 0, slabs[:, kind])
+        place = np.arange(int(cores.max(initial=1)))
         load = np.where(place < cores[:, None], 0.0, np.inf)
+        counts = np.zeros((*load.shape, slabs.shape[1]))
         for kind in range(slabs.shape[1]):
             each, over = np.divmod(slabs[:, kind] * tiles, cores)
-            load = np.sort(load + (each * taps[:, kind])[:, None], axis=1)
-            load += (place < over[:, None]) * taps[:, kind, None]
-        busiest = np.where(np.isfinite(load), load, 0).max(axis=1)[which.reshape(-1)]
+            turn = np.argsort(np.argsort(load, axis=1, kind="stable"), axis=1)
+            counts[:, :, kind] = each[:, None] + (turn < over[:, None])
+            load += counts[:, :, kind] * taps[:, kind, None]
+        busiest = np.argmax(np.where(np.isfinite(load), load, -1.0), axis=1)
+        found = counts[np.arange(len(cut)), busiest]
+        like = (counts == found[:, None]).all(axis=2) & np.isfinite(load)
+        return found[which.reshape(-1)], (like.sum(axis=1) / cores)[which.reshape(-1)]
+
+    def _busiest_taps(self, t: Columns, of: Columns, tiles: Floats) -> Floats:
+        """Taps of the ``tiles`` of the core with the most, on average."""
+        busiest = (tiles * self.kinds["taps"][t["cut"]]).sum(axis=1)
         mean = of["taps"] * t["items"] / t["cores"]
         most: Floats = np.maximum(busiest, mean) / -(-t["items"] // t["cores"])
-        return np.where(self.kinds[0][t["cut"]].any(axis=1), most, of["taps"])
+        return np.where(tiles.any(axis=1), most, of["taps"])
 
-    def _unlike(self, t: Columns, drain: Floats, turns: Floats) -> Floats:
-        """Cycles that a core takes longer because its tiles are of several kinds.
-
-        Of some the products take longer than the ``drain``, of others they do not; ``turns`` are
-        the cycles of the products of a tile, which grow with its taps.
-        """
-        slabs, taps = (column[t["cut"]] for column in self.kinds)
-        share = slabs / np.maximum(1, slabs.sum(axis=1))[:, None]
-        scale = taps / np.maximum(1, (share * taps).sum(axis=1))[:, None]
-        each = (share * np.maximum(drain[:, None], turns[:, None] * scale)).sum(axis=1)
-        rounds = -(-t["items"] // t["cores"])
-        return np.where(slabs.any(axis=1), rounds * (each - np.maximum(drain, turns)), 0)
+    def _legs(self, t: Columns) -> Floats:
+        """Tiles of each kind of slab on the busiest core, in their order."""
+        kinds = {name: column[t["cut"]] for name, column in self.kinds.items()}
+        if not kinds["slabs"].any():
+            return no_legs(*kinds["slabs"].shape)
+        items, taps, place = self._busiest(t)[0], np.maximum(1, kinds["taps"]), kinds["place"]
+        t = {name: column[:, None] for name, column in t.items()}
+        of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
+        g, n, held = self.geometry, self._mean_n(t), t["columns"]
+        m = np.where(t["items"] <= t["cores"], of["most_m"], of["m"])
+        chunks, most = -(-g.planes_in // t["planes"]), np.minimum(t["planes"], g.planes_in)
+        planes = g.planes_in / chunks
+        # Weights come for several loads of the input, for some planes of one, or part of a plane.
+        several = held >= np.minimum(g.planes_in * taps, 2 * most * taps)
+        loads = np.ceil(chunks / np.maximum(1, held // (most * taps)))
+        some = np.where(
+            held >= taps, np.ceil(planes / np.maximum(1, held // taps)), planes * -(-taps // held)
+        )
+        seconds = np.where(several, 1, some)
+        steps = np.maximum(1, np.ceil(most * taps / seconds / t["k"] - 1e-6))
+        k, rest = uneven(planes * taps / seconds, most * taps / seconds, t["k"], steps)
+        full, short = (self._step(t, of, (m, n, size * g.c0)) for size in (k, rest))
+        moves = np.where(taps < g.taps, taps, 1.0)
+        if self.rotated:
+            moves = np.minimum(moves, n / g.c0 * of["tap_rows"])
+        of_part = n / g.c0 * np.ceil(of["tap_rows"] / -(-taps // held))
+        start = np.where(held < taps, of_part, moves) * np.where(several, loads / chunks, 1)
+        leg = Leg(
+            items=items,
+            seconds=seconds,
+            second_start=start * self.device.path("GM", "L1").startup_cycles,
+            second_bytes=planes * taps / seconds * g.c0 * n * self.dtype.bytes,
+            steps=steps,
+            run=steps,
+            l0=full["a"] + full["b"],
+            m=full["m"],
+            rest_l0=short["a"] + short["b"],
+            rest_m=short["m"],
+        )
+        legs = np.stack(np.broadcast_arrays(*leg), axis=2)
+        order = np.argsort(place, axis=1, kind="stable")
+        return np.ascontiguousarray(np.take_along_axis(legs, order[:, :, None], axis=1))
 
     def _step(self, t: Columns, of: Columns, size: tuple[Floats, ...]) -> dict[str, Floats]:
         """Cycles of the loads to L0 and the product of one step."""

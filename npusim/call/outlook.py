@@ -43,6 +43,7 @@ RATES = {
     "step_columns": 0.7,
     "l1_slots": 0.05,
     "weight_slots": 0.1,
+    "l0_slots": 0.1,
     "l0c_slots": 0.01,
     "unit_flag": 0.01,
     "dy_slots": 0.3,

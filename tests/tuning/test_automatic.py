@@ -49,7 +49,7 @@ LAYERS = (
 WHICH = ("dx", "dw")
 
 #: Of 2,000 random enlargements those that are slower by more than ``LIMIT``, and the worst ratio.
-MOST_SLOWER = 3
+MOST_SLOWER = 5
 WORST = 1.035
 
 
@@ -101,6 +101,39 @@ def test_estimates_know_that_cores_share_the_memories(which: str, name: str) -> 
     kernel = kernel_of(gradient("res5_3x3", which, 2))
     (estimate, best), *_ = kernel.ranked(slow, slow.count("cube"), 8)
     assert estimate == pytest.approx(simulated(best, slow), rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("device", "layer", "batch"),
+    [
+        ("ascend910", "res3_3x3_down", 8),
+        ("ascend910", "res4_3x3_down", 32),
+        ("ascend310p", "res3_3x3_down", 2),
+        ("ascend310p", "res4_3x3_down", 8),
+        ("ascend950pr", "res3_3x3_down", 8),
+    ],
+)
+def test_estimates_know_tiles_of_phases_with_other_taps(
+    device: str, layer: str, batch: int
+) -> None:
+    """Taken as so many tiles of as many taps on average they were up to 6 % off."""
+    machine = load_device(device)
+    ranked = kernel_of(gradient(layer, "dx", batch)).ranked(machine, machine.count("cube"), 3)
+    for estimate, kernel in ranked:
+        assert estimate == pytest.approx(simulated(kernel, device), rel=0.015), kernel
+
+
+@pytest.mark.parametrize(("layer", "which"), [("res4_3x3", "dw"), ("res5_3x3", "dx")])
+def test_estimates_know_a_third_slot_of_l0(layer: str, which: str) -> None:
+    """A load to L0 that takes longer than a product makes no gap in the products after it."""
+    machine = load_device("ascend910b2")
+    kernel: Any = kernel_of(gradient(layer, which, 32))
+    ranked: Any = kernel.ranked(machine, machine.count("cube"), MOST_LEADING)
+    estimates = [min(t for t, k in ranked if k.tiling.l0_slots == slots) for slots in (2, 3)]
+    best = [next(k for t, k in ranked if t == estimate) for estimate in estimates]
+    cycles = [simulated(kernel, "ascend910b2") for kernel in best]
+    assert cycles[1] < 0.95 * cycles[0]
+    assert estimates == pytest.approx(cycles, rel=0.02)
 
 
 def of_unlike_columns(space: Any) -> list[int]:
@@ -175,7 +208,7 @@ def test_a_few_are_simulated_once_and_the_fastest_is_chosen(timed: list[int]) ->
         assert simulated(best, "ascend910b2") == min(timed[before:])
         assert chosen(kernel, machine, tuple(range(machine.groups))) == best
         assert len(timed) - before == counts[-1], "what was chosen is kept"
-    assert sum(counts) <= 4 * len(counts)
+    assert sum(counts) <= 5 * len(counts)
 
 
 def test_what_is_too_long_to_simulate_wins_over_nothing_that_was(
@@ -247,7 +280,7 @@ def test_leading_candidates_are_those_of_all_that_are_worked_out(
             for used in (cores, -(-items // (2 * -(-items // cores)))):
                 work = table(space.work(numbers, used))
                 assert (space.least(used) <= bounds(work)).all()
-                found = times(work, 32)
+                found = times(work, 32, legs=space.legs(numbers, used))
                 best = np.argsort(found, kind="stable")[:32]
                 expected = [*zip(found[best].tolist(), best.tolist(), strict=True)]
                 assert fastest(space, numbers, used, 32) == expected

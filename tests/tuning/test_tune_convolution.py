@@ -123,16 +123,20 @@ def test_closed_forms_are_below_what_a_core_takes_alone(
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_a_third_slot_of_l0_is_a_candidate_of_searches_alone(name: str) -> None:
-    """Also around the best found, with steps as much shorter, so that it fits."""
+def test_leading_candidates_are_tried_with_a_third_slot_of_l0(name: str) -> None:
+    """Searches try it with all, and around the best found with steps as much shorter."""
     kernel, machine = kernel_of("3x3", name, "ascend910b2"), load_device("ascend910b2")
     cores = machine.count("cube")
-    slots = [any_kernel(one).tiling.l0_slots for one in kernel.candidates(machine, cores)]
+    every = [any_kernel(one).tiling for one in kernel.candidates(machine, cores)]
+    slots = [tiling.l0_slots for tiling in every]
     assert {*slots} == {2, 3}
     assert slots.count(3) < slots.count(2)
     leading = [any_kernel(one) for _, one in kernel.ranked(machine, cores, 32)]
-    assert {one.tiling.l0_slots for one in leading} == {2}
-    one = replace(leading[0], tiling=replace(leading[0].tiling, base_k=80))
+    deep = {replace(one.tiling, cores=0) for one in leading if one.tiling.l0_slots == 3}
+    assert 0 < len(deep) < len(leading)
+    assert deep <= {replace(tiling, cores=0) for tiling in every}
+    two = next(one for one in leading if one.tiling.l0_slots == 2)
+    one = replace(two, tiling=replace(two.tiling, base_k=80))
     around = {(n.tiling.l0_slots, n.tiling.base_k) for n in map(any_kernel, neighbours(one))}
     assert {(3, 80), (3, 48), (2, 96)} <= around
 
