@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.size import TOTAL, lines_of_code, rooms
+
 ROOT = Path(__file__).parent.parent
 
 #: Ground floor first; a module may import from its own package and from floors below it.
@@ -78,31 +80,6 @@ FOREIGN = re.compile(
 )
 
 LINES = 450
-
-#: Lines of Python that a package may have; "npusim" stands for the modules at its top. More needs a
-#: sentence in CHANGELOG.md that says what for.
-BUDGETS = {
-    "npusim": 3480,
-    "npusim/calibration": 900,
-    "npusim/call": 1710,
-    "npusim/cli": 3620,
-    "npusim/compat": 2600,
-    "npusim/device": 2450,
-    "npusim/isa": 2100,
-    "npusim/layout": 550,
-    "npusim/limits": 1100,
-    "npusim/numerics": 950,
-    "npusim/ops": 4880,
-    "npusim/program": 3360,
-    "npusim/results": 7500,
-    "npusim/timing": 5560,
-    "npusim/study": 2300,
-    "npusim/torch": 600,
-    "npusim/validation": 4000,
-    "npusim/workloads": 1000,
-    "kernels": 13300,
-    "npusim/tuning": 1000,
-}
 
 
 @cache
@@ -236,15 +213,14 @@ def test_files_stay_small_enough_to_read(file: Path) -> None:
     assert count <= LINES, f"{count} lines; split it at a seam (the aim is 400)"
 
 
-def test_packages_stay_within_their_budgets() -> None:
-    sizes = dict.fromkeys(BUDGETS, 0)
-    for file in modules().values():
-        folder, *inner = file.relative_to(ROOT).parts[:-1]
-        package = f"npusim/{inner[0]}" if folder == "npusim" and inner else folder
-        assert package in BUDGETS, f"{package} has no budget"
-        sizes[package] += len(file.read_text(encoding="utf-8").splitlines())
-    over = {name: lines for name, lines in sizes.items() if lines > BUDGETS[name]}
-    assert not over, "simplify, or raise the budget with a sentence in CHANGELOG.md"
+def test_the_code_does_not_grow() -> None:
+    """A new capability pays for itself by what it makes needless (``tests/size.py``)."""
+    assert rooms().total() <= TOTAL, "simplify: `python -m tests.size` says where the lines are"
+
+
+def test_lines_of_code_leave_out_what_explains() -> None:
+    text = '"""Module."""\n\n# why\ndef f(a):\n    """What."""\n    return (\n        a\n    )\n'
+    assert lines_of_code(text) == 4
 
 
 #: Shells ask for completions through the environment, users name the place of their cache there and
