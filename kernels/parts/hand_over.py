@@ -53,19 +53,19 @@ class HandOver:
 
     def reuse(self, k: Language) -> None:
         """Hold the drain until all readers have done with the block."""
-        k.core_wait_flag("FIX", FREE)
+        k.core_wait_flag(k.pipe_of("L0C", "GM"), FREE)
 
     def give(self, k: Language) -> None:
         """Tell the readers of the group that a block is full."""
-        k.core_set_flag("FIX", FULL, "group")
+        k.core_set_flag(k.pipe_of("L0C", "GM"), FULL, "group")
 
     def take(self, k: Language) -> None:
         """Hold a reader's loads until a block is full."""
-        k.core_wait_flag("MTE2", FULL)
+        k.core_wait_flag(k.pipe_of("GM", "UB"), FULL)
 
     def leave(self, k: Language) -> None:
         """Tell the cube core that this reader has loaded its rows."""
-        k.core_set_flag("MTE2", FREE, "group")
+        k.core_set_flag(k.pipe_of("GM", "UB"), FREE, "group")
 
 
 class Shares(NamedTuple):

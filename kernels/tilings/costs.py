@@ -80,6 +80,11 @@ def unit_flag_lag(device: Device) -> float:
     return path.startup_cycles + 512 / path.rate
 
 
+def way_out(device: Device) -> Path:
+    """The move by which sums reach GM: from L0C, or from UB where that has no way of its own."""
+    return device.path("L0C" if device.has_path("L0C", "GM") else "UB", "GM")
+
+
 def drain_cycles(device: Device, m: Numbers, n: Numbers, size: int, lines: Numbers = 1) -> Numbers:
     """Cycles in which ``m`` x ``n`` sums leave the core as elements of ``size`` bytes in pieces of
     so many lines, positions of one following each other."""

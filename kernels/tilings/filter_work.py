@@ -267,9 +267,9 @@ class Gradient:
         size = n * k * self.element
         b = np.maximum(size / into_b.rate, n / s.c0 * k * of["fetch"])
         clash = size / 512 * float(into_b.conflict_cycles)
-        cube, queues = device.cube, device.pipes
+        cube = device.cube
         mmad = costs.mmad_cycles(device, m, k, n, self.rate)
-        ahead = np.maximum(1, queues["MTE1"].queue_depth // (1 + np.asarray(moves)))
+        ahead = np.maximum(1, device.pipe(into_b.pipe).queue_depth // (1 + np.asarray(moves)))
         return {
             "a": a + np.where(two, m * k * self.element / 512 * float(into_a.conflict_cycles), 0),
             "b": into_b.startup_cycles + b + np.where(two, clash, 0),
@@ -277,5 +277,5 @@ class Gradient:
             "a_head": into_a.idle_head_cycles,
             "m_head": cube.idle_head_cycles if cube else 0,
             "issue": into_b.issue_cycles + moves * into_a.issue_cycles + 1,
-            "ahead": np.minimum(queues["M"].queue_depth, ahead),
+            "ahead": np.minimum(device.pipe("M").queue_depth, ahead),
         }

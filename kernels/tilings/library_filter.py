@@ -17,6 +17,7 @@ from npusim.errors import CapacityError
 from npusim.integers import ceil_div
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings.conv_filter import Tiling, cut_plane
+from npusim.kernels.tilings.costs import way_out
 from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows
 
 _SIDES = (512, 256, 192, 144, 128, 96, 64, 48, 32, 16)
@@ -160,7 +161,7 @@ def _estimate(
     body = max(cube, mte1, mte2, shared, main)
     if t.l1_slots == 1:
         body = mte2 + max(cube, mte1)
-    drain = m * n * 4 / _drain_rate(device) * (1 if t.l0c_slots == 1 or rounds == 1 else 0.2)
+    drain = m * n * 4 / way_out(device).rate * (1 if t.l0c_slots == 1 or rounds == 1 else 0.2)
     first = mte2 / loads + mte1 / steps
     clear = device.launch.cycles("vector", device.count("vector")) if parts > 1 else 0
     return rounds * (body + drain) + first + clear
@@ -169,13 +170,6 @@ def _estimate(
 def _macs(device: Device, size: int) -> float:
     """Peak multiply-adds per cycle for operand elements of ``size`` bytes."""
     return float(device.cube.macs_per_cycle("fp16" if size == 2 else "fp32")) if device.cube else 1
-
-
-def _drain_rate(device: Device) -> float:
-    """Bytes per cycle at which an accumulator tile leaves the core."""
-    direct = device.has_path("L0C", "GM")
-    path = device.path("L0C", "GM") if direct else device.path("UB", "GM")
-    return path.rate
 
 
 def _unique_bytes(shape: Convolution) -> float:

@@ -16,7 +16,7 @@ from npusim.errors import ArgumentError, CapacityError
 from npusim.integers import ceil_div, round_up
 from npusim.kernels.parts.tile_order import Order
 from npusim.kernels.tilings.checks import check_tiling
-from npusim.kernels.tilings.costs import launch_cycles, move_cycles
+from npusim.kernels.tilings.costs import launch_cycles, move_cycles, way_out
 from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows
 
 
@@ -205,13 +205,7 @@ def _estimate(shape: tuple[int, int, int], t: Tiling, device: Device, cores: int
     mte2, rows = _loads(shape, t, device, base_m, base_n)
     requests = rows * device.l2.request_bytes if device.l2 else 0
     shared = min(tiles, cores) * (size + requests) / device.shared_read_rate
-    direct = device.has_path("L0C", "GM")
-    drain = (
-        base_m
-        * base_n
-        * 4
-        / float(device.path(*(("L0C", "GM") if direct else ("UB", "GM"))).bytes_per_cycle)
-    )
+    drain = base_m * base_n * 4 / way_out(device).rate
     hidden = 0.2 if t.l0c_slots > 1 and rounds > 1 else 1.0
     return rounds * (max(cube, mte1, mte2, shared) + drain * hidden) + mte2 / slabs
 

@@ -125,7 +125,7 @@ class Product:
         pace = costs.evicting_pace(device, pace, size, t["cores"], touched)
         # Under the unit flag the next tile follows the last of several drains.
         before = drain - drain / drains
-        way_out = device.pipes["FIX" if device.has_path("L0C", "GM") else "MTE3"].queue_depth
+        way_out = device.pipe(costs.way_out(device).pipe).queue_depth
         step = self._step(t, of, (m, n, k * g.c0)) | {"run": steps, "step_slots": t["l0_slots"]}
         short = self._step(t, of, (m, n, rest * g.c0))
         step |= {"rest_l0": short["a"] + short["b"], "rest_m": short["m"]}
@@ -346,8 +346,8 @@ class Product:
         a = a + np.where(t["l1_slots"] > 1, m * k * element / 512 * float(path.conflict_cycles), 0)
         clash = n * k * element / 512 * float(into_b.conflict_cycles)
         b = moves * into_b.startup_cycles + n * k * element / into_b.rate
-        cube, queues, wide = device.cube, device.pipes, round_up(np.ceil(n).astype(np.int64), 16)
-        ahead = np.maximum(1, queues["MTE1"].queue_depth // (1 + moves))
+        cube, wide = device.cube, round_up(np.ceil(n).astype(np.int64), 16)
+        ahead = np.maximum(1, device.pipe(into_b.pipe).queue_depth // (1 + moves))
         return {
             "a": a + path.startup_cycles,
             "b": b + np.where(t["weight_slots"] > 1, clash, 0),
@@ -355,7 +355,7 @@ class Product:
             "a_head": path.idle_head_cycles,
             "m_head": cube.idle_head_cycles if cube else 0,
             "issue": path.issue_cycles + moves * into_b.issue_cycles + 1,
-            "ahead": np.minimum(queues["M"].queue_depth, ahead),
+            "ahead": np.minimum(device.pipe("M").queue_depth, ahead),
         }
 
     def _drain(self, of: Columns, n: Any) -> tuple[Floats, Floats]:

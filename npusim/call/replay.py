@@ -101,7 +101,7 @@ def _figures_behind(device: Device, made: Launched | Program) -> list[str]:
         "launch",
         "l2",
         device.main_memory_key,
-        *(f"pipes.{pipe}" for pipe in made.pipes),
+        *(f"pipes.{device.pipe(pipe).name}" for pipe in made.pipes),
     }
     used |= {f"links.{link.name}" for link in device.links.values() if link.traffic}
     used |= made.figures

@@ -7,10 +7,10 @@ place at fault.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
-from npusim.device.parts import GLOBAL_PLACES, MEMORY_ROLES, SCOPES, TRAFFIC, Path
-from npusim.device.pipes import PIPE_OF_ROLE
+from npusim.device.parts import GLOBAL_PLACES, MEMORY_ROLES, SCOPES, TRAFFIC, Memory, Path, Pipe
+from npusim.device.pipes import PIPE_OF_ROLE, PIPES
 from npusim.device.spec import Device
 from npusim.dtypes import DEVICE_DTYPES
 from npusim.yamltree import Node, suggest
@@ -48,8 +48,9 @@ def _check_cores(device: Device, root: Node) -> None:
             if role in held:
                 raise where.fail(f"role {role!r} is held by {held[role]!r} already; drop one")
             held[role] = kind.name
+        pipes = [device.pipes[pipe].called for pipe in kind.pipes]
         for pipe in ("S", *(PIPE_OF_ROLE[role] for role in kind.roles)):
-            if pipe not in kind.pipes:
+            if pipe not in pipes:
                 why = "issues instructions" if pipe == "S" else "works for its roles"
                 raise _at(root, "cores", kind.name, "pipes").fail(
                     f"no pipe {pipe}, which {why}; add {pipe} to the list"
@@ -67,21 +68,26 @@ def _check_core_counts(device: Device, root: Node) -> None:
             )
 
 
-def _check_memories(device: Device, root: Node) -> None:
-    """Each role is known and held by one memory."""
-    held: dict[str, str] = {}
-    for memory in device.memories.values():
-        node = _at(root, "memories", memory.name)
-        if memory.role and memory.role not in MEMORY_ROLES:
-            raise node.mapping()["role"].fail(
-                f"unknown role {memory.role!r}{suggest(memory.role, MEMORY_ROLES)}"
-            )
-        if memory.called in held:
-            raise node.fail(
-                f"role {memory.called} is held by memory {held[memory.called]!r} already; kernels "
-                "know one memory of each role: give this one another name or role"
-            )
-        held[memory.called] = memory.name
+def _check_roles(device: Device, root: Node) -> None:
+    """Each role is known and held by one memory, or by one pipe."""
+    sections: tuple[tuple[str, Mapping[str, Memory | Pipe], Collection[str]], ...] = (
+        ("memories", device.memories, MEMORY_ROLES),
+        ("pipes", device.pipes, PIPES),
+    )
+    for section, parts, known in sections:
+        held: dict[str, str] = {}
+        for part in parts.values():
+            node, what = _at(root, section, part.name), type(part).__name__.lower()
+            if part.role and part.role not in known:
+                raise node.mapping()["role"].fail(
+                    f"unknown role {part.role!r}{suggest(part.role, known)}"
+                )
+            if part.called in held:
+                raise node.fail(
+                    f"role {part.called} is held by {what} {held[part.called]!r} already; kernels "
+                    f"know one {what} of each role: give this one another name or role"
+                )
+            held[part.called] = part.name
 
 
 def _check_paths(device: Device, root: Node) -> None:
@@ -237,9 +243,9 @@ def _check_launch(device: Device, root: Node) -> None:
 #: What is checked of a device, in this order.
 CHECKS: tuple[Callable[[Device, Node], None], ...] = (
     _check_sums,
+    _check_roles,
     _check_cores,
     _check_core_counts,
-    _check_memories,
     _check_paths,
     _check_links,
     _check_cache,

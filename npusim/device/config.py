@@ -225,7 +225,7 @@ def _build(root: Node, names: Mapping[str, str], known: _Read | None = None) -> 
     )
     for check in CHECKS:
         check(device, root)
-    return device
+    return device.by_role()
 
 
 def _entries(cls: type, node: Node, *, named: bool) -> dict[str, Node]:

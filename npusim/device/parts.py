@@ -21,8 +21,9 @@ from npusim.quantities import Range
 #: Places that exist once per device, outside every core ("IMM" is an immediate operand).
 GLOBAL_PLACES = ("GM", "IMM")
 
-#: What kernels call the memories of a core: the cube's, the vector unit's, a DSP's.
-MEMORY_ROLES = ("L1", "L0A", "L0B", "L0C", "UB", "SM", "AM")
+#: What kernels call the memories of a core: the cube's, the vector unit's, a DSP's, and those of
+#: the scales of the cube's operands.
+MEMORY_ROLES = ("L1", "L0A", "L0B", "L0C", "UB", "SM", "AM", "L0A_MX", "L0B_MX")
 
 #: Where a link is: once on the chip, once per core group, or once per core.
 SCOPES = ("chip", "group", "core")
@@ -113,8 +114,8 @@ class Memory:
     size_bytes: int = figure("size", "size", "capacity")
     align_bytes: int = figure("align", "size", "alignment of a buffer")
     role: str = entry(
-        "what it is to kernels: `L1`, `L0A`, `L0B`, `L0C`, `UB`, `SM` or `AM`; left out where its "
-        "name says so",
+        "what it is to kernels: `L1`, `L0A`, `L0B`, `L0C`, `UB`, `SM`, `AM`, `L0A_MX` or `L0B_MX`; "
+        "left out where its name says so",
         "",
         digest="unless empty",
     )
@@ -131,13 +132,24 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Pipe:
-    """An in-order execution queue.
+    """An in-order execution queue; instructions find theirs by role, moves by their path.
 
     ``queue_depth`` counts instructions issued to the pipe and not yet started.
     """
 
     name: str
     queue_depth: int = figure("queue_depth", "count", "instructions issued and not yet started")
+    role: str = entry(
+        "what it is to kernels and reports: `S`, `M`, `V`, `VPU`, or the usual name of a pipe of "
+        "moves; left out where its name says so",
+        "",
+        digest="unless empty",
+    )
+
+    @cached_property
+    def called(self) -> str:
+        """What kernels call it."""
+        return self.role or self.name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,15 @@ PIPES = {
     "VPU": PipeFacts("vector", engine="gemm", role="dsp"),
 }
 
+#: Of a pipe that no machine has by this name.
+_OTHER = PipeFacts("other")
+
+
+def facts(pipe: str) -> PipeFacts:
+    """What is known of a pipe; of one with a name of a device's own only that it is another."""
+    return PIPES.get(pipe, _OTHER)
+
+
 #: Role of a core -> the pipe it needs.
 PIPE_OF_ROLE = {facts.role: name for name, facts in PIPES.items() if facts.role}
 

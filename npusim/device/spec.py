@@ -234,6 +234,27 @@ class Device:
         return found
 
     @cached_property
+    def _pipes(self) -> dict[str, Pipe]:
+        """The pipes by role, or by name where one has no role."""
+        return {pipe.called: pipe for pipe in self.pipes.values()}
+
+    def pipe(self, called: str) -> Pipe:
+        """Return the pipe that cores and paths call so."""
+        return self._pipes[called]
+
+    def by_role(self) -> Device:
+        """The device whose cores and paths call every pipe by its role, as instructions do."""
+        if not any(pipe.role for pipe in self.pipes.values()):
+            return self
+        words = {pipe.name: pipe.called for pipe in self.pipes.values()}
+        cores = {
+            name: replace(kind, pipes=tuple(words[pipe] for pipe in kind.pipes))
+            for name, kind in self.cores.items()
+        }
+        paths = {name: replace(path, pipe=words[path.pipe]) for name, path in self.paths.items()}
+        return replace(self, cores=cores, paths=paths)
+
+    @cached_property
     def _paths(self) -> dict[tuple[str, str, str], Path]:
         """The moves by (source, destination, variant): asked once per instruction."""
         return {
@@ -250,14 +271,16 @@ class Device:
         found = self._paths.get((src, dst, variant))
         if found is not None:
             return found
-        forms = [p.variant or "plain" for p in self.paths.values() if (p.src, p.dst) == (src, dst)]
+        forms = [
+            how or "plain" for origin, goal, how in self._paths if (origin, goal) == (src, dst)
+        ]
         if forms:
             raise ProgramError(
                 f"{self.name} has no {variant or 'plain'} form of {src}->{dst} "
                 f"(it has: {', '.join(forms)}); use one of these"
             )
-        reached = dict.fromkeys(p.dst for p in self.paths.values() if p.src == src)
-        sources = dict.fromkeys(p.src for p in self.paths.values() if p.dst == dst)
+        reached = dict.fromkeys(goal for origin, goal, _ in self._paths if origin == src)
+        sources = dict.fromkeys(origin for origin, goal, _ in self._paths if goal == dst)
         raise ProgramError(
             f"{self.name} cannot move {path_name(src, dst, variant)} ({src} reaches: "
             f"{', '.join(reached) or 'nothing'}; {dst} is reached from: "

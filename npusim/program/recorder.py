@@ -159,6 +159,10 @@ class Recorder:
         """Whether this kind of core can make the move."""
         return self._device.has_path(src, dst, variant)
 
+    def pipe_of(self, src: str, dst: str) -> str:
+        """Name of the pipe that makes the plain move, for flags."""
+        return self._device.path(src, dst).pipe
+
     def _cycles(self, instructions: Sequence[Instruction]) -> int:
         """Cycles of instructions that may be issued; the program rests on the figures behind."""
         self.looked.update(name for i in instructions for name in i.figures())

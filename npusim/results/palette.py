@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from npusim.device.pipes import PIPES
+from npusim.device.pipes import facts
 
 #: What an instruction does -> colour of its slice in the timeline.
 CLASS_COLOURS: Mapping[str, str] = {
@@ -82,12 +82,12 @@ def op_class(op: str, pipe: str) -> str:
     """The key of ``CLASS_COLOURS`` for an instruction: by name if it orders, else by its pipe."""
     if any(word in op for word in _SYNC_WORDS):
         return "sync"
-    return PIPES[pipe].work if pipe in PIPES else "other"
+    return facts(pipe).work
 
 
 def work_colour(pipe: str) -> str:
     """Colour of the work of ``pipe``."""
-    return CLASS_COLOURS[PIPES[pipe].work if pipe in PIPES else "other"]
+    return CLASS_COLOURS[facts(pipe).work]
 
 
 def scale(count: int) -> tuple[str, ...]:

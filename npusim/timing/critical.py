@@ -111,7 +111,7 @@ class _Core:
             if pipe == self.scalar:
                 earliest[own] = self.end[pipe]
             else:
-                depth = self.program.device.pipes[name].queue_depth
+                depth = self.program.device.pipe(name).queue_depth
                 earliest[own[depth:]] = self.start[pipe][: max(0, len(own) - depth)]
         spent = np.cumsum(self.issue_cycles)
         done: IntArray = spent + np.maximum.accumulate(earliest - spent + self.issue_cycles)
@@ -285,7 +285,7 @@ class Walk:
                 work = Work("S", f"issue {template.told[place].op}", template.lines[place])
                 stretches.append((work, ISSUING, int(cost), Place(number, pipe, index)))
                 now -= int(cost)
-            depth = self.device.pipes[self.program.pipes[pipe]].queue_depth
+            depth = self.device.pipe(self.program.pipes[pipe]).queue_depth
             before = int(core.issued[order - 1]) if order else core.began
             if before < now:  # it waited for room in the queue
                 return Place(number, pipe, index - depth), False, stretches

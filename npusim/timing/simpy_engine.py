@@ -183,7 +183,7 @@ class SimpyEngine:
         row[NOT_STARTED] = self.starts[core.number]
         yield self.env.timeout(self.starts[core.number])
         counts = [0] * len(self.program.pipes)
-        depth = [self.device.pipes[p].queue_depth for p in self.program.pipes]
+        depth = [self.device.pipe(p).queue_depth for p in self.program.pipes]
         for pipe, step in self._steps(core):
             if pipe == self.scalar:
                 yield from self._run_scalar(core, step, counts[pipe], row)

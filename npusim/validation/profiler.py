@@ -11,7 +11,7 @@ from __future__ import annotations
 from statistics import median
 
 from npusim.device.parts import Launch
-from npusim.device.pipes import PIPES
+from npusim.device.pipes import facts
 from npusim.device.spec import Device
 from npusim.reasons import FOLLOW
 from npusim.results.metrics import working
@@ -42,7 +42,7 @@ def busy_us(
     partners = [row.core for row in run.pipes if row.core not in cube and working(row)]
     found: dict[str, float] = {}
     for (partner, pipe), counts in sorted(cycles.items()):  # cube cores come first
-        names = PIPES[pipe].profiled
+        names = facts(pipe).profiled
         if cube:
             names = names[1:] or names if partner and (False, pipe) in cycles else names[:1]
         many = len(set(partners)) if partner else cores or len(counts)

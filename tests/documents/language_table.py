@@ -13,7 +13,7 @@ from npusim.program.recorder import BufferHandle
 
 #: Chapter -> patterns of the names of its methods; the first chapter that fits has a method.
 CHAPTERS = {
-    "Declare and ask": ("buffer", "memory", "has_path", "dtypes", "device*"),
+    "Declare and ask": ("buffer", "memory", "has_path", "pipe_of", "dtypes", "device*"),
     "Move": ("data_move", "nd2nz", "load*", "fill"),
     "Multiply, and drain the sums": ("mmad", "fixpipe*"),
     "Vectors": ("vec_*",),

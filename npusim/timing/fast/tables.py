@@ -154,7 +154,7 @@ class Tables:
             units=layout.units,
             bases=layout.bases,
             last=layout.last,
-            depth=np.array([program.device.pipes[p].queue_depth for p in program.pipes]),
+            depth=np.array([program.device.pipe(p).queue_depth for p in program.pipes]),
             template=layout.template,
             flows=costed.flows,
             classes=self._classes(),
