@@ -50,10 +50,10 @@ def renamed(on: Device, words: dict[str, str]) -> Device:
         kind |= {key: new(kind[key]) for key in ("memories", "pipes")}
     paths = {}
     for name, path in tree["paths"].items():
-        path |= {"pipe": words.get(path["pipe"], path["pipe"])}
-        path |= {"links": new(path["links"])} if "links" in path else {}
         ends, dot, form = name.partition(".")
-        paths["->".join(words.get(end, end) for end in ends.split("->")) + dot + form] = path
+        move = "->".join(words.get(end, end) for end in ends.split("->")) + dot + form
+        links = {"links": new(path["links"])} if "links" in path else {}
+        paths[move] = path | {"pipe": words.get(path["pipe"], path["pipe"])} | links
     return parse_device(yaml.safe_dump(tree | {"paths": paths}, sort_keys=False), on.name)
 
 
@@ -71,8 +71,8 @@ def answers(on: Device) -> list[Any]:
             rng.integers(-4, 5, shape).astype(np.float16)  # sums are exact in any order
             for shape in ((1, 24, 9, 9), (1, 20, 9, 9), (24, 20, 3, 3))
         )
-        call = {"padding": 1, "device": on, "timeline": False}
-        found = [npusim.ops.convolution_backward(dy, x, w, (24,), **call)]
+        call = npusim.ops.convolution_backward
+        found = [call(dy, x, w, (24,), padding=1, device=on, timeline=False)]
     if any("vector" in kind.roles and kind.per_group > 1 for kind in on.cores.values()):
         kernel = finish(64, 32, 96)
         found.append(npusim.simulate(kernel, on, *operands(kernel)[0], cores=range(2)))
