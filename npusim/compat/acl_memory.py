@@ -11,13 +11,19 @@ import numpy as np
 from npusim.call.spec import Array
 from npusim.compat.acl_codes import (
     ACL_ERROR_INVALID_PARAM,
-    ACL_ERROR_RT_CONTEXT_NULL,
     ACL_ERROR_RT_PARAM_INVALID,
     ACL_SUCCESS,
     aclrtMemcpyKind,
     aclrtMemMallocPolicy,
 )
-from npusim.compat.acl_runtime import Context, current_context, fail
+from npusim.compat.acl_runtime import (
+    Context,
+    aclrtStream,
+    aclrtSynchronizeStream,
+    current_context,
+    fail,
+    no_device,
+)
 from npusim.errors import ArgumentError
 from npusim.numerics.executor import POISON
 
@@ -84,8 +90,7 @@ def aclrtMalloc(
         text = f"aclrtMalloc: size is {size}; it must be at least 1"
         return fail(ACL_ERROR_INVALID_PARAM, text), None
     if current_context() is None:
-        text = "aclrtMalloc: this thread has no device; call aclrtSetDevice first"
-        return fail(ACL_ERROR_RT_CONTEXT_NULL, text), None
+        return no_device("aclrtMalloc"), None
     return ACL_SUCCESS, DeviceMemory(int(size), current_context())
 
 
@@ -114,6 +119,39 @@ def aclrtMemcpy(dst: Any, destMax: int, src: Any, count: int, kind: aclrtMemcpyK
     except ArgumentError as error:
         return fail(ACL_ERROR_RT_PARAM_INVALID, f"aclrtMemcpy: {error}")
     target[:] = source
+    return ACL_SUCCESS
+
+
+def aclrtMemcpyAsync(
+    dst: Any,
+    destMax: int,
+    src: Any,
+    count: int,
+    kind: aclrtMemcpyKind | int,
+    stream: aclrtStream | None,
+) -> int:
+    """``aclrtMemcpy`` in a stream, where it has finished when the call returns; the status."""
+    return aclrtSynchronizeStream(stream) or aclrtMemcpy(dst, destMax, src, count, kind)
+
+
+def aclrtMemset(devPtr: Any, maxCount: int, value: int, count: int) -> int:
+    """Set ``count`` bytes of a device, of the ``maxCount`` it has, to ``value``; the status."""
+    kind = aclrtMemcpyKind.ACL_MEMCPY_HOST_TO_DEVICE
+    return aclrtMemcpy(devPtr, maxCount, np.full(max(0, count), value & 255, np.uint8), count, kind)
+
+
+def aclrtMallocHost(size: int) -> tuple[int, Array | None]:
+    """(status, ``size`` bytes of the host as a NumPy array)."""
+    if size < 1:
+        text = f"aclrtMallocHost: size is {size}; it must be at least 1"
+        return fail(ACL_ERROR_INVALID_PARAM, text), None
+    return ACL_SUCCESS, np.full(size, POISON, np.uint8)
+
+
+def aclrtFreeHost(hostPtr: Array | None) -> int:
+    """Give back memory of the host, which Python keeps for as long as it is used; the status."""
+    if hostPtr is None:
+        return fail(ACL_ERROR_INVALID_PARAM, "aclrtFreeHost: hostPtr is null")
     return ACL_SUCCESS
 
 

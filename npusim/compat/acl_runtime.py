@@ -1,4 +1,4 @@
-# ruff: noqa: N802 - functions carry the names of the C interface
+# ruff: noqa: N802, N816 - functions carry the names of the C interface
 """The runtime of the C interface: initialisation, devices, streams and the text of errors.
 
 What C keeps for a process is here kept for a process (``aclInit``), what it keeps for a thread
@@ -8,7 +8,7 @@ for a thread: its device and its last error.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import local
 from typing import Any
 
@@ -40,13 +40,25 @@ DEVICE_COUNT = 8
 class Context:
     """The device calls are planned for, the keywords of ``npusim.call.Options``, and its number.
 
-    ``lost`` tells that ``aclrtResetDevice`` took away what was made on it.
+    ``over`` is the device's own context of one that ``aclrtCreateContext`` made; ``ended`` tells
+    that it was given back.
     """
 
     device: Device
     options: tuple[tuple[str, Any], ...]
     index: int = 0
-    lost: bool = field(default=False, compare=False)
+    ended: bool = field(default=False, compare=False)
+    over: Context | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def own(self) -> Context:
+        """The device's own context, on which memory lies."""
+        return self.over or self
+
+    @property
+    def lost(self) -> bool:
+        """Whether it, or the device with all that was made on it, was given back."""
+        return self.ended or self.own.ended
 
     @property
     def keywords(self) -> dict[str, Any]:
@@ -60,6 +72,9 @@ class Context:
 
     def __str__(self) -> str:
         return self.device.name + (f" (device {self.index})" if self.index else "")
+
+
+aclrtContext = Context
 
 
 class aclrtStream:  # noqa: N801 - the C interface's own name
@@ -133,7 +148,7 @@ def aclrtSetDevice(deviceId: int | np.integer[Any] | str | Device, **options: An
     Raises ``ArgumentError`` for a name or a keyword that does not exist.
     """
     if isinstance(deviceId, (int, np.integer)):
-        return _set_number(int(deviceId), options)
+        return _set_number("aclrtSetDevice", int(deviceId), options)
     loaded = load_device(deviceId)
     Options.of(aclrtSetDevice, options | {"device": loaded})
     _thread.context = _thread.chosen = Context(loaded, tuple(sorted(options.items())))
@@ -141,18 +156,18 @@ def aclrtSetDevice(deviceId: int | np.integer[Any] | str | Device, **options: An
     return ACL_SUCCESS
 
 
-def _set_number(index: int, options: dict[str, Any]) -> int:
-    """``aclrtSetDevice`` as C has it."""
+def _set_number(function: str, index: int, options: dict[str, Any]) -> int:
+    """``aclrtSetDevice`` as C has it, for ``function``."""
     if options:
         raise ArgumentError(
             f"aclrtSetDevice: a number takes no keywords, got {', '.join(options)}; name the "
             "device, as in aclrtSetDevice('ascend910b2', cores='0-3'), before the number"
         )
     if not _process.initialised:
-        return fail(ACL_ERROR_UNINITIALIZE, "aclrtSetDevice: call aclInit first")
+        return fail(ACL_ERROR_UNINITIALIZE, f"{function}: call aclInit first")
     if not 0 <= index < DEVICE_COUNT:
         text = f"deviceId is {index}; the host has devices 0 to {DEVICE_COUNT - 1}"
-        return fail(ACL_ERROR_RT_INVALID_DEVICEID, f"aclrtSetDevice: {text}")
+        return fail(ACL_ERROR_RT_INVALID_DEVICEID, f"{function}: {text}")
     if index not in _thread.numbered:
         chosen = _thread.chosen or Context(load_device(USUAL_DEVICE), ())
         _thread.numbered[index] = Context(chosen.device, chosen.options, index)
@@ -164,14 +179,65 @@ def aclrtResetDevice(deviceId: int) -> int:
     """Give back the device of this thread with its memory and streams; the status."""
     context = _thread.context
     if context is None:
-        text = "this thread has no device; call aclrtSetDevice first"
-        return fail(ACL_ERROR_RT_CONTEXT_NULL, f"aclrtResetDevice: {text}")
+        return no_device("aclrtResetDevice")
     if deviceId != context.index:
         text = f"deviceId is {deviceId}; this thread has device {context.index}"
         return fail(ACL_ERROR_RT_INVALID_DEVICEID, f"aclrtResetDevice: {text}")
-    context.lost, _thread.context = True, None
+    context.own.ended, _thread.context = True, None
     _thread.numbered.pop(context.index, None)
     return ACL_SUCCESS
+
+
+def no_device(function: str) -> int:
+    """The status of a call that needs a device in a thread that has none."""
+    text = "this thread has no device; call aclrtSetDevice first"
+    return fail(ACL_ERROR_RT_CONTEXT_NULL, f"{function}: {text}")
+
+
+def aclrtCreateContext(deviceId: int) -> tuple[int, Context | None]:
+    """(status, a context of a device), which becomes this thread's."""
+    status = _set_number("aclrtCreateContext", int(deviceId), {})
+    if status == ACL_SUCCESS and _thread.context is not None:
+        _thread.context = replace(_thread.context, over=_thread.context)
+        return ACL_SUCCESS, _thread.context
+    return status, None
+
+
+def aclrtSetCurrentContext(context: Context | None) -> int:
+    """Let this thread's calls be those of ``context``, of whichever thread it is; the status."""
+    if context is None or context.lost:
+        text = "context is null" if context is None else "context was given back"
+        return fail(ACL_ERROR_INVALID_PARAM, f"aclrtSetCurrentContext: {text}")
+    _thread.context = context
+    _thread.numbered[context.index] = context.own
+    return ACL_SUCCESS
+
+
+def aclrtGetCurrentContext() -> tuple[int, Context | None]:
+    """(status, this thread's context)."""
+    status = ACL_SUCCESS if _thread.context else no_device("aclrtGetCurrentContext")
+    return status, _thread.context
+
+
+def aclrtDestroyContext(context: Context | None) -> int:
+    """Give back what ``aclrtCreateContext`` made, with its streams; the status."""
+    if context is None or context.over is None or context.lost:
+        text = "context is none of aclrtCreateContext, or was given back"
+        return fail(ACL_ERROR_INVALID_PARAM, f"aclrtDestroyContext: {text}")
+    context.ended = True
+    if _thread.context is context:
+        _thread.context = context.over
+    return ACL_SUCCESS
+
+
+def aclrtGetDeviceCount() -> tuple[int, int]:
+    """(status, devices of the host)."""
+    return ACL_SUCCESS, DEVICE_COUNT
+
+
+def aclrtSynchronizeDevice() -> int:
+    """Wait for this thread's device, where nothing is left to wait for; the status."""
+    return ACL_SUCCESS if _thread.context else no_device("aclrtSynchronizeDevice")
 
 
 def aclrtCreateStream(device: str | Device | None = None, **options: Any) -> aclrtStream:
@@ -209,7 +275,12 @@ def stream_fault(stream: aclrtStream) -> str | None:
     if stream.destroyed:
         return "the stream was destroyed by aclrtDestroyStream"
     if stream.context.lost:
-        return "the device of the stream was reset by aclrtResetDevice"
+        reset = stream.context.own.ended
+        return (
+            "the device of the stream was reset by aclrtResetDevice"
+            if reset
+            else "the context of the stream was destroyed by aclrtDestroyContext"
+        )
     return None
 
 
@@ -228,8 +299,8 @@ def aclGetRecentErrMsg() -> str | None:
 
 
 def current_context() -> Context | None:
-    """The device of this thread, None before one was chosen."""
-    return _thread.context
+    """The device of this thread, whichever its context; None before one was chosen."""
+    return None if _thread.context is None else _thread.context.own
 
 
 def fail(status: int, message: str) -> int:

@@ -1,9 +1,9 @@
-# ruff: noqa: N801, N802 - classes and functions carry the names of the C interface
+# ruff: noqa: N801, N802, N816 - classes and functions carry the names of the C interface
 """Tensors and lists of the C interface: created, read by the calls, destroyed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeVar, overload
@@ -24,12 +24,20 @@ from npusim.errors import ArgumentError
 
 T = TypeVar("T")
 
+
+@dataclass(eq=False, kw_only=True)
+class _Handle:
+    """What a create function returns and a destroy function takes away."""
+
+    destroyed: bool = False
+
+
 #: The format of a tensor whose creator names none, by rank.
 _USUAL_FORMAT = {3: "NCL", 4: "NCHW", 5: "NCDHW"}
 
 
 @dataclass(eq=False)
-class aclTensor:
+class aclTensor(_Handle):
     """A tensor: shape, element type (a short name where npusim knows it), format, and its data.
 
     ``array`` is the caller's own or a view of ``memory``, read in phase two and, for outputs,
@@ -41,23 +49,27 @@ class aclTensor:
     format: str
     array: Array | None = field(repr=False)
     memory: DeviceMemory | None = None
-    destroyed: bool = False
 
 
 @dataclass
-class aclIntArray:
+class aclIntArray(_Handle):
     """A list of int64 values."""
 
     values: tuple[int, ...]
-    destroyed: bool = False
 
 
 @dataclass
-class aclBoolArray:
+class aclBoolArray(_Handle):
     """A list of bools."""
 
     values: tuple[bool, ...]
-    destroyed: bool = False
+
+
+@dataclass
+class aclScalar(_Handle):
+    """One number; no operator here takes one."""
+
+    value: np.generic
 
 
 @overload
@@ -194,31 +206,28 @@ def aclCreateBoolArray(value: Iterable[bool], size: int | None = None) -> aclBoo
     return aclBoolArray(tuple(bool(v) for v in values))
 
 
-def aclDestroyTensor(tensor: aclTensor | None) -> int:
-    """Give back a tensor, not its memory; the status."""
-    return _destroy("aclDestroyTensor", "tensor", tensor)
+def aclCreateScalar(value: Any, dataType: aclDataType) -> aclScalar:
+    """A number of a type."""
+    return aclScalar(_numpy(aclDataType(dataType).short_name).type(value))
 
 
-def aclDestroyIntArray(array: aclIntArray | None) -> int:
-    """Give back a list; the status."""
-    return _destroy("aclDestroyIntArray", "array", array)
+def _destroyer(what: str, name: str) -> Callable[[_Handle | None], int]:
+    """The function that gives back a handle, not its memory, and returns the status."""
+
+    def destroy(handle: _Handle | None) -> int:
+        if handle is None or handle.destroyed:
+            why = "is null" if handle is None else "was destroyed before"
+            return fail(ACL_ERROR_INVALID_PARAM, f"aclDestroy{what}: {name} {why}")
+        handle.destroyed = True
+        return ACL_SUCCESS
+
+    return destroy
 
 
-def aclDestroyBoolArray(array: aclBoolArray | None) -> int:
-    """Give back a list; the status."""
-    return _destroy("aclDestroyBoolArray", "array", array)
-
-
-def _destroy(
-    function: str, name: str, handle: aclTensor | aclIntArray | aclBoolArray | None
-) -> int:
-    """Mark a handle as destroyed; the calls refuse it from then on."""
-    if handle is None:
-        return fail(ACL_ERROR_INVALID_PARAM, f"{function}: {name} is null")
-    if handle.destroyed:
-        return fail(ACL_ERROR_INVALID_PARAM, f"{function}: {name} was destroyed before")
-    handle.destroyed = True
-    return ACL_SUCCESS
+aclDestroyTensor = _destroyer("Tensor", "tensor")
+aclDestroyIntArray = _destroyer("IntArray", "array")
+aclDestroyBoolArray = _destroyer("BoolArray", "array")
+aclDestroyScalar = _destroyer("Scalar", "scalar")
 
 
 def _counted(what: str, value: Iterable[T], count: int | None) -> tuple[T, ...]:

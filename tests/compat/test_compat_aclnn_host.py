@@ -124,6 +124,30 @@ def test_the_program_around_im2col_runs_on_the_device_named_before(device: str) 
     assert acl.aclrtResetDevice(0) == acl.ACL_ERROR_RT_CONTEXT_NULL  # nothing is left
 
 
+def test_the_older_sample_with_a_context_runs_line_by_line() -> None:
+    acl.aclrtSetDevice("ascend910b2")
+    device_id = 0
+    assert acl.aclInit(None) == acl.ACL_SUCCESS
+    assert acl.aclrtSetDevice(device_id) == acl.ACL_SUCCESS
+    ret, context = acl.aclrtCreateContext(device_id)
+    assert ret == acl.ACL_SUCCESS
+    assert acl.aclrtSetCurrentContext(context) == acl.ACL_SUCCESS
+    _, stream = acl.aclrtCreateStream()
+    memory, out = upload(PATCHES), malloc(36)
+    grad, image = tensor(memory, 1, 4, 4), tensor(out, 1, 1, 3, 3)
+    ret, size, executor = fold(grad, image)
+    assert ret == acl.ACL_SUCCESS
+    assert acl.aclnnIm2colBackward(malloc(size), size, executor, stream) == acl.ACL_SUCCESS
+    assert acl.aclrtSynchronizeStream(stream) == acl.ACL_SUCCESS
+    assert download(out, np.empty((3, 3), np.float32)).tolist() == IMAGE
+    assert acl.aclDestroyTensor(grad) == acl.aclDestroyTensor(image) == acl.ACL_SUCCESS
+    assert acl.aclrtFree(memory) == acl.aclrtFree(out) == acl.ACL_SUCCESS
+    assert acl.aclrtDestroyStream(stream) == acl.ACL_SUCCESS
+    assert acl.aclrtDestroyContext(context) == acl.ACL_SUCCESS
+    assert acl.aclrtResetDevice(device_id) == acl.ACL_SUCCESS
+    assert acl.aclFinalize() == acl.ACL_SUCCESS
+
+
 # -- initialisation and devices ------------------------------------------------------------
 
 
@@ -182,6 +206,60 @@ def test_a_stream_shows_its_device_and_can_be_destroyed(stream: acl.aclrtStream)
     out = np.zeros((1, 1, 3, 3), np.float32)
     _, size, executor = fold(acl.aclCreateTensor(PATCHES), acl.aclCreateTensor(out))
     status = acl.aclnnIm2colBackward(bytearray(size), size, executor, stream)
+    assert "was destroyed" in failed(status, acl.ACL_ERROR_RT_STREAM_CONTEXT)
+
+
+def test_contexts_are_made_chosen_and_given_back(stream: acl.aclrtStream) -> None:
+    bad = acl.ACL_ERROR_INVALID_PARAM
+    _, usual = acl.aclrtGetCurrentContext()
+    ret, context = acl.aclrtCreateContext(0)
+    assert (ret, acl.aclrtGetCurrentContext()) == (acl.ACL_SUCCESS, (acl.ACL_SUCCESS, context))
+    ret, own = acl.aclrtCreateStream()
+    memory = upload(PATCHES)
+    in_own_thread(lambda: acl.aclrtSetCurrentContext(context) and pytest.fail("refused"))
+    assert acl.aclrtDestroyContext(context) == acl.ACL_SUCCESS
+    assert acl.aclrtGetCurrentContext() == (acl.ACL_SUCCESS, usual)
+    text = failed(acl.aclrtSynchronizeStream(own), acl.ACL_ERROR_RT_STREAM_CONTEXT)
+    assert "the context of the stream was destroyed by aclrtDestroyContext" in text
+    assert acl.aclrtSynchronizeStream(stream) == acl.ACL_SUCCESS
+    assert download(memory, PATCHES).tolist() == PATCHES.tolist()  # it lies on the device
+    for call in (acl.aclrtDestroyContext, acl.aclrtSetCurrentContext):
+        assert "given back" in failed(call(context), bad)
+        assert "context is" in failed(call(None), bad)
+    assert "none of aclrtCreateContext" in failed(acl.aclrtDestroyContext(usual), bad)
+    ret, nothing = acl.aclrtCreateContext(8)
+    assert nothing is None
+    assert "aclrtCreateContext: deviceId is 8" in failed(ret, acl.ACL_ERROR_RT_INVALID_DEVICEID)
+    _, context = acl.aclrtCreateContext(0)
+    assert acl.aclrtResetDevice(0) == acl.ACL_SUCCESS
+    assert "given back" in failed(acl.aclrtSetCurrentContext(context), bad)
+    for status in (acl.aclrtSynchronizeDevice(), acl.aclrtGetCurrentContext()[0]):
+        assert status == acl.ACL_ERROR_RT_CONTEXT_NULL
+
+
+def test_the_rest_of_the_runtime(stream: acl.aclrtStream) -> None:
+    assert acl.aclrtGetDeviceCount() == (acl.ACL_SUCCESS, 8)
+    assert acl.aclrtSynchronizeDevice() == acl.ACL_SUCCESS
+    _, host = acl.aclrtMallocHost(64)
+    assert host is not None
+    host[:] = np.frombuffer(PATCHES.tobytes(), np.uint8)
+    memory = malloc(64)
+    assert acl.aclrtMemset(memory, 64, 0x3C, 32) == acl.ACL_SUCCESS
+    assert download(memory, host)[:32].tolist() == [0x3C] * 32
+    assert acl.aclrtMemcpyAsync(memory, 64, host, 64, TO_DEVICE, stream) == acl.ACL_SUCCESS
+    assert download(memory, PATCHES).tolist() == PATCHES.tolist()
+    assert acl.aclrtFreeHost(host) == acl.ACL_SUCCESS
+    bad = acl.ACL_ERROR_INVALID_PARAM
+    assert "hostPtr is null" in failed(acl.aclrtFreeHost(None), bad)
+    assert "size is 0" in failed(acl.aclrtMallocHost(0)[0], bad)
+    status = acl.aclrtMemset(memory, 64, 0, 65)
+    assert "count is 65" in failed(status, acl.ACL_ERROR_RT_PARAM_INVALID)
+    scalar = acl.aclCreateScalar(1.5, acl.ACL_FLOAT16)
+    assert scalar.value == np.float16(1.5)
+    assert acl.aclDestroyScalar(scalar) == acl.ACL_SUCCESS
+    assert "destroyed before" in failed(acl.aclDestroyScalar(scalar), bad)
+    assert acl.aclrtDestroyStream(stream) == acl.ACL_SUCCESS
+    status = acl.aclrtMemcpyAsync(memory, 64, host, 64, TO_DEVICE, stream)
     assert "was destroyed" in failed(status, acl.ACL_ERROR_RT_STREAM_CONTEXT)
 
 
