@@ -34,9 +34,11 @@ def replacing(path: str | Path) -> Iterator[Path]:
         part.replace(target)
     except OSError as error:
         part.unlink(missing_ok=True)
-        if error.errno is None or error.filename is not None:
+        if error.errno is None or error.filename not in (None, part, str(part)):
             raise
-        raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk, which one
+        raise OSError(
+            error.errno, error.strerror, str(path)
+        ) from error  # names the file, not its part
     except BaseException:
         part.unlink(missing_ok=True)
         raise

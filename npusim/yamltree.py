@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
 import yaml
@@ -95,10 +96,25 @@ class Node:
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return the end of an "unknown" message: the nearest known word, or all of them."""
     choices = list(known)
-    near = difflib.get_close_matches(word, choices, n=1)
+    near = nearest(word, choices)
     if near:
-        return f"; did you mean {near[0]!r}?"
+        return f"; did you mean {near!r}?"
     return f"; known: {', '.join(choices) or 'none'}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that is most like ``word``, or has it between dots; "" without one."""
+    choices = list(known)
+    near = difflib.get_close_matches(word, choices, n=1)
+    parts = [choice for choice in choices if word in choice.split(".")]
+    return next(iter((*near, *parts)), "")
+
+
+def unreadable(error: OSError | ValueError) -> str:
+    """Return why a file of text cannot be read, in words."""
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror or error}"
+    return f"cannot be read as UTF-8 text: {error}"
 
 
 def read_text(source: TextFile | str, name: str = "") -> tuple[str, str]:
@@ -107,9 +123,14 @@ def read_text(source: TextFile | str, name: str = "") -> tuple[str, str]:
         return source, name or "<text>"
     file = name or str(source)
     try:
-        return source.read_text(encoding="utf-8"), file
+        size = source.stat().st_size if isinstance(source, Path) else 0
+        if size <= MOST_BYTES:
+            return source.read_text(encoding="utf-8"), file
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}:1: cannot be read as UTF-8 text: {error}") from error
+        raise ConfigError(f"{file}: {unreadable(error)}") from error
+    raise ConfigError(
+        f"{file}: the file has {size:,} bytes, at most {MOST_BYTES:,} are read; split it"
+    )
 
 
 def load_tree(source: TextFile | str, name: str = "") -> Node:
@@ -121,7 +142,7 @@ def load_tree(source: TextFile | str, name: str = "") -> Node:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         raise _error(file, line, "", f"not valid YAML: {error.problem}") from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, UnicodeEncodeError) as error:
         raise _error(file, 1, "", f"not valid YAML: {error}") from error
     if root is None:
         raise _error(file, 1, "", "the file is empty; expected a mapping (key: value)")
@@ -151,7 +172,8 @@ def _error(file: str, line: int, path: str, message: str) -> ConfigError:
 #: Text within these bounds nests a few thousand deep at most: indents grow with the depth.
 _SHALLOW_CHARACTERS, _SHALLOW_MARKS = 1_000_000, 2000
 
-#: Values in one file, far more than any file written by hand or by a program has.
+#: Size of a file, and values in one: far more than any written by hand or by a program has.
+MOST_BYTES = 16 << 20
 MOST_NODES = 1_000_000
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim import written
 from npusim.dtypes import FP32
 from npusim.errors import ArgumentError, CapacityError, ConfigError, ProgramError
 from npusim.isa.operands import Tensor
@@ -56,7 +57,7 @@ def test_a_memory_without_room_for_a_tile(memory: str, size: int) -> None:
     ],
 )
 def test_figures_beyond_any_machine(figure: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{figure}: .*(is beyond any machine|whole cycles)"):
+    with pytest.raises(ConfigError, match=rf"{figure}=.*(is beyond any machine|whole cycles)"):
         npusim.load_device("ascend910", {figure: value})
 
 
@@ -145,3 +146,44 @@ print(npusim.ops.matmul(x, x, device="tiny").cycles > 0)
         [sys.executable, "-c", script], env=kept, capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
+
+
+#: A layer of the DSP's library, 4x4 pixels, 4 -> 4 channels, 3x3.
+PARAM: tuple[Any, ...] = (1, 4, 4, 4, 1, 4, 4, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0)
+
+
+@pytest.mark.parametrize("operator", ["conv_grad_input", "deconv_grad_filter"])
+@pytest.mark.parametrize("value", [None, (1, 2), np.array([1, 2])], ids=["none", "pair", "array"])
+@pytest.mark.parametrize("place", range(17))
+def test_an_entry_of_param_that_is_no_number(operator: str, value: Any, place: int) -> None:
+    dy, other = npusim.spec((1, 4, 4, 4), "fp32"), npusim.spec((1, 36, 4), "fp32")
+    param = [*PARAM[:place], value, *PARAM[place + 1 :]]
+    with pytest.raises(ArgumentError, match=rf"param\[{place}\] \w+ is .*; it takes an integer"):
+        getattr(npusim.ops, operator)(dy, other, param, device="mt7004")
+    with pytest.raises(ArgumentError, match="param is None; it takes 18 integers"):
+        getattr(npusim.ops, operator)(dy, other, None, device="mt7004")
+
+
+@pytest.mark.parametrize("keyword", ["rules", "start", "engine"])
+def test_an_array_for_a_word(keyword: str) -> None:
+    a = npusim.spec((16, 16), "fp16")
+    given: dict[str, Any] = {keyword: np.array([1, 2])}
+    with pytest.raises(ArgumentError, match=rf"{keyword} is array\(\[1, 2\]\); it is"):
+        npusim.ops.matmul(a, a, device="tiny", **given)
+
+
+def test_a_size_for_a_shape_and_a_word_for_a_kernel() -> None:
+    with pytest.raises(ArgumentError, match="spec shape is 64; give its sizes"):
+        npusim.spec(64, "fp16")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"simulate takes a kernel, .* got 'foo'"):
+        npusim.simulate("foo", "tiny")  # type: ignore[arg-type]
+    x, w = npusim.spec((1, 4, 8, 8), "fp16"), npusim.spec((4, 4, 1, 1), "fp16")
+    with pytest.raises(ArgumentError, match=r"groups is 1\.7; it must be an integer of at least 1"):
+        npusim.ops.convolution(x, w, groups=1.7, device="ascend910b2")  # type: ignore[arg-type]
+
+
+def test_a_file_in_no_folder_is_named_as_it_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "x.json"
+    with pytest.raises(FileNotFoundError) as caught:
+        written.write(path, "{}")
+    assert caught.value.filename == str(path)

@@ -159,8 +159,14 @@ def test_reads_a_file_and_names_it(tmp_path: Path) -> None:
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.yaml:1: cannot be read as UTF-8 text"):
+    with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read: No such file"):
         load_tree(tmp_path / "none.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"a: \xff\n")
-    with pytest.raises(ConfigError, match=r"latin\.yaml:1: cannot be read as UTF-8 text"):
+    with pytest.raises(ConfigError, match=r"latin\.yaml: cannot be read as UTF-8 text"):
         load_tree(tmp_path / "latin.yaml")
+    with (tmp_path / "large.yaml").open("wb") as file:
+        file.truncate(300 << 20)
+    with pytest.raises(ConfigError, match=r"has 314,572,800 bytes, at most 16,777,216 are read"):
+        load_tree(tmp_path / "large.yaml")
+    with pytest.raises(ConfigError, match=r"x:1: not valid YAML: .*surrogates not allowed"):
+        load_tree("a: \ud800", "x")

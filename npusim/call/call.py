@@ -168,6 +168,11 @@ class Call:
         if not self.timing_only:
             array = np.ascontiguousarray(value, dtype=as_dtype.numpy)
             self.arrays[name] = array.reshape(tensor.shape)
+            if not np.isfinite(array).all():
+                self.notes.append(
+                    f"{name} has numbers that are not finite: products with padding and inserted "
+                    "zeros can make NaN of more results than a convolution without them"
+                )
         if self.options.start == "warm" and tensor.size_bytes:
             self._touched.add(name)
             self.launches.preload(name, tensor.size_bytes)
@@ -359,6 +364,11 @@ def simulate(kernel: Kernel, device: str | Device, *arrays: Array | Spec, **opti
     tensors; the arrays given are not changed. Raises ``ArgumentError`` if an array's shape is not
     its tensor's, and ``RaceError`` if nothing orders two accesses to the same bytes.
     """
+    if not isinstance(kernel, Kernel):
+        raise ArgumentError(
+            f"simulate takes a kernel, an instance of a subclass of npusim.language.Kernel, got "
+            f"{kernel!r}; operators are functions of npusim.ops"
+        )
     inputs = [t for t in kernel.tensors if t.role != "out"]
     if arrays and len(arrays) != len(inputs):
         names = ", ".join(t.name for t in inputs)

@@ -69,7 +69,7 @@ class Options:
             ("rules", self.rules, "'documented', 'strict' or 'hardware'"),
             ("engine", self.engine, f"one of {', '.join(ENGINES)}"),
         ):
-            if value not in _CHOICES[name]:
+            if not isinstance(value, str) or value not in _CHOICES[name]:
                 raise ArgumentError(f"{name} is {value!r}; it is {known}")
         for name in ("deterministic", "check"):
             value = getattr(self, name)

@@ -109,6 +109,8 @@ def execute(arguments: argparse.Namespace) -> int:
     figures = collect("--set", arguments.set)
     constants = _constants(arguments, figures)
     given = arguments.data
+    if arguments.device and not given:
+        raise ArgumentError("--device is the chip of a profile; name its file with --data, too")
     sheets = (
         [read_data(file, arguments.device) for file in given] if given else list(shipped_sheets())
     )

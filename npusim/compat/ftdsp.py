@@ -110,7 +110,12 @@ def _form(function: _Function, kind: tuple[DType, str], form: str) -> Form:
     taken = Signature([*each, Parameter("options", Parameter.VAR_KEYWORD)])
 
     def call(*arguments: Any, **options: Any) -> Result:
-        given = taken.bind(*arguments, **options).arguments
+        try:
+            given = taken.bind(*arguments, **options).arguments
+        except TypeError as error:
+            mask = " and a core_mask" if form == "s" else "; the private form has no core_mask"
+            text = f"{call.__name__}: {error}; it takes {', '.join(names[:4])}{mask}"
+            raise ArgumentError(text) from None
         dy, other, result, param = (given[name] for name in names[:4])
         mask = {name: given[name] for name in names[4:]}
         rest = mask | given.get("options", {})
@@ -184,6 +189,9 @@ def _run(
 
 def _viewed(name: str, value: Any, wanted: DType, p: Any) -> Operand:
     """An operand of the form's type, as ``p`` shapes it if it is flat and has as many elements."""
+    if isinstance(value, int):
+        text = f"{name} is the number {value:#x}; pass the NumPy array that lies at this address"
+        raise ArgumentError(f"{text}, or npusim.spec(shape, dtype) for the time alone")
     array = value if isinstance(value, Spec) else np.asarray(value)
     found = dtype(array.dtype)
     if found != wanted:

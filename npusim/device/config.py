@@ -7,7 +7,6 @@ Every figure reads ``<quantity> (<confidence>, <source key>)``, or with a range 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -26,7 +25,7 @@ from npusim.device.parts import CONFIDENCES, CubeRate, Provenance
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError, ConfigError
 from npusim.quantities import KINDS, Block, Quantity, format_quantity, parse_quantity, parse_range
-from npusim.yamltree import Node, TextFile, suggest
+from npusim.yamltree import Node, TextFile, nearest, suggest
 
 #: Source key and explanation of figures changed by ``Device.replace``.
 USER = ("user", "set by the user")
@@ -98,7 +97,21 @@ class _Tree:
         return self.root.file
 
     def rebuild(self, device: Device, values: Mapping[str, FigureValue]) -> Device:
-        """Return a device from the tree with some figures changed, and parts edited."""
+        """Return a device from the tree with some figures changed, and parts edited.
+
+        A ``ConfigError`` names the changes: the lines of the file are not at fault.
+        """
+        try:
+            return self._rebuilt(device, values)
+        except ConfigError as error:
+            changes = " ".join(f"{path}={value}" for path, value in values.items())
+            told = re.sub(r"^.*?:\d+: ", "", str(error))
+            if len(values) == 1:
+                told = told.removeprefix(f"{next(iter(values))}: ")
+            raise ConfigError(f"{device.name} with {changes}: {told}") from None
+
+    def _rebuilt(self, device: Device, values: Mapping[str, FigureValue]) -> Device:
+        """The same, with the errors of a file."""
         known = _known(device)
         root = _with(self.root, ("sources", USER[0]), USER[1])
         for path, value in values.items():
@@ -107,13 +120,13 @@ class _Tree:
                 root = edited(root, *part, str(value), USER[0])
                 continue
             if path not in known:
-                near = difflib.get_close_matches(path, known, n=1)
+                near = nearest(path, known)
                 way_out = (
-                    f"did you mean {near[0]!r}?"
+                    f"did you mean {near!r}?"
                     if near
-                    else (f"`npusim devices show {device.shown_by}` lists the figures")
+                    else f"`npusim devices show {device.shown_by}` lists the figures"
                 )
-                raise ConfigError(f"{root.file}:{root.line}: {path}: unknown figure; {way_out}")
+                raise root.fail(f"{path}: unknown figure; {way_out}")
             text = value if isinstance(value, str) else _base_units(path, value, known[path].kind)
             root = _with(root, known[path].keys, f"{text} (assumed, {USER[0]})")
         built = _build(root, self.names, self.read)
@@ -360,5 +373,7 @@ def _words(node: Node) -> tuple[str, ...]:
             raise item.fail(f"{item.text()!r} is listed twice; remove one")
         words.append(item.text())
     if not words:
-        raise node.fail("expected at least one entry, got an empty list")
+        around = node.path.rpartition(".")[0]
+        way_out = f"add one, or drop {around}" if around else "add one"
+        raise node.fail(f"expected at least one entry, got an empty list; {way_out}")
     return tuple(words)

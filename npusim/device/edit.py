@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import Field, fields, replace
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from npusim.device.parts import CoreKind, Link, Memory, Path, Pipe
+from npusim.device.spec import Device
 from npusim.yamltree import Node, load_tree
 
 #: Sections of a device file whose entries are parts, and what such a part is.
@@ -19,9 +21,18 @@ PARTS: Mapping[str, type[Any]] = {
 }
 
 
+#: What a device may lack as a whole: its L2, its cube, ...
+UNITS = frozenset(key for key, hint in get_type_hints(Device).items() if NoneType in get_args(hint))
+
+
 def part_name(path: str) -> tuple[str, str] | None:
-    """Section and name of the part that ``path`` names, ``paths.L0C->L1`` for one; None else."""
+    """Section and name of the part that ``path`` names, ``paths.L0C->L1`` for one; None else.
+
+    A unit that a device may lack, ``l2`` for one, is a name in no section.
+    """
     section, _, name = path.partition(".")
+    if path in UNITS:
+        return "", path
     return (section, name) if section in PARTS and name else None
 
 
@@ -30,22 +41,27 @@ def edited(root: Node, section: str, name: str, text: str, source: str) -> Node:
 
     A part is put in as ``{key: value, ...}``, with figures without how well they are known: that
     is "assumed", from ``source``. With a memory go its paths, and its place in the cores that have
-    it. Raises ``ConfigError`` for other texts, and where there is no such part to drop.
+    it. A unit (no ``section``) is dropped or left. Raises ``ConfigError`` for other texts, and
+    where there is no such part to drop.
     """
     entries = root.mapping()
-    parts = entries[section].mapping() if section in entries else {}
-    if text.startswith("{"):
+    parts = entries
+    if section:
+        parts = entries[section].mapping() if section in entries else {}
+    if section and text.startswith("{"):
         return _put(root, section, {**parts, name: _part(root, section, name, text, source)})
+    path = f"{section}.{name}" if section else name
     if text not in ("yes", "no"):
-        raise root.fail(
-            f"{section}.{name}: expected no to drop it, yes to leave it, or its keys as "
-            f"{{key: value}}, got {text!r}"
-        )
+        keys = ", or its keys as {key: value}" if section else ""
+        raise root.fail(f"{path}: expected no to drop it, yes to leave it{keys}, got {text!r}")
     if name not in parts:
-        raise root.fail(f"{section}.{name}: there is none (it has: {', '.join(parts) or 'none'})")
+        raise root.fail(f"{path}: there is none (it has: {', '.join(parts) or 'none'})")
     if text == "yes":
         return root
-    root = _put(root, section, {key: part for key, part in parts.items() if key != name})
+    kept = {key: part for key, part in parts.items() if key != name}
+    if not section:
+        return replace(root, value=kept)
+    root = _put(root, section, kept)
     return _without_memory(root, name) if section == "memories" else root
 
 

@@ -78,7 +78,10 @@ class Rule:
             wrong = CHECKS[self.check](facts, self.fact)
             return f"{self.fact} is {_text(value)}: {wrong}" if wrong else None
         good = self._long_enough(value, facts) if self.length else self._in_range(value)
-        return None if good else f"{self.fact} is {_text(value)}"
+        entries = value if isinstance(value, (tuple, list)) else (value,)
+        ranged = self.least is not None and not self.length and not self.one_of
+        odd = ranged and any(isinstance(entry, float) for entry in entries)
+        return None if good else f"{self.fact} is {_text(value)}{', no integer' * odd}"
 
     def _long_enough(self, value: Any, facts: Facts) -> bool:
         lengths = [facts[n] if isinstance(n, str) else n for n in self.length]

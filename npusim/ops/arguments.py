@@ -47,12 +47,12 @@ def flag(name: str, value: Any) -> bool:
 
 
 def scalar(name: str, value: Any) -> Any:
-    """One value, also as an array or list of one; ``ArgumentError`` for None."""
+    """One value, also as an array or list of one; ``ArgumentError`` for None and several."""
     values = frozen(value)
     if isinstance(values, tuple) and len(values) == 1:
         (values,) = values
-    if values is None:
-        raise ArgumentError(f"{name} is None; it takes an integer")
+    if values is None or isinstance(values, tuple):
+        raise ArgumentError(f"{name} is {values}; it takes an integer")
     return values
 
 

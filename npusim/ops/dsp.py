@@ -22,8 +22,8 @@ from npusim.kernels.dsp_grad_input import ConvGradInput, DeconvGradInput
 from npusim.kernels.dsp_grad_input import Tiling as InputTiling
 from npusim.kernels.tilings.deconv_grad_filter import ranked_tilings
 from npusim.kernels.tilings.dsp_grad_input import auto_tiling
-from npusim.limits.facts import type_name
-from npusim.ops.arguments import frozen, operand
+from npusim.limits.facts import PARAM, type_name
+from npusim.ops.arguments import frozen, operand, scalar
 from npusim.ops.card import Card
 from npusim.results import Result
 
@@ -73,7 +73,7 @@ def begin(
 
     ``core_mask`` has bit i for core i (None: all), or is what the option ``cores`` takes.
     """
-    if storage not in STORAGES:
+    if not isinstance(storage, str) or storage not in STORAGES:
         raise ArgumentError(f"storage is {storage!r}; it is 'shared', 'gsm' or 'private'")
     operands = {name: operand(value) for name, value in arguments.items()}
     mask = _mask(core_mask, options)
@@ -94,8 +94,15 @@ def facts(
 ) -> dict[str, Any]:
     """What the limits are checked against; operands are anything with ``shape`` and ``dtype``.
 
-    Raises ``ArgumentError`` where the operands are of two types.
+    Raises ``ArgumentError`` where the operands are of two types, or an entry of ``param`` is no
+    single value.
     """
+    param = frozen(param)
+    if param is None:
+        raise ArgumentError(f"param is None; it takes {len(PARAM)} integers")
+    if isinstance(param, tuple) and len(param) >= len(PARAM):
+        named = zip(PARAM[:-1], param, strict=False)  # the last is an address, null for none
+        param = (*(scalar(f"param[{i}] {n}", v) for i, (n, v) in enumerate(named)), *param[17:])
     (first, one), (second, other) = operands.items()
     kinds = type_name(one.dtype), type_name(other.dtype)
     if kinds[0] != kinds[1]:
@@ -105,7 +112,7 @@ def facts(
     return {
         "dtype": kinds[0],
         **{f"{name}.shape": tuple(value.shape) for name, value in operands.items()},
-        "param": frozen(param),
+        "param": param,
         "storage": storage,
         "core_mask": core_mask,
     }

@@ -71,7 +71,10 @@ def explore(
     made = study_of(study, network, operator, device, vary, "grid", options)
     wanted = check_goals(goals or made.goals or ("time_us", "area_mm2"))
     if made.listed or made.combine != "grid" or not made.axes:
-        raise ArgumentError("an exploration searches a grid: give axes to vary, and no points")
+        raise ArgumentError(
+            "an exploration searches a grid: say what varies, as in --vary groups=12:36:12 "
+            "(vary= in Python), and list no points"
+        )
     if jobs is not None and jobs < 1:
         raise ArgumentError(f"jobs is {jobs}; it must be at least 1 process")
     count = trials or made.trials or TRIALS

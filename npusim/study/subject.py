@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
@@ -28,7 +27,7 @@ from npusim.ops.card import Stated, integer, word
 from npusim.ops.cube_math import read_cube_math_type
 from npusim.results import Result
 from npusim.workloads import read_network, workload_yaml
-from npusim.yamltree import suggest
+from npusim.yamltree import nearest, suggest
 
 Setting = Mapping[str, str]
 #: Columns of a measured point.
@@ -110,10 +109,10 @@ def split(setting: Setting) -> Split:
     base = load_device(name)
     for path, text in changed.items():
         if path not in figures(base) and not _is_edit(path, text):
-            near = get_close_matches(path, [*known, DEVICE, *figures(base)], n=1)
+            near = nearest(path, [*known, DEVICE, *figures(base)])
             what = "npusim net" if NETWORK in setting else setting[OPERATOR]
             way_out = (
-                f"did you mean {near[0]!r}?"
+                f"did you mean {near!r}?"
                 if near
                 else f"options are {', '.join(known)}; `npusim devices show {name}` lists figures"
             )

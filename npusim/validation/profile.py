@@ -20,7 +20,7 @@ from npusim.integers import digits
 from npusim.validation.choices import Choice, Choices, Launch, beside, read_choices
 from npusim.validation.rows import Operand, ProfiledRow
 from npusim.validation.sheet import Sheet, Unreadable, lines_of, read_sheet
-from npusim.yamltree import suggest
+from npusim.yamltree import suggest, unreadable
 
 #: What a reader needs of a column, and the names it has; in lower case, without the unit.
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -135,7 +135,7 @@ def _table(source: Path) -> Iterator[tuple[int, list[str]]]:
     try:
         text = source.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        raise ArgumentError(f"{source}: cannot be read as UTF-8 text: {error}") from error
+        raise ArgumentError(f"{source}: {unreadable(error)}") from error
     lines = lines_of(text)
     first = next(lines, None)
     if first is None:

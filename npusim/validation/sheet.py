@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from npusim.errors import ArgumentError
 from npusim.resources import configs
 from npusim.validation.rows import CallRow, KernelRow
-from npusim.yamltree import suggest
+from npusim.yamltree import suggest, unreadable
 
 if TYPE_CHECKING:  # only types may use it: the module has moved since Python 3.10
     from importlib.abc import Traversable
@@ -97,7 +97,7 @@ def read_sheet(source: Path | Traversable) -> Sheet:
     try:
         text = source.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        raise ArgumentError(f"{source}: cannot be read as UTF-8 text: {error}") from error
+        raise ArgumentError(f"{source}: {unreadable(error)}") from error
     lines = lines_of(text)
     at, head = next(lines, (1, []))
     columns = tuple(name.strip() for name in head)

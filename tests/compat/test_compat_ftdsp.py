@@ -144,7 +144,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "dw is a list": ({"dw": [0.0] * 72}, "dw is a list; it must be a NumPy array that can be"),
     "no dw": ({"dw": None}, "dw is a NoneType; it must be a NumPy array"),
     "17 entries": ({"param": PARAM[:17]}, "FT78NE permits 18 entries, and up to two more"),
-    "a fraction": ({"param": changed(10, 1.5)}, "param[10] stride_h is 1.5; FT78NE permits 1 to"),
+    "a fraction": (
+        {"param": changed(10, 1.5)},
+        "param[10] stride_h is 1.5, no integer; FT78NE permits 1 to",
+    ),
     "stride 0": ({"param": changed(10, 0)}, "param[10] stride_h is 0"),
     "flat": ({"param": changed(1, 0), "x": X.reshape(-1)}, "param[1] in_h is 0"),
     "batch": ({"param": changed(4, 3), "dy": DY.reshape(-1)}, "param[0] is 2, param[4] is 3"),
@@ -175,3 +178,13 @@ def test_the_half_form_does_not_exist_on_ft78ne() -> None:
     with pytest.raises(ArgumentError, match="ft78ne"), using("ft78ne"):
         hp_deconv_grad_filter_s(dy, x, dw, PARAM, 0b1)
     assert hp_deconv_grad_filter_s(dy, x, dw, PARAM, 0b1).device.name == "mt7004"  # block left
+
+
+def test_a_mask_of_the_private_form_and_an_address_are_refused_by_name() -> None:
+    conv_p = npusim.compat.ftdsp.fp_conv_grad_filter_p
+    arrays: list[Any] = [np.zeros((1, 4, 4, 4), np.float32) for _ in range(3)]
+    told = r"fp_conv_grad_filter_p: too many positional .* the private form has no core_mask"
+    with pytest.raises(ArgumentError, match=told):
+        conv_p(*arrays, [], 0b1)
+    with pytest.raises(ArgumentError, match="dy is the number 0x10010000; pass the NumPy array"):
+        conv_p(0x10010000, *arrays[1:], [])

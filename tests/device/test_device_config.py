@@ -241,7 +241,8 @@ ERRORS = [
     ("[fp16, fp32]", "[fp16, fp99]", "dtypes", "dtypes[1]",
      "unknown dtype 'fp99'; known: fp16, bf16, fp32, int8, int32, mxfp8, mxfp4"),
     ("[fp16, fp32]", "[fp32, fp32]", "dtypes", "dtypes[1]", "'fp32' is listed twice; remove one"),
-    ("[fp16, fp32]", "[]", "dtypes", "dtypes", "expected at least one entry, got an empty list"),
+    ("[fp16, fp32]", "[]", "dtypes", "dtypes",
+     "expected at least one entry, got an empty list; add one"),
     ("[fp16, fp32]", "[fp32]", "16x8x4", "cube.rates.fp16",
      "dtype 'fp16' is not among the device's (fp32); add it to 'dtypes' or remove the rate"),
     ("[L1, L0C]", "[L1, L0D]", "[L1, L0C]", "cores.mat.memories[1]",
@@ -357,25 +358,25 @@ def test_figures_replaced_together_are_checked_together() -> None:
     ("path", "value", "message"),
     [
         ("memories.L1.sise", "1KiB",
-         "small.yaml:1: memories.L1.sise: unknown figure; did you mean 'memories.L1.size'?"),
+         "small with memories.L1.sise=1KiB: unknown figure; did you mean 'memories.L1.size'?"),
         ("memories.L1", "1KiB",
-         "small.yaml:1: memories.L1: unknown figure; did you mean 'memories.L1.size'?"),
+         "small with memories.L1=1KiB: unknown figure; did you mean 'memories.L1.size'?"),
         ("zzz", 1,
-         "small.yaml:1: zzz: unknown figure; `npusim devices show small.yaml` lists the figures"),
+         "small with zzz=1: unknown figure; `npusim devices show small.yaml` lists the figures"),
         ("memories.L1.size", "5",
-         "small.yaml:20: memories.L1.size: expected a size such as 512KiB, got 5"),
+         "small with memories.L1.size=5: expected a size such as 512KiB, got 5"),
         ("memories.L1.size", Fraction(1, 2),
-         "small.yaml:20: memories.L1.size: expected a size such as 512KiB, got 0.5B"),
+         "small with memories.L1.size=1/2: expected a size such as 512KiB, got 0.5B"),
         ("memories.L1.size", "2MiB (measured, HAND)",
-         "small.yaml:20: memories.L1.size: expected a size such as 512KiB, got "
+         "small with memories.L1.size=2MiB (measured, HAND): expected a size such as 512KiB, got "
          "2MiB (measured, HAND)"),
         ("groups", 1025,
-         "small.yaml:6: groups: 1025 groups of 1 mat cores are 1025 cores; at most 1024 of a "
+         "small with groups=1025: 1025 groups of 1 mat cores are 1025 cores; at most 1024 of a "
          "kind can be simulated, make it fewer"),
         ("groups", 10**9,
-         "small.yaml:6: groups: 1000000000 is beyond any machine; write at most 65536"),
+         "small with groups=1000000000: 1000000000 is beyond any machine; write at most 65536"),
         ("sync.flag", -1,
-         "small.yaml:52: sync.flag: expected whole cycles such as 12cycle, got -1cycle"),
+         "small with sync.flag=-1: expected whole cycles such as 12cycle, got -1cycle"),
     ],
 )  # fmt: skip
 def test_replace_errors(path: str, value: str | int | Fraction, message: str) -> None:

@@ -62,22 +62,41 @@ def test_a_kind_of_core_is_dropped() -> None:
         made.core_kind("vector")
 
 
+def test_a_unit_is_dropped() -> None:
+    made = without("ascend910b2", "l2")
+    assert made.l2 is None
+    assert load_device("ascend910b2", {"l2": "yes"}).l2 is not None
+
+
 @pytest.mark.parametrize(
     ("path", "text", "told"),
     [
-        ("paths.A->B", "no", "paths.A->B: there is none"),
+        ("paths.A->B", "no", "tiny with paths.A->B=no: there is none"),
         ("cores.core", "no", "at least one kind of core"),
         ("paths.GM->L1", "{pipe: MTE2}", "startup"),
         ("paths.GM->L1", "{pipe: MTE2, startup: 3 bananas, rate: 1B/cycle}", "bananas"),
         ("paths.GM->L1", "{pipe: MTE2", "paths.GM->L1"),
-        ("paths.GM->L1", "maybe", "paths.GM->L1: unknown figure"),
+        ("paths.GM->L1", "maybe", "tiny with paths.GM->L1=maybe: unknown figure"),
+        ("l2", "maybe", "tiny with l2=maybe: unknown figure"),
+        ("gemm", "no", "tiny with gemm=no: there is none"),
+        ("cube", "no", "cube=no: cores.core.roles: the role 'cube' needs a matrix unit"),
+        ("memories.UB", "1", "tiny with memories.UB=1: unknown figure; did you mean 'memories.UB."),
         ("pipes.MTE1", "no", "MTE1"),
+        ("memories.UB.size", "1", "tiny with memories.UB.size=1: expected a size"),
+        ("UB", "1KiB", "did you mean 'memories.UB.size'?"),
     ],
 )
 def test_what_makes_no_device_is_refused(path: str, text: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_device("tiny", {path: text})
     assert told in str(caught.value)
+
+
+def test_what_empties_a_core_says_what_to_drop_with_it() -> None:
+    told = r"ascend910b2 with memories\.UB=no: cores\.aiv\.memories: .*add one, or drop cores\.aiv"
+    with pytest.raises(ConfigError, match=told):
+        without("ascend910b2", "memories.UB")
+    assert "UB" not in without("ascend910b2", "memories.UB", "cores.aiv").memories
 
 
 @pytest.mark.compiled

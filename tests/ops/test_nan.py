@@ -101,3 +101,11 @@ def test_a_forgotten_load_shows_on_every_device(device: str) -> None:
     assert np.isnan(got[8:]).all()
     np.testing.assert_array_equal(got[2:8], np.arange(2, 8) / 2)
     np.testing.assert_equal(float(got[1]), 0.0 if device in FIRST else np.nan)
+
+
+def test_operands_that_are_not_finite_are_noted() -> None:
+    a, b = np.ones((16, 16), np.float16), np.ones((16, 16), np.float16)
+    assert not [n for n in npusim.ops.matmul(a, b, device="tiny").notes if "not finite" in n]
+    b[3, 4] = np.inf
+    (note,) = [n for n in npusim.ops.matmul(a, b, device="tiny").notes if "not finite" in n]
+    assert note.startswith("b has numbers that are not finite")
