@@ -5,13 +5,16 @@
 
 where tap (kh, kw) of an ordinary layer reads r * sh = h + pad_u - kh * dh, if there is such a row,
 and of a transposed one r = h * sh - pad_u + kh * dh; columns likewise. Outside of dy is 0.
+Positions of an ordinary layer are taken by their residue modulo the stride: only some taps read
+anything for those of one residue, and these read neighbouring rows. Positions for which no tap does
+are a product with a zero.
 
     dy (B, OH, OW, OC)   w (OC, KH * KW, ICG)   dx (B, H, W, IC)              NHWC, in GM
     A (positions, taps, channels) in SM    B (taps, channels, columns) in AM   one chunk
     acc (positions, columns) fp32 in AM
 
 for tile (image, positions of dx, columns of a group's input) of this core:
-    for chunk (taps x channels of dy):                                   # one task
+    for chunk (taps that read any x channels of dy):                                   # one task
         B <- w, per tap                                                  # DMA
         A <- 0, per tap that does not find dy everywhere                 # S, scalar stores
         A <- dy, per tap: a frame of channels for every position         # DMA, strided
@@ -27,12 +30,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from math import prod
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from npusim.convolution import Convolution, Sizes
-from npusim.kernels.parts.windows import Cut, WindowCut, cuts, window_cuts
+from npusim.kernels.parts.windows import Piece, phase_pieces, window_pieces
 from npusim.kernels.tilings.dsp_grad_input import Extents, Tiling
 from npusim.language import (
     FP32,
@@ -51,7 +55,7 @@ __all__ = ["ConvGradInput", "DeconvGradInput", "Tiling"]
 
 
 class Chunk(NamedTuple):
-    """Taps from ``t0`` on and ``oc`` channels, for ``n`` columns at positions of a pattern.
+    """Taps of a pattern from number ``t0`` on and ``oc`` channels, for ``n`` columns.
 
     The ``first`` chunk of a tile starts its sums, the ``last`` stores them.
     """
@@ -66,10 +70,19 @@ class Chunk(NamedTuple):
 
 
 class Side(NamedTuple):
-    """Positions along one axis, and per tap (first of them, what it reads after a base, count)."""
+    """Positions along one axis, how far apart they are, and the ``taps`` of a ``Piece``."""
 
     size: int
-    taps: tuple[tuple[int, int, int], ...]
+    hop: int
+    taps: tuple[tuple[int, int, int, int], ...]
+
+
+class Tap(NamedTuple):
+    """A tap, and per axis (first position that it reads for, what it reads there, count)."""
+
+    number: int
+    down: list[int]
+    across: list[int]
 
 
 @dataclass(frozen=True)
@@ -87,10 +100,11 @@ class ConvGradInput(Kernel):
 
     def __post_init__(self) -> None:
         s, t = self.shape, self.tiling
-        if t.width < self.positions[1] and t.rows > 1:
+        wide = self.extents.width
+        if t.width < wide and t.rows > 1:
             raise ArgumentError(
-                f"tiling has {t.rows} rows of width {t.width}; the result is {self.positions[1]} "
-                "wide, use one row or the full width"
+                f"tiling has {t.rows} rows of width {t.width}; the result is {wide} wide in each "
+                "residue modulo the stride, use one row or the full width"
             )
         if t.taps > 1 and t.channels < self.depth:
             raise ArgumentError(
@@ -118,20 +132,26 @@ class ConvGradInput(Kernel):
         """Channels of dx in a group."""
         return self.shape.cin_per_group
 
-    @property
+    @cached_property
     def extents(self) -> Extents:
-        """What its tiling depends on."""
-        s, (height, wide) = self.shape, self.positions
-        return Extents(s.n, height, wide, s.groups, self.depth, self.width, s.taps)
+        """What its tiling depends on; residues modulo the stride count as images."""
+        s = self.shape
+        rows, columns = (
+            [p for p in self.cut(axis, max(self.positions)) if p.taps] for axis in (0, 1)
+        )
+        high, wide = (max((p.size for p in pieces), default=1) for pieces in (rows, columns))
+        taps = [max((len(p.taps) for p in pieces), default=1) for pieces in (rows, columns)]
+        images = s.n * max(1, len(rows) * len(columns))
+        return Extents(images, high, wide, s.groups, self.depth, self.width, prod(taps))
 
     @property
-    def steps(self) -> tuple[Sizes, Sizes]:
-        """Between neighbouring reads of a tap: how far apart positions are, and pixels of dy."""
-        return self.shape.stride, (1, 1)
+    def steps(self) -> Sizes:
+        """Pixels of dy between neighbouring reads of a tap."""
+        return (1, 1)
 
-    def cuts(self, axis: int, step: int) -> list[Cut] | list[WindowCut]:
+    def cut(self, axis: int, step: int) -> list[Piece]:
         """The positions along an axis in pieces, with what every tap reads."""
-        return cuts(self.shape, axis, step)
+        return phase_pieces(self.shape, axis, step)
 
     @property
     def useful_macs(self) -> int:
@@ -142,14 +162,32 @@ class ConvGradInput(Kernel):
         return {self.w.name: self.shape.used("taps", self.w.size_bytes)}
 
     @cached_property
-    def pieces(self) -> list[tuple[Cut | WindowCut, Cut | WindowCut]]:
-        """The positions of an image: a cut of their rows and one of their columns."""
-        return list(product(self.cuts(0, self.tiling.rows), self.cuts(1, self.tiling.width)))
+    def pieces(self) -> list[tuple[Piece, Piece]]:
+        """The positions of an image; of rows that read nothing as many neighbours as fit."""
+        t, wide, found = self.tiling, self.positions[1], []
+        columns = self.cut(1, t.width)
+        room = min(t.rows, self.extents.height) * min(t.width, self.extents.width)
+        zeros = [Piece(at, min(room, wide - at), 1, 0, ()) for at in range(0, wide, room)]
+        for row in self.cut(0, t.rows):
+            each = [row] if row.taps else _apart(row)
+            found += product(each, columns if row.taps else zeros)
+        return found
 
     @cached_property
     def patterns(self) -> list[tuple[Side, Side]]:
         """Pieces that look alike share a pattern."""
         return list(dict.fromkeys(map(_pattern, self.pieces)))
+
+    def chunks(self, pattern: tuple[Side, Side]) -> list[tuple[int, int, int, int]]:
+        """(first tap, taps, first channel, channels) of the chunks of a tile."""
+        t, (rows, columns) = self.tiling, pattern
+        taps = len(rows.taps) * len(columns.taps)
+        if not taps:
+            return [(0, 1, 0, 1)]
+        return [
+            (tap, min(t.taps, taps - tap), o, min(t.channels, self.depth - o))
+            for tap, o in product(range(0, taps, t.taps), range(0, self.depth, t.channels))
+        ]
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
         return Plan(self._tasks(cores), _Nest(self, k).emit)
@@ -157,30 +195,38 @@ class ConvGradInput(Kernel):
     def _tasks(self, cores: int) -> Tasks[Chunk]:
         s, t, e, width = self.shape, self.tiling, self.dy.dtype.bytes, self.width
         (_, wide), (height_read, wide_read) = self.positions, self.read
-        chunks = [
-            (tap, min(t.taps, s.taps - tap), o, min(t.channels, self.depth - o))
-            for tap, o in product(range(0, s.taps, t.taps), range(0, self.depth, t.channels))
-        ]
         number = {pattern: i for i, pattern in enumerate(self.patterns)}
         pattern = np.array([number[_pattern(piece)] for piece in self.pieces], np.int64)
         read = np.array([r.base * wide_read + c.base for r, c in self.pieces], np.int64)
         made = np.array([r.start * wide + c.start for r, c in self.pieces], np.int64)
-        b, p, g, n0, i = (
+        chunks = [self.chunks(one) for one in self.patterns]
+        counts = np.array([len(one) for one in chunks], np.int64)
+        b, p, g, n0 = (
             one.ravel()
             for one in grid(
                 np.arange(s.n),
                 np.arange(len(self.pieces)),
                 np.arange(s.groups),
                 np.arange(0, width, t.columns),
-                np.arange(len(chunks)),
             )
         )
-        tap, taps, o, oc = (np.array(column)[i] for column in zip(*chunks, strict=True))
+        core, empty = (
+            np.zeros(len(p), np.int64),
+            np.array([not r.taps or not c.taps for r, c in self.pieces])[p],
+        )
+        for alike in (empty, ~empty):  # every core has its part of the work and of the zeros
+            core[alike] = in_runs(int(alike.sum()), cores)
+        many = counts[pattern[p]]
+        i = np.arange(int(many.sum())) - np.repeat(np.cumsum(many) - many, many)
+        b, p, g, n0, core = (np.repeat(one, many) for one in (b, p, g, n0, core))
+        begin = (np.cumsum(counts) - counts)[pattern[p]]
+        every = [chunk for one in chunks for chunk in one]
+        tap, taps, o, oc = (np.array(column)[begin + i] for column in zip(*every, strict=True))
         channel, cin = g * self.depth + o, width * s.groups
         dy = (b * height_read * wide_read + read[p]) * (self.depth * s.groups) + channel
         dx = (b * self.positions[0] * wide + made[p]) * cin + g * width + n0
         return Tasks(
-            np.repeat(in_runs(len(b) // len(chunks), cores), len(chunks)),
+            core,
             Chunk,
             {
                 "pattern": pattern[p],
@@ -189,11 +235,11 @@ class ConvGradInput(Kernel):
                 "oc": oc,
                 "n": np.minimum(t.columns, width - n0),
                 "first": i == 0,
-                "last": i == len(chunks) - 1,
+                "last": i == counts[pattern[p]] - 1,
             },
             {
                 "dy": dy * e,
-                "w": ((channel * s.taps + tap) * width + n0) * e,
+                "w": (channel * s.taps * width + n0) * e,
                 "dx": dx * e,
             },
         )
@@ -221,11 +267,11 @@ class DeconvGradInput(ConvGradInput):
         return self.shape.cout_per_group
 
     @property
-    def steps(self) -> tuple[Sizes, Sizes]:
-        return (1, 1), self.shape.stride
+    def steps(self) -> Sizes:
+        return self.shape.stride
 
-    def cuts(self, axis: int, step: int) -> list[Cut] | list[WindowCut]:
-        return window_cuts(self.shape, axis, step)
+    def cut(self, axis: int, step: int) -> list[Piece]:
+        return window_pieces(self.shape, axis, step)
 
 
 class _Nest:
@@ -234,7 +280,7 @@ class _Nest:
     def __init__(self, kernel: ConvGradInput, k: Language) -> None:
         self.kernel, self.k = kernel, k
         s, t, dtype = kernel.shape, kernel.tiling, kernel.dy.dtype
-        rows = min(t.rows, kernel.positions[0]) * min(t.width, kernel.positions[1])
+        rows = max((r.size * c.size for r, c in kernel.pieces), default=1)
         chunk = min(t.taps, s.taps) * min(t.channels, kernel.depth)
         columns = min(t.columns, kernel.width)
         self.a = k.buffer("SM", (rows, chunk), dtype, slots=2, name="im2row")
@@ -247,84 +293,82 @@ class _Nest:
         rows, columns = self.kernel.patterns[u.pattern]
         a, b, dtype = self.a.next(), self.b.next(), self.kernel.dy.dtype
         positions = rows.size * columns.size
-        self._load_weights(b, u)
-        self._im2row(a, u, rows, columns)
+        taps = self._taps(rows, columns)[u.t0 : u.t0 + u.taps]
+        self._load_weights(b, u, taps)
+        self._im2row(a, u, taps, (rows.size, columns.size))
         acc = self.acc.next() if u.first else self.acc.last()
         self.k.dsp_gemm(acc, a, b, positions, u.taps * u.oc, u.n, dtype, init=u.first)
         if u.last:
-            self._store(acc, u, rows.size, columns.size)
+            self._store(acc, u, rows, columns)
 
-    def _load_weights(self, b: Slot, u: Chunk) -> None:
+    def _taps(self, rows: Side, columns: Side) -> list[Tap]:
+        """The taps that read anything for positions; without any the first, which reads nothing."""
+        wide = self.kernel.shape.kernel[1]
+        return [
+            Tap(kh * wide + kw, down, across)
+            for (kh, *down), (kw, *across) in product(rows.taps, columns.taps)
+        ] or [Tap(0, [0, 0, 0], [0, 0, 0])]
+
+    def _load_weights(self, b: Slot, u: Chunk, taps: list[Tap]) -> None:
         """Per tap, a row of columns for every channel."""
         w, s = self.kernel.w, self.kernel.shape
         e = w.dtype.bytes
         row, size = self.kernel.width * e, u.n * e
-        for tap in range(u.taps):
-            source = w.at(tap * row, size, base="w", rows=u.oc, pitch=s.taps * row)
-            self.k.data_move(b.at(tap * u.oc * size, u.oc * size), source, w.dtype)
+        for i, tap in enumerate(taps):
+            source = w.at(tap.number * row, size, base="w", rows=u.oc, pitch=s.taps * row)
+            self.k.data_move(b.at(i * u.oc * size, u.oc * size), source, w.dtype)
 
-    def _im2row(self, a: Slot, u: Chunk, rows: Side, columns: Side) -> None:
+    def _im2row(self, a: Slot, u: Chunk, taps: list[Tap], size: Sizes) -> None:
         """Per tap, frames of channels; zeros where a tap does not find dy at every position."""
-        k, dy, kw, e = (
-            self.k,
-            self.kernel.dy,
-            self.kernel.shape.kernel[1],
-            self.kernel.dy.dtype.bytes,
-        )
-        frame, row, positions = u.oc * e, u.taps * u.oc * e, rows.size * columns.size
-        found = []
-        for tap in range(u.taps):
-            down, across = rows.taps[(u.t0 + tap) // kw], columns.taps[(u.t0 + tap) % kw]
-            if down[2] * across[2] < positions:
-                k.fill(a.at(tap * frame, frame, rows=positions, pitch=row), 0, dy.dtype)
-            if down[2] and across[2]:
-                found.append((tap, down, across))
-        for tap, down, across in found:
-            for first, count, step, pixel, hop in self._runs(down, across, columns.size):
+        k, dy, e = self.k, self.kernel.dy, self.kernel.dy.dtype.bytes
+        frame, row, positions = u.oc * e, u.taps * u.oc * e, size[0] * size[1]
+        for i, tap in enumerate(taps):
+            if tap.down[2] * tap.across[2] < positions:
+                k.fill(a.at(i * frame, frame, rows=positions, pitch=row), 0, dy.dtype)
+        for i, tap in enumerate(taps):
+            for first, count, pixel, hop in self._runs(tap, size[1]):
                 k.data_move(
-                    a.at(first * row + tap * frame, frame, rows=count, pitch=step * row),
+                    a.at(first * row + i * frame, frame, rows=count, pitch=row),
                     dy.at(pixel * e, frame, base="dy", rows=count, pitch=hop * e),
                     dy.dtype,
                 )
 
-    def _runs(
-        self, down: tuple[int, int, int], across: tuple[int, int, int], columns: int
-    ) -> list[tuple[int, int, int, int, int]]:
-        """(first position, count, positions apart, element of dy, elements apart), row by row."""
-        (y, r, high), (x, c, wide) = down, across
-        (py, px), (ry, rx) = self.kernel.steps
+    def _runs(self, tap: Tap, columns: int) -> list[tuple[int, int, int, int]]:
+        """(first position, count, element of dy, elements apart), row by row."""
+        (y, r, high), (x, c, wide) = tap.down, tap.across
+        ry, rx = self.kernel.steps
         channels, width = self.kernel.depth * self.kernel.shape.groups, self.kernel.read[1]
-        if wide == columns and px == 1 and py == 1 and ry * width == wide * rx:
-            return [(y * columns + x, high * wide, 1, (r * width + c) * channels, rx * channels)]
+        if wide == columns and ry * width == wide * rx:
+            return [(y * columns + x, high * wide, (r * width + c) * channels, rx * channels)]
         return [
-            (
-                (y + i * py) * columns + x,
-                wide,
-                px,
-                ((r + i * ry) * width + c) * channels,
-                rx * channels,
-            )
+            ((y + i) * columns + x, wide, ((r + i * ry) * width + c) * channels, rx * channels)
             for i in range(high)
         ]
 
-    def _store(self, acc: Slot, u: Chunk, rows: int, columns: int) -> None:
+    def _store(self, acc: Slot, u: Chunk, rows: Side, columns: Side) -> None:
         """acc (positions, columns) to dx, a row of positions at a time where they are not all."""
         kernel, dx = self.kernel, self.kernel.dx
-        done, count, e = acc, rows * columns, dx.dtype.bytes
+        done, count, e = acc, rows.size * columns.size, dx.dtype.bytes
         if self.out is not None:
             done = self.out.next()
             self.k.dsp_cast(done, acc.at(0, count * u.n * FP32.bytes), FP32, dx.dtype)
         frame, pitch = u.n * e, kernel.width * kernel.shape.groups * e
         wide = kernel.positions[1]
-        runs = [(0, count)] if columns == wide else [(i, columns) for i in range(rows)]
+        whole = columns.size == wide and rows.hop == 1
+        runs = [(0, count)] if whole else [(i, columns.size) for i in range(rows.size)]
         for row, size in runs:
-            self.k.data_move(
-                dx.at(row * wide * pitch, frame, base="dx", rows=size, pitch=pitch),
-                done.at(row * columns * frame, size * frame),
-                dx.dtype,
-            )
+            to = dx.at(
+                *(row * rows.hop * wide * pitch, frame),
+                base="dx", rows=size, pitch=columns.hop * pitch,
+            )  # fmt: skip
+            self.k.data_move(to, done.at(row * columns.size * frame, size * frame), dx.dtype)
 
 
-def _pattern(piece: tuple[Cut | WindowCut, Cut | WindowCut]) -> tuple[Side, Side]:
+def _apart(row: Piece) -> list[Piece]:
+    """The rows of a piece that reads nothing, one by one."""
+    return [Piece(row.start + i * row.hop, 1, 1, 0, ()) for i in range(row.size)]
+
+
+def _pattern(piece: tuple[Piece, Piece]) -> tuple[Side, Side]:
     rows, columns = piece
-    return Side(rows.size, rows.taps), Side(columns.size, columns.taps)
+    return Side(rows.size, rows.hop, rows.taps), Side(columns.size, columns.hop, columns.taps)

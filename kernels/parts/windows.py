@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from npusim.axis import Axis, Part
 from npusim.convolution import Convolution
-from npusim.language import ceil_div
+from npusim.language import IntArray, ceil_div
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,80 @@ def window_cuts(shape: Convolution, axis: int, step: int) -> list[WindowCut]:
         )
         pieces.append(WindowCut(start, count, base, last + 1 - base, taps))
     return pieces
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Positions ``hop`` apart along an axis of a result, and what each tap reads for them.
+
+    ``taps`` are (tap, first position that it reads for, what it reads there after ``base``, number
+    of such positions that follow each other), without those that read nothing.
+    """
+
+    start: int
+    size: int
+    hop: int
+    base: int
+    taps: tuple[tuple[int, int, int, int], ...]
+
+
+def phase_pieces(shape: Convolution, axis: int, step: int) -> list[Piece]:
+    """The pixels along an axis by their residue modulo the stride, in pieces of ``step``.
+
+    The taps of a residue read neighbouring windows. Pixels that none reads follow, apart or
+    together, whichever takes fewer pieces.
+    """
+    stride, kernel, dilation = shape.stride[axis], shape.kernel[axis], shape.dilation[axis]
+    size, before = shape.spatial[axis], (kernel - 1) * dilation - shape.padding[axis][0]
+    backwards = Axis(
+        size=shape.out[axis], out=size, kernel=kernel, before=before, dilation=dilation,
+        insert=stride,
+    )  # fmt: skip
+    pieces, left = [], np.ones(size, bool)
+    for (part,) in backwards.parts("phases"):
+        for start in range(0, part.axis.out, step):
+            piece = _read(part, start, min(step, part.axis.out - start), kernel)
+            if piece.taps:
+                left[piece.start :: piece.hop][: piece.size] = False
+                pieces.append(piece)
+    rest = min((_apart(np.flatnonzero(left), hop, step) for hop in (1, stride)), key=len)
+    return pieces + rest
+
+
+def _read(part: Part, start: int, count: int, kernel: int) -> Piece:
+    """What the taps of a part, whose filter is turned, read for some of its outputs."""
+    (first, hop), (turned, every), a = part.outputs, part.taps, part.axis
+    found = []
+    for tap in reversed(range(a.kernel)):
+        shift = tap * a.dilation - a.before
+        low, high = max(start, -shift), min(start + count, a.size - shift)
+        if high > low:
+            found.append((kernel - 1 - turned - tap * every, low - start, low + shift, high - low))
+    base = min((one[2] for one in found), default=0)
+    taps = tuple((tap, at, place - base, n) for tap, at, place, n in found)
+    return Piece(first + start * hop, count, hop, base, taps)
+
+
+def _apart(places: IntArray, hop: int, step: int) -> list[Piece]:
+    """Ascending places in pieces of up to ``step`` that lie ``hop`` apart and read nothing."""
+    places = places[np.argsort(places % hop, kind="stable")]
+    runs = np.split(places, np.flatnonzero(np.diff(places) != hop) + 1)
+    return [
+        Piece(int(run[at]), min(step, len(run) - at), hop, 0, ())
+        for run in runs
+        for at in range(0, len(run), step)
+    ]
+
+
+def window_pieces(shape: Convolution, axis: int, step: int) -> list[Piece]:
+    """``window_cuts`` as pieces of a result."""
+    return [
+        Piece(
+            *(cut.start, cut.size, 1, cut.base),
+            tuple((tap, *read) for tap, read in enumerate(cut.taps) if read[2]),
+        )
+        for cut in window_cuts(shape, axis, step)
+    ]
 
 
 def _shifts(shape: Convolution, axis: int) -> list[int]:

@@ -292,7 +292,7 @@ GOOD: dict[str, Any] = {
         ({"grad_output": np.zeros((1, 7, 4), np.float16)}, "the kernel has 4 taps; "),
         ({"grad_output": np.zeros((8, 5), np.float16)}, "there are 4 windows, 2 x 2; "),
         ({"input_size": (0, 3)}, r"input_size is \(0, 3\); .* permit at least 1"),
-        ({"dilation": (1, 2.0)}, r"dilation is \(1, 2.0\); .* permit at least 1"),
+        ({"dilation": (1, 2.0)}, r"dilation is \(1, 2.0\), no integer; .* permit at least 1"),
         ({"dilation": (3, 1)}, r"kernel is larger than the padded image \(3, 3\); "),
         ({"tiling": "best"}, "tiling is 'best'; it must be 'auto' or a .*Tiling"),
         ({"tiling": Tiling(rows=2, columns=3, at_once=True)}, "at_once needs whole images"),
