@@ -164,7 +164,8 @@ class ConvGradInput(Kernel):
     @cached_property
     def pieces(self) -> list[tuple[Piece, Piece]]:
         """The positions of an image; of rows that read nothing as many neighbours as fit."""
-        t, wide, found = self.tiling, self.positions[1], []
+        found: list[tuple[Piece, Piece]] = []
+        t, wide = self.tiling, self.positions[1]
         columns = self.cut(1, t.width)
         room = min(t.rows, self.extents.height) * min(t.width, self.extents.width)
         zeros = [Piece(at, min(room, wide - at), 1, 0, ()) for at in range(0, wide, room)]

@@ -28,9 +28,10 @@ Operand = Array | Spec
 
 def spec(shape: Iterable[int], dtype_name: Any) -> Spec:
     """An array's shape and type without its data: the run is timing-only, at any size."""
-    if not isinstance(shape, Iterable) or isinstance(shape, str):
-        raise ArgumentError(f"spec shape is {shape!r}; give its sizes, such as (64, 64)")
-    sizes = tuple(int(n) for n in shape)
+    try:
+        sizes = tuple(int(n) for n in shape)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"spec shape is {shape!r}; give its sizes, such as (64, 64)") from None
     if any(n < 0 for n in sizes):
         raise ArgumentError(f"spec shape is {sizes}; sizes cannot be negative")
     return Spec(sizes, dtype(dtype_name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 
 from npusim.cli.parser import Parser
 
@@ -48,8 +49,9 @@ def typed() -> list[str] | None:
 
 
 def add_names(parser: argparse.ArgumentParser) -> None:
-    """Let options that name devices, workloads and layers be completed with those that ship."""
-    from npusim.device.catalog import devices  # noqa: PLC0415
+    """Let options be completed: devices, workloads and layers that ship, figures of a device."""
+    from npusim.device.catalog import devices, load_device  # noqa: PLC0415
+    from npusim.device.config import figures as figures_of  # noqa: PLC0415
     from npusim.workloads import load_workload, workloads  # noqa: PLC0415
 
     def layers(prefix: str, **_: object) -> list[str]:
@@ -58,8 +60,15 @@ def add_names(parser: argparse.ArgumentParser) -> None:
             return [f"{one}/" for one in workloads()]
         return [f"{name}/{layer.name}" for layer in load_workload(name).layers]
 
-    known = {"device": lambda **_: list(devices()), "layer": layers}
-    known |= {"workload": lambda **_: list(workloads())}
+    def figures(parsed_args: argparse.Namespace, **_: object) -> list[str]:
+        name = getattr(parsed_args, "device", None) or "ascend910b2"
+        return [f"{path}=" for path in figures_of(load_device(name))]
+
+    known: dict[str, Callable[..., list[str]]] = {
+        "device": lambda **_: list(devices()),
+        "layer": layers,
+    }
+    known |= {"workload": lambda **_: list(workloads()), "set": figures, "vary": figures}
     for one in _parsers(parser):
         for action in one._actions:
             if action.dest in known:

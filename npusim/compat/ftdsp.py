@@ -113,8 +113,8 @@ def _form(function: _Function, kind: tuple[DType, str], form: str) -> Form:
         try:
             given = taken.bind(*arguments, **options).arguments
         except TypeError as error:
-            mask = " and a core_mask" if form == "s" else "; the private form has no core_mask"
-            text = f"{call.__name__}: {error}; it takes {', '.join(names[:4])}{mask}"
+            more = " and a core_mask" if form == "s" else "; the private form has no core_mask"
+            text = f"{call.__name__}: {error}; it takes {', '.join(names[:4])}{more}"
             raise ArgumentError(text) from None
         dy, other, result, param = (given[name] for name in names[:4])
         mask = {name: given[name] for name in names[4:]}

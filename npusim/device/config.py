@@ -1,8 +1,9 @@
 """A device YAML file to a ``Device``: generic over the dataclasses of ``npusim.device.spec``.
 
 Every figure reads ``<quantity> (<confidence>, <source key>)``, or with a range of its own
-``<quantity> (<confidence>, <source key>, <low>..<high>)``; whatever is wrong with a file is a
-``ConfigError`` that names file, line and dotted path and ends in the way out.
+``<quantity> (<confidence>, <source key>, <low>..<high>)``, or ``<quantity>`` alone, which is
+assumed and the user's own; whatever is wrong with a file is a ``ConfigError`` that names file, line
+and dotted path and ends in the way out.
 """
 
 from __future__ import annotations
@@ -238,6 +239,8 @@ def _build(root: Node, names: Mapping[str, str], known: _Read | None = None) -> 
     )
     for check in CHECKS:
         check(device, root)
+    if any(known.source == USER[0] for known in device.provenance.values()):
+        device = replace(device, sources={**device.sources, USER[0]: USER[1]})
     return device.by_role()
 
 
@@ -303,9 +306,10 @@ class _Reader:
         return cls(**values)
 
     def figure(self, node: Node, kind: str) -> Any:
-        """Return one figure in base units."""
+        """Return one figure in base units; a bare quantity is the user's."""
         text = node.text()
-        match = _FIGURE.fullmatch(text)
+        bare = "" if "(" in text else f" (assumed, {USER[0]})"
+        match = _FIGURE.fullmatch(text + bare)
         if not match:
             raise node.fail(
                 f"expected a figure with confidence and source, such as "
@@ -316,7 +320,7 @@ class _Reader:
         if confidence not in CONFIDENCES:
             known = ", ".join(CONFIDENCES)
             raise node.fail(f"unknown confidence {confidence!r}; use one of: {known}")
-        if source not in self.sources:
+        if source not in self.sources and not bare:
             hint = suggest(source, self.sources)
             raise node.fail(f"unknown source {source!r}{hint} (explain new ones under 'sources')")
         try:

@@ -40,6 +40,8 @@ def completions(line: str) -> set[str]:
         ("npusim run matmul --timing", {"--timing-only"}),
         ("npusim net res", {"resnet18", "resnet50"}),
         ("npusim net resnet50 --device ascend910b", {"ascend910b1", "ascend910b2"}),
+        ("npusim run matmul --device tiny --set memories.L1", {"memories.L1.size="}),
+        ("npusim sweep matmul --device ascend910 --vary l2.", {"l2.read=", "l2.size="}),
         ("npusim run convolution_backward --layer resnet50/res2_3", {"resnet50/res2_3x3"}),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 
 import npusim
 from npusim.compat.ftdsp import (
+    fp_conv_grad_filter_p,
     fp_deconv_grad_filter_p,
     fp_deconv_grad_filter_s,
     hp_deconv_grad_filter_p,
@@ -181,10 +182,9 @@ def test_the_half_form_does_not_exist_on_ft78ne() -> None:
 
 
 def test_a_mask_of_the_private_form_and_an_address_are_refused_by_name() -> None:
-    conv_p = npusim.compat.ftdsp.fp_conv_grad_filter_p
     arrays: list[Any] = [np.zeros((1, 4, 4, 4), np.float32) for _ in range(3)]
     told = r"fp_conv_grad_filter_p: too many positional .* the private form has no core_mask"
     with pytest.raises(ArgumentError, match=told):
-        conv_p(*arrays, [], 0b1)
+        fp_conv_grad_filter_p(*arrays, [], 0b1)
     with pytest.raises(ArgumentError, match="dy is the number 0x10010000; pass the NumPy array"):
-        conv_p(0x10010000, *arrays[1:], [])
+        fp_conv_grad_filter_p(0x10010000, *arrays[1:], [])

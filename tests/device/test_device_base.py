@@ -76,7 +76,7 @@ def test_none_removes_what_the_base_has() -> None:
 
 def test_errors_name_the_file_in_which_a_figure_stands(tmp_path: Path) -> None:
     below, above = tmp_path / "below.yaml", tmp_path / "above.yaml"
-    wrong = "pipes:\n  FIX: {queue_depth: 4}\n"
+    wrong = "pipes:\n  FIX: {queue_depth: 4 (assumed)}\n"
     below.write_text(HEAD + wrong, encoding="utf-8")
     above.write_text(HEAD.replace("tiny", "below.yaml"), encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
@@ -156,3 +156,11 @@ def test_a_sourced_figure_of_a_base_can_be_timed(tmp_path: Path) -> None:
     a, b = npusim.spec((64, 64), "fp16"), npusim.spec((64, 64), "fp16")
     tiny, slow = (npusim.ops.matmul(a, b, device=d, engine="simpy") for d in ("tiny", file))
     assert slow.cycles > tiny.cycles
+
+
+def test_the_file_of_the_guide_is_a_device(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs/guide/device.md").read_text(encoding="utf-8")
+    (tmp_path / "my_bin.yaml").write_text(guide.split("```yaml\n")[1].split("```")[0])
+    made = load_device(tmp_path / "my_bin.yaml")
+    assert (made.groups, made.memory("L1").size_bytes) == (20, 1 << 20)
+    assert made.provenance["main_memory.read"].source == "user"

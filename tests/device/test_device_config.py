@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from npusim.device.catalog import load_device
+from npusim.device.catalog import devices, load_device
 from npusim.device.config import figures, parse_device, replace_figures
 from npusim.device.parts import CubeRate, Provenance
 from npusim.device.spec import Device
@@ -224,9 +224,8 @@ ERRORS = [
     ("1.5cycle", "1.5", "1.5cycle", "vector.ops.add", "expected cycles such as 3.4cycle, got 1.5"),
     ("100GB/s", "100", "100GB/s", "paths.GM->UB.rate",
      "expected a rate such as 128B/cycle or 5TB/s, got 100"),
-    ("  block: 4KiB (assumed, HAND)", "  block: 4KiB", "block: 4KiB", "l2.block",
-     "expected a figure with confidence and source, such as 512KiB (measured, KEY), got '4KiB'; "
-     f"confidences: {CONFIDENCES}"),
+    ("  block: 4KiB (assumed, HAND)", "  block: 4", "block: 4", "l2.block",
+     "expected a size such as 512KiB, got 4"),
     ("  block: 4KiB (assumed, HAND)", "  block: 4KiB (assumed)", "block: 4KiB", "l2.block",
      "expected a figure with confidence and source, such as 512KiB (measured, KEY), got "
      f"'4KiB (assumed)'; confidences: {CONFIDENCES}"),
@@ -383,6 +382,19 @@ def test_replace_errors(path: str, value: str | int | Fraction, message: str) ->
     with pytest.raises(ConfigError) as caught:
         small().replace(path, value)
     assert str(caught.value) == message
+
+
+def test_a_bare_quantity_is_the_users_own() -> None:
+    device = small("  block: 4KiB (assumed, HAND)", "  block: 2KiB")
+    assert device.l2 is not None
+    assert device.l2.block_bytes == 2048
+    known = device.provenance["l2.block"]
+    assert (known.confidence, known.source, device.sources["user"]) == (
+        *("assumed", "user"),
+        "set by the user",
+    )
+    for name in devices():
+        assert "user" not in load_device(name).sources
 
 
 def test_replace_refuses_floats() -> None:
