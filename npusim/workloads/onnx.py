@@ -69,7 +69,7 @@ def _package() -> Any:
         return import_module("onnx")
     except ModuleNotFoundError as error:
         raise ArgumentError(
-            "reading an ONNX file needs the package onnx; `pip install npusim[onnx]` adds it"
+            "reading an ONNX file needs the package onnx; `pip install onnx` adds it"
         ) from error
 
 
