@@ -76,8 +76,9 @@ def in_background() -> None:
 def library_in(folder: Path, levels: Sequence[str]) -> list[Path]:
     """Compile libraries of these sources into ``folder``, check them, and give them their names.
 
-    There is one for each of ``levels`` of processors. Raises ``OSError`` or ``subprocess.CalledProcessError`` where there is no C compiler,
-    it fails, or a library does not give what the reference gives.
+    There is one for each of ``levels`` of processors. Raises ``OSError`` or
+    ``subprocess.CalledProcessError`` where there is no C compiler, it fails, or a library does not
+    give what the reference gives.
     """
     from npusim.timing.fast import ahead  # noqa: PLC0415 - imports a compiler
 

@@ -101,7 +101,8 @@ def start() -> None:
 def wait() -> None:
     """Return when the fast engine is ready, and tell on stderr what takes so long.
 
-    What is told are whole lines, as a bar of progress may be drawn meanwhile. Where the compiler fails Numba compiles at the first call, in this process.
+    What is told are whole lines, as a bar of progress may be drawn meanwhile. Where the compiler
+    fails Numba compiles at the first call, in this process.
     """
     if ready():
         return
