@@ -224,11 +224,11 @@ def facts_of(given: Told | str | Path, label: str) -> dict[str, Any]:
         return given.to_json()
     try:
         text = Path(given).read_text(encoding="utf-8")
-        if _CONTROL.search(text):
-            raise ValueError("a text in it has a control character")
         facts = json.loads(text)
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{given}: cannot be read as JSON: {error}") from error
+    if _CONTROL.search(text):
+        raise ArgumentError(f"{given}: a text in it has a control character; write it without")
     if not isinstance(facts, dict):
         raise ArgumentError(
             f"{given} is no result: it holds a {type(facts).__name__}; write one with "

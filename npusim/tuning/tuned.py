@@ -230,7 +230,7 @@ def _text(tuned: Tuned, most: int = 10) -> str:
             ]
         )
     left = [i for i, name in enumerate(head) if name in varying and _is_text(shown, name)]
-    return "\n".join([*_verdict(tuned), "", *lines.table(head, table, left, None)]) + "\n"
+    return "\n".join([*_verdict(tuned), "", *lines.table(head, table, left, lines.WIDTH)]) + "\n"
 
 
 def _verdict(tuned: Tuned) -> list[str]:

@@ -107,6 +107,12 @@ def read_sheet(source: Path | Traversable) -> Sheet:
     return Sheet(str(source), columns, rows, tuple(c for c in columns if c not in known))
 
 
+def _plain(cells: list[str]) -> list[str]:
+    if any(map(CONTROL.search, cells)):
+        raise csv.Error("it has a control character")
+    return cells
+
+
 def lines_of(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, cells) of every line that is neither empty nor a ``#`` comment.
 
@@ -117,9 +123,7 @@ def lines_of(text: str) -> Iterator[tuple[int, list[str]]]:
     try:
         for cells in reader:
             line, before = before + 1, reader.line_num
-            if any(map(CONTROL.search, cells)):
-                raise csv.Error("it has a control character")
-            if any(cells) and not cells[0].startswith("#"):
+            if any(_plain(cells)) and not cells[0].startswith("#"):
                 yield line, cells
     except csv.Error as error:
         raise ArgumentError(
