@@ -17,9 +17,10 @@ QUICK := tests/isa tests/program tests/layout tests/device tests/numerics \
 .PHONY: demo engine quick test minima newest mutants replay check types assembled docs slow release bench speed scorecard clean
 
 $(VENV)/.installed: pyproject.toml
+	@echo "npusim and what it needs go into $(VENV): once, about half a minute"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --editable '.[dev]'
 	touch $@
 
 demo: $(VENV)/.installed
@@ -88,9 +89,10 @@ $(VENV)/.docs: $(VENV)/.installed
 # The wheel and the source archive of a release, and the wheel tried in an environment of its own.
 release: $(VENV)/.installed
 	rm -rf dist build/release
+	@echo "both archives, with the engine compiled for every kind of processor: two to three minutes"
 	$(BIN)/python -m build --outdir dist
 	$(PYTHON) -m venv build/release
-	build/release/bin/python -m pip install --quiet dist/*.whl
+	build/release/bin/python -m pip install dist/*.whl
 	cd build/release && bin/npusim run matmul --device tiny --m 64 --k 64 --n 64 --check
 	cd build/release && bin/npusim devices && bin/python -c "import npusim.kernels.matmul"
 

@@ -48,7 +48,9 @@ def main(arguments: list[str]) -> int:
     if HERE not in arguments:
         return _in_child(arguments)
     folder = next((Path(one) for one in arguments if not one.startswith("-")), library.HERE)
-    made = library_in(folder, library.levels() if ANY in arguments else ())
+    levels = library.levels()[: None if ANY in arguments else 1]
+    sys.stderr.write(f"compiling the engine for {', '.join(levels)}: about a minute\n")
+    made = library_in(folder, levels)
     sys.stderr.write("".join(f"compiled {file}\n" for file in made))
     return 0
 
@@ -71,18 +73,18 @@ def in_background() -> None:
             standby.finish()
 
 
-def library_in(folder: Path, levels: Sequence[str] = ()) -> list[Path]:
+def library_in(folder: Path, levels: Sequence[str]) -> list[Path]:
     """Compile libraries of these sources into ``folder``, check them, and give them their names.
 
-    There is one for each of ``levels`` of processors, by default for the best that this machine
-    can run. Raises ``OSError`` or ``subprocess.CalledProcessError`` where there is no C compiler,
-    it fails, or a library does not give what the reference gives.
+    There is one for each of ``levels`` of processors. Raises ``OSError`` or
+    ``subprocess.CalledProcessError`` where there is no C compiler, it fails, or a library does not
+    give what the reference gives.
     """
     from npusim.timing.fast import ahead  # noqa: PLC0415 - imports a compiler
 
     module = ahead.translated(examples())
     made = []
-    for level in levels or library.levels()[:1]:
+    for level in levels:
         made.append(folder / library.name(level))
         with replacing(made[-1]) as part:
             ahead.link(module, level, part)

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
+#: Characters that a terminal obeys instead of showing them; not the ends of lines, and tabs.
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def shown(text: str) -> str:
+    """``text`` as a terminal may have it: control characters as they are written, ``\\x1b``."""
+    return CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
 
 class NpusimError(Exception):
     """Base of everything npusim raises on purpose; catch this to catch them all."""

@@ -53,7 +53,7 @@ LAYER_COLUMNS = (
         "weight_us",
         "bias_us",
         "other_us",
-        "time_us",
+        "one_us",
     ),
     *("cycles", "total_us", "share", "bottleneck", "error", "problem_us", "problem_bound"),
     *("own_us", "own_bound_us", "own_problem_us", "own_problem_bound"),
@@ -179,8 +179,9 @@ class NetworkResult(NetworkReports):
 
     @cached_property
     def layers(self) -> pd.DataFrame:
-        """One row per layer: times of one in microseconds, ``total_us`` of all ``count``.
+        """One row per layer: ``total_us`` of all ``count``, every other time of one of them.
 
+        ``total_us`` adds up to the network's ``time_us``; ``one_us`` is its ``count``th part.
         ``input_us``, ``weight_us`` and ``bias_us`` are the kernels that compute this gradient,
         ``other_us`` layout conversions, clearing and casts, launches included. ``share`` is of
         the network's time. ``problem_us`` is the least time of any programs for one layer, and
@@ -209,7 +210,7 @@ class NetworkResult(NetworkReports):
     def elementwise(self) -> pd.DataFrame:
         """One row per shape of element-wise layers, where they were asked for: traffic only.
 
-        ``read_bytes``, ``written_bytes`` and ``time_us`` are of one such layer in the passes that
+        ``read_bytes``, ``written_bytes`` and ``one_us`` are of one such layer in the passes that
         are timed, at the rates of main memory; ``total_us`` of all ``count``. No other figure of
         this result contains them.
         """
@@ -248,7 +249,7 @@ class NetworkResult(NetworkReports):
             parts[run.computes or "other"] += run.cycles + run.launch_cycles
         return row | {
             **{f"{name}_us": self.device.time_us(cycles) for name, cycles in parts.items()},
-            "time_us": one.result.time_us,
+            "one_us": one.result.time_us,
             "cycles": one.result.cycles,
             "total_us": self.device.time_us(one.cycles),
             "share": one.cycles / self.cycles if self.cycles else 0.0,

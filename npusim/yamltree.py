@@ -15,7 +15,7 @@ from typing import Protocol
 
 import yaml
 
-from npusim.errors import ConfigError
+from npusim.errors import CONTROL, ConfigError
 
 
 class TextFile(Protocol):
@@ -209,9 +209,17 @@ class _Builder:
                 for i, item in enumerate(raw.value)
             ]
         else:
-            value = str(raw.value)
+            value = self._scalar(raw, path, line)
         made = self.done[id(raw)] = Node(value, self.file, line, path)
         return made
+
+    def _scalar(self, raw: yaml.ScalarNode, path: str, line: int) -> str:
+        """The text of a value or a key, which may be printed as it is."""
+        text = str(raw.value)
+        if CONTROL.search(text):
+            message = f"{text!r} has a control character; write it without"
+            raise _error(self.file, line, path, message)
+        return text
 
     def _mapping(self, raw: yaml.MappingNode, path: str) -> dict[str, Node]:
         """Convert a mapping's entries, refusing a second use of a key."""
@@ -220,7 +228,7 @@ class _Builder:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
                 raise _error(self.file, line, path, "a key must be plain text, not a collection")
-            key = str(key_node.value)
+            key = self._scalar(key_node, path, line)
             where = f"{path}.{key}" if path else key
             if key in entries:
                 first = entries[key].line

@@ -111,6 +111,11 @@ class Page:
             modifiers=2 * ctrl,
         )
 
+    def hover(self, x: float, y: float) -> None:
+        """Move the pointer to a place of the window, and let the page draw what it tells there."""
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
     def screenshot(self, path: Path) -> None:
         """Write the whole page as a picture."""
         size = self.run("[innerWidth, document.documentElement.scrollHeight]")

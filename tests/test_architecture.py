@@ -31,6 +31,7 @@ FLOORS = [
     "npusim.dtypes",
     "npusim.resources",
     "npusim.written",
+    "npusim.shown",
     "npusim.kept",
     "npusim.yamltree",
     "npusim.rounding",

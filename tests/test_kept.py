@@ -17,6 +17,7 @@ from npusim.cli.main import main
 from npusim.errors import ArgumentError
 from npusim.kept import Kept, StoreWarning, opened
 from npusim.resources import user_cache
+from npusim.timing.fast import library
 from npusim.tuning.problem import Found
 from npusim.tuning.store import Store as Tunings
 
@@ -202,7 +203,13 @@ with opened("", "tuned") as kept:
         assert len(kept) >= 50
 
 
-def test_the_command_shows_and_clears(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_and_clears(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, engine = home / "package" / "compiled-4567", home / "package" / "engine.so"
+    own.mkdir(parents=True)
+    monkeypatch.setattr(library, "folder", lambda: own)
+    monkeypatch.setattr(library, "found", lambda: engine)
     with Tunings() as kept:
         kept.put("p", "time", [(str(i), Found(i)) for i in range(5)])
     code = user_cache() / "compiled-0123"
@@ -213,9 +220,13 @@ def test_the_command_shows_and_clears(home: Path, capsys: pytest.CaptureFixture[
     assert (rows["tuned"]["count"], rows["sweeps"]["count"]) == (5, 0)
     assert rows["tuned"]["bytes"] >= 4096
     assert (rows["compiled"]["count"], rows["compiled"]["bytes"]) == (1, 2048)
+    (own / "engine-4567.so").write_bytes(b"x" * 1024)
     assert main(["cache", "info"]) == 0
-    *table, place = capsys.readouterr().out.splitlines()
+    *table, place, runs, compiled = capsys.readouterr().out.splitlines()
     assert place == f"in {user_cache()}", "by itself: it may be long"
+    assert runs == f"the engine that runs is {engine}"
+    assert compiled == f"code is compiled into {own.parent}"
+    assert table[-2].split()[-5:-2] == ["2", "3.0", "KiB"]
     assert all(len(line) <= 80 for line in table)
     assert [line.split()[-1] for line in table[2:4]] == ["sweeps.sqlite", "tuned.sqlite"]
     assert "1.0 GiB" in table[2]
@@ -224,5 +235,6 @@ def test_the_command_shows_and_clears(home: Path, capsys: pytest.CaptureFixture[
     assert code.exists()
     assert main(["cache", "clear"]) == 0
     assert not code.exists()
+    assert not own.exists()
     assert main(["cache", "clear", "tune"]) == 2
     assert "unknown store 'tune'; did you mean 'tuned'" in capsys.readouterr().err

@@ -58,7 +58,7 @@ def test_bytes_and_times_by_hand(passes: str, net: Workload) -> None:
     assert list(result.elementwise.written_bytes) == written[:moved]
     # The tiny device has 64 bytes per cycle each way, and 1 GHz.
     cycles = [max(a, b) / 64 for a, b in zip(read, written, strict=True)]
-    assert list(result.elementwise.time_us) == pytest.approx([n / 1e3 for n in cycles[:moved]])
+    assert list(result.elementwise.one_us) == pytest.approx([n / 1e3 for n in cycles[:moved]])
     assert result.elementwise_us == pytest.approx((5 * cycles[0] + cycles[1] + cycles[2]) / 1e3)
 
 
@@ -80,7 +80,7 @@ def test_a_bus_of_reads_and_writes_is_shared(net: Workload) -> None:
     bus = device.links["hbm"].bytes_per_cycle
     for row in rows:
         cycles = float((row["read_bytes"] + row["written_bytes"]) / bus)
-        assert row["time_us"] == pytest.approx(device.time_us(cycles))
+        assert row["one_us"] == pytest.approx(device.time_us(cycles))
 
 
 def test_reports_mark_them(net: Workload, tmp_path: Path) -> None:

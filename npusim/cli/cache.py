@@ -14,6 +14,7 @@ from npusim.errors import ArgumentError
 from npusim.kept import MOST_BYTES, Kept, Place, opened, places
 from npusim.resources import user_cache
 from npusim.results.lines import bytes_text
+from npusim.timing.fast import library
 from npusim.yamltree import suggest
 
 #: Compiled code, which has no store but folders of the user's cache.
@@ -61,6 +62,11 @@ def execute(arguments: argparse.Namespace) -> int:
     ]
     print_table(("name", "holds", "count", "size", "at most", "file"), cells, (0, 1, 5))
     print(f"in {user_cache()}")
+    engine = library.found()
+    if engine is not None:
+        print(f"the engine that runs is {engine}")
+    if (folder := library.folder().parent) != user_cache():
+        print(f"code is compiled into {folder}")
     return 0
 
 
@@ -81,7 +87,10 @@ def _row(place: Place) -> dict[str, Any]:
 
 
 def _code() -> list[Path]:
-    return sorted(path for path in user_cache().glob(f"{_CODE}-*") if path.is_dir())
+    """The folders of compiled code: where it is compiled, and of the user's cache."""
+    places = {user_cache(), library.folder().parent}
+    found = (path for place in places for path in place.glob(f"{_CODE}-*"))
+    return sorted(path for path in found if path.is_dir() and any(path.iterdir()))
 
 
 def _code_row() -> dict[str, Any]:
@@ -93,7 +102,7 @@ def _code_row() -> dict[str, Any]:
         "count": len(folders),
         "bytes": sum(file.stat().st_size for file in files),
         "most_bytes": 0,
-        "place": str(user_cache()),
+        "place": str(library.folder().parent),
     }
 
 

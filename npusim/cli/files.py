@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
-from npusim.errors import ArgumentError, NpusimError
+from npusim.errors import ArgumentError, NpusimError, shown
 
 #: Suffixes of plots, of tables, of web pages, and of what may have any name.
 PLOTS, TABLES, PAGES, ANY = (".png", ".svg"), (".csv", ".parquet"), (".html",), ("",)
@@ -55,7 +55,7 @@ def write_files(files: Mapping[str, tuple[Path | None, Write]], told: TextIO | N
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
             failures.append(f"{_option(name)} {path} was not written: {why}")
         else:
-            print(f"wrote {path}{f': {about}' if about else ''}", file=told)
+            print(f"wrote {shown(str(path))}{f': {about}' if about else ''}", file=told)
     told.flush()
     if failures:
         raise ArgumentError("; ".join(failures))

@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 
 from npusim.cli.completion import answer, typed
 from npusim.cli.parser import Parser
-from npusim.errors import NpusimError
+from npusim.errors import NpusimError, shown
 from npusim.objects import collect_seldom
 from npusim.version import __version__
 
@@ -185,7 +185,7 @@ def _fail(message: str, words: list[str]) -> int:
     """Print an error, with its traceback where asked for; parsing may have failed, so by word."""
     if "--debug" in words:
         traceback.print_exc()
-    print(f"npusim: error: {message}", file=sys.stderr)
+    print(f"npusim: error: {shown(message)}", file=sys.stderr)
     return ERROR
 
 

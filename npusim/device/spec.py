@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from npusim.device.files import shipped_file
 from npusim.device.parts import (
@@ -35,6 +35,10 @@ from npusim.device.parts import (
 )
 from npusim.errors import ArgumentError, ProgramError
 from npusim.quantities import format_rate
+from npusim.shown import Shown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: What reports call the memory behind the cores of a device without an L2.
 _CALLED = {
@@ -56,7 +60,7 @@ class Origin(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
+class Device(Shown):
     """One simulated chip. Build it with ``npusim.load_device``; vary it with ``replace``."""
 
     name: str = entry("what it is called")
@@ -118,6 +122,15 @@ class Device:
         kinds = " + ".join(f"{kind.per_group} {kind.name}" for kind in self.cores.values())
         clock = f"{self.clock_hz / 1e9:g} GHz"
         return f"<Device {self.name}: {self.groups} x ({kinds}), {clock}, digest {self.digest()}>"
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per figure: its dotted path, its value, how sure it is, and its source."""
+        import pandas as pd  # noqa: PLC0415 - most who load a device need none
+
+        from npusim.device.catalog import describe  # noqa: PLC0415 - it loads devices
+
+        return pd.DataFrame(describe(self), columns=["figure", "value", "confidence", "source"])
 
     @property
     def shown_by(self) -> str:

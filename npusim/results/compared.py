@@ -7,6 +7,7 @@ that ``npusim run --json`` wrote are the same thing here.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +34,9 @@ _TIMES = ("time_us", "launch_us", "bound_us", "problem_us")
 
 #: What else a kernel is.
 _OF_KERNEL = ("tiling", "cores", "instructions", "macs", "useful_macs", "gm_bytes", "bound")
+
+#: How JSON writes control characters.
+_CONTROL = re.compile(r"\\(u00([01]|[89]|7f)|[bf])", re.IGNORECASE)
 
 _COUNTS = ("bytes", "hit_bytes", "miss_bytes")
 
@@ -219,9 +223,12 @@ def facts_of(given: Told | str | Path, label: str) -> dict[str, Any]:
             raise ArgumentError(f"{label} is {given!r}; it is a result, or the file of one")
         return given.to_json()
     try:
-        facts = json.loads(Path(given).read_text(encoding="utf-8"))
+        text = Path(given).read_text(encoding="utf-8")
+        facts = json.loads(text)
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{given}: cannot be read as JSON: {error}") from error
+    if _CONTROL.search(text):
+        raise ArgumentError(f"{given}: a text in it has a control character; write it without")
     if not isinstance(facts, dict):
         raise ArgumentError(
             f"{given} is no result: it holds a {type(facts).__name__}; write one with "

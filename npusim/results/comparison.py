@@ -12,12 +12,13 @@ from npusim.errors import ArgumentError
 from npusim.results.compared import Compared, side
 from npusim.results.lines import counted
 from npusim.results.result import Result
+from npusim.shown import Shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Comparison(Compared):
+class Comparison(Compared, Shown):
     """What differs between two calls in time, waits and traffic, kernel by kernel."""
 
     def __repr__(self) -> str:

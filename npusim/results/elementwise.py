@@ -16,7 +16,7 @@ from npusim.workloads import ElementwiseLayer
 
 #: Columns of ``NetworkResult.elementwise``; a promise to users.
 ELEMENTWISE_COLUMNS = (
-    *("kind", "count", "shape", "out", "read_bytes", "written_bytes", "time_us", "total_us"),
+    *("kind", "count", "shape", "out", "read_bytes", "written_bytes", "one_us", "total_us"),
 )
 
 #: What their time is, wherever it is shown.

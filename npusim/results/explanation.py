@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npusim.results.explained import Explained, KernelExplanation
+from npusim.shown import Shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Explanation", "KernelExplanation"]
 
 
-class Explanation(Explained):
+class Explanation(Explained, Shown):
     """Why a call takes the time it takes: its kernels, and what each figure of the device does."""
 
     def text(self) -> str:

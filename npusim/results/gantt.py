@@ -56,17 +56,23 @@ class View(NamedTuple):
 
 
 def default_cores(runs: Sequence[KernelRun]) -> tuple[str, ...]:
-    """The first and the slowest core of each kernel, at most ``MAX_CORES`` in all."""
+    """The first and the slowest core of each kernel, at most ``MAX_CORES`` in all.
+
+    One of them where every pipe of the two was busy, and waited, for as long.
+    """
     chosen: dict[str, None] = {}
     for run in sorted(runs, key=lambda run: -run.cycles):
-        idle: dict[str, int] = {}
+        rows: dict[str, dict[str, tuple[int, ...]]] = {}
         for row in run.pipes:
             if metrics.working(row):
-                idle[row.core] = min(idle.get(row.core, run.cycles), row.cycles[DONE])
-        names = sorted(idle, key=metrics.core_key)
-        if names:
-            slowest = min(names[1:] or names, key=lambda name: idle[name])
-            chosen.update(dict.fromkeys((names[0], slowest)))
+                rows.setdefault(row.core, {})[row.pipe] = row.cycles
+        idle = {core: min(cycles[DONE] for cycles in of.values()) for core, of in rows.items()}
+        first, *others = sorted(idle, key=metrics.core_key) or [""]
+        slowest = min(others, key=lambda name: idle[name], default=first)
+        if first:
+            chosen[first] = None
+            if rows[slowest] != rows[first]:
+                chosen[slowest] = None
     return tuple(sorted(list(chosen)[:MAX_CORES], key=metrics.core_key))
 
 

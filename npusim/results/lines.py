@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
@@ -13,8 +14,8 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 #: Columns of a page; reports are no wider.
 WIDTH = 80
 
-#: The width below which a column of text is not narrowed to fit.
-_LEAST = 12
+#: The width below which a column of text is not narrowed to fit, and a head is not parted.
+_LEAST, _HEAD = 12, 8
 
 
 # -- numbers -----------------------------------------------------------------------------------
@@ -110,9 +111,61 @@ def table(
     left: int | Collection[int] = 1,
     width: int | None = None,
 ) -> list[str]:
-    """``columns`` under a head with a rule below it."""
-    first, *rest = columns([head, *rows], left, width=width)
-    return [first, "-" * max(map(len, (first, *rest))), *rest]
+    """``columns`` under a head with a rule below it.
+
+    Where that is wider than ``width`` characters, heads are parted at their dots and underscores,
+    and if need be the columns: those that have no room follow below, beside the first column again.
+    """
+    text = range(left) if isinstance(left, int) else left
+    lines = _ruled([[name] for name in head], rows, text, width)
+    if width is None or max(map(len, lines)) <= width:
+        return lines
+    cells = [max((len(row[at]) for row in rows), default=0) for at in range(len(head))]
+    heads = [_parted(name, max(room, _HEAD)) for name, room in zip(head, cells, strict=True)]
+    lines = _ruled(heads, rows, text, width)
+    if max(map(len, lines)) <= width:
+        return lines
+    widths = [max(room, *map(len, name)) for name, room in zip(heads, cells, strict=True)]
+    lines = []
+    for part in _parts(widths, width):
+        kept = [[row[at] for at in part] for row in rows]
+        places = [place for place, at in enumerate(part) if at in text]
+        lines += ["", *_ruled([heads[at] for at in part], kept, places, width)]
+    return lines[1:]
+
+
+def _ruled(
+    heads: Sequence[Sequence[str]],
+    rows: Sequence[Sequence[str]],
+    left: Collection[int],
+    width: int | None,
+) -> list[str]:
+    """Columns below the lines of their heads, with a rule between them."""
+    height = max(map(len, heads))
+    above = zip(*([""] * (height - len(one)) + [*one] for one in heads), strict=True)
+    lines = columns([*above, *rows], left, width=width)
+    return [*lines[:height], "-" * max(map(len, lines)), *lines[height:]]
+
+
+def _parted(name: str, width: int) -> list[str]:
+    """A head in lines of at most ``width`` characters, as far as its words allow."""
+    lines = [""]
+    for word in re.findall(r"[^._ ]*[._ ]*", name)[:-1]:
+        if lines[-1] and len(lines[-1] + word) > width:
+            lines.append("")
+        lines[-1] += word
+    return lines
+
+
+def _parts(widths: Sequence[int], width: int) -> list[list[int]]:
+    """Places of columns that fit ``width`` characters together, the first of them in each part."""
+    parts = [[0]]
+    for at in range(1, len(widths)):
+        used = sum(widths[one] + 2 for one in parts[-1])
+        if len(parts[-1]) > 1 and used + widths[at] > width:
+            parts.append([0])
+        parts[-1].append(at)
+    return parts
 
 
 def _fitted(

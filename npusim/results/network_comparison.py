@@ -25,6 +25,7 @@ from npusim.results.lines import (
     us_text,
     wrap,
 )
+from npusim.shown import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +55,7 @@ _LACKING = ("workload", "layers", "kernels", "device")
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkComparison:
+class NetworkComparison(Shown):
     """What differs between two networks, whose plain facts are ``a`` and ``b``."""
 
     a: Mapping[str, Any]

@@ -58,7 +58,7 @@ def elementwise_rows(
             "cin": channels,
             "cout": row["out"][0],
             "spatial": spatial,
-            "time_us": row["time_us"],
+            "one_us": row["one_us"],
             "total_us": row["total_us"],
             "bottleneck": TRAFFIC_ONLY,
             "error": "",

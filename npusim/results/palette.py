@@ -57,10 +57,14 @@ LAUNCH = "#dcc48e"
 #: A kernel as a whole, whatever it does.
 KERNEL = "#7d8b99"
 
-#: What a byte's move was: read of GM and found in the L2 or not, between memories of a core,
-#: write. Reads, moves and writes have the colours of the instructions that make them.
+#: A read of GM that the L2 held, and one that it did not; the latter is that of loads.
 READ_HIT, READ_MISS = "#a9cfe5", CLASS_COLOURS["load"]
-ON_CHIP, WRITTEN = CLASS_COLOURS["feed"], CLASS_COLOURS["store"]
+#: Other moves of bytes: those of instructions have their colours, none moves main memory's own.
+MOVES: Mapping[str, str] = {
+    "written": CLASS_COLOURS["store"],
+    "on chip": CLASS_COLOURS["feed"],
+    "off chip": KERNEL,
+}
 
 #: What a kernel of a network computes -> colour.
 RESULT_COLOURS: Mapping[str, str] = {

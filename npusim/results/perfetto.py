@@ -197,7 +197,7 @@ def _names(
     for core, pid in pids.items():
         if pid not in owners and not shown.all():
             continue
-        yield from _name("process", f"{lane.prefix}core {core}", pid, 0)
+        yield from _name("process", f"{lane.prefix}{core}", pid, 0)
         for owner, tid in tracks:
             if owner == pid:
                 yield from _name("thread", pipe_of[tid], pid, tid)
@@ -296,7 +296,7 @@ def _slices(
         for name in rows.cores
         for track in rows.pipes
     ]
-    names = [f'"name":{_json(op)},"args":{{"bytes":' for op in rows.ops]
+    names = [f'"name":{_json(op)},"args":{{' for op in rows.ops]
     lines = [f',"line":{_json(line)}}}}}' for line in rows.lines]
     ends = [told + line for told in ("", *(f',"reason":"{r}"' for r in REASONS)) for line in lines]
     waits = [
@@ -340,7 +340,7 @@ class _Lengths(dict[int, str]):
 
 
 class _Works(dict[tuple[int, int, int], str]):
-    """What an instruction is and does, by operation, bytes and multiply-adds."""
+    """What an instruction is and does, by operation, bytes and multiply-adds, as far as it does."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
@@ -348,7 +348,8 @@ class _Works(dict[tuple[int, int, int], str]):
 
     def __missing__(self, key: tuple[int, int, int]) -> str:
         op, size, macs = key
-        text = self[key] = f'{self._names[op]}{size},"macs":{macs},"waited":'
+        done = "".join(f'"{n}":{much},' for n, much in (("bytes", size), ("macs", macs)) if much)
+        text = self[key] = f'{self._names[op]}{done}"waited":'
         return text
 
 

@@ -413,7 +413,7 @@ def plot_traffic(result: Record, ax: Axes | None = None, *, shown: bool = False)
         ax.legend(
             loc="lower left",
             bbox_to_anchor=(0, 1),
-            ncols=4,
+            ncols=5,
             fontsize=9,
             frameon=False,
             borderaxespad=0.2,
@@ -421,15 +421,24 @@ def plot_traffic(result: Record, ax: Axes | None = None, *, shown: bool = False)
     return ax
 
 
+def _kind_of_move(path: metrics.PathTotal) -> str:
+    """Which of ``palette.MOVES`` the bytes of a path are that are no reads through an L2."""
+    if {path.src, path.dst} & {*metrics.MAIN_MEMORIES}:
+        return "off chip"
+    return "written" if path.dst == "GM" else "on chip"
+
+
 def _traffic_bars(ax: Axes, paths: Sequence[metrics.PathTotal], size: int) -> None:
     """One stacked bar per path in units of ``size`` bytes, its total written at its end."""
     rest = [path.bytes - path.hit_bytes - path.missed_bytes for path in paths]
-    written = [count * (path.dst == "GM") for count, path in zip(rest, paths, strict=True)]
+    kinds = [_kind_of_move(path) for path in paths]
     parts = (
         ("read, L2 hit", palette.READ_HIT, [path.hit_bytes for path in paths]),
         ("read, L2 miss", palette.READ_MISS, [path.missed_bytes for path in paths]),
-        ("written", palette.WRITTEN, written),
-        ("on chip", palette.ON_CHIP, [a - b for a, b in zip(rest, written, strict=True)]),
+        *(
+            (kind, colour, [count * (one == kind) for count, one in zip(rest, kinds, strict=True)])
+            for kind, colour in palette.MOVES.items()
+        ),
     )
     base = np.zeros(len(paths))
     for label, colour, counts in parts:

@@ -1,4 +1,4 @@
-"""Simulated against measured times, by family, on logarithmic axes."""
+"""Simulated over measured times, a small plot for each family."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npusim.results import palette
+from npusim.results.lines import percent_text
 from npusim.results.plots import new_axes, tidy
 
 if TYPE_CHECKING:
@@ -16,38 +17,43 @@ if TYPE_CHECKING:
 #: Half the width of the grey band: this share above and below the measured time.
 BAND = 0.1
 
-_MARKERS = "os^Dv"
-_COLOURS = palette.scale(6)
+#: Plots side by side, and the inches of one.
+_ACROSS, _INCHES = 6, 2.1
 
 
-def plot_scorecard(
-    points: Mapping[str, Sequence[tuple[float, float]]], ax: Axes | None = None
-) -> Axes:
-    """One mark per (measured, simulated) pair of microseconds, all above 0, by family.
+def plot_scorecard(points: Mapping[str, Sequence[tuple[float, float]]]) -> Axes:
+    """A mark per (measured, simulated) pair of microseconds, all above 0; an Axes per family.
 
-    The line is where both agree, the band 10 % around it.
+    Each has the measured time across, and how many times as long the simulated one is, on the same
+    logarithmic axes. The band is 10 % around the measured time; the title has the mean error. The
+    first Axes is returned.
     """
-    ax = new_axes(ax, 9, 7)
-    both = np.array([pair for family in points.values() for pair in family] or [(1.0, 1.0)])
-    ends = np.array([both.min() / 1.5, both.max() * 1.5])
-    ax.fill_between(
-        ends, ends * (1 - BAND), ends * (1 + BAND), color="#d9d9d9", lw=0, label="within 10 %"
-    )
-    ax.plot(ends, ends, color="#8c8c8c", lw=1)
-    for place, (family, pairs) in enumerate(points.items()):
-        measured, simulated = zip(*pairs, strict=True) if pairs else ((), ())
-        colour = _COLOURS[place % len(_COLOURS)]
-        marker = _MARKERS[place // len(_COLOURS) % len(_MARKERS)]
-        ax.scatter(
-            measured, simulated, 26, colour, marker=marker, lw=0, alpha=0.85, label=family, zorder=3
-        )
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_xlim(*ends)
-    ax.set_ylim(*ends)
-    ax.set_aspect("equal")
-    ax.set_xlabel("measured (us)")
-    ax.set_ylabel("simulated (us)")
+    across = max(1, min(_ACROSS, len(points)))
+    down = max(1, -(-len(points) // across))
+    whole = new_axes(None, _INCHES * across + 0.5, _INCHES * down + 0.5)
+    figure = whole.figure
+    whole.remove()
+    grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    axes: list[Axes] = grid.ravel().tolist()
+    for ax, (family, pairs) in zip(axes, points.items(), strict=False):
+        _draw(ax, family, np.array(pairs, float).reshape(-1, 2))
+    axes[0].set_xscale("log")
+    axes[0].set_yscale("log", base=2)
+    axes[0].xaxis.set_major_formatter("{x:,g}")
+    axes[0].yaxis.set_major_formatter("{x:g}")
+    for ax in axes[len(points) :]:
+        ax.set_axis_off()
+    figure.supxlabel("measured (us)", fontsize=10)
+    figure.supylabel("simulated / measured", fontsize=10)
+    return axes[0]
+
+
+def _draw(ax: Axes, family: str, pairs: np.ndarray) -> None:
+    ax.axhspan(1 - BAND, 1 + BAND, color="#d9d9d9", lw=0)
+    ax.axhline(1, color="#8c8c8c", lw=1)
+    measured, simulated = pairs.T
+    ratio = simulated / measured
+    ax.scatter(measured, ratio, 18, palette.READ_MISS, lw=0, alpha=0.8, zorder=3)
+    error = f", {percent_text(np.abs(ratio - 1).mean())}" if len(ratio) else ""
+    ax.set_title(f"{family}{error}", fontsize=9, loc="left")
     tidy(ax)
-    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=9, frameon=False)
-    return ax

@@ -9,6 +9,7 @@ import numpy as np
 
 from npusim.errors import ArgumentError
 from npusim.results import palette
+from npusim.results.lines import binary_unit
 from npusim.results.plots import figure_bytes, new_axes, tidy
 from npusim.yamltree import suggest
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 #: Fields that a map is of where they vary.
 _SIDES = ("base_n", "base_m")
+
+#: How many times the least the most cycles are that a logarithmic axis shows.
+_LOG_FROM = 5
 
 #: Most values of a field along an axis of the map that are written out.
 _LABELS = 24
@@ -41,16 +45,16 @@ def draw_tilings(
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.4, 1, 1))
     _map(left, frame, across, along)
     legal = frame[frame.state != "illegal"]
+    memories = [name for name in frame if name.endswith("_bytes") and name != "gm_bytes"]
+    memory = "L1_bytes" if "L1_bytes" in memories else memories[0]
+    of = memory.removesuffix("_bytes")
     for ax, column, label in (
-        (middle, "L1_bytes" if "L1_bytes" in frame else "", "buffers in L1 (KiB)"),
-        (right, "gm_bytes", "moved from and to global memory (MiB)"),
+        (middle, memory, f"buffers in {of}"),
+        (right, "gm_bytes", "moved from and to global memory"),
     ):
-        if column:
-            unit = 1024 if column == "L1_bytes" else 1 << 20
-            _pareto(ax, legal, column, unit)
-            ax.set_xlabel(label)
-        else:
-            ax.set_axis_off()
+        unit, size = binary_unit(legal[column].max())
+        _pareto(ax, legal, column, size)
+        ax.set_xlabel(f"{label} ({unit})")
     figure.suptitle(title, fontsize=11)
     return figure_bytes(left, kind)
 
@@ -108,7 +112,13 @@ def _pareto(ax: Axes, legal: pd.DataFrame, column: str, unit: int) -> None:
     front = [i for n, i in enumerate(order) if cycles[i] < min(cycles[order[:n]], default=np.inf)]
     ax.step(size[front], cycles[front], where="post", color=palette.BEST, lw=1.2)
     ax.scatter(size[front], cycles[front], 30, palette.BEST, lw=0, zorder=3, label="Pareto")
-    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    if low > 0 and high > _LOG_FROM * low:
+        ax.set_yscale("log")
+        ax.yaxis.get_minor_locator().set_params(subs=(2, 5))
+        ax.yaxis.set_minor_formatter("{x:,.0f}")
+    ax.yaxis.set_major_formatter("{x:,.0f}")
+    ax.locator_params(axis="x", nbins=6)
     ax.set_ylabel("cycles, launches included")
     ax.legend(fontsize=8, frameon=False)
     tidy(ax)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npusim.errors import ArgumentError
+from npusim.shown import Shown
 from npusim.study.space import Study
 from npusim.study.store import Measured
 from npusim.study.subject import Row, Setting, option_names
@@ -40,7 +41,7 @@ COLUMNS = (
 _COUNTS = ("cycles", "buffer_bytes")
 
 
-class Tabled(ABC):
+class Tabled(Shown, ABC):
     """A result that is one table, as a data frame and as a file."""
 
     @property

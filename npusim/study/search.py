@@ -115,7 +115,7 @@ def _optuna_study(
     try:
         optuna = import_module("optuna")
     except ModuleNotFoundError as error:
-        raise ArgumentError("explore needs Optuna; `pip install npusim[study]` adds it") from error
+        raise ArgumentError("explore needs Optuna; `pip install optuna` adds it") from error
     axes = {axis.name: axis.values for axis in space.axes}
     about = {"fixed": dict(space.fixed), "axes": axes, "goals": list(goals)}
     place = str(storage)

@@ -95,7 +95,7 @@ def on_dask(chunks: Callable[[int], Iterator[Chunk]], scheduler: str) -> Iterato
     try:
         distributed: Any = import_module("dask.distributed")
     except ModuleNotFoundError as error:
-        raise ArgumentError("a scheduler needs Dask; `pip install npusim[dask]` adds it") from error
+        raise ArgumentError("a scheduler needs Dask; `pip install distributed` adds it") from error
     try:
         client = distributed.Client(scheduler, timeout="10s")
     except (OSError, ValueError, TimeoutError) as error:

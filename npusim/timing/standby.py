@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SMALL = 40_000
 
 #: Seconds between two signs of life, and between two looks at what the compiler does.
-_DOT_S, _LOOK_S = 1.0, 0.1
+_TOLD_S, _LOOK_S = 10.0, 0.1
 
 
 def ready() -> bool:
@@ -101,19 +101,21 @@ def start() -> None:
 def wait() -> None:
     """Return when the fast engine is ready, and tell on stderr what takes so long.
 
-    Where the compiler fails Numba compiles at the first call, in this process.
+    What is told are whole lines, as a bar of progress may be drawn meanwhile. Where the compiler
+    fails Numba compiles at the first call, in this process.
     """
     if ready():
         return
     start()
-    _say("npusim compiles its engine, once on this machine: half a minute of one core ")
-    told = time.monotonic()
+    _say("npusim compiles its engine, once on this machine: half a minute of one core")
+    begin = told = time.monotonic()
     while not _is_there() and _is_coming():
         time.sleep(_LOOK_S)
-        if time.monotonic() - told > _DOT_S:
+        if time.monotonic() - told > _TOLD_S:
             told = time.monotonic()
-            _say(".")
-    _say(" done\n" if _is_there() else " in this process, as the compiler ended without it\n")
+            _say(f"still compiling after {told - begin:.0f} s")
+    there = _is_there()
+    _say("compiled" if there else "the compiler ended without it: it is compiled in this process")
 
 
 #: Instructions that were simulated before anything was compiled, and what takes as long.
@@ -149,7 +151,7 @@ def _say(text: str) -> None:
     from multiprocessing import parent_process  # noqa: PLC0415
 
     if _started or parent_process() is None:  # of several workers one is enough
-        sys.stderr.write(text)
+        sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
 

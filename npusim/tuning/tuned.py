@@ -13,6 +13,7 @@ from npusim.errors import ArgumentError, CapacityError
 from npusim.program.kernel import Kernel
 from npusim.program.tunable import Fit, fits
 from npusim.results import lines
+from npusim.shown import Shown
 from npusim.tuning.problem import Problem, tiling_of
 from npusim.tuning.search import ILLEGAL, OPEN, PRUNED, SAME, SIMULATED, Row
 from npusim.written import replacing
@@ -25,7 +26,7 @@ Counts = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Tuned:
+class Tuned(Shown):
     """What tuning a kernel found.
 
     ``rows`` has a ``Row`` per candidate, the kernel that was given first. Cycles are those of the
@@ -229,7 +230,7 @@ def _text(tuned: Tuned, most: int = 10) -> str:
             ]
         )
     left = [i for i, name in enumerate(head) if name in varying and _is_text(shown, name)]
-    return "\n".join([*_verdict(tuned), "", *lines.table(head, table, left, None)]) + "\n"
+    return "\n".join([*_verdict(tuned), "", *lines.table(head, table, left, lines.WIDTH)]) + "\n"
 
 
 def _verdict(tuned: Tuned) -> list[str]:

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from npusim.errors import ArgumentError
+from npusim.errors import CONTROL, ArgumentError
 from npusim.resources import configs
 from npusim.validation.rows import CallRow, KernelRow
 from npusim.yamltree import suggest, unreadable
@@ -107,17 +107,23 @@ def read_sheet(source: Path | Traversable) -> Sheet:
     return Sheet(str(source), columns, rows, tuple(c for c in columns if c not in known))
 
 
+def _plain(cells: list[str]) -> list[str]:
+    if any(map(CONTROL.search, cells)):
+        raise csv.Error("it has a control character")
+    return cells
+
+
 def lines_of(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, cells) of every line that is neither empty nor a ``#`` comment.
 
-    Raises ``ArgumentError`` for what is no CSV: cells too long and, before Python 3.11, NUL.
+    Raises ``ArgumentError`` for what is no CSV: cells too long, and control characters.
     """
     reader = csv.reader(io.StringIO(text))
     before = 0
     try:
         for cells in reader:
             line, before = before + 1, reader.line_num
-            if any(cells) and not cells[0].startswith("#"):
+            if any(_plain(cells)) and not cells[0].startswith("#"):
                 yield line, cells
     except csv.Error as error:
         raise ArgumentError(

@@ -24,7 +24,7 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import TypeVar
 
-from npusim.errors import ArgumentError
+from npusim.errors import ArgumentError, shown
 from npusim.integers import digits
 from npusim.resources import configs
 from npusim.workloads.elementwise import ElementwiseLayer
@@ -55,7 +55,7 @@ def load_workload(name_or_path: str | Path) -> Workload:
     """Read a workload that ships (by name) or one's own (a path ending in .yaml or .yml)."""
     if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
-        return _workload(path, path.stem)
+        return _workload(path, shown(path.stem))
     known = workloads()
     if name_or_path not in known:
         raise ArgumentError(

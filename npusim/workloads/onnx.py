@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.errors import ArgumentError
+from npusim.errors import ArgumentError, shown
 from npusim.workloads.elementwise import KINDS, ElementwiseLayer, together
 from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload, merged
 
@@ -57,7 +57,7 @@ def workload(path: str | Path, input_shape: Sequence[int] | None = None) -> Work
     if not layers:
         raise ArgumentError(f"{file}: no Conv, ConvTranspose, Gemm or MatMul node with a weight")
     return Workload(
-        name=file.stem,
+        name=shown(file.stem),
         description=f"{file.name} (ONNX), one image",
         layers=merged(layers),
         elementwise=together(graph.elementwise),
@@ -69,7 +69,7 @@ def _package() -> Any:
         return import_module("onnx")
     except ModuleNotFoundError as error:
         raise ArgumentError(
-            "reading an ONNX file needs the package onnx; `pip install npusim[onnx]` adds it"
+            "reading an ONNX file needs the package onnx; `pip install onnx` adds it"
         ) from error
 
 
@@ -253,4 +253,4 @@ class _Graph:
 
 def _name(node: Any) -> str:
     """What a node is called, without the slashes that separate a workload from a layer."""
-    return str(node.name or node.output[0]).strip("/").replace("/", ".")
+    return shown(str(node.name or node.output[0]).strip("/").replace("/", "."))

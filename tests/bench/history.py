@@ -148,17 +148,23 @@ def _python(*arguments: str, stores: str = "") -> str:
 
 
 def draw(rows: list[dict[str, str]], file: Path) -> None:
-    """The table as a picture: a line per figure over the releases, in loops."""
+    """The table as a picture: a bar per figure and release, in loops."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - only the picture needs it
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    names = [name for name in FIGURES if any(row[name] for row in rows)]
+    height = 0.8 / len(rows)
+    figure = Figure(figsize=(8, 1 + 0.22 * len(names) * (len(rows) + 1)), layout="constrained")
     axes = figure.add_subplot()
-    names = [row["release"] for row in rows]
-    for name in FIGURES:
-        axes.plot(names, [float(row[name] or "nan") for row in rows], marker="o", label=name)
-    axes.set(yscale="log", ylabel="CPU time / 20 million additions", xlabel="release")
-    axes.grid(visible=True, alpha=0.3)
-    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    for place, row in enumerate(rows):
+        at = [y + (place + 0.5) * height for y in range(len(names))]
+        bars = axes.barh(at, [float(row[name] or "nan") for name in names], 0.9 * height)
+        axes.bar_label(bars, [f" {row[name]}" for name in names], fontsize="small")
+        bars.set_label(row["release"])
+    axes.set_yticks([y + 0.4 for y in range(len(names))], names)
+    axes.invert_yaxis()
+    axes.margins(x=0.1)
+    axes.set_xlabel("CPU time / 20 million additions")
+    axes.legend(title="release", loc="lower right", frameon=False)
     figure.savefig(file, dpi=120)
 
 

@@ -86,7 +86,7 @@ def test_a_trace_shows_the_cores_and_the_time_asked_for(tmp_path: Path, capsys: 
     assert main([*MATMUL, "--trace", str(whole)]) == 0
     words = ["--from", "0.1", "--to", "0.2", "--core", "core0", "--plot", str(plot)]
     core = next(
-        event["args"]["name"].removeprefix("core ")
+        event["args"]["name"]
         for event in json.loads(whole.read_bytes())["traceEvents"]
         if event.get("name") == "process_name" and event["pid"]
     )

@@ -9,6 +9,7 @@ from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 
 from npusim.call.options import Options
@@ -168,7 +169,11 @@ def test_the_table_of_keywords_is_complete() -> None:
     assert list(table(page)) == [field.name for field in fields(Options)]
 
 
-def test_the_picture_is_small() -> None:
-    data = (ROOT / PICTURE).read_bytes()
-    assert data.startswith(b"\x89PNG\r\n")
-    assert 5_000 < len(data) < 100_000
+def test_the_picture_is_that_of_the_demo(tmp_path: Path) -> None:
+    """But for fonts: as large, and nearly all points of the same colour."""
+    (line,) = re.findall(r"^\t.*npusim (run .*)$", text("Makefile").replace("\\\n", " "), re.M)[:1]
+    main(shlex.split(line.replace("$(OUT)", str(tmp_path))))
+    drawn, shipped = (plt.imread(file) for file in (tmp_path / "timeline.png", ROOT / PICTURE))
+    assert drawn.shape == shipped.shape
+    assert (drawn == shipped).all(axis=2).mean() > 0.97
+    assert (ROOT / PICTURE).stat().st_size < 100_000

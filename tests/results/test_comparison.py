@@ -154,7 +154,7 @@ def test_a_trace_has_the_processes_of_both(tmp_path: Path) -> None:
         for event in value["traceEvents"]
         if event["name"] == "process_name"
     }
-    cores = [f"core core{i}" for i in range(a.device.count("cube"))]  # those left idle too
+    cores = [f"core{i}" for i in range(a.device.count("cube"))]  # those left idle too
     assert sorted(names.values()) == sorted(
         f"{letter} {what}" for letter in "AB" for what in ("device tiny", *cores)
     )

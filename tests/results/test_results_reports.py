@@ -284,6 +284,14 @@ def legend(ax: Axes) -> list[str]:
     return [text.get_text() for text in found.get_texts()]
 
 
+def test_what_the_l2_fetches_is_drawn_as_off_chip(result: Result) -> None:
+    fetched = TrafficRow("HBM", "L2", "", 4096, 0, 0)
+    run = replace(result.runs[0], traffic=(*result.runs[0].traffic, fetched))
+    ax = replace(result, runs=(run,)).plot_traffic()
+    assert "off chip" in legend(ax)
+    assert "off chip" not in legend(result.plot_traffic())
+
+
 def test_the_roofline_explains_what_it_shows_and_nothing_else(result: Result) -> None:
     conv = result.runs[1]
     marks = ["attained, bytes of GM moved by cores", "attained, bytes of main memory"]

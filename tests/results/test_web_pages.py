@@ -14,7 +14,7 @@ import npusim
 from npusim.results import Result, metrics, palette
 from npusim.results.web import bars, hierarchy, page, run, study
 from npusim.timing.trace import TrafficRow
-from tests import browser
+from tests import browser, tooltips
 from tests.browser import Page
 
 # ---------------------------------------------------------------- what pages say
@@ -91,6 +91,17 @@ def test_bytes_beside_the_drawing_of_memories_have_room() -> None:
     places = re.findall(r'<text x="([0-9.]+)"[^>]*>1000\.0 KiB', drawn)
     assert len(places) == 3
     assert max(map(float, places)) + 10 * 6.4 / 2 <= width
+
+
+def test_tooltips_ask_for_what_charts_have(result: Result, tmp_path: Path) -> None:
+    net = npusim.network("resnet18", device="tiny", gradients=["weight"])
+    net.report(tmp_path / "net.html")
+    study.save({"network": "resnet50"}, ("a", "b"), SPACE, tmp_path / "study.html")
+    pages = (path.read_text(encoding="utf-8") for path in tmp_path.iterdir())
+    for told in (run.render(result), *pages):
+        charts = tooltips.charts(told)
+        assert len(charts) == 2
+        assert [tooltips.untold(one) for one in charts] == [[], []]
 
 
 def test_rows_of_nothing_are_left_out(result: Result) -> None:
@@ -173,6 +184,35 @@ def test_the_timeline_zooms(result: Result, shown: Page, tmp_path: Path) -> None
     cube = "Bokeh.documents.map(d => d.get_model_by_name('work-cube')).find(m => m)"
     assert shown.run(f"{cube}.visible") is False
     checked(shown)
+
+
+#: Texts of the tooltips that are seen; those of charts are in shadow roots.
+_TOOLTIPS = """(function seen(root) {
+  return [...root.querySelectorAll('*')].flatMap(one => [
+    ...(one.matches('.bk-Tooltip') && one.offsetHeight ? [one.shadowRoot.textContent] : []),
+    ...(one.shadowRoot ? seen(one.shadowRoot) : []),
+  ]);
+})(document)"""
+
+
+def test_tooltips_of_the_timeline_tell_what_is_below_the_pointer(
+    result: Result, shown: Page, tmp_path: Path
+) -> None:
+    result.report(tmp_path / "run.html")
+    shown.open(tmp_path / "run.html")
+    box = shown.run(
+        "(r => [r.x, r.y, r.width, r.height])"
+        "(document.getElementById('timeline').getBoundingClientRect())"
+    )
+    told: set[str] = set()
+    for across in (0.3, 0.5, 0.52, 0.7):
+        for down in np.linspace(0.1, 0.95, 24):
+            shown.hover(box[0] + box[2] * across, box[1] + box[3] * down)
+            told |= set(shown.run(_TOOLTIPS))
+    whole = " ".join(told)
+    assert re.search(r"mmad\s*aic\d M, [\d.]+ to [\d.]+", whole)
+    assert "waits for" in whole
+    assert not re.search(r"\?\?\?|NaN|undefined", whole)
 
 
 def test_tables_sort_and_fold(shown: Page, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from npusim.errors import ArgumentError, ConfigError, NpusimError
 from npusim.study import Exploration, load_study
 from npusim.study.front import unbeaten
 from tests.browser import CHROMIUM, browser
+from tests.tooltips import charts, untold
 
 optuna = pytest.importorskip("optuna", reason="explorations need Optuna (extra study)")
 
@@ -241,6 +242,7 @@ def test_the_page_has_the_front_first(tmp_path: Path) -> None:
     least = found.front.iloc[0]
     assert f"with groups={least.groups}, memories.L1.size={least['memories.L1.size']}." in told
     assert told.index("What none beats") < told.index("What each value does")
+    assert [untold(one) for one in charts(told)] == [[]]
 
 
 def test_the_page_has_values_in_the_order_of_the_study(tmp_path: Path) -> None:

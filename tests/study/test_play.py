@@ -21,6 +21,7 @@ from npusim.device.config import figures
 from npusim.study.play import Play
 from npusim.study.played import page
 from tests.browser import CHROMIUM, browser
+from tests.tooltips import untold
 
 pytestmark = pytest.mark.compiled
 
@@ -122,6 +123,7 @@ def test_the_page_answers_without_a_browser(net: Path, tmp_path: Path) -> None:
     while view.acts.step():
         view.acts.show(view)
     assert view.head.text != first
+    assert untold(view.document) == []
     assert "as it was" in view.head.text
     assert set(view.layers.data["y"]) == {"wide", "deep"}
     assert len(view.timeline.children) == 2

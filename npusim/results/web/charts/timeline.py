@@ -138,7 +138,7 @@ def _draw_bars(made: Figure, bars: Bars, picture: Picture) -> None:
     many = nothing, "return value > 1 ? value.toLocaleString('en') + ' instructions' : ''"
     what = f"waits for {bars.name}: before " if bars.waits else ""
     tooltip = (
-        f"<div><b>{what}@op{{custom}}</b> @count{{custom}}<br>@y{{custom}}, "
+        f"<div><b>{what}@op{{custom}}</b> @number{{custom}}<br>@y{{custom}}, "
         "@left{custom} to @right{custom} \u00b5s<br>@bytes{custom} @line{custom}</div>"
     )
     hover(
