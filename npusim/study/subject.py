@@ -27,6 +27,7 @@ from npusim.ops import CARDS
 from npusim.ops.card import Stated, integer, word
 from npusim.ops.cube_math import read_cube_math_type
 from npusim.results import Result
+from npusim.results.energy import Energy
 from npusim.workloads import read_network, workload_yaml
 from npusim.yamltree import suggest
 
@@ -185,7 +186,7 @@ def _network(parts: Split) -> Row:
         f"{name}_us": sum(row["count"] * row[f"{name}_us"] for row in rows)
         for name in (*RESULTS, "other")
     }
-    known = _design(parts.device, result.energy_uj)
+    known = _design(parts.device, result.spent)
     slowest = max(rows, key=lambda row: row["total_us"])
     kernels = result.kernel_rows()
     return {
@@ -227,15 +228,16 @@ def _call(setting: Setting, parts: Split) -> Row:
         "time_us": result.time_us,
         "cycles": result.cycles,
         "launch_us": parts.device.time_us(sum(run.launch_cycles for run in result.runs)),
-        **_design(parts.device, result.energy_uj),
+        **_design(parts.device, result.spent),
         "bottleneck": result.bottleneck,
         "tilings": _tilings(result),
     }
 
 
-def _design(device: Device, energy_uj: float | None) -> Row:
+def _design(device: Device, spent: Energy) -> Row:
     """What a design costs besides time; columns whose figures the device lacks are left out."""
-    costs = {"energy_uj": energy_uj, "area_mm2": area_mm2(device)}
+    costs = {"energy_uj": spent.uj, "dynamic_uj": spent.dynamic_uj, "static_uj": spent.static_uj}
+    costs["area_mm2"] = area_mm2(device)
     row: Row = {name: value for name, value in costs.items() if value is not None}
     return row | {"buffer_bytes": sum(buffer_bytes(device).values())}
 
