@@ -54,10 +54,13 @@ def _rates(device: Device, silicon: Silicon) -> Iterator[AreaPart]:
         shared += device.l2.read_bytes_per_cycle + device.l2.write_bytes_per_cycle
     memory = device.main_memory
     main = max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle)
-    tera = main * device.clock_hz / 10**12
+    tera = Fraction(device.clock_hz, 10**12)
     yield AreaPart("wires", int(wires), float(wires * silicon.wires_um2 / 10**6))
-    yield AreaPart("crossbar", int(shared), float(shared * silicon.crossbar_um2 / 10**6))
-    yield AreaPart(device.main_memory_key, int(main), float(tera * silicon.phy_um2 / 10**6))
+    for name, rate, um2 in (
+        ("crossbar", shared, silicon.crossbar_um2),
+        (device.main_memory_key, main, silicon.phy_um2),
+    ):
+        yield AreaPart(name, int(rate), float(rate * tera * um2 / 10**6))
 
 
 def area_parts(device: Device) -> tuple[AreaPart, ...]:

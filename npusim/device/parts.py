@@ -425,9 +425,11 @@ class Silicon:
         "wires", "area", "area of a byte per cycle of a core's moves and of links but the chip's"
     )
     crossbar_um2: Fraction = _cost(
-        "crossbar", "area", "area of a byte per cycle of the L2 and of links of the whole chip"
+        "crossbar",
+        "area",
+        "area of a TB/s of the L2, read or written, and of links of the whole chip",
     )
-    phy_um2: Fraction = _cost("phy", "area", "area of the interface to main memory, for each TB/s")
+    phy_um2: Fraction = _cost("phy", "area", "area of a TB/s of the interface to main memory")
     static_watt: Fraction = _cost("static", "power", "power of the chip all the time, for its area")
     clock_hz: int = _cost("clock", "frequency", "the clock for which energies and `static` hold", 0)
     voltage: Fraction = _cost("voltage", "voltage", "the supply at that clock")

@@ -77,7 +77,13 @@ def option_names(setting: Setting) -> list[str]:
 
 
 def _card_options(setting: Setting) -> dict[str, Callable[[str], Any] | None]:
-    return {option.name: option.read for option in card_of(setting).options}
+    """Readers of the operator's own options, by name.
+
+    A layer has its own groups, so that beside one ``groups`` are those of the device.
+    """
+    taken = ("groups",) if "layer" in setting else ()
+    options = card_of(setting).options
+    return {option.name: option.read for option in options if option.name not in taken}
 
 
 def card_of(setting: Setting) -> Any:

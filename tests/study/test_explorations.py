@@ -227,7 +227,7 @@ def test_a_front_of_three_goals_is_no_line() -> None:
     assert line.get_linestyle() == "None"
     (line,) = explored(trials=9).plot().lines
     assert line.get_linestyle() == "-"
-    assert found.plot(x="area_mm2").get_xlabel() == "area, mm2"
+    assert found.plot(x="area_mm2").get_xlabel() == "area, mm\u00b2"
 
 
 def test_the_page_has_the_front_first(tmp_path: Path) -> None:

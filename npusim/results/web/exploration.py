@@ -83,7 +83,8 @@ def _text(goal: str, value: float) -> str:
 def _verdict(explored: Explored, best: Sequence[Row]) -> str:
     """The point that is best in each goal."""
     if not best:
-        return "No point has values within the limits." if explored.told else "No point has values."
+        measured = any(not row["error"] for row in explored.rows)
+        return f"No point has values{' within the limits' * measured}."
     told = []
     for goal in explored.goals:
         least = min(best, key=lambda row: float(row[goal]))
