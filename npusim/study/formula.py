@@ -101,7 +101,8 @@ def _made(text: str, tree: ast.expr) -> Formula:
 
 def _wrong(text: str) -> ArgumentError:
     return ArgumentError(
-        f"{text[:_LONGEST]!r} is no formula; write numbers, + - * / ** and {', '.join(GOALS)}"
+        f"{text[:_LONGEST]!r} is no formula; write numbers, + - * / ** and {', '.join(GOALS)}, "
+        "and in a limit <= or >= between two of them"
     )
 
 

@@ -147,7 +147,9 @@ def test_more_of_anything_costs_area_or_supply(
     grown = static_watt(more) / static_watt(plain)
     assert grown == pytest.approx(1.5 * areas[1] / areas[0] if faster else areas[1] / areas[0])
     spent = [energy_of_amounts(d, Counter({"l2.energy": 1000}), 1) for d in (plain, more)]
-    assert spent[1].dynamic_uj == pytest.approx((spent[0].dynamic_uj or 0) * (2.25 if faster else 1))
+    assert spent[1].dynamic_uj == pytest.approx(
+        (spent[0].dynamic_uj or 0) * (2.25 if faster else 1)
+    )
     outside = energy_of_amounts(more, Counter({"main_memory.energy": 1000}), 1)
     assert outside.dynamic_uj == pytest.approx(50 * 1000 / 1e6)  # a supply of its own
 
