@@ -54,13 +54,13 @@ def _rates(device: Device, silicon: Silicon) -> Iterator[AreaPart]:
         shared += device.l2.read_bytes_per_cycle + device.l2.write_bytes_per_cycle
     memory = device.main_memory
     main = max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle)
-    tera = Fraction(device.clock_hz, 10**12)
+    tera = Fraction(device.clock_hz, 10**12)  # rates in TB/s are B/cycle in steps of 1/1024
     yield AreaPart("wires", int(wires), float(wires * silicon.wires_um2 / 10**6))
     for name, rate, um2 in (
         ("crossbar", shared, silicon.crossbar_um2),
         (device.main_memory_key, main, silicon.phy_um2),
     ):
-        yield AreaPart(name, int(rate), float(rate * tera * um2 / 10**6))
+        yield AreaPart(name, int(rate), float(round(rate * tera, 4) * um2 / 10**6))
 
 
 def area_parts(device: Device) -> tuple[AreaPart, ...]:

@@ -199,6 +199,7 @@ def draw_front(
     axes.set_title(title(study), loc="left", fontsize=10)
     tidy(axes)
     axes.grid(color="#e8e8e8", linewidth=0.8)
+    axes.set_axisbelow(True)
     axes.ticklabel_format(useOffset=False)
     if not x:
         values = [_scaled(row, y) for row in rows]
