@@ -34,7 +34,8 @@ KINDS = {
     "block": ("a block", "16x16x16 or 16x8x16/2cycle"),
     "byte_energy": ("an energy per byte", "1.5pJ/B"),
     "energy": ("an energy", "0.7pJ"),
-    "power": ("a power", "60W"),
+    "power": ("a power per area", "0.4W/mm2"),
+    "voltage": ("a voltage", "0.75V"),
     "area": ("an area", "290um2"),
     "density": ("an area per size", "0.45mm2/MiB"),
 }
@@ -76,7 +77,8 @@ _POSITIVE: dict[str, dict[str, Fraction]] = {
         "fJ/bit": Fraction(8, 1000),
     },
     "energy": {"pJ": Fraction(1), "fJ": Fraction(1, 1000)},
-    "power": {"W": Fraction(1), "mW": Fraction(1, 1000)},
+    "power": {"W/mm2": Fraction(1), "mW/mm2": Fraction(1, 1000)},
+    "voltage": {"V": Fraction(1), "mV": Fraction(1, 1000)},
     "area": {"um2": Fraction(1), "mm2": Fraction(10**6)},
     "density": {"mm2/MiB": Fraction(1), "mm2/KiB": Fraction(1024)},
 }
@@ -96,7 +98,8 @@ _CEILINGS = {
     "count": "65536",
     "byte_energy": "1000000000pJ/B",
     "energy": "1000000000pJ",
-    "power": "1000000W",
+    "power": "1000000W/mm2",
+    "voltage": "1000V",
     "area": "1000000mm2",
     "density": "1000000mm2/MiB",
 }

@@ -23,10 +23,11 @@ from npusim.cli.studies import (
 )
 from npusim.errors import ArgumentError
 from npusim.ops.card import integer
-from npusim.results.lines import counted, rate_text
+from npusim.results.lines import columns, counted, items, rate_text, wrap
 from npusim.results.plots import save_figure
 from npusim.study import Exploration, Sensitivities, explore, sensitivities
-from npusim.study.space import GOALS, check_goals
+from npusim.study.formula import GOALS, limit
+from npusim.study.space import check_goals
 
 _EXAMPLES = """examples:
   npusim explore study.yaml --trials 200 --csv points.csv --plot front.png
@@ -47,8 +48,16 @@ def add_arguments(parser: Parser) -> None:
         "--goals",
         type=_goals,
         metavar="NAMES",
-        help=f"what is made small, of {', '.join(GOALS)} (default: the file's, or "
-        "time_us,area_mm2)",
+        help=f"what is made small, of {', '.join(GOALS)}, or formulas of them such as "
+        "time_us*energy_uj (default: the file's, or time_us,area_mm2)",
+    )
+    add(
+        "--subject-to",
+        action="append",
+        default=[],
+        type=_limit,
+        metavar="LIMIT",
+        help='what the front keeps, such as "area_mm2<=60"; repeatable (default: the file\'s)',
     )
     add(
         "--trials",
@@ -101,6 +110,7 @@ def execute(arguments: argparse.Namespace) -> int:
             result = explore(
                 study,
                 goals=goals,
+                subject_to=arguments.subject_to,
                 trials=arguments.trials or 0,
                 seed=arguments.seed,
                 storage=arguments.storage,
@@ -138,23 +148,49 @@ def _goals(text: str) -> tuple[str, ...]:
     return check_goals(text.split(","))
 
 
+def _limit(text: str) -> str:
+    return limit(text).text
+
+
 def _draw(result: Exploration | Sensitivities, path: Path) -> None:
     save_figure(result.plot(), path)
 
 
 def _print_front(result: Exploration) -> None:
-    """The points that none beats, by the first goal."""
+    """The points that none beats, by the first goal; what all of them share is said once."""
     rows = [row for row in result.rows() if row["front"]]
     rows.sort(key=lambda row: row[result.goals[0]])
-    names = result.study.varied
+    within = f", of those with {' and '.join(result.limits)}" if result.limits else ""
+    for line in wrap(
+        f"{len(rows)} of {len(result.points)} points are beaten by none in all goals{within}"
+    ):
+        print(line)
+    varied = result.study.varied
+    names = [name for name in varied if len(rows) < 2 or len({row[name] for row in rows}) > 1]
+    shared = ", ".join(f"{name}={rows[0][name]}" for name in varied if name not in names)
     cells = [
         (*(row[name] for name in names), *(rate_text(row[goal]) for goal in result.goals))
         for row in rows[:_SHOWN]
     ]
-    print(f"{len(rows)} of {len(result.points)} points are beaten by none in all goals")
-    print_table((*names, *result.goals), cells, left=())
+    heads = [name.split(".") for name in (*names, *result.goals)]
+    depth = max(map(len, heads))
+    lines = columns([*zip(*([""] * (depth - len(h)) + h for h in heads), strict=True), *cells], ())
+    lines.insert(depth, "-" * max(map(len, lines)))
+    print("\n".join(lines))
     if len(rows) > _SHOWN:
         print(f"... {len(rows) - _SHOWN:,} more; --csv FILE writes all points")
+    if shared:
+        print("\n".join(wrap(f"all of them: {shared}")))
+    first = result.goals[0]
+    title = f"WITHIN 2 % OF THE LEAST {first}"
+    least = (
+        f"least {row['least']} {rate_text(row[row['least']])} (at the least {first} "
+        f"{rate_text(rows[0][row['least']])}): "
+        + ", ".join(f"{name}={row[name]}" for name in names)
+        for row in result.cheapest(0.02)
+    )
+    for line in (*items(title, least), *items("NOTES", result.notes)):
+        print(line)
 
 
 def _print_sensitivities(moved: Sensitivities) -> None:

@@ -58,8 +58,8 @@ def add_arguments(parser: Parser) -> None:
     )
 
 
-def add_network(parser: Parser) -> None:
-    """Declare the network and what of a training step is timed."""
+def add_network(parser: Parser, batch: int = 1) -> None:
+    """Declare the network and what of a training step is timed, by default of ``batch`` images."""
     parser.add_argument(
         "workload",
         metavar="WORKLOAD",
@@ -72,7 +72,7 @@ def add_network(parser: Parser) -> None:
         help="of one image, where an ONNX file leaves it open (default: as in the file)",
     )
     add = parser.add_argument_group("training step").add_argument
-    add("--batch", type=integer(1), default=1, metavar="N", help="images (default: 1)")
+    add("--batch", type=integer(1), default=batch, metavar="N", help=f"images (default: {batch})")
     add(
         "--pass",
         choices=PASSES,

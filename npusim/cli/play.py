@@ -15,14 +15,17 @@ from npusim.results.progress import ProgressBar, ProgressLines
 
 _EXAMPLES = """examples:
   npusim play net resnet50 --device ascend910b2
-  npusim play net resnet18 --batch 32 --device tiny --vary memories.L1.size=64KiB:1MiB:*2"""
+  npusim play net resnet18 --batch 8 --device tiny --vary memories.L1.size=64KiB:1MiB:*2"""
+
+#: Images where nothing is said: of one image launches take most of the time, and nothing moves it.
+_BATCH = 32
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``play``."""
     parser.epilog = _EXAMPLES
     parser.add_argument("kind", metavar="net", help="what is played: networks")
-    add_network(parser)
+    add_network(parser, _BATCH)
     add = parser.add_argument_group("what moves").add_argument
     add("--device", required=True, metavar="NAME", help="a device or a file ending in .yaml")
     add(

@@ -1,18 +1,20 @@
-"""How large a chip is: a proxy from its memories and multipliers, for comparing designs.
+"""How large a chip is: a proxy for comparing designs, from its memories, multipliers and rates.
 
-Wires, control, vector units and the interfaces to main memory are not in it.
+Control and vector units are not in it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
+from npusim.device.parts import Silicon
 from npusim.device.spec import Device
 
 
 class AreaPart(NamedTuple):
-    """A kind of memory or unit: what it is, how many bytes or multipliers, and their area."""
+    """A kind of memory or unit: how many bytes, multipliers or bytes per cycle, and their area."""
 
     what: str
     amount: int
@@ -33,11 +35,40 @@ def buffer_bytes(device: Device) -> dict[str, int]:
     }
 
 
+def _rates(device: Device, silicon: Silicon) -> Iterator[AreaPart]:
+    """What rates take: moves of cores and links, what is shared by all cores, and main memory."""
+    kinds = device.cores.values()
+    moves: dict[tuple[str, str], Fraction] = {}  # all forms of a move share its wires
+    for path in device.paths.values():
+        cores = max((kind.per_group for kind in kinds if path.pipe in kind.pipes), default=0)
+        rate = path.bytes_per_cycle * cores * device.groups * (path.src != "IMM")
+        moves[path.src, path.dst] = max(rate, moves.get((path.src, path.dst), Fraction(0)))
+    most = max(kind.per_group for kind in kinds)
+    times = {"group": device.groups, "core": device.groups * most}
+    links = device.links.values()
+    wires = sum(moves.values()) + sum(
+        link.bytes_per_cycle * times[link.scope] for link in links if link.scope in times
+    )
+    shared = sum(link.bytes_per_cycle for link in links if link.scope not in times)
+    if device.l2 is not None:
+        shared += device.l2.read_bytes_per_cycle + device.l2.write_bytes_per_cycle
+    memory = device.main_memory
+    main = max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle)
+    tera = Fraction(device.clock_hz, 10**12)  # rates in TB/s are B/cycle in steps of 1/1024
+    yield AreaPart("wires", int(wires), float(wires * silicon.wires_um2 / 10**6))
+    for name, rate, um2 in (
+        ("crossbar", shared, silicon.crossbar_um2),
+        (device.main_memory_key, main, silicon.phy_um2),
+    ):
+        yield AreaPart(name, int(rate), float(round(rate * tera, 4) * um2 / 10**6))
+
+
 def area_parts(device: Device) -> tuple[AreaPart, ...]:
-    """The area by memory and matrix unit, largest first; nothing where the file has no figures.
+    """The area by memory, matrix unit and rate, largest first; nothing where no file has figures.
 
     Memories cost ``silicon.sram`` per size, the L2 too. A matrix unit costs what its largest type
-    does: multiply-adds per cycle times ``silicon.macs``.
+    does: multiply-adds per cycle times ``silicon.macs``. Rates cost ``wires``, ``crossbar`` and
+    ``phy``.
     """
     silicon = device.silicon
     if silicon is None:
@@ -58,6 +89,7 @@ def area_parts(device: Device) -> tuple[AreaPart, ...]:
         widest = max(rates, key=lambda name: at_once[name] * silicon.mac_um2[name])
         um2 = at_once[widest] * silicon.mac_um2[widest]
         parts.append(AreaPart(f"{key} {widest}", int(at_once[widest]), float(um2 / 10**6)))
+    parts += (part for part in _rates(device, silicon) if part.mm2)
     return tuple(sorted(parts, key=lambda part: -part.mm2))
 
 
@@ -65,3 +97,14 @@ def area_mm2(device: Device) -> float | None:
     """The area proxy in mm2, None where the file has no figures of it."""
     parts = area_parts(device)
     return sum(part.mm2 for part in parts) if parts else None
+
+
+def supply(device: Device) -> float:
+    """The supply at the device's clock as a part of the one for which its energies are stated."""
+    return float(device.silicon.supply(device.clock_hz)) if device.silicon is not None else 1.0
+
+
+def static_watt(device: Device) -> float:
+    """The power that is spent all the time: ``silicon.static`` for each mm2, times the supply."""
+    each = float(device.silicon.static_watt) if device.silicon is not None else 0.0
+    return each * (area_mm2(device) or 0.0) * supply(device) if each else 0.0

@@ -240,6 +240,15 @@ def _check_launch(device: Device, root: Node) -> None:
         )
 
 
+def _check_supply(device: Device, root: Node) -> None:
+    """The supply rises with the clock, from its threshold."""
+    silicon = device.silicon
+    if silicon is not None and silicon.voltage and silicon.threshold >= silicon.voltage:
+        raise _at(root, "silicon").fail(
+            "threshold is the supply at no clock, voltage at the chip's; make threshold the lower"
+        )
+
+
 #: What is checked of a device, in this order.
 CHECKS: tuple[Callable[[Device, Node], None], ...] = (
     _check_sums,
@@ -252,4 +261,5 @@ CHECKS: tuple[Callable[[Device, Node], None], ...] = (
     _check_units,
     _check_energies,
     _check_launch,
+    _check_supply,
 )

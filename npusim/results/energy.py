@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from npusim.device.area import static_watt, supply
 from npusim.device.config import figures
 from npusim.device.parts import ENERGY
 from npusim.device.spec import Device
@@ -23,6 +24,9 @@ ENERGY_COLUMNS = ("figure", "amount", "unit", "each", "uj", "share", "confidence
 #: The power of a chip that waits: it is spent all the time, and not all files state it.
 STATIC = "silicon.static"
 
+#: Energies that the supply of the chip has no part in.
+_OFF_CHIP = (f"main_memory.{ENERGY}",)
+
 
 class EnergyRow(NamedTuple):
     """One kind of work: its figure, how many bytes, multiply-adds or us, and what they took."""
@@ -30,7 +34,7 @@ class EnergyRow(NamedTuple):
     figure: str
     amount: float
     unit: str
-    each: float  # pJ, or W of the static power
+    each: float  # pJ at the device's clock, or W of the static power
     uj: float
     confidence: str
 
@@ -52,6 +56,16 @@ class Energy:
     def uj(self) -> float | None:
         """Microjoules in all; None where a figure is missing."""
         return None if self.missing else sum(row.uj for row in self.rows)
+
+    @property
+    def static_uj(self) -> float | None:
+        """The part of ``uj`` that is spent whatever the chip does; None as there."""
+        return None if self.missing else sum(r.uj for r in self.rows if r.figure == STATIC)
+
+    @property
+    def dynamic_uj(self) -> float | None:
+        """The part of ``uj`` that bytes and multiply-adds took; None as there."""
+        return None if self.missing else sum(r.uj for r in self.rows if r.figure != STATIC)
 
     @property
     def assumed(self) -> int:
@@ -85,8 +99,12 @@ def energy_of(device: Device, runs: Iterable[KernelRun], time_us: float) -> Ener
 
 
 def energy_of_amounts(device: Device, amounts: Counter[str], time_us: float) -> Energy:
-    """The energy of bytes and multiply-adds by the figure that says what each takes."""
+    """The energy of bytes and multiply-adds by the figure that says what each takes.
+
+    On the chip it grows with the square of the supply; main memory has a supply of its own.
+    """
     known = figures(device)
+    squared = supply(device) ** 2
     rows, missing = [], []
     for name, amount in sorted(amounts.items()):
         each = known[name].value if name in known else 0
@@ -94,9 +112,10 @@ def energy_of_amounts(device: Device, amounts: Counter[str], time_us: float) -> 
             missing.append(name)
             continue
         unit = "MAC" if f".{ENERGY}." in name else "B"
-        uj = float(amount * Fraction(each)) / 1e6
-        rows.append(EnergyRow(name, amount, unit, float(each), uj, _confidence(device, name)))
-    watt = float(device.silicon.static_watt) if device.silicon is not None else 0.0
+        more = 1.0 if name in _OFF_CHIP else squared
+        pj, uj = float(each) * more, float(amount * Fraction(each)) / 1e6 * more
+        rows.append(EnergyRow(name, amount, unit, pj, uj, _confidence(device, name)))
+    watt = static_watt(device)
     if watt:
         known_as = _confidence(device, STATIC)
         rows.append(EnergyRow(STATIC, time_us, "us", watt, watt * time_us, known_as))

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npusim.errors import ArgumentError
+from npusim.study.formula import GOALS, goal, limit
+from npusim.study.priced import unpriced
 from npusim.study.result import COLUMNS, Tabled
 from npusim.study.space import Study
 from npusim.study.store import Measured
@@ -41,11 +43,13 @@ def unbeaten(points: Sequence[Values]) -> list[bool]:
 class Exploration(Tabled):
     """Points in the order in which they were looked at; all ``goals`` are better when smaller.
 
-    ``searched`` is the ``optuna.Study`` behind it, for Optuna's own plots and tools.
+    Points beyond one of ``limits`` are not on the front. ``searched`` is the ``optuna.Study``
+    behind it, for Optuna's own plots and tools.
     """
 
     study: Study
     goals: tuple[str, ...]
+    limits: tuple[str, ...] = ()
     points: tuple[tuple[Setting, Measured], ...]
     searched: Any
 
@@ -64,20 +68,54 @@ class Exploration(Tabled):
 
     @cached_property
     def on_front(self) -> tuple[bool, ...]:
-        """Which points none beats."""
-        measured = [i for i, (_, one) in enumerate(self.points) if not one.error]
+        """Which points none beats of those within the limits."""
+        measured = [i for i, (_, one) in enumerate(self.points) if within(one, self.limits)]
         kept = unbeaten([values_of(self.points[i][1].row, self.goals) for i in measured])
         front = {i for i, on in zip(measured, kept, strict=True) if on}
         return tuple(i in front for i in range(len(self.points)))
 
     def rows(self) -> list[Row]:
-        """A row per point: the varied names, what was measured, ``front`` and ``error``."""
+        """A row per point: the varied names, what was measured, goals, ``front`` and ``error``.
+
+        With limits, ``allowed`` says which points keep them.
+        """
         return [
             {name: setting[name] for name in self.study.varied}
             | {name: one.row[name] for name in COLUMNS if name in one.row}
+            | {name: goal(name).value(one.row) for name in self._made_up if not one.error}
+            | ({"allowed": within(one, self.limits)} if self.limits else {})
             | {"front": on, "error": one.error}
             for (setting, one), on in zip(self.points, self.on_front, strict=True)
         ]
+
+    @property
+    def _made_up(self) -> tuple[str, ...]:
+        """The goals that are no columns by themselves."""
+        return tuple(name for name in self.goals if name not in GOALS)
+
+    def cheapest(self, share: float = 0.02) -> list[Row]:
+        """For each goal but the first, the point with the least of it among the best of the first.
+
+        These are at most ``share`` above the least of the first goal. A row is one of ``rows`` with
+        the goal as ``least``; all of them are on the front.
+        """
+        front = [row for row in self.rows() if row["front"]]
+        if not front:
+            return []
+        most = min(row[self.goals[0]] for row in front) * (1 + share)
+        near = [row for row in front if row[self.goals[0]] <= most]
+        return [
+            {**min(near, key=lambda row: (row[name], row[self.goals[0]])), "least": name}
+            for name in self.goals[1:]
+        ]
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on what the front does not say: figures that cost nothing in any goal."""
+        formulas = [*map(goal, self.goals), *map(limit, self.limits)]
+        free = ", ".join(unpriced(self.study, formulas))
+        why = "no goal or limit prices it, so that the best value for the time costs nothing"
+        return (f"{free}: {why}; keep in mind what the hardware would take",) if free else ()
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -86,7 +124,7 @@ class Exploration(Tabled):
 
         rows = self.rows()
         held = [name for name in COLUMNS if any(name in row for row in rows)]
-        held.insert(-1, "front")
+        held[-1:-1] = [*self._made_up, *(["allowed"] if self.limits else []), "front"]
         return pd.DataFrame(rows, columns=[*self.study.varied, *held])
 
     @property
@@ -100,7 +138,9 @@ class Exploration(Tabled):
 
         study = self.study
         varied = {axis.name: axis.values for axis in study.axes}
-        told = exploration.Explored(study.fixed, varied, self.goals, self.rows(), len(study))
+        told = exploration.Explored(
+            study.fixed, varied, self.goals, self.rows(), len(study), (*self.limits, *self.notes)
+        )
         exploration.save(told, Path(path))
 
     def plot(self, x: str = "", y: str = "", ax: Axes | None = None) -> Axes:
@@ -122,4 +162,9 @@ class Exploration(Tabled):
 
 def values_of(row: Row, goals: Sequence[str]) -> Values:
     """The goals of a measured row."""
-    return tuple(float(row[goal]) for goal in goals)
+    return tuple(goal(name).value(row) for name in goals)
+
+
+def within(one: Measured, limits: Sequence[str]) -> bool:
+    """Whether a point has values, and keeps all limits."""
+    return not one.error and all(limit(text).value(one.row) <= 0 for text in limits)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npusim.errors import NpusimError
 from npusim.network import RESULTS, NetworkResult
-from npusim.results.lines import rate_text, us_text
+from npusim.results.lines import percent_text, rate_text, us_text
 from npusim.results.web import bars
 from npusim.results.web.charts import live
 from npusim.results.web.charts.live import Acts, LayerBar, Live, Slide
@@ -17,6 +17,10 @@ from npusim.written import write
 
 if TYPE_CHECKING:
     from bokeh.document import Document
+
+
+#: Changes of the time that can be read, and those that are as good as none.
+_SEEN, _LITTLE = 0.0005, 0.005
 
 
 def page(game: Play, document: Document, folder: Path) -> Live:
@@ -51,8 +55,10 @@ def show(game: Play, view: Live) -> None:
     """What is known now."""
     now, left, was = game.result, len(game.left), game.base.time_us
     lead = f"{'about ' if left else ''}{us_text(game.time_us)} \u00b5s"
+    moved = game.time_us / was - 1
     if game.changed:
-        lead += f", {game.time_us / was - 1:+.1%} ({us_text(was)} \u00b5s as it was)"
+        change = f"{moved:+.1%}" if abs(moved) >= _SEEN else "no change"
+        lead += f", {change} ({us_text(was)} \u00b5s as it was)"
     told = [f"{game.base.workload.name}, batch {game.base.batch}, on {game.start.name}"]
     if left:
         told.append(f"tilings chosen anew: {len(game.layers) - left} of {len(game.layers)} layers")
@@ -60,11 +66,21 @@ def show(game: Play, view: Live) -> None:
         energy = now.energy_uj
         spent = f", energy {rate_text(energy / 1e3)} mJ" if energy is not None else ""
         told.append(f"most: {bottleneck(now)}{spent}")
+        told.append(_launches(game, now, moved))
     view.tell(lead, told, [*([game.problem] if game.problem else []), *game.failed])
     view.draw_layers(_bars(game, now))
     if game.detail is not None and not game.drawn:
         view.draw_timeline(f"{game.chosen}, once", bars.picture(game.detail))
         game.drawn = True
+
+
+def _launches(game: Play, now: NetworkResult, moved: float) -> str:
+    """What launches take, and where nothing moved, that this is why."""
+    us, before = (sum(r["launch_us"] for r in one.kernel_rows()) for one in (now, game.base))
+    told = f"launches are {percent_text(us / now.time_us)} of the time"
+    if game.changed and abs(moved) < _LITTLE and abs(us / before - 1) < _LITTLE:
+        told += f" and do not depend on {', '.join(game.changed)}; more images make them less of it"
+    return told
 
 
 def _bars(game: Play, now: NetworkResult) -> list[LayerBar]:

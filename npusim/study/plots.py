@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from npusim.device.config import figures
 from npusim.errors import ArgumentError
 from npusim.quantities import parse_quantity
 from npusim.results import palette
-from npusim.results.lines import us_text
+from npusim.results.lines import GOAL_TITLES, us_text
 from npusim.results.plots import new_axes, tidy
 from npusim.study.space import Study
 from npusim.study.subject import DEVICE, Row, Setting
@@ -81,29 +82,59 @@ def _line(drawn: Drawn, x: str, ax: Axes) -> None:
     texts = _values(drawn, x)
     # Powers of two lie evenly, and words have no distances.
     where = {text: i for i, text in enumerate(texts)}
-    lines: dict[str, list[tuple[int, float]]] = {}
+    others = sorted(
+        (name for name in drawn.study.varied if name != x),
+        key=lambda name: -len(_values(drawn, name)),
+    )
+    lines: dict[tuple[str, ...], list[tuple[int, float]]] = {}
     for setting, time in drawn.times:
-        others = ", ".join(f"{n}={setting[n]}" for n in drawn.study.varied if n != x)
-        lines.setdefault(others, []).append((where[setting[x]], time))
-    colours = palette.scale(len(lines))
-    for i, ((label, points), colour) in enumerate(zip(lines.items(), colours, strict=True)):
-        at, times = zip(*sorted(points), strict=True)
-        style = ("-", "--", ":", "-.")[i % 4] if len(lines) > len(set(colours)) else "-"
+        line = tuple(setting.get(name, "") for name in others)
+        lines.setdefault(line, []).append((where[setting[x]], time))
+    looks = _looks(drawn, others)
+    for i, (line, points) in enumerate(lines.items()):
         wider = 2 * palette.covered(lines.values(), i)
+        look = {k: v for at, text in enumerate(line) for k, v in looks[at].get(text, {}).items()}
         ax.plot(
-            *(at, times, style),
+            *zip(*sorted(points), strict=True),
+            **{"marker": "o", "color": palette.scale(1)[0], **look},
             linewidth=1.5 + wider,
-            marker="o",
             markersize=4 + wider,
-            color=colour,
-            label=label,
         )
     ax.set_xticks(range(len(texts)), texts, rotation=0 if len(texts) <= 8 else 45)
     ax.set_xlabel(x)
     _from_zero(drawn, ax)
     ax.grid(axis="y", color="#e0e0e0", linewidth=0.8)
-    if len(lines) > 1:
-        ax.legend(fontsize=8, frameon=False, ncols=1 + len(lines) // 12)
+    _key(ax, others, looks)
+
+
+#: What tells the values of a name apart: of the first name colour, of the second dashes, of all
+#: others markers.
+_DASHES, _MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D", "v", "P")
+
+
+def _looks(drawn: Drawn, names: Sequence[str]) -> list[dict[str, dict[str, str]]]:
+    """For each name, the keywords of lines that its values stand for."""
+    found = []
+    for at, name in enumerate(names):
+        texts = _values(drawn, name)
+        kind = ("color", "linestyle", "marker")[min(at, 2)]
+        among = (palette.scale(len(texts)), _DASHES, _MARKERS)[min(at, 2)]
+        found.append({text: {kind: one} for text, one in zip(texts, cycle(among), strict=False)})
+    return found
+
+
+def _key(ax: Axes, names: Sequence[str], looks: Sequence[Mapping[str, Mapping[str, str]]]) -> None:
+    """The key beside the plot: a line for each value of each name that is not across."""
+    from matplotlib.lines import Line2D  # noqa: PLC0415  # it takes time to import
+
+    handles = [
+        Line2D([], [], **{"color": "#445", **look}, label=f"{name}={text}")
+        for name, values in zip(names, looks, strict=True)
+        for text, look in (values.items() if len(values) > 1 else ())
+    ]
+    if handles:
+        place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+        ax.legend(handles=handles, fontsize=8, frameon=False, **place)
 
 
 def _heat(drawn: Drawn, x: str, y: str, ax: Axes | None) -> Axes:
@@ -160,62 +191,116 @@ def draw_front(
     study: Study, goals: Sequence[str], rows: Sequence[Row], names: tuple[str, str], ax: Axes | None
 ) -> Axes:
     """``Exploration.plot``: points that have values, those that none beats marked."""
-    axes = new_axes(ax, 7.0, 4.4, shown=True)
+    y = names[1] or next((goal for goal in goals if goal != names[0]), goals[0])
+    x = names[0] or next((goal for goal in goals if goal != y), "")
+    front = sorted((row for row in rows if row["front"]), key=lambda row: row[x or y])
+    chosen = _apart([_pair(row, x, y) for row in front]) if x else []
+    axes = new_axes(ax, 7.6, 4.6 + 0.17 * len(chosen), shown=True)
     axes.set_title(title(study), loc="left", fontsize=10)
     tidy(axes)
     axes.grid(color="#e8e8e8", linewidth=0.8)
-    y = names[1] or next((goal for goal in goals if goal != names[0]), goals[0])
-    x = names[0] or next((goal for goal in goals if goal != y), "")
+    axes.set_axisbelow(True)
+    axes.ticklabel_format(useOffset=False)
     if not x:
-        best = np.minimum.accumulate([row[y] for row in rows])
-        axes.plot([row[y] for row in rows], ".", color=palette.POINT, label="points")
+        values = [_scaled(row, y) for row in rows]
+        best = np.minimum.accumulate(values)
+        axes.plot(values, ".", color=palette.POINT, label="points")
         axes.step(range(len(rows)), best, where="post", color=palette.BEST, label="best so far")
         axes.set_xlabel("points looked at")
     else:
-        front = sorted((row for row in rows if row["front"]), key=lambda row: (row[x], row[y]))
-        axes.scatter(*_columns(rows, x, y), s=14, color=palette.POINT, label="points")
-        line = "none" if len(goals) > 2 else "-"  # of three goals the front is a surface
-        colour = palette.BEST
-        columns = _columns(front, x, y)
-        axes.plot(*columns, linestyle=line, marker="o", color=colour, label="none beats")
-        axes.margins(x=0.18)  # room for names
-        _name_points(axes, study, front, x, y)
-        axes.set_xlabel(GOAL_TITLES.get(x, x))
-    axes.set_ylabel(GOAL_TITLES.get(y, y))
-    axes.legend(fontsize=8, frameon=False)
+        _points(axes, rows, front, [x, y, *(goal for goal in goals if goal not in (x, y))])
+        for number, row in enumerate((front[at] for at in chosen), 1):
+            offset = {"xytext": (5, 4), "textcoords": "offset points", "fontsize": 8}
+            axes.annotate(str(number), _pair(row, x, y), color="#223", **offset)
+        axes.set_xlabel(_called(x)[0])
+        axes.locator_params(nbins=7)
+    axes.set_ylabel(_called(y)[0])
+    first = axes.legend(fontsize=8, frameon=False)
+    if chosen:
+        axes.add_artist(first)
+        _name_points(axes, study, front, chosen)
     return axes
 
 
-#: Points of a front that are named on the plot.
-_NAMED = 6
-
-#: What goals are called on plots.
-GOAL_TITLES = {
-    "time_us": "time, us",
-    "energy_uj": "energy, uJ",
-    "area_mm2": "area, mm2",
-    "buffer_bytes": "buffers, bytes",
-    "launch_us": "launches, us",
-}
+#: Points of a front that are named on the plot, and how far apart, as a part of its width.
+_NAMED, _APART = 8, 0.07
 
 
-def _columns(rows: Sequence[Row], x: str, y: str) -> tuple[list[float], list[float]]:
-    return [row[x] for row in rows], [row[y] for row in rows]
+def _called(goal: str) -> tuple[str, float]:
+    return GOAL_TITLES.get(goal, (goal, 1.0))
 
 
-def _name_points(ax: Axes, study: Study, front: Sequence[Row], x: str, y: str) -> None:
-    """Say of a few points of the front, both ends among them, what they are."""
-    chosen = sorted({round(i) for i in np.linspace(0, len(front) - 1, min(_NAMED, len(front)))})
-    for row in (front[i] for i in chosen):
-        text = ", ".join(f"{_short(name)} {row[name]}" for name in study.varied)
-        ax.annotate(
-            text,
-            (row[x], row[y]),
-            xytext=(5, 4),
-            textcoords="offset points",
-            fontsize=6.5,
-            color="#445",
+def _scaled(row: Row, goal: str) -> float:
+    return float(row[goal]) / _called(goal)[1]
+
+
+def _pair(row: Row, x: str, y: str) -> tuple[float, float]:
+    return _scaled(row, x), _scaled(row, y)
+
+
+def _points(axes: Axes, rows: Sequence[Row], front: Sequence[Row], goals: Sequence[str]) -> None:
+    """All points over the first two goals; those of the front in the colour of a third one."""
+    x, y, *more = goals
+    for allowed, label, face in (
+        (True, "points", palette.POINT),
+        (False, "beyond a limit", "none"),
+    ):
+        some = [_pair(row, x, y) for row in rows if row.get("allowed", True) == allowed]
+        if some:
+            axes.scatter(*zip(*some, strict=True), s=14, c=face, ec=palette.POINT, label=label)
+    if not front:
+        return
+    line = "none" if more else "-"  # of three goals the front is a surface
+    look: Any = {"linestyle": line, "marker": "o", "color": palette.BEST, "label": "beaten by none"}
+    across, up = zip(*(_pair(row, x, y) for row in front), strict=True)
+    axes.plot(across, up, markersize=7 if more else 6, **look)
+    if more:
+        values = [_scaled(row, more[0]) for row in front]
+        drawn = axes.scatter(across, up, s=20, c=values, cmap="viridis_r", zorder=3)
+        bar = axes.figure.colorbar(drawn, ax=axes, pad=0.02)
+        bar.set_label(_called(more[0])[0], fontsize=9)
+
+
+def _apart(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Places of a few points, the ends of a front first, none close to another."""
+    if not points:
+        return []
+    every = np.array(points)
+    where = (every - every.min(axis=0)) / np.where(np.ptp(every, axis=0), np.ptp(every, axis=0), 1)
+    chosen, far = [0], np.linalg.norm(where - where[0], axis=1)
+    while len(chosen) < _NAMED and far.max() > _APART:
+        chosen.append(int(far.argmax()))
+        far = np.minimum(far, np.linalg.norm(where - where[chosen[-1]], axis=1))
+    return sorted(chosen)
+
+
+def _name_points(axes: Axes, study: Study, front: Sequence[Row], chosen: Sequence[int]) -> None:
+    """Below the plot, what the numbered points are; what all of the front share is said once."""
+    from matplotlib.lines import Line2D  # noqa: PLC0415  # it takes time to import
+
+    differs = [name for name in study.varied if len({row[name] for row in front}) > 1]
+    shared = [f"{_short(name)} {front[0][name]}" for name in study.varied if name not in differs]
+    handles = [
+        Line2D(
+            *([], []),
+            **{
+                "marker": f"${number}$",
+                "linestyle": "none",
+                "color": "#223",
+                "markersize": 5,
+                "mew": 0.2,
+            },
+            label=", ".join(f"{_short(name)} {front[at][name]}" for name in differs) or "all",
         )
+        for number, at in enumerate(chosen, 1)
+    ]
+    key = axes.legend(
+        handles=handles,
+        title=f"all of the front: {', '.join(shared)}" if shared else None,
+        **{"loc": "upper left", "bbox_to_anchor": (0.0, -0.12), "frameon": False},
+        **{"fontsize": 7.5, "title_fontsize": 7.5, "alignment": "left"},
+    )
+    key.set_in_layout(True)
 
 
 def _short(name: str) -> str:
@@ -230,7 +315,10 @@ _ENDS = ("first", "last")
 def draw_tornado(goal: str, base: float, rows: Sequence[Row], ax: Axes | None) -> Axes:
     """``Sensitivities.plot``: a bar per name, the widest on top."""
     axes = new_axes(ax, 7.4, 1.2 + 0.38 * len(rows), shown=True)
-    ends = [(row[f"{goal} first"], row[f"{goal} last"]) for row in rows]
+    called, unit = _called(goal)
+    base /= unit
+    both = [(row[f"{goal} first"], row[f"{goal} last"]) for row in rows]
+    ends = [[None if value is None else value / unit for value in pair] for pair in both]
     known = [value for pair in ends for value in (*pair, base) if value is not None]
     margin = 0.16 * ((max(known) - min(known)) or base)
     for place, (row, pair) in enumerate(zip(rows, ends, strict=True)):
@@ -250,7 +338,7 @@ def draw_tornado(goal: str, base: float, rows: Sequence[Row], ax: Axes | None) -
     axes.axvline(base, color="#333", linewidth=0.8)
     axes.legend(fontsize=7.5, frameon=False, loc="lower right", title="at the value")
     axes.set_xlim(min(known) - margin, max(known) + margin)
-    axes.set_xlabel(GOAL_TITLES.get(goal, goal))
+    axes.set_xlabel(called)
     tidy(axes)
     axes.tick_params(labelsize=7.5)
     return axes

@@ -34,7 +34,8 @@ COLUMNS = (
         "other_us",
         "elementwise_us",
     ),
-    *("energy_uj", "area_mm2", "buffer_bytes", "bottleneck", "retiled", "error"),
+    *("energy_uj", "dynamic_uj", "static_uj", "area_mm2", "buffer_bytes"),
+    *("bottleneck", "retiled", "error"),
 )
 
 #: Those that are whole numbers, which they stay beside points that failed and have none.

@@ -19,11 +19,12 @@ from typing import Any
 
 from npusim.errors import ArgumentError
 from npusim.results.notebook_bar import in_notebooks, of_points
+from npusim.study.formula import goal, limit
 from npusim.study.front import Exploration, unbeaten, values_of
 from npusim.study.runner import Progress, probed, study_of
 from npusim.study.space import Study, check_goals
 from npusim.study.store import Measured, Store, key_of, runs_beside
-from npusim.study.subject import Setting, content
+from npusim.study.subject import Row, Setting, content
 from npusim.study.workers import Chunk, cpus, here
 
 #: Points that are looked at where nothing else is said.
@@ -46,6 +47,7 @@ def explore(
     device: str | None = None,
     vary: Mapping[str, Any] | None = None,
     goals: Sequence[str] = (),
+    subject_to: Sequence[str] = (),
     trials: int = 0,
     seed: int = 0,
     storage: str | Path = "",
@@ -57,11 +59,14 @@ def explore(
 ) -> Exploration:
     """Look for the designs that none beats, without measuring every point of a study.
 
-    A study is given as to ``npusim.sweep``; its axes span the space. ``goals`` (of time_us,
-    energy_uj, area_mm2, buffer_bytes; default: those of the study file, else time_us and area_mm2)
-    are all made small. ``trials`` points are looked at (default: the file's, else 100), those that
-    an exploration continued from ``storage`` has looked at not counted; a study of fewer points is
-    measured whole. ``storage`` is a file, or a URL such as "sqlite:///explored.db", which Optuna's
+    A study is given as to ``npusim.sweep``; its axes span the space. ``goals`` (of
+    ``npusim.study.formula.GOALS``, or formulas of them such as "time_us*energy_uj"; default: those
+    of the study file, else time_us and area_mm2) are all made small; ``subject_to`` are limits such
+    as "area_mm2<=60", which points of the front keep.
+
+    ``trials`` points are looked at (default: the file's, else 100), those that an exploration
+    continued from ``storage`` has looked at not counted; a study of fewer points is measured whole.
+    ``storage`` is a file, or a URL such as "sqlite:///explored.db", which Optuna's
     own tools open; there the exploration is called ``name`` (default: by its content).
 
     With ``jobs=1`` the same ``seed`` gives the same points. A point that the device refuses is kept
@@ -70,6 +75,8 @@ def explore(
     """
     made = study_of(study, network, operator, device, vary, "grid", options)
     wanted = check_goals(goals or made.goals or ("time_us", "area_mm2"))
+    limits = tuple(subject_to or made.subject_to)
+    needed = {name for one in (*map(goal, wanted), *map(limit, limits)) for name in one.names}
     if made.listed or made.combine != "grid" or not made.axes:
         raise ArgumentError(
             "an exploration searches a grid: say what varies, as in --vary groups=12:36:12 "
@@ -80,33 +87,42 @@ def explore(
     count = trials or made.trials or TRIALS
     with Store(store) as kept, in_notebooks(progress, of_points) as shown:
         report = shown or (lambda done, total, known: None)
-        _require(wanted, probed(made, kept), made)
-        with _optuna_study(made, wanted, seed, storage, name) as theirs:
-            search = _Search(made, wanted, kept, theirs, seed)
+        _require(sorted(needed), probed(made, kept), made)
+        with _optuna_study(made, wanted, limits, seed, storage, name) as theirs:
+            search = _Search(made, wanted, limits, kept, theirs, seed)
             total = min(count, len(made) - len(search.known))
             report(0, total, 0)
             for done in here(search.proposals(total), jobs or cpus(), runs_beside(store)):
                 search.tell_all(done)
                 report(search.looked, total, search.found)
     return Exploration(
-        study=made, goals=wanted, points=tuple(search.points()), searched=search.optuna
+        study=made,
+        goals=wanted,
+        limits=limits,
+        points=tuple(search.points()),
+        searched=search.optuna,
     )
 
 
 def _require(goals: Sequence[str], row: Mapping[str, Any], study: Study) -> None:
     """Raise where what is measured has no value for a goal."""
-    for goal in goals:
-        if goal not in row:
-            what = "silicon" if goal == "area_mm2" else "energy"
+    for wanted in goals:
+        if wanted not in row:
+            what = "silicon" if wanted == "area_mm2" else "energy"
             raise study.goal_place(
-                f"the device has no figures for the goal {goal}; state {what} in its file, or "
+                f"the device has no figures for the goal {wanted}; state {what} in its file, or "
                 "leave the goal out"
             )
 
 
 @contextmanager
 def _optuna_study(
-    space: Study, goals: Sequence[str], seed: int, storage: str | Path, name: str
+    space: Study,
+    goals: Sequence[str],
+    limits: Sequence[str],
+    seed: int,
+    storage: str | Path,
+    name: str,
 ) -> Iterator[Any]:
     """The new or continued study of Optuna behind an exploration.
 
@@ -118,6 +134,7 @@ def _optuna_study(
         raise ArgumentError("explore needs Optuna; `pip install optuna` adds it") from error
     axes = {axis.name: axis.values for axis in space.axes}
     about = {"fixed": dict(space.fixed), "axes": axes, "goals": list(goals)}
+    about |= {"subject_to": list(limits)} if limits else {}
     place = str(storage)
     url = place if "://" in place else f"sqlite:///{place}"
     with ExitStack() as opened:
@@ -127,7 +144,7 @@ def _optuna_study(
                 storage=rows,
                 study_name=name or f"npusim-{key_of(json.dumps(about, sort_keys=True))[:12]}",
                 directions=["minimize"] * len(goals),
-                sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=20),
+                sampler=_sampler(optuna, limits, seed),
                 load_if_exists=True,
             )
             held = made.user_attrs.get("npusim", about)
@@ -144,6 +161,19 @@ def _optuna_study(
         yield made
 
 
+def _sampler(optuna: Any, limits: Sequence[str], seed: int) -> Any:
+    """Proposes points; those beyond a limit count as worse than all within."""
+
+    def beyond(trial: Any) -> list[float]:
+        return [limit(text).value(trial.user_attrs["row"]) for text in limits]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # limits are experimental in Optuna
+        return optuna.samplers.TPESampler(
+            seed=seed, n_startup_trials=20, constraints_func=beyond if limits else None
+        )
+
+
 def _database(optuna: Any, url: str, opened: ExitStack) -> Any:
     """Optuna's storage in a database, whose connections ``opened`` closes."""
     made = optuna.storages.RDBStorage(url)
@@ -156,9 +186,16 @@ class _Search:
     """Proposes points, and tells Optuna what they gave."""
 
     def __init__(
-        self, space: Study, goals: tuple[str, ...], kept: Store, optuna: Any, seed: int
+        self,
+        space: Study,
+        goals: tuple[str, ...],
+        limits: tuple[str, ...],
+        kept: Store,
+        optuna: Any,
+        seed: int,
     ) -> None:
-        self.space, self.goals, self.kept, self.optuna = space, goals, kept, optuna
+        self.space, self.goals, self.limits = space, goals, limits
+        self.kept, self.optuna = kept, optuna
         self.random = random.Random(seed)
         self.known: dict[Point, Measured] = {}
         self.pending: dict[int, tuple[Any, Point]] = {}
@@ -201,8 +238,7 @@ class _Search:
         trial, point = self.pending.pop(number)
         self.known[point] = one
         self.looked += 1
-        row = {name: value for name, value in one.row.items() if name != "tilings"}
-        trial.set_user_attr("row", row)
+        trial.set_user_attr("row", _kept_of(one))
         trial.set_user_attr("error", one.error)
         if one.error:
             self.optuna.tell(trial, state=import_module("optuna").trial.TrialState.FAIL)
@@ -225,6 +261,8 @@ class _Search:
                 state = import_module("optuna").trial.TrialState.FAIL
                 self.optuna.tell(trial, state=state)
             else:
+                trial.set_user_attr("row", _kept_of(one))
+                trial.set_user_attr("error", "")
                 self.optuna.tell(trial, values_of(one.row, self.goals))
         chosen = self._beside() or self._drawn()
         return None if chosen is None else self._ask(chosen)
@@ -246,15 +284,22 @@ class _Search:
 
     def _beside(self) -> Point | None:
         """A new point one step from a point that none beats, or two steps; None without one."""
-        measured = [(p, one) for p, one in self.known.items() if not one.error]
-        kept = unbeaten([values_of(one.row, self.goals) for _, one in measured])
-        near = [point for (point, _), on in zip(measured, kept, strict=True) if on]
+        measured = [(p, one.row) for p, one in self.known.items() if not one.error]
+        allowed = [(p, row) for p, row in measured if self._beyond(row) <= 0]
+        values = [values_of(row, self.goals) for _, row in allowed]
+        if not allowed:  # towards what is
+            allowed, values = measured, [(self._beyond(row),) for _, row in measured]
+        near = [p for (p, _), on in zip(allowed, unbeaten(values), strict=True) if on]
         for _ in range(2):
             near = list(dict.fromkeys(step for point in near for step in self._steps(point)))
             new = [point for point in near if self._is_new(point)]
             if new:
                 return self.random.choice(new)
         return None
+
+    def _beyond(self, row: Row) -> float:
+        """How far a point is beyond the limit that it keeps least."""
+        return max((limit(text).value(row) for text in self.limits), default=0.0)
 
     def _steps(self, point: Point) -> Iterator[Point]:
         """The points one step along one axis away."""
@@ -274,3 +319,8 @@ class _Search:
     def _setting(self, point: Point) -> Setting:
         names = (axis.name for axis in self.space.axes)
         return {**self.space.fixed, **dict(zip(names, point, strict=True))}
+
+
+def _kept_of(one: Measured) -> Row:
+    """What Optuna keeps of a point."""
+    return {name: value for name, value in one.row.items() if name != "tilings"}

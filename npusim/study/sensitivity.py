@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from npusim.device.catalog import figure_text, load_device
 from npusim.device.config import figures
 from npusim.errors import ArgumentError
+from npusim.study.formula import goal as goal_of
 from npusim.study.result import SweepResult, Tabled
 from npusim.study.runner import Progress, study_of, sweep
 from npusim.study.space import Axis, Study, check_goals
@@ -37,7 +38,7 @@ def sensitivities(
     """Move each varied name to its first and to its last value, the others as they are.
 
     As they are is the device's own figure, of an option the middle one of its values. A study is
-    given, measured and kept as by ``npusim.sweep``; ``goal`` is a column of it.
+    given, measured and kept as by ``npusim.sweep``; ``goal`` is one of ``npusim.explore``.
     """
     made = study_of(study, network, operator, device, vary, "grid", options)
     check_goals((goal,))
@@ -50,7 +51,7 @@ def sensitivities(
     ]
     listed = replace(made, axes=(), listed=(base, *ends))
     result = sweep(listed, store=store, jobs=jobs, progress=progress)
-    if goal not in result.measured[0].row:
+    if not set(goal_of(goal).names) <= result.measured[0].row.keys():
         raise ArgumentError(f"nothing moves {goal}: {result.measured[0].error or 'no figures'}")
     own = [_own(made.fixed, base, axis.name) for axis in names]
     return Sensitivities(goal=goal, axes=tuple(names), own=tuple(own), result=result)
@@ -87,7 +88,7 @@ class Sensitivities(Tabled):
     @property
     def base(self) -> float:
         """The goal with nothing moved."""
-        return float(self.result.measured[0].row[self.goal])
+        return goal_of(self.goal).value(self.result.measured[0].row)
 
     def rows(self) -> list[Row]:
         """A row per name, the one that moves the goal most first; failed ends have no value."""
@@ -95,7 +96,8 @@ class Sensitivities(Tabled):
         measured = self.result.measured[1:]
         for i, (axis, own) in enumerate(zip(self.axes, self.own, strict=True)):
             first, last = measured[2 * i : 2 * i + 2]
-            at = [one.row.get(self.goal) for one in (first, last)]
+            formula = goal_of(self.goal)
+            at = [None if one.error else formula.value(one.row) for one in (first, last)]
             known = [value for value in (*at, self.base) if value is not None]
             found.append(
                 {

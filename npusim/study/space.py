@@ -17,8 +17,9 @@ from npusim.device.config import figures
 from npusim.errors import ArgumentError, NpusimError
 from npusim.integers import ceil_div
 from npusim.quantities import in_one_unit, parse_count, parse_quantity
+from npusim.study.formula import GOALS, goal, limit
 from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Setting, card_of, option_names, split
-from npusim.yamltree import Node, TextFile, load_tree, suggest
+from npusim.yamltree import Node, TextFile, load_tree
 
 #: How axes combine: every combination, or the first values, the second values, and so on.
 COMBINE = ("grid", "zip")
@@ -28,9 +29,6 @@ MOST_POINTS = 10_000_000
 
 #: Values of one range.
 _LONGEST = 100_000
-
-#: What an exploration can make small: columns of a sweep.
-GOALS = ("time_us", "energy_uj", "area_mm2", "buffer_bytes", "cycles", "launch_us")
 
 #: A comma between values, not within the keys of a part that is put in.
 _COMMA = re.compile(r",(?![^{]*\})")
@@ -58,8 +56,9 @@ class Study:
 
     ``fixed`` holds at all points; ``axes`` vary, combined as ``combine`` says. ``listed`` are
     points one by one, in place of axes. ``places`` make errors that say where a name is fixed.
-    ``goals`` and ``trials`` are what an exploration looks for, in how many points (0: it decides);
-    ``goal_place`` makes errors that say where goals are written.
+    ``goals``, ``subject_to`` and ``trials`` are what an exploration makes small, within which
+    limits, in how many points (0: it decides); ``goal_place`` makes errors that say where goals are
+    written.
     """
 
     fixed: Setting
@@ -69,6 +68,7 @@ class Study:
     description: str = ""
     places: Mapping[str, Callable[[str], NpusimError]] = field(default_factory=dict, compare=False)
     goals: tuple[str, ...] = ()
+    subject_to: tuple[str, ...] = ()
     trials: int = 0
     goal_place: Callable[[str], NpusimError] = field(default=ArgumentError, compare=False)
 
@@ -244,6 +244,7 @@ _KEYS = (
     "combine",
     "points",
     "goals",
+    "subject_to",
     "trials",
 )
 
@@ -293,6 +294,10 @@ def _search(tree: Mapping[str, Node]) -> dict[str, Any]:
         names = tuple(item.text() for item in node.items())
         check_goals(names, node.fail)
         found |= {"goals": names, "goal_place": node.fail}
+    if "subject_to" in tree:
+        for item in tree["subject_to"].items():
+            _named(item, partial(limit, item.text()))
+            found["subject_to"] = (*found.get("subject_to", ()), item.text())
     if "trials" in tree:
         node = tree["trials"]
         try:
@@ -305,10 +310,12 @@ def _search(tree: Mapping[str, Node]) -> dict[str, Any]:
 def check_goals(
     names: Sequence[str], where: Callable[[str], NpusimError] = ArgumentError
 ) -> tuple[str, ...]:
-    """Names of goals; ``where`` makes the error for one that nothing measures, or one twice."""
-    for name in names:
-        if name not in GOALS:
-            raise where(f"{name!r} is no goal{suggest(name, GOALS)}")
+    """Goals; ``where`` makes the error for one that nothing measures, or one twice."""
+    try:
+        for name in names:
+            goal(name)
+    except ArgumentError as error:
+        raise where(str(error)) from error
     if not names or len(set(names)) < len(names):
         raise where(
             f"goals are {', '.join(names) or 'missing'}; name each once, of {', '.join(GOALS)}"

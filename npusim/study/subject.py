@@ -26,6 +26,7 @@ from npusim.ops import CARDS
 from npusim.ops.card import Stated, integer, word
 from npusim.ops.cube_math import read_cube_math_type
 from npusim.results import Result
+from npusim.results.energy import Energy
 from npusim.workloads import read_network, workload_yaml
 from npusim.yamltree import nearest, suggest
 
@@ -75,7 +76,13 @@ def option_names(setting: Setting) -> list[str]:
 
 
 def _card_options(setting: Setting) -> dict[str, Callable[[str], Any] | None]:
-    return {option.name: option.read for option in card_of(setting).options}
+    """Readers of the operator's own options, by name.
+
+    A layer has its own groups, so that beside one ``groups`` are those of the device.
+    """
+    taken = ("groups",) if "layer" in setting else ()
+    options = card_of(setting).options
+    return {option.name: option.read for option in options if option.name not in taken}
 
 
 def card_of(setting: Setting) -> Any:
@@ -184,7 +191,7 @@ def _network(parts: Split) -> Row:
         f"{name}_us": sum(row["count"] * row[f"{name}_us"] for row in rows)
         for name in (*RESULTS, "other")
     }
-    known = _design(parts.device, result.energy_uj)
+    known = _design(parts.device, result.spent)
     slowest = max(rows, key=lambda row: row["total_us"])
     kernels = result.kernel_rows()
     return {
@@ -226,15 +233,16 @@ def _call(setting: Setting, parts: Split) -> Row:
         "time_us": result.time_us,
         "cycles": result.cycles,
         "launch_us": parts.device.time_us(sum(run.launch_cycles for run in result.runs)),
-        **_design(parts.device, result.energy_uj),
+        **_design(parts.device, result.spent),
         "bottleneck": result.bottleneck,
         "tilings": _tilings(result),
     }
 
 
-def _design(device: Device, energy_uj: float | None) -> Row:
+def _design(device: Device, spent: Energy) -> Row:
     """What a design costs besides time; columns whose figures the device lacks are left out."""
-    costs = {"energy_uj": energy_uj, "area_mm2": area_mm2(device)}
+    costs = {"energy_uj": spent.uj, "dynamic_uj": spent.dynamic_uj, "static_uj": spent.static_uj}
+    costs["area_mm2"] = area_mm2(device)
     row: Row = {name: value for name, value in costs.items() if value is not None}
     return row | {"buffer_bytes": sum(buffer_bytes(device).values())}
 

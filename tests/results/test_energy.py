@@ -8,16 +8,18 @@ all the time.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import npusim
-from npusim.device.area import area_mm2, area_parts, buffer_bytes
+from npusim.device.area import area_mm2, area_parts, buffer_bytes, static_watt, supply
 from npusim.device.catalog import devices, load_device
 from npusim.device.config import parse_device
 from npusim.errors import ConfigError
+from npusim.results.energy import energy_of_amounts
 from tests.timing.test_timing_by_hand import Script, three_stages
 
 
@@ -38,7 +40,7 @@ def test_a_product_of_one_block_by_hand() -> None:
         "paths.L0C->GM.nz2nd.energy": (1024, 1),
         "l2.energy": (1024 + 1024, 5),
         "main_memory.energy": (1024, 50),  # C stays in the L2
-        "silicon.static": (result.time_us, 1),
+        "silicon.static": (result.time_us, pytest.approx(1)),
     }
     pj = 1024 + 2 * (512 + 512) + 4096 + 1024 + 5 * 2048 + 50 * 1024
     assert result.energy_uj == pytest.approx(pj / 1e6 + result.cycles / 1e3)  # 1 GHz, 1 W
@@ -111,11 +113,61 @@ def test_the_energy_of_a_network_is_that_of_its_layers() -> None:
 
 def test_the_area_by_hand() -> None:
     # 4 groups of one core with 64 + 8 + 8 + 32 + 32 KiB, an L2 of 1 MiB, 4 x 4096 multipliers of
-    # fp16 with 100 um2; a quarter as many of fp32 with 400 um2 are no larger.
+    # fp16 with 100 um2; a quarter as many of fp32 with 400 um2 are no larger. Each core moves 768
+    # bytes a cycle, all forms of a move counted once, the L2 reads and writes 256 GB/s, and main
+    # memory reads 64 GB/s.
     device = load_device("tiny")
     assert sum(buffer_bytes(device).values()) == 4 * 144 * 1024
-    assert area_mm2(device) == pytest.approx(4 * 144 / 1024 + 1 + 4 * 4096 * 100 / 1e6)
+    rates = 4 * 768 * 100 / 1e6 + 0.256 * 1 + 0.064 * 10
+    assert area_mm2(device) == pytest.approx(4 * 144 / 1024 + 1 + 4 * 4096 * 100 / 1e6 + rates)
     assert area_parts(device)[0].what == "cube fp16"
+
+
+#: A figure and a larger value: area, static energy (per us), and whether a byte takes more then.
+MORE = [
+    ("groups", "12", 1, 0),
+    ("memories.L1.size", "256KiB", 1, 0),
+    ("l2.size", "4MiB", 1, 0),
+    ("paths.GM->L1.rate", "1000B/cycle", 1, 0),
+    ("l2.read", "1TB/s", 1, 0),
+    ("main_memory.read", "1TB/s", 1, 0),
+    ("cube.rates.fp16", "16x16x32", 1, 0),
+    ("clock", "2GHz", 1, 1),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "larger", "faster"), MORE)
+def test_more_of_anything_costs_area_or_supply(
+    path: str, value: str, larger: int, faster: int
+) -> None:
+    # At 2 GHz the supply is 0.5 + 0.5 * 2 of what it is at 1 GHz, dynamic energy its square.
+    plain, more = load_device("tiny"), load_device("tiny", {path: value})
+    areas = [area_mm2(device) or 0.0 for device in (plain, more)]
+    assert (areas[1] > areas[0]) == bool(larger)
+    grown = static_watt(more) / static_watt(plain)
+    assert grown == pytest.approx(1.5 * areas[1] / areas[0] if faster else areas[1] / areas[0])
+    spent = [energy_of_amounts(d, Counter({"l2.energy": 1000}), 1) for d in (plain, more)]
+    assert spent[1].dynamic_uj == pytest.approx(
+        (spent[0].dynamic_uj or 0) * (2.25 if faster else 1)
+    )
+    outside = energy_of_amounts(more, Counter({"main_memory.energy": 1000}), 1)
+    assert outside.dynamic_uj == pytest.approx(50 * 1000 / 1e6)  # a supply of its own
+
+
+#: Watts of each shipped chip while it waits, as its file says them.
+WATTS = {"ascend310": 2, "ascend310p": 15, "ascend910": 60, "ascend950pr": 100, "ft78ne": 2}
+WATTS |= {"mt7004": 2, "tiny": 1} | {f"ascend910{one}": 80 for one in ("b1", "b2", "b3", "b4", "c")}
+
+
+def test_a_shipped_chip_waits_at_the_power_and_the_supply_of_its_file() -> None:
+    for name, watt in WATTS.items():
+        assert static_watt(load_device(name)) == pytest.approx(watt, rel=1e-4), name
+        assert supply(load_device(name)) == 1
+
+
+def test_a_supply_that_falls_with_the_clock_is_refused() -> None:
+    with pytest.raises(ConfigError, match="make threshold the lower"):
+        load_device("tiny", {"silicon.threshold": "1V"})
 
 
 def test_a_memory_that_two_kinds_of_core_reach_is_counted_once() -> None:

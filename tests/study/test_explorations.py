@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 import npusim
 from npusim.cli.main import main
 from npusim.errors import ArgumentError, ConfigError, NpusimError
-from npusim.study import Exploration, load_study
+from npusim.study import Exploration, formula, load_study
 from npusim.study.front import unbeaten
 from tests.browser import CHROMIUM, browser
 from tests.tooltips import charts, untold
@@ -225,10 +226,120 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_front_of_three_goals_is_no_line() -> None:
     found = explored(trials=9, goals=["time_us", "energy_uj", "area_mm2"])
     (line,) = found.plot().lines
+    third = found.plot().figure.axes[1]  # the colour bar
+    assert third.get_ylabel() == "area, mm\u00b2"
     assert line.get_linestyle() == "None"
     (line,) = explored(trials=9).plot().lines
     assert line.get_linestyle() == "-"
-    assert found.plot(x="area_mm2").get_xlabel() == "area, mm2"
+    assert found.plot(x="area_mm2").get_xlabel() == "area, mm\u00b2"
+
+
+def test_points_of_a_front_are_numbered_and_named_below_the_plot() -> None:
+    found = explored({**SMALL, "vector.startup": "3cycle"}, goals=["time_us", "area_mm2"])
+    axes = found.plot()
+    key = axes.get_legend()
+    assert key is not None
+    assert [text.get_text() for text in axes.texts] == [
+        str(number) for number in range(1, len(key.get_texts()) + 1)
+    ]
+    assert "vector startup 3cycle" in key.get_title().get_text()
+    assert all("vector" not in text.get_text() for text in key.get_texts())
+
+
+#: Goals that are formulas, of a point of 3 us, 5 uJ and 7 mm2, and limits, positive beyond them.
+POINT = {"time_us": 3, "energy_uj": 5, "area_mm2": 7}
+FORMULAS = [
+    (formula.goal, "time_us*energy_uj", 15),
+    (formula.goal, "-(time_us - 1) ** 2 / 4 + area_mm2", 6),
+    (formula.goal, "1 / (time_us - 3)", math.inf),
+    (formula.goal, "(time_us - 5) ** 0.5", math.inf),
+    (formula.goal, "9**9**9**9 + time_us", math.inf),
+    (formula.limit, "area_mm2<=7", 0),
+    (formula.limit, "area_mm2 * time_us >= 22", 1),
+]
+
+
+@pytest.mark.parametrize(("read", "text", "value"), FORMULAS)
+def test_formulas_compute(read: Any, text: str, value: float) -> None:
+    assert read(text).value(POINT) == value
+
+
+#: What is no formula: names of nothing, calls, attributes, text, comparisons, what nests deeply.
+WRONG = [
+    *("speed", "time_us.real", "__import__('os')", "time_us and 1", "[time_us][0]", "'x'*3", "3"),
+    *("time_us<=3", "lambda: time_us", "time_us //", "(" * 99 + "time_us" + ")" * 99, "\0", ""),
+]
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_is_no_formula_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentError):
+        formula.goal(text)
+    for limit in (f"{text}<3", text if text != "time_us<=3" else "3", f"{text}<=time_us.real"):
+        with pytest.raises(ArgumentError):
+            formula.limit(limit)
+
+
+def test_a_front_keeps_its_limits() -> None:
+    plain = explored(SPACE, goals=["time_us", "energy_uj"], trials=40)
+    areas = [one.row["area_mm2"] for _, one in plain.points]
+    most = sorted(areas)[len(areas) // 4]
+    goals = ["time_us*energy_uj", "buffer_bytes"]
+    found = explored(SPACE, goals=goals, subject_to=[f"area_mm2<={most}"], trials=40)
+    assert len(found.front) > 0
+    assert (found.front.area_mm2 <= most).all()
+    assert (found.table.allowed == (found.table.area_mm2 <= most)).all()
+    product = found.table.time_us * found.table.energy_uj
+    assert found.table["time_us*energy_uj"].to_numpy() == pytest.approx(product.to_numpy())
+    # It looks where the limit is kept.
+    assert found.table.allowed.sum() > 1.2 * sum(area <= most for area in areas)
+    nowhere = explored(SMALL, goals=["time_us"], subject_to=["area_mm2<=0.1"])
+    assert not any(nowhere.on_front)
+    assert nowhere.cheapest() == []
+
+
+def test_what_is_cheapest_near_the_fastest_is_on_the_front() -> None:
+    found = explored(SPACE, goals=["time_us", "area_mm2", "energy_uj"], trials=60)
+    least = found.front.time_us.min()
+    near = found.table[found.table.time_us <= 1.02 * least]
+    for row in found.cheapest():
+        assert row["front"]
+        assert row[row["least"]] == near[row["least"]].min()
+
+
+def test_figures_without_a_price_are_told() -> None:
+    space = {"groups": "1,2", "clock": "1GHz,2GHz", "launch.core": "1us,2us", "m": "16,32"}
+    del (product := dict(PRODUCT))["m"]
+    options = {**product, "store": None, "jobs": 1, "vary": space, "trials": 1}
+    for goals, free in (
+        (["time_us", "area_mm2"], "launch.core"),
+        (["time_us", "dynamic_uj"], "groups, launch.core"),
+        (["time_us", "static_uj"], "launch.core"),
+        (["time_us"], "groups, clock, launch.core"),
+    ):
+        (note,) = npusim.explore(goals=goals, **options).notes
+        assert note.startswith(f"{free}: no goal")
+    limited = npusim.explore(goals=["time_us"], subject_to=["buffer_bytes<=1e9"], **options)
+    assert limited.notes[0].startswith("clock, launch.core: no goal")
+
+
+def test_the_command_takes_limits_and_prints_in_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "explore matmul --m 64 --k 64 --n 64 --device tiny --jobs 1 --vary groups=1:3:1"
+    words = line.split()
+    words += ["--vary", "memories.L1.size=16KiB:128KiB:*2", "--vary", "l2.size=64KiB,1MiB"]
+    words += ["--vary", "paths.GM->L1.nd2nz.rate=16B/cycle,64B/cycle", "--vary", "l2.block=1KiB"]
+    words += ["--goals", "time_us,energy_uj,time_us*area_mm2", "--subject-to", "area_mm2<=4.2"]
+    words += ["--store", str(tmp_path / "points.sqlite"), "--trials", "12"]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "beaten by none in all goals, of those with area_mm2<=4.2" in " ".join(told.split())
+    assert "WITHIN 2 % OF THE LEAST time_us\n- least energy_uj " in told
+    assert "l2.block=1KiB" in told
+    assert max(map(len, told.splitlines())) <= 80
+    assert main([*words[:-4], "--subject-to", "area_mm2=3"]) == 2
+    assert "in a limit <= or >= between" in capsys.readouterr().err
 
 
 def test_the_page_has_the_front_first(tmp_path: Path) -> None:

@@ -125,6 +125,9 @@ def test_the_page_answers_without_a_browser(net: Path, tmp_path: Path) -> None:
     assert view.head.text != first
     assert untold(view.document) == []
     assert "as it was" in view.head.text
+    assert "<span>16GB/s</span><span>256GB/s</span>" in view.labels["main_memory.read"].text
+    assert "bias" not in view.key.text
+    assert "output" not in view.key.text
     assert set(view.layers.data["y"]) == {"wide", "deep"}
     assert len(view.timeline.children) == 2
     view.select.value = "deep"
@@ -133,8 +136,23 @@ def test_the_page_answers_without_a_browser(net: Path, tmp_path: Path) -> None:
     title = view.timeline.children[0]
     assert isinstance(title, Div)
     assert "deep" in title.text
+    assert all(name in title.text for name in ("cube", "load", "launch"))
     assert game.again().changed == {}
     assert game.changed
+
+
+def test_the_page_says_why_nothing_moves(net: Path, tmp_path: Path) -> None:
+    game = played(net)
+    view = page(game, Document(), tmp_path)
+    slider = view.sliders["memories.UB.size"]
+    slider.value = slider.end
+    while view.acts.step():
+        view.acts.show(view)
+    assert "%</" not in view.head.text
+    assert ", no change (" in view.head.text
+    assert re.search(
+        r"launches are \d+ % of the time and do not depend on memories\.UB\.size", view.head.text
+    )
 
 
 def test_figures_are_chosen(net: Path) -> None:

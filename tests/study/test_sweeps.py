@@ -301,3 +301,25 @@ def test_wrong_commands(
 ) -> None:
     assert main(["sweep", *words.split(), "--store", str(tmp_path / "s.sqlite")]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_three_names_are_one_colour_one_dash_and_the_axis() -> None:
+    space = {"groups": "1:4:1", "m": "16,32", "memories.L1.size": "16KiB,32KiB,64KiB"}
+    ax = swept(vary=space).plot(x="groups", kind="line")
+    lines = [(line.get_color(), line.get_linestyle()) for line in ax.lines]
+    assert len(set(lines)) == len(lines) == 6
+    assert len({colour for colour, _ in lines}) == 3
+    assert len({dash for _, dash in lines}) == 2
+    key = ax.get_legend()
+    assert key is not None
+    names = [text.get_text().partition("=")[0] for text in key.get_texts()]
+    assert names == ["memories.L1.size"] * 3 + ["m"] * 2
+
+
+def test_beside_a_layer_groups_are_those_of_the_device() -> None:
+    options: dict[str, Any] = {"layer": "resnet18/layer4.0.conv2", "device": "ascend910b2"}
+    options |= {"operator": "conv2d_backprop_filter", "store": None, "jobs": 1}
+    found = npusim.sweep(vary={"groups": [6, 24]}, **options).table
+    assert found.time_us[0] > found.time_us[1]
+    assert found.area_mm2[0] < found.area_mm2[1]
+    assert (found.energy_uj - found.dynamic_uj - found.static_uj).abs().max() < 1e-6

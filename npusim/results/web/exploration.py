@@ -9,33 +9,30 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from npusim.results import palette
-from npusim.results.lines import counted, rate_text, us_text
+from npusim.results.lines import GOAL_TITLES, counted, rate_text, us_text
 from npusim.results.web import page
 from npusim.results.web.charts import lines
 from npusim.results.web.page import Bar, Cell, Chart
-from npusim.results.web.study import COSTS, effects, failed, front, name_of
+from npusim.results.web.study import effects, failed, front, name_of
 from npusim.version import __version__
 from npusim.written import write
 
 #: A point: the varied names as texts, its figures, ``front`` and ``error``.
 Row = Mapping[str, Any]
 
-#: What goals are called, and how many of the column's unit make theirs.
-_GOALS = {
-    "time_us": ("time, \u00b5s", 1.0),
-    "launch_us": ("launches, \u00b5s", 1.0),
-    **COSTS,
-}
-
 
 class Explored(NamedTuple):
-    """What was ``fixed``, values ``varied`` by name, ``goals``, points, and how many there are."""
+    """What was ``fixed``, values ``varied`` by name, ``goals``, points, and how many there are.
+
+    ``told`` are limits, and sentences on what the front does not say.
+    """
 
     fixed: Mapping[str, str]
     varied: Mapping[str, Sequence[str]]
     goals: Sequence[str]
     rows: Sequence[Row]
     size: int
+    told: Sequence[str] = ()
 
 
 def save(explored: Explored, path: Path) -> None:
@@ -46,7 +43,7 @@ def save(explored: Explored, path: Path) -> None:
 def render(explored: Explored) -> str:
     """The page as text; every string is escaped."""
     fixed, varied = explored.fixed, tuple(explored.varied)
-    known = [row for row in explored.rows if not row["error"]]
+    known = [row for row in explored.rows if not row["error"] and row.get("allowed", True)]
     best = sorted((row for row in known if row["front"]), key=lambda row: row[explored.goals[0]])
     what = fixed.get("network") or fixed.get("operator") or "exploration"
     *goals, last = (_named(goal)[0] for goal in explored.goals)
@@ -57,6 +54,7 @@ def render(explored: Explored) -> str:
         f"<h1>{escape(title)}</h1>",
         f"<p>{escape(others)}; over {escape(', '.join(varied))}</p>",
         f'<p class="lead">{escape(_verdict(explored, best))}</p>',
+        *(f"<p>{escape(line)}</p>" for line in explored.told),
         page.cards(_cards(explored, known, best)),
         page.section("Goals against each other", _charts(explored, known, drawn)),
         page.section("What none beats", _table(explored, best)),
@@ -69,7 +67,7 @@ def render(explored: Explored) -> str:
 
 
 def _called(goal: str) -> tuple[str, float]:
-    return _GOALS.get(goal, (goal, 1.0))
+    return GOAL_TITLES.get(goal, (goal, 1.0))
 
 
 def _named(goal: str) -> tuple[str, str]:
@@ -85,7 +83,8 @@ def _text(goal: str, value: float) -> str:
 def _verdict(explored: Explored, best: Sequence[Row]) -> str:
     """The point that is best in each goal."""
     if not best:
-        return "No point has values."
+        measured = any(not row["error"] for row in explored.rows)
+        return f"No point has values{' within the limits' * measured}."
     told = []
     for goal in explored.goals:
         least = min(best, key=lambda row: float(row[goal]))
@@ -100,8 +99,11 @@ def _cards(
 ) -> Iterator[tuple[str, str]]:
     yield f"{len(explored.rows):,}", f"points looked at, of {explored.size:,}"
     yield f"{len(best):,}", "beaten by none in all goals"
-    if len(known) < len(explored.rows):
-        yield f"{len(explored.rows) - len(known):,}", "failed"
+    failures = sum(bool(row["error"]) for row in explored.rows)
+    if failures:
+        yield f"{failures:,}", "failed"
+    if beyond := len(explored.rows) - failures - len(known):
+        yield f"{beyond:,}", "beyond a limit"
     for goal in explored.goals if known else ():
         values = [float(row[goal]) for row in known]
         yield f"{_text(goal, min(values))} to {_text(goal, max(values))}", _called(goal)[0]

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from npusim.results import palette
-from npusim.results.lines import counted, rate_text, us_text
+from npusim.results.lines import COSTS, counted, rate_text, us_text
 from npusim.results.web import page
 from npusim.results.web.charts import lines
 from npusim.results.web.page import Bar, Cell, Chart
@@ -21,13 +21,6 @@ Row = Mapping[str, Any]
 
 #: Lines that a chart shows; of more, those of the second name only, fastest of the others.
 _MOST_LINES = 12
-
-#: What a design costs besides time: column, what it is called, and how many of it make its unit.
-COSTS = {
-    "energy_uj": ("energy, mJ", 1e3),
-    "area_mm2": ("area, mm\u00b2", 1.0),
-    "buffer_bytes": ("buffers, MiB", 2.0**20),
-}
 
 
 def save(fixed: Mapping[str, str], varied: Sequence[str], rows: Sequence[Row], path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -86,6 +86,7 @@ class Live:
     ) -> None:
         self.document, self.acts = document, acts
         self.head, self.said = Div(sizing_mode="stretch_width"), Div(width=_LEFT)
+        self.key = Div(sizing_mode="stretch_width")
         self.labels: dict[str, Div] = {}
         self.sliders = {one.name: self._slider(one) for one in slides}
         self.select = Select(title="timeline of", options=layers, value=chosen, width=_LEFT)
@@ -100,7 +101,7 @@ class Live:
         pairs = [part for name in self.sliders for part in (self.labels[name], self.sliders[name])]
         left = column(*pairs, self.select, self.name, self.button, self.said)
         right = column(
-            _key(), self.bars, self.timeline,
+            self.key, self.bars, self.timeline,
             sizing_mode="stretch_width", styles={"min-width": "340px", "flex": "1"},
         )  # fmt: skip
         below = row(left, right, sizing_mode="stretch_width", styles={"flex-wrap": "wrap"})
@@ -191,29 +192,39 @@ class Live:
                         data[key].append(value)
                     at += us
         self.layers.data = data
+        held = {name for bar in bars for name, us in bar.parts.items() if us}
+        self.key.text = _key(one for one in palette.RESULT_COLOURS.items() if one[0] in held)
         self.before.data = {"y": [b.name for b in bars], "right": [b.before for b in bars]}
         most = max((max(b.before, sum(b.parts.values())) for b in bars), default=1.0)
         self.bars.x_range.end = 1.05 * most
 
     def draw_timeline(self, title: str, picture: Picture) -> None:
         """The timeline of a layer."""
-        self.timeline.children = [Div(text=f"<b>{escape(title)}</b>"), tracks(picture)]
+        kinds = {bars.name: bars.colour for bars in picture.bars}
+        kinds |= {"launch": palette.LAUNCH} if any(span.launch for span in picture.spans) else {}
+        head = Div(text=f"<b>{escape(title)}</b>{_key(kinds.items())}")
+        self.timeline.children = [head, tracks(picture)]
 
 
 _PLACED = ("y", "left", "right")
 
 
 def _label(one: Slide, at: int) -> str:
-    return f"{escape(one.name)}: <b>{escape(one.shown[at])}</b>"
+    """What a slider is of, where it stands, and above it what its ends are."""
+    ends = "".join(f"<span>{escape(text)}</span>" for text in (one.shown[0], one.shown[-1]))
+    style = f"display:flex;justify-content:space-between;width:{_LEFT}px;color:var(--dim)"
+    told = f"{escape(one.name)}: <b>{escape(one.shown[at])}</b>"
+    return f"{told}<div style='{style};font-size:11px'>{ends}</div>"
 
 
-def _key() -> Div:
+def _key(colours: Iterable[tuple[str, str]]) -> str:
+    """What colours mean."""
     entries = "".join(
         f"<span style='margin-right:14px'><i style='display:inline-block;width:12px;height:12px;"
         f"background:{colour}'></i> {escape(name)}</span>"
-        for name, colour in palette.RESULT_COLOURS.items()
+        for name, colour in colours
     )
-    return Div(text=f"<div style='font-size:13px'>{entries}</div>", sizing_mode="stretch_width")
+    return f"<div style='font-size:13px'>{entries}</div>"
 
 
 def serve(page: Callable[[Document], None], port: int, ready: Callable[[str], None]) -> None:
