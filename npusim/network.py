@@ -48,6 +48,7 @@ LAYER_COLUMNS = (
         "groups",
         "transposed",
         "rows",
+        "products",
         "output_us",
         "input_us",
         "weight_us",

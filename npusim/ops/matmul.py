@@ -13,7 +13,7 @@ from npusim.dtypes import BF16, FP16, DType, dtype
 from npusim.errors import ArgumentError
 from npusim.integers import round_up
 from npusim.kernels.matmul import Matmul, Tiling
-from npusim.kernels.tilings.matmul import auto_tiling
+from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.ops.arguments import operand
 from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, integer, named_sizes
 from npusim.results import Result
@@ -46,7 +46,7 @@ def matmul(a: Array | Spec, b: Array | Spec, *, out_dtype: Any = "fp32", **optio
     call = CARD.begin(options, a=first, b=second)
     call.require_dtype(a_dtype)
     given = own_tiling(call.options.tiling, Matmul.name, Tiling, tuned=True)
-    tiling = given or auto_tiling(m, k, n, call.device, call.cube_cores)
+    tiling = given or auto_tiling(Shape(m, k, n, a_dtype), call.device, call.cube_cores)
     out = call.output("c", (m, n), _result_type(out_dtype))
     kernel = Matmul(tiling, call.input("a", first, a_dtype), call.input("b", second, a_dtype), out)
     if given is None:

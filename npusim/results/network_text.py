@@ -119,10 +119,12 @@ def _layers(facts: Row) -> Iterator[str]:
 def shape_text(row: Row) -> str:
     """Channels, input size, kernel and what is unusual: ``64->128 56x56 3x3/2``.
 
-    Of a linear layer, the vectors of an image: ``2048->1000 x1``.
+    Of a linear layer, the vectors of an image: ``2048->1000 x1``; of products of two computed
+    matrices also how many an image has: ``64->197 x197, 6 products``.
     """
     if row["rows"] is not None:
-        return f"{row['cin']}->{row['cout']} x{row['rows']:,}"
+        products = f", {row['products']:,} products" if row["products"] else ""
+        return f"{row['cin']}->{row['cout']} x{row['rows']:,}{products}"
 
     def sizes(values: Sequence[int]) -> str:
         return "x".join(map(str, values))
