@@ -14,6 +14,7 @@ from npusim.results.lines import (
     page,
     percent_text,
     rate_text,
+    times_text,
     us_text,
     wrap,
 )
@@ -43,9 +44,14 @@ def render(facts: Row) -> str:
     return page(sections)
 
 
-def missing_text(layers: Sequence[Row]) -> str:
-    """How many of the layers have no time."""
-    return f"{sum(bool(row['error']) for row in layers)} of {len(layers)} layers not simulated"
+def missing_text(facts: Row) -> str:
+    """How many of the layers have no time, and what else is left out."""
+    layers = facts["layers"]
+    failed = sum(bool(row["error"]) for row in layers)
+    texts = [f"{failed} of {len(layers)} layers not simulated"] if failed else []
+    if facts["untimed"]:
+        texts.append(f"without {times_text(facts['untimed'].items())}")
+    return ", ".join(texts)
 
 
 def results_text(facts: Row) -> str:
@@ -71,7 +77,7 @@ def _header(facts: Row) -> Iterator[str]:
         share = f"{percent_text(most['share'])} {most['figure']}"
         yield from fact("energy", f"{rate_text(facts['energy_uj'] / 1e3)} mJ = {watt} W; {share}")
     if not facts["complete"]:
-        yield from fact("partial", f"{missing_text(facts['layers'])}; see below")
+        yield from fact("partial", f"{missing_text(facts)}; see below")
 
 
 def _split(facts: Row) -> str:
