@@ -167,7 +167,7 @@ class NetworkResult(NetworkReports):
     def notes(self) -> tuple[str, ...]:
         """The notes of the layers' results, each once, and one on what all their times rest on."""
         from npusim.call.replay import notes_on_figures
-        from npusim.results.lines import times_text
+        from npusim.results.elementwise import left_out
 
         notes: dict[str, None] = {}
         figures: dict[str, None] = {}
@@ -180,16 +180,7 @@ class NetworkResult(NetworkReports):
             names = ", ".join(self.untrained)
             first = f"without the input gradient of {names}, before which nothing is trained"
             notes = {f"{first} (every_input=True, --every-input: with it)": None, **notes}
-        if self.with_elementwise and not self.workload.elementwise:
-            notes[f"no element-wise layers are known of {self.workload.name}"] = None
-        kinds: Counter[str] = Counter()
-        for one in () if self.with_elementwise else self.workload.elementwise:
-            kinds[one.kind] += one.count
-        if kinds:
-            met = times_text(kinds.items())
-            notes[f"not in the time: {met} (elementwise=True, --elementwise: as traffic)"] = None
-        if self.workload.untimed:
-            notes[f"not in the time, nor known: {times_text(self.workload.untimed)}"] = None
+        notes |= dict.fromkeys(left_out(self.workload, asked=self.with_elementwise))
         return *notes, *notes_on_figures(self.device, figures)
 
     @cached_property

@@ -30,7 +30,17 @@ def test_one_line_per_layer_and_distinct_call() -> None:
     rows = [row("a", 0), row("b", 1, time_us=20.0), row("a", 0)]
     head, blank, heads, first, sizes, second, _ = render("tiny", 40.0, rows).splitlines()
     assert (head, blank) == ("tiny: 3 convolution backwards, 2 distinct, 40.000 us", "")
-    assert heads.split() == "layer: type, input, weight count us each share error".split()
+    assert heads.split() == [
+        "layer:",
+        "type,",
+        "input,",
+        "weight",
+        "count",
+        "us",
+        "each",
+        "share",
+        "error",
+    ]
     assert first.split() == ["a", "2", "10.000", "50", "%"]
     assert sizes == "  fp32 2x3x8x8 4x3x3x3"
     assert second.split()[:4] == ["b", "1", "20.000", "50"]
