@@ -74,7 +74,7 @@ def linear_layer(
         raise ArgumentError(f"layer {layer.name} is linear: only input and weight gradients run")
     what = f"{groups} products, each of {rows} rows" if own else f"a linear layer, {rows} rows"
     problem = f"{what}, {cin} -> {cout} features; {dtype}"
-    return call.result({}, problem, dtype, "hf32" if math.hf32 else math.dtype.name)
+    return call.result({}, problem, dtype, math.name)
 
 
 #: What a kernel is made with before its own tiling is known.
