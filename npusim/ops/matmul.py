@@ -172,7 +172,7 @@ def _sizes(first: Operand, second: Operand, turned: tuple[bool, bool]) -> _Sizes
 
 def _math(call: Call, kind: DType, cube_math_type: int | str) -> CubeMath:
     """What the cube computes; ``ArgumentError`` where it cannot."""
-    if kind in (FP16, BF16, FP32):
+    if kind is FP32:
         return cube_math(kind, cube_math_type, call.device)
     call.require_dtype(kind)
     return CubeMath(kind, False)
