@@ -32,11 +32,12 @@ from npusim.kernels.parts.hand_over import HandOver, with_meeting
 from npusim.kernels.parts.matmul_operands import Feed, Operand, Scales, Shared, Source, Tile
 from npusim.kernels.parts.tile_order import Tiles, successors, tiles
 from npusim.kernels.parts.transposed import load_transposed
-from npusim.kernels.tilings.matmul import Tiling, leading_tilings
-from npusim.kernels.tilings.matmul_space import Shape, matmul_least, matmul_tilings
+from npusim.kernels.tilings.matmul import Shape, Tiling, leading_tilings
+from npusim.kernels.tilings.matmul_space import matmul_least, matmul_tilings
 from npusim.language import (
     FP32,
     INT8,
+    INT32,
     MX_BLOCK,
     ArgumentError,
     BufferHandle,
@@ -70,8 +71,9 @@ class Matmul(Kernel):
     (M, N) of a ``c`` of three. ``scales`` are the bytes of block-scaled A (M, K / block) and B
     (N, K / block); such products can be timed only. With ``handed`` a tile is left in a block of
     ``c`` (blocks, rows, columns) for vector cores; with ``meets`` all cores meet at the end: parts
-    of kernels on both kinds of cores. The rows of A are cut into ``groups`` equal ones, each with a
-    B behind the one before. Raises ``ArgumentError`` for layouts and sizes unfit for the type.
+    of kernels on both kinds of cores. ``groups`` equal products follow each other: A, B and C of
+    each lie behind those of the one before, along the first axis. ``hf32`` rounds fp32 operands on
+    their way into the cube. Raises ``ArgumentError`` for layouts and sizes unfit for the type.
     """
 
     tiling: Tiling
@@ -83,6 +85,7 @@ class Matmul(Kernel):
     handed: HandOver | None = None
     meets: bool = False
     groups: int = 1
+    hf32: bool = False
 
     name: ClassVar[str] = "matmul"
     least_tries: ClassVar[int] = 6
@@ -97,11 +100,6 @@ class Matmul(Kernel):
                 f"matmul operands are {layouts}; A is one of {', '.join(LAYOUTS_A)}, B of "
                 f"{', '.join(LAYOUTS_B)}"
             )
-        if layouts[0] == "ND_km" and self.dtype.bytes != 2:
-            raise ArgumentError(
-                f"matmul A is {self.dtype} stored K x M; only 2-byte types are transposed on their "
-                "way to L0A: store it M x K (ND)"
-            )
         steps = {"base_k": c0}
         if layouts[0] == "NZ":
             steps["single_core_m"] = 16
@@ -113,9 +111,6 @@ class Matmul(Kernel):
                     f"tiling {name} is {getattr(t, name)}; for {self.dtype} as "
                     f"{' and '.join(layouts)} it must be a multiple of {step}"
                 )
-        if self.m % (self.groups * t.base_m if self.groups > 1 else 1):
-            what = f"{self.groups} groups of {self.m} rows in tiles of {t.base_m}"
-            raise ArgumentError(f"{what}: a tile must not reach into the next group")
         if t.single_core_k % t.base_k:
             raise ArgumentError(
                 f"tiling single_core_k is {t.single_core_k}; it must be a multiple of base_k = "
@@ -130,7 +125,7 @@ class Matmul(Kernel):
         steps = ceil_div(depth, base_k)
         return replace(
             t,
-            base_m=min(t.base_m, round_up(self.m, 16)),
+            base_m=min(t.base_m, round_up(self.m // self.groups, 16)),
             base_n=min(t.base_n, round_up(self.n, 16)),
             base_k=base_k,
             # What takes all of K is no part of it, and base_k may have become smaller.
@@ -175,11 +170,13 @@ class Matmul(Kernel):
     @cached_property
     def k(self) -> int:
         """K, from an operand that is not blocked if there is one."""
-        if self.layouts[0] != "NZ":
-            return self.a.shape[1 if self.layouts[0] == "ND" else 0]
+        if self.layouts[0] == "ND":
+            return self.a.shape[1]
+        if self.layouts[0] == "ND_km":
+            return self.a.shape[0] // self.groups
         if self.layouts[1] == "NZ":
             return self.a.shape[0] * self.c0
-        return self.b.shape[0 if self.layouts[1] == "ND" else 1]
+        return self.b.shape[1] if self.layouts[1] == "ND_nk" else self.b.shape[0] // self.groups
 
     @property
     def useful_macs(self) -> int:
@@ -188,6 +185,11 @@ class Matmul(Kernel):
     @property
     def needed_bytes(self) -> dict[str, int]:
         return {self.c.name: self.m * self.n * self.c.dtype.bytes}
+
+    @property
+    def sums(self) -> DType:
+        """Type in which the cube adds up."""
+        return INT32 if self.dtype.kind == "int" else FP32
 
     @property
     def atomic(self) -> bool:
@@ -201,7 +203,7 @@ class Matmul(Kernel):
         nk = self.layouts[1] == "ND_nk"
         km = self.layouts[0] == "ND_km"
         rows, columns = (self.n, self.k) if nk else (self.k, self.n)
-        down, along = (self.k, self.m) if km else (self.m, self.k)
+        down, along = (self.k, self.m // self.groups) if km else (self.m, self.k)
         a = Operand(self.a, "a", down, along, self.layouts[0] == "NZ")
         b = Operand(self.b, "b", rows, columns, self.layouts[1] == "NZ")
         depth = round_up(self.k, t.base_k) if t.full_load_a else t.step_ka * t.base_k
@@ -228,13 +230,16 @@ class Matmul(Kernel):
         return (MemSet(self.c, few=True),) if self.atomic else ()
 
     @property
-    def _shape(self) -> Shape:
-        return Shape(self.m, self.k, self.n, self.dtype, self.c.dtype)
+    def shape(self) -> Shape:
+        """One of its products, as tilings are made for it."""
+        math = "hf32" if self.hf32 else self.dtype.name
+        out, groups = self.c.dtype, self.groups
+        return Shape(self.m // groups, self.k, self.n, self.dtype, out, math, groups)
 
     def candidates(self, device: Device, cores: int) -> Iterator[Matmul]:
-        """Tilings for plain operands; parts of K add up only in an fp32 result of two axes."""
-        split = self.c.dtype is FP32 and len(self.c.shape) == 2
-        for tiling in matmul_tilings(self._shape, device, cores, split=split):
+        """Tilings for plain operands; parts of K add up only in sums of two axes, as they are."""
+        split = self.c.dtype is self.sums and len(self.c.shape) == 2
+        for tiling in matmul_tilings(self.shape, device, cores, split=split):
             with suppress(ArgumentError):  # blocked operands ask for more
                 yield replace(self, tiling=tiling)
 
@@ -242,7 +247,7 @@ class Matmul(Kernel):
         self, device: Device, cores: int, few: int, warm: Collection[str] = ()
     ) -> list[tuple[float, Kernel]]:
         found: list[tuple[float, Kernel]] = []
-        for cycles, tiling in leading_tilings(*self._shape[:3], device, cores, few):
+        for cycles, tiling in leading_tilings(self.shape, device, cores, few):
             with suppress(ArgumentError):  # blocked operands ask for more
                 found.append((cycles, replace(self, tiling=tiling)))
         return found
@@ -251,7 +256,7 @@ class Matmul(Kernel):
         plain = self.layouts == ("ND", "ND") and len(self.c.shape) == 2
         if self.scales or self.handed or self.groups > 1 or not plain:
             return Least()
-        cycles, used = matmul_least(self._shape, self.tiling, device, cores)
+        cycles, used = matmul_least(self.shape, self.tiling, device, cores)
         return Least(int(cycles), used, self.before)
 
     # -- who computes what -----------------------------------------------------------------
@@ -264,7 +269,11 @@ class Matmul(Kernel):
             step = lcm(t.step_ka, t.step_kb)
             own["start"] = table.core % ceil_div(table.k, step * t.base_k) * step
         bases = {name: source.first(table) for name, source in self.sources.items()}
-        bases["b"] += table.m0 // (self.m // self.groups) * (self.b.size_bytes // self.groups)
+        group = table.m0 // (self.m // self.groups)
+        bases["b"] += group * (self.b.size_bytes // self.groups)
+        if self.layouts[0] == "ND_km":  # rows of all groups are no rows of A
+            across = self.m // self.groups * self.dtype.bytes
+            bases["a"] += group * (self.a.size_bytes // self.groups - across)
         into = table.m0 * self.n + table.n0
         waits: Column = np.zeros(len(into), np.bool_)
         if self.handed is not None:
@@ -291,7 +300,8 @@ class Matmul(Kernel):
     def table(self, cores: int) -> Tiles:
         """The tiles and their cores."""
         t = self.tiling
-        return tiles((self.m, self.k, self.n), (t.base_m, t.base_n), t, cores)
+        shape = self.m // self.groups, self.k, self.n
+        return tiles(shape, (t.base_m, t.base_n), t, cores, self.groups)
 
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
         return Plan(self.tasks(cores), _Nest(self, k).emit)
@@ -306,7 +316,9 @@ class _Nest:
         depth = min(t.single_core_k or kernel.k, kernel.k)
         m, n, base_k = kernel.ran.base_m, kernel.ran.base_n, kernel.ran.base_k
         width = ceil_div(base_k, kernel.group)
-        self.l1 = self._slab_buffers({"m": m, "n": round_up(n, pad)}, round_up(depth, pad))
+        km = kernel.layouts[0] == "ND_km"
+        across = {"m": round_up(m, pad) if km else m, "n": round_up(n, pad)}
+        self.l1 = self._slab_buffers(across, round_up(depth, pad))
         self.a0 = k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="a_l0a")
         self.b0 = k.buffer("L0B", (base_k, n), dtype, slots=t.l0_slots, name="b_l0b")
         self.s0 = [
@@ -316,7 +328,7 @@ class _Nest:
             )
         ]
         self.acc = k.buffer(
-            "L0C", (m, n), FP32, slots=t.l0c_slots, name="c_l0c", unit_flag=t.unit_flag
+            "L0C", (m, n), kernel.sums, slots=t.l0c_slots, name="c_l0c", unit_flag=t.unit_flag
         )
         self.staging = self._staging(m, n)
 
@@ -402,8 +414,8 @@ class _Nest:
             self._load_scales(handle.next(), feeds[f"scale_{axis}"], extent, block)
             for handle, axis, extent in zip(self.s0, "mn", (tile.m, tile.n), strict=False)
         )
-        dtype = self.kernel.dtype
-        self.k.mmad(c, a0, b0, tile.m, block[1], tile.n, dtype, init=init, scales=scales)
+        dtype, hf32 = self.kernel.dtype, self.kernel.hf32
+        self.k.mmad(c, a0, b0, tile.m, block[1], tile.n, dtype, init=init, hf32=hf32, scales=scales)
 
     def _load_a(self, a0: Slot, feed: Feed, m: int, block: tuple[int, int]) -> None:
         """A block of NZ columns to L0A: a load3d with a 1x1 filter walks rows as positions."""

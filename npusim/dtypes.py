@@ -73,8 +73,8 @@ def dtype(name: Any) -> DType:
         return name
     if isinstance(name, str):
         word = name.strip().lower()
-        for known in DTYPES:
-            if word in (known.name, known.numpy.name):
+        for known in DEVICE_DTYPES:
+            if word == known.name or (known in DTYPES and word == known.numpy.name):
                 return known
         if word in _ALIASES:
             return _ALIASES[word]

@@ -48,6 +48,7 @@ LAYER_COLUMNS = (
         "groups",
         "transposed",
         "rows",
+        "products",
         "output_us",
         "input_us",
         "weight_us",
@@ -115,7 +116,7 @@ class NetworkResult(NetworkReports):
         """One line: network, device, time, and how much of it is missing."""
         from npusim.results.network_text import missing_text
 
-        missing = f", {missing_text(self.layer_rows())}" if self.failed else ""
+        missing = "" if self.complete else f", {missing_text(self.to_json())}"
         return (
             f"<NetworkResult {self.workload.name} on {self.device.name}: {self.time_us:.3f} us, "
             f"{self.cycles} cycles{missing}>"
@@ -130,6 +131,11 @@ class NetworkResult(NetworkReports):
     def failed(self) -> tuple[LayerTime, ...]:
         """Layers that could not be simulated; the totals are partial where there are any."""
         return tuple(one for one in self.timed if one.result is None)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the totals lack no layer, and nothing of which not even the traffic is known."""
+        return not self.failed and not self.workload.untimed
 
     @property
     def cycles(self) -> int:
@@ -161,6 +167,7 @@ class NetworkResult(NetworkReports):
     def notes(self) -> tuple[str, ...]:
         """The notes of the layers' results, each once, and one on what all their times rest on."""
         from npusim.call.replay import notes_on_figures
+        from npusim.results.elementwise import left_out
 
         notes: dict[str, None] = {}
         figures: dict[str, None] = {}
@@ -173,8 +180,7 @@ class NetworkResult(NetworkReports):
             names = ", ".join(self.untrained)
             first = f"without the input gradient of {names}, before which nothing is trained"
             notes = {f"{first} (every_input=True, --every-input: with it)": None, **notes}
-        if self.with_elementwise and not self.workload.elementwise:
-            notes[f"no element-wise layers are known of {self.workload.name}"] = None
+        notes |= dict.fromkeys(left_out(self.workload, asked=self.with_elementwise))
         return *notes, *notes_on_figures(self.device, figures)
 
     @cached_property
@@ -307,7 +313,8 @@ class NetworkResult(NetworkReports):
             "pass": self.passes,
             "gradients": list(self.gradients),
             "results": list(self.results),
-            "complete": not self.failed,
+            "complete": self.complete,
+            "untimed": dict(self.workload.untimed),
             "cycles": self.cycles,
             "time_us": self.time_us,
             "energy_uj": self.energy_uj,

@@ -209,7 +209,7 @@ def test_json_is_plain_and_complete(net: Workload) -> None:
     value = json.loads(json.dumps(result.to_json(), allow_nan=False))
     layers, kernels = value.pop("layers"), value.pop("kernels")
     assert (value.pop("elementwise"), value.pop("elementwise_us")) == ([], None)
-    assert value.pop("main_memory") == "HBM"
+    assert (value.pop("main_memory"), value.pop("untimed")) == ("HBM", {})
     assert value.pop("notes") == list(result.notes)
     assert value.pop("energy") == result.spent.table()
     assert value == {
@@ -413,10 +413,13 @@ def test_a_linear_layer_is_two_products(other: Workload) -> None:
     assert "\n  64->100 x5\n" in result.text()
 
 
-def test_linear_layers_of_other_types_are_missing_with_the_reason(other: Workload) -> None:
-    (failed,) = timed(other, dtype="fp32").failed
-    assert failed.layer.name == "fc"
-    assert "fp16 or bf16 only, not fp32" in failed.error
+def test_linear_layers_are_computed_as_convolutions_are(other: Workload) -> None:
+    """fp32 operands are kept, rounded to HF32 on the way, or cast where there is no fp32."""
+    by_math = [timed(other, dtype="fp32", cube_math_type=math).timed[-1].result for math in (0, 1)]
+    assert [one.dtype for one in by_math if one is not None] == ["fp32", "hf32"]
+    cast = timed(other, dtype="fp32", device="ascend910", cube_math_type=1).timed[-1].result
+    assert cast is not None
+    assert [run.name for run in cast.runs if run.macs == 0] == ["cast"] * 3
 
 
 def test_a_transposed_layer_reaches_the_operator(other: Workload) -> None:

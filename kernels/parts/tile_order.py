@@ -66,14 +66,19 @@ class Tiles(NamedTuple):
     part: IntArray
 
 
-def tiles(shape: tuple[int, int, int], base: tuple[int, int], order: Order, cores: int) -> Tiles:
-    """The tiles of an (m, k, n) product in ``base`` = (rows, columns), laid over ``cores``."""
+def tiles(
+    shape: tuple[int, int, int], base: tuple[int, int], order: Order, cores: int, groups: int = 1
+) -> Tiles:
+    """The tiles of an (m, k, n) product in ``base`` = (rows, columns), laid over ``cores``.
+
+    Of several ``groups``, products one after another, the rows are counted through all of them.
+    """
     m, k, n = shape
     block_m, block_n = order.single_core_m or base[0], order.single_core_n or base[1]
     depth = order.single_core_k or k
-    part, at_m, at_n = _blocks(
-        ceil_div(m, block_m), ceil_div(n, block_n), ceil_div(k, depth), order
-    )
+    parts = ceil_div(k, depth)
+    part, at_m, at_n = _blocks(ceil_div(m, block_m), ceil_div(n, block_n), groups * parts, order)
+    group, part = part // parts, part % parts
     count = len(part)
     if order.strided:
         core = np.arange(count) % cores
@@ -88,7 +93,7 @@ def tiles(shape: tuple[int, int, int], base: tuple[int, int], order: Order, core
     k0 = part[block] * depth
     whole = Tiles(
         core[block],
-        m0,
+        m0 + group[block] * m,
         n0,
         k0,
         np.minimum(base[0], left_m),

@@ -8,16 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from npusim.device.spec import Device
-from npusim.dtypes import FP32
+from npusim.dtypes import FP16, FP32, DType
 from npusim.errors import ArgumentError, CapacityError
 from npusim.integers import ceil_div, round_up
 from npusim.kernels.parts.tile_order import Order
 from npusim.kernels.tilings.checks import check_tiling
 from npusim.kernels.tilings.costs import launch_cycles, move_cycles, way_out
 from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows
+
+
+class Shape(NamedTuple):
+    """A product: sizes, types of operands and result, the cube's rate, and how often it occurs."""
+
+    m: int
+    k: int
+    n: int
+    dtype: DType = FP16
+    out: DType = FP32
+    math: str = "fp16"
+    groups: int = 1
+
+    @property
+    def unit(self) -> int:
+        """Elements of which tiles are multiples: whole fractals, and whole columns of NZ."""
+        return max(16, 32 // self.dtype.bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,23 +120,23 @@ _SEEN = 4
 _SIDES = (16, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512)
 
 
-def auto_tiling(m: int, k: int, n: int, device: Device, cores: int) -> Tiling:
-    """The tiling of an (m, k) by (k, n) product of 16-bit types with the least estimate.
+def auto_tiling(shape: Shape, device: Device, cores: int) -> Tiling:
+    """The tiling of a product with the least estimate.
 
     Raises ``CapacityError`` if not even the smallest tile fits the device's buffers.
     """
-    candidates = list(_candidates(m, k, n, device))
+    candidates = list(_candidates(shape, device))
     if not candidates:
         raise CapacityError(
             f"{device.name}: {holds(device)}; the smallest tile takes 1024 B of each, and 2048 B "
             "of L1; no tiling fits, choose a device with larger memories"
         )
-    times = [_estimate((m, k, n), t, device, cores) for t in candidates]
+    times = [_estimate(shape, t, device, cores) for t in candidates]
     return candidates[times.index(min(times))]
 
 
 def leading_tilings(
-    m: int, k: int, n: int, device: Device, cores: int, few: int
+    shape: Shape, device: Device, cores: int, few: int
 ) -> list[tuple[float, Tiling]]:
     """The tilings with the least estimates, at most so many, with cycles that count the launch.
 
@@ -130,15 +147,15 @@ def leading_tilings(
 
     def estimate(t: Tiling, used: int) -> float:
         rounds = ceil_div(tiles(t), used)
-        rows, drain = _rows_of_drain(t, n, device)
-        cycles = _estimate((m, k, n), t, device, used) + rounds * rows
+        rows, drain = _rows_of_drain(t, shape.n, device)
+        cycles = _estimate(shape, t, device, used) + rounds * rows
         last = 0.8 * drain if t.l0c_slots > 1 and rounds > 1 else 0.0  # nothing hides it
         return float(launch_cycles(device, "cube", used)) + cycles + last
 
     def tiles(t: Tiling) -> int:
-        return ceil_div(m, t.base_m) * ceil_div(n, t.base_n)
+        return shape.groups * ceil_div(shape.m, t.base_m) * ceil_div(shape.n, t.base_n)
 
-    leading = [(estimate(t, min(tiles(t), cores)), t) for t in _candidates(m, k, n, device)]
+    leading = [(estimate(t, min(tiles(t), cores)), t) for t in _candidates(shape, device)]
     leading.sort(key=lambda pair: pair[0])
     cube = device.cube
     flags = cube is not None and cube.unit_flag and device.has_path("L0C", "GM")
@@ -167,17 +184,18 @@ def _rows_of_drain(t: Tiling, n: int, device: Device) -> tuple[float, float]:
     return float(move_cycles(path, size, t.base_m, apart)) - size / path.rate, size / path.rate
 
 
-def _candidates(m: int, k: int, n: int, device: Device) -> Iterator[Tiling]:
+def _candidates(shape: Shape, device: Device) -> Iterator[Tiling]:
     """Base tiles that fit L0 and L0C, each with the longest K slabs that fit L1."""
+    (m, k, n), e, unit = shape[:3], shape.dtype.bytes, shape.unit
     size, rows = cube_sizes(device), most_rows(device, FP32)
-    order = _BY_WINDOWS if device.l2 and (m + n) * k * 2 > device.l2.size_bytes else {}
-    for base_m in sorted({min(side, round_up(m, 16)) for side in _SIDES}):
-        for base_n in sorted({min(side, round_up(n, 16)) for side in _SIDES}):
-            half = min(size["L0A"] // base_m, size["L0B"] // base_n) // 4  # two slots, 2 bytes
-            slab = size["L1"] // 2 // ((base_m + base_n) * 2)  # columns of both in one of two slots
-            base_k = min(half // 16 * 16, round_up(k, 16), 256, slab // 16 * 16)
-            step = slab // max(base_k, 16)
-            if base_k < 16 or base_m * base_n * 4 > size["L0C"] or not step or base_m > rows:
+    order = _BY_WINDOWS if device.l2 and (m + n) * k * e > device.l2.size_bytes else {}
+    for base_m in sorted({round_up(min(side, m), unit) for side in _SIDES}):
+        for base_n in sorted({round_up(min(side, n), unit) for side in _SIDES}):
+            half = min(size["L0A"] // base_m, size["L0B"] // base_n) // 2 // e  # two slots
+            slab = size["L1"] // 2 // ((base_m + base_n) * e)  # columns of both in one of two slots
+            base_k = min(half // unit * unit, round_up(k, unit), 256, slab // unit * unit)
+            step = slab // max(base_k, unit)
+            if base_k < unit or base_m * base_n * 4 > size["L0C"] or not step or base_m > rows:
                 continue
             yield Tiling(
                 base_m=base_m,
@@ -190,18 +208,18 @@ def _candidates(m: int, k: int, n: int, device: Device) -> Iterator[Tiling]:
             )
 
 
-def _estimate(shape: tuple[int, int, int], t: Tiling, device: Device, cores: int) -> float:
+def _estimate(shape: Shape, t: Tiling, device: Device, cores: int) -> float:
     """Cycles in closed form."""
-    m, k, n = shape
-    tiles = ceil_div(m, t.base_m) * ceil_div(n, t.base_n)
+    (m, k, n), e = shape[:3], shape.dtype.bytes
+    tiles = shape.groups * ceil_div(m, t.base_m) * ceil_div(n, t.base_n)
     rounds = ceil_div(tiles, cores)
     steps, slabs = ceil_div(k, t.base_k), ceil_div(k, t.base_k * t.step_ka)
     base_m, base_n = min(t.base_m, round_up(m, 16)), min(t.base_n, round_up(n, 16))
-    rate = float(device.cube.macs_per_cycle("fp16")) if device.cube is not None else 1.0
+    rate = float(device.cube.macs_per_cycle(shape.math)) if device.cube is not None else 1.0
     cube = base_m * base_n * k / rate + 4 * steps
-    mte1 = device.path("L1", "L0A", "load3d").estimate(base_m * k * 2, steps)
-    mte1 += device.path("L1", "L0B", "load3d").estimate(base_n * k * 2, steps)
-    size = (base_m + base_n) * k * 2
+    mte1 = device.path("L1", "L0A", "load3d").estimate(base_m * k * e, steps)
+    mte1 += device.path("L1", "L0B", "load3d").estimate(base_n * k * e, steps)
+    size = (base_m + base_n) * k * e
     mte2, rows = _loads(shape, t, device, base_m, base_n)
     requests = rows * device.l2.request_bytes if device.l2 else 0
     shared = min(tiles, cores) * (size + requests) / device.shared_read_rate
@@ -211,26 +229,26 @@ def _estimate(shape: tuple[int, int, int], t: Tiling, device: Device, cores: int
 
 
 def _loads(
-    shape: tuple[int, int, int], t: Tiling, device: Device, base_m: int, base_n: int
+    shape: Shape, t: Tiling, device: Device, base_m: int, base_n: int
 ) -> tuple[float, float]:
     """Cycles in which the operands of a tile come to L1, and the pieces of rows that are.
 
     Rows of A are a slab deep, rows of B a tile wide; the L2 gives time to each request for one.
     """
-    _, k, n = shape
+    (_, k, n), e = shape[:3], shape.dtype.bytes
     slabs = ceil_div(k, t.base_k * t.step_ka)
     if not device.has_path("GM", "L1", "nd2nz"):
-        loads = k / 16 + base_n / 16 * slabs
-        size = (base_m + base_n) * k * 2
+        loads = k * e / 32 + base_n * e / 32 * slabs
+        size = (base_m + base_n) * k * e
         return device.path("GM", "L1").estimate(size, loads), base_m * slabs + k
     path = device.path("GM", "L1", "nd2nz")
-    deep, wide = min(k, t.base_k * t.step_ka) * 2, min(n, base_n) * 2
+    deep, wide = min(k, t.base_k * t.step_ka) * e, min(n, base_n) * e
     # Slabs of A begin at multiples of their depth, rows of B at multiples of their width.
-    a = sum(path.pieces(base_m, deep, i * deep, k * 2) for i in range(_SEEN)) / _SEEN
-    b = sum(path.pieces(k, wide, i * wide, n * 2) for i in range(_SEEN)) / _SEEN
+    a = sum(path.pieces(base_m, deep, i * deep, k * e) for i in range(_SEEN)) / _SEEN
+    b = sum(path.pieces(k, wide, i * wide, n * e) for i in range(_SEEN)) / _SEEN
     pieces = slabs * a, b
     cycles = sum(
-        slabs * path.startup_cycles + max(size * k * 2 / path.rate, one * float(path.row_cycles))
+        slabs * path.startup_cycles + max(size * k * e / path.rate, one * float(path.row_cycles))
         for size, one in zip((base_m, base_n), pieces, strict=True)
     )
     return cycles, sum(pieces)

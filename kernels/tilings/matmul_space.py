@@ -12,7 +12,6 @@ from math import inf
 from typing import Any, NamedTuple
 
 from npusim.device.spec import Device
-from npusim.dtypes import DType
 from npusim.integers import ceil_div, round_up
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.floor import (
@@ -28,7 +27,7 @@ from npusim.kernels.tilings.floor import (
     products,
     sharing,
 )
-from npusim.kernels.tilings.matmul import Tiling
+from npusim.kernels.tilings.matmul import Shape, Tiling
 
 #: Longest side of a tile, and most K of one product.
 _MOST, _MOST_K = 512, 512
@@ -41,16 +40,6 @@ _ORDERS: tuple[dict[str, Any], ...] = (
 )
 
 
-class Shape(NamedTuple):
-    """A product: its sizes, the type of its operands and of its result."""
-
-    m: int
-    k: int
-    n: int
-    dtype: DType
-    out: DType
-
-
 def matmul_tilings(shape: Shape, device: Device, cores: int, *, split: bool) -> Iterator[Tiling]:
     """Tilings whose buffers fit; with ``split`` also those that add up parts of K."""
     size, element = cube_sizes(device), shape.dtype.bytes
@@ -60,7 +49,7 @@ def matmul_tilings(shape: Shape, device: Device, cores: int, *, split: bool) -> 
         if l0 < 16 or base_m > most_rows(device, shape.out):
             continue
         parts = _parts(shape, base_m, base_n, cores) if split else [0]
-        tiles = ceil_div(shape.m, base_m) * ceil_div(shape.n, base_n)
+        tiles = shape.groups * ceil_div(shape.m, base_m) * ceil_div(shape.n, base_n)
         orders = _ORDERS if tiles > cores else _ORDERS[:1]
         for depth in parts:
             k = depth or shape.k
@@ -96,7 +85,7 @@ def _flags(device: Device) -> tuple[tuple[int, bool], ...]:
 
 def _parts(shape: Shape, base_m: int, base_n: int, cores: int) -> list[int]:
     """Depths of a part of K: all of it (0), and what gives every core one part or two."""
-    tiles = ceil_div(shape.m, base_m) * ceil_div(shape.n, base_n)
+    tiles = shape.groups * ceil_div(shape.m, base_m) * ceil_div(shape.n, base_n)
     counts = {rounds * cores // tiles for rounds in (1, 2, 3) if tiles < rounds * cores}
     depths = {round_up(ceil_div(shape.k, count), 16) for count in counts if count > 1}
     return [0, *sorted(depth for depth in depths if depth < shape.k)]
@@ -124,10 +113,10 @@ def matmul_least(shape: Shape, t: Tiling, device: Device, cores: int) -> tuple[f
             for path, size in zip(into, sizes, strict=True)
         ]
         pipe = drain(device, m, n, shape.out.bytes, nd=True)
-        cube = products(device, shape.dtype.name, steps, m, k, n)
+        cube = products(device, shape.math, steps, m, k, n)
         last = last.least(
             min(moves(p, 1, s * rest) for p, s in zip(into, sizes, strict=True)),
-            products(device, shape.dtype.name, 1, m, rest, n),
+            products(device, shape.math, 1, m, rest, n),
             0.0 if t.unit_flag else pipe,
         )
         # Without nd2nz every column of NZ is a move of its own, of rows of 32 bytes.

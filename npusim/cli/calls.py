@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import fields as fields_of
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from npusim.call.own_kernel import EXAMPLE, load_kernel, make_kernel
@@ -22,7 +22,7 @@ from npusim.cli.own_kernel import kernel_card
 from npusim.cli.parser import Parser, assignment, collect
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.dtypes import dtype
+from npusim.dtypes import DType, dtype
 from npusim.errors import ArgumentError
 from npusim.ops import CARDS
 from npusim.ops.card import LIMITS, Card, Output, Sample, Stated, integer
@@ -271,6 +271,14 @@ def _add_call(leaf: Parser, card: Card[Any] | None, extras: Extras, numbers: boo
     leaf.set_defaults(leaf=leaf)
 
 
+def _element_type(names: Sequence[str], text: str) -> DType:
+    """A reader of element types, whose error lists those that the operator takes."""
+    try:
+        return dtype(text)
+    except ArgumentError:
+        raise ArgumentError(f"unknown dtype {text!r}; use one of {', '.join(names)}") from None
+
+
 def _add_numbers(leaf: Parser, card: Card[Any] | None, numbers: bool) -> None:
     names = [one.name for one in card.dtypes] if card is not None else []
     if not numbers and len(names) < 2:
@@ -293,7 +301,7 @@ def _add_numbers(leaf: Parser, card: Card[Any] | None, numbers: bool) -> None:
     if len(names) > 1:
         add(
             "--dtype",
-            type=dtype,
+            type=partial(_element_type, names),
             metavar="TYPE",
             help=f"element type of the operands: {' or '.join(names)} (default: "
             f"{'as in --input, else ' if numbers else ''}{names[0]})",

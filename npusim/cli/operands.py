@@ -11,7 +11,7 @@ import numpy as np
 
 from npusim.call.spec import Array, Operand, Spec
 from npusim.computer import require_room
-from npusim.dtypes import BF16, DType, dtype
+from npusim.dtypes import BF16, DTYPES, DType, dtype
 from npusim.errors import ArgumentError
 from npusim.ops.card import Card, Stated
 from npusim.yamltree import suggest
@@ -63,7 +63,11 @@ def make_operands(
             # A stream per operand: giving one as a file leaves the numbers of the others alone.
             stream = np.random.default_rng([seed, number])
             shape = next(iter(forms.values()))
-            given = stream.standard_normal(shape, dtype=np.float32).astype(own.numpy)
+            if own not in DTYPES:
+                raise ArgumentError(f"no array holds {own}: it is timed only; add --timing-only")
+            given = stream.standard_normal(shape, dtype=np.float32)
+            given = (given * 32).clip(-127, 127) if own.kind == "int" else given
+            given = given.astype(own.numpy)
         native[one.name] = one.native(problem, given)
         plain[one.name] = one.plain(problem, given)
     return native, plain

@@ -62,7 +62,16 @@ def _list(loaded: list[Workload], as_json: bool) -> None:
 #: What JSON tells of a layer besides its output; a promise to users.
 _KEYS = (
     *("name", "cin", "cout", "spatial", "kernel", "stride", "padding", "dilation"),
-    *("groups", "transposed", "output_padding", "rows", "count", "input_gradient", "macs"),
+    *(
+        "groups",
+        "transposed",
+        "output_padding",
+        "rows",
+        "products",
+        "count",
+        "input_gradient",
+        "macs",
+    ),
 )
 
 

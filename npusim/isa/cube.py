@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from npusim.device.parts import Path
 from npusim.device.spec import Device
-from npusim.dtypes import FP32, DType
+from npusim.dtypes import FP32, INT32, DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div
 from npusim.isa.base import (
@@ -38,11 +38,12 @@ UNIT_FLAG_BYTES = 512
 
 @record
 class Mmad(Instruction):
-    """C (L0C, fp32, NZ) = A (L0A, Zz) @ B (L0B, Zn), added to C unless ``init``.
+    """C (L0C, NZ) = A (L0A, Zz) @ B (L0B, Zn), added to C unless ``init``.
 
     ``m``, ``k``, ``n`` are elements; what lies beyond them in the last fractals is ignored.
     Products of block-scaled types also read ``scales``; they are timed only.
-    One fp32 sum per mmad is added to C: mmads accumulate in program order.
+    C is fp32, of integers int32 (which wraps around). One sum per mmad is added to it: mmads
+    accumulate in program order.
     """
 
     batched: ClassVar[bool] = True
@@ -130,15 +131,18 @@ class Mmad(Instruction):
         left, right = a[:, : self.m, : self.k], b[:, : self.k, : self.n]
         if self.hf32_bits:
             left, right = (round_hf32(x, self.hf32_bits) for x in (left, right))
-        product = np.matmul(row_major(left), row_major(right))
+        sums = FP32
+        if self.dtype.kind == "int":  # sums of products are exact in float64
+            sums, left, right = INT32, left.astype(np.float64), right.astype(np.float64)
+        product = np.matmul(row_major(left), row_major(right)).astype(sums.numpy, copy=False)
         if (self.m, self.n) != (m1 * 16, n1 * 16):
-            c = _accumulator(memory, self.c, m1, n1).copy()
+            c = _accumulator(memory, self.c, m1, n1, sums).copy()
             part = c[:, : self.m, : self.n]
             part[...] = product if self.init else part + product
             product = c
         elif not self.init:
-            np.add(_accumulator(memory, self.c, m1, n1), product, out=product)
-        memory.write(self.c, product.reshape(-1, m1 * 16, n1, 16).swapaxes(1, 2), FP32)
+            np.add(_accumulator(memory, self.c, m1, n1, sums), product, out=product)
+        memory.write(self.c, product.reshape(-1, m1 * 16, n1, 16).swapaxes(1, 2), sums)
 
 
 @lru_cache(maxsize=4096)
@@ -156,7 +160,7 @@ def _first_piece_out(device: Device) -> int:
     return path.startup_cycles + drain_cycles(UNIT_FLAG_BYTES, path)
 
 
-def row_major(matrices: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def row_major(matrices: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """``matrices`` as BLAS takes them, rows behind each other; a copy where they lie otherwise.
 
     BLAS need not give the same bits for transposed matrices, and NumPy multiplies what BLAS does
@@ -169,16 +173,16 @@ def row_major(matrices: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def _accumulator(
-    memory: MemoryView, region: SlotRegion, m1: int, n1: int
-) -> npt.NDArray[np.float32]:
+    memory: MemoryView, region: SlotRegion, m1: int, n1: int, sums: DType
+) -> npt.NDArray[Any]:
     """An L0C region (NZ) as ordinary matrices of m1*16 x n1*16."""
-    blocks = memory.read(region, FP32, (n1, m1 * 16, 16))
+    blocks = memory.read(region, sums, (n1, m1 * 16, 16))
     return blocks.swapaxes(1, 2).reshape(-1, m1 * 16, n1 * 16)
 
 
 @record
 class Drain(Move):
-    """Move an ``m`` x ``n`` accumulator tile out of L0C, converting fp32 to ``dtype``.
+    """Move an ``m`` x ``n`` accumulator tile out of L0C, converting fp32 or int32 to ``dtype``.
 
     ``path`` says where: L0C->GM is the FIX pipe of the 910B (plain keeps NZ columns, ``nz2nd``
     writes matrix rows); L0C->UB runs on V and keeps NZ. One destination row is one NZ column of
@@ -254,7 +258,8 @@ class Drain(Move):
 
     def execute(self, memory: MemoryView) -> None:
         n1 = ceil_div(self.n, 16)
-        columns = memory.read(self.src, FP32, (n1 * self.matrices, -1, 16))[:, :, : self.m]
+        sums = INT32 if self.dtype is INT32 else FP32  # integers leave as they are
+        columns = memory.read(self.src, sums, (n1 * self.matrices, -1, 16))[:, :, : self.m]
         if self.matrices > 1:
             self._execute_matrices(memory, columns)
             return

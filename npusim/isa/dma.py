@@ -324,7 +324,9 @@ class Load3d(Move):
                 blocks = matrix.reshape(len(planes), len(cut.pixel) // 16, 16, -1, c0)
                 return blocks.transpose(0, 1, 3, 2, 4)
             matrix = matrix.reshape(len(planes), len(cut.pixel), -1)
-            rows = matrix.swapaxes(1, 2)
+            rows = matrix.swapaxes(1, 2)[
+                :, : ceil_div(self.k_ext, 16) * 16
+            ]  # of C0 32 whole blocks
             blocks = rows.reshape(len(rows), rows.shape[1] // 16, 16, rows.shape[2] // c0, c0)
             return blocks.transpose((0, 3, 1, 2, 4) if zn else (0, 1, 3, 2, 4))
 

@@ -18,7 +18,7 @@ from npusim.call.options import Options
 from npusim.call.spec import Array, Operand, Spec
 from npusim.convolution import Sides, Sizes
 from npusim.device.spec import Device
-from npusim.dtypes import DType
+from npusim.dtypes import DEVICE_DTYPES, DTYPES, DType
 from npusim.errors import ArgumentError
 from npusim.program.kernel import Kernel
 from npusim.results import Result
@@ -275,6 +275,10 @@ class Card(Generic[P]):
                     f"{self.name}: tiling names {kernel!r}; a mapping has tilings by kernel, and "
                     f"the kernels here are {', '.join(known)}"
                 )
+        for name, value in given.items():
+            if value.dtype in DEVICE_DTYPES[len(DTYPES) :] and value.dtype not in self.dtypes:
+                known = ", ".join(one.name for one in self.dtypes)
+                raise ArgumentError(f"{name} is {value.dtype}; {self.name} takes {known}")
         sizes = {name: _size(value) for name, value in given.items()}
         return Call(self.name, wanted, timing_only, operands=sizes)
 

@@ -20,6 +20,11 @@ class CubeMath(NamedTuple):
     dtype: DType
     hf32: bool
 
+    @property
+    def name(self) -> str:
+        """The cube's rate."""
+        return "hf32" if self.hf32 else self.dtype.name
+
 
 def cube_math_number(value: int | str | None) -> int:
     """The documented number of a cubeMathType given as number or name."""
@@ -68,7 +73,7 @@ def cube_math(promoted: DType, number: int, device: Device) -> CubeMath:
         wanted = CubeMath(FP32, True)
     else:
         wanted = CubeMath(promoted, False)
-    math = "hf32" if wanted.hf32 else wanted.dtype.name
+    math = wanted.name
     if math not in rates or (promoted is BF16 and "bf16" not in rates):
         raise ArgumentError(
             f"cube_math_type {number} ({CUBE_MATH_TYPES[number]}) needs {math} for {promoted} "

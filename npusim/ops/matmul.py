@@ -1,83 +1,274 @@
-"""matmul: C = A @ B for row-major fp16 or bf16 operands, fp32 (or narrower) result."""
+"""matmul: C = A @ B for row-major operands, summed in fp32 or int32, one product or a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from npusim.call.spec import Array, Spec
+from npusim.call.call import Call
+from npusim.call.spec import Array, Operand, Spec
 from npusim.call.tiling import own_tiling
-from npusim.dtypes import BF16, FP16, DType, dtype
+from npusim.dtypes import (
+    BF16,
+    FP16,
+    FP32,
+    INT8,
+    INT32,
+    MX_BLOCK,
+    MXFP4,
+    MXFP8,
+    DType,
+    dtype,
+)
 from npusim.errors import ArgumentError
-from npusim.integers import round_up
+from npusim.integers import ceil_div, round_up
+from npusim.isa.operands import Tensor
+from npusim.kernels.cast import Cast
 from npusim.kernels.matmul import Matmul, Tiling
-from npusim.kernels.tilings.matmul import auto_tiling
-from npusim.ops.arguments import operand
-from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, integer, named_sizes
+from npusim.kernels.tilings.matmul import Shape, auto_tiling
+from npusim.ops.arguments import flag, operand
+from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated, integer
+from npusim.ops.cube_math import CUBE_MATH_TYPE, CubeMath, cube_math
 from npusim.results import Result
 
+#: Element types of operands; those of blocks with a scale are timed only.
+TYPES = (FP16, BF16, FP32, INT8, MXFP8, MXFP4)
 
-def matmul(a: Array | Spec, b: Array | Spec, *, out_dtype: Any = "fp32", **options: Any) -> Result:
-    """C[M, N] = A[M, K] @ B[K, N] on the cube, accumulated in fp32.
 
-    ``a`` and ``b`` are arrays of one 16-bit float type, or ``npusim.spec``s for a timing-only
-    run. Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
+def matmul(
+    a: Array | Spec,
+    b: Array | Spec,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    out_dtype: Any = None,
+    cube_math_type: int | str = 0,
+    **options: Any,
+) -> Result:
+    """C[M, N] = A[M, K] @ B[K, N] on the cube, for one product or a batch of them.
+
+    ``a`` and ``b`` are arrays of one type, fp16, bf16, fp32 or int8, or ``npusim.spec``s for a
+    timing-only run, then also of mxfp8 or mxfp4. Axes before the last two are a batch, the same in
+    both. With ``transpose_a`` A lies (K, M), with ``transpose_b`` B lies (N, K). Sums are fp32, of
+    int8 int32; ``out_dtype`` None leaves them so. ``cube_math_type`` says how fp32 is multiplied.
+    Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
     ``npusim.kernels.matmul.Tiling``. Raises ``ArgumentError`` for shapes or types that do not
     fit together.
     """
     first, second = operand(a), operand(b)
-    for name, matrix, axes in (("a", first, "(M, K)"), ("b", second, "(K, N)")):
-        if len(matrix.shape) != 2:
-            shape = tuple(matrix.shape)
-            raise ArgumentError(f"{name} has shape {shape}; it must have 2 axes {axes}")
-    a_dtype, b_dtype = dtype(first.dtype), dtype(second.dtype)
-    (m, k), (k2, n) = first.shape, second.shape
-    if k != k2 or a_dtype != b_dtype:
-        raise ArgumentError(
-            f"a is {(m, k)} {a_dtype}, b is {(k2, n)} {b_dtype}; a's columns must equal b's rows "
-            "and both must have one dtype"
-        )
-    if a_dtype not in (FP16, BF16):
-        raise ArgumentError(f"a and b are {a_dtype}; matmul takes fp16 or bf16")
-    if not m or not n or not k:
-        raise ArgumentError(f"matmul of {(m, k)} by {(k2, n)}: every size must be at least 1")
+    kind = _common(first, second)
+    turned = flag("transpose_a", transpose_a), flag("transpose_b", transpose_b)
+    size = _sizes(first, second, turned)
+    out = _result_type(out_dtype, INT32 if kind is INT8 else FP32)
     call = CARD.begin(options, a=first, b=second)
-    call.require_dtype(a_dtype)
+    math = _math(call, kind, cube_math_type)
+    layouts = "ND_km" if turned[0] else "ND", "ND_nk" if turned[1] else "ND"
+    left, right = (_input(call, name, value, math) for name, value in (("a", first), ("b", second)))
+    rows = size.batch * size.m
+    c = call.output("c", (rows, size.n), out)
+    scales: tuple[Tensor, ...] = ()
+    if kind in (MXFP8, MXFP4):
+        wide = ceil_div(size.k, MX_BLOCK)
+        scales = tuple(
+            call.input(f"scale_{axis}", Spec((size.batch * extent, wide), INT8), INT8)
+            for axis, extent in (("m", size.m), ("n", size.n))
+        )
     given = own_tiling(call.options.tiling, Matmul.name, Tiling, tuned=True)
-    tiling = given or auto_tiling(m, k, n, call.device, call.cube_cores)
-    out = call.output("c", (m, n), _result_type(out_dtype))
-    kernel = Matmul(tiling, call.input("a", first, a_dtype), call.input("b", second, a_dtype), out)
+    shape = Shape(size.m, size.k // kind.values, size.n, math.dtype, out, math.name, size.batch)
+    tiling = given or auto_tiling(shape, call.device, call.cube_cores)
+    kernel = Matmul(tiling, left, right, c, layouts, scales, groups=size.batch, hf32=math.hf32)
     if given is None:
         kernel = call.tuned(call.choose(kernel))
     for needed in (*kernel.before, kernel):
         call.launch(needed)
-    problem = f"C[{m}, {n}] = A[{m}, {k}] @ B[{k}, {n}], {a_dtype} -> {out.dtype}"
-    sizes = {name: (size, round_up(size, 16)) for name, size in (("M", m), ("K", k), ("N", n))}
-    return call.result({"c": call.arrays.get("c")}, problem, a_dtype, sizes=sizes)
+    result = call.arrays.get("c")
+    stack = f"{size.batch} x " if size.stack else ""
+    problem = (
+        f"{stack}C[{size.m}, {size.n}] = A[{size.m}, {size.k}] @ B[{size.k}, {size.n}], "
+        f"{kind} -> {out}"
+    )
+    return call.result(
+        {"c": None if result is None else result.reshape(*size.stack, size.m, size.n)},
+        problem,
+        kind,
+        math.name,
+        sizes={
+            name: (extent, round_up(extent, 16))
+            for name, extent in (("M", size.m), ("K", size.k), ("N", size.n))
+        },
+    )
 
 
-def _result_type(out_dtype: Any) -> DType:
+@dataclass(frozen=True)
+class _Sizes:
+    """A product, and the axes of its batch, none of a single one."""
+
+    stack: tuple[int, ...]
+    m: int
+    k: int
+    n: int
+
+    @property
+    def batch(self) -> int:
+        return prod(self.stack)
+
+
+def _common(first: Operand, second: Operand) -> DType:
+    """The type of both operands."""
+    kinds = []
+    for name, value in (("a", first), ("b", second)):
+        try:
+            kinds.append(dtype(value.dtype))
+        except ArgumentError:
+            kinds.append(None)
+        if kinds[-1] not in TYPES:
+            raise ArgumentError(
+                f"{name} is {kinds[-1] or value.dtype}; matmul takes {_named()}: give an array of "
+                "one of these, such as numpy.asarray(..., numpy.float16)"
+            )
+    if kinds[0] is not kinds[1]:
+        raise ArgumentError(
+            f"a is {first.shape} {kinds[0]}, b is {second.shape} {kinds[1]}; both must have one "
+            "dtype"
+        )
+    assert kinds[0] is not None
+    return kinds[0]
+
+
+def _named() -> str:
+    *most, mx8, mx4 = (kind.name for kind in TYPES)
+    return f"{', '.join(most)}, and as npusim.spec for the time alone {mx8} and {mx4}"
+
+
+def _sizes(first: Operand, second: Operand, turned: tuple[bool, bool]) -> _Sizes:
+    for name, value, axes in (
+        ("a", first, "(K, M)" if turned[0] else "(M, K)"),
+        ("b", second, "(N, K)" if turned[1] else "(K, N)"),
+    ):
+        if len(value.shape) < 2:
+            shape = tuple(value.shape)
+            raise ArgumentError(
+                f"{name} has shape {shape}; it must have 2 axes {axes}, or a batch before them"
+            )
+    (*stack, m, k), (*other, k2, n) = first.shape, second.shape
+    m, k = (k, m) if turned[0] else (m, k)
+    k2, n = (n, k2) if turned[1] else (k2, n)
+    if k != k2 or stack != other:
+        raise ArgumentError(
+            f"a is {tuple(first.shape)}, b is {tuple(second.shape)}; a's columns must equal b's "
+            "rows (behind transpose_a and transpose_b), and axes before them must be the same"
+        )
+    values = dtype(first.dtype).values
+    if not prod((*stack, m, k, n)) or k % values:
+        least = f"at least 1{f', and K a multiple of {values}' if values > 1 else ''}"
+        raise ArgumentError(
+            f"matmul of {tuple(first.shape)} by {tuple(second.shape)}: every size must be {least}"
+        )
+    return _Sizes(tuple(stack), m, k, n)
+
+
+def _math(call: Call, kind: DType, cube_math_type: int | str) -> CubeMath:
+    """What the cube computes; ``ArgumentError`` where it cannot."""
+    if kind is FP32:
+        return cube_math(kind, cube_math_type, call.device)
+    call.require_dtype(kind)
+    return CubeMath(kind, False)
+
+
+def _input(call: Call, name: str, value: Operand, math: CubeMath) -> Tensor:
+    """An operand as rows, in the type that the cube multiplies."""
+    *stack, rows, columns = value.shape
+    kind = dtype(value.dtype)
+    tensor = call.input(name, value, kind, (prod(stack) * rows, columns // kind.values))
+    if kind is math.dtype:
+        return tensor
+    target = call.workspace(f"{name}_{math.dtype}", tensor.shape, math.dtype)
+    call.launch_spread(Cast(tensor, target, saturate=call.device.saturates))
+    return target
+
+
+def _result_type(out_dtype: Any, sums: DType) -> DType:
     """The type of the result, refused by the name of the argument."""
     try:
-        return dtype(out_dtype)
+        wanted = sums if out_dtype is None else dtype(out_dtype)
     except ArgumentError as error:
         raise ArgumentError(f"out_dtype: {error}") from None
+    fits = (INT32,) if sums is INT32 else (FP32, FP16, BF16)
+    if wanted not in fits:
+        raise ArgumentError(
+            f"out_dtype is {wanted}; sums in {sums} leave as {' or '.join(map(str, fits))}"
+        )
+    return wanted
 
 
-Sizes = Mapping[str, int]
-_AXES = {"a": "M, K", "b": "K, N"}
+@dataclass(frozen=True)
+class _Problem:
+    """What a command line states: sizes, and how operands lie."""
+
+    batch: int | None
+    m: int
+    k: int
+    n: int
+    turned: tuple[bool, bool]
+    cube_math_type: int
+
+    def shape(self, rows: int, columns: int, *, turned: bool) -> tuple[int, ...]:
+        """The shape of an operand."""
+        stack = () if self.batch is None else (self.batch,)
+        return (*stack, columns, rows) if turned else (*stack, rows, columns)
 
 
-def _product(sample: Sample[Sizes]) -> Array:
-    """The float64 opinion."""
-    a, b = (sample.arrays[name].astype(np.float64) for name in _AXES)
-    product: Array = a @ b
+def _stated(stated: Stated) -> _Problem:
+    turned = bool(stated["transpose_a"]), bool(stated["transpose_b"])
+    axes = {"a": "km" if turned[0] else "mk", "b": "nk" if turned[1] else "kn"}
+    found: dict[str, dict[str, int]] = {"m": {}, "k": {}, "n": {}, "batch": {}}
+    for name, array in stated.arrays.items():
+        if array.ndim not in (2, 3):
+            raise ArgumentError(
+                f"{stated.file(name)}; it must have 2 axes {axes[name].upper()}, or 3 with a batch"
+            )
+        for axis, size in zip(axes[name][::-1], array.shape[::-1], strict=False):
+            found[axis][name] = size
+        if array.ndim == 3:
+            found["batch"][name] = array.shape[0]
+    batched = stated["batch"] is not None or found["batch"]
+    return _Problem(
+        batch=stated.size("batch", found["batch"]) if batched else None,
+        **{axis: stated.size(axis, found[axis]) for axis in "mkn"},
+        turned=turned,
+        cube_math_type=stated["cube_math_type"] or 0,
+    )
+
+
+def _product(sample: Sample[_Problem]) -> Array:
+    """The float64 opinion; exact for integers."""
+    a, b = (sample.arrays[name].astype(np.float64) for name in ("a", "b"))
+    left, right = sample.problem.turned
+    product: Array = (a.swapaxes(-1, -2) if left else a) @ (b.swapaxes(-1, -2) if right else b)
     return product
 
 
-CARD: Card[Sizes] = Card(
+def _limit(sample: Sample[_Problem]) -> float:
+    """That of what operands are rounded to."""
+    kind = dtype(sample.arrays["a"].dtype)
+    if kind is not FP32:
+        return LIMITS["fp32"]
+    math = cube_math(kind, sample.problem.cube_math_type, sample.device)
+    return LIMITS["fp32" if math.name == "fp32" else "fp16"]
+
+
+def _axes(rows: str, columns: str, side: int) -> Any:
+    def axes(p: _Problem) -> str:
+        both = (columns, rows) if p.turned[side] else (rows, columns)
+        return ", ".join((*(() if p.batch is None else ("batch",)), *both))
+
+    return axes
+
+
+CARD: Card[_Problem] = Card(
     function=matmul,
     options=(
         Option("m", integer(1), "N", "rows of A and C, elements (default: as in --input a)"),
@@ -85,26 +276,49 @@ CARD: Card[Sizes] = Card(
             "k", integer(1), "N", "columns of A and rows of B, elements (default: as in --input)"
         ),
         Option("n", integer(1), "N", "columns of B and C, elements (default: as in --input b)"),
+        Option("batch", integer(1), "N", "so many products (default: one, without that axis)"),
+        Option("transpose_a", None, "", "A lies (K, M) (default: (M, K))"),
+        Option("transpose_b", None, "", "B lies (N, K) (default: (K, N))"),
+        CUBE_MATH_TYPE,
     ),
-    problem=lambda stated: named_sizes(stated, _AXES),
+    problem=_stated,
     inputs=(
-        Input(name="a", axes=_AXES["a"], shape=lambda p: (p["m"], p["k"])),
-        Input(name="b", axes=_AXES["b"], shape=lambda p: (p["k"], p["n"])),
-    ),
-    outputs=lambda _: (
-        Output(
-            name="c",
-            layout="row-major",
-            axes="(M, N)",
-            expected=_product,
-            limit=lambda _: LIMITS["fp32"],
+        Input(
+            name="a",
+            axes=_axes("M", "K", 0),
+            shape=lambda p: p.shape(p.m, p.k, turned=p.turned[0]),
+        ),
+        Input(
+            name="b",
+            axes=_axes("K", "N", 1),
+            shape=lambda p: p.shape(p.k, p.n, turned=p.turned[1]),
         ),
     ),
-    call=lambda _, given, options: matmul(given["a"], given["b"], **options),
-    dtypes=(FP16, BF16),
+    outputs=lambda _: (
+        Output(name="c", layout="row-major", axes="(M, N)", expected=_product, limit=_limit),
+    ),
+    call=lambda p, given, options: matmul(
+        given["a"],
+        given["b"],
+        transpose_a=p.turned[0],
+        transpose_b=p.turned[1],
+        cube_math_type=p.cube_math_type,
+        **options,
+    ),
+    dtypes=TYPES,
     tilings={Matmul: Tiling},
     without=("deterministic", "rules"),
-    cases=(Case(name="fp16", needs="fp16", calls=("--m 33 --k 20 --n 17",)),),
+    cases=(
+        Case(
+            name="fp16",
+            needs="fp16",
+            calls=tuple(
+                f"--m 33 --k 20 --n 17{more}"
+                for more in ("", " --batch 3", " --transpose-a", " --transpose-b")
+            ),
+        ),
+        Case(name="int8", needs="int8", calls=("--m 33 --k 20 --n 17 --dtype int8",)),
+    ),
     example="npusim run matmul --device ascend910b2 --m 512 --k 1024 --n 512 --cores 0-7 "
     "--timing-only",
 )

@@ -73,7 +73,8 @@ class LayerRuns:
         options = replace(self.options, progress=labelled)
         if isinstance(layer, LinearLayer):
             image = replace(layer, n=self.batch)
-            return linear_layer(image, self.dtype, self.of(layer), options)
+            wanted = self.of(layer)
+            return linear_layer(image, self.dtype, wanted, options, self.cube_math_type)
         c, wanted = replace(layer, n=self.batch), self.of(layer)
         x, w = spec(c.x_shape, self.dtype), spec(c.w_shape, self.dtype)
         common = {**arguments(layer), "cube_math_type": self.cube_math_type, **vars(options)}

@@ -11,8 +11,8 @@ from fractions import Fraction
 from typing import Any
 
 from npusim.device.spec import Device
-from npusim.results.lines import columns, rate_text, us_text, wrap
-from npusim.workloads import ElementwiseLayer
+from npusim.results.lines import columns, rate_text, times_text, us_text, wrap
+from npusim.workloads import ElementwiseLayer, Workload
 
 #: Columns of ``NetworkResult.elementwise``; a promise to users.
 ELEMENTWISE_COLUMNS = (
@@ -69,6 +69,20 @@ def by_kind(found: Iterable[Mapping[str, Any]]) -> list[Row]:
             here[key] += row["count"] * row[key]
     told = [{"kind": kind, **total} for kind, total in sums.items()]
     return sorted(told, key=lambda row: -row["total_us"])
+
+
+def left_out(workload: Workload, *, asked: bool) -> Iterator[str]:
+    """Notes on what the time of a network leaves out; ``asked`` shows the traffic of layers."""
+    if asked and not workload.elementwise:
+        yield f"no element-wise layers are known of {workload.name}"
+    kinds: Counter[str] = Counter()
+    for one in () if asked else workload.elementwise:
+        kinds[one.kind] += one.count
+    if kinds:
+        met = times_text(kinds.items())
+        yield f"not in the time: {met} (elementwise=True, --elementwise: as traffic)"
+    if workload.untimed:
+        yield f"not in the time, nor known: {times_text(workload.untimed)}"
 
 
 def summary(facts: Mapping[str, Any]) -> str:

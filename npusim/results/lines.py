@@ -238,6 +238,12 @@ def items(title: str, texts: Iterable[str]) -> list[str]:
     return ["", title, *lines] if lines else []
 
 
+def times_text(found: Iterable[tuple[str, int]]) -> str:
+    """Things by how often they were met, most often first: ``"2 x softmax, 1 x cumsum"``."""
+    most = sorted(found, key=lambda one: (-one[1], one[0]))
+    return ", ".join(f"{count:,} x {name}" for name, count in most)
+
+
 def counted(count: int, noun: str) -> str:
     """``count`` things: ``"1 core"``, ``"2 cores"``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any
 
-from npusim.results.lines import WIDTH, columns, counted, percent_text, us_text, wrap
+from npusim.results.lines import (
+    columns,
+    counted,
+    percent_text,
+    times_text,
+    us_text,
+    wrap,
+)
 
 #: A call of the log by the columns of its table.
 Row = Mapping[str, Any]
@@ -15,16 +22,24 @@ Row = Mapping[str, Any]
 GRADIENTS = ("grad_input", "grad_weight", "grad_bias")
 
 #: Characters for the name of a layer.
-_NAME = 24
+_NAME = 48
 
 
-def render(device: str, time_us: float, rows: Sequence[Row]) -> str:
-    """Layers with their time, then refusals; ``rows`` are those of ``Log.rows``."""
+def render(
+    device: str, time_us: float, rows: Sequence[Row], untimed: Mapping[str, int] | None = None
+) -> str:
+    """Layers with their time, refusals, and what was met and is not timed, by operation.
+
+    ``rows`` are those of ``Log.rows``.
+    """
     refused = Counter((r["layer"], _sizes(r), r["reason"]) for r in rows if r["result"] is None)
     distinct = len({row["result"] for row in rows} - {None})
     bad = sum(row["ok"] is False for row in rows)
+    products = sum(not row["stride"] for row in rows)
+    kinds = {"convolution backward": len(rows) - products, "product backward": products}
+    found = [counted(n, kind) for kind, n in kinds.items() if n or kind.startswith("conv")]
     lines = [
-        f"{device}: {counted(len(rows), 'convolution backward')}, {distinct} distinct, "
+        f"{device}: {', '.join(found)}, {distinct} distinct, "
         f"{us_text(time_us)} us"
         + (f", {sum(refused.values())} refused" if refused else "")
         + (f", {bad} beyond tolerance" if bad else "")
@@ -32,26 +47,30 @@ def render(device: str, time_us: float, rows: Sequence[Row]) -> str:
     lines += _layers(time_us, rows)
     for (layer, sizes, reason), count in refused.items():
         lines += ["", *wrap(f"refused {count} x {layer}, {sizes}: {reason}", later="  ")]
+    if untimed:
+        lines += ["", *wrap(f"not in the time: {times_text(untimed.items())}", later="  ")]
     return "\n".join(lines)
 
 
 def _layers(time_us: float, rows: Sequence[Row]) -> list[str]:
-    """A heading and one line per layer and distinct call, in order of appearance."""
+    """A heading, and per layer and distinct call two lines, in order of appearance."""
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         if row["result"] is not None:
             groups.setdefault((row["layer"], row["result"]), []).append(row)
-    table = [("layer", "count", "us each", "share", "error", "type, input, weight")]
+    table = [("layer: type, input, weight", "count", "us each", "share", "error")]
     for (layer, _), calls in groups.items():
         each = calls[0]["time_us"]
         share = percent_text(each * len(calls) / time_us) if time_us else ""
-        cells = str(len(calls)), us_text(each), share, _worst(calls), _operands(calls[0])
-        table.append((_clipped(layer), *cells))
-    return ["", *(line[:WIDTH] for line in columns(table, left=(0, 5)))] if groups else []
+        table.append((_clipped(layer), str(len(calls)), us_text(each), share, _worst(calls)))
+    head, *lines = columns(table)
+    sizes = [f"  {_operands(calls[0])}" for calls in groups.values()]
+    both = [text for pair in zip(lines, sizes, strict=True) for text in pair]
+    return ["", head, *both] if groups else []
 
 
 def _clipped(name: str) -> str:
-    """The end of a long name, which tells layers apart, with dots for its beginning."""
+    """The end of a name that is longer than a line holds, with dots for its beginning."""
     return name if len(name) <= _NAME else "..." + name[3 - _NAME :]
 
 

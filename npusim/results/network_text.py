@@ -14,6 +14,7 @@ from npusim.results.lines import (
     page,
     percent_text,
     rate_text,
+    times_text,
     us_text,
     wrap,
 )
@@ -43,9 +44,14 @@ def render(facts: Row) -> str:
     return page(sections)
 
 
-def missing_text(layers: Sequence[Row]) -> str:
-    """How many of the layers have no time."""
-    return f"{sum(bool(row['error']) for row in layers)} of {len(layers)} layers not simulated"
+def missing_text(facts: Row) -> str:
+    """How many of the layers have no time, and what else is left out."""
+    layers = facts["layers"]
+    failed = sum(bool(row["error"]) for row in layers)
+    texts = [f"{failed} of {len(layers)} layers not simulated"] if failed else []
+    if facts["untimed"]:
+        texts.append(f"without {times_text(facts['untimed'].items())}")
+    return ", ".join(texts)
 
 
 def results_text(facts: Row) -> str:
@@ -71,7 +77,7 @@ def _header(facts: Row) -> Iterator[str]:
         share = f"{percent_text(most['share'])} {most['figure']}"
         yield from fact("energy", f"{rate_text(facts['energy_uj'] / 1e3)} mJ = {watt} W; {share}")
     if not facts["complete"]:
-        yield from fact("partial", f"{missing_text(facts['layers'])}; see below")
+        yield from fact("partial", f"{missing_text(facts)}; see below")
 
 
 def _split(facts: Row) -> str:
@@ -119,10 +125,12 @@ def _layers(facts: Row) -> Iterator[str]:
 def shape_text(row: Row) -> str:
     """Channels, input size, kernel and what is unusual: ``64->128 56x56 3x3/2``.
 
-    Of a linear layer, the vectors of an image: ``2048->1000 x1``.
+    Of a linear layer, the vectors of an image: ``2048->1000 x1``; of products of two computed
+    matrices also how many an image has: ``64->197 x197, 6 products``.
     """
     if row["rows"] is not None:
-        return f"{row['cin']}->{row['cout']} x{row['rows']:,}"
+        products = f", {row['products']:,} products" if row["products"] else ""
+        return f"{row['cin']}->{row['cout']} x{row['rows']:,}{products}"
 
     def sizes(values: Sequence[int]) -> str:
         return "x".join(map(str, values))

@@ -1,4 +1,4 @@
-"""PyTorch bridge: simulate every convolution backward of an ordinary training step.
+"""PyTorch bridge: simulate the backward of every layer of an ordinary training step.
 
 >>> import torch
 >>> import npusim.torch
@@ -13,8 +13,10 @@
 True
 
 Whatever dispatches ``aten::convolution_backward`` is seen: modules, functional calls, transposed
-and grouped layers, autocast, any memory format, meta tensors (timing only). Code compiled by
-``torch.compile`` is not. PyTorch computes as always; npusim only looks at operands and results.
+and grouped layers, autocast, any memory format, meta tensors (timing only). So are the gradients of
+matrix products (linear layers, ``@``, einsum, attention), which are timed and not compared; what
+else is computed going backward is counted in ``Log.untimed``. Code compiled by ``torch.compile`` is
+not seen. PyTorch computes as always; npusim only looks at operands and results.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ from npusim.dtypes import BF16
 from npusim.errors import ArgumentError
 from npusim.results.progress import ProgressBar
 from npusim.torch.log import ConvCall, Evidence, Log
+from npusim.workloads import LinearLayer
+from npusim.workloads.module import Product, computed, products
 
 _ARGUMENTS = (
     *("grad_output", "input", "weight", "bias_sizes", "stride", "padding", "dilation"),
@@ -51,7 +55,7 @@ def trace(
     timeline: bool | None = False,
     **options: Any,
 ) -> AbstractContextManager[Log]:
-    """Record and simulate every convolution backward inside the ``with``, which gives a ``Log``.
+    """Record and simulate the backward of layers inside the ``with``, which gives a ``Log``.
 
     ``model`` names layers after its modules (otherwise: the weight's shape). With ``check`` the
     gradients are computed too and compared with PyTorch's; without, equal calls are simulated
@@ -130,6 +134,7 @@ def _recorder(log: Log, names: _WeightNames) -> Any:
     """A ``TorchDispatchMode`` that lets PyTorch compute, then shows ``log`` what it did."""
     aten = _torch().ops.aten
     copies = (aten._to_copy.default, aten.clone.default)
+    seen = _Products(log, names)
 
     def dispatch(_: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
@@ -137,12 +142,67 @@ def _recorder(log: Log, names: _WeightNames) -> Any:
         if func is aten.convolution_backward.default:
             a = dict(zip(_ARGUMENTS, args, strict=False)) | given
             log.record(_call(a), names.of(a["weight"]), lambda: _evidence(a, out, func))
-        elif func in copies:
-            names.copied(args[0], out)
+        else:
+            seen.see(func, args, out)
+            if func in copies:
+                names.copied(args[0], out)
         return out
 
     base = _torch("torch.utils._python_dispatch").TorchDispatchMode
     return type("Recorder", (base,), {"__torch_dispatch__": dispatch})()
+
+
+class _Products:
+    """Products of matrices going forward, until their gradients are computed.
+
+    Both are told by the number that autograd gives an operation and its node of the graph.
+    """
+
+    def __init__(self, log: Log, names: _WeightNames) -> None:
+        self.log, self.names = log, names
+        self.forward: dict[int, list[tuple[ConvCall, str]]] = {}
+        self.done: set[tuple[int, int]] = set()
+
+    def see(self, func: Any, args: Sequence[Any], out: Any) -> None:
+        """Keep a product that goes forward, record those whose gradients a node computes."""
+        autograd = _torch("torch._C")
+        node = autograd._current_autograd_node()
+        found = products(func, args)
+        if node is None:
+            if found and _torch().is_grad_enabled():
+                number = autograd._autograd._get_sequence_nr() - 1
+                calls = [self._called(one, args, backward=False) for one in found]
+                self.forward[number] = [one for one in calls if any(one[0].output_mask)]
+            return
+        number = node._sequence_nr()
+        if number in self.forward:
+            key = autograd._current_graph_task_id(), number
+            for call, name in self.forward[number] if key not in self.done else ():
+                self.log.record(call, name, _nothing)
+            self.done.add(key)
+        elif found:
+            for call, name in (self._called(one, args, backward=True) for one in found):
+                self.log.record(call, name, _nothing)
+        elif (name := computed(func, out)) and "Accumulate" not in node.name():
+            self.log.untimed[name] += 1
+
+    def _called(self, one: Product, args: Sequence[Any], *, backward: bool) -> tuple[ConvCall, str]:
+        tensors = [a for a in args if hasattr(a, "dtype")]
+        stack = (one.groups,) if one.groups else ()
+        right = (one.cin, one.cout) if stack else (one.cout, one.cin)
+        layer = LinearLayer(name="", cin=one.cin, cout=one.cout, rows=one.rows, products=one.groups)
+        call = ConvCall(
+            shapes=((*stack, one.rows, one.cout), (*stack, one.rows, one.cin), (*stack, *right)),
+            dtypes=(_name(tensors[-1]),) * 3,
+            output_mask=(False,) * 3 if backward else (one.left, one.right, False),
+            product=layer,
+        )
+        shape = "x".join(map(str, call.shapes[2]))
+        return call, f"product {shape}" if one.weight is None else self.names.of(one.weight)
+
+
+def _nothing() -> Evidence:
+    raise AssertionError("products are not compared")
 
 
 def _call(a: dict[str, Any]) -> ConvCall:

@@ -1,4 +1,4 @@
-"""A log of convolution backwards that a framework computed, each simulated on one device.
+"""A log of layers' backwards that a framework computed, each simulated on one device.
 
 It knows no framework: ``npusim.torch`` feeds it. Equal calls share one ``Result``.
 """
@@ -12,6 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from math import isfinite, sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +25,12 @@ from npusim.dtypes import FP32, DType, dtype, promote
 from npusim.errors import ArgumentError, NpusimError
 from npusim.ops.convolution_backward import convolution_backward
 from npusim.ops.cube_math import cube_math, cube_math_number
+from npusim.ops.linear import linear_layer
 from npusim.reference import relative_error
 from npusim.results import Result
 from npusim.results.log_text import GRADIENTS, render
 from npusim.version import __version__
+from npusim.workloads import LinearLayer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,19 +63,22 @@ Shape = tuple[int, ...]
 class ConvCall:
     """The arguments of one ``aten::convolution_backward``; equal calls take equal time.
 
-    ``shapes`` and ``dtypes`` (the framework's names) are of grad_output, input and weight.
+    ``shapes`` and ``dtypes`` (the framework's names) are of grad_output, input and weight. The call
+    of a ``product`` of matrices has no other sizes; where it is a gradient that is known as no
+    layer's, it is a product going forward.
     """
 
     shapes: tuple[Shape, Shape, Shape]
     dtypes: tuple[str, str, str]
-    bias_sizes: Shape | None
-    stride: Shape
-    padding: Shape
-    dilation: Shape
-    transposed: bool
-    output_padding: Shape
-    groups: int
+    bias_sizes: Shape | None = None
+    stride: Shape = ()
+    padding: Shape = ()
+    dilation: Shape = ()
+    transposed: bool = False
+    output_padding: Shape = ()
+    groups: int = 1
     output_mask: tuple[bool, bool, bool]
+    product: LinearLayer | None = None
 
     @property
     def dtype(self) -> str:
@@ -84,6 +90,11 @@ class ConvCall:
     def promoted(self) -> DType:
         """The type the operands are computed in together."""
         return promote((dtype(name) for name in self.dtypes), FP32)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """What is computed of a product."""
+        return tuple(n for n, on in zip(("input", "weight"), self.output_mask, strict=False) if on)
 
     def cube_math_type(self, wanted: int | str | None) -> int:
         """The cubeMathType; None lets fp32 be rounded and keeps the rest."""
@@ -133,6 +144,7 @@ class Log:
         self.options = replace(options, device=probe.device, cores=probe.groups, check=check)
         self.entries: list[Entry] = []
         self.results: list[Result] = []
+        self.untimed: Counter[str] = Counter()  # operations of backward passes that are no layer's
         self._known: dict[ConvCall, Entry] = {}  # the first entry of each distinct call
 
     @property
@@ -148,7 +160,8 @@ class Log:
         ``reason``; so does, with a warning, a defect of npusim: the training step goes on.
         """
         known = self._known.get(call)
-        if known is None or (self.check and known.result is not None):
+        checked = self.check and call.product is None
+        if known is None or (checked and known.result is not None):
             try:
                 known = self._simulated(call, layer, known, evidence)
             except NpusimError as error:
@@ -163,7 +176,7 @@ class Log:
         self, call: ConvCall, layer: str, known: Entry | None, evidence: Callable[[], Evidence]
     ) -> Entry:
         number = call.cube_math_type(self.cube_math_type)
-        data = evidence() if self.check else None
+        data = evidence() if self.check and call.product is None else None
         specs = [spec(s, d) for s, d in zip(call.shapes, call.dtypes, strict=True)]
         result = self._run(call, layer, number, data.operands if data else specs)
         index = len(self.results) if known is None else known.result
@@ -184,6 +197,10 @@ class Log:
             assert report is not None
             report(f"{layer} (call {len(self.entries) + 1}) {kernel}", phase, done, total)
 
+        options = replace(self.options, progress=report and labelled)
+        if call.product is not None:
+            wanted = call.results or ("output",)
+            return linear_layer(call.product, call.promoted, wanted, options, number)
         return convolution_backward(
             grad_output,
             input_,
@@ -197,7 +214,7 @@ class Log:
             groups=call.groups,
             output_mask=call.output_mask,
             cube_math_type=number,
-            **vars(replace(self.options, progress=report and labelled)),
+            **vars(options),
         )
 
     def rows(self) -> list[dict[str, Any]]:
@@ -213,7 +230,7 @@ class Log:
         where the terms of a gradient cancel, relative to the root of their summed squares, and at
         least to its type's smallest normal number; NaN where either is not finite. ``tolerance``
         is their limit (for the bias that of the element type alone, see ``TOLERANCES``), ``ok``
-        whether all keep it.
+        whether all keep it. Products of matrices are timed, and not compared.
         """
         import pandas as pd
 
@@ -260,13 +277,22 @@ class Log:
             "cube_math_type": self.cube_math_type,
             "check": self.check,
             "time_us": self.time_us,
+            "untimed": dict(self.untimed),
             "calls": calls,
             "results": [result.to_json() for result in self.results],
         }
 
     def summary(self) -> str:
         """Text for people, at most 80 columns wide: layers with their time, then refusals."""
-        return render(self.device.name, self.time_us, self.rows())
+        return render(self.device.name, self.time_us, self.rows(), self.untimed)
+
+    def __repr__(self) -> str:
+        """One line: how many calls, and their time."""
+        return f"<Log on {self.device.name}: {len(self.entries)} calls, {self.time_us:.3f} us>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows at the end of a cell."""
+        return f"<pre>{escape(self.summary())}</pre>"
 
 
 def _compared(entry: Entry, result: Result, data: Evidence) -> Entry:

@@ -5,11 +5,14 @@ A file has a ``description`` and ``layers``, a mapping from layer name to its si
     conv1: {cin: 3, cout: 64, spatial: [224, 224], kernel: 7, stride: 2, padding: 3}
     fc: {cin: 2048, cout: 1000, rows: 1}
 
-A layer with ``spatial`` is a convolution, one with ``rows`` (vectors per image) a linear layer.
-A list ``elementwise`` may follow, of layers that multiply no matrices::
+A layer with ``spatial`` is a convolution, one with ``rows`` (vectors per image) a linear layer, or
+with ``products`` (per image) products of two computed matrices, as attention has them. A list
+``elementwise`` may follow, of layers that multiply no matrices::
 
     - {kind: relu, shape: [64, 112, 112]}
     - {kind: max_pool, shape: [64, 112, 112], out: [64, 56, 56]}
+
+and a mapping ``untimed`` of operations of which nothing is known, ``{cumsum: 2}``.
 
 ``configs/README.md`` has every key.
 """
@@ -78,16 +81,17 @@ def find_layer(place: str) -> ConvLayer:
         raise ArgumentError(f"expected WORKLOAD/LAYER such as resnet50/conv1, got {place!r}")
     layer = load_workload(workload).layer(name)
     if isinstance(layer, LinearLayer):
+        batch = f" --batch {layer.products}" if layer.products else ""
         raise ArgumentError(
             f"{place} is a linear layer, {layer.cin} -> {layer.cout}; `npusim run matmul --m "
-            f"{layer.rows} --k {layer.cin} --n {layer.cout}` is its forward product"
+            f"{layer.rows} --k {layer.cin} --n {layer.cout}{batch}` is its forward product"
         )
     return layer
 
 
 def _workload(source: TextFile, name: str) -> Workload:
     """Read one file."""
-    tree = load_tree(source).mapping(("description", "layers"), ("elementwise",))
+    tree = load_tree(source).mapping(("description", "layers"), ("elementwise", "untimed"))
     layers = tree["layers"].mapping()
     if not layers:
         raise tree["layers"].fail("expected at least one layer")
@@ -100,6 +104,10 @@ def _workload(source: TextFile, name: str) -> Workload:
         elementwise=tuple(
             _elementwise(node)
             for node in (tree["elementwise"].items() if "elementwise" in tree else ())
+        ),
+        untimed=tuple(
+            (key, _positive(node))
+            for key, node in (tree["untimed"].mapping() if "untimed" in tree else {}).items()
         ),
     )
 
@@ -124,8 +132,9 @@ def _layer(name: str, node: Node, *, first: bool) -> Layer:
     if "/" in name or not name:
         raise node.fail(f"a layer name must not be empty or contain '/', got {name!r}")
     if "rows" in node.mapping():
-        fields = node.mapping(_LINEAR, ("count", "input_gradient"))
-        numbers = {key: _positive(fields[key]) for key in (*_LINEAR, "count") if key in fields}
+        fields = node.mapping(_LINEAR, ("products", "count", "input_gradient"))
+        keys = (*_LINEAR, "products", "count")
+        numbers = {key: _positive(fields[key]) for key in keys if key in fields}
         return LinearLayer(name=name, **numbers, input_gradient=_trained(fields, first=first))
     fields = node.mapping(_REQUIRED, _OPTIONAL)
     return _convolution(name, node, fields, input_gradient=_trained(fields, first=first))
@@ -235,6 +244,9 @@ def workload_yaml(workload: Workload) -> str:
         lines += ["", "elementwise:"]
     for one in workload.elementwise:
         lines += _entry("-", _elementwise_fields(one))
+    if workload.untimed:
+        lines += ["", "untimed:"]
+        lines += [f"  {_quoted(name)}: {count}" for name, count in workload.untimed]
     return "\n".join(lines) + "\n"
 
 
@@ -261,6 +273,8 @@ def _fields(layer: Layer, *, first: bool) -> Iterator[tuple[str, str]]:
     yield from (("cin", str(layer.cin)), ("cout", str(layer.cout)))
     if isinstance(layer, LinearLayer):
         yield "rows", str(layer.rows)
+        if layer.products:
+            yield "products", str(layer.products)
     else:
         yield from _sizes(layer)
     if layer.count > 1:

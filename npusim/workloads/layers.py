@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -26,7 +27,12 @@ class ConvLayer(Convolution):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearLayer:
-    """A linear layer: ``rows`` vectors of an image, each from ``cin`` to ``cout`` features."""
+    """A linear layer: ``rows`` vectors of an image, each from ``cin`` to ``cout`` features.
+
+    With ``products`` an image has so many products of two computed matrices (rows, cin) and
+    (cin, cout), as attention has two for each head; 0 is one matrix of weights for all images. The
+    gradient of the right matrix is called that of the weight.
+    """
 
     name: str
     cin: int
@@ -35,11 +41,12 @@ class LinearLayer:
     n: int = 1
     count: int = 1
     input_gradient: bool = True
+    products: int = 0
 
     @property
     def macs(self) -> int:
         """Multiply-adds of any one of its three products."""
-        return self.n * self.rows * self.cin * self.cout
+        return self.n * max(1, self.products) * self.rows * self.cin * self.cout
 
 
 Layer = ConvLayer | LinearLayer
@@ -49,13 +56,15 @@ Layer = ConvLayer | LinearLayer
 class Workload:
     """A named list of layers, in the order of the network.
 
-    ``layers`` are those that multiply, ``elementwise`` what is known of the others.
+    ``layers`` are those that multiply, ``elementwise`` what is known of the others, ``untimed``
+    what of these nothing is known: operations by name, and how often each occurs.
     """
 
     name: str
     description: str
     layers: tuple[Layer, ...]
     elementwise: tuple[ElementwiseLayer, ...] = ()
+    untimed: tuple[tuple[str, int], ...] = ()
 
     def __repr__(self) -> str:
         """One line: name, layers with repetitions, multiply-adds."""
@@ -82,11 +91,18 @@ class Workload:
 
 
 def merged(layers: Iterable[Layer]) -> tuple[Layer, ...]:
-    """Layers of one shape as one, named after the first of them, with the sum of their counts."""
+    """Layers of one shape as one, named after the first of them, with the sum of their counts.
+
+    Names that several shapes have are numbered.
+    """
     found: dict[Layer, Layer] = {}
+    named: Counter[str] = Counter()
     for layer in layers:
         shape = replace(layer, name="", count=1)
-        first = found.get(shape)
-        count = layer.count + (first.count if first is not None else 0)
-        found[shape] = replace(first if first is not None else layer, count=count)
+        if shape in found:
+            found[shape] = replace(found[shape], count=found[shape].count + layer.count)
+            continue
+        named[layer.name] += 1
+        number = f"_{named[layer.name]}" if named[layer.name] > 1 else ""
+        found[shape] = replace(layer, name=layer.name + number)
     return tuple(found.values())

@@ -2,29 +2,94 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from importlib import import_module
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from npusim.errors import ArgumentError
 from npusim.workloads.elementwise import KINDS, ElementwiseLayer, together
 from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload, merged
 
-#: Images that are traced: batch normalisation refuses one image of one position in training.
-_IMAGES = 2
+#: Images that are traced: a prime that few other axes have, so that it tells which axis is theirs.
+_IMAGES = 101
 
 #: PyTorch's name of an operation: its kind of element-wise layer, where that is called otherwise.
 _KINDS = {
     **{"hardtanh": "clip", "clamp": "clip", "clamp_min": "clip", "_prelu_kernel": "prelu"},
     **{"hardswish": "hard_swish", "hardsigmoid": "hard_sigmoid", "_softmax": "softmax"},
-    **{"_log_softmax": "softmax", "cat": "concat", "sub": "add", "div": "mul"},
+    **{"_log_softmax": "softmax", "_safe_softmax": "softmax"},
+    **{"cat": "concat", "sub": "add", "div": "mul"},
     **{"mean": "avg_pool", "native_dropout": "dropout", "native_group_norm": "group_norm"},
     **{"native_layer_norm": "layer_norm", "native_batch_norm": "batch_norm"},
     **{"cudnn_batch_norm": "batch_norm", "_native_batch_norm_legit": "batch_norm"},
 }
+
+#: Operations that multiply two matrices, or two stacks of them, and the first of both operands.
+_PRODUCTS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}
+
+#: Operations that compute nothing, besides those whose result is a view.
+_MOVES = (
+    *("clone", "_to_copy", "copy", "_unsafe_view", "_reshape_copy", "fill", "zero", "bernoulli"),
+    *("empty_like", "zeros_like", "ones_like", "full_like", "new_empty", "new_zeros", "new_full"),
+)
+
+
+class Product(NamedTuple):
+    """A product (rows, cin) by (cin, cout), or ``groups`` of them where both are stacks.
+
+    ``left`` and ``right`` say of its operands whether they have a gradient; ``weight`` is the right
+    one where it is a matrix for all.
+    """
+
+    groups: int
+    rows: int
+    cin: int
+    cout: int
+    left: bool
+    right: bool
+    weight: Any = None
+
+    @property
+    def all_rows(self) -> int:
+        """Rows of all groups."""
+        return max(1, self.groups) * self.rows
+
+
+def products(func: Any, args: Sequence[Any]) -> list[Product]:
+    """The products of matrices that a dispatched operation is; a fused attention has two."""
+    name = func._schema.name.partition("::")[2]
+    if name in _PRODUCTS:
+        a, b = args[_PRODUCTS[name] :][:2]
+        groups, rows = (int(a.shape[0]) if a.dim() > 2 else 0), int(a.shape[-2])
+        if groups and b.stride(0) == 0:  # one matrix, repeated
+            groups, rows = 0, groups * rows
+        sizes = groups, rows, int(a.shape[-1]), int(b.shape[-1]) if b.dim() > 1 else 1
+        return [Product(*sizes, a.requires_grad, b.requires_grad, None if groups else b)]
+    if not name.startswith("_scaled_dot_product_") or name.endswith("backward"):
+        return []
+    q, k, v = args[:3]
+    groups, rows, keys = prod(q.shape[:-2]), int(q.shape[-2]), int(k.shape[-2])
+    scores = q.requires_grad or k.requires_grad
+    return [
+        Product(groups, rows, int(q.shape[-1]), keys, q.requires_grad, k.requires_grad),
+        Product(groups, rows, keys, int(v.shape[-1]), scores, v.requires_grad),
+    ]
+
+
+def computed(func: Any, out: Any) -> str:
+    """The name of a dispatched operation that computes with floating-point values, "" of others."""
+    name: str = func._schema.name.partition("::")[2].removesuffix("_")
+    if name in _MOVES or not any("Tensor" in str(one.type) for one in func._schema.arguments):
+        return ""
+    made = out[0] if isinstance(out, (list, tuple)) and out else out
+    aliases = [one.alias_info for one in func._schema.returns]
+    view = bool(aliases) and all(one is not None and not one.is_write for one in aliases)
+    floating = getattr(made, "is_floating_point", lambda: False)()
+    return "" if view or not floating else name
 
 
 def workload(model: Any, input_shape: Sequence[int], *, name: str = "") -> Workload:
@@ -32,9 +97,9 @@ def workload(model: Any, input_shape: Sequence[int], *, name: str = "") -> Workl
 
     ``input_shape`` is that of one image, (channels, ...), without the batch. Tensors have shapes
     but no data (the meta device), so the pass takes neither time nor memory; ``model`` is left as
-    it is. Convolutions that a module computes by ``torch.nn.functional`` are seen too, linear
-    layers only as ``torch.nn.Linear``; element-wise layers as operations, whichever module calls
-    them. Layers of one shape are one with a count, named after the first of them.
+    it is. What is seen is the operations that PyTorch dispatches, whichever module or function
+    calls them: convolutions, products of matrices (attention is two), element-wise layers, and by
+    name what else computes. Layers of one shape are one with a count, named after the first.
 
     Raises ``ArgumentError`` where the model does not take such an input, or has no layer to time.
     """
@@ -55,13 +120,14 @@ def workload(model: Any, input_shape: Sequence[int], *, name: str = "") -> Workl
             f"{type(error).__name__}: {text}"
         ) from error
     if not seen.layers:
-        raise ArgumentError(f"{title} has no convolution and no torch.nn.Linear")
+        raise ArgumentError(f"{title} has no convolution and no product of matrices")
     sizes = "x".join(map(str, input_shape))
     return Workload(
         name=title,
         description=f"{title} (PyTorch), input {sizes}",
         layers=merged(seen.layers),
         elementwise=together(seen.elementwise),
+        untimed=tuple(seen.untimed.items()),
     )
 
 
@@ -81,32 +147,93 @@ class _Seen:
         self.torch, self.model = torch, model
         self.layers: list[Layer] = []
         self.elementwise: list[ElementwiseLayer] = []
+        self.untimed: Counter[str] = Counter()
         self.names = {id(m): name or type(m).__name__ for name, m in model.named_modules()}
         self.inside: list[Any] = []  # modules entered and not left
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Watch modules and convolutions while the body runs."""
+        """Watch operations, and the modules that they are in, while the body runs."""
         modules = list(self.model.modules())
         hooks = [m.register_forward_pre_hook(lambda m, _: self.inside.append(m)) for m in modules]
         hooks += [m.register_forward_hook(self._left) for m in modules]
         base = import_module("torch.utils._python_dispatch").TorchDispatchMode
-        aten = self.torch.ops.aten
 
         def dispatch(_: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is aten.convolution.default:
-                self.layers.append(self._convolution(args))
             out = func(*args, **(kwargs or {}))
-            self.elementwise += self._elementwise(func, args, out)
+            found = products(func, args)
+            if func is self.torch.ops.aten.convolution.default:
+                self.layers.append(self._convolution(args))
+            elif found:
+                for one in found:
+                    self._product(one)
+            else:
+                self._other(func, args, out)
             return out
 
-        mode = type("Convolutions", (base,), {"__torch_dispatch__": dispatch})
+        mode = type("Operations", (base,), {"__torch_dispatch__": dispatch})
+        fast = self.torch.backends.mha  # one operation for a whole layer, where nothing is trained
+        enabled = fast.get_fastpath_enabled()
+        fast.set_fastpath_enabled(False)
         try:
             with self.torch.enable_grad(), mode():
                 yield
         finally:
+            fast.set_fastpath_enabled(enabled)
             for hook in hooks:
                 hook.remove()
+
+    def _left(self, *_: Any) -> None:
+        self.inside.pop()
+
+    def _name(self, what: str) -> str:
+        """The module that computes, and ``what`` where it does more than that."""
+        if not self.inside:
+            return what
+        nn, inside = self.torch.nn, self.inside[-1]
+        name = self.names[id(inside)]
+        whole = isinstance(inside, (nn.Linear, nn.modules.conv._ConvNd))
+        return name if whole else f"{name}.{what}"
+
+    def _product(self, one: Product) -> None:
+        """Note a product of one image; a stack that all images share is a layer for each of it."""
+        groups, rows, count = one.groups, one.rows, 1
+        if groups and groups % _IMAGES == 0:
+            groups //= _IMAGES
+        else:
+            groups, count, rows = 0, max(1, groups), rows // _IMAGES
+        if (
+            _IMAGES in (one.cin, one.cout)
+            or rows * max(1, groups) * _IMAGES * count != one.all_rows
+        ):
+            self.untimed["product over all images"] += 1
+            return
+        self.layers.append(
+            LinearLayer(
+                name=self._name("product" if groups else "linear"),
+                cin=one.cin,
+                cout=one.cout,
+                rows=rows,
+                products=groups,
+                count=count,
+                input_gradient=one.left,
+            )
+        )
+
+    def _other(self, func: Any, args: Sequence[Any], out: Any) -> None:
+        """Note an operation that is no product: as an element-wise layer, or by its name."""
+        nn = self.torch.nn
+        inside = self.inside[-1] if self.inside else None
+        name = computed(func, out)
+        if not name or isinstance(inside, nn.Linear):  # the bias of a linear layer
+            return
+        dropout = isinstance(inside, nn.modules.dropout._DropoutNd)
+        kind = _kind(name, dropout=dropout)
+        made = out[0] if isinstance(out, (list, tuple)) else out
+        if kind:
+            self.elementwise += self._elementwise(kind, args, made)
+        elif not dropout and _image(made):
+            self.untimed[name] += 1
 
     def _convolution(self, args: Sequence[Any]) -> ConvLayer:
         x, w, _, stride, padding, dilation, transposed, extra, groups = args
@@ -117,7 +244,7 @@ class _Seen:
 
         cin = int(x.shape[1])
         return ConvLayer(
-            name=self.names[id(self.inside[-1])] if self.inside else "functional",
+            name=self._name("convolution"),
             cin=cin,
             cout=int(w.shape[1] * groups if transposed else w.shape[0]),
             spatial=tuple(map(int, x.shape[2:])),
@@ -131,16 +258,13 @@ class _Seen:
             input_gradient=bool(x.requires_grad),
         )
 
-    def _elementwise(self, func: Any, args: Sequence[Any], out: Any) -> Iterator[ElementwiseLayer]:
-        """The element-wise layer that an operation is, if it is one on images."""
-        nn, tensor = self.torch.nn, self.torch.Tensor
-        inside = self.inside[-1] if self.inside else None
-        kind = _kind(func._schema.name, dropout=isinstance(inside, nn.modules.dropout._DropoutNd))
+    def _elementwise(self, kind: str, args: Sequence[Any], made: Any) -> Iterator[ElementwiseLayer]:
+        """The element-wise layer of this ``kind`` that an operation is, if it is one on images."""
+        tensor = self.torch.Tensor
         first = args[0] if args else None
         flat = list(first) if isinstance(first, (list, tuple)) else list(args)
         read = [one for one in flat if isinstance(one, tensor) and one.dim() > 1]
-        made = out[0] if isinstance(out, (list, tuple)) else out
-        if not kind or not read or isinstance(inside, nn.Linear) or not made.is_floating_point():
+        if not read:
             return
         largest = max(read, key=lambda one: one.numel())
         if kind in ("add", "mul") and sum(one.numel() == largest.numel() for one in read) < 2:
@@ -150,25 +274,9 @@ class _Seen:
         if shape:
             yield ElementwiseLayer(kind=kind, shape=shape, out=_image(made), input_gradient=trained)
 
-    def _left(self, module: Any, given: Sequence[Any], out: Any) -> None:
-        self.inside.pop()
-        if isinstance(module, self.torch.nn.Linear) and given:
-            x = given[0]
-            rows = prod(x.shape[:-1])
-            self.layers.append(
-                LinearLayer(
-                    name=self.names[id(module)],
-                    cin=module.in_features,
-                    cout=module.out_features,
-                    rows=max(1, rows // _IMAGES),
-                    input_gradient=bool(x.requires_grad),
-                )
-            )
 
-
-def _kind(name: str, *, dropout: bool) -> str:
+def _kind(short: str, *, dropout: bool) -> str:
     """The kind of the element-wise layer that this operation is, "" where it is none."""
-    short = name.partition("::")[2].removesuffix("_")
     if dropout:  # composed of operations on its mask, and the product with it
         return "dropout" if short in ("native_dropout", "mul") else ""
     kind = "upsample" if short.startswith("upsample_") else _KINDS.get(short, short)
@@ -180,4 +288,4 @@ def _image(value: Any) -> tuple[int, ...]:
     """The shape of one image, () where the value is not one of all images."""
     if value.dim() > 1 and value.shape[0] == _IMAGES:
         return tuple(map(int, value.shape[1:]))
-    return (value.numel() // _IMAGES,) if value.numel() > _IMAGES else ()
+    return () if not value.numel() or value.numel() % _IMAGES else (value.numel() // _IMAGES,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from math import prod
@@ -32,13 +33,20 @@ _KINDS = {
     **{"LeakyRelu": "leaky_relu", "HardSwish": "hard_swish", "HardSigmoid": "hard_sigmoid"},
 }
 
+#: Nodes that compute nothing.
+_MOVES = (
+    *("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Cast", "CastLike"),
+    *("Expand", "Slice", "Split", "Gather", "Shape", "Size", "Constant", "ConstantOfShape"),
+)
+
 
 def workload(path: str | Path, input_shape: Sequence[int] | None = None) -> Workload:
     """The layers of an ONNX file, in the order of its nodes, of one image.
 
-    Convolutions (``Conv``, ``ConvTranspose``) and products with a weight (``Gemm``, ``MatMul``)
-    are layers, other nodes element-wise ones where they are of ``KINDS``; an export may have folded
-    normalisations into convolutions. Sizes are those of ONNX's own shape inference. The first
+    Convolutions (``Conv``, ``ConvTranspose``) and products (``Gemm``, ``MatMul``, ``Einsum`` of
+    two, ``Attention``) are layers, other nodes element-wise ones where they are of ``KINDS``, and
+    what else computes is counted by its name; an export may have folded normalisations into
+    convolutions. Sizes are those of ONNX's own shape inference. The first
     dimension of the first input is taken for the batch; ``input_shape`` gives the others, without
     the batch, where the file leaves them open. Layers of one shape are one with a count, named
     after the first.
@@ -55,12 +63,13 @@ def workload(path: str | Path, input_shape: Sequence[int] | None = None) -> Work
     graph = _Graph(onnx, _sized(onnx, model, input_shape, file).graph, file)
     layers = [layer for node in graph.nodes for layer in graph.layers(node)]
     if not layers:
-        raise ArgumentError(f"{file}: no Conv, ConvTranspose, Gemm or MatMul node with a weight")
+        raise ArgumentError(f"{file}: no convolution and no product of matrices")
     return Workload(
         name=shown(file.stem),
         description=f"{file.name} (ONNX), one image",
         layers=merged(layers),
         elementwise=together(graph.elementwise),
+        untimed=tuple(graph.untimed.items()),
     )
 
 
@@ -91,7 +100,8 @@ def _sized(onnx: Any, model: Any, input_shape: Sequence[int] | None, file: Path)
         dim.ClearField("dim_param")
         dim.dim_value = int(size)
     for one in [*model.graph.value_info, *model.graph.output]:  # of another batch
-        one.type.tensor_type.ClearField("shape")
+        if one.name not in weights:
+            one.type.tensor_type.ClearField("shape")
     before = -1
     while len(model.graph.node) != before:  # sizes tell constants, and constants tell sizes
         before = len(model.graph.node)
@@ -104,7 +114,8 @@ def _fold(onnx: Any, graph: Any) -> None:
     """Replace what follows from constants and known sizes, such as computed pads, by constants."""
     evaluator = import_module("onnx.reference").ReferenceEvaluator
     to_array, from_array = onnx.numpy_helper.to_array, onnx.numpy_helper.from_array
-    known = {t.name: to_array(t) for t in graph.initializer if prod(t.dims) <= _SMALL}
+    here = (t for t in graph.initializer if not t.external_data)  # sizes lie in the file itself
+    known = {t.name: to_array(t) for t in here if prod(t.dims) <= _SMALL}
     sizes = _value_sizes(graph)
     kept = []
     for node in graph.node:
@@ -138,6 +149,8 @@ class _Graph:
         self.weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         self.sizes: dict[str, tuple[int, ...]] = _value_sizes(graph) | self.weights
         self.trained: set[str] = set()
+        self.computed = {one.name for one in graph.input} - set(self.weights)
+        self.untimed: Counter[str] = Counter()
         self.elementwise: list[ElementwiseLayer] = []
         self.products: set[str] = set()  # of vectors and weights
 
@@ -146,6 +159,10 @@ class _Graph:
         found: list[Layer] = []
         inputs = [name for name in node.input if name]
         behind = any(name in self.trained for name in inputs)
+        if not self.computed.intersection(inputs):
+            self.weights |= {name: self.sizes[name] for name in node.output if name in self.sizes}
+            return []  # of weights alone
+        self.computed |= set(node.output)
         weight = self.weights.get(inputs[1], ()) if len(inputs) > 1 else ()
         if node.op_type in ("Conv", "ConvTranspose") and weight:
             found = [self._convolution(node, weight, behind=behind)]
@@ -153,19 +170,70 @@ class _Graph:
             found = [self._linear(node, weight, behind=behind)]
             self.products |= set(node.output)
         else:
-            self._elementwise(node, inputs, behind=behind)
+            found = self._products(node, inputs)
+            if not found:
+                self._other(node, inputs, behind=behind)
         if behind or found:
             self.trained |= set(node.output)
         return found
 
-    def _elementwise(self, node: Any, inputs: Sequence[str], *, behind: bool) -> None:
-        """Note the node if it is an element-wise layer on values of known sizes."""
+    def _products(self, node: Any, inputs: Sequence[str]) -> list[Layer]:
+        """Products of two computed matrices that a node is, of one image."""
+        attributes = {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
+        if node.op_type == "MatMul":
+            a, b = (self._size(node, name) for name in inputs)
+            stack = prod(max(a[:-2], b[:-2], key=prod))
+            sizes = [(stack, *a[-2:], b[-1])]
+        elif node.op_type == "Gemm":
+            a, b = (self._size(node, name) for name in inputs[:2])
+            rows, cin = reversed(a) if attributes.get("transA", 0) else a
+            sizes = [(1, rows, cin, b[0 if attributes.get("transB", 0) else 1])]
+        elif node.op_type == "Einsum" and len(inputs) == 2:
+            sizes = [
+                einsum_sizes(
+                    attributes["equation"].decode(), [self._size(node, name) for name in inputs]
+                )
+            ]
+        elif node.op_type == "Attention":
+            sizes = self._attention(node, attributes)
+        else:
+            return []
+        return [
+            LinearLayer(
+                name=_name(node) + f".{i}" * (len(sizes) > 1),
+                cin=int(cin),
+                cout=int(cout),
+                rows=int(rows),
+                products=int(stack),
+                input_gradient=bool(self.trained.intersection(inputs[: i + 1])),
+            )
+            for i, (stack, rows, cin, cout) in enumerate(sizes)
+        ]
+
+    def _attention(self, node: Any, attributes: Mapping[str, Any]) -> list[tuple[int, ...]]:
+        """(stack, rows, cin, cout) of the scores, and of what they weigh."""
+        (*_, rows, wide), (*_, keys, _), (*_, deep) = (
+            self._size(node, name) for name in node.input[:3]
+        )
+        query = self._size(node, node.input[0])
+        heads, shared = attributes.get("q_num_heads", 0), attributes.get("kv_num_heads", 0)
+        if len(query) == 3:
+            wide, deep = wide // heads, deep // shared
+        stack = prod(query[:-2]) * (heads if len(query) == 3 else 1)
+        return [(stack, rows, wide, keys), (stack, rows, keys, deep)]
+
+    def _other(self, node: Any, inputs: Sequence[str], *, behind: bool) -> None:
+        """Note a node that is no product: as an element-wise layer, or by its name."""
         kind = _KINDS.get(node.op_type, node.op_type.lower())
+        if kind not in KINDS:
+            if node.op_type not in _MOVES:
+                self.untimed[node.op_type] += 1
+            return
         if node.op_type == "Add" and set(inputs) <= self.products | set(self.weights):
             return  # the bias of a linear layer
         sizes = [self.sizes.get(name, ()) for name in inputs if name not in self.weights]
         made = self.sizes.get(node.output[0], ())
-        if kind not in KINDS or len(made) < 2 or min(made) < 1:
+        if len(made) < 2 or min(made) < 1:
             return
         largest = max(sizes, key=prod, default=())
         if len(largest) < 2 or min(largest) < 1:
@@ -249,6 +317,25 @@ class _Graph:
             rows=max(1, prod(x) // int(cin)),
             input_gradient=behind,
         )
+
+
+def einsum_sizes(equation: str, sizes: Sequence[Sequence[int]]) -> tuple[int, int, int, int]:
+    """(stack, rows, cin, cout) of an einsum of two: what both and the result have is the stack."""
+    operands, _, result = equation.replace(" ", "").replace("...", "").partition("->")
+    first, second = operands.split(",")
+    extent: dict[str, int] = {}
+    rest = 1  # axes behind "..."
+    for axes, size in zip((first, second), sizes, strict=True):
+        rest = max(rest, prod(size[: len(size) - len(axes)]))
+        extent |= dict(zip(axes, size[len(size) - len(axes) :], strict=True))
+    result = result or "".join(sorted(a for a in extent if operands.count(a) == 1))
+
+    def of(axes: set[str]) -> int:
+        return prod(extent[axis] for axis in axes)
+
+    left, right, kept = set(first), set(second), set(result)
+    stack = of(left & right & kept) * rest
+    return stack, of((left - right) & kept), of((left & right) - kept), of((right - left) & kept)
 
 
 def _name(node: Any) -> str:

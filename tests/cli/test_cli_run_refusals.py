@@ -29,7 +29,7 @@ CONV = ("run", "conv2d_backprop_filter", "--device", "tiny", "--cin", "16", "--c
         (["--cube-math-type", "1"],
          "--cube-math-type is an option of conv_tbc_backward, convolution, convolution_backward; "
          "this command has none of that name; see 'npusim run matmul --help'"),
-        (["--dtype", "fp32"], "--dtype is fp32; matmul takes fp16 or bf16"),
+        (["--dtype", "int32"], "--dtype is int32; matmul takes fp16 or bf16 or fp32 or int8"),
         (["--dtype", "fp8"],
          "argument --dtype: unknown dtype 'fp8'; use one of fp16 (float16), bf16 (bfloat16), fp32 "
          "(float32), int8 (int8), int32 (int32); see 'npusim run matmul --help'"),

@@ -106,8 +106,6 @@ def test_products_of_whole_numbers_are_exact(
     m: int, k: int, n: int, tiling: Tiling, layout_a: str, layout_b: str, kind: DType,
     device: str, parts: bool, through_ub: bool, cores: int,
 ) -> None:  # fmt: skip
-    if (layout_a, kind) == ("ND_km", FP32):
-        layout_a = "ND"  # only 2-byte types are transposed on their way to L0A
     if layout_a == layout_b == "NZ":
         k = -(-k // 16) * 16  # nothing else tells K from its padding
     if tiling.single_core_m % 16:

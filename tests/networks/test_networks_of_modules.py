@@ -74,7 +74,7 @@ def test_what_a_trace_sees() -> None:
     first, early, late, functional, fc = read_network(model, (3, 10, 9)).layers
     assert (first.name, first.input_gradient, first.count) == ("frozen", False, 1)
     assert (early.name, early.input_gradient) == ("twice", False), "the frozen layer trains nothing"
-    assert (late.name, late.input_gradient) == ("twice", True)
+    assert (late.name, late.input_gradient) == ("twice_2", True), "names are of one shape"
     assert isinstance(functional, ConvLayer)
     assert functional.kernel == (1, 1)
     assert isinstance(fc, LinearLayer)
@@ -95,8 +95,8 @@ def test_a_network_from_a_module_is_that_of_its_workload() -> None:
     ("source", "shape", "message"),
     [
         (nn.Conv2d(3, 8, 3), None, "a torch.nn.Module needs input_shape"),
-        (nn.Conv2d(3, 8, 3), (4, 9, 9), "Conv2d does not run on an input of shape (2, 4, 9, 9)"),
-        (nn.ReLU(), (3, 9, 9), "ReLU has no convolution and no torch.nn.Linear"),
+        (nn.Conv2d(3, 8, 3), (4, 9, 9), "Conv2d does not run on an input of shape (101, 4, 9, 9)"),
+        (nn.ReLU(), (3, 9, 9), "ReLU has no convolution and no product of matrices"),
         (3, (3, 9, 9), "model is a int; it must be a torch.nn.Module"),
         ("resnet50", (3, 9, 9), "input_shape is (3, 9, 9), but a workload states its sizes"),
     ],

@@ -186,7 +186,10 @@ def _windows(random: Random) -> Options:
 
 
 def _product(random: Random) -> Options:
-    return {name: random.randint(1, 200) for name in "mkn"}
+    sizes = {name: random.randint(1, 200) for name in "mkn"}
+    batch = {"batch": random.randint(1, 5)} if random.random() < 0.5 else {}
+    turned = {name: random.random() < 0.5 for name in ("transpose_a", "transpose_b")}
+    return sizes | batch | turned
 
 
 _MAKERS: Mapping[str, Callable[[Random], Options]] = {

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import npusim
 from npusim.device.catalog import load_device
+from npusim.dtypes import dtype
 from npusim.errors import ArgumentError, CapacityError
 from npusim.kernels.conv_backprop_filter import Tiling as ConvTiling
 from npusim.kernels.matmul import Tiling
@@ -107,6 +108,71 @@ def test_operands_reach_l1_by_nd2nz_or_by_strided_moves() -> None:
     assert ops == {"ascend910": {"data_move"}, "ascend910b2": {"nd2nz"}}
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 90), st.integers(1, 150), st.integers(1, 90), st.sampled_from([(), (3,), (2, 2)]),
+    st.sampled_from(["fp16", "bf16", "fp32", "int8"]), st.booleans(), st.booleans(),
+    st.sampled_from(["tiny", "ascend910", "ascend910b2", "ascend950pr"]), st.sampled_from([0, 1]),
+)  # fmt: skip
+def test_every_type_batch_and_order_of_axes_is_exact(
+    m: int, k: int, n: int, batch: tuple[int, ...], kind: str, turn_a: bool, turn_b: bool,
+    device: str, math: int,
+) -> None:  # fmt: skip
+    rates = load_device(device).cube.rates  # type: ignore[union-attr]
+    if kind not in rates and not (kind == "fp32" and math):
+        reject()
+    rng = np.random.default_rng(m + 100 * k + 10_000 * n)
+    most, numpy_type = (127, np.int8) if kind == "int8" else (3, dtype(kind).numpy)
+    a, b = (
+        rng.integers(-most, most + 1, (*batch, *shape)).astype(numpy_type)
+        for shape in ((m, k), (k, n))
+    )
+    result = npusim.ops.matmul(
+        a.swapaxes(-1, -2) if turn_a else a, b.swapaxes(-1, -2) if turn_b else b,
+        transpose_a=turn_a, transpose_b=turn_b, device=device, cube_math_type=math,
+    )  # fmt: skip
+    np.testing.assert_array_equal(product(result), a.astype(np.float64) @ b.astype(np.float64))
+    assert product(result).dtype == (np.int32 if kind == "int8" else np.float32)
+    assert all(bound.cycles <= run.cycles for run in result.runs for bound in run.bounds)
+
+
+def test_sums_of_int8_wrap_around() -> None:
+    """Beyond what 32 bits hold only whole numbers modulo 2^32 tell the exact sum."""
+    a, b = np.full((1, 140_000), -128, np.int8), np.full((140_000, 1), -128, np.int8)
+    got = product(npusim.ops.matmul(a, b, device="ascend910b2"))
+    assert got.item() == 140_000 * 128**2 - 2**32
+
+
+def test_hf32_rounds_operands() -> None:
+    a, b = np.full((16, 16), 1 + 2.0**-14, np.float32), np.eye(16, dtype=np.float32)
+    kept, rounded = (
+        product(npusim.ops.matmul(a, b, device="ascend910b2", cube_math_type=math))
+        for math in ("keep_dtype", "use_hf32")
+    )
+    assert (kept == a).all()
+    assert (rounded == 1).all()
+
+
+@pytest.mark.parametrize("kind", ["mxfp8", "mxfp4"])
+def test_block_scaled_types_are_timed(kind: str) -> None:
+    """At their rates, with a byte of scale for 32 numbers along K."""
+    shapes = (512, 2048), (2048, 512)
+    found = {
+        name: npusim.ops.matmul(*(npusim.spec(one, name) for one in shapes), device="ascend950pr")
+        for name in ("fp16", kind)
+    }
+    bound = {name: one.problem_bounds[0].cycles for name, one in found.items()}
+    assert found[kind].time_us < found["fp16"].time_us
+    assert bound[kind] < bound["fp16"]
+    read = {row.operand: row.bytes for row in found[kind].runs[0].traffic if row.dst == "L1"}
+    assert read["scale_m"] >= 512 * 2048 // 32
+    with pytest.raises(ArgumentError, match="input is mxfp8; convolution takes fp16, bf16, fp32"):
+        npusim.ops.convolution(
+            npusim.spec((1, 16, 8, 8), "mxfp8"), npusim.spec((16, 16, 1, 1), "mxfp8"),
+            device="ascend950pr",
+        )  # fmt: skip
+
+
 def test_values_beyond_the_matrices_do_not_leak() -> None:
     """Fresh buffers are NaN, and 17 x 17 x 17 fills every fractal only in part."""
     a, b = operands(17, 17, 17)
@@ -145,12 +211,23 @@ NO_BF16 = replace(
     cube=replace(DEVICES["tiny"].cube, rates={"fp16": DEVICES["tiny"].cube.rates["fp16"]}),  # type: ignore[type-var, union-attr]
 )
 REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
-    "rank of a": (A[0], B, {}, "a has shape (5,); it must have 2 axes (M, K)"),
-    "rank of b": (A, B[None], {}, "b has shape (1, 5, 6); it must have 2 axes (K, N)"),
-    "inner sizes": (A, B[:4], {}, "a is (4, 5) fp16, b is (4, 6) fp16; a's columns must equal"),
-    "dtypes": (A, B.astype(np.float32), {}, "b is (5, 6) fp32; a's columns must equal b's rows"),
-    "fp32": (np.float32(A), np.float32(B), {}, "a and b are fp32; matmul takes fp16 or bf16"),
+    "rank of a": (A[0], B, {}, "a has shape (5,); it must have 2 axes (M, K), or a batch"),
+    "batch": (A, B[None], {}, "a is (4, 5), b is (1, 5, 6); a's columns must equal b's rows"),
+    "inner sizes": (A, B[:4], {}, "a is (4, 5), b is (4, 6); a's columns must equal b's rows"),
+    "transposed": (A, B, {"transpose_b": True}, "a is (4, 5), b is (5, 6); a's columns must"),
+    "dtypes": (A, B.astype(np.float32), {}, "b is (5, 6) fp32; both must have one dtype"),
+    "int64": (A, [[1, 2]], {}, "b is int64; matmul takes fp16, bf16, fp32, int8, and as npusim."),
     "empty": (A[:0], B, {}, "matmul of (0, 5) by (5, 6): every size must be at least 1"),
+    "halves": (
+        npusim.spec((4, 5), "mxfp4"), npusim.spec((5, 6), "mxfp4"), {"device": "ascend950pr"},
+        "every size must be at least 1, and K a multiple of 2",
+    ),
+    "scaled": (
+        npusim.spec((4, 64), "mxfp8"), npusim.spec((64, 6), "mxfp8"), {},
+        "matmul: tiny cannot multiply mxfp8: its cube multiplies fp16, fp32, hf32; choose one",
+    ),
+    "int8": (np.int8(A), np.int8(B), {}, "tiny cannot multiply int8"),
+    "int8 as fp16": (np.int8(A), np.int8(B), {"out_dtype": "fp16"}, "sums in int32 leave as int32"),
     "cube": (
         npusim.spec((4, 5), "bf16"), npusim.spec((5, 6), "bf16"), {"device": NO_BF16},
         "matmul: tiny cannot multiply bf16: its cube multiplies fp16",

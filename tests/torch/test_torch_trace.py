@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import html
 import io
 import json
 import sys
@@ -128,10 +129,11 @@ def test_totals_and_texts(checked: tuple[Any, Log]) -> None:
     text = log.summary()
     assert text.startswith("ascend910b2: 6 convolution backwards, 6 distinct, ")
     assert all(len(line) <= 80 for line in text.splitlines())
-    assert [line.split()[0] for line in text.splitlines()[3:]] == LAYERS
-    heading, first = text.splitlines()[2:4]
-    assert heading.index("type") == first.index("fp32")
+    table = text.split("\n\n")[1].splitlines()[1:]
+    assert [line.split()[0] for line in table[::2]] == LAYERS
+    assert all(line.startswith("  fp32 ") for line in table[1::2])
     assert "beyond" not in text
+    assert text in html.unescape(log._repr_html_())
     plain = json.loads(json.dumps(log.to_json(), allow_nan=False))
     assert plain["time_us"] == log.time_us
     assert plain["framework"] == f"torch {torch.__version__}"

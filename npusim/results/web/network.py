@@ -79,7 +79,7 @@ def _verdict(facts: Row) -> str:
     most = sorted(known, key=lambda row: -row["total_us"])[:3]
     named = ", ".join(f"{row['layer']} ({percent_text(row['share'])})" for row in most)
     text += f" Most is spent in {named}."
-    return text if facts["complete"] else f"{text} Partial: {missing_text(facts['layers'])}."
+    return text if facts["complete"] else f"{text} Partial: {missing_text(facts)}."
 
 
 def _cards(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[tuple[str, str]]:

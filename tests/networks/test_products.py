@@ -1,0 +1,181 @@
+"""Products of matrices that a network calls as functions: found and timed, from every source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import npusim
+from npusim.workloads import LinearLayer, Workload, load_workload, read_network, workload_yaml
+from npusim.workloads.onnx import einsum_sizes
+
+torch = pytest.importorskip("torch")
+bridge = pytest.importorskip("npusim.torch")
+nn, F = torch.nn, torch.nn.functional
+
+DEVICE = "ascend910b2"
+
+
+class Vit(nn.Module):  # type: ignore[misc, name-defined]
+    """A vision transformer of two blocks that writes its attention out."""
+
+    def __init__(self, width: int = 48) -> None:
+        super().__init__()
+        self.patch, self.place = nn.Conv2d(3, width, 8, 8), nn.Parameter(torch.zeros(16, width))
+        self.blocks = nn.ModuleList(Block(width) for _ in range(2))
+        self.head = nn.Parameter(torch.zeros(10, width))
+
+    def forward(self, x: Any) -> Any:
+        x = self.patch(x).flatten(2).transpose(1, 2) + self.place
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(x.mean(1), self.head)
+
+
+class Block(nn.Module):  # type: ignore[misc, name-defined]
+    """Attention of three heads, and a perceptron whose first weight is no module's."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wide, self.narrow = nn.Parameter(torch.zeros(width, 96)), nn.Linear(96, width)
+
+    def forward(self, x: Any) -> Any:
+        heads = self.qkv(self.norms[0](x)).unflatten(2, (3, 3, -1))
+        q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
+        weights = torch.softmax(q @ k.transpose(-2, -1) / 4, -1)
+        x = x + self.proj(torch.einsum("bhlm,bhmd->blhd", weights, v).flatten(2))
+        return x + self.narrow(F.gelu(self.norms[1](x) @ self.wide))
+
+
+class Encoder(nn.Module):  # type: ignore[misc, name-defined]
+    """A transformer encoder as PyTorch has it, behind a layer that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0)
+        self.embed, self.encoder = nn.Linear(12, 32), nn.TransformerEncoder(layer, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.encoder(self.embed(x))
+
+
+MODELS = {"vit": (Vit, (3, 32, 32), 14), "encoder": (Encoder, (20, 12), 13)}
+MATH: dict[str, Any] = {"device": DEVICE, "cube_math_type": 1}
+
+
+def layers(workload: Workload) -> list[str]:
+    """The layers without their names, sorted."""
+    return sorted(str({**vars(layer), "name": ""}) for layer in workload.layers)
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", [pytest.param("vit", marks=SLOW), "encoder"])
+@pytest.mark.parametrize("train", [True, False])  # in which PyTorch's fused attention runs
+def test_module_and_trace_have_every_product_and_the_same_total(name: str, train: bool) -> None:
+    make, shape, count = MODELS[name]
+    model = make().train(train)
+    gradients = ("input", "weight", "bias")  # of the convolution, as a trace has it
+    found = npusim.network(model, shape, batch=2, dtype="fp32", gradients=gradients, **MATH)
+    with bridge.trace(model=model, **MATH) as log:
+        model(torch.randn(2, *shape)).square().sum().backward()
+    assert sum(one.layer.count for one in found.timed) == len(log.entries) == count
+    assert not any(entry.reason for entry in log.entries)
+    assert log.time_us == pytest.approx(found.time_us)
+    assert found.complete
+    left_out = next(note for note in found.notes if note.startswith("not in the time: "))
+    assert "4 x layer_norm" in left_out
+    assert "2 x softmax" in left_out or not train, "the fused attention has its own"
+    assert log.untimed["native_layer_norm_backward"] == 4
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dynamo", [False, pytest.param(True, marks=SLOW)])
+@pytest.mark.filterwarnings("ignore")  # PyTorch's, about its exporters
+def test_an_exported_file_has_the_same_products(name: str, dynamo: bool, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    make, shape, _ = MODELS[name]
+    model, path = make().eval(), tmp_path / "model.onnx"
+    torch.onnx.export(model, (torch.zeros(1, *shape),), str(path), dynamo=dynamo, verbose=False)
+    exported, traced = read_network(path), read_network(model, shape)
+    assert layers(exported) == layers(traced)
+    assert exported.untimed == traced.untimed == ()
+
+
+class Functions(nn.Module):  # type: ignore[misc, name-defined]
+    """One product, by one of the ways to ask for it."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.weight, self.way = nn.Parameter(torch.zeros(6, 8)), way
+
+    def forward(self, x: Any) -> Any:  # (images, 5, 8)
+        w, turned = self.weight, x.transpose(1, 2)
+        ways = {
+            "linear": lambda: F.linear(x, w),
+            "@": lambda: x @ w.T,
+            "matmul": lambda: torch.matmul(x, w.T),
+            "mm": lambda: x.flatten(0, 1).mm(w.T),
+            "addmm": lambda: torch.addmm(w[:, 0], x.flatten(0, 1), w.T),
+            "einsum": lambda: torch.einsum("nlc,oc->nlo", x, w),
+            "bmm": lambda: x.bmm(turned),
+            "baddbmm": lambda: torch.baddbmm(w[0, 0], x, turned),
+            "einsum of both": lambda: torch.einsum("nlc,nmc->nlm", x, x),
+            "attention": lambda: F.scaled_dot_product_attention(x, x, x),
+        }
+        return ways[self.way]()
+
+
+WEIGHTED = dict.fromkeys(("linear", "@", "matmul", "mm", "addmm", "einsum"), (0, 5, 8, 6))
+OWN = dict.fromkeys(("bmm", "baddbmm", "einsum of both", "attention"), (1, 5, 8, 5))
+
+
+@pytest.mark.parametrize("way", [*WEIGHTED, *OWN])
+def test_whatever_multiplies_is_a_layer(way: str) -> None:
+    first, *more = read_network(Functions(way), (5, 8)).layers
+    assert isinstance(first, LinearLayer)
+    sizes = (WEIGHTED | OWN)[way]
+    assert (first.products, first.rows, first.cin, first.cout) == sizes
+    assert [(one.cin, one.cout) for one in more] == [(5, 8)] * (way == "attention")
+
+
+class Unknown(nn.Module):  # type: ignore[misc, name-defined]
+    """A product over all images, and operations of which nothing is known."""
+
+    def forward(self, x: Any) -> Any:
+        return (x @ x.mT).cumsum(1).cumsum(1) + (x[:, 0] @ x[:, 1].T).sum()
+
+
+def test_what_is_not_known_is_named_and_makes_the_time_partial(tmp_path: Path) -> None:
+    result = npusim.network(Unknown(), (5, 8), device=DEVICE, every_input=True)
+    left_out = {"cumsum": 2, "product over all images": 1}
+    assert result.to_json()["untimed"] == left_out
+    assert not result.complete
+    assert "without 2 x cumsum, 1 x product over all images" in repr(result)
+    assert "\npartial     without 2 x cumsum, 1 x product" in result.text()
+    assert "not in the time, nor known: 2 x cumsum" in " ".join(result.notes)
+    file = tmp_path / "net.yaml"
+    file.write_text(workload_yaml(result.workload), encoding="utf-8")
+    again = load_workload(file)
+    assert (again.layers, dict(again.untimed)) == (result.workload.layers, left_out)
+
+
+@pytest.mark.parametrize(
+    ("equation", "sizes", "expected"),
+    [
+        ("bhlm,bhmd->bhld", [(2, 3, 5, 7), (2, 3, 7, 4)], (6, 5, 7, 4)),
+        ("ij,jk", [(5, 7), (7, 4)], (1, 5, 7, 4)),
+        ("...ij,...kj->...ik", [(2, 5, 7), (2, 4, 7)], (2, 5, 7, 4)),
+        ("bci,bcj->bij", [(2, 7, 5), (2, 7, 4)], (2, 5, 7, 4)),
+    ],
+)
+def test_sizes_of_an_einsum(
+    equation: str, sizes: list[tuple[int, ...]], expected: tuple[int, ...]
+) -> None:
+    assert einsum_sizes(equation, sizes) == expected
