@@ -18,6 +18,7 @@ from npusim.kernels.parts.tile_order import Order
 from npusim.kernels.tilings.checks import check_tiling
 from npusim.kernels.tilings.costs import launch_cycles, move_cycles
 from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows
+from npusim.kernels.tilings.streams import clear_cycles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,7 @@ class Tiling(Order):
             *("through_ub", "l1_halves", "paired"),
         )
         on = "".join(f", {name.replace('_', ' ')}" for name in switches if getattr(self, name))
+        on += f", K in parts of {self.single_core_k}" if self.single_core_k else ""
         return (
             f"base {self.base_m}x{self.base_n}x{self.base_k}, step {self.step_ka}+{self.step_kb}, "
             f"slots L1 {self.l1a_slots}+{self.l1b_slots} L0 {self.l0_slots} L0C {self.l0c_slots}"
@@ -119,26 +121,34 @@ def auto_tiling(m: int, k: int, n: int, device: Device, cores: int) -> Tiling:
 
 
 def leading_tilings(
-    m: int, k: int, n: int, device: Device, cores: int, few: int
+    m: int, k: int, n: int, device: Device, cores: int, few: int, *, split: bool = False
 ) -> list[tuple[float, Tiling]]:
     """The tilings with the least estimates, at most so many, with cycles that count the launch.
 
-    Of the leading base tiles also those with shorter slabs, which begin sooner, those whose drain
+    With ``split`` also those whose parts of K add up in a result that is cleared before. Of the
+    leading base tiles also those with shorter slabs, which begin sooner, those whose drain
     overlaps by the unit flag, and those that leave cores idle, as each takes time to launch: where
     the tiles need no more, or a few rounds more are shorter.
     """
+    clear = clear_cycles(device, m * n * FP32.bytes) if split else 0.0
 
     def estimate(t: Tiling, used: int) -> float:
         rounds = ceil_div(tiles(t), used)
         rows, drain = _rows_of_drain(t, n, device)
         cycles = _estimate((m, k, n), t, device, used) + rounds * rows
         last = 0.8 * drain if t.l0c_slots > 1 and rounds > 1 else 0.0  # nothing hides it
-        return float(launch_cycles(device, "cube", used)) + cycles + last
+        besides = clear if t.single_core_k else 0.0
+        return float(launch_cycles(device, "cube", used)) + besides + cycles + last
 
     def tiles(t: Tiling) -> int:
-        return ceil_div(m, t.base_m) * ceil_div(n, t.base_n)
+        return _tiles((m, k, n), t)
 
-    leading = [(estimate(t, min(tiles(t), cores)), t) for t in _candidates(m, k, n, device)]
+    candidates = (
+        _part_of_k(t, depth)
+        for t in _candidates(m, k, n, device)
+        for depth in (parts_of_k((m, k, n), (t.base_m, t.base_n), cores, 1) if split else (0,))
+    )
+    leading = [(estimate(t, min(tiles(t), cores)), t) for t in candidates]
     leading.sort(key=lambda pair: pair[0])
     cube = device.cube
     flags = cube is not None and cube.unit_flag and device.has_path("L0C", "GM")
@@ -156,6 +166,33 @@ def leading_tilings(
             found += [(estimate(t, used), ran, used % most) for used in {most, *counts}]
     found.sort(key=lambda one: one[0])
     return [(cycles, replace(t, cores=used)) for cycles, t, used in found[:few]]
+
+
+def parts_of_k(
+    shape: tuple[int, int, int], base: tuple[int, int], cores: int, most: int
+) -> list[int]:
+    """Depths of a part of K: all of it (0), and what gives every core one part, or at ``most`` so
+    many."""
+    m, k, n = shape
+    tiles = ceil_div(m, base[0]) * ceil_div(n, base[1])
+    counts = {each * cores // tiles for each in range(1, most + 1)}
+    depths = {round_up(ceil_div(k, count), 16) for count in counts if count > 1}
+    return [0, *sorted(depth for depth in depths if depth < k)]
+
+
+def _part_of_k(t: Tiling, depth: int) -> Tiling:
+    """The tiling with parts of so much of K, in whole base blocks; 0 is all of it."""
+    if not depth:
+        return t
+    step = min(t.step_ka, ceil_div(depth, t.base_k))
+    return replace(t, single_core_k=round_up(depth, t.base_k), step_ka=step, step_kb=step)
+
+
+def _tiles(shape: tuple[int, int, int], t: Tiling) -> int:
+    """Tiles of C, times the parts of K."""
+    m, k, n = shape
+    parts = ceil_div(k, t.single_core_k or k)
+    return ceil_div(m, t.base_m) * ceil_div(n, t.base_n) * parts
 
 
 def _rows_of_drain(t: Tiling, n: int, device: Device) -> tuple[float, float]:
@@ -193,7 +230,7 @@ def _candidates(m: int, k: int, n: int, device: Device) -> Iterator[Tiling]:
 def _estimate(shape: tuple[int, int, int], t: Tiling, device: Device, cores: int) -> float:
     """Cycles in closed form."""
     m, k, n = shape
-    tiles = ceil_div(m, t.base_m) * ceil_div(n, t.base_n)
+    tiles, k = _tiles(shape, t), min(t.single_core_k or k, k)
     rounds = ceil_div(tiles, cores)
     steps, slabs = ceil_div(k, t.base_k), ceil_div(k, t.base_k * t.step_ka)
     base_m, base_n = min(t.base_m, round_up(m, 16)), min(t.base_n, round_up(n, 16))
@@ -202,7 +239,7 @@ def _estimate(shape: tuple[int, int, int], t: Tiling, device: Device, cores: int
     mte1 = device.path("L1", "L0A", "load3d").estimate(base_m * k * 2, steps)
     mte1 += device.path("L1", "L0B", "load3d").estimate(base_n * k * 2, steps)
     size = (base_m + base_n) * k * 2
-    mte2, rows = _loads(shape, t, device, base_m, base_n)
+    mte2, rows = _loads((m, k, n), t, device, base_m, base_n)
     requests = rows * device.l2.request_bytes if device.l2 else 0
     shared = min(tiles, cores) * (size + requests) / device.shared_read_rate
     direct = device.has_path("L0C", "GM")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Spec
 from npusim.call.tiling import own_tiling
-from npusim.dtypes import DType
+from npusim.dtypes import FP32, DType
 from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
+from npusim.kernels.cast import Cast
 from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.tilings.matmul import auto_tiling
+from npusim.kernels.tilings.streams import stream_cycles
 from npusim.results import Result
 from npusim.workloads import LinearLayer
 
@@ -57,7 +61,7 @@ def linear_layer(
         dy, x = operand("grad_output"), operand("input")
         dw = call.output("grad_weight", (cout, cin), dtype)
         tiling = _tiling(call, (cout, rows, cin))
-        _launch(call, LinearBackpropWeight(tiling, dy, x, dw, layouts=("ND_km", "ND")))
+        _weight(call, LinearBackpropWeight(tiling, dy, x, dw, layouts=("ND_km", "ND")))
     if not call.runs:
         raise ArgumentError(f"layer {layer.name} is linear: only input and weight gradients run")
     problem = f"a linear layer, {rows} rows, {cin} -> {cout} features; {dtype}"
@@ -67,7 +71,24 @@ def linear_layer(
 def _launch(call: Call, kernel: Matmul) -> None:
     """Launch a product, with the best tiling there is unless one was given for matmul."""
     given = own_tiling(call.options.tiling, Matmul.name, Tiling)
-    call.launch(call.choose(kernel) if given is None else kernel)
+    chosen = call.choose(kernel) if given is None else kernel
+    for needed in (*chosen.before, chosen):
+        call.launch(needed)
+
+
+def _weight(call: Call, kernel: LinearBackpropWeight) -> None:
+    """Launch the gradient of a weight: of many rows as fp32 sums of parts of them, then rounded."""
+    sums = Tensor(f"{kernel.c.name}_fp32", kernel.c.shape, FP32, "out")
+    split, cast = replace(kernel, c=sums), Cast(sums, kernel.c, call.device.saturates)
+    device, vectors = call.device, call.vector_cores
+    plain, parts = (one.ranked(device, call.cube_cores, 1)[0][0] for one in (kernel, split))
+    given = own_tiling(call.options.tiling, Matmul.name, Tiling)
+    if given or plain <= parts + stream_cycles(device, cast.stream(device, vectors)):
+        _launch(call, kernel)
+        return
+    call.workspace(sums.name, sums.shape, FP32)
+    _launch(call, split)
+    call.launch_spread(cast)
 
 
 def _tiling(call: Call, shape: tuple[int, int, int]) -> Tiling:
