@@ -16,7 +16,7 @@ from npusim.errors import ArgumentError, CapacityError
 from npusim.integers import ceil_div, round_up
 from npusim.kernels.parts.tile_order import Order
 from npusim.kernels.tilings.checks import check_tiling
-from npusim.kernels.tilings.costs import launch_cycles, move_cycles
+from npusim.kernels.tilings.costs import launch_cycles, move_cycles, shared_drain
 from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows
 from npusim.kernels.tilings.streams import clear_cycles
 
@@ -154,18 +154,29 @@ def leading_tilings(
     flags = cube is not None and cube.unit_flag and device.has_path("L0C", "GM")
     found: list[tuple[float, Tiling, int]] = []
     for _, longest in leading[:few]:
-        most = min(tiles(longest), cores)
-        rounds = ceil_div(tiles(longest), cores)
-        counts = {ceil_div(tiles(longest), rounds + more) for more in (0, 1, 2, 3, 4, 6, 8, 12)}
-        for step in sorted({longest.step_ka, ceil_div(longest.step_ka, 2), 1}):
+        for shorter, used in _variants(longest, (m, k, n), cores):
             # The unit flag hides a drain as a second slot does, and takes no room for it.
-            t = replace(
-                longest, step_ka=step, step_kb=step, l0c_slots=2 if flags else longest.l0c_slots
-            )
+            t = replace(shorter, l0c_slots=2) if flags else shorter
             ran = replace(t, l0c_slots=1, unit_flag=True) if flags else t
-            found += [(estimate(t, used), ran, used % most) for used in {most, *counts}]
+            found.append((estimate(t, used), ran, used % min(tiles(t), cores)))
     found.sort(key=lambda one: one[0])
     return [(cycles, replace(t, cores=used)) for cycles, t, used in found[:few]]
+
+
+def _variants(
+    longest: Tiling, shape: tuple[int, int, int], cores: int
+) -> Iterator[tuple[Tiling, int]]:
+    """A tiling with its slabs or shorter ones, and the cores on which it may run.
+
+    One with parts of K comes also with as many as fewer cores have.
+    """
+    base, fewer = (longest.base_m, longest.base_n), [3 * cores // 4, cores // 2]
+    depths = {d for n in fewer for d in parts_of_k(shape, base, n, 1)[1:] if longest.single_core_k}
+    for t in (longest, *(_part_of_k(longest, depth) for depth in sorted(depths))):
+        most, rounds = min(_tiles(shape, t), cores), ceil_div(_tiles(shape, t), cores)
+        counts = {ceil_div(_tiles(shape, t), rounds + more) for more in (0, 1, 2, 3, 4, 6, 8, 12)}
+        for step in sorted({t.step_ka, ceil_div(t.step_ka, 2), 1}):
+            yield from ((replace(t, step_ka=step, step_kb=step), n) for n in {most, *counts})
 
 
 def parts_of_k(
@@ -249,6 +260,10 @@ def _estimate(shape: tuple[int, int, int], t: Tiling, device: Device, cores: int
         * 4
         / float(device.path(*(("L0C", "GM") if direct else ("UB", "GM"))).bytes_per_cycle)
     )
+    if t.single_core_k:  # all cores add their sums at about the same time
+        factor = device.l2.atomic_factor if device.l2 else 1
+        sums = base_m * base_n * 4 * factor
+        drain = float(shared_drain(device, drain, sums, min(tiles, cores)))
     hidden = 0.2 if t.l0c_slots > 1 and rounds > 1 else 1.0
     return rounds * (max(cube, mte1, mte2, shared) + drain * hidden) + mte2 / slabs
 
