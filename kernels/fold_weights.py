@@ -42,6 +42,7 @@ from npusim.language import (
     ceil_div,
     grid,
     in_runs,
+    round_up,
 )
 
 
@@ -139,9 +140,8 @@ def folded_weights_shape(shape: FoldedConvolution) -> tuple[int, ...]:
 
 def folded_weights_room(shape: FoldedConvolution, device: Device) -> bool:
     """Whether a device's UB holds what a task of the conversion has at once."""
-    element = 32 // shape.c0 if shape.gradient else 4
-    sizes = [element * some for some in _sizes(shape)]
-    return 4 * (max(sizes) + 64) <= device.memory("UB").size_bytes
+    ub, element = device.memory("UB"), 32 // shape.c0 if shape.gradient else 4
+    return 4 * round_up(element * max(_sizes(shape)), ub.align_bytes) <= ub.size_bytes
 
 
 def _sizes(shape: FoldedConvolution) -> tuple[int, int]:

@@ -236,10 +236,14 @@ class Matmul(Kernel):
         out, groups = self.c.dtype, self.groups
         return Shape(self.m // groups, self.k, self.n, self.dtype, out, math, groups)
 
+    @property
+    def _adds_up(self) -> bool:
+        """Whether parts of K may add up in the result: only in sums of two axes, as they are."""
+        return self.c.dtype is self.sums and len(self.c.shape) == 2
+
     def candidates(self, device: Device, cores: int) -> Iterator[Matmul]:
-        """Tilings for plain operands; parts of K add up only in sums of two axes, as they are."""
-        split = self.c.dtype is self.sums and len(self.c.shape) == 2
-        for tiling in matmul_tilings(self.shape, device, cores, split=split):
+        """Tilings for plain operands."""
+        for tiling in matmul_tilings(self.shape, device, cores, split=self._adds_up):
             with suppress(ArgumentError):  # blocked operands ask for more
                 yield replace(self, tiling=tiling)
 
@@ -247,7 +251,8 @@ class Matmul(Kernel):
         self, device: Device, cores: int, few: int, warm: Collection[str] = ()
     ) -> list[tuple[float, Kernel]]:
         found: list[tuple[float, Kernel]] = []
-        for cycles, tiling in leading_tilings(self.shape, device, cores, few):
+        leading = leading_tilings(self.shape, device, cores, few, split=self._adds_up)
+        for cycles, tiling in leading:
             with suppress(ArgumentError):  # blocked operands ask for more
                 found.append((cycles, replace(self, tiling=tiling)))
         return found

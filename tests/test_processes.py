@@ -71,7 +71,7 @@ def test_a_plain_script_may_use_processes(tmp_path: Path) -> None:
         KERNEL
         + "\nimport npusim\n"
         + 'tuned = npusim.tune(Copy.example(), device="ascend910b2", jobs=2, store=None)\n'
-        + "print(tuned.best.piece, (tuned.frame().state == 'illegal').sum())\n"
+        + "print(tuned.best.piece, (tuned.table.state == 'illegal').sum())\n"
         + 'grid = {"clock": [f"{rate}MHz" for rate in range(500, 1500, 4)]}\n'
         + 'swept = npusim.sweep(operator="matmul", m=32, k=32, n=32, device="tiny", vary=grid, '
         + "jobs=2, store=None)\n"

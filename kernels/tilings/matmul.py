@@ -16,8 +16,9 @@ from npusim.errors import ArgumentError, CapacityError
 from npusim.integers import ceil_div, round_up
 from npusim.kernels.parts.tile_order import Order
 from npusim.kernels.tilings.checks import check_tiling
-from npusim.kernels.tilings.costs import launch_cycles, move_cycles, way_out
+from npusim.kernels.tilings.costs import launch_cycles, move_cycles, shared_drain, way_out
 from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows
+from npusim.kernels.tilings.streams import clear_cycles
 
 
 class Shape(NamedTuple):
@@ -104,6 +105,7 @@ class Tiling(Order):
             *("through_ub", "l1_halves", "paired"),
         )
         on = "".join(f", {name.replace('_', ' ')}" for name in switches if getattr(self, name))
+        on += f", K in parts of {self.single_core_k}" if self.single_core_k else ""
         return (
             f"base {self.base_m}x{self.base_n}x{self.base_k}, step {self.step_ka}+{self.step_kb}, "
             f"slots L1 {self.l1a_slots}+{self.l1b_slots} L0 {self.l0_slots} L0C {self.l0c_slots}"
@@ -136,43 +138,81 @@ def auto_tiling(shape: Shape, device: Device, cores: int) -> Tiling:
 
 
 def leading_tilings(
-    shape: Shape, device: Device, cores: int, few: int
+    shape: Shape, device: Device, cores: int, few: int, *, split: bool = False
 ) -> list[tuple[float, Tiling]]:
     """The tilings with the least estimates, at most so many, with cycles that count the launch.
 
-    Of the leading base tiles also those with shorter slabs, which begin sooner, those whose drain
-    overlaps by the unit flag, and those that leave cores idle, as each takes time to launch: where
-    the tiles need no more, or a few rounds more are shorter.
+    With ``split`` also those whose parts of K add up in a result that is cleared before. Of the
+    leading base tiles also those with shorter slabs, which begin sooner, those whose drain overlaps
+    by the unit flag, and those that leave cores idle, as each takes time to launch: where the tiles
+    need no more, or a few rounds more are shorter.
     """
+    sums = shape.groups * shape.m * shape.n * FP32.bytes
+    clear = clear_cycles(device, sums) if split else 0.0
 
     def estimate(t: Tiling, used: int) -> float:
-        rounds = ceil_div(tiles(t), used)
+        rounds = ceil_div(_tiles(shape, t), used)
         rows, drain = _rows_of_drain(t, shape.n, device)
         cycles = _estimate(shape, t, device, used) + rounds * rows
         last = 0.8 * drain if t.l0c_slots > 1 and rounds > 1 else 0.0  # nothing hides it
-        return float(launch_cycles(device, "cube", used)) + cycles + last
+        besides = clear if t.single_core_k else 0.0
+        return float(launch_cycles(device, "cube", used)) + besides + cycles + last
 
-    def tiles(t: Tiling) -> int:
-        return shape.groups * ceil_div(shape.m, t.base_m) * ceil_div(shape.n, t.base_n)
-
-    leading = [(estimate(t, min(tiles(t), cores)), t) for t in _candidates(shape, device)]
+    candidates = (
+        _part_of_k(t, depth)
+        for t in _candidates(shape, device)
+        for depth in (parts_of_k(shape, (t.base_m, t.base_n), cores, 1) if split else (0,))
+    )
+    leading = [(estimate(t, min(_tiles(shape, t), cores)), t) for t in candidates]
     leading.sort(key=lambda pair: pair[0])
     cube = device.cube
     flags = cube is not None and cube.unit_flag and device.has_path("L0C", "GM")
     found: list[tuple[float, Tiling, int]] = []
     for _, longest in leading[:few]:
-        most = min(tiles(longest), cores)
-        rounds = ceil_div(tiles(longest), cores)
-        counts = {ceil_div(tiles(longest), rounds + more) for more in (0, 1, 2, 3, 4, 6, 8, 12)}
-        for step in sorted({longest.step_ka, ceil_div(longest.step_ka, 2), 1}):
+        for shorter, used in _variants(longest, shape, cores):
             # The unit flag hides a drain as a second slot does, and takes no room for it.
-            t = replace(
-                longest, step_ka=step, step_kb=step, l0c_slots=2 if flags else longest.l0c_slots
-            )
+            t = replace(shorter, l0c_slots=2) if flags else shorter
             ran = replace(t, l0c_slots=1, unit_flag=True) if flags else t
-            found += [(estimate(t, used), ran, used % most) for used in {most, *counts}]
+            found.append((estimate(t, used), ran, used % min(_tiles(shape, t), cores)))
     found.sort(key=lambda one: one[0])
     return [(cycles, replace(t, cores=used)) for cycles, t, used in found[:few]]
+
+
+def _variants(longest: Tiling, shape: Shape, cores: int) -> Iterator[tuple[Tiling, int]]:
+    """A tiling with its slabs or shorter ones, and the cores on which it may run.
+
+    One with parts of K comes also with as many as fewer cores have.
+    """
+    base, fewer = (longest.base_m, longest.base_n), [3 * cores // 4, cores // 2]
+    depths = {d for n in fewer for d in parts_of_k(shape, base, n, 1)[1:] if longest.single_core_k}
+    for t in (longest, *(_part_of_k(longest, depth) for depth in sorted(depths))):
+        most, rounds = min(_tiles(shape, t), cores), ceil_div(_tiles(shape, t), cores)
+        counts = {ceil_div(_tiles(shape, t), rounds + more) for more in (0, 1, 2, 3, 4, 6, 8, 12)}
+        for step in sorted({t.step_ka, ceil_div(t.step_ka, 2), 1}):
+            yield from ((replace(t, step_ka=step, step_kb=step), n) for n in {most, *counts})
+
+
+def parts_of_k(shape: Shape, base: tuple[int, int], cores: int, most: int) -> list[int]:
+    """Depths of a part of K: all of it (0), and what gives every core one part, or at ``most`` so
+    many."""
+    tiles = shape.groups * ceil_div(shape.m, base[0]) * ceil_div(shape.n, base[1])
+    counts = {each * cores // tiles for each in range(1, most + 1)}
+    depths = {round_up(ceil_div(shape.k, count), 16) for count in counts if count > 1}
+    return [0, *sorted(depth for depth in depths if depth < shape.k)]
+
+
+def _part_of_k(t: Tiling, depth: int) -> Tiling:
+    """The tiling with parts of so much of K, in whole base blocks; 0 is all of it."""
+    if not depth:
+        return t
+    step = min(t.step_ka, ceil_div(depth, t.base_k))
+    return replace(t, single_core_k=round_up(depth, t.base_k), step_ka=step, step_kb=step)
+
+
+def _tiles(shape: Shape, t: Tiling) -> int:
+    """Tiles of C, times the parts of K."""
+    parts = ceil_div(shape.k, t.single_core_k or shape.k)
+    return shape.groups * ceil_div(shape.m, t.base_m) * ceil_div(shape.n, t.base_n) * parts
 
 
 def _rows_of_drain(t: Tiling, n: int, device: Device) -> tuple[float, float]:
@@ -210,8 +250,8 @@ def _candidates(shape: Shape, device: Device) -> Iterator[Tiling]:
 
 def _estimate(shape: Shape, t: Tiling, device: Device, cores: int) -> float:
     """Cycles in closed form."""
-    (m, k, n), e = shape[:3], shape.dtype.bytes
-    tiles = shape.groups * ceil_div(m, t.base_m) * ceil_div(n, t.base_n)
+    m, n, e = shape.m, shape.n, shape.dtype.bytes
+    tiles, k = _tiles(shape, t), min(t.single_core_k or shape.k, shape.k)
     rounds = ceil_div(tiles, cores)
     steps, slabs = ceil_div(k, t.base_k), ceil_div(k, t.base_k * t.step_ka)
     base_m, base_n = min(t.base_m, round_up(m, 16)), min(t.base_n, round_up(n, 16))
@@ -220,10 +260,14 @@ def _estimate(shape: Shape, t: Tiling, device: Device, cores: int) -> float:
     mte1 = device.path("L1", "L0A", "load3d").estimate(base_m * k * e, steps)
     mte1 += device.path("L1", "L0B", "load3d").estimate(base_n * k * e, steps)
     size = (base_m + base_n) * k * e
-    mte2, rows = _loads(shape, t, device, base_m, base_n)
+    mte2, rows = _loads(shape._replace(k=k), t, device, base_m, base_n)
     requests = rows * device.l2.request_bytes if device.l2 else 0
     shared = min(tiles, cores) * (size + requests) / device.shared_read_rate
     drain = base_m * base_n * 4 / way_out(device).rate
+    if t.single_core_k:  # all cores add their sums at about the same time
+        factor = device.l2.atomic_factor if device.l2 else 1
+        sums = base_m * base_n * 4 * factor
+        drain = float(shared_drain(device, drain, sums, min(tiles, cores)))
     hidden = 0.2 if t.l0c_slots > 1 and rounds > 1 else 1.0
     return rounds * (max(cube, mte1, mte2, shared) + drain * hidden) + mte2 / slabs
 

@@ -27,7 +27,7 @@ from npusim.kernels.tilings.floor import (
     products,
     sharing,
 )
-from npusim.kernels.tilings.matmul import Shape, Tiling
+from npusim.kernels.tilings.matmul import Shape, Tiling, parts_of_k
 
 #: Longest side of a tile, and most K of one product.
 _MOST, _MOST_K = 512, 512
@@ -48,7 +48,7 @@ def matmul_tilings(shape: Shape, device: Device, cores: int, *, split: bool) -> 
         l0 = min(size["L0A"] // base_m, size["L0B"] // base_n) // 2 // element // 16 * 16
         if l0 < 16 or base_m > most_rows(device, shape.out):
             continue
-        parts = _parts(shape, base_m, base_n, cores) if split else [0]
+        parts = parts_of_k(shape, (base_m, base_n), cores, 3) if split else [0]
         tiles = shape.groups * ceil_div(shape.m, base_m) * ceil_div(shape.n, base_n)
         orders = _ORDERS if tiles > cores else _ORDERS[:1]
         for depth in parts:
@@ -81,14 +81,6 @@ def _flags(device: Device) -> tuple[tuple[int, bool], ...]:
     """Slots of L0C, and whether product and drain interlock."""
     flag = device.cube is not None and device.cube.unit_flag and device.has_path("L0C", "GM")
     return ((2, False), (1, True)) if flag else ((2, False), (1, False))
-
-
-def _parts(shape: Shape, base_m: int, base_n: int, cores: int) -> list[int]:
-    """Depths of a part of K: all of it (0), and what gives every core one part or two."""
-    tiles = shape.groups * ceil_div(shape.m, base_m) * ceil_div(shape.n, base_n)
-    counts = {rounds * cores // tiles for rounds in (1, 2, 3) if tiles < rounds * cores}
-    depths = {round_up(ceil_div(shape.k, count), 16) for count in counts if count > 1}
-    return [0, *sorted(depth for depth in depths if depth < shape.k)]
 
 
 def matmul_least(shape: Shape, t: Tiling, device: Device, cores: int) -> tuple[float, int]:

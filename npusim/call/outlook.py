@@ -128,11 +128,14 @@ class Outlook:
 def _places(tilings: Sequence[Any]) -> Floats:
     """Where tilings are in a space in which likeness is exp(-distance squared).
 
-    Words are switches, and so are numbers that may be 0, which stands for something else.
+    Words are switches, and so are numbers that may be 0, which stands for something else: for all
+    in ``cores``, which is more than any other number there.
     """
     columns = []
     for field in fields(tilings[0]) if is_dataclass(tilings[0]) else ():
         values = [getattr(tiling, field.name) for tiling in tilings]
+        if field.name == "cores":
+            values = [value or max(values) + 1 for value in values]
         scale = sqrt(RATES.get(field.name, OTHER_RATE))
         if isinstance(values[0], str):
             columns.append([scale * (value != values[0]) for value in values])

@@ -8,13 +8,14 @@ from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Spec
 from npusim.call.tiling import own_tiling
-from npusim.dtypes import DType
+from npusim.dtypes import FP32, DType
 from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.cast import Cast
 from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.tilings.matmul import auto_tiling
+from npusim.kernels.tilings.streams import stream_cycles
 from npusim.ops.cube_math import CubeMath, cube_math
 from npusim.results import Result
 from npusim.workloads import LinearLayer
@@ -66,7 +67,7 @@ def linear_layer(
         dw = call.output("grad_weight", right, dtype)
         left, second = (x, dy) if own else (dy, x)
         layouts = ("ND_km", "ND")
-        _launch(
+        _weight(
             call,
             LinearBackpropWeight(_START, left, second, dw, layouts, groups=groups, hf32=math.hf32),
         )
@@ -95,4 +96,21 @@ def _launch(call: Call, kernel: Matmul) -> None:
     given = own_tiling(call.options.tiling, Matmul.name, Tiling)
     tiling = given or auto_tiling(kernel.shape, call.device, call.cube_cores)
     tiled = replace(kernel, tiling=tiling)
-    call.launch(call.choose(tiled) if given is None else tiled)
+    chosen = call.choose(tiled) if given is None else tiled
+    for needed in (*chosen.before, chosen):
+        call.launch(needed)
+
+
+def _weight(call: Call, kernel: LinearBackpropWeight) -> None:
+    """Launch the gradient of a weight: of many rows as fp32 sums of parts of them, then rounded."""
+    sums = Tensor(f"{kernel.c.name}_fp32", kernel.c.shape, FP32, "out")
+    split, cast = replace(kernel, c=sums), Cast(sums, kernel.c, call.device.saturates)
+    device, vectors = call.device, call.vector_cores
+    plain, parts = (one.ranked(device, call.cube_cores, 1)[0][0] for one in (kernel, split))
+    given = own_tiling(call.options.tiling, Matmul.name, Tiling)
+    if given or plain <= parts + stream_cycles(device, cast.stream(device, vectors)):
+        _launch(call, kernel)
+        return
+    call.workspace(sums.name, sums.shape, FP32)
+    _launch(call, split)
+    call.launch_spread(cast)

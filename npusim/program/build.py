@@ -102,16 +102,21 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
 
 @growing()
 def lay_out(
-    kernel: Kernel, device: Device, groups: tuple[int, ...], k: Language | None = None
+    kernel: Kernel,
+    device: Device,
+    groups: tuple[int, ...],
+    k: Language | None = None,
+    *,
+    issued: bool = True,
 ) -> None:
     """Find what ``device`` cannot hold or execute of ``kernel``, without making a program.
 
-    Buffers are declared, on ``k`` if one is given; what a cube core does is issued once per
+    Buffers are declared, on ``k`` if one is given; what a cube core does is ``issued`` once per
     distinct task. Kernels of the vector cores cut their moves to what instructions can do. Raises
     as ``build`` does.
     """
     for part in _parts(kernel, device, groups, k):
-        if part.k.role == "cube":
+        if part.k.role == "cube" and issued:
             for record in _distinct(part.plan.tasks)[0]:
                 _issue(part.k, partial(part.plan.emit, record))
 

@@ -54,15 +54,16 @@ def candidates(kernel: K, device: str | Device, cores: int | None = None) -> Ite
             yield cast(K, one)
 
 
-def fits(kernel: Kernel, device: str | Device) -> Fit:
+def fits(kernel: Kernel, device: str | Device, *, issued: bool = True) -> Fit:
     """What a kernel's buffers take of the memories of a core, and whether the device can run it.
 
-    ``reason`` is that of the kernel, of a memory too small, or of an instruction.
+    ``reason`` is that of the kernel, of a memory too small, or of an instruction: the last only
+    where these are ``issued``, which takes most of the time.
     """
     machine = load_device(device)
     k, reason = Language(machine, machine.core_kind(kernel.role), kernel.role), ""
     try:
-        lay_out(kernel, machine, tuple(range(machine.groups)), k)
+        lay_out(kernel, machine, tuple(range(machine.groups)), k, issued=issued)
     except (ArgumentError, CapacityError, ProgramError) as error:
         reason = str(error)
     used: dict[str, int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -39,7 +39,6 @@ class Tuned(Shown):
     seconds: float
     #: Looks that a store answered, of ``bounded`` and simulated ones together.
     from_store: int = 0
-    _fits: dict[int, Fit] = field(default_factory=dict, repr=False, compare=False)
 
     def __repr__(self) -> str:
         """One line: kernel, device, candidates, the best time."""
@@ -114,23 +113,16 @@ class Tuned(Shown):
 
     def fit(self, row: Row) -> Fit:
         """Bytes of the buffers of one candidate."""
-        key = id(row)
-        if key not in self._fits:
-            self._fits[key] = fits(row.kernel, self.problem.device)
-        return self._fits[key]
+        return fits(row.kernel, self.problem.device, issued=False)
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row per candidate, the memories with it; ``frame`` tells of the columns."""
-        return self.frame()
+        """A row per candidate: simulated ones by time, then the others by their bound.
 
-    def frame(self, *, buffers: bool = True) -> pd.DataFrame:
-        """``table``, made anew: simulated candidates by time, then the others by their bound.
-
-        Columns are the fields of the tiling; with ``buffers`` the bytes and the share of each
-        memory, which takes about a millisecond a row; ``bound`` and ``cycles`` (NaN unless
-        simulated), launches included; ``gm_bytes`` that all cores read and write (NaN unless its
-        program was built); ``state``, and the ``reason`` why an illegal one is.
+        Columns are the fields of the tiling; bytes and share of each memory; ``bound`` and
+        ``cycles`` (NaN unless simulated), launches included; ``gm_bytes`` that all cores read and
+        write; ``state``, and the ``reason`` why an illegal one is. What a candidate takes of the
+        memories and moves is NaN where closed forms ruled it out and no program was built.
         """
         import pandas as pd  # noqa: PLC0415 - it takes as long to load as a small search
 
@@ -139,7 +131,7 @@ class Tuned(Shown):
         records = []
         for row in rows:
             record = tiling_of(row.kernel)
-            if buffers:
+            if row.bound or row.reason:
                 fit = self.fit(row)
                 record |= {f"{name}_bytes": size for name, size in fit.bytes.items()}
                 record |= {f"{name}_share": share for name, share in fit.share.items()}

@@ -1,4 +1,4 @@
-"""Does more hardware ever make an automatically tiled gradient slower? Random enlargements.
+"""Does more hardware ever make an automatically tiled kernel slower? Random enlargements.
 
 ``python -m tests.tuning.larger_machines [COUNT] [SEED]`` prints those slower by more than 2 % and
 the worst of COUNT.
@@ -26,6 +26,8 @@ from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.matmul import Matmul
+from npusim.kernels.matmul import Tiling as MatmulTiling
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.timing.run import new_l2, time_program
@@ -35,10 +37,15 @@ DEVICES = ("ascend910b2", "ascend910b2", "ascend910", "ascend950pr", "ascend310p
 NETWORKS = ("resnet50", "resnet50", "vgg16")
 BATCHES = (1, 1, 2, 4, 8, 32)
 
+#: M, K and N of products; of all that is drawn so many are products.
+SIDES = (64, 196, 384, 512, 768, 1000, 1024, 1536, 2048, 3136)
+PRODUCTS = 0.25
+
 #: What is enlarged, each from a share of what the device has, by a factor.
 FIGURES = (
     *(f"memories.{name}.size" for name in ("L1", "L0A", "L0B", "L0C", "UB")),
     *("l2.size", "l2.read", "l2.write", "main_memory.read", "paths.GM->L1.rate", "groups"),
+    "clock",
 )
 SHARES = ("1/4", "1/2", "3/4", "1")
 FACTORS = ("5/4", "3/2", "2", "2", "4")
@@ -58,11 +65,19 @@ class Gradient(NamedTuple):
         return f"{self.which} of {self.layer}, batch {self.shape.n}"
 
 
+class Product(NamedTuple):
+    """C[m, n] = A[m, k] @ B[k, n]."""
+
+    m: int
+    k: int
+    n: int
+
+
 @dataclass(frozen=True)
 class Enlargement:
-    """A gradient on a device with a figure enlarged, and its cycles before and after."""
+    """A problem on a device with a figure enlarged, and its cycles before and after."""
 
-    gradient: Gradient
+    problem: Gradient | Product
     device: str
     figure: str
     small: str
@@ -70,20 +85,32 @@ class Enlargement:
     before: int
     after: int
     tilings: tuple[str, str]
+    #: The clock with more over that with less.
+    clock: float = 1.0
 
     @property
     def ratio(self) -> float:
-        """Cycles with more over cycles with less."""
-        return self.after / self.before
+        """The time with more over the time with less."""
+        return self.after / self.before / self.clock
 
     def __str__(self) -> str:
         return (
-            f"{self.ratio:.3f} {self.gradient}, {self.device}, {self.figure} {self.small} -> "
+            f"{self.ratio:.3f} {self.problem}, {self.device}, {self.figure} {self.small} -> "
             f"{self.large}: {self.before} -> {self.after} | {' | '.join(self.tilings)}"
         )
 
 
-def kernel_of(gradient: Gradient) -> Kernel:
+def kernel_of(problem: Gradient | Product) -> Kernel:
+    """The kernel of a problem, fp16, before a tiling is chosen."""
+    if isinstance(problem, Product):
+        m, k, n = problem
+        a, b = Tensor("a", (m, k), FP16, "in"), Tensor("b", (k, n), FP16, "in")
+        start = MatmulTiling(base_m=16, base_n=16, base_k=16)
+        return Matmul(start, a, b, Tensor("c", (m, n), FP32, "out"))
+    return kernel_of_gradient(problem)
+
+
+def kernel_of_gradient(gradient: Gradient) -> Kernel:
     """The kernel of a gradient, fp16, before a tiling is chosen."""
     shape, p = gradient.shape, gradient.shape.plan
     blocks = shape.kernel[0] * p.cin1_g * shape.taps
@@ -117,12 +144,13 @@ def automatic(kernel: Kernel, device: Device) -> tuple[int, Kernel]:
 
 
 def enlarged(
-    gradient: Gradient, device: Device, figure: str, sizes: tuple[Fraction, Fraction]
+    problem: Gradient | Product, device: Device, figure: str, sizes: tuple[Fraction, Fraction]
 ) -> Enlargement | None:
-    """A gradient with two shares of a figure, the smaller first; None where one is too little."""
+    """A problem with two shares of a figure, the smaller first; None where one is too little."""
     base = figures(device)[figure].value
     assert not isinstance(base, tuple)
     texts: list[str] = []
+    clocks: list[int] = []
     cycles: list[int] = []
     tilings: list[str] = []
     for share in sizes:
@@ -132,15 +160,16 @@ def enlarged(
         value = size if figure.endswith((".read", ".write", ".rate")) else max(1, int(size))
         try:
             machine = device.replace(figure, value)
-            found, kernel = automatic(kernel_of(gradient), machine)
+            found, kernel = automatic(kernel_of(problem), machine)
         except NpusimError:  # too small for any tiling, or a figure that others bound
             return None
         texts.append(f"{float(value):,.0f}")
+        clocks.append(machine.clock_hz)
         cycles.append(found)
         tilings.append(kernel.tiling_text)
     return Enlargement(
-        *(gradient, device.name, figure, texts[0], texts[1]),
-        *(cycles[0], cycles[1], (tilings[0], tilings[1])),
+        *(problem, device.name, figure, texts[0], texts[1]),
+        *(cycles[0], cycles[1], (tilings[0], tilings[1]), clocks[1] / clocks[0]),
     )
 
 
@@ -153,11 +182,13 @@ def random_enlargements(count: int, seed: int) -> Iterator[Enlargement]:
         shape = replace(shape, n=rng.choice(BATCHES))
         device = load_device(rng.choice(DEVICES))
         figure, share, factor = rng.choice(FIGURES), rng.choice(SHARES), rng.choice(FACTORS)
-        gradient = Gradient(name, shape, rng.choice(("dx", "dw")))
+        problem: Gradient | Product = Gradient(name, shape, rng.choice(("dx", "dw")))
+        if rng.random() < PRODUCTS:
+            problem = Product(*(rng.choice(SIDES) for _ in range(3)))
         if figure not in figures(device):
             continue
         small = Fraction(share)
-        one = enlarged(gradient, device, figure, (small, small * Fraction(factor)))
+        one = enlarged(problem, device, figure, (small, small * Fraction(factor)))
         if one is not None:
             count -= 1
             yield one

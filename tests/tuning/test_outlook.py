@@ -16,6 +16,7 @@ class Tiling:
     base_n: int = 64
     unit_flag: bool = False
     form: str = "window"
+    cores: int = 0
 
 
 ALIKE, OTHER = Tiling(unit_flag=True), Tiling(base_n=16, form="phases")
@@ -45,6 +46,14 @@ def test_alike_tilings_have_more_of_an_error_in_common() -> None:
     assert far < 0.7
     assert mean == pytest.approx(np.log([130, 101 * 1.3**near, 106 * 1.3**far]), abs=1e-3)
     assert spread[0] < spread[1] < spread[2]
+
+
+def test_fewer_cores_are_not_alike_and_none_given_are_more_than_any() -> None:
+    """All but "all" were taken as one: of six simulated for a product all had 11 cores, not 16."""
+    outlook = Outlook([100.0] * 4, [Tiling(cores=cores) for cores in (11, 12, 16, 0)])
+    outlook.learn(0, 115.0)
+    mean, _ = outlook.expected()
+    assert list(np.argsort(mean)[::-1]) == [0, 1, 2, 3]
 
 
 def test_one_unlike_the_best_is_simulated_if_it_may_win() -> None:
