@@ -10,7 +10,7 @@ import pytest
 import npusim
 from npusim.call.options import Options
 from npusim.dtypes import FP16
-from npusim.kernels.tilings.matmul import auto_tiling
+from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.ops.linear import linear_layer
 from npusim.workloads import LinearLayer
 
@@ -65,7 +65,7 @@ def test_long_k_is_split_over_the_cores(name: str) -> None:
     sizes, device = (64, 12544, 147), npusim.load_device(name)
     m, k, n = sizes
     a, b = npusim.spec((m, k), "fp16"), npusim.spec((k, n), "fp16")
-    whole = auto_tiling(*sizes, device, device.count("cube"))
+    whole = auto_tiling(Shape(*sizes), device, device.count("cube"))
     slow = npusim.ops.matmul(a, b, device=device, tiling=whole, timeline=False).time_us
     assert time_us(sizes, device) < 0.4 * slow
 
