@@ -38,12 +38,15 @@ from npusim.language import (
     ceil_div,
     grid,
     in_runs,
+    round_up,
 )
 
 #: Largest tile in elements: its load has full bandwidth.
 TILE = 16 * 1024
 #: Elements of a channel below which another part costs more than it saves.
 LEAST_PART = 4 * 1024
+#: Images in UB begin at multiples of so many elements: whole blocks in any type.
+GRAIN = 16
 #: What the cores do after their sums: nothing, meet, or meet and then sum the parts.
 SUM, MEET, GATHER = range(3)
 
@@ -173,7 +176,7 @@ class BiasGrad(Spread):
         piece = min(self.positions, tile, share)
         run = 1
         if piece == self.positions:
-            run = max(1, min(tile // (channels * piece), share // piece))
+            run = max(1, min(tile // round_up(channels * piece, GRAIN), share // piece))
         image, position = grid(np.arange(0, self.images, run), np.arange(0, self.positions, piece))
         return {
             "images": np.minimum(run, self.images - image),
@@ -219,7 +222,8 @@ class _Nest:
     def __init__(self, kernel: BiasGrad, k: Language) -> None:
         self.kernel, self.k = kernel, k
         dtype, wide = kernel.dy.dtype, 4 if kernel.dy.dtype != FP32 else 0
-        gather = kernel.channels * kernel.parts * 4 if kernel.partial else 0
+        shape = kernel.channels, round_up(kernel.parts, GRAIN)
+        gather = prod(shape) * 4 if kernel.partial else 0
         # Two tiles, one as fp32, the accumulator, and a sum and a result per channel.
         element = 2 * dtype.bytes + wide + 4 + 8
         tile = piece(k, kernel.name, TILE, element, multiple=16, besides=gather + 1024)
@@ -232,7 +236,6 @@ class _Nest:
         self.db = k.buffer("UB", (blocks,), dtype, name="db_ub") if wide else None
         self.parts = None
         if kernel.partial:
-            shape = (kernel.channels, kernel.parts)
             self.parts = k.buffer("UB", shape, FP32, name="parts_ub")
 
     def emit(self, u: Item) -> None:
@@ -248,10 +251,10 @@ class _Nest:
         if u.first:
             k.vec_dup(whole, 0.0, FP32)
         tile = self._load(u)
-        piece = u.channels * u.columns * 4
-        target = acc.at(0, piece)
+        piece = u.channels * u.columns
+        target, apart = acc.at(0, piece * 4), round_up(piece, GRAIN) * 4
         for image in range(u.images):
-            k.vec_binary("add", target, target, tile.at(image * piece, piece), FP32)
+            k.vec_binary("add", target, target, tile.at(image * apart, piece * 4), FP32)
         if u.last:
             sums = self.sums.next()
             k.vec_reduce("add", sums, whole, u.channels, u.width, FP32)
@@ -266,12 +269,14 @@ class _Nest:
         dy = self.kernel.dy
         count, pitch = u.channels * u.columns, prod(dy.shape[1:]) * dy.dtype.bytes
         tile, e = self.dy.next(), dy.dtype.bytes
+        apart = round_up(count, GRAIN) * e
         source = dy.at(0, count * e, base="dy", rows=u.images, pitch=pitch)
-        self.k.data_move(tile, source, dy.dtype)
+        self.k.data_move(tile.at(0, count * e, rows=u.images, pitch=apart), source, dy.dtype)
         if self.wide is None:
             return tile
         wide = self.wide.next()
-        self.k.vec_cast(wide, tile.at(0, source.size), dy.dtype, FP32)
+        held = tile.at(0, (u.images - 1) * apart + count * e)
+        self.k.vec_cast(wide, held, dy.dtype, FP32)
         return wide
 
     def _store(self, sums: Slot, channels: int) -> None:
@@ -289,7 +294,9 @@ class _Nest:
         assert self.kernel.partial is not None
         assert self.parts is not None
         channels, pitch = self.kernel.channels, self.kernel.parts * 4
-        rows, sums = self.parts.next(), self.sums.next()
+        apart = round_up(parts, GRAIN) * 4
+        rows = self.parts.next().at(0, parts * 4, rows=channels, pitch=apart)
+        sums = self.sums.next()
         self.k.data_move(
             rows, self.kernel.partial.at(0, parts * 4, rows=channels, pitch=pitch), FP32
         )

@@ -86,7 +86,8 @@ class ClearBlocks(Kernel):
             for first, rows, low, high in self._outside(part):
                 at, width = first * row + low * FP32.bytes, (high - low) * FP32.bytes
                 for column in range(part.columns):
-                    k.vec_dup(ub.at(column * size + at, width, rows=rows, pitch=row), 0.0, FP32)
+                    between = ub.at(column * size + at, width, rows=rows, pitch=row)
+                    k.vec_dup(between, 0.0, FP32, masked=True)
             k.data_move(place, whole, FP32)
 
         return Plan(self._tasks(most, cores), emit)

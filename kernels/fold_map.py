@@ -31,7 +31,6 @@ from npusim.kernels.parts.room import piece
 from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     FRACTAL_BYTES,
-    INT8,
     ArgumentError,
     Language,
     Plan,
@@ -105,8 +104,8 @@ class FoldMap(PlaneMap):
         size = piece(
             k, self.name, k.memory("UB").size_bytes, 4, multiple=align, least=FRACTAL_BYTES
         )
-        loaded = k.buffer("UB", (size,), INT8, slots=2, name="as_loaded")
-        turned = k.buffer("UB", (size,), INT8, slots=2, name="turned")
+        loaded = k.buffer("UB", (size,), None, slots=2, name="as_loaded")
+        turned = k.buffer("UB", (size,), None, slots=2, name="turned")
         work = _Work(self)
         return Plan(
             work.tasks(size, cores), lambda tile: work.emit(k, loaded.next(), turned.next(), tile)

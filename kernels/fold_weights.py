@@ -32,7 +32,6 @@ from npusim.kernels.parts.spread import Spread
 from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     FRACTAL_BYTES,
-    INT8,
     ArgumentError,
     Language,
     Plan,
@@ -126,8 +125,8 @@ class FoldWeights(Spread):
         work, align = _Work(self), k.memory("UB").align_bytes
         size = ceil_div(max(work.sizes), align) * align
         piece(k, self.name, size, 4, multiple=align, least=max(size, FRACTAL_BYTES))
-        first = k.buffer("UB", (size,), INT8, slots=2, name="as_loaded")
-        second = k.buffer("UB", (size,), INT8, slots=2, name="by_place")
+        first = k.buffer("UB", (size,), None, slots=2, name="as_loaded")
+        second = k.buffer("UB", (size,), None, slots=2, name="by_place")
         emit = work.emit_folded if self.folds else work.emit_plain
         return Plan(work.tasks(cores), lambda tile: emit(k, first.next(), second.next(), tile))
 

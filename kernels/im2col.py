@@ -36,6 +36,7 @@ from npusim.kernels.parts.windows import WindowCut, window_cuts
 from npusim.kernels.tilings.im2col import Tiling, elements
 from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
+    BLOCK_BYTES,
     ArgumentError,
     Language,
     Plan,
@@ -83,6 +84,10 @@ class Im2col(Spread):
 
     name: ClassVar[str] = "im2col"
     role: ClassVar[str] = "vector"
+
+    @property
+    def anywhere(self) -> bool:
+        return self.shape.cin * self.x.dtype.bytes % BLOCK_BYTES != 0  # of a pixel
 
     @property
     def needed_bytes(self) -> dict[str, int]:

@@ -36,6 +36,7 @@ from npusim.kernels.parts.windows import Cut, cuts
 from npusim.kernels.tilings.im2col_backward import Tiling, elements, patches, pixels
 from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
+    BLOCK_BYTES,
     FP32,
     ArgumentError,
     DType,
@@ -78,6 +79,10 @@ class Im2colBackward(Spread):
 
     name: ClassVar[str] = "im2col_backward"
     role: ClassVar[str] = "vector"
+
+    @property
+    def anywhere(self) -> bool:
+        return self.shape.cin * self.grad.dtype.bytes % BLOCK_BYTES != 0  # of a pixel
 
     @property
     def needed_bytes(self) -> dict[str, int]:

@@ -447,10 +447,10 @@ class _Nest:
 
     def _load_scales(self, slot: Slot, feed: Feed, rows: int, block: tuple[int, int]) -> SlotRegion:
         group = self.kernel.group
-        width, pitch = ceil_div(block[1], group), ceil_div(feed.slab.size, group)
-        held = slot.at(0, width, rows=rows, pitch=width)
-        first = (block[0] - feed.slab.k0) // group
-        self.k.data_move(held, feed.slot.at(first, width, rows=rows, pitch=pitch), INT8)
+        # In L1 the scales of a block of K follow each other, as L0 takes them.
+        held = slot.at(0, ceil_div(block[1], group) * rows)
+        first = (block[0] - feed.slab.k0) // group * rows
+        self.k.data_move(held, feed.slot.at(first, held.size), INT8)
         return held
 
     def _store(self, c: Slot, tile: Tile) -> None:

@@ -46,6 +46,8 @@ from npusim.language import (
 
 #: fp32 numbers in a block of 32 bytes, in which a factor of a row is repeated.
 PER_BLOCK = BLOCK_BYTES // FP32.bytes
+#: Rows of a piece are multiples of so many numbers: whole blocks in 16 bits, too.
+PER_ROW = 2 * PER_BLOCK
 
 
 class Share(NamedTuple):
@@ -193,7 +195,7 @@ class _Finish:
     def _load(self, first: int, count: int, n: int) -> SlotRegion:
         """Rows of the block, packed to whole blocks of 32 bytes; the piece as one row."""
         pitch = self.kernel.product.c.shape[2] * FP32.bytes
-        size, width = n * FP32.bytes, round_up(n, PER_BLOCK) * FP32.bytes
+        size, width = n * FP32.bytes, round_up(n, PER_ROW) * FP32.bytes
         slot = self.work.next()
         source = self.kernel.product.c.at(first * pitch, size, base="work", rows=count, pitch=pitch)
         self.k.data_move(slot.at(0, size, rows=count, pitch=width), source, FP32)
@@ -204,7 +206,7 @@ class _Finish:
     ) -> None:
         """Multiply by the factors of columns, all rows at once, and of rows, one at a time."""
         first, count, n = part
-        width = round_up(n, PER_BLOCK) * FP32.bytes
+        width = round_up(n, PER_ROW) * FP32.bytes
         repeated = columns.at(0, width, rows=count, pitch=0)
         self.k.vec_binary("mul", piece, piece, repeated, FP32)
         for row in range(count):

@@ -13,7 +13,7 @@ import numpy as np
 
 from npusim.kernels.parts.room import piece
 from npusim.kernels.tilings.streams import CLEAR_BYTES, clearing, working_cores
-from npusim.language import INT8, Kernel, Language, Plan, Tasks, Tensor, ceil_div, in_runs, round_up
+from npusim.language import Kernel, Language, Plan, Tasks, Tensor, ceil_div, in_runs, round_up
 
 
 class Chunk(NamedTuple):
@@ -43,7 +43,7 @@ class MemSet(Kernel):
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
         most = piece(k, self.name, CLEAR_BYTES, 1, multiple=k.memory("UB").align_bytes)
-        zeros, dtype = k.buffer("UB", (most,), INT8, name="zeros"), self.target.dtype
+        zeros, dtype = k.buffer("UB", (most,), None, name="zeros"), self.target.dtype
 
         def emit(chunk: Chunk) -> None:
             if chunk.first:

@@ -26,7 +26,6 @@ from npusim.kernels.parts.room import piece
 from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     FRACTAL_BYTES,
-    INT8,
     CapacityError,
     Language,
     Plan,
@@ -93,8 +92,8 @@ class ThinMap(PlaneMap):
                 f"(memories.UB.size), a row of pixels takes {4 * work.row_bytes} B; use a device "
                 "with a larger UB"
             )
-        first = k.buffer("UB", (size,), INT8, slots=2, name="as_loaded")
-        second = k.buffer("UB", (size,), INT8, slots=2, name="turned")
+        first = k.buffer("UB", (size,), None, slots=2, name="as_loaded")
+        second = k.buffer("UB", (size,), None, slots=2, name="turned")
         emit = work.emit_thin if self.to_blocks else work.emit_plain
         return Plan(
             work.tasks(size, cores), lambda tile: emit(k, first.next(), second.next(), tile)

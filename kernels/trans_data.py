@@ -44,8 +44,8 @@ from npusim.kernels.parts.room import piece
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
+    BLOCK_BYTES,
     FRACTAL_BYTES,
-    INT8,
     ArgumentError,
     Language,
     Plan,
@@ -99,6 +99,10 @@ class TransData(Spread):
         return self.dst if self.conversion.loads_plain else self.src
 
     @property
+    def anywhere(self) -> bool:
+        return not self.conversion.kind.endswith("blocked")  # groups begin at any element
+
+    @property
     def scattered(self) -> bool:
         """Whether the planes of a block lie apart and begin anywhere: with depth, at odd sizes."""
         shape = self.plain.shape
@@ -126,8 +130,8 @@ class TransData(Spread):
         align = ub.align_bytes
         quarter = piece(k, self.name, ub.size_bytes, 4, multiple=align, least=FRACTAL_BYTES)
         size = FRACTAL_BYTES if self.scattered else quarter
-        first = k.buffer("UB", (size,), INT8, slots=2, name="as_loaded")
-        second = k.buffer("UB", (size,), INT8, slots=2, name="turned")
+        first = k.buffer("UB", (size,), None, slots=2, name="as_loaded")
+        second = k.buffer("UB", (size,), None, slots=2, name="turned")
         maps = self.conversion.kind.endswith("blocked")
         work: Any = (MapWork if maps else WeightWork)(self.conversion, self.plain, self.blocked)
         return Plan(
@@ -208,9 +212,13 @@ class MapWork:
         slot, lanes = (first, second) if self.load else (second, first)
         matrix = slot.at(0, row, rows=rows, pitch=pitch)
         if self.load:
+            tail = u.channels * pitch
+            inside = tail % BLOCK_BYTES  # of a block that channels end in: cleared before they come
+            if inside:
+                k.vec_dup(slot.at(tail - inside, rows * pitch - tail + inside), 0.0, dtype)
             move(k, self.plain, slot, plain, store=False)
-            if u.channels < rows:
-                k.vec_dup(slot.at(u.channels * pitch, (rows - u.channels) * pitch), 0.0, dtype)
+            if u.channels < rows and not inside:
+                k.vec_dup(slot.at(tail, rows * pitch - tail), 0.0, dtype)
             k.vec_transpose(lanes, matrix, self.c0, run, dtype, count=u.blocks)
         for pieces in self._blocked(u):
             move(k, self.blocked, lanes, pieces, store=self.load)

@@ -68,6 +68,11 @@ class Tiling:
             raise ArgumentError(
                 f"tiling form {self.form!r} shares slabs out singly; leave single_core_m at 0"
             )
+        if self.form == "taps" and self.images > 1:  # they would stack at a pitch for each tap
+            raise ArgumentError(
+                f"tiling images is {self.images}, but form 'taps' adds up reads of other rows for "
+                "each tap; set images=1, or form='phases'"
+            )
         if self.cores < 0:
             raise ArgumentError(f"tiling cores is {self.cores}; it must be >= 0 (0: all)")
 

@@ -19,15 +19,12 @@ from typing import Any, cast, get_type_hints
 
 from npusim.dtypes import DType, dtype
 from npusim.errors import ArgumentError, NpusimError
-from npusim.isa.operands import Tensor
+from npusim.isa.operands import ROLES, Tensor
 from npusim.program.kernel import Kernel
 from npusim.yamltree import suggest
 
 #: Class method of a kernel that makes one of sizes.
 EXAMPLE = "example"
-
-#: What a tensor is to a kernel.
-ROLES = ("in", "out", "inout")
 
 
 def load_kernel(place: str) -> type[Kernel]:

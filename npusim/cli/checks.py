@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from npusim.call.spec import Array
 from npusim.errors import ArgumentError
 from npusim.ops.card import Output, Sample
@@ -20,6 +22,7 @@ class Check:
     output: str
     error: float
     limit: float
+    where: str = ""
 
     @property
     def passed(self) -> bool:
@@ -30,7 +33,7 @@ class Check:
         """One line for people."""
         return (
             f"check  {self.output} against float64: relative error {self.error:.1e} "
-            f"(limit {self.limit:.1e}): {'pass' if self.passed else 'fail'}"
+            f"(limit {self.limit:.1e}): {'pass' if self.passed else f'fail; {self.where}'}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -47,16 +50,29 @@ def checked(result: Result, outputs: Sequence[Output[Any]], sample: Sample[Any])
     """One check per output asked for."""
     from npusim.reference import relative_error  # noqa: PLC0415 - for checks only
 
-    return [
-        Check(
-            output=one.name,
-            error=relative_error(
-                one.unpack(sample.problem, returned(result, one.name)), one.expected(sample)
-            ),
-            limit=one.limit(sample),
-        )
-        for one in outputs
-    ]
+    found = []
+    for one in outputs:
+        got, want = one.unpack(sample.problem, returned(result, one.name)), one.expected(sample)
+        error, limit = relative_error(got, want), one.limit(sample)
+        where = "" if error <= limit else _differences(got, want, limit)
+        found.append(Check(output=one.name, error=error, limit=limit, where=where))
+    return found
+
+
+def _differences(got: Array, want: Array, limit: float) -> str:
+    """How many elements are further off than ``limit`` of the largest, and the worst of them."""
+    got, want = (np.asarray(one, np.float64) for one in (got, want))
+    with np.errstate(invalid="ignore"):
+        off = np.where((got == want) | (np.isnan(got) & np.isnan(want)), 0.0, np.abs(got - want))
+    off[np.isnan(off)] = np.inf
+    finite = np.abs(want[np.isfinite(want)])
+    count = np.count_nonzero(off > limit * finite.max(initial=0.0))
+    worst = np.unravel_index(int(np.argmax(off)), off.shape)
+    place = ", ".join(str(int(i)) for i in worst)
+    return (
+        f"{count:,} of {off.size:,} elements differ, most at [{place}]: {got[worst]:.6g}, "
+        f"expected {want[worst]:.6g}"
+    )
 
 
 def returned(result: Result, name: str) -> Array:

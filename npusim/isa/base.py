@@ -7,7 +7,7 @@ side; the engine decides only what an instruction gets when others compete for t
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -124,6 +124,8 @@ class Told(NamedTuple):
 class Instruction(Abstract):
     """One instruction; subclasses are frozen dataclasses of their operands."""
 
+    #: Multiples of bytes at which operands in a memory begin, where they are not its ``align``.
+    begins: ClassVar[Mapping[str, int]] = {}
     #: Whether ``execute`` does several cores at once, on arrays with a leading axis for them.
     batched: ClassVar[bool] = False
     #: Whether all cores of the kernel wait for each other here.
@@ -153,6 +155,15 @@ class Instruction(Abstract):
     def move(self) -> tuple[str, str, str, int] | None:
         """(source, destination, GM operand or "", bytes) if it is a move, derived from regions."""
         return None
+
+    def typed(self, told: Told) -> list[tuple[Region, DType]]:
+        """Operands with the type of the elements that it takes them for; all have its own."""
+        dtype: DType | None = getattr(self, "dtype", None)
+        return [] if dtype is None else [(one, dtype) for one in (*told.reads, *told.writes)]
+
+    def row_step(self, region: Region) -> int:
+        """Bytes from where a row of an operand begins to the next; 0 where they are one piece."""
+        return region.pitch if region.rows > 1 and region.pitch != region.row_bytes else 0
 
     @property
     def drains(self) -> bool:

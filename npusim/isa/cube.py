@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from npusim.isa.base import (
     Instruction,
     MemoryView,
     Move,
+    Told,
     drain_cycles,
     move_cost,
 )
@@ -74,6 +76,9 @@ class Mmad(Instruction):
 
     def writes(self) -> tuple[Region, ...]:
         return (self.c,)
+
+    def typed(self, told: Told) -> list[tuple[Region, DType]]:
+        return [(self.c, FP32), (self.a, self.dtype), (self.b, self.dtype)]
 
     @staticmethod
     def sizes(m: int, k: int, n: int, dtype: DType) -> tuple[int, int, int]:
@@ -194,6 +199,7 @@ class Drain(Move):
     """
 
     batched: ClassVar[bool] = True
+    begins: ClassVar[Mapping[str, int]] = {"L0C": 64}  # a row of a fractal (vendor documentation)
 
     dst: Region
     src: SlotRegion
@@ -211,6 +217,9 @@ class Drain(Move):
         if self.matrices == 1:
             return (self.dst,)
         return tuple(moved(self.dst, i * self.apart) for i in range(self.matrices))
+
+    def typed(self, told: Told) -> list[tuple[Region, DType]]:
+        return [(self.src, FP32), (self.dst, self.dtype)]
 
     def check(self, device: Device) -> None:
         self._need_memory("L0C", self.src)

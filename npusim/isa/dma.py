@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import gcd
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -27,6 +29,7 @@ class DataMove(Move):
     """
 
     batched: ClassVar[bool] = True
+    begins: ClassVar[Mapping[str, int]] = {"SM": 1, "AM": 1}  # the DMA of a DSP counts elements
 
     dst: Region
     src: Region
@@ -43,6 +46,16 @@ class DataMove(Move):
         if self.atomic and self.dst.memory != "GM":
             raise ProgramError(f"{self}: an atomic add goes to GM, not into a buffer")
         self._need_elements(self.dtype, self.src, self.dst)
+
+    def row_step(self, region: Region) -> int:
+        """Also where one piece meets rows of the other side: each is a burst of its own.
+
+        Variants of a path may arrange rows, as that of block-scaled operands' scales does.
+        """
+        other, own = self.src if region is self.dst else self.dst, super().row_step(region)
+        row = region.row_bytes if own else region.size
+        cut = not self.path.variant and super().row_step(other) and other.row_bytes < row
+        return gcd(own, other.row_bytes if cut else 0)
 
     def cost(self, device: Device) -> Cost:
         return move_cost(self.path, self.src.size, max(self.src.rows, self.dst.rows))
@@ -369,6 +382,7 @@ class Fill(Move):
     """Write an immediate into L1 (``create_cbuf_matrix``)."""
 
     batched: ClassVar[bool] = True
+    begins: ClassVar[Mapping[str, int]] = DataMove.begins
 
     dst: SlotRegion
     value: float

@@ -14,7 +14,7 @@ from npusim.device.spec import Device
 from npusim.dtypes import FP32, DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div
-from npusim.isa.base import Cost, Instruction, MemoryView
+from npusim.isa.base import Cost, Instruction, MemoryView, Told
 from npusim.isa.operands import Region, SlotRegion
 from npusim.isa.vector import vector_cost, vector_figures
 from npusim.objects import record
@@ -56,6 +56,9 @@ class DspGemm(Instruction):
     @property
     def pipe(self) -> str:
         return "VPU"
+
+    def typed(self, told: Told) -> list[tuple[Region, DType]]:
+        return [(self.acc, FP32), (self.a, self.dtype), (self.b, self.dtype)]
 
     def reads(self) -> tuple[Region, ...]:
         return (self.a, self.b) if self.init else (self.a, self.b, self.acc)
@@ -114,6 +117,9 @@ class DspCast(Instruction):
     @property
     def pipe(self) -> str:
         return "VPU"
+
+    def typed(self, told: Told) -> list[tuple[Region, DType]]:
+        return [(self.src, self.dtype), (self.dst, self.to)]
 
     def reads(self) -> tuple[Region, ...]:
         return (self.src,)

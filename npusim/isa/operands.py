@@ -14,14 +14,24 @@ from npusim.objects import record
 FRACTAL_BYTES = 512  # 16 rows of 32 B, the piece of L0 and of load2d
 
 
+#: What a tensor is to a kernel.
+ROLES = ("in", "out", "inout")
+
+
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor in global memory (GM). ``role`` is "in", "out" or "inout"."""
+    """A tensor in global memory (GM). ``role`` is one of ``ROLES``, or it is a ``ProgramError``."""
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
     role: str = "in"
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise ProgramError(
+                f"tensor {self.name} has role {self.role!r}; it is one of {', '.join(ROLES)}"
+            )
 
     @cached_property
     def size_bytes(self) -> int:
@@ -80,6 +90,8 @@ class Buffer:
 
     With ``unit_flag`` its writers and readers follow each other by pieces. With ``own_banks`` each
     slot lies in banks of its own, so that one is read while another is written without conflict.
+    Slots hold elements of ``dtype`` (None: bytes, of any type); operands in them begin at multiples
+    of ``align`` bytes.
     """
 
     name: str
@@ -89,18 +101,21 @@ class Buffer:
     index: int
     unit_flag: bool = False
     own_banks: bool = False
+    dtype: DType | None = None
+    align: int = 1
 
 
 @record
 class Slot:
     """One turn of a buffer; ``turn`` counts from 0 in this task, negative is before it.
 
-    Offsets into it count from byte ``first``.
+    Offsets into it count from byte ``first``. ``task`` is the number of the task, as emitted.
     """
 
     buffer: Buffer
     turn: int
     first: int = 0
+    task: int = 0
 
     @property
     def memory(self) -> str:
@@ -109,7 +124,7 @@ class Slot:
 
     def behind(self, size: int) -> Slot:
         """The same slot without its first ``size`` bytes, for a second operand in it."""
-        return Slot(self.buffer, self.turn, self.first + size)
+        return Slot(self.buffer, self.turn, self.first + size, self.task)
 
     def at(
         self, offset: int = 0, size: int | None = None, *, rows: int = 1, pitch: int = 0

@@ -50,6 +50,11 @@ class SetFlag(_Ordering):
     to: str
     event: int
 
+    @property
+    def flag(self) -> tuple[str, str, int]:
+        """From which pipe to which, and its id."""
+        return self.on, self.to, self.event
+
     def check(self, device: Device) -> None:
         _check_flag(self.on, self.to, self.event, device)
 
@@ -66,6 +71,11 @@ class WaitFlag(_Ordering):
 
     src: str
     event: int
+
+    @property
+    def flag(self) -> tuple[str, str, int]:
+        """From which pipe to which, and its id."""
+        return self.src, self.on, self.event
 
     def check(self, device: Device) -> None:
         _check_flag(self.src, self.on, self.event, device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div
-from npusim.isa.base import Cost, Instruction, MemoryView, whole_cycles
+from npusim.isa.base import Cost, Instruction, MemoryView, Told, whole_cycles
 from npusim.isa.operands import Region, SlotRegion
 from npusim.objects import record
 from npusim.rounding import round_to
@@ -209,6 +209,9 @@ class VecCast(VectorInstruction):
     def priced(self) -> str:
         return "cast"
 
+    def typed(self, told: Told) -> list[tuple[Region, DType]]:
+        return [(self.src, self.dtype), (self.dst, self.to)]
+
     def check(self, device: Device) -> None:
         super().check(device)
         self._need_elements(self.to, self.dst)
@@ -259,15 +262,23 @@ class VecReduce(VectorInstruction):
 
 @record
 class VecDup(Elementwise):
-    """dst = value in every element."""
+    """dst = value in every element.
+
+    ``masked`` rows lie inside a repeat each; a mask leaves out the other lanes of their blocks.
+    """
 
     dst: SlotRegion
     value: float
     dtype: DType
+    masked: bool = False
 
     @property
     def priced(self) -> str:
         return "dup"
+
+    @property
+    def begins(self) -> Mapping[str, int]:  # type: ignore[override]
+        return {"UB": self.dtype.bytes} if self.masked else {}
 
     def execute(self, memory: MemoryView) -> None:
         shape = (memory.batch, self.dst.size // self.dtype.bytes)

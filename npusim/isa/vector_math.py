@@ -12,8 +12,8 @@ from npusim.device.spec import Device
 from npusim.dtypes import FP16, FP32, INT8, DType
 from npusim.errors import ProgramError
 from npusim.integers import ceil_div
-from npusim.isa.base import MemoryView
-from npusim.isa.operands import SlotRegion
+from npusim.isa.base import MemoryView, Told
+from npusim.isa.operands import Region, SlotRegion
 from npusim.isa.vector import Elementwise, VectorInstruction, walked
 from npusim.objects import record
 from npusim.rounding import round_to
@@ -102,6 +102,9 @@ class _Masked(VectorInstruction):
         """The operands of elements."""
         return (self.a, self.b) if isinstance(self.b, SlotRegion) else (self.a,)
 
+    def typed(self, told: Told) -> list[tuple[Region, DType]]:
+        return [(region, self.dtype) for region in self.compared]
+
     def values(self, memory: MemoryView) -> tuple[npt.NDArray[Any], Any]:
         """Both operands, (batch, elements); a number in the type of the elements."""
         a = memory.read(self.a, self.dtype, (-1,))
@@ -168,6 +171,9 @@ class VecSelect(_Masked):
     @property
     def priced(self) -> str:
         return "select"
+
+    def typed(self, told: Told) -> list[tuple[Region, DType]]:
+        return [*super().typed(told), (self.dst, self.dtype)]
 
     @property
     def walks(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError, CapacityError, ProgramError
 from npusim.integers import IntArray
+from npusim.isa.sync import SetFlag, WaitFlag
 from npusim.objects import growing
 from npusim.program.kernel import Kernel, Plan, Tasks, fields_of
 from npusim.program.language import Language
@@ -139,6 +141,7 @@ def _parts(
             )
         handles = parts[0].k.handles if parts else None
         k = first if first is not None and not parts else Language(device, kind, role, handles)
+        k.anywhere = kernel.anywhere
         lanes = tuple((group, i) for group in groups for i in range(kind.per_group))
         with _located():
             plan = kernel.plan(k, kernel.used(len(lanes)))
@@ -256,15 +259,23 @@ def _check_barriers(program: Program) -> None:
 
 
 def _check_flags(program: Program) -> None:
-    """Refuse a flag that two pipes wait for, or that is set for groups and for all cores.
+    """Refuse a flag between cores that two pipes wait for, or that is for groups and all cores.
 
-    Its counts could go to either pipe, and a core could not tell whom it has to wait for.
-    Raises ``ProgramError`` with the kernel line.
+    Its counts could go to either pipe, and a core could not tell whom it has to wait for. A flag
+    between pipes that is left up would let the next kernel's wait pass. Raises ``ProgramError``
+    with the kernel line.
     """
     pipes: dict[int, str] = {}
     scopes: dict[int, str] = {}
-    for template in program.templates:
+    left: dict[tuple[str, str, int], Counter[int]] = {}
+    set_at: dict[tuple[str, str, int], str] = {}
+    for number, template in enumerate(program.templates):
         for instruction, line in zip(template.instructions, template.lines, strict=True):
+            if isinstance(instruction, SetFlag | WaitFlag):
+                up = isinstance(instruction, SetFlag)
+                flag = instruction.flag
+                left.setdefault(flag, Counter())[number] += 1 if up else -1
+                set_at |= {flag: f"{line}: {instruction}"} if up else {}
             if instruction.awaits is not None:
                 event, pipe = instruction.awaits.event, instruction.pipe
                 if pipes.setdefault(event, pipe) != pipe:
@@ -279,6 +290,15 @@ def _check_flags(program: Program) -> None:
                         f"{line}: {instruction}: flag #{event} is set with scope "
                         f"{scopes[event]!r} too; give each scope a flag of its own"
                     )
+    for flag, counts in left.items():
+        sets = program.core_counts[:, list(counts)] @ np.array(list(counts.values()), np.int64)
+        if sets.any():
+            core = program.cores[int(np.argmax(sets))].name
+            raise ProgramError(
+                f"{set_at[flag]}: core {core} leaves the flag up, so that the first wait of the "
+                f'next kernel would not hold; follow it by k.wait_flag("{flag[0]}", "{flag[1]}", '
+                f"{flag[2]}), behind the last task too"
+            )
 
 
 @contextmanager
@@ -286,6 +306,8 @@ def _located() -> Iterator[None]:
     """Prefix errors with the kernel line they come from."""
     try:
         yield
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(f"{_kernel_line(stop)}the kernel was being built") from stop
     except (ProgramError, CapacityError, ArgumentError) as error:
         raise type(error)(f"{_kernel_line(error)}{error}") from error
     except AttributeError as error:
@@ -303,7 +325,7 @@ def _located() -> Iterator[None]:
         raise ProgramError(f"{_kernel_line(error)}{what}") from error
 
 
-def _kernel_line(error: Exception) -> str:
+def _kernel_line(error: BaseException) -> str:
     """``file.py:line: `` of the innermost frame outside this layer, if there is one."""
     frames = traceback.extract_tb(error.__traceback__)
     made = ("<string>", "__init__")  # by dataclass, for Tasks

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from npusim.device.parts import Path
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
-from npusim.integers import ceil_div
+from npusim.integers import ceil_div, round_up
 from npusim.isa.cube import MATRICES_APART, Drain
 from npusim.isa.dma import DataMove
 from npusim.isa.operands import GmRegion, Region, Slot, SlotRegion
@@ -209,18 +209,19 @@ class Fixpipe(Recorder):
         of ``staging`` holds.
         """
         row, column = n * dtype.bytes, ceil_div(m, 16) * 1024
-        step = staging.buffer.slot_bytes // row // 16 * 16
+        pitch = round_up(row, staging.buffer.align)
+        step = staging.buffer.slot_bytes // pitch // 16 * 16
         if not step:
             raise ProgramError(
                 f"{staging.buffer.name} holds {staging.buffer.slot_bytes} B, 16 rows of {n} "
-                f"{dtype} need {16 * row} B; declare a larger staging buffer"
+                f"{dtype} need {16 * pitch} B; declare a larger staging buffer"
             )
         path, out = self._path("L0C", "UB", "nz2nd"), self._path("UB", "GM")
         for first in range(0, m, step):
             rows = min(step, m - first)
             piece = ceil_div(rows, 16) * 1024
             source = c.at(first * 64, piece, rows=ceil_div(n, 16), pitch=column)
-            held = staging.next().at(0, row, rows=rows, pitch=row)
+            held = staging.next().at(0, row, rows=rows, pitch=pitch)
             self._issue(self._drain(held, source, rows, n, path, dtype))
             target = GmRegion(
                 dst.tensor, dst.base, dst.offset + first * dst.pitch, rows, row, dst.pitch

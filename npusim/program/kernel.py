@@ -190,6 +190,14 @@ class Kernel(Abstract):
         return self if ran is None else replace(self, tiling=ran)  # type: ignore[type-var]
 
     @property
+    def anywhere(self) -> bool:
+        """Whether operands in UB may begin at any byte, which no chip permits.
+
+        Of the kernels that ship those that move single elements around need it.
+        """
+        return False
+
+    @property
     def useful_macs(self) -> int:
         """Multiply-adds that its problem needs, none of them on padding; 0 where unknown."""
         return 0

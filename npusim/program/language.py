@@ -194,9 +194,11 @@ class Language(Fixpipe):
         target = private(dst, rows * dtype.bytes)
         self._issue(VecReduce(operation, target, source, rows, columns, dtype))
 
-    def vec_dup(self, dst: Place, value: float, dtype: DType = FP32) -> None:
-        """Fill with a value."""
-        self._issue(VecDup(private(dst), value, dtype))
+    def vec_dup(
+        self, dst: Place, value: float, dtype: DType = FP32, *, masked: bool = False
+    ) -> None:
+        """Fill with a value; with ``masked`` rows may begin inside a block of 32 B."""
+        self._issue(VecDup(private(dst), value, dtype, masked))
 
     def vec_transpose(
         self, dst: Place, src: Place, rows: int, columns: int, dtype: DType, *, count: int = 1

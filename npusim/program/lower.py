@@ -136,7 +136,7 @@ class _Scoreboard:
         board.reads = {}
 
     def _set_flag(self, flag: SetFlag, pipe: int, outside: list[Outside]) -> None:
-        key = ("flag", flag.on, flag.to, flag.event)
+        key = ("flag", *flag.flag)
         board = self.slots.setdefault(key, {}).setdefault(0, SlotBoard())
         if board.writes and not board.reads:
             raise ProgramError(SET_TWICE)
@@ -148,7 +148,7 @@ class _Scoreboard:
     def _wait_flag(
         self, flag: WaitFlag, pipe: int, waits: list[Wait], outside: list[Outside]
     ) -> None:
-        key = ("flag", flag.src, flag.on, flag.event)
+        key = ("flag", *flag.flag)
         board = self.slots.setdefault(key, {}).setdefault(0, SlotBoard())
         if board.reads:
             raise ProgramError("waited twice for one set_flag; pair every wait with its own set")

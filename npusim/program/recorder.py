@@ -12,9 +12,20 @@ from npusim.device.parts import MEMORY_ROLES, CoreKind, Memory, Path
 from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.errors import ProgramError
-from npusim.integers import ceil_div
+from npusim.integers import ceil_div, round_up
 from npusim.isa.base import Instruction, Told
-from npusim.isa.operands import Buffer, GmRegion, Slot, SlotRegion, check_capacity
+from npusim.isa.operands import (
+    Buffer,
+    GmRegion,
+    Region,
+    Slot,
+    SlotRegion,
+    Tensor,
+    check_capacity,
+)
+
+#: Instructions that a task may have: they are some hundred megabytes.
+MOST_INSTRUCTIONS = 200_000
 
 
 class BufferHandle:
@@ -23,11 +34,12 @@ class BufferHandle:
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer
         self.turns = 0  # taken in the task being emitted
+        self.task = 0  # its number
 
     def next(self) -> Slot:
         """Acquire the next slot; its previous content is lost."""
         self.turns += 1
-        return Slot(self.buffer, self.turns - 1)
+        return Slot(self.buffer, self.turns - 1, task=self.task)
 
     def last(self, back: int = 0) -> Slot:
         """The slot acquired last (or ``back`` turns before it), also by an earlier task."""
@@ -36,7 +48,7 @@ class BufferHandle:
                 f"{self.buffer.name} has {self.buffer.slots} slots; turn {back} back is "
                 "overwritten already; declare more slots"
             )
-        return Slot(self.buffer, self.turns - 1 - back)
+        return Slot(self.buffer, self.turns - 1 - back, task=self.task)
 
 
 class Recorder:
@@ -54,6 +66,7 @@ class Recorder:
     ) -> None:
         self._device = device
         self.device_seen = False  # whether the kernel looked at more than the structure
+        self.anywhere = False  # whether operands in UB may begin at any byte
         self.looked: set[str] = set()  # figures on which it depends what was issued
         self.kind = kind
         self.role = role or kind.roles[0]  # that of the kernel for which the cores work
@@ -67,6 +80,7 @@ class Recorder:
         self.instructions, self.told, self.lines = [], [], []
         for handle in self.handles:
             handle.turns = 0
+            handle.task += 1
 
     # -- buffers ---------------------------------------------------------------------------
 
@@ -74,7 +88,7 @@ class Recorder:
         self,
         memory: str,
         shape: tuple[int, ...],
-        dtype: DType,
+        dtype: DType | None,
         *,
         slots: int = 1,
         name: str = "",
@@ -83,6 +97,7 @@ class Recorder:
     ) -> BufferHandle:
         """Declare ``slots`` pieces of ``shape`` elements in a private memory of the core.
 
+        Without a ``dtype`` they are bytes, which instructions may take for elements of any type.
         ``unit_flag`` (L0C) lets mmads and drains of a slot overlap, each following the other by
         pieces of 512 B; ``own_banks`` puts every slot into banks of its own. Raises
         ``CapacityError`` with the arithmetic when the memory cannot hold them.
@@ -97,7 +112,7 @@ class Recorder:
                 f"(it has: {have})"
             )
         spec = self._device.memory(memory)
-        size = prod(shape) * dtype.bytes
+        size = prod(shape) * (dtype.bytes if dtype else 1)
         if size <= 0 or slots < 1:
             raise ProgramError(
                 f"buffer {name or memory} has shape {shape} and {slots} slots; "
@@ -115,6 +130,8 @@ class Recorder:
             index,
             unit_flag,
             own_banks,
+            dtype,
+            align,
         )
         check_capacity(
             [h.buffer for h in self.handles] + [buffer],
@@ -180,27 +197,49 @@ class Recorder:
                 f"{self.kind.name!r} of {self._device.name} lacks (it has: {have})"
             )
         instruction.check(self._device)
-        handles = self.handles
         for region in told.reads:
-            if isinstance(region, GmRegion):
-                _check_dtype(instruction, region)
-                continue
-            slot = region.slot
-            age = handles[slot.buffer.index].turns - 1 - slot.turn
-            if not 0 <= age < slot.buffer.slots:
-                raise _stale(region, age)
+            if isinstance(region, SlotRegion):
+                self._check_slot(instruction, region)
         for region in told.writes:
-            if isinstance(region, GmRegion):
+            if isinstance(region, SlotRegion):
+                self._check_slot(instruction, region)
+            else:
                 _check_role(instruction, region)
-                _check_dtype(instruction, region)
-                continue
-            slot = region.slot
-            age = handles[slot.buffer.index].turns - 1 - slot.turn
-            if not 0 <= age < slot.buffer.slots:
-                raise _stale(region, age)
+        for region, dtype in instruction.typed(told):
+            own = region.slot.buffer if isinstance(region, SlotRegion) else region.tensor
+            if own.dtype is not dtype and own.dtype is not None:
+                raise _other_type(instruction, region, own, dtype)
+        if len(self.instructions) == MOST_INSTRUCTIONS:
+            raise ProgramError(
+                f"{MOST_INSTRUCTIONS:,} instructions in one task; a loop of emit may not end, or "
+                "the work is to be cut into more tasks"
+            )
         self.instructions.append(instruction)
         self.told.append(told)
         self.lines.append(_kernel_line())
+
+    def _check_slot(self, instruction: Instruction, region: SlotRegion) -> None:
+        """Raise unless a slot is there still, and the operand in it begins where one may."""
+        slot = region.slot
+        buffer = slot.buffer
+        handle = self.handles[buffer.index]
+        age = handle.turns - 1 - slot.turn if slot.task == handle.task else -1
+        if not 0 <= age < buffer.slots:
+            raise _stale(region, age)
+        grain = instruction.begins.get(buffer.memory, buffer.align)
+        apart = instruction.row_step(region)
+        if region.offset % grain == 0 == apart % grain or (self.anywhere and buffer.memory == "UB"):
+            return
+        where = f"has rows {apart} B apart"
+        if region.offset % grain:
+            where = f"begins at byte {region.offset}"
+        raise ProgramError(
+            f"{instruction}: {region} {where}; operands of {instruction.op} in {region.memory} of "
+            f"{self._device.name}, and their rows, begin at multiples of {grain} B: lay it out at "
+            f"byte {round_up(region.offset, grain)}"
+            + (f" with rows {round_up(apart, grain)} B apart" if apart else "")
+            + ", or in a buffer of its own"
+        )
 
 
 def _stale(region: SlotRegion, age: int) -> ProgramError:
@@ -226,14 +265,19 @@ def _check_role(instruction: Instruction, region: GmRegion) -> None:
         )
 
 
-def _check_dtype(instruction: Instruction, region: GmRegion) -> None:
-    """Raise unless a move names the type of its tensor."""
-    dtype, own = getattr(instruction, "dtype", None), region.tensor.dtype
-    if dtype is not None and dtype is not own:
-        raise ProgramError(
-            f"{instruction} moves {dtype}, {region.tensor.name} holds {own}; name the tensor's "
+def _other_type(
+    instruction: Instruction, region: Region, own: Tensor | Buffer, dtype: DType
+) -> ProgramError:
+    """The error for an operand that holds elements of another type than is named."""
+    if isinstance(region, GmRegion):
+        return ProgramError(
+            f"{instruction} moves {dtype}, {own.name} holds {own.dtype}; name the tensor's "
             "type, and convert in a buffer (vec_cast)"
         )
+    return ProgramError(
+        f"{instruction} takes {region} for {dtype}, buffer {own.name} holds {own.dtype}; name that "
+        "type, convert with vec_cast, or declare the buffer without a type if it holds bytes"
+    )
 
 
 _PACKAGE = str(FilePath(__file__).parent.parent)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import npusim
@@ -67,7 +68,10 @@ def test_wrong_numbers_fail_the_check(
         assert json.loads(out)["check"]["passed"] is False
     else:
         assert out.startswith("operator    matmul")
-        assert out.endswith("(limit 1.0e-05): fail\n")
+        told = (
+            r"1\.0e-05\): fail; 1 of [\d,]+ elements differ, most at \[0, 0\]: .+, expected .+\n$"
+        )
+        assert re.search(told, out)
 
 
 def test_a_check_without_finite_error_fails_and_stays_json() -> None:
@@ -169,3 +173,12 @@ def test_help_lists_every_operator_and_an_example_of_each(capsys: Capture) -> No
 def test_the_operator_may_stand_anywhere_on_the_line(capsys: Capture) -> None:
     words = [*MATMUL[:1], *MATMUL[2:], MATMUL[1]]
     assert _cycles(capsys, *words) == _cycles(capsys, *MATMUL)
+
+
+def test_a_failed_check_says_where_and_how_many() -> None:
+    got, want = np.array([[1.0, 2.5], [np.nan, 4.0]]), np.array([[1.0, 2.0], [3.0, 4.0]])
+    found = checks._differences(got, want, 1e-3)
+    assert found == "2 of 4 elements differ, most at [1, 0]: nan, expected 3"
+    assert checks._differences(got[0], want[0], 0.1).startswith(
+        "1 of 2 elements differ, most at [1]"
+    )

@@ -63,8 +63,8 @@ def test_cost_in_whole_blocks(rows: int, columns: int, count: int, repeats: int)
 
 def test_refused_operands() -> None:
     k = Language(TINY, TINY.core_kind("vector"))
-    ub = k.buffer("UB", (2048,), INT8, slots=2, name="ub")
-    l1 = k.buffer("L1", (2048,), INT8, name="l1")
+    ub = k.buffer("UB", (2048,), None, slots=2, name="ub")
+    l1 = k.buffer("L1", (2048,), None, name="l1")
     a, b, far = ub.next(), ub.next(), l1.next()
     with pytest.raises(ProgramError, match="vec_transpose of int8: only 2- and 4-byte types"):
         k.vec_transpose(a.at(0, 64), b.at(0, 64), 8, 8, INT8)

@@ -346,6 +346,12 @@ def test_slabs_without_gradient_are_left_to_the_clearing() -> None:
     assert r.runs[0].macs == 3 * 16 * 16 * 16
 
 
+def test_images_do_not_share_tiles_of_single_taps() -> None:
+    """Each tap would stack them at a pitch of its own, and add to the rows of the others."""
+    with pytest.raises(ArgumentError, match="images is 2, but form 'taps' adds up reads of other"):
+        Tiling(base_m=64, base_n=16, base_k=16, form="taps", images=2)
+
+
 def test_a_window_wider_than_the_fields_of_a_load_is_refused() -> None:
     s = Convolution(n=1, cin=16, cout=16, spatial=(1, 130, 1), kernel=(1, 2, 1), stride=(1, 64, 1))
     x, w, y = (Tensor(name, (1,), FP16, "in") for name in "xwy")

@@ -207,6 +207,10 @@ _MAKERS: Mapping[str, Callable[[Random], Options]] = {
 }
 
 
+#: How calls are drawn.
+Draw = Callable[[Random], Drawn]
+
+
 @dataclass(kw_only=True)
 class Tally:
     """What became of calls: by operator, how many ran and were refused; the slowest; wrong ones."""
@@ -218,11 +222,11 @@ class Tally:
     wrong: list[str]
 
 
-def campaign(seed: int, calls: int, seconds: float = float("inf")) -> Tally:
+def campaign(seed: int, calls: int, seconds: float = float("inf"), draw: Draw = drawn) -> Tally:
     """Make ``calls`` calls of a seed, or as many as so many CPU seconds give."""
     random, begun = Random(seed), time.process_time()
     found = Tally(ran=Counter(), refused=Counter(), reasons=Counter(), slowest=(0.0, ""), wrong=[])
-    for call in _until(random, begun + seconds):
+    for call in _until(random, begun + seconds, draw):
         if found.ran.total() == calls:
             break
         before = time.process_time()
@@ -239,12 +243,12 @@ def campaign(seed: int, calls: int, seconds: float = float("inf")) -> Tally:
     return found
 
 
-def _until(random: Random, end: float) -> Iterator[Drawn]:
+def _until(random: Random, end: float, draw: Draw) -> Iterator[Drawn]:
     while time.process_time() < end:
-        yield drawn(random)
+        yield draw(random)
 
 
-def main(words: list[str]) -> int:
+def main(words: list[str], draw: Draw = drawn) -> int:
     """Run a campaign for every seed; 1 if a number is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.ops.random_calls", description=__doc__)
     parser.add_argument("seeds", type=int, nargs="+", help="each draws calls of its own")
@@ -255,7 +259,7 @@ def main(words: list[str]) -> int:
     failed = False
     for seed in arguments.seeds:
         begun = time.process_time()
-        found = campaign(seed, arguments.calls, arguments.seconds)
+        found = campaign(seed, arguments.calls, arguments.seconds, draw)
         took = time.process_time() - begun
         each = ", ".join(f"{name} {count}" for name, count in sorted(found.ran.items()))
         print(

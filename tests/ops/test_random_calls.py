@@ -6,6 +6,7 @@ import pytest
 
 from npusim.cli.main import main as run
 from npusim.ops import CARDS
+from tests.ops import random_tilings
 from tests.ops.random_calls import campaign, main
 
 
@@ -16,6 +17,18 @@ def test_a_few_calls_of_any_operator_have_the_numbers_of_float64() -> None:
     assert found.ran.keys() <= set(CARDS)
     assert len(found.ran) > len(CARDS) // 2  # they are of many operators
     assert found.refused.total() < 60  # most of what is drawn can be called
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_legal_tiling_has_the_numbers_of_float64(seed: int) -> None:
+    found = campaign(seed, calls=5, draw=random_tilings.drawn)
+    assert (found.wrong, found.ran.total()) == ([], 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 1040))
+def test_twenty_thousand_legal_tilings_have_the_numbers_of_float64(seed: int) -> None:
+    assert campaign(seed, calls=500, draw=random_tilings.drawn).wrong == []
 
 
 def test_bf16_results_of_fp16_products_pass_their_check() -> None:

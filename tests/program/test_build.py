@@ -54,7 +54,7 @@ class Script(Scripted):
         return self.table
 
     def buffers(self, k: Language) -> None:
-        self.ub = k.buffer("UB", (self.ub_bytes // 2,), FP16, slots=self.slots, name="ub")
+        self.ub = k.buffer("UB", (self.ub_bytes,), None, slots=self.slots, name="ub")
 
     def emit(self, k: Language, task: Any) -> None:
         self.emitted.append(task)

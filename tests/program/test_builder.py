@@ -35,11 +35,11 @@ def bench() -> Bench:
     k = Language(TINY, TINY.core_kind("cube"))
     return Bench(
         k=k,
-        l1=k.buffer("L1", (2048,), FP16, name="l1"),
-        a=k.buffer("L0A", (2048,), FP16, name="a"),
-        b=k.buffer("L0B", (2048,), FP16, name="b"),
+        l1=k.buffer("L1", (4096,), None, name="l1"),
+        a=k.buffer("L0A", (4096,), None, name="a"),
+        b=k.buffer("L0B", (4096,), None, name="b"),
         c=k.buffer("L0C", (1024,), FP32, name="c"),
-        ub=k.buffer("UB", (2048,), FP16, slots=2, name="ub"),
+        ub=k.buffer("UB", (4096,), None, slots=2, name="ub"),
     )
 
 

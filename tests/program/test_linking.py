@@ -77,13 +77,14 @@ class Random(Scripted):
 
     def tasks(self, cores: int) -> Tasks[Any]:
         rows = [
-            (core, template, int(i == 0))
+            (core, template, int(i == 0), int(i == len(units) - 1))
             for core, units in enumerate(self.spec.cores)
             for i, template in enumerate(units)
         ]
-        core, template, first = np.array(rows, np.int64).T
+        core, template, first, last = np.array(rows, np.int64).T
         base = np.arange(len(core)) * 1536 % 40000
-        return tasks_of(core, {"template": template, "first": first}, {"at": base})
+        columns = {"template": template, "first": first, "last": last}
+        return tasks_of(core, columns, {"at": base})
 
     def buffers(self, k: Language) -> None:
         self.handles: list[BufferHandle] = []
@@ -92,7 +93,7 @@ class Random(Scripted):
             self.handles.append(
                 k.buffer(memory, (2048 // dtype.bytes,), dtype, slots=slots, name=f"b{i}")
             )
-        self.b = k.buffer("L0B", (512,), FP16, name="l0b")
+        self.b = k.buffer("L0B", (1024,), None, name="l0b")
 
     def emit(self, k: Language, task: Any) -> None:
         self.emits += 1
@@ -100,7 +101,7 @@ class Random(Scripted):
             k.wait_flag("MTE3", "V", 7)
         for op in self.spec.templates[task.template]:
             self._issue(k, op)
-        if self.spec.flag:
+        if self.spec.flag and not task.last:
             k.set_flag("MTE3", "V", 7)
 
     def _slot(self, buffer: int, turn: int) -> Slot:
@@ -312,7 +313,9 @@ def test_linked_waits_imply_the_same_order_as_all_conflicts(plan: Plan) -> None:
 def test_a_template_is_emitted_once_however_many_units_use_it(plan: Plan) -> None:
     kernel = Random(plan)
     program = build(kernel, TINY, tuple(range(len(plan.cores))))
-    signatures = {(t, i == 0) for units in plan.cores for i, t in enumerate(units)}
+    signatures = {
+        (t, i == 0, i == len(units) - 1) for units in plan.cores for i, t in enumerate(units)
+    }
     assert kernel.emits == len(program.templates) == len(signatures)
     assert program.instructions == sum(len(expand(program, core)) for core in program.cores)
 
@@ -359,7 +362,7 @@ class Flags(Scripted):
         return tasks_of(np.zeros(len(self.texts), np.int64), {"u": np.arange(len(self.texts))})
 
     def buffers(self, k: Language) -> None:
-        self.ub = k.buffer("UB", (64,), FP16)
+        self.ub = k.buffer("UB", (128,), None)
 
     def emit(self, k: Language, task: Any) -> None:
         for letter in self.texts[task.u]:

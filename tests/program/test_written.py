@@ -33,7 +33,7 @@ class Double(Kernel):
     role: ClassVar[str] = "vector"
 
     def plan(self, k: Language, cores: int) -> Plan[Any]:
-        ub = k.buffer("UB", (N,), FP32, slots=2, name="ub")
+        ub = k.buffer("UB", (4 * N,), None, slots=2, name="ub")
         number = np.arange(2)
         tasks = tasks_of(number * 0, {"number": number}, {"at": number * N * self.x.dtype.bytes})
         return Plan(tasks, lambda task: self.body(k, ub, task, *self.tensors))

@@ -225,6 +225,7 @@ class _RandomKernel(Scripted):
             name: np.array([getattr(row, name) for row in self.rows], np.int64) for name in names
         }
         signature["first"] = np.diff(core, prepend=-1).clip(0, 1)
+        signature["last"] = np.diff(core, append=len(self.lanes)).clip(0, 1)
         bases = {b: np.array(rng.choices(self.offsets, k=len(core)), np.int64) for b in "pq"}
         return tasks_of(core, signature, bases)
 
@@ -249,7 +250,7 @@ class _RandomKernel(Scripted):
             if i < body.length:
                 work.issue()
         work.close()
-        if self.carried:
+        if self.carried and not task.last:
             k.set_flag(*self.carried)
 
     # -- which core does what --------------------------------------------------------------

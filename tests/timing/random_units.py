@@ -44,7 +44,7 @@ def declare(k: Language, rng: Random) -> Buffers:
         size = max(1, size // memory.align_bytes) * memory.align_bytes
         can_flag = name == "L0C" and cube is not None and cube.unit_flag
         by_memory[name] = [
-            k.buffer(name, (size // 2,), FP16, slots=n, unit_flag=can_flag and rng.random() < 0.7)
+            k.buffer(name, (size,), None, slots=n, unit_flag=can_flag and rng.random() < 0.7)
             for n in slots
         ]
     staging = None
@@ -142,10 +142,10 @@ class Instructions:
         src, dst = self.rng.choice(self.moves)
         target = None if dst == "GM" else self.slot(dst, write=True)
         source = None if src == "GM" else self.slot(src)
-        size = self.bytes_in(*(slot for slot in (target, source) if slot is not None))
-        rows = self.rng.choice((1, 1, 2, 7))
-        row = max(4, size // rows // 4 * 4)
-        rows = min(rows, size // row)
+        slots = [slot for slot in (target, source) if slot is not None]
+        size, block = self.bytes_in(*slots), max(slot.buffer.align for slot in slots)
+        rows = max(1, min(self.rng.choice((1, 1, 2, 7)), size // block))
+        row = size if rows == 1 else size // rows // block * block  # rows begin at whole blocks
         atomic = dst == "GM" and self.rng.random() < 0.4
         self.k.data_move(
             self.side(target, rows, row), self.side(source, rows, row), FP16, atomic=atomic
