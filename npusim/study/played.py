@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from npusim.errors import NpusimError
 from npusim.network import RESULTS, NetworkResult
 from npusim.results.lines import rate_text, us_text
+from npusim.results.network_text import split_text
 from npusim.results.web import bars
 from npusim.results.web.charts import live
 from npusim.results.web.charts.live import Acts, LayerBar, Live, Slide
-from npusim.study.play import Play, bottleneck
+from npusim.study.play import Play
 from npusim.written import write
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def show(game: Play, view: Live) -> None:
     elif now.timed:
         energy = now.energy_uj
         spent = f", energy {rate_text(energy / 1e3)} mJ" if energy is not None else ""
-        told.append(f"most: {bottleneck(now)}{spent}")
+        told.append(f"most: {split_text({'split': now.split, 'time_us': now.time_us})}{spent}")
     view.tell(lead, told, [*([game.problem] if game.problem else []), *game.failed])
     view.draw_layers(_bars(game, now))
     if game.detail is not None and not game.drawn:
