@@ -1,8 +1,12 @@
-"""Is a verdict ever refuted? Random calls on all chips: ``python -m tests.results.verdicts 0 1``.
+"""Is a verdict ever refuted, or a bound undercut? ``python -m tests.results.verdicts 0 1``.
 
 The verdict of a call names the part of the device that saves most if it is twice as fast. Here all
 parts are tried, none left out, and every single figure at half and at twice its value as
-``npusim explain`` tries them. The clock is no part: everything but memory rests on it.
+``npusim explain`` tries them. The clock is no part: everything but memory rests on it. No bound of
+a kernel or of a call may be longer than it takes, from a cold or a warm L2.
+
+    python -m tests.results.verdicts 0 1 2      100 random calls on all chips of each seed
+    python -m tests.results.verdicts resnet18   a network that ships, on one chip
 """
 
 from __future__ import annotations
@@ -15,12 +19,15 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import npusim
 from npusim.cli.operands import make_operands
 from npusim.device.catalog import load_device
+from npusim.device.config import figures
 from npusim.errors import NpusimError
 from npusim.ops import CARDS
 from npusim.ops.card import Stated
 from npusim.results import Result
+from npusim.results.network_rows import LAUNCHES
 from npusim.results.verdict import doubled_us, parts
 from npusim.results.what_if import what_if
 from tests.ops.random_calls import Drawn, drawn
@@ -38,6 +45,8 @@ def results(seed: int, calls: int) -> Iterator[tuple[Drawn, Result]]:
         if made % 2:
             call = replace(call, options={k: _more(random, k, v) for k, v in call.options.items()})
         try:
+            start = random.choice(("cold", "cold", "warm"))
+            call = replace(call, keywords={**call.keywords, "start": start})
             yield call, timed(call)
         except NpusimError:
             continue
@@ -60,6 +69,41 @@ def timed(call: Drawn) -> Result:
     native, _ = make_operands(card, problem, stated, seed=0, timing_only=True)
     keywords = {"device": load_device(call.device), "timeline": False} | dict(call.keywords)
     return card.call(problem, native, keywords)
+
+
+def undercut(result: Result) -> list[str]:
+    """Bounds that are longer than what they bound."""
+    bounds = [
+        (run.name, run.cycles, bound)
+        for run in result.runs
+        for bound in (*run.bounds, *run.problem_bounds)
+    ]
+    bounds += [("call", result.cycles, bound) for bound in result.problem_bounds]
+    return [f"{name}: {bound} of {n}" for name, n, bound in bounds if bound.cycles > n]
+
+
+def of_network(name: str, device: str = "ascend910b2", **options: Any) -> list[str]:
+    """What is wrong with the verdict and the bounds of a network.
+
+    Its parts add up to its time. Launches of half the cycles save as much as is told, and no less
+    than any other part in half its time, or every layer's own kernels.
+    """
+    found = npusim.network(name, device=device, **options)
+    wrong = [text for one in found.timed if one.result for text in undercut(one.result)]
+    if abs(sum(found.split.values()) - found.time_us) > 1e-6 * found.time_us:
+        wrong.append(f"{found.split} do not add up to {found.time_us}")
+    launches = parts(found.device, [n for n in figures(found.device) if n.startswith("launch.")])
+    us = 0.0
+    for one in found.timed:
+        assert one.result is not None and one.result.replay is not None
+        own = doubled_us(found.device, launches[LAUNCHES], one.result.replay)
+        assert own is not None
+        us += one.layer.count * own
+    saved, told = found.time_us - us, found.split[LAUNCHES] / 2
+    starts = TOLERANCE * found.time_us  # cores start in turn within a kernel, but as part of one
+    if not told - 1 <= saved <= told + starts:
+        wrong.append(f"launches in half the time save {saved:.3f} us and not {told:.3f}")
+    return wrong
 
 
 def refuted(result: Result) -> list[str]:
@@ -89,7 +133,7 @@ def main(seeds: list[int], calls: int = 100) -> int:
             assert result.verdict is not None
             names[result.verdict.name] += 1
             chips.add(call.device)
-            for text in refuted(result):
+            for text in (*refuted(result), *undercut(result)):
                 print(f"REFUTED {call}: {text}", flush=True)
                 wrong += 1
         took = time.process_time() - begun
@@ -99,4 +143,7 @@ def main(seeds: list[int], calls: int = 100) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main([int(word) for word in sys.argv[1:]]))
+    names = [word for word in sys.argv[1:] if not word.isdigit()]
+    for name in names:
+        print(name, of_network(name) or "as told", flush=True)
+    sys.exit(main([int(word) for word in sys.argv[1:] if word.isdigit()]))
