@@ -54,7 +54,7 @@ def plot_layers(facts: Mapping[str, Any], ax: Axes | None = None, *, shown: bool
     ax.set_xlabel("us; layouts: kernels that change layouts, clear and cast")
     whole = f"{title}: {us_text(facts['time_us'])} us"
     ax.set_title(f"{whole}\n{verdict(facts)}", fontsize=10, loc="left")
-    ax.legend(loc="lower right", fontsize=9, frameon=False)
+    ax.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=9, frameon=False)
     tidy(ax)
     return ax
 
