@@ -11,7 +11,6 @@ import pytest
 from npusim.errors import ArgumentError
 from npusim.reasons import REASONS
 from npusim.results import Result, tables
-from npusim.timing.trace import Bound
 
 
 def test_totals_add_launches(result: Result) -> None:
