@@ -12,14 +12,16 @@ from npusim.reasons import REASONS
 from npusim.results import Result
 from npusim.results.advice import advise, slow_kernels
 from npusim.results.comparison import compare
-from npusim.results.verdict import LAUNCHES, doubled_us, parts
+from npusim.results.network_rows import LAUNCHES
+from npusim.results.verdict import doubled_us, parts
 from npusim.timing.trace import Bound, PipeRow
 from npusim.workloads import workloads
 from tests.results.verdicts import of_network, refuted, results, undercut
 
 
 def product(m: int, device: str = "ascend910b2") -> Result:
-    return npusim.ops.matmul(*[npusim.spec((m, m), "fp16")] * 2, device=device)
+    a = npusim.spec((m, m), "fp16")
+    return npusim.ops.matmul(a, a, device=device)
 
 
 def test_a_large_product_waits_for_the_l2_and_not_for_more_cores() -> None:
@@ -79,9 +81,8 @@ def test_the_parts_of_every_network_are_its_time(name: str) -> None:
 def test_conversions_leave_operands_in_the_l2_which_bounds_know() -> None:
     """The bound of the second conversion was 198 % of its time, as if it had to be read again."""
     shapes = ((2, 64, 14, 14), (2, 64, 14, 14), (64, 64, 1, 1))
-    r = npusim.ops.convolution_backward(
-        *(npusim.spec(shape, "fp16") for shape in shapes), (64,), device="ascend910b2"
-    )
+    a, b, c = (npusim.spec(shape, "fp16") for shape in shapes)
+    r = npusim.ops.convolution_backward(a, b, c, (64,), device="ascend910b2")
     assert undercut(r) == []
     read = [
         next((one.cycles for one in run.problem_bounds if one.resource == "HBM read"), 0)
