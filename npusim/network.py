@@ -276,7 +276,7 @@ class NetworkResult(NetworkReports):
 
         sizes = {name: value for name, value in vars(one.layer).items() if name in LAYER_COLUMNS}
         row: Row = dict.fromkeys(LAYER_COLUMNS) | sizes
-        row |= {"layer": one.layer.name, "bottleneck": "", "error": one.error}
+        row |= {"layer": one.layer.name, "bottleneck": "", "error": one.error, "split": {}}
         if one.result is None:
             return row
         parts = dict.fromkeys((*RESULTS, "other"), 0)

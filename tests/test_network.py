@@ -236,7 +236,7 @@ def test_json_is_plain_and_complete(net: Workload) -> None:
         "energy_uj": result.energy_uj,
         "energy_missing": [],
     }
-    assert [tuple(row) for row in layers] == [LAYER_COLUMNS] * 4
+    assert [tuple(row) for row in layers] == [(*LAYER_COLUMNS, "split")] * 4
     assert [tuple(row) for row in kernels] == [KERNEL_COLUMNS] * len(kernels)
     assert layers[2]["stride"] == [1, 2]
     assert layers[3]["padding"] == [[0, 1], [1, 0]]

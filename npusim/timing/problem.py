@@ -74,8 +74,9 @@ def memory_bounds(device: Device, needed: GmBytes, held: int = 0) -> tuple[Bound
     missing = max(0, read - held)
     bounds = [Bound(f"{name} read", _cycles(missing, device.main_read_bytes_per_cycle), whole)]
     if l2 is not None:
-        cycles = _cycles(read, l2.read_bytes_per_cycle)
-        bounds.append(Bound("L2 read", cycles, "every operand once"))
+        if held:
+            cycles = _cycles(read, l2.read_bytes_per_cycle)
+            bounds.append(Bound("L2 read", cycles, "every operand once"))
         over = max(0, written - l2.size_bytes)
         cycles = _cycles(written, l2.write_bytes_per_cycle)
         bounds.append(Bound("L2 write", cycles, "every result once"))
