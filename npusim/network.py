@@ -54,10 +54,12 @@ LAYER_COLUMNS = (
         "weight_us",
         "bias_us",
         "other_us",
+        "launch_us",
+        "layout_us",
         "one_us",
     ),
     *("cycles", "total_us", "share", "bottleneck", "error", "problem_us", "problem_bound"),
-    *("own_us", "own_bound_us", "own_problem_us", "own_problem_bound"),
+    *("own_us", "own_bound_us", "own_bound", "own_problem_us", "own_problem_bound"),
 )
 
 #: Columns of ``NetworkResult.kernels``; a promise to users.
@@ -180,8 +182,21 @@ class NetworkResult(NetworkReports):
             names = ", ".join(self.untrained)
             first = f"without the input gradient of {names}, before which nothing is trained"
             notes = {f"{first} (every_input=True, --every-input: with it)": None, **notes}
+        notes |= dict.fromkeys(self._slow_kernels)
         notes |= dict.fromkeys(left_out(self.workload, asked=self.with_elementwise))
         return *notes, *notes_on_figures(self.device, figures)
+
+    @cached_property
+    def _slow_kernels(self) -> tuple[str, ...]:
+        """Why kernels that matter are far from their bounds; their layers are simulated again."""
+        from npusim.results.advice import WORTH_A_LINE, slow_kernels
+
+        return tuple(
+            f"{one.layer.name}: {text}"
+            for one in self.timed
+            if one.result is not None
+            for text in slow_kernels(one.result, int(WORTH_A_LINE * self.cycles / one.layer.count))
+        )
 
     @cached_property
     def layers(self) -> pd.DataFrame:
@@ -189,11 +204,13 @@ class NetworkResult(NetworkReports):
 
         ``total_us`` adds up to the network's ``time_us``; ``one_us`` is its ``count``th part.
         ``input_us``, ``weight_us`` and ``bias_us`` are the kernels that compute this gradient,
-        ``other_us`` layout conversions, clearing and casts, launches included. ``share`` is of
-        the network's time. ``problem_us`` is the least time of any programs for one layer, and
-        ``problem_bound`` by what. The layer's own kernels are those that multiply: ``own_us`` is
-        their time without launches, ``own_bound_us`` and its ``bottleneck`` the least of these
-        programs, ``own_problem_us`` and ``own_problem_bound`` that of any for their problems. Where
+        ``other_us`` layout conversions, clearing and casts, launches included. ``launch_us`` are
+        all launches, ``layout_us`` is ``other_us`` without them; ``bottleneck`` is the largest of
+        these and of the kernels of each gradient. ``share`` is of the network's time.
+        ``problem_us`` is the least time of any programs for one layer, and ``problem_bound`` by
+        what. The layer's own kernels are those that multiply: ``own_us`` is their time without
+        launches, ``own_bound_us`` and ``own_bound`` the least of these programs,
+        ``own_problem_us`` and ``own_problem_bound`` that of any for their problems. Where
         ``error`` says why there is no time, figures are missing.
         """
         from npusim.results.tables import frame
@@ -238,23 +255,47 @@ class NetworkResult(NetworkReports):
         rows = self.elementwise_rows()
         return sum(row["total_us"] for row in rows) if self.with_elementwise else None
 
+    @cached_property
+    def split(self) -> dict[str, float]:
+        """Microseconds of launches, of layouts and of the kernels of each result, most first.
+
+        They add up to ``time_us``, so that the first, the ``bottleneck``, is what saves most if it
+        takes half as long.
+        """
+        from npusim.results.network_rows import split
+
+        cycles = Counter[str]()
+        for one in self.timed:
+            cycles.update(split(one.result.runs if one.result else (), one.layer.count))
+        return {name: self.device.time_us(n) for name, n in cycles.most_common()}
+
+    @property
+    def bottleneck(self) -> str:
+        """The largest part of the ``split``, "" where nothing was timed."""
+        return next(iter(self.split), "")
+
     def layer_rows(self) -> list[Row]:
         """``layers`` as plain values."""
         return [self._layer_row(one) for one in self.timed]
 
     def _layer_row(self, one: LayerTime) -> Row:
-        from npusim.results.network_rows import own_figures
+        from npusim.results.network_rows import LAUNCHES, LAYOUTS, own_figures, split
 
         sizes = {name: value for name, value in vars(one.layer).items() if name in LAYER_COLUMNS}
         row: Row = dict.fromkeys(LAYER_COLUMNS) | sizes
-        row |= {"layer": one.layer.name, "bottleneck": "", "error": one.error}
+        row |= {"layer": one.layer.name, "bottleneck": "", "error": one.error, "split": {}}
         if one.result is None:
             return row
         parts = dict.fromkeys((*RESULTS, "other"), 0)
         for run in one.result.runs:
             parts[run.computes or "other"] += run.cycles + run.launch_cycles
+        parts_us = {k: self.device.time_us(n) for k, n in split(one.result.runs).most_common()}
         return row | {
-            **{f"{name}_us": self.device.time_us(cycles) for name, cycles in parts.items()},
+            **{f"{name}_us": self.device.time_us(n) for name, n in parts.items()},
+            "split": parts_us,
+            "launch_us": parts_us.get(LAUNCHES, 0.0),
+            "layout_us": parts_us.get(LAYOUTS, 0.0),
+            "bottleneck": next(iter(parts_us), ""),
             "one_us": one.result.time_us,
             "cycles": one.result.cycles,
             "total_us": self.device.time_us(one.cycles),
@@ -317,6 +358,8 @@ class NetworkResult(NetworkReports):
             "untimed": dict(self.workload.untimed),
             "cycles": self.cycles,
             "time_us": self.time_us,
+            "split": self.split,
+            "bottleneck": self.bottleneck,
             "energy_uj": self.energy_uj,
             "energy": self.spent.table(),
             "energy_missing": list(self.spent.missing),

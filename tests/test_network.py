@@ -85,11 +85,11 @@ def test_a_layer_is_the_call_of_the_operator(net: Workload) -> None:
     assert layer.own_us == pytest.approx(own.time_us.sum() - own.launch_us.sum())
     bounds = r.bounds[(r.bounds.of == "problem") & r.bounds.kernel.isin(own.name)]
     cube = bounds[bounds.resource == "cube"].cycles.sum()
-    # Conversions leave the operands in the L2, so they need not come from the HBM.
-    assert r.device.time_us(int(cube)) <= layer.own_problem_us < own.problem_us.sum()
+    assert r.device.time_us(int(cube)) <= layer.own_problem_us
+    assert layer.own_problem_us == pytest.approx(own.problem_us.sum())
     bounds = r.bounds[(r.bounds.of == "program") & r.bounds.kernel.isin(own.name)]
     sums = bounds.groupby("resource").cycles.sum()
-    assert layer.bottleneck == sums.idxmax()
+    assert layer.own_bound == sums.idxmax()
     assert layer.own_bound_us == pytest.approx(r.device.time_us(int(sums.max())))
     assert 0 < layer.own_problem_us < layer.own_us < layer.one_us
     by_kernel = r.kernels.groupby("name").time_us.sum()
@@ -98,6 +98,10 @@ def test_a_layer_is_the_call_of_the_operator(net: Workload) -> None:
     assert layer.bias_us == by_kernel.pop("bias_grad")
     assert set(by_kernel.index) == {"trans_data", "cast"}
     assert layer.other_us == pytest.approx(by_kernel.sum())
+    assert layer.launch_us == pytest.approx(r.kernels.launch_us.sum())
+    others = r.kernels[r.kernels.name.isin(by_kernel.index)]
+    assert layer.layout_us == pytest.approx(others.time_us.sum() - others.launch_us.sum())
+    assert layer.bottleneck == "launches"
     assert layer.total_us == pytest.approx(2 * r.time_us)
 
 
@@ -212,6 +216,8 @@ def test_json_is_plain_and_complete(net: Workload) -> None:
     assert (value.pop("main_memory"), value.pop("untimed")) == ("HBM", {})
     assert value.pop("notes") == list(result.notes)
     assert value.pop("energy") == result.spent.table()
+    assert value.pop("split") == result.split
+    assert sum(result.split.values()) == pytest.approx(result.time_us)
     assert value == {
         "workload": "net",
         "description": "two layers of one shape, a depth-wise one, one without symmetry",
@@ -227,10 +233,11 @@ def test_json_is_plain_and_complete(net: Workload) -> None:
         "complete": True,
         "cycles": result.cycles,
         "time_us": result.time_us,
+        "bottleneck": "launches",
         "energy_uj": result.energy_uj,
         "energy_missing": [],
     }
-    assert [tuple(row) for row in layers] == [LAYER_COLUMNS] * 4
+    assert [tuple(row) for row in layers] == [(*LAYER_COLUMNS, "split")] * 4
     assert [tuple(row) for row in kernels] == [KERNEL_COLUMNS] * len(kernels)
     assert layers[2]["stride"] == [1, 2]
     assert layers[3]["padding"] == [[0, 1], [1, 0]]

@@ -305,7 +305,10 @@ class Call:
         operands = {
             name: min(size, needed.get(name, size)) for name, size in self._operands.items()
         }
-        bounds = [*memory_bounds(self.device, GmBytes(operands, self._results))]
+        held = sum(step.size_bytes for step in self._steps if isinstance(step, Tensor))
+        if self.device.l2 is not None:
+            held = min(held, self.device.l2.size_bytes)
+        bounds = [*memory_bounds(self.device, GmBytes(operands, self._results), held)]
         cube = [
             bound for run in self.runs for bound in run.problem_bounds if bound.resource in UNITS
         ]

@@ -29,6 +29,11 @@ def arrange(words: Sequence[str]) -> list[str]:
 
 
 def _add_extras(_: Parser, simulation: Callable[..., Any]) -> None:
+    simulation(
+        "--timing-only",
+        action="store_true",
+        help="as 'npusim run' takes it; no numbers are computed here in any case",
+    )
     option = simulation("--what-if", action=argparse.BooleanOptionalAction, default=True)
     # Python 3.10 appends a default of its own to a help that it is given.
     option.help = (

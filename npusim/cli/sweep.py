@@ -18,7 +18,7 @@ from npusim.cli.studies import (
     study_of_words,
 )
 from npusim.errors import ArgumentError
-from npusim.results.lines import counted, items, us_text
+from npusim.results.lines import counted, items, percent_text, us_text
 from npusim.results.plots import save_figure
 from npusim.study import SweepResult, sweep
 from npusim.study.plots import KINDS
@@ -108,12 +108,13 @@ def _print(result: SweepResult) -> None:
             *(str(row.get(name, "")) for name in names),
             us_text(row["time_us"]) if not row["error"] else "-",
             "*" if row.get("time_us") == best and not row["error"] else "",
-            row.get("bottleneck", "") if not row["error"] else "failed, see below",
+            row["bottleneck"] if not row["error"] else "failed, see below",
+            percent_text(row["bottleneck_saves"]) if row.get("bottleneck_saves") else "",
         )
         for row in rows[:_SHOWN]
     ]
     left = (len(names) + 1, len(names) + 2)
-    print_table((*names, "us", "", "bottleneck"), cells, left)
+    print_table((*names, "us", "", "bottleneck", "saves"), cells, left)
     if len(rows) > _SHOWN:
         print(f"... {len(rows) - _SHOWN:,} more; --csv FILE writes all of them")
     for line in (*items("FAILED", _failures(rows, names)), *items("NOTES", _held_back(result))):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from npusim.errors import ArgumentError
 from npusim.reasons import BUSY, REASONS
 from npusim.results import metrics
 from npusim.results.lines import percent_text
-from npusim.timing.trace import KernelRun
+from npusim.results.record import Record
+from npusim.timing.trace import Bound, KernelRun, Trace
 
 #: From this share of the simulated time on, only less work for the bounding resource helps.
 NEAR_BOUND = 0.9
 #: Kernels and launches below this share of the call are not worth a sentence.
 WORTH_A_LINE = 0.05
+#: Kernels below this share of the bound of their problem get a sentence why.
+FAR_FROM_BOUND = 0.15
 
 _REMEDIES: Mapping[str, str] = {
     "bandwidth": "move fewer bytes through L2 and main memory, or reuse them more (larger tiles)",
@@ -49,6 +53,38 @@ def advise(runs: Sequence[KernelRun]) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def slow_kernels(result: Record, cycles: int) -> tuple[str, ...]:
+    """A sentence for each kernel of at least ``cycles`` that is far from the bound of its problem.
+
+    It says what the critical path is spent on. Kernels shorter than their launch are left out.
+    """
+    far = {
+        at: least
+        for at, run in enumerate(result.runs)
+        if (least := metrics.problem_bound(run)) is not None
+        and run.cycles > max(cycles, run.launch_cycles)
+        and least.cycles < FAR_FROM_BOUND * run.cycles
+    }
+    if not far or result.replay is None:
+        return ()
+    try:
+        traces = result.replay.traces(result.device)
+    except ArgumentError:  # too many instructions
+        return ()
+    return tuple(_why_slow(result.runs[at], least, traces[at]) for at, least in far.items())
+
+
+def _why_slow(run: KernelRun, least: Bound, trace: Trace) -> str:
+    step = trace.path[0]
+    most = sorted(step.parts, key=lambda part: -step.parts[part])[:2]
+    spent = ", ".join(f"{part} {percent_text(step.parts[part] / step.cycles)}" for part in most)
+    return (
+        f"{run.name} takes {run.cycles / max(1, least.cycles):.0f} times what any program for its "
+        f"problem needs ({least.resource}): {percent_text(step.cycles / run.cycles)} of its "
+        f"critical path are {step.count:,} x {step.work.op} on {step.work.pipe} ({spent})"
+    )
+
+
 def _other_programs(run: KernelRun) -> str:
     """What another program for the problem of a kernel at its bound could gain."""
     least = metrics.problem_bound(run)
@@ -80,7 +116,17 @@ def _kernel_advice(run: KernelRun) -> str:
     ]
     worst, reason = max(waits, key=lambda wait: wait[0])
     busy = percent_text(pipe.busiest[BUSY])
+    behind = _behind_issue(run, pipe.busiest_core) if reason == "issue" else reason
+    told = f"'{reason}'" + (f", as S waits for '{behind}'" if behind != reason else "")
     return (
         f"{run.name}: {pipe.pipe} of {pipe.busiest_core}, the busiest pipe, works {busy} and "
-        f"loses {percent_text(worst)} to '{reason}': {_REMEDIES[reason]}"
+        f"loses {percent_text(worst)} to {told}: {_REMEDIES[behind]}"
     )
+
+
+def _behind_issue(run: KernelRun, core: str) -> str:
+    """What the scalar pipe of a core waits for most where it waits longer than it works."""
+    scalar = next(row.cycles for row in run.pipes if (row.core, row.pipe) == (core, "S"))
+    waits = {why: n for why, n in zip(REASONS, scalar, strict=True)
+             if why not in ("busy", "not_started", "done")}  # fmt: skip
+    return max(waits, key=lambda why: waits[why]) if sum(waits.values()) > scalar[BUSY] else "issue"

@@ -47,8 +47,8 @@ Row = dict[str, Any]
 class KernelFacts:
     """One kernel of a call: its row of ``Result.kernels``, and what else is told of it.
 
-    ``waits`` are microseconds by pipe and reason, the mean over the pipe's cores; ``traffic`` are
-    counts of bytes by (source, destination, operand).
+    ``waits`` are microseconds by pipe and reason, the mean over those of its cores that run;
+    ``traffic`` are counts of bytes by (source, destination, operand).
     """
 
     row: Row
@@ -119,8 +119,8 @@ class Compared:
         """What differs, a row each: the call, its device's figures, then kernel by kernel.
 
         ``what`` is "call", "figure", "kernel" (there on one side only), "time" (us), "size",
-        "wait" (us, mean over cores) or "traffic" (bytes). ``change`` is b less a where both are
-        numbers.
+        "wait" (us, mean over cores that run) or "traffic" (bytes). ``change`` is b less a where
+        both are numbers.
         """
         return tuple(
             row
@@ -148,7 +148,7 @@ class Compared:
         """Plain values, ready for ``json.dumps``."""
         sides = {
             name: {"label": side.label} | {fact: side.facts[fact] for fact in _OF_CALL}
-            | {"time_us": side.facts["time_us"]}
+            | {"time_us": side.facts["time_us"], "verdict": side.facts.get("verdict")}
             for name, side in (("a", self.a), ("b", self.b))
         }  # fmt: skip
         return {**sides, "speedup": self.speedup, "changes": list(self.rows)}
@@ -261,9 +261,11 @@ def _by_run(rows: Iterable[Row], key: tuple[str, ...]) -> Iterator[list[Row]]:
 
 
 def _mean_us(rows: Iterable[Row], us: float) -> dict[str, dict[str, float]]:
-    """Microseconds by pipe and reason, the mean over cores."""
+    """Microseconds by pipe and reason, the mean over cores that run."""
     by_pipe: dict[str, list[Row]] = {}
-    for row in rows:
+    known = list(rows)
+    at_work = {row["core"] for row in known if row["busy"] + row["bandwidth"]}
+    for row in (row for row in known if row["core"] in at_work):
         by_pipe.setdefault(row["pipe"], []).append(row)
     return {
         pipe: {reason: us * sum(row[reason] for row in own) / len(own) for reason in REASONS}

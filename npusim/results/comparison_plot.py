@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def plot_comparison(compared: Compared, ax: Axes | None = None, *, shown: bool = False) -> Axes:
     """A bar for A above a bar for B per kernel, in us: the launch, then the busiest pipe's time.
 
-    That is the mean over its cores, so that a bar is as long as the kernel takes.
+    That is the mean over its cores that run, so that a bar is as long as the kernel takes.
     """
     rows = [
         (f"{name}  {letter}", side.kernels[name])

@@ -18,6 +18,7 @@ from npusim.results.lines import (
     us_text,
     wrap,
 )
+from npusim.results.verdict import told
 
 #: Rows of waits, of traffic and of figures that are shown; the rest is counted.
 MAX_ROWS = 12
@@ -33,7 +34,8 @@ def render(compared: Compared) -> str:
     sections = (
         _header(compared),
         _kernels(compared),
-        _changes(compared, "wait", "BUSIEST PIPES (us, mean of cores)", us_text),
+        _bounds(compared),
+        _changes(compared, "wait", "BUSIEST PIPES (us, mean)", us_text),
         _changes(compared, "traffic", "TRAFFIC", bytes_text),
         _others(compared),
     )
@@ -47,9 +49,34 @@ def _header(compared: Compared) -> Iterator[str]:
         yield from fact(
             name, f"{label}{facts['operator']} on {facts['device']}, {us_text(facts['time_us'])} us"
         )
+        verdict = facts.get("verdict")
+        if verdict:
+            yield from fact("bottleneck", told(verdict["name"], verdict["saves"]))
     a, b = (side.facts["time_us"] for side in (compared.a, compared.b))
     if a != b and a:
         yield from fact("time", f"{us_text(a)} -> {us_text(b)} us, {signed_text(b / a - 1)}")
+
+
+def _bounds(compared: Compared) -> Iterator[str]:
+    """What would take each kernel longest alone, of those whose time changed most."""
+    pairs = [(n, compared.a.kernels.get(n), compared.b.kernels.get(n)) for n in compared.names]
+    both = [(name, a, b) for name, a, b in pairs if a is not None and b is not None]
+    both.sort(key=lambda one: -abs(one[1].row["time_us"] - one[2].row["time_us"]))
+    rows = [
+        (f"  {name}", *_nearest(a), *_nearest(b))
+        for name, a, b in both[:MAX_ROWS]
+        if a.row["time_us"] != b.row["time_us"]
+    ]
+    if rows:
+        yield ""
+        heads = ("BOUNDS", "A alone takes", "", "B alone takes", "")
+        yield from columns([heads, *rows], left=(0, 1, 3), width=WIDTH)
+
+
+def _nearest(one: KernelFacts) -> tuple[str, str]:
+    us = one.row["time_us"] - one.row["launch_us"]
+    bound_us = one.row["bound_us"]
+    return one.row["bound"], percent_text(bound_us / us) if bound_us and us else "-"
 
 
 def _kernels(compared: Compared) -> Iterator[str]:
@@ -67,7 +94,8 @@ def _kernels(compared: Compared) -> Iterator[str]:
     yield ""
     yield from columns(rows, left=(0, 7, 8), width=WIDTH)
     yield from wrap(
-        "(us without launches; least: share that any program would need; pipe: the busiest)"
+        "(us without launches, mean of the cores that run; least: share that any program would "
+        "need; pipe: the busiest)"
     )
 
 

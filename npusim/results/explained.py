@@ -11,6 +11,7 @@ from typing import Any
 from npusim.device.spec import Device
 from npusim.reasons import REASONS
 from npusim.results import metrics
+from npusim.results.verdict import Verdict
 from npusim.results.what_if import WhatIf
 from npusim.timing.trace import (
     FOLLOWING,
@@ -161,6 +162,7 @@ class Explained:
     cycles: int
     kernels: tuple[KernelExplanation, ...]
     what_if: tuple[WhatIf, ...] | None
+    verdict: Verdict | None
 
     @property
     def time_us(self) -> float:
@@ -192,6 +194,7 @@ class Explained:
             "cycles": self.cycles,
             "time_us": self.time_us,
             "launch_cycles": self.launch_cycles,
+            "verdict": None if self.verdict is None else self.verdict.to_json(),
             "kernels": [one.to_json() for one in self.kernels],
             "what_if": None if self.what_if is None else [one.to_json() for one in self.what_if],
         }

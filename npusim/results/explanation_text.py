@@ -150,6 +150,8 @@ def idle_figures(figures: Sequence[WhatIf]) -> str:
 def _header(explanation: Explained) -> Iterator[str]:
     yield from _wrapped(title(explanation))
     yield from _wrapped(explanation.problem)
+    if explanation.verdict is not None:
+        yield from _wrapped(f"bottleneck: {explanation.verdict.text()}")
 
 
 def _kernel(one: KernelExplanation, head: str) -> Iterator[str]:

@@ -56,6 +56,11 @@ def us_text(time_us: Number) -> str:
     return f"{value:,.{digits}f}"
 
 
+def us_alike(time_us: Number) -> str:
+    """Microseconds that stand below others, which all have one digit: ``"3.2"``, ``"812.4"``."""
+    return f"{float(time_us):,.1f}"
+
+
 def rate_text(value: Number) -> str:
     """A rate with three significant digits and no exponent: ``"0.0123"``, ``"1.23"``, ``"353"``."""
     number = float(value)

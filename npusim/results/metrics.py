@@ -163,12 +163,14 @@ def pipe_shares(run: KernelRun) -> tuple[PipeShare, ...]:
 
 
 def _pipe_share(run: KernelRun, pipe: str, rows: Sequence[PipeRow]) -> PipeShare:
-    """Mean over the cores that have the pipe, and its busiest core (lowest name on a tie)."""
+    """Mean over the cores that run and have the pipe, and its busiest core (lowest on a tie)."""
     busiest = max(sorted(rows, key=lambda row: core_key(row.core)), key=working)
-    sums = [sum(column) for column in zip(*(row.cycles for row in rows), strict=True)]
+    at_work = {row.core for row in run.pipes if working(row)}
+    own = [row.cycles for row in rows if row.core in at_work]
+    sums = [sum(column) for column in zip(*own, strict=True)]
     return PipeShare(
         pipe=pipe,
-        mean=tuple(share(cycles, run.cycles * len(rows)) for cycles in sums),
+        mean=tuple(share(cycles, run.cycles * len(own)) for cycles in sums),
         busiest=tuple(share(cycles, run.cycles) for cycles in busiest.cycles),
         busiest_core=busiest.core,
     )

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npusim.results.elementwise import TRAFFIC_ONLY, by_kind
-from npusim.results.lines import percent_text, us_text
-from npusim.results.palette import KERNEL, RESULT_COLOURS
+from npusim.results.lines import percent_text, us_alike, us_text
+from npusim.results.network_text import verdict
+from npusim.results.palette import KERNEL, PART_COLOURS
 from npusim.results.plots import new_axes, tidy
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def plot_layers(facts: Mapping[str, Any], ax: Axes | None = None, *, shown: bool = False) -> Axes:
-    """A bar per layer with a time, repetitions included, parted by what its kernels compute.
+    """A bar per layer with a time, repetitions included: launches, layouts, and each gradient.
 
     Bars without a filling follow for kinds of element-wise layers, where these were asked for.
     ``facts`` are those of ``NetworkResult.to_json``.
@@ -27,13 +28,13 @@ def plot_layers(facts: Mapping[str, Any], ax: Axes | None = None, *, shown: bool
     shown_rows = len(rows) + len(others)
     ax = new_axes(ax, 9, 1.3 + 0.26 * max(4, shown_rows), shown)
     base = np.zeros(len(rows))
-    for name, colour in RESULT_COLOURS.items():
-        widths = np.array([row["count"] * row[f"{name}_us"] for row in rows])
+    for name in facts["split"]:
+        colour, widths = PART_COLOURS[name], np.array([_part(row, name) for row in rows])
         if widths.any():
             ax.barh(range(len(rows)), widths, 0.72, left=base, color=colour, label=name, zorder=2)
         base = base + widths
     for place, row in enumerate(rows):
-        told = f"{us_text(row['total_us'])}, {percent_text(row['share'])}"
+        told = f"{us_alike(row['total_us'])}, {percent_text(row['share'])}"
         _tell(ax, told, row["total_us"], place)
     names = [
         f"{row['count']} x {row['layer']}" if row["count"] > 1 else row["layer"] for row in rows
@@ -44,17 +45,24 @@ def plot_layers(facts: Mapping[str, Any], ax: Axes | None = None, *, shown: bool
         label = f"element-wise, {TRAFFIC_ONLY}"
         ax.barh(places, times, 0.72, fill=False, edgecolor=KERNEL, hatch="////", label=label)
         for place, row in zip(places, others, strict=True):
-            _tell(ax, f"{us_text(row['total_us'])}, {TRAFFIC_ONLY}", row["total_us"], place)
+            _tell(ax, f"{us_alike(row['total_us'])}, {TRAFFIC_ONLY}", row["total_us"], place)
         base = np.append(base, times)
     ax.set_yticks(range(shown_rows), names)
     ax.set_ylim(shown_rows - 0.4, -0.6)
     ax.set_xlim(0, max(base, default=1) * 1.18)
     title = f"{facts['workload']} {facts['pass']} on {facts['device']}, batch {facts['batch']}"
-    ax.set_xlabel("us; other: layouts, clearing, casts, their launches")
-    ax.set_title(f"{title}: {us_text(facts['time_us'])} us", fontsize=10, loc="left")
-    ax.legend(loc="lower right", fontsize=9, frameon=False)
+    ax.set_xlabel("us; layouts: kernels that change layouts, clear and cast")
+    whole = f"{title}: {us_text(facts['time_us'])} us"
+    ax.set_title(f"{whole}\n{verdict(facts)}", fontsize=10, loc="left")
+    ax.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=9, frameon=False)
     tidy(ax)
     return ax
+
+
+def _part(row: Mapping[str, Any], name: str) -> float:
+    """Microseconds of a part of all layers of a row."""
+    us: float = row["count"] * row["split"].get(name, 0.0)
+    return us
 
 
 def _tell(ax: Axes, text: str, us: float, place: int) -> None:

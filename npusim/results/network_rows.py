@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,30 @@ from typing import Any
 from npusim.device.spec import Device
 from npusim.results import metrics
 from npusim.results.elementwise import TRAFFIC_ONLY
-from npusim.timing.trace import Bound, KernelRun
+from npusim.timing.trace import KernelRun
 from npusim.written import replacing
+
+#: Parts of a network's time besides the kernels of its outputs and gradients: starting kernels,
+#: and those that change layouts, clear and cast.
+LAUNCHES, LAYOUTS = "launches", "layouts"
+
+#: What the kernels of each result are called.
+PARTS = {
+    "output": "outputs",
+    "input": "input gradients",
+    "weight": "weight gradients",
+    "bias": "bias gradients",
+    "": LAYOUTS,
+}
+
+
+def split(runs: Iterable[KernelRun], times: int = 1) -> Counter[str]:
+    """Cycles by part; kernels run one after another, so that they add up to all, ``times`` over."""
+    found = Counter[str]()
+    for run in runs:
+        found[LAUNCHES] += times * run.launch_cycles
+        found[PARTS[run.computes]] += times * run.cycles
+    return found
 
 
 def own_figures(device: Device, runs: Sequence[KernelRun]) -> dict[str, Any]:
@@ -23,27 +46,16 @@ def own_figures(device: Device, runs: Sequence[KernelRun]) -> dict[str, Any]:
     bound = metrics.call_bound(own)
     least: dict[str, int] = {}
     for run in own:
-        nearest = max(_warm(device, run), key=lambda one: one.cycles, default=None)
+        nearest = metrics.problem_bound(run)
         if nearest is not None:
             least[nearest.resource] = least.get(nearest.resource, 0) + nearest.cycles
     return {
-        "bottleneck": "" if bound is None else bound.resource,
+        "own_bound": "" if bound is None else bound.resource,
         "own_us": device.time_us(sum(run.cycles for run in own)),
         "own_bound_us": None if bound is None else device.time_us(bound.cycles),
         "own_problem_us": device.time_us(sum(least.values())) if least else None,
         "own_problem_bound": max(least, key=lambda name: least[name], default=""),
     }
-
-
-def _warm(device: Device, run: KernelRun) -> Iterator[Bound]:
-    """Bounds of a kernel's problem where others may have left its operands in the L2."""
-    main, l2 = device.main_read_bytes_per_cycle, device.l2
-    for bound in run.problem_bounds:
-        if l2 is not None and bound.resource == f"{device.main_memory_name} read":
-            cycles = int(bound.cycles * main / l2.read_bytes_per_cycle)
-            yield bound._replace(resource="L2 read", cycles=cycles)
-        else:
-            yield bound
 
 
 def elementwise_rows(

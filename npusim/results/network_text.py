@@ -60,15 +60,14 @@ def results_text(facts: Row) -> str:
 
 
 def _header(facts: Row) -> Iterator[str]:
-    launch_us = sum(row["launch_us"] for row in facts["kernels"])
     clock = f"{facts['clock_hz'] / 1e9:g} GHz"
     yield from fact("network", f"{facts['workload']}: {facts['description']}")
     what = f"batch {facts['batch']}, {facts['dtype']}{results_text(facts)}"
     yield from fact(facts["pass"], what)
     yield from fact("device", f"{facts['device']}, {clock}, digest {facts['device_digest']}")
-    whole = f"{us_text(facts['time_us'])} us = {facts['cycles']:,} cycles"
-    yield from fact("time", f"{whole}, of which launches {us_text(launch_us)} us")
-    yield from fact("split, us", _split(facts))
+    yield from fact("time", f"{us_text(facts['time_us'])} us = {facts['cycles']:,} cycles")
+    yield from fact("split, us", split_text(facts))
+    yield from fact("bottleneck", verdict(facts))
     if facts["elementwise_us"] is not None:
         yield from fact("elementwise", elementwise.summary(facts))
     if facts["energy_uj"] is not None:
@@ -80,13 +79,18 @@ def _header(facts: Row) -> Iterator[str]:
         yield from fact("partial", f"{missing_text(facts)}; see below")
 
 
-def _split(facts: Row) -> str:
-    """Microseconds by gradient, repetitions of layers included."""
-    texts = []
-    for name in (*facts["results"], "other"):
-        us = sum(row["count"] * (row[f"{name}_us"] or 0) for row in facts["layers"])
-        texts.append(f"{name} {us_text(us)} ({percent_text(us / facts['time_us'])})")
-    return ", ".join(texts)
+def split_text(facts: Row) -> str:
+    """Microseconds of launches, layouts and each result's kernels, repetitions included."""
+    parts = facts["split"].items()
+    return ", ".join(
+        f"{n} {us_text(us)} ({percent_text(us / facts['time_us'])})" for n, us in parts
+    )
+
+
+def verdict(facts: Row) -> str:
+    """The part that saves most if it takes half as long."""
+    share = facts["split"][facts["bottleneck"]] / facts["time_us"]
+    return f"{facts['bottleneck']}: in half the time they save {percent_text(share / 2)}"
 
 
 def _layers(facts: Row) -> Iterator[str]:
@@ -100,7 +104,7 @@ def _layers(facts: Row) -> Iterator[str]:
             times = [rate_text(row[f"{name}_us"] or 0) for name in (*parts, "total")]
             own, needed = row["own_us"], row["own_problem_us"]
             least = percent_text(needed / own) if own and needed else "-"
-            bound = row["bottleneck"].removeprefix("pipe ")
+            bound = row["own_bound"].removeprefix("pipe ")
             told = {"share": percent_text(row["share"]), "least": least, "bound by": bound}
             cells = [*times, *(told[end] for end in ends)]
         rows.append((row["layer"], str(row["count"]), *cells))
@@ -118,7 +122,7 @@ def _layers(facts: Row) -> Iterator[str]:
     yield from wrap(
         f"({names}, other: us of one layer; other is layouts, clearing and casts; bound by, least: "
         "what the kernels that multiply are bound by, and the share of their time that any "
-        "programs for the same problems would need with a cold L2)"
+        "programs for the same problems would need)"
     )
 
 
@@ -162,5 +166,5 @@ def _kernels(facts: Row) -> Iterator[str]:
     yield from columns(rows, width=WIDTH)
     yield from wrap(
         "(n: launches; us and TFLOPS without them; executed: with padding and zeros; least: share "
-        "of us that any programs for the same problems would need with a cold L2)"
+        "of us that any programs for the same problems would need)"
     )

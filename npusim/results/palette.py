@@ -75,6 +75,14 @@ RESULT_COLOURS: Mapping[str, str] = {
     "other": "#a89f91",
 }
 
+#: Parts of a network's time.
+PART_COLOURS: Mapping[str, str] = {
+    "launches": LAUNCH,
+    "layouts": RESULT_COLOURS["other"],
+    "outputs": RESULT_COLOURS["output"],
+    **{f"{name} gradients": RESULT_COLOURS[name] for name in ("input", "weight", "bias")},
+}
+
 #: Points that no other beats, and others.
 BEST, POINT = "#b8336a", "#9aa5b1"
 

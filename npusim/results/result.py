@@ -80,6 +80,7 @@ class Result(Record):
             "cycles": self.cycles,
             "time_us": self.time_us,
             "bottleneck": self.bottleneck,
+            "verdict": None if self.verdict is None else self.verdict.to_json(),
             "problem_us": self.problem_us,
             "energy_uj": self.energy_uj,
             "energy": self.spent.table(),

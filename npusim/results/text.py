@@ -36,6 +36,7 @@ MAX_EFFECTS = 3
 
 def render(result: Record) -> str:
     """The whole report, lines of at most 80 columns and a final newline."""
+    least = int(advice.WORTH_A_LINE * result.cycles)
     sections = (
         _header(result),
         _kernels(result),
@@ -44,7 +45,7 @@ def render(result: Record) -> str:
         _traffic(result),
         _energy(result.spent, result.time_us),
         items("WHAT WOULD MAKE IT FASTER", advice.advise(result.runs)),
-        items("NOTES", result.notes),
+        items("NOTES", (*advice.slow_kernels(result, least), *result.notes)),
     )
     return page(sections)
 
@@ -70,11 +71,8 @@ def _header(result: Record) -> list[str]:
         *_range(result.known_time_range),
     ]
     lines += _speed(result)
-    bound = metrics.call_bound(result.runs)
-    if bound is not None:
-        in_kernels = sum(run.cycles for run in result.runs)
-        near = percent_text(metrics.share(bound.cycles, in_kernels))
-        lines += fact("bottleneck", f"{bound.resource}, {near} of the simulated time in kernels")
+    if result.verdict is not None:
+        lines += fact("bottleneck", f"{result.verdict.text()} (same tilings)")
     if result.problem_bounds and result.cycles:
         least = result.problem_bounds[0]
         share = percent_text(metrics.share(least.cycles, result.cycles))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
@@ -71,7 +71,8 @@ def what_if(
     for done, (path, figure) in enumerate(known.items()):
         if report is not None:
             report(done, len(known))
-        half, double = (_time(device, path, figure, factor, replay) for factor in _FACTORS)
+        texts = (scaled(figure, factor) for factor in _FACTORS)
+        half, double = (time_with(device, {path: text}, replay) if text else None for text in texts)
         if half is None and double is None:
             continue
         value = figure_text(figure, device.clock_hz)
@@ -84,20 +85,15 @@ def what_if(
 _FACTORS = (Fraction(1, 2), Fraction(2))
 
 
-def _time(
-    device: Device, path: str, figure: Figure, factor: Fraction, replay: Replay
-) -> float | None:
-    """The time with a figure times ``factor``; None where the device cannot have it so."""
-    text = _scaled(figure, factor)
-    if text is None:
-        return None
+def time_with(device: Device, changed: Mapping[str, str], replay: Replay) -> float | None:
+    """The time with other figures, in microseconds; None where the device cannot have them."""
     try:
-        return replay.time_us(device.replace(path, text))
+        return replay.time_us(device.origin.rebuild(device, changed))
     except NpusimError:  # a figure that others bound, or a program that needs it
         return None
 
 
-def _scaled(figure: Figure, factor: Fraction) -> str | None:
+def scaled(figure: Figure, factor: Fraction) -> str | None:
     """The text of a figure times ``factor``, None where that is no such figure.
 
     Whole numbers are rounded down.

@@ -7,7 +7,7 @@ was known before is taken from the kept runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -255,12 +255,3 @@ class Play:
         source = f"chosen by hand for {self.base.workload.name}"
         head = Head("npusim play", about, key, source)
         return variant_text(self.source, self.start, target, head, stated)
-
-
-def bottleneck(result: NetworkResult) -> str:
-    """The layer that takes longest, and what bounds its kernels."""
-    rows: Sequence[dict[str, Any]] = [row for row in result.layer_rows() if not row["error"]]
-    if not rows:
-        return ""
-    slowest = max(rows, key=lambda row: float(row["total_us"]))
-    return f"{slowest['layer']}: {slowest['bottleneck']}"

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from npusim.errors import NpusimError
 from npusim.network import RESULTS, NetworkResult
-from npusim.results.lines import percent_text, rate_text, us_text
+from npusim.results.lines import rate_text, us_text
+from npusim.results.network_rows import LAUNCHES
+from npusim.results.network_text import split_text
 from npusim.results.web import bars
 from npusim.results.web.charts import live
 from npusim.results.web.charts.live import Acts, LayerBar, Live, Slide
-from npusim.study.play import Play, bottleneck
+from npusim.study.play import Play
 from npusim.written import write
 
 if TYPE_CHECKING:
@@ -65,8 +67,8 @@ def show(game: Play, view: Live) -> None:
     elif now.timed:
         energy = now.energy_uj
         spent = f", energy {rate_text(energy / 1e3)} mJ" if energy is not None else ""
-        told.append(f"most: {bottleneck(now)}{spent}")
-        told.append(_launches(game, now, moved))
+        told.append(f"most: {split_text({'split': now.split, 'time_us': now.time_us})}{spent}")
+        told += _launches(game, now, moved)
     view.tell(lead, told, [*([game.problem] if game.problem else []), *game.failed])
     view.draw_layers(_bars(game, now))
     if game.detail is not None and not game.drawn:
@@ -74,13 +76,13 @@ def show(game: Play, view: Live) -> None:
         game.drawn = True
 
 
-def _launches(game: Play, now: NetworkResult, moved: float) -> str:
-    """What launches take, and where nothing moved, that this is why."""
-    us, before = (sum(r["launch_us"] for r in one.kernel_rows()) for one in (now, game.base))
-    told = f"launches are {percent_text(us / now.time_us)} of the time"
-    if game.changed and abs(moved) < _LITTLE and abs(us / before - 1) < _LITTLE:
-        told += f" and do not depend on {', '.join(game.changed)}; more images make them less of it"
-    return told
+def _launches(game: Play, now: NetworkResult, moved: float) -> list[str]:
+    """Where nothing moved, what launches, which did not either, have to do with it."""
+    was, are = (one.split.get(LAUNCHES, 0.0) for one in (game.base, now))
+    if not game.changed or not was or max(abs(moved), abs(are / was - 1)) >= _LITTLE:
+        return []
+    names = ", ".join(game.changed)
+    return [f"launches do not depend on {names}; more images make them less of the time"]
 
 
 def _bars(game: Play, now: NetworkResult) -> list[LayerBar]:

@@ -32,10 +32,11 @@ COLUMNS = (
         "weight_us",
         "bias_us",
         "other_us",
+        "layout_us",
         "elementwise_us",
     ),
     *("energy_uj", "dynamic_uj", "static_uj", "area_mm2", "buffer_bytes"),
-    *("bottleneck", "retiled", "error"),
+    *("bottleneck", "bottleneck_saves", "retiled", "error"),
 )
 
 #: Those that are whole numbers, which they stay beside points that failed and have none.

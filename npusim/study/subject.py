@@ -189,19 +189,17 @@ def _network(parts: Split) -> Row:
     rows = result.layer_rows()
     sums = {
         f"{name}_us": sum(row["count"] * row[f"{name}_us"] for row in rows)
-        for name in (*RESULTS, "other")
+        for name in (*RESULTS, "other", "launch", "layout")
     }
     known = _design(parts.device, result.spent)
-    slowest = max(rows, key=lambda row: row["total_us"])
-    kernels = result.kernel_rows()
     return {
         "time_us": result.time_us,
         "cycles": result.cycles,
-        "launch_us": sum(row["launch_us"] for row in kernels),
         **sums,
         **({} if result.elementwise_us is None else {"elementwise_us": result.elementwise_us}),
         **known,
-        "bottleneck": f"{slowest['layer']}: {slowest['bottleneck']}",
+        "bottleneck": result.bottleneck,
+        "bottleneck_saves": result.split[result.bottleneck] / result.time_us / 2,
         "tilings": {
             f"{one.layer.name}/{name}": text
             for one in result.timed
@@ -235,6 +233,7 @@ def _call(setting: Setting, parts: Split) -> Row:
         "launch_us": parts.device.time_us(sum(run.launch_cycles for run in result.runs)),
         **_design(parts.device, result.spent),
         "bottleneck": result.bottleneck,
+        "bottleneck_saves": result.verdict.saves if result.verdict is not None else None,
         "tilings": _tilings(result),
     }
 

@@ -12,8 +12,8 @@ Without an L2 every byte read comes from main memory and every byte written goes
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from npusim.device.parts import L2Cache
@@ -80,6 +80,13 @@ class L2State:
     def content(self) -> list[tuple[str, int, int, int]]:
         """(tensor, block, valid sectors, dirty sectors as bit masks), least recent first."""
         return [(*key, *masks) for key, masks in self.lines.items()]
+
+    def resident(self) -> Mapping[str, int]:
+        """Bytes by tensor, in whole sectors; tensors without any may be missing."""
+        sums: Counter[str] = Counter()
+        for (tensor, _), (valid, _) in self.lines.items():
+            sums[tensor] += valid.bit_count() * self.sector
+        return sums
 
     def hold(self, content: Sequence[tuple[str, int, int, int]]) -> None:
         """Hold what another holds, by its ``content``; this one is empty."""

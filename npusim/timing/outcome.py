@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,6 +52,9 @@ class L2(Protocol):
 
     def content(self) -> list[tuple[str, int, int, int]]:
         """(tensor, block, valid sectors, dirty sectors as bit masks), least recent first."""
+
+    def resident(self) -> Mapping[str, int]:
+        """Bytes by tensor, in whole sectors; tensors without any may be missing."""
 
 
 class Engine(Protocol):

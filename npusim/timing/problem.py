@@ -7,7 +7,7 @@ and another could be twice as fast.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -44,12 +44,15 @@ def needed_bytes(program: Program) -> GmBytes:
     return GmBytes(*least)
 
 
-def problem_bounds(program: Program) -> tuple[Bound, ...]:
+def problem_bounds(program: Program, resident: Mapping[str, int]) -> tuple[Bound, ...]:
     """Least cycles of a kernel's problem on the cores it was given, longest first.
 
     The matrix units of all these cores at their peak, and ``memory_bounds`` of what it needs.
+    ``resident`` are the bytes by tensor that the L2 holds when the kernel starts.
     """
-    bounds = [*memory_bounds(program.device, needed_bytes(program))]
+    needed = needed_bytes(program)
+    held = sum(min(size, resident.get(name, 0)) for name, size in needed.read.items())
+    bounds = [*memory_bounds(program.device, needed, held)]
     peak = _peak(program)
     if peak and program.useful_macs:
         cores = sum(bool({*core.kind.pipes} & {*MATRIX_PIPES}) for core in program.cores)
@@ -59,17 +62,21 @@ def problem_bounds(program: Program) -> tuple[Bound, ...]:
     return longest_first(bounds)
 
 
-def memory_bounds(device: Device, needed: GmBytes) -> tuple[Bound, ...]:
-    """Least cycles to read operands with a cold L2, and to write results.
+def memory_bounds(device: Device, needed: GmBytes, held: int = 0) -> tuple[Bound, ...]:
+    """Least cycles to read operands, of which the L2 has ``held`` bytes, and to write results.
 
     Results go to the L2; of them only what it cannot hold has to reach main memory.
     """
     main, l2 = device.main_memory, device.l2
     name = device.main_memory_name
     read, written = sum(needed.read.values()), sum(needed.written.values())
-    whole = "every operand once" + (", with a cold L2" if l2 else "")
-    bounds = [Bound(f"{name} read", _cycles(read, device.main_read_bytes_per_cycle), whole)]
+    whole = "every operand once" + (", but for what the L2 holds at the start" if held else "")
+    missing = max(0, read - held)
+    bounds = [Bound(f"{name} read", _cycles(missing, device.main_read_bytes_per_cycle), whole)]
     if l2 is not None:
+        if held:
+            cycles = _cycles(read, l2.read_bytes_per_cycle)
+            bounds.append(Bound("L2 read", cycles, "every operand once"))
         over = max(0, written - l2.size_bytes)
         cycles = _cycles(written, l2.write_bytes_per_cycle)
         bounds.append(Bound("L2 write", cycles, "every result once"))

@@ -101,7 +101,7 @@ def time_program(
     instructions completed. Raises ``ProgramError`` if the program hangs or leaves a tensor.
     """
     keep = wants_timeline(program.instructions, timeline)
-    begin = core_starts(program)
+    begin, resident = core_starts(program), l2.resident()
     outcome = _engine(program, l2, begin, keep=keep, progress=progress).run()
     return KernelRun(
         name=program.kernel,
@@ -117,7 +117,7 @@ def time_program(
         bounds=_bounds(program, outcome),
         computes=program.computes,
         useful_macs=program.useful_macs,
-        problem_bounds=problem_bounds(program),
+        problem_bounds=problem_bounds(program, resident),
         activity=_activity(program, outcome),
         timeline=_timeline(program, outcome.spans) if outcome.spans is not None else None,
     )

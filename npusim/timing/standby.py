@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -177,6 +177,10 @@ class StandbyL2:
     def content(self) -> list[tuple[str, int, int, int]]:
         """(tensor, block, valid sectors, dirty sectors as bit masks), least recent first."""
         return self.inside.content()
+
+    def resident(self) -> Mapping[str, int]:
+        """Bytes by tensor, in whole sectors; tensors without any may be missing."""
+        return self.inside.resident()
 
     def held(self) -> Held:
         """What it holds, as data."""

@@ -36,7 +36,7 @@ def test_time_falls_and_falls_less_where_memory_is_the_limit() -> None:
     }
     assert speedup["fast"] > 2 > speedup["slow"] > 1
     limited = gradient(slow, 0b1111)
-    assert limited.bottleneck == "HBM read"
+    assert limited.bottleneck == "HBM"
     assert "HBM read bound" in limited.text()  # the report says why it is no faster
 
 

@@ -11,7 +11,6 @@ import pytest
 from npusim.errors import ArgumentError
 from npusim.reasons import REASONS
 from npusim.results import Result, tables
-from npusim.timing.trace import Bound
 
 
 def test_totals_add_launches(result: Result) -> None:
@@ -61,16 +60,6 @@ def test_bounds_are_shares_of_the_simulated_time(result: Result) -> None:
     assert tuple(table.columns) == tables.BOUND_COLUMNS
     cube = table[table["resource"] == "cube"].iloc[0]
     assert cube["share"] == pytest.approx(cube["cycles"] / result.runs[1].cycles)
-    assert result.bottleneck == "cube"
-
-
-def test_bottleneck_adds_up_over_kernels(result: Result) -> None:
-    runs = tuple(
-        replace(run, bounds=(Bound("L2", 60, ""), Bound(f"own {run.name}", 100, "")))
-        for run in result.runs
-    )
-    assert replace(result, runs=runs).bottleneck == "L2"
-    assert replace(result, runs=()).bottleneck == ""
 
 
 def test_timeline_is_in_cycles_of_the_call(result: Result) -> None:

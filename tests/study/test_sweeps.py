@@ -277,7 +277,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ]
     assert main(words) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0].split() == ["groups", "memories.L1.size", "us", "bottleneck"]
+    assert out[0].split() == ["groups", "memories.L1.size", "us", "bottleneck", "saves"]
     assert [line.split()[:2] for line in out[2:6]] == [
         *(["1", "16KiB"], ["1", "64KiB"], ["2", "16KiB"], ["2", "64KiB"]),
     ]

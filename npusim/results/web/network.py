@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from npusim.device.spec import Device
 from npusim.results import elementwise, metrics, palette, roofline
-from npusim.results.lines import counted, percent_text, rate_text, us_text
-from npusim.results.network_text import missing_text, results_text, shape_text
+from npusim.results.lines import counted, percent_text, rate_text, us_alike, us_text
+from npusim.results.network_text import missing_text, results_text, shape_text, verdict
 from npusim.results.record import Record
 from npusim.results.web import bars, page
 from npusim.results.web.bars import Span
@@ -66,15 +66,14 @@ def render(facts: Row, device: Device, layers: Sequence[Layer]) -> str:
     return page.page(escape(f"{facts['workload']} on {device.name}"), body, drawn)
 
 
-#: What a pass is, and what results other than gradients are, in words.
+#: What a pass is, and what parts of the time are, in words.
 _PASSES = {"forward": "forward only", "backward": "backward only", "training": "both passes"}
-_TOLD = {"other": "layouts, clearing, casts", "output": "outputs"}
+_TOLD = {"layouts": "layouts, clearing, casts"}
 
 
 def _verdict(facts: Row) -> str:
     """The time, what it is spent on, and the layers that matter most."""
-    launch = sum(row["launch_us"] for row in facts["kernels"]) / facts["time_us"]
-    text = f"{us_text(facts['time_us'])} \u00b5s, {percent_text(launch)} of it to launch kernels."
+    text = f"{us_text(facts['time_us'])} \u00b5s. Bottleneck: {verdict(facts)}."
     known = [row for row in facts["layers"] if not row["error"]]
     most = sorted(known, key=lambda row: -row["total_us"])[:3]
     named = ", ".join(f"{row['layer']} ({percent_text(row['share'])})" for row in most)
@@ -87,10 +86,8 @@ def _cards(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[tu
     us = facts["time_us"]
     yield f"{us_text(us)} \u00b5s", f"time, {facts['cycles']:,} cycles"
     yield f"{rate_text(facts['batch'] / us * 1e6)} /s", f"images, {_PASSES[facts['pass']]}"
-    for name in (*facts["results"], "other"):
-        part = sum(row["count"] * (row[f"{name}_us"] or 0) for row in facts["layers"])
-        told = _TOLD.get(name, f"gradients of {name}")
-        yield percent_text(part / us), told
+    for name, part in facts["split"].items():
+        yield percent_text(part / us), _TOLD.get(name, name)
     least = sum(row["count"] * (row["problem_us"] or 0) for row in facts["layers"])
     yield f"{us_text(least)} \u00b5s", "least of any programs for the layers"
     macs, useful = (sum(row[key] for row in facts["kernels"]) for key in ("macs", "useful_macs"))
@@ -150,9 +147,9 @@ def _results(facts: Row) -> list[tuple[str, str]]:
 
 
 def _layers(facts: Row) -> str:
-    parts = (*facts["results"], "other")
+    parts = tuple(facts["split"])
     heads = ("layer", "shape", "n", "time", "total \u00b5s", "share")
-    own = ("own \u00b5s", "bound by", "bound", "least")
+    own = ("own \u00b5s", "bottleneck", "bound by", "bound", "least")
     known = [row for row in facts["layers"] if not row["error"]]
     most = max((row["total_us"] for row in known), default=1.0)
     rows = [_layer_cells(row, parts, most) for row in known]
@@ -161,13 +158,14 @@ def _layers(facts: Row) -> str:
         "that multiply, without launches; bound by, bound: what alone would take which share of "
         "that; least: the share that any programs for the same problems would take.</p>"
     )
-    return page.key(_results(facts)) + page.table((*heads, *parts, *own), rows, 2) + note
+    key = page.key((name, palette.PART_COLOURS[name]) for name in parts)
+    return key + page.table((*heads, *parts, *own), rows, 2) + note
 
 
 def _layer_cells(row: Row, parts: Sequence[str], most: float) -> tuple[Any, ...]:
     bar = tuple(
-        (name, row["count"] * row[f"{name}_us"] / most, palette.RESULT_COLOURS[name])
-        for name in parts
+        (name, row["count"] * us / most, palette.PART_COLOURS[name])
+        for name, us in row["split"].items()
     )
     shares = (
         percent_text(row[key] / row["own_us"]) if row[key] and row["own_us"] else ""
@@ -178,18 +176,19 @@ def _layer_cells(row: Row, parts: Sequence[str], most: float) -> tuple[Any, ...]
         shape_text(row).replace("->", "\u2192"),
         row["count"],
         Bar(bar, row["total_us"]),
-        us_text(row["total_us"]),
+        us_alike(row["total_us"]),
         percent_text(row["share"], 1),
-        *(_us_cell(row[f"{name}_us"]) for name in parts),
-        us_text(row["own_us"]),
+        *(_us_cell(row["split"].get(name, 0.0)) for name in parts),
+        us_alike(row["own_us"]),
         row["bottleneck"],
+        row["own_bound"],
         *shares,
     )
 
 
 def _us_cell(us: float) -> Cell:
     """Microseconds, blank where there are none."""
-    return Cell(us_text(us) if us else "", us)
+    return Cell(us_alike(us) if us else "", us)
 
 
 def _kernels(facts: Row) -> str:
@@ -201,7 +200,7 @@ def _kernels(facts: Row) -> str:
             Cell(rate_text(2 * count / us / 1e6) if count and us else "", count)
             for count in (row["useful_macs"], row["macs"])
         ]
-        times = us_text(us), _us_cell(row["launch_us"]), percent_text(row["share"], 1)
+        times = us_alike(us), _us_cell(row["launch_us"]), percent_text(row["share"], 1)
         least = percent_text(row["problem_us"] / us) if us else ""
         rows.append((row["kernel"], f"{row['launches']:,}", *times, *speeds, least))
     return page.table((*heads, "least"), rows, 1)
@@ -218,7 +217,7 @@ def _elementwise(facts: Row) -> str:
         moved = (
             Cell(rate_text(row[key] / 2**20), row[key]) for key in ("read_bytes", "written_bytes")
         )
-        us = Cell(us_text(row["total_us"]), row["total_us"])
+        us = Cell(us_alike(row["total_us"]), row["total_us"])
         rows.append((row["kind"], *sizes, row["count"], *moved, us))
     told = f"{elementwise.TRAFFIC_ONLY.capitalize()}: {elementwise.meaning(facts)}. "
     told += "MiB of one layer, \u00b5s of all n alike."

@@ -8,7 +8,8 @@ from typing import Any
 
 from npusim.results import palette
 from npusim.results.elementwise import TRAFFIC_ONLY
-from npusim.results.lines import percent_text, us_text
+from npusim.results.lines import percent_text, us_alike, us_text
+from npusim.results.network_text import split_text
 from npusim.results.record import Record
 from npusim.results.web import page, summary
 from npusim.results.web.page import Bar
@@ -42,7 +43,6 @@ def call(result: Record) -> str:
 
 def network(facts: Mapping[str, Any]) -> str:
     """A network: its time and its layers; ``facts`` are those of ``NetworkResult.to_json``."""
-    parts = (*facts["results"], "other")
     known = [row for row in facts["layers"] if not row["error"]]
     most = max((row["total_us"] for row in known), default=1.0)
     rows = [
@@ -51,25 +51,25 @@ def network(facts: Mapping[str, Any]) -> str:
             row["count"],
             Bar(
                 tuple(
-                    (name, row["count"] * row[f"{name}_us"] / most, palette.RESULT_COLOURS[name])
-                    for name in parts
+                    (name, row["count"] * us / most, palette.PART_COLOURS[name])
+                    for name, us in row["split"].items()
                 ),
                 row["total_us"],
             ),
-            us_text(row["total_us"]),
+            us_alike(row["total_us"]),
             percent_text(row["share"], 1),
             row["bottleneck"],
         )
         for row in known
     ]
-    heads = ("layer", "n", "time", "total \u00b5s", "share", "bound by")
+    heads = ("layer", "n", "time", "total \u00b5s", "share", "bottleneck")
     failed = len(facts["layers"]) - len(known)
     missing = f", {failed} layers not simulated" if failed else ""
     return _block(
         f"{facts['workload']} {facts['pass']} on {facts['device']}",
         f"batch {facts['batch']}, {facts['dtype']}",
-        f"{us_text(facts['time_us'])} \u00b5s{missing}{_elementwise(facts)}",
-        page.key((name, palette.RESULT_COLOURS[name]) for name in parts),
+        f"{us_text(facts['time_us'])} \u00b5s{missing}; {split_text(facts)}{_elementwise(facts)}",
+        page.key((name, palette.PART_COLOURS[name]) for name in facts["split"]),
         _folded("layers", page.table(heads, rows, 1), opened=True),
         _folded("notes", page.bullets(facts["notes"])),
     )

@@ -11,16 +11,14 @@ from npusim.timing.trace import KernelRun
 
 
 def verdict(result: Record) -> str:
-    """The time and what it is bound by, in a sentence or two."""
+    """The time and what holds it up, in a sentence or two."""
     launches = sum(run.launch_cycles for run in result.runs)
     text = f"{us_text(result.time_us)} \u00b5s"
     if launches:
         share = percent_text(metrics.share(launches, result.cycles))
         text += f", {share} of it to launch kernels"
-    bound = metrics.call_bound(result.runs)
-    if bound is not None:
-        near = percent_text(metrics.share(bound.cycles, sum(run.cycles for run in result.runs)))
-        text += f". In the kernels {bound.resource} alone needs {near} of the time"
+    if result.verdict is not None:
+        text += f". Bottleneck: {result.verdict.text()}"
     return text + "."
 
 

@@ -9,6 +9,7 @@ whole list.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -397,6 +398,18 @@ class FastL2:
         """Make the first ``size`` bytes of a tensor resident and clean."""
         place = Place(self.place(tensor, size), 0, 1, size, 0)  # which may replace the cache
         touch(self.cache, place, False, empty(COST, 1))
+
+    def resident(self) -> Mapping[str, int]:
+        """Bytes by tensor, in whole sectors; tensors without any may be missing."""
+        if not self.cache.info["used"]:
+            return {}
+        valid, shift = self.cache.valid, int(self.cache.info["sector_shift"][0])
+        ends = {name: first - (-size // self.block) for name, (first, size) in self.tensors.items()}
+        masks = {name: valid[first : ends[name]] for name, (first, _) in self.tensors.items()}
+        return {
+            name: int(np.unpackbits(mask.view(np.uint8)).sum()) << shift
+            for name, mask in masks.items()
+        }
 
     def content(self) -> list[tuple[str, int, int, int]]:
         """(tensor, block, valid sectors, dirty sectors as bit masks), least recent first."""

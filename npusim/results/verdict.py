@@ -1,0 +1,202 @@
+"""What a call is held up by most: the part of its device that saves most if it is twice as fast.
+
+The parts are tried, not read off shares of the time: a pipe that works for 70 % of a kernel saves
+nothing where it would wait as long for what feeds it. A part can save no more than half of what it
+works on the busiest core of each kernel, so that parts which cannot win need not be tried.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from npusim.device.config import Figure, figures
+from npusim.device.pipes import PIPES
+from npusim.device.spec import Device
+from npusim.reasons import BANDWIDTH, BUSY, NOT_STARTED, QUEUE
+from npusim.results.lines import percent_text
+from npusim.results.network_rows import LAUNCHES
+from npusim.results.uncertainty import Replay
+from npusim.results.what_if import scaled, time_with
+from npusim.timing.run import TRACE_LIMIT
+from npusim.timing.trace import Bound, KernelRun
+
+#: A part that is no pipe and no memory, as ``LAUNCHES``: the depths of all pipes' queues.
+QUEUES = "queues"
+
+#: What makes a figure twice as good, by its kind; others are no speeds.
+_BETTER = {
+    **dict.fromkeys(("rate", "block"), Fraction(2)),
+    **dict.fromkeys(("cycles", "fraction_cycles", "duration"), Fraction(1, 2)),
+}
+#: All but memory rests on the first; the second is a part of ``launch.core``.
+_NO_PARTS = ("clock", "launch.skew")
+#: Figures of other kinds that are speeds, or as good as one.
+_COUNTS = ("queue_depth", "elements", "piece")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The part of the device that a call of ``time_us`` is held up by most.
+
+    With all its ``figures`` twice as good, and the same tilings, the call takes ``double_us``. No
+    other part saves more.
+    """
+
+    name: str
+    figures: tuple[str, ...]
+    time_us: float
+    double_us: float
+
+    @property
+    def saves(self) -> float:
+        """Share of the time that goes."""
+        return max(0.0, 1 - self.double_us / self.time_us) if self.time_us else 0.0
+
+    def text(self) -> str:
+        """``L2: twice as fast saves 26 %``."""
+        return told(self.name, self.saves)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**vars(self), "figures": list(self.figures), "saves": self.saves}
+
+
+def told(name: str, saves: float) -> str:
+    """A part by name, and the share of the time that goes with it twice as good."""
+    how = {LAUNCHES: "in half the time they save", QUEUES: "twice as deep they save"}
+    return f"{name}: {how.get(name, 'twice as fast saves')} {percent_text(saves)}"
+
+
+def parts(device: Device, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The figures among ``names`` that are speeds, by the part of the device they are of."""
+    found: dict[str, list[str]] = {}
+    known = figures(device)
+    for name in names:
+        figure = known.get(name)
+        if figure is not None and name not in _NO_PARTS and _factor(figure) is not None:
+            found.setdefault(part_of(device, figure), []).append(name)
+    return {part: tuple(own) for part, own in found.items()}
+
+
+def part_of(device: Device, figure: Figure) -> str:
+    """The part of the device that a figure is of."""
+    first, *middle, last = figure.keys
+    engines = {facts.engine: pipe for pipe, facts in PIPES.items() if facts.engine}
+    if last == "queue_depth":
+        return QUEUES
+    if last == "issue" or first == "sync":
+        return "pipe S"
+    if first == "paths":
+        return f"pipe {device.paths['.'.join(middle)].pipe}"
+    if first in engines:
+        return f"pipe {engines[first]}"
+    if first == "links":
+        return _part_of_link(device, middle[0])
+    names = {"launch": LAUNCHES, "l2": "L2", device.main_memory_key: device.main_memory_name}
+    return names.get(first, first)
+
+
+def _part_of_link(device: Device, name: str) -> str:
+    """Main memory, where what it reads and writes goes over the link."""
+    to_memory = {"read_miss", "evict"} & {*device.links[name].traffic}
+    return device.main_memory_name if to_memory else f"link {name}"
+
+
+def verdict(
+    device: Device, time_us: float, runs: Sequence[KernelRun], replay: Replay
+) -> Verdict | None:
+    """The part that saves most; None of a call that is too long to be simulated a few times."""
+    if sum(run.instructions for run in runs) > TRACE_LIMIT:
+        return None
+    every = parts(device, replay.figures)
+    cycles = Counter[str]()
+    for run in runs:
+        cycles.update(_most(device, run, every))
+    most = {name: device.time_us(cycles[name]) for name in every}
+    best: Verdict | None = None
+    for name in sorted(every, key=lambda name: (-most[name], name)):
+        if best is not None and time_us - best.double_us >= most[name]:
+            break
+        if name == LAUNCHES:  # which change nothing else
+            us: float | None = time_us - most[name]
+        else:
+            us = doubled_us(device, every[name], replay)
+        if us is not None and (best is None or us < best.double_us):
+            best = Verdict(name=name, figures=every[name], time_us=time_us, double_us=us)
+    return best
+
+
+def doubled_us(device: Device, names: Iterable[str], replay: Replay) -> float | None:
+    """The time with all of some figures twice as good; None where the device cannot have them."""
+    known, changed = figures(device), dict[str, str]()
+    for name in names:
+        factor = _factor(known[name])
+        text = None if factor is None else scaled(known[name], factor)
+        if text is not None:
+            changed[name] = text
+    return time_with(device, changed, replay)
+
+
+def _factor(figure: Figure) -> Fraction | None:
+    """What makes a figure twice as good; None of what is no speed."""
+    return Fraction(2) if figure.keys[-1] in _COUNTS else _BETTER.get(figure.kind)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a kernel does at most, in cycles: of a core by pipe, of its moves to what cores share.
+
+    ``starts`` are those before its last core starts, ``queued`` those that wait for room in queues.
+    """
+
+    by_pipe: dict[str, int]
+    moving: int
+    starts: int
+    queued: int
+
+
+def _work(device: Device, run: KernelRun) -> _Work:
+    reaching = {one.pipe for one in device.paths.values() if "GM" in (one.src, one.dst)}
+    by_pipe, by_core, starts, queued = dict[str, int](), dict[str, int](), 0, 0
+    for core, pipe, cycles in run.pipes:
+        by_pipe[pipe] = max(by_pipe.get(pipe, 0), cycles[BUSY])
+        if pipe in reaching:
+            by_core[core] = by_core.get(core, 0) + cycles[BUSY] + cycles[BANDWIDTH]
+        elif pipe == "S":
+            starts, queued = max(starts, cycles[NOT_STARTED]), max(queued, cycles[QUEUE])
+    return _Work(by_pipe, max(by_core.values(), default=0), starts, queued)
+
+
+def _most(device: Device, run: KernelRun, names: Iterable[str]) -> dict[str, int]:
+    """Cycles of a kernel and its launch that each part saves at most if it is twice as fast.
+
+    Half of what it works, as long as the kernel does not take less than other parts need.
+    """
+    work, bounds = _work(device, run), dict[str, int]()
+    needed = Counter[str]()
+    for bound in run.bounds:
+        part = _whose(device, bound)
+        bounds[part] = max(bounds.get(part, 0), bound.cycles)
+        needed[part] += bound.cycles
+    found = {}
+    for name in names:
+        own = work.by_pipe.get(name.removeprefix("pipe "), work.moving)
+        if name == device.main_memory_name:
+            own = needed[name]
+        own = (own + 1) // 2 if name != QUEUES else work.queued
+        rest = max((cycles for part, cycles in bounds.items() if part != name), default=0)
+        found[name] = min(own, run.cycles - rest)
+    found[LAUNCHES] = (work.starts + run.launch_cycles) // 2
+    return found
+
+
+def _whose(device: Device, bound: Bound) -> str:
+    """The part of the device that a bound of a program is of."""
+    kind, _, name = bound.resource.partition(" ")
+    if kind == "link":
+        return _part_of_link(device, name)
+    return bound.resource if kind == "pipe" else kind
