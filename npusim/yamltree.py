@@ -213,7 +213,7 @@ class _Builder:
         made = self.done[id(raw)] = Node(value, self.file, line, path)
         return made
 
-    def _scalar(self, raw: yaml.ScalarNode, path: str, line: int) -> str:
+    def _scalar(self, raw: yaml.Node, path: str, line: int) -> str:
         """The text of a value or a key, which may be printed as it is."""
         text = str(raw.value)
         if CONTROL.search(text):

@@ -22,6 +22,7 @@ def untold(document: Document) -> list[str]:
     """Fields of tooltips that are no column, or that have no formatter of their own."""
     found = []
     for tool in document.select({"type": HoverTool}):
+        assert isinstance(tool, HoverTool)
         assert isinstance(tool.tooltips, str)
         fields = _FIELD.findall(tool.tooltips)
         assert fields

@@ -13,12 +13,19 @@ from operator import index
 from pathlib import Path
 from typing import SupportsIndex
 
-from npusim.device.config import Figure, build_device, figures, replace_figures
+from npusim.device.config import (
+    Figure,
+    build_device,
+    describe,
+    figure_text,
+    figures,
+    replace_figures,
+)
 from npusim.device.files import ALIASES, Source, devices, is_file, lineage, shipped_file
 from npusim.device.parts import Provenance
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
-from npusim.quantities import RANGED, Range, format_quantity, format_rate
+from npusim.quantities import RANGED, Range
 from npusim.yamltree import suggest
 
 __all__ = (
@@ -60,18 +67,6 @@ def load_device(
     return replace_figures(loaded, overrides) if overrides else loaded
 
 
-def describe(device: Device) -> list[tuple[str, str, str, str]]:
-    """Return (dotted path, value, confidence, source) of every figure the device states."""
-    rows = []
-    for path, figure in figures(device).items():
-        if path in device.provenance:
-            known = device.provenance[path]
-            text = figure_text(figure, device.clock_hz)
-            base = f" (inherited from {known.inherited})" if known.inherited else ""
-            rows.append((path, text, known.confidence, device.sources[known.source] + base))
-    return rows
-
-
 def ranges(device: Device) -> dict[str, tuple[Figure, Figure]]:
     """Return the low and the high end of every figure that may be off, by dotted path.
 
@@ -99,18 +94,6 @@ def _ends(figure: Figure, known: Provenance | None) -> Range | None:
     low, high = value * (1 - reach), value * (1 + reach)
     whole = figure.kind not in ("rate", "fraction_cycles")
     return (floor(low), ceil(high)) if whole else (low, high)
-
-
-def figure_text(figure: Figure, clock_hz: int) -> str:
-    """Return the value of a figure for people: rates rounded, and durations, in both units."""
-    text = format_quantity(figure.value, figure.kind)
-    if isinstance(figure.value, tuple):
-        return text
-    if figure.kind == "rate":
-        return format_rate(Fraction(figure.value), clock_hz)
-    if figure.kind == "duration":
-        return f"{text} ({float(figure.value / Fraction(clock_hz, 10**6)):.4g}us)"
-    return text
 
 
 def read_cores(text: str) -> str | int:

@@ -25,7 +25,15 @@ from npusim.device.files import Source, lineage, merged
 from npusim.device.parts import CONFIDENCES, CubeRate, Provenance
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError, ConfigError
-from npusim.quantities import KINDS, Block, Quantity, format_quantity, parse_quantity, parse_range
+from npusim.quantities import (
+    KINDS,
+    Block,
+    Quantity,
+    format_quantity,
+    format_rate,
+    parse_quantity,
+    parse_range,
+)
 from npusim.yamltree import Node, TextFile, nearest, suggest
 
 #: Source key and explanation of figures changed by ``Device.replace``.
@@ -96,6 +104,10 @@ class _Tree:
     def file(self) -> str:
         """The file of the tree's root."""
         return self.root.file
+
+    def describe(self, device: Device) -> list[tuple[str, str, str, str]]:
+        """As ``describe`` below."""
+        return describe(device)
 
     def rebuild(self, device: Device, values: Mapping[str, FigureValue]) -> Device:
         """Return a device from the tree with some figures changed, and parts edited.
@@ -381,3 +393,27 @@ def _words(node: Node) -> tuple[str, ...]:
         way_out = f"add one, or drop {around}" if around else "add one"
         raise node.fail(f"expected at least one entry, got an empty list; {way_out}")
     return tuple(words)
+
+
+def figure_text(figure: Figure, clock_hz: int) -> str:
+    """Return the value of a figure for people: rates rounded, and durations, in both units."""
+    text = format_quantity(figure.value, figure.kind)
+    if isinstance(figure.value, tuple):
+        return text
+    if figure.kind == "rate":
+        return format_rate(Fraction(figure.value), clock_hz)
+    if figure.kind == "duration":
+        return f"{text} ({float(figure.value / Fraction(clock_hz, 10**6)):.4g}us)"
+    return text
+
+
+def describe(device: Device) -> list[tuple[str, str, str, str]]:
+    """Return (dotted path, value, confidence, source) of every figure the device states."""
+    rows = []
+    for path, figure in figures(device).items():
+        if path in device.provenance:
+            known = device.provenance[path]
+            text = figure_text(figure, device.clock_hz)
+            base = f" (inherited from {known.inherited})" if known.inherited else ""
+            rows.append((path, text, known.confidence, device.sources[known.source] + base))
+    return rows

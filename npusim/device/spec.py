@@ -55,6 +55,9 @@ class Origin(Protocol):
     def file(self) -> str:
         """The file it was read from."""
 
+    def describe(self, device: Device) -> list[tuple[str, str, str, str]]:
+        """Dotted path, value, confidence and source of every figure."""
+
     def rebuild(self, device: Device, values: Mapping[str, str | int | Fraction]) -> Device:
         """Return ``device`` with the figures at the dotted paths of ``values`` replaced."""
 
@@ -128,9 +131,8 @@ class Device(Shown):
         """One row per figure: its dotted path, its value, how sure it is, and its source."""
         import pandas as pd  # noqa: PLC0415 - most who load a device need none
 
-        from npusim.device.catalog import describe  # noqa: PLC0415 - it loads devices
-
-        return pd.DataFrame(describe(self), columns=["figure", "value", "confidence", "source"])
+        columns = ["figure", "value", "confidence", "source"]
+        return pd.DataFrame(self.origin.describe(self), columns=columns)
 
     @property
     def shown_by(self) -> str:

@@ -197,6 +197,13 @@ class PathTotal(NamedTuple):
         return f"{self.src}->{self.dst} {self.operand}".rstrip()
 
     @property
+    def kind(self) -> str:
+        """Which of ``palette.MOVES`` the bytes are that are no reads through an L2."""
+        if {self.src, self.dst} & {*MAIN_MEMORIES}:
+            return "off chip"
+        return "written" if self.dst == "GM" else "on chip"
+
+    @property
     def hit_share(self) -> float | None:
         """Share of the bytes the L2 held; None where no cache is on the way."""
         cached = self.bytes and (self.hit_bytes or self.miss_bytes)

@@ -410,33 +410,19 @@ def plot_traffic(result: Record, ax: Axes | None = None, *, shown: bool = False)
     ax.set_xlabel(f"bytes moved over the call ({unit})")
     tidy(ax)
     if paths:
-        ax.legend(
-            loc="lower left",
-            bbox_to_anchor=(0, 1),
-            ncols=5,
-            fontsize=9,
-            frameon=False,
-            borderaxespad=0.2,
-        )
+        place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 5}
+        ax.legend(**place, fontsize=9, frameon=False, borderaxespad=0.2)
     return ax
-
-
-def _kind_of_move(path: metrics.PathTotal) -> str:
-    """Which of ``palette.MOVES`` the bytes of a path are that are no reads through an L2."""
-    if {path.src, path.dst} & {*metrics.MAIN_MEMORIES}:
-        return "off chip"
-    return "written" if path.dst == "GM" else "on chip"
 
 
 def _traffic_bars(ax: Axes, paths: Sequence[metrics.PathTotal], size: int) -> None:
     """One stacked bar per path in units of ``size`` bytes, its total written at its end."""
     rest = [path.bytes - path.hit_bytes - path.missed_bytes for path in paths]
-    kinds = [_kind_of_move(path) for path in paths]
     parts = (
         ("read, L2 hit", palette.READ_HIT, [path.hit_bytes for path in paths]),
         ("read, L2 miss", palette.READ_MISS, [path.missed_bytes for path in paths]),
         *(
-            (kind, colour, [count * (one == kind) for count, one in zip(rest, kinds, strict=True)])
+            (kind, colour, [n * (path.kind == kind) for n, path in zip(rest, paths, strict=True)])
             for kind, colour in palette.MOVES.items()
         ),
     )

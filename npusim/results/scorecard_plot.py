@@ -39,7 +39,7 @@ def plot_scorecard(points: Mapping[str, Sequence[tuple[float, float]]]) -> Axes:
         _draw(ax, family, np.array(pairs, float).reshape(-1, 2))
     axes[0].set_xscale("log")
     axes[0].set_yscale("log", base=2)
-    axes[0].xaxis.set_major_formatter("{x:,g}")
+    axes[0].xaxis.set_major_formatter("{x:,.0f}")
     axes[0].yaxis.set_major_formatter("{x:g}")
     for ax in axes[len(points) :]:
         ax.set_axis_off()
