@@ -46,10 +46,10 @@ def _rates(device: Device, silicon: Silicon) -> Iterator[AreaPart]:
     most = max(kind.per_group for kind in kinds)
     times = {"group": device.groups, "core": device.groups * most}
     links = device.links.values()
-    wires = sum(moves.values()) + sum(
-        link.bytes_per_cycle * times[link.scope] for link in links if link.scope in times
-    )
-    shared = sum(link.bytes_per_cycle for link in links if link.scope not in times)
+    wires, shared = sum(moves.values(), Fraction(0)), Fraction(0)
+    for link in links:
+        wires += link.bytes_per_cycle * times.get(link.scope, 0)
+        shared += link.bytes_per_cycle * (link.scope not in times)
     if device.l2 is not None:
         shared += device.l2.read_bytes_per_cycle + device.l2.write_bytes_per_cycle
     memory = device.main_memory
