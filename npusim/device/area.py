@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
-from npusim.device.parts import Silicon
+from npusim.device.silicon import Silicon
 from npusim.device.spec import Device
 
 
@@ -106,5 +106,5 @@ def supply(device: Device) -> float:
 
 def static_watt(device: Device) -> float:
     """The power that is spent all the time: ``silicon.static`` for each mm2, times the supply."""
-    each = float(device.silicon.static_watt) if device.silicon is not None else 0.0
+    each = float(device.silicon.static_per_mm2) if device.silicon is not None else 0.0
     return each * (area_mm2(device) or 0.0) * supply(device) if each else 0.0

@@ -14,7 +14,7 @@ from npusim.errors import ArgumentError
 from npusim.quantities import parse_quantity
 from npusim.results import palette
 from npusim.results.lines import GOAL_TITLES, us_text
-from npusim.results.plots import new_axes, tidy
+from npusim.results.plots import key_line, new_axes, tidy
 from npusim.study.space import Study
 from npusim.study.subject import DEVICE, Row, Setting
 
@@ -123,10 +123,8 @@ def _looks(drawn: Drawn, names: Sequence[str]) -> list[dict[str, dict[str, Any]]
 
 def _key(ax: Axes, names: Sequence[str], looks: Sequence[Mapping[str, dict[str, Any]]]) -> None:
     """The key beside the plot: a line for each value of each name that is not across."""
-    from matplotlib.lines import Line2D  # noqa: PLC0415  # it takes time to import
-
     handles = [
-        Line2D([], [], **({"color": "#445"} | look), label=f"{name}={text}")
+        key_line(f"{name}={text}", **({"color": "#445"} | look))
         for name, values in zip(names, looks, strict=True)
         for text, look in (values.items() if len(values) > 1 else ())
     ]
@@ -280,15 +278,12 @@ def _apart(points: Sequence[tuple[float, float]]) -> list[int]:
 
 def _name_points(axes: Axes, study: Study, front: Sequence[Row], chosen: Sequence[int]) -> None:
     """Below the plot, what the numbered points are; what all of the front share is said once."""
-    from matplotlib.lines import Line2D  # noqa: PLC0415  # it takes time to import
-
     differs = [name for name in study.varied if len({row[name] for row in front}) > 1]
     shared = [f"{_short(name)} {front[0][name]}" for name in study.varied if name not in differs]
     look: dict[str, Any] = {"linestyle": "none", "color": "#223", "markersize": 5, "mew": 0.2}
     told = [", ".join(f"{_short(name)} {front[at][name]}" for name in differs) for at in chosen]
     handles = [
-        Line2D([], [], marker=f"${number}$", label=text or "all", **look)
-        for number, text in enumerate(told, 1)
+        key_line(text or "all", marker=f"${number}$", **look) for number, text in enumerate(told, 1)
     ]
     axes.legend(
         handles=handles,
