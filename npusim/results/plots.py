@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
 #: Share of the window below which a wait is too narrow for its hatch to be seen.
 HATCHED_FROM = 0.004
@@ -81,13 +80,6 @@ def new_axes(ax: Axes | None, width: float, height: float, shown: bool = False) 
 
         make = pyplot.figure
     return make(figsize=(width, height), layout="constrained", facecolor="white").add_subplot()
-
-
-def key_line(label: str, **look: Any) -> Line2D:
-    """An entry of a key, of lines or markers that look so."""
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], label=label, **look)
 
 
 def tidy(ax: Axes) -> None:

@@ -14,7 +14,7 @@ from npusim.errors import ArgumentError
 from npusim.quantities import parse_quantity
 from npusim.results import palette
 from npusim.results.lines import GOAL_TITLES, us_text
-from npusim.results.plots import key_line, new_axes, tidy
+from npusim.results.plots import new_axes, tidy
 from npusim.study.space import Study
 from npusim.study.subject import DEVICE, Row, Setting
 
@@ -124,7 +124,7 @@ def _looks(drawn: Drawn, names: Sequence[str]) -> list[dict[str, dict[str, Any]]
 def _key(ax: Axes, names: Sequence[str], looks: Sequence[Mapping[str, dict[str, Any]]]) -> None:
     """The key beside the plot: a line for each value of each name that is not across."""
     handles = [
-        key_line(f"{name}={text}", **({"color": "#445"} | look))
+        _sample(ax, f"{name}={text}", {"color": "#445"} | look)
         for name, values in zip(names, looks, strict=True)
         for text, look in (values.items() if len(values) > 1 else ())
     ]
@@ -132,6 +132,13 @@ def _key(ax: Axes, names: Sequence[str], looks: Sequence[Mapping[str, dict[str, 
         ax.legend(
             handles=handles, fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0)
         )
+
+
+def _sample(ax: Axes, label: str, look: Mapping[str, Any]) -> Any:
+    """An entry of a key: a line or marker that looks so, and is not on the plot itself."""
+    (line,) = ax.plot([], [], label=label, **look)
+    line.remove()
+    return line
 
 
 def _heat(drawn: Drawn, x: str, y: str, ax: Axes | None) -> Axes:
@@ -283,7 +290,8 @@ def _name_points(axes: Axes, study: Study, front: Sequence[Row], chosen: Sequenc
     look: dict[str, Any] = {"linestyle": "none", "color": "#223", "markersize": 5, "mew": 0.2}
     told = [", ".join(f"{_short(name)} {front[at][name]}" for name in differs) for at in chosen]
     handles = [
-        key_line(text or "all", marker=f"${number}$", **look) for number, text in enumerate(told, 1)
+        _sample(axes, text or "all", {"marker": f"${number}$"} | look)
+        for number, text in enumerate(told, 1)
     ]
     axes.legend(
         handles=handles,
