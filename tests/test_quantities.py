@@ -43,7 +43,9 @@ VALUES: dict[str, st.SearchStrategy[Quantity]] = {
     "count": st.integers(1, 65536),
     "bool": st.booleans(),
     "block": st.tuples(PART, PART, PART, PART),
-    **dict.fromkeys(("byte_energy", "energy", "power", "area", "density"), FRACTIONS.filter(bool)),
+    **dict.fromkeys(
+        ("byte_energy", "energy", "power", "area", "density", "voltage"), FRACTIONS.filter(bool)
+    ),
 }
 
 
@@ -161,7 +163,7 @@ ERRORS = [
      "1000000001B/cycle is beyond any machine; write at most 1000000000B/cycle"),
     ("rate", "1/1048577B/cycle",
      "1/1048577B/cycle is too slow to count; write at least 1/1048576B/cycle"),
-    ("power", "1000001W", "1000001W is beyond any machine; write at most 1000000W"),
+    ("power", "1000001W/mm2", "1000001W/mm2 is beyond any machine; write at most 1000000W/mm2"),
     ("block", "0x1x1", "expected a block such as 16x16x16 or 16x8x16/2cycle, got 0x1x1"),
 ]  # fmt: skip
 

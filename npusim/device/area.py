@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
-from npusim.device.parts import Silicon
+from npusim.device.silicon import Silicon
 from npusim.device.spec import Device
 
 
@@ -46,10 +46,10 @@ def _rates(device: Device, silicon: Silicon) -> Iterator[AreaPart]:
     most = max(kind.per_group for kind in kinds)
     times = {"group": device.groups, "core": device.groups * most}
     links = device.links.values()
-    wires = sum(moves.values()) + sum(
-        link.bytes_per_cycle * times[link.scope] for link in links if link.scope in times
-    )
-    shared = sum(link.bytes_per_cycle for link in links if link.scope not in times)
+    wires, shared = sum(moves.values(), Fraction(0)), Fraction(0)
+    for link in links:
+        wires += link.bytes_per_cycle * times.get(link.scope, 0)
+        shared += link.bytes_per_cycle * (link.scope not in times)
     if device.l2 is not None:
         shared += device.l2.read_bytes_per_cycle + device.l2.write_bytes_per_cycle
     memory = device.main_memory
@@ -106,5 +106,5 @@ def supply(device: Device) -> float:
 
 def static_watt(device: Device) -> float:
     """The power that is spent all the time: ``silicon.static`` for each mm2, times the supply."""
-    each = float(device.silicon.static_watt) if device.silicon is not None else 0.0
+    each = float(device.silicon.static_per_mm2) if device.silicon is not None else 0.0
     return each * (area_mm2(device) or 0.0) * supply(device) if each else 0.0

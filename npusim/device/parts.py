@@ -66,11 +66,6 @@ def per_mac() -> Any:
     )
 
 
-def _cost(key: str, unit: str, meaning: str, default: Any = Fraction(0)) -> Any:
-    """Return the field of a cost of silicon that a file may leave out."""
-    return figure(key, unit, meaning, default, digest="unless empty")
-
-
 def entry(meaning: str, default: Any = MISSING, **metadata: str) -> Any:
     """Return a field of text, words or records; its name is its YAML key."""
     return field(default=default, metadata={"meaning": meaning, **metadata})
@@ -419,45 +414,6 @@ class MainMemory:
     read_bytes_per_cycle: Fraction = figure("read", "rate", "shared by all cores")
     write_bytes_per_cycle: Fraction = figure("write", "rate", "shared by all cores")
     energy_pj: Fraction = per_byte("read or written")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Silicon:
-    """What a chip costs whatever it does: a proxy of its area, and the power of standing still.
-
-    The supply rises with the clock on a straight line: ``threshold`` at no clock, ``voltage`` at
-    ``clock_hz``, for which all energies on the chip and the static power are stated.
-    """
-
-    sram_mm2: Fraction = figure("sram", "density", "area of memories and L2")
-    mac_um2: Mapping[str, Fraction] = figure(
-        "macs", "map:area", "by type: area of what does one multiply-add per cycle"
-    )
-    wires_um2: Fraction = _cost(
-        "wires", "area", "area of a byte per cycle of a core's moves and of links but the chip's"
-    )
-    crossbar_um2: Fraction = _cost(
-        "crossbar",
-        "area",
-        "area of a TB/s of the L2, read or written, and of links of the whole chip",
-    )
-    phy_um2: Fraction = _cost("phy", "area", "area of a TB/s of the interface to main memory")
-    static_watt: Fraction = _cost("static", "power", "power of the chip all the time, for its area")
-    clock_hz: int = _cost("clock", "frequency", "the clock for which energies and `static` hold", 0)
-    voltage: Fraction = _cost("voltage", "voltage", "the supply at that clock")
-    threshold: Fraction = _cost(
-        "threshold",
-        "voltage",
-        "the supply at which the chip stands still; clocks are in between "
-        "and beyond on a straight line",
-    )
-
-    def supply(self, clock_hz: int) -> Fraction:
-        """The supply at a clock as a part of ``voltage``; 1 where the file has no such law."""
-        if not (self.clock_hz and self.voltage):
-            return Fraction(1)
-        rise = (self.voltage - self.threshold) * Fraction(clock_hz, self.clock_hz)
-        return (self.threshold + rise) / self.voltage
 
 
 @dataclass(frozen=True, kw_only=True)

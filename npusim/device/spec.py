@@ -27,12 +27,12 @@ from npusim.device.parts import (
     Path,
     Pipe,
     Provenance,
-    Silicon,
     Sync,
     Vector,
     entry,
     figure,
 )
+from npusim.device.silicon import Silicon
 from npusim.errors import ArgumentError, ProgramError
 from npusim.quantities import format_rate
 from npusim.shown import Shown

@@ -93,13 +93,11 @@ def _line(drawn: Drawn, x: str, ax: Axes) -> None:
     looks = _looks(drawn, others)
     for i, (line, points) in enumerate(lines.items()):
         wider = 2 * palette.covered(lines.values(), i)
-        look = {k: v for at, text in enumerate(line) for k, v in looks[at].get(text, {}).items()}
-        ax.plot(
-            *zip(*sorted(points), strict=True),
-            **{"marker": "o", "color": palette.scale(1)[0], **look},
-            linewidth=1.5 + wider,
-            markersize=4 + wider,
-        )
+        look: dict[str, Any] = {"marker": "o", "color": palette.scale(1)[0]}
+        for values, text in zip(looks, line, strict=True):
+            look |= values.get(text, {})
+        across, up = zip(*sorted(points), strict=True)
+        ax.plot(across, up, linewidth=1.5 + wider, markersize=4 + wider, **look)
     ax.set_xticks(range(len(texts)), texts, rotation=0 if len(texts) <= 8 else 45)
     ax.set_xlabel(x)
     _from_zero(drawn, ax)
@@ -112,9 +110,9 @@ def _line(drawn: Drawn, x: str, ax: Axes) -> None:
 _DASHES, _MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D", "v", "P")
 
 
-def _looks(drawn: Drawn, names: Sequence[str]) -> list[dict[str, dict[str, str]]]:
+def _looks(drawn: Drawn, names: Sequence[str]) -> list[dict[str, dict[str, Any]]]:
     """For each name, the keywords of lines that its values stand for."""
-    found = []
+    found: list[dict[str, dict[str, Any]]] = []
     for at, name in enumerate(names):
         texts = _values(drawn, name)
         kind = ("color", "linestyle", "marker")[min(at, 2)]
@@ -123,18 +121,24 @@ def _looks(drawn: Drawn, names: Sequence[str]) -> list[dict[str, dict[str, str]]
     return found
 
 
-def _key(ax: Axes, names: Sequence[str], looks: Sequence[Mapping[str, Mapping[str, str]]]) -> None:
+def _key(ax: Axes, names: Sequence[str], looks: Sequence[Mapping[str, dict[str, Any]]]) -> None:
     """The key beside the plot: a line for each value of each name that is not across."""
-    from matplotlib.lines import Line2D  # noqa: PLC0415  # it takes time to import
-
     handles = [
-        Line2D([], [], **{"color": "#445", **look}, label=f"{name}={text}")
+        _sample(ax, f"{name}={text}", {"color": "#445"} | look)
         for name, values in zip(names, looks, strict=True)
         for text, look in (values.items() if len(values) > 1 else ())
     ]
     if handles:
-        place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
-        ax.legend(handles=handles, fontsize=8, frameon=False, **place)
+        ax.legend(
+            handles=handles, fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0)
+        )
+
+
+def _sample(ax: Axes, label: str, look: Mapping[str, Any]) -> Any:
+    """An entry of a key: a line or marker that looks so, and is not on the plot itself."""
+    (line,) = ax.plot([], [], label=label, **look)
+    line.remove()
+    return line
 
 
 def _heat(drawn: Drawn, x: str, y: str, ax: Axes | None) -> Axes:
@@ -210,7 +214,11 @@ def draw_front(
     else:
         _points(axes, rows, front, [x, y, *(goal for goal in goals if goal not in (x, y))])
         for number, row in enumerate((front[at] for at in chosen), 1):
-            offset = {"xytext": (5, 4), "textcoords": "offset points", "fontsize": 8}
+            offset: dict[str, Any] = {
+                "xytext": (5, 4),
+                "textcoords": "offset points",
+                "fontsize": 8,
+            }
             axes.annotate(str(number), _pair(row, x, y), color="#223", **offset)
         axes.set_xlabel(_called(x)[0])
         axes.locator_params(nbins=7)
@@ -247,7 +255,8 @@ def _points(axes: Axes, rows: Sequence[Row], front: Sequence[Row], goals: Sequen
     ):
         some = [_pair(row, x, y) for row in rows if row.get("allowed", True) == allowed]
         if some:
-            axes.scatter(*zip(*some, strict=True), s=14, c=face, ec=palette.POINT, label=label)
+            across, up = zip(*some, strict=True)
+            axes.scatter(across, up, s=14, c=face, ec=palette.POINT, label=label)
     if not front:
         return
     line = "none" if more else "-"  # of three goals the front is a surface
@@ -276,31 +285,24 @@ def _apart(points: Sequence[tuple[float, float]]) -> list[int]:
 
 def _name_points(axes: Axes, study: Study, front: Sequence[Row], chosen: Sequence[int]) -> None:
     """Below the plot, what the numbered points are; what all of the front share is said once."""
-    from matplotlib.lines import Line2D  # noqa: PLC0415  # it takes time to import
-
     differs = [name for name in study.varied if len({row[name] for row in front}) > 1]
     shared = [f"{_short(name)} {front[0][name]}" for name in study.varied if name not in differs]
+    look: dict[str, Any] = {"linestyle": "none", "color": "#223", "markersize": 5, "mew": 0.2}
+    told = [", ".join(f"{_short(name)} {front[at][name]}" for name in differs) for at in chosen]
     handles = [
-        Line2D(
-            *([], []),
-            **{
-                "marker": f"${number}$",
-                "linestyle": "none",
-                "color": "#223",
-                "markersize": 5,
-                "mew": 0.2,
-            },
-            label=", ".join(f"{_short(name)} {front[at][name]}" for name in differs) or "all",
-        )
-        for number, at in enumerate(chosen, 1)
+        _sample(axes, text or "all", {"marker": f"${number}$"} | look)
+        for number, text in enumerate(told, 1)
     ]
-    key = axes.legend(
+    axes.legend(
         handles=handles,
         title=f"all of the front: {', '.join(shared)}" if shared else None,
-        **{"loc": "upper left", "bbox_to_anchor": (0.0, -0.12), "frameon": False},
-        **{"fontsize": 7.5, "title_fontsize": 7.5, "alignment": "left"},
+        loc="upper left",
+        bbox_to_anchor=(0.0, -0.12),
+        frameon=False,
+        fontsize=7.5,
+        title_fontsize=7.5,
+        alignment="left",
     )
-    key.set_in_layout(True)
 
 
 def _short(name: str) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, get_origin, get_type_hints
 
 from npusim.device import parts
+from npusim.device.silicon import Silicon
 from npusim.device.spec import Device
 from npusim.quantities import format_quantity
 
@@ -25,7 +26,7 @@ RECORDS: dict[str, type] = {
     "keys of sync": parts.Sync,
     "keys of l2": parts.L2Cache,
     "keys of main memory": parts.MainMemory,
-    "keys of silicon": parts.Silicon,
+    "keys of silicon": Silicon,
     "keys of launch": parts.Launch,
 }
 
