@@ -95,4 +95,6 @@ def _launch(call: Call, kernel: Matmul) -> None:
     given = own_tiling(call.options.tiling, Matmul.name, Tiling)
     tiling = given or auto_tiling(kernel.shape, call.device, call.cube_cores)
     tiled = replace(kernel, tiling=tiling)
-    call.launch(call.choose(tiled) if given is None else tiled)
+    chosen = call.choose(tiled) if given is None else tiled
+    for needed in (*chosen.before, chosen):
+        call.launch(needed)

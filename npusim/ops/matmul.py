@@ -118,7 +118,7 @@ class _Sizes:
 
 def _common(first: Operand, second: Operand) -> DType:
     """The type of both operands."""
-    kinds = []
+    kinds: list[DType | None] = []
     for name, value in (("a", first), ("b", second)):
         try:
             kinds.append(dtype(value.dtype))
