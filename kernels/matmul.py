@@ -29,7 +29,7 @@ import numpy as np
 
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.hand_over import HandOver, with_meeting
-from npusim.kernels.parts.matmul_operands import Feed, Operand, Scales, Shared, Source, Tile
+from npusim.kernels.parts.matmul_operands import Feed, Operand, Scales, Shared, Source, Tile, steps
 from npusim.kernels.parts.tile_order import Tiles, successors, tiles
 from npusim.kernels.parts.transposed import load_transposed
 from npusim.kernels.tilings.matmul import Shape, Tiling, leading_tilings
@@ -58,9 +58,6 @@ from npusim.language import (
 )
 
 __all__ = ["Matmul", "Tiling"]
-
-#: How an operand may lie in GM.
-LAYOUTS_A, LAYOUTS_B = ("ND", "ND_km", "NZ"), ("ND", "ND_nk", "NZ")
 
 
 @dataclass(frozen=True)
@@ -94,22 +91,12 @@ class Matmul(Kernel):
 
     def __post_init__(self) -> None:
         """Blocks begin at whole columns of 32 bytes, and in NZ at whole fractals."""
-        layouts, t, c0 = self.layouts, self.tiling, self.c0
-        if layouts[0] not in LAYOUTS_A or layouts[1] not in LAYOUTS_B:
-            raise ArgumentError(
-                f"matmul operands are {layouts}; A is one of {', '.join(LAYOUTS_A)}, B of "
-                f"{', '.join(LAYOUTS_B)}"
-            )
-        steps = {"base_k": c0}
-        if layouts[0] == "NZ":
-            steps["single_core_m"] = 16
-        if layouts[1] == "NZ":
-            steps |= {"base_n": c0, "single_core_n": c0}
-        for name, step in steps.items():
+        t = self.tiling
+        for name, step in steps(self.layouts, self.c0).items():
             if getattr(t, name) % step:
                 raise ArgumentError(
                     f"tiling {name} is {getattr(t, name)}; for {self.dtype} as "
-                    f"{' and '.join(layouts)} it must be a multiple of {step}"
+                    f"{' and '.join(self.layouts)} it must be a multiple of {step}"
                 )
         if t.single_core_k % t.base_k:
             raise ArgumentError(

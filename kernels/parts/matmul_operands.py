@@ -10,6 +10,7 @@ from npusim.integers import Number
 from npusim.kernels.parts.tile_order import Tiles
 from npusim.language import (
     FRACTAL_BYTES,
+    ArgumentError,
     BufferHandle,
     IntArray,
     Language,
@@ -18,6 +19,21 @@ from npusim.language import (
     ceil_div,
     round_up,
 )
+
+#: How an operand may lie in GM.
+LAYOUTS_A, LAYOUTS_B = ("ND", "ND_km", "NZ"), ("ND", "ND_nk", "NZ")
+
+
+def steps(layouts: tuple[str, str], c0: int) -> dict[str, int]:
+    """Of what sizes of a tiling are multiples; ``ArgumentError`` for layouts that are unknown."""
+    if layouts[0] not in LAYOUTS_A or layouts[1] not in LAYOUTS_B:
+        raise ArgumentError(
+            f"matmul operands are {layouts}; A is one of {', '.join(LAYOUTS_A)}, B of "
+            f"{', '.join(LAYOUTS_B)}"
+        )
+    blocked_a = {"single_core_m": 16} if layouts[0] == "NZ" else {}
+    blocked_b = {"base_n": c0, "single_core_n": c0} if layouts[1] == "NZ" else {}
+    return {"base_k": c0, **blocked_a, **blocked_b}
 
 
 class Tile(NamedTuple):

@@ -25,7 +25,7 @@ def read_operands(
     for name in files:
         if name not in known:
             raise ArgumentError(f"--input {name}=...: unknown operand{suggest(name, known)}")
-    dtypes = card.dtypes if stated is None else (stated,)
+    dtypes = tuple(one for one in card.dtypes if one in DTYPES) if stated is None else (stated,)
     return {
         name: _read(name, Path(file), dtypes if (own := known[name].dtype) is None else (own,))
         for name, file in files.items()

@@ -277,8 +277,8 @@ class Card(Generic[P]):
                 )
         for name, value in given.items():
             if value.dtype in DEVICE_DTYPES[len(DTYPES) :] and value.dtype not in self.dtypes:
-                known = ", ".join(one.name for one in self.dtypes)
-                raise ArgumentError(f"{name} is {value.dtype}; {self.name} takes {known}")
+                types = ", ".join(one.name for one in self.dtypes)
+                raise ArgumentError(f"{name} is {value.dtype}; {self.name} takes {types}")
         sizes = {name: _size(value) for name, value in given.items()}
         return Call(self.name, wanted, timing_only, operands=sizes)
 

@@ -54,7 +54,7 @@ CUBE_MATH_TYPE = Option(
 )
 
 
-def cube_math(promoted: DType, number: int, device: Device) -> CubeMath:
+def cube_math(promoted: DType, number: int | str, device: Device) -> CubeMath:
     """What the cube of ``device`` computes for ``promoted`` operands under a cubeMathType.
 
     fp16 stays fp16 everywhere. Cubes with fp32 keep fp32 (0), round it to HF32 (1 and 3) or use

@@ -118,7 +118,7 @@ class _Sizes:
 
 def _common(first: Operand, second: Operand) -> DType:
     """The type of both operands."""
-    kinds = []
+    kinds: list[DType | None] = []
     for name, value in (("a", first), ("b", second)):
         try:
             kinds.append(dtype(value.dtype))
@@ -228,7 +228,8 @@ def _stated(stated: Stated) -> _Problem:
     for name, array in stated.arrays.items():
         if array.ndim not in (2, 3):
             raise ArgumentError(
-                f"{stated.file(name)}; it must have 2 axes {axes[name].upper()}, or 3 with a batch"
+                f"{stated.file(name)}; it must have 2 axes ({', '.join(axes[name].upper())}), or 3 "
+                "with a batch"
             )
         for axis, size in zip(axes[name][::-1], array.shape[::-1], strict=False):
             found[axis][name] = size

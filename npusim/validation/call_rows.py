@@ -19,7 +19,7 @@ from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.matmul import Matmul
 from npusim.kernels.mem_set import MemSet
-from npusim.kernels.tilings.matmul import auto_tiling
+from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.kernels.trans_data import TransData
 from npusim.kernels.transpose import Transpose
 from npusim.ops import convolution_backward, matmul
@@ -215,7 +215,7 @@ def _matmul(row: CallRow, device: Device, tiling: Any) -> Result:
     """C[M, Ncols] = A[M, K] @ B[K, Ncols], all of one type."""
     m, n, k, name = _need(row, "M", "Ncols", "K", "dtype")
     if tiling == "auto":  # the library does not try: what its rules hold to be best is the nearest
-        tiling = auto_tiling(m, k, n, device, device.count("cube"))
+        tiling = auto_tiling(Shape(m, k, n), device, device.count("cube"))
     return matmul(
         spec((m, k), name),
         spec((k, n), name),

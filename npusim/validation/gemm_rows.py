@@ -16,9 +16,10 @@ from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, MX_BLOCK, MXFP4, MXFP8,
 from npusim.errors import NpusimError
 from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
-from npusim.kernels.matmul import LAYOUTS_A, LAYOUTS_B, Matmul, Tiling
+from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.matmul_mix import PER_BLOCK, MatmulFinish, MatmulSum
 from npusim.kernels.parts.hand_over import HandOver
+from npusim.kernels.parts.matmul_operands import LAYOUTS_A, LAYOUTS_B
 from npusim.kernels.sum_parts import SumParts
 from npusim.validation.profiler import busy_us, last_start, launch_cycles
 from npusim.validation.rows import Declined, KernelRow, Simulated

@@ -30,7 +30,7 @@ from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.parts.conversion import Conversion
 from npusim.kernels.stream import Elementwise, StreamTiling
 from npusim.kernels.tilings.cann import CannTiling
-from npusim.kernels.tilings.matmul import auto_tiling
+from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.kernels.trans_data import TransData
 from npusim.kernels.transpose import Transpose
 from npusim.ops.gradients import (
@@ -171,7 +171,7 @@ def _matmul_tiling(row: ProfiledRow, sizes: tuple[int, int, int]) -> Tiling:
 def _auto_matmul(chip: str, sizes: tuple[int, int, int], cores: int | None) -> Tiling:
     """The tiling by rule, on the device without changes."""
     device = load_device(chip)
-    return auto_tiling(*sizes, device, cores or device.count("cube"))
+    return auto_tiling(Shape(*sizes), device, cores or device.count("cube"))
 
 
 # -- gradients of convolutions -----------------------------------------------------------------

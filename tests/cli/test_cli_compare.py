@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ Fails = Callable[..., str]
 LINE = "matmul --device tiny --m 32 --k 48 --n 16"
 
 
-def result(**options: object) -> npusim.Result:
+def result(**options: Any) -> npusim.Result:
     a, b = npusim.spec((32, 48), "fp16"), npusim.spec((48, 16), "fp16")
     return npusim.ops.matmul(a, b, **{"device": "tiny", **options})
 

@@ -26,13 +26,12 @@ CONV = ("run", "conv2d_backprop_filter", "--device", "tiny", "--cin", "16", "--c
          "conv_tbc_backward, convolution, convolution_backward, deconv_grad_filter, "
          "deconv_grad_input, depthwise_conv2d_backprop_filter, depthwise_conv2d_backprop_input; "
          "this command has none of that name; see 'npusim run matmul --help'"),
-        (["--cube-math-type", "1"],
-         "--cube-math-type is an option of conv_tbc_backward, convolution, convolution_backward; "
-         "this command has none of that name; see 'npusim run matmul --help'"),
-        (["--dtype", "int32"], "--dtype is int32; matmul takes fp16 or bf16 or fp32 or int8"),
+        (["--dtype", "int32"],
+         "--dtype is int32; matmul takes fp16 or bf16 or fp32 or int8 or mxfp8 or mxfp4"),
+        (["--dtype", "mxfp8"], "no array holds mxfp8: it is timed only; add --timing-only"),
         (["--dtype", "fp8"],
-         "argument --dtype: unknown dtype 'fp8'; use one of fp16 (float16), bf16 (bfloat16), fp32 "
-         "(float32), int8 (int8), int32 (int32); see 'npusim run matmul --help'"),
+         "argument --dtype: unknown dtype 'fp8'; use one of fp16, bf16, fp32, int8, mxfp8, "
+         "mxfp4; see 'npusim run matmul --help'"),
         (["--rules", "hardware"],
          "--rules is an option of conv2d_backprop_filter, conv2d_backprop_input, "
          "conv3d_backprop_filter, conv3d_backprop_input, conv_grad_filter, conv_grad_input, "
@@ -212,5 +211,5 @@ def test_input_files_that_do_not_fit(fails: Fails, tmp_path: Path) -> None:
     np.save(path, np.zeros((1, 16, 6, 6), np.float16))
     assert f"--input x={path} has shape (1, 16, 6, 6); this call takes" in fails(*CONV, *given)
     assert fails(*MATMUL, "--input", f"a={path}") == (
-        f"--input a={path} has shape (1, 16, 6, 6); it must have 2 axes (M, K)"
+        f"--input a={path} has shape (1, 16, 6, 6); it must have 2 axes (M, K), or 3 with a batch"
     )

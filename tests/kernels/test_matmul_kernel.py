@@ -19,7 +19,8 @@ from npusim.device.catalog import load_device
 from npusim.dtypes import BF16, FP16, FP32, INT8, MXFP4, MXFP8, DType
 from npusim.errors import ArgumentError, CapacityError, ProgramError
 from npusim.isa.operands import Tensor
-from npusim.kernels.matmul import LAYOUTS_A, LAYOUTS_B, Matmul, Tiling
+from npusim.kernels.matmul import Matmul, Tiling
+from npusim.kernels.parts.matmul_operands import LAYOUTS_A, LAYOUTS_B
 from npusim.kernels.parts.tile_order import Order, tiles
 from npusim.kernels.sum_parts import SumParts
 from npusim.layout import to_nz

@@ -110,8 +110,9 @@ def test_operands_reach_l1_by_nd2nz_or_by_strided_moves() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(1, 90), st.integers(1, 150), st.integers(1, 90), st.sampled_from([(), (3,), (2, 2)]),
-    st.sampled_from(["fp16", "bf16", "fp32", "int8"]), st.booleans(), st.booleans(),
+    st.integers(1, 90), st.integers(1, 150), st.integers(1, 90),
+    st.sampled_from([(), (3,), (2, 2)]), st.sampled_from(["fp16", "bf16", "fp32", "int8"]),
+    st.booleans(), st.booleans(),
     st.sampled_from(["tiny", "ascend910", "ascend910b2", "ascend950pr"]), st.sampled_from([0, 1]),
 )  # fmt: skip
 def test_every_type_batch_and_order_of_axes_is_exact(

@@ -16,7 +16,7 @@ from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.kernels.matmul import Matmul, Tiling
-from npusim.kernels.tilings.matmul import auto_tiling
+from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.language import (
     FP16,
     FP32,
@@ -51,7 +51,7 @@ SMALL = [
 
 def matmul(m: int, k: int, n: int, out: DType, device: str) -> Matmul:
     machine = load_device(device)
-    tiling = auto_tiling(m, k, n, machine, machine.count("cube"))
+    tiling = auto_tiling(Shape(m, k, n), machine, machine.count("cube"))
     a, b = Tensor("a", (m, k), FP16), Tensor("b", (k, n), FP16)
     return Matmul(tiling, a, b, Tensor("c", (m, n), out, "out"))
 
