@@ -60,16 +60,15 @@ def summing(size: int, parts: int, written: int, cores: int) -> Stream:
 
 def clear_cycles(device: Device, size: int) -> float:
     """Cycles to launch the kernel that clears so many bytes, and of its stores."""
-    return stream_cycles(device, clearing(size, device.count("vector"), CLEAR_BYTES))
+    return _whole(device, clearing(size, device.count("vector"), CLEAR_BYTES))
 
 
 def sum_cycles(device: Device, size: int, parts: int) -> float:
     """Cycles to launch the kernel that adds so many parts of ``size`` bytes each, and of itself."""
-    return stream_cycles(device, summing(size, parts, size, device.count("vector")))
+    return _whole(device, summing(size, parts, size, device.count("vector")))
 
 
-def stream_cycles(device: Device, stream: Stream) -> float:
-    """Cycles to launch a kernel that does this on those cores on which it ends first."""
+def _whole(device: Device, stream: Stream) -> float:
     cycles = times(device, device.count("vector"), stream)
     return float(launch_cycles(device, "vector", 0) + cycles.min())
 

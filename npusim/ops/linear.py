@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from npusim.call.call import Call
@@ -15,8 +16,8 @@ from npusim.kernels.cast import Cast
 from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.tilings.matmul import auto_tiling
-from npusim.kernels.tilings.streams import stream_cycles
 from npusim.ops.cube_math import CubeMath, cube_math
+from npusim.program.kernel import Kernel
 from npusim.results import Result
 from npusim.workloads import LinearLayer
 
@@ -94,23 +95,33 @@ def _converted(call: Call, tensor: Tensor, math: CubeMath) -> Tensor:
 def _launch(call: Call, kernel: Matmul) -> None:
     """Launch a product, with the best tiling there is unless one was given for matmul."""
     given = own_tiling(call.options.tiling, Matmul.name, Tiling)
-    tiling = given or auto_tiling(kernel.shape, call.device, call.cube_cores)
-    tiled = replace(kernel, tiling=tiling)
+    tiled = replace(kernel, tiling=given or _auto(call, kernel))
     chosen = call.choose(tiled) if given is None else tiled
     for needed in (*chosen.before, chosen):
         call.launch(needed)
 
 
 def _weight(call: Call, kernel: LinearBackpropWeight) -> None:
-    """Launch the gradient of a weight: of many rows as fp32 sums of parts of them, then rounded."""
-    sums = Tensor(f"{kernel.c.name}_fp32", kernel.c.shape, FP32, "out")
-    split, cast = replace(kernel, c=sums), Cast(sums, kernel.c, call.device.saturates)
-    device, vectors = call.device, call.vector_cores
-    plain, parts = (one.ranked(device, call.cube_cores, 1)[0][0] for one in (kernel, split))
-    given = own_tiling(call.options.tiling, Matmul.name, Tiling)
-    if given or plain <= parts + stream_cycles(device, cast.stream(device, vectors)):
+    """Launch the gradient of a weight, which of many rows is the sum of parts of them."""
+    if own_tiling(call.options.tiling, Matmul.name, Tiling) or kernel.c.dtype is FP32:
         _launch(call, kernel)
         return
-    call.workspace(sums.name, sums.shape, FP32)
-    _launch(call, split)
-    call.launch_spread(cast)
+    sums = replace(kernel.c, name=f"{kernel.c.name}_fp32", dtype=FP32)
+    best = call.choose(replace(kernel, c=sums, tiling=_auto(call, kernel)), _rounded)
+    if best.atomic:
+        call.workspace(sums.name, sums.shape, FP32)
+    for one in _rounded(best):
+        call.launch_spread(one)
+
+
+def _rounded(kernel: LinearBackpropWeight) -> Sequence[Kernel]:
+    """What makes the gradient in the type of the operands: parts are added in fp32, and rounded."""
+    result = replace(kernel.c, name=kernel.c.name.removesuffix("_fp32"), dtype=kernel.dtype)
+    if not kernel.atomic:
+        return (replace(kernel, c=result),)
+    return (*kernel.before, kernel, Cast(kernel.c, result))
+
+
+def _auto(call: Call, kernel: Matmul) -> Tiling:
+    """The tiling with the least estimate, with which a choice begins."""
+    return auto_tiling(kernel.shape, call.device, call.cube_cores)
