@@ -221,16 +221,12 @@ class Matmul(Kernel):
         """One of its products, as tilings are made for it."""
         math = "hf32" if self.hf32 else self.dtype.name
         out, groups = self.c.dtype, self.groups
-        return Shape(self.m // groups, self.k, self.n, self.dtype, out, math, groups)
-
-    @property
-    def _adds_up(self) -> bool:
-        """Whether parts of K may add up in the result: only in sums of two axes, as they are."""
-        return self.c.dtype is self.sums and len(self.c.shape) == 2
+        splits = out is self.sums and len(self.c.shape) == 2  # added up as they are
+        return Shape(self.m // groups, self.k, self.n, self.dtype, out, math, groups, splits)
 
     def candidates(self, device: Device, cores: int) -> Iterator[Matmul]:
         """Tilings for plain operands."""
-        for tiling in matmul_tilings(self.shape, device, cores, split=self._adds_up):
+        for tiling in matmul_tilings(self.shape, device, cores):
             with suppress(ArgumentError):  # blocked operands ask for more
                 yield replace(self, tiling=tiling)
 
@@ -238,8 +234,7 @@ class Matmul(Kernel):
         self, device: Device, cores: int, few: int, warm: Collection[str] = ()
     ) -> list[tuple[float, Kernel]]:
         found: list[tuple[float, Kernel]] = []
-        leading = leading_tilings(self.shape, device, cores, few, split=self._adds_up)
-        for cycles, tiling in leading:
+        for cycles, tiling in leading_tilings(self.shape, device, cores, few):
             with suppress(ArgumentError):  # blocked operands ask for more
                 found.append((cycles, replace(self, tiling=tiling)))
         return found

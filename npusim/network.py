@@ -62,19 +62,6 @@ LAYER_COLUMNS = (
     *("own_us", "own_bound_us", "own_bound", "own_problem_us", "own_problem_bound"),
 )
 
-#: Columns of ``NetworkResult.kernels``; a promise to users.
-KERNEL_COLUMNS = (
-    "kernel",
-    "launches",
-    "cycles",
-    "time_us",
-    "launch_us",
-    "share",
-    "macs",
-    "useful_macs",
-    "problem_us",
-)
-
 Row = dict[str, Any]
 
 
@@ -225,6 +212,7 @@ class NetworkResult(NetworkReports):
         included; ``useful_macs`` are those the layers need. ``problem_us`` is the least time of
         any programs for the same problems.
         """
+        from npusim.results.network_rows import KERNEL_COLUMNS
         from npusim.results.tables import frame
 
         return frame(self.kernel_rows(), KERNEL_COLUMNS)
@@ -279,66 +267,30 @@ class NetworkResult(NetworkReports):
         return [self._layer_row(one) for one in self.timed]
 
     def _layer_row(self, one: LayerTime) -> Row:
-        from npusim.results.network_rows import LAUNCHES, LAYOUTS, own_figures, split
+        from npusim.results.network_rows import figures
 
         sizes = {name: value for name, value in vars(one.layer).items() if name in LAYER_COLUMNS}
         row: Row = dict.fromkeys(LAYER_COLUMNS) | sizes
         row |= {"layer": one.layer.name, "bottleneck": "", "error": one.error, "split": {}}
         if one.result is None:
             return row
-        parts = dict.fromkeys((*RESULTS, "other"), 0)
-        for run in one.result.runs:
-            parts[run.computes or "other"] += run.cycles + run.launch_cycles
-        parts_us = {k: self.device.time_us(n) for k, n in split(one.result.runs).most_common()}
         return row | {
-            **{f"{name}_us": self.device.time_us(n) for name, n in parts.items()},
-            "split": parts_us,
-            "launch_us": parts_us.get(LAUNCHES, 0.0),
-            "layout_us": parts_us.get(LAYOUTS, 0.0),
-            "bottleneck": next(iter(parts_us), ""),
             "one_us": one.result.time_us,
             "cycles": one.result.cycles,
             "total_us": self.device.time_us(one.cycles),
             "share": one.cycles / self.cycles if self.cycles else 0.0,
             "problem_us": one.result.problem_us,
             "problem_bound": one.result.problem_bounds[0].resource,
-            **own_figures(self.device, one.result.runs),
+            **figures(self.device, one.result.runs),
         }
 
     def kernel_rows(self) -> list[Row]:
         """``kernels`` as plain values."""
-        from npusim.results.metrics import problem_bound
+        from npusim.results.network_rows import kernel_rows
 
-        sums: dict[str, Counter[str]] = {}
-        for one in self.timed:
-            n = one.layer.count
-            for run in one.result.runs if one.result is not None else ():
-                least = problem_bound(run)
-                once = {
-                    "launches": 1,
-                    "cycles": run.cycles,
-                    "launch": run.launch_cycles,
-                    "macs": run.macs,
-                    "useful": run.useful_macs,
-                    "problem": least.cycles if least is not None else 0,
-                }
-                sums.setdefault(run.name, Counter()).update({k: n * v for k, v in once.items()})
-        rows = [self._kernel_row(name, count) for name, count in sums.items()]
-        return sorted(rows, key=lambda row: -row["time_us"])
-
-    def _kernel_row(self, name: str, count: Counter[str]) -> Row:
-        whole = count["cycles"] + count["launch"]
-        return {
-            "kernel": name,
-            "launches": count["launches"],
-            "cycles": count["cycles"],
-            "time_us": self.device.time_us(whole),
-            "launch_us": self.device.time_us(count["launch"]),
-            "share": whole / self.cycles if self.cycles else 0.0,
-            "macs": count["macs"],
-            "useful_macs": count["useful"],
-            "problem_us": self.device.time_us(count["problem"]),
-        }
+        known = [one for one in self.timed if one.result is not None]
+        runs = [(one.layer.count, run) for one in known for run in one.result.runs]
+        return kernel_rows(self.device, runs, self.cycles)
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values, ready for ``json.dumps``; missing figures are null."""

@@ -16,7 +16,8 @@ from matplotlib.patches import Rectangle
 import npusim
 from npusim.convolution import Convolution
 from npusim.errors import ArgumentError
-from npusim.network import GRADIENTS, KERNEL_COLUMNS, LAYER_COLUMNS, NetworkResult
+from npusim.network import GRADIENTS, LAYER_COLUMNS, NetworkResult
+from npusim.results.network_rows import KERNEL_COLUMNS
 from npusim.workloads import Workload, load_workload
 
 DEVICE = "ascend910b2"

@@ -22,7 +22,10 @@ from npusim.kernels.tilings.streams import clear_cycles
 
 
 class Shape(NamedTuple):
-    """A product: sizes, types of operands and result, the cube's rate, and how often it occurs."""
+    """A product: sizes, types of operands and result, the cube's rate, and how often it occurs.
+
+    It ``splits`` where parts of K may add up in its result.
+    """
 
     m: int
     k: int
@@ -31,6 +34,7 @@ class Shape(NamedTuple):
     out: DType = FP32
     math: str = "fp16"
     groups: int = 1
+    splits: bool = False
 
     @property
     def unit(self) -> int:
@@ -138,17 +142,17 @@ def auto_tiling(shape: Shape, device: Device, cores: int) -> Tiling:
 
 
 def leading_tilings(
-    shape: Shape, device: Device, cores: int, few: int, *, split: bool = False
+    shape: Shape, device: Device, cores: int, few: int
 ) -> list[tuple[float, Tiling]]:
     """The tilings with the least estimates, at most so many, with cycles that count the launch.
 
-    With ``split`` also those whose parts of K add up in a result that is cleared before. Of the
+    Also those whose parts of K add up, where they may, in a result that is cleared before. Of the
     leading base tiles also those with shorter slabs, which begin sooner, those whose drain overlaps
     by the unit flag, and those that leave cores idle, as each takes time to launch: where the tiles
     need no more, or a few rounds more are shorter.
     """
     sums = shape.groups * shape.m * shape.n * FP32.bytes
-    clear = clear_cycles(device, sums) if split else 0.0
+    clear = clear_cycles(device, sums) if shape.splits else 0.0
 
     def estimate(t: Tiling, used: int) -> float:
         rounds = ceil_div(_tiles(shape, t), used)
@@ -161,7 +165,7 @@ def leading_tilings(
     candidates = (
         _part_of_k(t, depth)
         for t in _candidates(shape, device)
-        for depth in (parts_of_k(shape, (t.base_m, t.base_n), cores, 1) if split else (0,))
+        for depth in parts_of_k(shape, (t.base_m, t.base_n), cores, 1)
     )
     leading = [(estimate(t, min(_tiles(shape, t), cores)), t) for t in candidates]
     leading.sort(key=lambda pair: pair[0])
@@ -196,7 +200,7 @@ def parts_of_k(shape: Shape, base: tuple[int, int], cores: int, most: int) -> li
     """Depths of a part of K: all of it (0), and what gives every core one part, or at ``most`` so
     many."""
     tiles = shape.groups * ceil_div(shape.m, base[0]) * ceil_div(shape.n, base[1])
-    counts = {each * cores // tiles for each in range(1, most + 1)}
+    counts = {each * cores // tiles for each in range(1, most + 1) if shape.splits}
     depths = {round_up(ceil_div(shape.k, count), 16) for count in counts if count > 1}
     return [0, *sorted(depth for depth in depths if depth < shape.k)]
 

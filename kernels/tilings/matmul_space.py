@@ -40,15 +40,15 @@ _ORDERS: tuple[dict[str, Any], ...] = (
 )
 
 
-def matmul_tilings(shape: Shape, device: Device, cores: int, *, split: bool) -> Iterator[Tiling]:
-    """Tilings whose buffers fit; with ``split`` also those that add up parts of K."""
+def matmul_tilings(shape: Shape, device: Device, cores: int) -> Iterator[Tiling]:
+    """Tilings whose buffers fit, those that add up parts of K among them where they may."""
     size, element = cube_sizes(device), shape.dtype.bytes
     flags = _flags(device)
     for base_m, base_n in product(even_sides(shape.m, _MOST), even_sides(shape.n, _MOST)):
         l0 = min(size["L0A"] // base_m, size["L0B"] // base_n) // 2 // element // 16 * 16
         if l0 < 16 or base_m > most_rows(device, shape.out):
             continue
-        parts = parts_of_k(shape, (base_m, base_n), cores, 3) if split else [0]
+        parts = parts_of_k(shape, (base_m, base_n), cores, 3)
         tiles = shape.groups * ceil_div(shape.m, base_m) * ceil_div(shape.n, base_n)
         orders = _ORDERS if tiles > cores else _ORDERS[:1]
         for depth in parts:

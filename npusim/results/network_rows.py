@@ -27,6 +27,19 @@ PARTS = {
     "": LAYOUTS,
 }
 
+#: Columns of ``NetworkResult.kernels``; a promise to users.
+KERNEL_COLUMNS = (
+    "kernel",
+    "launches",
+    "cycles",
+    "time_us",
+    "launch_us",
+    "share",
+    "macs",
+    "useful_macs",
+    "problem_us",
+)
+
 
 def split(runs: Iterable[KernelRun], times: int = 1) -> Counter[str]:
     """Cycles by part; kernels run one after another, so that they add up to all, ``times`` over."""
@@ -56,6 +69,55 @@ def own_figures(device: Device, runs: Sequence[KernelRun]) -> dict[str, Any]:
         "own_problem_us": device.time_us(sum(least.values())) if least else None,
         "own_problem_bound": max(least, key=lambda name: least[name], default=""),
     }
+
+
+def figures(device: Device, runs: Sequence[KernelRun]) -> dict[str, Any]:
+    """Times of one layer by result and by part, and those of its own kernels, in microseconds."""
+    times = {name or "other": 0 for name in PARTS}
+    for run in runs:
+        times[run.computes or "other"] += run.cycles + run.launch_cycles
+    parts_us = {name: device.time_us(cycles) for name, cycles in split(runs).most_common()}
+    return {
+        **{f"{name}_us": device.time_us(cycles) for name, cycles in times.items()},
+        "split": parts_us,
+        "launch_us": parts_us.get(LAUNCHES, 0.0),
+        "layout_us": parts_us.get(LAYOUTS, 0.0),
+        "bottleneck": next(iter(parts_us), ""),
+        **own_figures(device, runs),
+    }
+
+
+def kernel_rows(
+    device: Device, runs: Iterable[tuple[int, KernelRun]], cycles: int
+) -> list[dict[str, Any]]:
+    """Kernels by name, the slowest first; each run counts so many times, of ``cycles`` in all."""
+    sums: dict[str, Counter[str]] = {}
+    for times, run in runs:
+        least = metrics.problem_bound(run)
+        once = {
+            "launches": 1,
+            "cycles": run.cycles + run.launch_cycles,
+            "launch": run.launch_cycles,
+            "macs": run.macs,
+            "useful": run.useful_macs,
+            "problem": least.cycles if least is not None else 0,
+        }
+        sums.setdefault(run.name, Counter()).update({k: times * v for k, v in once.items()})
+    rows = [
+        {
+            "kernel": name,
+            "launches": count["launches"],
+            "cycles": count["cycles"] - count["launch"],
+            "time_us": device.time_us(count["cycles"]),
+            "launch_us": device.time_us(count["launch"]),
+            "share": count["cycles"] / cycles if cycles else 0.0,
+            "macs": count["macs"],
+            "useful_macs": count["useful"],
+            "problem_us": device.time_us(count["problem"]),
+        }
+        for name, count in sums.items()
+    ]
+    return sorted(rows, key=lambda row: -row["time_us"])
 
 
 def elementwise_rows(
