@@ -55,6 +55,7 @@ from npusim.language import (
     ceil_div,
     grid,
     in_runs,
+    round_down,
     round_up,
 )
 
@@ -212,12 +213,13 @@ class MapWork:
         slot, lanes = (first, second) if self.load else (second, first)
         matrix = slot.at(0, row, rows=rows, pitch=pitch)
         if self.load:
-            tail = u.channels * pitch
-            inside = tail % BLOCK_BYTES  # of a block that channels end in: cleared before they come
-            if inside:
-                k.vec_dup(slot.at(tail - inside, rows * pitch - tail + inside), 0.0, dtype)
+            missing = u.channels < rows
+            tail = round_down(u.channels * pitch, BLOCK_BYTES)
+            shared = tail < u.channels * pitch  # a block that channels end in: cleared before them
+            if missing and shared:
+                k.vec_dup(slot.at(tail, rows * pitch - tail), 0.0, dtype)
             move(k, self.plain, slot, plain, store=False)
-            if u.channels < rows and not inside:
+            if missing and not shared:
                 k.vec_dup(slot.at(tail, rows * pitch - tail), 0.0, dtype)
             k.vec_transpose(lanes, matrix, self.c0, run, dtype, count=u.blocks)
         for pieces in self._blocked(u):

@@ -347,7 +347,6 @@ def test_slabs_without_gradient_are_left_to_the_clearing() -> None:
 
 
 def test_images_do_not_share_tiles_of_single_taps() -> None:
-    """Each tap would stack them at a pitch of its own, and add to the rows of the others."""
     with pytest.raises(ArgumentError, match="images is 2, but form 'taps' adds up reads of other"):
         Tiling(base_m=64, base_n=16, base_k=16, form="taps", images=2)
 
