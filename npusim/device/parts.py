@@ -21,8 +21,7 @@ from npusim.quantities import Range
 #: Places that exist once per device, outside every core ("IMM" is an immediate operand).
 GLOBAL_PLACES = ("GM", "IMM")
 
-#: What kernels call the memories of a core: the cube's, the vector unit's, a DSP's, and those of
-#: the scales of the cube's operands.
+#: What kernels call memories of a core: of cube, vector unit and DSP, and of the cube's scales.
 MEMORY_ROLES = ("L1", "L0A", "L0B", "L0C", "UB", "SM", "AM", "L0A_MX", "L0B_MX")
 
 #: Where a link is: once on the chip, once per core group, or once per core.
@@ -71,6 +70,11 @@ def entry(meaning: str, default: Any = MISSING, **metadata: str) -> Any:
     return field(default=default, metadata={"meaning": meaning, **metadata})
 
 
+def role_of(known: str) -> Any:
+    """Return the field of a part's role, one of ``known``."""
+    return entry(f"to kernels: {known}; left out where its name says so", "", digest="unless empty")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
     """Where one figure comes from: a confidence of ``CONFIDENCES`` and a key of ``sources``.
@@ -103,27 +107,26 @@ class CoreKind:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """A private memory of a core; kernels find it by its role, which is its name if none is said.
-
-    A memory with neither a role nor the name of one serves kernels of one's own only.
-    """
+class Called:
+    """A part that kernels find by its role, which is its name if none is said."""
 
     name: str
-    size_bytes: int = figure("size", "size", "capacity")
-    align_bytes: int = figure("align", "size", "alignment of a buffer")
-    role: str = entry(
-        "what it is to kernels: `L1`, `L0A`, `L0B`, `L0C`, `UB`, `SM`, `AM`, `L0A_MX` or `L0B_MX`; "
-        "left out where its name says so",
-        "",
-        digest="unless empty",
-    )
+    role: str
 
     @cached_property
     def called(self) -> str:
         """What kernels call it."""
         return self.role or self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory(Called):
+    """A private memory of a core; with neither a role nor the name of one for own kernels only."""
+
+    name: str
+    size_bytes: int = figure("size", "size", "capacity")
+    align_bytes: int = figure("align", "size", "alignment of a buffer")
+    role: str = role_of("`L1`, `L0A`, `L0B`, `L0C`, `UB`, `SM`, `AM`, `L0A_MX` or `L0B_MX`")
 
     def has_room(self, size: int) -> bool:
         """Whether it holds so many bytes; results that ask no more rest on no more."""
@@ -131,25 +134,12 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pipe:
-    """An in-order execution queue; instructions find theirs by role, moves by their path.
-
-    ``queue_depth`` counts instructions issued to the pipe and not yet started.
-    """
+class Pipe(Called):
+    """An in-order execution queue; instructions find theirs by role, moves by their path."""
 
     name: str
     queue_depth: int = figure("queue_depth", "count", "instructions issued and not yet started")
-    role: str = entry(
-        "what it is to kernels and reports: `S`, `M`, `V`, `VPU`, or the usual name of a pipe of "
-        "moves; left out where its name says so",
-        "",
-        digest="unless empty",
-    )
-
-    @cached_property
-    def called(self) -> str:
-        """What kernels call it."""
-        return self.role or self.name
+    role: str = role_of("`S`, `M`, `V`, `VPU`, or the usual name of a pipe of moves")
 
 
 @dataclass(frozen=True, kw_only=True)

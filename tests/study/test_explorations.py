@@ -179,7 +179,7 @@ def test_a_goal_that_the_device_has_no_figures_for_is_refused(tmp_path: Path) ->
     [
         ({"goals": ["time"]}, "'time' is no goal; did you mean 'time_us'"),
         ({"jobs": 0}, "jobs is 0"),
-        ({"vary": {}}, "give axes to vary"),
+        ({"vary": {}}, "say what varies, as in --vary"),
         ({"storage": "nowhere/at/all.db"}, "the storage 'nowhere/at/all.db' cannot be used"),
     ],
 )
