@@ -126,7 +126,10 @@ def _kernel_advice(run: KernelRun) -> str:
 
 def _behind_issue(run: KernelRun, core: str) -> str:
     """What the scalar pipe of a core waits for most where it waits longer than it works."""
-    scalar = next(row.cycles for row in run.pipes if (row.core, row.pipe) == (core, "S"))
-    waits = {why: n for why, n in zip(REASONS, scalar, strict=True)
-             if why not in ("busy", "not_started", "done")}  # fmt: skip
-    return max(waits, key=lambda why: waits[why]) if sum(waits.values()) > scalar[BUSY] else "issue"
+    scalar = dict[str, int]()
+    for row in run.pipes:
+        if (row.core, row.pipe) == (core, "S"):
+            scalar = dict(zip(REASONS, row.cycles, strict=True))
+    busy = scalar.get("busy", 0)
+    waits = {why: n for why, n in scalar.items() if why not in ("busy", "not_started", "done")}
+    return max(waits, key=lambda why: waits[why]) if sum(waits.values()) > busy else "issue"

@@ -188,8 +188,8 @@ def test_peak_counts_the_cores_that_multiply(result: Result) -> None:
     assert peak == metrics.Peak(2 * 4096 * 1.8e9 / 1e12, "float16", 1)
 
 
-def test_shares_are_of_all_cores_that_have_the_pipe(result: Result) -> None:
-    """A core that idles counts, so that the shares of a pipe add up to one."""
+def test_shares_are_of_the_cores_that_run(result: Result) -> None:
+    """A core that idles would hide what the others wait for; the shares add up to one."""
     rows = (
         PipeRow("aic0", "M", _spent(busy=60, done=40)),
         PipeRow("aic1", "M", _spent(busy=20, bandwidth=10, data=30, done=40)),
@@ -198,7 +198,7 @@ def test_shares_are_of_all_cores_that_have_the_pipe(result: Result) -> None:
     )
     (shares,) = metrics.pipe_shares(replace(result.runs[1], cycles=100, pipes=rows))
     assert shares.mean == tuple(
-        n / 400 for n in map(sum, zip(*(r.cycles for r in rows), strict=True))
+        n / 200 for n in map(sum, zip(*(r.cycles for r in rows[:2]), strict=True))
     )
     assert sum(shares.mean) == pytest.approx(1)
     assert shares.busiest_core == "aic0"
