@@ -149,7 +149,7 @@ def test_a_transpose_of_eight_bytes_moves_twice_the_words() -> None:
         (dw_row(spatial=(20,)), "spatial is (20,): 2 numbers are needed"),
         (dw_row(groups=5), "groups"),
         (dw_row(kernels=("Frobnicatex1",)), "kernels: 'Frobnicatex1' has no counterpart here"),
-        (row("matmul", M=8, Ncols=8, K=8, dtype="float32"), "matmul takes fp16 or bf16"),
+        (row("matmul", M=8, Ncols=8, K=8, dtype="int32"), "a is int32; matmul takes fp16, bf16"),
         (row("transpose", shape=(2, 3), perm=(0, 2)), "must name each of the 2 axes once"),
         (row("transpose", shape=(2, 3), perm=(1, 0), dtype="int4"), "unknown dtype 'int4'"),
     ],
