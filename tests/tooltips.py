@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from bokeh.document import Document
 from bokeh.models import HoverTool
@@ -26,6 +27,7 @@ def untold(document: Document) -> list[str]:
         assert isinstance(tool.tooltips, str)
         fields = _FIELD.findall(tool.tooltips)
         assert fields
+        drawn: Any
         for drawn in tool.renderers:
             found += [name for name, _ in fields if name not in drawn.data_source.data]
         found += [n for n, how in fields if how == "custom" and f"@{n}" not in tool.formatters]

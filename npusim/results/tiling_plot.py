@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,7 +45,7 @@ def draw_tilings(
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.4, 1, 1))
     _map(left, frame, across, along)
     legal = frame[frame.state != "illegal"]
-    memories = [name for name in frame if name.endswith("_bytes") and name != "gm_bytes"]
+    memories = [name for name in map(str, frame) if name.endswith("_bytes") and name != "gm_bytes"]
     memory = "L1_bytes" if "L1_bytes" in memories else memories[0]
     of = memory.removesuffix("_bytes")
     for ax, column, label in (
@@ -115,7 +115,8 @@ def _pareto(ax: Axes, legal: pd.DataFrame, column: str, unit: int) -> None:
     low, high = ax.get_ylim()
     if low > 0 and high > _LOG_FROM * low:
         ax.set_yscale("log")
-        ax.yaxis.get_minor_locator().set_params(subs=(2, 5))
+        minor: Any = ax.yaxis.get_minor_locator()
+        minor.set_params(subs=(2, 5))
         ax.yaxis.set_minor_formatter("{x:,.0f}")
     ax.yaxis.set_major_formatter("{x:,.0f}")
     ax.locator_params(axis="x", nbins=6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_every_result_has_a_form_for_notebooks() -> None:
 
 
 def test_what_the_forms_say() -> None:
-    words = {"device": "tiny", "m": 48, "k": 64, "n": 48}
+    words: dict[str, Any] = {"device": "tiny", "m": 48, "k": 64, "n": 48}
     a, b = (npusim.spec(sizes, "fp16") for sizes in ((48, 64), (64, 48)))
     one, two = (npusim.ops.matmul(a, b, device="tiny", cores=cores) for cores in (1, 2))
     swept = npusim.sweep(operator="matmul", vary={"cores": "1,2"}, store=None, jobs=1, **words)
@@ -35,9 +36,9 @@ def test_what_the_forms_say() -> None:
     compared = npusim.compare(one, two, labels=("<one>", "two"))
     for result in (compared, one.explain(what_if=False), tuned):
         assert escape(result.text().rstrip()) in result._repr_html_()
-    for result in (compared, swept, tuned, one.device):
-        told = result._repr_html_()
-        assert all(f"<th>{name}</th>" in told for name in result.table.columns)
+    for tabled in (compared, swept, tuned, one.device):
+        told = tabled._repr_html_()
+        assert all(f"<th>{name}</th>" in told for name in tabled.table.columns)
         assert "<script" not in told
     assert "&lt;one&gt;" in compared._repr_html_()
     assert "<td>memories.L1.size</td>" in one.device._repr_html_()
