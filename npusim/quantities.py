@@ -99,7 +99,7 @@ _CEILINGS = {
     "byte_energy": "1000000000pJ/B",
     "energy": "1000000000pJ",
     "power": "1000000W/mm2",
-    "voltage": "1000V",
+    "voltage": "1000000V",
     "area": "1000000mm2",
     "density": "1000000mm2/MiB",
 }
