@@ -228,17 +228,13 @@ class Matmul(Kernel):
         return (MemSet(self.c, few=True),) if self.atomic else ()
 
     @property
-    def _adds_up(self) -> bool:
-        """Whether parts of K may add up in the result."""
-        return self.c.dtype is FP32 and len(self.c.shape) == 2
-
-    @property
     def _shape(self) -> Shape:
-        return Shape(self.m, self.k, self.n, self.dtype, self.c.dtype)
+        split = self.c.dtype is FP32 and len(self.c.shape) == 2
+        return Shape(self.m, self.k, self.n, self.dtype, self.c.dtype, split)
 
     def candidates(self, device: Device, cores: int) -> Iterator[Matmul]:
         """Tilings for plain operands; parts of K add up only in an fp32 result of two axes."""
-        for tiling in matmul_tilings(self._shape, device, cores, split=self._adds_up):
+        for tiling in matmul_tilings(self._shape, device, cores):
             with suppress(ArgumentError):  # blocked operands ask for more
                 yield replace(self, tiling=tiling)
 
@@ -246,8 +242,8 @@ class Matmul(Kernel):
         self, device: Device, cores: int, few: int, warm: Collection[str] = ()
     ) -> list[tuple[float, Kernel]]:
         found: list[tuple[float, Kernel]] = []
-        sizes = self._shape[:3]
-        for cycles, tiling in leading_tilings(*sizes, device, cores, few, split=self._adds_up):
+        shape = self._shape
+        for cycles, tiling in leading_tilings(*shape[:3], device, cores, few, split=shape.split):
             with suppress(ArgumentError):  # blocked operands ask for more
                 found.append((cycles, replace(self, tiling=tiling)))
         return found

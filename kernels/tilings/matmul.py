@@ -133,22 +133,19 @@ def leading_tilings(
     clear = clear_cycles(device, m * n * FP32.bytes) if split else 0.0
 
     def estimate(t: Tiling, used: int) -> float:
-        rounds = ceil_div(tiles(t), used)
+        rounds = ceil_div(_tiles((m, k, n), t), used)
         rows, drain = _rows_of_drain(t, n, device)
         cycles = _estimate((m, k, n), t, device, used) + rounds * rows
         last = 0.8 * drain if t.l0c_slots > 1 and rounds > 1 else 0.0  # nothing hides it
         besides = clear if t.single_core_k else 0.0
         return float(launch_cycles(device, "cube", used)) + besides + cycles + last
 
-    def tiles(t: Tiling) -> int:
-        return _tiles((m, k, n), t)
-
     candidates = (
         _part_of_k(t, depth)
         for t in _candidates(m, k, n, device)
         for depth in (parts_of_k((m, k, n), (t.base_m, t.base_n), cores, 1) if split else (0,))
     )
-    leading = [(estimate(t, min(tiles(t), cores)), t) for t in candidates]
+    leading = [(estimate(t, min(_tiles((m, k, n), t), cores)), t) for t in candidates]
     leading.sort(key=lambda pair: pair[0])
     cube = device.cube
     flags = cube is not None and cube.unit_flag and device.has_path("L0C", "GM")
@@ -158,7 +155,7 @@ def leading_tilings(
             # The unit flag hides a drain as a second slot does, and takes no room for it.
             t = replace(shorter, l0c_slots=2) if flags else shorter
             ran = replace(t, l0c_slots=1, unit_flag=True) if flags else t
-            found.append((estimate(t, used), ran, used % min(tiles(t), cores)))
+            found.append((estimate(t, used), ran, used % min(_tiles((m, k, n), t), cores)))
     found.sort(key=lambda one: one[0])
     return [(cycles, replace(t, cores=used)) for cycles, t, used in found[:few]]
 

@@ -42,24 +42,25 @@ _ORDERS: tuple[dict[str, Any], ...] = (
 
 
 class Shape(NamedTuple):
-    """A product: its sizes, the type of its operands and of its result."""
+    """A product: its sizes, the types of operands and result, and whether parts of K may add up."""
 
     m: int
     k: int
     n: int
     dtype: DType
     out: DType
+    split: bool
 
 
-def matmul_tilings(shape: Shape, device: Device, cores: int, *, split: bool) -> Iterator[Tiling]:
-    """Tilings whose buffers fit; with ``split`` also those that add up parts of K."""
+def matmul_tilings(shape: Shape, device: Device, cores: int) -> Iterator[Tiling]:
+    """Tilings whose buffers fit, where that may be also those that add up parts of K."""
     size, element = cube_sizes(device), shape.dtype.bytes
     flags = _flags(device)
     for base_m, base_n in product(even_sides(shape.m, _MOST), even_sides(shape.n, _MOST)):
         l0 = min(size["L0A"] // base_m, size["L0B"] // base_n) // 2 // element // 16 * 16
         if l0 < 16 or base_m > most_rows(device, shape.out):
             continue
-        parts = parts_of_k(shape[:3], (base_m, base_n), cores, 3) if split else [0]
+        parts = parts_of_k(shape[:3], (base_m, base_n), cores, 3) if shape.split else [0]
         tiles = ceil_div(shape.m, base_m) * ceil_div(shape.n, base_n)
         orders = _ORDERS if tiles > cores else _ORDERS[:1]
         for depth in parts:
