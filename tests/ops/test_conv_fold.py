@@ -70,24 +70,24 @@ def test_conv1_of_resnet50_is_folded() -> None:
 
 def test_a_patch_embedding_is_folded() -> None:
     """Its filters fill the UB to the byte, and 64 B a slot more were asked for: 668 us, now 62."""
+
+    def filter_gradient(dy: Any, x: Any, w: Any) -> Result:
+        made = npusim.ops.convolution_backward(
+            dy, x, w, stride=16, output_mask=(False, True, False), device="ascend910b2"
+        )
+        assert names(made)[0] == "fold_map"
+        return made
+
     shapes = [(32, 384, 14, 14), (32, 3, 224, 224), (384, 3, 16, 16)]
-    operands = (npusim.spec(shape, "fp16") for shape in shapes)
-    result = npusim.ops.convolution_backward(
-        *operands, stride=16, output_mask=(False, True, False), device="ascend910b2"
-    )
-    assert names(result)[0] == "fold_map"
-    assert result.time_us < 65
+    assert filter_gradient(*(npusim.spec(shape, "fp16") for shape in shapes)).time_us < 65
     rng = np.random.default_rng(0)
     dy, x = (rng.integers(-3, 4, s).astype(np.float16) for s in ((2, 32, 4, 4), (2, 3, 64, 64)))
-    small = npusim.ops.convolution_backward(
-        *(dy, x, np.zeros((32, 3, 16, 16), np.float16)),
-        **{"stride": 16, "output_mask": (False, True, False), "device": "ascend910b2"},
-    )
-    assert names(small)[0] == "fold_map"
-    assert small.outputs is not None
-    plain = [one.astype(np.float64) for one in (x, dy)]
-    want = conv_filter_grad(*plain, (16, 16), (16, 16), ((0, 0), (0, 0)), (1, 1), 1)
-    np.testing.assert_array_equal(np.asarray(small.outputs[1]), want.astype(np.float16))
+    outputs = filter_gradient(dy, x, np.zeros((32, 3, 16, 16), np.float16)).outputs
+    assert outputs is not None
+    exact_x, exact_dy = x.astype(np.float64), dy.astype(np.float64)
+    pads = ((0, 0), (0, 0))
+    want = conv_filter_grad(exact_x, exact_dy, (16, 16), (16, 16), pads, (1, 1), 1)
+    np.testing.assert_array_equal(np.asarray(outputs[1]), want.astype(np.float16))
 
 
 @pytest.mark.parametrize("tiling", ["library", "production"])
