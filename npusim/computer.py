@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from npusim.errors import CapacityError
+from npusim.errors import RoomError
 
 
 @cache
@@ -18,13 +18,13 @@ def memory_bytes() -> int:
 
 
 def require_room(what: str, need: int, way_out: str) -> None:
-    """Raise ``CapacityError`` where ``what``, of ``need`` bytes in all, cannot be held here.
+    """Raise ``RoomError`` where ``what``, of ``need`` bytes in all, cannot be held here.
 
     Without it a system would swap for minutes or end the process without a word.
     """
     have = memory_bytes()
     if need > have:
-        raise CapacityError(
+        raise RoomError(
             f"{what} some {need / 2**30:,.1f} GiB, this computer has {have / 2**30:,.1f} GiB: "
             f"{way_out}"
         )

@@ -17,6 +17,10 @@ class NpusimError(Exception):
     """Base of everything npusim raises on purpose; catch this to catch them all."""
 
 
+class PassingError(NpusimError):
+    """It failed here and now and may work another time, so that nothing keeps it as an answer."""
+
+
 class ConfigError(NpusimError):
     """A device or workload YAML is wrong; the message starts with ``file:line:``."""
 
@@ -40,6 +44,14 @@ class RuleError(ArgumentError):
 
 class CapacityError(NpusimError):
     """A buffer does not fit the memory it was declared in; the message shows the arithmetic."""
+
+
+class RoomError(CapacityError, PassingError):
+    """This computer lacks the memory for something."""
+
+
+class StoreError(ArgumentError, PassingError):
+    """A file of kept answers cannot be used."""
 
 
 class ProgramError(NpusimError):

@@ -7,6 +7,7 @@ Every store of npusim is one of these: points of sweeps, candidates of tuning. W
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
 import warnings
 import zlib
@@ -15,8 +16,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from npusim.errors import ArgumentError
+from npusim.errors import StoreError
 from npusim.resources import cache_file
+from npusim.sources import as_imported
 
 Own = TypeVar("Own", bound="Opened")
 
@@ -54,18 +56,22 @@ class Kept:
 
     The file never has more than ``most_bytes``: SQLite itself sees to it, and the answers written
     longest ago make room. (Its journal, of what is being written, is emptied down to an eighth.)
-    ``kind`` says what the answers are. Raises ``ArgumentError`` for a file that is no such store.
+    ``kind`` says what the answers are. Raises ``StoreError`` for a file that is no such store.
     A file that cannot be written any more, as on a full disk, is a ``StoreWarning``: those that
-    ask have their answers, and what is in the file stays.
+    ask have their answers, and what is in the file stays. Threads may share it. Nothing is put
+    where npusim's sources changed since this process began: nobody knows which of them made it.
     """
 
     def __init__(self, file: str | Path | None, kind: str, most_bytes: int = MOST_BYTES) -> None:
         self.file = ":memory:" if file is None else str(file)
         self.kind, self.most_bytes = kind, most_bytes
         self._warned = False
+        self._alone = threading.RLock()
         try:
             Path(self.file).parent.mkdir(parents=True, exist_ok=True)
-            self._base = sqlite3.connect(self.file, timeout=60, isolation_level=None)
+            self._base = sqlite3.connect(
+                self.file, timeout=60, isolation_level=None, check_same_thread=False
+            )
             self._base.execute(f"pragma page_size = {_PAGE}")
             self._write_ahead()
             self._base.execute("pragma synchronous = normal")
@@ -80,13 +86,13 @@ class Kept:
         except (sqlite3.Error, OSError) as error:
             with suppress(AttributeError):
                 self._base.close()
-            raise ArgumentError(
+            raise StoreError(
                 f"the store {self.file!r} cannot be used ({error}); name another file, or remove "
                 "this one"
             ) from error
         if held is not None and held != (SCHEMA, kind):
             self._base.close()
-            raise ArgumentError(
+            raise StoreError(
                 f"the store {self.file!r} has {held[1]} in schema {held[0]}, not {kind} in schema "
                 f"{SCHEMA}; name another file, or remove this one"
             )
@@ -116,7 +122,8 @@ class Kept:
 
     def __len__(self) -> int:
         """Number of answers."""
-        return int(self._base.execute("select count(*) from kept").fetchone()[0])
+        with self._alone:
+            return int(self._base.execute("select count(*) from kept").fetchone()[0])
 
     @property
     def bytes_used(self) -> int:
@@ -137,11 +144,13 @@ class Kept:
         return self._read("select value from kept where key > ? and key < ?", f"{key}/", f"{key}0")
 
     def _read(self, query: str, *values: str) -> list[bytes]:
-        """The answers that a query finds; ``ArgumentError`` for a damaged file."""
+        """The answers that a query finds; ``StoreError`` for a damaged file."""
         try:
-            return [zlib.decompress(row[0]) for row in self._base.execute(query, values).fetchall()]
+            with self._alone:
+                rows = self._base.execute(query, values).fetchall()
+            return [zlib.decompress(row[0]) for row in rows]
         except (sqlite3.Error, zlib.error) as error:
-            raise ArgumentError(
+            raise StoreError(
                 f"the store {self.file!r} cannot be read ({error}); name another file, or remove "
                 "this one"
             ) from error
@@ -149,19 +158,27 @@ class Kept:
     def put(self, answers: Iterable[tuple[str, bytes]]) -> None:
         """Keep answers, all of them or none; what does not fit at all is not kept."""
         packed = [(key, zlib.compress(value, _LEVEL)) for key, value in answers]
+        if packed and not as_imported():
+            self._warn("npusim was edited since this process began", "start it again")
+            return
         try:
-            while packed and not self._written(packed) and len(self):
-                with self._writing():
-                    self._drop_oldest()
+            with self._alone:
+                while packed and not self._written(packed) and len(self):
+                    with self._writing():
+                        self._drop_oldest()
         except sqlite3.Error as error:
-            if not self._warned:  # a word for each store, not for each answer
-                self._warned = True
-                warnings.warn(
-                    f"the store {self.file!r} cannot be written ({error}): what is computed now is "
-                    "not kept in it; make room, or name another file",
-                    StoreWarning,
-                    stacklevel=3,
-                )
+            self._warn(str(error), "make room, or name another file")
+
+    def _warn(self, why: str, way_out: str) -> None:
+        """A word for each store, not for each answer."""
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the store {self.file!r} cannot be written ({why}): what is computed now is not "
+                f"kept in it; {way_out}",
+                StoreWarning,
+                stacklevel=4,
+            )
 
     def _written(self, packed: list[tuple[str, bytes]]) -> bool:
         """Write rows; whether the bound of the file had room for them."""
@@ -203,14 +220,15 @@ class Kept:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """A transaction that has the file to itself, so that nobody's answers are lost."""
-        self._base.execute("begin immediate")
-        try:
-            yield
-        except BaseException:
-            if self._base.in_transaction:
-                self._base.execute("rollback")
-            raise
-        self._base.execute("commit")
+        with self._alone:
+            self._base.execute("begin immediate")
+            try:
+                yield
+            except BaseException:
+                if self._base.in_transaction:
+                    self._base.execute("rollback")
+                raise
+            self._base.execute("commit")
 
 
 class Place(NamedTuple):
@@ -254,7 +272,7 @@ def opened(file: str | Path | None, name: str, most_bytes: int = MOST_BYTES) -> 
             Path(f"{place}{part}").unlink(missing_ok=True)
     try:
         return Kept(place, kind, most_bytes)
-    except ArgumentError as error:  # nobody asked for it: a full disk, a folder that is read only
+    except StoreError as error:  # nobody asked for it: a full disk, a folder that is read only
         warnings.warn(f"{error.__cause__}: {place}; nothing is kept", StoreWarning, stacklevel=3)
         return Kept(None, kind, most_bytes)
 

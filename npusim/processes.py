@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from npusim.errors import CapacityError
+from npusim.errors import RoomError
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
@@ -58,7 +58,7 @@ def in_processes(
     """The place of each item and what ``function`` makes of it, as they are ready.
 
     What ``function`` raises is raised here. Whoever stops, by an interrupt too, ends the processes.
-    Raises ``CapacityError`` where one dies.
+    Raises ``RoomError`` where one dies.
     """
     jobs = min(jobs, len(items))
     try:
@@ -70,6 +70,6 @@ def in_processes(
             for future in as_completed(places):
                 yield places[future], future.result()
     except BrokenProcessPool as error:
-        raise CapacityError(
+        raise RoomError(
             f"one of {jobs} processes died, out of memory, perhaps; fewer jobs need less"
         ) from error

@@ -1,10 +1,9 @@
-"""What ships with npusim, data files and sources, and what it keeps for its user."""
+"""Data files that ship with npusim, and where it keeps what it keeps for its user."""
 
 from __future__ import annotations
 
 import atexit
 import getpass
-import hashlib
 import os
 import shutil
 import stat
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npusim.errors import ArgumentError
-from npusim.version import __version__
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -26,17 +24,6 @@ def configs() -> Traversable:
     """Return the folder ``configs``: inside an installed package, at the top of a checkout."""
     inside = files("npusim") / "configs"
     return inside if inside.is_dir() else Path(__file__).parents[1] / "configs"
-
-
-@cache
-def program() -> str:
-    """Version and sources of npusim and its kernels: a change of the model is another program."""
-    package = Path(__file__).parent
-    beside = [package.parent / "kernels"] if (package / "kernels.py").exists() else []
-    digest = hashlib.sha256(__version__.encode())
-    for file in sorted(file for folder in (package, *beside) for file in folder.rglob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
 
 
 def user_cache() -> Path:

@@ -30,6 +30,7 @@ FLOORS = [
     "npusim.quantities",
     "npusim.dtypes",
     "npusim.resources",
+    "npusim.sources",
     "npusim.written",
     "npusim.shown",
     "npusim.kept",

@@ -21,6 +21,7 @@ from npusim.objects import growing
 from npusim.program.build import lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
+from npusim.sources import look_again
 from npusim.timing.launches import Launched, Launches, content
 
 K = TypeVar("K", bound=Kernel)
@@ -52,8 +53,13 @@ def program_of(kernel: Kernel, launches: Launches) -> Program:
 
     Raises as ``build`` does.
     """
-    key = (kernel, launches.device.digest(), launches.groups)
+    key = _place(kernel, launches.device, launches.groups)
     return _built.pop(key, None) or launches.build(kernel)
+
+
+def _place(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Hashable:
+    """What a program is known by; of equal kernels the code may have changed."""
+    return kernel, content(kernel), device.digest(), groups
 
 
 def chosen(
@@ -72,6 +78,7 @@ def chosen(
     equal times the better estimate wins. Where nothing is ``simulated`` it is the best estimate,
     unless a choice was kept. Raises ``CapacityError`` if no tiling fits the device.
     """
+    look_again()
     around = launches or _with_before
     held = tuple((t.name, t.size_bytes) for t in _by_name(kernel) if t.name in warm)
     key = _key(kernel, around, groups, held)
@@ -237,7 +244,7 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
             best = (cycles, candidate)
             _built.clear()
             for launch, program in tried.built:
-                _built[launch, trial.device.digest(), trial.groups] = program
+                _built[_place(launch, trial.device, trial.groups)] = program
     if best is None:
         raise failed or CapacityError(f"{kernel.name}: no tiling fits {trial.device.name}")
     return best[1]

@@ -6,9 +6,8 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from npusim.cli.parser import Parser, assignment, collect
 from npusim.errors import ArgumentError
@@ -125,11 +124,30 @@ def arranged(words: Sequence[str], add_arguments: Callable[[Parser], None]) -> l
 
 
 @contextmanager
-def progress_bar() -> Iterator[Any]:
-    """A bar with points, rate and time left; nothing where stderr is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
+def progress_bar() -> Iterator[Callable[[int, int, int], None]]:
+    """A bar with points, rate and time left; none where stderr is no terminal.
+
+    An interrupt says how many points are kept.
+    """
+    far = (0, 0)
+    with _bar() if sys.stderr.isatty() else nullcontext() as shown:
+
+        def report(done: int, total: int, known: int) -> None:
+            nonlocal far
+            far = (done, total)
+            if shown is not None:
+                shown(done, total, known)
+
+        try:
+            yield report
+        except KeyboardInterrupt as stop:
+            done, total = far
+            kept = f"{done:,} of {total:,} points are kept: the same command goes on with the rest"
+            raise KeyboardInterrupt(kept if total else "") from stop
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[int, int, int], None]]:
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import (  # noqa: PLC0415
         BarColumn,

@@ -12,15 +12,17 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from threading import RLock
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from npusim.device.seen import Name, named, value_of
 from npusim.device.spec import Device
 from npusim.kept import MOST_BYTES, Kept, opened
-from npusim.resources import program
+from npusim.sources import imported_anew, program
 
 T = TypeVar("T")
 
@@ -48,64 +50,62 @@ class Found(Generic[T]):
 
 
 class _Shelf:
-    """The file in which answers are kept, where there is one."""
+    """The file in which answers are kept."""
 
-    def __init__(self) -> None:
-        self.kept: Kept | None = None
+    def __init__(self, kept: Kept) -> None:
+        self._kept = kept
         self._waiting: list[tuple[str, bytes]] = []
 
     def put(self, *rows: tuple[str, str]) -> None:
         """Keep texts by key, soon."""
-        if self.kept is not None:
-            self._waiting += [(_ours(key), text.encode()) for key, text in rows]
-            if len(self._waiting) >= _WAITING:
-                self.write()
+        self._waiting += [(_ours(key), text.encode()) for key, text in rows]
+        if len(self._waiting) >= _WAITING:
+            self.write()
 
     def write(self) -> None:
         """Write what waits."""
-        if self.kept is not None:
-            self.kept.put(self._waiting)
+        self._kept.put(self._waiting)
         self._waiting.clear()
 
     def get(self, key: str) -> bytes | None:
         """The text with a key."""
-        return None if self.kept is None else self.kept.get(_ours(key))
+        return self._kept.get(_ours(key))
 
     def under(self, key: str) -> list[bytes]:
         """The texts under a key."""
-        return [] if self.kept is None else self.kept.under(_ours(key))
+        return self._kept.under(_ours(key))
 
 
-_shelf = _Shelf()
+#: That of this thread, where one is open.
+_shelf: ContextVar[_Shelf | None] = ContextVar("shelf", default=None)
+
+#: Held while answers in memory, which all threads share, are looked at.
+_ALONE = RLock()
 
 
 def _ours(key: str) -> str:
     """The key of this program: another version's answers are others."""
-    return f"{program()[:32]} {key}"
+    return f"{program()} {key}"
 
 
 @contextmanager
 def answers_in(file: str | Path | None = "", most_bytes: int = MOST_BYTES) -> Iterator[None]:
     """Keep answers in a file too, and look for them there ("": one of the user's cache).
 
-    None keeps them in memory only. Inside another such block the other file is used. Raises
-    ``ArgumentError`` for a file that is no such store.
+    None keeps them in memory only. Inside another such block the other file is used; other threads
+    have none, or one of their own. Raises ``StoreError`` for a file that is no such store.
     """
-    if file is None or _shelf.kept is not None:
+    if file is None or _shelf.get() is not None:
         yield
         return
     with opened(file, "runs", most_bytes) as kept:
-        _shelf.kept = kept
+        shelf = _Shelf(kept)
+        token = _shelf.set(shelf)
         try:
             yield
         finally:
-            _shelf.write()
-            _shelf.kept = None
-
-
-def write_answers() -> None:
-    """Write the answers that wait; a process that may end at any time does so now and then."""
-    _shelf.write()
+            _shelf.reset(token)
+            shelf.write()
 
 
 class Answers(Generic[T]):
@@ -130,21 +130,25 @@ class Answers(Generic[T]):
 
     def find(self, key: str, device: Device) -> Found[T] | None:
         """The answer that was kept with this key and holds on ``device``."""
-        key = f"{self.kind} {key}"
-        rests = self._rests.setdefault(key, {})
-        found = self._find(key, device, rests.values())
-        if found is None:
-            more = [_names(row.decode()) for row in _shelf.under(key)]
-            rests |= {one.digest: one for one in more}
-            found = self._find(key, device, more)
-        _shorten(self._rests, 2 * self.most, key)
+        key = f"{imported_anew()} {self.kind} {key}"
+        shelf = _shelf.get()
+        with _ALONE:
+            rests = self._rests.setdefault(key, {})
+            found = self._find(key, device, rests.values(), shelf)
+            if found is None and shelf is not None:
+                more = [_names(row.decode()) for row in shelf.under(key)]
+                rests |= {one.digest: one for one in more}
+                found = self._find(key, device, more, shelf)
+            _shorten(self._rests, 2 * self.most, key)
         return found
 
-    def _find(self, key: str, device: Device, rests: Iterable[_Names]) -> Found[T] | None:
+    def _find(
+        self, key: str, device: Device, rests: Iterable[_Names], shelf: _Shelf | None
+    ) -> Found[T] | None:
         for rest in rests:
             place = f"{key} {_values(device, rest)}"
             if place not in self._answers:
-                row = _shelf.get(place)
+                row = shelf.get(place) if shelf is not None else None
                 if row is None:
                     continue
                 self._answers[place] = self._read(json.loads(row))
@@ -154,16 +158,18 @@ class Answers(Generic[T]):
 
     def keep(self, key: str, device: Device, names: Iterable[Name], answer: T) -> None:
         """Keep an answer that rests on these figures of ``device``."""
-        key = f"{self.kind} {key}"
+        key = f"{imported_anew()} {self.kind} {key}"
         rest = _rest(frozenset(names))
-        place = f"{key} {_values(device, rest)}"
-        self._rests.setdefault(key, {})[rest.digest] = rest
-        self._answers[place] = answer
-        _shorten(self._rests, 2 * self.most, key)
-        _shorten(self._answers, self.most, place)
-        if _shelf.kept is not None:
+        with _ALONE:
+            place = f"{key} {_values(device, rest)}"
+            self._rests.setdefault(key, {})[rest.digest] = rest
+            self._answers[place] = answer
+            _shorten(self._rests, 2 * self.most, key)
+            _shorten(self._answers, self.most, place)
+        shelf = _shelf.get()
+        if shelf is not None:
             text = json.dumps(self._written(answer))
-            _shelf.put((f"{key}/{rest.digest}", rest.text), (place, text))
+            shelf.put((f"{key}/{rest.digest}", rest.text), (place, text))
 
 
 def _shorten(held: OrderedDict[str, Any], most: int, used: str) -> None:

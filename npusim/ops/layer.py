@@ -37,7 +37,7 @@ from npusim.ops.card import (
     sizes,
 )
 from npusim.reference import conv_filter_grad, conv_input_grad
-from npusim.workloads import find_layer
+from npusim.workloads import ConvLayer, find_layer
 
 P = TypeVar("P")
 
@@ -67,9 +67,16 @@ OUTPUT_PADDING = Option(
     "HxW",
     "transposed layers: extra rows and columns of the output (default: 0)",
 )
+
+
+def read_layer(place: str) -> ConvLayer:
+    """The layer of ``WORKLOAD/LAYER``, with this place for its name."""
+    return replace(find_layer(place), name=place)
+
+
 LAYER = Option(
     "layer",
-    str,
+    read_layer,
     "WORKLOAD/LAYER",
     "a layer such as resnet50/res4_3x3 (see 'npusim workloads'), instead of its sizes",
 )
@@ -146,7 +153,8 @@ def per_axis(stated: Stated, option: str, dims: int, usual: Sequence[int]) -> Si
 
 def _from_layer(stated: Stated, dims: int | None) -> Convolution:
     """The convolution of --layer, which leaves only the batch open."""
-    name = stated["layer"]
+    layer: ConvLayer = stated["layer"]
+    name = layer.name
     given = (*(option.name for option in SIZES), "transposed", "output_padding")
     also = [f"--{name.replace('_', '-')}" for name in given if stated[name] is not None]
     if also:
@@ -154,7 +162,6 @@ def _from_layer(stated: Stated, dims: int | None) -> Convolution:
             f"--layer {name} gives all sizes, so {', '.join(also)} cannot be given too; drop "
             "--layer or the sizes"
         )
-    layer = find_layer(name)
     if layer.transposed and "transposed" not in stated.options:
         raise ArgumentError(
             f"--layer {name} is transposed; {stated.operator} takes ordinary layers "
@@ -251,10 +258,10 @@ def stated_blocked(dims: int) -> Callable[[Stated], Convolution]:
 def stated_depthwise(stated: Stated) -> Convolution:
     """A reader of command lines for layers with as many groups as channels in and out."""
     if stated["layer"]:
-        c = stated_layer(stated, {}, 2)
+        c, name = stated_layer(stated, {}, 2), stated["layer"].name
         if not c.groups == c.cin == c.cout:
             raise ArgumentError(
-                f"--layer {stated['layer']} has {c.cin} -> {c.cout} channels in {c.groups} groups; "
+                f"--layer {name} has {c.cin} -> {c.cout} channels in {c.groups} groups; "
                 f"{stated.operator} takes layers with as many groups as channels in and out "
                 f"({stated.operator.removeprefix('depthwise_')} takes any)"
             )

@@ -103,7 +103,8 @@ def _launch(call: Call, kernel: Matmul) -> None:
 
 def _weight(call: Call, kernel: LinearBackpropWeight) -> None:
     """Launch the gradient of a weight, which of many rows is the sum of parts of them."""
-    if own_tiling(call.options.tiling, Matmul.name, Tiling) or kernel.c.dtype is FP32:
+    given = own_tiling(call.options.tiling, Matmul.name, Tiling)
+    if given or kernel.groups > 1 or kernel.c.dtype is FP32:
         _launch(call, kernel)
         return
     sums = replace(kernel.c, name=f"{kernel.c.name}_fp32", dtype=FP32)

@@ -12,7 +12,7 @@ from npusim.call.options import Options
 from npusim.call.spec import spec
 from npusim.device.answers import answers_in
 from npusim.dtypes import DType
-from npusim.errors import NpusimError
+from npusim.errors import NpusimError, StoreError
 from npusim.ops.convolution_backward import GRADIENTS, arguments
 from npusim.ops.linear import linear_layer
 from npusim.processes import in_processes
@@ -48,6 +48,8 @@ class LayerRuns:
         try:
             with answers_in(self.store):
                 return self.run(*work), ""
+        except StoreError:
+            raise
         except NpusimError as error:
             return None, str(error)
 

@@ -12,7 +12,7 @@ from npusim.results.notebook_bar import in_notebooks, of_points
 from npusim.study.result import SweepResult
 from npusim.study.space import Study, load_study, make_study
 from npusim.study.store import Measured, Store, key_of, runs_beside
-from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Setting, content, option_names
+from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Known, Split, option_names, read
 from npusim.study.workers import Chunk, Runs, cpus, here, look, on_dask
 
 #: Seconds that a chunk of points should take: long beside handing it over, short to lose.
@@ -68,13 +68,15 @@ def sweep(
     points = list(made.points())
     with Store(store) as kept, in_notebooks(progress, of_points) as shown:
         probed(made, kept)
-        keys = [key_of(content(setting)) for setting in points]
+        values: Known = {}
+        read_ones = [read(setting, values) for setting in points]
+        keys = [key_of(parts.content) for parts in read_ones]
         found: dict[str, Measured] = {}
         for key in dict.fromkeys(keys):
             known = kept.get(key)
             if known is not None:
                 found[key] = known
-        missing = {key: s for key, s in zip(keys, points, strict=True) if key not in found}
+        missing = {key: one for key, one in zip(keys, read_ones, strict=True) if key not in found}
         known_points = len(found)
         report = shown or (lambda done, total, known: None)
         report(len(found), len(set(keys)), known_points)
@@ -116,8 +118,9 @@ def probed(study: Study, kept: Store) -> Mapping[str, Any]:
     axis = next((axis for axis in study.axes if axis.name == DEVICE), None)
     for name in axis.values if axis is not None else (None,):
         setting = plain if name is None else {**plain, DEVICE: name}
-        key = key_of(content(setting))
-        one = kept.get(key) or look([(0, setting)])[0][1]
+        parts = read(setting, {})
+        key = key_of(parts.content)
+        one = kept.get(key) or look([(0, parts)])[0][1]
         kept.put([(key, one)])
         if one.error:
             where = axis.where if axis is not None else ArgumentError
@@ -126,7 +129,7 @@ def probed(study: Study, kept: Store) -> Mapping[str, Any]:
 
 
 def _measured(
-    missing: Mapping[str, Setting], scheduler: str | None, jobs: int, runs: Runs
+    missing: Mapping[str, Split], scheduler: str | None, jobs: int, runs: Runs
 ) -> Iterator[dict[str, Measured]]:
     """Points by key as they become known; the first tells how long one takes."""
     if not missing:

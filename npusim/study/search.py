@@ -24,7 +24,7 @@ from npusim.study.front import Exploration, unbeaten, values_of
 from npusim.study.runner import Progress, probed, study_of
 from npusim.study.space import Study, check_goals
 from npusim.study.store import Measured, Store, key_of, runs_beside
-from npusim.study.subject import Row, Setting, content
+from npusim.study.subject import Known, Row, Setting, read
 from npusim.study.workers import Chunk, cpus, here
 
 #: Points that are looked at where nothing else is said.
@@ -133,7 +133,7 @@ def _optuna_study(
     except ModuleNotFoundError as error:
         raise ArgumentError("explore needs Optuna; `pip install optuna` adds it") from error
     axes = {axis.name: axis.values for axis in space.axes}
-    about = {"fixed": dict(space.fixed), "axes": axes, "goals": list(goals)}
+    about = {"fixed": dict(space.fixed), "axes": axes, "goals": list(goals), "of": _inputs(space)}
     about |= {"subject_to": list(limits)} if limits else {}
     place = str(storage)
     url = place if "://" in place else f"sqlite:///{place}"
@@ -150,7 +150,8 @@ def _optuna_study(
             held = made.user_attrs.get("npusim", about)
             if held != json.loads(json.dumps(about)) and made.trials:
                 raise ArgumentError(
-                    f"{place} has an exploration {name!r} of something else; choose another name"
+                    f"{place} has an exploration {name!r} of something else, of files that were "
+                    "edited since, or by another version; choose another name"
                 )
             made.set_user_attr("npusim", about)
             with warnings.catch_warnings():
@@ -159,6 +160,13 @@ def _optuna_study(
         except (OSError, import_module("sqlalchemy.exc").SQLAlchemyError) as error:
             raise ArgumentError(f"the storage {place!r} cannot be used: {error}") from error
         yield made
+
+
+def _inputs(space: Study) -> str:
+    """A digest of what files hold that the values of a study name, and of the program."""
+    first, values = next(space.points()), Known()
+    ends = ({**first, axis.name: value} for axis in space.axes for value in axis.values)
+    return key_of("\n".join(read(setting, values).content for setting in ends))
 
 
 def _sampler(optuna: Any, limits: Sequence[str], seed: int) -> Any:
@@ -197,6 +205,7 @@ class _Search:
         self.space, self.goals, self.limits = space, goals, limits
         self.kept, self.optuna = kept, optuna
         self.random = random.Random(seed)
+        self._values: Known = {}
         self.known: dict[Point, Measured] = {}
         self.pending: dict[int, tuple[Any, Point]] = {}
         self.looked = self.found = 0
@@ -219,10 +228,11 @@ class _Search:
                 return
             trial, point = found
             setting = self._setting(point)
-            one = self.kept.get(key_of(content(setting)))
+            parts = read(setting, self._values)
+            one = self.kept.get(key_of(parts.content))
             self.pending[trial.number] = trial, point
             if one is None:
-                yield [(trial.number, setting)]
+                yield [(trial.number, parts)]
             else:
                 self.found += 1
                 self._tell(trial.number, one)
@@ -230,8 +240,8 @@ class _Search:
     def tell_all(self, done: Sequence[tuple[int, Measured]]) -> None:
         """Keep what was measured, and tell Optuna."""
         for number, one in done:
-            setting = self._setting(self.pending[number][1])
-            self.kept.put([(key_of(content(setting)), one)])
+            parts = read(self._setting(self.pending[number][1]), self._values)
+            self.kept.put([(key_of(parts.content), one)])
             self._tell(number, one)
 
     def _tell(self, number: int, one: Measured) -> None:

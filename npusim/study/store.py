@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from npusim.kept import MOST_BYTES, Opened
-from npusim.resources import program
+from npusim.sources import program
 
 
 class Measured(NamedTuple):
-    """A point that was measured: its row, or why there is none."""
+    """A point that was measured: its row, or why there is none.
+
+    What is ``passing`` may work another time and is not kept; figures and limits refuse for ever.
+    """
 
     row: dict[str, Any]
     error: str = ""
+    passing: bool = False
 
 
 class Store(Opened):
@@ -35,8 +39,8 @@ class Store(Opened):
         return None if found is None else Measured(*json.loads(found))
 
     def put(self, points: Iterable[tuple[str, Measured]]) -> None:
-        """Keep points, all of them or none."""
-        self._kept.put((key, json.dumps(one, sort_keys=True).encode()) for key, one in points)
+        """Keep points, all of them or none; failures that pass are left out."""
+        self._kept.put((key, json.dumps(one).encode()) for key, one in points if not one.passing)
 
     def __len__(self) -> int:
         """Number of points."""

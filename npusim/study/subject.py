@@ -6,10 +6,9 @@ of the device (``memories.L1.size``), and the options of what is measured (``bat
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, partial
 from typing import Any
 
 from npusim.call.spec import Spec
@@ -27,7 +26,8 @@ from npusim.ops.card import Stated, integer, word
 from npusim.ops.cube_math import read_cube_math_type
 from npusim.results import Result
 from npusim.results.energy import Energy
-from npusim.workloads import read_network, workload_yaml
+from npusim.sources import content_of, limits
+from npusim.workloads import Workload, read_network
 from npusim.yamltree import nearest, suggest
 
 Setting = Mapping[str, str]
@@ -95,10 +95,32 @@ def card_of(setting: Setting) -> Any:
 
 @dataclass(frozen=True)
 class Split:
-    """A setting taken apart: the device with its figures, and the options as values."""
+    """A setting taken apart and read: what the files hold that it names, and no path.
 
-    device: Device
+    ``changed`` are texts of the figures that differ from those of the device ``base``.
+    """
+
+    base: Device
+    changed: Mapping[str, str]
     options: Mapping[str, Any]
+
+    @cached_property
+    def device(self) -> Device:
+        """The device with its figures; raises as ``load_device`` does."""
+        return load_device(self.base, self.changed)
+
+    @property
+    def content(self) -> str:
+        """All that its result depends on, as one text: what a device is called is said in errors.
+
+        The documented limits are those of the device's product and its relatives.
+        """
+        base = f"{self.base.digest()} {self.base.name!r} {self.base.product!r} {limits()}"
+        return f"{base} {sorted(self.changed.items())} {content_of(tuple(self.options.items()))}"
+
+
+#: Values by what reads them and their texts, each read once for all points of a study.
+Known = dict[tuple[str, ...], Any]
 
 
 def split(setting: Setting) -> Split:
@@ -107,27 +129,48 @@ def split(setting: Setting) -> Split:
     Raises ``ArgumentError`` or ``ConfigError`` for a name that is neither an option nor a figure,
     for a text that cannot be read, and where the device is missing.
     """
-    known = option_names(setting)
-    usual = None if NETWORK in setting else card_of(setting).device
-    name = setting.get(DEVICE, usual)
-    if name is None:
-        raise ArgumentError("the device is missing; `npusim devices` lists the names")
-    changed = {k: v for k, v in setting.items() if k not in (*known, DEVICE)}
-    base = load_device(name)
-    for path, text in changed.items():
-        if path not in figures(base) and not _is_edit(path, text):
-            near = nearest(path, [*known, DEVICE, *figures(base)])
+    made = read(setting, {})
+    for path, text in made.changed.items():
+        if path not in figures(made.base) and not _is_edit(path, text):
+            near = nearest(path, [*option_names(setting), DEVICE, *figures(made.base)])
             what = "npusim net" if NETWORK in setting else setting[OPERATOR]
+            name = setting.get(DEVICE, made.base.name)
+            listed = ", ".join(option_names(setting))
             way_out = (
                 f"did you mean {near!r}?"
                 if near
-                else f"options are {', '.join(known)}; `npusim devices show {name}` lists figures"
+                else f"options are {listed}; `npusim devices show {name}` lists figures"
             )
             raise ArgumentError(f"{path} is no option of {what} and no figure of {name}; {way_out}")
-    options = {k: _read(k, setting) for k in known if k in setting}
-    if NETWORK in options:
-        _layers(options[NETWORK])  # a name or a file that is none is told at once
-    return Split(load_device(name, changed), options)
+    _ = made.device  # a figure that cannot be is told at once
+    return made
+
+
+def read(setting: Setting, known: Known) -> Split:
+    """A setting with each text of ``known`` options read, once; its figures are looked at later.
+
+    Raises as ``split`` does.
+    """
+    options = option_names(setting)
+    name = setting.get(DEVICE) or (None if NETWORK in setting else card_of(setting).device)
+    if name is None:
+        raise ArgumentError("the device is missing; `npusim devices` lists the names")
+    what = (NETWORK, setting.get("elementwise", "")) if NETWORK in setting else (setting[OPERATOR],)
+
+    def once(key: tuple[str, ...], value: Callable[[], Any]) -> Any:
+        if key not in known:
+            known[key] = value()
+        return known[key]
+
+    return Split(
+        base=once((DEVICE, name), partial(load_device, name)),
+        changed={k: v for k, v in setting.items() if k not in options and k != DEVICE},
+        options={
+            k: once((*what, k, setting[k]), partial(_read, k, setting))
+            for k in options
+            if k in setting
+        },
+    )
 
 
 def _is_edit(path: str, text: str) -> bool:
@@ -136,38 +179,31 @@ def _is_edit(path: str, text: str) -> bool:
 
 
 def _read(name: str, setting: Setting) -> Any:
-    readers: dict[str, Callable[[str], Any] | None] = {NETWORK: str, OPERATOR: str}
-    readers |= _NET if NETWORK in setting else {"dtype": dtype, **_card_options(setting)}
-    read = (readers | dict(_SHARED))[name] or _flag
+    readers: dict[str, Callable[[str], Any] | None] = dict(_SHARED)
+    if NETWORK in setting:
+        elementwise = _flag(setting.get("elementwise", "no"))
+        readers |= {**_NET, NETWORK: partial(_network_of, elementwise=elementwise)}
+    else:
+        kinds = {kernel.name: made for kernel, made in card_of(setting).tilings.items()}
+        readers |= {OPERATOR: str, "dtype": dtype, "tiling": partial(parse_tiling, kinds=kinds)}
+        readers |= _card_options(setting)
     try:
-        return read(setting[name])
+        return (readers[name] or _flag)(setting[name])
     except ArgumentError as error:
-        raise ArgumentError(f"{name}: {error}") from None
+        raise ArgumentError(f"{name}: {error}") from error
 
 
-def content(setting: Setting) -> str:
-    """What the result of a setting depends on, as one text: figures and layers, not their names."""
-    known = option_names(setting)
-    name = setting[DEVICE] if DEVICE in setting else card_of(setting).device
-    told = {k: v for k, v in setting.items() if k != DEVICE}
-    if NETWORK in known:
-        told[NETWORK] = _layers(setting[NETWORK], _flag(setting.get("elementwise", "no")))
-    return json.dumps({"on": load_device(name).digest(), **told}, sort_keys=True)
-
-
-@lru_cache(maxsize=64)
-def _layers(source: str, elementwise: bool = False) -> str:
+def _network_of(source: str, *, elementwise: bool) -> Workload:
     net = read_network(source)
-    return workload_yaml(net if elementwise else replace(net, elementwise=()))
+    return net if elementwise else replace(net, elementwise=())
 
 
-def measure(setting: Setting) -> Row:
+def measure(parts: Split) -> Row:
     """Simulate one setting: times, cycles and what decided them.
 
     ``tilings`` maps layers and kernels to the tile sizes that ran. Raises what the call raises.
     """
-    parts = split(setting)
-    return _network(parts) if NETWORK in setting else _call(setting, parts)
+    return _network(parts) if NETWORK in parts.options else _call(parts)
 
 
 def _options(parts: Split) -> dict[str, Any]:
@@ -209,8 +245,8 @@ def _network(parts: Split) -> Row:
     }
 
 
-def _call(setting: Setting, parts: Split) -> Row:
-    card = card_of(setting)
+def _call(parts: Split) -> Row:
+    card = card_of(parts.options)
     stated = Stated(operator=card.name, options=parts.options, arrays={}, files={})
     kind = parts.options.get("dtype") or card.dtypes[0]
     if kind not in card.dtypes:
@@ -223,9 +259,6 @@ def _call(setting: Setting, parts: Split) -> Row:
         if one.wanted(problem)
     }
     options = {k: v for k, v in _options(parts).items() if k not in card.without}
-    if "tiling" in options:
-        kinds = {kernel.name: made for kernel, made in card.tilings.items()}
-        options["tiling"] = parse_tiling(options["tiling"], kinds)
     result: Result = card.call(problem, operands, options)
     return {
         "time_us": result.time_us,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -12,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from npusim.device.answers import answers_in
-from npusim.errors import ArgumentError, NpusimError
+from npusim.errors import ArgumentError, NpusimError, PassingError, StoreError
 from npusim.processes import pool, uninterrupted
 from npusim.study.store import Measured
-from npusim.study.subject import Setting, measure
+from npusim.study.subject import Split, measure
 
-#: Numbered points that are measured together, and what became of them.
-Chunk = Sequence[tuple[int, Setting]]
+#: Numbered points that are measured together, as what was read, and what became of them.
+Chunk = Sequence[tuple[int, Split]]
 Done = list[tuple[int, Measured]]
 
 #: The file of runs of kernels ("": one of the user's cache), or None.
@@ -34,16 +35,22 @@ def look(chunk: Chunk, runs: Runs = None) -> Done:
     Runs of kernels are kept in the file ``runs`` and found there again.
     """
     with answers_in(runs):
-        return [(number, _one(setting)) for number, setting in chunk]
+        return [(number, _one(parts)) for number, parts in chunk]
 
 
-def _one(setting: Setting) -> Measured:
+def _one(parts: Split) -> Measured:
     try:
-        return Measured(measure(setting))
-    except NpusimError as error:
-        return Measured({}, f"{type(error).__name__}: {error}")
-    except MemoryError as error:
-        return Measured({}, f"MemoryError: {error}")
+        return Measured(measure(parts))
+    except StoreError:
+        raise
+    except (NpusimError, MemoryError) as error:
+        return failure(error)
+
+
+def failure(error: Exception) -> Measured:
+    """What is told of a point that failed."""
+    passing = isinstance(error, PassingError | MemoryError)
+    return Measured({}, f"{type(error).__name__}: {error}", passing)
 
 
 def cpus() -> int:
@@ -64,7 +71,8 @@ def here(chunks: Iterator[Chunk], jobs: int, runs: Runs = None) -> Iterator[Done
             alone: list[Chunk] = []
             yield from _pooled(iter([[point]]), 1, runs, alone)
             if alone:
-                yield [(point[0], Measured({}, "the worker process died; out of memory, perhaps"))]
+                dead = Measured({}, "the worker process died; out of memory, perhaps", passing=True)
+                yield [(point[0], dead)]
 
 
 def _pooled(chunks: Iterator[Chunk], jobs: int, runs: Runs, lost: list[Chunk]) -> Iterator[Done]:
@@ -101,7 +109,15 @@ def on_dask(chunks: Callable[[int], Iterator[Chunk]], scheduler: str) -> Iterato
     except (OSError, ValueError, TimeoutError) as error:
         raise ArgumentError(f"the scheduler {scheduler!r} does not answer: {error}") from error
     with client:
-        threads = sum(client.nthreads().values()) or 1
+        threads = sum(client.nthreads().values())
+        if not threads:
+            warnings.warn(
+                f"the scheduler {scheduler!r} has no workers: the sweep waits for one; "
+                f"`dask worker {scheduler}` starts one",
+                stacklevel=2,
+            )
+            client.wait_for_workers(1)
+            threads = sum(client.nthreads().values())
         futures = (client.submit(look, one, pure=False, retries=5) for one in chunks(threads))
         ready = distributed.as_completed(islice(futures, 2 * _AHEAD * threads))
         for future in ready:

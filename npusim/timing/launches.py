@@ -11,17 +11,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from npusim.device.answers import Answers
 from npusim.device.seen import Name, Seen, names_of
 from npusim.device.spec import Device
-from npusim.dtypes import DType
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
+from npusim.sources import code_of, content_of, look_again
 from npusim.timing.held import CONTENTS, MOST_BYTES
 from npusim.timing.outcome import L2, Progress
 from npusim.timing.problem import needed_bytes
@@ -59,6 +59,7 @@ class Launches:
     """
 
     def __init__(self, device: Device, groups: tuple[int, ...], engine: str = "fast") -> None:
+        look_again()
         self.device, self.groups, self.engine = device, groups, engine
         self._cache = Seen(device)  # asked for the L2 alone
         self._built: list[Seen] = []  # asked for programs, each for one
@@ -177,10 +178,6 @@ def _next(key: str, step: str) -> str:
     return hashlib.sha256(f"{key}\n{step}".encode()).hexdigest()[:32]
 
 
-#: Packages whose classes are known by the sources of npusim.
-_OURS = ("npusim.",)
-
-
 def content(kernel: Kernel) -> str | None:
     """All that a kernel's program depends on besides the device, as text.
 
@@ -188,29 +185,9 @@ def content(kernel: Kernel) -> str | None:
     other things than numbers, words and records of them.
     """
     try:
-        return _content(kernel)
+        return f"{content_of(kernel)} {code_of(type(kernel))}"
     except TypeError:
         return None
-
-
-def _content(value: Any) -> str:
-    if isinstance(value, DType):
-        return value.name
-    if isinstance(value, str | int | float | bool | None):
-        return repr(value)
-    if isinstance(value, tuple):
-        return f"({','.join(map(_content, value))})"
-    return _record(value)
-
-
-@lru_cache(maxsize=1024)
-def _record(value: Any) -> str:
-    """A kernel or what it is made of, of which others are made too."""
-    kind = type(value)
-    if is_dataclass(value) and kind.__module__.startswith(_OURS):
-        parts = (f"{f.name}={_content(getattr(value, f.name))}" for f in fields(value))
-        return f"{kind.__module__}.{kind.__qualname__}({','.join(parts)})"
-    raise TypeError(kind)
 
 
 def _written(made: Launched) -> dict[str, Any]:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError, CapacityError, ProgramError
+from npusim.errors import ArgumentError, CapacityError, PassingError, ProgramError
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
+from npusim.sources import code_of, program
 from npusim.timing.least import least_and_digest
 from npusim.timing.outcome import L2
 from npusim.timing.run import launch_cycles, new_l2, time_program
 from npusim.timing.trace import KernelRun
-from npusim.version import __version__
 
 #: Fields of a candidate by name: what makes one of the kernel that is tuned.
 Changes = Mapping[str, Any]
@@ -62,7 +60,7 @@ class Problem:
         """A digest of all that the cycles of a candidate depend on besides its changes."""
         content = () if self.l2 is None else tuple(self.l2.content())
         parts = (
-            f"npusim {__version__} {_sources()} {_file(type(self.kernel))}",
+            f"{program()} {code_of(type(self.kernel))}",
             f"{type(self.kernel).__qualname__} {_without_tiling(self.kernel)}",
             f"{self.device.digest()} {self.groups} {content}",
         )
@@ -87,13 +85,15 @@ class Problem:
     def bound(self, candidate: Kernel) -> Found:
         """A lower bound from the built program, or the reason why it cannot run."""
         try:
-            program = self._built(candidate)
+            built = self._built(candidate)
+        except PassingError:  # it says nothing of the candidate
+            raise
         except (ArgumentError, CapacityError, ProgramError) as error:
             return Found(reason=str(error))
-        least, alike = least_and_digest(program, cold=self.l2 is None)
-        launch = launch_cycles(program)
+        least, alike = least_and_digest(built, cold=self.l2 is None)
+        launch = launch_cycles(built)
         cycles = least + launch + self._before(candidate.before)[0]
-        moved = sum(n for (src, dst, _), n in program.moves.items() if "GM" in (src, dst))
+        moved = sum(n for (src, dst, _), n in built.moves.items() if "GM" in (src, dst))
         return Found(cycles, f"{alike} {launch} {len(candidate.before)}", gm_bytes=moved)
 
     def time(self, candidate: Kernel) -> Found:
@@ -137,22 +137,3 @@ def _without_tiling(kernel: Kernel) -> str:
     own = {"tiling", *kernel.choices}
     held = {f.name: getattr(kernel, f.name) for f in fields(kernel)}  # type: ignore[arg-type]
     return repr({name: value for name, value in held.items() if name not in own})
-
-
-@cache
-def _sources() -> str:
-    """A digest of the code that times kernels."""
-    root = Path(__file__).parent.parent
-    parts = ("isa", "program", "timing", "device", "kernels", "../kernels", "axis.py", "layout")
-    files = [file for part in parts for file in _python(root / part)]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
-
-
-def _python(place: Path) -> list[Path]:
-    return sorted(place.rglob("*.py")) if place.is_dir() else [place] * place.is_file()
-
-
-def _file(kind: type[Kernel]) -> str:
-    """A digest of the file a kernel's class is from."""
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else ""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
-from npusim.errors import CapacityError
+from npusim.errors import RoomError
 from npusim.integers import ceil_div
 from npusim.processes import pool, uninterrupted
+from npusim.sources import own_modules
 from npusim.tuning.problem import Changes, Found, Problem
 from npusim.tuning.store import Store
 
@@ -71,7 +70,7 @@ class Workers:
                 found = self._pool.map(_look, stages, candidates, chunksize=chunk)
             return list(found)
         except BrokenProcessPool as error:
-            raise CapacityError(
+            raise RoomError(
                 f"one of {self.jobs} processes died, out of memory, perhaps; what they found is "
                 "kept: search again with fewer jobs"
             ) from error
@@ -91,24 +90,18 @@ def _look(stage: str, changes: Changes) -> Found:
     return look(_HELD[0], stage, changes)
 
 
-def _pool(problem: Problem, jobs: int) -> AbstractContextManager[Executor]:
-    """Processes that hold the problem."""
-    from cloudpickle import dumps  # noqa: PLC0415 - few searches need processes
+@contextmanager
+def _pool(problem: Problem, jobs: int) -> Iterator[Executor]:
+    """Processes that hold the problem, with the kernel's code as it was imported here."""
+    import cloudpickle  # noqa: PLC0415 - few searches need processes
 
-    module = type(problem.kernel).__module__
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return pool(jobs, _begin, module, file, dumps(problem))
+    with ExitStack() as sent:
+        for module in own_modules(type(problem.kernel)):
+            cloudpickle.register_pickle_by_value(module)
+            sent.callback(cloudpickle.unregister_pickle_by_value, module)
+        yield sent.enter_context(pool(jobs, _begin, cloudpickle.dumps(problem)))
 
 
-def _begin(module: str, file: str | None, pickled: bytes) -> None:
-    """Make ready to look.
-
-    The kernel's class may come from a file that is not found by its module's name.
-    """
-    if file is not None and module != "__main__" and importlib.util.find_spec(module) is None:
-        spec = importlib.util.spec_from_file_location(module, file)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[module] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[module])
+def _begin(pickled: bytes) -> None:
+    """Make ready to look."""
     _HELD.append(pickle.loads(pickled))

@@ -21,6 +21,7 @@ from npusim.errors import ArgumentError
 from npusim.results import palette
 from npusim.study import SweepResult, make_study
 from npusim.study.store import Measured, Store
+from npusim.study.subject import read
 from npusim.study.workers import here, look
 
 PRODUCT: dict[str, Any] = {
@@ -127,7 +128,7 @@ def test_processes_give_the_same_table() -> None:
     study = make_study(
         {"operator": "matmul", "device": "tiny", "k": 32, "n": 32}, {"m": "16:96:16"}
     )
-    points = list(enumerate(study.points()))
+    points = [(number, read(setting, {})) for number, setting in enumerate(study.points())]
     chunks = [points[:2], points[2:3], points[3:]]
     spread = sorted(pair for done in here(iter(chunks), 2) for pair in done)
     assert spread == look(points)

@@ -1,0 +1,129 @@
+"""What the keys of kept answers are made of: leave one part out and a test here fails."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npusim import kept as stores
+from npusim.call import choice
+from npusim.call.choice import CHOICES, chosen
+from npusim.device.catalog import load_device
+from npusim.device.seen import KEYS, Name, Seen, named
+from npusim.device.spec import Device
+from npusim.dtypes import FP16
+from npusim.isa.operands import Tensor
+from npusim.kept import opened
+from npusim.kernels.matmul import Matmul
+from npusim.kernels.mem_set import MemSet
+from npusim.timing.held import Held
+from npusim.timing.launches import Launches
+from tests.timing.test_launches import forget
+from tests.tuning.test_tune import matmul
+
+KERNEL: Matmul = matmul(64, 64, 64, FP16, "tiny")
+DEVICE = load_device("tiny")
+GROUPS = (0, 1)
+
+
+def test_a_choice_is_of_its_cores_and_of_what_the_l2_holds() -> None:
+    around = choice._with_before
+    keys = {
+        choice._key(KERNEL, around, groups, held)
+        for groups in ((0,), (0, 1))
+        for held in ((), (("a", 64),), (("a", 128),))
+    }
+    assert len(keys) == 6
+    assert None not in keys
+
+
+def test_a_choice_rests_on_what_estimates_and_simulations_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    estimates = choice._Trial(DEVICE, GROUPS, ())
+    estimates.ranked(KERNEL, 4)
+    simulations = choice._Trial(DEVICE, GROUPS, ())
+    simulations.run([KERNEL], choice.MOST_INSTRUCTIONS)
+    told: list[frozenset[Name]] = []
+
+    def keep(key: str, device: Device, names: Iterable[Name], answer: Any) -> None:
+        told.append(frozenset(names))
+
+    monkeypatch.setattr(CHOICES, "keep", keep)
+    forget()
+    chosen(KERNEL, DEVICE, GROUPS)
+    assert estimates.names - simulations.names
+    assert simulations.names - estimates.names
+    (names,) = told
+    assert estimates.names <= names
+    assert simulations.names <= names
+
+
+def test_launches_that_were_known_rest_on_the_figures_of_their_runs() -> None:
+    forget()
+    first = Launches(DEVICE, GROUPS)
+    first.time(KERNEL, first.build(KERNEL))
+    again = Launches(DEVICE, GROUPS)
+    assert again.known(KERNEL) is not None
+    assert named(again.names) == named(first.names) != ()
+
+
+def test_contents_of_an_l2_are_of_certain_tensors_and_sizes() -> None:
+    blocks = np.array([[0], [0], [1], [0]], np.int64)
+    tensors = [(("a", 64),), (("b", 64),), (("a", 128),), (("a", 64), ("b", 64))]
+    assert len({Held(sizes, blocks).digest for sizes in tensors}) == len(tensors)
+
+
+def test_a_warm_start_is_of_a_size_and_a_tensor() -> None:
+    keys = set()
+    for tensor, size in (("a", 64), ("a", 4096), ("b", 64)):
+        launches = Launches(DEVICE, GROUPS)
+        launches.preload(tensor, size)
+        keys.add(launches._now())
+    assert len(keys) == 3
+
+
+LOOKS: Mapping[str, Callable[[Mapping[str, Any]], object]] = {
+    "through all": list,
+    "how many": len,
+    "one that is missing": lambda parts: parts.get("none"),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_who_looks_through_a_mapping_sees_its_keys(look: str) -> None:
+    """A link or a path that a variant has in addition is another figure to them."""
+    seen = Seen(DEVICE)
+    LOOKS[look](seen.device.paths)
+    assert ("paths", KEYS) in seen.names
+    other = Seen(DEVICE)
+    _ = other.device.paths[next(iter(DEVICE.paths))]
+    assert ("paths", KEYS) not in other.names
+
+
+@pytest.mark.parametrize("schema", [stores.SCHEMA - 1, stores.SCHEMA + 1])
+def test_a_store_of_the_cache_with_another_schema_begins_anew(schema: int) -> None:
+    with opened("", "runs") as kept:
+        kept.put([("a", b"1")])
+    with sqlite3.connect(stores.usual_file("runs")) as base:
+        base.execute("update about set schema = ?", (schema,))
+    base.close()
+    with opened("", "runs") as again:
+        assert len(again) == 0
+        again.put([("a", b"2")])
+    with opened("", "runs") as same:
+        assert same.get("a") == b"2"
+
+
+def test_equal_kernels_of_other_code_have_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program is handed on from the choice to the launch, once; not to other code."""
+    clear = MemSet(Tensor("a", (4,), FP16, "out"))
+    before = choice._place(clear, DEVICE, GROUPS)
+    assert before == choice._place(replace(clear), DEVICE, GROUPS)
+    monkeypatch.setattr(MemSet, "plan", lambda self, k, cores: None)
+    assert before != choice._place(clear, DEVICE, GROUPS)
