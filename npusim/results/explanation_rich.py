@@ -45,6 +45,8 @@ def renderable(explanation: Explained) -> RenderableType:
 def _pieces(explanation: Explained) -> Iterator[RenderableType]:
     yield Text(plain.title(explanation), style="bold")
     yield Text(explanation.problem, style="dim")
+    if explanation.verdict is not None:
+        yield Text(f"bottleneck: {explanation.verdict.text()}", style="bold")
     shown, hidden = plain.chapters(explanation)
     for one in shown:
         yield Text("\n" + plain.head_of(explanation, one), style="bold")

@@ -148,6 +148,9 @@ def test_both_forms_fit_80_columns_and_say_the_same(device: str) -> None:
             assert any(f"{step.cycles:,}" in row and step.work.op in row for row in cells)
     assert any("wastes 31 %" in line for line in text)
     assert any("wastes 31 %" in line for line in rich)
+    assert explanation.verdict is not None
+    for lines in (text, rich):
+        assert any(f"bottleneck: {explanation.verdict.text()}" in line for line in lines)
     best = (explanation.what_if or ())[0].figure
     assert best in explanation.text()
 
