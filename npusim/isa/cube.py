@@ -78,7 +78,12 @@ class Mmad(Instruction):
         return (self.c,)
 
     def typed(self, told: Told) -> list[tuple[Region, DType]]:
-        return [(self.c, FP32), (self.a, self.dtype), (self.b, self.dtype)]
+        return [(self.c, self._sums), (self.a, self.dtype), (self.b, self.dtype)]
+
+    @property
+    def _sums(self) -> DType:
+        """The type in which it adds up."""
+        return INT32 if self.dtype.kind == "int" else FP32
 
     @staticmethod
     def sizes(m: int, k: int, n: int, dtype: DType) -> tuple[int, int, int]:
@@ -136,9 +141,9 @@ class Mmad(Instruction):
         left, right = a[:, : self.m, : self.k], b[:, : self.k, : self.n]
         if self.hf32_bits:
             left, right = (round_hf32(x, self.hf32_bits) for x in (left, right))
-        sums = FP32
-        if self.dtype.kind == "int":  # sums of products are exact in float64
-            sums, left, right = INT32, left.astype(np.float64), right.astype(np.float64)
+        sums = self._sums
+        if sums is INT32:  # sums of products are exact in float64
+            left, right = left.astype(np.float64), right.astype(np.float64)
         product = np.matmul(row_major(left), row_major(right)).astype(sums.numpy, copy=False)
         if (self.m, self.n) != (m1 * 16, n1 * 16):
             c = _accumulator(memory, self.c, m1, n1, sums).copy()
@@ -219,7 +224,12 @@ class Drain(Move):
         return tuple(moved(self.dst, i * self.apart) for i in range(self.matrices))
 
     def typed(self, told: Told) -> list[tuple[Region, DType]]:
-        return [(self.src, FP32), (self.dst, self.dtype)]
+        return [(self.src, self._sums), (self.dst, self.dtype)]
+
+    @property
+    def _sums(self) -> DType:
+        """The type of what leaves; integers leave as they are."""
+        return INT32 if self.dtype is INT32 else FP32
 
     def check(self, device: Device) -> None:
         self._need_memory("L0C", self.src)
@@ -267,8 +277,7 @@ class Drain(Move):
 
     def execute(self, memory: MemoryView) -> None:
         n1 = ceil_div(self.n, 16)
-        sums = INT32 if self.dtype is INT32 else FP32  # integers leave as they are
-        columns = memory.read(self.src, sums, (n1 * self.matrices, -1, 16))[:, :, : self.m]
+        columns = memory.read(self.src, self._sums, (n1 * self.matrices, -1, 16))[:, :, : self.m]
         if self.matrices > 1:
             self._execute_matrices(memory, columns)
             return
