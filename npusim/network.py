@@ -288,8 +288,11 @@ class NetworkResult(NetworkReports):
         """``kernels`` as plain values."""
         from npusim.results.network_rows import kernel_rows
 
-        known = [one for one in self.timed if one.result is not None]
-        runs = [(one.layer.count, run) for one in known for run in one.result.runs]
+        runs = (
+            (one.layer.count, run)
+            for one in self.timed
+            for run in (one.result.runs if one.result is not None else ())
+        )
         return kernel_rows(self.device, runs, self.cycles)
 
     def to_json(self) -> dict[str, Any]:
