@@ -228,8 +228,8 @@ class Drain(Move):
 
     @property
     def _sums(self) -> DType:
-        """The type of what leaves; integers leave as they are."""
-        return INT32 if self.dtype is INT32 else FP32
+        """The type of the sums in L0C, as their buffer says."""
+        return INT32 if INT32 in (self.dtype, self.src.slot.buffer.dtype) else FP32
 
     def check(self, device: Device) -> None:
         self._need_memory("L0C", self.src)
