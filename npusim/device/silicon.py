@@ -37,7 +37,7 @@ class Silicon:
         "area of a TB/s of the L2, read or written, and of links of the whole chip",
     )
     phy_um2: Fraction = _cost("phy", "area", "area of a TB/s of the interface to main memory")
-    static_per_mm2: Fraction = _cost("static", "power", "power spent all the time")
+    static_per_mm2: Fraction = _cost("static", "power", "power all the time, for the area")
     clock_hz: int = _cost("clock", "frequency", "the clock for which energies and `static` hold", 0)
     voltage: Fraction = _cost("voltage", "voltage", "the supply at that clock")
     threshold: Fraction = _cost(
