@@ -221,7 +221,8 @@ class Matmul(Kernel):
         """One of its products, as tilings are made for it."""
         math = "hf32" if self.hf32 else self.dtype.name
         out, groups = self.c.dtype, self.groups
-        splits = out is self.sums and groups == 1 and len(self.c.shape) == 2  # as they are
+        # Parts add up as they are, in a result that a vector core clears.
+        splits = out is self.sums and groups == 1 and len(self.c.shape) == 2
         return Shape(self.m // groups, self.k, self.n, self.dtype, out, math, groups, splits)
 
     def candidates(self, device: Device, cores: int) -> Iterator[Matmul]:

@@ -86,7 +86,7 @@ def known(**figures: str) -> Device:
             "    rate: 64B/cycle (measured, HAND)",
             "startup": "  GM->UB:\n    pipe: MTE2\n    startup: 10cycle (measured, HAND)",
             "kernel": "  kernel: 50cycle (measured, HAND)",
-            "clock": "clock: 1GHz (measured, HAND)",
+            "clock": "\nclock: 1GHz (measured, HAND)",
             "fp16": "  fp16: 16x16x16 (measured, HAND)",
         }[key]
         assert text.count(old) == 1

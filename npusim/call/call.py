@@ -168,7 +168,9 @@ class Call:
         if not self.timing_only:
             array = np.ascontiguousarray(value, dtype=as_dtype.numpy)
             self.arrays[name] = array.reshape(tensor.shape)
-            if not np.isfinite(array).all():
+            with np.errstate(invalid="ignore"):  # bf16 is looked at as fp32
+                finite = np.isfinite(array).all()
+            if not finite:
                 self.notes.append(
                     f"{name} has numbers that are not finite: products with padding and inserted "
                     "zeros can make NaN of more results than a convolution without them"

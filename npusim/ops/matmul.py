@@ -31,7 +31,7 @@ from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.ops.arguments import flag, operand
 from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated, integer
-from npusim.ops.cube_math import CUBE_MATH_TYPE, CubeMath, cube_math
+from npusim.ops.cube_math import CUBE_MATH_TYPE, CubeMath, cube_math, cube_math_number
 from npusim.results import Result
 
 #: Element types of operands; those of blocks with a scale are timed only.
@@ -172,8 +172,9 @@ def _sizes(first: Operand, second: Operand, turned: tuple[bool, bool]) -> _Sizes
 
 def _math(call: Call, kind: DType, cube_math_type: int | str) -> CubeMath:
     """What the cube computes; ``ArgumentError`` where it cannot."""
+    number = cube_math_number(cube_math_type)
     if kind is FP32:
-        return cube_math(kind, cube_math_type, call.device)
+        return cube_math(kind, number, call.device)
     call.require_dtype(kind)
     return CubeMath(kind, False)
 

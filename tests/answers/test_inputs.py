@@ -106,7 +106,16 @@ def test_every_option_that_opens_a_file_is_tried_above(tmp_path: Path) -> None:
 
 #: What commands that keep answers read from files beside the options of studies, and what they
 #: only write, or keep answers in.
-READ = {"place", "workload", "what", "--device", "--input-shape", "--goals", "--trials"}
+READ = {
+    "place",
+    "workload",
+    "what",
+    "--device",
+    "--input-shape",
+    "--goals",
+    "--subject-to",
+    "--trials",
+}
 WRITTEN = {"--csv", "--cann", "--plot", "--report", "--tornado", "--folder", "--store", "--storage"}
 
 

@@ -111,9 +111,11 @@ def test_options_are_refused_before_anything_runs(
          "--layer resnet50/conv1 gives all sizes, so --cin, --stride cannot be given too; drop "
          "--layer or the sizes"),
         (["--layer", "resnet50/res4_3x4"],
-         "workload resnet50 has no layer 'res4_3x4'; did you mean 'res4_3x3'?"),
+         "argument --layer: workload resnet50 has no layer 'res4_3x4'; did you mean 'res4_3x3'?; "
+         "see 'npusim run conv2d_backprop_filter --help'"),
         (["--layer", "conv1"],
-         "expected WORKLOAD/LAYER such as resnet50/conv1, got 'conv1'"),
+         "argument --layer: expected WORKLOAD/LAYER such as resnet50/conv1, got 'conv1'; "
+         "see 'npusim run conv2d_backprop_filter --help'"),
         (["--cin", "16", "--cout", "16", "--size", "4", "--kernel", "3", "--groups", "3"],
          "--groups is 3, which must divide both --cin (16) and --cout (16); change one of them"),
         (["--cin", "16", "--cout", "16", "--size", "4", "--kernel", "5"],

@@ -297,8 +297,9 @@ def test_a_base_that_leads_outside_is_found_too() -> None:
 def test_strided_rows_may_end_with_the_tensor() -> None:
     def body(s: Script, k: Language, u: Any) -> None:
         slot = s.ub.next()
-        k.data_move(slot.at(0, 16), s.x.at(SIZE - 4, 4, rows=4, pitch=SIZE), FP32)
-        k.data_move(s.y.at(0, 4, rows=4, pitch=SIZE), slot.at(0, 16), FP32)
+        rows = slot.at(0, 4, rows=4, pitch=32)
+        k.data_move(rows, s.x.at(SIZE - 4, 4, rows=4, pitch=SIZE), FP32)
+        k.data_move(s.y.at(0, 4, rows=4, pitch=SIZE), rows, FP32)
 
     y = run(Script(body, [0]))
     assert y[:, 0].tolist() == [63, 127, 191, 255]

@@ -23,7 +23,7 @@ def backward(**changes: Any) -> npusim.Result:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"groups": 1.7}, "groups is 1.7; "),
+        ({"groups": 1.7}, "groups is 1.7, no integer; "),
         ({"groups": None}, "groups is None; it takes an integer"),
         ({"groups": True}, "groups is yes; "),
         ({"transposed": "no"}, "transposed: 'no' is neither True nor False"),
@@ -31,7 +31,7 @@ def backward(**changes: Any) -> npusim.Result:
         ({"output_mask": "abc"}, "output_mask is abc; .* permit length 3"),
         ({"output_mask": 1}, "output_mask is 1; .* permit length 3"),
         ({"output_mask": ("a", "b", "c")}, "output_mask: 'a' is neither True nor False"),
-        ({"stride": 1.5}, "stride is 1.5; "),
+        ({"stride": 1.5}, "stride is 1.5, no integer; "),
         ({"cores": 1.5}, "cores is 1.5; it is a bit mask, a list of core groups or text"),
         ({"cores": [0, 1.5]}, r"cores is \[0, 1.5\]; it is a bit mask"),
         ({"device": None}, r"device is None; it is a name \(`npusim devices` lists them\)"),

@@ -57,7 +57,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
 }
 
 #: Keywords whose None means something of its own, which their documentation says.
-NONE_IS_A_VALUE = {"cores", "core_mask", "timeline", "progress", "bias", "bias_sizes"}
+NONE_IS_A_VALUE = {"cores", "core_mask", "timeline", "progress", "bias", "bias_sizes", "out_dtype"}
 
 
 def called(name: str, *changed: Any, **options: Any) -> npusim.Result:

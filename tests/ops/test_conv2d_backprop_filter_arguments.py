@@ -67,7 +67,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"x": with_shape(X, 0, 2, 6, 6, 16), "dy": with_shape(DY, 0, 3, 6, 6, 16)},
         "input_x.shape is (0, 2, 6, 6, 16); ",
     ),
-    "sizes float": ({"sizes": [36, 5, 3.0, 3]}, "filter_sizes is (36, 5, 3.0, 3); "),
+    "sizes float": ({"sizes": [36, 5, 3.0, 3]}, "filter_sizes is (36, 5, 3.0, 3), no integer; "),
     "sizes text": ({"sizes": "36533"}, "filter_sizes is 36533; "),
     "Cout and groups": ({"sizes": [35, 5, 3, 3]}, "groups is 4: Cout is 35; "),
     "null strides": ({"strides": None}, "strides is null; "),

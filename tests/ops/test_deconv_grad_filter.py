@@ -176,7 +176,7 @@ def entry(i: int, value: Any) -> list[Any]:
     ("values", "message"),
     [
         (entry(10, 0), "param[10] stride_h is 0; FT78NE permits 1 to 2147483647"),
-        (entry(15, 1.5), "param[15] dilation_w is 1.5; FT78NE permits 1 to 2147483647"),
+        (entry(15, 1.5), "param[15] dilation_w is 1.5, no integer; FT78NE permits 1 to 2147483647"),
         (entry(8, True), "param[8] kernel_h is yes; "),
         (entry(9, 1 << 31), "param[9] kernel_w is 2147483648; "),
         (entry(16, 3), "param[3] in_c is 4 and param[7] out_c is 10 with group 3; "),

@@ -174,7 +174,7 @@ def test_results_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
     chip = npusim.load_device("ascend910b2").replace("main_memory.size", "1MiB")
     a, b = spec((1024, 1), "fp16"), spec((1, 1024), "fp16")
     text = refused(lambda device: npusim.ops.matmul(a, b, device=device), chip, monkeypatch)
-    assert "take 4.0 MiB: c 4.0 MiB; use a smaller a" in text
+    assert "take 4.0 MiB: a 2.0 KiB, b 2.0 KiB, c 4.0 MiB; use a smaller a" in text
 
 
 def test_copies_in_other_layouts_count_before_the_first_launch(

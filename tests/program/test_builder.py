@@ -224,6 +224,7 @@ def test_mmad_names_whole_fractals(bench: Bench) -> None:
 
 
 def test_a_cube_without_the_type_says_what_it_has(bench: Bench) -> None:
-    bench.k.mmad(bench.c.next(), bench.a.last(), bench.b.last(), 16, 16, 16, INT32, init=True)
+    c = bench.k.buffer("L0C", (16, 16), INT32)
+    bench.k.mmad(c.next(), bench.a.last(), bench.b.last(), 16, 16, 16, INT32, init=True)
     with pytest.raises(ProgramError, match=r"tiny has no int32 mmad \(it has: fp16, fp32"):
         bench.k.instructions[0].cost(TINY)

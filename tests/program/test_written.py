@@ -84,7 +84,7 @@ def elements_apart(k: Language, ub: BufferHandle, task: Any, x: Tensor, y: Tenso
 
 
 def rows_apart(k: Language, ub: BufferHandle, task: Any, x: Tensor, y: Tensor) -> None:
-    k.data_move(ub.next(), x.at(0, 16, rows=2, pitch=33), FP16)
+    k.data_move(ub.next().at(0, 16, rows=2, pitch=32), x.at(0, 16, rows=2, pitch=33), FP16)
 
 
 def added(k: Language, ub: BufferHandle, task: Any, x: Tensor, y: Tensor) -> None:
