@@ -127,8 +127,8 @@ def test_one_wrong_gradient_fails_alone(capsys: Capture, monkeypatch: pytest.Mon
     assert main([*BACKWARD, "--check"]) == 1
     lines = [x for x in capsys.readouterr().out.splitlines() if x.startswith("check  ")]
     verdicts = [(line.split()[1], "fail" in line, "pass" in line) for line in lines]
-    right, failed = (False, True), (True, False)
-    assert verdicts == [("grad_input", *right), ("grad_weight", *failed), ("grad_bias", *right)]
+    passed, failed = (False, True), (True, False)
+    assert verdicts == [("grad_input", *passed), ("grad_weight", *failed), ("grad_bias", *passed)]
 
 
 @pytest.mark.parametrize("kind", ["fp16", "fp32", "bf16"])
