@@ -130,7 +130,7 @@ def test_what_no_chip_takes_is_an_error_with_its_line(
     x, y = npusim.spec(X.shape, "fp16"), npusim.spec(Y.shape, "fp32")
     arrays = (x, y) if timing else (np.zeros(X.shape, np.float16), np.zeros(Y.shape, np.float32))
     with pytest.raises(ProgramError, match=WRONG[body].format(line=place)) as error:
-        npusim.simulate(Body(body), "tiny", *arrays)
+        npusim.simulate(Body(body), "tiny", *arrays, engine="simpy")
     assert str(error.value).startswith(place)
 
 
@@ -140,9 +140,8 @@ def _lines(body: Callable[..., None]) -> list[int]:
 
 
 def simulated(body: Callable[..., None]) -> npusim.Result:
-    return npusim.simulate(
-        Body(body), "tiny", np.ones(X.shape, np.float16), np.zeros((2, 64), "f4")
-    )
+    arrays = np.ones(X.shape, np.float16), np.zeros((2, 64), np.float32)
+    return npusim.simulate(Body(body), "tiny", *arrays, engine="simpy")
 
 
 def test_what_chips_take_is_no_error() -> None:
