@@ -50,8 +50,8 @@ LAYERS = (
 WHICH = ("dx", "dw")
 
 #: Of 2,000 random enlargements those that are slower by more than ``LIMIT``, and the worst ratio.
-MOST_SLOWER = 5
-WORST = 1.035
+MOST_SLOWER = 3
+WORST = 1.045
 
 
 def gradient(layer: str, which: str, batch: int) -> Gradient:
@@ -326,15 +326,15 @@ def test_half_or_a_quarter_of_l1_is_never_faster(layer: str, device: str, batch:
 
 
 def test_a_few_random_enlargements() -> None:
-    """The first 40 of the 2,000 that the slow test goes through."""
+    """The first 40 of the 900 that the slow test goes through."""
     slower = [one for one in random_enlargements(40, 0) if one.ratio > LIMIT]
     assert not slower, "\n".join(map(str, slower))
 
 
 @pytest.mark.slow
 def test_random_enlargements() -> None:
-    """2,000 of them; docs/model/tilings.md says which are slower, by how much and why."""
-    slower = [one for one in random_enlargements(2000, 0) if one.ratio > LIMIT]
+    """900 of them; docs/model/tilings.md says which are slower, by how much and why."""
+    slower = [one for one in random_enlargements(900, 0) if one.ratio > LIMIT]
     found = "\n".join(map(str, slower))
     assert len(slower) <= MOST_SLOWER, found
     assert max((one.ratio for one in slower), default=1.0) <= WORST, found
