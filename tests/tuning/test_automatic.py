@@ -49,7 +49,7 @@ LAYERS = (
 
 WHICH = ("dx", "dw")
 
-#: Of 2,000 random enlargements those that are slower by more than ``LIMIT``, and the worst ratio.
+#: Of 900 random enlargements those that are slower by more than ``LIMIT``, and the worst ratio.
 MOST_SLOWER = 3
 WORST = 1.045
 
