@@ -355,12 +355,13 @@ class _Nest:
             self.k.dsp_cast(done, acc.at(0, count * u.n * FP32.bytes), FP32, dx.dtype)
         frame, pitch = u.n * e, kernel.width * kernel.shape.groups * e
         wide = kernel.positions[1]
+        # One column alone still carries the hop of its phase, which rows in one move must not take.
         whole = columns.size == wide and rows.hop == 1
         runs = [(0, count)] if whole else [(i, columns.size) for i in range(rows.size)]
         for row, size in runs:
             to = dx.at(
                 *(row * rows.hop * wide * pitch, frame),
-                base="dx", rows=size, pitch=columns.hop * pitch,
+                base="dx", rows=size, pitch=(1 if whole else columns.hop) * pitch,
             )  # fmt: skip
             self.k.data_move(to, done.at(row * columns.size * frame, size * frame), dx.dtype)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import npusim
@@ -85,6 +85,16 @@ def layers(draw: st.DrawFn) -> tuple[str, Wanted]:
     )
 
 
+# One column of positions of a stride of two: rows of the gradient lie one column apart, not two.
+ONE_COLUMN = (
+    "conv_grad_input",
+    layer(
+        "conv_grad_input", n=1, cin=1, cout=2, spatial=(2, 1), kernel=(1, 1), stride=(1, 2),
+        padding=((0, 0), (0, 0)), dilation=(1, 1), groups=1, outputs=(1, 1),
+    ),
+)  # fmt: skip
+
+
 def name_and_layer(name: str, **sizes: Any) -> tuple[str, Wanted]:
     return name, layer(name, **sizes)
 
@@ -94,6 +104,7 @@ def name_and_layer(name: str, **sizes: Any) -> tuple[str, Wanted]:
 
 @settings(max_examples=60, deadline=None)
 @given(problem=layers(), half=st.booleans(), storage=st.sampled_from(("shared", "gsm", "private")))
+@example(problem=ONE_COLUMN, half=False, storage="shared")
 def test_each_is_its_definition(problem: tuple[str, Wanted], half: bool, storage: str) -> None:
     name, p = problem
     p, kind = p._replace(storage=storage), np.float16 if half else np.float32
