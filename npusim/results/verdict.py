@@ -34,8 +34,8 @@ _BETTER = {
 }
 #: All but memory rests on the first; the second is a part of ``launch.core``.
 _NO_PARTS = ("clock", "launch.skew")
-#: Figures of other kinds that are speeds, or as good as one.
-_COUNTS = ("queue_depth", "elements", "piece")
+#: Figures of other kinds that are speeds, or as good as one: how much is done at once.
+_COUNTS = ("queue_depth", "elements", "piece", "window")
 
 
 @dataclass(frozen=True, kw_only=True)
