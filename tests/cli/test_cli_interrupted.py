@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 
 from npusim import network, ops, spec
+from npusim.cli.main import INTERRUPTED, main
 from npusim.errors import ArgumentError
+from npusim.study.store import Store
 from npusim.written import replacing
 
 OLD = "the file that was there"
@@ -315,3 +317,29 @@ def test_a_closed_output_is_one_line() -> None:
     assert error == (
         "npusim: error: standard output is closed; redirect it to a file or to /dev/null\n"
     )
+
+
+def test_a_sweep_that_is_stopped_says_how_much_is_kept_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = (
+        "sweep matmul --device tiny --m 16 --k 16 --n 16 --vary memories.L1.size=16KiB,32KiB,64KiB"
+    )
+    words = [*line.split(), "--store", str(tmp_path / "kept.sqlite"), "--jobs", "1"]
+    put, kept = Store.put, list[int]()
+
+    def stopped(store: Store, answers: Any) -> None:
+        answers = list(answers)
+        if len(kept) == 2:  # the machine as it is, then the first point
+            kept.append(0)
+            raise KeyboardInterrupt
+        put(store, answers)
+        kept.append(len(answers))
+
+    monkeypatch.setattr(Store, "put", stopped)
+    assert main(words) == INTERRUPTED
+    said = capsys.readouterr().err
+    assert "stopped; 1 of 3 points are kept: the same command goes on with the rest" in said
+    assert main(words) == 0
+    assert sum(kept) == 2 + 3  # the machine as it is once a run, each point once
+    assert "goes on" not in capsys.readouterr().err
