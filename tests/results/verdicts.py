@@ -99,7 +99,8 @@ def of_network(name: str, device: str = "ascend910b2", **options: Any) -> list[s
     launches = parts(found.device, [n for n in figures(found.device) if n.startswith("launch.")])
     us = 0.0
     for one in found.timed:
-        assert one.result is not None
+        if one.result is None:  # a layer that the product's limits refuse
+            continue
         assert one.result.replay is not None
         own = doubled_us(found.device, launches[LAUNCHES], one.result.replay)
         assert own is not None
