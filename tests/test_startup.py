@@ -43,7 +43,7 @@ def test_a_short_run_imports_no_library_of_tables_or_plots(extra: str) -> None:
 UNUSED = (
     *(f"npusim.kernels.{name}" for name in ("implicit_gemm", "conv_forward", "tilings.cann")),
     *(f"npusim.numerics.{name}" for name in ("executor", "memory")),
-    *(f"npusim.ops.{name}" for name in ("convolution", "conv2d_backprop_filter")),
+    *(f"npusim.ops.{name}" for name in ("convolution", "compiled")),
     *(f"npusim.results.{name}" for name in ("comparison", "explanation", "what_if", "perfetto")),
     *(f"npusim.timing.{name}" for name in ("causes", "critical", "simpy_engine")),
     *("npusim.program.races", "npusim.reference", "npusim.workloads", "npusim.tuning"),

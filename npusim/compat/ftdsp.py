@@ -44,11 +44,13 @@ from npusim.errors import ArgumentError
 from npusim.limits.facts import PARAM
 from npusim.limits.table import check
 from npusim.ops.arguments import frozen
-from npusim.ops.conv_grad_filter import conv_grad_filter
-from npusim.ops.conv_grad_input import conv_grad_input
-from npusim.ops.deconv_grad_filter import deconv_grad_filter
-from npusim.ops.deconv_grad_input import deconv_grad_input
 from npusim.ops.dsp import facts, weight_shape
+from npusim.ops.dsp_gradients import (
+    conv_grad_filter,
+    conv_grad_input,
+    deconv_grad_filter,
+    deconv_grad_input,
+)
 from npusim.results import Result
 
 #: The device of the innermost ``using`` block of this thread.

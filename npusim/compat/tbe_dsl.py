@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from math import prod
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from npusim.dtypes import FP16, FP32, DType, dtype
 from npusim.errors import ArgumentError, RuleError
 from npusim.limits.facts import type_name
 from npusim.limits.table import check
+from npusim.ops import compiled
 from npusim.ops.arguments import Form, frozen
 from npusim.ops.blocked_forward import blocked_convolution
 from npusim.ops.im2col import facts as image_facts
@@ -39,9 +39,9 @@ def _flat_map(c: Convolution) -> Sizes:
 
 
 def _operator(name: str, shape: Callable[[Convolution], Sizes]) -> _Operator:
-    """An operator of ``npusim.ops``, whose module has its form and its layer beside it."""
-    module = import_module(f"npusim.ops.{name}")
-    return _Operator(getattr(module, name), module.FORM, module.convolution, shape)
+    """An operator of ``npusim.ops`` with its form."""
+    form = compiled.FORMS[name]
+    return _Operator(getattr(compiled, name), form, compiled.layer_reader(form), shape)
 
 
 _FILTER_2D = _operator("conv2d_backprop_filter", fractal_columns)

@@ -1,32 +1,37 @@
 """The operators: each checks its arguments, chooses a tiling and launches kernels.
 
-Every operator has a module with its function and its card, which declares it once
-(``npusim.ops.card``). A module is imported when its operator is first used.
+An operator's module has its function and its card, which declares it once (``npusim.ops.card``);
+those of the tensor compiler share one, and those of the DSP library. A module is imported when one
+of its operators is first used.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from npusim.ops.card import Card
-    from npusim.ops.conv2d_backprop_filter import conv2d_backprop_filter
-    from npusim.ops.conv2d_backprop_input import conv2d_backprop_input
-    from npusim.ops.conv3d_backprop_filter import conv3d_backprop_filter
-    from npusim.ops.conv3d_backprop_input import conv3d_backprop_input
-    from npusim.ops.conv_grad_filter import conv_grad_filter
-    from npusim.ops.conv_grad_input import conv_grad_input
+    from npusim.ops.compiled import (
+        conv2d_backprop_filter,
+        conv2d_backprop_input,
+        conv3d_backprop_filter,
+        conv3d_backprop_input,
+        depthwise_conv2d_backprop_filter,
+        depthwise_conv2d_backprop_input,
+    )
     from npusim.ops.conv_tbc_backward import conv_tbc_backward
     from npusim.ops.convolution import convolution
     from npusim.ops.convolution_backward import convolution_backward
-    from npusim.ops.deconv_grad_filter import deconv_grad_filter
-    from npusim.ops.deconv_grad_input import deconv_grad_input
-    from npusim.ops.depthwise_conv2d_backprop_filter import depthwise_conv2d_backprop_filter
-    from npusim.ops.depthwise_conv2d_backprop_input import depthwise_conv2d_backprop_input
+    from npusim.ops.dsp_gradients import (
+        conv_grad_filter,
+        conv_grad_input,
+        deconv_grad_filter,
+        deconv_grad_input,
+    )
     from npusim.ops.im2col import im2col
     from npusim.ops.im2col_backward import im2col_backward
     from npusim.ops.matmul import matmul
@@ -53,21 +58,26 @@ __all__ = [
     "operators",
 ]
 
-#: The operators that ship; each has a module of its name.
+#: The operators that ship.
 _NAMES = tuple(name for name in __all__ if name.islower() and name != "operators")
+
+
+def _module(name: str) -> ModuleType:
+    """The module of an operator: of its name, but where several share one."""
+    shared = "dsp_gradients" if "_grad_" in name else "compiled" if "_backprop_" in name else name
+    return import_module(f"{__name__}.{shared}")
 
 
 class _Operators(Mapping[str, Any]):
     """Something of every operator that ships, by its name; its module is imported to tell."""
 
-    def __init__(self, attribute: str) -> None:
-        self.attribute = attribute
+    def __init__(self, find: Callable[[ModuleType, str], Any]) -> None:
+        self.find = find
 
     def __getitem__(self, name: str) -> Any:
         if name not in _NAMES:
             raise KeyError(name)
-        module = import_module(f"{__name__}.{name}")
-        return getattr(module, self.attribute or name)
+        return self.find(_module(name), name)
 
     def __contains__(self, name: object) -> bool:
         return name in _NAMES
@@ -80,10 +90,12 @@ class _Operators(Mapping[str, Any]):
 
 
 #: Name -> card of every operator that ships.
-CARDS: Mapping[str, Card[Any]] = _Operators("CARD")
+CARDS: Mapping[str, Card[Any]] = _Operators(
+    lambda module, name: module.CARDS[name] if hasattr(module, "CARDS") else module.CARD
+)
 
 #: Name -> function of every operator that ships.
-OPERATORS: Mapping[str, Any] = _Operators("")
+OPERATORS: Mapping[str, Any] = _Operators(getattr)
 
 
 def operators() -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import fields
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from npusim.call.spec import Spec
 from npusim.compat.tbe import dsl, tvm
 from npusim.errors import ArgumentError
 from npusim.ops import CARDS, OPERATORS
+from npusim.ops.compiled import FORMS
 
 pytestmark = pytest.mark.compiled
 
@@ -89,7 +89,7 @@ PARA_DICTS = sorted(name for name in CALLS if isinstance(CALLS[name][-1], dict))
 
 
 def optional_of(name: str) -> list[str]:
-    form = import_module(f"npusim.ops.{name}").FORM
+    form = FORMS[name]
     return ["res_dtype", "kernel_name", *form.optional]
 
 

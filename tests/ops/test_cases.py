@@ -20,10 +20,8 @@ from npusim.dtypes import BF16, FP16, FP32
 from npusim.errors import NpusimError, RuleError
 from npusim.layout import fracz_grouped_to_oihw, from_6hd, to_5hd, to_6hd, to_fracz_3d
 from npusim.layout.groups import group_dict, group_plan
-from npusim.ops.conv2d_backprop_filter import conv2d_backprop_filter
-from npusim.ops.conv3d_backprop_input import conv3d_backprop_input
+from npusim.ops import conv2d_backprop_filter, conv3d_backprop_input, deconv_grad_filter
 from npusim.ops.convolution_backward import convolution_backward
-from npusim.ops.deconv_grad_filter import deconv_grad_filter
 from npusim.ops.im2col_backward import im2col_backward
 from npusim.reference import conv_filter_grad
 from npusim.results import Result

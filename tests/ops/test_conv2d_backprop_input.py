@@ -15,7 +15,7 @@ from npusim.dtypes import FP16
 from npusim.errors import ArgumentError, RuleError
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.layout import from_5hd, group_dict, group_plan, to_5hd, to_fracz_3d
-from npusim.ops.conv2d_backprop_input import conv2d_backprop_input
+from npusim.ops import conv2d_backprop_input
 from npusim.results import Result
 
 Array = np.ndarray[Any, Any]

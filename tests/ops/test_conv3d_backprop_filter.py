@@ -15,7 +15,7 @@ from npusim.dtypes import FP16, FP32
 from npusim.errors import ArgumentError, RuleError
 from npusim.kernels.conv_backprop_filter import Tiling
 from npusim.layout import from_fracz_3d, group_dict, group_plan, to_6hd
-from npusim.ops.conv3d_backprop_filter import conv3d_backprop_filter
+from npusim.ops import conv3d_backprop_filter
 from npusim.results import Result
 
 Array = np.ndarray[Any, Any]
