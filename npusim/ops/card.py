@@ -293,16 +293,3 @@ def _size(operand: Operand) -> int:
     if isinstance(operand, Spec):
         return prod(operand.shape) * operand.dtype.bytes
     return operand.nbytes
-
-
-def named_sizes(stated: Stated, operands: Mapping[str, str]) -> dict[str, int]:
-    """Sizes that are the axes of operands (operand -> "M, K"): stated, or as files show them."""
-    found: dict[str, dict[str, int]] = {}
-    for name, text in operands.items():
-        axes = text.lower().split(", ")
-        array = stated.arrays.get(name)
-        if array is not None and array.ndim != len(axes):
-            raise ArgumentError(f"{stated.file(name)}; it must have {len(axes)} axes ({text})")
-        for i, axis in enumerate(axes):
-            found.setdefault(axis, {}).update({} if array is None else {name: array.shape[i]})
-    return {axis: stated.size(axis, shown) for axis, shown in found.items()}
