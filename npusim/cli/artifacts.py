@@ -12,6 +12,7 @@ import numpy as np
 
 from npusim.cli.checks import returned
 from npusim.cli.files import PLOTS, Write, check_file
+from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.dtypes import BF16
 from npusim.errors import ArgumentError
@@ -137,36 +138,7 @@ def add_arguments(parser: Parser) -> None:
         group.add_argument(
             _option(name), type=Path, metavar="FILE", help=f"{artifact.about} (default: none)"
         )
-    group.add_argument(
-        "--output-layout",
-        choices=("operator", "framework"),
-        default="operator",
-        help="layout of --output: the operator's own (such as FRACTAL_Z for filters), or that of "
-        "frameworks, such as (Cout, Cin/groups, KH, KW) (default: operator)",
-    )
-
-    group.add_argument(
-        "--from",
-        dest="since",
-        type=float,
-        metavar="US",
-        help="first microsecond of the call that --trace and --plot show (default: 0)",
-    )
-    group.add_argument(
-        "--to",
-        dest="until",
-        type=float,
-        metavar="US",
-        help="last microsecond that they show (default: the end)",
-    )
-    group.add_argument(
-        "--core",
-        dest="shown_cores",
-        action="append",
-        metavar="NAME",
-        help="show this core, such as aic0, and no other but those named so; may be repeated "
-        "(default: all cores in a trace, the first and the slowest in a plot)",
-    )
+    add_options(parser, "files of a run")
 
 
 def part_of(arguments: argparse.Namespace, time_us: float) -> Part:
@@ -174,7 +146,7 @@ def part_of(arguments: argparse.Namespace, time_us: float) -> Part:
     since, until, cores = arguments.since, arguments.until, arguments.shown_cores
     window = (since or 0.0, time_us if until is None else until)
     asked = since is not None or until is not None
-    return Part(None if cores is None else tuple(cores), window if asked else None)
+    return Part(tuple(cores) or None, window if asked else None)
 
 
 def check(wanted: Mapping[str, Path], arguments: argparse.Namespace) -> None:
@@ -188,7 +160,7 @@ def check(wanted: Mapping[str, Path], arguments: argparse.Namespace) -> None:
         ("--to", arguments.until),
         ("--core", arguments.shown_cores),
     ):
-        if value is not None and not shows:
+        if value not in (None, []) and not shows:
             raise ArgumentError(f"{option} says what --trace and --plot show; add one of them")
     taken: dict[Path, str] = {}
     for name, path in wanted.items():

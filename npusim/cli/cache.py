@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from npusim.cli.console import print_json, print_table
+from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.errors import ArgumentError
 from npusim.kept import MOST_BYTES, Kept, Place, opened, places
@@ -26,17 +27,11 @@ def add_arguments(parser: Parser) -> None:
     parser.epilog = "examples:\n  npusim cache info\n  npusim cache clear sweeps"
     actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
     info = actions.add_parser("info", help="what is kept, and where")
-    info.add_argument("--json", action="store_true", help="print JSON (default: no)")
+    add_options(info, "cache info")
     clear = actions.add_parser("clear", help="forget it")
-    names = ", ".join((*(place.name for place in places()), _CODE))
-    clear.add_argument("names", nargs="*", metavar="NAME", help=f"of {names} (default: all)")
+    add_options(clear, "cache clear", names=", ".join((*(place.name for place in places()), _CODE)))
     for action in (info, clear):
-        action.add_argument(
-            "--debug",
-            action="store_true",
-            default=argparse.SUPPRESS,
-            help="show the traceback of an error (default: no)",
-        )
+        add_options(action, "debug")
         action.set_defaults(leaf=action)
 
 

@@ -13,19 +13,21 @@ from dataclasses import fields as fields_of
 from functools import cache, partial
 from typing import Any
 
+from npusim.call.options import Options
 from npusim.call.own_kernel import EXAMPLE, load_kernel, make_kernel
 from npusim.call.spec import Array, Operand
 from npusim.call.tiling_text import parse_tiling
-from npusim.cli.machine import add_machine, add_simulation
 from npusim.cli.operands import make_operands, read_operands
+from npusim.cli.options import add_machine, add_options
 from npusim.cli.own_kernel import kernel_card
-from npusim.cli.parser import Parser, assignment, collect
+from npusim.cli.parser import Parser, collect
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.dtypes import DType, dtype
 from npusim.errors import ArgumentError
+from npusim.limits.table import RULES
 from npusim.ops import CARDS
-from npusim.ops.card import LIMITS, Card, Output, Sample, Stated, integer
+from npusim.ops.card import LIMITS, Card, Output, Sample, Stated
 from npusim.program.tunable import is_tunable
 from npusim.results import Result
 
@@ -34,8 +36,8 @@ OWN = "kernel"
 
 _ABOUT_OWN = "a kernel of your own, from a file (also --kernel FILE.py:CLASS)"
 
-#: Adds what a command has besides: to a leaf, and to its group of the simulation.
-Extras = Callable[[Parser, Callable[..., Any]], None]
+#: Adds what a command has besides to a leaf.
+Extras = Callable[[Parser], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +97,7 @@ def add_calls(parser: Parser, extras: Extras, *, numbers: bool) -> None:
         epilog="example:\n  "
         f"{parser.prog} --kernel scale.py:Scale --arg count=4096 --device ascend910b2\n",
     )
-    _add_own(own)
+    add_options(own, "kernel of a file", example=EXAMPLE)
     _add_call(own, None, extras, numbers)
     own.elsewhere = _owners
 
@@ -227,47 +229,20 @@ def _add_sizes(leaf: Parser, card: Card[Any]) -> None:
             own.add_argument(flag, type=option.read, metavar=option.metavar, help=option.help)
 
 
-def _add_own(leaf: Parser) -> None:
-    leaf.add_argument(
-        "place",
-        metavar="FILE.py:CLASS",
-        help="a class of npusim.language.Kernel in a file anywhere; the file alone if it has one",
-    )
-    leaf.add_argument(
-        "--arg",
-        action="append",
-        default=[],
-        type=assignment,
-        metavar="NAME=VALUE",
-        help=f"a keyword of its class method {EXAMPLE!r}, or without one a field of the class: "
-        "numbers, yes or no, words, tensors as 512x1024:fp16 or 512x1024:fp32:out; repeatable "
-        "(default: as the class says)",
-    )
-
-
 def _add_call(leaf: Parser, card: Card[Any] | None, extras: Extras, numbers: bool) -> None:
     """What all calls have; ``card`` is None for a kernel of a file."""
     _add_numbers(leaf, card, numbers)
     rules = card is not None and "rules" not in card.without
     usual = card.device or "" if card is not None else ""
-    add_machine(leaf.add_argument_group("machine").add_argument, usual=usual, rules=rules)
-    simulation = leaf.add_argument_group("simulation").add_argument
+    add_machine(leaf, usual=usual)
+    if rules:
+        add_options(leaf, "rules", rules=RULES, usual=Options.rules)
     if card is not None and "tiling" not in card.without:
-        _add_tiling(simulation, card)
-    add_simulation(simulation)
-    extras(leaf, simulation)
-    leaf.add_argument(
-        "--json",
-        action="store_true",
-        help="print the result as JSON, nothing else, on stdout (default: a text report)",
-    )
-    # Suppressed, or its default would overwrite what stood before the operator.
-    leaf.add_argument(
-        "--debug",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="show the traceback of an error (default: no)",
-    )
+        _add_tiling(leaf, card)
+    add_options(leaf, "simulation", start=Options.start, engine=Options.engine)
+    extras(leaf)
+    add_options(leaf, "call")
+    add_options(leaf, "debug")
     leaf.set_defaults(leaf=leaf)
 
 
@@ -281,50 +256,27 @@ def _element_type(names: Sequence[str], text: str) -> DType:
 
 def _add_numbers(leaf: Parser, card: Card[Any] | None, numbers: bool) -> None:
     names = [one.name for one in card.dtypes] if card is not None else []
-    if not numbers and len(names) < 2:
-        return
-    add = leaf.add_argument_group("numbers" if numbers else "operands").add_argument
     if numbers:
         layouts = dict.fromkeys(one.layout for one in card.inputs if one.layout) if card else {}
         also = f", or in {' or '.join(layouts)}" if layouts else ""
         form = f", in the layout of frameworks{also}" if card else ""
         which = ", ".join(one.name for one in card.inputs) if card else "tensors that it reads"
-        add(
-            "--input",
-            action="append",
-            default=[],
-            type=assignment,
-            metavar="NAME=FILE",
-            help=f"take an operand from a .npy file{form}; repeatable; {which} (default: random, "
-            "normal)",
-        )
+        add_options(leaf, "inputs", form=form, which=which)
     if len(names) > 1:
-        add(
-            "--dtype",
-            type=partial(_element_type, names),
-            metavar="TYPE",
-            help=f"element type of the operands: {' or '.join(names)} (default: "
-            f"{'as in --input, else ' if numbers else ''}{names[0]})",
+        add_options(
+            leaf,
+            "operands",
+            **{"group": "numbers" if numbers else "operands", "types": " or ".join(names)},
+            **{"element type": partial(_element_type, names)},
+            usual=f"{'as in --input, else ' if numbers else ''}{names[0]}",
         )
-    if not numbers:
-        return
-    add("--seed", type=integer(0), default=0, metavar="N", help="of random inputs (default: 0)")
-    add(
-        "--timing-only",
-        action="store_true",
-        help="simulate the time but compute no numbers, at any size (default: both)",
-    )
-    limits = ", ".join(f"{limit:.0e} ({name})" for name, limit in LIMITS.items())
-    by = "float64" if card is not None else "what its method 'expected' returns"
-    add(
-        "--check",
-        action="store_true",
-        help=f"compare every output with {by}; status 1 if a relative error exceeds {limits}; and "
-        "look for accesses to global memory that nothing orders (default: no)",
-    )
+    if numbers:
+        limits = ", ".join(f"{limit:.0e} ({name})" for name, limit in LIMITS.items())
+        by = "float64" if card is not None else "what its method 'expected' returns"
+        add_options(leaf, "numbers", limits=limits, by=by)
 
 
-def _add_tiling(add: Callable[..., Any], card: Card[Any]) -> None:
+def _add_tiling(leaf: Parser, card: Card[Any]) -> None:
     fields = dict.fromkeys(one.name for kind in card.tilings.values() for one in fields_of(kind))
     vendors = [kernel.name for kernel in card.tilings if kernel.vendor_rule]
     whose = f", for {' and '.join(vendors)}" if len(vendors) < len(card.tilings) else ""
@@ -341,7 +293,8 @@ def _add_tiling(add: Callable[..., Any], card: Card[Any]) -> None:
     if len(card.tilings) > 1:
         names = ", ".join(kernel.name for kernel in card.tilings)
         text += f"; of several kernels KERNEL:FIELD=VALUE,...;KERNEL:production ({names})"
-    add("--tiling", metavar="FIELD=VALUE,...", help=text)
+    group = leaf.add_argument_group("simulation")
+    group.add_argument("--tiling", metavar="FIELD=VALUE,...", help=text)
 
 
 def _device(arguments: argparse.Namespace, card: Card[Any]) -> Device:

@@ -14,6 +14,7 @@ from pathlib import Path
 from npusim.cli import calls, run
 from npusim.cli.console import print_json
 from npusim.cli.files import PLOTS, check_files, write_files
+from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.errors import ArgumentError
 from npusim.results import Result
@@ -22,52 +23,13 @@ from npusim.results.comparison import Comparison, compare
 from npusim.results.network_comparison import NetworkComparison, compare_networks, is_network
 from npusim.results.progress import ProgressBar
 
-_SIDE = (
-    "a file that 'npusim run --json' wrote, or both sides 'npusim net --json'; or, quoted, what "
-    "follows 'npusim run' on a command line"
-)
-
 #: Files that can be written, by the name of their option: their suffixes.
 _FILES = {"plot": PLOTS, "trace": (".json", ".json.gz")}
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``compare``."""
-    parser.epilog = (
-        "examples:\n"
-        '  npusim compare "matmul --m 512 --k 512 --n 512 --device ascend910b2" \\\n'
-        '      "--device ascend910b3"\n'
-        "  npusim compare before.json after.json --plot change.png\n"
-        "  npusim net resnet50 --json > one.json\n"
-        "  npusim net resnet50 --device ascend910b4 --json > other.json\n"
-        "  npusim compare one.json other.json\n"
-    )
-    parser.add_argument("a", metavar="A", help=_SIDE)
-    parser.add_argument(
-        "b",
-        metavar="B",
-        help="the same, or, quoted and beginning with --, options that come after those of A, such "
-        'as "--tiling base_m=64,base_n=64,base_k=64" or "--device ascend910"',
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print what differs as JSON, nothing else, on stdout (default: a text report)",
-    )
-    files = parser.add_argument_group("files to write").add_argument
-    files(
-        "--plot",
-        type=Path,
-        metavar="FILE",
-        help="a figure of the kernels of both, .png or .svg (default: none)",
-    )
-    files(
-        "--trace",
-        type=Path,
-        metavar="FILE",
-        help="both timelines for ui.perfetto.dev, of lines only; .json.gz compresses it (default: "
-        "none)",
-    )
+    add_options(parser, "compare")
 
 
 def arrange(words: Sequence[str]) -> list[str]:

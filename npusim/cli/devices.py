@@ -7,7 +7,8 @@ import re
 from typing import Any
 
 from npusim.cli.console import print_json, print_table
-from npusim.cli.parser import Parser, add_show, assignment, collect
+from npusim.cli.options import add_options, add_show
+from npusim.cli.parser import Parser, collect
 from npusim.device.catalog import describe, devices, figure_text, load_device, ranges
 from npusim.device.spec import Device
 from npusim.quantities import format_frequency, format_size
@@ -22,17 +23,9 @@ _BLOCKS = (
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``devices`` and ``devices show``."""
-    parser.add_argument("--json", action="store_true", help="print JSON (default: a table)")
     about = "show every figure of a device with its range, confidence and source"
-    show = add_show(parser, about, "a device's name")
-    show.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        type=assignment,
-        metavar="PATH=VALUE",
-        help="change a figure first, such as memories.L1.size=2MiB; repeatable (default: none)",
-    )
+    show = add_show(parser, about, "a device's name, or a file ending in .yaml")
+    add_options(show, "devices show")
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from npusim.cli import calls
 from npusim.cli.console import print_json
+from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.results.explanation import Explanation
 from npusim.results.progress import ProgressBar
@@ -28,18 +28,8 @@ def arrange(words: Sequence[str]) -> list[str]:
     return calls.arrange("explain", words)
 
 
-def _add_extras(_: Parser, simulation: Callable[..., Any]) -> None:
-    simulation(
-        "--timing-only",
-        action="store_true",
-        help="as 'npusim run' takes it; no numbers are computed here in any case",
-    )
-    option = simulation("--what-if", action=argparse.BooleanOptionalAction, default=True)
-    # Python 3.10 appends a default of its own to a help that it is given.
-    option.help = (
-        "simulate the call again with every figure its time rests on at half and at twice its "
-        "value, and rank them by what they save (default: yes)"
-    )
+def _add_extras(leaf: Parser) -> None:
+    add_options(leaf, "explain")
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -13,27 +13,15 @@ from typing import Any
 
 from npusim.cli.console import print_table
 from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, write_files
+from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
-from npusim.cli.studies import (
-    add_study,
-    add_work,
-    arranged,
-    progress_bar,
-    study_of_words,
-)
+from npusim.cli.studies import arranged, progress_bar, study_of_words
 from npusim.errors import ArgumentError
-from npusim.ops.card import integer
 from npusim.results.lines import columns, counted, items, rate_text, wrap
 from npusim.results.plots import save_figure
 from npusim.study import Exploration, Sensitivities, explore, sensitivities
 from npusim.study.formula import GOALS, limit
 from npusim.study.space import check_goals
-
-_EXAMPLES = """examples:
-  npusim explore study.yaml --trials 200 --csv points.csv --plot front.png
-  npusim explore net resnet18 --batch 32 --device ascend910b2 \\
-      --vary memories.L1.size=128KiB:2MiB:*2 --vary groups=8:48:4 \\
-      --vary l2.size=24MiB:192MiB:*2 --goals time_us,area_mm2 --storage explored.db"""
 
 #: Rows of a front that are printed; --csv writes all points.
 _SHOWN = 30
@@ -41,51 +29,10 @@ _SHOWN = 30
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``explore``; options of what is measured are read later, by their names."""
-    parser.epilog = _EXAMPLES
-    add_study(parser)
-    add = parser.add_argument_group("search").add_argument
-    add(
-        "--goals",
-        type=_goals,
-        metavar="NAMES",
-        help=f"what is made small, of {', '.join(GOALS)}, or formulas of them such as "
-        "time_us*energy_uj (default: the file's, or time_us,area_mm2)",
-    )
-    add(
-        "--subject-to",
-        action="append",
-        default=[],
-        type=_limit,
-        metavar="LIMIT",
-        help='what the front keeps, such as "area_mm2<=60"; repeatable (default: the file\'s)',
-    )
-    add(
-        "--trials",
-        type=integer(0),
-        metavar="N",
-        help="points to look at; 0: none, with --tornado (default: the file's, or 100)",
-    )
-    add("--seed", type=int, default=0, metavar="N", help="of the search (default: 0)")
-    add(
-        "--storage",
-        default="",
-        metavar="FILE",
-        help="where Optuna keeps the search, to continue it and for its own tools; a file or a "
-        "URL such as sqlite:///FILE (default: nowhere)",
-    )
-    add("--name", default="", metavar="NAME", help="of the search in it (default: by content)")
-    add_work(parser.add_argument_group("work").add_argument)
-    add = parser.add_argument_group("results").add_argument
-    add("--csv", type=Path, metavar="FILE", help="write all points (or .parquet by its suffix)")
-    add("--plot", type=Path, metavar="FILE", help="draw points and front: a .png or .svg")
-    add("--report", type=Path, metavar="FILE", help="write a web page, .html (default: none)")
-    add(
-        "--tornado",
-        type=Path,
-        metavar="FILE",
-        help="move each name to both ends of its values alone, and draw how far the first goal "
-        "goes: a .png or .svg",
-    )
+    add_options(parser, "study")
+    add_options(parser, "goals", goals=_goals, limit=_limit, names=", ".join(GOALS))
+    add_options(parser, "work of a study")
+    add_options(parser, "explore")
 
 
 def arrange(words: Sequence[str]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 from npusim.calibration import Calibration, calibrate
 from npusim.cli.console import print_json, print_table
 from npusim.cli.files import ANY, PLOTS, Write, check_files, write_files
+from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.errors import ArgumentError
-from npusim.ops.card import integer
 from npusim.validation.card import save_page, save_plot
 from npusim.validation.score import time_error
 
@@ -24,87 +23,7 @@ _INTERRUPTED = 130
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``fit``."""
-    parser.epilog = (
-        "A profile is the op_summary CSV of msprof (or kernel_details.csv of a\n"
-        "framework's profiler) as it is; OP_SUMMARY.yaml beside it holds what it lacks:\n"
-        "attributes of convolutions, tilings. Another file has the columns of\n"
-        "configs/silicon/README.md.\n\n"
-        "examples:\n"
-        "  npusim fit --data op_summary.csv --device ascend910b2 --output mine.yaml\n"
-        "  npusim fit --data op_summary.csv --device mine.yaml --figure main_memory.read\n\n"
-        "Ctrl-C ends a fit early and keeps what it has found; a second one drops it."
-    )
-    add = parser.add_argument_group("what to fit").add_argument
-    add(
-        "--data",
-        action="append",
-        required=True,
-        type=Path,
-        metavar="FILE",
-        help="a profile, or measured kernels, as CSV; repeatable",
-    )
-    add(
-        "--device",
-        required=True,
-        metavar="NAME",
-        help="the chip: a name of `npusim devices`, or a device file ending in .yaml",
-    )
-    add(
-        "--tilings",
-        type=Path,
-        metavar="FILE",
-        help="YAML with what a profile lacks (default: the file beside it, .yaml for .csv)",
-    )
-    add(
-        "--constants",
-        type=Path,
-        metavar="FILE",
-        help="figures and their ranges (default: configs/silicon/fit.yaml, those of the chip and "
-        "its relatives)",
-    )
-    add(
-        "--figure",
-        action="append",
-        default=[],
-        metavar="PATH[=LOW..HIGH]",
-        help="another figure to fit, such as main_memory.read=1.2TB/s..1.8TB/s; without a range "
-        "its own; repeatable (default: none)",
-    )
-    _add_run(parser.add_argument_group("run").add_argument)
-    _add_output(parser.add_argument_group("output").add_argument)
-
-
-def _add_run(add: Any) -> None:
-    add(
-        "--rounds",
-        type=integer(0),
-        default=2,
-        metavar="N",
-        help="rounds with narrower ranges after the first (default: 2)",
-    )
-    add(
-        "--jobs",
-        type=integer(1),
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes that simulate rows (default: one per processor)",
-    )
-
-
-def _add_output(add: Any) -> None:
-    add(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="the device file to write, which must not exist (default: none is written)",
-    )
-    add(
-        "--json",
-        action="store_true",
-        help="print one object on stdout, nothing else (default: tables)",
-    )
-    add("--html", type=Path, metavar="FILE", help="write the card as a web page")
-    add("--plot", type=Path, metavar="FILE", help="write the scatter plot to a .png or .svg")
+    add_options(parser, "fit")
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -7,104 +7,42 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from npusim.call.options import Options
 from npusim.cli.console import print_json
 from npusim.cli.files import PAGES, PLOTS, check_file, write_files
-from npusim.cli.machine import add_machine, add_simulation
+from npusim.cli.options import add_machine, add_options
 from npusim.cli.parser import Parser, collect
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16, dtype
 from npusim.errors import ArgumentError
+from npusim.limits.table import RULES
 from npusim.network import GRADIENTS, PASSES, NetworkResult, network
-from npusim.ops.card import integer, sizes
-from npusim.ops.cube_math import CUBE_MATH_TYPE, read_cube_math_type
+from npusim.ops.cube_math import CUBE_MATH_TYPE
 from npusim.results.progress import ProgressBar, ProgressLines
 
-_USUAL = ("input", "weight")
-
-#: Every option that names a file: its suffixes, and what is written.
-_FILES = {
-    "csv": ((".csv",), "the layers as a table"),
-    "plot": (PLOTS, "a figure of the time of every layer"),
-    "report": (PAGES, "the whole report as one web page"),
-}
+#: Every option that names a file: its suffixes.
+_FILES = {"csv": (".csv",), "plot": PLOTS, "report": PAGES}
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``net``."""
-    parser.epilog = "example:\n  npusim net resnet50 --device ascend910b2 --batch 32"
     add_network(parser)
-    add_machine(parser.add_argument_group("machine").add_argument, required=True)
-    add = parser.add_argument_group("simulation").add_argument
-    add_simulation(add)
-    add(
-        "--elementwise",
-        action="store_true",
-        help="beside the times, what normalisations, activations, additions and pooling move, as "
-        "traffic of main memory (default: no)",
-    )
-    add("--jobs", type=integer(1), default=1, metavar="N",
-        help="processes that simulate different layers at once (default: 1)")  # fmt: skip
-    add("--store", nargs="?", const="", metavar="FILE",
-        help="keep runs and tilings, and find them again: without FILE in the user's cache "
-        "(default: no)")  # fmt: skip
-    add = parser.add_argument_group("files to write").add_argument
-    for name, (suffixes, about) in _FILES.items():
-        kinds = " or ".join(suffixes)
-        add(f"--{name}", type=Path, metavar="FILE", help=f"{about}, {kinds} (default: none)")
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print the result as JSON, nothing else, on stdout (default: a text report)",
-    )
+    add_machine(parser, required=True)
+    add_options(parser, "rules", rules=RULES, usual=Options.rules)
+    add_options(parser, "simulation", start=Options.start, engine=Options.engine)
+    add_options(parser, "net")
 
 
 def add_network(parser: Parser, batch: int = 1) -> None:
     """Declare the network and what of a training step is timed, by default of ``batch`` images."""
-    parser.add_argument(
-        "workload",
-        metavar="WORKLOAD",
-        help="a workload (see 'npusim workloads'), or a file ending in .yaml or .onnx",
-    )
-    parser.add_argument(
-        "--input-shape",
-        type=sizes(1),
-        metavar="CxHxW",
-        help="of one image, where an ONNX file leaves it open (default: as in the file)",
-    )
-    add = parser.add_argument_group("training step").add_argument
-    add("--batch", type=integer(1), default=batch, metavar="N", help=f"images (default: {batch})")
-    add(
-        "--pass",
-        choices=PASSES,
-        dest="passes",
-        default="backward",
-        help="what is timed; training is both (default: backward)",
-    )
-    add(
-        "--gradients",
-        type=_gradients,
-        default=_USUAL,
-        metavar="NAMES",
-        help=f"those computed, of {','.join(GRADIENTS)} (default: {','.join(_USUAL)})",
-    )
-    add(
-        "--every-input",
-        action="store_true",
-        help="input gradients of the layers before which nothing is trained too (default: no)",
-    )
-    add(
-        "--dtype",
-        type=dtype,
-        default=FP16,
-        metavar="TYPE",
-        help="element type of the operands: fp16, bf16 or fp32 (default: fp16)",
-    )
-    add(
-        "--cube-math-type",
-        type=read_cube_math_type,
-        default=0,
-        metavar="TYPE",
-        help=CUBE_MATH_TYPE.help,
+    names, types = ",".join(GRADIENTS), CUBE_MATH_TYPE.help
+    add_options(
+        parser,
+        "network",
+        batch=batch,
+        passes=PASSES,
+        gradients=_gradients,
+        names=names,
+        cube_math_type=types,
     )
 
 
@@ -119,7 +57,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Print what could be simulated; raise ``ArgumentError`` after it if layers are missing."""
     wanted = {name: path for name in _FILES if (path := getattr(arguments, name)) is not None}
     for name, path in wanted.items():
-        check_file(f"--{name}", path, _FILES[name][0])
+        check_file(f"--{name}", path, _FILES[name])
     with ProgressBar() if sys.stderr.isatty() else ProgressLines() as progress:
         result = network(
             arguments.workload,

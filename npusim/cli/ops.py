@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from npusim.cli.console import print_json, print_table
+from npusim.cli.options import add_options, add_show
 from npusim.cli.parser import Parser
 from npusim.device.catalog import devices, load_device
 from npusim.device.spec import Device
@@ -15,24 +16,10 @@ from npusim.ops import CARDS, operators
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``ops`` and ``ops show``."""
-    parser.add_argument("--json", action="store_true", help="print JSON (default: a table)")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
     about = "show what a device's documentation permits for an operator"
-    show: Parser = actions.add_parser("show", help=about, description=about)
     names = ", ".join(documented_operators())
-    show.add_argument("name", metavar="NAME", help=f"a documented operator: {names}")
-    show.add_argument(
-        "--device",
-        required=True,
-        metavar="NAME",
-        help="a device (see 'npusim devices') or a file ending in .yaml",
-    )
-    # Suppressed, or these defaults would overwrite what stood before the word "show".
-    for option, text in (("--json", "print JSON"), ("--debug", "show the traceback of an error")):
-        show.add_argument(
-            option, action="store_true", default=argparse.SUPPRESS, help=f"{text} (default: no)"
-        )
-    show.set_defaults(leaf=show)
+    show = add_show(parser, about, f"a documented operator: {names}")
+    add_options(show, "ops show")
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -91,20 +91,6 @@ def _folded(line: str) -> list[str]:
     return [*found, line]
 
 
-def add_show(parser: Parser, about: str, what: str) -> Parser:
-    """Add the action ``show NAME`` to a command that lists things; ``what`` may be named."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
-    show: Parser = actions.add_parser("show", help=about, description=about)
-    show.add_argument("name", metavar="NAME", help=f"{what}, or a file ending in .yaml")
-    # Suppressed, or these defaults would overwrite what stood before the word "show".
-    for option, text in (("--json", "print JSON"), ("--debug", "show the traceback of an error")):
-        show.add_argument(
-            option, action="store_true", default=argparse.SUPPRESS, help=f"{text} (default: no)"
-        )
-    show.set_defaults(leaf=show)
-    return show
-
-
 def _near(word: str, known: list[str]) -> str:
     """The end of an "unknown" message; choices are short lists, so they are always told."""
     near = suggest(word, known)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from npusim.cli import artifacts, calls
 from npusim.cli.checks import Check, checked
 from npusim.cli.console import print_json
 from npusim.cli.files import write_files
+from npusim.cli.options import add_options
 from npusim.cli.own_kernel import check_expected
 from npusim.cli.parser import Parser
 from npusim.errors import ArgumentError
@@ -37,20 +37,8 @@ def arrange(words: Sequence[str]) -> list[str]:
     return calls.arrange("run", words)
 
 
-def _add_extras(leaf: Parser, simulation: Callable[..., Any]) -> None:
-    simulation(
-        "--range",
-        action="store_true",
-        help="time the call again with every assumed or fitted figure it rests on at the ends of "
-        "its range, and report the range of the time (default: no)",
-    )
-    simulation(
-        "--timeline",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="keep a row per instruction (default: up to 200,000 instructions a kernel, and "
-        "whenever a file needs it)",
-    )
+def _add_extras(leaf: Parser) -> None:
+    add_options(leaf, "run")
     artifacts.add_arguments(leaf)
 
 

@@ -9,69 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from npusim.cli.parser import Parser, assignment, collect
+from npusim.cli.parser import Parser, collect
 from npusim.errors import ArgumentError
 from npusim.ops import CARDS
-from npusim.ops.card import integer
 from npusim.study import Study, load_study
 from npusim.study.space import make_axis
 from npusim.study.subject import DEVICE, NETWORK, OPERATOR
 
 _FLAG = re.compile(r"--[a-z][a-z-]*")
-
-#: Adds an argument to a group.
-Add = Callable[..., argparse.Action]
-
-
-def add_study(parser: Parser) -> Add:
-    """Declare what is measured and what varies; returns what adds to the second group."""
-    parser.add_argument(
-        "what",
-        nargs="+",
-        metavar="STUDY",
-        help="a study file ending in .yaml, or 'net NETWORK', or an operator, with options of "
-        "'npusim net' or 'npusim run' such as --batch 32 behind it",
-    )
-    add = parser.add_argument_group("what varies").add_argument
-    add("--device", metavar="NAME", help="the device; it can also vary (default: the operator's)")
-    add(
-        "--vary",
-        action="append",
-        default=[],
-        type=assignment,
-        metavar="NAME=VALUES",
-        help="a figure of the device or an option, and its values: a,b,c or first:last:step or "
-        "first:last:*2; repeatable (default: nothing varies)",
-    )
-    add(
-        "--set",
-        action="append",
-        default=[],
-        type=assignment,
-        metavar="PATH=VALUE",
-        help="a figure of the device at all points; repeatable (default: none)",
-    )
-    add(
-        "--option",
-        action="append",
-        default=[],
-        type=assignment,
-        metavar="NAME=VALUE",
-        help="an option of what is measured at all points, also written --NAME VALUE; repeatable "
-        "(default: none)",
-    )
-    return add
-
-
-def add_work(add: Add) -> None:
-    """Declare where points are measured and kept."""
-    add("--jobs", type=integer(1), metavar="N", help="processes (default: one per processor)")
-    add(
-        "--store",
-        default="",
-        metavar="FILE",
-        help="where points are kept and found again (default: a file of the user's cache)",
-    )
 
 
 def study_of_words(arguments: argparse.Namespace) -> Study:

@@ -9,14 +9,9 @@ from pathlib import Path
 
 from npusim.cli.console import print_table
 from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, write_files
+from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
-from npusim.cli.studies import (
-    add_study,
-    add_work,
-    arranged,
-    progress_bar,
-    study_of_words,
-)
+from npusim.cli.studies import arranged, progress_bar, study_of_words
 from npusim.errors import ArgumentError
 from npusim.results.lines import counted, items, percent_text, us_text
 from npusim.results.plots import save_figure
@@ -30,29 +25,12 @@ _SHOWN = 40
 #: Different errors that are printed in full.
 _FAILURES = 4
 
-_EXAMPLES = """examples:
-  npusim sweep study.yaml --csv study.csv --plot study.png
-  npusim sweep net resnet50 --batch 32 --device ascend910b2 \\
-      --vary memories.L1.size=256KiB,512KiB,1MiB --vary groups=8:24:4
-  npusim sweep conv2d_backprop_filter --layer resnet50/res4_3x3 --device ascend910 \\
-      --vary batch=1,8"""
-
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``sweep``; options of what is measured are read later, by their names."""
-    parser.epilog = _EXAMPLES
-    add = add_study(parser)
-    add("--zip", action="store_true", help="first values, second values, ... (default: all pairs)")
-    add = parser.add_argument_group("work").add_argument
-    add_work(add)
-    add("--scheduler", metavar="ADDRESS", help="a Dask scheduler such as tcp://host:8786")
-    add("--dry-run", action="store_true", help="check the study and count its points only")
-    add = parser.add_argument_group("results").add_argument
-    add("--csv", type=Path, metavar="FILE", help="write the table (or .parquet by its suffix)")
-    add("--plot", type=Path, metavar="FILE", help="write a .png or .svg")
-    add("--report", type=Path, metavar="FILE", help="write a web page, .html (default: none)")
-    add("--kind", choices=KINDS, help="of the plot (default: lines, or heat of two long axes)")
-    add("--x", default="", metavar="NAME", help="across the plot (default: the longest axis)")
+    for section in ("study", "ways of a sweep", "work of a study"):
+        add_options(parser, section)
+    add_options(parser, "sweep", kinds=KINDS)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from npusim.call.tune import tune
 from npusim.cli import calls
 from npusim.cli.console import print_json
 from npusim.cli.files import ANY, PLOTS, check_files, write_files
+from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.kernels.cann_export import cann_of
-from npusim.ops.card import integer
 from npusim.program.kernel import Kernel
 from npusim.results.progress import DELAY_S
 from npusim.tuning.search import Progress
@@ -49,50 +48,8 @@ def arrange(words: Sequence[str]) -> list[str]:
     return calls.arrange("tune", words)
 
 
-def _add_search(leaf: Parser, _: Callable[..., Any]) -> None:
-    add = leaf.add_argument_group("search").add_argument
-    add(
-        "--which",
-        default="",
-        metavar="KERNEL",
-        help="the kernel to tune, where the operator launches several (default: the only one)",
-    )
-    add(
-        "--budget",
-        metavar="RUNS|TIME",
-        help="stop after so many simulations (200) or so long (30s, 2min) and state what is not "
-        "proved (default: go on to the proof)",
-    )
-    add(
-        "--jobs",
-        type=integer(1),
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes that look at tilings (default: as many as the computer has cores)",
-    )
-    add(
-        "--store",
-        default="",
-        metavar="FILE",
-        help="where to keep what is found, so that a search that was stopped goes on; none for "
-        "nowhere (default: tuned.sqlite in the user's cache)",
-    )
-    add("--top", type=integer(1), default=10, metavar="N", help="tilings to print (default: 10)")
-    add("--csv", type=Path, metavar="FILE", help="write a row per tiling (default: no)")
-    add(
-        "--cann",
-        type=Path,
-        metavar="FILE",
-        help="write the fastest tiling in the vendor's words as JSON, as --tiling @FILE takes it, "
-        "where they can say it (default: no)",
-    )
-    add(
-        "--plot",
-        type=Path,
-        metavar="FILE",
-        help="draw a heat map of times, and times against bytes of L1 and of global memory, into "
-        "a .png or .svg file (default: no)",
-    )
+def _add_search(leaf: Parser) -> None:
+    add_options(leaf, "tune")
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from npusim.cli.console import print_json, print_table
 from npusim.cli.files import ANY, PLOTS, check_files, write_files
-from npusim.cli.parser import Parser, assignment, collect
+from npusim.cli.options import add_options
+from npusim.cli.parser import Parser, collect
 from npusim.errors import ArgumentError
-from npusim.ops.card import integer
 from npusim.validation.card import save_page, save_plot
 from npusim.validation.constants import Constant, load_call_constants, load_constants
 from npusim.validation.leave_one_out import leave_one_out
@@ -33,74 +31,7 @@ _QUICK = 20_000
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``validate``."""
-    parser.epilog = (
-        "examples:\n"
-        "  npusim validate --scored --html scorecard.html\n"
-        "  npusim validate --data mine.csv --json\n"
-        "  npusim validate --data op_summary.csv --device mine.yaml\n"
-        "Both schemas of such a file are explained in configs/silicon/README.md."
-    )
-    add = parser.add_argument_group("points").add_argument
-    add(
-        "--data",
-        action="append",
-        type=Path,
-        metavar="FILE",
-        help="measured kernels or calls, or a profile, as CSV; repeatable (default: the points "
-        "that ship)",
-    )
-    add(
-        "--device",
-        metavar="NAME",
-        help="the chip of a profile, which names none: a device or a device file",
-    )
-    add("--chip", metavar="NAME", help="only points of this chip (default: all)")
-    add("--family", metavar="NAME", help="only points of this family (default: all)")
-    add("--scored", action="store_true", help="only the scored kernels (default: no)")
-    add(
-        "--quick",
-        action="store_true",
-        help="without points that take long to simulate (default: no)",
-    )
-    _add_simulation(parser.add_argument_group("simulation").add_argument)
-    add = parser.add_argument_group("output").add_argument
-    add(
-        "--json",
-        action="store_true",
-        help="print a list with one object per point on stdout, nothing else (default: tables)",
-    )
-    add("--html", type=Path, metavar="FILE", help="write the score card as a web page")
-    add("--plot", type=Path, metavar="FILE", help="write the scatter plot to a .png or .svg")
-
-
-def _add_simulation(add: Any) -> None:
-    add(
-        "--set",
-        action="append",
-        default=[],
-        type=assignment,
-        metavar="PATH=VALUE",
-        help="change a figure of every device, such as clock=1.8GHz; repeatable (default: none)",
-    )
-    add(
-        "--jobs",
-        type=integer(1),
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes that simulate points (default: one per processor)",
-    )
-    add(
-        "--leave-one-out",
-        action="store_true",
-        help="fit the constants of configs/silicon/fit.yaml again without each family, each shape, "
-        "each switch and each call in turn, and predict it (default: no)",
-    )
-    add(
-        "--starts",
-        action="store_true",
-        help="simulate the scored kernels again with random starts of their cores, and note those "
-        "whose time rests on them (default: no)",
-    )
+    add_options(parser, "validate")
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from npusim.cli.console import print_json, print_table
-from npusim.cli.parser import Parser, add_show
-from npusim.ops.card import sizes
+from npusim.cli.options import add_options, add_show
+from npusim.cli.parser import Parser
 from npusim.workloads import (
     Layer,
     LinearLayer,
@@ -20,16 +20,9 @@ from npusim.workloads import (
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``workloads`` and ``workloads show``."""
-    parser.add_argument("--json", action="store_true", help="print JSON (default: a table)")
     about = "show the layers of a workload, which 'npusim run' takes as --layer WORKLOAD/LAYER"
-    show = add_show(parser, about, "a workload's name")
-    show.add_argument("--yaml", action="store_true", help="print a workload file (default: no)")
-    show.add_argument(
-        "--input-shape",
-        type=sizes(1),
-        metavar="CxHxW",
-        help="of one image, where a file ending in .onnx leaves it open (default: as in the file)",
-    )
+    show = add_show(parser, about, "a workload's name, or a file ending in .yaml")
+    add_options(show, "workloads show")
 
 
 def execute(arguments: argparse.Namespace) -> int:
