@@ -359,14 +359,13 @@ class _Nest:
             source = x.at(0, planes * plane, base="x", rows=u.images, pitch=s.cin1 * plane)
             k.data_move(x1, source, x.dtype)
             return
-        if size == row and u.h * down == s.spatial[1] and down > 1:  # rows of all planes
-            rows, each = planes * u.h, planes * u.h * row
+        if size == row and (down == 1 or u.h * down == s.spatial[1]):  # whole rows of all planes
+            rows, run, pitch = planes * u.h, row, down * row
+            if down == 1:
+                rows, run, pitch = planes, u.h * row, plane
             for i in range(u.images):
-                source = x.at(i * s.cin1 * plane, row, base="x", rows=rows, pitch=down * row)
-                k.data_move(x1.at(i * each, each), source, x.dtype)
-            return
-        if size == row and down == 1:  # whole rows: one descriptor for all planes
-            k.data_move(x1, x.at(0, u.h * row, base="x", rows=planes, pitch=plane), x.dtype)
+                source = x.at(i * s.cin1 * plane, run, base="x", rows=rows, pitch=pitch)
+                k.data_move(x1.at(i * rows * run, rows * run), source, x.dtype)
             return
         for p in range(planes):
             if 1 in (across, u.w):

@@ -15,10 +15,7 @@ elements have 2 or 4 bytes. A *lane* is C0 channels at one place; blocks and tap
         UB <- tile transposed, once or twice           # V
         GM <- tile in the other layout                 # MTE3
 
-Tiles fill UB, except where the C0 planes of a block neither follow each other in the plain tensor,
-as they do without depth, nor begin at multiples of 32 B: there a tile is one fractal of 512 B, C0
-rows of 32 B on the plain side. Measured filter gradients in 3-D spend 15 to 20 cycles of a vector
-core on each such row if their planes are odd, half of that or less if they are aligned.
+Tiles fill a quarter of UB: two are loaded or turned while two others are turned or stored.
 """
 
 from __future__ import annotations
@@ -100,28 +97,24 @@ class TransData(Spread):
         return self.dst if self.conversion.loads_plain else self.src
 
     @property
+    def clears(self) -> bool:
+        """Whether ``dst`` must be cleared before."""
+        return False
+
+    @property
     def anywhere(self) -> bool:
         return not self.conversion.kind.endswith("blocked")  # groups begin at any element
 
     @property
-    def scattered(self) -> bool:
-        """Whether the planes of a block lie apart and begin anywhere: with depth, at odd sizes."""
-        shape = self.plain.shape
-        if len(shape) < 5 or shape[2] == 1:
-            return False
-        return prod(shape[3:]) * self.plain.dtype.bytes % 32 != 0
-
-    @property
     def tiling_text(self) -> str:
-        return f"{self.conversion.kind}, by fractals" if self.scattered else self.conversion.kind
+        return self.conversion.kind
 
     def stream(self, device: Device, cores: int) -> Stream:
-        size, ub = self.blocked.size_bytes, device.memory("UB")
-        slot = FRACTAL_BYTES if self.scattered else ub.size_bytes // 4
+        size = self.blocked.size_bytes
         return Stream(
             read=self.src.size_bytes,
             written=self.dst.size_bytes,
-            tasks=task_counts(size, slot, cores),
+            tasks=task_counts(size, device.memory("UB").size_bytes // 4, cores),
             vector=(("transpose", size),),
             cold=self.conversion.loads_plain,
         )
@@ -129,8 +122,7 @@ class TransData(Spread):
     def plan(self, k: Language, cores: int) -> Plan[Any]:
         ub = k.memory("UB")
         align = ub.align_bytes
-        quarter = piece(k, self.name, ub.size_bytes, 4, multiple=align, least=FRACTAL_BYTES)
-        size = FRACTAL_BYTES if self.scattered else quarter
+        size = piece(k, self.name, ub.size_bytes, 4, multiple=align, least=FRACTAL_BYTES)
         first = k.buffer("UB", (size,), None, slots=2, name="as_loaded")
         second = k.buffer("UB", (size,), None, slots=2, name="turned")
         maps = self.conversion.kind.endswith("blocked")

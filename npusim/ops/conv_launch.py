@@ -8,6 +8,7 @@ from math import prod
 
 from npusim.call.call import Call
 from npusim.call.spec import Operand
+from npusim.call.tiling import is_library
 from npusim.convolution import Convolution
 from npusim.dtypes import FP32, DType, dtype, promote
 from npusim.integers import ceil_div
@@ -18,6 +19,7 @@ from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.fold_map import FoldMap
 from npusim.kernels.fold_weights import FoldWeights, folded_weights_shape
+from npusim.kernels.library_trans_data import LibraryTransData
 from npusim.kernels.parts.folding import FoldedConvolution
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.thin_map import ThinMap
@@ -39,7 +41,7 @@ class Launcher:
         self, call: Call, layer: Convolution, operands: Mapping[str, Operand], math: CubeMath
     ) -> None:
         self.call, self.operands, self.math = call, operands, math
-        self.transposed = layer.transposed
+        self.transposed, self.deep = layer.transposed, len(layer.spatial) == 3
         self.c0 = 32 // math.dtype.bytes
         self.shape = layer.plain().lifted(self.c0)
         self.ready: dict[str, Tensor] = {}  # operands by what has been made of them
@@ -194,7 +196,7 @@ class Launcher:
         """A feature map as (N, D, C1, H, W, C0)."""
         key = f"{name}_blocked"
         if key not in self.ready:
-            self.ready[key] = self._converted(self.computed(name), key, "to_blocked")
+            self.ready[key] = self._converted(name, key, "to_blocked")
         return self.ready[key]
 
     def _thin(self, name: str, read: Convolution) -> Tensor:
@@ -215,7 +217,7 @@ class Launcher:
         key = "weight_exchanged" if exchanged else "weight_fractal"
         if key not in self.ready:
             kind = "to_fracz_transposed" if exchanged else "to_fracz"
-            self.ready[key] = self._converted(self.computed("weight"), key, kind)
+            self.ready[key] = self._converted("weight", key, kind)
         return self.ready[key]
 
     # -- results ---------------------------------------------------------------------------
@@ -248,17 +250,29 @@ class Launcher:
         if other is not None and not filters:
             return ThinMap(self.c0, made, plain, to_blocks=False, step=self._steps)
         conversion = self._conversion("from_fracz" if filters else "from_blocked")
-        return TransData(conversion, made, plain)
+        return self._trans_data(conversion, made, plain)
 
     def _result(self, name: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
         """Memory for a gradient of input or weight."""
         return self.call.output(name, shape, dtype)
 
-    def _converted(self, plain: Tensor, name: str, kind: str) -> Tensor:
-        conversion = self._conversion(kind)
-        target = self.call.workspace(name, conversion.blocked_shape(plain.shape), plain.dtype)
-        self.call.launch_spread(TransData(conversion, plain, target))
+    def _converted(self, name: str, made: str, kind: str) -> Tensor:
+        conversion, plain = self._conversion(kind), self.computed(name)
+        target = self.call.workspace(made, conversion.blocked_shape(plain.shape), plain.dtype)
+        kernel = self._trans_data(conversion, plain, target)
+        if kernel.clears:
+            self.call.clear(target)
+        self.call.launch_spread(kernel)
         return target
+
+    def _trans_data(self, conversion: Conversion, src: Tensor, dst: Tensor) -> TransData:
+        """Our conversion, or the one of the library."""
+        maps = conversion.kind.endswith("blocked")
+        ruled = self.deep and (maps or self.shape.groups == 1)
+        library = ruled and is_library(self.call.options.tiling, TransData.name)
+        if library and conversion.kind != "to_fracz_transposed":
+            return LibraryTransData(conversion, src, dst)
+        return TransData(conversion, src, dst)
 
     def _conversion(self, kind: str) -> Conversion:
         return Conversion(kind=kind, c0=self.c0, groups=self.shape.groups)

@@ -227,6 +227,23 @@ def test_images_that_come_together_give_the_same_gradient_in_less_time(
             np.testing.assert_array_equal(result.grad_weight, results[0].grad_weight)
 
 
+@pytest.mark.parametrize(("kernel", "padding"), [(1, 1), (3, 1), (2, 0)])
+def test_every_image_comes_where_whole_rows_are_loaded(kernel: int, padding: int) -> None:
+    """Rows that lie next to each other are loaded together, once for each image."""
+    rng = np.random.default_rng(5)
+    h, w = (13 + 2 * padding - size + 1 for size in (1, kernel))
+    x = rng.integers(-3, 4, (3, 35, 13, 13)).astype(np.float16)
+    dy = rng.integers(-3, 4, (3, 18, h, w)).astype(np.float16)
+    one, three = (
+        npusim.ops.convolution_backward(
+            dy, x, np.zeros((18, 35, 1, kernel), np.float16), padding=padding,
+            device="ascend310p", output_mask=(False, True, False), tiling={"conv_backprop_filter":
+            Tiling(base_m=48, base_n=32, base_k=32, slab_k=h * w, form="rows", images=images)})
+        for images in (1, 3)
+    )  # fmt: skip
+    np.testing.assert_array_equal(three.grad_weight, one.grad_weight)
+
+
 @pytest.mark.parametrize(("side", "stride", "form"), [(7, 1, "window"), (14, 2, "rows")])
 def test_steps_of_single_pixels_go_on_from_image_to_image(
     side: int, stride: int, form: str

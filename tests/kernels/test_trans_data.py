@@ -36,7 +36,12 @@ TYPES = (FP16, BF16, FP32, INT32)
 
 
 def plan_program(
-    conversion: Conversion, plain: tuple[int, ...], dtype: DType, device: str, groups: Any = None
+    conversion: Conversion,
+    plain: tuple[int, ...],
+    dtype: DType,
+    device: str,
+    groups: Any = None,
+    kernel: type[TransData] = TransData,
 ) -> tuple[Program, Tensor, Tensor]:
     """The program, its source and its target."""
     blocked = conversion.blocked_shape(plain)
@@ -44,14 +49,19 @@ def plan_program(
     src, dst = Tensor("src", shapes[0], dtype), Tensor("dst", shapes[1], dtype, "out")
     chip = DEVICES[device]
     cores = tuple(groups or range(chip.groups))
-    return build(TransData(conversion, src, dst), chip, cores), src, dst
+    return build(kernel(conversion, src, dst), chip, cores), src, dst
 
 
 def convert(
-    conversion: Conversion, source: Array, plain: tuple[int, ...], dtype: DType, device: str
+    conversion: Conversion,
+    source: Array,
+    plain: tuple[int, ...],
+    dtype: DType,
+    device: str,
+    kernel: type[TransData] = TransData,
 ) -> Array:
     """What the program makes of ``source``, in fresh (poisoned) memory, as unsigned integers."""
-    program, src, dst = plan_program(conversion, plain, dtype, device)
+    program, src, dst = plan_program(conversion, plain, dtype, device, kernel=kernel)
     word = np.dtype(f"u{dtype.bytes}")
     raw = np.full(dst.size_bytes, POISON, np.uint8).view(word).reshape(dst.shape)
     arrays = {
@@ -329,36 +339,6 @@ def test_slots_fill_ub_twice_over() -> None:
         Conversion(kind="to_blocked", c0=16), (1, 64, 500, 500), FP16, "ascend910b2"
     )
     assert [(b.slots, b.slot_bytes) for b in program.buffers] == [(2, 49152), (2, 49152)]
-
-
-def most_stored(program: Program) -> int:
-    """Most bytes that a unit writes to global memory."""
-    return max(
-        sum(r.size for i in t.instructions for r in i.writes() if r.memory == "GM")
-        for t in program.templates
-    )
-
-
-@pytest.mark.parametrize(
-    ("kind", "plain"),
-    [
-        ("to_blocked", (2, 33, 7, 41, 50)),
-        ("from_blocked", (2, 33, 2, 63, 65)),
-        ("to_fracz", (64, 48, 3, 3, 3)),
-        ("from_fracz", (64, 48, 3, 5, 5)),
-    ],
-)
-@pytest.mark.parametrize("dtype", [FP16, FP32], ids=str)
-def test_odd_planes_with_depth_go_by_fractals(
-    kind: str, plain: tuple[int, ...], dtype: DType
-) -> None:
-    """At most 512 B a task, and about that: without depth, or in planes of 32 B, much more."""
-    conversion = Conversion(kind=kind, c0=16)
-    deep, _, _ = plan_program(conversion, plain, dtype, "ascend910b2")
-    flat, _, _ = plan_program(conversion, (*plain[:2], 1, *plain[3:]), dtype, "ascend910b2")
-    even, _, _ = plan_program(conversion, (*plain[:3], 4, 4), dtype, "ascend910b2")
-    assert 256 < most_stored(deep) <= 512 < most_stored(flat)
-    assert most_stored(even) > 512
 
 
 # -- refusals ----------------------------------------------------------------------------------

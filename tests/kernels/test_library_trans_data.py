@@ -1,0 +1,101 @@
+"""Conversions as the vendor's library tiles them: numbers, cores, tiles and moves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npusim.dtypes import FP16, FP32, DType
+from npusim.kernels.library_trans_data import LibraryTransData, split
+from npusim.kernels.trans_data import Conversion
+from npusim.layout import from_fracz_3d, to_6hd, to_fracz_3d
+from tests.kernels.test_trans_data import convert, patterns, plan_program
+
+DEVICES = ("ascend310", "ascend910", "ascend910b2")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    plain=st.tuples(
+        *(st.integers(1, 20), st.integers(1, 40)),
+        *(st.integers(1, 6), st.integers(1, 30), st.integers(1, 30)),
+    ),
+    c0=st.sampled_from((8, 16)),
+    dtype=st.sampled_from((FP16, FP32)),
+)
+def test_maps_of_any_shape(plain: tuple[int, ...], c0: int, dtype: DType) -> None:
+    if c0 == 8 and dtype is FP16:
+        c0 = 16  # a block of 16-bit numbers has 16
+    x = patterns(plain, dtype)
+    blocked = to_6hd(x, c0)
+
+    def run(kind: str, source: np.ndarray) -> np.ndarray:
+        conversion = Conversion(kind=kind, c0=c0)
+        return convert(conversion, source, plain, dtype, "ascend910b2", LibraryTransData)
+
+    np.testing.assert_array_equal(run("to_blocked", x), blocked)
+    np.testing.assert_array_equal(run("from_blocked", blocked), x)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    plain=st.tuples(
+        *(st.integers(1, 70), st.integers(1, 40)),
+        *(st.integers(1, 5), st.integers(1, 6), st.integers(1, 6)),
+    ),
+    dtype=st.sampled_from((FP16, FP32)),
+)
+def test_weights_of_any_shape(plain: tuple[int, ...], dtype: DType) -> None:
+    w = patterns(plain, dtype)
+    fractals = to_fracz_3d(w, 1, 16)
+
+    def run(kind: str, source: np.ndarray) -> np.ndarray:
+        conversion = Conversion(kind=kind, c0=16)
+        return convert(conversion, source, plain, dtype, "ascend910b2", LibraryTransData)
+
+    back = run("from_fracz", fractals)
+    np.testing.assert_array_equal(back, from_fracz_3d(fractals, w.shape, 1, 16))
+    np.testing.assert_array_equal(back, w)
+    made = run("to_fracz", w)  # into cleared memory in a call: filters that are missing stay
+    np.testing.assert_array_equal(np.where(fractals != 0, made, 0), fractals)
+
+
+def test_the_axis_that_fills_cores_best_is_split() -> None:
+    assert split((2, 4, 3), 48) == (1, 1)
+    assert split((2, 3, 7), 48) == (2, 1)
+    assert split((47, 48, 49), 48) == (1, 1)
+    assert split((96, 48, 1), 48) == (0, 2)
+    assert split((3, 3, 3), 48) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "plain", "dtype", "cores", "tiles", "stores"),
+    [
+        ("to_blocked", (2, 64, 8, 32, 32), FP16, 4, 6, 56),
+        ("to_blocked", (2, 33, 17, 33, 33), FP16, 7, 6, 108),
+        ("to_blocked", (2, 128, 16, 64, 64), FP16, 22, 16, 592),
+        ("from_blocked", (2, 128, 16, 64, 64), FP16, 22, 16, 352),
+        ("from_fracz", (128, 64, 3, 3, 3), FP32, 8, 2, 16),
+        ("from_fracz", (256, 128, 5, 5, 5), FP32, 16, 16, 256 * 16),
+    ],
+)
+def test_cores_tiles_and_stores_are_those_of_the_rule(
+    kind: str, plain: tuple[int, ...], dtype: DType, cores: int, tiles: int, stores: int
+) -> None:
+    """Worked by hand from the vendor's tiling functions, with 48 cores, all of them launched."""
+    conversion = Conversion(kind=kind, c0=16)
+    program, *_ = plan_program(conversion, plain, dtype, "ascend910b2", kernel=LibraryTransData)
+    written = [
+        sum(
+            any(region.memory == "GM" for region in one.writes())
+            for one in program.templates[variant.template].instructions
+        )
+        for variant in program.variants
+    ]
+    stored = [[written[variant] for variant in core.variants] for core in program.cores]
+    busy = [core for core in stored if any(core)]
+    assert (len(program.working), len(busy)) == (48, cores)
+    assert max(len(core) for core in busy) == tiles
+    assert sum(map(sum, stored)) == stores
