@@ -53,35 +53,23 @@ if TYPE_CHECKING:
     from npusim.tuning.tuned import Tuned
 else:  # hidden from type checkers, or they would believe in every name
     _HOMES = {
-        "Calibration": "npusim.calibration",
-        "CannTiling": "npusim.kernels.tilings.cann",
-        "Comparison": "npusim.results",
-        "Exploration": "npusim.study",
-        "Fit": "npusim.program.tunable",
-        "Result": "npusim.results",
-        "Sensitivities": "npusim.study",
-        "Study": "npusim.study",
-        "SweepResult": "npusim.study",
-        "calibrate": "npusim.calibration",
-        "Tuned": "npusim.tuning.tuned",
-        "candidates": "npusim.program.tunable",
-        "cann_of": "npusim.kernels.cann_export",
-        "cann_tiling": "npusim.kernels.tilings.cann",
-        "NetworkComparison": "npusim.results",
-        "compare": "npusim.results",
-        "compare_networks": "npusim.results",
-        "devices": "npusim.device.catalog",
-        "explore": "npusim.study",
-        "fits": "npusim.program.tunable",
-        "load_cann_tiling": "npusim.kernels.tilings.cann",
-        "load_device": "npusim.device.catalog",
-        "load_study": "npusim.study",
-        "operators": "npusim.ops",
-        "sensitivities": "npusim.study",
-        "simulate": "npusim.call.call",
-        "spec": "npusim.call.spec",
-        "sweep": "npusim.study",
-        "tune": "npusim.call.tune",
+        name: home
+        for home, names in {
+            "npusim.calibration": "Calibration calibrate",
+            "npusim.call.call": "simulate",
+            "npusim.call.spec": "spec",
+            "npusim.call.tune": "tune",
+            "npusim.device.catalog": "devices load_device",
+            "npusim.kernels.cann_export": "cann_of",
+            "npusim.kernels.tilings.cann": "CannTiling cann_tiling load_cann_tiling",
+            "npusim.ops": "operators",
+            "npusim.program.tunable": "Fit candidates fits",
+            "npusim.results": "Comparison NetworkComparison Result compare compare_networks",
+            "npusim.study": "Exploration Sensitivities Study SweepResult "
+            "explore load_study sensitivities sweep",
+            "npusim.tuning.tuned": "Tuned",
+        }.items()
+        for name in names.split()
     }
 
     def __getattr__(name: str) -> Any:

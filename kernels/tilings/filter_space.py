@@ -29,6 +29,7 @@ from npusim.kernels.tilings.pipeline import (
     chosen,
     joined,
     no_legs,
+    with_l0,
 )
 
 #: Longest side of a tile in elements.
@@ -110,22 +111,8 @@ class Space(Gradient):
 
     def _l0(self, t: Columns) -> Columns:
         """With the choices that L0 leaves: depths of a step, and how the next tile may begin."""
-        flag = costs.unit_flag_lag(self.device) >= 0
-        size, sums = self.device.memory("L0C").size_bytes, t["m"] * t["n"] * 4
         depths = [self._depth(t, *way) for way in L0_WAYS]
-        which, steps, ways = [], [], []
-        for slots, unit_flag in ((2, False), (1, True) if flag else (1, False)):
-            for (l0_slots, _), (k, room) in zip(L0_WAYS, depths, strict=True):
-                fits = room & (slots * sums <= size)
-                if not unit_flag and slots == 1:  # where two fit there is no reason for one
-                    fits &= 2 * sums > size
-                which.append(np.flatnonzero(fits))
-                steps.append(k[which[-1]])
-                ways.append((slots, unit_flag, l0_slots))
-        found = chosen(t, np.concatenate(which)) | {"k": np.concatenate(steps)}
-        counts = [len(some) for some in which]
-        slot, flags, l0_slots = np.repeat(np.array(ways, np.int64), counts, axis=0).T
-        return found | {"l0c_slots": slot, "unit_flag": flags, "l0_slots": l0_slots}
+        return with_l0(t, depths, t["m"] * t["n"] * 4, self.device)
 
     def _depth(
         self, t: Columns, l0_slots: int, split: int

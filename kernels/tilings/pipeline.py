@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from npusim.device.spec import Device
 from npusim.integers import IntArray
+from npusim.kernels.tilings import costs
 from npusim.timing import standby
 from npusim.timing.fast.jit import uncompiled
 
@@ -163,6 +164,33 @@ def chosen(columns: Mapping[str, npt.NDArray[Any]], which: IntArray) -> dict[str
 def joined(*columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
     """Candidates with the same fields, one list after another."""
     return {name: np.concatenate([some[name] for some in columns]) for name in columns[0]}
+
+
+def with_l0(
+    t: Mapping[str, npt.NDArray[Any]],
+    depths: Sequence[tuple[IntArray, npt.NDArray[np.bool_]]],
+    sums: IntArray,
+    device: Device,
+) -> dict[str, npt.NDArray[Any]]:
+    """Candidates with the choices that L0 leaves: depths of a step, and how the next tile begins.
+
+    ``depths`` are for each of ``L0_WAYS`` the depth and whether there is room; ``sums`` the bytes
+    of a tile in L0C.
+    """
+    size, unit_flag = device.memory("L0C").size_bytes, costs.unit_flag_lag(device) >= 0
+    which, steps, ways = [], [], []
+    for slots, flag in ((2, False), (1, unit_flag)):
+        for (l0_slots, _), (k, room) in zip(L0_WAYS, depths, strict=True):
+            fits = room & (slots * sums <= size)
+            if not flag and slots == 1:  # where two fit there is no reason for one
+                fits &= 2 * sums > size
+            which.append(np.flatnonzero(fits))
+            steps.append(k[which[-1]])
+            ways.append((slots, flag, l0_slots))
+    found = chosen(t, np.concatenate(which)) | {"k": np.concatenate(steps)}
+    counts = [len(some) for some in which]
+    slot, flags, l0_slots = np.repeat(np.array(ways, np.int64), counts, axis=0).T
+    return found | {"l0c_slots": slot, "unit_flag": flags, "l0_slots": l0_slots}
 
 
 def uneven(mean: Floats, most: Floats, size: Floats, steps: Floats) -> tuple[Floats, Floats]:

@@ -17,7 +17,7 @@ from npusim.integers import IntArray, even_parts, round_up
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.implicit_gemm import Tiling
-from npusim.kernels.tilings.pipeline import ALMOST, L0_WAYS, Floats, Work, chosen
+from npusim.kernels.tilings.pipeline import ALMOST, L0_WAYS, Floats, Work, chosen, with_l0
 from npusim.kernels.tilings.product_cuts import Way, ways_of
 from npusim.kernels.tilings.product_work import Columns, Product
 
@@ -87,23 +87,9 @@ class Space(Product):
 
     def _l0(self, t: Columns) -> Columns:
         """With the choices that L0 leaves: depths of a step, and how the next tile may begin."""
-        cube, m = self.device.cube, self.of_cut["most_m"][t["cut"]]
-        flag = cube is not None and cube.unit_flag and self.device.has_path("L0C", "GM")
-        size = self.device.memory("L0C").size_bytes
-        sums, depths = m * t["n"] * 4, [self._depth(t, *way) for way in L0_WAYS]
-        which, steps, ways = [], [], []
-        for slots, unit_flag in ((2, False), (1, True) if flag else (1, False)):
-            for (l0_slots, _), (k, room) in zip(L0_WAYS, depths, strict=True):
-                fits = room & (slots * sums <= size)
-                if not unit_flag and slots == 1:  # where two fit there is no reason for one
-                    fits &= 2 * sums > size
-                which.append(np.flatnonzero(fits))
-                steps.append(k[which[-1]])
-                ways.append((slots, unit_flag, l0_slots))
-        found = chosen(t, np.concatenate(which)) | {"k": np.concatenate(steps)}
-        counts = [len(some) for some in which]
-        slot, flags, l0_slots = np.repeat(np.array(ways, np.int64), counts, axis=0).T
-        return found | {"l0c_slots": slot, "unit_flag": flags, "l0_slots": l0_slots}
+        m = self.of_cut["most_m"][t["cut"]]
+        depths = [self._depth(t, *way) for way in L0_WAYS]
+        return with_l0(t, depths, m * t["n"] * 4, self.device)
 
     def _depth(
         self, t: Columns, l0_slots: int, split: int

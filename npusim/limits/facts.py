@@ -21,6 +21,17 @@ def _tensors(names: str, *parts: str) -> tuple[str, ...]:
     return tuple(f"{name}.{part}" for name in names.split() for part in parts)
 
 
+def _stated(tensors: str, others: str) -> tuple[str, ...]:
+    """Shapes and types of tensors, and the other facts by name."""
+    return (*_tensors(tensors, "shape", "dtype"), *others.split())
+
+
+#: Of the gradients of the tensor compiler that read a map, and of those that read a filter.
+_FILTER = "filter_sizes strides padding dilations groups res_dtype"
+_INPUT = _stated(
+    "filters out_backprop", "filter_sizes input_sizes strides padding dilations res_dtype"
+)
+
 #: The facts a caller states, by operator: those it must, and those it may. Shapes and lists are
 #: tuples of ints in the documentation's order, element types short names ("fp16"; any text is
 #: allowed, the table judges it), formats names such as "NCHW", null pointers None. Tensors of
@@ -28,10 +39,9 @@ def _tensors(names: str, *parts: str) -> tuple[str, ...]:
 #: "private", ``cube_math_type`` 0 to 3.
 FACTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "convolution_backward": (
-        (
-            *_tensors("grad_output input weight", "shape", "dtype"),
-            *("stride", "padding", "dilation", "output_padding", "groups", "transposed"),
-            *("output_mask", "cube_math_type"),
+        _stated(
+            "grad_output input weight",
+            "stride padding dilation output_padding groups transposed output_mask cube_math_type",
         ),
         (
             *_tensors("grad_output input weight", "format"),
@@ -40,63 +50,27 @@ FACTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
     ),
     "conv_tbc_backward": (
-        (
-            *_tensors("grad_output input weight bias", "shape", "dtype"),
-            *("pad", "cube_math_type"),
-        ),
-        _tensors("grad_input grad_weight grad_bias", "shape", "dtype"),
+        _stated("grad_output input weight bias", "pad cube_math_type"),
+        _stated("grad_input grad_weight grad_bias", ""),
     ),
-    "im2col": (
-        (*_tensors("image", "shape", "dtype"), "kernel_size", "dilation", "padding", "stride"),
-        _tensors("out", "shape", "dtype"),
-    ),
+    "im2col": (_stated("image", "kernel_size dilation padding stride"), _stated("out", "")),
     "im2col_backward": (
-        (
-            *_tensors("grad_output", "shape", "dtype"),
-            *("input_size", "kernel_size", "dilation", "padding", "stride"),
-        ),
-        _tensors("out", "shape", "dtype"),
+        _stated("grad_output", "input_size kernel_size dilation padding stride"),
+        _stated("out", ""),
     ),
-    "conv2d_backprop_filter": (
-        (
-            *_tensors("input_x out_backprop", "shape", "dtype"),
-            *("filter_sizes", "strides", "padding", "dilations", "groups", "res_dtype"),
-        ),
-        (),
-    ),
-    "conv2d_backprop_input": (
-        (
-            *_tensors("filters out_backprop", "shape", "dtype"),
-            *("filter_sizes", "input_sizes", "strides", "padding", "dilations", "res_dtype"),
-        ),
-        ("group_dict",),
-    ),
+    "conv2d_backprop_filter": (_stated("input_x out_backprop", _FILTER), ()),
+    "conv2d_backprop_input": (_INPUT, ("group_dict",)),
     "depthwise_conv2d_backprop_filter": (
-        (
-            *_tensors("input_x out_backprop", "shape", "dtype"),
-            *("filter_sizes", "strides", "padding", "dilations", "res_dtype"),
-        ),
+        _stated("input_x out_backprop", _FILTER.replace("groups ", "")),
         (),
     ),
-    "depthwise_conv2d_backprop_input": (
-        (
-            *_tensors("filters out_backprop", "shape", "dtype"),
-            *("filter_sizes", "input_sizes", "strides", "padding", "dilations", "res_dtype"),
-        ),
-        (),
-    ),
+    "depthwise_conv2d_backprop_input": (_INPUT, ()),
     "conv3d_backprop_filter": (
-        (
-            *_tensors("x out_backprop", "shape", "dtype"),
-            *("filter_size", "strides", "pads", "dilations", "groups", "res_dtype"),
-        ),
+        _stated("x out_backprop", "filter_size strides pads dilations groups res_dtype"),
         ("group_dict",),
     ),
     "conv3d_backprop_input": (
-        (
-            *_tensors("filter out_backprop", "shape", "dtype"),
-            *("filter_size", "input_size", "strides", "pads", "dilations", "res_dtype"),
-        ),
+        _stated("filter out_backprop", "filter_size input_size strides pads dilations res_dtype"),
         ("group_dict",),
     ),
     **dict.fromkeys(
