@@ -42,7 +42,7 @@ def _list(as_json: bool) -> None:
     if as_json:
         print_json([_facts(device) for device in loaded])
         return
-    head = ("name", "description", "groups x cores", "clock", "fp16 TFLOPS", "L2", "memory")
+    head = ("name", "description", "groups x cores", "clock", "TFLOPS", "L2", "memory")
     print_table(head, [_cells(device) for device in loaded], 3)
 
 

@@ -53,7 +53,7 @@ COMMANDS: Mapping[str, str] = {
     "play": "move figures of a device, and see a network's time",
     "validate": "simulate measured kernels and calls, and report the error",
     "fit": "fit the figures of a device to a profile of the chip",
-    "devices": "list the devices, or show every figure of one",
+    "devices": "list the devices (TFLOPS: fp16), or show every figure of one",
     "ops": "list the operators and the devices they run on",
     "cache": "show what is kept between runs, or forget it",
     "workloads": "list the workloads, or the layers of one",
