@@ -92,10 +92,14 @@ class Record:
     def time_range(self) -> TimeRange:
         """The time with each assumed or fitted figure it rests on at the ends of its range.
 
+        And with what measured kernels or calls on such chips differ from simulated ones.
+
         The kernels are timed twice per figure when this is first asked for; from then on reports
         show it. ``ArgumentError`` where the result does not know how.
         """
-        return uncertainty.time_range(self.device, self.time_us, self._again())
+        return uncertainty.time_range(
+            self.device, self.time_us, self._again(), kernels=len(self.runs)
+        )
 
     def time_us_on(self, device: Device) -> float:
         """``time_us`` on a variant of the device, with the tilings and the cores of this call.

@@ -95,6 +95,10 @@ def _range(known: TimeRange | None) -> list[str]:
         if one.faster_us(known.time_us) or one.slower_us(known.time_us)
     ]
     ends = f"{us_text(known.low_us)} to {us_text(known.high_us)} us"
+    if known.spread != (1.0, 1.0):
+        moved.append(
+            "measured calls ({:.2f} to {:.2f} of the simulated time)".format(*known.spread)
+        )
     return fact("range", f"{ends}, most from {', '.join(moved)}" if moved else ends)
 
 
