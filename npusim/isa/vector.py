@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -72,7 +71,10 @@ class VectorInstruction(Instruction):
     batched: ClassVar[bool] = True
     #: Names of the operands it reads.
     inputs: ClassVar[tuple[str, ...]] = ()
+    #: What it is priced as; "" by its ``operation``.
+    prices: ClassVar[str] = ""
 
+    operation: str  # of those that have several
     dst: SlotRegion
     dtype: DType
 
@@ -82,9 +84,9 @@ class VectorInstruction(Instruction):
         return tuple(getattr(self, name) for name in self.inputs)
 
     @property
-    @abstractmethod
     def priced(self) -> str:
         """The entry of the device's ``vector.ops`` that says what a repeat costs."""
+        return self.prices or self.operation
 
     @property
     def op(self) -> str:
@@ -143,10 +145,6 @@ class VecBinary(Elementwise):
     dtype: DType
     saturate: bool = False
 
-    @property
-    def priced(self) -> str:
-        return self.operation
-
     def check(self, device: Device) -> None:
         self._need_operation(self.operation, BINARY)
         if self.operation == "div" and self.dtype.kind != "float":
@@ -174,10 +172,6 @@ class VecScalar(Elementwise):
     scalar: float
     dtype: DType
 
-    @property
-    def priced(self) -> str:
-        return self.operation
-
     def check(self, device: Device) -> None:
         self._need_operation(self.operation, SCALAR)
         super().check(device)
@@ -198,16 +192,13 @@ class VecCast(VectorInstruction):
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("src",)
+    prices: ClassVar[str] = "cast"
 
     dst: SlotRegion
     src: SlotRegion
     dtype: DType
     to: DType
     saturate: bool = False
-
-    @property
-    def priced(self) -> str:
-        return "cast"
 
     def typed(self, told: Told) -> list[tuple[Region, DType]]:
         return [(self.src, self.dtype), (self.dst, self.to)]
@@ -267,14 +258,12 @@ class VecDup(Elementwise):
     ``masked`` rows lie inside a repeat each; a mask leaves out the other lanes of their blocks.
     """
 
+    prices: ClassVar[str] = "dup"
+
     dst: SlotRegion
     value: float
     dtype: DType
     masked: bool = False
-
-    @property
-    def priced(self) -> str:
-        return "dup"
 
     @property
     def begins(self) -> Mapping[str, int]:  # type: ignore[override]
@@ -295,6 +284,7 @@ class VecTranspose(VectorInstruction):
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("src",)
+    prices: ClassVar[str] = "transpose"
 
     dst: SlotRegion
     src: SlotRegion
@@ -302,10 +292,6 @@ class VecTranspose(VectorInstruction):
     columns: int
     dtype: DType
     count: int = 1
-
-    @property
-    def priced(self) -> str:
-        return "transpose"
 
     @property
     def walks(self) -> int:

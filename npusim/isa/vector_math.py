@@ -72,10 +72,6 @@ class VecUnary(Elementwise):
     dtype: DType
 
     @property
-    def priced(self) -> str:
-        return self.operation
-
-    @property
     def walks(self) -> int:
         size = walked(self.dst, self.a)
         return size // self.dtype.bytes * 4 if self.operation in _BY_ELEMENT else size
@@ -125,6 +121,8 @@ class _Masked(VectorInstruction):
 class VecCompare(_Masked):
     """dst = a bit for each element: a ``operation`` b (lt, le, gt, ge, eq, ne); NaN is "ne"."""
 
+    prices: ClassVar[str] = "compare"
+
     operation: str
     dst: SlotRegion
     a: SlotRegion
@@ -134,10 +132,6 @@ class VecCompare(_Masked):
     @property
     def sources(self) -> tuple[SlotRegion, ...]:
         return self.compared
-
-    @property
-    def priced(self) -> str:
-        return "compare"
 
     @property
     def walks(self) -> int:
@@ -158,6 +152,8 @@ class VecCompare(_Masked):
 class VecSelect(_Masked):
     """dst = a where the mask has a 1, b elsewhere; b may be a number."""
 
+    prices: ClassVar[str] = "select"
+
     dst: SlotRegion
     mask: SlotRegion
     a: SlotRegion
@@ -167,10 +163,6 @@ class VecSelect(_Masked):
     @property
     def sources(self) -> tuple[SlotRegion, ...]:
         return (self.mask, *self.compared)
-
-    @property
-    def priced(self) -> str:
-        return "select"
 
     def typed(self, told: Told) -> list[tuple[Region, DType]]:
         return [*super().typed(told), (self.dst, self.dtype)]
