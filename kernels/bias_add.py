@@ -60,7 +60,6 @@ class BiasAdd(Spread):
     saturate: bool = False
 
     name: ClassVar[str] = "bias_add"
-    role: ClassVar[str] = "vector"
 
     def __post_init__(self) -> None:
         y, bias = self.y, self.bias

@@ -90,7 +90,6 @@ class BiasGrad(Spread):
 
     name: ClassVar[str] = "bias_grad"
     computes: ClassVar[str] = "bias"
-    role: ClassVar[str] = "vector"
 
     def __post_init__(self) -> None:
         dy, db, partial = self.dy, self.db, self.partial

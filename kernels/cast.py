@@ -60,7 +60,6 @@ class Cast(Spread):
 
     name: ClassVar[str] = "cast"
     library: ClassVar[tuple[str, ...]] = ("Cast",)
-    role: ClassVar[str] = "vector"
 
     def __post_init__(self) -> None:
         x, y = self.x, self.y

@@ -75,7 +75,6 @@ class ConvBackpropFilter(Kernel):
     computes: ClassVar[str] = "weight"
     library: ClassVar[tuple[str, ...]] = ("Conv2DBackpropFilter", "Conv3DBackpropFilter")
     vendor_rule: ClassVar[bool] = True
-    role: ClassVar[str] = "cube"
 
     def __post_init__(self) -> None:
         require_form(self.shape, self.tiling)

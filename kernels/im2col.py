@@ -83,7 +83,6 @@ class Im2col(Spread):
     out: Tensor
 
     name: ClassVar[str] = "im2col"
-    role: ClassVar[str] = "vector"
 
     @property
     def anywhere(self) -> bool:

@@ -78,7 +78,6 @@ class Im2colBackward(Spread):
     saturate: bool = False
 
     name: ClassVar[str] = "im2col_backward"
-    role: ClassVar[str] = "vector"
 
     @property
     def anywhere(self) -> bool:

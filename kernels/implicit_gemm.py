@@ -77,7 +77,6 @@ class ImplicitGemm(Kernel):
     y: Tensor
     hf32: bool = False
 
-    role: ClassVar[str] = "cube"
     #: Whether columns of img2col meet the filter's taps backwards.
     rotated: ClassVar[bool]
 

@@ -87,7 +87,6 @@ class Matmul(Kernel):
     name: ClassVar[str] = "matmul"
     least_tries: ClassVar[int] = 6
     library: ClassVar[tuple[str, ...]] = ("MatMul",)
-    role: ClassVar[str] = "cube"
 
     def __post_init__(self) -> None:
         """Blocks begin at whole columns of 32 bytes, and in NZ at whole fractals."""

@@ -75,7 +75,6 @@ class MatmulFinish(Kernel):
     step: int = 0
 
     name: ClassVar[str] = "matmul_finish"
-    role: ClassVar[str] = "cube"
     partners: ClassVar[tuple[str, ...]] = ("vector",)
 
     def __post_init__(self) -> None:
@@ -240,7 +239,6 @@ class MatmulSum(Kernel):
     total: SumParts
 
     name: ClassVar[str] = "matmul_sum"
-    role: ClassVar[str] = "cube"
     partners: ClassVar[tuple[str, ...]] = ("vector",)
 
     def __post_init__(self) -> None:

@@ -57,7 +57,6 @@ class SumParts(Spread):
 
     name: ClassVar[str] = "sum_parts"
     computes: ClassVar[str] = "weight"
-    role: ClassVar[str] = "vector"
 
     def __post_init__(self) -> None:
         parts, out = self.parts, self.out

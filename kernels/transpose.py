@@ -192,7 +192,6 @@ class Transpose(Spread):
 
     name: ClassVar[str] = "transpose"
     library: ClassVar[tuple[str, ...]] = ("Transpose",)
-    role: ClassVar[str] = "vector"
 
     def __post_init__(self) -> None:
         perm, x, y = self.perm, self.x, self.y

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from npusim.device.spec import Device
 from npusim.kernels.tilings.streams import Stream, working_cores
@@ -16,6 +16,8 @@ Own = TypeVar("Own", bound="Spread")
 @dataclass(frozen=True)
 class Spread(Kernel):
     """A vector kernel on at most so many ``cores``; None is all that there are."""
+
+    role: ClassVar[str] = "vector"
 
     cores: int | None = field(default=None, kw_only=True)
 

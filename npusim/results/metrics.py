@@ -11,7 +11,7 @@ from typing import NamedTuple
 from npusim.device.pipes import MATRIX_PIPES, PIPES
 from npusim.device.spec import Device
 from npusim.reasons import BANDWIDTH, BUSY
-from npusim.timing.trace import Bound, KernelRun, PipeRow
+from npusim.timing.trace import Bound, KernelRun, PipeRow, TrafficRow
 
 #: Names of the place behind the L2 in ``TrafficRow.src`` and ``dst``.
 MAIN_MEMORIES = ("HBM", "DDR", "private memory")
@@ -181,15 +181,8 @@ def critical_pipe(shares: Sequence[PipeShare]) -> PipeShare | None:
     return max(shares, key=lambda one: one.busiest[BUSY] + one.busiest[BANDWIDTH], default=None)
 
 
-class PathTotal(NamedTuple):
+class PathTotal(TrafficRow):
     """Traffic of one path and operand, summed over the kernels of a call, in bytes."""
-
-    src: str
-    dst: str
-    operand: str
-    bytes: int
-    hit_bytes: int
-    miss_bytes: int
 
     @property
     def label(self) -> str:
