@@ -26,9 +26,11 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from npusim.kernels.parts.conversion import Pieces, move
+from npusim.kernels.parts.fractal_weights import Turn, WeightWork
 from npusim.kernels.trans_data import TransData
 from npusim.language import (
     BLOCK_BYTES,
+    IntArray,
     Language,
     Plan,
     Slot,
@@ -294,6 +296,60 @@ class LibraryTransData(TransData):
         back = target.at(0, row, rows=all_lines, pitch=pitch)
         k.vec_transpose(back, source.at(0, all_lines * row), u.channels * taps, all_lines, dtype)
         self._move_plain(k, target, u, pitch)
+
+
+@dataclass(frozen=True)
+class LibraryGroups(TransData):
+    """``TransData`` of weights in groups, by the library's rule: one step per group.
+
+    The library converts weights with groups twice: as if there were none, and then group by group
+    into the matrices that groups share (``trans_data_groups`` of CANN 8.1). This is the second
+    conversion: a step takes the filters of a group in one tap, or in all taps of a plane on the way
+    back, and none begins before the last one is stored. Simpler here than there: it reads the plain
+    tensor, so that the first conversion is left out, and cores are split as elsewhere (its tiling
+    function is not published).
+    """
+
+    library: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def tiling_text(self) -> str:
+        return f"{self.conversion.kind} by groups, library"
+
+    def plan(self, k: Language, cores: int) -> Plan[Turn]:
+        third = (k.memory("UB").size_bytes - _KEPT) // 3 // BLOCK_BYTES * BLOCK_BYTES
+        source = k.buffer("UB", (third,), None, name="source")
+        target = k.buffer("UB", (third,), None, name="target")
+        work = _GroupWork(self.conversion, self.plain, self.blocked)
+
+        def step(tile: Turn) -> None:
+            work.emit(k, source.next(), target.next(), tile)
+            k.pipe_barrier()
+
+        return Plan(work.tasks(third, cores), step)
+
+
+class _GroupWork(WeightWork):
+    """Tiles of one group each."""
+
+    def _tile(self, slot_bytes: int, cores: int) -> tuple[int, int, int, int]:
+        most = max(1, slot_bytes // self.lane)
+        taps = 1 if self.load else min(self.taps, most)
+        return min(self.og, max(1, most // taps)), 1, 1, taps
+
+    def _on_cores(
+        self, axes: tuple[IntArray, ...], keep: IntArray, cores: int
+    ) -> tuple[IntArray, IntArray]:
+        groups, *others, row = axes
+        if self.load:  # group by group, on the way back matrix by matrix
+            groups = groups * self.rows + row
+        loops, index = zip(
+            *(np.unique(one, return_inverse=True) for one in (groups, *others)), strict=True
+        )
+        axis, share = split([len(one) for one in loops], cores)
+        core = index[axis][keep] // share
+        order = np.argsort(core, kind="stable")
+        return core[order], keep[order]
 
 
 def split(loops: Sequence[int], cores: int) -> tuple[int, int]:

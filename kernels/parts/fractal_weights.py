@@ -127,12 +127,22 @@ class WeightWork:
         }
         columns[self.plain.name][cover["groups"] == 0] = 0
         keep = np.flatnonzero(cover["groups"]) if not self.load else np.arange(len(real))
+        core, order = self._on_cores((real, d0, b0, p0, r0), keep, cores)
         return Tasks(
-            in_runs(len(keep), cores),
+            core,
             Turn,
-            {name: column[keep] for name, column in (extent | cover).items()},
-            {name: column[keep] for name, column in columns.items()},
+            {name: column[order] for name, column in (extent | cover).items()},
+            {name: column[order] for name, column in columns.items()},
         )
+
+    def _on_cores(
+        self, axes: tuple[IntArray, ...], keep: IntArray, cores: int
+    ) -> tuple[IntArray, IntArray]:
+        """The core of each tile, and the tiles that ``keep`` names in the order of the cores.
+
+        ``axes`` are the real group, the depth, the block, the tap and the row of every tile.
+        """
+        return in_runs(len(keep), cores), keep
 
     def _cover(
         self, real: IntArray, out: tuple[IntArray, IntArray], cin: tuple[IntArray, IntArray]

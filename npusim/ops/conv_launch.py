@@ -19,7 +19,7 @@ from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.fold_map import FoldMap
 from npusim.kernels.fold_weights import FoldWeights, folded_weights_shape
-from npusim.kernels.library_trans_data import LibraryTransData
+from npusim.kernels.library_trans_data import LibraryGroups, LibraryTransData
 from npusim.kernels.parts.folding import FoldedConvolution
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.thin_map import ThinMap
@@ -266,13 +266,16 @@ class Launcher:
         return target
 
     def _trans_data(self, conversion: Conversion, src: Tensor, dst: Tensor) -> TransData:
-        """Our conversion, or the one of the library."""
-        maps = conversion.kind.endswith("blocked")
-        ruled = self.deep and (maps or self.shape.groups == 1)
-        library = ruled and is_library(self.call.options.tiling, TransData.name)
-        if library and conversion.kind != "to_fracz_transposed":
-            return LibraryTransData(conversion, src, dst)
-        return TransData(conversion, src, dst)
+        """Our conversion, or the one of the library, where its rule is known."""
+        maps, library = conversion.kind.endswith("blocked"), TransData
+        if is_library(self.call.options.tiling, TransData.name):
+            if not maps and self.shape.groups > 1:
+                library = LibraryGroups
+            elif self.deep:
+                library = LibraryTransData
+        if conversion.kind == "to_fracz_transposed":
+            library = TransData
+        return library(conversion, src, dst)
 
     def _conversion(self, kind: str) -> Conversion:
         return Conversion(kind=kind, c0=self.c0, groups=self.shape.groups)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npusim.dtypes import FP16, FP32, DType
-from npusim.kernels.library_trans_data import LibraryTransData, split
+from npusim.kernels.library_trans_data import LibraryGroups, LibraryTransData, split
 from npusim.kernels.trans_data import Conversion
 from npusim.layout import from_fracz_3d, to_6hd, to_fracz_3d
 from tests.kernels.test_trans_data import convert, patterns, plan_program
@@ -60,6 +60,38 @@ def test_weights_of_any_shape(plain: tuple[int, ...], dtype: DType) -> None:
     np.testing.assert_array_equal(back, w)
     made = run("to_fracz", w)  # into cleared memory in a call: filters that are missing stay
     np.testing.assert_array_equal(np.where(fractals != 0, made, 0), fractals)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    groups=st.integers(1, 40),
+    og=st.integers(1, 20),
+    cg=st.integers(1, 20),
+    kernel=st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4)),
+    dtype=st.sampled_from((FP16, FP32)),
+)
+def test_weights_in_groups(
+    groups: int, og: int, cg: int, kernel: tuple[int, ...], dtype: DType
+) -> None:
+    plain = (groups * og, cg, *kernel)
+    w = patterns(plain, dtype)
+    fractals = to_fracz_3d(w, groups, 16)
+
+    def run(kind: str, source: np.ndarray) -> np.ndarray:
+        conversion = Conversion(kind=kind, c0=16, groups=groups)
+        return convert(conversion, source, plain, dtype, "ascend910b2", LibraryGroups)
+
+    np.testing.assert_array_equal(run("to_fracz", w), fractals)
+    np.testing.assert_array_equal(run("from_fracz", fractals), w)
+
+
+def test_depth_wise_weights_go_group_by_group() -> None:
+    """64 groups of 9 taps: 576 steps there, 64 back."""
+    plain = (64, 1, 3, 3)
+    for kind, dtype, steps in (("to_fracz", FP16, 576), ("from_fracz", FP32, 64)):
+        conversion = Conversion(kind=kind, c0=16, groups=64)
+        program, *_ = plan_program(conversion, plain, dtype, "ascend910b2", kernel=LibraryGroups)
+        assert sum(len(core.variants) for core in program.cores) == steps
 
 
 def test_the_axis_that_fills_cores_best_is_split() -> None:
