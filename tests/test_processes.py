@@ -33,8 +33,10 @@ def test_a_process_that_dies_is_an_error_that_says_what_to_do() -> None:
 
 def test_an_interrupt_ends_the_processes() -> None:
     code = (
-        "import os, time\nfrom npusim.processes import in_processes\n"
+        "import os, signal, time\nfrom npusim.processes import in_processes\n"
         "if __name__ == '__main__':\n"
+        # A shell's job in the background inherits interrupts as ignored.
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "    print(os.getpid(), flush=True)\n"
         "    try:\n        list(in_processes(time.sleep, [0, 600, 600], 2))\n"
         "    except KeyboardInterrupt:\n        print('stopped')\n"
