@@ -303,6 +303,7 @@ class NetworkResult(NetworkReports):
             "npusim_version": __version__,
             "device": self.device.name,
             "device_digest": self.device.digest(),
+            "launch": self.device.launch_mode,
             "clock_hz": self.device.clock_hz,
             "batch": self.batch,
             "dtype": self.dtype.name,

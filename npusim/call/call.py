@@ -20,7 +20,7 @@ from npusim.call.size import require_short
 from npusim.call.spec import Array, Operand, Spec
 from npusim.call.tiling import is_library, is_tuned
 from npusim.computer import require_room
-from npusim.device.catalog import load_device, parse_core_mask
+from npusim.device.catalog import parse_core_mask
 from npusim.device.spec import Device
 from npusim.dtypes import DType
 from npusim.errors import ArgumentError, CapacityError
@@ -70,7 +70,7 @@ class Call:
     operands: Mapping[str, int] = field(default_factory=dict)  # bytes by argument
 
     def __post_init__(self) -> None:
-        self.device = load_device(self.options.device)
+        self.device = self.options.machine
         self.figures: dict[str, None] = {}  # what the time rests on so far, in order of use
         self.held: dict[str, int] = {}  # bytes of main memory by tensor
         self._steps: list[Step] = []

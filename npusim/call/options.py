@@ -7,17 +7,23 @@ from dataclasses import dataclass, fields
 from inspect import Parameter, signature
 from typing import Any
 
-from npusim.device.spec import Device
+from npusim.device.catalog import load_device
+from npusim.device.spec import LAUNCH_MODES, Device
 from npusim.errors import ArgumentError
 from npusim.limits.table import RULES
 from npusim.timing.run import ENGINES
-from npusim.yamltree import suggest
+from npusim.yamltree import nearest, suggest
 
 #: Called as progress(kernel, phase, done, total): instructions of one kernel.
 Progress = Callable[[str, str, int, int], None]
 
 
-_CHOICES = {"start": ("cold", "warm"), "rules": RULES, "engine": ENGINES}
+_CHOICES = {
+    "launch": LAUNCH_MODES,
+    "start": ("cold", "warm"),
+    "rules": RULES,
+    "engine": ENGINES,
+}
 _REST = Parameter.VAR_KEYWORD
 
 #: Why some callers do not take an option.
@@ -45,7 +51,9 @@ class Options:
     device can execute; ``deterministic`` reduces the split accumulation of a filter gradient in
     fixed order instead of with atomic adds; ``engine`` "fast"
     or the readable reference "simpy", with the same cycles; ``timeline`` keeps one row per
-    instruction (None: up to a size limit); ``start`` "cold" or "warm" (inputs already in L2);
+    instruction (None: up to a size limit); ``launch`` "single", of operators called one by one,
+    or "graph", of a replayed graph, where the device's file has a section ``graph``; ``start``
+    "cold" or "warm" (inputs already in L2);
     ``check`` looks, where numbers are computed, for accesses to global memory that nothing orders;
     ``progress`` is called as a kernel goes on; without it a call that takes more than five minutes
     to simulate is a ``CapacityError`` that says how large it is. Raises ``ArgumentError`` for any
@@ -59,18 +67,22 @@ class Options:
     deterministic: bool = False
     engine: str = "fast"
     timeline: bool | None = None
+    launch: str = "single"
     start: str = "cold"
     check: bool = False
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
         for name, value, known in (
+            ("launch", self.launch, "'single' or 'graph'"),
             ("start", self.start, "'cold' or 'warm'"),
             ("rules", self.rules, "'documented', 'strict' or 'hardware'"),
             ("engine", self.engine, f"one of {', '.join(ENGINES)}"),
         ):
             if not isinstance(value, str) or value not in _CHOICES[name]:
-                raise ArgumentError(f"{name} is {value!r}; it is {known}")
+                near = nearest(str(value), _CHOICES[name])
+                hint = f"; did you mean {near!r}?" if near else ""
+                raise ArgumentError(f"{name} is {value!r}; it is {known}{hint}")
         for name in ("deterministic", "check"):
             value = getattr(self, name)
             if not isinstance(value, bool):
@@ -81,6 +93,11 @@ class Options:
             raise ArgumentError(
                 f"progress is {self.progress!r}; it is a function of (kernel, phase, done, total)"
             )
+
+    @property
+    def machine(self) -> Device:
+        """The device, with launches as asked for; ``ArgumentError`` where it has none such."""
+        return load_device(self.device).launching(self.launch)
 
     @classmethod
     def of(

@@ -82,7 +82,8 @@ class Again:
 def figures_behind(device: Device, made: Launched | Program) -> list[str]:
     """Figures that ``device`` states and that the time of a kernel depends on."""
     links = tuple(link.name for link in device.links.values() if link.traffic)
-    key = tuple(device.provenance), device.main_memory_key, links, made.pipes, made.figures
+    keys = device.main_memory_key, device.launch_key
+    key = tuple(device.provenance), keys, links, made.pipes, made.figures
     if key not in _BEHIND:
         while len(_BEHIND) >= _MOST_BEHIND:
             _BEHIND.pop(next(iter(_BEHIND)))
@@ -98,7 +99,7 @@ _MOST_BEHIND = 256
 def _figures_behind(device: Device, made: Launched | Program) -> list[str]:
     used = {
         "clock",
-        "launch",
+        device.launch_key,
         "l2",
         device.main_memory_key,
         *(f"pipes.{device.pipe(pipe).name}" for pipe in made.pipes),
@@ -114,15 +115,26 @@ def _figures_behind(device: Device, made: Launched | Program) -> list[str]:
     )
 
 
+#: The note on calls whose kernels are those of a replayed graph.
+_REPLAYED = (
+    "kernels are launched as those of a replayed graph (launch='graph', --launch graph): no tiling "
+    "at run time, and between them only what the figures under graph say"
+)
+
+
 def notes_on_figures(device: Device, figures: Iterable[str]) -> tuple[str, ...]:
-    """How many of ``figures`` are assumed, the first five by name, and what holds memory back."""
+    """How many of ``figures`` are assumed, the first five by name, and what is said before it.
+
+    That is what holds memory back, and that kernels are launched from a graph.
+    """
     assumed = [name for name in figures if device.provenance[name].confidence == "assumed"]
-    held_back = (device.held_back,) if device.held_back else ()
+    launched = _REPLAYED if device.replays else ""
+    first = tuple(text for text in (device.held_back, launched) if text)
     if not assumed:
-        return held_back
+        return first
     more = f" and {len(assumed) - 5} more" if len(assumed) > 5 else ""
     return (
-        *held_back,
+        *first,
         f"the time rests on {len(assumed)} assumed figure{'s' * (len(assumed) > 1)}: "
         f"{', '.join(assumed[:5])}{more}; `npusim devices show {device.shown_by}` lists every "
         "figure with its source",

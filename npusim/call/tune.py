@@ -10,8 +10,9 @@ from typing import Any
 
 from npusim.call.call import planning
 from npusim.call.choice import chosen as automatic
+from npusim.call.options import Options
 from npusim.call.spec import Array, Spec
-from npusim.device.catalog import load_device, parse_core_mask
+from npusim.device.catalog import parse_core_mask
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError, CapacityError
 from npusim.program.kernel import Kernel
@@ -30,6 +31,7 @@ def tune(
     device: str | Device,
     kernel: str = "",
     cores: Any = None,
+    launch: str = Options.launch,
     start: str = "cold",
     among: Iterable[Kernel] | None = None,
     budget: int | str | None = None,
@@ -43,7 +45,8 @@ def tune(
     ``what`` is a kernel, or an operator with its ``operands`` and ``options``: then it is the
     kernel it launches, ``kernel`` by name where there are several, and what "auto" chooses, the
     vendor's rule and the library's forms are looked at too. Candidates are those of the
-    kernel, or the kernels ``among``. ``start`` is "cold", or "warm" with its inputs in the L2.
+    kernel, or the kernels ``among``. ``launch`` is "single" or "graph" as in ``Options``, and
+    ``start`` "cold", or "warm" with its inputs in the L2.
     ``budget`` ends the search before the proof: so many simulations, or a time such as "30s".
     ``jobs`` processes look at candidates. What is found is kept in the file ``store`` ("": one in
     the user's cache; None: nowhere), so that a search that was stopped goes on where it was.
@@ -52,7 +55,8 @@ def tune(
     Raises ``ArgumentError`` for a kernel without candidates, and ``CapacityError`` from the result
     if none of them runs.
     """
-    machine, seeds = load_device(device), list[Kernel]()
+    machine = Options(device=device, launch=launch, start=start).machine
+    seeds = list[Kernel]()
     groups = parse_core_mask(cores, machine)
     if isinstance(what, Kernel):
         if operands or options or kernel:
@@ -60,7 +64,7 @@ def tune(
             raise ArgumentError(f"tune: {given} have no meaning for a kernel; leave them out")
         chosen = what
     else:
-        options |= {"device": machine, "cores": cores}
+        options |= {"device": machine, "cores": cores, "launch": launch}
         with planning() as kernels:
             what(*operands, **options)
         chosen = _chosen(kernels, kernel, getattr(what, "__name__", "the call"))
@@ -77,8 +81,6 @@ def tune(
         for tensor in chosen.tensors:
             if tensor.role != "out":
                 l2.preload(tensor.name, tensor.size_bytes)
-    elif start != "cold":
-        raise ArgumentError(f"start is {start!r}; it is 'cold' or 'warm'")
     problem = Problem(chosen, machine, groups, l2)
     return search(problem, (chosen, *seeds), among, Budget.of(budget), jobs, store, progress)
 
@@ -94,7 +96,7 @@ def _by_rules(
     """The kernel as "auto" tiles it, the vendor's rule, and the library's forms, where they do."""
     found = []
     with suppress(CapacityError):  # as for a kernel that has no estimates to rank
-        found.append(automatic(kernel, load_device(options["device"]), groups, warm=warm))
+        found.append(automatic(kernel, options["device"], groups, warm=warm))
     for rule in ("production", "library"):
         with suppress(ArgumentError, CapacityError), planning() as kernels:
             what(*operands, **options | {"tiling": {kernel.name: rule}})

@@ -239,7 +239,13 @@ def _add_call(leaf: Parser, card: Card[Any] | None, extras: Extras, numbers: boo
         add_options(leaf, "rules", rules=RULES, usual=Options.rules)
     if card is not None and "tiling" not in card.without:
         _add_tiling(leaf, card)
-    add_options(leaf, "simulation", start=Options.start, engine=Options.engine)
+    add_options(
+        leaf,
+        "simulation",
+        launch=Options.launch,
+        start=Options.start,
+        engine=Options.engine,
+    )
     extras(leaf)
     add_options(leaf, "call")
     add_options(leaf, "debug")
@@ -311,6 +317,7 @@ def _options(arguments: argparse.Namespace, card: Card[Any], device: Device) -> 
         "device": device,
         "cores": arguments.cores,
         "engine": arguments.engine,
+        "launch": arguments.launch,
         "start": arguments.start,
     }
     if "rules" not in card.without:

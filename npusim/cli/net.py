@@ -28,7 +28,13 @@ def add_arguments(parser: Parser) -> None:
     add_network(parser)
     add_machine(parser, required=True)
     add_options(parser, "rules", rules=RULES, usual=Options.rules)
-    add_options(parser, "simulation", start=Options.start, engine=Options.engine)
+    add_options(
+        parser,
+        "simulation",
+        launch=Options.launch,
+        start=Options.start,
+        engine=Options.engine,
+    )
     add_options(parser, "net")
 
 
@@ -73,6 +79,7 @@ def execute(arguments: argparse.Namespace) -> int:
             cores=arguments.cores,
             rules=arguments.rules,
             engine=arguments.engine,
+            launch=arguments.launch,
             start=arguments.start,
             jobs=arguments.jobs,
             store=arguments.store,

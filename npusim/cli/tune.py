@@ -66,6 +66,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 device=prepared.device,
                 kernel=arguments.which,
                 cores=arguments.cores,
+                launch=arguments.launch,
                 start=arguments.start,
                 budget=arguments.budget,
                 jobs=arguments.jobs,

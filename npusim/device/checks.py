@@ -233,11 +233,12 @@ def _check_sums(device: Device, root: Node) -> None:
 
 def _check_launch(device: Device, root: Node) -> None:
     """The skew of starts is a part of what a core adds to a launch."""
-    if device.launch.skew_cycles > device.launch.core_cycles:
-        raise _at(root, "launch").fail(
-            f"skew is {device.launch.skew_cycles} cycles, part of core, which is "
-            f"{device.launch.core_cycles}; lower skew or raise core"
-        )
+    for key, launch in (("launch", device.single), ("graph", device.graph)):
+        if launch is not None and launch.skew_cycles > launch.core_cycles:
+            raise _at(root, key).fail(
+                f"skew is {launch.skew_cycles} cycles, part of core, which is "
+                f"{launch.core_cycles}; lower skew or raise core"
+            )
 
 
 def _check_supply(device: Device, root: Node) -> None:

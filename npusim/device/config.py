@@ -46,7 +46,7 @@ _FIGURE = re.compile(
     r"\((?P<confidence>[^,()]*),(?P<source>[^,()]*)(?:,(?P<range>[^()]*))?\)",
     re.S,
 )
-_BUILT = ("provenance", "origin")  # fields of Device that no file states
+_BUILT = ("replays", "provenance", "origin")  # fields of Device that no file states
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class _Tree:
                 raise root.fail(f"{path}: unknown figure; {way_out}")
             text = value if isinstance(value, str) else _base_units(path, value, known[path].kind)
             root = _with(root, known[path].keys, f"{text} (assumed, {USER[0]})")
-        built = _build(root, self.names, self.read)
+        built = _build(root, self.names, self.read).launching(device.launch_mode)
         memory = device.main_memory_key
         return built if memory == "main_memory" else built.with_operands_in(memory)
 

@@ -40,6 +40,9 @@ from npusim.shown import Shown
 if TYPE_CHECKING:
     import pandas as pd
 
+#: How kernels can be launched: by operators called one by one, or as those of a replayed graph.
+LAUNCH_MODES = ("single", "graph")
+
 #: What reports call the memory behind the cores of a device without an L2.
 _CALLED = {
     "main_memory": "DDR",
@@ -102,7 +105,16 @@ class Device(Shown):
         None,
         digest="unless empty",
     )
-    launch: Launch = entry("durations added once per kernel, outside the simulated program")
+    single: Launch = entry(
+        "durations added once per kernel, outside the simulated program, where operators are "
+        "called one by one",
+        key="launch",
+    )
+    graph: Launch | None = entry(
+        "the same of kernels of a replayed graph; without it there is no such mode",
+        None,
+        digest="unless empty",
+    )
     silicon: Silicon | None = entry(
         "area and idle power; without it the chip has no area", None, digest="unless empty"
     )
@@ -117,6 +129,7 @@ class Device(Shown):
         "tensor",
     )
     sources: Mapping[str, str] = entry("what each source key stands for")
+    replays: bool = field(default=False, metadata={"digest": "unless empty"})  # in graph mode
     provenance: Mapping[str, Provenance] = field(repr=False, compare=False)
     origin: Origin = field(repr=False, compare=False)  # the parsed YAML, kept for replace()
 
@@ -215,6 +228,40 @@ class Device(Shown):
         if found is None:
             raise ArgumentError(f"{self.name} has no {memory}; its file can describe one")
         return replace(self, main_memory=found)
+
+    @property
+    def launch_mode(self) -> str:
+        """How kernels are launched, one of ``LAUNCH_MODES``."""
+        return LAUNCH_MODES[self.replays]
+
+    @property
+    def launch_key(self) -> str:
+        """The key of the file under which ``launch`` stands."""
+        return "graph" if self.replays else "launch"
+
+    @cached_property
+    def launch(self) -> Launch:
+        """What launches take in this mode."""
+        return self.graph if self.replays and self.graph is not None else self.single
+
+    def launching(self, mode: str) -> Device:
+        """The device with launches as in ``mode``, one of ``LAUNCH_MODES``.
+
+        Raises ``ArgumentError`` where its file says nothing of replayed graphs.
+        """
+        if mode == self.launch_mode:
+            return self
+        if mode == "graph" and self.graph is None:
+            raise ArgumentError(
+                f"launch is 'graph'; {self.name} has no figures of replayed graphs: use 'single', "
+                f"or a device file with 'base: {self.shown_by}' and a section 'graph'"
+            )
+        return self._in_other_mode
+
+    @cached_property
+    def _in_other_mode(self) -> Device:
+        """The same chip in the other of both modes, made once: it keeps what was worked out."""
+        return replace(self, replays=not self.replays)
 
     @cached_property
     def main_memory_name(self) -> str:

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 COLUMNS = ("kernel", "what", "name", "a", "b", "change")
 
 #: What a call is, and the memory between its kernels.
-_OF_CALL = ("operator", "problem", "device", "device_digest", "npusim_version", "workspace_bytes")
+_OF_CALL = (
+    *("operator", "problem", "device", "device_digest", "launch", "npusim_version"),
+    "workspace_bytes",
+)
 
 #: Times of a call and of a kernel, in microseconds.
 _TIMES = ("time_us", "launch_us", "bound_us", "problem_us")

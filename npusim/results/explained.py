@@ -191,6 +191,7 @@ class Explained:
             "npusim_version": self.version,
             "device": self.device.name,
             "device_digest": self.device.digest(),
+            "launch": self.device.launch_mode,
             "cycles": self.cycles,
             "time_us": self.time_us,
             "launch_cycles": self.launch_cycles,

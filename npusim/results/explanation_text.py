@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from npusim.results.explained import Explained, KernelExplanation
-from npusim.results.lines import columns, counted, page, percent_text, us_text
+from npusim.results.lines import columns, counted, launched_text, page, percent_text, us_text
 from npusim.results.metrics import share
 from npusim.results.what_if import WhatIf
 from npusim.timing.trace import Step
@@ -54,6 +54,7 @@ def title(explanation: Explained) -> str:
     return (
         f"{explanation.operator} on {explanation.device.name}: {us_text(explanation.time_us)} us = "
         f"{explanation.cycles:,} cycles, of which launches {launches} us"
+        f"{launched_text(explanation.device.launch_mode)}"
     )
 
 

@@ -243,6 +243,11 @@ def items(title: str, texts: Iterable[str]) -> list[str]:
     return ["", title, *lines] if lines else []
 
 
+def launched_text(mode: str) -> str:
+    """What is said behind the time of launches; nothing of the usual mode."""
+    return " (replayed graph)" if mode == "graph" else ""
+
+
 def times_text(found: Iterable[tuple[str, int]]) -> str:
     """Things by how often they were met, most often first: ``"2 x softmax, 1 x cumsum"``."""
     most = sorted(found, key=lambda one: (-one[1], one[0]))

@@ -38,7 +38,8 @@ MAX_ROWS = 20
 
 #: What a network is, and what it takes in all.
 _OF_NETWORK = (
-    *("workload", "device", "device_digest", "npusim_version", "batch", "dtype", "pass"),
+    *("workload", "device", "device_digest", "launch", "npusim_version", "batch", "dtype"),
+    "pass",
     *("gradients", "time_us", "energy_uj", "elementwise_us"),
 )
 

@@ -11,6 +11,7 @@ from npusim.results.lines import (
     columns,
     fact,
     items,
+    launched_text,
     page,
     percent_text,
     rate_text,
@@ -65,7 +66,10 @@ def _header(facts: Row) -> Iterator[str]:
     what = f"batch {facts['batch']}, {facts['dtype']}{results_text(facts)}"
     yield from fact(facts["pass"], what)
     yield from fact("device", f"{facts['device']}, {clock}, digest {facts['device_digest']}")
-    yield from fact("time", f"{us_text(facts['time_us'])} us = {facts['cycles']:,} cycles")
+    launched = launched_text(facts["launch"])
+    yield from fact(
+        "time", f"{us_text(facts['time_us'])} us = {facts['cycles']:,} cycles{launched}"
+    )
     yield from fact("split, us", split_text(facts))
     yield from fact("bottleneck", verdict(facts))
     if facts["elementwise_us"] is not None:

@@ -114,7 +114,7 @@ class Record:
                 f"{device.name} has {device.groups} core groups, {self.operator} was tiled for "
                 f"{self.device.groups}; call it again on such a device"
             )
-        return self._again().time_us(device)
+        return self._again().time_us(device.launching(self.device.launch_mode))
 
     def explain(self, *, what_if: bool = True, progress: Report | None = None) -> Explanation:
         """Why the call takes its time: the critical path of each kernel, and what figures do.

@@ -77,6 +77,7 @@ class Result(Record):
             "npusim_version": self.version,
             "device": self.device.name,
             "device_digest": self.device.digest(),
+            "launch": self.device.launch_mode,
             "cycles": self.cycles,
             "time_us": self.time_us,
             "bottleneck": self.bottleneck,

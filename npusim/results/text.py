@@ -15,6 +15,7 @@ from npusim.results.lines import (
     counted,
     fact,
     items,
+    launched_text,
     page,
     percent_text,
     rate_text,
@@ -66,7 +67,7 @@ def _header(result: Record) -> list[str]:
         *fact(
             "time",
             f"{us_text(result.time_us)} us = {result.cycles:,} cycles, of which launches "
-            f"{us_text(device.time_us(launches))} us",
+            f"{us_text(device.time_us(launches))} us{launched_text(device.launch_mode)}",
         ),
         *_range(result.known_time_range),
     ]

@@ -33,7 +33,7 @@ _BETTER = {
     **dict.fromkeys(("cycles", "fraction_cycles", "duration"), Fraction(1, 2)),
 }
 #: All but memory rests on the first; the second is a part of ``launch.core``.
-_NO_PARTS = ("clock", "launch.skew")
+_NO_PARTS = ("clock", "launch.skew", "graph.skew")
 #: Figures of other kinds that are speeds, or as good as one: how much is done at once.
 _COUNTS = ("queue_depth", "elements", "piece", "window")
 
@@ -96,7 +96,8 @@ def part_of(device: Device, figure: Figure) -> str:
         return f"pipe {engines[first]}"
     if first == "links":
         return _part_of_link(device, middle[0])
-    names = {"launch": LAUNCHES, "l2": "L2", device.main_memory_key: device.main_memory_name}
+    names = {"l2": "L2", device.main_memory_key: device.main_memory_name}
+    names |= dict.fromkeys(("launch", "graph"), LAUNCHES)
     return names.get(first, first)
 
 

@@ -52,6 +52,7 @@ def _names(text: str) -> tuple[str, ...]:
 _SHARED: Mapping[str, Callable[[str], Any]] = {
     "cores": read_cores,
     "rules": str,
+    "launch": str,
     "start": str,
     "engine": str,
     "deterministic": _flag,

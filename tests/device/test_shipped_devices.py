@@ -26,7 +26,7 @@ def test_every_figure_is_sourced(name: str) -> None:
     device = load_device(name)
     assert device.name == name
     for path in figures(device).keys() - device.provenance.keys():
-        known = ("paths.", "cube.", "gemm.", "launch.", "l2.", "vector.", "silicon.")
+        known = ("paths.", "cube.", "gemm.", "launch.", "graph.", "l2.", "vector.", "silicon.")
         assert path.startswith(known), path
         assert path.rpartition(".")[2] in DEFAULTS, path
     for path, text, confidence, source in describe(device):
