@@ -225,6 +225,7 @@ def test_json_is_plain_and_complete(net: Workload) -> None:
         "npusim_version": npusim.__version__,
         "device": DEVICE,
         "device_digest": result.device.digest(),
+        "launch": "single",
         "clock_hz": result.device.clock_hz,
         "batch": 3,
         "dtype": "fp16",

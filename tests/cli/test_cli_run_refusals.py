@@ -67,6 +67,9 @@ CONV = ("run", "conv2d_backprop_filter", "--device", "tiny", "--cin", "16", "--c
         (["--start", "wram"],
          "argument --start: unknown 'wram'; did you mean 'warm'? (known: cold, warm); "
          "see 'npusim run matmul --help'"),
+        (["--launch", "grap"],
+         "argument --launch: unknown 'grap'; did you mean 'graph'? (known: single, graph); "
+         "see 'npusim run matmul --help'"),
         (["--seed", "-1"],
          "argument --seed: expected an integer of at least 0, got '-1'; "
          "see 'npusim run matmul --help'"),

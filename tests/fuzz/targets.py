@@ -219,6 +219,7 @@ _OPTIONS: dict[str, tuple[Any, ...]] = {
     "cores": (None, 1, 3, 0, -1, "0-1", "0,2", "9-3", "x", [0], [99], 1 << 70, 1.5),
     "tiling": ("auto", "tuned", "production", "x", None, 3, {"matmul": "auto"}, {"x": 1}),
     "engine": ("fast", "simpy", "x", None),
+    "launch": ("single", "graph", "x", 1),
     "start": ("cold", "warm", "x", 1),
     "rules": ("documented", "strict", "hardware", "x"),
     "timeline": (True, False, None, "x"),

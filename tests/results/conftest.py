@@ -107,7 +107,7 @@ def device() -> Device:
         ),
         l2=L2,
         main_memory=HBM,
-        launch=Launch(kernel_cycles=1800, first_access_cycles=900, tiling_cycles=0),
+        single=Launch(kernel_cycles=1800, first_access_cycles=900, tiling_cycles=0),
         dtypes=("float16",),
         sources={},
         provenance={},
