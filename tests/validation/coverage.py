@@ -3,7 +3,8 @@
 ``python -m tests.validation.coverage`` prints it, the figures' part of the range included, which
 takes minutes. The structural part of a range is the 10th and 90th percentile of measured over
 simulated times of the rows of its class (``configs/silicon/spreads.csv``). Here a row's own group
-has no say in it: calls of its family, chip and power of ten of work, kernels of its family and chip.
+has no say in it: calls of its family, chip and power of ten of work, kernels of its family and
+chip.
 """
 
 from __future__ import annotations
