@@ -109,7 +109,8 @@ scorecard: $(VENV)/.installed
 	mkdir -p $(SCORECARD)
 	$(BIN)/npusim validate --leave-one-out --starts --html $(SCORECARD)/scorecard.html \
 	  --plot $(SCORECARD)/scorecard.png > $(SCORECARD)/scorecard.txt
-	$(BIN)/python -m tests.documents errors 'errors in short' busy
+	$(BIN)/python -m tests.validation.mechanisms > $(SCORECARD)/mechanisms.txt
+	$(BIN)/python -m tests.documents errors 'other errors' busy
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

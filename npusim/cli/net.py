@@ -85,6 +85,8 @@ def execute(arguments: argparse.Namespace) -> int:
             store=arguments.store,
             progress=progress,
         )
+    if arguments.range:
+        _ = result.time_range_us  # reports show it once it is known
     if arguments.json:
         print_json(result.to_json())
     else:

@@ -66,10 +66,10 @@ def _header(facts: Row) -> Iterator[str]:
     what = f"batch {facts['batch']}, {facts['dtype']}{results_text(facts)}"
     yield from fact(facts["pass"], what)
     yield from fact("device", f"{facts['device']}, {clock}, digest {facts['device_digest']}")
-    launched = launched_text(facts["launch"])
-    yield from fact(
-        "time", f"{us_text(facts['time_us'])} us = {facts['cycles']:,} cycles{launched}"
-    )
+    low, high = map(us_text, facts["time_range_us"] or (0, 0))
+    ends = f" ({low} to {high})" if facts["time_range_us"] else ""
+    cycles = f"{facts['cycles']:,} cycles{launched_text(facts['launch'])}"
+    yield from fact("time", f"{us_text(facts['time_us'])} us{ends} = {cycles}")
     yield from fact("split, us", split_text(facts))
     yield from fact("bottleneck", verdict(facts))
     if facts["elementwise_us"] is not None:

@@ -55,6 +55,19 @@ def test_every_option_reaches_the_library(good: str, capsys: Capture) -> None:
     assert want.cycles != npusim.network(good, device="ascend910b2").cycles
 
 
+def test_the_range_is_that_of_the_layers(bad: str, capsys: Capture) -> None:
+    """Layers without a result are in neither end."""
+    known = npusim.network(bad, device="ascend910b2")
+    assert known.to_json()["time_range_us"] is None
+    (layer,) = (one.result.time_range for one in known.timed if one.result)
+    assert known.time_range_us == (layer.low_us, layer.high_us)
+    assert known.to_json()["time_range_us"] == [layer.low_us, layer.high_us]
+    assert layer.low_us < known.time_us < layer.high_us
+    main(["net", bad, "--device", "ascend910b2", "--range"])
+    ends = f"{known.time_us:,.3f} us ({layer.low_us:,.3f} to {layer.high_us:,.3f})"
+    assert f"time        {ends} = {known.cycles:,} cycles" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_what_could_be_simulated_is_printed_and_the_status_says_that_it_is_not_all(
     as_json: bool, bad: str, capsys: Capture

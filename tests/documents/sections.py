@@ -26,6 +26,7 @@ from tests.documents.operator_table import operator_table
 from tests.documents.pages import ROOT, blocks
 
 SCORECARD = ROOT / "docs" / "scorecard" / "scorecard.txt"
+MECHANISMS = SCORECARD.with_name("mechanisms.txt")
 SPEEDS = ROOT / "docs" / "model" / "speed.json"
 
 #: Layers shown of the network.
@@ -199,17 +200,18 @@ def _family(name: str) -> tuple[str, str, str, str]:
     return compared, mean, median, rank
 
 
-#: Kind of work -> its line among the families of the score card, "" for the scored kernels. Not in
-#: the headline: transposes, which no convolution launches, and KernelBench, whose kernels nobody
-#: listed.
-KINDS = {
-    "matrix products with a known tiling, none of them fitted to (910B1, 910C, 950)": "",
-    "matrix products of the library, 910B2": "GEMM",
-    "2-D convolutions of the library, 910B2": "CONV2D-FWD on 910B2",
-    "2-D convolutions of the library, 950": "CONV2D-FWD on 950PR",
-    "filter gradients of 3-D convolutions, 910B2": "DW3D on 910B2",
-    "filter gradients of 3-D convolutions, 950": "DW3D on 950PR",
-    "depth-wise convolutions, 910B2": "DW-CONV2D-FWD",
+#: Calls of the library -> family and chip. Not in the headline: transposes, which no convolution
+#: launches, and KernelBench, whose kernels nobody listed.
+CALLS = {
+    "matrix products of the library, 910B2": ("GEMM", "910B2"),
+    "2-D convolutions of the library, 910B2": ("CONV2D-FWD", "910B2"),
+    "2-D convolutions of the library, 950": ("CONV2D-FWD", "950PR"),
+    "depth-wise convolutions of the library, 910B2": ("DW-CONV2D-FWD", "910B2"),
+    "filter gradients of the library, 3-D, 910B2": ("DW3D", "910B2"),
+    "filter gradients of the library, 3-D, 950": ("DW3D", "950PR"),
+}
+#: Other kernels -> their line among the families of the score card.
+OTHERS = {
     "vector kernels that add, 910B1": "ASC-ADD on 910B1",
     "vector kernels that apply GELU, 950": "ASC-GELU",
     "copies between memories, 910B1": "ASC-COPY on 910B1",
@@ -217,36 +219,33 @@ KINDS = {
 }
 
 
-def errors(kinds: Iterable[str] = KINDS) -> str:
-    """Errors of times by kind of work, from the score card."""
-    head = ("what", "measured", "mean error", "median error", "rank correlation")
-    return table(head, ((words, *_error(KINDS[words])) for words in kinds))
-
-
-def _error(family: str) -> tuple[str, str, str, str]:
-    """Points, mean, median and rank correlation; errors of what no constant was fitted to."""
-    if family:
-        compared, mean, median, rank = _family(family)
-        mean, median = _calls_left_out(family) or (mean, median)
-        return compared, mean, median, rank
+def errors() -> str:
+    """Errors of times that nothing was fitted to, by kind of work, and how rows were left out."""
     count = _scored("time, mean absolute error")[0]
     by_shape = "left out by shape and switch, {} over shapes"
-    mean, median = (_scored(by_shape.format(what))[1] for what in ("mean", "median"))
-    return count, mean, median, "-"
+    known = [_scored(by_shape.format(what))[1] for what in ("mean", "median")]
+    shipped = [_scored(f"time by family and shape, {what}")[1] for what in ("mean", "median")]
+    what = "matrix products with a known tiling (910B1, 910C, 950)"
+    rows = [(what, count, "shape and switch", *known, " / ".join(shipped))]
+    rows += [(words, *_by_mechanism(*of)) for words, of in CALLS.items()]
+    rows.append(("steps of networks", "-", "not yet stated", "-", "-", "-"))
+    head = ("what", "measured", "left out by", "mean error", "median error", "as shipped")
+    return table(head, rows)
 
 
-def _calls_left_out(family: str) -> tuple[str, str] | None:
-    """Mean and median error of the calls of a family when each is left out, if they are."""
-    name, _, chip = family.partition(" on ")
-    shipped = r"\d+ +[\d.]+ % +[\d.]+ %"
-    line = rf"^{re.escape(name)} +{chip or '[0-9A-Z]+'} +{shipped} +([\d.]+ %) +([\d.]+ %)$"
-    found = re.search(line, SCORECARD.read_text(encoding="utf-8"), re.M)
-    return (found[1], found[2]) if found else None
+def _by_mechanism(family: str, chip: str) -> tuple[str, str, str, str, str]:
+    """Calls of a family, how they were left out, mean and median of errors left out and shipped."""
+    line = rf"^{family} +{chip} +(\d+) +\d+" + 4 * r" +([\d.]+ %)" + "$"
+    found = re.search(line, MECHANISMS.read_text(encoding="utf-8"), re.M)
+    assert found is not None, f"{MECHANISMS.name} has no line of {family} on {chip}"
+    count, mean, middle, *left_out = found.groups()
+    return count, "mechanism", *left_out, f"{mean} / {middle}"
 
 
-def errors_in_short() -> str:
-    """Some of the rows of ``errors``: products and the convolutions of a 910B2."""
-    return errors(list(KINDS)[i] for i in (0, 1, 2, 4, 6))
+def other_errors() -> str:
+    """Errors of times of kernels beside the headline, with the constants that ship."""
+    head = ("what", "measured", "mean error", "median error", "rank correlation")
+    return table(head, ((words, *_family(name)) for words, name in OTHERS.items()))
 
 
 def busy() -> str:
@@ -317,7 +316,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "options": options,
     "errors": errors,
-    "errors in short": errors_in_short,
+    "other errors": other_errors,
     "busy": busy,
     "speed": speed,
     "estimates of tilings": tilings_table.estimates,

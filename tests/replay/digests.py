@@ -36,11 +36,11 @@ class Digest(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """One line of the file of measured kernels: a row of ``configs/silicon`` and its time."""
+    """One line of the file of what was measured: a row of ``configs/silicon`` and its time."""
 
     row: str
     time_us: str
-    busy: str  # busy times of its pipes
+    busy: str  # busy times of its pipes; of a call the kernels that count, and notes
 
     @property
     def key(self) -> tuple[str, ...]:

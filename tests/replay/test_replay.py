@@ -1,21 +1,26 @@
 """Calls give what they gave when ``tests/data/replay.csv`` was written, cycle by cycle, bit by bit.
 
-``make replay`` compares every call and every measured kernel. After a change that is meant to move
-figures, ``make replay UPDATE=1`` writes both files anew; their difference belongs into the commit,
-and its reason into CHANGELOG.md.
+``make replay`` compares every call and every row of ``configs/silicon``. After a change that is
+meant to move figures, ``make replay UPDATE=1`` writes both files anew; their difference belongs
+into the commit, and its reason into CHANGELOG.md.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from npusim.validation.rows import KernelRow
+from npusim.validation.rows import CallRow, KernelRow
 from npusim.validation.sheet import shipped_sheets
 from npusim.validation.simulate import simulate_row
 from tests.replay.calls import CALLS, pairs
 from tests.replay.digests import CALLS_FILE, ROWS_FILE, Digest, Timed, digest, read, short, write
 
-ROWS = {row.id: row for row in shipped_sheets()[0].rows if isinstance(row, KernelRow)}
+ROWS = {
+    row.id: row
+    for sheet in shipped_sheets()
+    for row in sheet.rows
+    if isinstance(row, KernelRow | CallRow)
+}
 
 
 def replayed(call: str, device: str) -> Digest:
@@ -23,13 +28,15 @@ def replayed(call: str, device: str) -> Digest:
 
 
 def timed(row_id: str) -> Timed:
-    """A measured kernel as it is simulated; the words of a refusal are not compared."""
+    """A measured kernel or call as it is simulated; the words of a refusal are not compared."""
     outcome = simulate_row(ROWS[row_id], {})
     assert not outcome.failed, outcome.reason
     if outcome.simulated is None:
         return Timed(row_id, "declined", "-")
-    busy = repr(sorted((pipe, us) for pipe, us in outcome.simulated.busy_us.items() if us)).encode()
-    return Timed(row_id, repr(outcome.simulated.time_us), short([busy]))
+    found = outcome.simulated
+    parts = sorted((pipe, us) for pipe, us in found.busy_us.items() if us)
+    told = parts if isinstance(ROWS[row_id], KernelRow) else [*found.kernels, *found.notes]
+    return Timed(row_id, repr(found.time_us), short([repr(told).encode()]))
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +53,7 @@ def test_the_files_are_written_anew(update: bool) -> None:
     write(ROWS_FILE, Timed, [timed(row_id) for row_id in ROWS])
 
 
-def test_every_call_and_measured_kernel_has_its_line() -> None:
+def test_every_call_and_measured_row_has_its_line() -> None:
     assert set(read(CALLS_FILE, Digest)) == set(pairs()), "run `make replay UPDATE=1`"
     assert set(read(ROWS_FILE, Timed)) == {(row_id,) for row_id in ROWS}
 
@@ -59,5 +66,5 @@ def test_call(call: str, device: str) -> None:
 
 @pytest.mark.replay
 @pytest.mark.parametrize("row_id", ROWS)
-def test_measured_kernel(row_id: str) -> None:
+def test_measured_row(row_id: str) -> None:
     assert timed(row_id) == read(ROWS_FILE, Timed)[(row_id,)]
