@@ -85,7 +85,6 @@ class Matmul(Kernel):
     hf32: bool = False
 
     name: ClassVar[str] = "matmul"
-    least_tries: ClassVar[int] = 6
     library: ClassVar[tuple[str, ...]] = ("MatMul",)
 
     def __post_init__(self) -> None:

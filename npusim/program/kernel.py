@@ -114,8 +114,6 @@ class Kernel(Abstract):
     library: ClassVar[tuple[str, ...]] = ()
     #: Whether the rule by which the vendor's library chooses its tiling is known here.
     vendor_rule: ClassVar[bool] = False
-    #: So many of the tilings ``ranked`` are simulated at least: more where estimates are rough.
-    least_tries: ClassVar[int] = 1
     #: Fields that tuning may change, with the values to try: all combinations are candidates.
     choices: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
