@@ -44,7 +44,14 @@ def _begin(begin: Callable[..., None] | None, given: Sequence[Any]) -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Processes that are started within know of no interrupt, not even before they ignore it."""
+    """Processes that are started within know of no interrupt, not even before they ignore it.
+
+    Python's tracker of resources starts with the first of them and, up to 3.13, permits interrupts
+    when it has; so it is started before.
+    """
+    from multiprocessing import resource_tracker  # noqa: PLC0415 - most calls start no process
+
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -57,6 +57,18 @@ def test_an_interrupt_ends_the_processes() -> None:
         time.sleep(0.05)
 
 
+def test_no_process_knows_of_interrupts_not_even_at_its_start() -> None:
+    """The first ones did: the tracker of resources, started with them, unblocked interrupts."""
+    code = (
+        "import signal\nfrom npusim.processes import in_processes\n"
+        "def blocked(_):\n"
+        "    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])\n"
+        "print(all(dict(in_processes(blocked, range(4), 2)).values()))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "True\n"
+
+
 def alive(group: int) -> list[str]:
     """What runs in a process group, from the process table; what has ended is not alive."""
     listed = subprocess.run(

@@ -15,9 +15,6 @@ from npusim.errors import ArgumentError, shown
 from npusim.workloads.elementwise import KINDS, ElementwiseLayer, together
 from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload, merged
 
-#: What a dimension without a size stands for: the batch.
-_BATCH = 1
-
 #: Elements of the largest constant that is computed with, and operators that are left alone: those
 #: without a value of their own, or with another at every run.
 _SMALL = 4096
@@ -47,8 +44,9 @@ def workload(path: str | Path, input_shape: Sequence[int] | None = None) -> Work
     two, ``Attention``) are layers, other nodes element-wise ones where they are of ``KINDS``, and
     what else computes is counted by its name; an export may have folded normalisations into
     convolutions. Sizes are those of ONNX's own shape inference. The first
-    dimension of the first input is taken for the batch; ``input_shape`` gives the others, without
-    the batch, where the file leaves them open. Layers of one shape are one with a count, named
+    dimension of the first input is taken for the batch, whose share each image has of what a file
+    of several images computes; ``input_shape`` gives the others, without the batch, where the file
+    leaves them open. Layers of one shape are one with a count, named
     after the first.
 
     Raises ``ArgumentError`` where the package ``onnx`` is missing, the file is no ONNX model, or a
@@ -83,7 +81,10 @@ def _package() -> Any:
 
 
 def _sized(onnx: Any, model: Any, input_shape: Sequence[int] | None, file: Path) -> Any:
-    """The model with the sizes of all its values, for one image."""
+    """The model with the sizes of all its values, for its own batch, or one image if it is open.
+
+    Shapes that an exporter wrote into the nodes are of that batch.
+    """
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [one for one in model.graph.input if one.name not in weights]
     if not inputs:
@@ -94,12 +95,11 @@ def _sized(onnx: Any, model: Any, input_shape: Sequence[int] | None, file: Path)
             f"{file}: input_shape {tuple(input_shape)} has {len(input_shape)} sizes; the input "
             f"{inputs[0].name} has {len(dims) - 1} besides the batch"
         )
-    dims[0].ClearField("dim_param")
-    dims[0].dim_value = _BATCH
+    dims[0].dim_value = max(1, dims[0].dim_value)
     for dim, size in zip(dims[1:], input_shape or (), strict=False):
         dim.ClearField("dim_param")
         dim.dim_value = int(size)
-    for one in [*model.graph.value_info, *model.graph.output]:  # of another batch
+    for one in [*model.graph.value_info, *model.graph.output]:  # with sizes left open
         if one.name not in weights:
             one.type.tensor_type.ClearField("shape")
     before = -1
@@ -148,6 +148,8 @@ class _Graph:
         self.helper, self.file, self.nodes = onnx.helper, file, graph.node
         self.weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         self.sizes: dict[str, tuple[int, ...]] = _value_sizes(graph) | self.weights
+        first = next(one.name for one in graph.input if one.name not in self.weights)
+        self.batch = self.sizes[first][0]
         self.trained: set[str] = set()
         self.computed = {one.name for one in graph.input} - set(self.weights)
         self.untimed: Counter[str] = Counter()
@@ -203,8 +205,8 @@ class _Graph:
                 name=_name(node) + f".{i}" * (len(sizes) > 1),
                 cin=int(cin),
                 cout=int(cout),
-                rows=int(rows),
-                products=int(stack),
+                rows=int(rows if stack % self.batch == 0 else max(1, rows // self.batch)),
+                products=int(stack // self.batch if stack % self.batch == 0 else stack),
                 input_gradient=bool(self.trained.intersection(inputs[: i + 1])),
             )
             for i, (stack, rows, cin, cout) in enumerate(sizes)
@@ -243,9 +245,16 @@ class _Graph:
         shape = made if kind == "concat" else largest
         self.elementwise.append(
             ElementwiseLayer(
-                kind=kind, shape=tuple(shape[1:]), out=tuple(made[1:]), input_gradient=behind
+                kind=kind, shape=self._image(shape), out=self._image(made), input_gradient=behind
             )
         )
+
+    def _image(self, size: tuple[int, ...]) -> tuple[int, ...]:
+        """Sizes of one image: without the batch, or with its share of what an axis has of it."""
+        if self.batch in size:
+            at = size.index(self.batch)
+            return size[:at] + size[at + 1 :]
+        return (size[0] // self.batch or 1, *size[1:])
 
     def _size(self, node: Any, name: str) -> tuple[int, ...]:
         size: tuple[int, ...] = self.sizes.get(name, ())
@@ -314,7 +323,7 @@ class _Graph:
             name=_name(node),
             cin=int(cin),
             cout=int(cout),
-            rows=max(1, prod(x) // int(cin)),
+            rows=max(1, prod(x) // int(cin) // self.batch),
             input_gradient=behind,
         )
 

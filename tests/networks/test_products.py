@@ -101,11 +101,16 @@ def test_an_exported_file_has_the_same_products(name: str, dynamo: bool, tmp_pat
     pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
     make, shape, _ = MODELS[name]
-    model, path = make().eval(), tmp_path / "model.onnx"
-    torch.onnx.export(model, (torch.zeros(1, *shape),), str(path), dynamo=dynamo, verbose=False)
-    exported, traced = read_network(path), read_network(model, shape)
-    assert layers(exported) == layers(traced)
-    assert exported.untimed == traced.untimed == ()
+    model, traced = make().eval(), read_network(make(), shape)
+    found = []
+    for images in (1, 3):
+        path = tmp_path / f"model{images}.onnx"
+        x = torch.zeros(images, *shape)
+        torch.onnx.export(model, (x,), str(path), dynamo=dynamo, verbose=False)
+        found.append(read_network(path))
+        assert layers(found[-1]) == layers(traced)
+        assert found[-1].untimed == traced.untimed == ()
+    assert found[0].elementwise == found[1].elementwise, "of one image, whatever the file's batch"
 
 
 class Functions(nn.Module):  # type: ignore[misc, name-defined]
