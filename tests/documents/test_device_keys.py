@@ -9,7 +9,7 @@ import pytest
 from tests.documents.device_keys import RECORDS, rows
 
 #: Fields that no file states: the key around a record, and what the reader adds.
-NO_KEYS = {"name", "provenance", "origin"}
+NO_KEYS = {"name", "replays", "provenance", "origin"}
 
 
 @pytest.mark.parametrize("section", RECORDS)
