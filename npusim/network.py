@@ -295,18 +295,8 @@ class NetworkResult(NetworkReports):
         )
         return kernel_rows(self.device, runs, self.cycles)
 
-    @property
-    def time_range_us(self) -> tuple[float, float]:
-        """Ends of ``time_us``: those of its layers summed, for what is wrong is so in all of them.
-
-        Every layer is timed again as for ``Result.time_range``; reports show it from then on.
-        """
-        ranges = [(one.layer.count, one.result.time_range) for one in self.timed if one.result]
-        return sum(n * r.low_us for n, r in ranges), sum(n * r.high_us for n, r in ranges)
-
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values, ready for ``json.dumps``; missing figures are null."""
-        known = [one.result.known_time_range for one in self.timed if one.result]
         return {
             "workload": self.workload.name,
             "description": self.workload.description,
@@ -324,7 +314,7 @@ class NetworkResult(NetworkReports):
             "untimed": dict(self.workload.untimed),
             "cycles": self.cycles,
             "time_us": self.time_us,
-            "time_range_us": list(self.time_range_us) if known and all(known) else None,
+            "time_range_us": self.known_range_us(),
             "split": self.split,
             "bottleneck": self.bottleneck,
             "energy_uj": self.energy_uj,

@@ -61,6 +61,20 @@ class NetworkReports:
         known = [(one.layer.count, one.result) for one in self.timed if one.result is not None]
         return sum(count * result.time_us_on(device) for count, result in known)
 
+    @property
+    def time_range_us(self) -> tuple[float, float]:
+        """Ends of ``time_us``: those of its layers summed, for what is wrong is so in all of them.
+
+        Every layer is timed again as for ``Result.time_range``; reports show it from then on.
+        """
+        ranges = [(one.layer.count, one.result.time_range) for one in self.timed if one.result]
+        return sum(n * r.low_us for n, r in ranges), sum(n * r.high_us for n, r in ranges)
+
+    def known_range_us(self) -> list[float] | None:
+        """``time_range_us`` if it has been computed."""
+        known = [one.result.known_time_range for one in self.timed if one.result]
+        return list(self.time_range_us) if known and all(known) else None
+
     def text(self) -> str:
         """The report for people: totals, layers, kernels, and what could not be simulated."""
         from npusim.results.network_text import render

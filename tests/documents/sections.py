@@ -238,8 +238,8 @@ def _by_mechanism(family: str, chip: str) -> tuple[str, str, str, str, str]:
     line = rf"^{family} +{chip} +(\d+) +\d+" + 4 * r" +([\d.]+ %)" + "$"
     found = re.search(line, MECHANISMS.read_text(encoding="utf-8"), re.M)
     assert found is not None, f"{MECHANISMS.name} has no line of {family} on {chip}"
-    count, mean, middle, *left_out = found.groups()
-    return count, "mechanism", *left_out, f"{mean} / {middle}"
+    count, mean, middle, left_out, left_out_middle = found.groups()
+    return count, "mechanism", left_out, left_out_middle, f"{mean} / {middle}"
 
 
 def other_errors() -> str:

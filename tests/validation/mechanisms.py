@@ -26,6 +26,8 @@ import numpy as np
 
 from npusim.cli.console import print_table
 from npusim.device.spec import Device
+from npusim.kernels.library_trans_data import LibraryGroups
+from npusim.kernels.tilings.matmul import auto_tiling
 from npusim.kernels.trans_data import TransData
 from npusim.ops import conv_launch
 from npusim.timing.trace import KernelRun
@@ -116,7 +118,7 @@ CHOICES = (
         _modules(
             "LibraryGroups",
             ("as without", TransData),
-            ("group by group", conv_launch.LibraryGroups),
+            ("group by group", LibraryGroups),
             of=conv_launch,
         ),
     ),
@@ -145,7 +147,7 @@ CHOICES = (
         _modules(
             "auto_tiling",
             ("searched", lambda shape, device, cores: "auto"),
-            ("by the rules", call_rows.auto_tiling),
+            ("by the rules", auto_tiling),
         ),
     ),
     *_launches("950PR", "0.03us", "0.1us"),

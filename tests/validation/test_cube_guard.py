@@ -19,24 +19,28 @@ ROWS = {row.id: row for chip in ("910B2", "950PR") for row in rows(chip)}
 LEFT_AT, MOST = 0.6, 0.9
 
 
+def peak(row: CallRow) -> float:
+    """Multiply-adds a cycle of all cubes of the chip."""
+    device = load_device(CHIPS[row.chip])
+    assert device.cube is not None
+    return float(device.cube.macs_per_cycle(dtype(row.dtype).name)) * device.count("cube")
+
+
 def share(row: CallRow) -> float:
     """Of the measured time, how long the cubes of the chip take for the work at their peak."""
-    device = load_device(CHIPS[row.chip])
-    rate = device.cube.macs_per_cycle(dtype(row.dtype).name) * device.count("cube")
     assert row.work
     assert row.time_us
-    return row.work / 2 / float(rate) / device.clock_hz * 1e6 / row.time_us
+    clock_hz = load_device(CHIPS[row.chip]).clock_hz
+    return row.work / 2 / peak(row) / clock_hz * 1e6 / row.time_us
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_kernels_leave_the_cube_idle_where_silicon_does(name: str) -> None:
     row = ROWS[name]
-    device = load_device(CHIPS[row.chip])
     if share(row) > LEFT_AT:
         pytest.skip(f"silicon keeps the cube busy for {share(row):.0%}")
-    result, _ = _run(row, device, "production")
-    peak = float(device.cube.macs_per_cycle(dtype(row.dtype).name))
-    busy = [run.macs / (peak * device.count("cube") * run.cycles) for run in result.runs]
+    result, _ = _run(row, load_device(CHIPS[row.chip]), "production")
+    busy = [run.macs / (peak(row) * run.cycles) for run in result.runs]
     assert max(busy) > 0, "no kernel has products"
     assert max(busy) <= MOST
 
