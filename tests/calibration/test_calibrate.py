@@ -113,6 +113,9 @@ def test_the_file_simulates_as_the_fit_said_and_can_be_fitted_again(
     tiling = "kernels:\n  - {tiling: {base_m: 128, base_n: 256, base_k: 64}}\n"
     (tmp_path / "p.yaml").write_text(tiling, encoding="utf-8")  # by rule it may change with figures
     found = npusim.calibrate(data, STOCK, constants=few)
+    hidden = value(load_device(STOCK, CHANGED), "paths.L0C->GM.rate")
+    rate = value(found.device, "paths.L0C->GM.rate")
+    assert rate == pytest.approx(hidden, rel=0.002), "one round less leaves 0.5 %"
     found.save(tmp_path / "mine.yaml")
     again = npusim.calibrate(data, tmp_path / "mine.yaml", constants=few)
     for first, second in zip(found.after, again.before, strict=True):
@@ -120,6 +123,7 @@ def test_the_file_simulates_as_the_fit_said_and_can_be_fitted_again(
         assert second.simulated is not None
         assert second.simulated.time_us == pytest.approx(first.simulated.time_us, rel=1e-3)
     assert not again.changed
+    assert {one.verdict for one in again.figures} == {search.KEPT, search.FEW}
     again.save(tmp_path / "more.yaml")
     assert load_device(tmp_path / "more.yaml").base == "mine.yaml"
 
