@@ -197,7 +197,8 @@ def side(given: Result | str | Path, label: str) -> Side:
         return Side(label=label, facts=given.to_json(), result=given)
     if not isinstance(given, (str, Path)):
         raise ArgumentError(
-            f"{label} is {given!r}; it is a Result, or a file that `npusim run --json` wrote"
+            f"{label} is {given!r}; it is a Result, or a file that `npusim run --json` wrote; "
+            "npusim.compare_networks takes networks"
         )
     facts = facts_of(given, label)
     lacking = [name for name in (*_OF_CALL, "kernels", "pipes", "traffic", "time_us", "problem_us")

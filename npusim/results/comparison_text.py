@@ -81,21 +81,22 @@ def _nearest(one: KernelFacts) -> tuple[str, str]:
 
 def _kernels(compared: Compared) -> Iterator[str]:
     """Times of every kernel of either without launches, and how much of them is necessary."""
-    heads = ("KERNELS", "A us", "B us", "change", "", "least", "B", "pipe A", "B")
+    heads = ("KERNELS", "A us", "B us", "change", "", "least", "B", "pipe")
     rows: list[tuple[str, ...]] = [heads]
     for name in compared.names:
         pair = [side.kernels.get(name) for side in (compared.a, compared.b)]
         us = [None if one is None else one.row["time_us"] - one.row["launch_us"] for one in pair]
+        pipes = ["-" if one is None else one.busiest for one in pair]
         rows.append((
             name, *map(_us, us), *_change(*us),
             *(_least(one, time) for one, time in zip(pair, us, strict=True)),
-            *("-" if one is None else one.busiest for one in pair),
+            ", ".join(dict.fromkeys(pipes)),
         ))  # fmt: skip
     yield ""
-    yield from columns(rows, left=(0, 7, 8), width=WIDTH)
+    yield from columns(rows, left=(0, 7), width=WIDTH)
     yield from wrap(
         "(us without launches, mean of the cores that run; least: share that any program would "
-        "need; pipe: the busiest)"
+        "need; pipe: the busiest, of A and of B)"
     )
 
 

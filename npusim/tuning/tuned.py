@@ -226,7 +226,7 @@ def _text(tuned: Tuned, most: int = 10) -> str:
 
 
 def _verdict(tuned: Tuned) -> list[str]:
-    """What was found, and how sure that is."""
+    """What was found, and how sure that is; a tiling stays whole, to be copied."""
     counts, device = tuned.counts, tuned.problem.device
     given = next((row for row in tuned.rows if row.state == SIMULATED), None)
     best = f"{tuned.problem.kernel.name} on {device.name}: {tuned.cycles:,} cycles, "
@@ -236,11 +236,12 @@ def _verdict(tuned: Tuned) -> list[str]:
     looked = (
         f"{counts[SIMULATED]:,} simulated, {counts[PRUNED]:,} ruled out by bounds "
         f"({tuned.bounded:,} programs built), {counts[ILLEGAL]:,} do not run; "
-        f"{tuned.seconds:.1f} s"
+        f"{tuned.seconds:.1f}\u00a0s"
     )
     if tuned.from_store:
         looked += f", {tuned.from_store:,} looks known from before"
-    return [best, tuned.verdict, looked, f"tiling: {_words(tuned)}"]
+    told = [line for text in (best, tuned.verdict, looked) for line in lines.wrap(text, later="  ")]
+    return [*told, f"tiling: {_words(tuned)}"]
 
 
 def _words(tuned: Tuned) -> str:

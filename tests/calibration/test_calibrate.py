@@ -120,8 +120,16 @@ def test_the_file_simulates_as_the_fit_said_and_can_be_fitted_again(
         assert second.simulated is not None
         assert second.simulated.time_us == pytest.approx(first.simulated.time_us, rel=1e-3)
     assert not again.changed
+    assert {one.verdict for one in again.figures} == {search.KEPT, search.FEW}
     again.save(tmp_path / "more.yaml")
     assert load_device(tmp_path / "more.yaml").base == "mine.yaml"
+
+
+def test_each_round_narrows_what_the_one_before_found(tmp_path: Path, few: Path) -> None:
+    found = npusim.calibrate(profile(tmp_path / "p.csv", *PRODUCTS), STOCK, constants=few)
+    hidden = value(load_device(STOCK, CHANGED), "paths.L0C->GM.rate")
+    rate = value(found.device, "paths.L0C->GM.rate")
+    assert rate == pytest.approx(hidden, rel=0.002), "one round less leaves 0.5 %"
 
 
 def test_the_card_names_tilings_rows_and_what_takes_no_part(tmp_path: Path, few: Path) -> None:

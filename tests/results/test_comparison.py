@@ -111,7 +111,12 @@ def test_kernels_of_one_name_are_told_apart_and_missing_ones_are_named() -> None
 
 
 def test_the_text_fits_80_columns_and_says_what_is_largest() -> None:
-    for a, b in ((product(), product("ascend910")), (backward(), backward("ascend910b2"))):
+    dy, x, w = (
+        npusim.spec(s, "fp16") for s in ((32, 128, 56, 56), (32, 256, 56, 56), (128, 256, 1, 1))
+    )
+    large = [npusim.ops.convolution_backward(dy, x, w, device=f"ascend910b{n}") for n in (2, 4)]
+    pairs = ((product(), product("ascend910")), (backward(), backward("ascend910b2")), large)
+    for a, b in pairs:
         comparison = npusim.compare(a, b, labels=("before", "after"))
         lines = comparison.text().splitlines()
         assert max(map(len, lines)) <= 80
