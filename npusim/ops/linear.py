@@ -48,52 +48,51 @@ def linear_layer(
     groups, own = max(1, layer.products * layer.n), layer.products > 0
     rows, cin, cout = layer.rows * (1 if own else layer.n), layer.cin, layer.cout
     right = (groups * cin, cout) if own else (cout, cin)
-    sizes = {"grad_output": (groups * rows, cout), "weight": right, "input": (groups * rows, cin)}
-    made: dict[str, Tensor] = {}
+    sizes: dict[str, tuple[int, ...]] = {"output": (groups * rows, cout), "bias": (cout,)}
+    sizes |= {"input": (groups * rows, cin), "weight": right}
+    made: dict[tuple[str, DType], Tensor] = {}
 
-    def operand(name: str) -> Tensor:
-        if name not in made:
-            made[name] = call.input(name, Spec(sizes[name], dtype), dtype)
-        return made[name]
+    def operand(name: str, kind: DType = dtype) -> Tensor:
+        if (name, kind) not in made:
+            shape = sizes[name.removeprefix("grad_")]
+            plain = made.get((name, dtype)) or call.input(name, Spec(shape, dtype), dtype)
+            made[name, dtype] = plain
+            made[name, kind] = converted(call, plain, kind)
+        return made[name, kind]
 
-    def factor(name: str) -> Tensor:
-        if f"{name}_{math.dtype}" not in made:
-            made[f"{name}_{math.dtype}"] = converted(call, operand(name), math.dtype)
-        return made[f"{name}_{math.dtype}"]
-
-    if "output" in results:
-        y = call.output("output", sizes["grad_output"], dtype)
-        x, w = factor("input"), factor("weight")
-        layouts = ("ND", "ND" if own else "ND_nk")
-        bias = call.input("bias", Spec((cout,), dtype), dtype) if layer.bias else None
-        launch_product(
-            call, LinearForward(START, x, w, y, layouts, groups=groups, hf32=math.hf32), bias
-        )
-    if "input" in results:
-        dy, w = factor("grad_output"), factor("weight")
-        dx = call.output("grad_input", sizes["input"], dtype)
-        layouts = ("ND", "ND_nk" if own else "ND")
-        launch_product(
-            call, LinearBackpropInput(START, dy, w, dx, layouts, groups=groups, hf32=math.hf32)
-        )
-    if "weight" in results:
-        dy, x = factor("grad_output"), factor("input")
-        dw = call.output("grad_weight", right, dtype)
-        left, second = (x, dy) if own else (dy, x)
-        layouts = ("ND_km", "ND")
-        _weight(
-            call,
-            LinearBackpropWeight(START, left, second, dw, layouts, groups=groups, hf32=math.hf32),
-        )
+    for name, kind, factors, layouts in _products(own=own):
+        if name not in results:
+            continue
+        a, b = (operand(factor, math.dtype) for factor in factors)
+        c = call.output(name if name == "output" else f"grad_{name}", sizes[name], dtype)
+        kernel = kind(START, a, b, c, layouts, groups=groups, hf32=math.hf32)
+        if isinstance(kernel, LinearBackpropWeight):
+            _weight(call, kernel)
+            continue
+        biased = layer.bias and name == "output"
+        launch_product(call, kernel, operand("bias") if biased else None)
     if "bias" in results:
         before = len(call.runs)
-        _sum_of_rows(call, operand("grad_output"), call.output("grad_bias", (cout,), dtype))
+        _sum_of_rows(call, operand("grad_output"), call.output("grad_bias", sizes["bias"], dtype))
         call.runs[before:] = [replace(run, computes="bias") for run in call.runs[before:]]
     if not call.runs:
         raise ArgumentError(f"layer {layer.name}: none of its results is among {results}")
     what = f"{groups} products, each of {rows} rows" if own else f"a linear layer, {rows} rows"
     problem = f"{what}, {cin} -> {cout} features; {dtype}"
     return call.result({}, problem, dtype, math.name)
+
+
+def _products(
+    *, own: bool
+) -> tuple[tuple[str, type[Matmul], tuple[str, str], tuple[str, str]], ...]:
+    """The products by their results: kernel, factors and how these lie."""
+    plain, turned = ("ND", "ND"), ("ND", "ND_nk")
+    both = ("input", "grad_output") if own else ("grad_output", "input")
+    return (
+        ("output", LinearForward, ("input", "weight"), plain if own else turned),
+        ("input", LinearBackpropInput, ("grad_output", "weight"), turned if own else plain),
+        ("weight", LinearBackpropWeight, both, ("ND_km", "ND")),
+    )
 
 
 #: What a kernel is made with before its own tiling is known.
