@@ -102,9 +102,9 @@ class BiasAdd(Spread):
         return Stream(size, size, tasks, vector=(("add", size),), cold=False)
 
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
-        dtype, (_, c1, positions, c0) = self.y.dtype, self.sizes
+        dtype, c0 = self.y.dtype, self.sizes[3]
         block, rows = c0 * dtype.bytes, len(self.y.shape) == 2
-        pitch = self.y.shape[1] * dtype.bytes if rows else c1 * positions * block
+        pitch = self.y.size_bytes // self.sizes[0]
         most = piece(k, self.name, TILE_BYTES // block, SLOTS * block, besides=2 * block)
         bias_ub = k.buffer("UB", (c0,), dtype, slots=2, name="bias_ub")
         y_ub = k.buffer("UB", (most, c0), dtype, slots=SLOTS, name="y_ub")
@@ -118,12 +118,9 @@ class BiasAdd(Spread):
             row = tile.channels * dtype.bytes if rows else tile.positions * block
             place = self.y.at(0, row, base="y", rows=tile.images, pitch=pitch)
             slot, apart = y_ub.next(), round_up(row, BLOCK_BYTES)
-            held, whole = (
-                slot.at(0, row, rows=tile.images, pitch=apart),
-                slot.at(0, tile.images * apart),
-            )
+            held = slot.at(0, row, rows=tile.images, pitch=apart)
+            whole, count = slot.at(0, tile.images * apart), tile.images * tile.positions
             k.data_move(held, place, dtype)
-            count = tile.images * tile.positions
             repeated = bias.at(0, whole.size // count, rows=count, pitch=0)
             k.vec_binary("add", whole, whole, repeated, dtype, saturate=self.saturate)
             k.data_move(place, held, dtype)

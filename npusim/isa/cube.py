@@ -155,7 +155,7 @@ class Mmad(Instruction):
         product = np.matmul(row_major(left), row_major(right)).astype(sums.numpy, copy=False)
         if self.bias is not None:
             kind = self.bias.slot.buffer.dtype or sums
-            product = product + memory.read(self.bias, kind, (1, self.n), wide=True)
+            product = product + memory.read(self.bias, kind, (1, self.n), wide=sums is FP32)
         if (self.m, self.n) != (m1 * 16, n1 * 16):
             c = _accumulator(memory, self.c, m1, n1, sums).copy()
             part = c[:, : self.m, : self.n]

@@ -37,7 +37,6 @@ from npusim.dtypes import BF16
 from npusim.errors import ArgumentError
 from npusim.results.progress import ProgressBar
 from npusim.torch.log import ConvCall, Evidence, Log
-from npusim.workloads import LinearLayer
 from npusim.workloads.module import Made, Product, computed, products
 
 _ARGUMENTS = (
@@ -198,20 +197,12 @@ class _Products:
         tensors = [a for a in args if hasattr(a, "dtype")]
         stack = (one.groups,) if one.groups else ()
         right = (one.cin, one.cout) if stack else (one.cout, one.cin)
-        layer = LinearLayer(
-            name="",
-            cin=one.cin,
-            cout=one.cout,
-            rows=one.rows,
-            products=one.groups,
-            bias=one.bias is not None,
-        )
-        bias = layer.bias and bool(one.bias.requires_grad)
+        bias = one.bias is not None and bool(one.bias.requires_grad)
         call = ConvCall(
             shapes=((*stack, one.rows, one.cout), (*stack, one.rows, one.cin), (*stack, *right)),
             dtypes=(_name(tensors[-1]),) * 3,
             output_mask=(False,) * 3 if backward else (one.left, one.right, bias),
-            product=layer,
+            product=one.layer,
         )
         shape = "x".join(map(str, call.shapes[2]))
         return call, f"product {shape}" if one.weight is None else self.names.of(one.weight)

@@ -62,9 +62,11 @@ class Product(NamedTuple):
         return self.added if row and self.added.numel() == self.cout and not self.groups else None
 
     @property
-    def all_rows(self) -> int:
-        """Rows of all groups."""
-        return max(1, self.groups) * self.rows
+    def layer(self) -> LinearLayer:
+        """The layer of all its rows."""
+        sizes = {"rows": self.rows, "cin": self.cin, "cout": self.cout}
+        biased: Any = {**sizes, "bias": self.bias is not None}
+        return LinearLayer(name="", products=self.groups, input_gradient=self.left, **biased)
 
 
 def products(func: Any, args: Sequence[Any]) -> list[Product]:
@@ -234,25 +236,13 @@ class _Seen:
             groups //= _IMAGES
         else:
             groups, count, rows = 0, max(1, groups), rows // _IMAGES
-        if (
-            _IMAGES in (one.cin, one.cout)
-            or rows * max(1, groups) * _IMAGES * count != one.all_rows
-        ):
+        whole = rows * max(1, groups) * _IMAGES * count == max(1, one.groups) * one.rows
+        if _IMAGES in (one.cin, one.cout) or not whole:
             self.untimed["product over all images"] += 1
             return
         self.made = Made(one, out, len(self.layers))
-        self.layers.append(
-            LinearLayer(
-                name=self._name("product" if groups else "linear"),
-                cin=one.cin,
-                cout=one.cout,
-                rows=rows,
-                products=groups,
-                count=count,
-                input_gradient=one.left,
-                bias=one.bias is not None,
-            )
-        )
+        name = self._name("product" if groups else "linear")
+        self.layers.append(replace(one.layer, name=name, rows=rows, products=groups, count=count))
 
     def _other(self, func: Any, args: Sequence[Any], out: Any) -> None:
         """Note an operation that is no product: as an element-wise layer, or by its name."""
