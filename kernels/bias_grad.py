@@ -203,7 +203,7 @@ class BiasGrad(Spread):
             "core": core,
             "stage": SUM,
             "channels": min(channels, self.channels - channel),
-            "db": channel * e,
+            "db": channel * self.db.dtype.bytes,
             "partial": (channel * self.parts + i) * 4,
         }
         return {
