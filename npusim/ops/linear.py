@@ -70,7 +70,7 @@ def linear_layer(
             _weight(call, kernel)
             continue
         biased = layer.bias and name == "output"
-        launch_product(call, kernel, operand("bias") if biased else None)
+        launch_product(call, kernel, operand("bias") if biased else None, rounded=True)
     if "bias" in results:
         before = len(call.runs)
         _sum_of_rows(call, operand("grad_output"), call.output("grad_bias", sizes["bias"], dtype))
@@ -114,22 +114,29 @@ def converted(call: Call, tensor: Tensor, dtype: DType) -> Tensor:
 
 
 def launch_product(
-    call: Call, kernel: Matmul, bias: Tensor | None = None, *, tuned: bool = False
+    call: Call,
+    kernel: Matmul,
+    bias: Tensor | None = None,
+    *,
+    tuned: bool = False,
+    rounded: bool = False,
 ) -> None:
     """Launch a product, with the best tiling there is unless one was given for matmul.
 
     ``bias`` (N,) is added in fp32 (int32 to integers) before the result is rounded. Where the cube
     has a table for it (BT), sums begin from there, after a cast if it is bf16. Elsewhere the
     product leaves its sums in fp32, to which ``bias_add`` adds a bias in fp32; a cast rounds them.
+    With ``rounded`` it is there added to the rounded result in its type, as of convolutions.
     """
     c, table = kernel.c, call.device.has_path("L1", "BT")
-    if bias is not None:
-        if bias.dtype is BF16 or not table:
-            bias = converted(call, bias, kernel.sums)
-        if table:
-            kernel = replace(kernel, bias=bias)
-        elif c.dtype is not kernel.sums:
-            kernel = replace(kernel, c=call.workspace(f"{c.name}_sums", c.shape, kernel.sums))
+    kind = c.dtype if rounded else kernel.sums
+    if bias is not None and table:
+        widened = converted(call, bias, kernel.sums) if bias.dtype is BF16 else bias
+        kernel = replace(kernel, bias=widened)
+    elif bias is not None:
+        bias = converted(call, bias, kind)
+        if c.dtype is not kind:
+            kernel = replace(kernel, c=call.workspace(f"{c.name}_sums", c.shape, kind))
     given = own_tiling(call.options.tiling, Matmul.name, Tiling, tuned=tuned)
     kernel = replace(kernel, tiling=given or _auto(call, kernel))
     if given is None:
@@ -137,7 +144,7 @@ def launch_product(
     for needed in (*kernel.before, kernel):
         call.launch(needed)
     if bias is not None and not table:
-        call.launch_spread(BiasAdd(kernel.c, bias))
+        call.launch_spread(BiasAdd(kernel.c, bias, saturate=call.device.saturates))
     if kernel.c is not c:
         call.launch_spread(Cast(kernel.c, c, saturate=call.device.saturates))
 

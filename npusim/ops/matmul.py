@@ -355,7 +355,7 @@ CARD: Card[_Problem] = Card(
             needs="fp16",
             calls=tuple(
                 f"--m 33 --k 20 --n 17{more}"
-                for more in ("", " --batch 3", " --transpose-a", " --transpose-b")
+                for more in ("", " --batch 3", " --transpose-a", " --transpose-b", " --bias")
             ),
         ),
         Case(name="int8", needs="int8", calls=("--m 33 --k 20 --n 17 --dtype int8",)),
