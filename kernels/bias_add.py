@@ -3,7 +3,8 @@
     y[n, d, c1, p, c0] += bias[C0 * c1 + c0]            over all positions p
 
 Layouts: y (N, D, C1, positions, C0), in place, C0 8 or 16; bias (C), C <= C0 * C1, of y's type.
-Channels from C on are padding and keep their value.
+Channels from C on are padding and keep their value. Or y (rows, C), row-major: a row is an image
+of one position, and its channels are cut into blocks that UB has room for.
 
 for (c1, run of images n * D + d, run of positions) of this core:     # one task
     UB bias block <- GM, zeros behind C (when c1 changes)             # MTE2, V
@@ -24,6 +25,7 @@ from npusim.kernels.parts.room import piece
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
+    BLOCK_BYTES,
     ArgumentError,
     Language,
     Plan,
@@ -32,10 +34,13 @@ from npusim.language import (
     ceil_div,
     grid,
     in_runs,
+    round_up,
 )
 
 #: Channels to a block: 16, or 8 where operands were fp32.
 BLOCKS = (8, 16)
+#: Channels to a block of row-major matrices, at most.
+WIDEST = 1024
 #: Largest tile in bytes: long enough for full bandwidth and small beside any UB.
 TILE_BYTES = 32 * 1024
 #: Tiles in flight: one loading, one in the vector unit, one being stored.
@@ -63,13 +68,14 @@ class BiasAdd(Spread):
 
     def __post_init__(self) -> None:
         y, bias = self.y, self.bias
-        if len(y.shape) != 5 or y.shape[4] not in BLOCKS or min(y.shape) < 1:
+        blocked = len(y.shape) == 5 and y.shape[4] in BLOCKS
+        if not (blocked or len(y.shape) == 2) or min(y.shape) < 1:
             raise ArgumentError(
                 f"bias_add: {y.name} has shape {y.shape}; it must be (N, D, C1, positions, 16 or "
-                "8) with every size at least 1"
+                "8) or (rows, C) with every size at least 1"
             )
-        c1, c0 = y.shape[2], y.shape[4]
-        low, high = (c1 - 1) * c0 + 1, c1 * c0
+        _, c1, _, c0 = self.sizes
+        low, high = ((c1 - 1) * c0 + 1, c1 * c0) if blocked else (y.shape[1],) * 2
         if len(bias.shape) != 1 or not low <= bias.shape[0] <= high or bias.dtype != y.dtype:
             raise ArgumentError(
                 f"bias_add: {bias.name} is {bias.dtype} of shape {bias.shape}; {y.name} with "
@@ -80,14 +86,25 @@ class BiasAdd(Spread):
     def tiling_text(self) -> str:
         return f"tile up to {TILE_BYTES} B"
 
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Images in all, blocks of channels, positions, and channels to a block."""
+        if len(self.y.shape) == 2:
+            rows, channels = self.y.shape
+            c0 = min(round_up(channels, 16), WIDEST)
+            return rows, ceil_div(channels, c0), 1, c0
+        n, d, c1, positions, c0 = self.y.shape
+        return n * d, c1, positions, c0
+
     def stream(self, device: Device, cores: int) -> Stream:
         size = self.y.size_bytes
         tasks = np.maximum(np.arange(1, cores + 1), ceil_div(size, TILE_BYTES))
         return Stream(size, size, tasks, vector=(("add", size),), cold=False)
 
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
-        dtype, block = self.y.dtype, self.y.shape[4] * self.y.dtype.bytes
-        _, _, c1, positions, c0 = self.y.shape
+        dtype, c0 = self.y.dtype, self.sizes[3]
+        block, rows = c0 * dtype.bytes, len(self.y.shape) == 2
+        pitch = self.y.size_bytes // self.sizes[0]
         most = piece(k, self.name, TILE_BYTES // block, SLOTS * block, besides=2 * block)
         bias_ub = k.buffer("UB", (c0,), dtype, slots=2, name="bias_ub")
         y_ub = k.buffer("UB", (most, c0), dtype, slots=SLOTS, name="y_ub")
@@ -98,20 +115,22 @@ class BiasAdd(Spread):
                 if tile.channels < c0:
                     k.vec_dup(bias.at(0, block), 0.0, dtype)
                 k.data_move(bias, self.bias.at(0, tile.channels * dtype.bytes, base="bias"), dtype)
-            row, pitch = tile.positions * block, c1 * positions * block
+            row = tile.channels * dtype.bytes if rows else tile.positions * block
             place = self.y.at(0, row, base="y", rows=tile.images, pitch=pitch)
-            held = y_ub.next().at(0, place.size)
+            slot, apart = y_ub.next(), round_up(row, BLOCK_BYTES)
+            held = slot.at(0, row, rows=tile.images, pitch=apart)
+            whole, count = slot.at(0, tile.images * apart), tile.images * tile.positions
             k.data_move(held, place, dtype)
-            repeated = bias.at(0, block, rows=tile.images * tile.positions, pitch=0)
-            k.vec_binary("add", held, held, repeated, dtype, saturate=self.saturate)
+            repeated = bias.at(0, whole.size // count, rows=count, pitch=0)
+            k.vec_binary("add", whole, whole, repeated, dtype, saturate=self.saturate)
             k.data_move(place, held, dtype)
 
-        return Plan(self._tasks(most, cores), emit)
+        return Plan(self._tasks(most, cores, pitch), emit)
 
-    def _tasks(self, most: int, cores: int) -> Tasks[Tile]:
+    def _tasks(self, most: int, cores: int, pitch: int) -> Tasks[Tile]:
         """Tiles of ``most`` pixels, channels outermost: a core rarely changes its bias."""
-        n, d, blocks, everywhere, c0 = self.y.shape
-        every, block = n * d, c0 * self.y.dtype.bytes
+        every, blocks, everywhere, c0 = self.sizes
+        block = c0 * self.y.dtype.bytes
         tile = min(most, ceil_div(blocks * every * everywhere, cores))
         images, positions = max(1, tile // everywhere), min(tile, everywhere)
         c1, image, position = grid(
@@ -128,7 +147,7 @@ class BiasAdd(Spread):
                 "fresh": (np.diff(core, prepend=-1) != 0) | (np.diff(c1, prepend=-1) != 0),
             },
             {
-                "y": ((image * blocks + c1) * everywhere + position) * block,
+                "y": image * pitch + (c1 * everywhere + position) * block,
                 "bias": c1 * block,
             },
         )

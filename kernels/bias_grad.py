@@ -2,8 +2,8 @@
 
     db[q] = sum over images n and positions p of dy[n, q, p]
 
-Layouts: dy (N, C, positions...) and db (C) of one float type. Sums are fp32, rounded once at the
-end. The order is fixed by the shape and the number of cores: there are no atomic adds.
+Layouts: dy (N, C, positions...) and db (C) of one float type, or db fp32. Sums are fp32, rounded
+once at the end. The order is fixed by the shape and the number of cores: there are no atomic adds.
 
 for job (channel block, part of all images and positions) of this core:
     for item (run of images, or piece of a long row) of the job:      # one task each
@@ -98,10 +98,10 @@ class BiasGrad(Spread):
                 f"bias_grad: {dy.name} is {dy.dtype} of shape {dy.shape}; it must be floats "
                 "(N, C, positions...) with every size at least 1 (clear db where nothing is summed)"
             )
-        if db.shape != (self.channels,) or db.dtype != dy.dtype:
+        if db.shape != (self.channels,) or db.dtype not in (dy.dtype, FP32):
             raise ArgumentError(
                 f"bias_grad: {db.name} is {db.dtype} of shape {db.shape}; {dy.name} makes it "
-                f"{dy.dtype} of shape {(self.channels,)}"
+                f"{dy.dtype} of shape {(self.channels,)}, or fp32"
             )
         if partial and (partial.shape[:1] != db.shape or partial.dtype != FP32):
             raise ArgumentError(
@@ -203,7 +203,7 @@ class BiasGrad(Spread):
             "core": core,
             "stage": SUM,
             "channels": min(channels, self.channels - channel),
-            "db": channel * e,
+            "db": channel * self.db.dtype.bytes,
             "partial": (channel * self.parts + i) * 4,
         }
         return {
@@ -232,7 +232,8 @@ class _Nest:
         self.acc = k.buffer("UB", (tile,), FP32, name="acc_ub")
         self.sums = k.buffer("UB", (blocks,), FP32, name="sum_ub")
         self.wide = k.buffer("UB", (tile,), FP32, name="fp32_ub") if wide else None
-        self.db = k.buffer("UB", (blocks,), dtype, name="db_ub") if wide else None
+        to = kernel.db.dtype
+        self.db = k.buffer("UB", (blocks,), to, name="db_ub") if to is not FP32 else None
         self.parts = None
         if kernel.partial:
             self.parts = k.buffer("UB", shape, FP32, name="parts_ub")

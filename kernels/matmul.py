@@ -28,6 +28,7 @@ from typing import ClassVar
 import numpy as np
 
 from npusim.kernels.mem_set import MemSet
+from npusim.kernels.parts.bias_table import BiasTable
 from npusim.kernels.parts.hand_over import HandOver, with_meeting
 from npusim.kernels.parts.matmul_operands import Feed, Operand, Scales, Shared, Source, Tile, steps
 from npusim.kernels.parts.tile_order import Tiles, successors, tiles
@@ -49,7 +50,6 @@ from npusim.language import (
     Least,
     Plan,
     Slot,
-    SlotRegion,
     Tasks,
     Tensor,
     Window,
@@ -70,7 +70,8 @@ class Matmul(Kernel):
     ``c`` (blocks, rows, columns) for vector cores; with ``meets`` all cores meet at the end: parts
     of kernels on both kinds of cores. ``groups`` equal products follow each other: A, B and C of
     each lie behind those of the one before, along the first axis. ``hf32`` rounds fp32 operands on
-    their way into the cube. Raises ``ArgumentError`` for layouts and sizes unfit for the type.
+    their way into the cube. C begins as ``bias`` (N,), fp16, fp32 or, of integers, int32. Raises
+    ``ArgumentError`` for layouts and sizes unfit for the type.
     """
 
     tiling: Tiling
@@ -83,6 +84,7 @@ class Matmul(Kernel):
     meets: bool = False
     groups: int = 1
     hf32: bool = False
+    bias: Tensor | None = None
 
     name: ClassVar[str] = "matmul"
     library: ClassVar[tuple[str, ...]] = ("MatMul",)
@@ -125,7 +127,7 @@ class Matmul(Kernel):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return (self.a, self.b, *self.scales, self.c)
+        return (self.a, self.b, *self.scales, *([self.bias] if self.bias else []), self.c)
 
     @property
     def dtype(self) -> DType:
@@ -221,7 +223,8 @@ class Matmul(Kernel):
         out, groups = self.c.dtype, self.groups
         # Parts add up as they are, in a result that a vector core clears.
         splits = out is self.sums and groups == 1 and len(self.c.shape) == 2
-        return Shape(self.m // groups, self.k, self.n, self.dtype, out, math, groups, splits)
+        sizes = self.m // groups, self.k, self.n
+        return Shape(*sizes, self.dtype, out, math, groups, splits, self.bias is not None)
 
     def candidates(self, device: Device, cores: int) -> Iterator[Matmul]:
         """Tilings for plain operands."""
@@ -268,6 +271,8 @@ class Matmul(Kernel):
         elif len(self.c.shape) == 3:
             into = into + table.part * self.m * self.n
         bases["c"] = into * self.c.dtype.bytes
+        if self.bias is not None:
+            bases["bias"] = table.n0 * self.bias.dtype.bytes
         later = successors(table.core)
         before = np.flatnonzero(later >= 0)
         present = np.zeros(len(later), np.bool_)
@@ -279,7 +284,7 @@ class Matmul(Kernel):
         if t.preload:
             present[later[before]] = True
             bases |= {f"next_{name}": bases[name][later] for name in self.sources}
-        columns = {**own, **following, "present": present, "waits": waits}
+        columns = {**own, **following, "present": present, "waits": waits, "first": table.k0 == 0}
         found = Tasks(table.core, Tile, columns, bases)
         return with_meeting(found, cores, last=True) if self.meets else found
 
@@ -317,6 +322,7 @@ class _Nest:
             "L0C", (m, n), kernel.sums, slots=t.l0c_slots, name="c_l0c", unit_flag=t.unit_flag
         )
         self.staging = self._staging(m, n)
+        self.table = BiasTable(k, kernel.bias, n) if kernel.bias else None
 
     def _slab_buffers(self, size: dict[str, int], depth: int) -> dict[str, BufferHandle | Shared]:
         """L1 by operand; ``size`` are the padded extents across K, ``depth`` all of K."""
@@ -364,6 +370,7 @@ class _Nest:
         walk = [(tile.start + i) % count * t.base_k for i in range(count)]
         feeds = {name: self._feed(tile, name, walk) for name in self.kernel.sources}
         c = self.acc.next()
+        self.bias = self.table.load(tile.n) if self.table and tile.first else None
         for place, k0 in enumerate(walk):
             for feed in feeds.values():
                 feed.take(place)
@@ -397,11 +404,12 @@ class _Nest:
         self._load_a(a0, feeds["a"], tile.m, block)
         self._load_b(b0, feeds["b"], tile.n, block)
         scales = tuple(
-            self._load_scales(handle.next(), feeds[f"scale_{axis}"], extent, block)
+            feeds[f"scale_{axis}"].scales(self.k, handle.next(), extent, block, self.kernel.group)
             for handle, axis, extent in zip(self.s0, "mn", (tile.m, tile.n), strict=False)
         )
-        dtype, hf32 = self.kernel.dtype, self.kernel.hf32
-        self.k.mmad(c, a0, b0, tile.m, block[1], tile.n, dtype, init=init, hf32=hf32, scales=scales)
+        dtype, hf32, bias = self.kernel.dtype, self.kernel.hf32, self.bias if init else None
+        sizes = tile.m, block[1], tile.n
+        self.k.mmad(c, a0, b0, *sizes, dtype, init=init, hf32=hf32, scales=scales, bias=bias)
 
     def _load_a(self, a0: Slot, feed: Feed, m: int, block: tuple[int, int]) -> None:
         """A block of NZ columns to L0A: a load3d with a 1x1 filter walks rows as positions."""
@@ -425,14 +433,6 @@ class _Nest:
         rows = round_up(feed.slab.size, 16)
         slab, window = feed.slot.at(0, ceil_div(n, c0) * rows * 32), Window(h=1, w=rows)
         self.k.load3d(b0, slab, window, dtype, m=(first, block[1]), k=(0, n))
-
-    def _load_scales(self, slot: Slot, feed: Feed, rows: int, block: tuple[int, int]) -> SlotRegion:
-        group = self.kernel.group
-        # In L1 the scales of a block of K follow each other, as L0 takes them.
-        held = slot.at(0, ceil_div(block[1], group) * rows)
-        first = (block[0] - feed.slab.k0) // group * rows
-        self.k.data_move(held, feed.slot.at(first, held.size), INT8)
-        return held
 
     def _store(self, c: Slot, tile: Tile) -> None:
         kernel, dtype, staging = self.kernel, self.kernel.c.dtype, self.staging

@@ -353,7 +353,8 @@ def network(
     ``input_shape``, that of one image without the batch, an ONNX file where it leaves sizes open.
     ``gradients`` are those computed, of "input", "weight" and "bias". As in training, the input of
     a layer before which nothing is trained has no gradient, unless ``every_input`` asks for it.
-    Linear layers are matrix products, without a bias. ``elementwise`` adds, beside the times and in
+    Linear layers with a bias add it going forward, and have its gradient where that is asked for;
+    convolutions are taken to have one where it is. ``elementwise`` adds, beside the times and in
     none of them, what normalisations, activations, additions and pooling move, as traffic at the
     rates of main memory. Different layers are simulated in
     ``jobs`` processes, with the same result; ``progress`` is then told of layers that are done.

@@ -10,11 +10,13 @@ from npusim.integers import Number
 from npusim.kernels.parts.tile_order import Tiles
 from npusim.language import (
     FRACTAL_BYTES,
+    INT8,
     ArgumentError,
     BufferHandle,
     IntArray,
     Language,
     Slot,
+    SlotRegion,
     Tensor,
     ceil_div,
     round_up,
@@ -40,7 +42,8 @@ class Tile(NamedTuple):
     """Extents of a tile and of the one after it on its core; ``start`` is where K begins.
 
     ``present`` says that the first slabs (with ``full_load_a`` that of A) are in L1 already,
-    ``waits`` that the block in which it is handed over was used before. A tile without rows stands
+    ``waits`` that the block in which it is handed over was used before, ``first`` that its part of
+    K is the first, which adds the bias. A tile without rows stands
     for the end of the product, where all cores meet.
     """
 
@@ -54,6 +57,7 @@ class Tile(NamedTuple):
     next_start: int
     present: bool
     waits: bool
+    first: bool
 
     def extent(self, axis: str, *, ahead: bool) -> int:
         """The extent along "m" or "n", of this tile or the one after it."""
@@ -243,3 +247,13 @@ class Feed:
         slot = self.handle.next()
         self.load(slot, slab)
         return slot
+
+    def scales(
+        self, k: Language, slot: Slot, rows: int, block: tuple[int, int], group: int
+    ) -> SlotRegion:
+        """Bring the scales of ``rows`` and a block of K, (first element, extent), to L0."""
+        # In L1 the scales of a block of K follow each other, as L0 takes them.
+        held = slot.at(0, ceil_div(block[1], group) * rows)
+        first = (block[0] - self.slab.k0) // group * rows
+        k.data_move(held, self.slot.at(first, held.size), INT8)
+        return held

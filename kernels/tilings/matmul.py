@@ -24,7 +24,8 @@ from npusim.kernels.tilings.streams import clear_cycles
 class Shape(NamedTuple):
     """A product: sizes, types of operands and result, the cube's rate, and how often it occurs.
 
-    It ``splits`` where parts of K may add up in its result.
+    It ``splits`` where parts of K may add up in its result; the bias of one that is ``biased`` has
+    room in BT for the columns of a tile.
     """
 
     m: int
@@ -35,6 +36,7 @@ class Shape(NamedTuple):
     math: str = "fp16"
     groups: int = 1
     splits: bool = False
+    biased: bool = False
 
     @property
     def unit(self) -> int:
@@ -234,6 +236,7 @@ def _candidates(shape: Shape, device: Device) -> Iterator[Tiling]:
     """Base tiles that fit L0 and L0C, each with the longest K slabs that fit L1."""
     (m, k, n), e, unit = shape[:3], shape.dtype.bytes, shape.unit
     size, rows = cube_sizes(device), most_rows(device, FP32)
+    columns = device.memory("BT" if shape.biased else "L0C").size_bytes // FP32.bytes
     order = _BY_WINDOWS if device.l2 and (m + n) * k * e > device.l2.size_bytes else {}
     for base_m in sorted({round_up(min(side, m), unit) for side in _SIDES}):
         for base_n in sorted({round_up(min(side, n), unit) for side in _SIDES}):
@@ -241,7 +244,8 @@ def _candidates(shape: Shape, device: Device) -> Iterator[Tiling]:
             slab = size["L1"] // 2 // ((base_m + base_n) * e)  # columns of both in one of two slots
             base_k = min(half // unit * unit, round_up(k, unit), 256, slab // unit * unit)
             step = slab // max(base_k, unit)
-            if base_k < unit or base_m * base_n * 4 > size["L0C"] or not step or base_m > rows:
+            fits = base_m * base_n * 4 <= size["L0C"] and base_m <= rows and base_n <= columns
+            if base_k < unit or not step or not fits:
                 continue
             yield Tiling(
                 base_m=base_m,

@@ -27,7 +27,7 @@ def read_operands(
             raise ArgumentError(f"--input {name}=...: unknown operand{suggest(name, known)}")
     dtypes = tuple(one for one in card.dtypes if one in DTYPES) if stated is None else (stated,)
     return {
-        name: _read(name, Path(file), dtypes if (own := known[name].dtype) is None else (own,))
+        name: _read(name, Path(file), tuple(map(known[name].dtype, dtypes)))
         for name, file in files.items()
     }
 
@@ -40,8 +40,8 @@ def make_operands(
     Those without file are random, from a normal distribution, of the type stated, else of the
     first file's, else of the card's usual one; or specs where only time is asked for.
     """
-    usual = stated["dtype"] or card.dtypes[0]
-    found = next((dtype(array.dtype) for array in stated.arrays.values()), usual)
+    files = [dtype(array.dtype) for array in stated.arrays.values()]
+    found = stated["dtype"] or next((k for k in files if k in card.dtypes), card.dtypes[0])
     if not timing_only:
         _require_memory(card, problem, stated, found)
     native: dict[str, Operand] = {}
@@ -50,7 +50,7 @@ def make_operands(
         if not one.wanted(problem):
             continue
         forms = one.forms(problem)
-        own = one.dtype or found
+        own = one.dtype(found)
         if one.name in stated.arrays:
             given = stated.arrays[one.name]
             if given.shape not in forms.values():
@@ -79,7 +79,7 @@ def _require_memory(card: Card[Any], problem: Any, stated: Stated, found: DType)
     A normal distribution gives fp32; there is one array of the type, one in the operator's layout.
     """
     need = sum(
-        prod(next(iter(one.forms(problem).values()))) * (4 + 2 * (one.dtype or found).bytes)
+        prod(next(iter(one.forms(problem).values()))) * (4 + 2 * one.dtype(found).bytes)
         for one in card.inputs
         if one.wanted(problem) and one.name not in stated.arrays
     )

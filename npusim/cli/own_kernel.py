@@ -74,7 +74,7 @@ def _input(tensor: Tensor) -> Input[Kernel]:
         name=tensor.name,
         axes="as the kernel reads it",
         shape=lambda _: tensor.shape,
-        dtype=tensor.dtype,
+        dtype=lambda _: tensor.dtype,
     )
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeVar, overload
@@ -42,6 +42,7 @@ class aclTensor(_Handle):
 
     ``array`` is the caller's own or a view of ``memory``, read in phase two and, for outputs,
     written in place; None for a tensor without data, which makes the call timing-only.
+    ``transposed`` says that it lies contiguous with its last two axes swapped.
     """
 
     shape: tuple[int, ...]
@@ -49,6 +50,7 @@ class aclTensor(_Handle):
     format: str
     array: Array | None = field(repr=False)
     memory: DeviceMemory | None = None
+    transposed: bool = False
 
 
 @dataclass
@@ -67,7 +69,7 @@ class aclBoolArray(_Handle):
 
 @dataclass
 class aclScalar(_Handle):
-    """One number; no operator here takes one."""
+    """One number."""
 
     value: np.generic
 
@@ -131,7 +133,9 @@ def _over_array(
         own = _short_name(array_or_shape.dtype if isinstance(array_or_shape, Spec) else dtype)
     if isinstance(format, aclFormat):
         format = format.short_name
-    return aclTensor(shape, own, format or _USUAL_FORMAT.get(len(shape), "ND"), array)
+    usual = _USUAL_FORMAT.get(len(shape), "ND")
+    strides = () if array is None else tuple(step // array.itemsize for step in array.strides)
+    return aclTensor(shape, own, format or usual, array, transposed=_turned(shape, strides))
 
 
 def _in_memory(
@@ -148,8 +152,7 @@ def _in_memory(
     """C's form."""
     shape = _sizes("viewDims", viewDims, viewDimsNum)
     storage = _sizes("storageDims", storageDims, storageDimsNum)
-    contiguous = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    strides = contiguous if stride is None else _sizes("stride", stride, viewDimsNum)
+    strides = _contiguous(shape) if stride is None else _sizes("stride", stride, viewDimsNum)
     if offset < 0:
         raise ArgumentError(f"aclCreateTensor: offset is {offset}; it must be at least 0")
     reach = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
@@ -162,7 +165,19 @@ def _in_memory(
     array = None
     if tensorData is not None:
         array = _view(tensorData, name, (shape, strides, offset), prod(storage))
-    return aclTensor(shape, name, aclFormat(format).short_name, array, tensorData)
+    turned = _turned(shape, strides)
+    return aclTensor(shape, name, aclFormat(format).short_name, array, tensorData, turned)
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor, in elements."""
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _turned(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether strides are those of a tensor whose last two axes were swapped."""
+    swapped = _contiguous((*shape[:-2], *shape[:-3:-1]))
+    return strides == (*swapped[:-2], *swapped[:-3:-1]) != _contiguous(shape)
 
 
 def _view(

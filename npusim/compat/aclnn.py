@@ -112,6 +112,16 @@ from npusim.compat.acl_phases import (
     aclDestroyAclOpExecutor,
     aclSetAclOpExecutorRepeatable,
 )
+from npusim.compat.acl_products import (
+    aclnnAddmm,
+    aclnnAddmmGetWorkspaceSize,
+    aclnnBatchMatMul,
+    aclnnBatchMatMulGetWorkspaceSize,
+    aclnnMatmul,
+    aclnnMatmulGetWorkspaceSize,
+    aclnnMm,
+    aclnnMmGetWorkspaceSize,
+)
 from npusim.compat.acl_runtime import (
     aclFinalize,
     aclGetRecentErrMsg,
@@ -161,10 +171,12 @@ __all__ = [
     "aclCreateScalar", "aclCreateTensor", "aclDataType", "aclDestroyAclOpExecutor",
     "aclDestroyBoolArray", "aclDestroyIntArray", "aclDestroyScalar", "aclDestroyTensor",
     "aclFinalize", "aclFormat", "aclGetRecentErrMsg", "aclInit", "aclIntArray", "aclScalar",
-    "aclSetAclOpExecutorRepeatable", "aclTensor", "aclnnConvTbcBackward",
+    "aclSetAclOpExecutorRepeatable", "aclTensor", "aclnnAddmm", "aclnnAddmmGetWorkspaceSize",
+    "aclnnBatchMatMul", "aclnnBatchMatMulGetWorkspaceSize", "aclnnConvTbcBackward",
     "aclnnConvTbcBackwardGetWorkspaceSize", "aclnnConvolution", "aclnnConvolutionBackward",
     "aclnnConvolutionBackwardGetWorkspaceSize", "aclnnConvolutionGetWorkspaceSize", "aclnnIm2col",
     "aclnnIm2colBackward", "aclnnIm2colBackwardGetWorkspaceSize", "aclnnIm2colGetWorkspaceSize",
+    "aclnnMatmul", "aclnnMatmulGetWorkspaceSize", "aclnnMm", "aclnnMmGetWorkspaceSize",
     "aclrtContext", "aclrtCreateContext", "aclrtCreateStream", "aclrtDestroyContext",
     "aclrtDestroyStream", "aclrtFree", "aclrtFreeHost", "aclrtGetCurrentContext",
     "aclrtGetDeviceCount", "aclrtMalloc", "aclrtMallocHost", "aclrtMemMallocPolicy", "aclrtMemcpy",

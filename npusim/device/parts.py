@@ -22,7 +22,7 @@ from npusim.quantities import Range
 GLOBAL_PLACES = ("GM", "IMM")
 
 #: What kernels call memories of a core: of cube, vector unit and DSP, and of the cube's scales.
-MEMORY_ROLES = ("L1", "L0A", "L0B", "L0C", "UB", "SM", "AM", "L0A_MX", "L0B_MX")
+MEMORY_ROLES = ("L1", "L0A", "L0B", "L0C", "UB", "SM", "AM", "L0A_MX", "L0B_MX", "BT")
 
 #: Where a link is: once on the chip, once per core group, or once per core.
 SCOPES = ("chip", "group", "core")
@@ -126,7 +126,7 @@ class Memory(Called):
     name: str
     size_bytes: int = figure("size", "size", "capacity")
     align_bytes: int = figure("align", "size", "alignment of a buffer")
-    role: str = role_of("`L1`, `L0A`, `L0B`, `L0C`, `UB`, `SM`, `AM`, `L0A_MX` or `L0B_MX`")
+    role: str = role_of("`L1`, `L0A`, `L0B`, `L0C`, `UB`, `SM`, `AM`, `L0A_MX`, `L0B_MX` or `BT`")
 
     def has_room(self, size: int) -> bool:
         """Whether it holds so many bytes; results that ask no more rest on no more."""

@@ -43,7 +43,10 @@ class Mmad(Instruction):
     """C (L0C, NZ) = A (L0A, Zz) @ B (L0B, Zn), added to C unless ``init``.
 
     ``m``, ``k``, ``n`` are elements; what lies beyond them in the last fractals is ignored.
-    Products of block-scaled types also read ``scales``; they are timed only.
+    Products of block-scaled types also read ``scales``; they are timed only. With ``bias``, ``n``
+    numbers in BT of the type of their buffer, C begins as a row of these in each of its rows; what
+    that takes is not published, and nothing is added to the time (``cmatrixSource`` in the
+    vendor's documentation).
     C is fp32, of integers int32 (which wraps around). One sum per mmad is added to it: mmads
     accumulate in program order.
     """
@@ -60,6 +63,7 @@ class Mmad(Instruction):
     init: bool
     hf32_bits: int = 0  # > 0: fp32 operands are rounded to this many mantissa bits on the way in
     scales: tuple[SlotRegion, ...] = ()  # of A and of B, for block-scaled types
+    bias: SlotRegion | None = None
 
     @property
     def pipe(self) -> str:
@@ -71,7 +75,7 @@ class Mmad(Instruction):
         return "hf32" if self.hf32_bits else self.dtype.name
 
     def reads(self) -> tuple[Region, ...]:
-        operands = (self.a, self.b, *self.scales)
+        operands = (self.a, self.b, *self.scales, *([self.bias] if self.bias else []))
         return operands if self.init else (*operands, self.c)
 
     def writes(self) -> tuple[Region, ...]:
@@ -100,6 +104,10 @@ class Mmad(Instruction):
             if region.memory != memory or region.size != size:
                 self._need_memory(memory, region)
                 self._need_size(region, size)
+        if self.bias is not None:
+            self._need_memory("BT", self.bias)
+            if not self.init:
+                raise ProgramError(f"{self}: C begins with a bias, and is not added to: give init")
 
     def cost(self, device: Device) -> Cost:
         cube = device.cube
@@ -145,6 +153,9 @@ class Mmad(Instruction):
         if sums is INT32:  # sums of products are exact in float64
             left, right = left.astype(np.float64), right.astype(np.float64)
         product = np.matmul(row_major(left), row_major(right)).astype(sums.numpy, copy=False)
+        if self.bias is not None:
+            kind = self.bias.slot.buffer.dtype or sums
+            product = product + memory.read(self.bias, kind, (1, self.n), wide=sums is FP32)
         if (self.m, self.n) != (m1 * 16, n1 * 16):
             c = _accumulator(memory, self.c, m1, n1, sums).copy()
             part = c[:, : self.m, : self.n]

@@ -150,8 +150,8 @@ class Input(Generic[P]):
     """A tensor that goes in, in the layout of frameworks: its ``axes`` in words, its ``shape``.
 
     An operator with a layout of its own names it, with its shape and both conversions.
-    ``wanted`` tells whether a call has the operand at all, ``dtype`` is its own element type where
-    operands of a call need not be of one.
+    ``wanted`` tells whether a call has the operand at all, ``dtype`` its element type by that of
+    the others.
     """
 
     name: str
@@ -162,7 +162,7 @@ class Input(Generic[P]):
     pack: Callable[[P, Array], Array] | None = None
     unpack: Callable[[P, Array], Array] | None = None
     wanted: Callable[[P], bool] = lambda _: True
-    dtype: DType | None = None
+    dtype: Callable[[DType], DType] = lambda kind: kind
 
     def forms(self, problem: P) -> dict[str, Sizes]:
         """The shapes it may have by their axes or layout, that of frameworks first."""

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import gcd
 
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Spec
 from npusim.call.tiling import own_tiling
-from npusim.dtypes import FP32, DType
+from npusim.dtypes import BF16, FP32, DType
 from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
+from npusim.kernels.bias_add import BiasAdd
+from npusim.kernels.bias_grad import BiasGrad
 from npusim.kernels.cast import Cast
 from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
 from npusim.kernels.matmul import Matmul, Tiling
+from npusim.kernels.sum_parts import SumParts
 from npusim.kernels.tilings.matmul import auto_tiling
-from npusim.ops.cube_math import CubeMath, cube_math
+from npusim.ops.cube_math import cube_math
 from npusim.program.kernel import Kernel
 from npusim.results import Result
 from npusim.workloads import LinearLayer
@@ -31,81 +35,138 @@ def linear_layer(
 ) -> Result:
     """Time y = x @ w^T, dx = dy @ w and dw = dy^T @ x of ``layer``.
 
-    ``results`` are those wanted, of "output", "input" and "weight".
+    ``results`` are those wanted, of "output", "input", "weight" and "bias": the sum of dy over its
+    rows. The output of a layer with a bias has it added, as ``launch_product`` does.
 
     Operands are row-major: x (rows, Cin), w (Cout, Cin), dy (rows, Cout), with the rows of all
     ``layer.n`` images. Where a layer has ``products``, each has x, dy and a right matrix of its
-    own, which lies (Cin, Cout). Results have the type of the operands; a bias is left out. Raises
-    ``ArgumentError`` where the cube has no such arithmetic, and where none of the three is wanted.
+    own, which lies (Cin, Cout). Results and bias have the type of the operands. Raises
+    ``ArgumentError`` where the cube has no such arithmetic, and where no result is wanted.
     """
     call = Call("linear_layer", options, timing_only=True)
     math = cube_math(dtype, cube_math_type, call.device)
     groups, own = max(1, layer.products * layer.n), layer.products > 0
     rows, cin, cout = layer.rows * (1 if own else layer.n), layer.cin, layer.cout
     right = (groups * cin, cout) if own else (cout, cin)
-    sizes = {"grad_output": (groups * rows, cout), "weight": right, "input": (groups * rows, cin)}
-    made: dict[str, Tensor] = {}
+    sizes: dict[str, tuple[int, ...]] = {"output": (groups * rows, cout), "bias": (cout,)}
+    sizes |= {"input": (groups * rows, cin), "weight": right}
+    made: dict[tuple[str, DType], Tensor] = {}
 
-    def operand(name: str) -> Tensor:
-        if name not in made:
-            made[name] = _converted(call, call.input(name, Spec(sizes[name], dtype), dtype), math)
-        return made[name]
+    def operand(name: str, kind: DType = dtype) -> Tensor:
+        if (name, kind) not in made:
+            shape = sizes[name.removeprefix("grad_")]
+            plain = made.get((name, dtype)) or call.input(name, Spec(shape, dtype), dtype)
+            made[name, dtype] = plain
+            made[name, kind] = converted(call, plain, kind)
+        return made[name, kind]
 
-    if "output" in results:
-        y = call.output("output", sizes["grad_output"], dtype)
-        x, w = operand("input"), operand("weight")
-        layouts = ("ND", "ND" if own else "ND_nk")
-        _launch(call, LinearForward(_START, x, w, y, layouts, groups=groups, hf32=math.hf32))
-    if "input" in results:
-        dy, w = operand("grad_output"), operand("weight")
-        dx = call.output("grad_input", sizes["input"], dtype)
-        layouts = ("ND", "ND_nk" if own else "ND")
-        _launch(
-            call, LinearBackpropInput(_START, dy, w, dx, layouts, groups=groups, hf32=math.hf32)
-        )
-    if "weight" in results:
-        dy, x = operand("grad_output"), operand("input")
-        dw = call.output("grad_weight", right, dtype)
-        left, second = (x, dy) if own else (dy, x)
-        layouts = ("ND_km", "ND")
-        _weight(
-            call,
-            LinearBackpropWeight(_START, left, second, dw, layouts, groups=groups, hf32=math.hf32),
-        )
+    for name, kind, factors, layouts in _products(own=own):
+        if name not in results:
+            continue
+        a, b = (operand(factor, math.dtype) for factor in factors)
+        c = call.output(name if name == "output" else f"grad_{name}", sizes[name], dtype)
+        kernel = kind(START, a, b, c, layouts, groups=groups, hf32=math.hf32)
+        if isinstance(kernel, LinearBackpropWeight):
+            _weight(call, kernel)
+            continue
+        biased = layer.bias and name == "output"
+        launch_product(call, kernel, operand("bias") if biased else None, rounded=True)
+    if "bias" in results:
+        before = len(call.runs)
+        _sum_of_rows(call, operand("grad_output"), call.output("grad_bias", sizes["bias"], dtype))
+        call.runs[before:] = [replace(run, computes="bias") for run in call.runs[before:]]
     if not call.runs:
-        raise ArgumentError(f"layer {layer.name} is linear: only input and weight gradients run")
+        raise ArgumentError(f"layer {layer.name}: none of its results is among {results}")
     what = f"{groups} products, each of {rows} rows" if own else f"a linear layer, {rows} rows"
     problem = f"{what}, {cin} -> {cout} features; {dtype}"
     return call.result({}, problem, dtype, math.name)
 
 
+def _products(
+    *, own: bool
+) -> tuple[tuple[str, type[Matmul], tuple[str, str], tuple[str, str]], ...]:
+    """The products by their results: kernel, factors and how these lie."""
+    plain, turned = ("ND", "ND"), ("ND", "ND_nk")
+    both = ("input", "grad_output") if own else ("grad_output", "input")
+    return (
+        ("output", LinearForward, ("input", "weight"), plain if own else turned),
+        ("input", LinearBackpropInput, ("grad_output", "weight"), turned if own else plain),
+        ("weight", LinearBackpropWeight, both, ("ND_km", "ND")),
+    )
+
+
 #: What a kernel is made with before its own tiling is known.
-_START = Tiling(base_m=16, base_n=16, base_k=16)
+START = Tiling(base_m=16, base_n=16, base_k=32)
 
 
-def _converted(call: Call, tensor: Tensor, math: CubeMath) -> Tensor:
-    """The operand in the type that the cube multiplies."""
-    if tensor.dtype is math.dtype:
+#: Partial sums of the gradient of a bias; with fewer rows to each, one kernel does it in less
+#: time. Of 2 to 128 on a 910B2, 8 and 16 took least for most of six shapes.
+_PARTS, _LEAST_ROWS = 16, 64
+
+
+def converted(call: Call, tensor: Tensor, dtype: DType) -> Tensor:
+    """An operand in the type that the cube multiplies."""
+    if tensor.dtype is dtype:
         return tensor
-    target = call.workspace(f"{tensor.name}_{math.dtype}", tensor.shape, math.dtype)
+    target = call.workspace(f"{tensor.name}_{dtype}", tensor.shape, dtype)
     call.launch_spread(Cast(tensor, target, saturate=call.device.saturates))
     return target
 
 
-def _launch(call: Call, kernel: Matmul) -> None:
-    """Launch a product, with the best tiling there is unless one was given for matmul."""
-    given = own_tiling(call.options.tiling, Matmul.name, Tiling)
-    tiled = replace(kernel, tiling=given or _auto(call, kernel))
-    chosen = call.choose(tiled) if given is None else tiled
-    for needed in (*chosen.before, chosen):
+def launch_product(
+    call: Call,
+    kernel: Matmul,
+    bias: Tensor | None = None,
+    *,
+    tuned: bool = False,
+    rounded: bool = False,
+) -> None:
+    """Launch a product, with the best tiling there is unless one was given for matmul.
+
+    ``bias`` (N,) is added in fp32 (int32 to integers) before the result is rounded. Where the cube
+    has a table for it (BT), sums begin from there, after a cast if it is bf16. Elsewhere the
+    product leaves its sums in fp32, to which ``bias_add`` adds a bias in fp32; a cast rounds them.
+    With ``rounded`` it is there added to the rounded result in its type, as of convolutions.
+    """
+    c, table = kernel.c, call.device.has_path("L1", "BT")
+    kind = c.dtype if rounded else kernel.sums
+    if bias is not None and table:
+        widened = converted(call, bias, kernel.sums) if bias.dtype is BF16 else bias
+        kernel = replace(kernel, bias=widened)
+    elif bias is not None:
+        bias = converted(call, bias, kind)
+        if c.dtype is not kind:
+            kernel = replace(kernel, c=call.workspace(f"{c.name}_sums", c.shape, kind))
+    given = own_tiling(call.options.tiling, Matmul.name, Tiling, tuned=tuned)
+    kernel = replace(kernel, tiling=given or _auto(call, kernel))
+    if given is None:
+        kernel = call.tuned(call.choose(kernel))
+    for needed in (*kernel.before, kernel):
         call.launch(needed)
+    if bias is not None and not table:
+        call.launch_spread(BiasAdd(kernel.c, bias, saturate=call.device.saturates))
+    if kernel.c is not c:
+        call.launch_spread(Cast(kernel.c, c, saturate=call.device.saturates))
+
+
+def _sum_of_rows(call: Call, dy: Tensor, db: Tensor) -> None:
+    """Launch the sum of the rows of ``dy``; of many rows in parts, each of every 16th row."""
+    rows, channels = dy.shape
+    parts = gcd(rows, _PARTS) if rows >= _PARTS * _LEAST_ROWS else 1
+    if parts == 1:
+        call.launch_spread(BiasGrad(dy, db, saturate=call.device.saturates))
+        return
+    sums = call.workspace(f"{db.name}_parts", (parts, channels), FP32)
+    wide = call.view(dy, (rows // parts, parts * channels))
+    call.launch_spread(BiasGrad(wide, call.view(sums, (parts * channels,))))
+    call.launch_spread(SumParts(sums, db))
 
 
 def _weight(call: Call, kernel: LinearBackpropWeight) -> None:
     """Launch the gradient of a weight, which of many rows is the sum of parts of them."""
     given = own_tiling(call.options.tiling, Matmul.name, Tiling)
     if given or kernel.groups > 1 or kernel.c.dtype is FP32:
-        _launch(call, kernel)
+        launch_product(call, kernel)
         return
     sums = replace(kernel.c, name=f"{kernel.c.name}_fp32", dtype=FP32)
     best = call.choose(replace(kernel, c=sums, tiling=_auto(call, kernel)), _rounded)

@@ -10,7 +10,6 @@ import numpy as np
 
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
-from npusim.call.tiling import own_tiling
 from npusim.dtypes import (
     BF16,
     FP16,
@@ -26,12 +25,11 @@ from npusim.dtypes import (
 from npusim.errors import ArgumentError
 from npusim.integers import ceil_div, round_up
 from npusim.isa.operands import Tensor
-from npusim.kernels.cast import Cast
 from npusim.kernels.matmul import Matmul, Tiling
-from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.ops.arguments import flag, operand
 from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated, integer
 from npusim.ops.cube_math import CUBE_MATH_TYPE, CubeMath, cube_math, cube_math_number
+from npusim.ops.linear import START, converted, launch_product
 from npusim.results import Result
 
 #: Element types of operands; those of blocks with a scale are timed only.
@@ -41,6 +39,7 @@ TYPES = (FP16, BF16, FP32, INT8, MXFP8, MXFP4)
 def matmul(
     a: Array | Spec,
     b: Array | Spec,
+    bias: Array | Spec | None = None,
     *,
     transpose_a: bool = False,
     transpose_b: bool = False,
@@ -48,12 +47,19 @@ def matmul(
     cube_math_type: int | str = 0,
     **options: Any,
 ) -> Result:
-    """C[M, N] = A[M, K] @ B[K, N] on the cube, for one product or a batch of them.
+    """C[M, N] = A[M, K] @ B[K, N] + bias[N] on the cube, for one product or a batch of them.
 
     ``a`` and ``b`` are arrays of one type, fp16, bf16, fp32 or int8, or ``npusim.spec``s for a
     timing-only run, then also of mxfp8 or mxfp4. Axes before the last two are a batch, the same in
     both. With ``transpose_a`` A lies (K, M), with ``transpose_b`` B lies (N, K). Sums are fp32, of
-    int8 int32; ``out_dtype`` None leaves them so. ``cube_math_type`` says how fp32 is multiplied.
+    int8 int32; ``out_dtype`` None leaves them so.
+
+    ``bias`` (N,), the same for a whole batch, is fp16, bf16 or fp32, of int8 products int32. It is
+    added to the sums before they are rounded: cubes with a bias table (910B, 950) begin their sums
+    from it, a bf16 one cast before; on others a kernel, ``bias_add``, adds it in fp32 to the sums
+    of the product, and a third one rounds them to another ``out_dtype``.
+
+    ``cube_math_type`` says how fp32 is multiplied.
     Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
     ``npusim.kernels.matmul.Tiling``. Raises ``ArgumentError`` for shapes or types that do not
     fit together.
@@ -62,8 +68,10 @@ def matmul(
     kind = _common(first, second)
     turned = flag("transpose_a", transpose_a), flag("transpose_b", transpose_b)
     size = _sizes(first, second, turned)
-    out = _result_type(out_dtype, INT32 if kind is INT8 else FP32)
-    call = CARD.begin(options, a=first, b=second)
+    added = None if bias is None else operand(bias)
+    sums = INT32 if kind is INT8 else FP32
+    out = _result_type(out_dtype, sums)
+    call = CARD.begin(options, a=first, b=second, bias=added)
     math = _math(call, kind, cube_math_type)
     layouts = "ND_km" if turned[0] else "ND", "ND_nk" if turned[1] else "ND"
     left, right = (_input(call, name, value, math) for name, value in (("a", first), ("b", second)))
@@ -76,14 +84,9 @@ def matmul(
             call.input(f"scale_{axis}", Spec((size.batch * extent, wide), INT8), INT8)
             for axis, extent in (("m", size.m), ("n", size.n))
         )
-    given = own_tiling(call.options.tiling, Matmul.name, Tiling, tuned=True)
-    shape = Shape(size.m, size.k // kind.values, size.n, math.dtype, out, math.name, size.batch)
-    tiling = given or auto_tiling(shape, call.device, call.cube_cores)
-    kernel = Matmul(tiling, left, right, c, layouts, scales, groups=size.batch, hf32=math.hf32)
-    if given is None:
-        kernel = call.tuned(call.choose(kernel))
-    for needed in (*kernel.before, kernel):
-        call.launch(needed)
+    kernel = Matmul(START, left, right, c, layouts, scales, groups=size.batch, hf32=math.hf32)
+    row = None if added is None else call.input("bias", added, _bias_type(added, size.n, sums))
+    launch_product(call, kernel, row, tuned=True)
     result = call.arrays.get("c")
     stack = f"{size.batch} x " if size.stack else ""
     problem = (
@@ -118,15 +121,11 @@ class _Sizes:
 
 def _common(first: Operand, second: Operand) -> DType:
     """The type of both operands."""
-    kinds: list[DType | None] = []
-    for name, value in (("a", first), ("b", second)):
-        try:
-            kinds.append(dtype(value.dtype))
-        except ArgumentError:
-            kinds.append(None)
-        if kinds[-1] not in TYPES:
+    kinds = _known(first), _known(second)
+    for name, value, kind in zip("ab", (first, second), kinds, strict=True):
+        if kind not in TYPES:
             raise ArgumentError(
-                f"{name} is {kinds[-1] or value.dtype}; matmul takes {_named()}: give an array of "
+                f"{name} is {kind or value.dtype}; matmul takes {_named()}: give an array of "
                 "one of these, such as numpy.asarray(..., numpy.float16)"
             )
     if kinds[0] is not kinds[1]:
@@ -136,6 +135,14 @@ def _common(first: Operand, second: Operand) -> DType:
         )
     assert kinds[0] is not None
     return kinds[0]
+
+
+def _known(value: Operand) -> DType | None:
+    """The type of an operand, None of one that no device has."""
+    try:
+        return dtype(value.dtype)
+    except ArgumentError:
+        return None
 
 
 def _named() -> str:
@@ -184,11 +191,26 @@ def _input(call: Call, name: str, value: Operand, math: CubeMath) -> Tensor:
     *stack, rows, columns = value.shape
     kind = dtype(value.dtype)
     tensor = call.input(name, value, kind, (prod(stack) * rows, columns // kind.values))
-    if kind is math.dtype:
-        return tensor
-    target = call.workspace(f"{name}_{math.dtype}", tensor.shape, math.dtype)
-    call.launch_spread(Cast(tensor, target, saturate=call.device.saturates))
-    return target
+    return converted(call, tensor, math.dtype)
+
+
+def _bias_type(bias: Operand, n: int, sums: DType) -> DType:
+    """The type of a bias, refused by its shape or where it cannot be added to such sums."""
+    kind = _known(bias)
+    if kind is None or kind not in _FITS[sums] or tuple(bias.shape) != (n,):
+        raise ArgumentError(
+            f"bias is {kind or bias.dtype} of shape {tuple(bias.shape)}; it must be {_fits(sums)} "
+            f"of shape ({n},), the same for all products of a batch"
+        )
+    return kind
+
+
+#: Types of results, and of what is added, by that of the sums.
+_FITS = {INT32: (INT32,), FP32: (FP32, FP16, BF16)}
+
+
+def _fits(sums: DType) -> str:
+    return " or ".join(map(str, _FITS[sums]))
 
 
 def _result_type(out_dtype: Any, sums: DType) -> DType:
@@ -197,11 +219,8 @@ def _result_type(out_dtype: Any, sums: DType) -> DType:
         wanted = sums if out_dtype is None else dtype(out_dtype)
     except ArgumentError as error:
         raise ArgumentError(f"out_dtype: {error}") from None
-    fits = (INT32,) if sums is INT32 else (FP32, FP16, BF16)
-    if wanted not in fits:
-        raise ArgumentError(
-            f"out_dtype is {wanted}; sums in {sums} leave as {' or '.join(map(str, fits))}"
-        )
+    if wanted not in _FITS[sums]:
+        raise ArgumentError(f"out_dtype is {wanted}; sums in {sums} leave as {_fits(sums)}")
     return wanted
 
 
@@ -215,6 +234,7 @@ class _Problem:
     n: int
     turned: tuple[bool, bool]
     cube_math_type: int
+    bias: bool
 
     def shape(self, rows: int, columns: int, *, turned: bool) -> tuple[int, ...]:
         """The shape of an operand."""
@@ -227,6 +247,9 @@ def _stated(stated: Stated) -> _Problem:
     axes = {"a": "km" if turned[0] else "mk", "b": "nk" if turned[1] else "kn"}
     found: dict[str, dict[str, int]] = {"m": {}, "k": {}, "n": {}, "batch": {}}
     for name, array in stated.arrays.items():
+        if name == "bias":
+            found["n"][name] = array.size
+            continue
         if array.ndim not in (2, 3):
             raise ArgumentError(
                 f"{stated.file(name)}; it must have 2 axes ({', '.join(axes[name].upper())}), or 3 "
@@ -242,6 +265,7 @@ def _stated(stated: Stated) -> _Problem:
         **{axis: stated.size(axis, found[axis]) for axis in "mkn"},
         turned=turned,
         cube_math_type=stated["cube_math_type"] or 0,
+        bias=bool(stated["bias"] or "bias" in stated.arrays),
     )
 
 
@@ -250,7 +274,7 @@ def _product(sample: Sample[_Problem]) -> Array:
     a, b = (sample.arrays[name].astype(np.float64) for name in ("a", "b"))
     left, right = sample.problem.turned
     product: Array = (a.swapaxes(-1, -2) if left else a) @ (b.swapaxes(-1, -2) if right else b)
-    return product
+    return product + sample.arrays["bias"].astype(np.float64) if sample.problem.bias else product
 
 
 def _limit(sample: Sample[_Problem]) -> float:
@@ -281,6 +305,12 @@ CARD: Card[_Problem] = Card(
         Option("batch", integer(1), "N", "so many products (default: one, without that axis)"),
         Option("transpose_a", None, "", "A lies (K, M) (default: (M, K))"),
         Option("transpose_b", None, "", "B lies (N, K) (default: (K, N))"),
+        Option(
+            "bias",
+            None,
+            "",
+            "add a bias per column to the sums (default: only one given by --input)",
+        ),
         CUBE_MATH_TYPE,
     ),
     problem=_stated,
@@ -295,6 +325,14 @@ CARD: Card[_Problem] = Card(
             axes=_axes("K", "N", 1),
             shape=lambda p: p.shape(p.k, p.n, turned=p.turned[1]),
         ),
+        Input(
+            name="bias",
+            axes="N",
+            shape=lambda p: (p.n,),
+            wanted=lambda p: p.bias,
+            # What the cube multiplies and does not add is added in the type of the sums.
+            dtype=lambda kind: kind if kind in _FITS[FP32] else INT32 if kind is INT8 else FP32,
+        ),
     ),
     outputs=lambda _: (
         Output(name="c", layout="row-major", axes="(M, N)", expected=_product, limit=_limit),
@@ -302,6 +340,7 @@ CARD: Card[_Problem] = Card(
     call=lambda p, given, options: matmul(
         given["a"],
         given["b"],
+        given.get("bias"),
         transpose_a=p.turned[0],
         transpose_b=p.turned[1],
         cube_math_type=p.cube_math_type,
@@ -316,7 +355,7 @@ CARD: Card[_Problem] = Card(
             needs="fp16",
             calls=tuple(
                 f"--m 33 --k 20 --n 17{more}"
-                for more in ("", " --batch 3", " --transpose-a", " --transpose-b")
+                for more in ("", " --batch 3", " --transpose-a", " --transpose-b", " --bias")
             ),
         ),
         Case(name="int8", needs="int8", calls=("--m 33 --k 20 --n 17 --dtype int8",)),

@@ -39,8 +39,13 @@ class LayerRuns:
     store: str | Path | None = None
 
     def of(self, layer: Layer) -> tuple[str, ...]:
-        """What is computed of a layer; an input gradient only where something needs it."""
-        wanted = tuple(g for g in self.gradients if g != "input" or layer.input_gradient)
+        """What is computed of a layer; an input gradient only where something needs it.
+
+        Of a convolution it is not known whether it has a bias: it is taken to have one.
+        """
+        biased = not isinstance(layer, LinearLayer) or layer.bias
+        has = {"input": layer.input_gradient, "weight": True, "bias": biased}
+        wanted = tuple(g for g in self.gradients if has[g])
         return wanted if self.passes == "backward" else ("output", *wanted)
 
     def attempt(self, work: tuple[Layer, str]) -> tuple[Result | None, str]:

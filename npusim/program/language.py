@@ -122,16 +122,17 @@ class Language(Fixpipe):
         init: bool,
         hf32: bool = False,
         scales: tuple[SlotRegion, ...] = (),
+        bias: SlotRegion | None = None,
     ) -> None:
         """C = A @ B, or C += A @ B without ``init``; extents in elements, 1 to 4095.
 
         ``hf32`` rounds fp32 operands to the device's HF32 on their way into the cube; ``scales``
-        are those of block-scaled operands.
+        are those of block-scaled operands. With ``bias``, ``n`` numbers in BT, C = A @ B + bias.
         """
         size_c, size_a, size_b = Mmad.sizes(m, k, n, dtype)
         result, left, right = private(c, size_c), private(a, size_a), private(b, size_b)
         bits = self._device.cube.hf32_bits if hf32 and self._device.cube else 0
-        self._issue(Mmad(result, left, right, m, k, n, dtype, init, bits, scales))
+        self._issue(Mmad(result, left, right, m, k, n, dtype, init, bits, scales, bias))
 
     # -- vector ----------------------------------------------------------------------------
 

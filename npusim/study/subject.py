@@ -255,7 +255,7 @@ def _call(parts: Split) -> Row:
         raise ArgumentError(f"dtype is {kind}; {card.name} takes {names}")
     problem = card.problem(stated)
     operands = {
-        one.name: Spec([*one.forms(problem).values()][-1], getattr(one, "dtype", None) or kind)
+        one.name: Spec([*one.forms(problem).values()][-1], one.dtype(kind))
         for one in card.inputs
         if one.wanted(problem)
     }

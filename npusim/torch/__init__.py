@@ -37,8 +37,7 @@ from npusim.dtypes import BF16
 from npusim.errors import ArgumentError
 from npusim.results.progress import ProgressBar
 from npusim.torch.log import ConvCall, Evidence, Log
-from npusim.workloads import LinearLayer
-from npusim.workloads.module import Product, computed, products
+from npusim.workloads.module import Made, Product, computed, products
 
 _ARGUMENTS = (
     *("grad_output", "input", "weight", "bias_sizes", "stride", "padding", "dilation"),
@@ -162,6 +161,7 @@ class _Products:
         self.log, self.names = log, names
         self.forward: dict[int, list[tuple[ConvCall, str]]] = {}
         self.done: set[tuple[int, int]] = set()
+        self.made: Made | None = None
 
     def see(self, func: Any, args: Sequence[Any], out: Any) -> None:
         """Keep a product that goes forward, record those whose gradients a node computes."""
@@ -169,10 +169,14 @@ class _Products:
         node = autograd._current_autograd_node()
         found = products(func, args)
         if node is None:
+            number = autograd._autograd._get_sequence_nr() - 1
+            if self.made and (whole := self.made.biased(func, args)):
+                self.forward[number] = []  # its gradient is the layer's
+                found, number, self.made = [whole], self.made.at, None
             if found and _torch().is_grad_enabled():
-                number = autograd._autograd._get_sequence_nr() - 1
                 calls = [self._called(one, args, backward=False) for one in found]
                 self.forward[number] = [one for one in calls if any(one[0].output_mask)]
+                self.made = Made(found[-1], out, number)
             return
         number = node._sequence_nr()
         if number in self.forward:
@@ -180,6 +184,9 @@ class _Products:
             for call, name in self.forward[number] if key not in self.done else ():
                 self.log.record(call, name, _nothing)
             self.done.add(key)
+            masks = [call.output_mask for call, _ in self.forward[number]]
+            if masks and not masks[0][2] and computed(func, out) == "sum":
+                self.log.untimed["sum"] += 1  # of what is added and no bias
         elif found:
             for call, name in (self._called(one, args, backward=True) for one in found):
                 self.log.record(call, name, _nothing)
@@ -190,12 +197,12 @@ class _Products:
         tensors = [a for a in args if hasattr(a, "dtype")]
         stack = (one.groups,) if one.groups else ()
         right = (one.cin, one.cout) if stack else (one.cout, one.cin)
-        layer = LinearLayer(name="", cin=one.cin, cout=one.cout, rows=one.rows, products=one.groups)
+        bias = one.bias is not None and bool(one.bias.requires_grad)
         call = ConvCall(
             shapes=((*stack, one.rows, one.cout), (*stack, one.rows, one.cin), (*stack, *right)),
             dtypes=(_name(tensors[-1]),) * 3,
-            output_mask=(False,) * 3 if backward else (one.left, one.right, False),
-            product=layer,
+            output_mask=(False,) * 3 if backward else (one.left, one.right, bias),
+            product=one.layer,
         )
         shape = "x".join(map(str, call.shapes[2]))
         return call, f"product {shape}" if one.weight is None else self.names.of(one.weight)

@@ -94,7 +94,8 @@ class ConvCall:
     @property
     def results(self) -> tuple[str, ...]:
         """What is computed of a product."""
-        return tuple(n for n, on in zip(("input", "weight"), self.output_mask, strict=False) if on)
+        named = zip(("input", "weight", "bias"), self.output_mask, strict=True)
+        return tuple(name for name, on in named if on)
 
     def cube_math_type(self, wanted: int | str | None) -> int:
         """The cubeMathType; None lets fp32 be rounded and keeps the rest."""

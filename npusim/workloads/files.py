@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from reprlib import repr as brief
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from npusim.errors import ArgumentError, shown
 from npusim.integers import digits
@@ -132,10 +132,11 @@ def _layer(name: str, node: Node, *, first: bool) -> Layer:
     if "/" in name or not name:
         raise node.fail(f"a layer name must not be empty or contain '/', got {name!r}")
     if "rows" in node.mapping():
-        fields = node.mapping(_LINEAR, ("products", "count", "input_gradient"))
+        fields = node.mapping(_LINEAR, ("products", "bias", "count", "input_gradient"))
         keys = (*_LINEAR, "products", "count")
-        numbers = {key: _positive(fields[key]) for key in keys if key in fields}
-        return LinearLayer(name=name, **numbers, input_gradient=_trained(fields, first=first))
+        given: dict[str, Any] = {key: _positive(fields[key]) for key in keys if key in fields}
+        given["bias"] = "bias" in fields and _flag(fields["bias"])
+        return LinearLayer(name=name, **given, input_gradient=_trained(fields, first=first))
     fields = node.mapping(_REQUIRED, _OPTIONAL)
     return _convolution(name, node, fields, input_gradient=_trained(fields, first=first))
 
@@ -275,6 +276,8 @@ def _fields(layer: Layer, *, first: bool) -> Iterator[tuple[str, str]]:
         yield "rows", str(layer.rows)
         if layer.products:
             yield "products", str(layer.products)
+        if layer.bias:
+            yield "bias", "yes"
     else:
         yield from _sizes(layer)
     if layer.count > 1:

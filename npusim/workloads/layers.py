@@ -31,7 +31,8 @@ class LinearLayer:
 
     With ``products`` an image has so many products of two computed matrices (rows, cin) and
     (cin, cout), as attention has two for each head; 0 is one matrix of weights for all images. The
-    gradient of the right matrix is called that of the weight.
+    gradient of the right matrix is called that of the weight. With ``bias`` a number is added to
+    each of the ``cout`` features; products of two computed matrices have none.
     """
 
     name: str
@@ -42,6 +43,7 @@ class LinearLayer:
     count: int = 1
     input_gradient: bool = True
     products: int = 0
+    bias: bool = False
 
     @property
     def macs(self) -> int:

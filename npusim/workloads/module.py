@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from importlib import import_module
 from math import prod
 from typing import Any, NamedTuple
@@ -42,7 +43,7 @@ class Product(NamedTuple):
     """A product (rows, cin) by (cin, cout), or ``groups`` of them where both are stacks.
 
     ``left`` and ``right`` say of its operands whether they have a gradient; ``weight`` is the right
-    one where it is a matrix for all.
+    one where it is a matrix for all, and ``added`` what the same operation adds to the product.
     """
 
     groups: int
@@ -52,11 +53,20 @@ class Product(NamedTuple):
     left: bool
     right: bool
     weight: Any = None
+    added: Any = None
 
     @property
-    def all_rows(self) -> int:
-        """Rows of all groups."""
-        return max(1, self.groups) * self.rows
+    def bias(self) -> Any:
+        """What is added, if that is a number for each feature of a layer."""
+        row = tuple(getattr(self.added, "shape", ()))[-1:] == (self.cout,)
+        return self.added if row and self.added.numel() == self.cout and not self.groups else None
+
+    @property
+    def layer(self) -> LinearLayer:
+        """The layer of all its rows."""
+        sizes = {"rows": self.rows, "cin": self.cin, "cout": self.cout}
+        biased: Any = {**sizes, "bias": self.bias is not None}
+        return LinearLayer(name="", products=self.groups, input_gradient=self.left, **biased)
 
 
 def products(func: Any, args: Sequence[Any]) -> list[Product]:
@@ -68,7 +78,8 @@ def products(func: Any, args: Sequence[Any]) -> list[Product]:
         if groups and b.stride(0) == 0:  # one matrix, repeated
             groups, rows = 0, groups * rows
         sizes = groups, rows, int(a.shape[-1]), int(b.shape[-1]) if b.dim() > 1 else 1
-        return [Product(*sizes, a.requires_grad, b.requires_grad, None if groups else b)]
+        more = args[0] if _PRODUCTS[name] else None
+        return [Product(*sizes, a.requires_grad, b.requires_grad, None if groups else b, more)]
     if not name.startswith("_scaled_dot_product_") or name.endswith("backward"):
         return []
     q, k, v = args[:3]
@@ -78,6 +89,23 @@ def products(func: Any, args: Sequence[Any]) -> list[Product]:
         Product(groups, rows, int(q.shape[-1]), keys, q.requires_grad, k.requires_grad),
         Product(groups, rows, keys, int(v.shape[-1]), scores, v.requires_grad),
     ]
+
+
+class Made(NamedTuple):
+    """The latest product, its result, and its place among the layers."""
+
+    product: Product
+    out: Any
+    at: int
+
+    def biased(self, func: Any, args: Sequence[Any]) -> Product | None:
+        """The product with the bias that an operation of its own adds to it, None of others."""
+        name = func._schema.name.partition("::")[2].removesuffix("_")
+        if name != "add" or self.product.added is not None or not hasattr(args[0], "data_ptr"):
+            return None
+        places = [one.untyped_storage()._cdata for one in (args[0], self.out)]
+        found = self.product._replace(added=args[1])
+        return found if places[0] == places[1] and found.bias is not None else None
 
 
 def computed(func: Any, out: Any) -> str:
@@ -150,6 +178,7 @@ class _Seen:
         self.untimed: Counter[str] = Counter()
         self.names = {id(m): name or type(m).__name__ for name, m in model.named_modules()}
         self.inside: list[Any] = []  # modules entered and not left
+        self.made: Made | None = None
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -166,7 +195,10 @@ class _Seen:
                 self.layers.append(self._convolution(args))
             elif found:
                 for one in found:
-                    self._product(one)
+                    self._product(one, out)
+            elif self.made and self.made.biased(func, args):
+                layer: Any = self.layers[self.made.at]
+                self.layers[self.made.at], self.made = replace(layer, bias=True), None
             else:
                 self._other(func, args, out)
             return out
@@ -195,39 +227,30 @@ class _Seen:
         whole = isinstance(inside, (nn.Linear, nn.modules.conv._ConvNd))
         return name if whole else f"{name}.{what}"
 
-    def _product(self, one: Product) -> None:
+    def _product(self, one: Product, out: Any) -> None:
         """Note a product of one image; a stack that all images share is a layer for each of it."""
+        if one.added is not None and one.bias is None:
+            self.elementwise += self._elementwise("add", [one.added, out], out)
         groups, rows, count = one.groups, one.rows, 1
         if groups and groups % _IMAGES == 0:
             groups //= _IMAGES
         else:
             groups, count, rows = 0, max(1, groups), rows // _IMAGES
-        if (
-            _IMAGES in (one.cin, one.cout)
-            or rows * max(1, groups) * _IMAGES * count != one.all_rows
-        ):
+        whole = rows * max(1, groups) * _IMAGES * count == max(1, one.groups) * one.rows
+        if _IMAGES in (one.cin, one.cout) or not whole:
             self.untimed["product over all images"] += 1
             return
-        self.layers.append(
-            LinearLayer(
-                name=self._name("product" if groups else "linear"),
-                cin=one.cin,
-                cout=one.cout,
-                rows=rows,
-                products=groups,
-                count=count,
-                input_gradient=one.left,
-            )
-        )
+        self.made = Made(one, out, len(self.layers))
+        name = self._name("product" if groups else "linear")
+        self.layers.append(replace(one.layer, name=name, rows=rows, products=groups, count=count))
 
     def _other(self, func: Any, args: Sequence[Any], out: Any) -> None:
         """Note an operation that is no product: as an element-wise layer, or by its name."""
-        nn = self.torch.nn
         inside = self.inside[-1] if self.inside else None
         name = computed(func, out)
-        if not name or isinstance(inside, nn.Linear):  # the bias of a linear layer
+        if not name:
             return
-        dropout = isinstance(inside, nn.modules.dropout._DropoutNd)
+        dropout = isinstance(inside, self.torch.nn.modules.dropout._DropoutNd)
         kind = _kind(name, dropout=dropout)
         made = out[0] if isinstance(out, (list, tuple)) else out
         if kind:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -59,13 +60,14 @@ def workload(path: str | Path, input_shape: Sequence[int] | None = None) -> Work
     except Exception as error:  # protobuf's own, by its version
         raise ArgumentError(f"{file}: not an ONNX model: {error}") from error
     graph = _Graph(onnx, _sized(onnx, model, input_shape, file).graph, file)
-    layers = [layer for node in graph.nodes for layer in graph.layers(node)]
-    if not layers:
+    for node in graph.nodes:
+        graph.read(node)
+    if not graph.layers:
         raise ArgumentError(f"{file}: no convolution and no product of matrices")
     return Workload(
         name=shown(file.stem),
         description=f"{file.name} (ONNX), one image",
-        layers=merged(layers),
+        layers=merged(graph.layers),
         elementwise=together(graph.elementwise),
         untimed=tuple(graph.untimed.items()),
     )
@@ -154,30 +156,46 @@ class _Graph:
         self.computed = {one.name for one in graph.input} - set(self.weights)
         self.untimed: Counter[str] = Counter()
         self.elementwise: list[ElementwiseLayer] = []
-        self.products: set[str] = set()  # of vectors and weights
+        self.layers: list[Layer] = []
+        self.products: dict[str, int] = {}  # of vectors and weights, with their places in layers
 
-    def layers(self, node: Any) -> list[Layer]:
-        """The layer of a node, if it is one; nodes must be asked in their order."""
+    def read(self, node: Any) -> None:
+        """Note what a node computes; nodes must be read in their order."""
         found: list[Layer] = []
         inputs = [name for name in node.input if name]
         behind = any(name in self.trained for name in inputs)
         if not self.computed.intersection(inputs):
             self.weights |= {name: self.sizes[name] for name in node.output if name in self.sizes}
-            return []  # of weights alone
+            return  # of weights alone
         self.computed |= set(node.output)
         weight = self.weights.get(inputs[1], ()) if len(inputs) > 1 else ()
         if node.op_type in ("Conv", "ConvTranspose") and weight:
             found = [self._convolution(node, weight, behind=behind)]
         elif node.op_type in ("Gemm", "MatMul") and len(weight) == 2:
             found = [self._linear(node, weight, behind=behind)]
-            self.products |= set(node.output)
+            self.products[node.output[0]] = len(self.layers)
         else:
             found = self._products(node, inputs)
             if not found:
                 self._other(node, inputs, behind=behind)
         if behind or found:
             self.trained |= set(node.output)
-        return found
+        self.layers += found
+        more = inputs[2:] if node.op_type == "Gemm" else []
+        if more and not self._biased([*node.output, *more]):
+            self.untimed["C of Gemm"] += 1
+
+    def _biased(self, added: Sequence[str]) -> bool:
+        """Whether a number for each feature is added to a linear layer, which then has a bias."""
+        at = [self.products[name] for name in added if name in self.products]
+        rows = [self.sizes.get(name, ()) for name in added if name in self.weights]
+        layer = self.layers[at[0]] if at else None
+        if not isinstance(layer, LinearLayer) or layer.bias or len(rows) != 1:
+            return False
+        if rows[0][-1:] != (layer.cout,) or prod(rows[0]) != layer.cout:
+            return False
+        self.layers[at[0]] = replace(layer, bias=True)
+        return True
 
     def _products(self, node: Any, inputs: Sequence[str]) -> list[Layer]:
         """Products of two computed matrices that a node is, of one image."""
@@ -231,8 +249,8 @@ class _Graph:
             if node.op_type not in _MOVES:
                 self.untimed[node.op_type] += 1
             return
-        if node.op_type == "Add" and set(inputs) <= self.products | set(self.weights):
-            return  # the bias of a linear layer
+        if node.op_type == "Add" and self._biased(inputs):
+            return
         sizes = [self.sizes.get(name, ()) for name in inputs if name not in self.weights]
         made = self.sizes.get(node.output[0], ())
         if len(made) < 2 or min(made) < 1:

@@ -138,7 +138,9 @@ def test_ascend910b2_memories_and_units() -> None:
     device = load_device("ascend910b2")
     assert (device.clock_hz, device.groups, device.sync.event_ids) == (1_800_000_000, 24, 8)
     assert (device.cores["aic"].per_group, device.cores["aiv"].per_group) == (1, 2)
-    assert sizes("ascend910b2") == {"L1": 512, "L0A": 64, "L0B": 64, "L0C": 128, "UB": 192}
+    assert sizes("ascend910b2") == {
+        **{"L1": 512, "L0A": 64, "L0B": 64, "L0C": 128, "BT": 1, "UB": 192}
+    }
     cube = device.cube
     assert cube is not None
     assert (cube.startup_cycles, cube.idle_head_cycles, cube.odd_block_conflict) == (2, 60, False)
@@ -305,7 +307,8 @@ def test_shared_memory_of_the_910b_family_and_950() -> None:
 def test_ascend950pr() -> None:
     device = load_device("ascend950pr")
     assert sizes("ascend950pr") == {
-        **{"L1": 512, "L0A": 64, "L0B": 64, "L0A_MX": 4, "L0B_MX": 4, "L0C": 256, "UB": 248}
+        **{"L1": 512, "L0A": 64, "L0B": 64, "L0A_MX": 4, "L0B_MX": 4, "L0C": 256, "BT": 4},
+        "UB": 248,
     }
     assert device.cube is not None
     fp16, fp8, fp4 = (device.cube.macs_per_cycle(kind) for kind in ("fp16", "mxfp8", "mxfp4"))

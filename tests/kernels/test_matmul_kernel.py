@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+import npusim
 from npusim.call.call import Call, simulate
 from npusim.call.options import Options
 from npusim.device.catalog import load_device
@@ -23,9 +24,9 @@ from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.parts.matmul_operands import LAYOUTS_A, LAYOUTS_B
 from npusim.kernels.parts.tile_order import Order, tiles
 from npusim.kernels.sum_parts import SumParts
+from npusim.language import Kernel, Language, Plan, Tasks
 from npusim.layout import to_nz
 from npusim.program.build import build
-from npusim.program.language import Language
 from npusim.program.program import Program
 
 Array = npt.NDArray[Any]
@@ -76,7 +77,7 @@ def operands(m: int, k: int, n: int, kind: DType) -> tuple[Array, Array]:
 
 def multiply(
     tiling: Tiling, a: Array, b: Array, kind: DType, layouts: tuple[str, str], parts: bool,
-    device: str, cores: int,
+    device: str, cores: int, bias: Array | None = None,
 ) -> Array:  # fmt: skip
     """Run the kernel on operands in their layouts; parts are summed by a kernel too."""
     call = Call("test", Options(device=DEVICES[device], cores=range(cores)), timing_only=False)
@@ -87,13 +88,14 @@ def multiply(
     count = -(-a.shape[1] // (tiling.single_core_k or a.shape[1]))
     first, second = call.input("a", stored, kind), call.input("b", right, kind)
     c = call.output("c", shape, FP32)
+    row = None if bias is None else call.input("bias", bias, FP32)
     if count > 1 and parts:
         sums = call.workspace("parts", (count, *shape), FP32)
-        call.launch(Matmul(tiling, first, second, sums, layouts=layouts))
+        call.launch(Matmul(tiling, first, second, sums, layouts=layouts, bias=row))
         call.launch(SumParts(sums, c))
     else:
         call.clear(c)
-        call.launch(Matmul(tiling, first, second, c, layouts=layouts))
+        call.launch(Matmul(tiling, first, second, c, layouts=layouts, bias=row))
     return call.arrays["c"]
 
 
@@ -102,10 +104,11 @@ def multiply(
     st.integers(1, 130), st.integers(1, 300), st.integers(1, 130), tilings(),
     st.sampled_from(LAYOUTS_A), st.sampled_from(LAYOUTS_B), st.sampled_from([FP16, BF16, FP32]),
     st.sampled_from(sorted(DEVICES)), st.booleans(), st.booleans(), st.sampled_from([1, 5, 16]),
+    st.booleans(),
 )  # fmt: skip
 def test_products_of_whole_numbers_are_exact(
     m: int, k: int, n: int, tiling: Tiling, layout_a: str, layout_b: str, kind: DType,
-    device: str, parts: bool, through_ub: bool, cores: int,
+    device: str, parts: bool, through_ub: bool, cores: int, biased: bool,
 ) -> None:  # fmt: skip
     if layout_a == layout_b == "NZ":
         k = -(-k // 16) * 16  # nothing else tells K from its padding
@@ -114,8 +117,10 @@ def test_products_of_whole_numbers_are_exact(
     if device == "ascend950pr" and through_ub:
         tiling = Tiling(**{**vars(tiling), "through_ub": True})
     a, b = operands(m, k, n, kind)
-    got = multiply(tiling, a, b, kind, (layout_a, layout_b), parts, device, cores)
-    np.testing.assert_array_equal(got, a.astype(np.float64) @ b.astype(np.float64))
+    bias = np.arange(n, dtype=np.float32) - n // 2 if biased else None
+    got = multiply(tiling, a, b, kind, (layout_a, layout_b), parts, device, cores, bias)
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_array_equal(got, want if bias is None else want + bias)
 
 
 @pytest.mark.parametrize("kind", [FP16, FP32], ids=str)
@@ -397,3 +402,44 @@ def test_slabs_that_overfill_l1_are_refused_with_the_arithmetic() -> None:
     with pytest.raises(CapacityError) as caught:
         build(made, A2, (0,))
     assert "L1 holds 524288 B but a_l1 2x131072 + b_l1 2x262144 = 786432 B" in str(caught.value)
+
+
+@dataclass(frozen=True)
+class Biased(Kernel):
+    """One mmad that begins with a bias; ``memory`` is where that lies, ``init`` whether C does."""
+
+    memory: str
+    init: bool
+
+    name: ClassVar[str] = "biased"
+    role: ClassVar[str] = "cube"
+
+    def plan(self, k: Language, cores: int) -> Plan[Any]:
+        c, a, b = (
+            k.buffer(m, (16, 16), t) for m, t in (("L0C", FP32), ("L0A", FP16), ("L0B", FP16))
+        )
+        row = k.buffer(self.memory, (16,), FP32)
+
+        def emit(_: Any) -> None:
+            bias = row.next().at(0, 64)
+            k.mmad(c.next(), a.next(), b.next(), 16, 16, 16, FP16, init=self.init, bias=bias)
+
+        return Plan(Tasks(np.zeros(1, np.int64), One, {"of": np.zeros(1, np.int64)}, {}), emit)
+
+
+class One(NamedTuple):
+    of: int
+
+
+@pytest.mark.parametrize(
+    ("memory", "init", "message"),
+    [("L1", True, "lies in L1, this operand must be in BT"), ("BT", False, "C begins with a bias")],
+)
+def test_a_bias_lies_in_the_table_and_begins_c(memory: str, init: bool, message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
+        npusim.simulate(Biased(memory, init), "ascend910b2", check=False)
+
+
+def test_a_chip_without_a_table_says_so() -> None:
+    with pytest.raises(ArgumentError, match="no memory of role BT"):
+        npusim.simulate(Biased("BT", init=True), "ascend910", check=False)

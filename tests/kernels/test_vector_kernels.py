@@ -155,6 +155,15 @@ def test_bias_grad_overflow_follows_the_device() -> None:
     assert bias_grad(dy, FP16, FIRST, 1).tolist() == [65504.0]
 
 
+def test_bias_grad_may_stay_in_fp32() -> None:
+    dy = np.full((2, 40), 2048.0, np.float16)
+    dy[1] = 1.0
+    call = call_on(A2)
+    sums = call.output("db", (40,), FP32)
+    call.launch(BiasGrad(call.input("dy", dy, FP16), sums))
+    assert (call.arrays["db"] == 2049).all()
+
+
 def test_bias_grad_parts_keep_all_cores_busy_and_repeat_bit_for_bit() -> None:
     shape = (4, 3, 64, 512)
     parts = channel_parts(shape, 48)
@@ -182,7 +191,7 @@ def test_small_channels_are_not_cut() -> None:
         (Tensor("dy", (0, 3, 4), FP16), Tensor("db", (3,), FP16), None, "every size at least 1"),
         (Tensor("dy", (2, 3), INT8), Tensor("db", (3,), INT8), None, "dy is int8"),
         (Tensor("dy", (2, 3), FP16), Tensor("db", (2,), FP16), None, r"fp16 of shape \(3,\)"),
-        (Tensor("dy", (2, 3), FP16), Tensor("db", (3,), FP32), None, "db is fp32"),
+        (Tensor("dy", (2, 3), FP16), Tensor("db", (3,), BF16), None, "db is bf16"),
         (
             Tensor("dy", (2, 3), FP16),
             Tensor("db", (3,), FP16),
@@ -228,6 +237,19 @@ def test_bias_add_adds_in_the_type_of_the_map(
     np.testing.assert_array_equal(bias_add(y, bias, kind, device), want)
 
 
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(1, 60), st.integers(1, 2500), st.sampled_from([FP16, FP32]),
+    st.sampled_from([TINY, A2, FIRST]),
+)  # fmt: skip
+def test_bias_add_takes_rows_of_any_length(
+    rows: int, channels: int, kind: DType, device: Device
+) -> None:
+    rng = np.random.default_rng(rows)
+    y, bias = (rng.standard_normal(n).astype(kind.numpy) for n in ((rows, channels), channels))
+    np.testing.assert_array_equal(bias_add(y, bias, kind, device), y + bias)
+
+
 def test_bias_add_overflow_follows_the_device() -> None:
     y, bias = np.full((1, 1, 1, 2, 16), 60_000.0, np.float16), np.full(16, 60_000.0, np.float16)
     assert (bias_add(y, bias, FP16, A2) == np.inf).all()
@@ -240,6 +262,8 @@ def test_bias_add_overflow_follows_the_device() -> None:
         ((1, 1, 2, 4, 4), 20, "y has shape .*it must be"),
         ((1, 1, 2, 4, 16), 16, "takes 17 to 32 numbers"),
         ((1, 1, 2, 4, 16), 33, "takes 17 to 32 numbers"),
+        ((3, 33), 32, "takes 33 to 33 numbers"),
+        ((3, 33, 1), 33, r"it must be .* or \(rows, C\)"),
     ],
 )
 def test_bias_add_refuses(y: tuple[int, ...], bias: int, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,23 @@ class Encoder(nn.Module):  # type: ignore[misc, name-defined]
 
 
 MODELS = {"vit": (Vit, (3, 32, 32), 14), "encoder": (Encoder, (20, 12), 13)}
+BIASED = {"vit": 6, "encoder": 9}
+ALL = ("input", "weight", "bias")
 MATH: dict[str, Any] = {"device": DEVICE, "cube_math_type": 1}
 
 
 def layers(workload: Workload) -> list[str]:
     """The layers without their names, sorted."""
     return sorted(str({**vars(layer), "name": ""}) for layer in workload.layers)
+
+
+def names(timed: list[Any]) -> set[str]:
+    return {one.layer.name for one in timed}
+
+
+def linear(found: Any) -> list[Any]:
+    """The rows of linear layers."""
+    return [row for row in found.layer_rows() if row["rows"]]
 
 
 SLOW = pytest.mark.slow
@@ -80,14 +92,16 @@ SLOW = pytest.mark.slow
 def test_module_and_trace_have_every_product_and_the_same_total(name: str, train: bool) -> None:
     make, shape, count = MODELS[name]
     model = make().train(train)
-    gradients = ("input", "weight", "bias")  # of the convolution, as a trace has it
-    found = npusim.network(model, shape, batch=2, dtype="fp32", gradients=gradients, **MATH)
+    found = npusim.network(model, shape, batch=2, dtype="fp32", gradients=ALL, **MATH)
     with bridge.trace(model=model, **MATH) as log:
         model(torch.randn(2, *shape)).square().sum().backward()
     assert sum(one.layer.count for one in found.timed) == len(log.entries) == count
     assert not any(entry.reason for entry in log.entries)
     assert log.time_us == pytest.approx(found.time_us)
     assert found.complete
+    biased = [one for one in found.timed if isinstance(one.layer, LinearLayer) and one.layer.bias]
+    assert sum(one.layer.count for one in biased) == BIASED[name]
+    assert all(bool(row["bias_us"]) == (row["layer"] in names(biased)) for row in linear(found))
     left_out = next(note for note in found.notes if note.startswith("not in the time: "))
     assert "4 x layer_norm" in left_out
     assert "2 x softmax" in left_out or not train, "the fused attention has its own"
@@ -111,6 +125,11 @@ def test_an_exported_file_has_the_same_products(name: str, dynamo: bool, tmp_pat
         assert layers(found[-1]) == layers(traced)
         assert found[-1].untimed == traced.untimed == ()
     assert found[0].elementwise == found[1].elementwise, "of one image, whatever the file's batch"
+    if dynamo or name == "vit":
+        return
+    options: Any = {"batch": 2, "gradients": ALL, "passes": "training", "dtype": "fp32", **MATH}
+    totals = [npusim.network(one, **options).time_us for one in (found[0], traced)]
+    assert totals[0] == totals[1]
 
 
 class Functions(nn.Module):  # type: ignore[misc, name-defined]
@@ -148,6 +167,58 @@ def test_whatever_multiplies_is_a_layer(way: str) -> None:
     sizes = (WEIGHTED | OWN)[way]
     assert (first.products, first.rows, first.cin, first.cout) == sizes
     assert [(one.cin, one.cout) for one in more] == [(5, 8)] * (way == "attention")
+
+
+class Added(nn.Module):  # type: ignore[misc, name-defined]
+    """What is added to a product of 5 rows of 8 features by 6, by one of the ways to do that."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.weight, self.way = nn.Parameter(torch.zeros(6, 8)), way
+        self.bias, self.rows = nn.Parameter(torch.zeros(6)), nn.Parameter(torch.zeros(5, 6))
+        self.layer = nn.Linear(8, 6)
+
+    def forward(self, x: Any) -> Any:  # (images, 5, 8)
+        w, b, flat = self.weight, self.bias, x.flatten(0, 1)
+        ways = {
+            "linear": lambda: F.linear(x, w, b),
+            "a turned input": lambda: self.layer(x.transpose(1, 2).clone().transpose(1, 2)),
+            "addmm": lambda: torch.addmm(b, flat, w.T),
+            "of its own": lambda: x @ w.T + b,
+            "a row": lambda: torch.addmm(b[None], flat, w.T),
+            "nothing": lambda: F.linear(x, w),
+            "of each place": lambda: F.linear(x, w) + self.rows,
+            "another product": lambda: F.linear(x, w) + F.linear(x, w),
+            "of all": lambda: torch.addmm(flat[:, :6], flat, w.T),
+            "two": lambda: F.linear(x, w, b) + b,
+        }
+        return ways[self.way]()
+
+
+BIAS = dict.fromkeys(("linear", "a turned input", "addmm", "of its own", "a row"), (True, 0))
+OTHERS = {"nothing": (False, 0), "two": (True, 1)} | dict.fromkeys(
+    ("of each place", "another product", "of all"), (False, 1)
+)
+
+
+@pytest.mark.parametrize("way", [*BIAS, *OTHERS])
+@pytest.mark.filterwarnings("ignore")  # PyTorch's, about its exporter
+def test_a_bias_is_that_of_its_layer_and_nothing_else(way: str, tmp_path: Path) -> None:
+    model, path = Added(way), tmp_path / "model.onnx"
+    read = [read_network(model, (5, 8))]
+    if find_spec("onnx") is not None and find_spec("onnxscript") is not None:
+        torch.onnx.export(model, (torch.zeros(1, 5, 8),), str(path), dynamo=False, verbose=False)
+        read.append(read_network(path))
+    for workload in read:
+        biased = {layer.bias for layer in workload.layers if isinstance(layer, LinearLayer)}
+        adds = [one for one in workload.elementwise if one.kind in ("add", "scale")]
+        counted = len(adds) + dict(workload.untimed).get("C of Gemm", 0)
+        assert (biased, counted) == ({(BIAS | OTHERS)[way][0]}, (BIAS | OTHERS)[way][1])
+    found = npusim.network(read[0], gradients=ALL, dtype="fp32", batch=2, every_input=True, **MATH)
+    with bridge.trace(model=model, **MATH) as log:
+        model(torch.randn(2, 5, 8, requires_grad=True)).square().sum().backward()
+    assert log.time_us == pytest.approx(found.time_us)
+    assert log.untimed["sum"] == (way in ("of each place", "two"))
 
 
 class Unknown(nn.Module):  # type: ignore[misc, name-defined]

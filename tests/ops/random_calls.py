@@ -189,7 +189,7 @@ def _product(random: Random) -> Options:
     sizes = {name: random.randint(1, 200) for name in "mkn"}
     batch = {"batch": random.randint(1, 5)} if random.random() < 0.5 else {}
     turned = {name: random.random() < 0.5 for name in ("transpose_a", "transpose_b")}
-    return sizes | batch | turned
+    return sizes | batch | turned | {"bias": random.choice((None, True))}
 
 
 _MAKERS: Mapping[str, Callable[[Random], Options]] = {

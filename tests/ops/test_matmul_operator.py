@@ -78,6 +78,75 @@ def test_random_numbers_agree_with_float64(device: str) -> None:
     assert relative_error(got, a.astype(np.float64) @ b.astype(np.float64)) <= 1e-6
 
 
+#: Devices by the kernels of a product with a bias: cubes with a bias table, and others.
+ADDED = {
+    "ascend910b2": ["matmul"],
+    "ascend950pr": ["matmul"],
+    "ascend910": ["cast", "matmul", "bias_add"],
+    "tiny": ["cast", "matmul", "bias_add"],
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 130), st.integers(1, 150), st.integers(1, 300), st.sampled_from([(), (3,)]),
+    st.sampled_from(sorted(ADDED)), st.one_of(st.just("auto"), TILINGS),
+    st.sampled_from([1, 15]),
+)  # fmt: skip
+def test_a_bias_is_added_to_every_row(
+    m: int, k: int, n: int, stack: tuple[int, ...], device: str, tiling: Any, cores: int
+) -> None:
+    a, b = operands(m, k, n)
+    a, b = np.broadcast_to(a, (*stack, m, k)), np.broadcast_to(b, (*stack, k, n))
+    bias = np.arange(n, dtype=np.float16) - n // 2
+    given = {"device": device, "tiling": tiling, "cores": cores, "check": True}
+    try:
+        result = npusim.ops.matmul(a, b, bias, **given)
+    except CapacityError:
+        if tiling == "auto":
+            raise
+        reject()
+    expected = a.astype(np.float64) @ b.astype(np.float64) + bias.astype(np.float64)
+    np.testing.assert_array_equal(product(result), expected)
+    assert [one.name for one in result.runs if one.name != "mem_set"] == ADDED[device]
+    read = {row.operand for one in result.runs for row in one.traffic if row.src == "GM"}
+    assert read >= {"a", "b", "bias"}
+    timed = npusim.ops.matmul(a, b, npusim.spec((n,), "fp16"), **given | {"check": False})
+    assert timed.cycles == result.cycles
+
+
+@pytest.mark.parametrize("device", ["ascend910b2", "ascend910"])
+def test_a_bias_is_added_before_the_sum_is_rounded(device: str) -> None:
+    a, b = np.ones((20, 1), np.float16), np.full((1, 40), 2048.0, np.float16)
+    got = product(npusim.ops.matmul(a, b, np.ones(40, np.float16), out_dtype="fp16", device=device))
+    assert (got == 2048).all()  # 2049 ties to even
+    bias = np.full(40, 1.25, np.float32)
+    got = product(npusim.ops.matmul(a, b, bias, out_dtype="fp16", device=device))
+    assert (got == 2050).all()  # 2049.25, where 1.25 in fp16 would be lost after rounding
+
+
+def test_a_bias_of_integers_and_one_in_bf16() -> None:
+    a, b = operands(33, 40, 70, np.int8)
+    bias = np.arange(70, dtype=np.int32) + 2**24
+    got = product(npusim.ops.matmul(a, b, bias, device="ascend910b2"))
+    np.testing.assert_array_equal(got, a.astype(np.int64) @ b.astype(np.int64) + bias)
+    a, b = operands(33, 40, 70, ml_dtypes.bfloat16)
+    result = npusim.ops.matmul(a, b, np.ones(70, ml_dtypes.bfloat16), device="ascend910b2")
+    np.testing.assert_array_equal(product(result), a.astype(float) @ b.astype(float) + 1)
+    assert [one.name for one in result.runs] == ["cast", "matmul"]
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 4096), (256, 256), (512, 1000)])
+@pytest.mark.parametrize("device", ["ascend910b2", "ascend950pr"])
+def test_every_product_has_a_tiling_with_room_in_the_bias_table(
+    m: int, n: int, device: str
+) -> None:
+    for kind in ("fp16", "fp32"):
+        a, b, bias = (npusim.spec(shape, kind) for shape in ((m, 2048), (2048, n), (n,)))
+        plain, added = (npusim.ops.matmul(a, b, *c, device=device) for c in ((), (bias,)))
+        assert plain.cycles < added.cycles < 1.1 * plain.cycles
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_fp16_results_are_rounded_once_and_saturate(device: str) -> None:
     a, b = np.full((20, 64), 60.0, np.float16), np.full((64, 30), 20.0, np.float16)
@@ -233,6 +302,13 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
         npusim.spec((4, 5), "bf16"), npusim.spec((5, 6), "bf16"), {"device": NO_BF16},
         "matmul: tiny cannot multiply bf16: its cube multiplies fp16",
     ),
+    "matrix": (A, B, {"bias": B}, "bias is fp16 of shape (5, 6); it must be fp32 or"),
+    "row": (A, B, {"bias": B[0, :5]}, "it must be fp32 or fp16 or bf16 of shape (6,)"),
+    "bias for all": (A[None], B[None], {"bias": B[:1]}, "the same for all products of a batch"),
+    "whole bias": (A, B, {"bias": [1, 2, 3, 4, 5, 6]}, "bias is int64 of shape (6,)"),
+    "bias of int8": (np.int8(A), np.int8(B), {"bias": B[0], "device": "ascend910b2"},
+                     "bias is fp16 of shape (6,); it must be int32 of shape (6,)"),
+    "scaled bias": (A, B, {"bias": npusim.spec((6,), "mxfp8")}, "bias is mxfp8 of shape (6,)"),
     "out_dtype": (A, B, {"out_dtype": "complex"}, "unknown dtype 'complex'; use one of fp16"),
     "tiling": (
         A, B, {"tiling": ConvTiling(base_m=16, base_n=16, base_k=16, slab_k=16)},
