@@ -235,6 +235,7 @@ def test_json_is_plain_and_complete(net: Workload) -> None:
         "complete": True,
         "cycles": result.cycles,
         "time_us": result.time_us,
+        "time_range_us": None,
         "bottleneck": "launches",
         "energy_uj": result.energy_uj,
         "energy_missing": [],
