@@ -58,9 +58,12 @@ def is_usable(outcome: Outcome, constants: Sequence[Constant]) -> bool:
 def tells(outcome: Outcome) -> bool:
     """Whether constants are fitted to a usable row, which may also be there to be predicted only.
 
-    A kernel that measures what the model leaves out would pull constants away from what they mean.
+    A kernel that measures what the model leaves out would pull constants away from what they mean,
+    and so would transposes, which no convolution or product launches.
     """
     row = outcome.row
+    if isinstance(row, CallRow):
+        return row.call != "transpose"
     return not (isinstance(row, KernelRow) and ADDRESS_WORDS & set(row.switches))
 
 

@@ -287,11 +287,11 @@ def _refitted(found: Sequence[LeftOut], constants: Sequence[Constant]) -> Table:
             _short(constant.text(constant.shipped)),
             *_ends([one.values[place] for one in found]),
         )
-        for place, constant in enumerate(constants)
+        for place, constant in enumerate(constants if found else ())
     )
     head = ("constant", "devices", "least", "most", "shipped", "fitted least", "fitted most")
     title = "Constants: allowed range, shipped value, range of the fits that leave kernels out"
-    return Table(title, head, rows if found else (), 2)
+    return Table(title, head, rows, 2)
 
 
 def _ends(texts: Sequence[str]) -> tuple[str, str]:
