@@ -116,6 +116,13 @@ class Device(Shown):
         "type; `fp32`, in fp32 and rounded once",
         "tensor",
     )
+    library_rules: bool = figure(
+        "library_rules",
+        "bool",
+        '`tiling="library"` has the rules of 2022',
+        False,
+        digest="unless empty",
+    )
     sources: Mapping[str, str] = entry("what each source key stands for")
     provenance: Mapping[str, Provenance] = field(repr=False, compare=False)
     origin: Origin = field(repr=False, compare=False)  # the parsed YAML, kept for replace()
