@@ -17,6 +17,7 @@ from npusim.kernels.tilings.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.tilings.library_910 import knows
 from npusim.kernels.tilings.library_910_filter import filter_tiling
 from npusim.kernels.tilings.library_910_forward import forward_tiling
+from npusim.kernels.tilings.library_910_input import input_tiling
 
 #: Which of the vendor's rules tiled a layer, for reports.
 _RULE = "tiled by the rule of the vendor's library"
@@ -38,7 +39,10 @@ def of_product(
     c: Convolution, geometry: Geometry, gradient: bool, device: Device, cores: int, dtype: DType
 ) -> tuple[GemmTiling, str]:
     """The same for the ``geometry`` of an input ``gradient`` or a forward pass."""
-    if knows(device, c, gradient=gradient) and not gradient:
-        tiling, found = forward_tiling(c, device, cores)
-        return tiling, _RULE if found else _DEFAULT
+    if knows(device, c, gradient=gradient):
+        if not gradient:
+            tiling, found = forward_tiling(c, device, cores)
+            return tiling, _RULE if found else _DEFAULT
+        if ruled := input_tiling(c, device, cores):
+            return ruled, _RULE
     return library_input.library_tiling(geometry, device, cores, dtype), ""

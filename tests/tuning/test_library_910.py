@@ -19,6 +19,7 @@ from npusim.kernels.tilings import library
 from npusim.kernels.tilings.library_910 import Piece, Tile
 from npusim.kernels.tilings.library_910_filter import Filter
 from npusim.kernels.tilings.library_910_forward import Forward
+from npusim.kernels.tilings.library_910_input import Input
 from npusim.reference import conv_filter_grad, conv_forward, conv_input_grad, relative_error
 
 CHIPS = ("ascend310", "ascend310p", "ascend910")
@@ -73,6 +74,23 @@ FILTER = (
     ((128, 32, 1), (16, 16, 1), 1, (1, 2), (1, 2)),
 )
 
+#: Cores of batch, N and M; the tile; channel blocks, tiles and buffers of dy and of weights in L1.
+INPUT = (
+    ((32, 1, 1), (32, 4, 2), (4, 7, 2), (4, 1, 1)),
+    ((32, 1, 1), (32, 4, 2), (4, 7, 2), (4, 1, 1)),
+    ((32, 1, 1), (16, 8, 4), (8, 4, 2), (8, 1, 1)),
+    ((32, 1, 1), (13, 8, 4), (16, 1, 1), (8, 1, 2)),
+    ((32, 1, 1), (4, 32, 2), (32, 1, 1), (2, 1, 2)),
+    ((16, 2, 1), (13, 8, 4), (16, 1, 1), (16, 1, 2)),
+    ((32, 1, 1), (8, 16, 4), (32, 1, 2), (32, 1, 1)),
+    ((32, 1, 1), (64, 1, 1), (4, 1, 2), (4, 1, 1)),
+    ((32, 1, 1), (13, 8, 4), (64, 1, 1), (64, 1, 2)),
+    ((32, 1, 1), (16, 8, 4), (8, 1, 2), (8, 1, 1)),
+    ((32, 1, 1), (32, 4, 2), (16, 1, 2), (16, 1, 1)),
+    ((32, 1, 1), (4, 32, 2), (128, 1, 1), (16, 1, 2)),
+)
+
+
 def layer(cin: int, cout: int, size: int, kernel: int, stride: int) -> Convolution:
     return Convolution(
         n=32,
@@ -102,6 +120,15 @@ def test_tiles_of_filter_gradients_are_the_published_rule_s(sizes: Any, expected
     assert rule.tile(Tile(*block)) == (tile, slots)
     found = Piece(dy[0], 1, dy[1]), Piece(x[0], 1, x[1])
     assert rule.pieces(Tile(*block), Tile(*tile)) == found
+
+
+@pytest.mark.parametrize(("sizes", "expected"), [*zip(LAYERS, INPUT, strict=True)])
+def test_tilings_of_input_gradients_are_the_published_rule_s(sizes: Any, expected: Any) -> None:
+    rule, (cores, tile, dy, weights) = Input.of(layer(*sizes), device(), 32), expected
+    at = rule.cores_used()
+    assert at == cores
+    assert rule.tile(at) == tile
+    assert rule.pieces(at, Tile(*tile)) == (dy, weights)
 
 
 def device(name: str = "ascend910") -> npusim.Device:
@@ -137,7 +164,7 @@ def test_numbers_are_right_under_these_tilings(chip: str, sizes: Any) -> None:
     both = npusim.ops.convolution_backward(
         dy, x, w, None, stride, padding, output_mask=(True, True, False), **options
     )
-    gradients = ["conv_backprop_filter"]
+    gradients = ["conv_backprop_input", "conv_backprop_filter"]
     for result, names in ((forward, ["conv_forward"]), (both, gradients)):
         told = [note for note in result.notes if "vendor's library" in note]
         assert [note.split(":")[0] for note in told] == names
@@ -184,3 +211,20 @@ def test_tiles_of_dw_are_shared_out_evenly() -> None:
     tiles = 384 // tiling.base_m * (384 * 9 // tiling.base_n)
     assert tiles * tiling.k_parts % 32 == 0
     assert tiles * tiling.k_parts // 2 % 32 > 0
+
+
+@pytest.mark.compiled
+def test_scattered_gradients_insert_no_zeros() -> None:
+    """Of a strided 1x1 layer dy is multiplied as it is; of a padded 3x3 with zeros inserted."""
+
+    def filled(kernel: int) -> int:
+        x, w = spec((2, 64, 28, 28), "fp16"), spec((64, 64, kernel, kernel), "fp16")
+        dy = spec((2, 64, 14, 14), "fp16")
+        result = npusim.ops.convolution_backward(
+            dy, x, w, None, 2, kernel // 2, output_mask=(True, False, False),
+            device="ascend910", tiling="library",
+        )  # fmt: skip
+        (run,) = (run for run in result.runs if run.computes == "input")
+        return int(sum(row.bytes for row in run.traffic if row.src == "IMM" and row.dst == "L1"))
+
+    assert filled(1) == 0 < filled(3)
