@@ -119,7 +119,7 @@ class Device(Shown):
     library_rules: bool = figure(
         "library_rules",
         "bool",
-        '`tiling="library"` has the rules of 2022',
+        '`tiling="library"` follows public rules of the vendor\'s library',
         False,
         digest="unless empty",
     )

@@ -35,6 +35,7 @@ def run(kernel: str, tiling: Tiling, chip: str, kind: str = "fp16", **layer: Any
     at |= {"dilation": (1, 1), "groups": 1}
     options: dict[str, Any] = {"device": chip, "tiling": {kernel: tiling}, **layer}
     y = conv_forward(x, w, **at)
+    result: Any
     if kernel == "conv_forward":
         result = npusim.ops.convolution(x, w, None, 1, 1, **options)
         return result, result.outputs[0], y
@@ -72,7 +73,7 @@ def weight_bytes(tiling: Tiling, cores: Any = "0") -> float:
     result, _, _ = run("conv_forward", tiling, "ascend910", cores=cores)
     (ran,) = (one for one in result.runs if one.name == "conv_forward")
     rows = (row for row in ran.traffic if row.dst == "L1" and row.operand == "weight_fractal")
-    return sum(row.bytes for row in rows) / (96 * 64 * 9 * 2)
+    return float(sum(row.bytes for row in rows) / (96 * 64 * 9 * 2))
 
 
 def test_weights_come_once_for_all_tiles_of_a_slab() -> None:
@@ -85,7 +86,7 @@ def test_weights_come_once_for_all_tiles_of_a_slab() -> None:
 
 def test_cores_share_out_blocks() -> None:
     """Two cores with 48 of 96 channels each for all images and rows: each loads half."""
-    share = {"single_core_m": 143, "single_core_n": 48, "single_core_images": 3}
+    share: dict[str, Any] = {"single_core_m": 143, "single_core_n": 48, "single_core_images": 3}
     halves = replace(SEVERAL, base_n=48, step_n=1, resident=True, **share)
     assert weight_bytes(halves, "0-1") == 1
     images = replace(SEVERAL, base_n=96, step_n=1, resident=True, single_core_m=143)

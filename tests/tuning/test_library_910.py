@@ -15,6 +15,9 @@ import npusim
 from npusim import spec
 from npusim.convolution import Convolution
 from npusim.device.catalog import load_device
+from npusim.device.spec import Device
+from npusim.dtypes import FP16
+from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.tilings import library
 from npusim.kernels.tilings.library_910 import Piece, Tile
 from npusim.kernels.tilings.library_910_filter import Filter
@@ -131,7 +134,7 @@ def test_tilings_of_input_gradients_are_the_published_rule_s(sizes: Any, expecte
     assert rule.pieces(at, Tile(*tile)) == (dy, weights)
 
 
-def device(name: str = "ascend910") -> npusim.Device:
+def device(name: str = "ascend910") -> Device:
     return load_device(name)
 
 
@@ -160,8 +163,8 @@ def test_numbers_are_right_under_these_tilings(chip: str, sizes: Any) -> None:
     y = conv_forward(x, w, **at)
     dy = rng.uniform(-1, 1, y.shape).astype(np.float16)
     options: dict[str, Any] = {"device": chip, "tiling": "library"}
-    forward = npusim.ops.convolution(x, w, None, stride, padding, **options)
-    both = npusim.ops.convolution_backward(
+    forward: Any = npusim.ops.convolution(x, w, None, stride, padding, **options)
+    both: Any = npusim.ops.convolution_backward(
         dy, x, w, None, stride, padding, output_mask=(True, True, False), **options
     )
     gradients = ["conv_backprop_input", "conv_backprop_filter"]
@@ -196,9 +199,7 @@ def test_what_the_rule_rejects_is_tiled_by_default(chip: str) -> None:
 def test_the_default_of_a_first_layer_is_the_library_s() -> None:
     """32 x 2 x 1 blocks with every buffer single: rows of 7x7 filters for 32 blocks fit L1."""
     c = layer(3, 64, 224, 7, 2)
-    geometry = npusim.kernels.conv_forward.ConvForward.geometry_of(c)
-    fp16 = npusim.dtypes.FP16
-    tiling, _ = library.of_product(c, geometry, False, device(), 32, fp16)
+    tiling, _ = library.of_product(c, ConvForward.geometry_of(c), False, device(), 32, FP16)
     assert (tiling.base_m, tiling.base_n, tiling.base_k) == (512, 32, 16)
     slots = (tiling.l1_slots, tiling.weight_slots, tiling.l0_slots, tiling.l0c_slots)
     assert slots == (1, 1, 1, 1)
