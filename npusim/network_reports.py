@@ -5,53 +5,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from npusim.device.spec import Device
-    from npusim.results import Result
-
-
-class _Layer(Protocol):
-    """What a layer is called, and how often it occurs."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def count(self) -> int: ...
-
-
-class _Timed(Protocol):
-    """A layer and its result, None where there is none."""
-
-    @property
-    def layer(self) -> _Layer: ...
-
-    @property
-    def result(self) -> Result | None: ...
 
 
 class NetworkReports:
     """What ``NetworkResult`` offers to look at; its figures come from ``to_json``."""
 
-    if TYPE_CHECKING:
-
-        @property
-        def device(self) -> Device: ...
-
-        @property
-        def timed(self) -> Sequence[_Timed]: ...
-
-        def to_json(self) -> dict[str, Any]: ...
-
-        def layer_rows(self) -> list[dict[str, Any]]: ...
-
-        def elementwise_rows(self) -> list[dict[str, Any]]: ...
+    device: Device
+    timed: Sequence[Any]
+    to_json: Callable[[], dict[str, Any]]
+    layer_rows: Callable[[], list[dict[str, Any]]]
+    elementwise_rows: Callable[[], list[dict[str, Any]]]
 
     def time_us_on(self, device: Device) -> float:
         """``time_us`` on a variant of the device, with the tilings of this result.
@@ -59,7 +30,7 @@ class NetworkReports:
         Layers without a result are in neither. Raises as ``Result.time_us_on`` does.
         """
         known = [(one.layer.count, one.result) for one in self.timed if one.result is not None]
-        return sum(count * result.time_us_on(device) for count, result in known)
+        return float(sum(count * result.time_us_on(device) for count, result in known))
 
     def text(self) -> str:
         """The report for people: totals, layers, kernels, and what could not be simulated."""

@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
+    from typing_extensions import Self
 
 #: Seconds after which a run is long enough to be told about.
 DELAY_S = 1.0
@@ -16,18 +17,17 @@ DELAY_S = 1.0
 EVERY_S = 60.0
 
 
-class ProgressBar:
-    """Context manager that is a ``npusim.call.Progress``: a bar on stderr, gone at the end.
+class Bar:
+    """Context manager of a bar on stderr, gone at the end.
 
-    For terminals; it is shown if the run lasts longer than ``delay_s`` seconds.
+    It is shown once a run lasts longer than ``delay_s`` seconds, with the time ``left`` if asked.
     """
 
-    def __init__(self, delay_s: float = DELAY_S) -> None:
-        self._delay_s = delay_s
+    def __init__(self, delay_s: float = DELAY_S, *, left: bool = False) -> None:
+        self._delay_s, self._left = delay_s, left
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
 
-    def __enter__(self) -> ProgressBar:
+    def __enter__(self) -> Self:
         """Start the clock."""
         self._begin = time.monotonic()
         return self
@@ -37,16 +37,29 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, kernel: str, phase: str, done: int, total: int) -> None:
-        """Take note of ``done`` of ``total`` instructions of a kernel's phase."""
+    @property
+    def speed(self) -> float | None:
+        """How many are done in a second of late; None while that is not known."""
+        return None if self._bar is None else self._bar.tasks[0].speed
+
+    def show(self, text: str, done: int, total: int, unit: str) -> None:
+        """Take note that ``done`` of ``total`` of a unit are done of what ``text`` says."""
         if time.monotonic() - self._begin < self._delay_s:
             return
-        text, unit = _told(kernel, phase)
-        if self._bar is None or self._task is None:  # phases follow each other: one line is enough
-            self._bar = _bar()
+        if self._bar is None:  # phases follow each other: one line is enough
+            self._bar = _bar(self._left)
             self._task = self._bar.add_task(text, completed=done, total=total, unit=unit)
             self._bar.start()
         self._bar.update(self._task, description=text, completed=done, total=total, unit=unit)
+
+
+class ProgressBar(Bar):
+    """A bar that is a ``npusim.call.Progress``, for terminals."""
+
+    def __call__(self, kernel: str, phase: str, done: int, total: int) -> None:
+        """Take note of ``done`` of ``total`` instructions of a kernel's phase."""
+        text, unit = _told(kernel, phase)
+        self.show(text, done, total, unit)
 
 
 class ProgressLines:
@@ -80,21 +93,17 @@ def _told(kernel: str, phase: str) -> tuple[str, str]:
     return (kernel, phase) if phase == "layers" else (f"{kernel}: {phase}", "instructions")
 
 
-def _bar() -> Progress:
+def _bar(left: bool) -> Progress:
     # Short runs do not wait for its import.
+    from rich import progress  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
-    from rich.progress import (  # noqa: PLC0415
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-    )
 
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=8),  # leaves room for names at 80 columns
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[unit]}"),
+    return progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(bar_width=8),  # leaves room for names at 80 columns
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[unit]}"),
+        *([progress.TimeRemainingColumn()] if left else []),
         console=Console(stderr=True),
         transient=True,
     )
