@@ -9,13 +9,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npusim.results.answer import Answer
+
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
     from npusim.device.spec import Device
 
 
-class NetworkReports:
+class NetworkReports(Answer):
     """What ``NetworkResult`` offers to look at; its figures come from ``to_json``."""
 
     device: Device
@@ -38,6 +41,16 @@ class NetworkReports:
 
         return render(self.to_json())
 
+    if TYPE_CHECKING:
+
+        @property
+        def layers(self) -> pd.DataFrame: ...
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The layers."""
+        return self.layers
+
     def write(self, path: str | Path) -> None:
         """Write ``layers`` as CSV; lists of sizes read ``3x3``.
 
@@ -51,9 +64,9 @@ class NetworkReports:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the time of every layer by what it computes, repetitions included."""
-        from npusim.results.network_plot import plot_layers
+        from npusim.results.bar_plots import plot_layers
 
-        return plot_layers(self.to_json(), ax, shown=True)
+        return plot_layers(self.to_json(), ax)
 
     def report(self, path: str | Path) -> None:
         """Write one self-contained web page."""

@@ -19,7 +19,7 @@ from npusim.device.files import ALIASES, is_file
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
 from npusim.results import lines
-from npusim.shown import Shown
+from npusim.results.answer import Answer
 from npusim.validation.profile import read_data
 from npusim.validation.rows import CallRow, Declined, KernelRow
 from npusim.validation.score import misread
@@ -38,7 +38,7 @@ _UNTRUSTED = "C"
 
 
 @dataclass(frozen=True)
-class Calibration(Shown):
+class Calibration(Answer):
     """What a fit found.
 
     ``figures`` are all that were looked at, ``before`` and ``after`` the rows fitted to, with the

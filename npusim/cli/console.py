@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -19,6 +20,14 @@ def print_table(
     """
     width = shutil.get_terminal_size().columns
     print("\n".join(lines.table(head, rows, left, width)))
+
+
+def print_result(result: Any, as_json: bool) -> None:
+    """Print what a result says, as JSON or as text."""
+    if as_json:
+        print_json(result.to_json())
+    else:
+        sys.stdout.write(result.text())
 
 
 def print_json(value: Any) -> None:

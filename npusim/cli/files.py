@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
 from npusim.errors import ArgumentError, NpusimError, shown
 
-#: Suffixes of plots, of tables, of web pages, and of what may have any name.
+#: Suffixes of plots, of tables, of web pages, of timelines, and of what may have any name.
 PLOTS, TABLES, PAGES, ANY = (".png", ".svg"), (".csv", ".parquet"), (".html",), ("",)
+TRACES = (".json", ".json.gz")
 
 #: Writes a file; may return what it says of it.
 Write = Callable[[Path], object]
@@ -33,27 +35,33 @@ def check_file(option: str, path: Path, suffixes: Sequence[str]) -> None:
         )
 
 
-def check_files(**files: tuple[Path | None, Sequence[str]]) -> None:
+def check_files(arguments: argparse.Namespace, **suffixes: Sequence[str]) -> None:
     """The same for files by option, those that are asked for."""
-    for name, (path, suffixes) in files.items():
+    for name, ends in suffixes.items():
+        path = getattr(arguments, name)
         if path is not None:
-            check_file(_option(name), path, suffixes)
+            check_file(option_of(name), path, ends)
 
 
-def write_files(files: Mapping[str, tuple[Path | None, Write]], told: TextIO | None = None) -> None:
-    """Write the files asked for, by option, and say so on ``told`` (default: stdout).
+def write_files(
+    arguments: argparse.Namespace, told: TextIO | None = None, /, **writers: Write
+) -> None:
+    """Write the files asked for, by option, and say so on ``told``.
 
-    One that cannot be written stops no other. Raises ``ArgumentError`` for those after the last.
+    That is stdout, or stderr where stdout has JSON. One that cannot be written stops no other.
+    Raises ``ArgumentError`` for those after the last.
     """
-    told, failures = told or sys.stdout, []
-    for name, (path, write) in files.items():
+    usual = sys.stderr if getattr(arguments, "json", False) else sys.stdout
+    told, failures = told or usual, []
+    for name, write in writers.items():
+        path = getattr(arguments, name)
         if path is None:
             continue
         try:
             about = write(path)
         except (NpusimError, OSError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
-            failures.append(f"{_option(name)} {path} was not written: {why}")
+            failures.append(f"{option_of(name)} {path} was not written: {why}")
         else:
             print(f"wrote {shown(str(path))}{f': {about}' if about else ''}", file=told)
     told.flush()
@@ -61,5 +69,6 @@ def write_files(files: Mapping[str, tuple[Path | None, Write]], told: TextIO | N
         raise ArgumentError("; ".join(failures))
 
 
-def _option(name: str) -> str:
+def option_of(name: str) -> str:
+    """How a command spells an option."""
     return "--" + name.replace("_", "-")

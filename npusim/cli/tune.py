@@ -49,7 +49,7 @@ def _add_search(leaf: Parser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Search, then print the verdict and the leading tilings, and write what is asked for."""
-    check_files(csv=(arguments.csv, ANY), cann=(arguments.cann, ANY), plot=(arguments.plot, PLOTS))
+    check_files(arguments, csv=ANY, cann=ANY, plot=PLOTS)
     prepared = calls.prepare(arguments, timing_only=True)
     own = isinstance(prepared.problem, Kernel)
     what = prepared.problem if own else prepared.run
@@ -80,14 +80,7 @@ def execute(arguments: argparse.Namespace) -> int:
         words = cann_of(tuned.best).words
         write(file, json.dumps(words, indent=2) + "\n")
 
-    write_files(
-        {
-            "csv": (arguments.csv, tuned.to_csv),
-            "cann": (arguments.cann, to_cann),
-            "plot": (arguments.plot, tuned.plot),
-        },
-        sys.stderr if arguments.json else sys.stdout,
-    )
+    write_files(arguments, csv=tuned.to_csv, cann=to_cann, plot=tuned.plot)
     return 0
 
 

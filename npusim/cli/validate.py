@@ -36,7 +36,7 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Simulate the points chosen and print the score card; what is declined is no error."""
-    check_files(plot=(arguments.plot, PLOTS), html=(arguments.html, ANY))
+    check_files(arguments, plot=PLOTS, html=ANY)
     figures = collect("--set", arguments.set)
     constants = _constants(arguments, figures)
     given = arguments.data
@@ -63,11 +63,8 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         for table in tables:
             _print(table)
-    files = {
-        "plot": (arguments.plot, partial(save_plot, outcomes=outcomes)),
-        "html": (arguments.html, partial(save_page, outcomes=outcomes, tables=tables)),
-    }
-    write_files(files, sys.stderr)
+    page = partial(save_page, outcomes=outcomes, tables=tables)
+    write_files(arguments, sys.stderr, plot=partial(save_plot, outcomes=outcomes), html=page)
     return 0
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npusim.results import explanation_text as plain
-from npusim.results.explained import Explained, KernelExplanation
+from npusim.results.explanation import Explanation, KernelExplanation
 from npusim.results.lines import counted
 from npusim.results.what_if import WhatIf
 
@@ -37,12 +37,12 @@ _COLOURS = {
 _BAR = 60
 
 
-def renderable(explanation: Explained) -> RenderableType:
+def renderable(explanation: Explanation) -> RenderableType:
     """What ``rich.print`` shows."""
     return Constrain(Group(*_pieces(explanation)), plain.WIDTH)
 
 
-def _pieces(explanation: Explained) -> Iterator[RenderableType]:
+def _pieces(explanation: Explanation) -> Iterator[RenderableType]:
     yield Text(plain.title(explanation), style="bold")
     yield Text(explanation.problem, style="dim")
     if explanation.verdict is not None:

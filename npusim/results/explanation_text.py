@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
-from npusim.results.explained import Explained, KernelExplanation
+from npusim.results.explanation import Explanation, KernelExplanation
 from npusim.results.lines import columns, counted, page, percent_text, us_text
 from npusim.results.metrics import share
 from npusim.results.what_if import WhatIf
@@ -25,7 +25,7 @@ WHAT_IF_TITLE = "WHAT IF a figure were half or twice what it is (same tilings)"
 WHAT_IF_HEAD = ("figure", "now", "half, us", "double, us", "saves")
 
 
-def render(explanation: Explained) -> str:
+def render(explanation: Explanation) -> str:
     """The text, with a final newline."""
     shown, hidden = chapters(explanation)
     sections: list[Iterator[str] | list[str]] = [_header(explanation)]
@@ -37,7 +37,7 @@ def render(explanation: Explained) -> str:
     return page(sections)
 
 
-def chapters(explanation: Explained) -> tuple[tuple[KernelExplanation, ...], int]:
+def chapters(explanation: Explanation) -> tuple[tuple[KernelExplanation, ...], int]:
     """The kernels that matter, in the order of the call, and how many do not."""
     worthy = [
         one for one in explanation.kernels
@@ -48,7 +48,7 @@ def chapters(explanation: Explained) -> tuple[tuple[KernelExplanation, ...], int
     return shown, len(explanation.kernels) - len(shown)
 
 
-def title(explanation: Explained) -> str:
+def title(explanation: Explanation) -> str:
     """What ran where, and how long."""
     launches = us_text(explanation.device.time_us(explanation.launch_cycles))
     return (
@@ -57,7 +57,7 @@ def title(explanation: Explained) -> str:
     )
 
 
-def head_of(explanation: Explained, one: KernelExplanation) -> str:
+def head_of(explanation: Explanation, one: KernelExplanation) -> str:
     """A kernel, its time, and how near that is to both of its bounds."""
     whose = {"program": "its program needs", "problem": "any program for its problem"}
     near = ", ".join(
@@ -147,7 +147,7 @@ def idle_figures(figures: Sequence[WhatIf]) -> str:
     return f"({', '.join(texts)})" if texts else ""
 
 
-def _header(explanation: Explained) -> Iterator[str]:
+def _header(explanation: Explanation) -> Iterator[str]:
     yield from _wrapped(title(explanation))
     yield from _wrapped(explanation.problem)
     if explanation.verdict is not None:

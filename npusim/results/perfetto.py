@@ -25,7 +25,7 @@ from npusim.integers import IntArray
 from npusim.reasons import REASONS
 from npusim.results import metrics
 from npusim.results.gantt import checked_window
-from npusim.results.record import Record
+from npusim.results.result import Result
 from npusim.results.tables import CallTimeline, call_timeline, within
 from npusim.timing.trace import KernelRun
 from npusim.written import replacing
@@ -47,7 +47,7 @@ _BATCH, _LEVEL = 500_000, 2
 
 
 def save(
-    result: Record,
+    result: Result,
     path: Path,
     *,
     cores: Sequence[str] | None = None,
@@ -66,7 +66,7 @@ def save(
     _write(path, _about(result), _events(result, call, _Lane(), shown))
 
 
-def save_both(a: Record, b: Record, path: Path) -> None:
+def save_both(a: Result, b: Result, path: Path) -> None:
     """Write the traces of two calls to one file, both from time 0: processes of A, then of B.
 
     Raises ArgumentError where a timeline was not kept.
@@ -87,7 +87,7 @@ class _Lane(NamedTuple):
     first: int = DEVICE_PID
 
 
-def _about(result: Record) -> dict[str, Any]:
+def _about(result: Result) -> dict[str, Any]:
     """What is needed to reproduce a call."""
     return {
         "npusim_version": result.version,
@@ -160,7 +160,7 @@ class _Clock:
 
 
 def _events(
-    result: Record, call: CallTimeline, lane: _Lane, shown: npt.NDArray[np.bool_]
+    result: Result, call: CallTimeline, lane: _Lane, shown: npt.NDArray[np.bool_]
 ) -> Iterator[str]:
     """Every event as JSON text: names of tracks, kernels, bandwidth, instructions ``shown``."""
     clock = _Clock(result.device)
@@ -176,7 +176,7 @@ def _events(
 
 
 def _names(
-    result: Record,
+    result: Result,
     call: CallTimeline,
     lane: _Lane,
     ids: tuple[dict[str, int], dict[str, int]],
@@ -259,7 +259,7 @@ def moved_by(call: CallTimeline, pipe: str, edges: npt.NDArray[np.int64]) -> npt
     return np.asarray(np.interp(edges, times, moved))
 
 
-def _counters(result: Record, call: CallTimeline, clock: _Clock, pid: int) -> Iterator[str]:
+def _counters(result: Result, call: CallTimeline, clock: _Clock, pid: int) -> Iterator[str]:
     """GM bandwidth in GB/s over equal buckets of the call, one series per pipe."""
     pipes = gm_pipes(result.device, call)
     total = result.cycles
@@ -359,7 +359,7 @@ def _split(picoseconds: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def _flows(
-    result: Record,
+    result: Result,
     call: CallTimeline,
     clock: _Clock,
     ids: tuple[dict[str, int], dict[str, int]],

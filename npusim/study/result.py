@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from npusim.errors import ArgumentError
-from npusim.shown import Shown
+from npusim.results.answer import Answer
 from npusim.study.space import Study
 from npusim.study.store import Measured
 from npusim.study.subject import Row, Setting, option_names
-from npusim.written import replacing
 from npusim.yamltree import suggest
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ COLUMNS = (
 _COUNTS = ("cycles", "buffer_bytes")
 
 
-class Tabled(Shown, ABC):
+class Tabled(Answer, ABC):
     """A result that is one table, as a data frame and as a file."""
 
     @property
@@ -56,24 +55,13 @@ class Tabled(Shown, ABC):
         """``table`` by its older name."""
         return self.table
 
-    def write(self, path: str | Path) -> None:
-        """Write the table as CSV or Parquet, by the file's suffix.
+    @abstractmethod
+    def rows(self) -> list[Row]:
+        """``table`` as plain values."""
 
-        Raises ``ArgumentError`` for another suffix, or without the package that Parquet needs.
-        """
-        kind = Path(path).suffix.lower()
-        if kind not in (".csv", ".parquet"):
-            raise ArgumentError(f"{path}: a table is written as .csv or .parquet")
-        with replacing(path) as part:
-            if kind == ".csv":
-                self.table.to_csv(part, index=False)
-                return
-            try:
-                self.table.to_parquet(part, index=False)
-            except ImportError as error:
-                raise ArgumentError(
-                    "Parquet needs the package pyarrow; `pip install pyarrow` adds it"
-                ) from error
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, ready for ``json.dumps``."""
+        return {"rows": self.rows()}
 
 
 @dataclass(frozen=True, kw_only=True)

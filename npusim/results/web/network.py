@@ -11,7 +11,7 @@ from npusim.device.spec import Device
 from npusim.results import elementwise, metrics, palette, roofline
 from npusim.results.lines import counted, percent_text, rate_text, us_alike, us_text
 from npusim.results.network_text import missing_text, results_text, shape_text, verdict
-from npusim.results.record import Record
+from npusim.results.result import Result
 from npusim.results.web import bars, page
 from npusim.results.web.bars import Span
 from npusim.results.web.charts import roofline as roofline_chart
@@ -25,7 +25,7 @@ from npusim.written import write
 #: A row of layers or kernels, or all facts of a network, by name.
 Row = Mapping[str, Any]
 #: A layer's name, how often it occurs, and its result, None where it could not be simulated.
-Layer = tuple[str, int, Record | None]
+Layer = tuple[str, int, Result | None]
 
 
 class _Part(NamedTuple):
@@ -33,7 +33,7 @@ class _Part(NamedTuple):
 
     name: str
     alike: int
-    result: Record
+    result: Result
 
 
 def save(facts: Row, device: Device, layers: Sequence[Layer], path: Path) -> None:

@@ -10,7 +10,7 @@ from npusim.results import palette
 from npusim.results.elementwise import TRAFFIC_ONLY
 from npusim.results.lines import percent_text, us_alike, us_text
 from npusim.results.network_text import split_text
-from npusim.results.record import Record
+from npusim.results.result import Result
 from npusim.results.web import page, summary
 from npusim.results.web.page import Bar
 
@@ -29,7 +29,7 @@ _STYLE = """<style>
 </style>"""
 
 
-def call(result: Record) -> str:
+def call(result: Result) -> str:
     """A call: time, bounds and kernels."""
     return _block(
         f"{result.operator} on {result.device.name}",

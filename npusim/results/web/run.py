@@ -10,7 +10,7 @@ from npusim.device.spec import Device
 from npusim.reasons import BUSY, REASONS
 from npusim.results import advice, metrics, palette, roofline, tables
 from npusim.results.lines import counted, percent_text
-from npusim.results.record import Record
+from npusim.results.result import Result
 from npusim.results.roofline import Roofs
 from npusim.results.web import bars, hierarchy, page, summary
 from npusim.results.web.bars import Picture
@@ -22,12 +22,12 @@ from npusim.timing.trace import KernelRun
 from npusim.written import write
 
 
-def save(result: Record, path: Path) -> None:
+def save(result: Result, path: Path) -> None:
     """Write the page to ``path``."""
     write(path, render(result))
 
 
-def render(result: Record) -> str:
+def render(result: Result) -> str:
     """The page as text; every string of the result is escaped."""
     title = escape(f"{result.operator} on {result.device.name}")
     drawn: list[Chart] = []
@@ -50,7 +50,7 @@ def render(result: Record) -> str:
     return page.page(title, body, drawn)
 
 
-def _origin(result: Record) -> str:
+def _origin(result: Result) -> str:
     """What is needed to reproduce the figures."""
     text = (
         f"npusim {result.version}, device {result.device.name} "
@@ -59,7 +59,7 @@ def _origin(result: Record) -> str:
     return f'<p class="dim">{escape(text)}</p>'
 
 
-def _timeline(result: Record, drawn: list[Chart]) -> str:
+def _timeline(result: Result, drawn: list[Chart]) -> str:
     if not tables.has_timeline(result.runs):
         return '<p class="dim">No timeline was kept; run with timeline=True to see it.</p>'
     picture = bars.picture(result)
@@ -100,7 +100,7 @@ def _jumps(picture: Picture) -> str:
     return f'<div class="chips">{buttons}</div>'
 
 
-def _roofline(result: Record, drawn: list[Chart]) -> str:
+def _roofline(result: Result, drawn: list[Chart]) -> str:
     named = zip(result.runs, metrics.titles(result.runs), strict=True)
     points = [roofline.point(result.device, r, name) for r, name in named if r.macs and r.cycles]
     if not points:
@@ -126,7 +126,7 @@ def roof_caption(roofs: Roofs) -> str:
     return f"Roofs: {'; '.join(lines)}. {marks}"
 
 
-def _pipes(result: Record) -> str:
+def _pipes(result: Result) -> str:
     """Stacked bars: where each pipe's time went, mean over cores, per kernel that matters."""
     names = dict(zip(map(id, result.runs), metrics.titles(result.runs), strict=True))
     shown = [(run, metrics.pipe_shares(run)) for run in advice.major_kernels(result.runs)]
@@ -187,7 +187,7 @@ def traffic(device: Device, runs: Sequence[KernelRun]) -> str:
     return f'<div class="pair">{drawing}<div>{table}</div></div>' if totals else ""
 
 
-def _kernel_traffic(result: Record) -> str:
+def _kernel_traffic(result: Result) -> str:
     heads = ("kernel", "path", "operand", "bytes", "L2 hits", "L2 misses")
     rows = []
     for run, name in zip(result.runs, metrics.titles(result.runs), strict=True):
@@ -202,7 +202,7 @@ def _kernel_traffic(result: Record) -> str:
     return page.table(heads, rows, 3) if len(result.runs) > 1 else ""
 
 
-def _bounds(result: Record) -> str:
+def _bounds(result: Result) -> str:
     heads = ("kernel", "of the", "resource", "why", "cycles", "of simulated")
     rows = []
     for run, name in zip(result.runs, metrics.titles(result.runs), strict=True):

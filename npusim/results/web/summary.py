@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from npusim.results import metrics
 from npusim.results.lines import bytes_text, percent_text, rate_text, us_text
-from npusim.results.record import Record
+from npusim.results.result import Result
 from npusim.results.web import page
 from npusim.results.web.page import Cell
 from npusim.timing.trace import KernelRun
 
 
-def verdict(result: Record) -> str:
+def verdict(result: Result) -> str:
     """The time and what holds it up, in a sentence or two."""
     launches = sum(run.launch_cycles for run in result.runs)
     text = f"{us_text(result.time_us)} \u00b5s"
@@ -22,7 +22,7 @@ def verdict(result: Record) -> str:
     return text + "."
 
 
-def cards(result: Record) -> list[tuple[str, str]]:
+def cards(result: Result) -> list[tuple[str, str]]:
     """The key figures of the call."""
     device, macs = result.device, sum(run.macs for run in result.runs)
     found = [(f"{us_text(result.time_us)} \u00b5s", f"time, {result.cycles:,} cycles")]
@@ -46,7 +46,7 @@ def cards(result: Record) -> list[tuple[str, str]]:
     return found
 
 
-def kernels(result: Record) -> str:
+def kernels(result: Result) -> str:
     """A row per kernel; columns that are empty for all of them are left out."""
     heads = (
         *("kernel", "tiling", "\u00b5s", "launch \u00b5s", "cycles", "TFLOPS", "executed"),
@@ -73,7 +73,7 @@ def _text(cell: str | Cell) -> str:
     return cell.text if isinstance(cell, Cell) else cell
 
 
-def _kernel_cells(result: Record, run: KernelRun, name: str) -> tuple[str | Cell, ...]:
+def _kernel_cells(result: Result, run: KernelRun, name: str) -> tuple[str | Cell, ...]:
     device, useful = result.device, run.useful_macs
     peak = metrics.cube_peak(device, run, result.dtype) if run.macs else None
     executed = metrics.tflops(device, run.macs, run.cycles)
