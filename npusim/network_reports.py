@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npusim.results.answer import Answer
+from npusim.written import write
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,7 +74,7 @@ class NetworkReports(Answer):
         from npusim.results.web import network
 
         runs = [(one.layer.name, one.layer.count, one.result) for one in self.timed]
-        network.save(self.to_json(), self.device, runs, Path(path))
+        write(path, network.render(self.to_json(), self.device, runs))
 
     def _repr_html_(self) -> str:
         """What a notebook shows at the end of a cell."""

@@ -21,6 +21,7 @@ from npusim.results.energy import ENERGY_COLUMNS, Energy, energy_of
 from npusim.results.lines import counted
 from npusim.results.uncertainty import Replay, TimeRange
 from npusim.timing.trace import Bound, KernelRun
+from npusim.written import write
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -332,7 +333,7 @@ class Result(Answer):
         """Write one self-contained web page."""
         from npusim.results.web import run
 
-        run.save(self, Path(path))
+        write(path, run.render(self))
 
     def plot_timeline(
         self,

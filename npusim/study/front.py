@@ -15,6 +15,7 @@ from npusim.study.result import COLUMNS, Tabled
 from npusim.study.space import Study
 from npusim.study.store import Measured
 from npusim.study.subject import Row, Setting
+from npusim.written import write
 from npusim.yamltree import suggest
 
 if TYPE_CHECKING:
@@ -134,14 +135,14 @@ class Exploration(Tabled):
 
     def report(self, path: str | Path) -> None:
         """Write one self-contained web page."""
-        from npusim.results.web import exploration  # noqa: PLC0415  # it takes time to import
+        from npusim.results.web.study import Explored, render_explored  # noqa: PLC0415  # it takes time to import
 
         study = self.study
         varied = {axis.name: axis.values for axis in study.axes}
-        told = exploration.Explored(
+        told = Explored(
             study.fixed, varied, self.goals, self.rows(), len(study), (*self.limits, *self.notes)
         )
-        exploration.save(told, Path(path))
+        write(path, render_explored(told))
 
     def plot(self, x: str = "", y: str = "", ax: Axes | None = None) -> Axes:
         """The points over two goals (the second and the first), with the front.

@@ -14,6 +14,7 @@ from npusim.results.answer import Answer
 from npusim.study.space import Study
 from npusim.study.store import Measured
 from npusim.study.subject import Row, Setting, option_names
+from npusim.written import write
 from npusim.yamltree import suggest
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class SweepResult(Tabled):
         """Write one self-contained web page."""
         from npusim.results.web import study  # noqa: PLC0415  # it takes time to import
 
-        study.save(self.study.fixed, self.study.varied, self.rows(), Path(path))
+        write(path, study.render(self.study.fixed, self.study.varied, self.rows()))
 
     def plot(self, x: str = "", y: str = "", kind: str = "", ax: Axes | None = None) -> Axes:
         """Time over what was varied, on ``ax`` or a figure of its own.

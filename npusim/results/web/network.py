@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from npusim.device.spec import Device
@@ -20,7 +19,6 @@ from npusim.results.web.charts.timeline import AROUND, TRACK
 from npusim.results.web.page import Bar, Cell, Chart
 from npusim.results.web.run import roof_caption, traffic
 from npusim.timing.trace import KernelRun
-from npusim.written import write
 
 #: A row of layers or kernels, or all facts of a network, by name.
 Row = Mapping[str, Any]
@@ -36,11 +34,6 @@ class _Part(NamedTuple):
     result: Result
 
 
-def save(facts: Row, device: Device, layers: Sequence[Layer], path: Path) -> None:
-    """Write the page to ``path``; ``facts`` are those of ``NetworkResult.to_json``."""
-    write(path, render(facts, device, layers))
-
-
 def render(facts: Row, device: Device, layers: Sequence[Layer]) -> str:
     """The page as text; every string is escaped."""
     parts = [_Part(name, n, result) for name, n, result in layers if result is not None]
@@ -48,9 +41,6 @@ def render(facts: Row, device: Device, layers: Sequence[Layer]) -> str:
     drawn: list[Chart] = []
     what = f"batch {facts['batch']}, {facts['dtype']}{results_text(facts)}"
     body = (
-        f"<h1>{escape(facts['workload'])} {facts['pass']} on {escape(device.name)}</h1>",
-        f"<p>{escape(facts['description'])}; {escape(what)}</p>",
-        f'<p class="lead">{escape(_verdict(facts))}</p>',
         page.cards(_cards(facts, device, runs)),
         page.section("Timeline", _timeline(facts, device, parts, drawn)),
         page.section("Layers", _layers(facts)),
@@ -60,10 +50,14 @@ def render(facts: Row, device: Device, layers: Sequence[Layer]) -> str:
         page.section("Roofline", _roofline(facts, device, parts, drawn)),
         page.section("Not simulated", page.bullets(_missing(facts))),
         page.section("Notes", page.bullets(facts["notes"])),
-        f'<p class="dim">npusim {escape(facts["npusim_version"])}, device {escape(device.name)} '
-        f"(digest {facts['device_digest']}), {facts['clock_hz'] / 1e9:g} GHz</p>",
     )
-    return page.page(escape(f"{facts['workload']} on {device.name}"), body, drawn)
+    origin = (
+        f"npusim {facts['npusim_version']}, device {device.name} (digest "
+        f"{facts['device_digest']}), {facts['clock_hz'] / 1e9:g} GHz"
+    )
+    title = f"{facts['workload']} {facts['pass']} on {device.name}"
+    about = [f"{facts['description']}; {what}"]
+    return page.report(title, about, _verdict(facts), body, origin, drawn)
 
 
 #: What a pass is, and what parts of the time are, in words.

@@ -53,6 +53,28 @@ def page(title: str, body: Iterable[str], charts: Sequence[Chart] = ()) -> str:
     )
 
 
+def report(
+    title: str,
+    about: Iterable[str],
+    lead: str,
+    parts: Iterable[str],
+    origin: str,
+    charts: Sequence[Chart] = (),
+) -> str:
+    """A page of a result, whose ``parts`` are escaped already: what it is, what it says, all else.
+
+    ``origin`` is what is needed to reproduce it.
+    """
+    body = (
+        f"<h1>{escape(title)}</h1>",
+        *(f"<p>{escape(line)}</p>" for line in about),
+        f'<p class="lead">{escape(lead)}</p>',
+        *parts,
+        f'<p class="dim">{escape(origin)}</p>',
+    )
+    return page(escape(title), body, charts)
+
+
 def own(name: str) -> str:
     """A file of this folder."""
     return (files("npusim.results.web") / name).read_text(encoding="utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 
 from npusim.device.spec import Device
 from npusim.reasons import BUSY, REASONS
@@ -19,22 +18,12 @@ from npusim.results.web.charts import timeline as timeline_chart
 from npusim.results.web.charts.timeline import AROUND, STRIP, TRACK
 from npusim.results.web.page import Chart
 from npusim.timing.trace import KernelRun
-from npusim.written import write
-
-
-def save(result: Result, path: Path) -> None:
-    """Write the page to ``path``."""
-    write(path, render(result))
 
 
 def render(result: Result) -> str:
     """The page as text; every string of the result is escaped."""
-    title = escape(f"{result.operator} on {result.device.name}")
     drawn: list[Chart] = []
-    body = (
-        f"<h1>{title}</h1>",
-        f"<p>{escape(result.problem)}</p>",
-        f'<p class="lead">{escape(summary.verdict(result))}</p>',
+    parts = (
         page.cards(summary.cards(result)),
         page.section("What would make it faster", page.bullets(advice.advise(result.runs))),
         page.section("Timeline", _timeline(result, drawn)),
@@ -45,18 +34,13 @@ def render(result: Result) -> str:
         page.section("Kernels", summary.kernels(result)),
         page.section("Lower bounds", _bounds(result), opened=False),
         page.section("Notes", page.bullets(result.notes)),
-        _origin(result),
     )
-    return page.page(title, body, drawn)
-
-
-def _origin(result: Result) -> str:
-    """What is needed to reproduce the figures."""
-    text = (
+    origin = (
         f"npusim {result.version}, device {result.device.name} "
         f"(digest {result.device.digest()}), {result.device.clock_hz / 1e9:g} GHz"
     )
-    return f'<p class="dim">{escape(text)}</p>'
+    title = f"{result.operator} on {result.device.name}"
+    return page.report(title, [result.problem], summary.verdict(result), parts, origin, drawn)
 
 
 def _timeline(result: Result, drawn: list[Chart]) -> str:
