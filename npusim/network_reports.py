@@ -78,6 +78,6 @@ class NetworkReports(Answer):
 
     def _repr_html_(self) -> str:
         """What a notebook shows at the end of a cell."""
-        from npusim.results.web import notebook
+        from npusim.results.web import summary
 
-        return notebook.network(self.to_json())
+        return summary.network(self.to_json())

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from npusim.cli import calls, run
-from npusim.cli.console import print_result
-from npusim.cli.files import PLOTS, TRACES, check_files, write_files
+from npusim.cli.files import PLOTS, TRACES, check_files, print_result, write_files
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.errors import ArgumentError

@@ -9,8 +9,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from npusim.cli.console import print_table
-from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, write_files
+from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.cli.studies import arranged, progress_bar, study_of_words

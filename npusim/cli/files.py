@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from npusim.errors import ArgumentError, NpusimError, shown
+from npusim.results import lines
 
 #: Suffixes of plots, of tables, of web pages, of timelines, and of what may have any name.
 PLOTS, TABLES, PAGES, ANY = (".png", ".svg"), (".csv", ".parquet"), (".html",), ("",)
@@ -72,3 +75,31 @@ def write_files(
 def option_of(name: str) -> str:
     """How a command spells an option."""
     return "--" + name.replace("_", "-")
+
+
+def print_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], left: int | Collection[int]
+) -> None:
+    """Print a table on stdout; ``left`` says which columns are text (``results.lines``).
+
+    It is made to fit the terminal; what goes to a file or a pipe, 80 columns (or ``COLUMNS``).
+    """
+    print("\n".join(lines.table(head, rows, left, terminal_width())))
+
+
+def terminal_width() -> int:
+    """Columns of the terminal, 80 where there is none (or ``COLUMNS``)."""
+    return shutil.get_terminal_size().columns
+
+
+def print_result(result: Any, as_json: bool) -> None:
+    """Print what a result says, as JSON or as text."""
+    if as_json:
+        print_json(result.to_json())
+    else:
+        sys.stdout.write(result.text())
+
+
+def print_json(value: Any) -> None:
+    """Print ``value`` as JSON on stdout, and nothing else."""
+    print(json.dumps(value, indent=2, allow_nan=False))

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from npusim.calibration import Calibration, calibrate
-from npusim.cli.console import print_json, print_table
-from npusim.cli.files import ANY, PLOTS, check_files, write_files
+from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.errors import ArgumentError
@@ -42,9 +41,7 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json(_object(found))
     else:
         for table in found.tables:
-            print(f"{table.title}\n")
-            print_table(table.head, table.rows, table.left)
-            print()
+            print(f"{table.text(terminal_width())}\n")
     page = partial(save_page, outcomes=found.after, tables=found.tables)
     plot = partial(save_plot, outcomes=found.after)
     write_files(arguments, sys.stderr, output=found.save, html=page, plot=plot)

@@ -6,8 +6,7 @@ import argparse
 import sys
 
 from npusim.call.options import Options
-from npusim.cli.console import print_result
-from npusim.cli.files import PAGES, PLOTS, check_files, write_files
+from npusim.cli.files import PAGES, PLOTS, check_files, print_result, write_files
 from npusim.cli.options import add_machine, add_options
 from npusim.cli.parser import Parser, collect
 from npusim.device.catalog import load_device

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from npusim.cli import artifacts, calls
 from npusim.cli.checks import Check, checked
-from npusim.cli.console import print_json
-from npusim.cli.files import write_files
+from npusim.cli.files import print_json, write_files
 from npusim.cli.options import add_options
 from npusim.cli.own_kernel import check_expected
 from npusim.cli.parser import Parser

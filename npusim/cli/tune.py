@@ -12,8 +12,7 @@ from pathlib import Path
 
 from npusim.call.tune import tune
 from npusim.cli import calls
-from npusim.cli.console import print_json
-from npusim.cli.files import ANY, PLOTS, check_files, write_files
+from npusim.cli.files import ANY, PLOTS, check_files, print_json, write_files
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.kernels.cann_export import cann_of

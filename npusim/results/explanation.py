@@ -15,8 +15,7 @@ from npusim.device.spec import Device
 from npusim.reasons import REASONS
 from npusim.results import metrics
 from npusim.results.answer import Answer
-from npusim.results.verdict import Verdict
-from npusim.results.what_if import WhatIf
+from npusim.results.verdict import Verdict, WhatIf
 from npusim.timing.trace import (
     FOLLOWING,
     ISSUING,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from npusim.results.explanation import Explanation, KernelExplanation
 from npusim.results.lines import WIDTH, columns, counted, page, percent_text, us_text, wrap
 from npusim.results.metrics import share
-from npusim.results.what_if import WhatIf
+from npusim.results.verdict import WhatIf
 from npusim.timing.trace import Step
 
 #: Steps of a path, kernels and figures that are shown; the rest is added up or counted.

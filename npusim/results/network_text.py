@@ -28,20 +28,24 @@ def render(facts: Row) -> str:
 
     ``facts`` are those of ``NetworkResult.to_json``.
     """
-    errors: dict[str, list[str]] = {}
-    for row in facts["layers"]:
-        if row["error"]:
-            errors.setdefault(row["error"], []).append(row["layer"])
-    missing = [f"{', '.join(names)}: {error}" for error, names in errors.items()]
     sections = (
         _header(facts),
         _layers(facts),
         _kernels(facts),
         elementwise.section(facts),
-        items("NOT SIMULATED", missing),
+        items("NOT SIMULATED", missing(facts)),
         items("NOTES", facts["notes"]),
     )
     return page(sections)
+
+
+def missing(facts: Row) -> list[str]:
+    """Why layers have no time, those with one reason together."""
+    errors: dict[str, list[str]] = {}
+    for row in facts["layers"]:
+        if row["error"]:
+            errors.setdefault(row["error"], []).append(row["layer"])
+    return [f"{', '.join(names)}: {error}" for error, names in errors.items()]
 
 
 def missing_text(facts: Row) -> str:

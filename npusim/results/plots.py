@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from npusim.results.lines import us_text
 from npusim.results.result import Result
 from npusim.results.roofline import Point, Roofs, point
 from npusim.results.roofline import roofs as roofs_of
-from npusim.results.tables import CallTimeline, call_timeline
+from npusim.results.tables import call_timeline
 from npusim.written import replacing
 
 if TYPE_CHECKING:
@@ -128,8 +128,8 @@ def plot_timeline(
     ax = new_axes(ax, 11, 1.7 + 0.27 * max(4, len(tracks)))
     view = gantt.View(first, last, 1e6 / result.device.clock_hz)
     scale = _shortened(ax, result, view)
-    legend = _draw_slices(ax, call, tracks, view)
-    legend.update(_draw_waits(ax, call, tracks, view))
+    work, waits = gantt.boxes(call.rows, tracks, view)
+    legend = _draw_slices(ax, work) | _draw_waits(ax, waits, view)
     _mark_kernels(ax, result, view, scale)
     ax.set_xlim(first, last)
     ax.set_ylim(len(tracks) - 0.4, -0.6)
@@ -162,33 +162,27 @@ def _legend_below(ax: Axes, handles: list[Any]) -> None:
     )
 
 
-def _draw_slices(
-    ax: Axes, call: CallTimeline, tracks: Sequence[gantt.Track], view: gantt.View
-) -> dict[str, Any]:
+def _draw_slices(ax: Axes, batches: Mapping[str, gantt.Boxes]) -> dict[str, Any]:
     """One batch of bars per class of instruction; returns legend handles by class."""
     from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
 
-    batches = gantt.slice_boxes(call.rows, tracks, view)
     legend: dict[str, Any] = {}
-    for name in (one for one in palette.CLASS_COLOURS if one in batches):
-        colour = palette.CLASS_COLOURS[name]
-        verts: Any = batches[name]
+    for name, boxes in batches.items():
+        colour, verts = palette.CLASS_COLOURS[name], cast("Any", boxes)
         bars = PolyCollection(verts, facecolor=colour, linewidth=0, rasterized=True, zorder=3)
         ax.add_collection(bars, autolim=False)
         legend[name] = Patch(facecolor=colour, label=name)
     return legend
 
 
-def _draw_waits(
-    ax: Axes, call: CallTimeline, tracks: Sequence[gantt.Track], view: gantt.View
-) -> dict[str, Any]:
+def _draw_waits(ax: Axes, batches: Mapping[str, gantt.Boxes], view: gantt.View) -> dict[str, Any]:
     """Grey bars before the instructions that waited, hatched by reason where wide enough."""
     from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
 
     legend: dict[str, Any] = {}
-    for reason, boxes in gantt.wait_boxes(call.rows, tracks, view).items():
+    for reason, boxes in batches.items():
         hatch = palette.REASON_HATCHES.get(reason, "")
         wide = boxes[:, 1, 0] - boxes[:, 0, 0] >= HATCHED_FROM * (view.last - view.first)
         for part, pattern in ((~wide, ""), (wide, hatch)):

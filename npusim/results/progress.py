@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from html import escape
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -107,3 +112,83 @@ def _bar(left: bool) -> Progress:
         console=Console(stderr=True),
         transient=True,
     )
+
+
+T = TypeVar("T")
+
+#: Whether there is a bar already: the networks of a sweep have none of their own.
+_SHOWN: ContextVar[bool] = ContextVar("shown", default=False)
+
+#: Seconds between two pictures of the bar.
+_EVERY_S = 0.2
+
+
+@contextmanager
+def in_notebooks(given: T | None, told: Callable[..., tuple[str, int, int]]) -> Iterator[T | Any]:
+    """``given``, or in a notebook a bar where nothing was given; it is gone at the end.
+
+    ``told`` makes (text, done, total) of the arguments that a report of progress has. A bar is
+    shown once a run lasts longer than ``DELAY_S`` seconds.
+    """
+    if given is not None or _SHOWN.get() or not _is_notebook():
+        yield given
+        return
+    bar, before = _Bar(), _SHOWN.set(True)
+    try:
+        yield lambda *words: bar.show(*told(*words))
+    finally:
+        _SHOWN.reset(before)
+        bar.close()
+
+
+def of_points(done: int, total: int, known: int) -> tuple[str, int, int]:
+    """The progress of a study."""
+    return f"points, {known:,} of them known" if known else "points", done, total
+
+
+def of_layers(kernel: str, phase: str, done: int, total: int) -> tuple[str, int, int]:
+    """The progress of a network; a layer that is being simulated says which one it is."""
+    name, _, place = kernel.partition(" (")
+    at, slash, count = place.partition(")")[0].partition("/")
+    return (name, int(at) - 1, int(count)) if slash and phase != "layers" else (name, done, total)
+
+
+def _is_notebook() -> bool:
+    """Whether a Jupyter kernel runs this: without one, IPython is not even looked for."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and getattr(shell, "kernel", None) is not None
+
+
+class _Bar:
+    """A progress element that is drawn anew in its place."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + DELAY_S
+        self._begun = time.monotonic()
+        self._handle: Any = None
+
+    def show(self, text: str, done: int, total: int) -> None:
+        """Draw the bar if it is time."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _EVERY_S
+        left = (now - self._begun) * (total - done) / done if done else 0.0
+        self._draw(
+            f'<progress value="{done}" max="{total}"></progress> {done:,} of {total:,} '
+            f"{escape(text)}{f', about {left:,.0f} s left' if left >= 1 else ''}"
+        )
+
+    def close(self) -> None:
+        """Leave nothing behind but an empty output."""
+        if self._handle is not None:
+            self._draw("")
+
+    def _draw(self, html: str) -> None:
+        data = {"text/html": html, "text/plain": ""}
+        if self._handle is None:
+            display = import_module("IPython.display").display  # it is there: this is a notebook
+            self._handle = display(data, raw=True, display_id=True)
+        else:
+            self._handle.update(data, raw=True)

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from npusim.results.explanation import Explanation
-    from npusim.results.verdict import Verdict
-    from npusim.results.what_if import Report
+    from npusim.results.verdict import Report, Verdict
 
 Array = npt.NDArray[Any]
 
@@ -137,7 +136,7 @@ class Result(Answer):
         or where a kernel has too many instructions.
         """
         from npusim.results.explanation import Explanation, KernelExplanation
-        from npusim.results.what_if import what_if as figures_tried
+        from npusim.results.verdict import what_if as figures_tried
 
         replay = self._again()
         traces = replay.traces(self.device)
@@ -310,9 +309,9 @@ class Result(Answer):
 
     def _repr_html_(self) -> str:
         """What a notebook shows at the end of a cell."""
-        from npusim.results.web import notebook
+        from npusim.results.web import summary
 
-        return notebook.call(self)
+        return summary.call(self)
 
     def save_trace(
         self,

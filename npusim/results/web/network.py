@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 from npusim.device.spec import Device
 from npusim.results import elementwise, metrics, palette, roofline
 from npusim.results.lines import counted, percent_text, rate_text, us_alike, us_text
-from npusim.results.network_text import missing_text, results_text, shape_text, verdict
+from npusim.results.network_text import missing, missing_text, results_text, shape_text, verdict
 from npusim.results.result import Result
 from npusim.results.web import bars, page
 from npusim.results.web.bars import Span
 from npusim.results.web.charts import roofline as roofline_chart
 from npusim.results.web.charts import timeline as timeline_chart
 from npusim.results.web.charts.timeline import AROUND, TRACK
-from npusim.results.web.page import Bar, Cell, Chart
+from npusim.results.web.page import Cell, Chart
 from npusim.results.web.run import roof_caption, traffic
+from npusim.results.web.summary import layer_bar
 from npusim.timing.trace import KernelRun
 
 #: A row of layers or kernels, or all facts of a network, by name.
@@ -48,7 +49,7 @@ def render(facts: Row, device: Device, layers: Sequence[Layer]) -> str:
         page.section("Element-wise layers", _elementwise(facts)),
         page.section("Memory traffic", traffic(device, runs)),
         page.section("Roofline", _roofline(facts, device, parts, drawn)),
-        page.section("Not simulated", page.bullets(_missing(facts))),
+        page.section("Not simulated", page.bullets(missing(facts))),
         page.section("Notes", page.bullets(facts["notes"])),
     )
     origin = (
@@ -119,13 +120,8 @@ def _timeline(facts: Row, device: Device, parts: Sequence[_Part], drawn: list[Ch
     slowest = sorted(layers, key=lambda span: span.left - span.right)[:6]
     places = [("whole network", 0, now)]
     places += [(span.name, span.left, span.right) for span in layers if span in slowest]
-    buttons = "".join(
-        f'<button data-of="timeline" data-zoom="{left * us:.6f} {right * us:.6f}">'
-        f"{escape(name)}</button>"
-        for name, left, right in places
-    )
     return (
-        f'<div class="chips">{buttons}</div>'
+        page.jumps([(name, left * us, right * us) for name, left, right in places])
         + page.place(drawn[-1], 4 * TRACK + AROUND, "timeline of layers and kernels", caption)
         + page.key([*_results(facts), ("launch", palette.LAUNCH)])
     )
@@ -157,10 +153,6 @@ def _layers(facts: Row) -> str:
 
 
 def _layer_cells(row: Row, parts: Sequence[str], most: float) -> tuple[Any, ...]:
-    bar = tuple(
-        (name, row["count"] * us / most, palette.PART_COLOURS[name])
-        for name, us in row["split"].items()
-    )
     shares = (
         percent_text(row[key] / row["own_us"]) if row[key] and row["own_us"] else ""
         for key in ("own_bound_us", "own_problem_us")
@@ -169,7 +161,7 @@ def _layer_cells(row: Row, parts: Sequence[str], most: float) -> tuple[Any, ...]
         row["layer"],
         shape_text(row).replace("->", "\u2192"),
         row["count"],
-        Bar(bar, row["total_us"]),
+        layer_bar(row, most),
         us_alike(row["total_us"]),
         percent_text(row["share"], 1),
         *(_us_cell(row["split"].get(name, 0.0)) for name in parts),
@@ -237,12 +229,3 @@ def _roofline(facts: Row, device: Device, parts: Sequence[_Part], drawn: list[Ch
     return page.place(drawn[-1], roofline_chart.HEIGHT, "roofline", told) + page.key(
         _results(facts)[:-1]
     )
-
-
-def _missing(facts: Row) -> list[str]:
-    """Why layers have no time, those with one reason together."""
-    errors: dict[str, list[str]] = {}
-    for row in facts["layers"]:
-        if row["error"]:
-            errors.setdefault(row["error"], []).append(row["layer"])
-    return [f"{', '.join(names)}: {error}" for error, names in errors.items()]

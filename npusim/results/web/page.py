@@ -201,6 +201,15 @@ def key(entries: Iterable[tuple[str, str]]) -> str:
     return f'<div class="key">{inner}</div>'
 
 
+def jumps(places: Iterable[tuple[str, float, float]]) -> str:
+    """Buttons that show a stretch of the timeline: (name, from, to)."""
+    inner = "".join(
+        f'<button data-of="timeline" data-zoom="{left:.6f} {right:.6f}">{escape(name)}</button>'
+        for name, left, right in places
+    )
+    return f'<div class="chips">{inner}</div>'
+
+
 def toggles(entries: Iterable[tuple[str, str, str]]) -> str:
     """A key whose entries hide and show parts of a chart: (name, colour, name of the part)."""
     inner = "".join(

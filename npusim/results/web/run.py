@@ -77,11 +77,7 @@ def _jumps(picture: Picture) -> str:
     places = [("whole call", 0.0, picture.cycles * us)]
     if len(picture.spans) > 1:
         places += [(one.name, one.left * us, one.right * us) for one in kernels]
-    buttons = "".join(
-        f'<button data-of="timeline" data-zoom="{left:.6f} {right:.6f}">{escape(name)}</button>'
-        for name, left, right in places
-    )
-    return f'<div class="chips">{buttons}</div>'
+    return page.jumps(places)
 
 
 def _roofline(result: Result, drawn: list[Chart]) -> str:
