@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from npusim.device.parts import ENERGY
 from npusim.reasons import REASONS
@@ -121,32 +121,45 @@ def _speed(result: Result) -> list[str]:
 
 def _kernels(result: Result) -> list[str]:
     """Time, speed and size of each kernel, then how it was tiled."""
-    heads = ("KERNELS", "us", "launch", "share", "TFLOPS", "of peak", "GM", "cores")
-    named = zip(result.runs, metrics.titles(result.runs), strict=True)
-    cells = [_kernel_cells(result, run, name) for run, name in named]
+    heads = ("us", "launch", "share", "TFLOPS", "of peak", "GM", "cores")
+    cells = [(one["kernel"], *(one[head] or "-" for head in heads)) for one in kernel_cells(result)]
     tilings = [
         line
         for run in advice.major_kernels(result.runs)
         if run.tiling
         for line in fact("tiling", f"{run.name}: {run.tiling}")
     ]
-    return ["", *columns([heads, *cells], width=WIDTH), *tilings]
+    return ["", *columns([("KERNELS", *heads), *cells], width=WIDTH), *tilings]
 
 
-def _kernel_cells(result: Result, run: KernelRun, name: str) -> tuple[str, ...]:
-    device, useful = result.device, run.useful_macs
-    peak = metrics.cube_peak(device, run, result.dtype) if run.macs else None
-    executed = metrics.tflops(device, run.macs, run.cycles)
-    return (
-        name,
-        us_text(device.time_us(run.cycles)),
-        us_text(device.time_us(run.launch_cycles)),
-        percent_text(metrics.share(run.cycles + run.launch_cycles, result.cycles)),
-        rate_text(metrics.tflops(device, useful, run.cycles)) if useful else "-",
-        percent_text(executed / peak.tflops) if peak is not None else "-",
-        bytes_text(run.gm_bytes),
-        str(run.cores),
-    )
+def kernel_cells(result: Result) -> Iterator[dict[str, str]]:
+    """What tables say of each kernel, by column; "" where there is nothing to say."""
+    device = result.device
+    for run, name in zip(result.runs, metrics.titles(result.runs), strict=True):
+        peak = metrics.cube_peak(device, run, result.dtype) if run.macs else None
+        executed = metrics.tflops(device, run.macs, run.cycles)
+        useful = metrics.tflops(device, run.useful_macs, run.cycles)
+        bounds = (metrics.nearest_bound(run), metrics.problem_bound(run))
+        bound, problem = (
+            percent_text(metrics.share(one.cycles, run.cycles)) if one is not None else ""
+            for one in bounds
+        )
+        yield {
+            "kernel": name,
+            "tiling": run.tiling,
+            "us": us_text(device.time_us(run.cycles)),
+            "launch": us_text(device.time_us(run.launch_cycles)),
+            "cycles": f"{run.cycles:,}",
+            "share": percent_text(metrics.share(run.cycles + run.launch_cycles, result.cycles)),
+            "TFLOPS": rate_text(useful) if run.useful_macs else "",
+            "executed": rate_text(executed) if run.macs else "",
+            "of peak": percent_text(executed / peak.tflops) if peak is not None else "",
+            "GM": bytes_text(run.gm_bytes),
+            "cores": str(run.cores),
+            "instructions": f"{run.instructions:,}",
+            "bound": bound,
+            "problem": problem,
+        }
 
 
 def _where(result: Result) -> list[str]:

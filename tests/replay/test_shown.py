@@ -75,6 +75,7 @@ def test_shown(case: str, tmp_path: Path) -> None:
             continue  # drawn or laid out by another version of a library
         if known == line:
             kept(line).parent.mkdir(parents=True, exist_ok=True)
+            kept(line).with_suffix(".new").unlink(missing_ok=True)
             kept(line).write_text(texts[line.kind], encoding="utf-8")
         else:
             wrong.append(difference(line, texts[line.kind], known))

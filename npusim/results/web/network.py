@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 from npusim.device.spec import Device
 from npusim.results import elementwise, metrics, palette, roofline
 from npusim.results.lines import counted, percent_text, rate_text, us_alike, us_text
-from npusim.results.network_text import missing, missing_text, results_text, shape_text, verdict
+from npusim.results.network_text import (
+    kernel_cells,
+    missing,
+    missing_text,
+    results_text,
+    shape_text,
+    verdict,
+)
 from npusim.results.result import Result
 from npusim.results.web import bars, page
 from npusim.results.web.bars import Span
@@ -179,17 +186,7 @@ def _us_cell(us: float) -> Cell:
 
 def _kernels(facts: Row) -> str:
     heads = ("kernel", "launches", "\u00b5s", "launch \u00b5s", "share", "TFLOPS", "executed")
-    rows = []
-    for row in facts["kernels"]:
-        us = row["time_us"] - row["launch_us"]
-        speeds = [
-            Cell(rate_text(2 * count / us / 1e6) if count and us else "", count)
-            for count in (row["useful_macs"], row["macs"])
-        ]
-        times = us_alike(us), _us_cell(row["launch_us"]), percent_text(row["share"], 1)
-        least = percent_text(row["problem_us"] / us) if us else ""
-        rows.append((row["kernel"], f"{row['launches']:,}", *times, *speeds, least))
-    return page.table((*heads, "least"), rows, 1)
+    return page.table((*heads, "least"), kernel_cells(facts), 1)
 
 
 def _elementwise(facts: Row) -> str:

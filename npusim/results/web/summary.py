@@ -11,9 +11,9 @@ from npusim.results.elementwise import TRAFFIC_ONLY
 from npusim.results.lines import bytes_text, percent_text, rate_text, us_alike, us_text
 from npusim.results.network_text import split_text
 from npusim.results.result import Result
+from npusim.results.text import kernel_cells
 from npusim.results.web import page
 from npusim.results.web.page import Bar, Cell
-from npusim.timing.trace import KernelRun
 
 
 def verdict(result: Result) -> str:
@@ -54,53 +54,27 @@ def cards(result: Result) -> list[tuple[str, str]]:
 
 def kernels(result: Result) -> str:
     """A row per kernel; columns that are empty for all of them are left out."""
-    heads = (
-        *("kernel", "tiling", "\u00b5s", "launch \u00b5s", "cycles", "TFLOPS", "executed"),
-        *("of peak", "GM", "cores", "instructions", "bound", "problem"),
+    cells = [
+        {_HEADS.get(head, head): text for head, text in one.items() if head != "share"}
+        | {"GM": size_cell(run.gm_bytes)}
+        for one, run in zip(kernel_cells(result), result.runs, strict=True)
+    ]
+    heads = [head for head in cells[0] if any(one[head] for one in cells)] if cells else []
+    table = page.table(
+        heads,
+        [[one[head] for head in heads] for one in cells],
+        left=1 + ("tiling" in heads),
+        long=(1,) if "tiling" in heads else (),
     )
-    named = zip(result.runs, metrics.titles(result.runs), strict=True)
-    rows = [_kernel_cells(result, run, name) for run, name in named]
-    empty = {at for at in range(len(heads)) if not any(_text(row[at]) for row in rows)}
-    kept = [at for at in range(len(heads)) if at not in empty]
-    return page.table(
-        [heads[at] for at in kept],
-        [[row[at] for at in kept] for row in rows],
-        left=1 + (1 not in empty),
-        long=(1,) if 1 not in empty else (),
-    ) + (
+    note = (
         '<p class="dim">bound, problem: share of the time that the program, or any for its '
         "problem, would need at least</p>"
-        if rows
-        else ""
     )
+    return table + note if cells else table
 
 
-def _text(cell: str | Cell) -> str:
-    return cell.text if isinstance(cell, Cell) else cell
-
-
-def _kernel_cells(result: Result, run: KernelRun, name: str) -> tuple[str | Cell, ...]:
-    device, useful = result.device, run.useful_macs
-    peak = metrics.cube_peak(device, run, result.dtype) if run.macs else None
-    executed = metrics.tflops(device, run.macs, run.cycles)
-    bounds = (metrics.nearest_bound(run), metrics.problem_bound(run))
-    return (
-        name,
-        run.tiling,
-        us_text(device.time_us(run.cycles)),
-        us_text(device.time_us(run.launch_cycles)) if run.launch_cycles else "",
-        f"{run.cycles:,}",
-        rate_text(metrics.tflops(device, useful, run.cycles)) if useful else "",
-        rate_text(executed) if run.macs else "",
-        percent_text(executed / peak.tflops) if peak is not None else "",
-        size_cell(run.gm_bytes),
-        str(run.cores),
-        f"{run.instructions:,}",
-        *(
-            percent_text(metrics.share(one.cycles, run.cycles)) if one is not None else ""
-            for one in bounds
-        ),
-    )
+#: Heads of columns that need their unit.
+_HEADS = {"us": "\u00b5s", "launch": "launch \u00b5s"}
 
 
 def size_cell(count: int) -> Cell:
