@@ -65,6 +65,7 @@ mutants: $(VENV)/.installed
 # UPDATE=1 writes the digests anew: for changes that are meant to move them.
 replay: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/replay $(if $(UPDATE),--update-replay -k anew)
+	$(BIN)/python -m pytest tests/limits $(if $(UPDATE),--update-replay)
 
 check: $(VENV)/.installed types
 	$(BIN)/ruff format --check .

@@ -88,22 +88,24 @@ class ConvBackpropInput(ImplicitGemm):
         return (ceil_div(g.planes_out * g.c0, 16) if self.exchanged else g.planes_in) * 512
 
     def load_weights(
-        self, k: Language, n: int, b1: Slot, columns: range, places: Sequence[int]
+        self, k: Language, n: range, b1: Slot, columns: range, places: Sequence[int]
     ) -> None:
         taps, row = len(places), self.weight_row
         first, last = columns.start // taps, (columns.stop - 1) // taps
-        used = len(columns) // (last - first + 1)
+        used, count = len(columns) // (last - first + 1), len(n)
         low = _least_tap(columns, taps)
         if self.exchanged:
-            start, size = first * taps + low, ceil_div(n * self.geometry.c0, 16) * 512
-            moves, at = [(0, range(start, start + len(columns)), places)], 0
+            start, size = first * taps + low, ceil_div(count * self.geometry.c0, 16) * 512
+            moves = [(0, range(start, start + len(columns)), places)]
+            at = n.start * self.geometry.c0 // 16 * 512
         elif used == taps:  # whole planes: the rows of all input-channel blocks follow each other
-            moves, at = [(0, range(n * taps), places)], first * 512
+            moves, at = [(0, range(count * taps), places)], first * 512
             size = (last - first + 1) * 512
         else:
             chosen = places[low : low + used]
-            moves = [(b * used, range(b * used, (b + 1) * used), chosen) for b in range(n)]
+            moves = [(b * used, range(b * used, (b + 1) * used), chosen) for b in range(count)]
             at, size = first * 512, (last - first + 1) * 512
+        at += 0 if self.exchanged else n.start * self.geometry.taps * row
         for l1, rows, those in moves:
             for r in weight_rows(those, rows, self.geometry.taps):
                 pitch = r.gm_pitch * row

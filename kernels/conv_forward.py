@@ -59,11 +59,14 @@ class ConvForward(ImplicitGemm):
         return self.shape.plan.cout_g // 16 * 512
 
     def load_weights(
-        self, k: Language, n: int, b1: Slot, columns: range, places: Sequence[int]
+        self, k: Language, n: range, b1: Slot, columns: range, places: Sequence[int]
     ) -> None:
-        row, size = self.weight_row, ceil_div(n * self.geometry.c0, 16) * 512
+        row, c0 = self.weight_row, self.geometry.c0
+        first, size = n.start * c0 // 16 * 512, ceil_div(len(n) * c0, 16) * 512
         for r in weight_rows(places, columns, self.geometry.taps):
-            source = self.w.at(r.gm * row, size, base="w", rows=r.number, pitch=r.gm_pitch * row)
+            source = self.w.at(
+                r.gm * row + first, size, base="w", rows=r.number, pitch=r.gm_pitch * row
+            )
             target = b1.at(r.l1 * size, size, rows=r.number, pitch=r.l1_pitch * size)
             k.data_move(target, source, self.x.dtype)
 

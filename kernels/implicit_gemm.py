@@ -25,23 +25,25 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar
+from itertools import product
+from typing import ClassVar, NamedTuple
 
+from npusim.axis import Reading
 from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.kernels.mem_set import MemSet
+from npusim.kernels.parts.implicit_gemm_input import Part, load_input, side_by_side
 from npusim.kernels.parts.implicit_gemm_shape import (
     Geometry,
     filter_places,
     output_lines,
-    pixel_by_pixel,
     stack,
     weight_loads,
     window,
 )
 from npusim.kernels.parts.implicit_gemm_walk import Step, Walk, Weights
 from npusim.kernels.parts.plane import Plane, cut_plane
-from npusim.kernels.parts.transposed import MOST_BLOCKS, images_window
+from npusim.kernels.parts.transposed import images_window
 from npusim.kernels.tilings.costs import in_l2
 from npusim.kernels.tilings.fit import holds
 from npusim.kernels.tilings.implicit_gemm import Tiling
@@ -60,6 +62,7 @@ from npusim.language import (
     Slot,
     SlotRegion,
     Tensor,
+    ceil_div,
     round_up,
 )
 
@@ -101,6 +104,11 @@ class ImplicitGemm(Kernel):
                 f"tiling is resident_input with step_planes {self.tiling.step_planes}; a slab that "
                 f"stays in L1 is loaded at once, all {planes} planes"
             )
+        if g.kernel_d > 1 and self.tiling.step_m * self.tiling.step_n > 1:
+            raise ArgumentError(
+                f"tiling has {self.tiling.step_m} x {self.tiling.step_n} tiles in L1, but filter "
+                "depths add up in one tile at a time; leave step_m and step_n at 1"
+            )
         if self.tiling.images > 1 and not self._dense:
             raise ArgumentError(
                 f"tiling images is {self.tiling.images}, but form {self.tiling.form!r} brings rows "
@@ -123,9 +131,9 @@ class ImplicitGemm(Kernel):
 
     @abstractmethod
     def load_weights(
-        self, k: Language, n: int, b1: Slot, columns: range, places: Sequence[int]
+        self, k: Language, n: range, b1: Slot, columns: range, places: Sequence[int]
     ) -> None:
-        """L1 <- weights of ``columns`` (c1 * taps + tap) for ``n`` blocks of output channels.
+        """L1 <- weights of ``columns`` (c1 * taps + tap) for blocks ``n`` of its output channels.
 
         Taps are the filter's ``places``, counted from the first one used.
         """
@@ -158,7 +166,7 @@ class ImplicitGemm(Kernel):
     def plane(self) -> Plane:
         """The slabs of an output plane."""
         t, g = self.tiling, self.geometry
-        return cut_plane(g.h, g.w, t.base_m, self._height, form=t.form)
+        return cut_plane(g.h, g.w, t.base_m * t.step_m, self._height, form=t.form)
 
     @property
     def _dense(self) -> bool:
@@ -190,10 +198,14 @@ class ImplicitGemm(Kernel):
         """The tiling with the sizes that the shape leaves of it."""
         t, g = self.tiling, self.geometry
         columns = min(t.step_columns, g.planes_in * self.plane.live().most_taps)
+        positions, channels = self.plane.live().most_positions, round_up(g.planes_out * g.c0, 16)
+        base_m, base_n = min(t.base_m, max(1, positions)), min(t.base_n, channels)
         return replace(
             t,
-            base_m=min(t.base_m, max(1, self.plane.live().most_positions)),
-            base_n=min(t.base_n, round_up(g.planes_out * g.c0, 16)),
+            base_m=base_m,
+            base_n=base_n,
+            step_m=min(t.step_m, max(1, ceil_div(positions, base_m))),
+            step_n=min(t.step_n, ceil_div(channels, base_n)),
             images=min(t.images, g.images),
             base_k=max(g.c0, min(t.base_k, columns * g.c0)),  # whole columns, at least one
             step_planes=min(t.step_planes, g.planes_in),
@@ -279,6 +291,14 @@ def _geometry(kind: type[ImplicitGemm], shape: Convolution) -> Geometry:
     return kind.geometry_of(shape)
 
 
+class _Tile(NamedTuple):
+    """Positions of a slab and blocks of a step's output channels that are summed in ``c``."""
+
+    m: range
+    n: range
+    c: Slot
+
+
 class _Nest:
     """The program of a step, on the buffers of one core."""
 
@@ -290,9 +310,10 @@ class _Nest:
         stacks = [stack(h, t.images).h for h in self.readings[0]]
         wide, columns = (live.columns.most(name) for name in ("size", "count"))
         pixels = max([1, *(h.size for h in stacks)]) * max(1, wide)
-        m = round_up(max([1, *(h.outputs for h in stacks)]) * max(1, columns), 16)
+        m = max([1, *(h.outputs for h in stacks)]) * max(1, columns)
+        m = round_up(m if t.step_m == 1 else min(m, t.base_m), 16)
         x_l1 = (t.step_planes, pixels, 32 // dtype.bytes)
-        w_l1 = (t.step_columns, n, kernel.geometry.c0)
+        w_l1 = (t.step_columns, n * t.step_n, kernel.geometry.c0)
         self.x1 = k.buffer("L1", x_l1, dtype, slots=t.l1_slots, name="x_l1")
         self.w1 = k.buffer("L1", w_l1, dtype, slots=t.weight_slots, name="w_l1")
         self.a = k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="x_l0a")
@@ -303,136 +324,101 @@ class _Nest:
         self.staging = k.fixpipe_staging(m, kernel.y.dtype, columns=n // 16)
 
     def emit(self, u: Step) -> None:
-        """One filter depth of one tile through some taps."""
-        t, g = self.kernel.tiling, self.kernel.geometry
-        h, w = self.readings[0][u.h], self.readings[1][u.w]
+        """One filter depth of the tiles of one slab and load of weights, through some taps."""
+        t, (h, w) = self.kernel.tiling, self._reading(u)
+        positions = stack(h, u.images).h.outputs * w.outputs
+        rows = positions if t.step_m == 1 else t.base_m
+        for n, m in product(self._tiles_n(u), range(0, positions, rows)):
+            c = self.c.next() if u.first else self.c.last()
+            tile = _Tile(range(m, min(m + rows, positions)), n, c)
+            self._sum(u, tile, again=n.start + m > 0)
+            if u.last:
+                self._store(u, tile)
+
+    def _reading(self, u: Step) -> tuple[Reading, Reading]:
+        """How the slab's rows and columns read the input."""
+        return self.readings[0][u.h], self.readings[1][u.w]
+
+    def _sum(self, u: Step, tile: _Tile, *, again: bool) -> None:
+        """All products of a tile; operands complete in K that came for one before are there."""
+        t, g, (h, w) = self.kernel.tiling, self.kernel.geometry, self._reading(u)
         taps = h.kernel * w.kernel
-        c = self.c.next() if u.first else self.c.last()
         started, steps = not u.first, (t.step_planes * taps, t.step_columns, taps)
         for plane in range(0, u.planes, t.step_planes):
             planes = min(t.step_planes, u.planes - plane)
-            x1 = self.x1.last() if u.held else self._load_input(u, plane, planes)
+            part = Part(h, w, u.images, plane, planes)
+            there = u.held or (again and planes == u.planes)
+            x1 = self.x1.last() if there else self.x1.next()
+            if not there:
+                load_input(self.k, x1, self.kernel.x, g, part)
             held = x1.at(0, planes * stack(h, u.images).h.size * w.size * 32)
             for columns, used in weight_loads(plane, planes, u.planes, steps):
-                w1 = self._load_weights(u, columns, used)
+                there = u.kept or (again and len(columns) == u.planes * taps)
+                w1 = self.w1.last() if there else self._load_weights(u, columns, used)
                 step = max(1, t.base_k // g.c0)
                 for j in range(used.start, used.stop, step):
-                    at = range(j, min(j + step, used.stop))
-                    at_once = plane, planes
-                    self._multiply(u, (c, held, w1), (at_once, columns, at), init=not started)
+                    at = columns, range(j, min(j + step, used.stop))
+                    at_n = self._behind(w1, columns, tile.n)
+                    self._multiply(tile, (part, held, at_n), at, init=not started)
                     started = True
-        if u.last:
-            self._store(u, c)
 
     def _load_weights(self, u: Step, columns: range, used: range) -> Slot:
         """The L1 slot with the task's weights of ``columns``, loaded unless it has them."""
-        if u.kept or used.start != columns.start:
+        if used.start != columns.start:
             return self.w1.last()
-        w1, (h, w) = self.w1.next(), (self.readings[0][u.h], self.readings[1][u.w])
+        w1, (h, w) = self.w1.next(), self._reading(u)
         places = filter_places(h, w, self.kernel.geometry.w.kernel)
-        self.kernel.load_weights(self.k, u.n, w1, columns, places)
+        for n in self._tiles_n(u):
+            at = self._behind(w1, columns, n)
+            self.kernel.load_weights(self.k, n, at, columns, places)
         return w1
+
+    def _tiles_n(self, u: Step) -> list[range]:
+        """The output channels of each tile along N, in blocks."""
+        step = self.kernel.tiling.base_n // self.kernel.geometry.c0
+        return [range(n, min(n + step, u.n)) for n in range(0, u.n, step)]
+
+    def _behind(self, w1: Slot, columns: range, n: range) -> Slot:
+        """Where the weights of a tile lie: those of one tile behind those of another."""
+        return w1.behind(len(columns) * n.start * self.kernel.geometry.c0 * 32)
 
     def _multiply(
         self,
-        u: Step,
-        operands: tuple[Slot, SlotRegion, Slot],
-        at: tuple[tuple[int, int], range, range],
+        tile: _Tile,
+        operands: tuple[Part, SlotRegion, Slot],
+        at: tuple[range, range],
         *,
         init: bool,
     ) -> None:
-        """Both L0 loads and the mmad of the columns ``at[2]``."""
-        (c, x1, w1), ((plane, planes), columns, now) = operands, at
-        k, g, dtype = self.k, self.kernel.geometry, self.kernel.x.dtype
-        h, w = self.readings[0][u.h], self.readings[1][u.w]
+        """Both L0 loads and the mmad of the columns ``at[1]`` of a load of weights."""
+        (part, x1, w1), (columns, now), (h, w, images, *_) = operands, at, operands[0]
+        k, g, dtype, tall = self.k, self.kernel.geometry, self.kernel.x.dtype, stack(h, images).h
         kk, a, b = len(now) * g.c0, self.a.next(), self.b.next()
-        tall = stack(h, u.images).h
-        positions, taps = tall.outputs * w.outputs, h.kernel * w.kernel
-        columns_at, over = ((now.start - plane * taps) * g.c0, kk), window(tall, w)
-        if self._side_by_side(u, planes):
-            over = images_window(u.images, planes, h.size * w.size)
-        k.load3d(a, x1, over, dtype, m=(0, positions), k=columns_at)
-        self.kernel.feed_weights(k, u.n, (b, w1), (columns, now), taps)
-        k.mmad(c, a, b, positions, kk, u.n * g.c0, dtype, init=init, hf32=self.kernel.hf32)
+        rows, n, taps = len(tile.m), len(tile.n), h.kernel * w.kernel
+        over = window(tall, w)
+        if side_by_side(g, part):
+            over = images_window(images, part.planes, h.size * w.size)
+        first = (now.start - part.plane * taps) * g.c0
+        k.load3d(a, x1, over, dtype, m=(tile.m.start, rows), k=(first, kk))
+        self.kernel.feed_weights(k, n, (b, w1), (columns, now), taps)
+        k.mmad(tile.c, a, b, rows, kk, n * g.c0, dtype, init=init, hf32=self.kernel.hf32)
 
-    def _load_input(self, u: Step, plane: int, planes: int) -> Slot:
-        """L1 <- the slab's rows of ``planes`` channel blocks, with zeros inserted in L1."""
-        k, x, x1, g = self.k, self.kernel.x, self.x1.next(), self.kernel.geometry
-        h, w = self.readings[0][u.h], self.readings[1][u.w]
-        if u.images > 1:
-            return self._load_images(u, x1, plane, planes)
-        size, width = g.h.size * g.w.size * 32, g.w.size * 32
-        slot_plane, slot_row = h.size * w.size * 32, w.size * 32
-        if (h.size, w.size) != (h.real, w.real):  # holes remain between the rows or columns
-            k.fill(x1.at(0, planes * slot_plane), 0.0, x.dtype)
-        elif w.size == g.w.size and h.inputs_apart == 1:  # whole rows: one descriptor for all
-            source = x.at(plane * size, h.size * width, base="x", rows=planes, pitch=size)
-            k.data_move(x1, source, x.dtype)
-            return x1
-        together = w.insert == 1 and 1 in (w.real, w.inputs_apart)  # a row is in one piece
-        for p in range(planes):
-            at = (plane + p) * size
-            to = p * slot_plane + h.skip * slot_row + w.skip * 32
-            slot_pitch, pitch = h.insert * slot_row, h.inputs_apart * width
-            if together:  # rows may lie apart in L1 or in GM
-                rows = x1.at(to, w.real * 32, rows=h.real, pitch=slot_pitch)
-                source = x.at(at, w.real * 32, base="x", rows=h.real, pitch=pitch)
-                k.data_move(rows, source, x.dtype)
-                continue
-            for row in range(h.real):  # single blocks of 32 B
-                blocks = x1.at(to + row * slot_pitch, 32, rows=w.real, pitch=w.insert * 32)
-                between = w.inputs_apart * 32
-                source = x.at(at + row * pitch, 32, base="x", rows=w.real, pitch=between)
-                k.data_move(blocks, source, x.dtype)
-        return x1
-
-    def _side_by_side(self, u: Step, planes: int) -> bool:
-        """Whether whole images of so many planes lie behind each other in L1."""
-        g, (h, w) = self.kernel.geometry, (self.readings[0][u.h], self.readings[1][u.w])
-        plain = pixel_by_pixel(h, w, (g.h.size, g.w.size))
-        return plain and u.images > 1 and planes <= MOST_BLOCKS
-
-    def _load_images(self, u: Step, x1: Slot, plane: int, planes: int) -> Slot:
-        """L1 <- several images below each other in each plane, zeros between, or side by side."""
-        k, x, g = self.k, self.kernel.x, self.kernel.geometry
-        h, w = self.readings[0][u.h], self.readings[1][u.w]
-        if self._side_by_side(u, planes):
-            one, image = g.h.size * g.w.size * 32, g.depth_in * g.all_in * g.h.size * g.w.size * 32
-            source = x.at(plane * one, planes * one, base="x", rows=u.images, pitch=image)
-            k.data_move(x1, source, x.dtype)
-            return x1
-        tall, size, row = stack(h, u.images), g.h.size * g.w.size * 32, w.size * 32
-        pitch, gap = tall.h.size * row, (tall.pitch - h.size) * row
-        for i in range(u.images - 1) if gap else ():
-            k.fill(
-                x1.at((i + 1) * tall.pitch * row - gap, gap, rows=planes, pitch=pitch), 0.0, x.dtype
-            )
-        for i in range(u.images):
-            to, at = i * tall.pitch * row, (i * g.depth_in * g.all_in + plane) * size
-            if w.size == g.w.size:
-                source = x.at(at, h.size * row, base="x", rows=planes, pitch=size)
-                k.data_move(x1.at(to, h.size * row, rows=planes, pitch=pitch), source, x.dtype)
-                continue
-            for p in range(planes):  # parts of rows, one plane after another
-                source = x.at(at + p * size, row, base="x", rows=h.size, pitch=g.w.size * 32)
-                k.data_move(x1.at(to + p * pitch, h.size * row), source, x.dtype)
-        return x1
-
-    def _store(self, u: Step, c: Slot) -> None:
+    def _store(self, u: Step, tile: _Tile) -> None:
         """Y <- the tile, one piece where its outputs follow each other."""
         k, g, y, c0 = self.k, self.kernel.geometry, self.kernel.y, self.kernel.c0_out
-        h, w = self.readings[0][u.h], self.readings[1][u.w]
-        block, n, tall = c0 * y.dtype.bytes, u.n * g.c0, stack(h, u.images)
-        plane, m = g.h.out * g.w.out * block, tall.h.outputs * w.outputs
+        h, w = self._reading(u)
+        block, n, tall = c0 * y.dtype.bytes, len(tile.n) * g.c0, stack(h, u.images)
+        plane, m = g.h.out * g.w.out * block, len(tile.m)
         image, apart = g.depth_out * g.all_out * plane, tall.outputs * w.outputs
         lines = [
             line._replace(first=line.first + i * apart, offset=line.offset + i * image)
             for i in range(u.images)
             for line in output_lines(h, w, g.w.out, block)
         ]
+        at = tile.n.start * g.c0 // c0 * plane + tile.m.start * block
         if len(lines) == 1 and (m == 1 or lines[0].pitch == block):
-            out = y.at(0, m * block, base="y", rows=n // c0, pitch=plane)
-            k.fixpipe(out, c, m, n, y.dtype, staging=self.staging, c0=c0)
+            out = y.at(at, m * block, base="y", rows=n // c0, pitch=plane)
+            k.fixpipe(out, tile.c, m, n, y.dtype, staging=self.staging, c0=c0)
             return
-        out = y.at(0, block, base="y", rows=n // c0, pitch=plane)
-        k.fixpipe_scatter(out, lines, c, m, n, y.dtype, staging=self.staging, c0=c0)
+        out = y.at(at, block, base="y", rows=n // c0, pitch=plane)
+        k.fixpipe_scatter(out, lines, tile.c, m, n, y.dtype, staging=self.staging, c0=c0)

@@ -371,7 +371,7 @@ def network(
     from npusim.device.answers import answers_in
     from npusim.dtypes import dtype as element_type
     from npusim.ops.of_layers import LayerRuns
-    from npusim.results.notebook_bar import in_notebooks, of_layers
+    from npusim.results.progress import in_notebooks, of_layers
     from npusim.workloads import read_network
 
     if batch < 1:

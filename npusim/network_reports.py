@@ -5,53 +5,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from npusim.results.answer import Answer
+from npusim.written import write
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
     from npusim.device.spec import Device
-    from npusim.results import Result
 
 
-class _Layer(Protocol):
-    """What a layer is called, and how often it occurs."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def count(self) -> int: ...
-
-
-class _Timed(Protocol):
-    """A layer and its result, None where there is none."""
-
-    @property
-    def layer(self) -> _Layer: ...
-
-    @property
-    def result(self) -> Result | None: ...
-
-
-class NetworkReports:
+class NetworkReports(Answer):
     """What ``NetworkResult`` offers to look at; its figures come from ``to_json``."""
 
-    if TYPE_CHECKING:
-
-        @property
-        def device(self) -> Device: ...
-
-        @property
-        def timed(self) -> Sequence[_Timed]: ...
-
-        def to_json(self) -> dict[str, Any]: ...
-
-        def layer_rows(self) -> list[dict[str, Any]]: ...
-
-        def elementwise_rows(self) -> list[dict[str, Any]]: ...
+    device: Device
+    timed: Sequence[Any]
+    to_json: Callable[[], dict[str, Any]]
+    layer_rows: Callable[[], list[dict[str, Any]]]
+    elementwise_rows: Callable[[], list[dict[str, Any]]]
 
     def time_us_on(self, device: Device) -> float:
         """``time_us`` on a variant of the device, with the tilings of this result.
@@ -59,7 +34,7 @@ class NetworkReports:
         Layers without a result are in neither. Raises as ``Result.time_us_on`` does.
         """
         known = [(one.layer.count, one.result) for one in self.timed if one.result is not None]
-        return sum(count * result.time_us_on(device) for count, result in known)
+        return float(sum(count * result.time_us_on(device) for count, result in known))
 
     @property
     def time_range_us(self) -> tuple[float, float]:
@@ -81,6 +56,16 @@ class NetworkReports:
 
         return render(self.to_json())
 
+    if TYPE_CHECKING:
+
+        @property
+        def layers(self) -> pd.DataFrame: ...
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The layers."""
+        return self.layers
+
     def write(self, path: str | Path) -> None:
         """Write ``layers`` as CSV; lists of sizes read ``3x3``.
 
@@ -94,19 +79,19 @@ class NetworkReports:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the time of every layer by what it computes, repetitions included."""
-        from npusim.results.network_plot import plot_layers
+        from npusim.results.bar_plots import plot_layers
 
-        return plot_layers(self.to_json(), ax, shown=True)
+        return plot_layers(self.to_json(), ax)
 
     def report(self, path: str | Path) -> None:
         """Write one self-contained web page."""
         from npusim.results.web import network
 
         runs = [(one.layer.name, one.layer.count, one.result) for one in self.timed]
-        network.save(self.to_json(), self.device, runs, Path(path))
+        write(path, network.render(self.to_json(), self.device, runs))
 
     def _repr_html_(self) -> str:
         """What a notebook shows at the end of a cell."""
-        from npusim.results.web import notebook
+        from npusim.results.web import summary
 
-        return notebook.network(self.to_json())
+        return summary.network(self.to_json())

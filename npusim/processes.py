@@ -6,10 +6,13 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from npusim.errors import RoomError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
@@ -34,6 +37,33 @@ def pool(jobs: int, begin: Callable[..., None] | None = None, *given: Any) -> It
         processes.shutdown(wait=True, kill_workers=True)
         raise
     processes.shutdown(wait=True)
+
+
+class Lasting:
+    """Context manager of processes that start when first needed and stay until the end.
+
+    ``make`` opens a pool of them. An error that leaves the block ends them at once.
+    """
+
+    def __init__(self, make: Callable[[], AbstractContextManager[Executor]]) -> None:
+        self._make, self._open = make, ExitStack()
+        self._held: Executor | None = None
+
+    def __enter__(self) -> Self:
+        """Start nothing yet."""
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        """End the processes; what has not begun is dropped."""
+        self._held = None
+        self._open.__exit__(*raised)
+
+    @property
+    def pool(self) -> Executor:
+        """The processes; new ones after an end."""
+        if self._held is None:
+            self._held = self._open.enter_context(self._make())
+        return self._held
 
 
 def _begin(begin: Callable[..., None] | None, given: Sequence[Any]) -> None:

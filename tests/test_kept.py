@@ -19,7 +19,7 @@ from npusim.kept import Kept, StoreWarning, opened
 from npusim.resources import user_cache
 from npusim.timing.fast import library
 from npusim.tuning.problem import Found
-from npusim.tuning.store import Store as Tunings
+from npusim.tuning.workers import Store as Tunings
 
 #: Writes 400 answers of its own name, some of them in one go, each of random bytes.
 WRITER = """

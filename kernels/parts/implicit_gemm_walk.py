@@ -108,7 +108,7 @@ class Walk:
         cores that have least so far. Items without operands that stay are dealt out one by one.
         """
         share, t = item["share"], self.tiling
-        if t.form == "window" or not len(share):
+        if t.form == "window" or t.single_core_n or not len(share):
             return in_runs(int(share[-1]) + 1 if len(share) else 0, cores)[share]
         axes = (self.plane.rows, self.plane.columns)
         taps = [np.bincount(axis.sums, axis.count * axis.kernel) for axis in axes]
@@ -155,11 +155,13 @@ class Walk:
         """
         g, t = self.geometry, self.tiling
         depths = [d for d in range(g.depth_out) if g.live[d]]
+        step, most = t.base_n * t.step_n // g.c0, t.single_core_n // g.c0 or g.planes_out
         tiles = [
-            (group, n0, n, min(g.planes_in, g.all_in - group * g.planes_in))
+            (group, block + n0, n, min(g.planes_in, g.all_in - group * g.planes_in), block)
             for group in range(g.groups)
             for planes in [min(g.planes_out, g.all_out - group * g.planes_out)]
-            for n0, n in channel_tiles(planes, t.base_n // g.c0, g.c0, even=t.even_n)
+            for block in range(0, planes, most)
+            for n0, n in channel_tiles(min(most, planes - block), step, g.c0, even=t.even_n)
             if group * g.planes_in < g.all_in
         ]
         images = np.arange(0, g.images, self.tiling.images)
@@ -171,10 +173,18 @@ class Walk:
             place = place + tile * (int(place.max(initial=0)) + 1)
         else:
             place = place * max(1, len(tiles)) + tile
+        group, n0, n, planes, block = np.array(tiles, np.int64).reshape(-1, 5)[tile].T
+        share = place
+        if t.single_core_n:
+            part = plane.rows.first[row] // (self.height or g.h.out)
+            share = _number(part, image // t.single_core_images, group, block)
+            inside = (n0, image, slab) if t.n_slowest else (image, slab, n0)
+            place = _number(share, depth, *inside)
         order = np.argsort(place, kind="stable")
-        row, column, image, depth, tile = (c[order] for c in (row, column, image, depth, tile))
-        share = np.unique(place[order], return_inverse=True)[1].reshape(-1)
-        group, n0, n, planes = np.array(tiles, np.int64).reshape(-1, 4)[tile].T
+        share = np.unique(share[order], return_inverse=True)[1].reshape(-1)
+        row, column, image, depth, group, n0, n, planes = (
+            c[order] for c in (row, column, image, depth, group, n0, n, planes)
+        )
         return {
             "row": row,
             "column": column,
@@ -218,6 +228,14 @@ class Walk:
             return runs.tap
         apart = np.array([part.taps[1] for part in runs.parts], np.int64)[runs.part]
         return kernel - 1 - runs.tap - (runs.kernel - 1) * apart
+
+
+def _number(*columns: IntArray) -> IntArray:
+    """One number for each row that puts them in the order of ``columns``, the first slowest."""
+    place = np.zeros_like(columns[0])
+    for column in columns:
+        place = place * (int(column.max(initial=0)) + 1) + column
+    return place
 
 
 def _repeats(*columns: IntArray) -> npt.NDArray[np.bool_]:

@@ -143,7 +143,8 @@ class Tiling:
             on += f" in {self.passes} passes" * (self.passes > 1)
         on += f", {self.cores} cores" * bool(self.cores)
         if not self.single_core_k:
-            l1 = f"{self.l1_slots}" if self.group == 1 else f"{self.slots_of_dy}+{self.slots_of_x}"
+            alike = self.group == 1 and not (self.dy_slots or self.x_slots)
+            l1 = f"{self.l1_slots}" if alike else f"{self.slots_of_dy}+{self.slots_of_x}"
             return f"{base}, K in {self.k_parts}, slots L1 {l1} {small}{on}"
         return (
             f"{base}, single core {self.single_core_m}x{self.single_core_n}x{self.single_core_k}, "

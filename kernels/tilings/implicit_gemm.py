@@ -16,8 +16,11 @@ class Tiling:
     """One mmad is base_m positions x base_k x base_n channels (elements).
 
     An L1 slot of the input holds ``step_planes`` channel blocks of the slab, one of the weights
-    ``step_columns`` columns of (c1, kh, kw). A core takes the slabs of ``single_core_m`` positions
-    (whole rows) one after another; 0: slabs are shared out singly. With ``resident`` weights stay
+    ``step_columns`` columns of (c1, kh, kw). Slabs are for ``step_m`` tiles along M, weights in L1
+    for ``step_n`` along N; a slot that holds all of K is loaded once for these. A core takes the
+    slabs of ``single_core_m`` positions (whole rows) one after another; 0: slabs are shared out
+    singly. With ``single_core_n`` cores share out blocks of so many positions, so many output
+    channels and ``single_core_images``, image by image. With ``resident`` weights stay
     in L1 as long as the same are needed, which takes one slot that holds all columns; with
     ``resident_input`` the slab does, which takes ``step_planes`` of all planes. ``n_slowest`` goes
     through all slabs for the same output channels before it takes others. ``unit_flag`` overlaps a
@@ -42,6 +45,10 @@ class Tiling:
     l0_slots: int = 2
     l0c_slots: int = 1
     single_core_m: int = 0
+    single_core_n: int = 0
+    single_core_images: int = 1
+    step_m: int = 1
+    step_n: int = 1
     resident: bool = False
     form: str = "window"
     resident_input: bool = False
@@ -53,13 +60,8 @@ class Tiling:
 
     def __post_init__(self) -> None:
         counts = (
-            "step_planes",
-            "step_columns",
-            "images",
-            "l1_slots",
-            "weight_slots",
-            "l0_slots",
-            "l0c_slots",
+            *("step_planes", "step_columns", "images", "l1_slots", "weight_slots", "l0_slots"),
+            *("l0c_slots", "single_core_images", "step_m", "step_n"),
         )
         check_tiling(self, sixteens=("base_n",), positive=("base_m", "base_k", *counts))
         if self.form not in FORMS:
@@ -73,6 +75,11 @@ class Tiling:
                 f"tiling images is {self.images}, but form 'taps' adds up reads of other rows for "
                 "each tap; set images=1, or form='phases'"
             )
+        if self.step_m > 1 and (self.form != "window" or self.images > 1):
+            raise ArgumentError(
+                f"tiling step_m is {self.step_m}, but only form 'window' of one image has several "
+                "tiles in a slab; leave it at 1"
+            )
         if self.cores < 0:
             raise ArgumentError(f"tiling cores is {self.cores}; it must be >= 0 (0: all)")
 
@@ -81,6 +88,7 @@ class Tiling:
             f"base {self.base_m}x{self.base_n}x{self.base_k}, planes {self.step_planes}, columns "
             f"{self.step_columns}, slots L1 {self.l1_slots}+{self.weight_slots} "
             f"L0 {self.l0_slots} L0C {self.l0c_slots}"
+            + f", {self.step_m}x{self.step_n} tiles in L1" * (self.step_m * self.step_n > 1)
             + (f", {self.form}" if self.form != "window" else "")
             + "".join(f", {text}" for text, on in self._switches.items() if on)
         )

@@ -18,8 +18,7 @@ from npusim.device.config import parse_device
 from npusim.device.files import ALIASES, is_file
 from npusim.device.spec import Device
 from npusim.errors import ArgumentError
-from npusim.results import lines
-from npusim.shown import Shown
+from npusim.results.answer import Answer
 from npusim.validation.profile import read_data
 from npusim.validation.rows import CallRow, Declined, KernelRow
 from npusim.validation.score import misread
@@ -38,7 +37,7 @@ _UNTRUSTED = "C"
 
 
 @dataclass(frozen=True)
-class Calibration(Shown):
+class Calibration(Answer):
     """What a fit found.
 
     ``figures`` are all that were looked at, ``before`` and ``after`` the rows fitted to, with the
@@ -82,10 +81,7 @@ class Calibration(Shown):
 
     def text(self) -> str:
         """Return the card for people."""
-        return "\n\n".join(
-            "\n".join((table.title, "", *lines.table(table.head, table.rows, table.left, None)))
-            for table in self.tables
-        )
+        return "\n\n".join(table.text() for table in self.tables)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the device file, which builds on the device that was fitted.

@@ -42,9 +42,9 @@ class Options:
 
     ``device`` is a name, a YAML path or a ``Device``; ``cores`` a mask (int), range, list or text
     such as "0-3" (None: all); ``tiling`` "auto", the kernel's own, "tuned" (the fastest that
-    a search with proof finds), for gradients of filter and
-    input also "production" (the rule of the vendor's library), "library" (our choice, among the
-    forms of kernel that the library has: zeros are inserted into strided gradients) or a
+    a search with proof finds), for gradients of filter and input also "production" (the rule of
+    the vendor's library), "library" (its public rules on chips with ``library_rules``, else our
+    choice among the forms of kernel that it has: zeros are inserted into strided gradients) or a
     ``CannTiling``, or a mapping from kernel names to any of these; ``rules`` "documented" applies
     the product's constraint table (or, with a note, that of a related product), "strict" refuses
     an operator that the product's own documentation does not list, "hardware" only asks what the

@@ -36,8 +36,8 @@ def asked_tiling(
     It is one for all kernels, or a mapping from their names, where those it leaves out are
     "auto"; "tuned", the fastest that a search finds, is for kernels that can be ``tuned``. With
     ``vendor`` a ``CannTiling`` and "production", the vendor's rule, are allowed too, and with
-    ``library`` or ``vendor`` "library", a plain choice among the forms of kernel that the vendor's
-    library has.
+    ``library`` or ``vendor`` "library", the vendor's rule of an older chip or a plain choice among
+    the forms of kernel that the vendor's library has.
     """
     tiling = given.get(kernel, "auto") if isinstance(given, Mapping) else given
     if isinstance(tiling, kind) or (vendor and _is_cann(tiling)):

@@ -3,177 +3,69 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from npusim.cli.calls import Prepared
 from npusim.cli.checks import returned
-from npusim.cli.files import PLOTS, Write, check_file
-from npusim.cli.options import add_options
-from npusim.cli.parser import Parser
+from npusim.cli.files import PAGES, PLOTS, TRACES, Write, check_file, option_of
 from npusim.dtypes import BF16
 from npusim.errors import ArgumentError
 from npusim.ops.card import Output
 from npusim.results import Result
 from npusim.written import replacing
 
-
-@dataclass(frozen=True)
-class Part:
-    """The part of a timeline to show: some cores (None: those usual), and microseconds of it."""
-
-    cores: tuple[str, ...] | None
-    window: tuple[float, float] | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Writing:
-    """What a writer is given; it returns what to add to the line that says what was written."""
-
-    path: Path
-    result: Result
-    outputs: Sequence[Output[Any]]
-    problem: Any
-    framework: bool
-    part: Part
-
-
-@dataclass(frozen=True, kw_only=True)
-class Artifact:
-    """One option that names a file: its suffixes (any if none), and how the file is written."""
-
-    about: str
-    suffixes: tuple[str, ...]
-    needs: str
-    write: Callable[[Writing], str]
-
-
-def _output(job: Writing) -> str:
-    arrays: dict[str, Any] = {}
-    told = []
-    for output in job.outputs:
-        array = returned(job.result, output.name)
-        if job.framework:
-            array = output.unpack(job.problem, array)
-        form = output.axes if job.framework or not output.layout else output.layout
-        told.append(f"{output.name} {array.shape} {array.dtype.name}, {form}")
-        if array.dtype == BF16.numpy:  # exact; NumPy's files know no bfloat16
-            array = array.astype(np.float32)
-            told[-1] += ", stored as float32"
-        arrays[output.name] = array
-    with replacing(job.path) as part, part.open("wb") as file:
-        if _is_archive(job.path):
-            np.savez(file, **arrays)  # old NumPy takes other words for names of arrays
-        else:
-            np.save(file, next(iter(arrays.values())), allow_pickle=False)
-    return "; ".join(told)
-
-
-def _trace(job: Writing) -> str:
-    job.result.save_trace(job.path, cores=job.part.cores, window=job.part.window)
-    return "to open it, drag it into https://ui.perfetto.dev"
-
-
-def _plot(job: Writing) -> str:
-    _draw(job, "plot_timeline", cores=job.part.cores, window=job.part.window)
-    return "timeline of who worked and who waited"
-
-
-def _roofline(job: Writing) -> str:
-    _draw(job, "plot_roofline")
-    return "roofline"
-
-
-def _report(job: Writing) -> str:
-    job.result.report(job.path)
-    return "to read it, open it in a browser"
-
-
-def _draw(job: Writing, plot: str, **options: Any) -> None:
-    from npusim.results import plots  # noqa: PLC0415 - most runs draw nothing
-
-    axes = getattr(plots, plot)(job.result, **options)
-    plots.save_figure(axes, job.path)
-
-
-#: Every such option by its name in the parsed arguments.
-ARTIFACTS: Mapping[str, Artifact] = {
-    "output": Artifact(
-        about="the results by name as .npz, or the only one as .npy",
-        suffixes=(".npy", ".npz"),
-        needs="numbers",
-        write=_output,
-    ),
-    "trace": Artifact(
-        about="the timeline for ui.perfetto.dev; .json.gz compresses it",
-        suffixes=(".json", ".json.gz"),
-        needs="timeline",
-        write=_trace,
-    ),
-    "plot": Artifact(
-        about="a figure of the timeline, .png or .svg",
-        suffixes=PLOTS,
-        needs="timeline",
-        write=_plot,
-    ),
-    "plot_roofline": Artifact(
-        about="a figure of the roofline, .png or .svg",
-        suffixes=PLOTS,
-        needs="",
-        write=_roofline,
-    ),
-    "report": Artifact(
-        about="the whole report as one web page", suffixes=(".html",), needs="", write=_report
-    ),
+#: Every option that names a file, by its name in the parsed arguments: its suffixes.
+FILES: Mapping[str, Sequence[str]] = {
+    "output": (".npy", ".npz"),
+    "trace": TRACES,
+    "plot": PLOTS,
+    "plot_roofline": PLOTS,
+    "report": PAGES,
 }
 
-
-def add_arguments(parser: Parser) -> None:
-    """Declare an option for every artifact."""
-    group = parser.add_argument_group("files to write")
-    for name, artifact in ARTIFACTS.items():
-        group.add_argument(
-            _option(name), type=Path, metavar="FILE", help=f"{artifact.about} (default: none)"
-        )
-    add_options(parser, "files of a run")
+#: Those that need the rows of a timeline.
+TIMELINES = ("trace", "plot")
 
 
-def part_of(arguments: argparse.Namespace, time_us: float) -> Part:
-    """The part of a timeline of ``time_us`` that was asked for."""
-    since, until, cores = arguments.since, arguments.until, arguments.shown_cores
+def part_of(arguments: argparse.Namespace, time_us: float) -> dict[str, Any]:
+    """The part of a timeline of ``time_us`` that was asked for, as keywords of what shows it.
+
+    That is some cores (None: those usual), and microseconds of it (None: all).
+    """
+    since, until = arguments.since, arguments.until
     window = (since or 0.0, time_us if until is None else until)
     asked = since is not None or until is not None
-    return Part(tuple(cores) or None, window if asked else None)
+    return {"cores": tuple(arguments.shown_cores) or None, "window": window if asked else None}
 
 
 def check(wanted: Mapping[str, Path], arguments: argparse.Namespace) -> None:
     """Refuse, before anything is computed, files that cannot be written or need what is off.
 
-    ``wanted`` has the paths of the files asked for by the names of ``ARTIFACTS``.
+    ``wanted`` has the paths of the files asked for by the names of ``FILES``.
     """
-    shows = {"trace", "plot"} & set(wanted)
     for option, value in (
         ("--from", arguments.since),
         ("--to", arguments.until),
         ("--core", arguments.shown_cores),
     ):
-        if value not in (None, []) and not shows:
+        if value not in (None, []) and not {*TIMELINES} & set(wanted):
             raise ArgumentError(f"{option} says what --trace and --plot show; add one of them")
     taken: dict[Path, str] = {}
     for name, path in wanted.items():
-        artifact, option = ARTIFACTS[name], _option(name)
-        check_file(option, path, artifact.suffixes)
+        option = option_of(name)
+        check_file(option, path, FILES[name])
         if path.resolve() in taken:
             raise ArgumentError(
                 f"{option} and {taken[path.resolve()]} both write {path}; give two names"
             )
         taken[path.resolve()] = option
-        if artifact.needs == "numbers" and arguments.timing_only:
+        if name == "output" and arguments.timing_only:
             raise ArgumentError(f"{option} needs numbers, which --timing-only leaves out; drop one")
-        if artifact.needs == "timeline" and arguments.timeline is False:
+        if name in TIMELINES and arguments.timeline is False:
             raise ArgumentError(f"{option} needs the timeline; drop --no-timeline")
 
 
@@ -188,30 +80,60 @@ def check_output(path: Path, outputs: Sequence[Output[Any]]) -> None:
 
 
 def writers(
-    wanted: Mapping[str, Path],
-    result: Result,
-    outputs: Sequence[Output[Any]],
-    problem: Any,
-    *,
-    framework: bool,
-    part: Part,
-) -> dict[str, tuple[Path, Write]]:
-    """What writes the files ``wanted``, by name, for ``write_files``.
+    arguments: argparse.Namespace, result: Result, prepared: Prepared
+) -> Mapping[str, Write]:
+    """What writes the files of ``FILES``, by name, for ``write_files``."""
+    part = part_of(arguments, result.time_us)
 
-    ``framework`` says whether arrays are written in the layout of frameworks, ``part`` what of the
-    timeline is shown.
-    """
+    def output(path: Path) -> str:
+        return _save_arrays(path, result, prepared, arguments.output_layout == "framework")
 
-    def writer(artifact: Artifact) -> Write:
-        common = {"result": result, "outputs": outputs, "problem": problem, "part": part}
-        return lambda path: artifact.write(Writing(path=path, framework=framework, **common))
+    def trace(path: Path) -> str:
+        result.save_trace(path, **part)
+        return "to open it, drag it into https://ui.perfetto.dev"
 
-    return {name: (path, writer(ARTIFACTS[name])) for name, path in wanted.items()}
+    def plot(path: Path) -> str:
+        _draw(path, result.plot_timeline, **part)
+        return "timeline of who worked and who waited"
+
+    def roofline(path: Path) -> str:
+        _draw(path, result.plot_roofline)
+        return "roofline"
+
+    def report(path: Path) -> str:
+        result.report(path)
+        return "to read it, open it in a browser"
+
+    return dict(zip(FILES, (output, trace, plot, roofline, report), strict=True))
+
+
+def _draw(path: Path, draw: Any, **part: Any) -> None:
+    from npusim.results.plots import save_plot  # noqa: PLC0415 - most runs draw nothing
+
+    save_plot(path, draw, **part)
+
+
+def _save_arrays(path: Path, result: Result, prepared: Prepared, framework: bool) -> str:
+    """Write the outputs, in the layout of frameworks if asked; what they are is returned."""
+    arrays: dict[str, Any] = {}
+    told = []
+    for output in prepared.outputs:
+        array = returned(result, output.name)
+        if framework:
+            array = output.unpack(prepared.problem, array)
+        form = output.axes if framework or not output.layout else output.layout
+        told.append(f"{output.name} {array.shape} {array.dtype.name}, {form}")
+        if array.dtype == BF16.numpy:  # exact; NumPy's files know no bfloat16
+            array = array.astype(np.float32)
+            told[-1] += ", stored as float32"
+        arrays[output.name] = array
+    with replacing(path) as part, part.open("wb") as file:
+        if _is_archive(path):
+            np.savez(file, **arrays)  # old NumPy takes other words for names of arrays
+        else:
+            np.save(file, next(iter(arrays.values())), allow_pickle=False)
+    return "; ".join(told)
 
 
 def _is_archive(path: Path) -> bool:
     return path.name.lower().endswith(".npz")
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -8,7 +8,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from npusim.cli.console import print_json, print_table
+from npusim.cli.files import print_json, print_table
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.errors import ArgumentError

@@ -291,7 +291,7 @@ def _add_tiling(leaf: Parser, card: Card[Any]) -> None:
         choices.append("tuned (the fastest that a search finds)")
     if vendors:
         choices.append(f"production (the rule of the vendor's library{whose})")
-        choices.append("library (our choice among the library's forms)")
+        choices.append("library (its public rules on a 910, 310 and 310P, else our choice)")
     choices.append(f"tile sizes in elements such as {'=...,'.join(list(fields)[:2])}=...")
     if vendors:
         choices.append("@FILE (in the vendor's words)")

@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from npusim.cli import calls, run
-from npusim.cli.console import print_json
-from npusim.cli.files import PLOTS, check_files, write_files
+from npusim.cli.files import PLOTS, TRACES, check_files, print_result, write_files
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.errors import ArgumentError
 from npusim.results import Result
-from npusim.results.compared import facts_of
-from npusim.results.comparison import Comparison, compare
+from npusim.results.comparison import Comparison, compare, facts_of
 from npusim.results.network_comparison import NetworkComparison, compare_networks, is_network
 from npusim.results.progress import ProgressBar
 
 #: Files that can be written, by the name of their option: their suffixes.
-_FILES = {"plot": PLOTS, "trace": (".json", ".json.gz")}
+_FILES: dict[str, Sequence[str]] = {"plot": PLOTS, "trace": TRACES}
 
 
 def add_arguments(parser: Parser) -> None:
@@ -40,35 +37,24 @@ def arrange(words: Sequence[str]) -> list[str]:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print what differs and write what is asked for."""
-    check_files(**{name: (getattr(arguments, name), ends) for name, ends in _FILES.items()})
+    check_files(arguments, **_FILES)
     networks = _networks(arguments)
     if networks is not None:
-        _show(arguments, networks)
+        print_result(networks, arguments.json)
         return 0
     comparison = _compared(arguments)
-    _show(arguments, comparison)
+    print_result(comparison, arguments.json)
 
     def plot(path: Path) -> str:
-        from npusim.results.comparison_plot import plot_comparison  # noqa: PLC0415 - on request
-        from npusim.results.plots import save_figure  # noqa: PLC0415
-
-        save_figure(plot_comparison(comparison), path)
+        comparison.save_plot(path)
         return "the kernels of both"
 
     def trace(path: Path) -> str:
         comparison.save_trace(path)
         return "to open it, drag it into https://ui.perfetto.dev"
 
-    files = {"plot": (arguments.plot, plot), "trace": (arguments.trace, trace)}
-    write_files(files, sys.stderr if arguments.json else sys.stdout)
+    write_files(arguments, plot=plot, trace=trace)
     return 0
-
-
-def _show(arguments: argparse.Namespace, comparison: Comparison | NetworkComparison) -> None:
-    if arguments.json:
-        print_json(comparison.to_json())
-    else:
-        sys.stdout.write(comparison.text())
 
 
 def _networks(arguments: argparse.Namespace) -> NetworkComparison | None:

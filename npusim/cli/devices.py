@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import Any
 
-from npusim.cli.console import print_json, print_table
+from npusim.cli.files import print_json, print_table
 from npusim.cli.options import add_options, add_show
 from npusim.cli.parser import Parser, collect
 from npusim.device.catalog import describe, devices, figure_text, load_device, ranges

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from npusim.cli import calls
-from npusim.cli.console import print_json
+from npusim.cli.files import print_json
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.results.explanation import Explanation

@@ -6,19 +6,15 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-from npusim.cli.console import print_table
-from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, write_files
+from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.cli.studies import arranged, progress_bar, study_of_words
 from npusim.errors import ArgumentError
 from npusim.results.lines import columns, counted, items, rate_text, wrap
-from npusim.results.plots import save_figure
 from npusim.study import Exploration, Sensitivities, explore, sensitivities
 from npusim.study.formula import GOALS, limit
 from npusim.study.space import check_goals
@@ -43,8 +39,7 @@ def arrange(words: Sequence[str]) -> list[str]:
 def execute(arguments: argparse.Namespace) -> int:
     """Search, and print the front."""
     study = study_of_words(arguments)
-    files = {"csv": TABLES, "plot": PLOTS, "tornado": PLOTS, "report": PAGES}
-    check_files(**{name: (getattr(arguments, name), ends) for name, ends in files.items()})
+    check_files(arguments, csv=TABLES, plot=PLOTS, tornado=PLOTS, report=PAGES)
     if arguments.trials == 0 and not arguments.tornado:
         raise ArgumentError("--trials 0 searches nothing; give --tornado FILE with it")
     print(f"{len(study):,} points over {', '.join(study.varied) or 'nothing'}", file=sys.stderr)
@@ -67,18 +62,12 @@ def execute(arguments: argparse.Namespace) -> int:
             )
         _print_front(result)
         failed = len(result.failed)
-        write_files(
-            {
-                "csv": (arguments.csv, result.write),
-                "plot": (arguments.plot, partial(_draw, result)),
-                "report": (arguments.report, result.report),
-            }
-        )
+        write_files(arguments, csv=result.write, plot=result.save_plot, report=result.report)
     if arguments.tornado:
         with progress_bar() as progress:
             moved = sensitivities(study, goal=[*goals, "time_us"][0], progress=progress, **common)
         _print_sensitivities(moved)
-        write_files({"tornado": (arguments.tornado, partial(_draw, moved))})
+        write_files(arguments, tornado=moved.save_plot)
     if failed:
         print(f"{counted(failed, 'point')} failed; --csv FILE has the errors", file=sys.stderr)
     return 0
@@ -97,10 +86,6 @@ def _goals(text: str) -> tuple[str, ...]:
 
 def _limit(text: str) -> str:
     return limit(text).text
-
-
-def _draw(result: Exploration | Sensitivities, path: Path) -> None:
-    save_figure(result.plot(), path)
 
 
 def _print_front(result: Exploration) -> None:

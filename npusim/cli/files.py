@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from npusim.errors import ArgumentError, NpusimError, shown
+from npusim.results import lines
 
-#: Suffixes of plots, of tables, of web pages, and of what may have any name.
+#: Suffixes of plots, of tables, of web pages, of timelines, and of what may have any name.
 PLOTS, TABLES, PAGES, ANY = (".png", ".svg"), (".csv", ".parquet"), (".html",), ("",)
+TRACES = (".json", ".json.gz")
 
 #: Writes a file; may return what it says of it.
 Write = Callable[[Path], object]
@@ -33,27 +38,33 @@ def check_file(option: str, path: Path, suffixes: Sequence[str]) -> None:
         )
 
 
-def check_files(**files: tuple[Path | None, Sequence[str]]) -> None:
+def check_files(arguments: argparse.Namespace, **suffixes: Sequence[str]) -> None:
     """The same for files by option, those that are asked for."""
-    for name, (path, suffixes) in files.items():
+    for name, ends in suffixes.items():
+        path = getattr(arguments, name)
         if path is not None:
-            check_file(_option(name), path, suffixes)
+            check_file(option_of(name), path, ends)
 
 
-def write_files(files: Mapping[str, tuple[Path | None, Write]], told: TextIO | None = None) -> None:
-    """Write the files asked for, by option, and say so on ``told`` (default: stdout).
+def write_files(
+    arguments: argparse.Namespace, told: TextIO | None = None, /, **writers: Write
+) -> None:
+    """Write the files asked for, by option, and say so on ``told``.
 
-    One that cannot be written stops no other. Raises ``ArgumentError`` for those after the last.
+    That is stdout, or stderr where stdout has JSON. One that cannot be written stops no other.
+    Raises ``ArgumentError`` for those after the last.
     """
-    told, failures = told or sys.stdout, []
-    for name, (path, write) in files.items():
+    usual = sys.stderr if getattr(arguments, "json", False) else sys.stdout
+    told, failures = told or usual, []
+    for name, write in writers.items():
+        path = getattr(arguments, name)
         if path is None:
             continue
         try:
             about = write(path)
         except (NpusimError, OSError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
-            failures.append(f"{_option(name)} {path} was not written: {why}")
+            failures.append(f"{option_of(name)} {path} was not written: {why}")
         else:
             print(f"wrote {shown(str(path))}{f': {about}' if about else ''}", file=told)
     told.flush()
@@ -61,5 +72,34 @@ def write_files(files: Mapping[str, tuple[Path | None, Write]], told: TextIO | N
         raise ArgumentError("; ".join(failures))
 
 
-def _option(name: str) -> str:
+def option_of(name: str) -> str:
+    """How a command spells an option."""
     return "--" + name.replace("_", "-")
+
+
+def print_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], left: int | Collection[int]
+) -> None:
+    """Print a table on stdout; ``left`` says which columns are text (``results.lines``).
+
+    It is made to fit the terminal; what goes to a file or a pipe, 80 columns (or ``COLUMNS``).
+    """
+    print("\n".join(lines.table(head, rows, left, terminal_width())))
+
+
+def terminal_width() -> int:
+    """Columns of the terminal, 80 where there is none (or ``COLUMNS``)."""
+    return shutil.get_terminal_size().columns
+
+
+def print_result(result: Any, as_json: bool) -> None:
+    """Print what a result says, as JSON or as text."""
+    if as_json:
+        print_json(result.to_json())
+    else:
+        sys.stdout.write(result.text())
+
+
+def print_json(value: Any) -> None:
+    """Print ``value`` as JSON on stdout, and nothing else."""
+    print(json.dumps(value, indent=2, allow_nan=False))

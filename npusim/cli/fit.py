@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from npusim.calibration import Calibration, calibrate
-from npusim.cli.console import print_json, print_table
-from npusim.cli.files import ANY, PLOTS, Write, check_files, write_files
+from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.errors import ArgumentError
@@ -43,15 +41,10 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json(_object(found))
     else:
         for table in found.tables:
-            print(f"{table.title}\n")
-            print_table(table.head, table.rows, table.left)
-            print()
-    files: dict[str, tuple[Path | None, Write]] = {
-        "output": (arguments.output, found.save),
-        "html": (arguments.html, partial(save_page, outcomes=found.after, tables=found.tables)),
-        "plot": (arguments.plot, partial(save_plot, outcomes=found.after)),
-    }
-    write_files(files, sys.stderr)
+            print(f"{table.text(terminal_width())}\n")
+    page = partial(save_page, outcomes=found.after, tables=found.tables)
+    plot = partial(save_plot, outcomes=found.after)
+    write_files(arguments, sys.stderr, output=found.save, html=page, plot=plot)
     if not found.finished:
         print("npusim: interrupted; this is what was found until then", file=sys.stderr)
     return 0 if found.finished else _INTERRUPTED
@@ -60,8 +53,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def _check_files(arguments: argparse.Namespace) -> None:
     """Find out before a long run what would go wrong after it."""
     output = arguments.output
-    html = (arguments.html, ANY)
-    check_files(output=(output, (".yaml",)), plot=(arguments.plot, PLOTS), html=html)
+    check_files(arguments, output=(".yaml",), plot=PLOTS, html=ANY)
     if output is not None and output.exists():
         raise ArgumentError(f"--output {output} exists; remove it, or choose another name")
 

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from functools import partial
-from pathlib import Path
 
 from npusim.call.options import Options
-from npusim.cli.console import print_json
-from npusim.cli.files import PAGES, PLOTS, check_file, write_files
+from npusim.cli.files import PAGES, PLOTS, check_files, print_result, write_files
 from npusim.cli.options import add_machine, add_options
 from npusim.cli.parser import Parser, collect
 from npusim.device.catalog import load_device
 from npusim.errors import ArgumentError
 from npusim.limits.table import RULES
-from npusim.network import GRADIENTS, PASSES, NetworkResult, network
+from npusim.network import GRADIENTS, PASSES, network
 from npusim.ops.cube_math import CUBE_MATH_TYPE
 from npusim.results.progress import ProgressBar, ProgressLines
-
-#: Every option that names a file: its suffixes.
-_FILES = {"csv": (".csv",), "plot": PLOTS, "report": PAGES}
 
 
 def add_arguments(parser: Parser) -> None:
@@ -61,9 +55,7 @@ def _gradients(text: str) -> tuple[str, ...]:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print what could be simulated; raise ``ArgumentError`` after it if layers are missing."""
-    wanted = {name: path for name in _FILES if (path := getattr(arguments, name)) is not None}
-    for name, path in wanted.items():
-        check_file(f"--{name}", path, _FILES[name])
+    check_files(arguments, csv=(".csv",), plot=PLOTS, report=PAGES)
     with ProgressBar() if sys.stderr.isatty() else ProgressLines() as progress:
         result = network(
             arguments.workload,
@@ -87,12 +79,8 @@ def execute(arguments: argparse.Namespace) -> int:
         )
     if arguments.range:
         _ = result.time_range_us  # reports show it once it is known
-    if arguments.json:
-        print_json(result.to_json())
-    else:
-        sys.stdout.write(result.text())
-    files = {name: (path, partial(_write, name, result)) for name, path in wanted.items()}
-    write_files(files, sys.stderr if arguments.json else sys.stdout)
+    print_result(result, arguments.json)
+    write_files(arguments, csv=result.write, plot=result.save_plot, report=result.report)
     if result.failed:
         names = ", ".join(one.layer.name for one in result.failed)
         raise ArgumentError(
@@ -100,15 +88,3 @@ def execute(arguments: argparse.Namespace) -> int:
             "the totals are partial"
         )
     return 0
-
-
-def _write(name: str, result: NetworkResult, path: Path) -> None:
-    if name == "plot":
-        from npusim.results.network_plot import plot_layers  # noqa: PLC0415 - rarely asked for
-        from npusim.results.plots import save_figure  # noqa: PLC0415
-
-        save_figure(plot_layers(result.to_json()), path)
-    elif name == "csv":
-        result.write(path)
-    else:
-        result.report(path)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from npusim.cli import artifacts, calls
 from npusim.cli.checks import Check, checked
-from npusim.cli.console import print_json
-from npusim.cli.files import write_files
+from npusim.cli.files import print_json, write_files
 from npusim.cli.options import add_options
 from npusim.cli.own_kernel import check_expected
 from npusim.cli.parser import Parser
@@ -39,12 +38,12 @@ def arrange(words: Sequence[str]) -> list[str]:
 
 def _add_extras(leaf: Parser) -> None:
     add_options(leaf, "run")
-    artifacts.add_arguments(leaf)
+    add_options(leaf, "files of a run")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run the call; the report comes first, so that nothing after it can lose it."""
-    asked = {name: getattr(arguments, name) for name in artifacts.ARTIFACTS}
+    asked = {name: getattr(arguments, name) for name in artifacts.FILES}
     wanted: dict[str, Path] = {name: path for name, path in asked.items() if path is not None}
     _check_arguments(arguments, wanted)
     prepared = calls.prepare(arguments, timing_only=arguments.timing_only)
@@ -52,21 +51,11 @@ def execute(arguments: argparse.Namespace) -> int:
         check_expected(prepared.problem)
     if "output" in wanted:
         artifacts.check_output(wanted["output"], prepared.outputs)
-    needed = any(artifacts.ARTIFACTS[name].needs == "timeline" for name in wanted)
     with ProgressBar() if sys.stderr.isatty() else ProgressLines() as progress:
-        keep = True if needed else arguments.timeline
+        keep = True if {*artifacts.TIMELINES} & set(wanted) else arguments.timeline
         result = prepared.run(timeline=keep, progress=progress)
     checks = _report(arguments, result, prepared)
-    if wanted:
-        files = artifacts.writers(
-            wanted,
-            result,
-            prepared.outputs,
-            prepared.problem,
-            framework=arguments.output_layout == "framework",
-            part=artifacts.part_of(arguments, result.time_us),
-        )
-        write_files(files, sys.stderr if arguments.json else sys.stdout)
+    write_files(arguments, **artifacts.writers(arguments, result, prepared))
     return 0 if all(check.passed for check in checks) else 1
 
 

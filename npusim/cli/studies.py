@@ -12,6 +12,7 @@ from pathlib import Path
 from npusim.cli.parser import Parser, collect
 from npusim.errors import ArgumentError
 from npusim.ops import CARDS
+from npusim.results.progress import Bar
 from npusim.study import Study, load_study
 from npusim.study.space import make_axis
 from npusim.study.subject import DEVICE, NETWORK, OPERATOR
@@ -75,13 +76,14 @@ def progress_bar() -> Iterator[Callable[[int, int, int], None]]:
     An interrupt says how many points are kept.
     """
     far = (0, 0)
-    with _bar() if sys.stderr.isatty() else nullcontext() as shown:
+    with Bar(0.0, left=True) if sys.stderr.isatty() else nullcontext() as bar:
 
         def report(done: int, total: int, known: int) -> None:
             nonlocal far
             far = (done, total)
-            if shown is not None:
-                shown(done, total, known)
+            if bar is not None:
+                note = f"{bar.speed:.1f}/s" if bar.speed else ""
+                bar.show("", done, total, note + (f", {known:,} known" if known else ""))
 
         try:
             yield report
@@ -89,30 +91,3 @@ def progress_bar() -> Iterator[Callable[[int, int, int], None]]:
             done, total = far
             kept = f"{done:,} of {total:,} points are kept: the same command goes on with the rest"
             raise KeyboardInterrupt(kept if total else "") from stop
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[int, int, int], None]]:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import (  # noqa: PLC0415
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        *(BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}")),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None, note="")
-
-        def report(done: int, total: int, known: int) -> None:
-            speed = bar.tasks[0].speed
-            note = f"{speed:.1f}/s" if speed else ""
-            note += f", {known:,} known" if known else ""
-            bar.update(task, completed=done, total=total, note=note)
-
-        yield report

@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from functools import partial
 
-from npusim.cli.console import print_table
-from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, write_files
+from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.cli.studies import arranged, progress_bar, study_of_words
 from npusim.errors import ArgumentError
 from npusim.results.lines import counted, items, percent_text, us_text
-from npusim.results.plots import save_figure
+from npusim.results.plots import save_plot
 from npusim.study import SweepResult, sweep
 from npusim.study.plots import KINDS
 from npusim.study.subject import Row, split
@@ -36,8 +35,7 @@ def add_arguments(parser: Parser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Measure the points and print their times."""
     study = study_of_words(arguments)
-    files = {"csv": TABLES, "plot": PLOTS, "report": PAGES}
-    check_files(**{name: (getattr(arguments, name), ends) for name, ends in files.items()})
+    check_files(arguments, csv=TABLES, plot=PLOTS, report=PAGES)
     points = f"{len(study):,} point{'s' * (len(study) != 1)}"
     print(f"{points} over {', '.join(study.varied) or 'nothing'}", file=sys.stderr)
     if arguments.dry_run:
@@ -52,17 +50,9 @@ def execute(arguments: argparse.Namespace) -> int:
             progress=progress,
         )
     _print(result)
-
-    def plot(path: Path) -> None:
-        save_figure(result.plot(x=arguments.x, kind=arguments.kind or ""), path)
-
-    write_files(
-        {
-            "csv": (arguments.csv, result.write),
-            "plot": (arguments.plot, plot),
-            "report": (arguments.report, result.report),
-        }
-    )
+    plot = partial(result.plot, x=arguments.x, kind=arguments.kind or "")
+    figure = partial(save_plot, draw=plot)
+    write_files(arguments, csv=result.write, plot=figure, report=result.report)
     if result.failed:
         raise ArgumentError(
             f"{len(result.failed)} of {len(result)} points failed; the first: "

@@ -5,27 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from npusim.call.tune import tune
 from npusim.cli import calls
-from npusim.cli.console import print_json
-from npusim.cli.files import ANY, PLOTS, check_files, write_files
+from npusim.cli.files import ANY, PLOTS, check_files, print_json, write_files
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.kernels.cann_export import cann_of
 from npusim.program.kernel import Kernel
-from npusim.results.progress import DELAY_S
+from npusim.results.progress import Bar
 from npusim.tuning.search import Progress
 from npusim.written import write
-
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
 
 _EXAMPLES = (
     "conv2d_backprop_filter --layer resnet50/res4_3x3 --batch 32 --device ascend910b2",
@@ -54,7 +48,7 @@ def _add_search(leaf: Parser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Search, then print the verdict and the leading tilings, and write what is asked for."""
-    check_files(csv=(arguments.csv, ANY), cann=(arguments.cann, ANY), plot=(arguments.plot, PLOTS))
+    check_files(arguments, csv=ANY, cann=ANY, plot=PLOTS)
     prepared = calls.prepare(arguments, timing_only=True)
     own = isinstance(prepared.problem, Kernel)
     what = prepared.problem if own else prepared.run
@@ -86,65 +80,22 @@ def execute(arguments: argparse.Namespace) -> int:
         words = cann_of(tuned.best).words
         write(file, json.dumps(words, indent=2) + "\n")
 
-    write_files(
-        {
-            "csv": (arguments.csv, tuned.to_csv),
-            "cann": (arguments.cann, to_cann),
-            "plot": (arguments.plot, tuned.plot),
-        },
-        sys.stderr if arguments.json else sys.stdout,
-    )
+    write_files(arguments, csv=tuned.to_csv, cann=to_cann, plot=tuned.plot)
     return 0
 
 
-def _bar() -> AbstractContextManager[Callable[[Progress], None] | None]:
-    return _SearchBar() if sys.stderr.isatty() else nullcontext()
+@contextmanager
+def _bar() -> Iterator[Callable[[Progress], None] | None]:
+    """What a search has ruled out so far, where stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with Bar() as bar:
 
+        def show(told: Progress) -> None:
+            best = f"best {told.best:,}" if told.best < inf else "no tiling yet"
+            gap = f", {1 - told.least / told.best:.1%} open" if told.least < told.best < inf else ""
+            text = f"{best}{gap}, {told.simulated:,} simulated"
+            bar.show(text, told.settled, told.candidates, "tilings ruled out")
 
-class _SearchBar:
-    """What a search has ruled out so far, on stderr; shown if it takes longer than a moment."""
-
-    def __init__(self) -> None:
-        self._bar: Bar | None = None
-
-    def __enter__(self) -> Callable[[Progress], None]:
-        """Start the clock."""
-        self._begun = time.monotonic()
-        return self.show
-
-    def __exit__(self, *raised: object) -> None:
-        """Remove the bar."""
-        if self._bar is not None:
-            self._bar.stop()
-
-    def show(self, told: Progress) -> None:
-        """Take note of a step."""
-        if time.monotonic() - self._begun < DELAY_S:
-            return
-        if self._bar is None:
-            self._bar = _started()
-            self._task = self._bar.add_task("")
-        best = f"best {told.best:,}" if told.best < inf else "no tiling yet"
-        gap = f", {1 - told.least / told.best:.1%} open" if told.least < told.best < inf else ""
-        text = f"{best}{gap}, {told.simulated:,} simulated"
-        self._bar.update(
-            self._task, description=text, completed=told.settled, total=told.candidates
-        )
-
-
-def _started() -> Bar:
-    # Short searches do not wait for its import.
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn  # noqa: PLC0415
-    from rich.progress import Progress as Bar  # noqa: PLC0415
-
-    bar = Bar(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=10),
-        MofNCompleteColumn(),
-        TextColumn("tilings ruled out"),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    bar.start()
-    return bar
+        yield show

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from npusim.cli.console import print_json, print_table
-from npusim.cli.files import ANY, PLOTS, check_files, write_files
+from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser, collect
 from npusim.errors import ArgumentError
@@ -22,7 +21,7 @@ from npusim.validation.score import is_scored, time_error
 from npusim.validation.sheet import Row, Sheet, Unreadable, shipped_sheets
 from npusim.validation.simulate import Outcome
 from npusim.validation.steadiness import restarted, with_notes
-from npusim.validation.tables import Table, scorecard
+from npusim.validation.tables import scorecard
 from npusim.validation.workers import Task, Workers, effort
 
 #: Products of base blocks above which --quick leaves a point out.
@@ -36,7 +35,7 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Simulate the points chosen and print the score card; what is declined is no error."""
-    check_files(plot=(arguments.plot, PLOTS), html=(arguments.html, ANY))
+    check_files(arguments, plot=PLOTS, html=ANY)
     figures = collect("--set", arguments.set)
     constants = _constants(arguments, figures)
     given = arguments.data
@@ -62,12 +61,9 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json([_object(outcome) for outcome in outcomes])
     else:
         for table in tables:
-            _print(table)
-    files = {
-        "plot": (arguments.plot, partial(save_plot, outcomes=outcomes)),
-        "html": (arguments.html, partial(save_page, outcomes=outcomes, tables=tables)),
-    }
-    write_files(files, sys.stderr)
+            print(f"{table.text(terminal_width())}\n")
+    page = partial(save_page, outcomes=outcomes, tables=tables)
+    write_files(arguments, sys.stderr, plot=partial(save_plot, outcomes=outcomes), html=page)
     return 0
 
 
@@ -85,12 +81,6 @@ def _constants(arguments: argparse.Namespace, figures: Mapping[str, str]) -> lis
 
 def _run(workers: Workers, tasks: Sequence[Task]) -> list[Outcome]:
     return workers.outcomes(tasks, _progress if sys.stderr.isatty() else None)
-
-
-def _print(table: Table) -> None:
-    print(f"{table.title}\n")
-    print_table(table.head, table.rows, table.left)
-    print()
 
 
 def _tell_ignored(sheets: Sequence[Sheet]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from npusim.cli.console import print_json, print_table
+from npusim.cli.files import print_json, print_table
 from npusim.cli.options import add_options, add_show
 from npusim.cli.parser import Parser
 from npusim.workloads import (

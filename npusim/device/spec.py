@@ -128,6 +128,13 @@ class Device(Shown):
         "type; `fp32`, in fp32 and rounded once",
         "tensor",
     )
+    library_rules: bool = figure(
+        "library_rules",
+        "bool",
+        '`tiling="library"` follows public rules of the vendor\'s library',
+        False,
+        digest="unless empty",
+    )
     sources: Mapping[str, str] = entry("what each source key stands for")
     replays: bool = field(default=False, metadata={"digest": "unless empty"})  # in graph mode
     provenance: Mapping[str, Provenance] = field(repr=False, compare=False)

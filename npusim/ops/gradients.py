@@ -22,7 +22,7 @@ from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import ImplicitGemm
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.sum_parts import SumParts
-from npusim.kernels.tilings import cann_filter, cann_input, library_filter, library_input
+from npusim.kernels.tilings import cann_filter, cann_input, library
 from npusim.ops.layer import blocked_problem, fractal_columns
 from npusim.program.kernel import Kernel
 from npusim.results import Result
@@ -232,8 +232,10 @@ def _product_tiling(
     if asked == "production":
         asked = cann_input.production_tiling(c, call.device, call.cube_cores, dtype)
     if asked == "library":
-        geometry = kernel.geometry_of(c)
-        return library_input.library_tiling(geometry, call.device, call.cube_cores, dtype)
+        made = kernel.geometry_of(c), kernel.rotated
+        tiling, told = library.of_product(c, *made, call.device, call.cube_cores, dtype)
+        call.notes += [f"{kernel.name}: {told}"] * bool(told)
+        return tiling
     if isinstance(asked, str):
         return None
     tiling, notes = cann_input.kernel_tiling(asked, c, call.device, dtype)
@@ -249,7 +251,9 @@ def _filter_tiling(call: Call, c: Convolution, dtype: DType) -> FilterTiling | N
     if asked == "production":
         asked = cann_filter.production_tiling(c, call.device, call.cube_cores, dtype)
     if asked == "library":
-        return library_filter.library_tiling(c, call.device, call.cube_cores)
+        tiling, told = library.of_filter(c, call.device, call.cube_cores)
+        call.notes += [f"{ConvBackpropFilter.name}: {told}"] * bool(told)
+        return tiling
     if isinstance(asked, str):
         return None
     tiling, notes = cann_filter.kernel_tiling(asked, c, call.device, dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from npusim.results.compared import Compared, KernelFacts, Row
+from npusim.results.comparison import Comparison, Differences, KernelFacts, Row
 from npusim.results.lines import (
     WIDTH,
     bytes_text,
@@ -27,7 +27,7 @@ MAX_ROWS = 12
 _TINY_US = 0.0005
 
 
-def render(compared: Compared) -> str:
+def render(compared: Comparison) -> str:
     """The whole comparison, with a final newline."""
     if compared.empty:
         return page([_header(compared), ["", "no difference"]])
@@ -42,7 +42,7 @@ def render(compared: Compared) -> str:
     return page(sections)
 
 
-def _header(compared: Compared) -> Iterator[str]:
+def _header(compared: Comparison) -> Iterator[str]:
     for name, side in (("A", compared.a), ("B", compared.b)):
         facts = side.facts
         label = f"{side.label}: " if side.label != name else ""
@@ -52,12 +52,18 @@ def _header(compared: Compared) -> Iterator[str]:
         verdict = facts.get("verdict")
         if verdict:
             yield from fact("bottleneck", told(verdict["name"], verdict["saves"]))
-    a, b = (side.facts["time_us"] for side in (compared.a, compared.b))
-    if a != b and a:
-        yield from fact("time", f"{us_text(a)} -> {us_text(b)} us, {signed_text(b / a - 1)}")
+    yield from time_fact(compared)
 
 
-def _bounds(compared: Compared) -> Iterator[str]:
+def time_fact(compared: Differences) -> list[str]:
+    """How the time changed; nothing where it did not."""
+    a, b = compared.times
+    if a == b or not a:
+        return []
+    return fact("time", f"{us_text(a)} -> {us_text(b)} us, {signed_text(b / a - 1)}")
+
+
+def _bounds(compared: Comparison) -> Iterator[str]:
     """What would take each kernel longest alone, of those whose time changed most."""
     pairs = [(n, compared.a.kernels.get(n), compared.b.kernels.get(n)) for n in compared.names]
     both = [(name, a, b) for name, a, b in pairs if a is not None and b is not None]
@@ -79,7 +85,7 @@ def _nearest(one: KernelFacts) -> tuple[str, str]:
     return one.row["bound"], percent_text(bound_us / us) if bound_us and us else "-"
 
 
-def _kernels(compared: Compared) -> Iterator[str]:
+def _kernels(compared: Comparison) -> Iterator[str]:
     """Times of every kernel of either without launches, and how much of them is necessary."""
     heads = ("KERNELS", "A us", "B us", "change", "", "least", "B", "pipe")
     rows: list[tuple[str, ...]] = [heads]
@@ -88,7 +94,7 @@ def _kernels(compared: Compared) -> Iterator[str]:
         us = [None if one is None else one.row["time_us"] - one.row["launch_us"] for one in pair]
         pipes = ["-" if one is None else one.busiest for one in pair]
         rows.append((
-            name, *map(_us, us), *_change(*us),
+            name, *map(us_or_none, us), *_change(*us),
             *(_least(one, time) for one, time in zip(pair, us, strict=True)),
             ", ".join(dict.fromkeys(pipes)),
         ))  # fmt: skip
@@ -107,7 +113,8 @@ def _change(a: float | None, b: float | None) -> tuple[str, str]:
     return f"{b - a:+,.3f}", signed_text(b / a - 1) if a else ""
 
 
-def _us(value: float | None) -> str:
+def us_or_none(value: float | None) -> str:
+    """Microseconds, a dash where there are none."""
     return "-" if value is None else us_text(value)
 
 
@@ -117,7 +124,7 @@ def _least(one: KernelFacts | None, us: float | None) -> str:
     return percent_text(one.row["problem_us"] / us)
 
 
-def _changes(compared: Compared, what: str, title: str, text: Any) -> Iterator[str]:
+def _changes(compared: Comparison, what: str, title: str, text: Any) -> Iterator[str]:
     """Rows of one kind, the largest changes first."""
     found = [row for row in compared.rows if row["what"] == what]
     found.sort(key=lambda row: -abs(row["change"]))
@@ -135,7 +142,7 @@ def _changes(compared: Compared, what: str, title: str, text: Any) -> Iterator[s
         yield f"  ({counted(len(found) - len(shown), 'other change')})"
 
 
-def _matters(compared: Compared, row: Row) -> bool:
+def _matters(compared: Comparison, row: Row) -> bool:
     """Whether a wait is told: it is of its kernel's busiest pipe on either side, and not tiny."""
     if abs(row["change"]) < _TINY_US:
         return False
@@ -143,7 +150,7 @@ def _matters(compared: Compared, row: Row) -> bool:
     return row["name"].partition(" ")[0] in {one.busiest for one in pair if one is not None}
 
 
-def _others(compared: Compared) -> Iterator[str]:
+def _others(compared: Comparison) -> Iterator[str]:
     """What the calls, their devices and their kernels are."""
     found = [
         row
@@ -159,16 +166,19 @@ def _others(compared: Compared) -> Iterator[str]:
             continue
         of = f"{row['kernel']} " if row["kernel"] else ""
         yield from wrap(
-            f"{of}{row['name']}: {_value(row['a'])} -> {_value(row['b'])}", "  ", "    "
+            f"{of}{row['name']}: {value_text(row['a'])} -> {value_text(row['b'])}", "  ", "    "
         )
     figures = sum(row["what"] == "figure" for row in found)
     if len(found) > 3 * MAX_ROWS and figures:
         yield f"  {counted(figures, 'figure')} of the devices: see to_json()"
 
 
-def _value(value: Any) -> str:
-    if value is None or value == "":
+def value_text(value: Any, commas: bool = True) -> str:
+    """A value as people read it."""
+    if value is None or value in ("", []):
         return "none"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     if isinstance(value, float):
         return us_text(value)
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if commas and isinstance(value, int) else str(value)

@@ -1,20 +1,17 @@
-"""An explanation for a terminal: the text's tables with colours, in at most 80 columns."""
+"""An explanation for a terminal: its text with colours, and bars of what kernels are spent on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.constrain import Constrain
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from npusim.results import explanation_text as plain
-from npusim.results.explained import Explained, KernelExplanation
-from npusim.results.lines import counted
-from npusim.results.what_if import WhatIf
+from npusim.results.explanation import Explanation
+from npusim.results.explanation_text import pieces
+from npusim.results.lines import WIDTH
 
 #: Colour of a part of the path.
 _COLOURS = {
@@ -36,35 +33,22 @@ _COLOURS = {
 #: Columns of the bar of parts.
 _BAR = 60
 
+#: Lines that are titles.
+_TITLE = r"(?m)^(\S.*:.* us = .*|[A-Z]{3,} .*|pipe  .*|figure  .*)$"
 
-def renderable(explanation: Explained) -> RenderableType:
+
+def renderable(explanation: Explanation) -> RenderableType:
     """What ``rich.print`` shows."""
-    return Constrain(Group(*_pieces(explanation)), plain.WIDTH)
-
-
-def _pieces(explanation: Explained) -> Iterator[RenderableType]:
-    yield Text(plain.title(explanation), style="bold")
-    yield Text(explanation.problem, style="dim")
-    if explanation.verdict is not None:
-        yield Text(f"bottleneck: {explanation.verdict.text()}", style="bold")
-    shown, hidden = plain.chapters(explanation)
-    for one in shown:
-        yield Text("\n" + plain.head_of(explanation, one), style="bold")
-        yield _path(one)
-        yield Padding(_bar(one.parts, one.run.cycles), (0, 0, 0, 2))
-        for name, text in plain.facts(one):
-            yield _fact(name, text)
-    if hidden:
-        yield Text(f"\n({counted(hidden, 'shorter kernel')}: see to_json())", style="dim")
-    if explanation.what_if is not None:
-        yield _what_if(explanation.what_if)
-
-
-def _path(one: KernelExplanation) -> RenderableType:
-    table = _table(plain.PATH_HEAD, numbers=(3, 4, 5))
-    for row in plain.path_cells(one):
-        table.add_row(*row[:-1], Text(row[-1], style=_COLOURS.get(row[-1], "")))
-    return Group(Text(plain.path_title(one), style="bold"), table)
+    shown: list[RenderableType] = []
+    for lines, kernel in pieces(explanation):
+        text = Text("\n".join(lines))
+        text.highlight_regex(_TITLE, "bold")
+        for part, colour in _COLOURS.items():
+            text.highlight_regex(rf"(?m)\b{part}(?= *$| <?\d)", colour)
+        shown.append(text)
+        if kernel is not None:
+            shown.append(Padding(_bar(kernel.parts, kernel.run.cycles), (0, 0, 0, 2)))
+    return Constrain(Group(*shown), WIDTH)
 
 
 def _bar(parts: Mapping[str, int], whole: int) -> Text:
@@ -75,27 +59,3 @@ def _bar(parts: Mapping[str, int], whole: int) -> Text:
         label = part if len(part) < width else ""
         bar.append(f"{label:^{width}}"[:width], style=f"black on {_COLOURS.get(part, 'white')}")
     return bar
-
-
-def _fact(name: str, text: str) -> Table:
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(min_width=12, no_wrap=True)
-    grid.add_column()
-    whole = text.replace(" %", "\u00a0%")  # a number and its per cent sign stay together
-    grid.add_row(Text(f"  {name}", style="dim"), Text(whole))
-    return grid
-
-
-def _what_if(figures: Sequence[WhatIf]) -> RenderableType:
-    table = _table(plain.WHAT_IF_HEAD, numbers=(2, 3, 4))
-    for row in plain.what_if_cells(figures):
-        table.add_row(*row)
-    note = Text(plain.idle_figures(figures), style="dim")
-    return Group(Text(f"\n{plain.WHAT_IF_TITLE}", style="bold"), table, note)
-
-
-def _table(heads: Sequence[str], numbers: Sequence[int]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="right" if place in numbers else "left", overflow="fold")
-    return table

@@ -1,18 +1,23 @@
-"""An explanation as plain text of at most 80 columns, and the cells that its tables are made of."""
+"""An explanation as plain text of at most 80 columns, part by part."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
-from npusim.results.explained import Explained, KernelExplanation
-from npusim.results.lines import columns, counted, launched_text, page, percent_text, us_text
+from npusim.results.explanation import Explanation, KernelExplanation
+from npusim.results.lines import (
+    WIDTH,
+    columns,
+    counted,
+    launched_text,
+    page,
+    percent_text,
+    us_text,
+    wrap,
+)
 from npusim.results.metrics import share
-from npusim.results.what_if import WhatIf
+from npusim.results.verdict import WhatIf
 from npusim.timing.trace import Step
-
-#: Columns of the text.
-WIDTH = 80
 
 #: Steps of a path, kernels and figures that are shown; the rest is added up or counted.
 MAX_STEPS, MAX_KERNELS, MAX_FIGURES = 8, 3, 10
@@ -20,24 +25,29 @@ MAX_STEPS, MAX_KERNELS, MAX_FIGURES = 8, 3, 10
 #: Kernels below this share of the call are not worth a chapter.
 _WORTH_A_CHAPTER = 0.05
 
-PATH_HEAD = ("pipe", "instruction", "line", "cycles", "share", "times", "mostly")
-WHAT_IF_TITLE = "WHAT IF a figure were half or twice what it is (same tilings)"
-WHAT_IF_HEAD = ("figure", "now", "half, us", "double, us", "saves")
+_PATH_HEAD = ("pipe", "instruction", "line", "cycles", "share", "times", "mostly")
 
 
-def render(explanation: Explained) -> str:
+def render(explanation: Explanation) -> str:
     """The text, with a final newline."""
+    return page(lines for lines, _ in pieces(explanation))
+
+
+def pieces(
+    explanation: Explanation,
+) -> Iterator[tuple[list[str], KernelExplanation | None]]:
+    """The lines of the text part by part, and the kernel that a part is on."""
     shown, hidden = chapters(explanation)
-    sections: list[Iterator[str] | list[str]] = [_header(explanation)]
-    sections += [_kernel(one, head_of(explanation, one)) for one in shown]
+    yield _header(explanation), None
+    for one in shown:
+        yield _kernel(one, head_of(explanation, one)), one
     if hidden:
-        sections.append(["", f"({counted(hidden, 'shorter kernel')}: see to_json())"])
+        yield ["", f"({counted(hidden, 'shorter kernel')}: see to_json())"], None
     if explanation.what_if is not None:
-        sections.append(_what_if(explanation.what_if))
-    return page(sections)
+        yield _what_if(explanation.what_if), None
 
 
-def chapters(explanation: Explained) -> tuple[tuple[KernelExplanation, ...], int]:
+def chapters(explanation: Explanation) -> tuple[tuple[KernelExplanation, ...], int]:
     """The kernels that matter, in the order of the call, and how many do not."""
     worthy = [
         one for one in explanation.kernels
@@ -48,7 +58,7 @@ def chapters(explanation: Explained) -> tuple[tuple[KernelExplanation, ...], int
     return shown, len(explanation.kernels) - len(shown)
 
 
-def title(explanation: Explained) -> str:
+def title(explanation: Explanation) -> str:
     """What ran where, and how long."""
     launches = us_text(explanation.device.time_us(explanation.launch_cycles))
     return (
@@ -58,7 +68,7 @@ def title(explanation: Explained) -> str:
     )
 
 
-def head_of(explanation: Explained, one: KernelExplanation) -> str:
+def head_of(explanation: Explanation, one: KernelExplanation) -> str:
     """A kernel, its time, and how near that is to both of its bounds."""
     whose = {"program": "its program needs", "problem": "any program for its problem"}
     near = ", ".join(
@@ -148,35 +158,23 @@ def idle_figures(figures: Sequence[WhatIf]) -> str:
     return f"({', '.join(texts)})" if texts else ""
 
 
-def _header(explanation: Explained) -> Iterator[str]:
-    yield from _wrapped(title(explanation))
-    yield from _wrapped(explanation.problem)
+def _header(explanation: Explanation) -> list[str]:
+    lines = [*wrap(title(explanation), later="  "), *wrap(explanation.problem, later="  ")]
     if explanation.verdict is not None:
-        yield from _wrapped(f"bottleneck: {explanation.verdict.text()}")
+        lines += wrap(f"bottleneck: {explanation.verdict.text()}", later="  ")
+    return lines
 
 
-def _kernel(one: KernelExplanation, head: str) -> Iterator[str]:
-    yield ""
-    yield from _wrapped(head)
-    yield ""
-    yield path_title(one)
-    rows = [PATH_HEAD, *path_cells(one)]
-    yield from columns(rows, left=(0, 1, 2, 6), width=WIDTH)
+def _kernel(one: KernelExplanation, head: str) -> list[str]:
+    table = columns([_PATH_HEAD, *path_cells(one)], left=(0, 1, 2, 6), width=WIDTH)
+    lines = ["", *wrap(head, later="  "), "", path_title(one), *table]
     for name, text in facts(one):
-        yield from _wrapped(text, f"  {name:<10} ", " " * 13)
+        lines += wrap(text, f"  {name:<10} ", " " * 13)
+    return lines
 
 
-def _what_if(figures: Sequence[WhatIf]) -> Iterator[str]:
-    yield ""
-    yield WHAT_IF_TITLE
-    rows = [WHAT_IF_HEAD, *what_if_cells(figures)]
-    yield from columns(rows, left=2, width=WIDTH)
-    if idle_figures(figures):
-        yield idle_figures(figures)
-
-
-def _wrapped(text: str, first: str = "", later: str = "  ") -> list[str]:
-    """Lines of at most ``WIDTH`` columns that never part a number from its per cent sign."""
-    lines = textwrap.wrap(text.replace(" %", "\u00a0%"), WIDTH, initial_indent=first,
-                          subsequent_indent=later, break_on_hyphens=False)  # fmt: skip
-    return [line.replace("\u00a0", " ") for line in lines]
+def _what_if(figures: Sequence[WhatIf]) -> list[str]:
+    rows = [("figure", "now", "half, us", "double, us", "saves"), *what_if_cells(figures)]
+    lines = ["", "WHAT IF a figure were half or twice what it is (same tilings)"]
+    idle = idle_figures(figures)
+    return [*lines, *columns(rows, left=2, width=WIDTH), *([idle] if idle else [])]

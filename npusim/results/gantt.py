@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,38 +109,56 @@ def tracks(rows: Timeline, cores: Sequence[str]) -> list[Track]:
     return found
 
 
-def slice_boxes(rows: Timeline, shown: Sequence[Track], view: View) -> Mapping[str, Boxes]:
-    """Bars of the instructions by class; in a dense track they grow from its bottom."""
-    batches: dict[str, list[Boxes]] = {}
+class Part(NamedTuple):
+    """Work of one class on a track, or its waits for one reason: instructions, and their spans.
+
+    ``place`` is that of the track, ``chosen`` are places in the timeline; spans are in cycles.
+    """
+
+    place: int
+    name: str
+    waits: bool
+    chosen: npt.NDArray[np.intp]
+    start: IntArray
+    end: IntArray
+
+
+def parts(rows: Timeline, shown: Sequence[Track]) -> Iterator[Part]:
+    """What tracks show: their work by class, then the cycles waited before it by reason."""
     for place, track in enumerate(shown):
         classes = np.asarray([palette.op_class(op, track.pipe) for op in rows.ops], dtype=object)
         of_row = classes[rows.op[track.rows]]
-        spans = _Spans(place, view.dense(rows, track), np.zeros(BINS))
         for name in dict.fromkeys(classes.tolist()):
             chosen = track.rows[of_row == name]
-            boxes = spans.boxes(rows.start[chosen], rows.end[chosen], view)
-            if len(boxes):
-                batches.setdefault(name, []).append(boxes)
-    return {name: np.concatenate(parts) for name, parts in batches.items()}
-
-
-def wait_boxes(rows: Timeline, shown: Sequence[Track], view: View) -> Mapping[str, Boxes]:
-    """Bars of the cycles spent waiting just before an instruction, by reason.
-
-    In a dense track they hang from its top; what is left blank there is before or after work.
-    """
-    batches: dict[str, list[Boxes]] = {}
-    for place, track in enumerate(shown):
-        spans = _Spans(place, view.dense(rows, track), np.zeros(BINS), from_top=True)
-        for number, reason in enumerate(REASONS):
-            waited = (rows.reason[track.rows] == number) & (rows.waited[track.rows] > 0)
-            chosen = track.rows[waited]
+            yield Part(place, name, False, chosen, rows.start[chosen], rows.end[chosen])
+        waited = rows.waited[track.rows] > 0
+        for number in np.unique(rows.reason[track.rows][waited]).tolist():
+            chosen = track.rows[waited & (rows.reason[track.rows] == number)]
             end = rows.start[chosen]
-            boxes = spans.boxes(end - rows.waited[chosen], end, view)
-            if len(boxes):
-                batches.setdefault(reason, []).append(boxes)
-    found = (reason for reason in REASONS if reason in batches)
-    return {reason: np.concatenate(batches[reason]) for reason in found}
+            yield Part(place, REASONS[number], True, chosen, end - rows.waited[chosen], end)
+
+
+def boxes(
+    rows: Timeline, shown: Sequence[Track], view: View
+) -> tuple[Mapping[str, Boxes], Mapping[str, Boxes]]:
+    """Bars of the instructions by class, and of the waits before them by reason.
+
+    In a dense track work grows from its bottom and waits hang from its top; what is left blank
+    there is before or after work.
+    """
+    batches: dict[tuple[str, bool], list[Boxes]] = {}
+    spans: dict[tuple[int, bool], _Spans] = {}
+    for part in parts(rows, shown):
+        dense = view.dense(rows, shown[part.place])
+        empty = _Spans(part.place, dense, np.zeros(BINS), part.waits)
+        drawn = spans.setdefault((part.place, part.waits), empty).boxes(part.start, part.end, view)
+        if len(drawn):
+            batches.setdefault((part.name, part.waits), []).append(drawn)
+    work, waits = (
+        {name: np.concatenate(batches[name, kind]) for name in names if (name, kind) in batches}
+        for names, kind in ((palette.CLASS_COLOURS, False), (REASONS, True))
+    )
+    return work, waits
 
 
 class _Spans(NamedTuple):

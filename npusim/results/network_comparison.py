@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from npusim.errors import ArgumentError
-from npusim.results import tables
-from npusim.results.compared import Row, Told, difference, facts_of
+from npusim.results.comparison import Differences, Facts, Row, Told, facts_of, labels_of
+from npusim.results.comparison_text import time_fact, us_or_none, value_text
 from npusim.results.lines import (
     WIDTH,
     columns,
@@ -25,13 +25,6 @@ from npusim.results.lines import (
     us_text,
     wrap,
 )
-from npusim.shown import Shown
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-#: Columns of ``NetworkComparison.table``; a promise to users.
-COLUMNS = ("part", "name", "what", "a", "b", "change")
 
 #: Layers, and kernels, that are shown; the rest is counted.
 MAX_ROWS = 20
@@ -56,28 +49,25 @@ _LACKING = ("workload", "layers", "kernels", "device")
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkComparison(Shown):
+class NetworkComparison(Differences):
     """What differs between two networks, whose plain facts are ``a`` and ``b``."""
 
     a: Mapping[str, Any]
     b: Mapping[str, Any]
     labels: tuple[str, str]
 
+    columns = ("part", "name", "what", "a", "b", "change")
+    told = _OF_NETWORK
+
     def __repr__(self) -> str:
         """One line: how many things differ, and both times."""
-        a, b = (side["time_us"] for side in (self.a, self.b))
+        a, b = self.times
         return f"<NetworkComparison: {counted(len(self.rows), 'difference')}, {a:.1f}, {b:.1f} us>"
 
     @property
-    def empty(self) -> bool:
-        """Whether nothing differs, as of a network and itself."""
-        return not self.rows
-
-    @property
-    def speedup(self) -> float | None:
-        """Time of a over time of b: above 1 where b is faster. None where b takes none."""
-        a, b = (side["time_us"] for side in (self.a, self.b))
-        return a / b if b else None
+    def sides(self) -> tuple[tuple[str, Facts], tuple[str, Facts]]:
+        """What both sides are called, and their plain facts."""
+        return (self.labels[0], self.a), (self.labels[1], self.b)
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -86,31 +76,17 @@ class NetworkComparison(Shown):
         ``part`` is "network", "layer" or "kernel"; ``what`` is a fact of ``NetworkResult.to_json``,
         microseconds where it ends in "_us". ``change`` is b less a where both are numbers.
         """
-        whole = ((name, self.a.get(name), self.b.get(name)) for name in _OF_NETWORK)
-        found = [_row("network", "", *fact) for fact in whole]
-        for part, facts in (("layer", _OF_LAYER), ("kernel", _OF_KERNEL)):
+        facts = [("network", "", n, self.a.get(n), self.b.get(n)) for n in _OF_NETWORK]
+        for part, names in (("layer", _OF_LAYER), ("kernel", _OF_KERNEL)):
             for name, a, b in self.pairs(part):
-                found += [_row(part, name, fact, a.get(fact), b.get(fact)) for fact in facts]
-        return tuple(row for row in found if row["a"] != row["b"])
-
-    @cached_property
-    def table(self) -> pd.DataFrame:
-        """``rows`` as a data frame."""
-        return tables.frame(self.rows, COLUMNS)
+                facts += [(part, name, fact, a.get(fact), b.get(fact)) for fact in names]
+        return self.differing(facts)
 
     def pairs(self, part: str) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
         """Layers or kernels of either by name, those of b alone last; {} where one has none."""
         a, b = (_named(side[f"{part}s"], part) for side in (self.a, self.b))
         for name in {**a, **b}:
             yield name, a.get(name, {}), b.get(name, {})
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, ready for ``json.dumps``."""
-        sides = {
-            name: {"label": label} | {fact: side.get(fact) for fact in _OF_NETWORK}
-            for name, label, side in zip("ab", self.labels, (self.a, self.b), strict=True)
-        }
-        return {**sides, "speedup": self.speedup, "changes": list(self.rows)}
 
     def text(self) -> str:
         """The comparison for people, at most 80 columns wide."""
@@ -121,13 +97,11 @@ class NetworkComparison(Shown):
         return page([self._header(), layers, kernels, self._others()])
 
     def _header(self) -> Iterator[str]:
-        for name, label, side in zip("AB", self.labels, (self.a, self.b), strict=True):
+        for name, (label, side) in zip("AB", self.sides, strict=True):
             of = f"{label}: " if label != name else ""
             what = f"{side['workload']} on {side['device']}, batch {side['batch']}"
             yield from fact(name, f"{of}{what}, {us_text(side['time_us'])} us")
-        a, b = (side["time_us"] for side in (self.a, self.b))
-        if a != b and a:
-            yield from fact("time", f"{us_text(a)} -> {us_text(b)} us, {signed_text(b / a - 1)}")
+        yield from time_fact(self)
 
     def _changes(self, part: str, time: str, title: str) -> Iterator[str]:
         """Times of one kind of row that differ, the largest changes first."""
@@ -144,7 +118,7 @@ class NetworkComparison(Shown):
             change = ("", "")
             if a is not None and b is not None:
                 change = f"{b - a:+,.1f}", signed_text(b / a - 1) if a else ""
-            rows.append((f"  {name}", _us(a), _us(b), *change))
+            rows.append((f"  {name}", us_or_none(a), us_or_none(b), *change))
         yield ""
         yield from columns(rows, width=WIDTH)
         if len(found) > MAX_ROWS:
@@ -165,7 +139,8 @@ class NetworkComparison(Shown):
         yield "WHAT DIFFERS BESIDES"
         for row in found[: 2 * MAX_ROWS]:
             name = f"{row['name']} " if row["name"] else ""
-            text = f"{name}{row['what']}: {_value(row['a'])} -> {_value(row['b'])}"
+            a, b = (value_text(row[side], commas=False) for side in "ab")
+            text = f"{name}{row['what']}: {a} -> {b}"
             yield from wrap(text, "  ", "    ")
         if len(found) > 2 * MAX_ROWS:
             yield f"  ({counted(len(found) - 2 * MAX_ROWS, 'more')}: see --json)"
@@ -188,10 +163,7 @@ def compare_networks(
     kernels are compared by name. ``labels`` call them something better than A and B, or than their
     files. Raises ``ArgumentError`` for what is no network.
     """
-    usual = [
-        str(one) if isinstance(one, str | Path) else name for one, name in ((a, "A"), (b, "B"))
-    ]
-    called = labels or (usual[0], usual[1])
+    called = labels_of(a, b, labels)
     sides = [facts_of(one, label) for one, label in zip((a, b), called, strict=True)]
     for side, label in zip(sides, called, strict=True):
         if not is_network(side):
@@ -213,20 +185,3 @@ def _named(rows: Sequence[Row], part: str) -> dict[str, Row]:
             name = f"{row[part]} #{place}"
         found[name] = row
     return found
-
-
-def _row(part: str, name: str, what: str, a: Any, b: Any) -> Row:
-    values = (part, name, what, a, b, difference(a, b))
-    return dict(zip(COLUMNS, values, strict=True))
-
-
-def _us(value: float | None) -> str:
-    return "-" if value is None else us_text(value)
-
-
-def _value(value: Any) -> str:
-    if value is None or value in ("", []):
-        return "none"
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return us_text(value) if isinstance(value, float) else str(value)

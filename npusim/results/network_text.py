@@ -29,20 +29,24 @@ def render(facts: Row) -> str:
 
     ``facts`` are those of ``NetworkResult.to_json``.
     """
-    errors: dict[str, list[str]] = {}
-    for row in facts["layers"]:
-        if row["error"]:
-            errors.setdefault(row["error"], []).append(row["layer"])
-    missing = [f"{', '.join(names)}: {error}" for error, names in errors.items()]
     sections = (
         _header(facts),
         _layers(facts),
         _kernels(facts),
         elementwise.section(facts),
-        items("NOT SIMULATED", missing),
+        items("NOT SIMULATED", missing(facts)),
         items("NOTES", facts["notes"]),
     )
     return page(sections)
+
+
+def missing(facts: Row) -> list[str]:
+    """Why layers have no time, those with one reason together."""
+    errors: dict[str, list[str]] = {}
+    for row in facts["layers"]:
+        if row["error"]:
+            errors.setdefault(row["error"], []).append(row["layer"])
+    return [f"{', '.join(names)}: {error}" for error, names in errors.items()]
 
 
 def missing_text(facts: Row) -> str:
@@ -158,17 +162,21 @@ def shape_text(row: Row) -> str:
 
 
 def _kernels(facts: Row) -> Iterator[str]:
-    rows = [("KERNELS", "n", "us", "launch us", "share", "TFLOPS", "executed", "least")]
+    heads = ("KERNELS", "n", "us", "launch us", "share", "TFLOPS", "executed", "least")
+    yield ""
+    yield from columns([heads, *kernel_cells(facts)], width=WIDTH)
+    yield from wrap(
+        "(n: launches; us and TFLOPS without them; executed: with padding and zeros; least: share "
+        "of us that any programs for the same problems would need)"
+    )
+
+
+def kernel_cells(facts: Row) -> Iterator[tuple[str, ...]]:
+    """Kernels: launches, their times and share of the time, speeds, and how much is necessary."""
     for row in facts["kernels"]:
         us = row["time_us"] - row["launch_us"]
         times = us_text(us), us_text(row["launch_us"]), percent_text(row["share"])
         macs = row["useful_macs"], row["macs"]
         speeds = (rate_text(2 * count / us / 1e6) if count else "-" for count in macs)
         least = percent_text(row["problem_us"] / us) if us else "-"
-        rows.append((row["kernel"], f"{row['launches']:,}", *times, *speeds, least))
-    yield ""
-    yield from columns(rows, width=WIDTH)
-    yield from wrap(
-        "(n: launches; us and TFLOPS without them; executed: with padding and zeros; least: share "
-        "of us that any programs for the same problems would need)"
-    )
+        yield row["kernel"], f"{row['launches']:,}", *times, *speeds, least

@@ -25,9 +25,8 @@ from npusim.integers import IntArray
 from npusim.reasons import REASONS
 from npusim.results import metrics
 from npusim.results.gantt import checked_window
-from npusim.results.record import Record
+from npusim.results.result import Result
 from npusim.results.tables import CallTimeline, call_timeline, within
-from npusim.timing.trace import KernelRun
 from npusim.written import replacing
 
 #: Samples of the bandwidth counter over a call.
@@ -47,7 +46,7 @@ _BATCH, _LEVEL = 500_000, 2
 
 
 def save(
-    result: Record,
+    result: Result,
     path: Path,
     *,
     cores: Sequence[str] | None = None,
@@ -66,7 +65,7 @@ def save(
     _write(path, _about(result), _events(result, call, _Lane(), shown))
 
 
-def save_both(a: Record, b: Record, path: Path) -> None:
+def save_both(a: Result, b: Result, path: Path) -> None:
     """Write the traces of two calls to one file, both from time 0: processes of A, then of B.
 
     Raises ArgumentError where a timeline was not kept.
@@ -87,7 +86,7 @@ class _Lane(NamedTuple):
     first: int = DEVICE_PID
 
 
-def _about(result: Record) -> dict[str, Any]:
+def _about(result: Result) -> dict[str, Any]:
     """What is needed to reproduce a call."""
     return {
         "npusim_version": result.version,
@@ -159,34 +158,35 @@ class _Clock:
         return f"{picoseconds // 10**6}.{picoseconds % 10**6:06d}"
 
 
+class _Scene(NamedTuple):
+    """What events are drawn from: a call, what is ``shown`` of it, numbers of cores and pipes."""
+
+    result: Result
+    call: CallTimeline
+    lane: _Lane
+    shown: npt.NDArray[np.bool_]
+    clock: _Clock
+    pids: dict[str, int]
+    tids: dict[str, int]
+
+
 def _events(
-    result: Record, call: CallTimeline, lane: _Lane, shown: npt.NDArray[np.bool_]
+    result: Result, call: CallTimeline, lane: _Lane, shown: npt.NDArray[np.bool_]
 ) -> Iterator[str]:
     """Every event as JSON text: names of tracks, kernels, bandwidth, instructions ``shown``."""
-    clock = _Clock(result.device)
     cores = sorted(call.rows.cores, key=metrics.core_key)
     pids = {core: pid for pid, core in enumerate(cores, start=lane.first + 1)}
     pipes = sorted(call.rows.pipes, key=metrics.pipe_key)
     tids = {pipe: tid for tid, pipe in enumerate(pipes, start=1)}
-    yield from _names(result, call, lane, (pids, tids), shown)
-    yield from _kernel_slices(result.runs, clock, lane.first)
-    yield from _counters(result, call, clock, lane.first)
-    yield from _slices(call, clock, (pids, tids), shown)
-    yield from _flows(result, call, clock, (pids, tids), shown)
+    scene = _Scene(result, call, lane, shown, _Clock(result.device), pids, tids)
+    for part in (_names, _kernel_slices, _counters, _slices, _flows):
+        yield from part(scene)
 
 
-def _names(
-    result: Record,
-    call: CallTimeline,
-    lane: _Lane,
-    ids: tuple[dict[str, int], dict[str, int]],
-    shown: npt.NDArray[np.bool_],
-) -> Iterator[str]:
-    """Metadata: what processes and tracks are called, and their order on the screen.
-
-    ``ids`` are the numbers of cores and of pipes.
-    """
-    rows, (pids, tids) = call.rows, ids
+def _names(scene: _Scene) -> Iterator[str]:
+    """Metadata: what processes and tracks are called, and their order on the screen."""
+    result, call, lane, shown, _, pids, tids = scene
+    rows = call.rows
     yield from _name("process", f"{lane.prefix}device {result.device.name}", lane.first, 0)
     yield from _name("thread", "kernels", lane.first, 1)
     used = np.unique(rows.core[shown] * len(rows.pipes) + rows.pipe[shown]).tolist()
@@ -210,8 +210,9 @@ def _name(kind: str, name: str, pid: int, tid: int) -> Iterator[str]:
     yield _json({**head, "name": f"{kind}_sort_index", "args": {"sort_index": order}})
 
 
-def _kernel_slices(runs: tuple[KernelRun, ...], clock: _Clock, pid: int) -> Iterator[str]:
+def _kernel_slices(scene: _Scene) -> Iterator[str]:
     """One slice per launch and per kernel on the device's own track."""
+    runs, clock, pid = scene.result.runs, scene.clock, scene.lane.first
     names = metrics.titles(runs)
     for run, title, start in zip(runs, names, metrics.kernel_starts(runs), strict=True):
         args: dict[str, Any] = {
@@ -259,8 +260,9 @@ def moved_by(call: CallTimeline, pipe: str, edges: npt.NDArray[np.int64]) -> npt
     return np.asarray(np.interp(edges, times, moved))
 
 
-def _counters(result: Record, call: CallTimeline, clock: _Clock, pid: int) -> Iterator[str]:
+def _counters(scene: _Scene) -> Iterator[str]:
     """GM bandwidth in GB/s over equal buckets of the call, one series per pipe."""
+    result, call, lane, _, clock, *_ = scene
     pipes = gm_pipes(result.device, call)
     total = result.cycles
     if not pipes or not total:
@@ -275,22 +277,18 @@ def _counters(result: Record, call: CallTimeline, clock: _Clock, pid: int) -> It
             f"{_json(pipe)}:{value:.3f}" for pipe, value in zip(pipes, values, strict=True)
         )
         yield (
-            f'{{"ph":"C","pid":{pid},"ts":{clock.text(clock.picoseconds(edge))},'
+            f'{{"ph":"C","pid":{lane.first},"ts":{clock.text(clock.picoseconds(edge))},'
             f'"name":"GM bandwidth (GB/s)","args":{{{args}}}}}'
         )
 
 
-def _slices(
-    call: CallTimeline,
-    clock: _Clock,
-    ids: tuple[dict[str, int], dict[str, int]],
-    shown: npt.NDArray[np.bool_],
-) -> Iterator[str]:
+def _slices(scene: _Scene) -> Iterator[str]:
     """One slice per instruction in the order of the timeline, before it one of its wait.
 
     Microseconds and picoseconds are written side by side: a number with six digits.
     """
-    rows, (pids, tids) = call.rows, ids
+    _, call, _, shown, clock, pids, tids = scene
+    rows = call.rows
     heads = [
         f'{{"ph":"X","pid":{pids[name]},"tid":{tids[track]},"ts":'
         for name in rows.cores
@@ -358,18 +356,13 @@ def _split(picoseconds: IntArray) -> tuple[IntArray, IntArray]:
     return picoseconds // 10**6, picoseconds % 10**6
 
 
-def _flows(
-    result: Record,
-    call: CallTimeline,
-    clock: _Clock,
-    ids: tuple[dict[str, int], dict[str, int]],
-    shown: npt.NDArray[np.bool_],
-) -> Iterator[str]:
+def _flows(scene: _Scene) -> Iterator[str]:
     """An arrow from each instruction that another waited for to that other.
 
     It leaves where the first ends, or where it starts if the other follows it piece by piece.
     """
-    rows, (pids, tids) = call.rows, ids
+    result, call, _, shown, clock, pids, tids = scene
+    rows = call.rows
     if result.replay is None or len(rows.start) > FLOWS_LIMIT:
         return
     first, number = 0, _first_flow(pids)

@@ -1,7 +1,8 @@
 """Plots of a call on matplotlib Axes; the only module that imports matplotlib.
 
-Each function draws on ``ax``, or on a new figure of its own, and returns the Axes. ``shown`` makes
-that figure the current one of pyplot, so that a notebook displays it and ``plt.show()`` finds it.
+Each function draws on ``ax``, or on a new figure of its own, and returns the Axes. That figure is
+the current one of pyplot, so that a notebook displays it and ``plt.show()`` finds it, but for what
+``save_plot`` writes.
 """
 
 # Matplotlib is imported when something is drawn, not with npusim.
@@ -11,23 +12,23 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from npusim.errors import ArgumentError
 from npusim.results import gantt, metrics, palette
-from npusim.results.lines import binary_unit, bytes_text, percent_text, us_text
-from npusim.results.record import Record
+from npusim.results.lines import us_text
+from npusim.results.result import Result
 from npusim.results.roofline import Point, Roofs, point
 from npusim.results.roofline import roofs as roofs_of
-from npusim.results.tables import CallTimeline, call_timeline
+from npusim.results.tables import call_timeline
 from npusim.written import replacing
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from matplotlib.axes import Axes
 
 #: Share of the window below which a wait is too narrow for its hatch to be seen.
@@ -38,7 +39,8 @@ LAUNCH_SHARE = 0.03
 #: Share of the width between two ticks, at least.
 _TICK_SHARE = 0.045
 
-_TEXT = "#222222"
+#: Colour of words.
+TEXT = "#222222"
 _POINT_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
 _GM_MARK, _MEMORY_MARK = "o", "D"
 _WAIT_FACE = "#ededed"
@@ -61,21 +63,36 @@ def figure_bytes(ax: Axes, kind: str) -> bytes:
     return target.getvalue()
 
 
-def save_figure(ax: Axes, path: Path) -> None:
-    """Write the figure of ``ax`` as the .png or .svg file that ``path`` names."""
-    drawn = figure_bytes(ax, path.suffix[1:].lower())
-    with replacing(path) as part:
+def save_plot(path: str | Path, draw: Callable[..., Axes], *given: Any, **options: Any) -> None:
+    """Write what ``draw`` draws as the .png or .svg file that ``path`` names; pyplot shows nothing.
+
+    Raises ``ArgumentError`` for another suffix.
+    """
+    target = Path(path)
+    kind = target.suffix[1:].lower()
+    if kind not in ("png", "svg"):
+        raise ArgumentError(f"plot: {str(path)!r} must end in .png or .svg")
+    before = _SHOWN.set(False)
+    try:
+        drawn = figure_bytes(draw(*given, **options), kind)
+    finally:
+        _SHOWN.reset(before)
+    with replacing(target) as part:
         part.write_bytes(drawn)
 
 
-def new_axes(ax: Axes | None, width: float, height: float, shown: bool = False) -> Axes:
+#: Whether pyplot shows new figures.
+_SHOWN: ContextVar[bool] = ContextVar("shown", default=True)
+
+
+def new_axes(ax: Axes | None, width: float, height: float, shown: bool = True) -> Axes:
     """``ax``, or the Axes of a new figure of ``width`` x ``height`` inches."""
     from matplotlib.figure import Figure
 
     if ax is not None:
         return ax
     make: Callable[..., Figure] = Figure
-    if shown:
+    if shown and _SHOWN.get():
         from matplotlib import pyplot
 
         make = pyplot.figure
@@ -86,19 +103,18 @@ def tidy(ax: Axes) -> None:
     """The look that all plots share."""
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
-    ax.tick_params(labelsize=9, colors=_TEXT)
+    ax.tick_params(labelsize=9, colors=TEXT)
 
 
 # ---------------------------------------------------------------- timeline
 
 
 def plot_timeline(
-    result: Record,
+    result: Result,
     ax: Axes | None = None,
     *,
     cores: Sequence[str] | None = None,
     window: tuple[float, float] | None = None,
-    shown: bool = False,
 ) -> Axes:
     """A row per core and pipe over time in us; ``window`` (us of the call) zooms in.
 
@@ -109,11 +125,11 @@ def plot_timeline(
     first, last = gantt.checked_window(result.time_us, window)
     chosen = gantt.default_cores(result.runs) if cores is None else cores
     tracks = gantt.tracks(call.rows, chosen)
-    ax = new_axes(ax, 11, 1.7 + 0.27 * max(4, len(tracks)), shown)
+    ax = new_axes(ax, 11, 1.7 + 0.27 * max(4, len(tracks)))
     view = gantt.View(first, last, 1e6 / result.device.clock_hz)
     scale = _shortened(ax, result, view)
-    legend = _draw_slices(ax, call, tracks, view)
-    legend.update(_draw_waits(ax, call, tracks, view))
+    work, waits = gantt.boxes(call.rows, tracks, view)
+    legend = _draw_slices(ax, work) | _draw_waits(ax, waits, view)
     _mark_kernels(ax, result, view, scale)
     ax.set_xlim(first, last)
     ax.set_ylim(len(tracks) - 0.4, -0.6)
@@ -146,33 +162,27 @@ def _legend_below(ax: Axes, handles: list[Any]) -> None:
     )
 
 
-def _draw_slices(
-    ax: Axes, call: CallTimeline, tracks: Sequence[gantt.Track], view: gantt.View
-) -> dict[str, Any]:
+def _draw_slices(ax: Axes, batches: Mapping[str, gantt.Boxes]) -> dict[str, Any]:
     """One batch of bars per class of instruction; returns legend handles by class."""
     from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
 
-    batches = gantt.slice_boxes(call.rows, tracks, view)
     legend: dict[str, Any] = {}
-    for name in (one for one in palette.CLASS_COLOURS if one in batches):
-        colour = palette.CLASS_COLOURS[name]
-        verts: Any = batches[name]
+    for name, boxes in batches.items():
+        colour, verts = palette.CLASS_COLOURS[name], cast("Any", boxes)
         bars = PolyCollection(verts, facecolor=colour, linewidth=0, rasterized=True, zorder=3)
         ax.add_collection(bars, autolim=False)
         legend[name] = Patch(facecolor=colour, label=name)
     return legend
 
 
-def _draw_waits(
-    ax: Axes, call: CallTimeline, tracks: Sequence[gantt.Track], view: gantt.View
-) -> dict[str, Any]:
+def _draw_waits(ax: Axes, batches: Mapping[str, gantt.Boxes], view: gantt.View) -> dict[str, Any]:
     """Grey bars before the instructions that waited, hatched by reason where wide enough."""
     from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
 
     legend: dict[str, Any] = {}
-    for reason, boxes in gantt.wait_boxes(call.rows, tracks, view).items():
+    for reason, boxes in batches.items():
         hatch = palette.REASON_HATCHES.get(reason, "")
         wide = boxes[:, 1, 0] - boxes[:, 0, 0] >= HATCHED_FROM * (view.last - view.first)
         for part, pattern in ((~wide, ""), (wide, hatch)):
@@ -193,7 +203,7 @@ class _Scale:
     Each takes at most ``LAUNCH_SHARE`` of the kernels' time; ``share`` is of the width of the plot.
     """
 
-    def __init__(self, result: Record, view: gantt.View) -> None:
+    def __init__(self, result: Result, view: gantt.View) -> None:
         kernels = max(1, sum(run.cycles for run in result.runs))
         real, drawn = [0], [0.0]
         for run in result.runs:
@@ -228,7 +238,7 @@ class _Scale:
         return kept
 
 
-def _shortened(ax: Axes, result: Record, view: gantt.View) -> _Scale:
+def _shortened(ax: Axes, result: Result, view: gantt.View) -> _Scale:
     """Give ``ax`` a time axis with short launches; ticks say the time."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
@@ -242,7 +252,7 @@ def _shortened(ax: Axes, result: Record, view: gantt.View) -> _Scale:
     return scale
 
 
-def _mark_kernels(ax: Axes, result: Record, view: gantt.View, drawn: _Scale) -> None:
+def _mark_kernels(ax: Axes, result: Result, view: gantt.View, drawn: _Scale) -> None:
     """Shade launches, draw where kernels start, and name those wide enough to be named."""
     scale = view.us_per_cycle
     starts, names = metrics.kernel_starts(result.runs), metrics.titles(result.runs)
@@ -250,7 +260,7 @@ def _mark_kernels(ax: Axes, result: Record, view: gantt.View, drawn: _Scale) -> 
         begin, end = start * scale, (start + run.cycles) * scale
         launch = (start - run.launch_cycles) * scale, begin
         ax.axvspan(*launch, color="#f6e7c8", lw=0, zorder=0)
-        ax.axvline(begin, color=_TEXT, lw=0.8, ls=":", zorder=1)
+        ax.axvline(begin, color=TEXT, lw=0.8, ls=":", zorder=1)
         named = _name_span(ax, view, drawn, (begin, end), name)
         text = f"launch {us_text(launch[1] - launch[0])} us" if named else name
         if run.launch_cycles or not named:
@@ -271,7 +281,7 @@ def _name_span(
             textcoords="offset points",
             ha="center",
             fontsize=9,
-            color=_TEXT,
+            color=TEXT,
             annotation_clip=False,
         )
     return fits
@@ -286,13 +296,13 @@ def _name_upright(
         middle = (drawn.to_real(drawn.to_drawn((left, right)).mean()), 0.5)
         transform = ax.get_xaxis_transform()
         ax.text(*middle, name, transform=transform, rotation=90, ha="center", va="center",
-                fontsize=8, color=_TEXT, zorder=4)  # fmt: skip
+                fontsize=8, color=TEXT, zorder=4)  # fmt: skip
 
 
 # ---------------------------------------------------------------- roofline
 
 
-def plot_roofline(result: Record, ax: Axes | None = None, *, shown: bool = False) -> Axes:
+def plot_roofline(result: Result, ax: Axes | None = None) -> Axes:
     """Executed FLOP/s against FLOP/B, log-log, with the roofs of the cores the largest kernel used.
 
     Operations on padding are executed, too. A circle counts the bytes cores moved from and to GM
@@ -301,7 +311,7 @@ def plot_roofline(result: Record, ax: Axes | None = None, *, shown: bool = False
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    ax = new_axes(ax, 8, 5, shown)
+    ax = new_axes(ax, 8, 5)
     ax.set_xscale("log")
     ax.set_yscale("log")
     working = [run for run in result.runs if run.macs and run.cycles]
@@ -392,54 +402,3 @@ def _roofline_legend(ax: Axes, points: Sequence[Point], colours: Mapping[str, st
         if any(getattr(point, fact) for point in points)
     ]
     ax.legend(handles=handles, loc="lower right", fontsize=9, frameon=False)
-
-
-# ---------------------------------------------------------------- traffic
-
-
-def plot_traffic(result: Record, ax: Axes | None = None, *, shown: bool = False) -> Axes:
-    """Bytes per path and operand over the call; reads of GM split into L2 hits and misses."""
-    paths = metrics.path_totals(result.runs)
-    ax = new_axes(ax, 8, 1.4 + 0.36 * max(3, len(paths)), shown)
-    whole = max((path.bytes for path in paths), default=1) or 1
-    unit, size = binary_unit(whole)
-    _traffic_bars(ax, paths, size)
-    ax.set_yticks(range(len(paths)), [path.label.replace("->", "\u2192") for path in paths])
-    ax.set_ylim(len(paths) - 0.4, -0.6)
-    ax.set_xlim(0, whole / size * 1.22)
-    ax.set_xlabel(f"bytes moved over the call ({unit})")
-    tidy(ax)
-    if paths:
-        place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 5}
-        ax.legend(**place, fontsize=9, frameon=False, borderaxespad=0.2)
-    return ax
-
-
-def _traffic_bars(ax: Axes, paths: Sequence[metrics.PathTotal], size: int) -> None:
-    """One stacked bar per path in units of ``size`` bytes, its total written at its end."""
-    rest = [path.bytes - path.hit_bytes - path.missed_bytes for path in paths]
-    parts = (
-        ("read, L2 hit", palette.READ_HIT, [path.hit_bytes for path in paths]),
-        ("read, L2 miss", palette.READ_MISS, [path.missed_bytes for path in paths]),
-        *(
-            (kind, colour, [n * (path.kind == kind) for n, path in zip(rest, paths, strict=True)])
-            for kind, colour in palette.MOVES.items()
-        ),
-    )
-    base = np.zeros(len(paths))
-    for label, colour, counts in parts:
-        widths = np.asarray(counts, dtype=float) / size
-        if widths.any():
-            ax.barh(range(len(paths)), widths, 0.7, left=base, color=colour, label=label, zorder=2)
-        base = base + widths
-    for place, path in enumerate(paths):
-        hits = "" if path.hit_share is None else f", {percent_text(path.hit_share)} hits"
-        ax.annotate(
-            bytes_text(path.bytes) + hits,
-            (path.bytes / size, place),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-            color=_TEXT,
-        )

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from html import escape
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
+    from typing_extensions import Self
 
 #: Seconds after which a run is long enough to be told about.
 DELAY_S = 1.0
@@ -16,18 +22,17 @@ DELAY_S = 1.0
 EVERY_S = 60.0
 
 
-class ProgressBar:
-    """Context manager that is a ``npusim.call.Progress``: a bar on stderr, gone at the end.
+class Bar:
+    """Context manager of a bar on stderr, gone at the end.
 
-    For terminals; it is shown if the run lasts longer than ``delay_s`` seconds.
+    It is shown once a run lasts longer than ``delay_s`` seconds, with the time ``left`` if asked.
     """
 
-    def __init__(self, delay_s: float = DELAY_S) -> None:
-        self._delay_s = delay_s
+    def __init__(self, delay_s: float = DELAY_S, *, left: bool = False) -> None:
+        self._delay_s, self._left = delay_s, left
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
 
-    def __enter__(self) -> ProgressBar:
+    def __enter__(self) -> Self:
         """Start the clock."""
         self._begin = time.monotonic()
         return self
@@ -37,16 +42,29 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, kernel: str, phase: str, done: int, total: int) -> None:
-        """Take note of ``done`` of ``total`` instructions of a kernel's phase."""
+    @property
+    def speed(self) -> float | None:
+        """How many are done in a second of late; None while that is not known."""
+        return None if self._bar is None else self._bar.tasks[0].speed
+
+    def show(self, text: str, done: int, total: int, unit: str) -> None:
+        """Take note that ``done`` of ``total`` of a unit are done of what ``text`` says."""
         if time.monotonic() - self._begin < self._delay_s:
             return
-        text, unit = _told(kernel, phase)
-        if self._bar is None or self._task is None:  # phases follow each other: one line is enough
-            self._bar = _bar()
+        if self._bar is None:  # phases follow each other: one line is enough
+            self._bar = _bar(self._left)
             self._task = self._bar.add_task(text, completed=done, total=total, unit=unit)
             self._bar.start()
         self._bar.update(self._task, description=text, completed=done, total=total, unit=unit)
+
+
+class ProgressBar(Bar):
+    """A bar that is a ``npusim.call.Progress``, for terminals."""
+
+    def __call__(self, kernel: str, phase: str, done: int, total: int) -> None:
+        """Take note of ``done`` of ``total`` instructions of a kernel's phase."""
+        text, unit = _told(kernel, phase)
+        self.show(text, done, total, unit)
 
 
 class ProgressLines:
@@ -80,21 +98,97 @@ def _told(kernel: str, phase: str) -> tuple[str, str]:
     return (kernel, phase) if phase == "layers" else (f"{kernel}: {phase}", "instructions")
 
 
-def _bar() -> Progress:
+def _bar(left: bool) -> Progress:
     # Short runs do not wait for its import.
+    from rich import progress  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
-    from rich.progress import (  # noqa: PLC0415
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-    )
 
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=8),  # leaves room for names at 80 columns
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[unit]}"),
+    return progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(bar_width=8),  # leaves room for names at 80 columns
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[unit]}"),
+        *([progress.TimeRemainingColumn()] if left else []),
         console=Console(stderr=True),
         transient=True,
     )
+
+
+T = TypeVar("T")
+
+#: Whether there is a bar already: the networks of a sweep have none of their own.
+_SHOWN: ContextVar[bool] = ContextVar("shown", default=False)
+
+#: Seconds between two pictures of the bar.
+_EVERY_S = 0.2
+
+
+@contextmanager
+def in_notebooks(given: T | None, told: Callable[..., tuple[str, int, int]]) -> Iterator[T | Any]:
+    """``given``, or in a notebook a bar where nothing was given; it is gone at the end.
+
+    ``told`` makes (text, done, total) of the arguments that a report of progress has. A bar is
+    shown once a run lasts longer than ``DELAY_S`` seconds.
+    """
+    if given is not None or _SHOWN.get() or not _is_notebook():
+        yield given
+        return
+    bar, before = _Bar(), _SHOWN.set(True)
+    try:
+        yield lambda *words: bar.show(*told(*words))
+    finally:
+        _SHOWN.reset(before)
+        bar.close()
+
+
+def of_points(done: int, total: int, known: int) -> tuple[str, int, int]:
+    """The progress of a study."""
+    return f"points, {known:,} of them known" if known else "points", done, total
+
+
+def of_layers(kernel: str, phase: str, done: int, total: int) -> tuple[str, int, int]:
+    """The progress of a network; a layer that is being simulated says which one it is."""
+    name, _, place = kernel.partition(" (")
+    at, slash, count = place.partition(")")[0].partition("/")
+    return (name, int(at) - 1, int(count)) if slash and phase != "layers" else (name, done, total)
+
+
+def _is_notebook() -> bool:
+    """Whether a Jupyter kernel runs this: without one, IPython is not even looked for."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and getattr(shell, "kernel", None) is not None
+
+
+class _Bar:
+    """A progress element that is drawn anew in its place."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + DELAY_S
+        self._begun = time.monotonic()
+        self._handle: Any = None
+
+    def show(self, text: str, done: int, total: int) -> None:
+        """Draw the bar if it is time."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _EVERY_S
+        left = (now - self._begun) * (total - done) / done if done else 0.0
+        self._draw(
+            f'<progress value="{done}" max="{total}"></progress> {done:,} of {total:,} '
+            f"{escape(text)}{f', about {left:,.0f} s left' if left >= 1 else ''}"
+        )
+
+    def close(self) -> None:
+        """Leave nothing behind but an empty output."""
+        if self._handle is not None:
+            self._draw("")
+
+    def _draw(self, html: str) -> None:
+        data = {"text/html": html, "text/plain": ""}
+        if self._handle is None:
+            display = import_module("IPython.display").display  # it is there: this is a notebook
+            self._handle = display(data, raw=True, display_id=True)
+        else:
+            self._handle.update(data, raw=True)

@@ -30,7 +30,7 @@ def plot_scorecard(points: Mapping[str, Sequence[tuple[float, float]]]) -> Axes:
     """
     across = max(1, min(_ACROSS, len(points)))
     down = max(1, -(-len(points) // across))
-    whole = new_axes(None, _INCHES * across + 0.5, _INCHES * down + 0.5)
+    whole = new_axes(None, _INCHES * across + 0.5, _INCHES * down + 0.5, shown=False)
     figure = whole.figure
     whole.remove()
     grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)

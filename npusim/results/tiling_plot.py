@@ -10,7 +10,7 @@ import numpy as np
 from npusim.errors import ArgumentError
 from npusim.results import palette
 from npusim.results.lines import binary_unit
-from npusim.results.plots import figure_bytes, new_axes, tidy
+from npusim.results.plots import new_axes, tidy
 from npusim.yamltree import suggest
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ _LABELS = 24
 
 
 def draw_tilings(
-    frame: pd.DataFrame, fields: Sequence[str], title: str, kind: str, x: str = "", y: str = ""
-) -> bytes:
-    """The figure as a "png" or "svg" file: a map over two ``fields``, and two Pareto fronts.
+    frame: pd.DataFrame, fields: Sequence[str], title: str, x: str = "", y: str = ""
+) -> Axes:
+    """A map over two ``fields``, and two Pareto fronts; the Axes of the map is returned.
 
     ``frame`` has a row per tiling, as ``Tuned.table`` makes it.
     """
@@ -39,9 +39,10 @@ def draw_tilings(
     ranked = [*sides, *sorted(values, key=lambda name: -values[name])]
     ranked = list(dict.fromkeys(ranked))
     across, along = _axis(x, ranked, fields), _axis(y, ranked[1:] or ranked, fields)
-    first = new_axes(None, 14, 4.8)
+    first = new_axes(None, 14, 4.8, shown=False)
     figure = first.figure
     first.remove()
+    left: Axes
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.4, 1, 1))
     _map(left, frame, across, along)
     legal = frame[frame.state != "illegal"]
@@ -56,7 +57,7 @@ def draw_tilings(
         _pareto(ax, legal, column, size)
         ax.set_xlabel(f"{label} ({unit})")
     figure.suptitle(title, fontsize=11)
-    return figure_bytes(left, kind)
+    return left
 
 
 def _axis(asked: str, usual: Sequence[str], fields: Sequence[str]) -> str:

@@ -1,7 +1,6 @@
 """Studies: one network or operator measured over many designs, options and tilings."""
 
-from npusim.study.front import Exploration
-from npusim.study.result import SweepResult
+from npusim.study.result import Exploration, SweepResult
 from npusim.study.runner import sweep
 from npusim.study.search import explore
 from npusim.study.sensitivity import Sensitivities, sensitivities

@@ -51,7 +51,7 @@ def draw(drawn: Drawn, x: str, y: str, kind: str, ax: Axes | None) -> Axes:
         if not down:
             raise ArgumentError("a heat map needs two varied names; use kind='line'")
         return _heat(drawn, across, down, ax)
-    axes = new_axes(ax, 7.0, 4.2, shown=True)
+    axes = new_axes(ax, 7.0, 4.2)
     (_line if chosen == "line" else _pareto)(drawn, across, axes)
     axes.set_ylabel("time, us")
     axes.set_title(title(drawn.study), loc="left", fontsize=10)
@@ -147,7 +147,7 @@ def _heat(drawn: Drawn, x: str, y: str, ax: Axes | None) -> Axes:
     for setting, time in drawn.times:  # of several points at one place the fastest
         place = down.index(setting[y]), across.index(setting[x])
         grid[place] = np.nanmin([grid[place], time]) if np.isfinite(grid[place]) else time
-    axes = new_axes(ax, 1.8 + 0.75 * len(across), 1.6 + 0.45 * len(down), shown=True)
+    axes = new_axes(ax, 1.8 + 0.75 * len(across), 1.6 + 0.45 * len(down))
     image = axes.imshow(grid, aspect="auto", cmap="viridis_r", origin="lower")
     axes.set_xticks(range(len(across)), across, rotation=0 if len(across) <= 8 else 45)
     axes.set_yticks(range(len(down)), down)
@@ -199,7 +199,7 @@ def draw_front(
     x = names[0] or next((goal for goal in goals if goal != y), "")
     front = sorted((row for row in rows if row["front"]), key=lambda row: row[x or y])
     chosen = _apart([_pair(row, x, y) for row in front]) if x else []
-    axes = new_axes(ax, 7.6, 4.6 + 0.17 * len(chosen), shown=True)
+    axes = new_axes(ax, 7.6, 4.6 + 0.17 * len(chosen))
     axes.set_title(title(study), loc="left", fontsize=10)
     tidy(axes)
     axes.grid(color="#e8e8e8", linewidth=0.8)
@@ -316,7 +316,7 @@ _ENDS = ("first", "last")
 
 def draw_tornado(goal: str, base: float, rows: Sequence[Row], ax: Axes | None) -> Axes:
     """``Sensitivities.plot``: a bar per name, the widest on top."""
-    axes = new_axes(ax, 7.4, 1.2 + 0.38 * len(rows), shown=True)
+    axes = new_axes(ax, 7.4, 1.2 + 0.38 * len(rows))
     called, unit = _called(goal)
     base /= unit
     both = [(row[f"{goal} first"], row[f"{goal} last"]) for row in rows]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from npusim.errors import ArgumentError
-from npusim.shown import Shown
+from npusim.results.answer import Answer
+from npusim.study.formula import GOALS, goal, limit
+from npusim.study.priced import unpriced
 from npusim.study.space import Study
 from npusim.study.store import Measured
 from npusim.study.subject import Row, Setting, option_names
-from npusim.written import replacing
+from npusim.written import write
 from npusim.yamltree import suggest
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ COLUMNS = (
 _COUNTS = ("cycles", "buffer_bytes")
 
 
-class Tabled(Shown, ABC):
+class Tabled(Answer, ABC):
     """A result that is one table, as a data frame and as a file."""
 
     @property
@@ -56,24 +58,13 @@ class Tabled(Shown, ABC):
         """``table`` by its older name."""
         return self.table
 
-    def write(self, path: str | Path) -> None:
-        """Write the table as CSV or Parquet, by the file's suffix.
+    @abstractmethod
+    def rows(self) -> list[Row]:
+        """``table`` as plain values."""
 
-        Raises ``ArgumentError`` for another suffix, or without the package that Parquet needs.
-        """
-        kind = Path(path).suffix.lower()
-        if kind not in (".csv", ".parquet"):
-            raise ArgumentError(f"{path}: a table is written as .csv or .parquet")
-        with replacing(path) as part:
-            if kind == ".csv":
-                self.table.to_csv(part, index=False)
-                return
-            try:
-                self.table.to_parquet(part, index=False)
-            except ImportError as error:
-                raise ArgumentError(
-                    "Parquet needs the package pyarrow; `pip install pyarrow` adds it"
-                ) from error
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, ready for ``json.dumps``."""
+        return {"rows": self.rows()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +123,7 @@ class SweepResult(Tabled):
         """Write one self-contained web page."""
         from npusim.results.web import study  # noqa: PLC0415  # it takes time to import
 
-        study.save(self.study.fixed, self.study.varied, self.rows(), Path(path))
+        write(path, study.render(self.study.fixed, self.study.varied, self.rows()))
 
     def plot(self, x: str = "", y: str = "", kind: str = "", ax: Axes | None = None) -> Axes:
         """Time over what was varied, on ``ax`` or a figure of its own.
@@ -154,3 +145,152 @@ class SweepResult(Tabled):
         for setting, one in zip(self.study.points(), self.measured, strict=True):
             if not one.error:
                 yield setting, one.row["time_us"]
+
+
+Values = tuple[float, ...]
+
+
+def unbeaten(points: Sequence[Values]) -> list[bool]:
+    """Which points none is at least as small as in all values and smaller in one."""
+    order = sorted(range(len(points)), key=lambda i: points[i])
+    front: list[Values] = []
+    kept = [False] * len(points)
+    for i in order:  # whoever beats a point comes before it
+        one = points[i]
+        kept[i] = not any(
+            other != one and all(a <= b for a, b in zip(other, one, strict=True)) for other in front
+        )
+        if kept[i]:
+            front.append(one)
+    return kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exploration(Tabled):
+    """Points in the order in which they were looked at; all ``goals`` are better when smaller.
+
+    Points beyond one of ``limits`` are not on the front. ``searched`` is the ``optuna.Study``
+    behind it, for Optuna's own plots and tools.
+    """
+
+    study: Study
+    goals: tuple[str, ...]
+    limits: tuple[str, ...] = ()
+    points: tuple[tuple[Setting, Measured], ...]
+    searched: Any
+
+    def __repr__(self) -> str:
+        """One line: what was looked for over what, in how many points."""
+        what = self.study.fixed.get("network") or self.study.fixed.get("operator", "")
+        return (
+            f"<Exploration {what}: {', '.join(self.goals)} over {', '.join(self.study.varied)}: "
+            f"{len(self.points)} of {len(self.study):,} points, {sum(self.on_front)} unbeaten>"
+        )
+
+    @property
+    def failed(self) -> tuple[Measured, ...]:
+        """Points without values."""
+        return tuple(one for _, one in self.points if one.error)
+
+    @cached_property
+    def on_front(self) -> tuple[bool, ...]:
+        """Which points none beats of those within the limits."""
+        measured = [i for i, (_, one) in enumerate(self.points) if within(one, self.limits)]
+        kept = unbeaten([values_of(self.points[i][1].row, self.goals) for i in measured])
+        front = {i for i, on in zip(measured, kept, strict=True) if on}
+        return tuple(i in front for i in range(len(self.points)))
+
+    def rows(self) -> list[Row]:
+        """A row per point: the varied names, what was measured, goals, ``front`` and ``error``.
+
+        With limits, ``allowed`` says which points keep them.
+        """
+        return [
+            {name: setting[name] for name in self.study.varied}
+            | {name: one.row[name] for name in COLUMNS if name in one.row}
+            | {name: goal(name).value(one.row) for name in self._made_up if not one.error}
+            | ({"allowed": within(one, self.limits)} if self.limits else {})
+            | {"front": on, "error": one.error}
+            for (setting, one), on in zip(self.points, self.on_front, strict=True)
+        ]
+
+    @property
+    def _made_up(self) -> tuple[str, ...]:
+        """The goals that are no columns by themselves."""
+        return tuple(name for name in self.goals if name not in GOALS)
+
+    def cheapest(self, share: float = 0.02) -> list[Row]:
+        """For each goal but the first, the point with the least of it among the best of the first.
+
+        These are at most ``share`` above the least of the first goal. A row is one of ``rows`` with
+        the goal as ``least``; all of them are on the front.
+        """
+        front = [row for row in self.rows() if row["front"]]
+        if not front:
+            return []
+        most = min(row[self.goals[0]] for row in front) * (1 + share)
+        near = [row for row in front if row[self.goals[0]] <= most]
+        return [
+            {**min(near, key=lambda row: (row[name], row[self.goals[0]])), "least": name}
+            for name in self.goals[1:]
+        ]
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on what the front does not say: figures that cost nothing in any goal."""
+        formulas = [*map(goal, self.goals), *map(limit, self.limits)]
+        free = ", ".join(unpriced(self.study, formulas))
+        why = "no goal or limit prices it, so that the best value for the time costs nothing"
+        return (f"{free}: {why}; keep in mind what the hardware would take",) if free else ()
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """``rows`` as a data frame."""
+        import pandas as pd  # noqa: PLC0415  # it takes time to import
+
+        rows = self.rows()
+        held = [name for name in COLUMNS if any(name in row for row in rows)]
+        held[-1:-1] = [*self._made_up, *(["allowed"] if self.limits else []), "front"]
+        return pd.DataFrame(rows, columns=[*self.study.varied, *held])
+
+    @property
+    def front(self) -> pd.DataFrame:
+        """The points that none beats, by the first goal; several may have the same values."""
+        return self.table[self.table["front"]].sort_values(list(self.goals), ignore_index=True)
+
+    def report(self, path: str | Path) -> None:
+        """Write one self-contained web page."""
+        from npusim.results.web.study import Explored, render_explored  # noqa: PLC0415  # it takes time to import
+
+        study = self.study
+        varied = {axis.name: axis.values for axis in study.axes}
+        told = Explored(
+            study.fixed, varied, self.goals, self.rows(), len(study), (*self.limits, *self.notes)
+        )
+        write(path, render_explored(told))
+
+    def plot(self, x: str = "", y: str = "", ax: Axes | None = None) -> Axes:
+        """The points over two goals (the second and the first), with the front.
+
+        With one goal, the best so far over the points. Raises ``ArgumentError`` for names that are
+        no goals.
+        """
+        from npusim.study.plots import draw_front  # noqa: PLC0415  # drawn when asked for
+
+        for name in (x, y):
+            if name and name not in self.goals:
+                raise ArgumentError(f"{name} is no goal{suggest(name, self.goals)}")
+        rows = [row for row in self.rows() if not row["error"]]
+        if not rows:
+            raise ArgumentError("nothing to draw: no point has values")
+        return draw_front(self.study, self.goals, rows, (x, y), ax)
+
+
+def values_of(row: Row, goals: Sequence[str]) -> Values:
+    """The goals of a measured row."""
+    return tuple(goal(name).value(row) for name in goals)
+
+
+def within(one: Measured, limits: Sequence[str]) -> bool:
+    """Whether a point has values, and keeps all limits."""
+    return not one.error and all(limit(text).value(one.row) <= 0 for text in limits)

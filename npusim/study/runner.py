@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from npusim.errors import ArgumentError
-from npusim.results.notebook_bar import in_notebooks, of_points
+from npusim.results.progress import in_notebooks, of_points
 from npusim.study.result import SweepResult
 from npusim.study.space import Study, load_study, make_study
 from npusim.study.store import Measured, Store, key_of, runs_beside

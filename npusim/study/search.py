@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from npusim.errors import ArgumentError
-from npusim.results.notebook_bar import in_notebooks, of_points
+from npusim.results.progress import in_notebooks, of_points
 from npusim.study.formula import goal, limit
-from npusim.study.front import Exploration, unbeaten, values_of
+from npusim.study.result import Exploration, unbeaten, values_of
 from npusim.study.runner import Progress, probed, study_of
 from npusim.study.space import Study, check_goals
 from npusim.study.store import Measured, Store, key_of, runs_beside

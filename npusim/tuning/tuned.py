@@ -9,11 +9,11 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npusim.errors import ArgumentError, CapacityError
+from npusim.errors import CapacityError
 from npusim.program.kernel import Kernel
 from npusim.program.tunable import Fit, fits
 from npusim.results import lines
-from npusim.shown import Shown
+from npusim.results.answer import Answer
 from npusim.tuning.problem import Problem, tiling_of
 from npusim.tuning.search import ILLEGAL, OPEN, PRUNED, SAME, SIMULATED, Row
 from npusim.written import replacing
@@ -26,7 +26,7 @@ Counts = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Tuned(Shown):
+class Tuned(Answer):
     """What tuning a kernel found.
 
     ``rows`` has a ``Row`` per candidate, the kernel that was given first. Cycles are those of the
@@ -160,14 +160,15 @@ class Tuned(Shown):
         ``x`` and ``y`` are fields of the tiling, by default the first two that vary. A cell is the
         fastest tiling simulated there; hatched cells have no legal tiling.
         """
-        from npusim.results.tiling_plot import draw_tilings  # noqa: PLC0415 - with matplotlib
+        from npusim.results.plots import save_plot  # noqa: PLC0415 - with matplotlib
+        from npusim.results.tiling_plot import draw_tilings  # noqa: PLC0415
 
-        path = check_plot(file)
-        fields = list(tiling_of(self.best))
         title = f"{self.problem.kernel.name} on {self.problem.device.name}"
-        drawn = draw_tilings(self.table, fields, title, path.suffix[1:], x, y)
-        with replacing(path) as part:
-            part.write_bytes(drawn)
+        save_plot(file, draw_tilings, self.table, list(tiling_of(self.best)), title, x, y)
+
+    def save_plot(self, path: str | Path) -> None:
+        """Write the figure of ``plot``, which always goes to a file."""
+        self.plot(path)
 
     def to_json(self, most: int = 10) -> dict[str, Any]:
         """The verdict and the leading ``most`` candidates as plain values."""
@@ -193,14 +194,6 @@ class Tuned(Shown):
 
     def __str__(self) -> str:
         return self.text()
-
-
-def check_plot(file: str | Path) -> Path:
-    """The path of a figure; ``ArgumentError`` unless it ends in .png or .svg."""
-    path = Path(file)
-    if path.suffix not in (".png", ".svg"):
-        raise ArgumentError(f"plot: {str(file)!r} must end in .png or .svg")
-    return path
 
 
 def _text(tuned: Tuned, most: int = 10) -> str:

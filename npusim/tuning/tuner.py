@@ -9,13 +9,11 @@ from pathlib import Path
 
 from npusim.errors import ArgumentError, CapacityError
 from npusim.program.kernel import Kernel
-from npusim.results.notebook_bar import in_notebooks
-from npusim.tuning.neighbours import neighbours
-from npusim.tuning.problem import Problem
+from npusim.results.progress import in_notebooks
+from npusim.tuning.problem import Problem, neighbours
 from npusim.tuning.search import Budget, Progress, Search
-from npusim.tuning.store import Store
 from npusim.tuning.tuned import Tuned
-from npusim.tuning.workers import Workers
+from npusim.tuning.workers import Store, Workers
 
 
 def search(

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
+from pathlib import Path
 
 from npusim.errors import RoomError
 from npusim.integers import ceil_div
-from npusim.processes import pool, uninterrupted
+from npusim.kept import MOST_BYTES, Opened
+from npusim.processes import Lasting, pool, uninterrupted
 from npusim.sources import own_modules
 from npusim.tuning.problem import Changes, Found, Problem
-from npusim.tuning.store import Store
 
 
-class Workers:
+class Workers(Lasting):
     """``jobs`` processes (1: this one alone) that look at candidates of a problem.
 
     What the store knows is not computed again; what is computed is kept there at once.
@@ -25,23 +26,9 @@ class Workers:
 
     def __init__(self, problem: Problem, store: Store, jobs: int) -> None:
         self.problem, self.store, self.jobs = problem, store, jobs
-        self._pool: Executor | None = None
-        self._open = ExitStack()
+        super().__init__(lambda: _pool(problem, jobs))
         #: Candidates found in the store so far, and computed.
         self.known = self.computed = 0
-
-    def __enter__(self) -> Workers:
-        """Processes are started when they are needed."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Let the processes end; what they were still to do is dropped."""
-        self._open.__exit__(kind, error, trace)
 
     def look(self, stage: str, candidates: Sequence[Changes]) -> list[Found]:
         """The "bound" or the "time" of each candidate, in order."""
@@ -61,13 +48,11 @@ class Workers:
     def _compute(self, stage: str, candidates: list[Changes]) -> list[Found]:
         if self.jobs == 1 or len(candidates) < 2:
             return [look(self.problem, stage, changes) for changes in candidates]
-        if self._pool is None:
-            self._pool = self._open.enter_context(_pool(self.problem, self.jobs))
         stages = [stage] * len(candidates)
         chunk = ceil_div(len(candidates), 2 * self.jobs)
         try:
             with uninterrupted():
-                found = self._pool.map(_look, stages, candidates, chunksize=chunk)
+                found = self.pool.map(_look, stages, candidates, chunksize=chunk)
             return list(found)
         except BrokenProcessPool as error:
             raise RoomError(
@@ -105,3 +90,30 @@ def _pool(problem: Problem, jobs: int) -> Iterator[Executor]:
 def _begin(pickled: bytes) -> None:
     """Make ready to look."""
     _HELD.append(pickle.loads(pickled))
+
+
+class Store(Opened):
+    """What was found by problem, stage ("bound" or "time") and candidate (``npusim.kept``).
+
+    Several processes may have it open. None keeps it in memory; "" is a file of the user's cache.
+    Raises ``ArgumentError`` if the file is no such store.
+    """
+
+    def __init__(self, file: str | Path | None = "", most_bytes: int = MOST_BYTES) -> None:
+        super().__init__(file, "tuned", most_bytes)
+
+    def get(self, problem: str, stage: str, candidates: Sequence[str]) -> dict[str, Found]:
+        """What is known of some candidates."""
+        held = {one: self._kept.get(_key(problem, stage, one)) for one in candidates}
+        return {one: Found(*json.loads(row)) for one, row in held.items() if row is not None}
+
+    def put(self, problem: str, stage: str, rows: Iterable[tuple[str, Found]]) -> None:
+        """Keep what was found, all of it or nothing."""
+        self._kept.put(
+            (_key(problem, stage, candidate), json.dumps(found).encode())
+            for candidate, found in rows
+        )
+
+
+def _key(problem: str, stage: str, candidate: str) -> str:
+    return f"{problem} {stage} {candidate}"

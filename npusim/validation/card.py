@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npusim.results.plots import save_figure
+from npusim.results import plots
 from npusim.results.scorecard_plot import plot_scorecard
 from npusim.results.web import page
 from npusim.validation.score import mean_time_error, score, time_error
@@ -39,7 +39,7 @@ def save_page(path: Path, outcomes: Sequence[Outcome], tables: Sequence[Table]) 
 
 def save_plot(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Write the scatter plot as the file that ``path`` ends in."""
-    save_figure(_scatter(outcomes), path)
+    plots.save_plot(path, _scatter, outcomes)
 
 
 def _scatter(outcomes: Sequence[Outcome]) -> Axes:
@@ -66,8 +66,4 @@ def _cards(outcomes: Sequence[Outcome]) -> str:
             "their mean absolute error": percent(found.mean),
             "their median absolute error": percent(found.median),
         }
-    inner = "".join(
-        f'<div class="card"><b>{escape(value)}</b><span class="dim">{escape(name)}</span></div>'
-        for name, value in cards.items()
-    )
-    return f'<div class="cards">{inner}</div>'
+    return page.cards((value, name) for name, value in cards.items())

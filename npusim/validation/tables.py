@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, median
 
-from npusim.results.lines import percent_text, signed_text, us_text
+from npusim.results.lines import percent_text, signed_text, table, us_text
 from npusim.validation import score
 from npusim.validation.constants import Constant
 from npusim.validation.leave_one_out import LeftOut, Study
@@ -31,6 +31,10 @@ class Table:
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     left: int
+
+    def text(self, width: int | None = None) -> str:
+        """The title and the table, in lines of at most ``width`` characters."""
+        return "\n".join((self.title, "", *table(self.head, self.rows, self.left, width)))
 
 
 def scorecard(
@@ -163,14 +167,14 @@ def _side_by_side(outcome: Outcome, pipe: str) -> str:
     return f"{us_text(measured)} / {figure(us_text, outcome.simulated.busy_us.get(pipe))}"
 
 
+def _who(outcome: Outcome) -> tuple[str, str, str]:
+    """What names a row of the sheets."""
+    return outcome.row.id, outcome.row.family, outcome.row.chip
+
+
 def _refusals(outcomes: Sequence[Outcome]) -> Table:
     rows = tuple(
-        (
-            outcome.row.id,
-            outcome.row.family,
-            outcome.row.chip,
-            f"{'failed: ' if outcome.failed else ''}{outcome.reason}",
-        )
+        (*_who(outcome), f"{'failed: ' if outcome.failed else ''}{outcome.reason}")
         for outcome in outcomes
         if outcome.simulated is None
     )
@@ -179,8 +183,7 @@ def _refusals(outcomes: Sequence[Outcome]) -> Table:
 
 def _misread(outcomes: Sequence[Outcome]) -> Table:
     rows = tuple(
-        (o.row.id, o.row.family, o.row.chip, *_side_by_side(o, "cube").split(" / "))
-        for o in score.misread(outcomes)
+        (*_who(o), *_side_by_side(o, "cube").split(" / ")) for o in score.misread(outcomes)
     )
     head = ("id", "family", "chip", "cube busy, measured", "simulated")
     return Table("Measured below the cube's own time: read wrongly?", head, rows, 3)
@@ -250,7 +253,7 @@ def _restarted(found: Sequence[Restarted]) -> Table:
         f"{percent_text(MOVED)}"
     )
     rows = [
-        (one.outcome.row.id, one.outcome.row.family, one.outcome.row.chip, signed_text(one.moved))
+        (*_who(one.outcome), signed_text(one.moved))
         for one in sorted(found, key=lambda one: -abs(one.moved))
     ]
     kept = max(3, len(found) - steady)  # those that move, and the next ones for comparison

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
-from types import TracebackType
 
-from npusim.processes import pool, uninterrupted
+from npusim.processes import Lasting, pool, uninterrupted
 from npusim.validation.rows import CallRow
 from npusim.validation.sheet import Row, Unreadable
 from npusim.validation.simulate import Outcome, simulate_row
@@ -20,7 +18,7 @@ Task = tuple[Row | Unreadable, Mapping[str, str]]
 Progress = Callable[[int, int], None]
 
 
-class Workers:
+class Workers(Lasting):
     """Context manager that simulates rows in ``jobs`` processes; with 1, in this one.
 
     Processes start when first needed and stay until the end.
@@ -28,21 +26,7 @@ class Workers:
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
-        self._pool: Executor | None = None
-        self._open = ExitStack()
-
-    def __enter__(self) -> Workers:
-        """Start nothing yet."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End the processes; what has not begun is dropped."""
-        self._close(kind, error, trace)
+        super().__init__(lambda: pool(jobs))
 
     def outcomes(self, tasks: Sequence[Task], progress: Progress | None = None) -> list[Outcome]:
         """Return the outcome of every task, in their order."""
@@ -64,18 +48,16 @@ class Workers:
 
     def _together(self, tasks: Sequence[Task], note: Callable[[int, Outcome], None]) -> None:
         """Run all tasks, long ones first; returns early if a process dies."""
-        if self._pool is None:
-            self._pool = self._open.enter_context(pool(self._jobs))
         order = sorted(range(len(tasks)), key=lambda place: effort(tasks[place][0]), reverse=True)
         try:
             with uninterrupted():
-                futures = {self._pool.submit(simulate_row, *tasks[place]): place for place in order}
+                futures = {self.pool.submit(simulate_row, *tasks[place]): place for place in order}
             for future in as_completed(futures):
                 note(futures[future], future.result())
         except BrokenProcessPool:
-            self._close()
+            self.__exit__(None, None, None)
         except BaseException as error:  # what it leaves waiting must not keep the next task
-            self._close(type(error), error)
+            self.__exit__(type(error), error, None)
             raise
 
     def _alone(self, task: Task) -> Outcome:
@@ -86,16 +68,6 @@ class Workers:
         except BrokenProcessPool:
             reason = "the process that simulated it was ended from outside; is memory short?"
             return Outcome(task[0], reason=reason, failed=True)
-
-    def _close(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
-        """End the processes; at once where there is an error."""
-        self._pool = None
-        self._open.__exit__(kind, error, trace)
 
 
 def effort(row: Row | Unreadable) -> int:

@@ -21,6 +21,7 @@ from npusim.errors import RuleError
 from npusim.limits.table import check
 from tests.limits import entrances_of_convolution, entrances_tbe
 from tests.limits.entrance_parts import CannotSay, Entrance, Facts, caught, tensor
+from tests.replay.digests import REFUSALS_FILE, Refusal, read, short
 
 
 def refused(
@@ -41,7 +42,24 @@ def refused(
                 assert told == (561103 if status is None else status), name
             else:
                 assert str(error) in told, name
+    replayed(operator, facts, loaded, str(error))
     return str(error)
+
+
+#: The refusals met so far, by what names them.
+MET: dict[tuple[str, ...], Refusal] = {}
+
+#: Whether ``REFUSALS_FILE`` is to be written anew, so that nothing is compared with it.
+RENEWED = False
+
+
+def replayed(operator: str, facts: Facts, device: Device, sentence: str) -> None:
+    """Hold a sentence to that of the last commit that meant to change it (``make replay``)."""
+    words = repr(sorted(facts.items(), key=lambda fact: fact[0])).encode()
+    met = Refusal(operator, f"{device.name} of {device.product}", short([words]), sentence)
+    MET[met.key] = met
+    if not RENEWED:
+        assert read(REFUSALS_FILE, Refusal).get(met.key) == met, "run `make replay UPDATE=1`"
 
 
 def able(operator: str, facts: Facts, device: str) -> set[str]:

@@ -16,6 +16,8 @@ from npusim.timing.trace import KernelRun
 DATA = Path(__file__).parents[1] / "data"
 CALLS_FILE = DATA / "replay.csv"
 ROWS_FILE = DATA / "replay_measured.csv"
+SHOWN_FILE = DATA / "replay_shown.csv"
+REFUSALS_FILE = DATA / "replay_refusals.csv"
 
 
 class Digest(NamedTuple):
@@ -46,6 +48,34 @@ class Timed(NamedTuple):
     def key(self) -> tuple[str, ...]:
         """What names the line."""
         return (self.row,)
+
+
+class Shown(NamedTuple):
+    """One line of the file of what is shown: a case, what of it, and with which library."""
+
+    case: str
+    kind: str
+    made_with: str
+    digest: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What names the line."""
+        return self.case, self.kind
+
+
+class Refusal(NamedTuple):
+    """One line of the file of refusals: a call by the digest of its facts, and what is said."""
+
+    operator: str
+    device: str
+    facts: str
+    sentence: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What names the line."""
+        return self.operator, self.device, self.facts
 
 
 def digest(call: str, device: str, answer: Any) -> Digest:
@@ -84,7 +114,7 @@ def short(parts: Iterable[bytes]) -> str:
     return total.hexdigest()[:12]
 
 
-Line = TypeVar("Line", Digest, Timed)
+Line = TypeVar("Line", Digest, Timed, Shown, Refusal)
 
 
 @cache

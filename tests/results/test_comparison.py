@@ -13,7 +13,6 @@ import npusim
 from npusim.errors import ArgumentError
 from npusim.kernels.matmul import Tiling
 from npusim.results import Comparison, Result, palette
-from npusim.results.compared import COLUMNS
 from npusim.results.plots import figure_bytes
 from tests.timing.test_engines_agree import CALLS, operator_calls
 
@@ -52,7 +51,7 @@ def test_a_call_and_itself_do_not_differ(device: str, role: str, name: str, tmp_
         assert comparison.empty, comparison.rows
         assert comparison.text().endswith("\nno difference\n")
         assert comparison.table.empty
-        assert list(comparison.table.columns) == list(COLUMNS)
+        assert list(comparison.table.columns) == list(Comparison.columns)
         assert comparison.to_json()["changes"] == []
         assert comparison.speedup == 1
 

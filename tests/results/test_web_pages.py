@@ -96,7 +96,8 @@ def test_bytes_beside_the_drawing_of_memories_have_room() -> None:
 def test_tooltips_ask_for_what_charts_have(result: Result, tmp_path: Path) -> None:
     net = npusim.network("resnet18", device="tiny", gradients=["weight"])
     net.report(tmp_path / "net.html")
-    study.save({"network": "resnet50"}, ("a", "b"), SPACE, tmp_path / "study.html")
+    text = study.render({"network": "resnet50"}, ("a", "b"), SPACE)
+    (tmp_path / "study.html").write_text(text, encoding="utf-8")
     pages = (path.read_text(encoding="utf-8") for path in tmp_path.iterdir())
     for told in (run.render(result), *pages):
         charts = tooltips.charts(told)
@@ -284,7 +285,8 @@ def test_the_page_of_a_study_says_what_is_best_and_what_failed() -> None:
 
 
 def test_a_study_in_the_browser(shown: Page, tmp_path: Path) -> None:
-    study.save({"network": "resnet50"}, ("a", "b"), SPACE, tmp_path / "study.html")
+    text = study.render({"network": "resnet50"}, ("a", "b"), SPACE)
+    (tmp_path / "study.html").write_text(text, encoding="utf-8")
     for width in (1280, 400):
         shown.open(tmp_path / "study.html", width)
         checked(shown)

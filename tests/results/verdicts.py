@@ -28,8 +28,7 @@ from npusim.ops import CARDS
 from npusim.ops.card import Stated
 from npusim.results import Result
 from npusim.results.network_rows import LAUNCHES
-from npusim.results.verdict import doubled_us, parts
-from npusim.results.what_if import what_if
+from npusim.results.verdict import doubled_us, parts, what_if
 from tests.ops.random_calls import Drawn, drawn
 
 #: Share of the time by which another may save more. Transfers that share a link take turns, and

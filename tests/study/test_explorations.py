@@ -16,7 +16,7 @@ import npusim
 from npusim.cli.main import main
 from npusim.errors import ArgumentError, ConfigError, NpusimError
 from npusim.study import Exploration, formula, load_study
-from npusim.study.front import unbeaten
+from npusim.study.result import unbeaten
 from tests.browser import CHROMIUM, browser
 from tests.tooltips import charts, untold
 

@@ -31,8 +31,7 @@ from npusim.language import (
 )
 from npusim.program import build
 from npusim.timing.run import new_l2
-from npusim.tuning.neighbours import neighbours
-from npusim.tuning.problem import Problem
+from npusim.tuning.problem import Problem, neighbours
 from npusim.tuning.search import PRUNED, SIMULATED, Budget, Progress
 
 pytestmark = pytest.mark.compiled

@@ -20,8 +20,7 @@ from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.timing.fast.path import Alone
 from npusim.timing.starts import core_starts
-from npusim.tuning.neighbours import neighbours
-from npusim.tuning.problem import Problem
+from npusim.tuning.problem import Problem, neighbours
 
 pytestmark = pytest.mark.compiled
 

@@ -12,10 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from npusim.integers import IntArray
 from npusim.reasons import REASONS
 from npusim.results import gantt, metrics, palette
-from npusim.results.record import Record
+from npusim.results.result import Result
 from npusim.results.tables import call_timeline
 from npusim.timing.trace import KernelRun, Timeline
 
@@ -70,7 +69,7 @@ class Picture(NamedTuple):
     gap: int
 
 
-def picture(result: Record, cores: Sequence[str] | None = None) -> Picture:
+def picture(result: Result, cores: Sequence[str] | None = None) -> Picture:
     """The timeline of ``cores``, by default the first and the slowest of each kernel."""
     call = call_timeline(result.operator, result.runs)
     chosen = gantt.default_cores(result.runs) if cores is None else cores
@@ -111,19 +110,9 @@ def launch(name: str, left: int, right: int) -> Span:
 def _bars(rows: Timeline, tracks: Sequence[gantt.Track], gap: int) -> tuple[Bars, ...]:
     """Work by what it does, then waits by reason; kinds that do not occur are left out."""
     parts: dict[tuple[str, bool], list[Ints]] = {}
-    for place, track in enumerate(tracks):
-        classes = np.asarray([palette.op_class(op, track.pipe) for op in rows.ops], dtype=object)
-        of_row = classes[rows.op[track.rows]]
-        for name in dict.fromkeys(of_row.tolist()):
-            chosen = track.rows[of_row == name]
-            span = rows.start[chosen], rows.end[chosen]
-            parts.setdefault((name, False), []).append(_merged(rows, chosen, span, place, gap))
-        waited = rows.waited[track.rows] > 0
-        for number in np.unique(rows.reason[track.rows][waited]).tolist():
-            chosen = track.rows[waited & (rows.reason[track.rows] == number)]
-            span = rows.start[chosen] - rows.waited[chosen], rows.start[chosen]
-            named = (REASONS[number], True)
-            parts.setdefault(named, []).append(_merged(rows, chosen, span, place, gap))
+    for part in gantt.parts(rows, tracks):
+        if len(part.chosen):
+            parts.setdefault((part.name, part.waits), []).append(_merged(rows, part, gap))
     kinds = [(name, False) for name in palette.CLASS_COLOURS] + [(name, True) for name in REASONS]
     return tuple(
         Bars(name, _colour(name, waits), waits, *np.concatenate(parts[name, waits], axis=1))
@@ -136,22 +125,16 @@ def _colour(name: str, waits: bool) -> str:
     return palette.REASON_COLOURS[name] if waits else palette.CLASS_COLOURS[name]
 
 
-def _merged(
-    rows: Timeline,
-    chosen: npt.NDArray[np.intp],
-    span: tuple[IntArray, IntArray],
-    track: int,
-    gap: int,
-) -> Ints:
-    """The columns of ``Bars`` from ``track`` on, shape (7, bars); ``span`` is sorted."""
-    left, right = span
+def _merged(rows: Timeline, part: gantt.Part, gap: int) -> Ints:
+    """The columns of ``Bars`` from ``track`` on, shape (7, bars)."""
+    left, right, chosen = part.start, part.end, part.chosen
     begins = np.ones(len(left), dtype=bool)
     if gap:
         begins[1:] = left[1:] - np.maximum.accumulate(right)[:-1] > gap
     first = np.flatnonzero(begins)
     sizes = np.diff(np.append(first, len(left)))
     columns = (
-        np.full(len(first), track),
+        np.full(len(first), part.place),
         left[first],
         np.maximum.reduceat(right, first),
         rows.op[chosen][first],

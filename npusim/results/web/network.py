@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from npusim.device.spec import Device
 from npusim.results import elementwise, metrics, palette, roofline
 from npusim.results.lines import counted, percent_text, rate_text, us_alike, us_text
-from npusim.results.network_text import missing_text, results_text, shape_text, verdict
-from npusim.results.record import Record
+from npusim.results.network_text import (
+    kernel_cells,
+    missing,
+    missing_text,
+    results_text,
+    shape_text,
+    verdict,
+)
+from npusim.results.result import Result
 from npusim.results.web import bars, page
 from npusim.results.web.bars import Span
 from npusim.results.web.charts import roofline as roofline_chart
 from npusim.results.web.charts import timeline as timeline_chart
 from npusim.results.web.charts.timeline import AROUND, TRACK
-from npusim.results.web.page import Bar, Cell, Chart
+from npusim.results.web.page import Cell, Chart
 from npusim.results.web.run import roof_caption, traffic
+from npusim.results.web.summary import layer_bar
 from npusim.timing.trace import KernelRun
-from npusim.written import write
 
 #: A row of layers or kernels, or all facts of a network, by name.
 Row = Mapping[str, Any]
 #: A layer's name, how often it occurs, and its result, None where it could not be simulated.
-Layer = tuple[str, int, Record | None]
+Layer = tuple[str, int, Result | None]
 
 
 class _Part(NamedTuple):
@@ -33,12 +39,7 @@ class _Part(NamedTuple):
 
     name: str
     alike: int
-    result: Record
-
-
-def save(facts: Row, device: Device, layers: Sequence[Layer], path: Path) -> None:
-    """Write the page to ``path``; ``facts`` are those of ``NetworkResult.to_json``."""
-    write(path, render(facts, device, layers))
+    result: Result
 
 
 def render(facts: Row, device: Device, layers: Sequence[Layer]) -> str:
@@ -48,9 +49,6 @@ def render(facts: Row, device: Device, layers: Sequence[Layer]) -> str:
     drawn: list[Chart] = []
     what = f"batch {facts['batch']}, {facts['dtype']}{results_text(facts)}"
     body = (
-        f"<h1>{escape(facts['workload'])} {facts['pass']} on {escape(device.name)}</h1>",
-        f"<p>{escape(facts['description'])}; {escape(what)}</p>",
-        f'<p class="lead">{escape(_verdict(facts))}</p>',
         page.cards(_cards(facts, device, runs)),
         page.section("Timeline", _timeline(facts, device, parts, drawn)),
         page.section("Layers", _layers(facts)),
@@ -58,12 +56,16 @@ def render(facts: Row, device: Device, layers: Sequence[Layer]) -> str:
         page.section("Element-wise layers", _elementwise(facts)),
         page.section("Memory traffic", traffic(device, runs)),
         page.section("Roofline", _roofline(facts, device, parts, drawn)),
-        page.section("Not simulated", page.bullets(_missing(facts))),
+        page.section("Not simulated", page.bullets(missing(facts))),
         page.section("Notes", page.bullets(facts["notes"])),
-        f'<p class="dim">npusim {escape(facts["npusim_version"])}, device {escape(device.name)} '
-        f"(digest {facts['device_digest']}), {facts['clock_hz'] / 1e9:g} GHz</p>",
     )
-    return page.page(escape(f"{facts['workload']} on {device.name}"), body, drawn)
+    origin = (
+        f"npusim {facts['npusim_version']}, device {device.name} (digest "
+        f"{facts['device_digest']}), {facts['clock_hz'] / 1e9:g} GHz"
+    )
+    title = f"{facts['workload']} {facts['pass']} on {device.name}"
+    about = [f"{facts['description']}; {what}"]
+    return page.report(title, about, _verdict(facts), body, origin, drawn)
 
 
 #: What a pass is, and what parts of the time are, in words.
@@ -125,13 +127,8 @@ def _timeline(facts: Row, device: Device, parts: Sequence[_Part], drawn: list[Ch
     slowest = sorted(layers, key=lambda span: span.left - span.right)[:6]
     places = [("whole network", 0, now)]
     places += [(span.name, span.left, span.right) for span in layers if span in slowest]
-    buttons = "".join(
-        f'<button data-of="timeline" data-zoom="{left * us:.6f} {right * us:.6f}">'
-        f"{escape(name)}</button>"
-        for name, left, right in places
-    )
     return (
-        f'<div class="chips">{buttons}</div>'
+        page.jumps([(name, left * us, right * us) for name, left, right in places])
         + page.place(drawn[-1], 4 * TRACK + AROUND, "timeline of layers and kernels", caption)
         + page.key([*_results(facts), ("launch", palette.LAUNCH)])
     )
@@ -163,10 +160,6 @@ def _layers(facts: Row) -> str:
 
 
 def _layer_cells(row: Row, parts: Sequence[str], most: float) -> tuple[Any, ...]:
-    bar = tuple(
-        (name, row["count"] * us / most, palette.PART_COLOURS[name])
-        for name, us in row["split"].items()
-    )
     shares = (
         percent_text(row[key] / row["own_us"]) if row[key] and row["own_us"] else ""
         for key in ("own_bound_us", "own_problem_us")
@@ -175,7 +168,7 @@ def _layer_cells(row: Row, parts: Sequence[str], most: float) -> tuple[Any, ...]
         row["layer"],
         shape_text(row).replace("->", "\u2192"),
         row["count"],
-        Bar(bar, row["total_us"]),
+        layer_bar(row, most),
         us_alike(row["total_us"]),
         percent_text(row["share"], 1),
         *(_us_cell(row["split"].get(name, 0.0)) for name in parts),
@@ -193,17 +186,7 @@ def _us_cell(us: float) -> Cell:
 
 def _kernels(facts: Row) -> str:
     heads = ("kernel", "launches", "\u00b5s", "launch \u00b5s", "share", "TFLOPS", "executed")
-    rows = []
-    for row in facts["kernels"]:
-        us = row["time_us"] - row["launch_us"]
-        speeds = [
-            Cell(rate_text(2 * count / us / 1e6) if count and us else "", count)
-            for count in (row["useful_macs"], row["macs"])
-        ]
-        times = us_alike(us), _us_cell(row["launch_us"]), percent_text(row["share"], 1)
-        least = percent_text(row["problem_us"] / us) if us else ""
-        rows.append((row["kernel"], f"{row['launches']:,}", *times, *speeds, least))
-    return page.table((*heads, "least"), rows, 1)
+    return page.table((*heads, "least"), kernel_cells(facts), 1)
 
 
 def _elementwise(facts: Row) -> str:
@@ -243,12 +226,3 @@ def _roofline(facts: Row, device: Device, parts: Sequence[_Part], drawn: list[Ch
     return page.place(drawn[-1], roofline_chart.HEIGHT, "roofline", told) + page.key(
         _results(facts)[:-1]
     )
-
-
-def _missing(facts: Row) -> list[str]:
-    """Why layers have no time, those with one reason together."""
-    errors: dict[str, list[str]] = {}
-    for row in facts["layers"]:
-        if row["error"]:
-            errors.setdefault(row["error"], []).append(row["layer"])
-    return [f"{', '.join(names)}: {error}" for error, names in errors.items()]

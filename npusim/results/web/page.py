@@ -53,6 +53,28 @@ def page(title: str, body: Iterable[str], charts: Sequence[Chart] = ()) -> str:
     )
 
 
+def report(
+    title: str,
+    about: Iterable[str],
+    lead: str,
+    parts: Iterable[str],
+    origin: str,
+    charts: Sequence[Chart] = (),
+) -> str:
+    """A page of a result, whose ``parts`` are escaped already: what it is, what it says, all else.
+
+    ``origin`` is what is needed to reproduce it.
+    """
+    body = (
+        f"<h1>{escape(title)}</h1>",
+        *(f"<p>{escape(line)}</p>" for line in about),
+        f'<p class="lead">{escape(lead)}</p>',
+        *parts,
+        f'<p class="dim">{escape(origin)}</p>',
+    )
+    return page(escape(title), body, charts)
+
+
 def own(name: str) -> str:
     """A file of this folder."""
     return (files("npusim.results.web") / name).read_text(encoding="utf-8")
@@ -177,6 +199,15 @@ def key(entries: Iterable[tuple[str, str]]) -> str:
         for name, colour in entries
     )
     return f'<div class="key">{inner}</div>'
+
+
+def jumps(places: Iterable[tuple[str, float, float]]) -> str:
+    """Buttons that show a stretch of the timeline: (name, from, to)."""
+    inner = "".join(
+        f'<button data-of="timeline" data-zoom="{left:.6f} {right:.6f}">{escape(name)}</button>'
+        for name, left, right in places
+    )
+    return f'<div class="chips">{inner}</div>'
 
 
 def toggles(entries: Iterable[tuple[str, str, str]]) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 
 from npusim.device.spec import Device
 from npusim.reasons import BUSY, REASONS
 from npusim.results import advice, metrics, palette, roofline, tables
 from npusim.results.lines import counted, percent_text
-from npusim.results.record import Record
+from npusim.results.result import Result
 from npusim.results.roofline import Roofs
 from npusim.results.web import bars, hierarchy, page, summary
 from npusim.results.web.bars import Picture
@@ -19,22 +18,12 @@ from npusim.results.web.charts import timeline as timeline_chart
 from npusim.results.web.charts.timeline import AROUND, STRIP, TRACK
 from npusim.results.web.page import Chart
 from npusim.timing.trace import KernelRun
-from npusim.written import write
 
 
-def save(result: Record, path: Path) -> None:
-    """Write the page to ``path``."""
-    write(path, render(result))
-
-
-def render(result: Record) -> str:
+def render(result: Result) -> str:
     """The page as text; every string of the result is escaped."""
-    title = escape(f"{result.operator} on {result.device.name}")
     drawn: list[Chart] = []
-    body = (
-        f"<h1>{title}</h1>",
-        f"<p>{escape(result.problem)}</p>",
-        f'<p class="lead">{escape(summary.verdict(result))}</p>',
+    parts = (
         page.cards(summary.cards(result)),
         page.section("What would make it faster", page.bullets(advice.advise(result.runs))),
         page.section("Timeline", _timeline(result, drawn)),
@@ -45,21 +34,16 @@ def render(result: Record) -> str:
         page.section("Kernels", summary.kernels(result)),
         page.section("Lower bounds", _bounds(result), opened=False),
         page.section("Notes", page.bullets(result.notes)),
-        _origin(result),
     )
-    return page.page(title, body, drawn)
-
-
-def _origin(result: Record) -> str:
-    """What is needed to reproduce the figures."""
-    text = (
+    origin = (
         f"npusim {result.version}, device {result.device.name} "
         f"(digest {result.device.digest()}), {result.device.clock_hz / 1e9:g} GHz"
     )
-    return f'<p class="dim">{escape(text)}</p>'
+    title = f"{result.operator} on {result.device.name}"
+    return page.report(title, [result.problem], summary.verdict(result), parts, origin, drawn)
 
 
-def _timeline(result: Record, drawn: list[Chart]) -> str:
+def _timeline(result: Result, drawn: list[Chart]) -> str:
     if not tables.has_timeline(result.runs):
         return '<p class="dim">No timeline was kept; run with timeline=True to see it.</p>'
     picture = bars.picture(result)
@@ -93,14 +77,10 @@ def _jumps(picture: Picture) -> str:
     places = [("whole call", 0.0, picture.cycles * us)]
     if len(picture.spans) > 1:
         places += [(one.name, one.left * us, one.right * us) for one in kernels]
-    buttons = "".join(
-        f'<button data-of="timeline" data-zoom="{left:.6f} {right:.6f}">{escape(name)}</button>'
-        for name, left, right in places
-    )
-    return f'<div class="chips">{buttons}</div>'
+    return page.jumps(places)
 
 
-def _roofline(result: Record, drawn: list[Chart]) -> str:
+def _roofline(result: Result, drawn: list[Chart]) -> str:
     named = zip(result.runs, metrics.titles(result.runs), strict=True)
     points = [roofline.point(result.device, r, name) for r, name in named if r.macs and r.cycles]
     if not points:
@@ -126,7 +106,7 @@ def roof_caption(roofs: Roofs) -> str:
     return f"Roofs: {'; '.join(lines)}. {marks}"
 
 
-def _pipes(result: Record) -> str:
+def _pipes(result: Result) -> str:
     """Stacked bars: where each pipe's time went, mean over cores, per kernel that matters."""
     names = dict(zip(map(id, result.runs), metrics.titles(result.runs), strict=True))
     shown = [(run, metrics.pipe_shares(run)) for run in advice.major_kernels(result.runs)]
@@ -187,7 +167,7 @@ def traffic(device: Device, runs: Sequence[KernelRun]) -> str:
     return f'<div class="pair">{drawing}<div>{table}</div></div>' if totals else ""
 
 
-def _kernel_traffic(result: Record) -> str:
+def _kernel_traffic(result: Result) -> str:
     heads = ("kernel", "path", "operand", "bytes", "L2 hits", "L2 misses")
     rows = []
     for run, name in zip(result.runs, metrics.titles(result.runs), strict=True):
@@ -202,7 +182,7 @@ def _kernel_traffic(result: Record) -> str:
     return page.table(heads, rows, 3) if len(result.runs) > 1 else ""
 
 
-def _bounds(result: Record) -> str:
+def _bounds(result: Result) -> str:
     heads = ("kernel", "of the", "resource", "why", "cycles", "of simulated")
     rows = []
     for run, name in zip(result.runs, metrics.titles(result.runs), strict=True):

@@ -1,31 +1,30 @@
-"""The page of a study: every point, what varies its time, and what is best at which cost."""
+"""The pages of a study and of an exploration: every point, and what is best at which cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from html import escape
-from pathlib import Path
+from itertools import combinations
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from npusim.results import palette
-from npusim.results.lines import COSTS, counted, rate_text, us_text
+from npusim.results.lines import COSTS, GOAL_TITLES, counted, rate_text, us_text
 from npusim.results.web import page
 from npusim.results.web.charts import lines
 from npusim.results.web.page import Bar, Cell, Chart
 from npusim.version import __version__
-from npusim.written import write
 
 #: A point: the varied names as texts, its figures, ``retiled`` and ``error``.
 Row = Mapping[str, Any]
 
+#: What is measured, and its value at each point; the charts of a page so far.
+Figures = tuple[str, Sequence[float]]
+Charts = list[Chart]
+
 #: Lines that a chart shows; of more, those of the second name only, fastest of the others.
 _MOST_LINES = 12
-
-
-def save(fixed: Mapping[str, str], varied: Sequence[str], rows: Sequence[Row], path: Path) -> None:
-    """Write the page to ``path``: what was ``fixed``, the ``varied`` names, a row per point."""
-    write(path, render(fixed, varied, rows))
 
 
 def render(fixed: Mapping[str, str], varied: Sequence[str], rows: Sequence[Row]) -> str:
@@ -35,10 +34,7 @@ def render(fixed: Mapping[str, str], varied: Sequence[str], rows: Sequence[Row])
     title = f"{what} over {', '.join(varied)}" if varied else what
     drawn: list[Chart] = []
     others = ", ".join(f"{n} {v}" for n, v in fixed.items() if n not in ("network", "operator"))
-    body = (
-        f"<h1>{escape(title)}</h1>",
-        f"<p>{escape(others)}</p>",
-        f'<p class="lead">{escape(_verdict(varied, known))}</p>',
+    parts = (
         page.cards(_cards(rows, known)),
         page.section("Time", _times(varied, known, drawn)),
         page.section(
@@ -47,9 +43,12 @@ def render(fixed: Mapping[str, str], varied: Sequence[str], rows: Sequence[Row])
         page.section("Time against cost", _costs(varied, known, drawn)),
         page.section("Points", _points(varied, known)),
         page.section("Failed", failed(varied, rows)),
-        f'<p class="dim">npusim {escape(__version__)}</p>',
     )
-    return page.page(escape(title), body, drawn)
+    return page.report(title, [others], _verdict(varied, known), parts, _ORIGIN, drawn)
+
+
+#: What made a page.
+_ORIGIN = f"npusim {__version__}"
 
 
 def name_of(row: Row, names: Sequence[str]) -> str:
@@ -145,13 +144,20 @@ def _costs(varied: Sequence[str], known: Sequence[Row], drawn: list[Chart]) -> s
             continue
         x, y = [row[column] / unit for row in rows], [row["time_us"] for row in rows]
         names = [name_of(row, varied) for row in rows]
-        best = front(x, y)
-        drawn.append(lines.scatter((what, x), ("time, \u00b5s", y), names, best, column))
-        told = (
-            f"{what} against time; marked: what none beats in both, {counted(len(best), 'point')}."
-        )
-        parts.append(page.place(drawn[-1], lines.HEIGHT, f"time against {what}", told))
+        what_is = f"{what} against time; marked"
+        pair = (what, x), ("time, \u00b5s", y)
+        parts.append(_against(*pair, names, column, f"time against {what}", what_is, drawn))
     return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
+
+
+def _against(
+    x: Figures, y: Figures, names: Sequence[str], place: str, about: str, told: str, drawn: Charts
+) -> str:
+    """A chart of two figures of the points, with those that none beats in both."""
+    best = front(x[1], y[1])
+    drawn.append(lines.scatter(x, y, names, best, place))
+    caption = f"{told}: what none beats in both, {counted(len(best), 'point')}."
+    return page.place(drawn[-1], lines.HEIGHT, about, caption)
 
 
 def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
@@ -163,26 +169,44 @@ def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
     return best
 
 
+def _table(
+    varied: Sequence[str],
+    rows: Sequence[Row],
+    bar: tuple[str, str, str],
+    columns: Mapping[str, Callable[[Row], Any]],
+    long: Sequence[str] = (),
+) -> str:
+    """The points with the ``columns``, behind a ``bar``: its head, its figure, what it is."""
+    head, figure, what = bar
+    most = max((row[figure] for row in rows), default=0.0) or 1.0
+    found = [
+        (
+            *(row.get(name, "") for name in varied),
+            Bar(((what, row[figure] / most, palette.KERNEL),), row[figure]),
+            *(cell(row) for cell in columns.values()),
+        )
+        for row in rows
+    ]
+    heads = (*varied, head, *columns)
+    return page.table(heads, found, len(varied), [heads.index(name) for name in long])
+
+
 def _points(varied: Sequence[str], known: Sequence[Row]) -> str:
     """Every point with a time, in the order of the study."""
-    most = max((row["time_us"] for row in known), default=1.0)
     costs = [column for column in COSTS if any(row.get(column) is not None for row in known)]
-    retiled = any(row["retiled"] for row in known)
-    heads = (*varied, "time", "\u00b5s", *(COSTS[column][0] for column in costs), "bottleneck")
-    rows = []
-    for row in known:
-        bar = Bar((("time", row["time_us"] / most, palette.KERNEL),), row["time_us"])
-        cells = [_cost(column, row.get(column)) for column in costs]
-        tiled = [_short(row["retiled"])] if retiled else []
-        us = Cell(us_text(row["time_us"]), row["time_us"])
-        names = (row.get(name, "") for name in varied)
-        rows.append((*names, bar, us, *cells, row.get("bottleneck", ""), *tiled))
-    last = len(heads) - 1
-    long = (last, last + 1) if retiled else (last,)
-    return page.table((*heads, *["retiled"][: int(retiled)]), rows, len(varied), long)
+    columns: dict[str, Callable[[Row], Any]] = {
+        "\u00b5s": lambda row: Cell(us_text(row["time_us"]), row["time_us"]),
+        **{COSTS[column][0]: partial(_cost, column) for column in costs},
+        "bottleneck": lambda row: row.get("bottleneck", ""),
+    }
+    if any(row["retiled"] for row in known):
+        columns["retiled"] = lambda row: _short(row["retiled"])
+    long = [name for name in ("bottleneck", "retiled") if name in columns]
+    return _table(varied, known, ("time", "time_us", "time"), columns, long)
 
 
-def _cost(column: str, value: float | None) -> Cell | str:
+def _cost(column: str, row: Row) -> Cell | str:
+    value = row.get(column)
     return "" if value is None else Cell(rate_text(value / COSTS[column][1]), value)
 
 
@@ -195,3 +219,128 @@ def _short(names: str) -> str:
 def failed(varied: Sequence[str], rows: Sequence[Row]) -> str:
     """Points without a time and why."""
     return page.bullets(f"{name_of(row, varied)}: {row['error']}" for row in rows if row["error"])
+
+
+# -- explorations ------------------------------------------------------------------------------
+
+
+class Explored(NamedTuple):
+    """What was ``fixed``, values ``varied`` by name, ``goals``, points, and how many there are.
+
+    ``told`` are limits, and sentences on what the front does not say.
+    """
+
+    fixed: Mapping[str, str]
+    varied: Mapping[str, Sequence[str]]
+    goals: Sequence[str]
+    rows: Sequence[Row]
+    size: int
+    told: Sequence[str] = ()
+
+
+def render_explored(explored: Explored) -> str:
+    """The page as text; every string is escaped."""
+    fixed, varied = explored.fixed, tuple(explored.varied)
+    known = [row for row in explored.rows if not row["error"] and row.get("allowed", True)]
+    best = sorted((row for row in known if row["front"]), key=lambda row: row[explored.goals[0]])
+    what = fixed.get("network") or fixed.get("operator") or "exploration"
+    *goals, last = (_named(goal)[0] for goal in explored.goals)
+    title = f"{what}: the least {' and '.join([', '.join(goals), last] if goals else [last])}"
+    others = ", ".join(f"{n} {v}" for n, v in fixed.items() if n not in ("network", "operator"))
+    drawn: list[Chart] = []
+    parts = (
+        *(f"<p>{escape(line)}</p>" for line in explored.told),
+        page.cards(_explored_cards(explored, known, best)),
+        page.section("Goals against each other", _charts(explored, known, drawn)),
+        page.section("What none beats", _goals(explored, best)),
+        page.section("What each value does", effects(explored.varied, known)),
+        page.section("All points", _goals(explored, known, mark=True), opened=False),
+        page.section("Failed", failed(varied, explored.rows)),
+    )
+    about = f"{others}; over {', '.join(varied)}"
+    return page.report(title, [about], _least(explored, best), parts, _ORIGIN, drawn)
+
+
+def _called(goal: str) -> tuple[str, float]:
+    return GOAL_TITLES.get(goal, (goal, 1.0))
+
+
+def _named(goal: str) -> tuple[str, str]:
+    """What a goal is called and, with a blank before it, its unit if there is one."""
+    name, _, unit = _called(goal)[0].partition(", ")
+    return name, f" {unit}" * bool(unit)
+
+
+def _text(goal: str, value: float) -> str:
+    return us_text(value) if goal.endswith("_us") else rate_text(value / _called(goal)[1])
+
+
+def _least(explored: Explored, best: Sequence[Row]) -> str:
+    """The point that is best in each goal."""
+    if not best:
+        measured = any(not row["error"] for row in explored.rows)
+        return f"No point has values{' within the limits' * measured}."
+    told = []
+    for goal in explored.goals:
+        least = min(best, key=lambda row: float(row[goal]))
+        name, unit = _named(goal)
+        where = name_of(least, tuple(explored.varied))
+        told.append(f"Least {name}: {_text(goal, least[goal])}{unit} with {where}.")
+    return " ".join(told)
+
+
+def _explored_cards(
+    explored: Explored, known: Sequence[Row], best: Sequence[Row]
+) -> Iterator[tuple[str, str]]:
+    yield f"{len(explored.rows):,}", f"points looked at, of {explored.size:,}"
+    yield f"{len(best):,}", "beaten by none in all goals"
+    failures = sum(bool(row["error"]) for row in explored.rows)
+    if failures:
+        yield f"{failures:,}", "failed"
+    if beyond := len(explored.rows) - failures - len(known):
+        yield f"{beyond:,}", "beyond a limit"
+    for goal in explored.goals if known else ():
+        values = [float(row[goal]) for row in known]
+        yield f"{_text(goal, min(values))} to {_text(goal, max(values))}", _called(goal)[0]
+
+
+def _charts(explored: Explored, known: Sequence[Row], drawn: list[Chart]) -> str:
+    """Each pair of goals, or with one goal the best so far over the points."""
+    if not known:
+        return ""
+    if len(explored.goals) == 1:
+        (goal,) = explored.goals
+        name, unit = _called(goal)
+        values = [row[goal] / unit for row in known]
+        numbers = list(range(1, len(known) + 1))
+        better = [at for at, value in enumerate(values) if value <= min(values[: at + 1])]
+        names = [name_of(row, tuple(explored.varied)) for row in known]
+        points = ("points looked at", numbers)
+        drawn.append(lines.scatter(points, (name, values), names, better, "so_far"))
+        about = f"{name} of the points in their order"
+        return page.place(drawn[-1], lines.HEIGHT, about, "Joined: the best so far.")
+    parts = []
+    for one, other in combinations(explored.goals, 2):
+        (up, unit), (across, cost) = _called(one), _called(other)
+        x, y = [row[other] / cost for row in known], [row[one] / unit for row in known]
+        names = [name_of(row, tuple(explored.varied)) for row in known]
+        about, pair = f"{up} against {across}", ((across, x), (up, y))
+        parts.append(_against(*pair, names, f"{one}-{other}", about, "Marked", drawn))
+    return f'<div class="pair">{"".join(parts)}</div>'
+
+
+def _goals(explored: Explored, rows: Sequence[Row], *, mark: bool = False) -> str:
+    """Points with their goals, the first goal as a bar too; ``mark`` says which none beats."""
+    if not rows:
+        return ""
+    first, *_ = explored.goals
+
+    def cell(goal: str, row: Row) -> Cell:
+        return Cell(_text(goal, row[goal]), row[goal])
+
+    columns: dict[str, Callable[[Row], Any]] = {
+        _called(goal)[0]: partial(cell, goal) for goal in explored.goals
+    }
+    if mark:
+        columns["unbeaten"] = lambda row: Cell("yes" if row["front"] else "", float(row["front"]))
+    return _table(tuple(explored.varied), rows, (_named(first)[0], first, ""), columns)

@@ -1,0 +1,48 @@
+"""What ``tiling="library"`` is: the vendor's own rules where they are known, else a plain choice.
+
+The rules are those of chips whose device file says so (``Device.library_rules``), for layers
+without depth; elsewhere the choice is by closed forms among the forms of kernel that the vendor's
+library has.
+"""
+
+from __future__ import annotations
+
+from npusim.convolution import Convolution
+from npusim.device.spec import Device
+from npusim.dtypes import DType
+from npusim.kernels.parts.implicit_gemm_shape import Geometry
+from npusim.kernels.tilings import library_filter, library_input
+from npusim.kernels.tilings.conv_filter import Tiling as FilterTiling
+from npusim.kernels.tilings.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.tilings.library_910 import knows
+from npusim.kernels.tilings.library_910_filter import filter_tiling
+from npusim.kernels.tilings.library_910_forward import forward_tiling
+from npusim.kernels.tilings.library_910_input import input_tiling
+
+#: Which of the vendor's rules tiled a layer, for reports.
+_RULE = "tiled by the rule of the vendor's library"
+_DEFAULT = "tiled by default, as the rule of the vendor's library has nothing for it"
+
+
+def of_filter(c: Convolution, device: Device, cores: int) -> tuple[FilterTiling, str]:
+    """The tiling of the filter gradient of the 3-D ``c``, and a note on which rule it is.
+
+    Raises ``CapacityError`` if not even the smallest tile fits the device's buffers.
+    """
+    ruled = filter_tiling(c, device, cores) if knows(device, c, gradient=True) else None
+    if ruled:
+        return ruled, _RULE
+    return library_filter.library_tiling(c, device, cores), ""
+
+
+def of_product(
+    c: Convolution, geometry: Geometry, gradient: bool, device: Device, cores: int, dtype: DType
+) -> tuple[GemmTiling, str]:
+    """The same for the ``geometry`` of an input ``gradient`` or a forward pass."""
+    if knows(device, c, gradient=gradient):
+        if not gradient:
+            tiling, found = forward_tiling(c, device, cores)
+            return tiling, _RULE if found else _DEFAULT
+        if ruled := input_tiling(c, device, cores):
+            return ruled, _RULE
+    return library_input.library_tiling(geometry, device, cores, dtype), ""

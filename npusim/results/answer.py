@@ -1,0 +1,77 @@
+"""What all results have in common: files by their suffix, a table as a file, and a page."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from npusim.errors import ArgumentError
+from npusim.shown import Shown
+from npusim.written import replacing, write
+
+#: What makes a file, by its suffix.
+_MAKERS = {
+    ".txt": "text",
+    ".json": "to_json",
+    **dict.fromkeys((".csv", ".parquet"), "table"),
+    **dict.fromkeys((".png", ".svg"), "plot"),
+    ".html": "report",
+}
+
+
+class Answer(Shown):
+    """A result: ``text()``, ``to_json()``, ``table`` and ``plot()``, as far as it has them."""
+
+    def write(self, path: str | Path) -> None:
+        """Write the table as CSV or Parquet, by the file's suffix.
+
+        Raises ``ArgumentError`` for another suffix, or without the package that Parquet needs.
+        """
+        kind, table = Path(path).suffix.lower(), self._part("table", path)
+        if kind not in (".csv", ".parquet"):
+            raise ArgumentError(f"{path}: a table is written as .csv or .parquet")
+        with replacing(path) as part:
+            if kind == ".csv":
+                table.to_csv(part, index=False)
+                return
+            try:
+                table.to_parquet(part, index=False)
+            except ImportError as error:
+                raise ArgumentError(
+                    "Parquet needs the package pyarrow; `pip install pyarrow` adds it"
+                ) from error
+
+    def save_plot(self, path: str | Path) -> None:
+        """Write the figure, .png or .svg."""
+        from npusim.results.plots import save_plot  # noqa: PLC0415 - imports matplotlib
+
+        save_plot(path, self._part("plot", path))
+
+    def report(self, path: str | Path) -> None:
+        """Write one self-contained web page: what a notebook shows."""
+        from npusim.results.web import page  # noqa: PLC0415 - pages are made when asked for
+
+        title = escape(repr(self)[1:-1])
+        write(path, page.page(title, (f"<h1>{title}</h1>", self._repr_html_())))
+
+    def save(self, path: str | Path) -> None:
+        """Write the text (.txt), JSON, the table (.csv, .parquet), figure (.png, .svg) or page.
+
+        Raises ``ArgumentError`` for another suffix, or one of which this result has nothing.
+        """
+        name = _MAKERS.get(Path(path).suffix.lower(), "")
+        made = self._part(name, path)
+        if name in ("text", "to_json"):
+            write(path, made() if name == "text" else json.dumps(made(), indent=2) + "\n")
+        else:
+            {"table": self.write, "plot": self.save_plot, "report": self.report}[name](path)
+
+    def _part(self, name: str, path: str | Path) -> Any:
+        """What a file needs of the result."""
+        part = getattr(self, name, None) if name else None
+        if part is None:
+            ends = ", ".join(end for end, maker in _MAKERS.items() if hasattr(self, maker))
+            raise ArgumentError(f"{path}: {self!r} is not written so; its files end in {ends}")
+        return part
