@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -75,3 +76,22 @@ def test_the_list_that_ships_is_sound() -> None:
     found = {(one.path, *one.devices) for one in load_call_constants()}
     assert ("launch.core", "ascend910b2") in found
     assert load_call_constants("constants: []") == []
+
+
+def test_transposes_are_predicted_and_no_constant_is_fitted_to_them() -> None:
+    """No convolution launches one; they had drawn the share of a core in a launch to their side."""
+    times = calls(234)
+    row = times[0].row
+    assert isinstance(row, CallRow)
+    turned = replace(row, id="L6", call="transpose", family="TRANSPOSE", groups=5, time_us=90.0)
+    study = leave_one_out([*times, outcome(turned, {})], [CORE], simulate, CallRow)
+    assert {one.values for one in study.left_out} == {("234cycle",)}
+    assert [one.name for one in study.left_out][-1] == "L6"
+
+
+def test_calls_alone_have_a_card_without_fits_of_kernels() -> None:
+    """``npusim validate --leave-one-out --data calls.csv`` ended in an IndexError."""
+    kernels = leave_one_out(calls(234), [CORE], simulate)
+    study = leave_one_out(calls(234), [CORE], simulate, CallRow)
+    titles = [table.title for table in scorecard(calls(234), kernels, [CORE], (), study)]
+    assert any(title.startswith("Calls left out of the fit") for title in titles)
