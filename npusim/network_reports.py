@@ -67,12 +67,15 @@ class NetworkReports(Answer):
         return self.layers
 
     def write(self, path: str | Path) -> None:
-        """Write ``layers`` as CSV; lists of sizes read ``3x3``.
+        """Write ``layers`` as CSV, where lists of sizes read ``3x3``, or as Parquet.
 
         Element-wise layers follow where they were asked for, with "traffic only" as bottleneck.
         """
         from npusim.results.network_rows import elementwise_rows, write_csv
 
+        if Path(path).suffix.lower() == ".parquet":
+            super().write(path)
+            return
         rows = self.layer_rows()
         more = elementwise_rows(tuple(rows[0]), self.elementwise_rows())
         write_csv(Path(path), tuple(rows[0]), [*rows, *more])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from matplotlib import pyplot
 import npusim
 from npusim.errors import ArgumentError
 from npusim.results import Result
+from npusim.workloads import load_workload
 
 pytestmark = pytest.mark.compiled
 
@@ -25,8 +27,10 @@ def product(cores: int = 1) -> Result:
 def answers() -> dict[str, Any]:
     words: dict[str, Any] = {"device": "tiny", "m": 48, "k": 64, "n": 48}
     a, b = (npusim.spec(sizes, "fp16") for sizes in ((48, 64), (64, 48)))
+    resnet = load_workload("resnet18")
     return {
         "call": product(),
+        "network": npusim.network(replace(resnet, layers=resnet.layers[-1:]), device="ascend910b2"),
         "explanation": product().explain(what_if=False),
         "comparison": npusim.compare(product(), product(2)),
         "sweep": npusim.sweep(
