@@ -2,8 +2,8 @@
 
 One process per core with one track per pipe, where waits are slices too, named by their reason,
 and arrows lead from what was waited for to what waited; and a process for the device that shows
-kernels, launches and the bandwidth to and from GM. The bytes of the file depend on the result
-alone.
+kernels, launches, the bandwidth to and from GM and the rate of products. The bytes of the file
+depend on the result alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from npusim.results.result import Result
 from npusim.results.tables import CallTimeline, call_timeline, within
 from npusim.written import replacing
 
-#: Samples of the bandwidth counter over a call.
+#: Samples of a counter over a call.
 BUCKETS = 200
 #: Rows turned into text at a time.
 CHUNK_ROWS = 5_000
@@ -241,14 +241,16 @@ def gm_pipes(device: Device, call: CallTimeline) -> tuple[str, ...]:
     return tuple(sorted(touching & set(call.rows.pipes), key=metrics.pipe_key))
 
 
-def moved_by(call: CallTimeline, pipe: str, edges: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Bytes ``pipe`` has moved on all cores by each cycle of ``edges``.
+def done_by(
+    call: CallTimeline, pipe: str, edges: npt.NDArray[np.int64], amounts: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """How much of the ``amounts`` of its instructions ``pipe`` has done by each cycle of ``edges``.
 
-    An instruction's bytes are spread evenly over its cycles.
+    That is on all cores; what an instruction does is spread evenly over its cycles.
     """
     rows = call.rows
-    chosen = (rows.pipe == rows.pipes.index(pipe)) & (rows.bytes > 0)
-    start, size = rows.start[chosen], rows.bytes[chosen].astype(np.float64)
+    chosen = (rows.pipe == rows.pipes.index(pipe)) & (amounts > 0)
+    start, size = rows.start[chosen], amounts[chosen].astype(np.float64)
     end = np.maximum(rows.end[chosen], start + 1)
     rate = size / (end - start)
     times, place = np.unique(np.concatenate([start, end]), return_inverse=True)
@@ -261,24 +263,35 @@ def moved_by(call: CallTimeline, pipe: str, edges: npt.NDArray[np.int64]) -> npt
 
 
 def _counters(scene: _Scene) -> Iterator[str]:
-    """GM bandwidth in GB/s over equal buckets of the call, one series per pipe."""
-    result, call, lane, _, clock, *_ = scene
-    pipes = gm_pipes(result.device, call)
-    total = result.cycles
-    if not pipes or not total:
+    """What pipes do over equal buckets of the call: GM bandwidth, and products of the cube."""
+    result, call, *_ = scene
+    rows, total = call.rows, result.cycles
+    if not total:
         return
     edges = np.unique(np.linspace(0, total, BUCKETS + 1).astype(np.int64))
+    multiplying = [rows.pipes[pipe] for pipe in np.unique(rows.pipe[rows.macs > 0]).tolist()]
+    for name, pipes, amounts, unit in (
+        ("GM bandwidth (GB/s)", gm_pipes(result.device, call), rows.bytes, 1e9),
+        ("multiply-adds (TFLOPS)", multiplying, 2 * rows.macs, 1e12),
+    ):
+        done = {pipe: done_by(call, pipe, edges, amounts) / unit for pipe in pipes}
+        yield from _counter(scene, name, edges, done)
+
+
+def _counter(
+    scene: _Scene, name: str, edges: npt.NDArray[np.int64], done: dict[str, npt.NDArray[Any]]
+) -> Iterator[str]:
+    """A counter with one series per pipe: what each has ``done`` by the ``edges``, per second."""
+    result, _, lane, _, clock, *_ = scene
     seconds = np.diff(edges) / result.device.clock_hz
-    rates = {pipe: np.diff(moved_by(call, pipe, edges)) / seconds / 1e9 for pipe in pipes}
-    for bucket, edge in enumerate(edges.tolist()):
-        last = bucket == len(seconds)
-        values = (0.0 if last else max(0.0, float(rates[pipe][bucket])) for pipe in pipes)
-        args = ",".join(
-            f"{_json(pipe)}:{value:.3f}" for pipe, value in zip(pipes, values, strict=True)
-        )
+    rates = {
+        pipe: [*np.maximum(0, np.diff(what) / seconds).tolist(), 0.0] for pipe, what in done.items()
+    }
+    for bucket, edge in enumerate(edges.tolist() if rates else ()):
+        args = ",".join(f"{_json(pipe)}:{values[bucket]:.3f}" for pipe, values in rates.items())
         yield (
             f'{{"ph":"C","pid":{lane.first},"ts":{clock.text(clock.picoseconds(edge))},'
-            f'"name":"GM bandwidth (GB/s)","args":{{{args}}}}}'
+            f'"name":{_json(name)},"args":{{{args}}}}}'
         )
 
 

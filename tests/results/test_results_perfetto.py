@@ -77,27 +77,36 @@ def test_metadata_reproduces_the_run(trace: tuple[dict[str, Any], list[Event]]) 
     assert other["tilings"][1] == ["conv", "m=64, k=128, n=128, slots=2"]
 
 
-def test_counters_integrate_to_the_bytes_moved(
+def test_counters_integrate_to_the_bytes_moved_and_the_products_made(
     result: Result, trace: tuple[dict[str, Any], list[Event]]
 ) -> None:
-    counters = [event for event in trace[1] if event["ph"] == "C"]
-    assert len(counters) == perfetto.BUCKETS + 1
-    moved = sum(
-        sum(one["args"].values()) * 1e3 * (two["ts"] - one["ts"]) for one, two in pairwise(counters)
-    )
-    assert set(counters[0]["args"]) == {"MTE2", "FIX", "MTE3"}
-    assert moved == pytest.approx(sum(run.gm_bytes for run in result.runs), rel=1e-4)
+    """A trace had one counter, of the bandwidth."""
+    for name, pipes, unit, whole in (
+        ("GM bandwidth (GB/s)", {"MTE2", "FIX", "MTE3"}, 1e3, sum(r.gm_bytes for r in result.runs)),
+        ("multiply-adds (TFLOPS)", {"M"}, 1e6, 2 * sum(r.macs for r in result.runs)),
+    ):
+        counters = [one for one in trace[1] if one["ph"] == "C" and one["name"] == name]
+        assert len(counters) == perfetto.BUCKETS + 1
+        done = sum(
+            sum(one["args"].values()) * unit * (two["ts"] - one["ts"])
+            for one, two in pairwise(counters)
+        )
+        assert set(counters[0]["args"]) == pipes
+        assert done == pytest.approx(whole, rel=1e-3)
 
 
 def test_bytes_are_spread_over_the_transfer(result: Result) -> None:
     call = tables.call_timeline("conv", result.runs[1:])
     whole = call.rows.bytes[call.rows.pipe == call.rows.pipes.index("FIX")].sum()
     edges = np.asarray([0, int(call.rows.end.max())])
-    assert perfetto.moved_by(call, "FIX", edges).tolist() == pytest.approx([0, whole])
+    assert perfetto.done_by(call, "FIX", edges, call.rows.bytes).tolist() == pytest.approx(
+        [0, whole]
+    )
     first = call.rows.pipe == call.rows.pipes.index("MTE2")
     start, size = int(call.rows.start[first][0]), int(call.rows.bytes[first][0])
     length = int(call.rows.end[first][0]) - start
-    half = perfetto.moved_by(call, "MTE2", np.asarray([start, start + length // 2]))
+    until = np.asarray([start, start + length // 2])
+    half = perfetto.done_by(call, "MTE2", until, call.rows.bytes)
     assert half[1] == pytest.approx(2 * size * (length // 2) / length)  # both cores at once
 
 
