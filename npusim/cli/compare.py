@@ -16,7 +16,8 @@ from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.errors import ArgumentError
 from npusim.results import Result
-from npusim.results.comparison import Comparison, compare, facts_of
+from npusim.results.compared import facts_of
+from npusim.results.comparison import Comparison, compare
 from npusim.results.network_comparison import NetworkComparison, compare_networks, is_network
 from npusim.results.progress import ProgressBar
 

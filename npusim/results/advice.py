@@ -8,7 +8,7 @@ from npusim.errors import ArgumentError
 from npusim.reasons import BUSY, REASONS
 from npusim.results import metrics
 from npusim.results.lines import percent_text
-from npusim.results.result import Result
+from npusim.results.record import Record
 from npusim.timing.trace import Bound, KernelRun, Trace
 
 #: From this share of the simulated time on, only less work for the bounding resource helps.
@@ -53,7 +53,7 @@ def advise(runs: Sequence[KernelRun]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def slow_kernels(result: Result, cycles: int) -> tuple[str, ...]:
+def slow_kernels(result: Record, cycles: int) -> tuple[str, ...]:
     """A sentence for each kernel of at least ``cycles`` that is far from the bound of its problem.
 
     It says what the critical path is spent on. Kernels shorter than their launch are left out.

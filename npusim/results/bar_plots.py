@@ -1,4 +1,4 @@
-"""Figures of stacked bars: the traffic of a call, the kernels of two calls, layers of a network."""
+"""Figures of stacked bars: the traffic of a call, the layers of a network."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from npusim.results import metrics, palette
-from npusim.results.comparison import Comparison, KernelFacts, Side
 from npusim.results.elementwise import TRAFFIC_ONLY, by_kind
 from npusim.results.lines import binary_unit, bytes_text, percent_text, us_alike, us_text
 from npusim.results.network_text import verdict
 from npusim.results.plots import TEXT, new_axes, tidy
-from npusim.results.result import Result
+from npusim.results.record import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +67,7 @@ BESIDE: Mapping[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
 _HIT, _MISS = "read, L2 hit", "read, L2 miss"
 
 
-def plot_traffic(result: Result, ax: Axes | None = None) -> Axes:
+def plot_traffic(result: Record, ax: Axes | None = None) -> Axes:
     """Bytes per path and operand over the call; reads of GM split into L2 hits and misses."""
     paths = metrics.path_totals(result.runs)
     unit, size = binary_unit(max((path.bytes for path in paths), default=1) or 1)
@@ -85,39 +84,6 @@ def plot_traffic(result: Result, ax: Axes | None = None) -> Axes:
     ax = draw_stacks(ax, stacks, looks, 8, **above)
     ax.set_xlabel(f"bytes moved over the call ({unit})")
     return ax
-
-
-def plot_comparison(compared: Comparison, ax: Axes | None = None) -> Axes:
-    """A bar for A above a bar for B per kernel, in us: the launch, then the busiest pipe's time.
-
-    That is the mean over its cores that run, so that a bar is as long as the kernel takes.
-    """
-    stacks = [
-        _stack(f"{name}  {letter}", side.kernels[name])
-        for name in compared.names
-        for letter, side in (("A", compared.a), ("B", compared.b))
-        if name in side.kernels
-    ]
-    ax = draw_stacks(ax, stacks, {"launch": palette.LAUNCH, **palette.REASON_COLOURS}, 10, **BESIDE)
-    ax.set_xlabel("us; the launch, then what the busiest pipe of the kernel did")
-    titles = f"A  {_title(compared.a, 'A')}\nB  {_title(compared.b, 'B')}"
-    ax.set_title(titles, fontsize=9, loc="left")
-    return ax
-
-
-def _title(side: Side, letter: str) -> str:
-    """What ran, where it is not called something better, and how long."""
-    what = f"{side.facts['operator']} on {side.facts['device']}"
-    return f"{what if side.label == letter else side.label}: {us_text(side.facts['time_us'])} us"
-
-
-def _stack(name: str, kernel: KernelFacts) -> Stack:
-    """One kernel's stretches."""
-    called = f"{name} ({kernel.busiest})" if kernel.busiest else name
-    waits = kernel.waits.get(kernel.busiest, {})
-    return Stack(
-        called, us_text(kernel.row["time_us"]), {"launch": kernel.row["launch_us"], **waits}
-    )
 
 
 #: What the bars of element-wise layers are called.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from npusim.results.comparison import Comparison, Differences, KernelFacts, Row
+from npusim.results.compared import Compared, Differences, KernelFacts, Row
 from npusim.results.lines import (
     WIDTH,
     bytes_text,
@@ -27,7 +27,7 @@ MAX_ROWS = 12
 _TINY_US = 0.0005
 
 
-def render(compared: Comparison) -> str:
+def render(compared: Compared) -> str:
     """The whole comparison, with a final newline."""
     if compared.empty:
         return page([_header(compared), ["", "no difference"]])
@@ -42,7 +42,7 @@ def render(compared: Comparison) -> str:
     return page(sections)
 
 
-def _header(compared: Comparison) -> Iterator[str]:
+def _header(compared: Compared) -> Iterator[str]:
     for name, side in (("A", compared.a), ("B", compared.b)):
         facts = side.facts
         label = f"{side.label}: " if side.label != name else ""
@@ -63,7 +63,7 @@ def time_fact(compared: Differences) -> list[str]:
     return fact("time", f"{us_text(a)} -> {us_text(b)} us, {signed_text(b / a - 1)}")
 
 
-def _bounds(compared: Comparison) -> Iterator[str]:
+def _bounds(compared: Compared) -> Iterator[str]:
     """What would take each kernel longest alone, of those whose time changed most."""
     pairs = [(n, compared.a.kernels.get(n), compared.b.kernels.get(n)) for n in compared.names]
     both = [(name, a, b) for name, a, b in pairs if a is not None and b is not None]
@@ -85,7 +85,7 @@ def _nearest(one: KernelFacts) -> tuple[str, str]:
     return one.row["bound"], percent_text(bound_us / us) if bound_us and us else "-"
 
 
-def _kernels(compared: Comparison) -> Iterator[str]:
+def _kernels(compared: Compared) -> Iterator[str]:
     """Times of every kernel of either without launches, and how much of them is necessary."""
     heads = ("KERNELS", "A us", "B us", "change", "", "least", "B", "pipe")
     rows: list[tuple[str, ...]] = [heads]
@@ -124,7 +124,7 @@ def _least(one: KernelFacts | None, us: float | None) -> str:
     return percent_text(one.row["problem_us"] / us)
 
 
-def _changes(compared: Comparison, what: str, title: str, text: Any) -> Iterator[str]:
+def _changes(compared: Compared, what: str, title: str, text: Any) -> Iterator[str]:
     """Rows of one kind, the largest changes first."""
     found = [row for row in compared.rows if row["what"] == what]
     found.sort(key=lambda row: -abs(row["change"]))
@@ -142,7 +142,7 @@ def _changes(compared: Comparison, what: str, title: str, text: Any) -> Iterator
         yield f"  ({counted(len(found) - len(shown), 'other change')})"
 
 
-def _matters(compared: Comparison, row: Row) -> bool:
+def _matters(compared: Compared, row: Row) -> bool:
     """Whether a wait is told: it is of its kernel's busiest pipe on either side, and not tiny."""
     if abs(row["change"]) < _TINY_US:
         return False
@@ -150,7 +150,7 @@ def _matters(compared: Comparison, row: Row) -> bool:
     return row["name"].partition(" ")[0] in {one.busiest for one in pair if one is not None}
 
 
-def _others(compared: Comparison) -> Iterator[str]:
+def _others(compared: Compared) -> Iterator[str]:
     """What the calls, their devices and their kernels are."""
     found = [
         row

@@ -1,210 +1,23 @@
-"""Why a call takes the time it takes: the critical path of its kernels, part by part."""
+"""Why a call takes the time it takes, with the ways of showing it."""
 
 # Each way of showing an explanation is imported when it is asked for.
 # ruff: noqa: PLC0415
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from npusim.device.spec import Device
-from npusim.reasons import REASONS
-from npusim.results import metrics
 from npusim.results.answer import Answer
-from npusim.results.verdict import Verdict, WhatIf
-from npusim.timing.trace import (
-    FOLLOWING,
-    ISSUING,
-    SHARING,
-    STARTING,
-    Bound,
-    KernelRun,
-    Step,
-    Trace,
-)
+from npusim.results.explained import Explained, KernelExplanation
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-#: Reason (of ``REASONS``) of the cycles of a part; all others are work at full speed.
-_REASON_OF = {
-    SHARING: "bandwidth",
-    FOLLOWING: "follow",
-    ISSUING: "issue",
-    STARTING: "not_started",
-}
-
-#: Shares of the cube below which its waste is not worth a sentence.
-_WORTH_SAYING = 0.02
+__all__ = ["Explanation", "KernelExplanation"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelExplanation:
-    """Why one kernel of a call takes its cycles.
-
-    ``sizes`` are those of the problem by name, each with what whole blocks of the cube make of it.
-    """
-
-    run: KernelRun
-    trace: Trace
-    sizes: Mapping[str, tuple[int, int]]
-
-    @property
-    def path(self) -> tuple[Step, ...]:
-        """The critical path by instruction of the source, most first; it adds up to the cycles."""
-        return self.trace.path
-
-    @cached_property
-    def parts(self) -> dict[str, int]:
-        """Cycles of the path by what they are for, most first; they add up to the kernel's."""
-        return _most_first(part for step in self.path for part in step.parts.items())
-
-    @cached_property
-    def pipes(self) -> dict[str, int]:
-        """Cycles of the path by pipe, most first; they add up to the kernel's."""
-        return _most_first((step.work.pipe, step.cycles) for step in self.path)
-
-    @cached_property
-    def reasons(self) -> dict[str, int]:
-        """Cycles of the path by reason, most first; they add up to the kernel's."""
-        return _most_first((_REASON_OF.get(part, "busy"), n) for part, n in self.parts.items())
-
-    @cached_property
-    def busiest(self) -> dict[str, int]:
-        """Cycles of the pipe that works longest, on its busiest core, by reason; they add up."""
-        name = self._busiest_pipe
-        rows = [row for row in self.run.pipes if (row.core, row.pipe) == name]
-        return {
-            reason: cycles
-            for row in rows
-            for reason, cycles in zip(REASONS, row.cycles, strict=True)
-            if cycles
-        }
-
-    @cached_property
-    def _busiest_pipe(self) -> tuple[str, str]:
-        one = metrics.critical_pipe(metrics.pipe_shares(self.run))
-        return ("", "") if one is None else (one.busiest_core, one.pipe)
-
-    @property
-    def busiest_name(self) -> str:
-        """The pipe and the core of ``busiest``, "" where no pipe worked."""
-        core, pipe = self._busiest_pipe
-        return f"{pipe} of {core}" if pipe else ""
-
-    @property
-    def bounds(self) -> dict[str, Bound]:
-        """The largest lower bound "of the program", and that "of the problem"."""
-        found = {
-            "program": metrics.nearest_bound(self.run),
-            "problem": metrics.problem_bound(self.run),
-        }
-        return {name: bound for name, bound in found.items() if bound is not None}
-
-    @property
-    def useful_share(self) -> float | None:
-        """Of the multiply-adds the cube had time for, those the problem needs; None if unknown."""
-        if not self.trace.room or not self.run.useful_macs:
-            return None
-        return self.run.useful_macs / self.trace.room
-
-    @property
-    def waste(self) -> tuple[str, ...]:
-        """Sentences on what the cube multiplies for nothing: sizes that fill no blocks, zeros."""
-        useful = self.useful_share
-        if useful is None or useful > 1 - _WORTH_SAYING:
-            return ()
-        found, left = [], useful
-        for name, (size, whole) in self.sizes.items():
-            if 1 - size / whole >= _WORTH_SAYING:
-                found.append(f"{name} = {size} wastes {_percent(1 - size / whole)} of the cube: "
-                             f"it computes {whole}")  # fmt: skip
-                left *= whole / size
-        if left < 1 - _WORTH_SAYING:
-            rest = "of the rest" if found else "of the cube's time"
-            found.append(
-                f"{_percent(1 - left)} {rest} goes to zeros of padding or between strided "
-                "positions, and to tiles that are no whole blocks"
-            )
-        return *found, f"{_percent(useful)} of what the cube has time for is useful"
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, ready for ``json.dumps``."""
-        return {
-            "name": self.run.name,
-            "cycles": self.run.cycles,
-            "launch_cycles": self.run.launch_cycles,
-            "bounds": {name: bound._asdict() for name, bound in self.bounds.items()},
-            "parts": self.parts,
-            "reasons": self.reasons,
-            "pipes": self.pipes,
-            "path": [
-                {**step.work._asdict(), "cycles": step.cycles, "count": step.count,
-                 "parts": step.parts}
-                for step in self.path
-            ],
-            "busiest": {"pipe": self.busiest_name, "reasons": self.busiest},
-            "useful_share": self.useful_share,
-            "waste": list(self.waste),
-        }  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Explanation(Answer):
-    """Why a call takes the time it takes: its kernels, and what each figure of the device does.
-
-    The cycles of the kernels and of their launches add up to ``cycles``. ``what_if`` is None where
-    it was not asked for.
-    """
-
-    operator: str
-    problem: str
-    version: str
-    device: Device
-    cycles: int
-    kernels: tuple[KernelExplanation, ...]
-    what_if: tuple[WhatIf, ...] | None
-    verdict: Verdict | None
-
-    @property
-    def time_us(self) -> float:
-        """``cycles`` in microseconds."""
-        return self.device.time_us(self.cycles)
-
-    @property
-    def launch_cycles(self) -> int:
-        """Cycles of all launches."""
-        return sum(one.run.launch_cycles for one in self.kernels)
-
-    def __repr__(self) -> str:
-        """One line: operator, device, time and the part of it that is largest."""
-        parts = _most_first(part for one in self.kernels for part in one.parts.items())
-        most = next(iter(parts), "nothing")
-        return (
-            f"<Explanation of {self.operator} on {self.device.name}: {self.time_us:.3f} us, "
-            f"mostly {most}>"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything as plain values, ready for ``json.dumps``."""
-        return {
-            "operator": self.operator,
-            "problem": self.problem,
-            "npusim_version": self.version,
-            "device": self.device.name,
-            "device_digest": self.device.digest(),
-            "launch": self.device.launch_mode,
-            "cycles": self.cycles,
-            "time_us": self.time_us,
-            "launch_cycles": self.launch_cycles,
-            "verdict": None if self.verdict is None else self.verdict.to_json(),
-            "kernels": [one.to_json() for one in self.kernels],
-            "what_if": None if self.what_if is None else [one.to_json() for one in self.what_if],
-        }
+class Explanation(Explained, Answer):
+    """Why a call takes the time it takes: its kernels, and what each figure of the device does."""
 
     def text(self) -> str:
         """The explanation for people, at most 80 columns wide."""
@@ -217,15 +30,3 @@ class Explanation(Answer):
         from npusim.results.explanation_rich import renderable
 
         return renderable(self)
-
-
-def _most_first(pairs: Any) -> dict[str, int]:
-    """Sums by name, largest first."""
-    sums: Counter[str] = Counter()
-    for name, count in pairs:
-        sums[name] += count
-    return dict(sorted(sums.items(), key=lambda pair: (-pair[1], pair[0])))
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"

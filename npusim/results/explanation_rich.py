@@ -9,7 +9,7 @@ from rich.constrain import Constrain
 from rich.padding import Padding
 from rich.text import Text
 
-from npusim.results.explanation import Explanation
+from npusim.results.explained import Explained
 from npusim.results.explanation_text import pieces
 from npusim.results.lines import WIDTH
 
@@ -37,7 +37,7 @@ _BAR = 60
 _TITLE = r"(?m)^(\S.*:.* us = .*|[A-Z]{3,} .*|pipe  .*|figure  .*)$"
 
 
-def renderable(explanation: Explanation) -> RenderableType:
+def renderable(explanation: Explained) -> RenderableType:
     """What ``rich.print`` shows."""
     shown: list[RenderableType] = []
     for lines, kernel in pieces(explanation):

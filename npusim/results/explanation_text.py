@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from npusim.results.explanation import Explanation, KernelExplanation
+from npusim.results.explained import Explained, KernelExplanation
 from npusim.results.lines import (
     WIDTH,
     columns,
@@ -28,13 +28,13 @@ _WORTH_A_CHAPTER = 0.05
 _PATH_HEAD = ("pipe", "instruction", "line", "cycles", "share", "times", "mostly")
 
 
-def render(explanation: Explanation) -> str:
+def render(explanation: Explained) -> str:
     """The text, with a final newline."""
     return page(lines for lines, _ in pieces(explanation))
 
 
 def pieces(
-    explanation: Explanation,
+    explanation: Explained,
 ) -> Iterator[tuple[list[str], KernelExplanation | None]]:
     """The lines of the text part by part, and the kernel that a part is on."""
     shown, hidden = chapters(explanation)
@@ -47,7 +47,7 @@ def pieces(
         yield _what_if(explanation.what_if), None
 
 
-def chapters(explanation: Explanation) -> tuple[tuple[KernelExplanation, ...], int]:
+def chapters(explanation: Explained) -> tuple[tuple[KernelExplanation, ...], int]:
     """The kernels that matter, in the order of the call, and how many do not."""
     worthy = [
         one for one in explanation.kernels
@@ -58,7 +58,7 @@ def chapters(explanation: Explanation) -> tuple[tuple[KernelExplanation, ...], i
     return shown, len(explanation.kernels) - len(shown)
 
 
-def title(explanation: Explanation) -> str:
+def title(explanation: Explained) -> str:
     """What ran where, and how long."""
     launches = us_text(explanation.device.time_us(explanation.launch_cycles))
     return (
@@ -68,7 +68,7 @@ def title(explanation: Explanation) -> str:
     )
 
 
-def head_of(explanation: Explanation, one: KernelExplanation) -> str:
+def head_of(explanation: Explained, one: KernelExplanation) -> str:
     """A kernel, its time, and how near that is to both of its bounds."""
     whose = {"program": "its program needs", "problem": "any program for its problem"}
     near = ", ".join(
@@ -158,7 +158,7 @@ def idle_figures(figures: Sequence[WhatIf]) -> str:
     return f"({', '.join(texts)})" if texts else ""
 
 
-def _header(explanation: Explanation) -> list[str]:
+def _header(explanation: Explained) -> list[str]:
     lines = [*wrap(title(explanation), later="  "), *wrap(explanation.problem, later="  ")]
     if explanation.verdict is not None:
         lines += wrap(f"bottleneck: {explanation.verdict.text()}", later="  ")

@@ -25,7 +25,7 @@ from npusim.integers import IntArray
 from npusim.reasons import REASONS
 from npusim.results import metrics
 from npusim.results.gantt import checked_window
-from npusim.results.result import Result
+from npusim.results.record import Record
 from npusim.results.tables import CallTimeline, call_timeline, within
 from npusim.written import replacing
 
@@ -46,7 +46,7 @@ _BATCH, _LEVEL = 500_000, 2
 
 
 def save(
-    result: Result,
+    result: Record,
     path: Path,
     *,
     cores: Sequence[str] | None = None,
@@ -65,7 +65,7 @@ def save(
     _write(path, _about(result), _events(result, call, _Lane(), shown))
 
 
-def save_both(a: Result, b: Result, path: Path) -> None:
+def save_both(a: Record, b: Record, path: Path) -> None:
     """Write the traces of two calls to one file, both from time 0: processes of A, then of B.
 
     Raises ArgumentError where a timeline was not kept.
@@ -86,7 +86,7 @@ class _Lane(NamedTuple):
     first: int = DEVICE_PID
 
 
-def _about(result: Result) -> dict[str, Any]:
+def _about(result: Record) -> dict[str, Any]:
     """What is needed to reproduce a call."""
     return {
         "npusim_version": result.version,
@@ -161,7 +161,7 @@ class _Clock:
 class _Scene(NamedTuple):
     """What events are drawn from: a call, what is ``shown`` of it, numbers of cores and pipes."""
 
-    result: Result
+    result: Record
     call: CallTimeline
     lane: _Lane
     shown: npt.NDArray[np.bool_]
@@ -171,7 +171,7 @@ class _Scene(NamedTuple):
 
 
 def _events(
-    result: Result, call: CallTimeline, lane: _Lane, shown: npt.NDArray[np.bool_]
+    result: Record, call: CallTimeline, lane: _Lane, shown: npt.NDArray[np.bool_]
 ) -> Iterator[str]:
     """Every event as JSON text: names of tracks, kernels, bandwidth, instructions ``shown``."""
     cores = sorted(call.rows.cores, key=metrics.core_key)

@@ -22,7 +22,7 @@ import numpy as np
 from npusim.errors import ArgumentError
 from npusim.results import gantt, metrics, palette
 from npusim.results.lines import us_text
-from npusim.results.result import Result
+from npusim.results.record import Record
 from npusim.results.roofline import Point, Roofs, point
 from npusim.results.roofline import roofs as roofs_of
 from npusim.results.tables import call_timeline
@@ -110,7 +110,7 @@ def tidy(ax: Axes) -> None:
 
 
 def plot_timeline(
-    result: Result,
+    result: Record,
     ax: Axes | None = None,
     *,
     cores: Sequence[str] | None = None,
@@ -203,7 +203,7 @@ class _Scale:
     Each takes at most ``LAUNCH_SHARE`` of the kernels' time; ``share`` is of the width of the plot.
     """
 
-    def __init__(self, result: Result, view: gantt.View) -> None:
+    def __init__(self, result: Record, view: gantt.View) -> None:
         kernels = max(1, sum(run.cycles for run in result.runs))
         real, drawn = [0], [0.0]
         for run in result.runs:
@@ -238,7 +238,7 @@ class _Scale:
         return kept
 
 
-def _shortened(ax: Axes, result: Result, view: gantt.View) -> _Scale:
+def _shortened(ax: Axes, result: Record, view: gantt.View) -> _Scale:
     """Give ``ax`` a time axis with short launches; ticks say the time."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
@@ -252,7 +252,7 @@ def _shortened(ax: Axes, result: Result, view: gantt.View) -> _Scale:
     return scale
 
 
-def _mark_kernels(ax: Axes, result: Result, view: gantt.View, drawn: _Scale) -> None:
+def _mark_kernels(ax: Axes, result: Record, view: gantt.View, drawn: _Scale) -> None:
     """Shade launches, draw where kernels start, and name those wide enough to be named."""
     scale = view.us_per_cycle
     starts, names = metrics.kernel_starts(result.runs), metrics.titles(result.runs)
@@ -302,7 +302,7 @@ def _name_upright(
 # ---------------------------------------------------------------- roofline
 
 
-def plot_roofline(result: Result, ax: Axes | None = None) -> Axes:
+def plot_roofline(result: Record, ax: Axes | None = None) -> Axes:
     """Executed FLOP/s against FLOP/B, log-log, with the roofs of the cores the largest kernel used.
 
     Operations on padding are executed, too. A circle counts the bytes cores moved from and to GM

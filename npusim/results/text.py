@@ -23,7 +23,7 @@ from npusim.results.lines import (
     wrap,
 )
 from npusim.results.metrics import PipeShare
-from npusim.results.result import Result
+from npusim.results.record import Record
 from npusim.results.uncertainty import TimeRange
 from npusim.timing.trace import Bound, KernelRun
 
@@ -35,7 +35,7 @@ MAX_ENERGIES = 6
 MAX_EFFECTS = 3
 
 
-def render(result: Result) -> str:
+def render(result: Record) -> str:
     """The whole report, lines of at most 80 columns and a final newline."""
     least = int(advice.WORTH_A_LINE * result.cycles)
     sections = (
@@ -51,7 +51,7 @@ def render(result: Result) -> str:
     return page(sections)
 
 
-def _header(result: Result) -> list[str]:
+def _header(result: Record) -> list[str]:
     """Operator, problem, device, time, speed and bottleneck of the call."""
     device = result.device
     launches = sum(run.launch_cycles for run in result.runs)
@@ -103,7 +103,7 @@ def _range(known: TimeRange | None) -> list[str]:
     return fact("range", f"{ends}, most from {', '.join(moved)}" if moved else ends)
 
 
-def _speed(result: Result) -> list[str]:
+def _speed(result: Record) -> list[str]:
     """Useful and executed speed over the whole call, launches included, and the peak."""
     executed = metrics.tflops(result.device, sum(run.macs for run in result.runs), result.cycles)
     if not executed:
@@ -120,7 +120,7 @@ def _speed(result: Result) -> list[str]:
     return fact("speed", text)
 
 
-def _kernels(result: Result) -> list[str]:
+def _kernels(result: Record) -> list[str]:
     """Time, speed and size of each kernel, then how it was tiled."""
     heads = ("us", "launch", "share", "TFLOPS", "of peak", "GM", "cores")
     cells = [(one["kernel"], *(one[head] or "-" for head in heads)) for one in kernel_cells(result)]
@@ -133,7 +133,7 @@ def _kernels(result: Result) -> list[str]:
     return ["", *columns([("KERNELS", *heads), *cells], width=WIDTH), *tilings]
 
 
-def kernel_cells(result: Result) -> Iterator[dict[str, str]]:
+def kernel_cells(result: Record) -> Iterator[dict[str, str]]:
     """What tables say of each kernel, by column; "" where there is nothing to say."""
     device = result.device
     for run, name in zip(result.runs, metrics.titles(result.runs), strict=True):
@@ -163,7 +163,7 @@ def kernel_cells(result: Result) -> Iterator[dict[str, str]]:
         }
 
 
-def _where(result: Result) -> list[str]:
+def _where(result: Record) -> list[str]:
     """Per pipe, the mean over cores by reason; for the critical pipe also its busiest core."""
     shown = advice.major_kernels(result.runs)
     shares = [metrics.pipe_shares(run) for run in shown]
@@ -211,7 +211,7 @@ def _percents(shares: Sequence[float], parts: Sequence[Sequence[int]]) -> tuple[
     return tuple(f"{one * 100:.1f}" if one else "" for one in sums)
 
 
-def _bounds(result: Result) -> list[str]:
+def _bounds(result: Record) -> list[str]:
     """The lower bounds of each kernel that matters, nearest first and explained.
 
     Those of the program that ran, then those of any program for its problem.
@@ -238,7 +238,7 @@ def _shares(run: KernelRun, head: str, bounds: Sequence[Bound], indent: str = " 
     return wrap(head + ", ".join(parts), indent, indent + "  ")
 
 
-def _traffic(result: Result) -> list[str]:
+def _traffic(result: Record) -> list[str]:
     """Bytes, L2 hits and mean bandwidth per path; main memory against its peak."""
     paths = metrics.path_totals(result.runs)
     if not paths:
@@ -280,7 +280,7 @@ def _energy(spent: Energy, time_us: float) -> list[str]:
     return ["", *columns(rows), whole + known]
 
 
-def _main_memory(result: Result, seconds: float) -> list[str]:
+def _main_memory(result: Record, seconds: float) -> list[str]:
     """How much of main memory's bandwidth the kernels used."""
     memory = result.device.main_memory
     sums = [metrics.main_memory_bytes(run) for run in result.runs]

@@ -50,6 +50,7 @@ LACKING = {
 
 
 def test_the_suffix_says_what_is_written(tmp_path: Path) -> None:
+    pyplot.close("all")
     for name, answer in answers().items():
         for suffix in (".txt", ".json", ".csv", ".png", ".svg", ".html"):
             path = tmp_path / f"{name}{suffix}"

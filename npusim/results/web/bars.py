@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from npusim.reasons import REASONS
 from npusim.results import gantt, metrics, palette
-from npusim.results.result import Result
+from npusim.results.record import Record
 from npusim.results.tables import call_timeline
 from npusim.timing.trace import KernelRun, Timeline
 
@@ -69,7 +69,7 @@ class Picture(NamedTuple):
     gap: int
 
 
-def picture(result: Result, cores: Sequence[str] | None = None) -> Picture:
+def picture(result: Record, cores: Sequence[str] | None = None) -> Picture:
     """The timeline of ``cores``, by default the first and the slowest of each kernel."""
     call = call_timeline(result.operator, result.runs)
     chosen = gantt.default_cores(result.runs) if cores is None else cores

@@ -17,7 +17,7 @@ from npusim.results.network_text import (
     shape_text,
     verdict,
 )
-from npusim.results.result import Result
+from npusim.results.record import Record
 from npusim.results.web import bars, page
 from npusim.results.web.bars import Span
 from npusim.results.web.charts import roofline as roofline_chart
@@ -31,7 +31,7 @@ from npusim.timing.trace import KernelRun
 #: A row of layers or kernels, or all facts of a network, by name.
 Row = Mapping[str, Any]
 #: A layer's name, how often it occurs, and its result, None where it could not be simulated.
-Layer = tuple[str, int, Result | None]
+Layer = tuple[str, int, Record | None]
 
 
 class _Part(NamedTuple):
@@ -39,7 +39,7 @@ class _Part(NamedTuple):
 
     name: str
     alike: int
-    result: Result
+    result: Record
 
 
 def render(facts: Row, device: Device, layers: Sequence[Layer]) -> str:

@@ -9,7 +9,7 @@ from npusim.device.spec import Device
 from npusim.reasons import BUSY, REASONS
 from npusim.results import advice, metrics, palette, roofline, tables
 from npusim.results.lines import counted, percent_text
-from npusim.results.result import Result
+from npusim.results.record import Record
 from npusim.results.roofline import Roofs
 from npusim.results.web import bars, hierarchy, page, summary
 from npusim.results.web.bars import Picture
@@ -20,7 +20,7 @@ from npusim.results.web.page import Chart
 from npusim.timing.trace import KernelRun
 
 
-def render(result: Result) -> str:
+def render(result: Record) -> str:
     """The page as text; every string of the result is escaped."""
     drawn: list[Chart] = []
     parts = (
@@ -43,7 +43,7 @@ def render(result: Result) -> str:
     return page.report(title, [result.problem], summary.verdict(result), parts, origin, drawn)
 
 
-def _timeline(result: Result, drawn: list[Chart]) -> str:
+def _timeline(result: Record, drawn: list[Chart]) -> str:
     if not tables.has_timeline(result.runs):
         return '<p class="dim">No timeline was kept; run with timeline=True to see it.</p>'
     picture = bars.picture(result)
@@ -80,7 +80,7 @@ def _jumps(picture: Picture) -> str:
     return page.jumps(places)
 
 
-def _roofline(result: Result, drawn: list[Chart]) -> str:
+def _roofline(result: Record, drawn: list[Chart]) -> str:
     named = zip(result.runs, metrics.titles(result.runs), strict=True)
     points = [roofline.point(result.device, r, name) for r, name in named if r.macs and r.cycles]
     if not points:
@@ -106,7 +106,7 @@ def roof_caption(roofs: Roofs) -> str:
     return f"Roofs: {'; '.join(lines)}. {marks}"
 
 
-def _pipes(result: Result) -> str:
+def _pipes(result: Record) -> str:
     """Stacked bars: where each pipe's time went, mean over cores, per kernel that matters."""
     names = dict(zip(map(id, result.runs), metrics.titles(result.runs), strict=True))
     shown = [(run, metrics.pipe_shares(run)) for run in advice.major_kernels(result.runs)]
@@ -167,7 +167,7 @@ def traffic(device: Device, runs: Sequence[KernelRun]) -> str:
     return f'<div class="pair">{drawing}<div>{table}</div></div>' if totals else ""
 
 
-def _kernel_traffic(result: Result) -> str:
+def _kernel_traffic(result: Record) -> str:
     heads = ("kernel", "path", "operand", "bytes", "L2 hits", "L2 misses")
     rows = []
     for run, name in zip(result.runs, metrics.titles(result.runs), strict=True):
@@ -182,7 +182,7 @@ def _kernel_traffic(result: Result) -> str:
     return page.table(heads, rows, 3) if len(result.runs) > 1 else ""
 
 
-def _bounds(result: Result) -> str:
+def _bounds(result: Record) -> str:
     heads = ("kernel", "of the", "resource", "why", "cycles", "of simulated")
     rows = []
     for run, name in zip(result.runs, metrics.titles(result.runs), strict=True):

@@ -10,13 +10,13 @@ from npusim.results import metrics, palette
 from npusim.results.elementwise import TRAFFIC_ONLY
 from npusim.results.lines import bytes_text, percent_text, rate_text, us_alike, us_text
 from npusim.results.network_text import split_text
-from npusim.results.result import Result
+from npusim.results.record import Record
 from npusim.results.text import kernel_cells
 from npusim.results.web import page
 from npusim.results.web.page import Bar, Cell
 
 
-def verdict(result: Result) -> str:
+def verdict(result: Record) -> str:
     """The time and what holds it up, in a sentence or two."""
     launches = sum(run.launch_cycles for run in result.runs)
     text = f"{us_text(result.time_us)} \u00b5s"
@@ -28,7 +28,7 @@ def verdict(result: Result) -> str:
     return text + "."
 
 
-def cards(result: Result) -> list[tuple[str, str]]:
+def cards(result: Record) -> list[tuple[str, str]]:
     """The key figures of the call."""
     device, macs = result.device, sum(run.macs for run in result.runs)
     found = [(f"{us_text(result.time_us)} \u00b5s", f"time, {result.cycles:,} cycles")]
@@ -52,7 +52,7 @@ def cards(result: Result) -> list[tuple[str, str]]:
     return found
 
 
-def kernels(result: Result) -> str:
+def kernels(result: Record) -> str:
     """A row per kernel; columns that are empty for all of them are left out."""
     cells = [
         {_HEADS.get(head, head): text for head, text in one.items() if head != "share"}
@@ -97,7 +97,7 @@ _STYLE = """<style>
 </style>"""
 
 
-def call(result: Result) -> str:
+def call(result: Record) -> str:
     """A call: time, bounds and kernels."""
     return _block(
         f"{result.operator} on {result.device.name}",
