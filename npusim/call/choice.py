@@ -218,7 +218,8 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
     best: tuple[float, K] | None = None
     _built.clear()
     failed: CapacityError | None = None
-    left, looked_at = MOST_INSTRUCTIONS, set()
+    left = MOST_INSTRUCTIONS
+    looked_at: set[Hashable] = set()
     for estimate, ranked in trial.ranked(kernel, MOST_LEADING):
         candidate, shape = cast(K, ranked), _shape(ranked)
         if len(looked_at) == MOST_SIMULATED or (best is not None and left < 0):

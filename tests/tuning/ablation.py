@@ -83,7 +83,7 @@ def without(**plain: int) -> Callable[[Patch], None]:
 
     def narrow(patch: Patch) -> None:
         for space in (ProductSpace, FilterSpace):
-            whole = space.columns.func  # type: ignore[attr-defined]
+            whole = vars(space)["columns"].func
 
             def columns(self: Any, whole: Any = whole) -> Any:
                 t = whole(self)

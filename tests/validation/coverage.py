@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from npusim.cli.console import print_table
+from npusim.cli.files import print_table
 from npusim.device.catalog import load_device
 from npusim.results.uncertainty import TimeRange
 from npusim.validation.call_rows import _run

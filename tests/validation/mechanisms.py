@@ -24,7 +24,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from npusim.cli.console import print_table
+from npusim.cli.files import print_table
 from npusim.device.spec import Device
 from npusim.kernels.library_trans_data import LibraryGroups
 from npusim.kernels.tilings.matmul import auto_tiling
