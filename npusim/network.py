@@ -44,20 +44,9 @@ PASSES = ("forward", "backward", "training")
 #: Columns of ``NetworkResult.layers``; a promise to users.
 LAYER_COLUMNS = (
     *("layer", "count", "cin", "cout", "spatial", "kernel", "stride", "padding", "dilation"),
-    *(
-        "groups",
-        "transposed",
-        "rows",
-        "products",
-        "output_us",
-        "input_us",
-        "weight_us",
-        "bias_us",
-        "other_us",
-        "launch_us",
-        "layout_us",
-        "one_us",
-    ),
+    *("groups", "transposed", "rows", "products"),
+    *("output_us", "input_us", "weight_us", "bias_us", "other_us"),
+    *("launch_us", "layout_us", "one_us"),
     *("cycles", "total_us", "share", "bottleneck", "error", "problem_us", "problem_bound"),
     *("own_us", "own_bound_us", "own_bound", "own_problem_us", "own_problem_bound"),
 )
