@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd
+from typing import TYPE_CHECKING
 
 from npusim.call.call import Call
 from npusim.call.options import Options
@@ -23,7 +24,9 @@ from npusim.kernels.tilings.matmul import auto_tiling
 from npusim.ops.cube_math import cube_math
 from npusim.program.kernel import Kernel
 from npusim.results import Result
-from npusim.workloads import LinearLayer
+
+if TYPE_CHECKING:
+    from npusim.workloads import LinearLayer
 
 
 def linear_layer(

@@ -96,7 +96,7 @@ def _kernels(compared: Compared) -> Iterator[str]:
         rows.append((
             name, *map(us_or_none, us), *_change(*us),
             *(_least(one, time) for one, time in zip(pair, us, strict=True)),
-            ", ".join(dict.fromkeys(pipes)),
+            "/".join(dict.fromkeys(pipes)),
         ))  # fmt: skip
     yield ""
     yield from columns(rows, left=(0, 7), width=WIDTH)

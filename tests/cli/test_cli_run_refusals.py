@@ -88,7 +88,7 @@ CONV = ("run", "conv2d_backprop_filter", "--device", "tiny", "--cin", "16", "--c
          "(auto)"),
         (["--tiling", "base_m=8,base_n=16,base_k=16"],
          "tiling base_m is 8; it must be a multiple of 16, >= 16"),
-        (["--input", "c=c.npy"], "--input c=...: unknown operand; known: a, b"),
+        (["--input", "c=c.npy"], "--input c=...: unknown operand; known: a, b, bias"),
     ],
 )  # fmt: skip
 def test_options_are_refused_before_anything_runs(

@@ -190,8 +190,8 @@ def test_ascend910b2_shared_memory_and_launch() -> None:
     launch = device.launch
     assert (launch.kernel_cycles, launch.first_access_cycles) == (2160, 1260)
     # Tasks exceed the cores' own time by about 5 us; the smallest vector kernel seen takes 2.9 us.
-    assert device.time_us(launch.cycles("cube", 24)) == pytest.approx(5.96)
-    assert device.time_us(launch.cycles("vector", 4)) == pytest.approx(2.36)
+    assert device.time_us(launch.cycles("cube", 24)) == pytest.approx(5.653, abs=0.001)
+    assert device.time_us(launch.cycles("vector", 4)) == pytest.approx(2.309, abs=0.001)
     assert launch.skew_cycles == 9
     bus = device.links["hbm"]
     assert (bus.scope, bus.traffic) == ("chip", ("read_miss", "evict"))
