@@ -48,9 +48,9 @@ INTERFACE = {
         "npusim",
         [
             "npusim",
-            "npusim.network.network",
+            "npusim.networks.network.network",
             "npusim.call.options.Options",
-            "npusim.errors.RuleError",
+            "npusim.base.errors.RuleError",
         ],
     ),
     "ops": (

@@ -29,7 +29,6 @@ from functools import cached_property
 from itertools import product
 from typing import ClassVar
 
-from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.filter_walk import Step, Steps, Walk
@@ -56,6 +55,7 @@ from npusim.language import (
     in_runs,
     round_up,
 )
+from npusim.shapes.convolution import Convolution
 
 __all__ = ["ConvBackpropFilter", "Tiling"]
 

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from npusim.convolution import Convolution
 from npusim.kernels.implicit_gemm import ImplicitGemm
 from npusim.kernels.parts.implicit_gemm_shape import Geometry, weight_rows
 from npusim.language import IntArray, Language, Slot, ceil_div
+from npusim.shapes.convolution import Convolution
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.kernels.tilings.deconv_grad_filter import DMA_FIELD, Tiling, ranked_tilings
 from npusim.language import (
@@ -47,6 +46,7 @@ from npusim.language import (
     ceil_div,
     grid,
 )
+from npusim.shapes.convolution import Convolution
 
 __all__ = ["DeconvGradFilter", "Tiling"]
 

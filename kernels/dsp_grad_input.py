@@ -35,7 +35,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.convolution import Convolution, Sizes
 from npusim.kernels.parts.windows import Piece, phase_pieces, window_pieces
 from npusim.kernels.tilings.dsp_grad_input import Extents, Tiling
 from npusim.language import (
@@ -50,6 +49,7 @@ from npusim.language import (
     grid,
     in_runs,
 )
+from npusim.shapes.convolution import Convolution, Sizes
 
 __all__ = ["ConvGradInput", "DeconvGradInput", "Tiling"]
 

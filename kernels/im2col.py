@@ -29,7 +29,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.parts.windows import WindowCut, window_cuts
@@ -46,6 +45,7 @@ from npusim.language import (
     ceil_div,
     in_runs,
 )
+from npusim.shapes.convolution import Convolution
 
 __all__ = ["Im2col", "Tiling"]
 

@@ -28,8 +28,6 @@ from functools import cached_property, lru_cache
 from itertools import product
 from typing import ClassVar, NamedTuple
 
-from npusim.axis import Reading
-from npusim.convolution import Convolution
 from npusim.device.spec import Device
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.implicit_gemm_input import Part, load_input, side_by_side
@@ -65,6 +63,8 @@ from npusim.language import (
     ceil_div,
     round_up,
 )
+from npusim.shapes.axis import Reading
+from npusim.shapes.convolution import Convolution
 
 __all__ = ["ImplicitGemm", "Tiling"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from npusim.errors import (
+from npusim.base.errors import (
     ArgumentError,
     CapacityError,
     ConfigError,
@@ -17,9 +17,6 @@ from npusim.errors import (
     RaceError,
     RuleError,
 )
-
-# Not late, though light: once imported, a module of a function's name would take its place.
-from npusim.network import network
 from npusim.version import __version__
 
 if TYPE_CHECKING:
@@ -31,15 +28,10 @@ if TYPE_CHECKING:
     from npusim.device.catalog import devices, load_device
     from npusim.kernels.cann_export import cann_of
     from npusim.kernels.tilings.cann import CannTiling, cann_tiling, load_cann_tiling
+    from npusim.networks.network import network
     from npusim.ops import operators
     from npusim.program.tunable import Fit, candidates, fits
-    from npusim.results import (
-        Comparison,
-        NetworkComparison,
-        Result,
-        compare,
-        compare_networks,
-    )
+    from npusim.results import Comparison, NetworkComparison, Result, compare, compare_networks
     from npusim.study import (
         Exploration,
         Sensitivities,
@@ -62,6 +54,7 @@ else:  # hidden from type checkers, or they would believe in every name
             "npusim.device.catalog": "devices load_device",
             "npusim.kernels.cann_export": "cann_of",
             "npusim.kernels.tilings.cann": "CannTiling cann_tiling load_cann_tiling",
+            "npusim.networks.network": "network",
             "npusim.ops": "operators",
             "npusim.program.tunable": "Fit candidates fits",
             "npusim.results": "Comparison NetworkComparison Result compare compare_networks",

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from npusim import ops
+from npusim.base.dtypes import FP16
+from npusim.base.written import replacing
 from npusim.call.spec import spec
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.tilings.pipeline import Work, no_legs, plain_core, times
@@ -28,7 +29,6 @@ from npusim.timing import standby
 from npusim.timing.fast import library
 from npusim.timing.run import ENGINES
 from npusim.timing.starts import core_starts
-from npusim.written import replacing
 
 #: Asks for a library for each level of processors; compiles in this very process.
 ANY, HERE = "--any", "--here"

@@ -7,10 +7,10 @@ through ``Language``, the methods of which are the instructions.
 
 from __future__ import annotations
 
+from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, MX_BLOCK, DType
+from npusim.base.errors import ArgumentError, CapacityError, ProgramError
+from npusim.base.integers import IntArray, ceil_div, round_down, round_up
 from npusim.device.spec import Device
-from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, MX_BLOCK, DType
-from npusim.errors import ArgumentError, CapacityError, ProgramError
-from npusim.integers import IntArray, ceil_div, round_down, round_up
 from npusim.isa.dma import Window
 from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Place, Region, Slot, SlotRegion, Tensor
 from npusim.isa.vector import BLOCK_BYTES

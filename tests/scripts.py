@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from npusim.integers import IntArray
+from npusim.base.integers import IntArray
 from npusim.program.kernel import Column, Kernel, Plan, Tasks
 from npusim.program.language import Language
 

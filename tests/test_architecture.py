@@ -20,26 +20,10 @@ ROOT = Path(__file__).parent.parent
 
 #: Ground floor first; a module may import from its own package and from floors below it.
 FLOORS = [
-    "npusim.errors",
     "npusim.version",
-    "npusim.reasons",
-    "npusim.integers",
-    "npusim.objects",
-    "npusim.processes",
-    "npusim.computer",
-    "npusim.quantities",
-    "npusim.dtypes",
-    "npusim.resources",
-    "npusim.sources",
-    "npusim.written",
-    "npusim.shown",
-    "npusim.kept",
-    "npusim.yamltree",
-    "npusim.rounding",
-    "npusim.reference",
+    "npusim.base",
     "npusim.layout",
-    "npusim.axis",
-    "npusim.convolution",
+    "npusim.shapes",
     "npusim.workloads",
     "npusim.device",
     "npusim.isa",
@@ -54,8 +38,7 @@ FLOORS = [
     "npusim.call",
     "npusim.ops",
     "npusim.ahead",
-    "npusim.network_reports",
-    "npusim.network",
+    "npusim.networks",
     "npusim.compat",
     "npusim.torch",
     "npusim.validation",
@@ -68,7 +51,7 @@ FLOORS = [
 
 #: Packages of others that exactly one module imports, or the modules of one package.
 ONE_IMPORTER = {
-    "yaml": "npusim.yamltree",
+    "yaml": "npusim.base.yamltree",
     "simpy": "npusim.timing.simpy_engine",
     "matplotlib": "npusim.results.plots",
     "bokeh": "npusim.results.web.charts",
@@ -76,7 +59,7 @@ ONE_IMPORTER = {
 }
 
 #: Parts that know the machine and have never heard of convolution.
-MACHINE = ("device", "isa", "program", "timing", "numerics", "rounding.py")
+MACHINE = ("device", "isa", "program", "timing", "numerics", "base/rounding.py")
 FOREIGN = re.compile(
     r"convolution|dgrad|wgrad|backprop|deconv|conv[_ ]?[23]d|im2col", re.IGNORECASE
 )
@@ -185,7 +168,7 @@ def test_one_module_imports_each_library(library: str) -> None:
 
 @pytest.mark.parametrize("module", modules())
 def test_files_are_written_beside_their_place(module: str) -> None:
-    """What a caller names is replaced as a whole (``npusim.written``), or not touched."""
+    """What a caller names is replaced as a whole (``npusim.base.written``), or not touched."""
     text = modules()[module].read_text(encoding="utf-8")
     for pattern in (r"(\w+)\.write_(?:text|bytes)\(", r"(\w+)\.open\(\"[wxa]"):
         assert set(re.findall(pattern, text)) <= {"part"}, module
@@ -229,7 +212,7 @@ def test_lines_of_code_leave_out_what_explains() -> None:
 #: how the engine is compiled; no result depends on any of it.
 READS_THE_ENVIRONMENT = {
     "npusim.cli.completion",
-    "npusim.resources",
+    "npusim.base.resources",
     "npusim.timing.fast.library",
 }
 

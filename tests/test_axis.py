@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npusim.axis import Axis
+from npusim.shapes.axis import Axis
 
 
 @st.composite

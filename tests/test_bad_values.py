@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim import written
-from npusim.dtypes import FP32
-from npusim.errors import ArgumentError, CapacityError, ConfigError, ProgramError
+from npusim.base import written
+from npusim.base.dtypes import FP32
+from npusim.base.errors import ArgumentError, CapacityError, ConfigError, ProgramError
 from npusim.isa.operands import Tensor
 from npusim.program.kernel import Kernel, Plan
 from npusim.program.language import Language

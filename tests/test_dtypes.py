@@ -10,8 +10,19 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from npusim.dtypes import BF16, C0, DEVICE_DTYPES, DTYPES, FP16, FP32, INT8, INT32, DType, dtype
-from npusim.errors import ArgumentError
+from npusim.base.dtypes import (
+    BF16,
+    C0,
+    DEVICE_DTYPES,
+    DTYPES,
+    FP16,
+    FP32,
+    INT8,
+    INT32,
+    DType,
+    dtype,
+)
+from npusim.base.errors import ArgumentError
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from npusim import kept as stores
+from npusim.base import kept as stores
+from npusim.base.errors import ArgumentError
+from npusim.base.kept import Kept, StoreWarning, opened
+from npusim.base.resources import user_cache
 from npusim.cli.main import main
-from npusim.errors import ArgumentError
-from npusim.kept import Kept, StoreWarning, opened
-from npusim.resources import user_cache
 from npusim.timing.fast import library
 from npusim.tuning.problem import Found
 from npusim.tuning.workers import Store as Tunings
@@ -24,7 +24,7 @@ from npusim.tuning.workers import Store as Tunings
 #: Writes 400 answers of its own name, some of them in one go, each of random bytes.
 WRITER = """
 import os, sys
-from npusim.kept import Kept
+from npusim.base.kept import Kept
 with Kept(sys.argv[1], "test", int(sys.argv[3])) as kept:
     for i in range(0, 400, 4):
         keys = [f"{sys.argv[2]}{i + k}" for k in range(4)]
@@ -192,7 +192,7 @@ def test_a_store_of_the_cache_survives_a_full_disk(home: Path, blocks: int) -> N
         kept.put((f"k{i}", random.Random(i).randbytes(1000)) for i in range(50))
     script = """
 import warnings
-from npusim.kept import opened
+from npusim.base.kept import opened
 warnings.simplefilter("ignore")
 with opened("", "tuned") as kept:
     kept.put([("more", b"x" * 100_000)])

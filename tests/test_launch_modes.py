@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import npusim
+from npusim.base.dtypes import FP16
+from npusim.base.errors import ArgumentError, ConfigError
 from npusim.cli.main import main
 from npusim.device.answers import answers_in
 from npusim.device.spec import Device
-from npusim.dtypes import FP16
-from npusim.errors import ArgumentError, ConfigError
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.ops import matmul

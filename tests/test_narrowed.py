@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.integers import narrowed
+from npusim.base.integers import narrowed
 
 
 @pytest.mark.parametrize(

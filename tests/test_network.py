@@ -14,10 +14,10 @@ from matplotlib import pyplot
 from matplotlib.patches import Rectangle
 
 import npusim
-from npusim.convolution import Convolution
-from npusim.errors import ArgumentError
-from npusim.network import GRADIENTS, LAYER_COLUMNS, NetworkResult
+from npusim.base.errors import ArgumentError
+from npusim.networks.network import GRADIENTS, LAYER_COLUMNS, NetworkResult
 from npusim.results.network_rows import KERNEL_COLUMNS
+from npusim.shapes.convolution import Convolution
 from npusim.workloads import Workload, load_workload
 
 DEVICE = "ascend910b2"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import npusim
+from npusim.base.errors import ArgumentError, ConfigError
 from npusim.cli.main import main
-from npusim.errors import ArgumentError, ConfigError
-from npusim.network import NetworkResult
+from npusim.networks.network import NetworkResult
 from npusim.workloads import ElementwiseLayer, Workload, load_workload, workload_yaml
 from npusim.workloads.elementwise import KINDS, together
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import npusim
-from npusim.convolution import Convolution
-from npusim.errors import ArgumentError
-from npusim.network import NetworkResult
+from npusim.base.errors import ArgumentError
+from npusim.networks.network import NetworkResult
 from npusim.ops.convolution_backward import arguments
+from npusim.shapes.convolution import Convolution
 from npusim.workloads import LinearLayer, Workload, load_workload
 
 DEVICE = "ascend910b2"

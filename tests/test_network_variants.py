@@ -8,8 +8,8 @@ import pytest
 
 import npusim
 import npusim.call.replay
-from npusim.errors import ArgumentError
-from npusim.network import NetworkResult
+from npusim.base.errors import ArgumentError
+from npusim.networks.network import NetworkResult
 from npusim.workloads import Workload, load_workload
 
 DEVICE = "ascend910b2"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from npusim.errors import CapacityError
-from npusim.processes import in_processes
+from npusim.base.errors import CapacityError
+from npusim.base.processes import in_processes
 from tests.cli.test_cli_tune import KERNEL
 
 
@@ -33,7 +33,7 @@ def test_a_process_that_dies_is_an_error_that_says_what_to_do() -> None:
 
 def test_an_interrupt_ends_the_processes() -> None:
     code = (
-        "import os, signal, time\nfrom npusim.processes import in_processes\n"
+        "import os, signal, time\nfrom npusim.base.processes import in_processes\n"
         "if __name__ == '__main__':\n"
         # A shell's job in the background inherits interrupts as ignored.
         "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -60,7 +60,7 @@ def test_an_interrupt_ends_the_processes() -> None:
 def test_no_process_knows_of_interrupts_not_even_at_its_start() -> None:
     """The first ones did: the tracker of resources, started with them, unblocked interrupts."""
     code = (
-        "import signal\nfrom npusim.processes import in_processes\n"
+        "import signal\nfrom npusim.base.processes import in_processes\n"
         "def blocked(_):\n"
         "    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])\n"
         "print(all(dict(in_processes(blocked, range(4), 2)).values()))\n"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npusim.errors import ArgumentError
-from npusim.quantities import (
+from npusim.base.errors import ArgumentError
+from npusim.base.quantities import (
     KINDS,
     Quantity,
     format_quantity,

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npusim.errors import ArgumentError
-from npusim.reference import (
+from npusim.base.errors import ArgumentError
+from npusim.shapes.reference import (
     conv_bias_grad,
     conv_filter_grad,
     conv_forward,

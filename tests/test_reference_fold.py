@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npusim.errors import ArgumentError
-from npusim.reference import fold
+from npusim.base.errors import ArgumentError
+from npusim.shapes.reference import fold
 
 Array = np.ndarray[Any, Any]
 Pair = tuple[int, int]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, DType
-from npusim.rounding import is_poison, round_hf32, round_to
+from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, DType
+from npusim.base.rounding import is_poison, round_hf32, round_to
 
 BF16_TOP = float((2 - 2**-7) * 2.0**127)
 

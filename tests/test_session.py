@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.dtypes import BF16, FP16, FP32, DType
+from npusim.base.errors import ArgumentError, ProgramError
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.device.catalog import load_device
-from npusim.dtypes import BF16, FP16, FP32, DType
-from npusim.errors import ArgumentError, ProgramError
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.program.kernel import Tasks

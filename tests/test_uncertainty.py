@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import ArgumentError
+from npusim.base.resources import configs
 from npusim.cli.main import main
 from npusim.device.catalog import load_device, ranges
 from npusim.device.config import parse_device
 from npusim.device.spec import Device
-from npusim.dtypes import FP16, FP32
-from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.program.kernel import Tasks
 from npusim.program.language import Language
-from npusim.resources import configs
 from npusim.results.uncertainty import Effect, TimeRange
 from tests.scripts import Scripted, tasks_of
 from tests.timing.test_engines_agree import CALLS, operator_calls

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from npusim import resources
-from npusim.errors import ArgumentError
-from npusim.resources import user_cache
+from npusim.base import resources
+from npusim.base.errors import ArgumentError
+from npusim.base.resources import user_cache
 
 PLACES = ("NPUSIM_CACHE", "XDG_CACHE_HOME", "HOME")
 

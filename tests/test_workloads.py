@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from npusim.errors import ArgumentError, ConfigError
+from npusim.base.errors import ArgumentError, ConfigError
 from npusim.workloads import ConvLayer, Workload, find_layer, load_workload, workloads
 
 Shape = tuple[int, int, int, int, int]  # cin, cout, input side, kernel, stride

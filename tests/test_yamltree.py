@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from npusim import yamltree
-from npusim.errors import ConfigError
-from npusim.yamltree import Node, load_tree, suggest
+from npusim.base import yamltree
+from npusim.base.errors import ConfigError
+from npusim.base.yamltree import Node, load_tree, suggest
 
 TEXT = """\
 # a comment

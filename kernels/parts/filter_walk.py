@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npusim.convolution import Convolution
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings.conv_filter import Tiling, cut_plane
 from npusim.language import IntArray, grid
 from npusim.program.kernel import require_table
+from npusim.shapes.convolution import Convolution
 
 
 class Step(NamedTuple):

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
-from npusim.convolution import Convolution, Sizes
 from npusim.language import ceil_div
+from npusim.shapes.convolution import Convolution, Sizes
 
 
 class Fold(NamedTuple):

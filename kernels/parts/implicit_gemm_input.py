@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from npusim.axis import Reading
 from npusim.kernels.parts.implicit_gemm_shape import Geometry, pixel_by_pixel, stack
 from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.language import Language, Slot, Tensor
+from npusim.shapes.axis import Reading
 
 
 class Part(NamedTuple):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from npusim.axis import Axis, Reading
 from npusim.language import Line, Window, ceil_div, round_up
+from npusim.shapes.axis import Axis, Reading
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from npusim.axis import Runs
 from npusim.kernels.parts.implicit_gemm_shape import Geometry, channel_tiles
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.language import IntArray, Tasks, grid, in_runs
 from npusim.program.kernel import require_table
+from npusim.shapes.axis import Runs
 
 
 class Step(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from npusim.integers import Number
+from npusim.base.integers import Number
 from npusim.kernels.parts.tile_order import Tiles
 from npusim.language import (
     FRACTAL_BYTES,

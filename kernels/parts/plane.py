@@ -7,8 +7,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from npusim.axis import Axis, Runs
 from npusim.language import IntArray, round_down
+from npusim.shapes.axis import Axis, Runs
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npusim.errors import ArgumentError
-from npusim.integers import IntArray, ceil_div, round_up
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import IntArray, ceil_div, round_up
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npusim.axis import Axis, Part
-from npusim.convolution import Convolution
 from npusim.language import IntArray, ceil_div
+from npusim.shapes.axis import Axis, Part
+from npusim.shapes.convolution import Convolution
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from dataclasses import MISSING, dataclass, fields
 from reprlib import repr as brief
 from typing import Any
 
+from npusim.base.errors import ArgumentError, CapacityError
+from npusim.base.integers import digits
+from npusim.base.yamltree import TextFile, load_tree, suggest
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError, CapacityError
-from npusim.integers import digits
-from npusim.yamltree import TextFile, load_tree, suggest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from npusim.convolution import Convolution
+from npusim.base.dtypes import DType
+from npusim.base.integers import ceil_div
 from npusim.device.spec import Device
-from npusim.dtypes import DType
-from npusim.integers import ceil_div
 from npusim.kernels.tilings.cann import CannTiling, check_fits, same_slots
 from npusim.kernels.tilings.cann_rule import HALF, Product, common_reason, down16, refuse, up16
 from npusim.kernels.tilings.conv_filter import Tiling
+from npusim.shapes.convolution import Convolution
 
 
 def reason_outside(shape: Convolution, device: Device, dtype: DType) -> str:

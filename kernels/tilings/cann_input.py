@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
-from npusim.convolution import Convolution
+from npusim.base.dtypes import DType
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import ceil_div
 from npusim.device.spec import Device
-from npusim.dtypes import DType
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
 from npusim.kernels.tilings.cann import CannTiling, check_fits, same_slots
 from npusim.kernels.tilings.cann_rule import (
     HALF,
@@ -28,6 +27,7 @@ from npusim.kernels.tilings.cann_rule import (
     up16,
 )
 from npusim.kernels.tilings.implicit_gemm import Tiling
+from npusim.shapes.convolution import Convolution
 
 #: Bytes of operands and result that the rule lets the cores have in L2 at once.
 _L2_SHARE = 144 * 2**20

@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from npusim.convolution import Convolution
+from npusim.base.dtypes import DType
+from npusim.base.errors import ArgumentError
 from npusim.device.spec import Device
-from npusim.dtypes import DType
-from npusim.errors import ArgumentError
 from npusim.kernels.tilings.cann import CannTiling
+from npusim.shapes.convolution import Convolution
 
 #: Buffers of the chips the rules are written for (Atlas A2 and A3 training chips).
 _BUFFERS = {"L1": 512 * 1024, "L0A": 64 * 1024, "L0B": 64 * 1024, "L0C": 128 * 1024}

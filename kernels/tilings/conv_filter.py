@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from npusim.convolution import Convolution
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.parts.plane import cut_plane as cut_axes
 from npusim.kernels.tilings.checks import check_tiling
+from npusim.shapes.convolution import Convolution
 
 
 @dataclass(frozen=True, kw_only=True)

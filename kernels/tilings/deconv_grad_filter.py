@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from npusim.convolution import Convolution
+from npusim.base.dtypes import FP32, DType
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import ceil_div
 from npusim.device.spec import Device
-from npusim.dtypes import FP32, DType
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
 from npusim.kernels.tilings.costs import launch_cycles
+from npusim.shapes.convolution import Convolution
 
 #: Largest count of frames, and of 32-bit words in a frame, of one DMA descriptor.
 DMA_FIELD = 65535

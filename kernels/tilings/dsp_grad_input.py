@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from npusim.base.dtypes import FP32, DType
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import ceil_div
 from npusim.device.spec import Device
-from npusim.dtypes import FP32, DType
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
 from npusim.kernels.tilings.deconv_grad_filter import DMA_FIELD
 
 #: Least positions of a tile to try: more of them reuse the weights, fewer leave room for taps.

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npusim.convolution import Convolution
-from npusim.integers import even_parts, round_up
+from npusim.base.integers import even_parts, round_up
 from npusim.isa.dma import Window
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings.conv_filter import comes_whole, cut_plane, rows_follow, runs_on
+from npusim.shapes.convolution import Convolution
 
 #: Most positions of a slab.
 _MOST_SLAB = 4096

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npusim.convolution import Convolution
+from npusim.base.integers import IntArray, ceil_div, round_up
 from npusim.device.parts import Path
 from npusim.device.spec import Device
-from npusim.integers import IntArray, ceil_div, round_up
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.kernels.tilings.conv_filter import Tiling, cut_plane, runs_on
@@ -29,6 +28,7 @@ from npusim.kernels.tilings.floor import (
     sharing,
 )
 from npusim.language import Window
+from npusim.shapes.convolution import Convolution
 
 
 class Problem(NamedTuple):

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from npusim.dtypes import FP32
-from npusim.integers import IntArray, ceil_div, even_parts, round_up
+from npusim.base.dtypes import FP32
+from npusim.base.integers import IntArray, ceil_div, even_parts, round_up
 from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.conv_filter import Tiling

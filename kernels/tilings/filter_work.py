@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from npusim.convolution import Convolution
+from npusim.base.integers import IntArray
 from npusim.device.spec import Device
-from npusim.integers import IntArray
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.filter_cuts import Cut, cuts
 from npusim.kernels.tilings.pipeline import Floats, Work, full, uneven
 from npusim.kernels.tilings.streams import clear_cycles, sum_cycles
+from npusim.shapes.convolution import Convolution
 
 Columns = dict[str, npt.NDArray[Any]]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from npusim.base.dtypes import DType
 from npusim.device.spec import Device
-from npusim.dtypes import DType
 
 #: The memories of a cube core that every product of matrices goes through.
 CUBE_MEMORIES = ("L1", "L0A", "L0B", "L0C")

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from math import inf, log2
 from typing import NamedTuple
 
+from npusim.base.integers import ceil_div, round_up
 from npusim.device.parts import Path
 from npusim.device.spec import Device
-from npusim.integers import ceil_div, round_up
 from npusim.timing.sharing import reading, writing
 
 

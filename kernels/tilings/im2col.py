@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from npusim.convolution import Convolution
-from npusim.dtypes import DType
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
+from npusim.base.dtypes import DType
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import ceil_div
+from npusim.shapes.convolution import Convolution
 
 #: Smallest piece of a plane's patches, in bytes, worth giving to a core of its own.
 LEAST_PIECE = 4 * 1024

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.kernels.tilings.checks import check_tiling
 
-#: How outputs may be cut by stride and taps; see ``npusim.axis``.
+#: How outputs may be cut by stride and taps; see ``npusim.shapes.axis``.
 FORMS = ("window", "phases", "single", "taps")
 
 

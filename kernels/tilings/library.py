@@ -7,9 +7,8 @@ library has.
 
 from __future__ import annotations
 
-from npusim.convolution import Convolution
+from npusim.base.dtypes import DType
 from npusim.device.spec import Device
-from npusim.dtypes import DType
 from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.tilings import library_filter, library_input
 from npusim.kernels.tilings.conv_filter import Tiling as FilterTiling
@@ -18,6 +17,7 @@ from npusim.kernels.tilings.library_910 import knows
 from npusim.kernels.tilings.library_910_filter import filter_tiling
 from npusim.kernels.tilings.library_910_forward import forward_tiling
 from npusim.kernels.tilings.library_910_input import input_tiling
+from npusim.shapes.convolution import Convolution
 
 #: Which of the vendor's rules tiled a layer, for reports.
 _RULE = "tiled by the rule of the vendor's library"

@@ -26,11 +26,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from npusim.convolution import Convolution
+from npusim.base.integers import ceil_div
 from npusim.device.spec import Device
-from npusim.integers import ceil_div
 from npusim.kernels.tilings.fit import cube_sizes
 from npusim.kernels.tilings.implicit_gemm import Tiling as GemmTiling
+from npusim.shapes.convolution import Convolution
 
 #: Sizes of pictures that the rules of both gradients know.
 _SIDES = range(2, 4097)

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from math import gcd, isqrt
 
-from npusim.convolution import Convolution
+from npusim.base.integers import ceil_div
 from npusim.device.spec import Device
-from npusim.integers import ceil_div
 from npusim.kernels.tilings.conv_filter import Tiling, cut_plane
 from npusim.kernels.tilings.library_910 import Piece, Rule, Tile, around, divisors, lowered, rows_of
+from npusim.shapes.convolution import Convolution
 
 
 class Filter(Rule):

@@ -14,11 +14,11 @@ from dataclasses import replace
 from itertools import product
 from math import inf, lcm
 
-from npusim.convolution import Convolution
+from npusim.base.integers import ceil_div
 from npusim.device.spec import Device
-from npusim.integers import ceil_div
 from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.kernels.tilings.library_910 import Piece, Rule, Tile, divisors, lowered, product_tiling
+from npusim.shapes.convolution import Convolution
 
 #: Parts of the batch, of N and of M.
 Cores = tuple[int, int, int]

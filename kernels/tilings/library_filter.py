@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
-from npusim.convolution import Convolution
+from npusim.base.dtypes import FP32
+from npusim.base.errors import CapacityError
+from npusim.base.integers import ceil_div
 from npusim.device.spec import Device
-from npusim.dtypes import FP32
-from npusim.errors import CapacityError
-from npusim.integers import ceil_div
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings.conv_filter import Tiling, cut_plane
 from npusim.kernels.tilings.costs import way_out
 from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows
+from npusim.shapes.convolution import Convolution
 
 _SIDES = (512, 256, 192, 144, 128, 96, 64, 48, 32, 16)
 _SLABS = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
+from npusim.base.dtypes import DType
+from npusim.base.errors import CapacityError
+from npusim.base.integers import ceil_div
 from npusim.device.parts import Path
 from npusim.device.spec import Device
-from npusim.dtypes import DType
-from npusim.errors import CapacityError
-from npusim.integers import ceil_div
 from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.parts.plane import Plane, cut_plane
 from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows

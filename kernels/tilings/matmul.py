@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from npusim.base.dtypes import FP16, FP32, DType
+from npusim.base.errors import ArgumentError, CapacityError
+from npusim.base.integers import ceil_div, round_up
 from npusim.device.spec import Device
-from npusim.dtypes import FP16, FP32, DType
-from npusim.errors import ArgumentError, CapacityError
-from npusim.integers import ceil_div, round_up
 from npusim.kernels.parts.tile_order import Order
 from npusim.kernels.tilings.checks import check_tiling
 from npusim.kernels.tilings.costs import launch_cycles, move_cycles, shared_drain, way_out

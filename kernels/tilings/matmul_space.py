@@ -11,8 +11,8 @@ from itertools import product
 from math import inf
 from typing import Any, NamedTuple
 
+from npusim.base.integers import ceil_div, round_up
 from npusim.device.spec import Device
-from npusim.integers import ceil_div, round_up
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.floor import (
     Item,

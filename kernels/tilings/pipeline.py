@@ -27,8 +27,8 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from npusim.base.integers import IntArray
 from npusim.device.spec import Device
-from npusim.integers import IntArray
 from npusim.kernels.tilings import costs
 from npusim.timing import standby
 from npusim.timing.fast.jit import uncompiled

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npusim.axis import Axis, Reading, Runs
-from npusim.integers import IntArray, ceil_div, even_parts, round_up
+from npusim.base.integers import IntArray, ceil_div, even_parts, round_up
 from npusim.isa.dma import Window
 from npusim.kernels.parts.implicit_gemm_shape import Geometry, pixel_by_pixel, stack, window
 from npusim.kernels.parts.plane import Plane, cut_plane
+from npusim.shapes.axis import Axis, Reading, Runs
 
 #: Most positions of a tile, and most images whose positions share one.
 _MOST_M, _MOST_IMAGES = 2048, 16

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npusim.axis import Axis, Reading, Runs
+from npusim.base.integers import IntArray, ceil_div
 from npusim.device.spec import Device
-from npusim.integers import IntArray, ceil_div
 from npusim.kernels.parts.implicit_gemm_shape import (
     Geometry,
     channel_tiles,
@@ -35,6 +34,7 @@ from npusim.kernels.tilings.floor import (
     sharing,
 )
 from npusim.kernels.tilings.implicit_gemm import Tiling
+from npusim.shapes.axis import Axis, Reading, Runs
 
 
 class Problem(NamedTuple):

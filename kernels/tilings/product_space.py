@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from npusim.integers import IntArray, even_parts, round_up
+from npusim.base.integers import IntArray, even_parts, round_up
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.implicit_gemm import Tiling

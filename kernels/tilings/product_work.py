@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from npusim.base.dtypes import DType
+from npusim.base.integers import IntArray, round_up
 from npusim.device.spec import Device
-from npusim.dtypes import DType
-from npusim.integers import IntArray, round_up
 from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.kernels.tilings import costs

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from npusim.base.errors import ArgumentError
+from npusim.base.written import write
 from npusim.calibration.device_file import device_text
 from npusim.calibration.figures import constants_of
 from npusim.calibration.search import Found, Search
@@ -17,7 +19,6 @@ from npusim.device.catalog import load_device
 from npusim.device.config import parse_device
 from npusim.device.files import ALIASES, is_file
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError
 from npusim.results.answer import Answer
 from npusim.validation.profile import read_data
 from npusim.validation.rows import CallRow, Declined, KernelRow
@@ -27,7 +28,6 @@ from npusim.validation.simulate import Outcome, device_name
 from npusim.validation.tables import Table
 from npusim.validation.workers import Task, Workers
 from npusim.version import __version__
-from npusim.written import write
 
 #: Called as progress(what, done, total) after every simulated row.
 Progress = Callable[[str, int, int], None]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from npusim.base.quantities import RANGED
 from npusim.calibration.search import FITTED, Found
 from npusim.device.spec import Device
 from npusim.device.variant import Head, Stated, free_key, variant_text, was
-from npusim.quantities import RANGED
 
 
 def device_text(

@@ -11,13 +11,13 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+from npusim.base.errors import ArgumentError
+from npusim.base.quantities import parse_range
+from npusim.base.yamltree import suggest
 from npusim.device.catalog import load_device, ranges
 from npusim.device.config import Figure, figures
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError
-from npusim.quantities import parse_range
 from npusim.validation.constants import Constant, load_constants
-from npusim.yamltree import suggest
 
 _FITTED = ("fitted", "hypothesis")
 

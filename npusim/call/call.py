@@ -13,17 +13,17 @@ from typing import Any, cast
 
 import numpy as np
 
+from npusim.base.computer import require_room
+from npusim.base.dtypes import DType
+from npusim.base.errors import ArgumentError, CapacityError
 from npusim.call.choice import Around, K, chosen, program_of
 from npusim.call.options import Options
 from npusim.call.replay import Again, Step, figures_behind, notes_on_figures
 from npusim.call.size import require_short
 from npusim.call.spec import Array, Operand, Spec
 from npusim.call.tiling import is_library, is_tuned
-from npusim.computer import require_room
 from npusim.device.catalog import parse_core_mask
 from npusim.device.spec import Device
-from npusim.dtypes import DType
-from npusim.errors import ArgumentError, CapacityError
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.limits.table import check

@@ -14,16 +14,16 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any, NamedTuple, TypeVar, cast
 
+from npusim.base.errors import CapacityError
+from npusim.base.objects import growing
+from npusim.base.sources import look_again
 from npusim.device.answers import Answers
 from npusim.device.seen import Name, Seen
 from npusim.device.spec import Device
-from npusim.errors import CapacityError
 from npusim.isa.operands import Tensor
-from npusim.objects import growing
 from npusim.program.build import lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
-from npusim.sources import look_again
 from npusim.timing.launches import Launched, Launches, content
 
 K = TypeVar("K", bound=Kernel)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from npusim.base.integers import IntArray
 from npusim.call.replay import notes_on_figures
 from npusim.device.spec import Device
-from npusim.integers import IntArray
 from npusim.results import Result
 from npusim.results.uncertainty import Replay
 from npusim.timing.problem import longest_first

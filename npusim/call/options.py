@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields
 from inspect import Parameter, signature
 from typing import Any
 
+from npusim.base.errors import ArgumentError
+from npusim.base.yamltree import nearest, suggest
 from npusim.device.catalog import load_device
 from npusim.device.spec import LAUNCH_MODES, Device
-from npusim.errors import ArgumentError
 from npusim.limits.table import RULES
 from npusim.timing.run import ENGINES
-from npusim.yamltree import nearest, suggest
 
 #: Called as progress(kernel, phase, done, total): instructions of one kernel.
 Progress = Callable[[str, str, int, int], None]

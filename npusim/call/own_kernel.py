@@ -17,11 +17,11 @@ from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Any, cast, get_type_hints
 
-from npusim.dtypes import DType, dtype
-from npusim.errors import ArgumentError, NpusimError
+from npusim.base.dtypes import DType, dtype
+from npusim.base.errors import ArgumentError, NpusimError
+from npusim.base.yamltree import suggest
 from npusim.isa.operands import ROLES, Tensor
 from npusim.program.kernel import Kernel
-from npusim.yamltree import suggest
 
 #: Class method of a kernel that makes one of sizes.
 EXAMPLE = "example"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 
+from npusim.base.integers import IntArray
 from npusim.device.parts import ENERGY
 from npusim.device.spec import Device
-from npusim.integers import IntArray
 from npusim.isa.operands import Tensor
 from npusim.program.build import build
 from npusim.program.kernel import Kernel

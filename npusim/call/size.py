@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npusim.errors import CapacityError
+from npusim.base.errors import CapacityError
 
 #: Instructions per second that this computer's like simulates: timed by engine, and computed.
 _TIMED = {"fast": 4e6, "simpy": 2e4}

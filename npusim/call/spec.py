@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from npusim.dtypes import DType, dtype
-from npusim.errors import ArgumentError
+from npusim.base.dtypes import DType, dtype
+from npusim.base.errors import ArgumentError
 
 Array = npt.NDArray[Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 
 if TYPE_CHECKING:
     from npusim.kernels.tilings.cann import CannTiling

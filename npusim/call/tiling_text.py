@@ -8,9 +8,9 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
-from npusim.errors import ArgumentError
-from npusim.integers import digits
-from npusim.yamltree import suggest
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import digits
+from npusim.base.yamltree import suggest
 
 _RULES = ("auto", "tuned", "library", "production")
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from npusim.base.errors import ArgumentError, CapacityError
 from npusim.call.call import planning
 from npusim.call.choice import chosen as automatic
 from npusim.call.options import Options
 from npusim.call.spec import Array, Spec
 from npusim.device.catalog import parse_core_mask
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError, CapacityError
 from npusim.program.kernel import Kernel
 from npusim.program.tunable import is_tunable
 from npusim.results import Result

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from npusim.base.dtypes import BF16
+from npusim.base.errors import ArgumentError
+from npusim.base.written import replacing
 from npusim.cli.calls import Prepared
 from npusim.cli.checks import returned
 from npusim.cli.files import PAGES, PLOTS, TRACES, Write, check_file, option_of
-from npusim.dtypes import BF16
-from npusim.errors import ArgumentError
 from npusim.ops.card import Output
 from npusim.results import Result
-from npusim.written import replacing
 
 #: Every option that names a file, by its name in the parsed arguments: its suffixes.
 FILES: Mapping[str, Sequence[str]] = {

@@ -8,15 +8,15 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from npusim.base.errors import ArgumentError
+from npusim.base.kept import MOST_BYTES, Kept, Place, opened, places
+from npusim.base.resources import user_cache
+from npusim.base.yamltree import suggest
 from npusim.cli.files import print_json, print_table
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
-from npusim.errors import ArgumentError
-from npusim.kept import MOST_BYTES, Kept, Place, opened, places
-from npusim.resources import user_cache
 from npusim.results.lines import bytes_text
 from npusim.timing.fast import library
-from npusim.yamltree import suggest
 
 #: Compiled code, which has no store but folders of the user's cache.
 _CODE = "compiled"

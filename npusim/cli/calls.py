@@ -13,6 +13,8 @@ from dataclasses import fields as fields_of
 from functools import cache, partial
 from typing import Any
 
+from npusim.base.dtypes import DType, dtype
+from npusim.base.errors import ArgumentError
 from npusim.call.options import Options
 from npusim.call.own_kernel import EXAMPLE, load_kernel, make_kernel
 from npusim.call.spec import Array, Operand
@@ -23,8 +25,6 @@ from npusim.cli.own_kernel import kernel_card
 from npusim.cli.parser import Parser, collect
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.dtypes import DType, dtype
-from npusim.errors import ArgumentError
 from npusim.limits.table import RULES
 from npusim.ops import CARDS
 from npusim.ops.card import LIMITS, Card, Output, Sample, Stated

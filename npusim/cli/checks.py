@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from npusim.base.errors import ArgumentError
 from npusim.call.spec import Array
-from npusim.errors import ArgumentError
 from npusim.ops.card import Output, Sample
 from npusim.results import Result
 
@@ -48,7 +48,7 @@ class Check:
 
 def checked(result: Result, outputs: Sequence[Output[Any]], sample: Sample[Any]) -> list[Check]:
     """One check per output asked for."""
-    from npusim.reference import relative_error  # noqa: PLC0415 - for checks only
+    from npusim.shapes.reference import relative_error  # noqa: PLC0415 - for checks only
 
     found = []
     for one in outputs:

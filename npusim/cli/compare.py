@@ -10,11 +10,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from npusim.base.errors import ArgumentError
 from npusim.cli import calls, run
 from npusim.cli.files import PLOTS, TRACES, check_files, print_result, write_files
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
-from npusim.errors import ArgumentError
 from npusim.results import Result
 from npusim.results.compared import facts_of
 from npusim.results.comparison import Comparison, compare

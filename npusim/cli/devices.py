@@ -6,12 +6,12 @@ import argparse
 import re
 from typing import Any
 
+from npusim.base.quantities import format_frequency, format_size
 from npusim.cli.files import print_json, print_table
 from npusim.cli.options import add_options, add_show
 from npusim.cli.parser import Parser, collect
 from npusim.device.catalog import describe, devices, figure_text, load_device, ranges
 from npusim.device.spec import Device
-from npusim.quantities import format_frequency, format_size
 from npusim.results import lines
 
 #: Of the rates of a device: its vendor's order, which is not that of tilings.

@@ -9,11 +9,11 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
+from npusim.base.errors import ArgumentError
 from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.cli.studies import arranged, progress_bar, study_of_words
-from npusim.errors import ArgumentError
 from npusim.results.lines import columns, counted, items, rate_text, wrap
 from npusim.study import Exploration, Sensitivities, explore, sensitivities
 from npusim.study.formula import GOALS, limit

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
-from npusim.errors import ArgumentError, NpusimError, shown
+from npusim.base.errors import ArgumentError, NpusimError, shown
 from npusim.results import lines
 
 #: Suffixes of plots, of tables, of web pages, of timelines, and of what may have any name.

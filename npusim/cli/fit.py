@@ -7,11 +7,11 @@ import sys
 from functools import partial
 from typing import Any
 
+from npusim.base.errors import ArgumentError
 from npusim.calibration import Calibration, calibrate
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
-from npusim.errors import ArgumentError
 from npusim.validation.card import save_page, save_plot
 from npusim.validation.score import time_error
 

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol, cast
 
+from npusim.base.errors import NpusimError, shown
+from npusim.base.objects import collect_seldom
 from npusim.cli.completion import answer, typed
 from npusim.cli.parser import Parser
-from npusim.errors import NpusimError, shown
-from npusim.objects import collect_seldom
 from npusim.version import __version__
 
 #: Exit statuses: a check that failed, an error, an interrupt, a reader that went away, SIGTERM. The

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 
+from npusim.base.errors import ArgumentError
 from npusim.call.options import Options
 from npusim.cli.files import PAGES, PLOTS, check_files, print_result, write_files
 from npusim.cli.options import add_machine, add_options
 from npusim.cli.parser import Parser, collect
 from npusim.device.catalog import load_device
-from npusim.errors import ArgumentError
 from npusim.limits.table import RULES
-from npusim.network import GRADIENTS, PASSES, network
+from npusim.networks.network import GRADIENTS, PASSES, network
 from npusim.ops.cube_math import CUBE_MATH_TYPE
 from npusim.results.progress import ProgressBar, ProgressLines
 

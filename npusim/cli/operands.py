@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from npusim.base.computer import require_room
+from npusim.base.dtypes import BF16, DTYPES, DType, dtype
+from npusim.base.errors import ArgumentError
+from npusim.base.yamltree import suggest
 from npusim.call.spec import Array, Operand, Spec
-from npusim.computer import require_room
-from npusim.dtypes import BF16, DTYPES, DType, dtype
-from npusim.errors import ArgumentError
 from npusim.ops.card import Card, Stated
-from npusim.yamltree import suggest
 
 
 def read_operands(

@@ -10,8 +10,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from npusim.base.yamltree import Node, load_tree
 from npusim.cli.parser import Parser, assignment
-from npusim.yamltree import Node, load_tree
 
 #: What reads a value, and how the help calls it where the table does not say.
 Reader = tuple[Callable[[str], Any], str | None]
@@ -35,8 +35,8 @@ def _sections() -> Mapping[str, Node]:
 @cache
 def _readers() -> Mapping[str, Reader]:
     """The readers that commands without them do not wait for."""
+    from npusim.base.dtypes import dtype  # noqa: PLC0415
     from npusim.device.catalog import read_cores  # noqa: PLC0415
-    from npusim.dtypes import dtype  # noqa: PLC0415
     from npusim.ops.card import integer, sizes  # noqa: PLC0415
     from npusim.ops.cube_math import read_cube_math_type  # noqa: PLC0415
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from npusim.base.errors import ArgumentError
 from npusim.call.call import simulate
 from npusim.call.spec import Array, Operand
-from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.program.kernel import Kernel

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from npusim.errors import ArgumentError
-from npusim.yamltree import suggest
+from npusim.base.errors import ArgumentError
+from npusim.base.yamltree import suggest
 
 _OPTION = re.compile(r"--[a-z][a-z-]*")
 

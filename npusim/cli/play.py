@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
+from npusim.base.errors import ArgumentError
 from npusim.cli.net import add_network
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser, collect
 from npusim.device.answers import answers_in
-from npusim.errors import ArgumentError
 from npusim.results.progress import ProgressBar, ProgressLines
 
 #: Images where nothing is said: of one image launches take most of the time, and nothing moves it.

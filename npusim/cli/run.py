@@ -7,13 +7,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from npusim.base.errors import ArgumentError
 from npusim.cli import artifacts, calls
 from npusim.cli.checks import Check, checked
 from npusim.cli.files import print_json, write_files
 from npusim.cli.options import add_options
 from npusim.cli.own_kernel import check_expected
 from npusim.cli.parser import Parser
-from npusim.errors import ArgumentError
 from npusim.ops import CARDS
 from npusim.program.kernel import Kernel
 from npusim.results import Result

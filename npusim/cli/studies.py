@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from npusim.base.errors import ArgumentError
 from npusim.cli.parser import Parser, collect
-from npusim.errors import ArgumentError
 from npusim.ops import CARDS
 from npusim.results.progress import Bar
 from npusim.study import Study, load_study

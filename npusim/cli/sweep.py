@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from npusim.base.errors import ArgumentError
 from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.cli.studies import arranged, progress_bar, study_of_words
-from npusim.errors import ArgumentError
 from npusim.results.lines import counted, items, percent_text, us_text
 from npusim.results.plots import save_plot
 from npusim.study import SweepResult, sweep

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 
+from npusim.base.written import write
 from npusim.call.tune import tune
 from npusim.cli import calls
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, write_files
@@ -19,7 +20,6 @@ from npusim.kernels.cann_export import cann_of
 from npusim.program.kernel import Kernel
 from npusim.results.progress import Bar
 from npusim.tuning.search import Progress
-from npusim.written import write
 
 _EXAMPLES = (
     "conv2d_backprop_filter --layer resnet50/res4_3x3 --batch 32 --device ascend910b2",

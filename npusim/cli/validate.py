@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from npusim.base.errors import ArgumentError
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser, collect
-from npusim.errors import ArgumentError
 from npusim.validation.card import save_page, save_plot
 from npusim.validation.constants import Constant, load_call_constants, load_constants
 from npusim.validation.leave_one_out import leave_one_out

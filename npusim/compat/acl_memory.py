@@ -8,6 +8,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from npusim.base.errors import ArgumentError
 from npusim.call.spec import Array
 from npusim.compat.acl_codes import (
     ACL_ERROR_INVALID_PARAM,
@@ -24,7 +25,6 @@ from npusim.compat.acl_runtime import (
     fail,
     no_device,
 )
-from npusim.errors import ArgumentError
 from npusim.numerics.executor import POISON
 
 #: Which sides of a copy are memory of a device.

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from npusim.base.dtypes import dtype, promote
+from npusim.base.errors import ArgumentError
 from npusim.call.call import simulate
 from npusim.call.spec import Operand
 from npusim.compat.acl_phases import (
@@ -19,8 +21,6 @@ from npusim.compat.acl_phases import (
 )
 from npusim.compat.acl_types import aclBoolArray, aclIntArray, aclTensor
 from npusim.device.catalog import parse_core_mask
-from npusim.dtypes import dtype, promote
-from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.cast import Cast
 from npusim.limits.facts import tensor_facts

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from npusim.base.dtypes import dtype
+from npusim.base.errors import ArgumentError, NpusimError, RuleError
 from npusim.call.call import planning
 from npusim.call.spec import Operand, Spec
 from npusim.compat.acl_codes import (
@@ -31,8 +33,6 @@ from npusim.compat.acl_runtime import (
     stream_fault,
 )
 from npusim.compat.acl_types import aclBoolArray, aclIntArray, aclTensor
-from npusim.dtypes import dtype
-from npusim.errors import ArgumentError, NpusimError, RuleError
 from npusim.limits.table import check
 from npusim.ops.arguments import frozen
 from npusim.results import Result

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from npusim.base.errors import ArgumentError
 from npusim.call.spec import Operand, Spec
 from npusim.compat.acl_operators import Feed
 from npusim.compat.acl_phases import Executor, Plan, phase_one, second_phase, tensors
 from npusim.compat.acl_types import aclScalar, aclTensor
-from npusim.errors import ArgumentError
 from npusim.ops.matmul import matmul
 from npusim.results import Result
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from npusim.base.errors import ArgumentError
 from npusim.call.options import Options
 from npusim.compat.acl_codes import (
     ACL_ERROR_INVALID_PARAM,
@@ -27,7 +28,6 @@ from npusim.compat.acl_codes import (
 )
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError
 
 #: What device numbers mean in a thread that has named no device.
 USUAL_DEVICE = "ascend910b2"

@@ -10,6 +10,8 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
+from npusim.base.dtypes import dtype as known_dtype
+from npusim.base.errors import ArgumentError
 from npusim.call.spec import Array, Spec
 from npusim.compat.acl_codes import (
     ACL_ERROR_INVALID_PARAM,
@@ -19,8 +21,6 @@ from npusim.compat.acl_codes import (
 )
 from npusim.compat.acl_memory import DeviceMemory
 from npusim.compat.acl_runtime import fail
-from npusim.dtypes import dtype as known_dtype
-from npusim.errors import ArgumentError
 
 T = TypeVar("T")
 

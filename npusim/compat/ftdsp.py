@@ -36,11 +36,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from npusim.base.dtypes import FP16, FP32, DType, dtype
+from npusim.base.errors import ArgumentError
 from npusim.call.spec import Array, Operand, Spec
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.dtypes import FP16, FP32, DType, dtype
-from npusim.errors import ArgumentError
 from npusim.limits.facts import PARAM
 from npusim.limits.table import check
 from npusim.ops.arguments import frozen

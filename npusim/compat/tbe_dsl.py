@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+from npusim.base.dtypes import FP16, FP32, DType, dtype
+from npusim.base.errors import ArgumentError, RuleError
 from npusim.call.spec import Operand
 from npusim.compat.tbe_tvm import Lazy, Placeholder
-from npusim.convolution import Convolution, Sizes
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16, FP32, DType, dtype
-from npusim.errors import ArgumentError, RuleError
 from npusim.limits.facts import type_name
 from npusim.limits.table import check
 from npusim.ops import compiled
@@ -22,6 +21,7 @@ from npusim.ops.im2col import im2col as run_im2col
 from npusim.ops.im2col import patches_shape
 from npusim.ops.layer import fractal_columns
 from npusim.results import Result
+from npusim.shapes.convolution import Convolution, Sizes
 
 
 class _Operator(NamedTuple):

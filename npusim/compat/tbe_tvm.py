@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from npusim.base.dtypes import dtype as known_dtype
+from npusim.base.errors import ArgumentError
+from npusim.base.yamltree import suggest
 from npusim.call.spec import Operand, Spec
 from npusim.device.spec import Device
-from npusim.dtypes import dtype as known_dtype
-from npusim.errors import ArgumentError
 from npusim.results import Result
-from npusim.yamltree import suggest
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,10 +19,10 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from npusim.base.kept import MOST_BYTES, Kept, opened
+from npusim.base.sources import imported_anew, program
 from npusim.device.seen import Name, named, value_of
 from npusim.device.spec import Device
-from npusim.kept import MOST_BYTES, Kept, opened
-from npusim.sources import imported_anew, program
 
 T = TypeVar("T")
 

@@ -13,6 +13,9 @@ from operator import index
 from pathlib import Path
 from typing import SupportsIndex
 
+from npusim.base.errors import ArgumentError
+from npusim.base.quantities import RANGED, Range
+from npusim.base.yamltree import suggest
 from npusim.device.config import (
     Figure,
     build_device,
@@ -24,9 +27,6 @@ from npusim.device.config import (
 from npusim.device.files import ALIASES, Source, devices, is_file, lineage, shipped_file
 from npusim.device.parts import Provenance
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError
-from npusim.quantities import RANGED, Range
-from npusim.yamltree import suggest
 
 __all__ = (
     "ALIASES",
@@ -72,7 +72,7 @@ def ranges(device: Device) -> dict[str, tuple[Figure, Figure]]:
 
     That is the range its file states, else for a figure that is fitted or assumed the share of its
     value in ``REACH`` on both sides, whole units rounded outwards. Only speeds and times have a
-    range (``npusim.quantities.RANGED``), blocks only a stated one.
+    range (``npusim.base.quantities.RANGED``), blocks only a stated one.
     """
     found = {}
     for path, figure in figures(device).items():

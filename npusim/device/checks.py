@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 
+from npusim.base.dtypes import DEVICE_DTYPES
+from npusim.base.yamltree import Node, suggest
 from npusim.device.parts import GLOBAL_PLACES, MEMORY_ROLES, SCOPES, TRAFFIC, Memory, Path, Pipe
 from npusim.device.pipes import PIPE_OF_ROLE, PIPES
 from npusim.device.spec import Device
-from npusim.dtypes import DEVICE_DTYPES
-from npusim.yamltree import Node, suggest
 
 #: The timing engines keep tables over all pairs of pipes.
 MOST_CORES = 1024

@@ -19,13 +19,8 @@ from operator import index
 from types import UnionType
 from typing import Any, NamedTuple, SupportsIndex, get_args, get_origin, get_type_hints
 
-from npusim.device.checks import CHECKS
-from npusim.device.edit import edited, part_name
-from npusim.device.files import Source, lineage, merged
-from npusim.device.parts import CONFIDENCES, CubeRate, Provenance
-from npusim.device.spec import Device
-from npusim.errors import ArgumentError, ConfigError
-from npusim.quantities import (
+from npusim.base.errors import ArgumentError, ConfigError
+from npusim.base.quantities import (
     KINDS,
     Block,
     Quantity,
@@ -34,7 +29,12 @@ from npusim.quantities import (
     parse_quantity,
     parse_range,
 )
-from npusim.yamltree import Node, TextFile, nearest, suggest
+from npusim.base.yamltree import Node, TextFile, nearest, suggest
+from npusim.device.checks import CHECKS
+from npusim.device.edit import edited, part_name
+from npusim.device.files import Source, lineage, merged
+from npusim.device.parts import CONFIDENCES, CubeRate, Provenance
+from npusim.device.spec import Device
 
 #: Source key and explanation of figures changed by ``Device.replace``.
 USER = ("user", "set by the user")
@@ -192,7 +192,7 @@ def _walk(value: Any, keys: tuple[str, ...]) -> Iterator[Figure]:
 
 
 def _plain(value: Any) -> Quantity:
-    """Return a figure as ``npusim.quantities`` knows it."""
+    """Return a figure as ``npusim.base.quantities`` knows it."""
     if isinstance(value, CubeRate):
         return value.m, value.k, value.n, value.cycles
     number: Fraction = value

@@ -7,9 +7,9 @@ from dataclasses import Field, fields, replace
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
+from npusim.base.yamltree import Node, load_tree
 from npusim.device.parts import CoreKind, Link, Memory, Path, Pipe
 from npusim.device.spec import Device
-from npusim.yamltree import Node, load_tree
 
 #: Sections of a device file whose entries are parts, and what such a part is.
 PARTS: Mapping[str, type[Any]] = {

@@ -13,9 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npusim.errors import ConfigError
-from npusim.resources import configs
-from npusim.yamltree import Node, TextFile, load_tree, read_text, suggest
+from npusim.base.errors import ConfigError
+from npusim.base.resources import configs
+from npusim.base.yamltree import Node, TextFile, load_tree, read_text, suggest
 
 if TYPE_CHECKING:  # only types may use it: the module has moved since Python 3.10
     from importlib.abc import Traversable

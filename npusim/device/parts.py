@@ -1,8 +1,8 @@
 """The parts of a device: frozen dataclasses of plain numbers with the unit in the field name.
 
 A field's ``metadata["unit"]`` names the kind of quantity its YAML text must be (see
-``npusim.quantities``), ``metadata["key"]`` its YAML key, ``metadata["meaning"]`` what the table of
-keys in ``configs/README.md`` says. Nothing here parses or reads files.
+``npusim.base.quantities``), ``metadata["key"]`` its YAML key, ``metadata["meaning"]`` what the
+table of keys in ``configs/README.md`` says. Nothing here parses or reads files.
 """
 # ruff: noqa: RUF009 - figure and entry return dataclass fields, which is what belongs there
 
@@ -14,9 +14,9 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from npusim.base.integers import fixed_rate
+from npusim.base.quantities import Range
 from npusim.device.pieces import pieces
-from npusim.integers import fixed_rate
-from npusim.quantities import Range
 
 #: Places that exist once per device, outside every core ("IMM" is an immediate operand).
 GLOBAL_PLACES = ("GM", "IMM")

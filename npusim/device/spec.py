@@ -14,6 +14,9 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+from npusim.base.errors import ArgumentError, ProgramError
+from npusim.base.quantities import format_rate
+from npusim.base.shown import Shown
 from npusim.device.files import shipped_file
 from npusim.device.parts import (
     CoreKind,
@@ -33,9 +36,6 @@ from npusim.device.parts import (
     figure,
 )
 from npusim.device.silicon import Silicon
-from npusim.errors import ArgumentError, ProgramError
-from npusim.quantities import format_rate
-from npusim.shown import Shown
 
 if TYPE_CHECKING:
     import pandas as pd

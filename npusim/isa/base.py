@@ -14,13 +14,13 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy.typing as npt
 
+from npusim.base.dtypes import DType
+from npusim.base.errors import ProgramError
+from npusim.base.integers import RATE_BITS, ceil_div
+from npusim.base.objects import Abstract
 from npusim.device.parts import Path
 from npusim.device.spec import Device
-from npusim.dtypes import DType
-from npusim.errors import ProgramError
-from npusim.integers import RATE_BITS, ceil_div
 from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Region
-from npusim.objects import Abstract
 
 
 def drain_cycles(size: int, path: Path) -> int:

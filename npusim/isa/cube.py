@@ -9,11 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from npusim.base.dtypes import FP32, INT32, DType
+from npusim.base.errors import ProgramError
+from npusim.base.integers import ceil_div
+from npusim.base.objects import record
+from npusim.base.rounding import round_hf32, round_to
 from npusim.device.parts import Path
 from npusim.device.spec import Device
-from npusim.dtypes import FP32, INT32, DType
-from npusim.errors import ProgramError
-from npusim.integers import ceil_div
 from npusim.isa.base import (
     Cost,
     Instruction,
@@ -24,8 +26,6 @@ from npusim.isa.base import (
     move_cost,
 )
 from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Region, SlotRegion, moved
-from npusim.objects import record
-from npusim.rounding import round_hf32, round_to
 
 #: Largest extent of an mmad, in elements: a field of 12 bits.
 MMAD_FIELD = 4095

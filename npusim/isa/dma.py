@@ -11,14 +11,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from npusim.base.dtypes import DType
+from npusim.base.errors import ProgramError
+from npusim.base.integers import ceil_div
+from npusim.base.objects import record
 from npusim.device.parts import Path
 from npusim.device.spec import Device
-from npusim.dtypes import DType
-from npusim.errors import ProgramError
-from npusim.integers import ceil_div
 from npusim.isa.base import Cost, MemoryView, Move, move_cost
 from npusim.isa.operands import FRACTAL_BYTES, Region, SlotRegion
-from npusim.objects import record
 
 
 @record

@@ -10,15 +10,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from npusim.base.dtypes import FP32, DType
+from npusim.base.errors import ProgramError
+from npusim.base.integers import ceil_div
+from npusim.base.objects import record
+from npusim.base.rounding import round_to
 from npusim.device.spec import Device
-from npusim.dtypes import FP32, DType
-from npusim.errors import ProgramError
-from npusim.integers import ceil_div
 from npusim.isa.base import Cost, Instruction, MemoryView, Told
 from npusim.isa.operands import Region, SlotRegion
 from npusim.isa.vector import vector_cost, vector_figures
-from npusim.objects import record
-from npusim.rounding import round_to
 
 
 @record

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from npusim.base.dtypes import DType
+from npusim.base.errors import CapacityError, ProgramError
+from npusim.base.objects import record
 from npusim.device.parts import Memory
-from npusim.dtypes import DType
-from npusim.errors import CapacityError, ProgramError
-from npusim.objects import record
 
 FRACTAL_BYTES = 512  # 16 rows of 32 B, the piece of L0 and of load2d
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from npusim.base.errors import ProgramError
+from npusim.base.objects import record
 from npusim.device.spec import Device
-from npusim.errors import ProgramError
 from npusim.isa.base import Await, Cost, Instruction, MemoryView, Signal
-from npusim.objects import record
 
 
 @record

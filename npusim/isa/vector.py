@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from npusim.base.dtypes import DType
+from npusim.base.errors import ProgramError
+from npusim.base.integers import ceil_div
+from npusim.base.objects import record
+from npusim.base.rounding import round_to
 from npusim.device.spec import Device
-from npusim.dtypes import DType
-from npusim.errors import ProgramError
-from npusim.integers import ceil_div
 from npusim.isa.base import Cost, Instruction, MemoryView, Told, whole_cycles
 from npusim.isa.operands import Region, SlotRegion
-from npusim.objects import record
-from npusim.rounding import round_to
 
 #: What the operations of ``VecBinary`` do.
 BINARY: dict[str, Callable[[Any, Any], Any]] = {

@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from npusim.base.dtypes import FP16, FP32, INT8, DType
+from npusim.base.errors import ProgramError
+from npusim.base.integers import ceil_div
+from npusim.base.objects import record
+from npusim.base.rounding import round_to
 from npusim.device.spec import Device
-from npusim.dtypes import FP16, FP32, INT8, DType
-from npusim.errors import ProgramError
-from npusim.integers import ceil_div
 from npusim.isa.base import MemoryView, Told
 from npusim.isa.operands import Region, SlotRegion
 from npusim.isa.vector import Elementwise, VectorInstruction, walked
-from npusim.objects import record
-from npusim.rounding import round_to
 
 #: What the operations of ``VecUnary`` do.
 UNARY: dict[str, Callable[[Any], Any]] = {

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import ceil_div
 
 Array = npt.NDArray[Any]
 

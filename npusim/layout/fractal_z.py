@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import ceil_div
 from npusim.layout.blocks import FRACTAL, Array, check_positive, check_rank, check_shape
 from npusim.layout.groups import GroupPlan, group_plan
 

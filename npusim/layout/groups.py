@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import lcm
 
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import ceil_div
 from npusim.layout.blocks import FRACTAL, check_positive
 
 

@@ -11,12 +11,12 @@ from math import prod
 from numbers import Integral
 from typing import Any
 
-from npusim.convolution import output_sizes, transposed_sizes
-from npusim.dtypes import promote
-from npusim.integers import ceil_div
+from npusim.base.dtypes import promote
+from npusim.base.integers import ceil_div
 from npusim.layout import GroupPlan, group_plan
 from npusim.layout.groups import group_dict
 from npusim.limits.facts import PARAM, Facts, lifted
+from npusim.shapes.convolution import output_sizes, transposed_sizes
 
 Check = Callable[[Facts, str], "str | None"]
 

@@ -10,8 +10,8 @@ from math import prod
 from numbers import Integral
 from typing import Any
 
-from npusim.dtypes import dtype, promote
-from npusim.errors import ArgumentError
+from npusim.base.dtypes import dtype, promote
+from npusim.base.errors import ArgumentError
 
 Facts = Mapping[str, Any]
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from npusim.base.errors import ArgumentError, RuleError
+from npusim.base.resources import configs
+from npusim.base.yamltree import Node, load_tree, suggest
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError, RuleError
 from npusim.limits.checks import CHECKS
 from npusim.limits.facts import DERIVE, FACTS, Facts
-from npusim.resources import configs
-from npusim.yamltree import Node, load_tree, suggest
 
 #: The order of checks. After "empty" a call with an empty input needs no further check.
 STAGES = (

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
-from npusim.errors import ProgramError
-from npusim.integers import IntArray
+from npusim.base.errors import ProgramError
+from npusim.base.integers import IntArray
 from npusim.isa.base import Signal
 from npusim.isa.operands import GmRegion
 from npusim.numerics.memory import CoreMemory, GlobalMemory

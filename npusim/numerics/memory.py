@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from npusim.dtypes import BF16, FP16, DType
-from npusim.errors import ProgramError
-from npusim.integers import IntArray
+from npusim.base.dtypes import BF16, FP16, DType
+from npusim.base.errors import ProgramError
+from npusim.base.integers import IntArray
+from npusim.base.rounding import round_to
 from npusim.isa.operands import GmRegion, Region, SlotRegion
 from npusim.numerics.slots import Content, PhysicalSlot, content_of, extent, place_of, widen
 from npusim.program.program import Program
-from npusim.rounding import round_to
 
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from npusim.dtypes import FP16, DType
+from npusim.base.dtypes import FP16, DType
 from npusim.isa.operands import Region
 
 Bytes = npt.NDArray[np.uint8]

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from npusim.base.errors import ArgumentError
+from npusim.base.yamltree import suggest
 from npusim.call.spec import Array, Spec
-from npusim.convolution import Convolution
-from npusim.errors import ArgumentError
 from npusim.limits.facts import tensor_facts, type_name
-from npusim.yamltree import suggest
+from npusim.shapes.convolution import Convolution
 
 #: Parts of a ``para_dict`` that no limit speaks of.
 _UNLIMITED = ("kernel_name", "tensor_bias")

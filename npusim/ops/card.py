@@ -13,15 +13,15 @@ from inspect import getdoc
 from math import prod
 from typing import Any, Generic, TypeVar
 
+from npusim.base.dtypes import DEVICE_DTYPES, DTYPES, DType
+from npusim.base.errors import ArgumentError
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Array, Operand, Spec
-from npusim.convolution import Sides, Sizes
 from npusim.device.spec import Device
-from npusim.dtypes import DEVICE_DTYPES, DTYPES, DType
-from npusim.errors import ArgumentError
 from npusim.program.kernel import Kernel
 from npusim.results import Result
+from npusim.shapes.convolution import Sides, Sizes
 
 P = TypeVar("P")
 

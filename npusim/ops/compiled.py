@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from npusim.base.dtypes import FP16
 from npusim.call.spec import Array, Operand, Spec
-from npusim.convolution import Convolution
-from npusim.dtypes import FP16
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
@@ -39,6 +38,7 @@ from npusim.ops.layer import (
     stated_depthwise,
 )
 from npusim.results import Result
+from npusim.shapes.convolution import Convolution
 
 _FILTER = (("input_x", "out_backprop"), ("filter_sizes",), "padding", "float32")
 _INPUT = (("filters", "out_backprop"), ("filter_sizes", "input_sizes"), "padding", "float16")

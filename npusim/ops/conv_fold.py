@@ -13,14 +13,13 @@ from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
+from npusim.base.dtypes import FP32, DType
+from npusim.base.errors import CapacityError
 from npusim.call.call import Call
 from npusim.call.tiling import asked_tiling
-from npusim.convolution import Convolution
 from npusim.device.answers import Answers
 from npusim.device.seen import Seen
 from npusim.device.spec import Device
-from npusim.dtypes import FP32, DType
-from npusim.errors import CapacityError
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
@@ -46,6 +45,7 @@ from npusim.kernels.tilings.streams import times
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.ops.cube_math import CubeMath
 from npusim.ops.gradients import ANY_GRADIENT, ANY_PRODUCT
+from npusim.shapes.convolution import Convolution
 
 #: What was chosen for a gradient: the rows and columns of a fold, or these, or nothing.
 _WAYS: Answers[list[int]] = Answers("fold", 256, list, list)

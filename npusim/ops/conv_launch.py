@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+from npusim.base.dtypes import FP32, DType, dtype, promote
+from npusim.base.integers import ceil_div
 from npusim.call.call import Call
 from npusim.call.spec import Operand
 from npusim.call.tiling import is_library
-from npusim.convolution import Convolution
-from npusim.dtypes import FP32, DType, dtype, promote
-from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_grad import BiasGrad, channel_parts
 from npusim.kernels.cast import Cast
@@ -27,6 +26,7 @@ from npusim.kernels.trans_data import Conversion, TransData
 from npusim.ops.conv_fold import filter_gradient_shape, folded_map, input_gradient_shape
 from npusim.ops.cube_math import CubeMath
 from npusim.ops.gradients import launch_filter_gradient, launch_product, require_time
+from npusim.shapes.convolution import Convolution
 
 
 class Launcher:

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from npusim.base.dtypes import BF16, FP16, FP32, DType, dtype, promote
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
-from npusim.convolution import Convolution
-from npusim.dtypes import BF16, FP16, FP32, DType, dtype, promote
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
@@ -26,6 +25,7 @@ from npusim.ops.convolution_backward import Wanted, gradients
 from npusim.ops.cube_math import CUBE_MATH_TYPE, CubeMath, cube_math, stated_cube_math
 from npusim.ops.layer import BATCH, SIZES, stated_layer
 from npusim.results import Result
+from npusim.shapes.convolution import Convolution
 
 #: Axes of (T, N, C) in the order (N, C, T), of (K, Cin, Cout) in the order (Cout, Cin, K), by
 #: operand and gradient; and back.

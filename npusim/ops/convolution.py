@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from npusim.base.dtypes import BF16, FP16, FP32, dtype, promote
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import ceil_div
+from npusim.base.rounding import round_hf32
 from npusim.call.spec import Array, Operand, Spec
-from npusim.convolution import Convolution
-from npusim.dtypes import BF16, FP16, FP32, dtype, promote
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
@@ -31,9 +31,9 @@ from npusim.ops.cube_math import (
 )
 from npusim.ops.gradients import launch_product, require_time
 from npusim.ops.layer import BATCH, EXAMPLES, LAYER, OUTPUT_PADDING, SIZES, stated_layer
-from npusim.reference import conv_forward, conv_input_grad
 from npusim.results import Result
-from npusim.rounding import round_hf32
+from npusim.shapes.convolution import Convolution
+from npusim.shapes.reference import conv_forward, conv_input_grad
 
 _TYPES = (FP16, BF16, FP32)
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+from npusim.base.dtypes import BF16, FP16, FP32, dtype, promote
+from npusim.base.errors import ArgumentError
+from npusim.base.rounding import round_hf32
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
-from npusim.convolution import Convolution
-from npusim.dtypes import BF16, FP16, FP32, dtype, promote
-from npusim.errors import ArgumentError
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
@@ -27,9 +27,9 @@ from npusim.ops.cube_math import (
     stated_cube_math,
 )
 from npusim.ops.layer import BATCH, EXAMPLES, LAYER, OUTPUT_PADDING, SIZES, stated_layer
-from npusim.reference import conv_bias_grad, conv_filter_grad, conv_forward, conv_input_grad
 from npusim.results import Result
-from npusim.rounding import round_hf32
+from npusim.shapes.convolution import Convolution
+from npusim.shapes.reference import conv_bias_grad, conv_filter_grad, conv_forward, conv_input_grad
 
 #: The results, and the operands in the order of their arguments.
 GRADIENTS = ("grad_input", "grad_weight", "grad_bias")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from npusim.base.dtypes import BF16, FP16, FP32, DType
+from npusim.base.errors import ArgumentError
 from npusim.device.spec import Device
-from npusim.dtypes import BF16, FP16, FP32, DType
-from npusim.errors import ArgumentError
 from npusim.ops.arguments import frozen
 from npusim.ops.card import Option
 

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from npusim.base.dtypes import FP16, FP32, DType, dtype
+from npusim.base.errors import ArgumentError
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
 from npusim.call.tiling import own_tiling
-from npusim.convolution import Convolution, Sizes
 from npusim.device.parts import MainMemory
 from npusim.device.spec import Device
-from npusim.dtypes import FP16, FP32, DType, dtype
-from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_grad_filter import ConvGradFilter
 from npusim.kernels.deconv_grad_filter import DeconvGradFilter
@@ -26,6 +25,7 @@ from npusim.limits.facts import PARAM, type_name
 from npusim.ops.arguments import frozen, operand, scalar
 from npusim.ops.card import Card
 from npusim.results import Result
+from npusim.shapes.convolution import Convolution, Sizes
 
 #: Where operands lie, by word: the memory of the device that takes the place of main memory.
 STORAGES = {"shared": "main_memory", "gsm": "shared_memory", "private": "private_memory"}

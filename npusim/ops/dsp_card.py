@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from npusim.base.dtypes import FP16, FP32, dtype
 from npusim.call.spec import Array, Operand
-from npusim.convolution import Convolution, Sizes
-from npusim.dtypes import FP16, FP32, dtype
 from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated, word
 from npusim.ops.dsp import STORAGES, weight_shape
 from npusim.ops.layer import BATCH, OUTPUT_PADDING, SIZES, stated_layer
 from npusim.program.kernel import Kernel
 from npusim.results import Result
+from npusim.shapes.convolution import Convolution, Sizes
 
 
 class Wanted(NamedTuple):

@@ -16,8 +16,8 @@ from npusim.layout import nchw_to_nhwc, nhwc_to_nchw
 from npusim.ops.card import Card, Sample
 from npusim.ops.dsp import begin, launch_filter, launch_input
 from npusim.ops.dsp_card import Wanted, dsp_card, filter_output, input_output, plain_weight
-from npusim.reference import conv_filter_grad, conv_forward, conv_input_grad
 from npusim.results import Result
+from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad
 
 
 def deconv_grad_filter(

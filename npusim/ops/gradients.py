@@ -7,12 +7,11 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from npusim.base.dtypes import FP16, FP32, DType, dtype
+from npusim.base.errors import ArgumentError
 from npusim.call.call import Call
 from npusim.call.spec import Operand
 from npusim.call.tiling import asked_tiling, is_library, is_tuned
-from npusim.convolution import Convolution
-from npusim.dtypes import FP16, FP32, DType, dtype
-from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.clear_blocks import ClearBlocks
@@ -26,6 +25,7 @@ from npusim.kernels.tilings import cann_filter, cann_input, library
 from npusim.ops.layer import blocked_problem, fractal_columns
 from npusim.program.kernel import Kernel
 from npusim.results import Result
+from npusim.shapes.convolution import Convolution
 
 #: Reads the convolution of facts that limits have let pass.
 Layer = Callable[[Mapping[str, Any]], Convolution]

@@ -7,13 +7,12 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import ceil_div
 from npusim.call.call import Call
 from npusim.call.spec import Array, Spec
 from npusim.call.tiling import own_tiling
-from npusim.convolution import Convolution
-from npusim.dtypes import FP16, FP32
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.im2col import Im2col
 from npusim.kernels.tilings.im2col import Tiling, auto_tiling
@@ -34,8 +33,9 @@ from npusim.ops.windows import (
     windows,
     windows_problem,
 )
-from npusim.reference import unfold
 from npusim.results import Result
+from npusim.shapes.convolution import Convolution
+from npusim.shapes.reference import unfold
 
 
 def im2col(

@@ -7,12 +7,11 @@ from dataclasses import replace
 from math import prod, sqrt
 from typing import Any
 
+from npusim.base.dtypes import FP16, FP32, dtype
+from npusim.base.errors import ArgumentError
 from npusim.call.call import Call
 from npusim.call.spec import Array, Spec
 from npusim.call.tiling import own_tiling
-from npusim.convolution import Convolution, Sizes
-from npusim.dtypes import FP16, FP32, dtype
-from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.im2col_backward import Im2colBackward
 from npusim.kernels.tilings.im2col_backward import Tiling, auto_tiling
@@ -33,8 +32,9 @@ from npusim.ops.windows import (
     windows,
     windows_problem,
 )
-from npusim.reference import fold
 from npusim.results import Result
+from npusim.shapes.convolution import Convolution, Sizes
+from npusim.shapes.reference import fold
 
 
 def im2col_backward(

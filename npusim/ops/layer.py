@@ -10,11 +10,10 @@ from dataclasses import replace
 from math import prod
 from typing import TypeVar
 
+from npusim.base.dtypes import FP16, DType
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import ceil_div
 from npusim.call.spec import Array
-from npusim.convolution import Convolution, Sides, Sizes
-from npusim.dtypes import FP16, DType
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
 from npusim.layout import (
     from_5hd,
     from_6hd,
@@ -36,7 +35,8 @@ from npusim.ops.card import (
     padding,
     sizes,
 )
-from npusim.reference import conv_filter_grad, conv_input_grad
+from npusim.shapes.convolution import Convolution, Sides, Sizes
+from npusim.shapes.reference import conv_filter_grad, conv_input_grad
 from npusim.workloads import ConvLayer, find_layer
 
 P = TypeVar("P")

@@ -7,12 +7,12 @@ from dataclasses import replace
 from math import gcd
 from typing import TYPE_CHECKING
 
+from npusim.base.dtypes import BF16, FP32, DType
+from npusim.base.errors import ArgumentError
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Spec
 from npusim.call.tiling import own_tiling
-from npusim.dtypes import BF16, FP32, DType
-from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.bias_grad import BiasGrad

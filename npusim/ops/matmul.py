@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.call.call import Call
-from npusim.call.spec import Array, Operand, Spec
-from npusim.dtypes import (
+from npusim.base.dtypes import (
     BF16,
     FP16,
     FP32,
@@ -22,8 +20,10 @@ from npusim.dtypes import (
     DType,
     dtype,
 )
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div, round_up
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import ceil_div, round_up
+from npusim.call.call import Call
+from npusim.call.spec import Array, Operand, Spec
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.ops.arguments import flag, operand

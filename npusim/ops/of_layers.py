@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from npusim import ops
+from npusim.base.dtypes import DType
+from npusim.base.errors import NpusimError, StoreError
+from npusim.base.processes import in_processes
 from npusim.call.in_turn import in_turn
 from npusim.call.options import Options
 from npusim.call.spec import spec
 from npusim.device.answers import answers_in
-from npusim.dtypes import DType
-from npusim.errors import NpusimError, StoreError
 from npusim.ops.convolution_backward import GRADIENTS, arguments
 from npusim.ops.linear import linear_layer
-from npusim.processes import in_processes
 from npusim.results import Result
 from npusim.workloads import Layer, LinearLayer
 

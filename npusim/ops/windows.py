@@ -7,17 +7,17 @@ from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
+from npusim.base.dtypes import FP16, FP32, DType, dtype
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import ceil_div
 from npusim.call.call import Call
 from npusim.call.spec import Operand
-from npusim.convolution import Convolution, Sizes, output_sizes
-from npusim.dtypes import FP16, FP32, DType, dtype
-from npusim.errors import ArgumentError
-from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.ops.arguments import frozen
 from npusim.ops.card import Case, Stated
 from npusim.ops.layer import per_axis
+from npusim.shapes.convolution import Convolution, Sizes, output_sizes
 
 #: Channels in a block of the conversion, also for fp32 (this conversion knows no other).
 C0 = 16

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from npusim.integers import IntArray
+from npusim.base.integers import IntArray
 from npusim.isa.operands import GmRegion, Tensor
 from npusim.program.program import ATOMIC, READ, WRITE, Program
 

@@ -13,18 +13,18 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
+from npusim.base.errors import ArgumentError, CapacityError, ProgramError
+from npusim.base.integers import IntArray
+from npusim.base.objects import growing
+from npusim.base.yamltree import suggest
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError, CapacityError, ProgramError
-from npusim.integers import IntArray
 from npusim.isa.sync import SetFlag, WaitFlag
-from npusim.objects import growing
 from npusim.program.kernel import Kernel, Plan, Tasks, fields_of
 from npusim.program.language import Language
 from npusim.program.link import Linker
 from npusim.program.lower import lower
 from npusim.program.program import CoreProgram, Program, Template, pipes_of
 from npusim.program.recost import costed, structure
-from npusim.yamltree import suggest
 
 _PACKAGE = FilePath(__file__).parent.parent
 _OURS = tuple(_PACKAGE / part for part in ("program", "isa", "device"))

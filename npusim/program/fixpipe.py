@@ -12,10 +12,10 @@ from functools import partial
 from math import gcd
 from typing import NamedTuple
 
+from npusim.base.dtypes import DType
+from npusim.base.errors import ProgramError
+from npusim.base.integers import ceil_div, round_up
 from npusim.device.parts import Path
-from npusim.dtypes import DType
-from npusim.errors import ProgramError
-from npusim.integers import ceil_div, round_up
 from npusim.isa.cube import MATRICES_APART, Drain
 from npusim.isa.dma import DataMove
 from npusim.isa.operands import GmRegion, Region, Slot, SlotRegion

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from npusim.computer import require_room
+from npusim.base.computer import require_room
+from npusim.base.errors import ArgumentError, ProgramError
+from npusim.base.integers import IntArray
+from npusim.base.objects import Abstract
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError, ProgramError
-from npusim.integers import IntArray
 from npusim.isa.operands import Tensor
-from npusim.objects import Abstract
 
 if TYPE_CHECKING:
     from npusim.program.language import Language

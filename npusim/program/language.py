@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from npusim.dtypes import FP32, DType
-from npusim.errors import ProgramError
-from npusim.integers import ceil_div
+from npusim.base.dtypes import FP32, DType
+from npusim.base.errors import ProgramError
+from npusim.base.integers import ceil_div
 from npusim.isa.base import Await, Signal
 from npusim.isa.cube import Mmad
 from npusim.isa.dma import DataMove, Fill, Load2d, Load3d, Nd2nz, Window

@@ -11,13 +11,13 @@ from collections.abc import Hashable, Iterable
 
 import numpy as np
 
-from npusim.errors import ProgramError
-from npusim.integers import IntArray
+from npusim.base.errors import ProgramError
+from npusim.base.integers import IntArray
+from npusim.base.objects import record
+from npusim.base.reasons import FLAG
 from npusim.isa.operands import Buffer
-from npusim.objects import record
 from npusim.program.lower import SET_TWICE, Lowered, Outside, SlotBoard, Wait, located
 from npusim.program.program import Variant
-from npusim.reasons import FLAG
 
 #: Per pipe index, how many instructions must be complete, as sorted (pipe, count) pairs.
 Counts = tuple[tuple[int, int], ...]

@@ -16,12 +16,12 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from npusim.errors import ProgramError
+from npusim.base.errors import ProgramError
+from npusim.base.objects import record
+from npusim.base.reasons import BARRIER, DATA, FLAG, FOLLOW, SPACE
 from npusim.isa.base import Instruction, Told
 from npusim.isa.operands import Buffer, Slot, SlotRegion
 from npusim.isa.sync import SetFlag, WaitFlag
-from npusim.objects import record
-from npusim.reasons import BARRIER, DATA, FLAG, FOLLOW, SPACE
 
 #: (pipe index, count, reason) of one wait.
 Wait = tuple[int, int, int]

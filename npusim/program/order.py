@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npusim.integers import IntArray
+from npusim.base.integers import IntArray
+from npusim.base.reasons import FOLLOW
 from npusim.isa.base import Instruction
 from npusim.program.flags import reached
 from npusim.program.lower import Wait
 from npusim.program.program import Program, Template, Variant
-from npusim.reasons import FOLLOW
 
 #: Per pipe, how many of its instructions have ended.
 Clock = tuple[int, ...]

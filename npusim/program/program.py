@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from npusim.base.errors import ProgramError
+from npusim.base.integers import IntArray
+from npusim.base.objects import record
 from npusim.device.parts import ENERGY, CoreKind
 from npusim.device.spec import Device
-from npusim.errors import ProgramError
-from npusim.integers import IntArray
 from npusim.isa.base import Cost, Instruction, Move, Told
 from npusim.isa.operands import Buffer, GmRegion, Region, Tensor
-from npusim.objects import record
 from npusim.program.lower import Lowered, Wait
 
 #: Columns of a table of costs.

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from npusim.errors import RaceError
-from npusim.integers import IntArray
+from npusim.base.errors import RaceError
+from npusim.base.integers import IntArray
 from npusim.isa.operands import GmRegion, Tensor
 from npusim.program.accesses import Accesses, Pieces, Use
 from npusim.program.order import Order, Place

@@ -8,11 +8,11 @@ from functools import cache
 from math import prod
 from pathlib import Path as FilePath
 
+from npusim.base.dtypes import DType
+from npusim.base.errors import ProgramError
+from npusim.base.integers import ceil_div, round_up
 from npusim.device.parts import MEMORY_ROLES, CoreKind, Memory, Path
 from npusim.device.spec import Device
-from npusim.dtypes import DType
-from npusim.errors import ProgramError
-from npusim.integers import ceil_div, round_up
 from npusim.isa.base import Instruction, Told
 from npusim.isa.operands import (
     Buffer,

@@ -13,8 +13,8 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from npusim.base.errors import ProgramError
 from npusim.device.spec import Device
-from npusim.errors import ProgramError
 from npusim.isa.base import Cost, Instruction, Move, Told
 from npusim.program.lower import at_line
 from npusim.program.program import Flow, Program, Template, flow_of

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
+from npusim.base.errors import ArgumentError, CapacityError, ProgramError
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError, CapacityError, ProgramError
 from npusim.program.build import lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.language import Language

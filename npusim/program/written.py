@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from npusim.errors import ProgramError
+from npusim.base.errors import ProgramError
 from npusim.isa.base import Instruction
 from npusim.isa.operands import SlotRegion, Tensor
 from npusim.isa.vector import BLOCK_BYTES, VectorInstruction

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from npusim.errors import ArgumentError
-from npusim.reasons import BUSY, REASONS
+from npusim.base.errors import ArgumentError
+from npusim.base.reasons import BUSY, REASONS
 from npusim.results import metrics
 from npusim.results.lines import percent_text
 from npusim.results.record import Record

@@ -7,9 +7,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from npusim.errors import ArgumentError
-from npusim.shown import Shown
-from npusim.written import replacing, write
+from npusim.base.errors import ArgumentError
+from npusim.base.shown import Shown
+from npusim.base.written import replacing, write
 
 #: What makes a file, by its suffix.
 _MAKERS = {

@@ -15,9 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from npusim.base.errors import ArgumentError
+from npusim.base.reasons import REASONS
 from npusim.device.catalog import describe
-from npusim.errors import ArgumentError
-from npusim.reasons import REASONS
 from npusim.results import tables
 from npusim.results.answer import Answer
 from npusim.results.result import Result

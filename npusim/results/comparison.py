@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.results.compared import Compared, labels_of, side
 from npusim.results.lines import counted
 from npusim.results.result import Result

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from npusim.base.reasons import REASONS
 from npusim.device.spec import Device
-from npusim.reasons import REASONS
 from npusim.results import metrics
 from npusim.results.verdict import Verdict, WhatIf
 from npusim.timing.trace import (

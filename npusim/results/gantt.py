@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from npusim.errors import ArgumentError
-from npusim.integers import IntArray
-from npusim.reasons import DONE, REASONS
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import IntArray
+from npusim.base.reasons import DONE, REASONS
 from npusim.results import metrics, palette
 from npusim.timing.trace import KernelRun, Timeline
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from npusim.base.reasons import BANDWIDTH, BUSY
 from npusim.device.pipes import MATRIX_PIPES, PIPES
 from npusim.device.spec import Device
-from npusim.reasons import BANDWIDTH, BUSY
 from npusim.timing.trace import Bound, KernelRun, PipeRow, TrafficRow
 
 #: Names of the place behind the L2 in ``TrafficRow.src`` and ``dst``.

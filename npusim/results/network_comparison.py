@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.results.compared import Differences, Facts, Row, Told, facts_of, labels_of
 from npusim.results.comparison_text import time_fact, us_or_none, value_text
 from npusim.results.lines import (

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from npusim.base.written import replacing
 from npusim.device.spec import Device
 from npusim.results import metrics
 from npusim.results.elementwise import TRAFFIC_ONLY
 from npusim.timing.trace import KernelRun
-from npusim.written import replacing
 
 #: Parts of a network's time besides the kernels of its outputs and gradients: starting kernels,
 #: and those that change layouts, clear and cast.

@@ -24,8 +24,8 @@ CLASS_COLOURS: Mapping[str, str] = {
 
 _SYNC_WORDS = ("flag", "barrier", "wait", "sync")
 
-#: Reason (of ``npusim.reasons.REASONS``) -> colour. Where one pipe is meant, ``work_colour`` takes
-#: the place of "busy".
+#: Reason (of ``npusim.base.reasons.REASONS``) -> colour. Where one pipe is meant, ``work_colour``
+#: takes the place of "busy".
 REASON_COLOURS: Mapping[str, str] = {
     "busy": "#44505c",
     "bandwidth": "#7b6bb0",

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 import numpy.typing as npt
 
+from npusim.base.integers import IntArray
+from npusim.base.reasons import REASONS
+from npusim.base.written import replacing
 from npusim.device.spec import Device
-from npusim.integers import IntArray
-from npusim.reasons import REASONS
 from npusim.results import metrics
 from npusim.results.gantt import checked_window
 from npusim.results.record import Record
 from npusim.results.tables import CallTimeline, call_timeline, within
-from npusim.written import replacing
 
 #: Samples of a counter over a call.
 BUCKETS = 200

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
+from npusim.base.written import replacing
 from npusim.results import gantt, metrics, palette
 from npusim.results.lines import us_text
 from npusim.results.record import Record
 from npusim.results.roofline import Point, Roofs, point
 from npusim.results.roofline import roofs as roofs_of
 from npusim.results.tables import call_timeline
-from npusim.written import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

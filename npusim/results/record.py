@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
+from npusim.base.errors import ArgumentError
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError
 from npusim.results import metrics, uncertainty
 from npusim.results.energy import Energy, energy_of
 from npusim.results.lines import counted

@@ -9,11 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npusim.base.written import write
 from npusim.results import tables
 from npusim.results.answer import Answer
 from npusim.results.energy import ENERGY_COLUMNS
 from npusim.results.record import Record
-from npusim.written import write
 
 if TYPE_CHECKING:
     import pandas as pd

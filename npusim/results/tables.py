@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import IntArray
+from npusim.base.reasons import REASONS
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError
-from npusim.integers import IntArray
-from npusim.reasons import REASONS
 from npusim.results import metrics
 from npusim.timing.trace import KernelRun, Timeline
 

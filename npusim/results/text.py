@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from npusim.base.reasons import REASONS
 from npusim.device.parts import ENERGY
-from npusim.reasons import REASONS
 from npusim.results import advice, metrics
 from npusim.results.energy import Energy, no_energy
 from npusim.results.lines import (

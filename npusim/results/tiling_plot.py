@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
+from npusim.base.yamltree import suggest
 from npusim.results import palette
 from npusim.results.lines import binary_unit
 from npusim.results.plots import new_axes, tidy
-from npusim.yamltree import suggest
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,11 +8,11 @@ from functools import cache
 from math import hypot
 from typing import TYPE_CHECKING, Any, Protocol
 
+from npusim.base.integers import IntArray
+from npusim.base.quantities import format_quantity
+from npusim.base.resources import configs
 from npusim.device.catalog import figure_text, ranges
 from npusim.device.spec import Device
-from npusim.integers import IntArray
-from npusim.quantities import format_quantity
-from npusim.resources import configs
 from npusim.results import tables
 from npusim.timing.trace import Trace
 

@@ -14,13 +14,13 @@ from fractions import Fraction
 from math import floor
 from typing import Any
 
+from npusim.base.errors import NpusimError
+from npusim.base.quantities import format_quantity
+from npusim.base.reasons import BANDWIDTH, BUSY, NOT_STARTED, QUEUE
 from npusim.device.catalog import figure_text
 from npusim.device.config import Figure, figures
 from npusim.device.pipes import PIPES
 from npusim.device.spec import Device
-from npusim.errors import NpusimError
-from npusim.quantities import format_quantity
-from npusim.reasons import BANDWIDTH, BUSY, NOT_STARTED, QUEUE
 from npusim.results.lines import percent_text
 from npusim.results.network_rows import LAUNCHES
 from npusim.results.uncertainty import Replay

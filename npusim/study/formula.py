@@ -14,8 +14,8 @@ from functools import lru_cache
 from math import inf, isnan
 from typing import Any
 
-from npusim.errors import ArgumentError
-from npusim.yamltree import suggest
+from npusim.base.errors import ArgumentError
+from npusim.base.yamltree import suggest
 
 #: What a formula is made of, each a goal of its own: columns of a sweep.
 GOALS = (

@@ -14,19 +14,19 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from npusim.base.errors import ArgumentError, NpusimError
+from npusim.base.quantities import format_quantity
+from npusim.base.yamltree import suggest
 from npusim.call.options import Options
 from npusim.device.catalog import figure_text, load_device
 from npusim.device.config import Figure, figures
 from npusim.device.spec import Device
 from npusim.device.variant import Head, Stated, free_key, variant_text, was
-from npusim.errors import ArgumentError, NpusimError
-from npusim.network import LayerTime, NetworkResult, network
+from npusim.networks.network import LayerTime, NetworkResult, network
 from npusim.ops.of_layers import LayerRuns
-from npusim.quantities import format_quantity
 from npusim.results import Result
 from npusim.study.space import make_axis
 from npusim.study.subject import DEVICE, NETWORK
-from npusim.yamltree import suggest
 
 #: Figures that move where nothing else is said, as far as the device has them.
 USUAL = (

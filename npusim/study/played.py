@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npusim.errors import NpusimError
-from npusim.network import RESULTS, NetworkResult
+from npusim.base.errors import NpusimError
+from npusim.base.written import write
+from npusim.networks.network import RESULTS, NetworkResult
 from npusim.results.lines import rate_text, us_text
 from npusim.results.network_rows import LAUNCHES
 from npusim.results.network_text import split_text
@@ -15,7 +16,6 @@ from npusim.results.web import bars
 from npusim.results.web.charts import live
 from npusim.results.web.charts.live import Acts, LayerBar, Live, Slide
 from npusim.study.play import Play
-from npusim.written import write
 
 if TYPE_CHECKING:
     from bokeh.document import Document

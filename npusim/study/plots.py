@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from npusim.base.errors import ArgumentError
+from npusim.base.quantities import parse_quantity
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
-from npusim.errors import ArgumentError
-from npusim.quantities import parse_quantity
 from npusim.results import palette
 from npusim.results.lines import GOAL_TITLES, us_text
 from npusim.results.plots import new_axes, tidy

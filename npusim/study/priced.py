@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from npusim.base.errors import NpusimError
 from npusim.device.area import area_mm2, buffer_bytes, static_watt, supply
 from npusim.device.config import figures
 from npusim.device.parts import ENERGY
 from npusim.device.spec import Device
-from npusim.errors import NpusimError
 from npusim.study.formula import Formula
 from npusim.study.space import Study
 from npusim.study.subject import DEVICE, Row, option_names, split

@@ -9,15 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
+from npusim.base.written import write
+from npusim.base.yamltree import suggest
 from npusim.results.answer import Answer
 from npusim.study.formula import GOALS, goal, limit
 from npusim.study.priced import unpriced
 from npusim.study.space import Study
 from npusim.study.store import Measured
 from npusim.study.subject import Row, Setting, option_names
-from npusim.written import write
-from npusim.yamltree import suggest
 
 if TYPE_CHECKING:
     import pandas as pd

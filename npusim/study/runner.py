@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.results.progress import in_notebooks, of_points
 from npusim.study.result import SweepResult
 from npusim.study.space import Study, load_study, make_study

@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.results.progress import in_notebooks, of_points
 from npusim.study.formula import goal, limit
 from npusim.study.result import Exploration, unbeaten, values_of

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npusim.base.errors import ArgumentError
 from npusim.device.catalog import figure_text, load_device
 from npusim.device.config import figures
-from npusim.errors import ArgumentError
 from npusim.study.formula import goal as goal_of
 from npusim.study.result import SweepResult, Tabled
 from npusim.study.runner import Progress, study_of, sweep

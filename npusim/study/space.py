@@ -12,14 +12,14 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from npusim.base.errors import ArgumentError, NpusimError
+from npusim.base.integers import ceil_div
+from npusim.base.quantities import in_one_unit, parse_count, parse_quantity
+from npusim.base.yamltree import Node, TextFile, load_tree
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
-from npusim.errors import ArgumentError, NpusimError
-from npusim.integers import ceil_div
-from npusim.quantities import in_one_unit, parse_count, parse_quantity
 from npusim.study.formula import GOALS, goal, limit
 from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Setting, card_of, option_names, split
-from npusim.yamltree import Node, TextFile, load_tree
 
 #: How axes combine: every combination, or the first values, the second values, and so on.
 COMBINE = ("grid", "zip")

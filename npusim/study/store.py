@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from npusim.kept import MOST_BYTES, Opened
-from npusim.sources import program
+from npusim.base.kept import MOST_BYTES, Opened
+from npusim.base.sources import program
 
 
 class Measured(NamedTuple):
@@ -24,7 +24,7 @@ class Measured(NamedTuple):
 
 
 class Store(Opened):
-    """Measured points by key, in a file that several processes may use at once (``npusim.kept``).
+    """Measured points by key, in a file that several processes may use (``npusim.base.kept``).
 
     ``file`` "" is one in the user's cache; None keeps points in memory. Raises ``ArgumentError``
     for a file that is no such store.

@@ -11,6 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
+from npusim.base.dtypes import dtype
+from npusim.base.errors import ArgumentError
+from npusim.base.sources import content_of, limits
+from npusim.base.yamltree import nearest, suggest
 from npusim.call.spec import Spec
 from npusim.call.tiling_text import parse_tiling
 from npusim.device.area import area_mm2, buffer_bytes
@@ -18,17 +22,13 @@ from npusim.device.catalog import load_device, read_cores
 from npusim.device.config import figures
 from npusim.device.edit import part_name
 from npusim.device.spec import Device
-from npusim.dtypes import dtype
-from npusim.errors import ArgumentError
-from npusim.network import PASSES, RESULTS, network
+from npusim.networks.network import PASSES, RESULTS, network
 from npusim.ops import CARDS
 from npusim.ops.card import Stated, integer, word
 from npusim.ops.cube_math import read_cube_math_type
 from npusim.results import Result
 from npusim.results.energy import Energy
-from npusim.sources import content_of, limits
 from npusim.workloads import Workload, read_network
-from npusim.yamltree import nearest, suggest
 
 Setting = Mapping[str, str]
 #: Columns of a measured point.

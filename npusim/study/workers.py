@@ -12,9 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from npusim.base.errors import ArgumentError, NpusimError, PassingError, StoreError
+from npusim.base.processes import pool, uninterrupted
 from npusim.device.answers import answers_in
-from npusim.errors import ArgumentError, NpusimError, PassingError, StoreError
-from npusim.processes import pool, uninterrupted
 from npusim.study.store import Measured
 from npusim.study.subject import Split, measure
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from npusim.integers import IntArray
+from npusim.base.integers import IntArray
 from npusim.program.program import Program
 from npusim.timing.critical import Place, Walk
 from npusim.timing.outcome import Spans

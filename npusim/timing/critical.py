@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npusim.integers import IntArray
+from npusim.base.integers import IntArray
+from npusim.base.reasons import FOLLOW
 from npusim.isa.cost_parts import cost_parts
 from npusim.program.lower import Wait
 from npusim.program.program import Program
-from npusim.reasons import FOLLOW
 from npusim.timing.outcome import Spans
 from npusim.timing.starts import core_starts
 from npusim.timing.trace import FOLLOWING, GAP, ISSUING, SHARING, STARTING, Step, Work

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
+from npusim.base.integers import ceil_div
 from npusim.device.parts import CubeRate
 from npusim.device.spec import Device
-from npusim.integers import ceil_div
 from npusim.isa.base import Instruction
 from npusim.isa.cube import Mmad
 from npusim.isa.dsp import DspGemm

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from npusim.integers import RATE_BITS
+from npusim.base.integers import RATE_BITS
 from npusim.timing.links import WEIGHT_BITS, Uses
 
 _HUGE = 1 << 62

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from npusim.base.integers import IntArray
 from npusim.device.answers import Answers
-from npusim.integers import IntArray
 
 #: Bytes of the largest content that is kept; L2s of very small blocks are simulated anew.
 MOST_BYTES = 1 << 20

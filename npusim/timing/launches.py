@@ -15,13 +15,13 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from npusim.base.sources import code_of, content_of, look_again
 from npusim.device.answers import Answers
 from npusim.device.seen import Name, Seen, names_of
 from npusim.device.spec import Device
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
-from npusim.sources import code_of, content_of, look_again
 from npusim.timing.held import CONTENTS, MOST_BYTES
 from npusim.timing.outcome import L2, Progress
 from npusim.timing.problem import needed_bytes

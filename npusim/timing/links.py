@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
+from npusim.base.integers import fixed_rate
 from npusim.device.parts import TRAFFIC
 from npusim.device.spec import Device
-from npusim.integers import fixed_rate
 from npusim.program import program as flows
 from npusim.program.program import READ, Flow
 

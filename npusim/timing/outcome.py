@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from npusim.errors import ProgramError
-from npusim.integers import IntArray
+from npusim.base.errors import ProgramError
+from npusim.base.integers import IntArray
 from npusim.isa.base import Instruction
 from npusim.program.program import Flow, Program
 

@@ -7,10 +7,10 @@ from functools import partial
 
 import numpy as np
 
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import RATE_BITS, IntArray, narrowed
 from npusim.device.parts import ENERGY
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError
-from npusim.integers import RATE_BITS, IntArray, narrowed
 from npusim.program import program as flows
 from npusim.program.program import Program
 from npusim.timing.held import Held

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from npusim.base.integers import RATE_BITS, fixed_rate
 from npusim.device.spec import Device
-from npusim.integers import RATE_BITS, fixed_rate
 
 
 def reading(

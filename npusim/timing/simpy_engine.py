@@ -17,12 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import simpy
 
-from npusim.integers import IntArray
-from npusim.isa.base import Cost, Instruction
-from npusim.program.flags import Flags
-from npusim.program.lower import Wait
-from npusim.program.program import MOVE, READ, CoreProgram, Flow, Program
-from npusim.reasons import (
+from npusim.base.integers import IntArray
+from npusim.base.reasons import (
     BANDWIDTH,
     BARRIER,
     BUSY,
@@ -34,6 +30,10 @@ from npusim.reasons import (
     QUEUE,
     REASONS,
 )
+from npusim.isa.base import Cost, Instruction
+from npusim.program.flags import Flags
+from npusim.program.lower import Wait
+from npusim.program.program import MOVE, READ, CoreProgram, Flow, Program
 from npusim.timing.fabric import Fabric
 from npusim.timing.l2 import Fetches, L2State
 from npusim.timing.links import Links, occupied, parts

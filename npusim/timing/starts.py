@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 import numpy as np
 
-from npusim.integers import IntArray
+from npusim.base.integers import IntArray
 from npusim.program.program import Program
 
 #: The cycle in which each core of a program starts, 0 for those without work.

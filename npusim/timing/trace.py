@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, overload
 
-from npusim.integers import IntArray
+from npusim.base.integers import IntArray
 
 
 class PipeRow(NamedTuple):

@@ -30,11 +30,11 @@ from typing import Any
 
 import numpy as np
 
+from npusim.base.dtypes import BF16
+from npusim.base.errors import ArgumentError
 from npusim.call.options import Options
 from npusim.call.spec import Array
 from npusim.device.spec import Device
-from npusim.dtypes import BF16
-from npusim.errors import ArgumentError
 from npusim.results.progress import ProgressBar
 from npusim.torch.log import ConvCall, Evidence, Log
 from npusim.workloads.module import Made, Product, computed, products

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npusim.base.dtypes import FP32, DType, dtype, promote
+from npusim.base.errors import ArgumentError, NpusimError
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Array, Operand, spec
-from npusim.dtypes import FP32, DType, dtype, promote
-from npusim.errors import ArgumentError, NpusimError
 from npusim.ops.convolution_backward import convolution_backward
 from npusim.ops.cube_math import cube_math, cube_math_number
 from npusim.ops.linear import linear_layer
-from npusim.reference import relative_error
 from npusim.results import Result
 from npusim.results.log_text import GRADIENTS, render
+from npusim.shapes.reference import relative_error
 from npusim.version import __version__
 from npusim.workloads import LinearLayer
 

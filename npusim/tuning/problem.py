@@ -10,12 +10,12 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from npusim.base.errors import ArgumentError, CapacityError, PassingError, ProgramError
+from npusim.base.sources import code_of, program
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError, CapacityError, PassingError, ProgramError
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
-from npusim.sources import code_of, program
 from npusim.timing.least import least_and_digest
 from npusim.timing.outcome import L2
 from npusim.timing.run import launch_cycles, new_l2, time_program

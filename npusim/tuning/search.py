@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.program.kernel import Kernel
 from npusim.tuning.problem import Problem
 from npusim.tuning.workers import Workers

@@ -9,14 +9,14 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npusim.errors import CapacityError
+from npusim.base.errors import CapacityError
+from npusim.base.written import replacing
 from npusim.program.kernel import Kernel
 from npusim.program.tunable import Fit, fits
 from npusim.results import lines
 from npusim.results.answer import Answer
 from npusim.tuning.problem import Problem, tiling_of
 from npusim.tuning.search import ILLEGAL, OPEN, PRUNED, SAME, SIMULATED, Row
-from npusim.written import replacing
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from npusim.errors import ArgumentError, CapacityError
+from npusim.base.errors import ArgumentError, CapacityError
 from npusim.program.kernel import Kernel
 from npusim.results.progress import in_notebooks
 from npusim.tuning.problem import Problem, neighbours

@@ -10,11 +10,11 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from npusim.errors import RoomError
-from npusim.integers import ceil_div
-from npusim.kept import MOST_BYTES, Opened
-from npusim.processes import Lasting, pool, uninterrupted
-from npusim.sources import own_modules
+from npusim.base.errors import RoomError
+from npusim.base.integers import ceil_div
+from npusim.base.kept import MOST_BYTES, Opened
+from npusim.base.processes import Lasting, pool, uninterrupted
+from npusim.base.sources import own_modules
 from npusim.tuning.problem import Changes, Found, Problem
 
 
@@ -93,7 +93,7 @@ def _begin(pickled: bytes) -> None:
 
 
 class Store(Opened):
-    """What was found by problem, stage ("bound" or "time") and candidate (``npusim.kept``).
+    """What was found by problem, stage ("bound" or "time") and candidate (``npusim.base.kept``).
 
     Several processes may have it open. None keeps it in memory; "" is a file of the user's cache.
     Raises ``ArgumentError`` if the file is no such store.

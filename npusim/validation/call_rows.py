@@ -6,12 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from npusim.base.dtypes import FP32, INT32, DType, dtype
+from npusim.base.errors import ArgumentError, NpusimError
 from npusim.call.call import simulate
 from npusim.call.spec import spec
-from npusim.convolution import Convolution
 from npusim.device.spec import Device
-from npusim.dtypes import FP32, INT32, DType, dtype
-from npusim.errors import ArgumentError, NpusimError
 from npusim.isa.operands import Tensor
 from npusim.kernels.cast import Cast
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
@@ -25,6 +24,7 @@ from npusim.kernels.transpose import Transpose
 from npusim.ops import convolution_backward, matmul
 from npusim.ops.convolution_backward import arguments
 from npusim.results import Result
+from npusim.shapes.convolution import Convolution
 from npusim.timing.trace import KernelRun
 from npusim.validation.rows import CallRow, Declined, Simulated
 

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npusim.base.written import write
 from npusim.results import plots
 from npusim.results.scorecard_plot import plot_scorecard
 from npusim.results.web import page
@@ -14,7 +15,6 @@ from npusim.validation.score import mean_time_error, score, time_error
 from npusim.validation.simulate import Outcome
 from npusim.validation.tables import Table, percent
 from npusim.version import __version__
-from npusim.written import write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,10 +9,10 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
-from npusim.errors import NpusimError
-from npusim.integers import digits
+from npusim.base.errors import NpusimError
+from npusim.base.integers import digits
+from npusim.base.yamltree import Node, load_tree
 from npusim.kernels.tilings.cann import CannTiling, cann_tiling
-from npusim.yamltree import Node, load_tree
 
 #: Words for a tiling by rule. "vendor" is the rule of the vendor's library.
 AUTO, VENDOR = "auto", "vendor"

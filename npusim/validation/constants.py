@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from npusim.base.errors import ArgumentError
+from npusim.base.quantities import format_quantity, parse_quantity
+from npusim.base.resources import configs
+from npusim.base.yamltree import Node, TextFile, load_tree
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
-from npusim.errors import ArgumentError
-from npusim.quantities import format_quantity, parse_quantity
-from npusim.resources import configs
-from npusim.yamltree import Node, TextFile, load_tree
 
 #: Steps between the ends of a range that a fit looks at.
 STEPS = 40

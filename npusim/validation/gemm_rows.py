@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
+from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, MX_BLOCK, MXFP4, MXFP8, DType
+from npusim.base.errors import NpusimError
+from npusim.base.integers import ceil_div
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.device.spec import Device
-from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, MX_BLOCK, MXFP4, MXFP8, DType
-from npusim.errors import NpusimError
-from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.matmul_mix import PER_BLOCK, MatmulFinish, MatmulSum

@@ -14,13 +14,13 @@ from pathlib import Path
 from reprlib import repr as brief
 from statistics import median
 
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import digits
+from npusim.base.yamltree import suggest, unreadable
 from npusim.device.files import ALIASES
-from npusim.errors import ArgumentError
-from npusim.integers import digits
 from npusim.validation.choices import Choice, Choices, Launch, beside, read_choices
 from npusim.validation.rows import Operand, ProfiledRow
 from npusim.validation.sheet import Sheet, Unreadable, lines_of, read_sheet
-from npusim.yamltree import suggest, unreadable
 
 #: What a reader needs of a column, and the names it has; in lower case, without the unit.
 _NAMES: Mapping[str, tuple[str, ...]] = {

@@ -12,14 +12,13 @@ from functools import lru_cache
 from math import gcd, prod
 from typing import Any, TypeVar
 
+from npusim.base.dtypes import FP32, DType, dtype
+from npusim.base.errors import NpusimError
+from npusim.base.integers import ceil_div
 from npusim.call.call import Call
 from npusim.call.options import Options
-from npusim.convolution import Convolution
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.dtypes import FP32, DType, dtype
-from npusim.errors import NpusimError
-from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.cast import Cast
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
@@ -39,6 +38,7 @@ from npusim.ops.gradients import (
     launch_product,
     product,
 )
+from npusim.shapes.convolution import Convolution
 from npusim.validation.choices import AUTO, VENDOR
 from npusim.validation.profiler import busy_us
 from npusim.validation.rows import Declined, Operand, ProfiledRow, Simulated

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from statistics import median
 
+from npusim.base.reasons import FOLLOW
 from npusim.device.parts import Launch
 from npusim.device.pipes import facts
 from npusim.device.spec import Device
-from npusim.reasons import FOLLOW
 from npusim.results.metrics import working
 from npusim.timing.trace import KernelRun, PipeRow
 

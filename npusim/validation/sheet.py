@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from npusim.errors import CONTROL, ArgumentError
-from npusim.resources import configs
+from npusim.base.errors import CONTROL, ArgumentError
+from npusim.base.resources import configs
+from npusim.base.yamltree import suggest, unreadable
 from npusim.validation.rows import CallRow, KernelRow
-from npusim.yamltree import suggest, unreadable
 
 if TYPE_CHECKING:  # only types may use it: the module has moved since Python 3.10
     from importlib.abc import Traversable

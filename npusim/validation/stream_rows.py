@@ -6,12 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from npusim.base.dtypes import DType, dtype
+from npusim.base.errors import NpusimError
+from npusim.base.integers import ceil_div
 from npusim.call.call import simulate
-from npusim.convolution import Convolution
 from npusim.device.spec import Device
-from npusim.dtypes import DType, dtype
-from npusim.errors import NpusimError
-from npusim.integers import ceil_div
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling as ConvTiling
@@ -26,6 +25,7 @@ from npusim.kernels.stream import (
     StreamTiling,
 )
 from npusim.program.kernel import Kernel
+from npusim.shapes.convolution import Convolution
 from npusim.validation.profiler import busy_us, last_start, launch_cycles
 from npusim.validation.rows import Declined, KernelRow, Simulated
 

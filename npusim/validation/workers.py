@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 
-from npusim.processes import Lasting, pool, uninterrupted
+from npusim.base.processes import Lasting, pool, uninterrupted
 from npusim.validation.rows import CallRow
 from npusim.validation.sheet import Row, Unreadable
 from npusim.validation.simulate import Outcome, simulate_row

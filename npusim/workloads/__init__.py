@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.files import find_layer, load_workload, workload_yaml, workloads
 from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload, merged

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
-from npusim.errors import ArgumentError
-from npusim.yamltree import suggest
+from npusim.base.errors import ArgumentError
+from npusim.base.yamltree import suggest
 
 
 class Moved(NamedTuple):

@@ -27,12 +27,12 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Any, TypeVar
 
-from npusim.errors import ArgumentError, shown
-from npusim.integers import digits
-from npusim.resources import configs
+from npusim.base.errors import ArgumentError, shown
+from npusim.base.integers import digits
+from npusim.base.resources import configs
+from npusim.base.yamltree import Node, TextFile, load_tree, suggest
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload
-from npusim.yamltree import Node, TextFile, load_tree, suggest
 
 T = TypeVar("T")
 

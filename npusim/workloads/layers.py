@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from npusim.convolution import Convolution
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
+from npusim.base.yamltree import suggest
+from npusim.shapes.convolution import Convolution
 from npusim.workloads.elementwise import ElementwiseLayer
-from npusim.yamltree import suggest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from importlib import import_module
 from math import prod
 from typing import Any, NamedTuple
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.workloads.elementwise import KINDS, ElementwiseLayer, together
 from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload, merged
 

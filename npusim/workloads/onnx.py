@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.errors import ArgumentError, shown
+from npusim.base.errors import ArgumentError, shown
 from npusim.workloads.elementwise import KINDS, ElementwiseLayer, together
 from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload, merged
 

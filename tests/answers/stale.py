@@ -25,17 +25,17 @@ from typing import Any, NamedTuple
 import pytest
 
 import npusim
-from npusim import sources
+from npusim.base import sources
+from npusim.base.dtypes import FP16
+from npusim.base.resources import configs
 from npusim.call.own_kernel import load_kernel
 from npusim.device.answers import answers_in
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16
 from npusim.isa.operands import Tensor
 from npusim.kernels import mem_set
 from npusim.kernels.mem_set import MemSet
 from npusim.limits import table
 from npusim.program.kernel import Plan
-from npusim.resources import configs
 from npusim.timing.launches import Launches
 from tests.timing.test_launches import forget, forgetful
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 import npusim
-from npusim import sources
+from npusim.base import sources
+from npusim.base.dtypes import FP16
+from npusim.base.errors import StoreError
+from npusim.base.kept import StoreWarning, opened
 from npusim.call.own_kernel import load_kernel
 from npusim.cli.main import parser
 from npusim.device.answers import answers_in
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16
-from npusim.errors import StoreError
 from npusim.isa.operands import Tensor
-from npusim.kept import StoreWarning, opened
 from npusim.kernels.mem_set import MemSet
 from npusim.ops import CARDS
 from npusim.study import make_study
@@ -181,7 +181,7 @@ def test_a_product_and_its_limits_count(tmp_path: Path, monkeypatch: pytest.Monk
     [
         (npusim.CapacityError("no tiling fits"), True),
         (npusim.ArgumentError("a limit"), True),
-        (npusim.errors.RoomError("this computer has 8 GiB"), False),
+        (npusim.base.errors.RoomError("this computer has 8 GiB"), False),
         (MemoryError("none"), False),
     ],
 )

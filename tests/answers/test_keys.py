@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npusim import kept as stores
+from npusim.base import kept as stores
+from npusim.base.dtypes import FP16
+from npusim.base.kept import opened
 from npusim.call import choice
 from npusim.call.choice import CHOICES, chosen
 from npusim.device.catalog import load_device
 from npusim.device.seen import KEYS, Name, Seen, named
 from npusim.device.spec import Device
-from npusim.dtypes import FP16
 from npusim.isa.operands import Tensor
-from npusim.kept import opened
 from npusim.kernels.matmul import Matmul
 from npusim.kernels.mem_set import MemSet
 from npusim.timing.held import Held

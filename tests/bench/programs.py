@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 import npusim
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.integers import IntArray
 from npusim.call.options import Options
 from npusim.device.spec import Device
-from npusim.dtypes import FP16, FP32
-from npusim.integers import IntArray
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.program.build import build

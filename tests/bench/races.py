@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from npusim.base.dtypes import FP16, FP32
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16, FP32
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul
 from npusim.kernels.matmul_mix import MatmulFinish

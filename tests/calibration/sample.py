@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from npusim.resources import configs
+from npusim.base.resources import configs
 from npusim.validation.choices import Choices, Launch
 from npusim.validation.rows import Operand, ProfiledRow
 from npusim.validation.simulate import simulate_row

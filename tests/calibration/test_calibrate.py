@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import npusim
+from npusim.base.errors import ArgumentError, ConfigError
+from npusim.base.resources import configs
 from npusim.calibration import Calibration, search
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError, ConfigError
-from npusim.resources import configs
 from npusim.validation.profile import read_data
 from npusim.validation.score import time_error
 from npusim.validation.simulate import simulate_row

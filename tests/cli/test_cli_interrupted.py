@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from npusim import network, ops, spec
+from npusim.base.errors import ArgumentError
+from npusim.base.written import replacing
 from npusim.cli.main import INTERRUPTED, main
-from npusim.errors import ArgumentError
 from npusim.study.store import Store
-from npusim.written import replacing
 
 OLD = "the file that was there"
 SIZES = ["--m", "48", "--k", "48", "--n", "48"]

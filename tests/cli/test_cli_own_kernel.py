@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from npusim.base.dtypes import FP32
+from npusim.base.errors import ArgumentError
 from npusim.call.own_kernel import load_kernel, make_kernel
 from npusim.cli.main import main
-from npusim.dtypes import FP32
-from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from tests.documents.pages import files
 

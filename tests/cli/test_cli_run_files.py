@@ -14,8 +14,8 @@ import pytest
 import npusim
 from npusim.cli.main import main
 from npusim.layout import fracz_grouped_to_oihw, to_5hd
-from npusim.reference import conv_filter_grad, relative_error
 from npusim.results import Result
+from npusim.shapes.reference import conv_filter_grad, relative_error
 
 Capture = pytest.CaptureFixture[str]
 

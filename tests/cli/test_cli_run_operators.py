@@ -15,8 +15,8 @@ import pytest
 import npusim
 from npusim.cli.main import main
 from npusim.layout import to_6hd, to_fracz_3d
-from npusim.reference import conv_filter_grad, conv_input_grad
 from npusim.results import Result
+from npusim.shapes.reference import conv_filter_grad, conv_input_grad
 
 Capture = pytest.CaptureFixture[str]
 Fails = Callable[..., str]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from npusim.base.errors import ProgramError
 from npusim.cli import validate
 from npusim.cli.main import main
 from npusim.device.spec import Device
-from npusim.errors import ProgramError
 from npusim.validation import simulate
 from npusim.validation.constants import load_constants
 from npusim.validation.rows import CallRow, Declined, KernelRow, Simulated

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.errors import ArgumentError
 from npusim.compat import aclnn as acl
 from npusim.compat.acl_phases import Executor
-from npusim.errors import ArgumentError
-from npusim.reference import (
+from npusim.shapes.reference import (
     conv_bias_grad,
     conv_filter_grad,
     conv_forward,

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npusim.base.errors import ArgumentError
 from npusim.compat import aclnn as acl
 from npusim.compat.aclnn import aclCreateBoolArray, aclCreateIntArray, aclCreateTensor
 from npusim.device.catalog import load_device
-from npusim.errors import ArgumentError
 
 Array = np.ndarray[Any, Any]
 NULL, INVALID, INNER = 161001, 161002, 561103

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npusim.base.errors import ArgumentError
 from npusim.compat import aclnn as acl
-from npusim.errors import ArgumentError
-from npusim.reference import conv_bias_grad, conv_filter_grad, conv_input_grad
+from npusim.shapes.reference import conv_bias_grad, conv_filter_grad, conv_input_grad
 
 Array = np.ndarray[Any, Any]
 EXAMPLES = Path(__file__).parent / "examples"

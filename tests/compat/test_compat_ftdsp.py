@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.errors import ArgumentError
 from npusim.compat.ftdsp import (
     fp_conv_grad_filter_p,
     fp_deconv_grad_filter_p,
@@ -19,8 +20,7 @@ from npusim.compat.ftdsp import (
     hp_deconv_grad_filter_s,
     using,
 )
-from npusim.errors import ArgumentError
-from npusim.reference import conv_filter_grad, relative_error
+from npusim.shapes.reference import conv_filter_grad, relative_error
 
 Array = np.ndarray[Any, Any]
 EXAMPLES = Path(__file__).parent / "examples"

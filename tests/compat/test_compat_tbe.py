@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.errors import ArgumentError, RuleError
 from npusim.compat.tbe import dsl, tvm
 from npusim.compat.tbe_tvm import Lazy, Placeholder
-from npusim.errors import ArgumentError, RuleError
 from npusim.layout import fracz_grouped_to_oihw, from_6hd, to_5hd, to_6hd, to_fracz_3d
-from npusim.reference import conv_filter_grad, conv_input_grad
+from npusim.shapes.reference import conv_filter_grad, conv_input_grad
 
 Array = np.ndarray[Any, Any]
 EXAMPLES = Path(__file__).parent / "examples"

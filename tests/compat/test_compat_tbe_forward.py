@@ -10,12 +10,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.base.errors import ArgumentError, RuleError
 from npusim.compat.tbe import dsl, tvm
 from npusim.compat.tbe_tvm import Lazy, Placeholder
-from npusim.convolution import Convolution
-from npusim.errors import ArgumentError, RuleError
 from npusim.layout import from_5hd, from_6hd, to_5hd, to_6hd, to_fracz, to_fracz_3d
-from npusim.reference import conv_forward, relative_error
+from npusim.shapes.convolution import Convolution
+from npusim.shapes.reference import conv_forward, relative_error
 
 Array = np.ndarray[Any, Any]
 

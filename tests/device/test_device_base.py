@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import npusim
+from npusim.base.errors import ConfigError
 from npusim.device.catalog import describe, load_device
 from npusim.device.config import parse_device
 from npusim.device.spec import Device
-from npusim.errors import ConfigError
 
 HEAD = "base: tiny\nname: mine\ndescription: one of mine\n"
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.errors import ArgumentError
 from npusim.device.catalog import describe, devices, load_device, parse_core_mask
-from npusim.errors import ArgumentError
 
 
 def test_shipped_names() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from npusim.base.errors import ArgumentError, ConfigError
 from npusim.device.catalog import devices, load_device
 from npusim.device.config import figures, parse_device, replace_figures
 from npusim.device.parts import CubeRate, Provenance
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError, ConfigError
 
 SMALL = """\
 name: small

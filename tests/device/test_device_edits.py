@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import npusim
+from npusim.base.errors import ConfigError
 from npusim.cli.main import main
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.errors import ConfigError
 from npusim.study.space import make_axis
 
 PRODUCT: dict[str, Any] = {"operator": "matmul", "device": "ascend910b2", "m": 64, "k": 64, "n": 64}

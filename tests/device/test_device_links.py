@@ -7,9 +7,9 @@ from math import ceil
 import pytest
 
 import npusim
+from npusim.base.errors import ConfigError
 from npusim.device.config import figures, parse_device
 from npusim.device.spec import Device
-from npusim.errors import ConfigError
 
 TEXT = """\
 base: tiny

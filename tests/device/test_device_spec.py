@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from npusim.base.errors import ArgumentError, ProgramError
+from npusim.base.quantities import KINDS, format_quantity
 from npusim.device.catalog import load_device
 from npusim.device.config import figures, parse_device
-from npusim.errors import ArgumentError, ProgramError
-from npusim.quantities import KINDS, format_quantity
 
 TINY = Path(__file__).parents[2] / "configs" / "devices" / "tiny.yaml"
 

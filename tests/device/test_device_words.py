@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 import npusim
+from npusim.base.errors import ConfigError
+from npusim.base.yamltree import Node
 from npusim.device.catalog import devices, load_device
 from npusim.device.config import parse_device
 from npusim.device.spec import Device
-from npusim.errors import ConfigError
 from npusim.ops import CARDS
-from npusim.yamltree import Node
 from tests.kernels.test_matmul_mix import finish, operands
 from tests.ops.test_dsp_gradients import arrays, layer
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import npusim
+from npusim.base.errors import ArgumentError, CapacityError, ConfigError
+from npusim.base.resources import configs
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError, CapacityError, ConfigError
-from npusim.resources import configs
 
 pytestmark = pytest.mark.compiled
 

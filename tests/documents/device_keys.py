@@ -7,10 +7,10 @@ from dataclasses import MISSING, Field, fields
 from functools import partial
 from typing import Any, get_origin, get_type_hints
 
+from npusim.base.quantities import format_quantity
 from npusim.device import parts
 from npusim.device.silicon import Silicon
 from npusim.device.spec import Device
-from npusim.quantities import format_quantity
 
 #: The records of a device file by the section that lists their keys.
 RECORDS: dict[str, type] = {

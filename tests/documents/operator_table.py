@@ -6,9 +6,9 @@ from contextlib import redirect_stdout
 from io import StringIO
 
 import npusim
+from npusim.base.errors import ArgumentError, RuleError
 from npusim.cli import run
 from npusim.cli.main import parser
-from npusim.errors import ArgumentError, RuleError
 from npusim.limits.table import documented_operators, load_rules
 from npusim.ops import CARDS
 

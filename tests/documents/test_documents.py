@@ -12,9 +12,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
+from npusim.base.reasons import REASONS
 from npusim.call.options import Options
 from npusim.cli.main import main
-from npusim.reasons import REASONS
 from tests.documents.__main__ import PICTURE
 from tests.documents.pages import (
     DOCUMENTS,

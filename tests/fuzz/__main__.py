@@ -21,7 +21,7 @@ from random import Random
 from types import FrameType
 from typing import Any
 
-from npusim.errors import NpusimError
+from npusim.base.errors import NpusimError
 
 CORPUS = Path(__file__).parent / "corpus"
 

@@ -20,16 +20,16 @@ from typing import Any
 from unittest.mock import patch
 
 import npusim
+from npusim.base.dtypes import FP16
+from npusim.base.errors import NpusimError
+from npusim.base.resources import configs
 from npusim.cli.main import main
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16
-from npusim.errors import NpusimError
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul
 from npusim.kernels.tilings.cann import load_cann_tiling
 from npusim.kernels.tilings.matmul import Tiling
 from npusim.program.build import build
-from npusim.resources import configs
 from npusim.study.space import load_study
 from npusim.validation.choices import read_choices
 from npusim.validation.profile import read_profile

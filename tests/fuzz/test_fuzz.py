@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from npusim.errors import NpusimError
+from npusim.base.errors import NpusimError
 from tests.fuzz.__main__ import CORPUS, campaign, corpus
 from tests.fuzz.mutations import mutated, mutated_words
 from tests.fuzz.targets import TARGETS, Target, tried

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.base.dtypes import FP16, FP32, INT8, DType
+from npusim.base.errors import ProgramError
 from npusim.call.call import simulate
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16, FP32, INT8, DType
-from npusim.errors import ProgramError
 from npusim.isa import ISA
 from npusim.isa.base import Cost
 from npusim.isa.dsp import DspCast, DspGemm

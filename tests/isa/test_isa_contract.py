@@ -13,9 +13,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from npusim.base.dtypes import FP16, FP32, INT8, DType
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.dtypes import FP16, FP32, INT8, DType
 from npusim.isa import ISA
 from npusim.isa.base import Await, Cost, Instruction, Signal
 from npusim.isa.cost_parts import cost_parts

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, DType
+from npusim.base.errors import ProgramError
 from npusim.device.catalog import load_device
-from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, DType
-from npusim.errors import ProgramError
 from npusim.isa.cube import Drain, Mmad
 from npusim.isa.dma import DataMove, Fill, Load2d, Load3d, Nd2nz, Window
 from npusim.isa.operands import Buffer, Slot, SlotRegion, Tensor

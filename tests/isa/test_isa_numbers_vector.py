@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, DType
+from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, DType
 from npusim.isa.operands import Buffer, Slot, SlotRegion
 from npusim.isa.vector import VecBinary, VecCast, VecDup, VecReduce, VecScalar
 from npusim.numerics.memory import CoreMemory, GlobalMemory

@@ -8,9 +8,9 @@ from typing import cast
 import numpy as np
 import pytest
 
+from npusim.base.dtypes import FP16, FP32, INT8, DType
+from npusim.base.errors import ProgramError
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16, FP32, INT8, DType
-from npusim.errors import ProgramError
 from npusim.isa.operands import Buffer, Slot
 from npusim.isa.vector import VecTranspose
 from npusim.numerics.memory import CoreMemory, GlobalMemory

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.dtypes import BF16, FP16, FP32, INT32, DType
-from npusim.errors import ProgramError
+from npusim.base.dtypes import BF16, FP16, FP32, INT32, DType
+from npusim.base.errors import ProgramError
 from npusim.isa.operands import Buffer, Slot, Tensor
 from npusim.isa.vector import VecBinary, VecReduce
 from npusim.isa.vector_math import COMPARE, UNARY, VecCompare, VecSelect, VecUnary

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import npusim
+from npusim.base.errors import ArgumentError
 from npusim.call.call import planning
-from npusim.errors import ArgumentError
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.tilings import cann_filter, cann_input

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
-from npusim.dtypes import FP16, FP32, DType
-from npusim.errors import ArgumentError
+from npusim.base.dtypes import FP16, FP32, DType
+from npusim.base.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.clear_blocks import PIECE_BYTES, ClearBlocks
 from npusim.layout import GroupPlan, group_plan

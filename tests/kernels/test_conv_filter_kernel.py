@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import npusim
-from npusim.axis import Axis, Part
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import ArgumentError
 from npusim.call.choice import chosen
-from npusim.convolution import Convolution
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16, FP32
-from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
 from npusim.kernels.tilings.conv_filter import cut_plane
 from npusim.program.build import build
+from npusim.shapes.axis import Axis, Part
+from npusim.shapes.convolution import Convolution
 
 TINY = load_device("tiny")
 

@@ -16,13 +16,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.base.dtypes import BF16, FP16, FP32, DType
+from npusim.base.errors import ArgumentError, CapacityError
 from npusim.call.call import simulate
 from npusim.call.choice import chosen
 from npusim.call.spec import Spec
-from npusim.convolution import Convolution
 from npusim.device.catalog import load_device
-from npusim.dtypes import BF16, FP16, FP32, DType
-from npusim.errors import ArgumentError, CapacityError
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
@@ -32,7 +31,8 @@ from npusim.kernels.implicit_gemm import ImplicitGemm, Tiling
 from npusim.kernels.parts.implicit_gemm_shape import channel_tiles
 from npusim.kernels.tilings.implicit_gemm import FORMS
 from npusim.layout import from_6hd, from_fracz_3d, to_6hd, to_fracz_3d, to_fracz_3d_transposed
-from npusim.reference import (
+from npusim.shapes.convolution import Convolution
+from npusim.shapes.reference import (
     conv_filter_grad,
     conv_forward,
     conv_input_grad,

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
-from npusim.convolution import Convolution
+from npusim.base.dtypes import FP16, FP32, DType
+from npusim.base.errors import ArgumentError, CapacityError
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16, FP32, DType
-from npusim.errors import ArgumentError, CapacityError
 from npusim.isa.operands import Tensor
 from npusim.kernels.fold_map import FoldMap
 from npusim.kernels.fold_weights import FoldWeights, folded_weights_room, folded_weights_shape
@@ -35,7 +34,8 @@ from npusim.kernels.parts.spread import Spread
 from npusim.kernels.thin_map import ThinMap
 from npusim.kernels.tilings.streams import times
 from npusim.layout import to_6hd
-from npusim.reference import conv_filter_grad, conv_forward, conv_input_grad
+from npusim.shapes.convolution import Convolution
+from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad
 
 Array = np.ndarray[Any, Any]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npusim.dtypes import FP16, FP32, DType
+from npusim.base.dtypes import FP16, FP32, DType
 from npusim.kernels.library_trans_data import LibraryGroups, LibraryTransData, split
 from npusim.kernels.trans_data import Conversion
 from npusim.layout import from_fracz_3d, to_6hd, to_fracz_3d

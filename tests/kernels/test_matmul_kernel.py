@@ -14,11 +14,11 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.base.dtypes import BF16, FP16, FP32, INT8, MXFP4, MXFP8, DType
+from npusim.base.errors import ArgumentError, CapacityError, ProgramError
 from npusim.call.call import Call, simulate
 from npusim.call.options import Options
 from npusim.device.catalog import load_device
-from npusim.dtypes import BF16, FP16, FP32, INT8, MXFP4, MXFP8, DType
-from npusim.errors import ArgumentError, CapacityError, ProgramError
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.parts.matmul_operands import LAYOUTS_A, LAYOUTS_B

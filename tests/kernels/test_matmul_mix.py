@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.base.dtypes import BF16, FP16, FP32, INT8, DType
+from npusim.base.errors import ArgumentError, ProgramError
 from npusim.device.catalog import load_device
-from npusim.dtypes import BF16, FP16, FP32, INT8, DType
-from npusim.errors import ArgumentError, ProgramError
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.matmul_mix import PER_BLOCK, MatmulFinish, MatmulSum

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import npusim
+from npusim.base.dtypes import FP32, INT8
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP32, INT8
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.tilings.streams import CLEAR_BYTES

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from npusim.base.dtypes import FP16
 from npusim.call.call import simulate
-from npusim.convolution import Convolution
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import Tiling
+from npusim.shapes.convolution import Convolution
 
 
 def test_rows_that_two_slabs_read_come_from_main_memory_once() -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import CapacityError
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16, FP32
-from npusim.errors import CapacityError
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.bias_grad import BiasGrad

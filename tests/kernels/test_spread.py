@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.dtypes import FP16, FP32
+from npusim.base.dtypes import FP16, FP32
 from npusim.kernels.cast import Cast
 from npusim.kernels.parts.conversion import Conversion
 from npusim.kernels.parts.spread import Spread

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import ArgumentError, CapacityError
 from npusim.call.call import simulate
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16, FP32
-from npusim.errors import ArgumentError, CapacityError
 from npusim.isa.operands import Tensor
 from npusim.kernels.stream import (
     CopyIn,

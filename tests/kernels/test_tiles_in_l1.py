@@ -10,9 +10,9 @@ import pytest
 
 import npusim
 from npusim import spec
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.kernels.implicit_gemm import Tiling
-from npusim.reference import conv_forward, conv_input_grad, relative_error
+from npusim.shapes.reference import conv_forward, conv_input_grad, relative_error
 
 pytestmark = pytest.mark.compiled
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, DType
+from npusim.base.errors import ArgumentError
 from npusim.device.catalog import load_device
-from npusim.dtypes import BF16, FP16, FP32, INT8, INT32, DType
-from npusim.errors import ArgumentError
 from npusim.isa.dma import DataMove
 from npusim.isa.operands import Tensor
 from npusim.isa.vector import VecDup, VecTranspose

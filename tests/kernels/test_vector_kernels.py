@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npusim.base.dtypes import BF16, FP16, FP32, INT8, DType
+from npusim.base.errors import ArgumentError
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Spec
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.dtypes import BF16, FP16, FP32, INT8, DType
-from npusim.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.bias_grad import BiasGrad, channel_parts
 from npusim.kernels.cast import Cast
 from npusim.program.build import build
-from npusim.reference import conv_bias_grad
+from npusim.shapes.reference import conv_bias_grad
 
 Array = npt.NDArray[Any]
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.layout import from_5hd, from_6hd, nchw_to_nhwc, nhwc_to_nchw, to_5hd, to_6hd
 
 size = st.integers(1, 5)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.layout import from_nz, to_nz
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.layout import (
     fracz_grouped_to_oihw,
     from_fracz,

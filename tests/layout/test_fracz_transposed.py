@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.layout import (
     from_fracz_3d_transposed,
     group_plan,

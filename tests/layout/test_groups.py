@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.layout import GroupPlan, group_dict, group_plan
 
 # cin, cout, groups -> mag_factor, real groups, cin1_g and cout_g with C0 = 16; cin1_g with C0 = 8

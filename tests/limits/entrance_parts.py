@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import npusim
+from npusim.base.dtypes import DTYPES
+from npusim.base.errors import ArgumentError, RuleError
 from npusim.call.spec import Spec
 from npusim.cli.main import main
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.dtypes import DTYPES
-from npusim.errors import ArgumentError, RuleError
 
 Facts = dict[str, Any]
 #: Sends a call to a device and says what became of it: an error, a status or a text.

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import npusim
+from npusim.base.errors import RuleError
 from npusim.compat import aclnn, ftdsp
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.errors import RuleError
 from npusim.limits.table import check
 from tests.limits import entrances_of_convolution, entrances_tbe
 from tests.limits.entrance_parts import CannotSay, Entrance, Facts, caught, tensor

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import npusim
+from npusim.base.dtypes import promote
+from npusim.base.errors import ArgumentError, RuleError
 from npusim.call.options import Options
 from npusim.compat import aclnn
-from npusim.convolution import Convolution
 from npusim.device.spec import Device
-from npusim.dtypes import promote
-from npusim.errors import ArgumentError, RuleError
 from npusim.ops.convolution_backward import convolution as backward_convolution
+from npusim.shapes.convolution import Convolution
 from npusim.torch.log import ConvCall, Log
 from npusim.workloads import ConvLayer, Workload
 from tests.limits.entrance_parts import KNOWN, CannotSay, Entrance, Facts, by, caught, run, tensor

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import npusim
+from npusim.base.errors import ArgumentError, RuleError
 from npusim.compat import tbe
-from npusim.convolution import Convolution
 from npusim.device.spec import Device
-from npusim.errors import ArgumentError, RuleError
+from npusim.shapes.convolution import Convolution
 from tests.limits.entrance_parts import CannotSay, Entrance, Facts, by, caught, run, tensor
 
 

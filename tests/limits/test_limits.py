@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import npusim
+from npusim.base.errors import ArgumentError, RuleError
 from npusim.device.catalog import load_device
-from npusim.errors import ArgumentError, RuleError
 from npusim.layout.groups import group_dict, group_plan
 from npusim.limits.facts import DERIVE, FACTS, PARAM
 from npusim.limits.table import STAGES, check, documented_operators, load_rules

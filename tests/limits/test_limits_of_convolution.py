@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from npusim.base.errors import RuleError
 from npusim.device.catalog import load_device
-from npusim.errors import RuleError
 from npusim.limits.table import check, load_rules
 from tests.limits.entrances import able, refused
 

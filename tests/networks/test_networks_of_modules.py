@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import npusim
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.workloads import ConvLayer, LinearLayer, Workload, load_workload, read_network
 
 torch = pytest.importorskip("torch")

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npusim.base.dtypes import FP16, FP32, INT32, DType
+from npusim.base.errors import ProgramError
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16, FP32, INT32, DType
-from npusim.errors import ProgramError
 from npusim.isa.operands import Slot, Tensor
 from npusim.numerics.executor import execute
 from npusim.program.build import build

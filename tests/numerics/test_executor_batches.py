@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npusim.base.dtypes import FP16, FP32, DType
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.dtypes import FP16, FP32, DType
 from npusim.isa.base import Cost, Instruction, MemoryView
 from npusim.isa.cube import row_major
 from npusim.isa.operands import GmRegion, Region, SlotRegion, Tensor

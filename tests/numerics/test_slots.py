@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npusim.dtypes import BF16, FP16, FP32, DType
+from npusim.base.dtypes import BF16, FP16, FP32, DType
 from npusim.numerics import slots
 from npusim.numerics.slots import PhysicalSlot, Place, content_of, widen
 

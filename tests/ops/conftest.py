@@ -19,11 +19,11 @@ import pytest
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from npusim.dtypes import DType
+from npusim.base.dtypes import DType
 from npusim.numerics.executor import execute
 from npusim.program.mistakes import check_mistakes
 from npusim.program.program import Program
-from npusim.reference import (
+from npusim.shapes.reference import (
     conv_bias_grad,
     conv_filter_grad,
     conv_forward,

@@ -11,9 +11,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 import npusim
-from npusim.convolution import Convolution
 from npusim.ops import deconv_grad_filter
 from npusim.results import Result
+from npusim.shapes.convolution import Convolution
 
 Array = np.ndarray[Any, Any]
 

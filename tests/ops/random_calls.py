@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from npusim.base.dtypes import DType
+from npusim.base.errors import NpusimError
 from npusim.cli.checks import checked
 from npusim.cli.operands import make_operands
 from npusim.device.catalog import load_device
-from npusim.dtypes import DType
-from npusim.errors import NpusimError
 from npusim.limits.table import documented_operators
 from npusim.ops import CARDS
 from npusim.ops.card import Sample, Stated

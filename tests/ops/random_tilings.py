@@ -11,7 +11,7 @@ from dataclasses import MISSING, Field, fields, replace
 from random import Random
 from typing import Any
 
-from npusim.errors import NpusimError
+from npusim.base.errors import NpusimError
 from npusim.ops import CARDS
 from tests.ops import random_calls
 from tests.ops.random_calls import Drawn

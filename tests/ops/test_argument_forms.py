@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 
 TWELVE = np.int64(12)
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import npusim
+from npusim.base.errors import ArgumentError
 from npusim.call.options import Options
 from npusim.call.spec import Spec
 from npusim.compat.tbe import dsl, tvm
-from npusim.errors import ArgumentError
 from npusim.ops import CARDS, OPERATORS
 from npusim.ops.compiled import FORMS
 

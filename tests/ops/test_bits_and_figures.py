@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.errors import NpusimError
+from npusim.base.quantities import format_quantity
 from npusim.device.config import figures
 from npusim.device.spec import Device
-from npusim.errors import NpusimError
-from npusim.quantities import format_quantity
 
 Call = Callable[[Device], npusim.Result]
 

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npusim.dtypes import BF16, FP16, FP32
-from npusim.errors import NpusimError, RuleError
+from npusim.base.dtypes import BF16, FP16, FP32
+from npusim.base.errors import NpusimError, RuleError
+from npusim.base.rounding import round_hf32
 from npusim.layout import fracz_grouped_to_oihw, from_6hd, to_5hd, to_6hd, to_fracz_3d
 from npusim.layout.groups import group_dict, group_plan
 from npusim.ops import conv2d_backprop_filter, conv3d_backprop_input, deconv_grad_filter
 from npusim.ops.convolution_backward import convolution_backward
 from npusim.ops.im2col_backward import im2col_backward
-from npusim.reference import conv_filter_grad
 from npusim.results import Result
-from npusim.rounding import round_hf32
+from npusim.shapes.reference import conv_filter_grad
 
 Array = np.ndarray[Any, Any]
 REFUSED = Path(__file__).parents[1] / "data" / "refused.csv"

@@ -14,13 +14,13 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.base.errors import CapacityError
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.errors import CapacityError
 from npusim.kernels.conv_backprop_filter import Tiling
 from npusim.layout import fracz_grouped_to_oihw, to_5hd
-from npusim.reference import conv_filter_grad, relative_error
 from npusim.results import Result
+from npusim.shapes.reference import conv_filter_grad, relative_error
 
 Array = np.ndarray[Any, Any]
 Pair = tuple[int, int]

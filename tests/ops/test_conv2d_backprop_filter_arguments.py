@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.errors import ArgumentError, CapacityError
 from npusim.device.catalog import load_device
-from npusim.errors import ArgumentError, CapacityError
 from npusim.kernels.conv_backprop_filter import Tiling
 from npusim.kernels.matmul import Tiling as MatmulTiling
 

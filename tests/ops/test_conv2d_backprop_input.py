@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.base.dtypes import FP16
+from npusim.base.errors import ArgumentError, RuleError
 from npusim.compat.tbe import dsl, tvm
-from npusim.dtypes import FP16
-from npusim.errors import ArgumentError, RuleError
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.layout import from_5hd, group_dict, group_plan, to_5hd, to_fracz_3d
 from npusim.ops import conv2d_backprop_input

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import ArgumentError, RuleError
 from npusim.compat.tbe import dsl, tvm
-from npusim.dtypes import FP16, FP32
-from npusim.errors import ArgumentError, RuleError
 from npusim.kernels.conv_backprop_filter import Tiling
 from npusim.layout import from_fracz_3d, group_dict, group_plan, to_6hd
 from npusim.ops import conv3d_backprop_filter

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
-from npusim.dtypes import FP16
-from npusim.errors import ArgumentError, RuleError
+from npusim.base.dtypes import FP16
+from npusim.base.errors import ArgumentError, RuleError
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.layout import from_6hd, group_dict, group_plan, to_6hd, to_fracz_3d
 from npusim.ops import conv3d_backprop_input

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.base.dtypes import BF16, FP16, FP32, DType
+from npusim.base.errors import RuleError
 from npusim.compat import aclnn
-from npusim.dtypes import BF16, FP16, FP32, DType
-from npusim.errors import RuleError
 from npusim.ops.conv_tbc_backward import conv_tbc_backward
 from npusim.results import Result
 

@@ -10,13 +10,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.base.dtypes import BF16, FP16, FP32, DType
+from npusim.base.errors import ArgumentError, CapacityError
 from npusim.compat import aclnn as acl
-from npusim.convolution import Convolution
-from npusim.dtypes import BF16, FP16, FP32, DType
-from npusim.errors import ArgumentError, CapacityError
 from npusim.ops.card import LIMITS
 from npusim.ops.convolution_backward import arguments
-from npusim.reference import conv_forward, conv_input_grad, relative_error
+from npusim.shapes.convolution import Convolution
+from npusim.shapes.reference import conv_forward, conv_input_grad, relative_error
 
 Array = np.ndarray[Any, Any]
 

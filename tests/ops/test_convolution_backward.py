@@ -10,12 +10,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import npusim
-from npusim.dtypes import BF16, FP16, FP32, DType
-from npusim.errors import ArgumentError, CapacityError, RuleError
+from npusim.base.dtypes import BF16, FP16, FP32, DType
+from npusim.base.errors import ArgumentError, CapacityError, RuleError
+from npusim.base.rounding import round_hf32
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.ops.convolution_backward import convolution_backward
-from npusim.rounding import round_hf32
 
 Array = np.ndarray[Any, Any]
 NAMES = ("grad_input", "grad_weight", "grad_bias")

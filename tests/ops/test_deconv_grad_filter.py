@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
-from npusim.dtypes import FP16, FP32
-from npusim.errors import ArgumentError
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import ArgumentError
 from npusim.kernels.tilings.deconv_grad_filter import Tiling, ranked_tilings
 from npusim.ops import deconv_grad_filter
-from npusim.reference import conv_filter_grad
+from npusim.shapes.reference import conv_filter_grad
 from tests.ops.deconv import (
     Problem,
     agrees,

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import ArgumentError, RuleError
 from npusim.cli.main import main
 from npusim.compat.tbe import dsl, tvm
-from npusim.dtypes import FP16, FP32
-from npusim.errors import ArgumentError, RuleError
 from npusim.layout import from_5hd, to_5hd, to_fracz_3d
 from npusim.ops import depthwise_conv2d_backprop_filter, depthwise_conv2d_backprop_input
 from npusim.results import Result

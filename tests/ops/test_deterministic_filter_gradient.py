@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.kernels.conv_backprop_filter import Tiling
 from npusim.layout import fracz_grouped_to_oihw, to_5hd
-from npusim.reference import conv_filter_grad, relative_error
+from npusim.shapes.reference import conv_filter_grad, relative_error
 
 SIZES: dict[str, Any] = {"base_m": 16, "base_n": 48, "base_k": 32, "slab_k": 33}
 

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.dtypes import dtype
+from npusim.base.errors import CapacityError, RuleError
 from npusim.call.call import planning
-from npusim.dtypes import dtype
-from npusim.errors import CapacityError, RuleError
 
 #: CPU seconds that planning and timing a call may take together.
 SECONDS = 10.0

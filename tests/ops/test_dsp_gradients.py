@@ -11,15 +11,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.base.errors import ArgumentError, CapacityError, RuleError
 from npusim.compat import ftdsp
-from npusim.convolution import Convolution
-from npusim.errors import ArgumentError, CapacityError, RuleError
 from npusim.kernels.tilings.dsp_grad_input import Tiling
 from npusim.ops import CARDS
 from npusim.ops.card import Sample
 from npusim.ops.dsp_card import Wanted
-from npusim.reference import relative_error
 from npusim.results import Result
+from npusim.shapes.convolution import Convolution
+from npusim.shapes.reference import relative_error
 
 Array = np.ndarray[Any, Any]
 

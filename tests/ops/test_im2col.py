@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import ArgumentError, RuleError
 from npusim.compat import aclnn
 from npusim.compat.tbe import dsl, tvm
-from npusim.convolution import output_sizes
-from npusim.dtypes import FP16, FP32
-from npusim.errors import ArgumentError, RuleError
 from npusim.kernels.tilings.im2col import Tiling, auto_tiling
 from npusim.layout import to_5hd
 from npusim.ops.im2col import im2col
 from npusim.ops.windows import planes, windows
-from npusim.reference import unfold
+from npusim.shapes.convolution import output_sizes
+from npusim.shapes.reference import unfold
 
 Array = npt.NDArray[Any]
 Pair = tuple[int, int]

@@ -12,16 +12,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import npusim
-from npusim.convolution import Convolution
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import ArgumentError, ConfigError
+from npusim.base.resources import configs
 from npusim.device.catalog import load_device
 from npusim.device.config import parse_device
 from npusim.device.spec import Device
-from npusim.dtypes import FP16, FP32
-from npusim.errors import ArgumentError, ConfigError
 from npusim.kernels.parts.windows import cuts
 from npusim.kernels.tilings.im2col_backward import Tiling, auto_tiling, ub_bytes
 from npusim.ops.im2col_backward import im2col_backward
-from npusim.resources import configs
+from npusim.shapes.convolution import Convolution
 
 Array = npt.NDArray[Any]
 Pair = tuple[int, int]

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim import computer, spec
+from npusim import spec
+from npusim.base import computer
+from npusim.base.errors import CapacityError
 from npusim.call import size
 from npusim.call.call import Call
 from npusim.cli.main import main
-from npusim.errors import CapacityError
 from npusim.program.kernel import grid
 
 MAP, WEIGHT = spec((64, 4096, 256, 256), "fp16"), spec((4096, 4096, 9, 9), "fp16")

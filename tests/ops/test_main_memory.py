@@ -9,8 +9,8 @@ import pytest
 
 import npusim
 from npusim import spec
+from npusim.base.errors import CapacityError, RuleError
 from npusim.call.call import Call
-from npusim.errors import CapacityError, RuleError
 
 MAP, LAYER = spec((1, 1, 8, 8, 16), "fp16"), spec((1, 16, 8, 8), "fp16")
 NHWC, SQUARE = spec((1, 8, 8, 4), "fp32"), spec((32, 32), "fp16")

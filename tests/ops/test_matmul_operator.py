@@ -13,12 +13,12 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.base.dtypes import dtype
+from npusim.base.errors import ArgumentError, CapacityError
 from npusim.device.catalog import load_device
-from npusim.dtypes import dtype
-from npusim.errors import ArgumentError, CapacityError
 from npusim.kernels.conv_backprop_filter import Tiling as ConvTiling
 from npusim.kernels.matmul import Tiling
-from npusim.reference import relative_error
+from npusim.shapes.reference import relative_error
 
 DEVICES = {name: load_device(name) for name in ("tiny", "ascend910", "ascend910b2")}
 Array = np.ndarray[Any, Any]

@@ -15,12 +15,12 @@ import pytest
 
 import npusim
 from npusim import ops
-from npusim.axis import Axis, Use
-from npusim.convolution import Convolution
-from npusim.dtypes import FP16, FP32
+from npusim.base.dtypes import FP16, FP32
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.results import Result
+from npusim.shapes.axis import Axis, Use
+from npusim.shapes.convolution import Convolution
 from npusim.timing.trace import KernelRun
 from tests.replay.calls import CALLS
 

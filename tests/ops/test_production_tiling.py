@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npusim
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import ArgumentError, CapacityError, ConfigError
 from npusim.call.call import simulate
 from npusim.call.tiling_text import parse_tiling
-from npusim.convolution import Convolution
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16, FP32
-from npusim.errors import ArgumentError, CapacityError, ConfigError
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
@@ -25,7 +24,8 @@ from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.tilings import cann_filter, cann_input
 from npusim.kernels.tilings.cann import CannTiling, cann_tiling, load_cann_tiling
 from npusim.layout import from_6hd, from_fracz_3d, to_6hd, to_fracz_3d
-from npusim.reference import conv_filter_grad, conv_input_grad
+from npusim.shapes.convolution import Convolution
+from npusim.shapes.reference import conv_filter_grad, conv_input_grad
 
 B2 = load_device("ascend910b2")
 WORDS: dict[str, int] = {

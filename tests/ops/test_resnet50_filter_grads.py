@@ -7,7 +7,7 @@ import pytest
 
 import npusim
 from npusim.layout import fracz_grouped_to_oihw, to_5hd
-from npusim.reference import conv_filter_grad, relative_error
+from npusim.shapes.reference import conv_filter_grad, relative_error
 from npusim.workloads import ConvLayer, load_workload
 
 LAYERS = {layer.name: layer for layer in load_workload("resnet50").convolutions}

@@ -9,7 +9,7 @@ import pytest
 
 import npusim
 from npusim import spec
-from npusim.reference import conv_input_grad
+from npusim.shapes.reference import conv_input_grad
 from npusim.timing.trace import KernelRun
 
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import CapacityError, ProgramError
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16, FP32
-from npusim.errors import CapacityError, ProgramError
 from npusim.isa.operands import Tensor
 from npusim.program.build import build
 from npusim.program.kernel import Kernel, Plan, Tasks

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32
+from npusim.base.errors import CapacityError, ProgramError
 from npusim.device.catalog import load_device
-from npusim.dtypes import BF16, FP16, FP32, INT8, INT32
-from npusim.errors import CapacityError, ProgramError
 from npusim.isa.cube import Drain, Mmad
 from npusim.isa.dma import DataMove, Window
 from npusim.isa.operands import Tensor

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import ProgramError
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16, FP32
-from npusim.errors import ProgramError
 from npusim.isa.dma import Window
 from npusim.isa.operands import Slot, Tensor
 from npusim.program.language import BufferHandle, Language

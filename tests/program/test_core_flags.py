@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.dtypes import FP32
+from npusim.base.errors import ProgramError, RaceError
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP32
-from npusim.errors import ProgramError, RaceError
 from npusim.isa.operands import Tensor
 from npusim.numerics.executor import execute
 from npusim.program.accesses import Accesses

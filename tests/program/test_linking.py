@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import ProgramError
+from npusim.base.reasons import DATA, FLAG, SPACE
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16, FP32
-from npusim.errors import ProgramError
 from npusim.isa.base import Instruction
 from npusim.isa.operands import GmRegion, Slot, SlotRegion, Tensor
 from npusim.isa.sync import CoreBarrier, PipeBarrier, SetFlag, WaitFlag
@@ -27,7 +28,6 @@ from npusim.program.language import BufferHandle, Language
 from npusim.program.link import _essential
 from npusim.program.lower import Lowered, Wait
 from npusim.program.program import CoreProgram, Program, Template, Variant, flow_of
-from npusim.reasons import DATA, FLAG, SPACE
 from npusim.timing.l2 import L2State
 from npusim.timing.run import time_program
 from npusim.timing.trace import KernelRun

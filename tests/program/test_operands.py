@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.dtypes import FP16, FP32
-from npusim.errors import ProgramError, RaceError
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import ProgramError, RaceError
 from npusim.isa.operands import Tensor
 from npusim.program import recorder
 from npusim.program.kernel import Kernel, Plan

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.dtypes import FP32, INT8
+from npusim.base.errors import CapacityError, ProgramError
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP32, INT8
-from npusim.errors import CapacityError, ProgramError
 from npusim.isa.operands import Tensor
 from npusim.program.build import build
 from npusim.program.kernel import Alike, Kernel, Plan, Tasks

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.dtypes import FP16, FP32
-from npusim.errors import ArgumentError, RaceError
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import ArgumentError, RaceError
 from npusim.isa.cube import Mmad
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_grad import BiasGrad

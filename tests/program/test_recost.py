@@ -13,18 +13,18 @@ import pytest
 import npusim
 import npusim.call.call
 import npusim.call.replay
+from npusim.base.dtypes import FP16
+from npusim.base.errors import ConfigError
+from npusim.base.quantities import format_quantity
 from npusim.device.catalog import load_device, ranges
 from npusim.device.config import figures
 from npusim.device.spec import Device
-from npusim.dtypes import FP16
-from npusim.errors import ConfigError
 from npusim.isa.operands import Tensor
 from npusim.program.build import build
 from npusim.program.kernel import Kernel, Tasks
 from npusim.program.language import Language
 from npusim.program.program import Program
 from npusim.program.recost import _on, _value, recosted
-from npusim.quantities import format_quantity
 from npusim.timing.launches import RUNS, Launches
 from tests.isa.test_isa_contract import EXAMPLES, homes
 from tests.scripts import Scripted, tasks_of

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.dtypes import FP16, FP32
-from npusim.errors import ProgramError
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import ProgramError
 from npusim.isa.operands import Tensor
 from npusim.program.kernel import Kernel, Plan
 from npusim.program.language import BufferHandle, Language

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from npusim import ops
-from npusim.dtypes import dtype
+from npusim.base.dtypes import dtype
 
 Array = np.ndarray[Any, Any]
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from npusim.reasons import REASONS
+from npusim.base.reasons import REASONS
 from npusim.results import Result
 from npusim.timing.trace import KernelRun
 

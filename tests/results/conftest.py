@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from matplotlib import pyplot
 
+from npusim.base.reasons import REASONS
 from npusim.device.parts import (
     CoreKind,
     Cube,
@@ -27,7 +28,6 @@ from npusim.device.parts import (
 )
 from npusim.device.parts import Path as MovePath
 from npusim.device.spec import Device
-from npusim.reasons import REASONS
 from npusim.results import Result
 from npusim.timing.trace import Bound, KernelRun, PipeRow, Timeline, TrafficRow
 

@@ -12,7 +12,7 @@ import pytest
 from matplotlib import pyplot
 
 import npusim
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.results import Result
 from npusim.workloads import load_workload
 

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.colors import to_rgba
 
 import npusim
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.kernels.matmul import Tiling
 from npusim.results import Comparison, Result, palette
 from npusim.results.plots import figure_bytes

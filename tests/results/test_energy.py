@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import npusim
+from npusim.base.errors import ConfigError
 from npusim.device.area import area_mm2, area_parts, buffer_bytes, static_watt, supply
 from npusim.device.catalog import devices, load_device
 from npusim.device.config import parse_device
-from npusim.errors import ConfigError
 from npusim.results.energy import energy_of_amounts
 from tests.timing.test_timing_by_hand import Script, three_stages
 

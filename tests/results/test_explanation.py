@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import npusim
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.results import Result
 from npusim.results.explanation import Explanation, KernelExplanation
 from npusim.results.explanation_text import chapters

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import npusim
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.results.network_comparison import NetworkComparison
 
 pytestmark = pytest.mark.compiled

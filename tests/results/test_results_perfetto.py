@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.results import Result, perfetto, tables
 
 Event = dict[str, Any]

@@ -16,9 +16,9 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from npusim.base.errors import ArgumentError
+from npusim.base.reasons import REASONS
 from npusim.device.pipes import PIPES
-from npusim.errors import ArgumentError
-from npusim.reasons import REASONS
 from npusim.results import Result, advice, gantt, lines, metrics, plots
 from npusim.timing.trace import Bound, KernelRun, PipeRow, TrafficRow
 

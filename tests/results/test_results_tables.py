@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from npusim.errors import ArgumentError
-from npusim.reasons import REASONS
+from npusim.base.errors import ArgumentError
+from npusim.base.reasons import REASONS
 from npusim.results import Result, tables
 
 

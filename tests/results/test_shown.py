@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import npusim
+from npusim.base.errors import NpusimError
 from npusim.device.spec import Device
-from npusim.errors import NpusimError
-from npusim.network import NetworkResult
+from npusim.networks.network import NetworkResult
 from npusim.results.explanation import Explanation
 
 pytestmark = pytest.mark.compiled

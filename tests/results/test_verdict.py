@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 import npusim
+from npusim.base.reasons import REASONS
 from npusim.cli.main import main
 from npusim.device.catalog import load_device
-from npusim.reasons import REASONS
 from npusim.results import Result
 from npusim.results.advice import advise, slow_kernels
 from npusim.results.comparison import compare

@@ -20,10 +20,10 @@ from random import Random
 from typing import Any
 
 import npusim
+from npusim.base.errors import NpusimError
 from npusim.cli.operands import make_operands
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
-from npusim.errors import NpusimError
 from npusim.ops import CARDS
 from npusim.ops.card import Stated
 from npusim.results import Result

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import npusim
+from npusim.base.errors import ArgumentError, ConfigError, NpusimError
 from npusim.cli.main import main
-from npusim.errors import ArgumentError, ConfigError, NpusimError
 from npusim.study import Exploration, formula, load_study
 from npusim.study.result import unbeaten
 from tests.browser import CHROMIUM, browser

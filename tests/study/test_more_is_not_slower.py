@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import npusim
+from npusim.base.errors import NpusimError
 from npusim.device.spec import Device
-from npusim.errors import NpusimError
 
 #: How much slower a larger design may be, as tilings are chosen by estimates.
 MARGIN = 1.02

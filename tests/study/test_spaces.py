@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import npusim
-from npusim.errors import ArgumentError, ConfigError, NpusimError
+from npusim.base.errors import ArgumentError, ConfigError, NpusimError
 from npusim.study import Study, load_study, make_study
 from npusim.study.space import Axis, make_axis
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.errors import ArgumentError
 from npusim.cli.main import main
-from npusim.errors import ArgumentError
 from npusim.results import palette
 from npusim.study import SweepResult, make_study
 from npusim.study.store import Measured, Store

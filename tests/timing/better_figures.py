@@ -13,12 +13,13 @@ from fractions import Fraction
 from functools import cache
 from random import Random
 
+from npusim.base.dtypes import FP16
+from npusim.base.errors import NpusimError
+from npusim.base.quantities import format_quantity
 from npusim.call.replay import Again, figures_behind
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
 from npusim.device.spec import Device
-from npusim.dtypes import FP16
-from npusim.errors import NpusimError
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul
 from npusim.kernels.stream import Elementwise, StreamTiling
@@ -26,7 +27,6 @@ from npusim.kernels.tilings.matmul import Tiling
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
-from npusim.quantities import format_quantity
 
 DEVICES = ("ascend910b2", "ascend910c", "ascend950pr", "ascend910")
 

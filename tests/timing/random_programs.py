@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from npusim.base.dtypes import FP16
+from npusim.base.integers import IntArray
 from npusim.device.catalog import load_device
 from npusim.device.config import parse_device
 from npusim.device.parts import TRAFFIC, CoreKind
 from npusim.device.spec import Device
-from npusim.dtypes import FP16
-from npusim.integers import IntArray
 from npusim.isa.operands import Tensor
 from npusim.program.build import build
 from npusim.program.kernel import Tasks

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from npusim.dtypes import FP16, FP32
+from npusim.base.dtypes import FP16, FP32
 from npusim.isa.dma import Window
 from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Region, Slot, Tensor
 from npusim.program.fixpipe import Line

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
+from npusim.base.dtypes import FP16
 from npusim.call.replay import Again
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul
 from npusim.kernels.tilings.matmul import Tiling

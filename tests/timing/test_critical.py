@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import npusim
+from npusim.base.dtypes import FP16
+from npusim.base.errors import ProgramError
+from npusim.base.integers import ceil_div
 from npusim.device.spec import Device
-from npusim.dtypes import FP16
-from npusim.errors import ProgramError
-from npusim.integers import ceil_div
 from npusim.isa.cost_parts import cost_parts
 from npusim.program.build import build
 from npusim.program.language import Language

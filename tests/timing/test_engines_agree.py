@@ -15,10 +15,10 @@ import pytest
 
 import npusim
 from npusim import layout
+from npusim.base.errors import ProgramError
+from npusim.base.reasons import FOLLOW, REASONS
 from npusim.device.parts import SCOPES
-from npusim.errors import ProgramError
 from npusim.program.program import ATOMIC, MOVE, Program
-from npusim.reasons import FOLLOW, REASONS
 from npusim.timing.outcome import L2
 from npusim.timing.run import ENGINES, new_l2, time_program
 from npusim.timing.trace import KernelRun, Timeline

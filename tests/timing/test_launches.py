@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 
 import npusim
+from npusim.base.dtypes import FP16
+from npusim.base.kept import opened
 from npusim.call.choice import CHOICES
 from npusim.device.answers import Answers, answers_in
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
 from npusim.device.seen import Seen, named, value_of
 from npusim.device.spec import Device
-from npusim.dtypes import FP16
 from npusim.isa.operands import Tensor
-from npusim.kept import opened
 from npusim.kernels.mem_set import MemSet
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npusim.base.errors import ProgramError
 from npusim.device.catalog import load_device
-from npusim.errors import ProgramError
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.mem_set import MemSet

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 import npusim
+from npusim.base.dtypes import FP16
 from npusim.device.config import parse_device
 from npusim.device.spec import Device
-from npusim.dtypes import FP16
 from npusim.isa.operands import GmRegion, Tensor
 from npusim.program.language import Language
 from npusim.program.program import READ, Flow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from npusim.errors import ProgramError
+from npusim.base.errors import ProgramError
 from npusim.program.order import Order
 from npusim.program.program import Program
 from npusim.timing.run import new_l2, time_program

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from npusim import ops
+from npusim.base.errors import ProgramError
 from npusim.call.spec import spec
-from npusim.errors import ProgramError
 from npusim.kernels.tilings import pipeline
 from npusim.timing import standby
 from npusim.timing.fast import library

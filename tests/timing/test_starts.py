@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import npusim
-from npusim.dtypes import FP16
+from npusim.base.dtypes import FP16
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul
 from npusim.kernels.tilings.matmul import Tiling

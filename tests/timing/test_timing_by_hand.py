@@ -16,8 +16,8 @@ import pandas as pd
 import pytest
 
 import npusim
+from npusim.base.dtypes import FP16, FP32
 from npusim.device.spec import Device
-from npusim.dtypes import FP16, FP32
 from npusim.isa.operands import Tensor
 from npusim.program.kernel import Kernel, Tasks
 from npusim.program.language import BufferHandle, Language

@@ -13,7 +13,7 @@ import pytest
 
 import npusim.torch
 import npusim.torch.log
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.results import Result
 from npusim.torch.log import TOLERANCES
 

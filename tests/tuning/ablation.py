@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npusim.base.errors import CapacityError
 from npusim.call import choice
 from npusim.call.choice import CHOICES
 from npusim.device.catalog import load_device
-from npusim.errors import CapacityError
 from npusim.kernels.tilings import filter_work, product_work
 from npusim.kernels.tilings.filter_space import Space as FilterSpace
 from npusim.kernels.tilings.pipeline import chosen, no_legs

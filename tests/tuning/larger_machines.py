@@ -14,13 +14,12 @@ from functools import cache
 from random import Random
 from typing import NamedTuple
 
+from npusim.base.dtypes import FP16, FP32
+from npusim.base.errors import NpusimError
 from npusim.call.choice import chosen
-from npusim.convolution import Convolution
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
 from npusim.device.spec import Device
-from npusim.dtypes import FP16, FP32
-from npusim.errors import NpusimError
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
@@ -30,6 +29,7 @@ from npusim.kernels.matmul import Matmul
 from npusim.kernels.matmul import Tiling as MatmulTiling
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
+from npusim.shapes.convolution import Convolution
 from npusim.timing.run import new_l2, time_program
 from npusim.workloads import load_workload
 

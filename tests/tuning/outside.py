@@ -15,10 +15,10 @@ from random import Random
 from typing import Any, NamedTuple
 
 import npusim
+from npusim.base.errors import NpusimError
 from npusim.call.choice import chosen
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.errors import NpusimError
 from npusim.program.kernel import Kernel
 from tests.tuning.larger_machines import Gradient, kernel_of, layers
 from tests.tuning.tables import cycles_of

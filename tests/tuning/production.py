@@ -12,9 +12,9 @@ from typing import Any
 import npusim
 from npusim.call.call import planning
 from npusim.call.choice import chosen
-from npusim.convolution import Convolution
 from npusim.device.catalog import load_device
 from npusim.program.kernel import Kernel
+from npusim.shapes.convolution import Convolution
 from tests.documents.pages import ROOT
 from tests.tuning.larger_machines import layers
 from tests.tuning.tables import cycles_of

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from npusim.base.dtypes import FP16
+from npusim.base.errors import CapacityError
 from npusim.call.choice import chosen
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.dtypes import FP16
-from npusim.errors import CapacityError
 from npusim.kernels.parts.folding import can_fold, can_thin
 from npusim.ops.conv_fold import best_way
 from npusim.ops.cube_math import CubeMath

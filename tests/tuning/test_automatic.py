@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.dtypes import FP32
 from npusim.call import choice
 from npusim.call.choice import CHOICES, MOST_LEADING, MOST_SIMULATED, chosen, program_of
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.dtypes import FP32
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.tilings.pipeline import Work, bounds, fastest, leading, table, times

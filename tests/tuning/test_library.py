@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import npusim
+from npusim.base.dtypes import FP16
 from npusim.call.spec import spec
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.tilings.library_filter import library_tiling as of_filter
 from npusim.kernels.tilings.library_input import library_tiling as of_input

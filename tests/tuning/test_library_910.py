@@ -13,17 +13,17 @@ import pytest
 
 import npusim
 from npusim import spec
-from npusim.convolution import Convolution
+from npusim.base.dtypes import FP16
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.dtypes import FP16
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.tilings import library
 from npusim.kernels.tilings.library_910 import Piece, Tile
 from npusim.kernels.tilings.library_910_filter import Filter
 from npusim.kernels.tilings.library_910_forward import Forward
 from npusim.kernels.tilings.library_910_input import Input
-from npusim.reference import conv_filter_grad, conv_forward, conv_input_grad, relative_error
+from npusim.shapes.convolution import Convolution
+from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad, relative_error
 
 CHIPS = ("ascend310", "ascend310p", "ascend910")
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.dtypes import FP16
 from npusim.call.options import Options
-from npusim.dtypes import FP16
 from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.ops.linear import linear_layer
 from npusim.workloads import LinearLayer

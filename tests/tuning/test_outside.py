@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from npusim.base.errors import ArgumentError
 from npusim.device.catalog import load_device
-from npusim.errors import ArgumentError
 from tests.tuning import others, outside, proofs
 from tests.tuning.larger_machines import Gradient, kernel_of, layers
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.dtypes import DType
 from npusim.call.tune import tune
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.dtypes import DType
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.language import (

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import npusim
+from npusim.base.errors import NpusimError
 from npusim.call.call import planning
 from npusim.call.tune import tune
 from npusim.device.catalog import load_device
-from npusim.errors import NpusimError
 from npusim.kernels.tilings import filter_least, product_least
 from npusim.kernels.tilings.conv_filter import Tiling
 from npusim.program.build import build

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from npusim.base.dtypes import dtype
 from npusim.device.catalog import load_device
-from npusim.dtypes import dtype
 from npusim.validation.call_rows import _run
 from npusim.validation.rows import CallRow
 from npusim.validation.simulate import CHIPS

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from npusim.convolution import Convolution
+from npusim.base.dtypes import DType, dtype
+from npusim.base.errors import ArgumentError
+from npusim.base.resources import configs
 from npusim.device.catalog import load_device
-from npusim.dtypes import DType, dtype
-from npusim.errors import ArgumentError
 from npusim.kernels.tilings import cann_filter, cann_input
 from npusim.kernels.tilings.cann import CannTiling, cann_tiling
-from npusim.resources import configs
+from npusim.shapes.convolution import Convolution
 
 RULES: dict[str, Any] = {"input": cann_input, "filter": cann_filter}
 DEVICES = {"Ascend910B2": "ascend910b2", "Ascend910B3": "ascend910b3"}

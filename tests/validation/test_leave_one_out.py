@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from npusim.errors import ConfigError
+from npusim.base.errors import ConfigError
 from npusim.validation.constants import STEPS, Constant, load_constants
 from npusim.validation.fit import descend, simulated_slopes
 from npusim.validation.leave_one_out import FAMILY, SHAPE, SWITCH, LeftOut, Study, leave_one_out

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from npusim.errors import ArgumentError, ConfigError
+from npusim.base.errors import ArgumentError, ConfigError
 from npusim.validation.choices import Choices, read_choices
 from npusim.validation.profile import read_data, read_profile
 from npusim.validation.rows import Operand, ProfiledRow

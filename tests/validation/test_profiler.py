@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from npusim.base.reasons import BANDWIDTH, BUSY, DATA, FOLLOW, REASONS
 from npusim.device.catalog import load_device
-from npusim.reasons import BANDWIDTH, BUSY, DATA, FOLLOW, REASONS
 from npusim.timing.trace import KernelRun, PipeRow
 from npusim.validation.profiler import busy_us, launch_cycles
 

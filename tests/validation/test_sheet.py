@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.validation.rows import CallRow, KernelRow
 from npusim.validation.sheet import (
     Sheet,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from npusim.base.errors import CapacityError
 from npusim.device.spec import Device
-from npusim.errors import CapacityError
 from npusim.validation import simulate
 from npusim.validation.rows import CallRow, Declined, KernelRow, Simulated
 from npusim.validation.sheet import Row, Unreadable, shipped_sheets

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 
 import npusim
-from npusim.resources import configs
+from npusim.base.resources import configs
 
 TEXT = (configs() / "silicon" / "spreads.csv").read_text(encoding="utf-8")
 SPREADS = {

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from npusim.base.dtypes import FP16
 from npusim.call.call import simulate
 from npusim.device.catalog import load_device
-from npusim.dtypes import FP16
 from npusim.isa.operands import Tensor
 from npusim.kernels.stream import CopyIn, CopyTiling
 from npusim.validation.profiler import busy_us

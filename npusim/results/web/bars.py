@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from npusim.reasons import REASONS
+from npusim.base.reasons import REASONS
 from npusim.results import gantt, metrics, palette
 from npusim.results.record import Record
 from npusim.results.tables import call_timeline

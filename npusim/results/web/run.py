@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from npusim.base.reasons import BUSY, REASONS
 from npusim.device.spec import Device
-from npusim.reasons import BUSY, REASONS
 from npusim.results import advice, metrics, palette, roofline, tables
 from npusim.results.lines import counted, percent_text
 from npusim.results.record import Record

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from npusim.integers import IntArray
-from npusim.reasons import BUSY, FLAG, FOLLOW, ISSUE, NOT_STARTED
+from npusim.base.integers import IntArray
+from npusim.base.reasons import BUSY, FLAG, FOLLOW, ISSUE, NOT_STARTED
 from npusim.timing.fast.jit import compiled
 from npusim.timing.fast.links import NEVER, push
 from npusim.timing.fast.state import (

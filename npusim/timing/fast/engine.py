@@ -6,10 +6,10 @@ import sys
 
 import numpy as np
 
-from npusim.errors import ProgramError
-from npusim.integers import IntArray
+from npusim.base.errors import ProgramError
+from npusim.base.integers import IntArray
+from npusim.base.reasons import DONE, NOT_STARTED, REASONS
 from npusim.program.program import Program
-from npusim.reasons import DONE, NOT_STARTED, REASONS
 from npusim.timing.fast.kernel import interpret
 from npusim.timing.fast.l2 import FastL2
 from npusim.timing.fast.links import numbered, unknown

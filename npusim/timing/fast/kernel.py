@@ -11,8 +11,8 @@ The rules are those of ``timing/simpy_engine.py``.
 
 from __future__ import annotations
 
-from npusim.integers import IntArray
-from npusim.reasons import BANDWIDTH
+from npusim.base.integers import IntArray
+from npusim.base.reasons import BANDWIDTH
 from npusim.timing.fast.core import conclude, enlist, next_unit, work
 from npusim.timing.fast.fetches import land, read
 from npusim.timing.fast.jit import compiled, entry

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from npusim.base.integers import IntArray
 from npusim.device.parts import L2Cache
-from npusim.integers import IntArray
 from npusim.timing.fast.jit import compiled, entry
 from npusim.timing.fast.state import COST, ENTRY, L2_INFO, Cache, Records, empty
 from npusim.timing.held import Held

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.resources import user_cache
+from npusim.base.resources import user_cache
 
 HERE = Path(__file__).parent
 _PACKAGE = HERE.parent.parent
@@ -28,7 +28,7 @@ _PACKAGE = HERE.parent.parent
 _ESTIMATES = "kernels/tilings/pipeline_core.py"
 
 #: Constants that compiled code has from elsewhere, and modules here without compiled code.
-_CONSTANTS = ("reasons.py", "integers.py", "timing/links.py")
+_CONSTANTS = ("base/reasons.py", "base/integers.py", "timing/links.py")
 _PLAIN = ("__init__.py", "ahead.py", "engine.py", "library.py", "tables.py")
 
 #: Functions that Python calls.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.integers import RATE_BITS, IntArray
+from npusim.base.integers import RATE_BITS, IntArray
 from npusim.timing.fast.jit import compiled
 from npusim.timing.fast.state import Records, Shape, State
 from npusim.timing.links import WEIGHT_BITS

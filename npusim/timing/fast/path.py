@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from npusim.base.integers import IntArray
+from npusim.base.reasons import FOLLOW
 from npusim.device.parts import L2Cache
 from npusim.device.spec import Device
-from npusim.integers import IntArray
 from npusim.program.program import Program
-from npusim.reasons import FOLLOW
 from npusim.timing.fast.jit import compiled, entry
 from npusim.timing.fast.l2 import FastL2, Place, touch
 from npusim.timing.fast.state import COST, FLOW, Cache, Code, Records, empty

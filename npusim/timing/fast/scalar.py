@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npusim.reasons import BARRIER, BUSY, FLAG, QUEUE
+from npusim.base.reasons import BARRIER, BUSY, FLAG, QUEUE
 from npusim.timing.fast.core import (
     await_flag,
     begun,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from npusim.integers import IntArray
+from npusim.base.integers import IntArray
 
 #: An array whose elements have the fields of one of the types below.
 Records = npt.NDArray[np.void]

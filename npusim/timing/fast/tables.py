@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npusim.integers import IntArray
+from npusim.base.integers import IntArray
+from npusim.base.objects import growing
+from npusim.base.reasons import FOLLOW
 from npusim.isa.base import Cost, Instruction
-from npusim.objects import growing
 from npusim.program.flags import setters
 from npusim.program.lower import Wait
 from npusim.program.program import ATOMIC, MOVE, READ, WRITE, Flow, Program, Template
-from npusim.reasons import FOLLOW
 from npusim.timing.fast.l2 import FastL2
 from npusim.timing.fast.links import NEVER
 from npusim.timing.fast.state import (

@@ -20,7 +20,7 @@ from bokeh.models import ColumnDataSource, InlineStyleSheet, Range1d
 from bokeh.models.widgets import Button, Div, Select, Slider, TextInput
 from bokeh.server.server import Server
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.results import palette
 from npusim.results.web.bars import Picture
 from npusim.results.web.charts.base import hover, new_figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from npusim.errors import RoomError
+from npusim.base.errors import RoomError
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import ml_dtypes
 import numpy as np
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 
 T = TypeVar("T")
 

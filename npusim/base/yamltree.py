@@ -15,7 +15,7 @@ from typing import Protocol
 
 import yaml
 
-from npusim.errors import CONTROL, ConfigError
+from npusim.base.errors import CONTROL, ConfigError
 
 
 class TextFile(Protocol):

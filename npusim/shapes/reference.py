@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 
 Float64 = npt.NDArray[np.float64]
 Pads = Sequence[tuple[int, int]]

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def configs() -> Traversable:
     """Return the folder ``configs``: inside an installed package, at the top of a checkout."""
     inside = files("npusim") / "configs"
-    return inside if inside.is_dir() else Path(__file__).parents[1] / "configs"
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "configs"
 
 
 def user_cache() -> Path:

@@ -23,14 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from npusim.dtypes import DType
-from npusim.resources import configs
+from npusim.base.dtypes import DType
+from npusim.base.resources import configs
 from npusim.version import __version__
 
 #: When this process began, as far as files are concerned.
 _BEGAN = time.time_ns()
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 
 #: Folders of Python's own library.
 _STANDARD = tuple(

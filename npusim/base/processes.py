@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from npusim.errors import RoomError
+from npusim.base.errors import RoomError
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from npusim.errors import ArgumentError
-from npusim.network_reports import NetworkReports
+from npusim.base.errors import ArgumentError
+from npusim.networks.reports import NetworkReports
 from npusim.version import __version__
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from npusim.base.dtypes import DType
     from npusim.device.spec import Device
-    from npusim.dtypes import DType
     from npusim.ops.of_layers import LayerRuns
     from npusim.results import Result
     from npusim.results.energy import Energy
@@ -355,10 +355,10 @@ def network(
     A layer that the device refuses does not stop the others: see ``NetworkResult.failed``.
     Raises ``ArgumentError`` where no layer can be simulated.
     """
+    from npusim.base.dtypes import dtype as element_type
     from npusim.call.call import Call
     from npusim.call.options import Options
     from npusim.device.answers import answers_in
-    from npusim.dtypes import dtype as element_type
     from npusim.ops.of_layers import LayerRuns
     from npusim.results.progress import in_notebooks, of_layers
     from npusim.workloads import read_network

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from npusim.dtypes import DType
+from npusim.base.dtypes import DType
 
 
 def round_to(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from npusim.integers import IntArray, ceil_div
+from npusim.base.integers import IntArray, ceil_div
 
 #: What fields of an img2col load hold: strides, and padding on one side, filter and dilation.
 _STRIDE_FIELD, _PAD_FIELD = 63, 255

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from npusim.axis import Axis, Use
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 from npusim.layout import GroupPlan, group_plan
+from npusim.shapes.axis import Axis, Use
 
 #: One entry per spatial dimension.
 Sizes = tuple[int, ...]

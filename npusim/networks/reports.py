@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npusim.base.written import write
 from npusim.results.answer import Answer
-from npusim.written import write
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,7 +1,7 @@
 """Answers kept on disk by key: a file that several processes may use at once, bounded in size.
 
 Every store of npusim is one of these: points of sweeps, candidates of tuning. Where they lie is
-``npusim.resources``' business, and ``npusim cache`` shows and clears them.
+``npusim.base.resources``' business, and ``npusim cache`` shows and clears them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from npusim.errors import StoreError
-from npusim.resources import cache_file
-from npusim.sources import as_imported
+from npusim.base.errors import StoreError
+from npusim.base.resources import cache_file
+from npusim.base.sources import as_imported
 
 Own = TypeVar("Own", bound="Opened")
 

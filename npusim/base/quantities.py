@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import cache, partial
 from typing import TypeVar
 
-from npusim.errors import ArgumentError
+from npusim.base.errors import ArgumentError
 
 #: ``m, k, n, cycles``: a block of m*k*n multiply-adds done every ``cycles`` cycles.
 Block = tuple[int, int, int, int]

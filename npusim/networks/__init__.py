@@ -1,0 +1,1 @@
+"""Networks: the calls of all layers, and reports of them."""

@@ -1,0 +1,1 @@
+"""Shapes of convolutions: one axis, one convolution, and its float64 definition."""
