@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from inspect import Signature
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,8 +15,29 @@ from npusim.call.spec import Array, Spec
 from npusim.limits.facts import tensor_facts, type_name
 from npusim.shapes.convolution import Convolution
 
+T = TypeVar("T")
+
 #: Parts of a ``para_dict`` that no limit speaks of.
 _UNLIMITED = ("kernel_name", "tensor_bias")
+
+
+def declared(
+    name: str, module: str, doc: str | None, takes: Signature, run: Callable[[dict[str, Any]], T]
+) -> Callable[..., T]:
+    """The function of a row: ``run``, given arguments by their names, defaults included."""
+
+    def call(*arguments: Any, **named: Any) -> T:
+        try:
+            bound = takes.bind(*arguments, **named)
+        except TypeError as error:
+            raise TypeError(f"{name}() {error}") from None
+        bound.apply_defaults()
+        return run(bound.arguments)
+
+    call.__name__ = call.__qualname__ = name
+    call.__module__, call.__doc__ = module, doc
+    call.__signature__ = takes  # type: ignore[attr-defined]
+    return call
 
 
 def operand(value: Any) -> Array | Spec:

@@ -110,7 +110,7 @@ def fold_aclnn(facts: Facts, device: Device) -> int:
 
     kind = facts["grad_output.dtype"]
     aclnn.aclrtSetDevice(device)
-    status, _, executor = aclnn.aclnnIm2colBackwardGetWorkspaceSize(  # type: ignore[call-arg]
+    status, _, executor = aclnn.aclnnIm2colBackwardGetWorkspaceSize(
         None if shape is None else aclnn.aclCreateTensor(shape, kind),
         *(ints(n) for n in ("input_size", "kernel_size", "dilation", "padding", "stride")),
         None if out is None else aclnn.aclCreateTensor(out, facts.get("out.dtype", kind)),
