@@ -25,9 +25,9 @@ from npusim.compat.acl_codes import (
     ACLNN_ERR_PARAM_NULLPTR,
     ACLNN_SUCCESS,
 )
+from npusim.compat.acl_memory import DeviceMemory
 from npusim.compat.acl_runtime import (
     Context,
-    DeviceMemory,
     Handle,
     Refused,
     aclrtStream,
@@ -158,7 +158,8 @@ class Plan:
     def text(self, error: Exception) -> str:
         """An error of the operator in the words of the C call."""
         said = str(error).removeprefix(f"{self.operator}: ")
-        same = {own: name for own, name in self.names().items() if name not in self.words.values()}
+        told = {name.partition(".")[0] for name in self.words.values()}
+        same = {own: name for own, name in self.names().items() if name not in told}
         names = {**same, **self.words}
         pattern = rf"\b({'|'.join(map(re.escape, names))})\b"
         named = re.sub(pattern, lambda found: names[found[0]], said)

@@ -1,5 +1,5 @@
 # ruff: noqa: N801, N802, N816 - classes and functions carry the names of the C interface
-"""The runtime of the C interface: devices, contexts, streams and memory, as handles with a status.
+"""The runtime of the C interface: devices, contexts and streams, as handles with a status.
 
 What C keeps for a process is here kept for a process (``aclInit``), what it keeps for a thread
 for a thread: its device and its last error.
@@ -9,31 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, wraps
+from functools import wraps
 from threading import local
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from npusim.base.errors import ArgumentError
 from npusim.call.options import Options
-from npusim.call.spec import Array
 from npusim.compat.acl_codes import (
     ACL_ERROR_INVALID_PARAM,
     ACL_ERROR_REPEAT_FINALIZE,
     ACL_ERROR_REPEAT_INITIALIZE,
     ACL_ERROR_RT_CONTEXT_NULL,
     ACL_ERROR_RT_INVALID_DEVICEID,
-    ACL_ERROR_RT_PARAM_INVALID,
     ACL_ERROR_RT_STREAM_CONTEXT,
     ACL_ERROR_UNINITIALIZE,
     ACL_SUCCESS,
-    aclrtMemcpyKind,
-    aclrtMemMallocPolicy,
 )
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.numerics.executor import POISON
 
 #: What device numbers mean in a thread that has named no device.
 USUAL_DEVICE = "ascend910b2"
@@ -171,32 +166,6 @@ class aclrtStream(Handle):
         return self.gone or lost * self.context.lost
 
 
-@dataclass(eq=False)
-class DeviceMemory(Handle):
-    """``size_bytes`` of memory on a simulated device: what ``aclrtMalloc`` points to in C.
-
-    ``context`` is the device it lies on, None for memory that no device was chosen for.
-    """
-
-    size_bytes: int
-    context: Context | None = None
-
-    def __repr__(self) -> str:
-        where = f" on {self.context}" if self.context is not None else ""
-        return f"<DeviceMemory of {self.size_bytes} bytes{where}>"
-
-    @cached_property
-    def content(self) -> Array:
-        """The bytes, poisoned until something is written; a workspace has no use for them."""
-        return np.full(self.size_bytes, POISON, np.uint8)
-
-    @property
-    def fault(self) -> str:
-        """Why it can no longer be used, "" where it can."""
-        lost = self.context is not None and self.context.lost
-        return self.gone or "its memory was lost when aclrtResetDevice reset the device" * lost
-
-
 # -- the process and its threads -----------------------------------------------------------
 
 
@@ -216,17 +185,17 @@ class _Thread(local):
         self.numbered: dict[int, Context] = {}
         self.message: str | None = None
 
-    @property
-    def device(self) -> Context:
-        """This thread's context; ``Refused`` where it has none."""
-        if self.context is None:
-            text = "this thread has no device; call aclrtSetDevice first"
-            raise Refused(ACL_ERROR_RT_CONTEXT_NULL, text)
-        return self.context
-
 
 _process = _Process()
 _thread = _Thread()
+
+
+def require_context() -> Context:
+    """This thread's context; ``Refused`` where it has none."""
+    if _thread.context is None:
+        text = "this thread has no device; call aclrtSetDevice first"
+        raise Refused(ACL_ERROR_RT_CONTEXT_NULL, text)
+    return _thread.context
 
 
 def current_context() -> Context | None:
@@ -298,7 +267,7 @@ def _numbered(index: int) -> Context:
 @answering()
 def aclrtResetDevice(deviceId: int) -> int:
     """Give back the device of this thread with its memory and streams; the status."""
-    context = _thread.device
+    context = require_context()
     if deviceId != context.index:
         text = f"deviceId is {deviceId}; this thread has device {context.index}"
         raise Refused(ACL_ERROR_RT_INVALID_DEVICEID, text)
@@ -329,7 +298,7 @@ def aclrtSetCurrentContext(context: Context | None) -> int:
 @answering(None)
 def aclrtGetCurrentContext() -> tuple[int, Context | None]:
     """(status, this thread's context)."""
-    return ACL_SUCCESS, _thread.device
+    return ACL_SUCCESS, require_context()
 
 
 @answering()
@@ -352,7 +321,7 @@ def aclrtGetDeviceCount() -> tuple[int, int]:
 @answering()
 def aclrtSynchronizeDevice() -> int:
     """Wait for this thread's device, where nothing is left to wait for; the status."""
-    return ACL_SUCCESS if _thread.device else ACL_ERROR_RT_CONTEXT_NULL
+    return ACL_SUCCESS if require_context() else ACL_ERROR_RT_CONTEXT_NULL
 
 
 # -- streams -------------------------------------------------------------------------------
@@ -387,127 +356,3 @@ def aclrtDestroyStream(stream: aclrtStream | None) -> int:
     """Give back a stream; the status."""
     gone = "the stream was destroyed by aclrtDestroyStream"
     return give_back("stream", stream, gone, ACL_ERROR_RT_STREAM_CONTEXT)
-
-
-# -- memory --------------------------------------------------------------------------------
-
-
-@overload
-def aclrtMalloc(size: int) -> DeviceMemory: ...
-
-
-@overload
-def aclrtMalloc(
-    size: int, policy: aclrtMemMallocPolicy | int
-) -> tuple[int, DeviceMemory | None]: ...
-
-
-@answering(None)
-def aclrtMalloc(
-    size: int, policy: aclrtMemMallocPolicy | int | None = None
-) -> DeviceMemory | tuple[int, DeviceMemory | None]:
-    """``size`` bytes on this thread's device; with C's ``policy`` as (status, memory).
-
-    Without ``policy`` a size may be 0, and ``ArgumentError`` is raised for a negative one.
-    """
-    if policy is None:
-        if size < 0:
-            raise ArgumentError(f"aclrtMalloc: size is {size}; it must be at least 0")
-        return DeviceMemory(int(size), current_context())
-    _require_size(size)
-    return ACL_SUCCESS, DeviceMemory(int(size), _thread.device.own)
-
-
-def _require_size(size: int) -> None:
-    if size < 1:
-        raise Refused(ACL_ERROR_INVALID_PARAM, f"size is {size}; it must be at least 1")
-
-
-@answering()
-def aclrtFree(devPtr: DeviceMemory | None) -> int:
-    """Give memory back; the status."""
-    gone = "its memory was freed by aclrtFree"
-    status = give_back("devPtr", devPtr, gone, ACL_ERROR_RT_PARAM_INVALID)
-    vars(devPtr).pop("content", None)
-    return status
-
-
-@answering(None)
-def aclrtMallocHost(size: int) -> tuple[int, Array | None]:
-    """(status, ``size`` bytes of the host as a NumPy array)."""
-    _require_size(size)
-    return ACL_SUCCESS, np.full(size, POISON, np.uint8)
-
-
-@answering()
-def aclrtFreeHost(hostPtr: Array | None) -> int:
-    """Give back memory of the host, which Python keeps for as long as it is used; the status."""
-    return ACL_SUCCESS if hostPtr is not None else give_back("hostPtr", None)
-
-
-@answering()
-def aclrtMemcpy(dst: Any, destMax: int, src: Any, count: int, kind: aclrtMemcpyKind | int) -> int:
-    """Copy ``count`` bytes from ``src`` to ``dst``, which has room for ``destMax``; the status.
-
-    Memory of a device is what ``aclrtMalloc`` returned, memory of the host a contiguous NumPy
-    array or any buffer. ``kind`` says on which side each of them lies.
-    """
-    for name, pointer in (("dst", dst), ("src", src)):
-        if pointer is None:
-            raise Refused(ACL_ERROR_INVALID_PARAM, f"{name} is null")
-    if kind not in list(aclrtMemcpyKind):
-        known = ", ".join(k.name for k in aclrtMemcpyKind)
-        raise _bad(f"kind is {kind!r}; it is one of {known}")
-    source = _bytes("src", src, on_device=bool(kind & 2))
-    target = _bytes("dst", dst, on_device=bool(kind & 1))
-    if not target.flags.writeable:
-        raise _bad("dst is read-only; pass a copy")
-    if destMax > target.size:
-        raise _bad(f"destMax is {destMax}; dst has {target.size} bytes")
-    if count > destMax:
-        raise _bad(f"count is {count}; destMax leaves room for {destMax} bytes")
-    if not 0 <= count <= source.size:
-        raise _bad(f"count is {count}; src has {source.size} bytes")
-    target[:count] = source[:count]
-    return ACL_SUCCESS
-
-
-def aclrtMemcpyAsync(
-    dst: Any,
-    destMax: int,
-    src: Any,
-    count: int,
-    kind: aclrtMemcpyKind | int,
-    stream: aclrtStream | None,
-) -> int:
-    """``aclrtMemcpy`` in a stream, where it has finished when the call returns; the status."""
-    return aclrtSynchronizeStream(stream) or aclrtMemcpy(dst, destMax, src, count, kind)
-
-
-def aclrtMemset(devPtr: Any, maxCount: int, value: int, count: int) -> int:
-    """Set ``count`` bytes of a device, of the ``maxCount`` it has, to ``value``; the status."""
-    kind = aclrtMemcpyKind.ACL_MEMCPY_HOST_TO_DEVICE
-    return aclrtMemcpy(devPtr, maxCount, np.full(max(0, count), value & 255, np.uint8), count, kind)
-
-
-def _bad(text: str) -> Refused:
-    return Refused(ACL_ERROR_RT_PARAM_INVALID, text)
-
-
-def _bytes(name: str, value: Any, *, on_device: bool) -> Array:
-    """One side of a copy as bytes that share its memory."""
-    if isinstance(value, DeviceMemory) != on_device:
-        wanted = "memory of aclrtMalloc" if on_device else "a NumPy array or a buffer"
-        raise _bad(f"{name} is a {type(value).__name__}; kind makes it {wanted}")
-    if isinstance(value, DeviceMemory):
-        if value.fault:
-            raise _bad(f"{name}: {value.fault}")
-        return value.content
-    try:
-        array = value if isinstance(value, np.ndarray) else np.asarray(memoryview(value))
-    except TypeError:
-        what = type(value).__name__
-        raise _bad(f"{name} is a {what}; pass a NumPy array or a buffer") from None
-    if not array.flags.c_contiguous:
-        raise _bad(f"{name} has gaps between its elements; pass a contiguous array")
-    return array.reshape(-1).view(np.uint8)

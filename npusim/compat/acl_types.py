@@ -14,7 +14,8 @@ from npusim.base.dtypes import dtype as known_dtype
 from npusim.base.errors import ArgumentError
 from npusim.call.spec import Array, Spec
 from npusim.compat.acl_codes import aclDataType, aclFormat
-from npusim.compat.acl_runtime import DeviceMemory, Handle, answering, give_back
+from npusim.compat.acl_memory import DeviceMemory
+from npusim.compat.acl_runtime import Handle, answering, give_back
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-# ruff: noqa: F403, N816, PLE0605 - the names of the C interface, gathered here
+# ruff: noqa: N816, PLE0605 - the names of the C interface, gathered here
 """The C interface of the neural network library and its runtime, one to one in Python.
 
 Every C function keeps its name and the order of its arguments. What C writes through pointers
@@ -40,13 +40,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from npusim.compat import acl_codes, acl_memory, acl_phases, acl_runtime, acl_types
 from npusim.compat import acl_operators as rows
-from npusim.compat.acl_codes import *
-from npusim.compat.acl_codes import MEMBERS
-from npusim.compat.acl_phases import *
 from npusim.compat.acl_phases import phases
-from npusim.compat.acl_runtime import *
-from npusim.compat.acl_types import *
 
 aclnnConvolutionBackwardGetWorkspaceSize, aclnnConvolutionBackward = phases(
     rows.ConvolutionBackward, "aclnnConvolutionBackward"
@@ -64,14 +60,20 @@ aclnnMatmulGetWorkspaceSize, aclnnMatmul = phases(rows.Product, "aclnnMatmul")
 aclnnBatchMatMulGetWorkspaceSize, aclnnBatchMatMul = phases(rows.Product, "aclnnBatchMatMul")
 aclnnAddmmGetWorkspaceSize, aclnnAddmm = phases(rows.Addmm, "aclnnAddmm")
 
-globals().update(MEMBERS)
-__all__ = sorted(
-    name
-    for name in globals()
-    if name.lower().startswith("acl") or name in ("DeviceMemory", "Executor")
-)
+#: What the modules beside this one have under names of C, members of enumerations included.
+_PARTS = (acl_codes, acl_memory, acl_phases, acl_runtime, acl_types)
+_FOUND = {name: value for part in _PARTS for name, value in vars(part).items()}
+
+
+def _of_c(name: str) -> bool:
+    own = name in ("DeviceMemory", "Executor")
+    return own or (name.lower().startswith("acl") and not name.startswith("acl_"))
+
+
+globals().update({n: v for n, v in (_FOUND | acl_codes.MEMBERS).items() if _of_c(n)})
+__all__ = sorted(filter(_of_c, globals()))
 
 if TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """The members of enumerations, ``ACL_FLOAT16`` and its kin."""
+        """What is gathered above."""
