@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from npusim.base.dtypes import FP16, FP32, DType, dtype
 from npusim.base.errors import ArgumentError
@@ -27,6 +27,8 @@ from npusim.ops.blocked import blocked_problem, fractal_columns
 from npusim.program.kernel import Kernel
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
+
+T = TypeVar("T", GemmTiling, FilterTiling)
 
 #: Stand in for the tilings that are to be chosen.
 ANY_PRODUCT = GemmTiling(base_m=1, base_n=16, base_k=1, form="taps")
@@ -220,37 +222,48 @@ def _product_tiling(
 
     None for the best there is.
     """
-    option, vendor = call.options.tiling, kernel.vendor_rule
-    asked = asked_tiling(option, kernel.name, GemmTiling, vendor=vendor, library=True)
-    if isinstance(asked, GemmTiling):
-        return asked
-    if asked == "production":
-        asked = cann_input.production_tiling(c, call.device, call.cube_cores, dtype)
-    if asked == "library":
+
+    def ruled() -> tuple[GemmTiling, str]:
         made = kernel.geometry_of(c), kernel.rotated
-        tiling, told = library.of_product(c, *made, call.device, call.cube_cores, dtype)
-        call.notes += [f"{kernel.name}: {told}"] * bool(told)
-        return tiling
-    if isinstance(asked, str):
-        return None
-    tiling, notes = cann_input.kernel_tiling(asked, c, call.device, dtype)
-    call.notes += [f"CANN tiling of {kernel.name}: {asked}", *notes]
-    return tiling
+        return library.of_product(c, *made, call.device, call.cube_cores, dtype)
+
+    return _asked(call, kernel, GemmTiling, (c, dtype), cann_input, ruled)
 
 
 def _filter_tiling(call: Call, c: Convolution, dtype: DType) -> FilterTiling | None:
     """What the call asks for: by the vendor's rule, or as given; None for the best."""
-    asked = asked_tiling(call.options.tiling, ConvBackpropFilter.name, FilterTiling, vendor=True)
-    if isinstance(asked, FilterTiling):
-        return asked
-    if asked == "production":
-        asked = cann_filter.production_tiling(c, call.device, call.cube_cores, dtype)
+
+    def ruled() -> tuple[FilterTiling, str]:
+        return library.of_filter(c, call.device, call.cube_cores)
+
+    return _asked(call, ConvBackpropFilter, FilterTiling, (c, dtype), cann_filter, ruled)
+
+
+def _asked(
+    call: Call,
+    kernel: type[ImplicitGemm | ConvBackpropFilter],
+    kind: type[T],
+    of: tuple[Convolution, DType],
+    rule: Any,
+    ruled: Callable[[], tuple[T, str]],
+) -> T | None:
+    """The tiling that a call asks for, None for the best; ``rule`` is the vendor's.
+
+    ``ruled`` gives that of the library, and what is to be said of it.
+    """
+    vendor, (c, dtype) = kernel.vendor_rule, of
+    option = call.options.tiling
+    asked: Any = asked_tiling(option, kernel.name, kind, vendor=vendor, library=True)
     if asked == "library":
-        tiling, told = library.of_filter(c, call.device, call.cube_cores)
-        call.notes += [f"{ConvBackpropFilter.name}: {told}"] * bool(told)
+        tiling, told = ruled()
+        call.notes += [f"{kernel.name}: {told}"] * bool(told)
         return tiling
+    if asked == "production":
+        asked = rule.production_tiling(c, call.device, call.cube_cores, dtype)
     if isinstance(asked, str):
         return None
-    tiling, notes = cann_filter.kernel_tiling(asked, c, call.device, dtype)
-    call.notes += [f"CANN tiling of {ConvBackpropFilter.name}: {asked}", *notes]
-    return tiling
+    if isinstance(asked, kind):
+        return asked
+    found: tuple[T, list[str]] = rule.kernel_tiling(asked, c, call.device, dtype)
+    call.notes += [f"CANN tiling of {kernel.name}: {asked}", *found[1]]
+    return found[0]

@@ -111,8 +111,8 @@ def test_any_layer_matches_float64(name: str, drawn: Any, layer: Any, close: Any
             base_k = data.draw(st.sampled_from((16, 48)))
             tiling = InputTiling(base_m=16, base_n=32, base_k=base_k)
             if of_filter:
-                sizes = {"base_m": 16, "base_n": 32, "base_k": base_k, "slab_k": base_k}
-                tiling = FilterTiling(**sizes, form="taps")
+                slab: dict[str, Any] = {"base_k": base_k, "slab_k": base_k, "form": "taps"}
+                tiling = FilterTiling(base_m=16, base_n=32, **slab)
         devices = ("ascend310", "ascend910", "ascend910b2", "ascend950pr")
         arrays, (dx, dw) = operands(case)
         result = run(name, case, arrays, device=data.draw(st.sampled_from(devices)), tiling=tiling)
@@ -170,8 +170,7 @@ def test_the_function_of_the_tensor_compiler(small: Any, name: str) -> None:
     read = [tvm.placeholder(a.shape, name=n, dtype="float16") for n, a in feeds.items()]
     lazy = getattr(dsl, name)(*read, *lists)
     result = lazy.run(feeds, device="ascend910", timeline=False, rules="hardware")
-    (array,) = result.outputs or ()
-    assert array is not None
+    (array,) = result.outputs
     assert (lazy.name, lazy.shape, lazy.dtype) == ("mine", array.shape, array.dtype.name)
     got = plain(name, case, result)
     np.testing.assert_allclose(got, want[FORMS[name].of_filter], rtol=1e-3)
