@@ -13,10 +13,10 @@ from npusim.base.workers import Workers
 from npusim.call.in_turn import in_turn
 from npusim.call.options import Options
 from npusim.call.spec import spec
-from npusim.device.answers import answers_in
 from npusim.ops.convolution_backward import GRADIENTS, arguments
 from npusim.ops.linear import linear_layer
 from npusim.results import Result
+from npusim.reuse.cache import answers_in
 from npusim.workloads import Layer, LinearLayer
 
 #: The phase that ``progress`` is told of where layers are done in other processes.

@@ -13,7 +13,7 @@ from typing import Any
 
 from npusim.base.errors import ArgumentError, NpusimError, PassingError, StoreError
 from npusim.base.workers import AHEAD, Workers
-from npusim.device.answers import answers_in
+from npusim.reuse.cache import answers_in
 from npusim.study.store import Measured
 from npusim.study.subject import Split, measure
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import cast
 
 from npusim.base.integers import ceil_div
-from npusim.base.kept import MOST_BYTES, Opened
 from npusim.base.sources import own_modules
 from npusim.base.workers import Workers as Processes
+from npusim.reuse.store import Store
 from npusim.tuning.problem import Changes, Found, Problem
 
 
@@ -33,8 +31,11 @@ class Workers(Processes):
 
     def look(self, stage: str, candidates: Sequence[Changes]) -> list[Found]:
         """The "bound" or the "time" of each candidate, in order."""
-        names = [repr(sorted(changes.items())) for changes in candidates]
-        known = self.store.get(self.problem.key, stage, names)
+        names = [
+            f"{self.problem.key} {stage} {sorted(changes.items())!r}" for changes in candidates
+        ]
+        rows = {name: self.store.get(name) for name in names}
+        known = {name: Found(*row) for name, row in rows.items() if row is not None}
         missing = {
             name: changes
             for name, changes in zip(names, candidates, strict=True)
@@ -43,7 +44,7 @@ class Workers(Processes):
         self.known += len(names) - len(missing)
         self.computed += len(missing)
         new = dict(zip(missing, self._compute(stage, list(missing.values())), strict=True))
-        self.store.put(self.problem.key, stage, new.items())
+        self.store.put(new.items())
         return [known[name] if name in known else new[name] for name in names]
 
     def _compute(self, stage: str, candidates: list[Changes]) -> list[Found]:
@@ -83,30 +84,3 @@ def _sent(problem: Problem) -> bytes:
             cloudpickle.register_pickle_by_value(module)
             registered.callback(cloudpickle.unregister_pickle_by_value, module)
         return cast(bytes, cloudpickle.dumps(problem))
-
-
-class Store(Opened):
-    """What was found by problem, stage ("bound" or "time") and candidate (``npusim.base.kept``).
-
-    Several processes may have it open. None keeps it in memory; "" is a file of the user's cache.
-    Raises ``ArgumentError`` if the file is no such store.
-    """
-
-    def __init__(self, file: str | Path | None = "", most_bytes: int = MOST_BYTES) -> None:
-        super().__init__(file, "tuned", most_bytes)
-
-    def get(self, problem: str, stage: str, candidates: Sequence[str]) -> dict[str, Found]:
-        """What is known of some candidates."""
-        held = {one: self._kept.get(_key(problem, stage, one)) for one in candidates}
-        return {one: Found(*json.loads(row)) for one, row in held.items() if row is not None}
-
-    def put(self, problem: str, stage: str, rows: Iterable[tuple[str, Found]]) -> None:
-        """Keep what was found, all of it or nothing."""
-        self._kept.put(
-            (_key(problem, stage, candidate), json.dumps(found).encode())
-            for candidate, found in rows
-        )
-
-
-def _key(problem: str, stage: str, candidate: str) -> str:
-    return f"{problem} {stage} {candidate}"
