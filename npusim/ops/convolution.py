@@ -17,7 +17,7 @@ from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.ops.arguments import flag, operand, per_dim, scalar
-from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample
+from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, bias_option
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.convolution_backward import arguments
 from npusim.ops.cube_math import CUBE_MATH_TYPE, cube_math, cube_math_number
@@ -29,7 +29,6 @@ from npusim.ops.layer import (
     OUTPUT_PADDING,
     SIZES,
     Wanted,
-    bias_option,
     sample_math,
     sample_type,
     seen,

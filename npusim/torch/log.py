@@ -208,8 +208,11 @@ class Log:
         if call.product is not None:
             wanted = call.results or ("output",)
             return linear_layer(call.product, call.promoted, wanted, options, number)
+        dy, x, w = operands
         return convolution_backward(
-            *operands,
+            dy,
+            x,
+            w,
             bias_sizes=call.bias_sizes,
             **call.settings,
             output_mask=call.output_mask,
