@@ -9,8 +9,8 @@ from npusim.base.errors import ArgumentError
 from npusim.cli.net import TIMED, add_network
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser, collect, picked
-from npusim.device.answers import answers_in
 from npusim.results.progress import ProgressBar, ProgressLines
+from npusim.reuse.cache import answers_in
 
 #: Images where nothing is said: of one image launches take most of the time, and nothing moves it.
 _BATCH = 32

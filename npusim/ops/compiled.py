@@ -30,7 +30,7 @@ from npusim.ops.blocked import (
     stated_blocked,
     stated_depthwise,
 )
-from npusim.ops.card import Card, Case, Input
+from npusim.ops.card import Card, Case, Input, bias_option
 from npusim.ops.gradients import blocked_gradient, fractal_gradient
 from npusim.ops.layer import (
     BATCH,
@@ -40,7 +40,6 @@ from npusim.ops.layer import (
     LAYER,
     SIZES,
     Wanted,
-    bias_option,
 )
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution

@@ -16,6 +16,7 @@ from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.parts.layout_change import Change
 from npusim.kernels.transpose import Transpose
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import frozen, operand, scalar
@@ -101,18 +102,13 @@ class _TimeFirst(Launcher):
         return self.call.workspace(f"{name}_turned", shape, dtype)
 
     def _leave(
-        self,
-        name: str,
-        blocked: Tensor,
-        shape: tuple[int, ...],
-        dtype: DType,
-        other: Convolution | None = None,
+        self, name: str, blocked: Tensor, shape: tuple[int, ...], dtype: DType, back: Change
     ) -> Tensor:
-        turned = super()._leave(name, blocked, shape, dtype, other)
+        turned = super()._leave(name, blocked, shape, dtype, back)
         flat = self.call.view(turned, (*shape[:2], shape[-1]))
-        back = _BACK[name]
-        y = self.call.output(name, tuple(flat.shape[axis] for axis in back), dtype)
-        self.call.launch_spread(Transpose(back, flat, y))
+        order = _BACK[name]
+        y = self.call.output(name, tuple(flat.shape[axis] for axis in order), dtype)
+        self.call.launch_spread(Transpose(order, flat, y))
         return y
 
 

@@ -17,7 +17,7 @@ from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.ops.arguments import flag, operand, per_dim, scalar
-from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample
+from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, bias_option
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.convolution_backward import arguments
 from npusim.ops.cube_math import CUBE_MATH_TYPE, cube_math, cube_math_number
@@ -29,7 +29,6 @@ from npusim.ops.layer import (
     OUTPUT_PADDING,
     SIZES,
     Wanted,
-    bias_option,
     sample_math,
     sample_type,
     seen,
@@ -131,7 +130,8 @@ class Forward(Launcher):
         channels, size = self._made
         source = self.blocked("input")
         weights = self.fractal(exchanged=self.transposed and kind is FP32)
-        whole = (s.n, size[0], ceil_div(channels, self.c0), *size[1:], self.c0)
+        shape, back = (s.n, channels, *size), self._conversion("from_blocked")
+        whole = back.blocked_shape(shape)
         blocked = call.workspace("output_blocked", whole, kind)
         kernel = ConvBackpropInput if self.transposed else ConvForward
         launch_product(call, kernel, s, source, weights, blocked, self.math.hf32)
@@ -139,7 +139,7 @@ class Forward(Launcher):
             flat = call.view(blocked, (*whole[:3], prod(size[1:]), self.c0))
             call.launch_spread(BiasAdd(flat, self._bias(), saturate=call.device.saturates))
             blocked = call.view(blocked, whole)
-        return self._leave("output", blocked, (s.n, channels, *size), result)
+        return self._leave("output", blocked, shape, result, back)
 
     @property
     def _made(self) -> tuple[int, tuple[int, ...]]:

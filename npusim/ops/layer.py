@@ -44,11 +44,6 @@ def wanted(stated: Stated, c: Convolution) -> Wanted:
     )
 
 
-def bias_option(what: str) -> Option:
-    """The option that adds a bias, one number per what is said."""
-    return Option("bias", None, "", f"add a bias per {what} (default: only one given by --input)")
-
-
 def with_bias(sample: Sample[Wanted], array: Array) -> Array:
     """What a call without its bias gives, (N, C, ...), with it where there is one."""
     if not sample.problem.bias:

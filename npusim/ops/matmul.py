@@ -27,9 +27,19 @@ from npusim.call.spec import Array, Operand, Spec
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.ops.arguments import flag, operand
-from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated, integer
+from npusim.ops.card import (
+    LIMITS,
+    Card,
+    Case,
+    Input,
+    Option,
+    Output,
+    Sample,
+    Stated,
+    bias_option,
+    integer,
+)
 from npusim.ops.cube_math import CUBE_MATH_TYPE, CubeMath, cube_math, cube_math_number
-from npusim.ops.layer import bias_option
 from npusim.ops.linear import START, converted, launch_product
 from npusim.results import Result
 

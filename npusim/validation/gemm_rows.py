@@ -21,7 +21,7 @@ from npusim.kernels.matmul_mix import PER_BLOCK, MatmulFinish, MatmulSum
 from npusim.kernels.parts.hand_over import HandOver
 from npusim.kernels.parts.matmul_operands import LAYOUTS_A, LAYOUTS_B
 from npusim.kernels.sum_parts import SumParts
-from npusim.validation.profiler import busy_us, last_start, launch_cycles
+from npusim.validation.profiler import reported
 from npusim.validation.rows import Declined, KernelRow, Simulated
 from npusim.validation.sheet import spelled_order
 
@@ -91,15 +91,8 @@ def simulate_gemm_row(row: KernelRow, device: Device) -> Simulated:
         raise Declined(f"the tiling does not run: {error}") from error
     (run,) = call.runs
     parses = "constant_tiling" not in row.switches and bool(set(_LIBRARY) & set(row.switches))
-    started = last_start(device.launch, "cube", run)
-    kind, cores = row.time_kind, max(run.cores, _started(plan, device))
-    launch = launch_cycles(device.launch, kind, "cube", cores, parses=parses, started=started)
-    return Simulated(
-        time_us=device.time_us(run.cycles + launch),
-        busy_us={**busy_us(run, device, statistic=row.busy_statistic or "mean")},
-        kernels=(run.name,),
-        notes=plan.notes,
-    )
+    started = _started(plan, device)
+    return reported(run, row, device, "cube", plan.notes, started=started, parses=parses)
 
 
 def _started(plan: _Plan, device: Device) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from npusim.base.dtypes import DType, dtype
 from npusim.base.errors import NpusimError
-from npusim.base.integers import ceil_div
 from npusim.call.call import simulate
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
@@ -26,7 +25,7 @@ from npusim.kernels.stream import (
 )
 from npusim.program.kernel import Kernel
 from npusim.shapes.convolution import Convolution
-from npusim.validation.profiler import busy_us, last_start, launch_cycles
+from npusim.validation.profiler import groups_of, reported
 from npusim.validation.rows import Declined, KernelRow, Simulated
 
 #: Operations that no kernel here computes, and what they would take.
@@ -63,31 +62,12 @@ def simulate_stream_row(row: KernelRow, device: Device) -> Simulated:
             raise Declined(f"switches: {row.op} with {word!r} is not modelled")
     try:
         plan = make(row, device)
-        groups = _groups(row, device, plan.kernel.role)
+        groups = groups_of(row, device, plan.kernel.role)
         result = simulate(plan.kernel, device, cores=groups, timeline=False)
     except NpusimError as error:
         raise Declined(str(error)) from error
-    run = result.runs[0]
-    role, started = plan.kernel.role, last_start(device.launch, plan.kernel.role, run)
-    launch = launch_cycles(device.launch, row.time_kind, role, run.cores, started=started)
-    busy = {**busy_us(run, device, cores=row.cores), **dict.fromkeys(plan.blind)}
-    return Simulated(
-        time_us=device.time_us(run.cycles + launch),
-        busy_us=busy,
-        kernels=(run.name,),
-        notes=plan.notes,
-    )
-
-
-def _groups(row: KernelRow, device: Device, role: str) -> range:
-    """The core groups a row's cores fill; all without a number."""
-    each = device.core_kind(role).per_group
-    groups = ceil_div(row.cores, each) if row.cores else device.groups
-    if groups > device.groups:
-        raise Declined(
-            f"cores: {row.cores} {role} cores, but {device.name} has {device.groups * each}"
-        )
-    return range(groups)
+    run, role = result.runs[0], plan.kernel.role
+    return reported(run, row, device, role, plan.notes, cores=row.cores, blind=plan.blind)
 
 
 def _need(row: KernelRow, *columns: str) -> tuple[int, ...]:

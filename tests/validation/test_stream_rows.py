@@ -126,7 +126,7 @@ def test_a_tile_that_is_no_whole_rows_is_noted() -> None:
         (row("copy_gm_ub", batch=4), "batch is 4: no word tells what is read again"),
         (row("add", dtype_out="fp32"), "dtype_in fp16, dtype_out fp32: they must be the same"),
         (row("add", dtype_in="fp9", dtype_out="fp9"), "unknown dtype 'fp9'"),
-        (row("add", cores=64), "cores: 64 vector cores, but ascend910b1 has 48"),
+        (row("add", cores=64), "cores is 64, but ascend910b1 has 48 vector cores"),
         (row("add", base_n=65536), "UB holds 196608 B"),
         (conv_row(conv="3x3"), "conv is '3x3'; expected N="),
         (conv_row(step_kb=None), "step_kb is empty"),
