@@ -18,6 +18,7 @@ from npusim.kernels.clear_blocks import ClearBlocks
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
+from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import ImplicitGemm
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.sum_parts import SumParts
@@ -122,18 +123,38 @@ def blocked_gradient(
     c, out = _passed(call, checked), dtype(checked["res_dtype"])
     if bias is not None:
         _check_bias(c, out, bias)
-    whole = c.lifted()
-    depth, *plane = whole.out
-    dx = call.output("dx", (c.n, whole.spatial[0], c.cin1, *whole.spatial[1:], 16), out)
-    dy_gm = call.input("dy", dy, FP16, (c.n, depth, c.cout1, *plane, 16))
-    w_gm = call.input("filter", w, FP16)
+    names = ("dx", "dy", "filter", "bias")
+    dx = blocked_product(call, ConvBackpropInput, c, names, (dy, w, bias), out)
+    return _compiled(call, c, "grad_input", dx)
+
+
+def blocked_product(
+    call: Call,
+    kernel: type[ImplicitGemm],
+    c: Convolution,
+    names: tuple[str, str, str, str],
+    operands: tuple[Operand, Operand, Operand | None],
+    result: DType,
+) -> Tensor:
+    """A product in blocked layouts, (N, [D,] C1, H * W, 16) of the type ``result``.
+
+    ``names`` are those of the result, of the map that is read, of the weights and of the bias,
+    which has one value of the result's type per channel and is added after rounding.
+    """
+    whole, (source, weights, bias) = c.lifted(), operands
+    maps = (c.cin1, whole.spatial), (c.cout1, whole.out)
+    (others, read), (blocks, made) = maps if kernel is ConvForward else maps[::-1]
+    out = call.output(names[0], (c.n, made[0], blocks, *made[1:], 16), result)
+    source_gm = call.input(names[1], source, FP16, (c.n, read[0], others, *read[1:], 16))
+    weights_gm = call.input(names[2], weights, FP16)
     require_time(call, whole, 1, FP16)
-    launch_product(call, ConvBackpropInput, whole, dy_gm, w_gm, dx)
-    flat = call.view(dx, (c.n, *c.spatial[:-2], c.cin1, prod(c.spatial[-2:]), 16))
+    launch_product(call, kernel, whole, source_gm, weights_gm, out)
+    pixels = prod(made[1:])
     if bias is not None:
-        added = call.input("bias", bias, out)
+        added = call.input(names[3], bias, result)
+        flat = call.view(out, (c.n, made[0], blocks, pixels, 16))
         call.launch_spread(BiasAdd(flat, added, saturate=call.device.saturates))
-    return _compiled(call, c, "grad_input", flat)
+    return call.view(out, (c.n, *made[: c.dims - 2], blocks, pixels, 16))
 
 
 def _passed(call: Call, checked: Mapping[str, Any]) -> Convolution:
