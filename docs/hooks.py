@@ -67,6 +67,10 @@ INTERFACE = {
     "torch": ("npusim.torch", ["npusim.torch", "npusim.torch.log"]),
 }
 
+#: Modules whose functions are made when they are imported, so that reading them is not enough.
+MADE = ("npusim.compat.aclnn", "npusim.compat.ftdsp")
+_OPTIONS = "    options:\n      force_inspection: true\n"
+
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".txt": "text", ".csv": "text", "": "text"}
 
@@ -76,7 +80,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for document, page in PAGES.items():
         files.append(_generated(config, page, (ROOT / document).read_text(encoding="utf-8")))
     for name, (title, modules) in INTERFACE.items():
-        parts = "\n".join(f"::: {module}\n" for module in modules)
+        parts = "\n".join(f"::: {module}\n{_OPTIONS * (module in MADE)}" for module in modules)
         files.append(_generated(config, f"api/{name}.md", f"# {title}\n\n{parts}"))
     files.append(_generated(config, "api/kernels.md", _kernels()))
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):

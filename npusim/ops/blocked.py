@@ -26,33 +26,29 @@ from npusim.shapes.convolution import Convolution, Sizes
 from npusim.shapes.reference import conv_filter_grad, conv_input_grad
 
 
-def stated_blocked(dims: int) -> Callable[[Stated], Wanted]:
-    """A reader of command lines; operands with framework axes show sizes."""
+def stated_blocked(dims: int, *, depthwise: bool) -> Callable[[Stated], Wanted]:
+    """A reader of command lines; operands with framework axes show sizes.
+
+    A ``depthwise`` layer has as many groups as channels in and out.
+    """
 
     def read(stated: Stated) -> Wanted:
         axes = dims + 2
         shown = {name: array.shape for name, array in stated.arrays.items() if array.ndim == axes}
-        return wanted(stated, stated_layer(stated, shown, dims))
-
-    return read
-
-
-def stated_depthwise(stated: Stated) -> Wanted:
-    """A reader of command lines for layers with as many groups as channels in and out."""
-    if stated["layer"]:
-        c, name = stated_layer(stated, {}, 2), stated["layer"].name
-        if not c.groups == c.cin == c.cout:
+        if depthwise and not stated["layer"]:
+            found = {name: shape[0 if name == "w" else 1] for name, shape in shown.items()}
+            channels = dict.fromkeys(("cin", "cout", "groups"), stated.size("cin", found))
+            stated = replace(stated, options={**stated.options, **channels})
+        c = stated_layer(stated, shown, dims)
+        if depthwise and not c.groups == c.cin == c.cout:
             raise ArgumentError(
-                f"--layer {name} has {c.cin} -> {c.cout} channels in {c.groups} groups; "
-                f"{stated.operator} takes layers with as many groups as channels in and out "
-                f"({stated.operator.removeprefix('depthwise_')} takes any)"
+                f"--layer {stated['layer'].name} has {c.cin} -> {c.cout} channels in {c.groups} "
+                f"groups; {stated.operator} takes layers with as many groups as channels in and "
+                f"out ({stated.operator.removeprefix('depthwise_')} takes any)"
             )
         return wanted(stated, c)
-    shown = {name: array.shape for name, array in stated.arrays.items() if array.ndim == 4}
-    found = {name: shape[0 if name == "w" else 1] for name, shape in shown.items()}
-    channels = dict.fromkeys(("cin", "cout", "groups"), stated.size("cin", found))
-    c = stated_layer(replace(stated, options={**stated.options, **channels}), shown, 2)
-    return wanted(stated, c)
+
+    return read
 
 
 def blocked_map(name: str, dims: int) -> Input[Wanted]:

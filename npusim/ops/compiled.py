@@ -28,7 +28,6 @@ from npusim.ops.blocked import (
     fractal_filter,
     fractal_filter_grad,
     stated_blocked,
-    stated_depthwise,
 )
 from npusim.ops.card import Card, Case, Input, bias_option
 from npusim.ops.gradients import blocked_gradient, fractal_gradient
@@ -230,7 +229,7 @@ def _card(function: Callable[..., Result], example: str) -> Card[Wanted]:
     return Card(
         function=function,
         options=(LAYER, BATCH, *(DEPTHWISE_SIZES if depthwise else SIZES), *added),
-        problem=stated_depthwise if depthwise else stated_blocked(dims),
+        problem=stated_blocked(dims, depthwise=depthwise),
         inputs=(*read, bias) if biased else read,
         outputs=lambda _: (output,),
         call=call,

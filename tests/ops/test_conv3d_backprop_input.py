@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import npusim
 from npusim.base.dtypes import FP16
 from npusim.base.errors import ArgumentError, RuleError
-from npusim.kernels.implicit_gemm import Tiling
 from npusim.layout import from_6hd, group_dict, group_plan, to_6hd, to_fracz_3d
 from npusim.ops import conv3d_backprop_input
 from npusim.results import Result
@@ -70,24 +67,6 @@ def small(layer: Any) -> Any:
         n=2, cin=20, cout=12, spatial=(3, 4, 5), kernel=(1, 2, 2), stride=(2, 1, 1),
         pads=((0, 0), (0, 1), (1, 0)), dilation=(1, 1, 1), output_padding=(0, 0, 0),
     )  # fmt: skip
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.data())
-def test_any_layer_matches_float64(drawn: Any, close: Any, data: st.DataObject) -> None:
-    case = drawn(data, 3, plane=True)
-    tiling: Any = "auto"
-    if data.draw(st.booleans()):
-        tiling = Tiling(
-            base_m=data.draw(st.sampled_from((16, 32))),
-            base_n=data.draw(st.sampled_from((16, 32))),
-            base_k=data.draw(st.sampled_from((16, 48))),
-            step_columns=data.draw(st.integers(1, 4)),
-        )
-    device = data.draw(st.sampled_from(("ascend310", "ascend910", "ascend910b2", "ascend950pr")))
-    dy, x, w = case.operands((FP16,) * 3)
-    r = run(case, dy, w, device, tiling=tiling, rules="hardware")
-    close("dx", unpacked(case, r), case.reference(dy, x, w)[0], (FP16,), FP16)
 
 
 @pytest.mark.parametrize("device", ["ascend310", "ascend910", "ascend910b2", "ascend950pr"])
@@ -197,12 +176,6 @@ def test_depths_that_no_output_reaches_are_zero_before_the_bias(small: Any) -> N
     np.testing.assert_array_equal(hidden, np.broadcast_to(bias[:, None, None], hidden.shape))
 
 
-def test_group_dict_may_be_left_out(small: Any) -> None:
-    dy, _, w = small.operands((FP16,) * 3)
-    same = unpacked(small, run(small, dy, w, group_dict=None))
-    np.testing.assert_array_equal(same, unpacked(small, run(small, dy, w)))
-
-
 def test_input_size_is_not_written_to(small: Any) -> None:
     dy, _, w = small.operands((FP16,) * 3)
     filter_size, input_size, para = described(small)
@@ -228,15 +201,10 @@ def test_timing_only_takes_the_same_cycles(small: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"strides": [1, 64, 1, 1, 1]}, "strides"),
         ({"strides": None}, "strides is null"),
         ({"pads": None}, "pads is null"),
-        ({"strides": [2, 1, 1, 1, 1]}, "strides is .* permit 1 for N and C"),
-        ({"dilations": [1, 2, 1, 1, 1]}, "dilations is .* permit 1 for D"),
-        ({"pads": [0, 0, 0]}, "pads is"),
         ({"res_dtype": "bfloat16"}, "res_dtype is bf16; "),
         ({"res_dtype": "float32", "tensor_bias": np.zeros(20, np.float16)}, "must be fp32 of"),
-        ({"group_dict": {"real_g": 2}}, "group_dict"),
         ({"fused": 1}, "unknown key 'fused'"),
         ({"tensor_bias": np.zeros(3, np.float16)}, "must be fp16 of"),
         ({"tensor_bias": np.zeros(20, np.float32)}, "must be fp16 of"),
