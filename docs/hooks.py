@@ -10,12 +10,16 @@ import ast
 import json
 import posixpath
 import re
+from importlib import import_module
+from inspect import getdoc, isfunction, signature
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from npusim.limits.forms import FORMS
 
 ROOT = Path(__file__).parents[1]
 
@@ -68,8 +72,7 @@ INTERFACE = {
 }
 
 #: Modules whose functions are made when they are imported, so that reading them is not enough.
-MADE = ("npusim.compat.aclnn", "npusim.compat.ftdsp")
-_OPTIONS = "    options:\n      force_inspection: true\n"
+MADE = ("npusim.compat.aclnn", "npusim.compat.ftdsp", "npusim.compat.tbe_dsl")
 
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".txt": "text", ".csv": "text", "": "text"}
@@ -80,7 +83,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for document, page in PAGES.items():
         files.append(_generated(config, page, (ROOT / document).read_text(encoding="utf-8")))
     for name, (title, modules) in INTERFACE.items():
-        parts = "\n".join(f"::: {module}\n{_OPTIONS * (module in MADE)}" for module in modules)
+        parts = "\n".join(f"::: {module}\n" for module in modules)
+        parts += "".join(_made(module) for module in MADE if name == "compat")
         files.append(_generated(config, f"api/{name}.md", f"# {title}\n\n{parts}"))
     files.append(_generated(config, "api/kernels.md", _kernels()))
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
@@ -147,6 +151,19 @@ def _source(path: str) -> str:
     language = _LANGUAGES.get(file.suffix, "text")
     body = file.read_text(encoding="utf-8")
     return f"# {path}\n\n`````{language}\n{body}\n`````\n"
+
+
+def _made(module: str) -> str:
+    """The functions of a module that are made when it is imported."""
+    found = import_module(module)
+    names = getattr(found, "__all__", sorted(FORMS))
+    functions = {name: getattr(found, name) for name in names}
+    parts = [f"\n## Functions of {module}\n"]
+    for name, function in functions.items():
+        if isfunction(function):
+            parts.append(f"### {name}\n\n```python\n{name}{signature(function)}\n```\n")
+            parts.append(f"{getdoc(function)}\n")
+    return "\n".join(parts)
 
 
 def _kernels() -> str:
