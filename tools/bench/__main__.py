@@ -1,4 +1,4 @@
-"""Benchmarks: ``python -m tests.bench`` (or ``make bench``) prints rates and ratios of one run.
+"""Benchmarks: ``python -m tools.bench`` (or ``make bench``) prints rates and ratios of one run.
 
 Names on the command line choose among them, ``--json`` prints for machines. Figures are medians
 of three. Nothing is asserted: machines differ, and noise is not a bug.
@@ -23,7 +23,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tests.bench.figures import CATALOGUE, PEERS, Figure, Settings
+from tools.bench.figures import CATALOGUE, PEERS, Figure, Settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="speed of npusim")
+    parser = argparse.ArgumentParser(prog="python -m tools.bench", description="speed of npusim")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CATALOGUE))
     parser.add_argument("--engine", default="", help="timing engine (default: npusim's own)")
     parser.add_argument("--repeats", type=int, default=3, help="calls per median (default: 3)")
@@ -75,7 +75,7 @@ def _arguments() -> argparse.Namespace:
 
 def _run(name: str, settings: Settings, *, quiet: bool) -> dict[str, Any]:
     """Figures and remarks of one benchmark; ``problem`` says why there are not more, or is None."""
-    command = [sys.executable, "-m", "tests.bench.child", name]
+    command = [sys.executable, "-m", "tools.bench.child", name]
     found: dict[str, Any] = {"figures": [], "remarks": [], "problem": None}
     with tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(

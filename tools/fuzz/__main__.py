@@ -1,4 +1,4 @@
-"""Many inputs, or inputs guided by what they reach: ``python -m tests.fuzz --help``."""
+"""Many inputs, or inputs guided by what they reach: ``python -m tools.fuzz --help``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from typing import Any
 
 from npusim.base.errors import NpusimError
 
-CORPUS = Path(__file__).parent / "corpus"
+CORPUS = Path(__file__).parents[2] / "tests" / "fuzz" / "corpus"
 
 #: CPU seconds after which an input counts as a finding.
 MOST_SECONDS = 10
@@ -56,7 +56,7 @@ def corpus(name: str) -> list[str]:
 
 def campaign(name: str, count: int, seed: int, findings: Path) -> tuple[Counter[str], float]:
     """Try ``count`` inputs of a target; what happened how often, and the slowest in CPU seconds."""
-    from tests.fuzz.targets import TARGETS, tried  # noqa: PLC0415 - after the folder is chosen
+    from tools.fuzz.targets import TARGETS, tried  # noqa: PLC0415 - after the folder is chosen
 
     target, random = TARGETS[name], Random(f"{name} {seed}")
     texts = [*target.seeds(), *corpus(name)]
@@ -113,7 +113,7 @@ def guided(name: str, count: int, seed: int, findings: Path) -> bool:
 
 
 def _fuzz(name: str, count: int, seed: int, findings: Path) -> None:
-    from tests.fuzz.targets import TARGETS, tried  # noqa: PLC0415 - after the folder is chosen
+    from tools.fuzz.targets import TARGETS, tried  # noqa: PLC0415 - after the folder is chosen
 
     atheris: Any = import_module("atheris")
     target = TARGETS[name]
@@ -148,9 +148,9 @@ def main(words: list[str]) -> int:
 
 
 def _main(words: list[str]) -> int:
-    from tests.fuzz.targets import TARGETS  # noqa: PLC0415 - after the folder is chosen
+    from tools.fuzz.targets import TARGETS  # noqa: PLC0415 - after the folder is chosen
 
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}")
     parser.add_argument("--count", type=int, default=1000, help="inputs per target (1000)")
     parser.add_argument("--seed", type=int, default=0, help="of the random changes (0)")

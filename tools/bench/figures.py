@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 #: Catalogue of benchmarks: name -> (module, function of ``Settings`` that yields figures).
 CATALOGUE = {
-    "engine": ("tests.bench.simulator", "engine"),
-    "reference": ("tests.bench.simulator", "reference"),
-    "build": ("tests.bench.simulator", "build_and_run"),
-    "scaling": ("tests.bench.simulator", "scaling"),
-    "full": ("tests.bench.simulator", "full"),
-    "full_product": ("tests.bench.simulator", "full_product"),
-    "races": ("tests.bench.races", "races"),
-    "auto": ("tests.bench.choices", "automatic"),
-    "designs": ("tests.bench.designs", "designs"),
-    "network": ("tests.bench.processes", "network"),
-    "startup": ("tests.bench.processes", "startup"),
-    "scalesim": ("tests.bench.peer_scalesim", "scalesim"),
-    "zigzag": ("tests.bench.peer_zigzag", "zigzag"),
+    "engine": ("tools.bench.simulator", "engine"),
+    "reference": ("tools.bench.simulator", "reference"),
+    "build": ("tools.bench.simulator", "build_and_run"),
+    "scaling": ("tools.bench.simulator", "scaling"),
+    "full": ("tools.bench.simulator", "full"),
+    "full_product": ("tools.bench.simulator", "full_product"),
+    "races": ("tools.bench.races", "races"),
+    "auto": ("tools.bench.choices", "automatic"),
+    "designs": ("tools.bench.designs", "designs"),
+    "network": ("tools.bench.processes", "network"),
+    "startup": ("tools.bench.processes", "startup"),
+    "scalesim": ("tools.bench.peer_scalesim", "scalesim"),
+    "zigzag": ("tools.bench.peer_zigzag", "zigzag"),
 }
 
 #: Benchmarks that run other people's simulators: only on request, they take minutes.

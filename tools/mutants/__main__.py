@@ -3,7 +3,7 @@
 Cosmic Ray makes them and runs the tests; a random sample of each package is enough to say how
 many live. They are made in a copy of the tree, so that a stop leaves nothing changed.
 
-    python -m tests.mutants isa numerics --count 40 --seed 1
+    python -m tools.mutants isa numerics --count 40 --seed 1
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TIMEOUT_S = 900.0
 
 def main() -> int:
     """Make the mutants asked for, run the tests on each, print the score and who lived."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants")
+    parser = argparse.ArgumentParser(prog="python -m tools.mutants")
     parser.add_argument("packages", nargs="*", choices=[*TESTS, []], help="default: all")
     parser.add_argument("--count", type=int, default=20, help="mutants of each package")
     parser.add_argument("--seed", type=int, default=0)

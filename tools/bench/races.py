@@ -16,8 +16,8 @@ from npusim.numerics.executor import execute
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.program.mistakes import check_mistakes
-from tests.bench import programs
-from tests.bench.figures import Figure, Settings, medians
+from tools.bench import programs
+from tools.bench.figures import Figure, Settings, medians
 
 CORES = 8
 

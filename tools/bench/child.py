@@ -1,4 +1,4 @@
-"""One benchmark in a process of its own: ``python -m tests.bench.child NAME SETTINGS``.
+"""One benchmark in a process of its own: ``python -m tools.bench.child NAME SETTINGS``.
 
 SETTINGS is JSON. Standard output gets one line of JSON per figure or remark as soon as it is
 known; what the benchmark itself prints goes to standard error.
@@ -13,7 +13,7 @@ import json
 import sys
 from typing import Any
 
-from tests.bench.figures import CATALOGUE, Figure, NotAvailableError, Settings
+from tools.bench.figures import CATALOGUE, Figure, NotAvailableError, Settings
 
 
 def main(name: str, settings: Settings) -> None:

@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bench.figures import Figure, Settings
-from tests.bench.peers import Product, compare, version
+from tools.bench.figures import Figure, Settings
+from tools.bench.peers import Product, compare, version
 
 #: As many multiply-adds a cycle as a core of the device compared with; buffers of its size.
 CONFIG = """

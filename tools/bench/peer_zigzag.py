@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
-from tests.bench.figures import Figure, Settings
-from tests.bench.peers import Product, compare, version
+from tools.bench.figures import Figure, Settings
+from tools.bench.peers import Product, compare, version
 
 #: Its own mapping for this machine, with the dimensions of a product in the place of an image's.
 MAPPING = """

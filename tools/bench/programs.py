@@ -21,7 +21,7 @@ from npusim.program.language import Language
 from npusim.program.program import Program
 from npusim.timing.run import new_l2, time_program
 from npusim.timing.trace import KernelRun
-from tests.bench.figures import Settings
+from tools.bench.figures import Settings
 
 DEVICE = "ascend910b2"
 

@@ -13,9 +13,9 @@ from unittest.mock import patch
 import npusim
 from npusim.call.replay import Again
 from npusim.timing.fast.engine import FastEngine
-from tests.bench import programs
-from tests.bench.figures import Figure, Settings
-from tests.bench.history import LOOP, seconds
+from tools.bench import programs
+from tools.bench.figures import Figure, Settings
+from tools.bench.history import LOOP, seconds
 
 #: How many designs are asked about, on how many processors.
 ALL, PROCESSORS = 4096, 2

@@ -11,9 +11,9 @@ import npusim
 from npusim.call.choice import CHOICES, chosen, program_of
 from npusim.program.kernel import Kernel
 from npusim.timing.launches import RUNS, Launches
-from tests.bench import programs
-from tests.bench.figures import Figure, Settings
 from tests.tuning.larger_machines import Gradient, kernel_of, layers
+from tools.bench import programs
+from tools.bench.figures import Figure, Settings
 
 BATCHES = (1, 32)
 

@@ -36,7 +36,7 @@ from npusim.validation.profile import read_profile
 from npusim.validation.sheet import read_sheet
 from npusim.workloads.files import load_workload
 from npusim.workloads.layers import Layer
-from tests.fuzz.mutations import WORDS, mutated, mutated_words
+from tools.fuzz.mutations import WORDS, mutated, mutated_words
 
 #: Sizes of operands that a fuzzed call may have at most; larger ones are left to other tests.
 MOST_ELEMENTS = 1 << 14

@@ -1,4 +1,4 @@
-"""What a release costs, as ratios to a plain loop: ``python -m tests.bench.history``.
+"""What a release costs, as ratios to a plain loop: ``python -m tools.bench.history``.
 
 Every figure is the CPU time of whole processes over that of 20 million additions in a Python of its
 own, measured in turns, so that figures of different machines and days can be compared. The
@@ -34,7 +34,7 @@ NET = "npusim net resnet50 --device ascend910b2 --batch 32 --store"
 ENGINE = """
 import time
 from npusim.timing.run import _engine, core_starts, new_l2
-from tests.bench import programs
+from tools.bench import programs
 import npusim
 device = npusim.load_device(programs.DEVICE)
 program = programs.on_all_cores(programs.square_matmul({size}), device)
@@ -74,7 +74,7 @@ FIGURES = {
 
 def main() -> int:
     """Measure, compare with the last release, and write what was asked for; always 0."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.history", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.history", description=__doc__)
     parser.add_argument("--release", metavar="NAME", help="add a row of this name to the table")
     parser.add_argument("--repeats", type=int, default=3, help="runs per median (default: 3)")
     arguments = parser.parse_args()

@@ -15,8 +15,8 @@ import npusim
 from npusim.call.choice import CHOICES
 from npusim.timing.launches import RUNS
 from npusim.timing.trace import KernelRun
-from tests.bench import programs
-from tests.bench.figures import Figure, Settings, cpu_seconds, medians
+from tools.bench import programs
+from tools.bench.figures import Figure, Settings, cpu_seconds, medians
 
 #: Cores, and the longest time one of them starts late, cycles.
 CORES, SKEW = 32, 5000

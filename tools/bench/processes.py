@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 
-from tests.bench.figures import Figure, Settings, medians
+from tools.bench.figures import Figure, Settings, medians
 
 BATCHES = (32, 256)
 

@@ -16,8 +16,8 @@ from functools import partial
 
 import npusim
 from npusim.workloads import ConvLayer, load_workload
-from tests.bench import programs
-from tests.bench.figures import Figure, NotAvailableError, Settings, medians, timed
+from tools.bench import programs
+from tools.bench.figures import Figure, NotAvailableError, Settings, medians, timed
 
 #: Network whose filter gradients are compared, batch 1.
 NETWORK = "resnet50"
