@@ -10,9 +10,9 @@ from npusim.base.dtypes import FP16, DType
 from npusim.call.spec import Operand
 from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.conv_forward import ConvForward
+from npusim.ops.blocked import blocked_problem
 from npusim.ops.convolution import CARD
 from npusim.ops.gradients import launch_product, require_time
-from npusim.ops.layer import blocked_problem
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
 

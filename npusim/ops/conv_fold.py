@@ -17,8 +17,6 @@ from npusim.base.dtypes import FP32
 from npusim.base.errors import CapacityError
 from npusim.call.call import Call
 from npusim.call.tiling import asked_tiling
-from npusim.device.answers import Answers
-from npusim.device.seen import Seen
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
@@ -47,6 +45,8 @@ from npusim.kernels.tilings.streams import times
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.ops.cube_math import CubeMath
 from npusim.ops.gradients import ANY_GRADIENT, ANY_PRODUCT
+from npusim.reuse.cache import Answers
+from npusim.reuse.seen import Seen
 from npusim.shapes.convolution import Convolution
 
 #: What was chosen for a gradient: the rows and columns of a fold, or these, or nothing.

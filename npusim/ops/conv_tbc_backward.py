@@ -22,9 +22,9 @@ from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import frozen, operand, scalar
 from npusim.ops.card import Card, Case, Input, Output, Sample, Stated
 from npusim.ops.conv_launch import Launcher
-from npusim.ops.convolution_backward import Wanted, gradients
+from npusim.ops.convolution_backward import gradients
 from npusim.ops.cube_math import CUBE_MATH_TYPE, CubeMath, cube_math, stated_cube_math
-from npusim.ops.layer import BATCH, SIZES, stated_layer
+from npusim.ops.layer import BATCH, SIZES, Wanted, stated_layer, wanted
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
 
@@ -73,9 +73,8 @@ def conv_tbc_backward(
         f"backward of a time-first convolution, {c.cin} -> {c.cout} channels, kernel "
         f"{c.kernel[0]}, pad {checked['pad']}, input {c.spatial[0]} x {c.n}; {promoted}"
     )
-    rate = "hf32" if math.hf32 else ""
     sizes = c.channel_blocks(32 // math.dtype.bytes)
-    return call.result(outputs, text, math.dtype, rate, sizes=sizes)
+    return call.result(outputs, text, math.dtype, math.rate, sizes=sizes)
 
 
 class _TimeFirst(Launcher):
@@ -150,7 +149,7 @@ def _stated(stated: Stated) -> Wanted:
     }
     shown = {name: array.shape for name, array in turned.items()}
     c = stated_layer(replace(stated, arrays=turned), shown, 1, layers=False)
-    return Wanted(c, (True,) * 3, stated["cube_math_type"] or 0)
+    return wanted(stated, c)
 
 
 def _call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:

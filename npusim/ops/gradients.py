@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -22,13 +22,11 @@ from npusim.kernels.implicit_gemm import ImplicitGemm
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.sum_parts import SumParts
 from npusim.kernels.tilings import cann_filter, cann_input, library
-from npusim.ops.layer import blocked_problem, fractal_columns
+from npusim.limits.forms import layer_of
+from npusim.ops.blocked import blocked_problem, fractal_columns
 from npusim.program.kernel import Kernel
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
-
-#: Reads the convolution of facts that limits have let pass.
-Layer = Callable[[Mapping[str, Any]], Convolution]
 
 #: Stand in for the tilings that are to be chosen.
 ANY_PRODUCT = GemmTiling(base_m=1, base_n=16, base_k=1, form="taps")
@@ -82,15 +80,13 @@ def launch_filter_gradient(
     call.launch_spread(last)
 
 
-def fractal_gradient(
-    call: Call, checked: Mapping[str, Any], layer: Layer, x: Operand, dy: Operand
-) -> Result:
-    """A filter gradient of the tensor compiler; ``layer`` reads facts the limits let pass.
+def fractal_gradient(call: Call, checked: Mapping[str, Any], x: Operand, dy: Operand) -> Result:
+    """A filter gradient of the tensor compiler, of these facts.
 
     The result, fp32 ``fractal_columns``, is zero between groups in one fractal: the chip leaves
     sums across groups there, which no reader uses; a kernel clears them here.
     """
-    c = _passed(call, checked, layer)
+    c = _passed(call, checked)
     plan = c.plan
     tensors = (
         call.input("x", x, FP16),
@@ -112,17 +108,16 @@ def fractal_gradient(
 def blocked_gradient(
     call: Call,
     checked: Mapping[str, Any],
-    layer: Layer,
     dy: Operand,
     w: Operand,
     bias: Operand | None = None,
 ) -> Result:
-    """An input gradient of the tensor compiler; ``layer`` reads facts the limits let pass.
+    """An input gradient of the tensor compiler, of these facts.
 
     The result is (N, [D,] C1, H * W, 16) of the type ``res_dtype``; ``bias`` has one value of it
     per input channel, added after rounding.
     """
-    c, out = _passed(call, checked, layer), dtype(checked["res_dtype"])
+    c, out = _passed(call, checked), dtype(checked["res_dtype"])
     if bias is not None:
         _check_bias(c, out, bias)
     whole = c.lifted()
@@ -139,11 +134,11 @@ def blocked_gradient(
     return _compiled(call, c, "grad_input", flat)
 
 
-def _passed(call: Call, checked: Mapping[str, Any], layer: Layer) -> Convolution:
+def _passed(call: Call, checked: Mapping[str, Any]) -> Convolution:
     """The convolution of facts, once the limits have let them pass."""
     call.check(checked)
     call.require_dtype(FP16)
-    return layer(checked)
+    return layer_of(checked)
 
 
 def _compiled(call: Call, c: Convolution, output: str, made: Tensor) -> Result:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import npusim
 from npusim.call.choice import CHOICES, chosen, program_of
 from npusim.program.kernel import Kernel
-from npusim.timing.launches import RUNS, Launches
+from npusim.reuse.launches import RUNS, CachedLaunches
 from tests.tuning.larger_machines import Gradient, kernel_of, layers
 from tools.bench import programs
 from tools.bench.figures import Figure, Settings
@@ -28,7 +28,7 @@ def automatic(settings: Settings) -> Iterator[Figure]:
     engine = settings.engine or "fast"
 
     def launch(best: Kernel) -> None:
-        launches = Launches(device, groups, engine)
+        launches = CachedLaunches(device, groups, engine)
         for one in (*best.before, best):
             if launches.known(one) is None:
                 launches.time(one, program_of(one, launches))

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 import npusim
 from npusim.call.choice import CHOICES
-from npusim.timing.launches import RUNS
+from npusim.reuse.launches import RUNS
 from npusim.timing.trace import KernelRun
 from tools.bench import programs
 from tools.bench.figures import Figure, Settings, cpu_seconds, medians

@@ -13,32 +13,32 @@ from pathlib import Path
 import pytest
 
 from npusim.base.errors import CapacityError
-from npusim.base.processes import in_processes
+from npusim.base.workers import Workers
 from tests.cli.test_cli_tune import KERNEL
 
 
 def test_results_come_with_their_places() -> None:
-    assert dict(in_processes(math.sqrt, [1.0, 4.0, 9.0], 2)) == {0: 1.0, 1: 2.0, 2: 3.0}
+    assert dict(Workers(2).each(math.sqrt, [1.0, 4.0, 9.0])) == {0: 1.0, 1: 2.0, 2: 3.0}
 
 
 def test_what_is_raised_there_is_raised_here() -> None:
     with pytest.raises(ValueError, match="math domain error"):
-        dict(in_processes(math.sqrt, [1.0, -1.0], 2))
+        dict(Workers(2).each(math.sqrt, [1.0, -1.0]))
 
 
 def test_a_process_that_dies_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(CapacityError, match=r"one of 2 processes died.*fewer jobs"):
-        dict(in_processes(os._exit, [1, 1], 2))
+        dict(Workers(2).each(os._exit, [1, 1]))
 
 
 def test_an_interrupt_ends_the_processes() -> None:
     code = (
-        "import os, signal, time\nfrom npusim.base.processes import in_processes\n"
+        "import os, signal, time\nfrom npusim.base.workers import Workers\n"
         "if __name__ == '__main__':\n"
         # A shell's job in the background inherits interrupts as ignored.
         "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "    print(os.getpid(), flush=True)\n"
-        "    try:\n        list(in_processes(time.sleep, [0, 600, 600], 2))\n"
+        "    try:\n        list(Workers(2).each(time.sleep, [0, 600, 600]))\n"
         "    except KeyboardInterrupt:\n        print('stopped')\n"
     )
     process = subprocess.Popen(
@@ -60,10 +60,10 @@ def test_an_interrupt_ends_the_processes() -> None:
 def test_no_process_knows_of_interrupts_not_even_at_its_start() -> None:
     """The first ones did: the tracker of resources, started with them, unblocked interrupts."""
     code = (
-        "import signal\nfrom npusim.base.processes import in_processes\n"
+        "import signal\nfrom npusim.base.workers import Workers\n"
         "def blocked(_):\n"
         "    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])\n"
-        "print(all(dict(in_processes(blocked, range(4), 2)).values()))\n"
+        "print(all(dict(Workers(2).each(blocked, range(4))).values()))\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "True\n"

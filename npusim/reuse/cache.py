@@ -1,14 +1,13 @@
 """Answers kept by what they rest on: a key, and the figures of the device that were asked for.
 
 An answer worked out on one device holds on every other that has the same figures among those it
-rests on (``npusim.device.seen``). Answers are kept in memory, and while ``answers_in`` is open in
+rests on (``npusim.reuse.seen``). Answers are kept in memory, and while ``answers_in`` is open in
 a file as well, which other processes may use at the same time.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,10 +18,10 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from npusim.base.kept import MOST_BYTES, Kept, opened
 from npusim.base.sources import imported_anew, program
-from npusim.device.seen import Name, named, value_of
 from npusim.device.spec import Device
+from npusim.reuse.seen import Name, named, value_of
+from npusim.reuse.store import MOST_BYTES, Store, opened
 
 T = TypeVar("T")
 
@@ -52,13 +51,13 @@ class Found(Generic[T]):
 class _Shelf:
     """The file in which answers are kept."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: Store) -> None:
         self._kept = kept
-        self._waiting: list[tuple[str, bytes]] = []
+        self._waiting: list[tuple[str, Any]] = []
 
-    def put(self, *rows: tuple[str, str]) -> None:
-        """Keep texts by key, soon."""
-        self._waiting += [(_ours(key), text.encode()) for key, text in rows]
+    def put(self, *rows: tuple[str, Any]) -> None:
+        """Keep JSON values by key, soon."""
+        self._waiting += [(_ours(key), value) for key, value in rows]
         if len(self._waiting) >= _WAITING:
             self.write()
 
@@ -67,12 +66,12 @@ class _Shelf:
         self._kept.put(self._waiting)
         self._waiting.clear()
 
-    def get(self, key: str) -> bytes | None:
-        """The text with a key."""
+    def get(self, key: str) -> Any:
+        """The value with a key."""
         return self._kept.get(_ours(key))
 
-    def under(self, key: str) -> list[bytes]:
-        """The texts under a key."""
+    def under(self, key: str) -> list[Any]:
+        """The values under a key."""
         return self._kept.under(_ours(key))
 
 
@@ -136,7 +135,7 @@ class Answers(Generic[T]):
             rests = self._rests.setdefault(key, {})
             found = self._find(key, device, rests.values(), shelf)
             if found is None and shelf is not None:
-                more = [_names(row.decode()) for row in shelf.under(key)]
+                more = [_names(row) for row in shelf.under(key)]
                 rests |= {one.digest: one for one in more}
                 found = self._find(key, device, more, shelf)
             _shorten(self._rests, 2 * self.most, key)
@@ -151,7 +150,7 @@ class Answers(Generic[T]):
                 row = shelf.get(place) if shelf is not None else None
                 if row is None:
                     continue
-                self._answers[place] = self._read(json.loads(row))
+                self._answers[place] = self._read(row)
             _shorten(self._answers, self.most, place)
             return Found(self._answers[place], frozenset(rest.names))
         return None
@@ -168,8 +167,7 @@ class Answers(Generic[T]):
             _shorten(self._answers, self.most, place)
         shelf = _shelf.get()
         if shelf is not None:
-            text = json.dumps(self._written(answer))
-            shelf.put((f"{key}/{rest.digest}", rest.text), (place, text))
+            shelf.put((f"{key}/{rest.digest}", rest.text), (place, self._written(answer)))
 
 
 def _shorten(held: OrderedDict[str, Any], most: int, used: str) -> None:

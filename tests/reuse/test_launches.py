@@ -18,19 +18,18 @@ import pytest
 
 import npusim
 from npusim.base.dtypes import FP16
-from npusim.base.kept import opened
 from npusim.call.choice import CHOICES
-from npusim.device.answers import Answers, answers_in
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
-from npusim.device.seen import Seen, named, value_of
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
-from npusim.timing.held import CONTENTS
-from npusim.timing.launches import LEFT, RUNS, Launches, content
+from npusim.reuse.cache import Answers, answers_in
+from npusim.reuse.launches import CONTENTS, LEFT, RUNS, CachedLaunches, content
+from npusim.reuse.seen import Seen, named, value_of
+from npusim.reuse.store import opened
 from npusim.timing.run import new_l2, time_program
 from npusim.timing.starts import random_starts, starting
 from npusim.timing.trace import KernelRun
@@ -95,7 +94,7 @@ def simulated() -> Iterator[list[str]]:
         return time_program(program, *given, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("npusim.timing.launches.time_program", counted)
+        patch.setattr("npusim.timing.run.time_program", counted)
         yield found
 
 
@@ -232,8 +231,8 @@ def test_kernels_before_and_after_one_that_a_figure_touches_are_not_simulated(pa
         assert have == told(convolution, variant)
 
 
-def launched(device: Device, kernels: list[MemSet]) -> Launches:
-    launches = Launches(device, tuple(range(device.groups)))
+def launched(device: Device, kernels: list[MemSet]) -> CachedLaunches:
+    launches = CachedLaunches(device, tuple(range(device.groups)))
     for kernel in kernels:
         if launches.known(kernel) is None:
             launches.time(kernel, launches.build(kernel))
@@ -294,7 +293,7 @@ def test_kernels_of_ones_own_are_not_known_by_their_content() -> None:
     assert content(MemSet(Tensor("a", (4,), FP16, "out"))) is not None
     own: Kernel = Copy()
     assert content(own) is None
-    launches = Launches(load_device("tiny"), (0,))
+    launches = CachedLaunches(load_device("tiny"), (0,))
     launches.time(own, launches.build(own))
     assert len(RUNS) == 0
 
@@ -373,7 +372,7 @@ def test_what_is_kept_in_a_file_is_found_by_another_process(tmp_path: Path) -> N
 WRITER = """
 import sys
 import npusim
-from npusim.device.answers import answers_in
+from npusim.reuse.cache import answers_in
 x, w = npusim.spec((1, 16, 6, 6), "fp16"), npusim.spec((16, 16, 3, 3), "fp16")
 with answers_in(sys.argv[1]):
     for n in range(1, 7):

@@ -2,30 +2,32 @@
 
 The run of a kernel depends on what the L2 holds from the kernels launched before it, and on the
 figures of the device that its program and the engine ask for. It is kept by these
-(``npusim.device.answers``), so that after one changed figure only what this figure touches runs
+(``npusim.reuse.cache``), so that after one changed figure only what this figure touches runs
 anew.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+import zlib
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from npusim.base.sources import code_of, content_of, look_again
-from npusim.device.answers import Answers
-from npusim.device.seen import Name, Seen, names_of
 from npusim.device.spec import Device
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
-from npusim.timing.held import CONTENTS, MOST_BYTES
+from npusim.reuse.cache import Answers
+from npusim.reuse.seen import Name, Seen, names_of
+from npusim.timing.held import Held
 from npusim.timing.outcome import L2, Progress
-from npusim.timing.problem import needed_bytes
-from npusim.timing.run import new_l2, time_program, wants_timeline
+from npusim.timing.run import Launched, Launches, new_l2, wants_timeline
 from npusim.timing.starts import are_usual
 from npusim.timing.trace import Bound, KernelRun, PipeRow, PipeRows, TrafficRow
 
@@ -34,23 +36,12 @@ if TYPE_CHECKING:
     from npusim.timing.standby import StandbyL2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Launched:
-    """A kernel that was timed: its run, and what its program tells besides.
-
-    ``figures`` are those its instructions rest on, ``read`` the bytes by tensor that its problem
-    reads, and ``emitted`` counts the instructions of its distinct tasks.
-    """
-
-    run: KernelRun
-    pipes: tuple[str, ...]
-    figures: frozenset[str]
-    read: Mapping[str, int]
-    emitted: int
+#: Bytes of the largest content that is kept; L2s of very small blocks are simulated anew.
+MOST_BYTES = 1 << 20
 
 
-class Launches:
-    """Times kernels on some core groups of a device, from an L2 that is empty at first.
+class CachedLaunches(Launches):
+    """``Launches`` that simulates no kernel whose run is known.
 
     A run is kept by the kernel, by what the L2 held before it, and by the figures that its own
     program and the engine asked for; what the L2 held after it is kept beside. Of kernels that are
@@ -60,13 +51,12 @@ class Launches:
 
     def __init__(self, device: Device, groups: tuple[int, ...], engine: str = "fast") -> None:
         look_again()
-        self.device, self.groups, self.engine = device, groups, engine
+        super().__init__(device, groups, engine)
         self._cache = Seen(device)  # asked for the L2 alone
         self._built: list[Seen] = []  # asked for programs, each for one
         self._names: frozenset[Name] = frozenset()  # of runs that were known, and programs given
         self._key: str | None = "empty" if engine == "fast" else None  # of the L2 as it is
         self._last: tuple[str, frozenset[Name]] | None = None  # the run that left an L2 unnamed
-        self._state: L2 | None = None
         self._left: list[tuple[tuple[str, int] | Kernel, str | None]] = []  # what the state lacks
 
     @property
@@ -75,7 +65,6 @@ class Launches:
         return self._names.union(self._cache.names, *(one.names for one in self._built))
 
     def preload(self, tensor: str, size: int) -> None:
-        """Make the first ``size`` bytes of a tensor resident and clean."""
         key = self._now()
         self._key = _next(key, f"{tensor!r} {size}") if key is not None else None
         self._last = None
@@ -96,7 +85,7 @@ class Launches:
             self._state = new_l2(self._cache.device, self.engine)
         for step, _ in left:
             if isinstance(step, Kernel):
-                time_program(self.build(step), self._state, timeline=False)
+                super().time(step, self.build(step))
             else:
                 self._state.preload(*step)
         return self._state
@@ -122,12 +111,10 @@ class Launches:
         return held.digest
 
     def build(self, kernel: Kernel) -> Program:
-        """The program of a kernel; raises as ``npusim.program.build.build`` does."""
         self._built.append(Seen(self.device))
         return build(kernel, self._built[-1].device, self.groups)
 
     def known(self, kernel: Kernel, *, timeline: bool | None = False) -> Launched | None:
-        """Launch ``kernel`` if its run is known; None, and nothing done, if not."""
         key = None if timeline else self._key_of(kernel)
         found = RUNS.find(key, self.device) if key is not None else None
         if found is None or wants_timeline(found.answer.run.instructions, timeline):
@@ -145,25 +132,14 @@ class Launches:
         timeline: bool | None = False,
         progress: Progress | None = None,
     ) -> Launched:
-        """Launch ``kernel``, whose ``program`` this is, and simulate it.
-
-        Raises ``ProgramError`` if the program hangs or leaves a tensor.
-        """
-        key, l2 = self._key_of(kernel), self.l2
+        key = self._key_of(kernel)
+        made = super().time(kernel, program, timeline=timeline, progress=progress)
         self._key = self._last = None
-        run = time_program(program, l2, timeline=timeline, progress=progress)
-        made = Launched(
-            run=run,
-            pipes=program.pipes,
-            figures=frozenset(program.figures),
-            read=needed_bytes(program).read,
-            emitted=program.emitted,
-        )
         noted = names_of(program.device)
         self._names |= noted
         if key is not None and noted:
             self._last = key, noted | self._cache.names
-            kept = replace(made, run=replace(run, timeline=None))
+            kept = replace(made, run=replace(made.run, timeline=None))
             RUNS.keep(key, self.device, self._last[1], kept)
         return made
 
@@ -227,3 +203,18 @@ RUNS = Answers("run", 1024, _written, _read)
 
 #: What the L2 held after a run, by the run's key: the key of ``CONTENTS``.
 LEFT: Answers[str] = Answers("left", 1024, str, str)
+
+
+def _content_written(held: Held) -> dict[str, Any]:
+    """``held`` as JSON has it."""
+    packed = zlib.compress(held.blocks.tobytes(), 1)
+    return {"sizes": held.sizes, "blocks": base64.b85encode(packed).decode()}
+
+
+def _content_read(stored: dict[str, Any]) -> Held:
+    blocks = np.frombuffer(zlib.decompress(base64.b85decode(stored["blocks"])), np.int64)
+    return Held(tuple((name, size) for name, size in stored["sizes"]), blocks.reshape(4, -1))
+
+
+#: Contents that kernels left, by their digest.
+CONTENTS = Answers("l2", 256, _content_written, _content_read)

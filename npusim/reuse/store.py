@@ -1,11 +1,12 @@
 """Answers kept on disk by key: a file that several processes may use at once, bounded in size.
 
-Every store of npusim is one of these: points of sweeps, candidates of tuning. Where they lie is
-``npusim.base.resources``' business, and ``npusim cache`` shows and clears them.
+Every store of npusim is one of these: points of sweeps, candidates of tuning, runs. Where they lie
+is ``npusim.base.resources``' business, and ``npusim cache`` shows and clears them.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 import time
@@ -14,16 +15,14 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any
 
 from npusim.base.errors import StoreError
 from npusim.base.resources import cache_file
 from npusim.base.sources import as_imported
 
-Own = TypeVar("Own", bound="Opened")
-
 #: Of the table below; a file with another one is refused, not misread.
-SCHEMA = 2
+SCHEMA = 3
 
 #: Bytes of a store where nothing else is said.
 MOST_BYTES = 1 << 30
@@ -51,15 +50,16 @@ class StoreWarning(UserWarning):
     """Answers cannot be kept: what is computed goes on, and is computed again another time."""
 
 
-class Kept:
-    """A SQLite file of answers by key; ``file`` None keeps them in memory.
+class Store:
+    """A SQLite file of answers, which are JSON values, by key; ``file`` None keeps them in memory.
 
     The file never has more than ``most_bytes``: SQLite itself sees to it, and the answers written
     longest ago make room. (Its journal, of what is being written, is emptied down to an eighth.)
-    ``kind`` says what the answers are. Raises ``StoreError`` for a file that is no such store.
-    A file that cannot be written any more, as on a full disk, is a ``StoreWarning``: those that
-    ask have their answers, and what is in the file stays. Threads may share it. Nothing is put
-    where npusim's sources changed since this process began: nobody knows which of them made it.
+    ``kind`` says what the answers are. Raises ``StoreError`` for a file that
+    is no such store. A file that cannot be written any more, as on a full disk, is a
+    ``StoreWarning``: those that ask have their answers, and what is in the file stays. Threads may
+    share it. Nothing is put where npusim's sources changed since this process began: nobody knows
+    which of them made it.
     """
 
     def __init__(self, file: str | Path | None, kind: str, most_bytes: int = MOST_BYTES) -> None:
@@ -112,7 +112,7 @@ class Kept:
             else:
                 return
 
-    def __enter__(self) -> Kept:
+    def __enter__(self) -> Store:
         """Open as it is."""
         return self
 
@@ -134,30 +134,32 @@ class Kept:
         )
         return int(pages - free) * _PAGE
 
-    def get(self, key: str) -> bytes | None:
-        """The answer with a key."""
+    def get(self, key: str) -> Any:
+        """The answer with a key, None without one."""
         rows = self._read("select value from kept where key = ?", key)
         return rows[0] if rows else None
 
-    def under(self, key: str) -> list[bytes]:
+    def under(self, key: str) -> list[Any]:
         """The answers whose keys begin with this one and a slash."""
         return self._read("select value from kept where key > ? and key < ?", f"{key}/", f"{key}0")
 
-    def _read(self, query: str, *values: str) -> list[bytes]:
+    def _read(self, query: str, *values: str) -> list[Any]:
         """The answers that a query finds; ``StoreError`` for a damaged file."""
         try:
             with self._alone:
                 rows = self._base.execute(query, values).fetchall()
-            return [zlib.decompress(row[0]) for row in rows]
+            return [json.loads(zlib.decompress(row[0])) for row in rows]
         except (sqlite3.Error, zlib.error) as error:
             raise StoreError(
                 f"the store {self.file!r} cannot be read ({error}); name another file, or remove "
                 "this one"
             ) from error
 
-    def put(self, answers: Iterable[tuple[str, bytes]]) -> None:
+    def put(self, answers: Iterable[tuple[str, Any]]) -> None:
         """Keep answers, all of them or none; what does not fit at all is not kept."""
-        packed = [(key, zlib.compress(value, _LEVEL)) for key, value in answers]
+        packed = [
+            (key, zlib.compress(json.dumps(value).encode(), _LEVEL)) for key, value in answers
+        ]
         if packed and not as_imported():
             self._warn("npusim was edited since this process began", "start it again")
             return
@@ -231,19 +233,6 @@ class Kept:
             self._base.execute("commit")
 
 
-class Place(NamedTuple):
-    """A store of the user's cache: what it holds, and its file."""
-
-    name: str
-    kind: str
-    file: Path
-
-
-def places() -> tuple[Place, ...]:
-    """The stores of this user's cache, whether they are there or not."""
-    return tuple(Place(name, kind, usual_file(name)) for name, kind in KINDS.items())
-
-
 #: Stores of the user's cache by name, and what they hold.
 KINDS = {
     "sweeps": "points of studies",
@@ -257,7 +246,13 @@ def usual_file(name: str) -> Path:
     return cache_file(f"{name}.sqlite")
 
 
-def opened(file: str | Path | None, name: str, most_bytes: int = MOST_BYTES) -> Kept:
+def files_of(store: Path) -> list[Path]:
+    """The files of a store that are there: its own, and what SQLite writes beside it."""
+    parts = (Path(f"{store}{end}") for end in ("", "-wal", "-shm"))
+    return [part for part in parts if part.exists()]
+
+
+def opened(file: str | Path | None, name: str, most_bytes: int = MOST_BYTES) -> Store:
     """The store ``name`` in ``file``: "" is that of the user's cache, None keeps it in memory.
 
     One of the user's cache with another schema is from another version, and begins anew; where it
@@ -265,31 +260,16 @@ def opened(file: str | Path | None, name: str, most_bytes: int = MOST_BYTES) -> 
     """
     kind = KINDS[name]
     if file != "":
-        return Kept(file, kind, most_bytes)
+        return Store(file, kind, most_bytes)
     place = usual_file(name)
     if place.exists() and _schema(place) not in (None, SCHEMA):
-        for part in ("", "-wal", "-shm"):
-            Path(f"{place}{part}").unlink(missing_ok=True)
+        for part in files_of(place):
+            part.unlink(missing_ok=True)
     try:
-        return Kept(place, kind, most_bytes)
+        return Store(place, kind, most_bytes)
     except StoreError as error:  # nobody asked for it: a full disk, a folder that is read only
         warnings.warn(f"{error.__cause__}: {place}; nothing is kept", StoreWarning, stacklevel=3)
-        return Kept(None, kind, most_bytes)
-
-
-class Opened:
-    """Answers of one kind, in the store ``name``: opened here, closed at the end of a ``with``."""
-
-    def __init__(self, file: str | Path | None, name: str, most_bytes: int = MOST_BYTES) -> None:
-        self._kept = opened(file, name, most_bytes)
-
-    def __enter__(self: Own) -> Own:
-        """Open as it is."""
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        """Close the file."""
-        self._kept.__exit__(*raised)
+        return Store(None, kind, most_bytes)
 
 
 def _schema(file: Path) -> int | None:

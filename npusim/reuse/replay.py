@@ -12,9 +12,8 @@ from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.program.recost import recosted, structure
-from npusim.timing.launches import Launched
 from npusim.timing.outcome import L2
-from npusim.timing.run import new_l2, time_cycles, trace_causes, trace_program
+from npusim.timing.run import Launched, new_l2, time_cycles, trace_causes, trace_program
 from npusim.timing.trace import Trace
 
 #: What takes part in the time of a call: an input that is in L2 already, or a launch.

@@ -12,23 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from npusim.base import kept as stores
 from npusim.base.errors import ArgumentError
-from npusim.base.kept import Kept, StoreWarning, opened
 from npusim.base.resources import user_cache
 from npusim.cli.main import main
+from npusim.reuse import store as stores
+from npusim.reuse.store import Store, StoreWarning, opened
 from npusim.timing.fast import library
-from npusim.tuning.problem import Found
-from npusim.tuning.workers import Store as Tunings
 
 #: Writes 400 answers of its own name, some of them in one go, each of random bytes.
 WRITER = """
 import os, sys
-from npusim.base.kept import Kept
-with Kept(sys.argv[1], "test", int(sys.argv[3])) as kept:
+from npusim.reuse.store import Store
+with Store(sys.argv[1], "test", int(sys.argv[3])) as kept:
     for i in range(0, 400, 4):
         keys = [f"{sys.argv[2]}{i + k}" for k in range(4)]
-        kept.put([(key, key.encode() + os.urandom(500)) for key in keys])
+        kept.put([(key, key + os.urandom(500).hex()) for key in keys])
 """
 
 
@@ -46,26 +44,26 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_answers_are_found_again(tmp_path: Path) -> None:
     file = tmp_path / "some" / "where" / "kept.sqlite"
-    with Kept(file, "test") as one:
-        one.put([("a", b"1"), ("b", b"2" * 10_000)])
-        one.put([("a", b"3")])
+    with Store(file, "test") as one:
+        one.put([("a", 1), ("b", "2" * 10_000)])
+        one.put([("a", 3)])
         assert one.get("c") is None
-    with Kept(file, "test") as again:
-        assert (again.get("a"), again.get("b")) == (b"3", b"2" * 10_000)
+    with Store(file, "test") as again:
+        assert (again.get("a"), again.get("b")) == (3, "2" * 10_000)
         assert len(again) == 2
         assert again.clear() == 2
         assert again.get("a") is None
-    with Kept(None, "test") as memory:
-        memory.put([("a", b"1")])
-        assert memory.get("a") == b"1"
+    with Store(None, "test") as memory:
+        memory.put([("a", [1, "x"])])
+        assert memory.get("a") == [1, "x"]
 
 
 @pytest.mark.parametrize("batch", [1, 7, 200])
 def test_a_store_never_grows_past_its_bound(tmp_path: Path, batch: int) -> None:
     file, most = tmp_path / "kept.sqlite", 256 * 1024
-    with Kept(file, "test", most) as kept:
+    with Store(file, "test", most) as kept:
         for begin in range(0, 1400, batch):
-            kept.put((f"{i}", os.urandom(900)) for i in range(begin, begin + batch))
+            kept.put((f"{i}", os.urandom(700).hex()) for i in range(begin, begin + batch))
             assert size(file) <= most
         assert kept.bytes_used <= most
         assert len(kept) > 50
@@ -75,12 +73,12 @@ def test_a_store_never_grows_past_its_bound(tmp_path: Path, batch: int) -> None:
 
 
 def test_what_cannot_fit_is_not_kept(tmp_path: Path) -> None:
-    with Kept(tmp_path / "kept.sqlite", "test", 128 * 1024) as kept:
-        kept.put([("small", b"1")])
-        kept.put([("large", os.urandom(300 * 1024))])
+    with Store(tmp_path / "kept.sqlite", "test", 128 * 1024) as kept:
+        kept.put([("small", 1)])
+        kept.put([("large", os.urandom(300 * 1024).hex())])
         assert kept.get("large") is None
-        kept.put([("after", b"2")])
-        assert kept.get("after") == b"2"
+        kept.put([("after", 2)])
+        assert kept.get("after") == 2
 
 
 @pytest.mark.parametrize("most", [64 << 20, 256 * 1024])
@@ -90,10 +88,10 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path, most: int) ->
     writers = [subprocess.Popen([*words, name, str(most)]) for name in ("a", "b", "c")]
     assert [one.wait() for one in writers] == [0, 0, 0]
     assert size(file) <= most
-    with Kept(file, "test", most) as kept:
+    with Store(file, "test", most) as kept:
         found = {f"{n}{i}": kept.get(f"{n}{i}") for n in "abc" for i in range(400)}
         held = {key: value for key, value in found.items() if value is not None}
-        assert all(value.startswith(key.encode()) for key, value in held.items())
+        assert all(value.startswith(key) for key, value in held.items())
         assert len(held) == len(kept)
         if most > 1 << 20:
             assert len(held) == 1200
@@ -104,45 +102,45 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path, most: int) ->
 def test_what_is_no_such_store_is_refused(tmp_path: Path) -> None:
     text, other, old = (tmp_path / name for name in ("text", "other.sqlite", "old.sqlite"))
     text.write_text("no database at all, but long enough to be looked at by sqlite" * 20)
-    Kept(other, "something else").__exit__(None, None, None)
+    Store(other, "something else").__exit__(None, None, None)
     with sqlite3.connect(old) as base:
         base.execute("create table about (schema integer, kind text)")
         base.execute("insert into about values (1, 'test')")
     base.close()
     for file, message in (
         (text, "cannot be used"),
-        (other, "has something else in schema 2, not test"),
-        (old, "has test in schema 1, not test in schema 2"),
+        (other, "has something else in schema 3, not test"),
+        (old, "has test in schema 1, not test in schema 3"),
     ):
         with pytest.raises(ArgumentError, match=message):
-            Kept(file, "test")
+            Store(file, "test")
     assert text.read_text().startswith("no database")
 
 
 def test_a_full_disk_costs_no_answer(tmp_path: Path) -> None:
     """SQLite says the same of its bound and of the disk; here the bound is far away."""
     file = tmp_path / "a.sqlite"
-    with Kept(file, "test") as kept:
-        kept.put((f"k{i}", random.Random(i).randbytes(1000)) for i in range(50))
+    with Store(file, "test") as kept:
+        kept.put((f"k{i}", random.Random(i).randbytes(1000).hex()) for i in range(50))
         pages = kept._base.execute("pragma page_count").fetchone()[0]
         kept._base.execute(f"pragma max_page_count = {pages}")
         with pytest.warns(StoreWarning, match=r"a.sqlite' cannot be written \(.* full\)"):
-            kept.put([("more", random.Random(0).randbytes(10_000))])
-        kept.put([("more", random.Random(0).randbytes(10_000))])  # one word is enough
+            kept.put([("more", random.Random(0).randbytes(10_000).hex())])
+        kept.put([("more", random.Random(0).randbytes(10_000).hex())])  # one word is enough
         assert len(kept) == 50
         kept._base.execute(f"pragma max_page_count = {2 * pages}")
-        kept.put([("more", b"there is room again")])
-        assert kept.get("more") == b"there is room again"
+        kept.put([("more", "there is room again")])
+        assert kept.get("more") == "there is room again"
 
 
 def test_a_store_that_was_damaged_says_so(tmp_path: Path) -> None:
     file = tmp_path / "a.sqlite"
-    with Kept(file, "test") as kept:
-        kept.put((f"k{i}", random.Random(i).randbytes(1000)) for i in range(50))
+    with Store(file, "test") as kept:
+        kept.put((f"k{i}", random.Random(i).randbytes(1000).hex()) for i in range(50))
     whole = file.read_bytes()
     file.write_bytes(whole[:8192] + bytes(len(whole) - 8192))
     with (
-        Kept(file, "test") as kept,
+        Store(file, "test") as kept,
         pytest.raises(ArgumentError, match=r"cannot be read .* remove this one"),
     ):
         [kept.get(f"k{i}") for i in range(50)]
@@ -155,10 +153,10 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     place.parent.write_text("a file")
     monkeypatch.setattr(stores, "usual_file", lambda name: place)
     with pytest.warns(StoreWarning, match=f"{place}; nothing is kept"):
-        tunings = Tunings()
+        tunings = opened("", "tuned")
     with tunings as kept:
-        kept.put("p", "time", [("c", Found(7))])
-        assert kept.get("p", "time", ["c"]) == {"c": Found(7)}
+        kept.put([("c", 7)])
+        assert kept.get("c") == 7
 
 
 def test_a_damaged_store_of_the_cache_can_be_cleared(
@@ -177,25 +175,24 @@ def test_a_store_of_the_cache_from_another_version_begins_anew(home: Path) -> No
     with sqlite3.connect(file) as base:
         base.execute("create table found (problem text)")
     base.close()
-    with Tunings() as kept:
-        kept.put("p", "time", [("c", Found(7, "x"))])
+    with opened("", "tuned") as kept:
+        kept.put([("c", [7, "x"])])
     with opened("", "tuned") as again:
         assert len(again) == 1
-    with Tunings() as kept:
-        assert kept.get("p", "time", ["c", "d"]) == {"c": Found(7, "x")}
+        assert (again.get("c"), again.get("d")) == ([7, "x"], None)
 
 
 @pytest.mark.parametrize("blocks", [1, 9, 40])
 def test_a_store_of_the_cache_survives_a_full_disk(home: Path, blocks: int) -> None:
     """The disk has no room for what SQLite writes beside a store before it can read it."""
     with opened("", "tuned") as kept:
-        kept.put((f"k{i}", random.Random(i).randbytes(1000)) for i in range(50))
+        kept.put((f"k{i}", random.Random(i).randbytes(1000).hex()) for i in range(50))
     script = """
 import warnings
-from npusim.base.kept import opened
+from npusim.reuse.store import opened
 warnings.simplefilter("ignore")
 with opened("", "tuned") as kept:
-    kept.put([("more", b"x" * 100_000)])
+    kept.put([("more", "x" * 10_000_000)])
 """
     words = ["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh", sys.executable, "-c", script]
     subprocess.run(words, check=True)
@@ -210,8 +207,8 @@ def test_the_command_shows_and_clears(
     own.mkdir(parents=True)
     monkeypatch.setattr(library, "folder", lambda: own)
     monkeypatch.setattr(library, "found", lambda: engine)
-    with Tunings() as kept:
-        kept.put("p", "time", [(str(i), Found(i)) for i in range(5)])
+    with opened("", "tuned") as kept:
+        kept.put((str(i), i) for i in range(5))
     code = user_cache() / "compiled-0123"
     code.mkdir()
     (code / "one.nbc").write_bytes(b"x" * 2048)
