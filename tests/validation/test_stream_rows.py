@@ -121,7 +121,7 @@ def test_a_tile_that_is_no_whole_rows_is_noted() -> None:
         (row("topk"), "op 'topk': the sorting instructions"),
         (row("attention"), "op 'attention': this library has no kernel of attention"),
         (row("frobnicate"), "op 'frobnicate' is not known; there are add, "),
-        (row("add", switches=("scalar_loop",)), "add with 'scalar_loop' is not modelled"),
+        (row("add", switches=("scalar_loop",)), "scalar_loop is not simulated for add"),
         (row("copy_gm_ub", base_n=None), "base_n is empty: a copy_gm_ub needs it"),
         (row("copy_gm_ub", batch=4), "batch is 4: no word tells what is read again"),
         (row("add", dtype_out="fp32"), "dtype_in fp16, dtype_out fp32: they must be the same"),
