@@ -249,9 +249,15 @@ class _Search:
         trial, point = self.pending.pop(number)
         self.known[point] = one
         self.looked += 1
-        trial.set_user_attr("row", _kept_of(one))
-        trial.set_user_attr("error", one.error)
-        if one.error:
+        self._note(trial, one)
+
+    def _note(self, trial: Any, one: Measured | None) -> None:
+        """Tell Optuna what a point gave; None of one that is still being measured."""
+        if one is not None:
+            row = {name: value for name, value in one.row.items() if name != "tilings"}
+            trial.set_user_attr("row", row)
+            trial.set_user_attr("error", one.error)
+        if one is None or one.error:
             self.optuna.tell(trial, state=import_module("optuna").trial.TrialState.FAIL)
         else:
             self.optuna.tell(trial, values_of(one.row, self.goals))
@@ -267,14 +273,7 @@ class _Search:
             trial, point = self._ask(None)
             if self._is_new(point):
                 return trial, point
-            one = self.known.get(point)
-            if one is None or one.error:
-                state = import_module("optuna").trial.TrialState.FAIL
-                self.optuna.tell(trial, state=state)
-            else:
-                trial.set_user_attr("row", _kept_of(one))
-                trial.set_user_attr("error", "")
-                self.optuna.tell(trial, values_of(one.row, self.goals))
+            self._note(trial, self.known.get(point))
         chosen = self._beside() or self._drawn()
         return None if chosen is None else self._ask(chosen)
 
@@ -330,8 +329,3 @@ class _Search:
     def _setting(self, point: Point) -> Setting:
         names = (axis.name for axis in self.space.axes)
         return {**self.space.fixed, **dict(zip(names, point, strict=True))}
-
-
-def _kept_of(one: Measured) -> Row:
-    """What Optuna keeps of a point."""
-    return {name: value for name, value in one.row.items() if name != "tilings"}

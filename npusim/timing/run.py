@@ -218,22 +218,25 @@ def trace_program(program: Program, l2: L2) -> Trace:
             f"{program.kernel} executes {program.instructions:,} instructions; the critical path "
             f"is looked for among up to {TRACE_LIMIT:,}: explain a smaller batch"
         )
-    outcome = _engine(program, l2, core_starts(program), keep=True, progress=None).run()
-    assert outcome.spans is not None
     from npusim.timing.critical import critical_path  # noqa: PLC0415 - for explanations only
     from npusim.timing.cube_room import cube_room  # noqa: PLC0415
 
-    path = critical_path(program, outcome.spans, outcome.cycles)
-    return Trace(cycles=outcome.cycles, path=path, room=cube_room(program))
+    spans, cycles = _spans(program, l2)
+    return Trace(cycles=cycles, path=critical_path(program, spans, cycles), room=cube_room(program))
 
 
 def trace_causes(program: Program, l2: L2) -> IntArray:
     """Simulate ``program`` as ``time_program`` does; tell what each row of its timeline awaited."""
-    outcome = _engine(program, l2, core_starts(program), keep=True, progress=None).run()
-    assert outcome.spans is not None
     from npusim.timing.causes import causes  # noqa: PLC0415 - for traces only
 
-    return causes(program, outcome.spans)
+    return causes(program, _spans(program, l2)[0])
+
+
+def _spans(program: Program, l2: L2) -> tuple[Spans, int]:
+    """What was executed, and the makespan."""
+    outcome = _engine(program, l2, core_starts(program), keep=True, progress=None).run()
+    assert outcome.spans is not None
+    return outcome.spans, outcome.cycles
 
 
 def _gm_bytes(program: Program) -> int:

@@ -233,5 +233,8 @@ def test_the_command_shows_and_clears(
     assert main(["cache", "clear"]) == 0
     assert not code.exists()
     assert not own.exists()
+
+
+def test_a_store_that_is_none_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "clear", "tune"]) == 2
     assert "unknown store 'tune'; did you mean 'tuned'" in capsys.readouterr().err
