@@ -60,6 +60,7 @@ ONE_IMPORTER = {
     "simpy": "npusim.timing.simpy_engine",
     "matplotlib": "npusim.results.plots",
     "bokeh": "npusim.results.web.charts",
+    "jinja2": "npusim.results.web.page",
     "numba": "npusim.timing.fast",
 }
 

@@ -292,7 +292,7 @@ class Call:
                 arrays = {t.name: self.arrays[t.name] for t in kernel.tensors}
                 execute(program, arrays, self._progress(program, "numbers"))
                 if self.options.check:
-                    from npusim.program.mistakes import check_mistakes  # noqa: PLC0415
+                    from npusim.program.written import check_mistakes  # noqa: PLC0415
 
                     check_mistakes(program, whole)
         self.runs.append(made.run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npusim.base.dtypes import FP16, FP32, DType, dtype
 from npusim.base.errors import ArgumentError, RuleError
@@ -108,13 +108,6 @@ Raises ``RuleError`` (an ``ArgumentError``) where the operator refuses the call.
 {CARDS[name].function.__doc__}"""
     takes = FORMS[name].takes("Placeholder", "Sequence[int]", "Lazy")
     return declared(name, __name__, doc, takes, lambda given: _gradient(name, (*given.values(),)))
-
-
-conv2d_backprop_input = _lazily("conv2d_backprop_input")
-conv3d_backprop_filter = _lazily("conv3d_backprop_filter")
-conv3d_backprop_input = _lazily("conv3d_backprop_input")
-depthwise_conv2d_backprop_filter = _lazily("depthwise_conv2d_backprop_filter")
-depthwise_conv2d_backprop_input = _lazily("depthwise_conv2d_backprop_input")
 
 
 def conv2d(
@@ -295,3 +288,11 @@ def _bias(function: str, bias: Any, channels: int, result: DType) -> Placeholder
         )
     assert isinstance(bias, Placeholder)  # checked above
     return bias
+
+
+globals().update({name: _lazily(name) for name in FORMS if name not in globals()})
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Callable[..., Lazy]:
+        """The other gradients, which are made of their forms."""

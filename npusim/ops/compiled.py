@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import Parameter, getdoc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npusim.base.dtypes import FP16
 from npusim.base.errors import ArgumentError
@@ -207,14 +207,6 @@ class _VolumeInput:
     """
 
 
-conv2d_backprop_filter = _function("conv2d_backprop_filter", _PlaneFilter)
-conv2d_backprop_input = _function("conv2d_backprop_input", _PlaneInput)
-conv3d_backprop_filter = _function("conv3d_backprop_filter", _VolumeFilter)
-conv3d_backprop_input = _function("conv3d_backprop_input", _VolumeInput)
-depthwise_conv2d_backprop_filter = _function("depthwise_conv2d_backprop_filter", _DepthwiseFilter)
-depthwise_conv2d_backprop_input = _function("depthwise_conv2d_backprop_input", _DepthwiseInput)
-
-
 # -- cards -------------------------------------------------------------------------------------
 
 
@@ -258,18 +250,26 @@ def _para(form: Form, c: Convolution, given: Mapping[str, Operand]) -> dict[str,
 
 _INPUT_TILINGS: Mapping[Any, type[Any]] = {ConvBackpropInput: GemmTiling}
 _LINES = " \\\n      "
-_RESNET = "--layer resnet50/res4_3x3"
-_MOBILENET = f"{_LINES}--layer mobilenet_v1/dw5 --batch 2 --check"
+_RESNET = f"--layer resnet50/res4_3x3{_LINES}--batch 2 --check"
+_MOBILENET = "\\\n      --layer mobilenet_v1/dw5 --batch 2 --check"
 _VOLUME = f"--cin 32 --cout 16{_LINES}--size 4x14x14 --kernel 3 --padding 1"
 
-CARDS: Mapping[str, Card[Any]] = {
-    card.name: card
-    for card in (
-        _card(conv2d_backprop_filter, f"{_RESNET}{_LINES}--batch 2 --check --trace trace.json"),
-        _card(conv2d_backprop_input, f"{_RESNET}{_LINES}--batch 2 --check"),
-        _card(conv3d_backprop_filter, f"{_VOLUME} --check"),
-        _card(conv3d_backprop_input, f"{_VOLUME} --bias --check"),
-        _card(depthwise_conv2d_backprop_filter, _MOBILENET.lstrip(" ")),
-        _card(depthwise_conv2d_backprop_input, _MOBILENET.lstrip(" ")),
-    )
+#: What says what a function does, and the layer of its example, by its name.
+_ROWS: Mapping[str, tuple[type, str]] = {
+    "conv2d_backprop_filter": (_PlaneFilter, f"{_RESNET} --trace trace.json"),
+    "conv2d_backprop_input": (_PlaneInput, _RESNET),
+    "conv3d_backprop_filter": (_VolumeFilter, f"{_VOLUME} --check"),
+    "conv3d_backprop_input": (_VolumeInput, f"{_VOLUME} --bias --check"),
+    "depthwise_conv2d_backprop_filter": (_DepthwiseFilter, _MOBILENET),
+    "depthwise_conv2d_backprop_input": (_DepthwiseInput, _MOBILENET),
 }
+
+CARDS: Mapping[str, Card[Any]] = {
+    name: _card(_function(name, says), example) for name, (says, example) in _ROWS.items()
+}
+globals().update({name: card.function for name, card in CARDS.items()})
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Callable[..., Result]:
+        """The functions, which are made of their rows."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import Parameter, Signature, getdoc
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npusim.base.dtypes import FP16, FP32, dtype
 from npusim.call.spec import Array, Operand
@@ -126,12 +126,6 @@ def _function(name: str, kernel: Any, says: type) -> Callable[..., Result]:
     options = Parameter("options", Parameter.VAR_KEYWORD, annotation="Any")
     takes = Signature([*each, options], return_annotation="Result")
     return declared(name, __name__, getdoc(says), takes, run)
-
-
-deconv_grad_filter = _function("deconv_grad_filter", DeconvGradFilter, _DeconvFilter)
-conv_grad_filter = _function("conv_grad_filter", ConvGradFilter, _ConvFilter)
-deconv_grad_input = _function("deconv_grad_input", DeconvGradInput, _DeconvInput)
-conv_grad_input = _function("conv_grad_input", ConvGradInput, _ConvInput)
 
 
 # -- cards -------------------------------------------------------------------------------------
@@ -295,12 +289,21 @@ def _card(function: Callable[..., Result], kernel: Any, layer: str) -> Card[Want
 
 _STRIDED = "--size 8x8 --kernel 4 --stride 2 --padding 1"
 
-CARDS: Mapping[str, Card[Any]] = {
-    card.name: card
-    for card in (
-        _card(deconv_grad_filter, DeconvGradFilter, _STRIDED),
-        _card(conv_grad_filter, ConvGradFilter, "--size 16x16 --kernel 3 --padding 1"),
-        _card(deconv_grad_input, DeconvGradInput, _STRIDED),
-        _card(conv_grad_input, ConvGradInput, _STRIDED),
-    )
+#: The kernel of a function, what says what it does, and the layer of its example, by its name.
+_ROWS: Mapping[str, tuple[Any, type, str]] = {
+    "deconv_grad_filter": (DeconvGradFilter, _DeconvFilter, _STRIDED),
+    "conv_grad_filter": (ConvGradFilter, _ConvFilter, "--size 16x16 --kernel 3 --padding 1"),
+    "deconv_grad_input": (DeconvGradInput, _DeconvInput, _STRIDED),
+    "conv_grad_input": (ConvGradInput, _ConvInput, _STRIDED),
 }
+
+CARDS: Mapping[str, Card[Any]] = {
+    name: _card(_function(name, kernel, says), kernel, layer)
+    for name, (kernel, says, layer) in _ROWS.items()
+}
+globals().update({name: card.function for name, card in CARDS.items()})
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Callable[..., Result]:
+        """The functions, which are made of their rows."""

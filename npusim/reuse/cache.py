@@ -189,21 +189,16 @@ def _names(text: str) -> _Names:
     return _Names(names, text, hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
-#: Digests of the values of some figures, by device and names.
-_VALUES: OrderedDict[str, str] = OrderedDict()
-
-#: Values of single figures by name, of the device that was asked last.
-_FIGURES: OrderedDict[str, dict[Name, str]] = OrderedDict()
+#: Values of figures by name, and digests of those that answers rest on, by device.
+_VALUES: OrderedDict[str, dict[Name | str, str]] = OrderedDict()
 
 
 def _values(device: Device, rest: _Names) -> str:
     """A digest of the values that figures have on ``device``."""
-    key = f"{device.digest()} {rest.digest}"
-    if key not in _VALUES:
-        known = _FIGURES.setdefault(device.digest(), {})
-        _shorten(_FIGURES, 1, device.digest())
+    known = _VALUES.setdefault(device.digest(), {})
+    _shorten(_VALUES, 64, device.digest())
+    if rest.digest not in known:
         known |= {name: value_of(device, name) for name in rest.names if name not in known}
         text = "\n".join([known[name] for name in rest.names])
-        _VALUES[key] = hashlib.sha256(text.encode()).hexdigest()[:32]
-    _shorten(_VALUES, 4096, key)
-    return _VALUES[key]
+        known[rest.digest] = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return known[rest.digest]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
+from functools import lru_cache
 
 from npusim.base.integers import IntArray
 from npusim.device.parts import ENERGY
@@ -80,36 +81,25 @@ class Again:
 
 def figures_behind(device: Device, made: Launched | Program) -> list[str]:
     """Figures that ``device`` states and that the time of a kernel depends on."""
-    links = tuple(link.name for link in device.links.values() if link.traffic)
-    keys = device.main_memory_key, device.launch_key
-    key = tuple(device.provenance), keys, links, made.pipes, made.figures
-    if key not in _BEHIND:
-        while len(_BEHIND) >= _MOST_BEHIND:
-            _BEHIND.pop(next(iter(_BEHIND)))
-        _BEHIND[key] = _figures_behind(device, made)
-    return _BEHIND[key]
-
-
-#: The figures behind the latest kinds of kernels, by all they depend on.
-_BEHIND: dict[Hashable, list[str]] = {}
-_MOST_BEHIND = 256
-
-
-def _figures_behind(device: Device, made: Launched | Program) -> list[str]:
     used = {
-        "clock",
-        device.launch_key,
-        "l2",
-        device.main_memory_key,
+        *("clock", device.launch_key, "l2", device.main_memory_key),
         *(f"pipes.{device.pipe(pipe).name}" for pipe in made.pipes),
+        *(f"links.{link.name}" for link in device.links.values() if link.traffic),
+        *made.figures,
     }
-    used |= {f"links.{link.name}" for link in device.links.values() if link.traffic}
-    used |= made.figures
-    # Capacities and precision do not cost time by themselves, and energy never does.
+    return _among(tuple(device.provenance), frozenset(used))
+
+
+@lru_cache(maxsize=256)
+def _among(stated: tuple[str, ...], used: frozenset[str]) -> list[str]:
+    """Those stated at, or directly within, what is used; kernels of a kind use the same.
+
+    Capacities and precision do not cost time by themselves, and energy never does.
+    """
     idle = {"cube.hf32_bits", *(f"{part}.{key}" for part in used for key in ("size", ENERGY))}
     return sorted(
         name
-        for name in device.provenance
+        for name in stated
         if name not in idle and (name in used or name.rpartition(".")[0] in used)
     )
 

@@ -198,6 +198,7 @@ class Log:
         return entry
 
     def _run(self, call: ConvCall, layer: str, number: int, operands: Sequence[Operand]) -> Result:
+        grad_output, input_, weight = operands
         report = self.options.progress
 
         def labelled(kernel: str, phase: str, done: int, total: int) -> None:
@@ -208,11 +209,10 @@ class Log:
         if call.product is not None:
             wanted = call.results or ("output",)
             return linear_layer(call.product, call.promoted, wanted, options, number)
-        dy, x, w = operands
         return convolution_backward(
-            dy,
-            x,
-            w,
+            grad_output,
+            input_,
+            weight,
             bias_sizes=call.bias_sizes,
             **call.settings,
             output_mask=call.output_mask,
