@@ -15,7 +15,7 @@ from npusim.kernels.parts.hand_over import HandOver
 from npusim.numerics.executor import execute
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
-from npusim.program.mistakes import check_mistakes
+from npusim.program.written import check_mistakes
 from tools.bench import programs
 from tools.bench.figures import Figure, Settings, medians
 
