@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npusim.kernels.parts.plane import Plane
+from npusim.kernels.parts.plane import Plane, numbered
 from npusim.kernels.tilings.conv_filter import Tiling, cut_plane
 from npusim.language import IntArray, grid
 from npusim.program.kernel import require_table
@@ -279,10 +279,7 @@ def _nest(total: int, block: int, step: int, base: int) -> Iterator[tuple[int, i
 
 def _ranks(*columns: IntArray) -> IntArray:
     """Each row's place, from 0, in the order of ``columns``, the first slowest."""
-    place = np.zeros_like(columns[0])
-    for column in columns:
-        place = place * (int(column.max(initial=0)) + 1) + column
-    return np.unique(place, return_inverse=True)[1].reshape(-1)
+    return np.unique(numbered(*columns), return_inverse=True)[1].reshape(-1)
 
 
 def _turns(key: IntArray, value: IntArray) -> IntArray:

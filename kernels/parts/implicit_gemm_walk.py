@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.kernels.parts.implicit_gemm_shape import Geometry, channel_tiles
-from npusim.kernels.parts.plane import Plane
+from npusim.kernels.parts.plane import Plane, numbered
 from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.language import IntArray, Tasks, grid, in_runs
 from npusim.program.kernel import require_table
@@ -177,9 +177,9 @@ class Walk:
         share = place
         if t.single_core_n:
             part = plane.rows.first[row] // (self.height or g.h.out)
-            share = _number(part, image // t.single_core_images, group, block)
+            share = numbered(part, image // t.single_core_images, group, block)
             inside = (n0, image, slab) if t.n_slowest else (image, slab, n0)
-            place = _number(share, depth, *inside)
+            place = numbered(share, depth, *inside)
         order = np.argsort(place, kind="stable")
         share = np.unique(share[order], return_inverse=True)[1].reshape(-1)
         row, column, image, depth, group, n0, n, planes = (
@@ -228,14 +228,6 @@ class Walk:
             return runs.tap
         apart = np.array([part.taps[1] for part in runs.parts], np.int64)[runs.part]
         return kernel - 1 - runs.tap - (runs.kernel - 1) * apart
-
-
-def _number(*columns: IntArray) -> IntArray:
-    """One number for each row that puts them in the order of ``columns``, the first slowest."""
-    place = np.zeros_like(columns[0])
-    for column in columns:
-        place = place * (int(column.max(initial=0)) + 1) + column
-    return place
 
 
 def _repeats(*columns: IntArray) -> npt.NDArray[np.bool_]:

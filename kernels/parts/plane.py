@@ -111,3 +111,11 @@ def cut_plane(
     out = w.longest(across)
     columns = out if out <= slab else round_down(slab, multiple) or slab
     return Plane(h.runs(max(1, slab // out), height, down), w.runs(columns, form=across))
+
+
+def numbered(*columns: IntArray) -> IntArray:
+    """One number for each row that puts them in the order of ``columns``, the first slowest."""
+    place = np.zeros_like(columns[0])
+    for column in columns:
+        place = place * (int(column.max(initial=0)) + 1) + column
+    return place

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from npusim.base.errors import ArgumentError
@@ -138,7 +138,7 @@ def calibrate(
     with Workers(jobs) as workers:
 
         def run(tasks: Sequence[Task], text: str) -> list[Outcome]:
-            note = None if progress is None else _Named(progress, text)
+            note = None if progress is None else partial(progress, text)
             return workers.outcomes(tasks, note)
 
         outcomes = run([(row, {}) for row in rows], "the figures as they are")
@@ -157,17 +157,6 @@ def calibrate(
         left=tuple(left),
         finished=search.finished,
     )
-
-
-@dataclass(frozen=True)
-class _Named:
-    """A worker's progress with the text that says what it simulates."""
-
-    report: Progress
-    text: str
-
-    def __call__(self, done: int, total: int) -> None:
-        self.report(self.text, done, total)
 
 
 def _parted(

@@ -26,7 +26,7 @@ from npusim.ops.convolution_backward import arguments
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
 from npusim.timing.trace import KernelRun
-from npusim.validation.rows import CallRow, Declined, Simulated
+from npusim.validation.rows import CallRow, Declined, Simulated, needed
 
 #: Kernels by the names that libraries give them; those of any rank and version.
 _LIBRARY = {
@@ -134,18 +134,10 @@ def _cast_of_bias(row: CallRow, device: Device) -> list[KernelRun]:
     The cube's bias table holds fp32. Library calls of fp16 convert as they load, those of bf16 list
     a Cast; their other operands and their result stay bf16.
     """
-    channels, name = _need(row, "Cout", "dtype")
+    channels, name = needed(row, "Cout", "dtype")
     bias = Tensor("bias", (channels,), dtype(name))
     wide = Tensor("bias_fp32", (channels,), FP32, "out")
     return list(simulate(Cast(bias, wide), device, timeline=False).runs)
-
-
-def _need(row: CallRow, *columns: str) -> tuple[Any, ...]:
-    """The values in ``columns``, none of them empty."""
-    for column in columns:
-        if getattr(row, column) is None:
-            raise Declined(f"{column} is empty: {row.call} needs it")
-    return tuple(getattr(row, column) for column in columns)
 
 
 # -- convolutions ------------------------------------------------------------------------------
@@ -153,8 +145,8 @@ def _need(row: CallRow, *columns: str) -> tuple[Any, ...]:
 
 def _layer(row: CallRow, *, transposed: bool) -> Convolution:
     """The layer of a row, whose lists have one number per dimension."""
-    n, cin, cout = _need(row, "N", "Cin", "Cout")
-    dims = int(*_need(row, "dims"))
+    n, cin, cout = needed(row, "N", "Cin", "Cout")
+    dims = int(*needed(row, "dims"))
 
     def sizes(name: str, usual: int | None = None) -> tuple[int, ...]:
         value: tuple[int, ...] | None = getattr(row, name)
@@ -196,7 +188,7 @@ def _backward(row: CallRow, device: Device, tiling: Any, c: Convolution, **wante
 
 def _convolution_backward(row: CallRow, device: Device, tiling: Any) -> Result:
     """The gradients that ``output_mask`` names; of a transposed layer too."""
-    (mask,) = _need(row, "output_mask")
+    (mask,) = needed(row, "output_mask")
     c = _layer(row, transposed=bool(row.transposed))
     bias = (c.cout,) if mask[2] else None
     return _backward(row, device, tiling, c, output_mask=mask, bias_sizes=bias)
@@ -213,7 +205,7 @@ def _forward(row: CallRow, device: Device, tiling: Any) -> Result:
 
 def _matmul(row: CallRow, device: Device, tiling: Any) -> Result:
     """C[M, Ncols] = A[M, K] @ B[K, Ncols], all of one type."""
-    m, n, k, name = _need(row, "M", "Ncols", "K", "dtype")
+    m, n, k, name = needed(row, "M", "Ncols", "K", "dtype")
     if tiling == "auto":  # the library does not try: what its rules hold to be best is the nearest
         tiling = auto_tiling(Shape(m, k, n), device, device.count("cube"))
     return matmul(
@@ -228,7 +220,7 @@ def _matmul(row: CallRow, device: Device, tiling: Any) -> Result:
 
 def _transpose(row: CallRow, device: Device, tiling: Any) -> Result:
     """One kernel; elements of 8 bytes are moved as two of 4."""
-    shape, perm, name = _need(row, "shape", "perm", "dtype")
+    shape, perm, name = needed(row, "shape", "perm", "dtype")
     own_dtype: DType = INT32 if name in _EIGHT_BYTES else dtype(name)
     if name in _EIGHT_BYTES:
         shape, perm = (*shape, 2), (*perm, len(perm))

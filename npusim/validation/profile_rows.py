@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import gcd, prod
 from typing import Any, TypeVar
 
-from npusim.base.dtypes import FP32, DType, dtype
+from npusim.base.dtypes import FP32, dtype
 from npusim.base.errors import NpusimError
 from npusim.call.call import Call
 from npusim.call.options import Options
@@ -341,30 +341,28 @@ def _cast(call: Call, row: ProfiledRow, notes: list[str]) -> None:
     call.launch(Cast(x, y, saturate=call.device.saturates))
 
 
-def _elementwise(operation: str, count: int) -> _Launch:
-    def launch(call: Call, row: ProfiledRow, notes: list[str]) -> None:
-        z = row.results[0]
-        if any(x.shape != z.shape for x in row.operands) or len(row.operands) != count:
-            raise Declined(f"{row.op} of {len(row.operands)} operands, or with broadcast")
-        slots, kind = 2, dtype(z.dtype)
-        size = prod(z.shape)
-        line = gcd(size, 256)
-        fit = call.device.memory("UB").size_bytes // (slots * (count + 1) * kind.bytes)
-        piece = max(16, min(fit, size) // 16 * 16)
-        notes.append(f"tiling by {AUTO}: pieces of {piece} elements, {slots} slots")
-        rows = (size // line, line)
-        operands = tuple(Tensor(f"x{i}", rows, kind) for i in range(count))
-        tiling = StreamTiling(piece=piece, slots=slots)
-        call.launch(Elementwise(operation, tiling, operands, Tensor("z", rows, kind, "out")))
-
-    return launch
+def _elementwise(
+    operation: str, count: int, call: Call, row: ProfiledRow, notes: list[str]
+) -> None:
+    z = row.results[0]
+    if any(x.shape != z.shape for x in row.operands) or len(row.operands) != count:
+        raise Declined(f"{row.op} of {len(row.operands)} operands, or with broadcast")
+    slots, kind = 2, dtype(z.dtype)
+    size = prod(z.shape)
+    line = gcd(size, 256)
+    fit = call.device.memory("UB").size_bytes // (slots * (count + 1) * kind.bytes)
+    piece = max(16, min(fit, size) // 16 * 16)
+    notes.append(f"tiling by {AUTO}: pieces of {piece} elements, {slots} slots")
+    rows = (size // line, line)
+    operands = tuple(Tensor(f"x{i}", rows, kind) for i in range(count))
+    tiling = StreamTiling(piece=piece, slots=slots)
+    call.launch(Elementwise(operation, tiling, operands, Tensor("z", rows, kind, "out")))
 
 
 def _tensor(
     name: str, operand: Operand, role: Any = "in", shape: tuple[int, ...] | None = None
 ) -> Tensor:
-    kind: DType = dtype(operand.dtype)
-    return Tensor(name, shape or operand.shape, kind, role)
+    return Tensor(name, shape or operand.shape, dtype(operand.dtype), role)
 
 
 # -- which there are ---------------------------------------------------------------------------
@@ -393,8 +391,8 @@ _KINDS: Mapping[str, _Kind] = {
     "TransData": _Kind(TransData.name, "vector", _trans_data),
     "Transpose": _Kind(Transpose.name, "vector", _transpose),
     "Cast": _Kind(Cast.name, "vector", _cast),
-    "Add": _Kind(Elementwise.name, "vector", _elementwise("add", 2)),
-    "Relu": _Kind(Elementwise.name, "vector", _elementwise("relu", 1)),
+    "Add": _Kind(Elementwise.name, "vector", partial(_elementwise, "add", 2)),
+    "Relu": _Kind(Elementwise.name, "vector", partial(_elementwise, "relu", 1)),
 }
 
 

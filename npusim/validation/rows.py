@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from npusim.validation.choices import NOTHING, Choice
 
@@ -183,3 +184,12 @@ class Simulated:
     busy_us: Mapping[str, float | None]
     kernels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def needed(row: KernelRow | CallRow, *columns: str) -> tuple[Any, ...]:
+    """Return the values in ``columns``; raises ``Declined`` naming the first that is empty."""
+    for column in columns:
+        if getattr(row, column) is None:
+            what = f"a {row.op}" if isinstance(row, KernelRow) else row.call
+            raise Declined(f"{column} is empty: {what} needs it")
+    return tuple(getattr(row, column) for column in columns)

@@ -27,7 +27,7 @@ from npusim.kernels.stream import (
 from npusim.program.kernel import Kernel
 from npusim.shapes.convolution import Convolution
 from npusim.validation.profiler import groups_of, reported
-from npusim.validation.rows import Declined, KernelRow, Simulated
+from npusim.validation.rows import Declined, KernelRow, Simulated, needed
 from npusim.validation.sheet import told
 
 #: Operations that no kernel here computes, and what they would take.
@@ -69,14 +69,6 @@ def simulate_stream_row(row: KernelRow, device: Device) -> Simulated:
     return reported(run, row, device, role, plan.notes, cores=row.cores, blind=plan.blind)
 
 
-def _need(row: KernelRow, *columns: str) -> tuple[int, ...]:
-    """The integers in ``columns``."""
-    for column in columns:
-        if getattr(row, column) is None:
-            raise Declined(f"{column} is empty: a {row.op} needs it")
-    return tuple(int(getattr(row, column)) for column in columns)
-
-
 def _type(row: KernelRow) -> DType:
     if row.dtype_in is None or row.dtype_in != row.dtype_out:
         raise Declined(f"dtype_in {row.dtype_in}, dtype_out {row.dtype_out}: they must be the same")
@@ -87,7 +79,7 @@ def _type(row: KernelRow) -> DType:
 
 
 def _copy(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
-    m, n, rows, columns = _need(row, "M", "N", "base_m", "base_n")
+    m, n, rows, columns = needed(row, "M", "N", "base_m", "base_n")
     if (row.batch or 1) > 1 and not sets:
         raise Declined(f"batch is {row.batch}: no word tells what is read again")
     slots = row.buffers_l1[0] if row.buffers_l1 else 1
@@ -97,7 +89,7 @@ def _copy(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
 
 
 def _nd2nz(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
-    m, n, rows, columns = _need(row, "M", "N", "base_m", "base_n")
+    m, n, rows, columns = needed(row, "M", "N", "base_m", "base_n")
     kind, c0 = _type(row), 32 // _type(row).bytes
     x, y = Tensor("x", (m, n), kind), Tensor("y", (n // c0, m, c0), kind, "out")
     pitch, slots = sets.get("pitch", rows), sets.get("ub_slots", 1)
@@ -110,7 +102,7 @@ def _nd2nz(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
 
 
 def _elementwise(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
-    m, n = _need(row, "M", "N")
+    m, n = needed(row, "M", "N")
     kind, operation = _type(row), _STAND_INS.get(row.op, row.op)
     inputs = OPERATIONS[operation][1]
     piece, slots = (row.base_m or 1) * (row.base_n or 0), sets.get("ub_slots", 1)
@@ -138,8 +130,8 @@ def _elementwise(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Pl
 
 def _conv(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
     """Implicit product on 5HD: base_k columns of C1 and taps per mmad, whole slabs in L1."""
-    base_m, base_n, base_k, cout = _need(row, "base_m", "base_n", "base_k", "N")
-    step_a, step_b = _need(row, "step_ka", "step_kb")
+    base_m, base_n, base_k, cout = needed(row, "base_m", "base_n", "base_k", "N")
+    step_a, step_b = needed(row, "step_ka", "step_kb")
     found = _CONV.search(row.conv or "")
     if found is None:
         raise Declined(f"conv is {row.conv!r}; expected {_CONV_FORM}")
