@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from matplotlib import pyplot
-from matplotlib.patches import Rectangle
 
 import npusim
 from npusim.base.errors import ArgumentError
@@ -148,7 +147,8 @@ def test_the_layers_as_a_file_and_as_a_figure(net: Workload, tmp_path: Path) -> 
     assert rows[3]["padding"] == "0,1 1,0"
     _, ax = pyplot.subplots()
     assert result.plot(ax) is ax
-    drawn = sum(bar.get_width() for bar in ax.patches if isinstance(bar, Rectangle))
+    boxes = [path.get_extents() for bars in ax.collections for path in bars.get_paths()]
+    drawn = sum(box.width for box in boxes)
     assert drawn == pytest.approx(result.time_us)
     pyplot.close()
 

@@ -20,12 +20,12 @@ from npusim.device.config import parse_device
 from npusim.device.files import ALIASES, is_file
 from npusim.device.spec import Device
 from npusim.results.answer import Answer
+from npusim.results.report import Table
 from npusim.validation.profile import read_data
 from npusim.validation.rows import CallRow, Declined, KernelRow
 from npusim.validation.score import misread
 from npusim.validation.sheet import Row, Unreadable
 from npusim.validation.simulate import Outcome, device_name
-from npusim.validation.tables import Table
 from npusim.validation.workers import Task, Workers
 from npusim.version import __version__
 

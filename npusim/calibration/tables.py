@@ -10,10 +10,11 @@ from npusim.device.catalog import figure_text
 from npusim.device.config import Figure
 from npusim.device.spec import Device
 from npusim.results.lines import signed_text
+from npusim.results.report import Table
 from npusim.validation import score
 from npusim.validation.rows import ProfiledRow
 from npusim.validation.simulate import Outcome
-from npusim.validation.tables import NONE, Table, figure, percent, scorecard
+from npusim.validation.tables import NONE, figure, percent, scorecard
 
 _Pairs = Sequence[tuple[Outcome, Outcome]]
 

@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npusim.base.written import write
-from npusim.results.answer import Answer
+from npusim.results.answer import Reported
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
     from npusim.device.spec import Device
+    from npusim.results.report import Report
 
 
-class NetworkReports(Answer):
+class NetworkReports(Reported):
     """What ``NetworkResult`` offers to look at; its figures come from ``to_json``."""
 
     device: Device
@@ -82,19 +82,14 @@ class NetworkReports(Answer):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the time of every layer by what it computes, repetitions included."""
-        from npusim.results.bar_plots import plot_layers
+        from npusim.results.figures import stacks
+        from npusim.results.plots import draw
 
-        return plot_layers(self.to_json(), ax)
+        return draw(stacks.layers(self.to_json()), ax)
 
-    def report(self, path: str | Path) -> None:
-        """Write one self-contained web page."""
-        from npusim.results.web import network
+    def as_report(self) -> Report:
+        """The report as data; the page and what a notebook shows are made of it."""
+        from npusim.results.reports import network
 
         runs = [(one.layer.name, one.layer.count, one.result) for one in self.timed]
-        write(path, network.render(self.to_json(), self.device, runs))
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows at the end of a cell."""
-        from npusim.results.web import summary
-
-        return summary.network(self.to_json())
+        return network.report(self.to_json(), self.device, runs)

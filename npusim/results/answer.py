@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npusim.base.errors import ArgumentError
 from npusim.base.shown import Shown
 from npusim.base.written import replacing, write
+
+if TYPE_CHECKING:
+    from npusim.results.report import Report
 
 #: What makes a file, by its suffix.
 _MAKERS = {
@@ -50,11 +52,16 @@ class Answer(Shown):
         save_plot(path, self._part("plot", path))
 
     def report(self, path: str | Path) -> None:
-        """Write one self-contained web page: what a notebook shows."""
+        """Write one self-contained web page."""
         from npusim.results.web import page  # noqa: PLC0415 - pages are made when asked for
 
-        title = escape(repr(self)[1:-1])
-        write(path, page.page(title, (f"<h1>{title}</h1>", self._repr_html_())))
+        write(path, page.page(self.as_report()))
+
+    def as_report(self) -> Report:
+        """The report as data: what is said, and the table."""
+        from npusim.results.report import Report  # noqa: PLC0415 - made when asked for
+
+        return Report(repr(self)[1:-1], (), "", (), (), "", markup=self._repr_html_())
 
     def save(self, path: str | Path) -> None:
         """Write the text (.txt), JSON, the table (.csv, .parquet), figure (.png, .svg) or page.
@@ -75,3 +82,13 @@ class Answer(Shown):
             ends = ", ".join(end for end, maker in _MAKERS.items() if hasattr(self, maker))
             raise ArgumentError(f"{path}: {self!r} is not written so; its files end in {ends}")
         return part
+
+
+class Reported(Answer):
+    """A result whose report a notebook shows in short."""
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows at the end of a cell."""
+        from npusim.results.web import page  # noqa: PLC0415 - made when asked for
+
+        return page.notebook(self.as_report())

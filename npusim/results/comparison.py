@@ -33,9 +33,10 @@ class Comparison(Compared):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the kernels of both, one bar below the other, by what their busiest pipe did."""
-        from npusim.results.comparison_plot import plot_comparison
+        from npusim.results.figures import comparison
+        from npusim.results.plots import draw
 
-        return plot_comparison(self, ax)
+        return draw(comparison.comparison(self), ax)
 
     def save_trace(self, path: str | Path) -> None:
         """Write both timelines to one file for ui.perfetto.dev; ``.json.gz`` compresses it.

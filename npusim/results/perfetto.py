@@ -25,7 +25,7 @@ from npusim.base.reasons import REASONS
 from npusim.base.written import replacing
 from npusim.device.spec import Device
 from npusim.results import metrics
-from npusim.results.gantt import checked_window
+from npusim.results.figures.timeline import checked_window
 from npusim.results.record import Record
 from npusim.results.tables import CallTimeline, call_timeline, within
 

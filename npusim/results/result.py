@@ -9,9 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npusim.base.written import write
 from npusim.results import tables
-from npusim.results.answer import Answer
+from npusim.results.answer import Reported
 from npusim.results.energy import ENERGY_COLUMNS
 from npusim.results.record import Record
 
@@ -20,10 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from npusim.results.explanation import Explanation
-    from npusim.results.verdict import Report
+    from npusim.results.report import Report
+    from npusim.results.verdict import Report as Tried
 
 
-class Result(Record, Answer):
+class Result(Record, Reported):
     """What one call computed and how long it took, with the tables and reports of it.
 
     Plots drawn without ``ax`` are on a figure of pyplot, as those of ``plt.subplots()`` are: a
@@ -78,7 +78,7 @@ class Result(Record, Answer):
         """One row per instruction, in cycles from the start of the call."""
         return tables.timeline_frame(self.operator, self.runs)
 
-    def explain(self, *, what_if: bool = True, progress: Report | None = None) -> Explanation:
+    def explain(self, *, what_if: bool = True, progress: Tried | None = None) -> Explanation:
         """Why the call takes its time: the critical path of each kernel, and what figures do.
 
         Kernels are simulated again once, and with ``what_if`` twice for each figure of the device
@@ -140,11 +140,11 @@ class Result(Record, Answer):
 
         return render(self)
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows at the end of a cell."""
-        from npusim.results.web import summary
+    def as_report(self) -> Report:
+        """The report as data; the page and what a notebook shows are made of it."""
+        from npusim.results.reports import call
 
-        return summary.call(self)
+        return call.report(self)
 
     def save_trace(
         self,
@@ -161,12 +161,6 @@ class Result(Record, Answer):
 
         perfetto.save(self, Path(path), cores=cores, window=window)
 
-    def report(self, path: str | Path) -> None:
-        """Write one self-contained web page."""
-        from npusim.results.web import run
-
-        write(path, run.render(self))
-
     def plot_timeline(
         self,
         ax: Axes | None = None,
@@ -178,20 +172,23 @@ class Result(Record, Answer):
 
         Without ``cores``, the first and the slowest core of each kernel are shown.
         """
-        from npusim.results import plots
+        from npusim.results.figures import timeline
+        from npusim.results.plots import draw
 
-        return plots.plot_timeline(self, ax, cores=cores, window=window)
+        return draw(timeline.plotted(self, cores, window), ax)
 
     plot = plot_timeline
 
     def plot_roofline(self, ax: Axes | None = None) -> Axes:
         """Draw each kernel's attained FLOP/s under the roofs of the cores it used."""
-        from npusim.results import plots
+        from npusim.results.figures import roofline
+        from npusim.results.plots import draw
 
-        return plots.plot_roofline(self, ax)
+        return draw(roofline.of_call(self), ax)
 
     def plot_traffic(self, ax: Axes | None = None) -> Axes:
         """Draw the bytes of each path, reads of GM split into L2 hits and misses."""
-        from npusim.results.bar_plots import plot_traffic
+        from npusim.results.figures import stacks
+        from npusim.results.plots import draw
 
-        return plot_traffic(self, ax)
+        return draw(stacks.traffic(self), ax)

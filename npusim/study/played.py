@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from npusim.base.errors import NpusimError
 from npusim.base.written import write
 from npusim.networks.network import RESULTS, NetworkResult
+from npusim.results.figures import stacks, timeline
+from npusim.results.figures.stacks import LayerBar
 from npusim.results.lines import rate_text, us_text
 from npusim.results.network_rows import LAUNCHES
 from npusim.results.network_text import split_text
-from npusim.results.web import bars
 from npusim.results.web.charts import live
-from npusim.results.web.charts.live import Acts, LayerBar, Live, Slide
+from npusim.results.web.charts.live import Acts, Live, Slide
 from npusim.study.play import Play
 
 if TYPE_CHECKING:
@@ -70,9 +71,9 @@ def show(game: Play, view: Live) -> None:
         told.append(f"most: {split_text({'split': now.split, 'time_us': now.time_us})}{spent}")
         told += _launches(game, now, moved)
     view.tell(lead, told, [*([game.problem] if game.problem else []), *game.failed])
-    view.draw_layers(_bars(game, now))
+    view.draw(stacks.moved(_bars(game, now)))
     if game.detail is not None and not game.drawn:
-        view.draw_timeline(f"{game.chosen}, once", bars.picture(game.detail))
+        view.draw(timeline.interactive(game.detail), f"{game.chosen}, once")
         game.drawn = True
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npusim.base.errors import ArgumentError
-from npusim.base.written import write
 from npusim.base.yamltree import suggest
 from npusim.results.answer import Answer
 from npusim.study.formula import GOALS, goal, limit
@@ -22,6 +20,8 @@ from npusim.study.subject import Row, Setting, option_names
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+    from npusim.results.report import Report
 
 #: Columns after the varied names; a promise to users. Those of gradients are a network's.
 COLUMNS = (
@@ -119,11 +119,18 @@ class SweepResult(Tabled):
         counts = [name for name in _COUNTS if name in made]
         return made.astype(dict.fromkeys(counts, "Int64")) if self.failed else made
 
-    def report(self, path: str | Path) -> None:
-        """Write one self-contained web page."""
-        from npusim.results.web import study  # noqa: PLC0415  # it takes time to import
+    def as_report(self) -> Report:
+        """The report as data; the page is made of it."""
+        from npusim.results.reports import study  # noqa: PLC0415  # it takes time to import
 
-        write(path, study.render(self.study.fixed, self.study.varied, self.rows()))
+        return study.report(self.study.fixed, self._values, self.rows())
+
+    @property
+    def _values(self) -> dict[str, list[str]]:
+        """The texts of each varied name that any point has, in their order."""
+        points = list(self.study.points())
+        found = {n: [*dict.fromkeys(p[n] for p in points if n in p)] for n in self.study.varied}
+        return {name: texts for name, texts in found.items() if texts}
 
     def plot(self, x: str = "", y: str = "", kind: str = "", ax: Axes | None = None) -> Axes:
         """Time over what was varied, on ``ax`` or a figure of its own.
@@ -133,18 +140,14 @@ class SweepResult(Tabled):
         one it is a line, or a heat map of two longer axes. Raises ``ArgumentError`` for names that
         were not varied.
         """
-        from npusim.study.plots import Drawn, draw  # noqa: PLC0415  # plots are drawn when asked for
+        from npusim.results.plots import draw  # noqa: PLC0415  # plots are drawn when asked for
+        from npusim.study.plots import figure  # noqa: PLC0415
 
         for name in (x, y):
             if name and name not in self.study.varied:
                 raise ArgumentError(f"{name} was not varied{suggest(name, self.study.varied)}")
-        return draw(Drawn(self.study, tuple(self.times())), x, y, kind, ax)
-
-    def times(self) -> Iterator[tuple[Setting, float]]:
-        """The settings that have a time, with it, in microseconds."""
-        for setting, one in zip(self.study.points(), self.measured, strict=True):
-            if not one.error:
-                yield setting, one.row["time_us"]
+        rows = [row for row in self.rows() if not row["error"]]
+        return draw(figure(self.study, self._values, rows, (x, y, kind)), ax)
 
 
 Values = tuple[float, ...]
@@ -258,16 +261,14 @@ class Exploration(Tabled):
         """The points that none beats, by the first goal; several may have the same values."""
         return self.table[self.table["front"]].sort_values(list(self.goals), ignore_index=True)
 
-    def report(self, path: str | Path) -> None:
-        """Write one self-contained web page."""
-        from npusim.results.web.study import Explored, render_explored  # noqa: PLC0415  # it takes time to import
+    def as_report(self) -> Report:
+        """The report as data; the page is made of it."""
+        from npusim.results.reports.study import Explored, explored  # noqa: PLC0415  # takes time
 
-        study = self.study
+        study, more = self.study, (*self.limits, *self.notes)
         varied = {axis.name: axis.values for axis in study.axes}
-        told = Explored(
-            study.fixed, varied, self.goals, self.rows(), len(study), (*self.limits, *self.notes)
-        )
-        write(path, render_explored(told))
+        found = Explored(study.fixed, varied, self.goals, self.rows(), len(study), more)
+        return explored(found)
 
     def plot(self, x: str = "", y: str = "", ax: Axes | None = None) -> Axes:
         """The points over two goals (the second and the first), with the front.
@@ -275,7 +276,9 @@ class Exploration(Tabled):
         With one goal, the best so far over the points. Raises ``ArgumentError`` for names that are
         no goals.
         """
-        from npusim.study.plots import draw_front  # noqa: PLC0415  # drawn when asked for
+        from npusim.results.figures import studies  # noqa: PLC0415  # drawn when asked for
+        from npusim.results.plots import draw  # noqa: PLC0415
+        from npusim.study.plots import title  # noqa: PLC0415
 
         for name in (x, y):
             if name and name not in self.goals:
@@ -283,7 +286,12 @@ class Exploration(Tabled):
         rows = [row for row in self.rows() if not row["error"]]
         if not rows:
             raise ArgumentError("nothing to draw: no point has values")
-        return draw_front(self.study, self.goals, rows, (x, y), ax)
+        y = y or next((goal for goal in self.goals if goal != x), self.goals[0])
+        x = x or next((goal for goal in self.goals if goal != y), "")
+        if not x:
+            return draw(studies.so_far(y, rows, title=title(self.study)), ax)
+        goals = [x, y, *(goal for goal in self.goals if goal not in (x, y))]
+        return draw(studies.goals(self.study.varied, goals, rows, title(self.study)), ax)
 
 
 def values_of(row: Row, goals: Sequence[str]) -> Values:

@@ -122,6 +122,7 @@ class Sensitivities(Tabled):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """A tornado: a bar per name from the goal at its first to that at its last value."""
-        from npusim.study.plots import draw_tornado  # noqa: PLC0415  # drawn when asked for
+        from npusim.results.figures import studies  # noqa: PLC0415  # drawn when asked for
+        from npusim.results.plots import draw  # noqa: PLC0415
 
-        return draw_tornado(self.goal, self.base, self.rows(), ax)
+        return draw(studies.tornado(self.goal, self.base, self.rows()), ax)

@@ -160,11 +160,12 @@ class Tuned(Answer):
         ``x`` and ``y`` are fields of the tiling, by default the first two that vary. A cell is the
         fastest tiling simulated there; hatched cells have no legal tiling.
         """
-        from npusim.results.plots import save_plot  # noqa: PLC0415 - with matplotlib
-        from npusim.results.tiling_plot import draw_tilings  # noqa: PLC0415
+        from npusim.results.figures.tilings import searched  # noqa: PLC0415 - drawn when asked for
+        from npusim.results.plots import draw_grid, save_plot  # noqa: PLC0415
 
         title = f"{self.problem.kernel.name} on {self.problem.device.name}"
-        save_plot(file, draw_tilings, self.table, list(tiling_of(self.best)), title, x, y)
+        figures = searched(self.table, list(tiling_of(self.best)), x, y)
+        save_plot(file, draw_grid, figures, 3, (16, 4.8), title)
 
     def save_plot(self, path: str | Path) -> None:
         """Write the figure of ``plot``, which always goes to a file."""

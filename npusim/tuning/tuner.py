@@ -10,10 +10,11 @@ from pathlib import Path
 from npusim.base.errors import ArgumentError, CapacityError
 from npusim.program.kernel import Kernel
 from npusim.results.progress import in_notebooks
+from npusim.reuse.store import opened
 from npusim.tuning.problem import Problem
 from npusim.tuning.search import Budget, Progress, Search
 from npusim.tuning.tuned import Tuned
-from npusim.tuning.workers import Store, Workers
+from npusim.tuning.workers import Workers
 
 
 def search(
@@ -38,7 +39,7 @@ def search(
         candidates = ((one, problem.least(one)) for one in among)
     with (
         in_notebooks(progress, _of_tilings) as report,
-        Store(store) as kept,
+        opened(store, "tuned") as kept,
         Workers(problem, kept, jobs) as workers,
     ):
         looking = Search(problem, candidates, seeds, budget, report)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, median
 
-from npusim.results.lines import percent_text, signed_text, table, us_text
+from npusim.results.lines import percent_text, signed_text, us_text
+from npusim.results.report import Table
 from npusim.validation import score
 from npusim.validation.constants import Constant
 from npusim.validation.leave_one_out import LeftOut, Study
@@ -21,20 +21,6 @@ from npusim.validation.steadiness import MOVED, Restarted
 NONE = "-"
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
-
-
-@dataclass(frozen=True)
-class Table:
-    """A titled table; the first ``left`` columns are text, the others numbers."""
-
-    title: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    left: int
-
-    def text(self, width: int | None = None) -> str:
-        """The title and the table, in lines of at most ``width`` characters."""
-        return "\n".join((self.title, "", *table(self.head, self.rows, self.left, width)))
 
 
 def scorecard(

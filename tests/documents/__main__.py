@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from npusim.results.plots import figure_bytes, plot_timeline
+from npusim.results.plots import figure_bytes
 from tests.documents import notebooks
 from tests.documents.pages import DOCUMENTS, ROOT, sections, text, with_section
 from tests.documents.sections import SECTIONS, demo
@@ -19,7 +19,7 @@ PICTURE = "docs/timeline.png"
 
 def picture() -> None:
     """Plot the timeline that the demo leaves."""
-    (ROOT / PICTURE).write_bytes(figure_bytes(plot_timeline(demo()), "png"))
+    (ROOT / PICTURE).write_bytes(figure_bytes(demo().plot_timeline(), "png"))
 
 
 #: What is written into files of its own.

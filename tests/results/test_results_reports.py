@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 from npusim.base.errors import ArgumentError
 from npusim.base.reasons import REASONS
 from npusim.device.pipes import PIPES
-from npusim.results import Result, advice, gantt, lines, metrics, plots
+from npusim.results import Result, advice, lines, metrics, plots
+from npusim.results.figures import timeline as of_timeline
 from npusim.timing.trace import Bound, KernelRun, PipeRow, TrafficRow
 
 
@@ -228,8 +229,8 @@ def test_plots_return_axes_with_units(result: Result) -> None:
     timeline = result.plot_timeline()
     assert "(us" in timeline.get_xlabel()
     labels = [label.get_text() for label in timeline.get_yticklabels()]
-    assert labels[:2] == ["aic0 S", "aic0 MTE2"]
-    assert len(labels) == 14
+    assert labels[:3] == ["kernel", "aic0 S", "aic0 MTE2"]
+    assert len(labels) == 15
     roofline = result.plot_roofline()
     assert roofline.get_xlabel().endswith("(FLOP per byte)")
     assert roofline.get_ylabel().endswith("(TFLOP/s)")
@@ -295,24 +296,28 @@ def test_what_the_l2_fetches_is_drawn_as_off_chip(result: Result) -> None:
 def test_the_roofline_explains_what_it_shows_and_nothing_else(result: Result) -> None:
     conv = result.runs[1]
     marks = ["attained, bytes of GM moved by cores", "attained, bytes of main memory"]
-    assert legend(result.plot_roofline()) == ["conv", *marks, "closed-form bound"]
+    roofs = ["L2 read 4,752 GB/s", "main memory read 1,600 GB/s"]
+    roofs.append("float16 peak of 2 cores 29.5 TFLOP/s")
+    assert legend(result.plot_roofline()) == ["conv", *marks, "closed-form bound", *roofs]
     hits = tuple(row._replace(hit_bytes=row.bytes, miss_bytes=0) for row in conv.traffic)
     warm = replace(conv, traffic=hits, bounds=())
-    assert legend(replace(result, runs=(warm, warm)).plot_roofline()) == ["conv", marks[0]]
+    drawn = legend(replace(result, runs=(warm, warm)).plot_roofline())
+    assert drawn == ["conv", marks[0], *roofs]
 
 
 def test_every_kernel_of_a_timeline_is_named(result: Result) -> None:
-    """Above it where there is room, else upright in the launch before it."""
+    """In it where there is room, and upright below the launch before it."""
     ax = result.plot_timeline()
     upright = {text.get_text() for text in ax.texts if text.get_rotation() == 90}
     level = {text.get_text() for text in ax.texts if text.get_rotation() == 0}
-    assert upright | level == {"launch 1.500 us", "trans_data", "conv"}
+    assert level == {"trans_data", "conv"}
+    assert upright == {"launch of trans_data, 1.500 us", "launch of conv, 1.500 us"}
 
 
 def test_timeline_window_and_cores(result: Result) -> None:
     ax = result.plot_timeline(cores=("aic1",), window=(9, 11))
     assert ax.get_xlim() == (9, 11)
-    assert {label.get_text().split()[0] for label in ax.get_yticklabels()} == {"aic1"}
+    assert {label.get_text().split()[0] for label in ax.get_yticklabels()} == {"kernel", "aic1"}
     with pytest.raises(ArgumentError, match=r"core 'aic7' did not run.*aic0 to aic1"):
         result.plot_timeline(cores=("aic7",))
     with pytest.raises(ArgumentError, match=r"window 20 to 30 us shows nothing.*14\.801"):
@@ -329,19 +334,19 @@ def test_default_cores_are_first_and_slowest(result: Result) -> None:
         return PipeRow(core, "M", tuple(row))
 
     rows = (idle("aic10", 5), idle("aic2", 90), idle("aic0", 70), idle("aic3", 60))
-    assert gantt.default_cores((replace(run, pipes=rows),)) == ("aic0", "aic10")
+    assert of_timeline.default_cores((replace(run, pipes=rows),)) == ("aic0", "aic10")
 
 
 def test_dense_tracks_show_shares_of_time(large_result: Result) -> None:
     ax = large_result.plot_timeline()
     assert "share of that time" in ax.get_xlabel()
     bars = sum(len(batch.get_paths()) for batch in ax.collections)
-    assert 1000 < bars <= 2 * 10 * gantt.BINS
+    assert 1000 < bars <= 2 * 10 * of_timeline.BINS
 
 
 def test_covered_share_of_bins() -> None:
     start, end = np.asarray([0, 10, 25]), np.asarray([5, 20, 30])
-    shares = gantt.covered(start, end, np.asarray([0.0, 10.0, 20.0, 40.0]))
+    shares = of_timeline.covered(start, end, np.asarray([0.0, 10.0, 20.0, 40.0]))
     assert shares.tolist() == pytest.approx([0.5, 1.0, 0.25])
 
 
@@ -371,6 +376,7 @@ def test_page_bars_fill_the_row(result: Result, tmp_path: Path) -> None:
     bars = re.findall(r'<div class="bar">(.*?)</div>', page)
     assert len(bars) == 4 + 1 + 5 + 1
     for bar in bars:
+        assert bar
         widths = [float(width) for width in re.findall(r"width:([\d.]+)%", bar)]
         assert sum(widths) == pytest.approx(100, abs=0.01)
 
@@ -412,7 +418,7 @@ def test_launches_do_not_fill_a_timeline(result: Result) -> None:
     """Kernels have nearly all of the width, in the proportion of their times."""
     slow = tuple(replace(run, launch_cycles=20 * run.cycles) for run in result.runs)
     call = replace(result, runs=slow)
-    ax = plots.plot_timeline(call)
+    ax = call.plot_timeline()
     left, right = ax.get_window_extent().x0, ax.get_window_extent().x1
 
     def at(cycle: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +12,33 @@ import pytest
 
 import npusim
 from npusim.results import Result, metrics, palette
-from npusim.results.web import bars, hierarchy, page, run, study
+from npusim.results.figure import Bars, Figure
+from npusim.results.figures import studies, timeline
+from npusim.results.report import Cell, Report, Section, Table
+from npusim.results.reports import study
+from npusim.results.web import hierarchy, page
 from npusim.timing.trace import TrafficRow
 from tests import browser, tooltips
 from tests.browser import Page
 
 # ---------------------------------------------------------------- what pages say
+
+
+def called(result: Result) -> str:
+    """The page of a call."""
+    return page.page(result.as_report())
+
+
+def studied(fixed: Mapping[str, str], rows: Sequence[studies.Row]) -> str:
+    """The page of a study of ``a`` and ``b``."""
+    names = [name for name in ("a", "b") if name in rows[0]]
+    varied = {name: list(dict.fromkeys(row[name] for row in rows)) for name in names}
+    return page.page(study.report(fixed, varied, rows))
+
+
+def simple(*sections: Section) -> str:
+    """A page with these sections."""
+    return page.page(Report("</script><b>", (), "", (), sections, ""))
 
 
 def test_names_of_a_call_are_told_apart_by_operands(result: Result) -> None:
@@ -42,32 +63,38 @@ def test_one_colour_has_one_meaning() -> None:
 
 
 def test_pages_are_the_same_bytes_every_time(result: Result) -> None:
-    assert run.render(result) == run.render(result)
+    assert called(result) == called(result)
 
 
-def test_scripts_cannot_be_ended_by_what_they_hold() -> None:
-    text = page.page("title", [], [page.Chart("here", {"text": "</script><b>"}, "")])
-    assert text.count("</script>") == 3
+def test_scripts_cannot_be_ended_by_what_they_hold(result: Result) -> None:
+    assert simple().count("</script>") == 1
+    runs = tuple(replace(run, name="</script><b>") for run in result.runs)
+    text = called(replace(result, runs=runs))
+    assert text.count("</script>") == 2 + len(tooltips.charts(text))
     assert r"\u003c/script>\u003cb>" in text
 
 
 def test_bars_too_many_for_a_page_become_one_where_gaps_are_short(
     result: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = bars.picture(result)
-    assert whole.gap == 0
-    assert all((one.number == 1).all() for one in whole.bars)
-    many = sum(len(one.left) for one in whole.bars)
-    monkeypatch.setattr(bars, "MAX_BARS", many // 2)
-    fewer = bars.picture(result)
-    assert fewer.gap > 0
-    assert sum(len(one.left) for one in fewer.bars) <= many // 2
-    for before, after in zip(whole.bars, fewer.bars, strict=True):
+    def bars(shown: Figure) -> list[Bars]:
+        return [mark for mark in shown.marks if isinstance(mark, Bars)]
+
+    whole = timeline.interactive(result)
+    assert "Gaps below" not in whole.caption
+    assert all((np.asarray(one.more["number"]) == 1).all() for one in bars(whole))
+    many = sum(len(one.left) for one in bars(whole))
+    monkeypatch.setattr(timeline, "MAX_BARS", many // 2)
+    fewer = timeline.interactive(result)
+    assert "Gaps below" in fewer.caption
+    assert sum(len(one.left) for one in bars(fewer)) <= many // 2
+    for before, after in zip(bars(whole), bars(fewer), strict=True):
         assert before.name == after.name
-        assert after.number.sum() == before.number.sum()
-        assert after.bytes.sum() == before.bytes.sum()
-        for track in np.unique(before.track):
-            here, there = before.track == track, after.track == track
+        for name in ("number", "bytes"):
+            sums = [np.asarray(one.more[name]).sum() for one in (before, after)]
+            assert sums[0] == sums[1]
+        for track in np.unique(before.low):
+            here, there = before.low == track, after.low == track
             assert after.left[there].min() == before.left[here].min()
             assert after.right[there].max() == before.right[here].max()
 
@@ -96,10 +123,10 @@ def test_bytes_beside_the_drawing_of_memories_have_room() -> None:
 def test_tooltips_ask_for_what_charts_have(result: Result, tmp_path: Path) -> None:
     net = npusim.network("resnet18", device="tiny", gradients=["weight"])
     net.report(tmp_path / "net.html")
-    text = study.render({"network": "resnet50"}, ("a", "b"), SPACE)
+    text = studied({"network": "resnet50"}, SPACE)
     (tmp_path / "study.html").write_text(text, encoding="utf-8")
     pages = (path.read_text(encoding="utf-8") for path in tmp_path.iterdir())
-    for told in (run.render(result), *pages):
+    for told in (called(result), *pages):
         charts = tooltips.charts(told)
         assert len(charts) == 2
         assert [tooltips.untold(one) for one in charts] == [[], []]
@@ -107,7 +134,7 @@ def test_tooltips_ask_for_what_charts_have(result: Result, tmp_path: Path) -> No
 
 def test_rows_of_nothing_are_left_out(result: Result) -> None:
     changed = replace(result.runs[0], traffic=(TrafficRow("GM", "UB", "nobody_moved", 0, 0, 0),))
-    assert "nobody_moved" not in run.render(replace(result, runs=(changed, result.runs[1])))
+    assert "nobody_moved" not in called(replace(result, runs=(changed, result.runs[1])))
 
 
 # ---------------------------------------------------------------- in a browser
@@ -163,11 +190,11 @@ _OF_AXIS = f"{_TIMELINE}.below[0].major_label_text_color"
 def test_the_timeline_zooms(result: Result, shown: Page, tmp_path: Path) -> None:
     result.report(tmp_path / "run.html")
     shown.open(tmp_path / "run.html")
+    us = 1e6 / result.device.clock_hz
     longest = max(
-        (one for one in bars.spans(result.runs) if not one.launch),
+        (one for one in timeline.spans(result.runs, us) if not one.upright),
         key=lambda one: one.right - one.left,
     )
-    us = 1e6 / result.device.clock_hz
     first, last = shown.run(_RANGE)
     assert first <= longest.left * us
     assert longest.right * us <= last < result.time_us
@@ -181,8 +208,8 @@ def test_the_timeline_zooms(result: Result, shown: Page, tmp_path: Path) -> None
     shown.run("scrollTo(0, 0)")
     shown.wheel(box[0], box[1], -240)
     shown.wait(f"({_RANGE})[1] - ({_RANGE})[0] < {result.time_us * 0.95}")
-    shown.run("document.querySelector('[data-toggle=\"work-cube\"]').click()")
-    cube = "Bokeh.documents.map(d => d.get_model_by_name('work-cube')).find(m => m)"
+    shown.run("document.querySelector('[data-toggle=\"cube\"]').click()")
+    cube = "Bokeh.documents.map(d => d.get_model_by_name('cube')).find(m => m)"
     assert shown.run(f"{cube}.visible") is False
     checked(shown)
 
@@ -217,8 +244,9 @@ def test_tooltips_of_the_timeline_tell_what_is_below_the_pointer(
 
 
 def test_tables_sort_and_fold(shown: Page, tmp_path: Path) -> None:
-    rows = [(f"row {at}", page.Cell(f"{at} things", -at)) for at in range(page.FOLD + 5)]
-    (tmp_path / "table.html").write_text(page.page("t", [page.table(("name", "size"), rows, 1)]))
+    rows = [(f"row {at}", Cell(f"{at} things", -at)) for at in range(page.FOLD + 5)]
+    table = Section("t", [Table("", ("name", "size"), rows, 1)])
+    (tmp_path / "table.html").write_text(simple(table))
     shown.open(tmp_path / "table.html")
     seen = "[...document.querySelectorAll('tbody tr')].filter(r => r.offsetHeight).length"
     first = "document.querySelector('tbody tr').cells[0].textContent"
@@ -269,23 +297,23 @@ SPACE = [row(10.0 * a + b, a=str(a), b=f"{b}KiB") for a in (2, 1) for b in (1, 2
 
 
 def test_what_no_point_beats() -> None:
-    assert study.front([3, 1, 2, 1, 4], [1, 5, 2, 6, 1]) == [1, 2, 0]
-    assert study.front([], []) == []
+    assert studies.front([3, 1, 2, 1, 4], [1, 5, 2, 6, 1]) == [1, 2, 0]
+    assert studies.front([], []) == []
 
 
 def test_the_page_of_a_study_says_what_is_best_and_what_failed() -> None:
     rows = [*SPACE, row(0.0, "CapacityError: <too> large", a="3", b="4KiB")]
-    told = study.render({"operator": "matmul", "device": "tiny"}, ("a", "b"), rows)
+    told = studied({"operator": "matmul", "device": "tiny"}, rows)
     assert "Fastest: 11.000 \u00b5s with a=1, b=1KiB." in told
     assert "Slowest: 24.000 \u00b5s with a=2, b=4KiB, 2.18 times that." in told
     assert "a=3, b=4KiB: CapacityError: &lt;too&gt; large" in told
     assert told.count('class="chart"') == 2, "time, and time against bytes of buffers"
-    nothing = study.render({"operator": "matmul"}, ("a",), rows[-1:])
+    nothing = studied({"operator": "matmul"}, rows[-1:])
     assert "No point has a time." in nothing
 
 
 def test_a_study_in_the_browser(shown: Page, tmp_path: Path) -> None:
-    text = study.render({"network": "resnet50"}, ("a", "b"), SPACE)
+    text = studied({"network": "resnet50"}, SPACE)
     (tmp_path / "study.html").write_text(text, encoding="utf-8")
     for width in (1280, 400):
         shown.open(tmp_path / "study.html", width)

@@ -225,11 +225,11 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_front_of_three_goals_is_no_line() -> None:
     found = explored(trials=9, goals=["time_us", "energy_uj", "area_mm2"])
-    (line,) = found.plot().lines
+    *_, line = found.plot().lines
     third = found.plot().figure.axes[1]  # the colour bar
     assert third.get_ylabel() == "area, mm\u00b2"
     assert line.get_linestyle() == "None"
-    (line,) = explored(trials=9).plot().lines
+    *_, line = explored(trials=9).plot().lines
     assert line.get_linestyle() == "-"
     assert found.plot(x="area_mm2").get_xlabel() == "area, mm\u00b2"
 

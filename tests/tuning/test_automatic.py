@@ -22,7 +22,7 @@ from npusim.kernels.mem_set import MemSet
 from npusim.kernels.tilings.pipeline import Work, leading, table, times
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
-from npusim.timing.launches import RUNS, Launches
+from npusim.reuse.launches import RUNS, CachedLaunches
 from npusim.timing.run import new_l2, time_program
 from tests.tuning.larger_machines import (
     LIMIT,
@@ -251,15 +251,15 @@ def test_the_program_of_the_choice_is_handed_on_once() -> None:
     best = chosen(kernel_of(gradient("res5_3x3", "dw", 1)), machine, groups)
     place = choice._place(best, machine, groups)
     assert place in choice._built
-    first = program_of(best, Launches(machine, groups))
+    first = program_of(best, CachedLaunches(machine, groups))
     assert place not in choice._built
-    second = program_of(best, Launches(machine, groups))
+    second = program_of(best, CachedLaunches(machine, groups))
     assert first is not second
     assert first.instructions == second.instructions
     other = machine.replace("memories.L1.size", "256KiB")
     again = chosen(kernel_of(gradient("res5_3x3", "dw", 1)), machine, groups)
     assert again == best
-    made = program_of(best, Launches(other, groups))
+    made = program_of(best, CachedLaunches(other, groups))
     assert made.device.digest() == other.digest(), "never that of another machine"
 
 

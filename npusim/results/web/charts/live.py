@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -16,19 +16,14 @@ from bokeh.application import Application
 from bokeh.application.handlers.function import FunctionHandler
 from bokeh.document import Document
 from bokeh.layouts import column, row
-from bokeh.models import ColumnDataSource, InlineStyleSheet, Range1d
+from bokeh.models import InlineStyleSheet
 from bokeh.models.widgets import Button, Div, Select, Slider, TextInput
 from bokeh.server.server import Server
 
 from npusim.base.errors import ArgumentError
-from npusim.results import palette
-from npusim.results.web.bars import Picture
-from npusim.results.web.charts.base import hover, new_figure
-from npusim.results.web.charts.timeline import tracks
+from npusim.results.figure import Bars, Figure
+from npusim.results.web.charts.base import build
 from npusim.results.web.page import own
-
-#: Pixels of a layer's bar, and of what is around them.
-_BAR, _AROUND = 17, 70
 
 #: Width of the sliders, in pixels.
 _LEFT = 300
@@ -50,14 +45,6 @@ class Slide(NamedTuple):
     at: int
 
 
-class LayerBar(NamedTuple):
-    """A layer: microseconds as it was, and by result as it is, empty while that is not known."""
-
-    name: str
-    before: float
-    parts: Mapping[str, float]
-
-
 class Acts(NamedTuple):
     """What the page does: a slider went to a place, a layer was chosen, a name was given to a file.
 
@@ -73,7 +60,7 @@ class Acts(NamedTuple):
 
 
 class Live:
-    """The page in a document; ``tell``, ``draw_layers`` and ``draw_timeline`` change it."""
+    """The page in a document; ``tell`` and ``draw`` change it."""
 
     def __init__(
         self,
@@ -86,7 +73,6 @@ class Live:
     ) -> None:
         self.document, self.acts = document, acts
         self.head, self.said = Div(sizing_mode="stretch_width"), Div(width=_LEFT)
-        self.key = Div(sizing_mode="stretch_width")
         self.labels: dict[str, Div] = {}
         self.sliders = {one.name: self._slider(one) for one in slides}
         self.select = Select(title="timeline of", options=layers, value=chosen, width=_LEFT)
@@ -94,14 +80,14 @@ class Live:
         self.name = TextInput(title="device file", value="mine.yaml", width=_LEFT)
         self.button = Button(label="Save as a device file", width=_LEFT)
         self.button.on_click(self._saved)
-        self.layers = ColumnDataSource({name: [] for name in (*_PLACED, "colour", "text")})
-        self.before = ColumnDataSource({name: [] for name in ("y", "right")})
-        self.bars = self._layer_bars(layers)
-        self.timeline = column(Div(text=""), sizing_mode="stretch_width")
+        self.places = {
+            name: column(Div(text=""), sizing_mode="stretch_width")
+            for name in ("layers", "timeline")
+        }
         pairs = [part for name in self.sliders for part in (self.labels[name], self.sliders[name])]
         left = column(*pairs, self.select, self.name, self.button, self.said)
         right = column(
-            self.key, self.bars, self.timeline,
+            *self.places.values(),
             sizing_mode="stretch_width", styles={"min-width": "340px", "flex": "1"},
         )  # fmt: skip
         below = row(left, right, sizing_mode="stretch_width", styles={"flex-wrap": "wrap"})
@@ -135,24 +121,6 @@ class Live:
         made.on_change("value", moved)
         return made
 
-    def _layer_bars(self, layers: Sequence[str]) -> Any:
-        made = new_figure(
-            _BAR * len(layers) + _AROUND, zoom="none",
-            x_range=Range1d(start=0, end=1), y_range=[*reversed(layers)],
-            x_axis_label="time (\u00b5s), all layers of a kind; grey: as it was",
-        )  # fmt: skip
-        made.ygrid.grid_line_color = None
-        made.hbar(
-            y="y", right="right", left=0, height=0.86, source=self.before,
-            fill_color=palette.KERNEL, fill_alpha=0.28, line_color=None,
-        )  # fmt: skip
-        drawn = made.hbar(
-            y="y", left="left", right="right", height=0.5, source=self.layers,
-            fill_color="colour", line_color=None,
-        )  # fmt: skip
-        hover(made, [drawn], "<div><b>@y</b><br>@text</div>")
-        return made
-
     def _chosen(self, attr: str, old: str, new: str) -> None:
         self.acts.choose(new)
         self.work()
@@ -179,34 +147,21 @@ class Live:
         listed = f"<ul style='color:var(--bad)'>{wrong}</ul>" if wrong else ""
         self.head.text = f"<h1 style='font-size:24px;margin:0'>{escape(lead)}</h1>{rest}{listed}"
 
-    def draw_layers(self, bars: Sequence[LayerBar]) -> None:
-        """The layers as they were and are."""
-        data: dict[Any, Any] = {name: [] for name in self.layers.data}
-        for bar in bars:
-            at = 0.0
-            for name, us in bar.parts.items():
-                if us:
-                    values = (bar.name, at, at + us, palette.RESULT_COLOURS[name])
-                    text = f"{name}: {us:,.1f} \u00b5s, {sum(bar.parts.values()):,.1f} in all"
-                    for key, value in zip(data, (*values, text), strict=True):
-                        data[key].append(value)
-                    at += us
-        self.layers.data = data
-        held = {name for bar in bars for name, us in bar.parts.items() if us}
-        self.key.text = _key(one for one in palette.RESULT_COLOURS.items() if one[0] in held)
-        self.before.data = {"y": [b.name for b in bars], "right": [b.before for b in bars]}
-        most = max((max(b.before, sum(b.parts.values())) for b in bars), default=1.0)
-        self.bars.x_range.end = 1.05 * most
-
-    def draw_timeline(self, title: str, picture: Picture) -> None:
-        """The timeline of a layer."""
-        kinds = {bars.name: bars.colour for bars in picture.bars}
-        kinds |= {"launch": palette.LAUNCH} if any(span.launch for span in picture.spans) else {}
-        head = Div(text=f"<b>{escape(title)}</b>{_key(kinds.items())}")
-        self.timeline.children = [head, tracks(picture)]
-
-
-_PLACED = ("y", "left", "right")
+    def draw(self, shown: Figure, title: str = "") -> None:
+        """A figure in its place; of one that has as many marks as before the data change alone."""
+        place, new = self.places[shown.place], build(shown)
+        named = [one for one in shown.marks if isinstance(one, Bars) and one.name]
+        entries = [(one.name, one.colour) for one in named if any(one.right > one.left)]
+        children: list[Any] = place.children
+        head, *old = children
+        head.text = f"<b>{escape(title)}</b>{_key(entries)}"
+        before, after = (getattr(of, "renderers", ()) for of in (old[0] if old else None, new))
+        if len(before) != len(after) or shown.view is not None:
+            place.children = [head, new]
+            return
+        for one, other in zip(before, after, strict=True):
+            one.data_source.data = dict(other.data_source.data)
+        old[0].x_range.end = new.x_range.end
 
 
 def _label(one: Slide, at: int) -> str:

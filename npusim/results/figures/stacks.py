@@ -1,0 +1,136 @@
+"""Stacked bars: the traffic of a call, the layers of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npusim.results import metrics, palette
+from npusim.results.elementwise import TRAFFIC_ONLY, by_kind
+from npusim.results.figure import Axis, Bars, Figure, Mark, Words
+from npusim.results.lines import binary_unit, bytes_text, percent_text, us_alike, us_text
+from npusim.results.network_text import verdict
+from npusim.results.record import Record
+
+
+class LayerBar(NamedTuple):
+    """A layer: microseconds as it was, and by result as it is, empty while that is not known."""
+
+    name: str
+    before: float
+    parts: Mapping[str, float]
+
+
+class Stack(NamedTuple):
+    """A bar: what it is called, what stands behind its end, and how long its parts are."""
+
+    name: str
+    told: str
+    parts: Mapping[str, float]
+
+
+def stacked(
+    stacks: Sequence[Stack], looks: Mapping[str, str], label: str, width: float, **more: Any
+) -> Figure:
+    """A bar per stack, one below another, its parts in the order of ``looks``, their colours.
+
+    Parts of the colour of text are bars without a filling. ``more`` is as of a figure.
+    """
+    count, marks = len(stacks), list[Mark]()
+    base, places = np.zeros(count), np.arange(count)
+    for part, colour in looks.items():
+        ends = base + [one.parts.get(part, 0.0) for one in stacks]
+        drawn = ends > base
+        if drawn.any():
+            at = places[drawn]
+            marks.append(Bars(name=part, colour=colour or palette.KERNEL, hatched=not colour,
+                              left=base[drawn], right=ends[drawn], low=at - 0.37, high=at + 0.37,
+                              tip=f"<b>{part}</b>"))  # fmt: skip
+        base = ends
+    marks.append(Words(x=base, y=places, texts=[one.told for one in stacks], shift=(4, 0)))
+    return Figure(
+        x=Axis(label=label, ends=(0.0, 1.2 * max(base, default=1.0) or 1.0)),
+        y=Axis(names=[one.name for one in stacks], ends=(count - 0.4, -0.6)),
+        marks=marks,
+        inches=(width, 1.5 + 0.32 * max(4, count)),
+        pixels=90 + 24 * max(4, count),
+        **more,
+    )
+
+
+_HIT, _MISS = "read, L2 hit", "read, L2 miss"
+
+
+def traffic(result: Record) -> Figure:
+    """Bytes per path and operand over the call; reads of GM split into L2 hits and misses."""
+    paths = metrics.path_totals(result.runs)
+    unit, size = binary_unit(max((path.bytes for path in paths), default=1) or 1)
+    stacks = []
+    for path in paths:
+        hits = "" if path.hit_share is None else f", {percent_text(path.hit_share)} hits"
+        parts = {_HIT: path.hit_bytes, _MISS: path.missed_bytes}
+        parts[path.kind] = path.bytes - path.hit_bytes - path.missed_bytes
+        lengths = {name: count / size for name, count in parts.items()}
+        label = path.label.replace("->", "\u2192")
+        stacks.append(Stack(label, bytes_text(path.bytes) + hits, lengths))
+    looks = {_HIT: palette.READ_HIT, _MISS: palette.READ_MISS, **palette.MOVES}
+    return stacked(stacks, looks, f"bytes moved over the call ({unit})", 8, at="above")
+
+
+#: What the bars of element-wise layers are called.
+_OTHERS = f"element-wise, {TRAFFIC_ONLY}"
+
+
+def layers(facts: Mapping[str, Any]) -> Figure:
+    """A bar per layer with a time, repetitions included: launches, layouts, and each gradient.
+
+    Bars without a filling follow for kinds of element-wise layers, where these were asked for.
+    ``facts`` are those of ``NetworkResult.to_json``.
+    """
+    stacks = [
+        Stack(
+            f"{row['count']} x {row['layer']}" if row["count"] > 1 else row["layer"],
+            f"{us_alike(row['total_us'])}, {percent_text(row['share'])}",
+            {name: row["count"] * us for name, us in row["split"].items()},
+        )
+        for row in facts["layers"]
+        if not row["error"]
+    ]
+    for row in by_kind(facts["elementwise"]):
+        told = f"{us_alike(row['total_us'])}, {TRAFFIC_ONLY}"
+        name = f"{row['count']} x {row['kind']}"
+        stacks.append(Stack(name, told, {_OTHERS: row["total_us"]}))
+    looks = {name: palette.PART_COLOURS[name] for name in facts["split"]} | {_OTHERS: ""}
+    whole = f"{facts['workload']} {facts['pass']} on {facts['device']}, batch {facts['batch']}"
+    title = f"{whole}: {us_text(facts['time_us'])} us\n{verdict(facts)}"
+    label = "us; layouts: kernels that change layouts, clear and cast"
+    return stacked(stacks, looks, label, 9, title=title, at="beside")
+
+
+def moved(layers: Sequence[LayerBar]) -> Figure:
+    """Layers as they are, by result, before broad grey bars of what they were."""
+    count, places = len(layers), np.arange(len(layers))
+    base = np.zeros(count)
+    before = [one.before for one in layers]
+    marks = [Bars(left=base, right=before, low=places - 0.43, high=places + 0.43,
+                  colour=palette.KERNEL, alpha=0.28)]  # fmt: skip
+    for part, colour in palette.RESULT_COLOURS.items():
+        us = np.array([one.parts.get(part, 0.0) for one in layers])
+        whole = [sum(one.parts.values()) for one in layers]
+        texts = [f"{n:,.1f} \u00b5s, {all_:,.1f} in all" for n, all_ in zip(us, whole, strict=True)]
+        marks.append(Bars(name=part, colour=colour, left=base, right=base + us, low=places - 0.25,
+                          high=places + 0.25, more={"text": texts},
+                          tip=f"<div><b>{part}</b><br>@text</div>"))  # fmt: skip
+        base = base + us
+    return Figure(
+        x=Axis(
+            label="time (\u00b5s), all layers of a kind; grey: as it was",
+            ends=(0.0, 1.05 * max([*before, *base], default=1.0)),
+        ),
+        y=Axis(names=[one.name for one in layers], ends=(count - 0.4, -0.6)),
+        marks=marks,
+        pixels=17 * count + 70,
+        place="layers",
+    )

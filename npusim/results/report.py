@@ -1,0 +1,161 @@
+"""A report as data: key figures, and sections of tables, figures, lists and notes.
+
+``npusim.results.web.page`` makes a page of it, and what a notebook shows; tables are text too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from npusim.results import lines
+from npusim.results.figure import Figure
+from npusim.results.lines import bytes_text
+
+T = TypeVar("T")
+
+
+class Cell(NamedTuple):
+    """A cell of a table: its text, what it is sorted by, or the ``parts`` of a bar.
+
+    These are (what, share of the widest, colour); those without a share are left out.
+    """
+
+    text: str
+    key: float | None = None
+    parts: tuple[tuple[str, float, str], ...] = ()
+
+
+def bar(parts: Iterable[tuple[str, float, str]], key: float) -> Cell:
+    """A cell with a bar, sorted by ``key``."""
+    return Cell("", key, tuple(part for part in parts if part[1] > 0))
+
+
+def size_cell(count: int) -> Cell:
+    """Bytes as text, sorted by their number."""
+    return Cell(bytes_text(count), count)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table; the first ``left`` columns are text, the others numbers.
+
+    Cells are texts, numbers or ``Cell``; columns at the places ``long`` hold sentences. On a page
+    it sorts by its heads, and long ones are folded.
+    """
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    left: int
+    long: Sequence[int] = ()
+
+    def text(self, width: int | None = None) -> str:
+        """The title and the table, in lines of at most ``width`` characters."""
+        return "\n".join((self.title, "", *lines.table(self.head, self.rows, self.left, width)))
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """The rows, each of cells."""
+        return [[c if isinstance(c, Cell) else Cell(str(c)) for c in row] for row in self.rows]
+
+    @property
+    def kinds(self) -> list[str]:
+        """What each column holds: "" for text, "n" for numbers, "long" or "bars"."""
+        kinds = ["" if at < self.left else "n" for at in range(len(self.head))]
+        for at, cell in enumerate(self.cells[0] if self.rows else ()):
+            if at in self.long:
+                kinds[at] = "long"
+            elif cell.parts or (not cell.text and cell.key is not None):
+                kinds[at] = "bars"
+        return kinds
+
+
+def table_of(
+    columns: Mapping[str, Callable[[T], Any]],
+    of: Iterable[T],
+    left: int = 1,
+    long: Sequence[str] = (),
+    title: str = "",
+) -> Table:
+    """A table with a row for each thing, its cells by what is in their column's head."""
+    heads = tuple(columns)
+    rows = tuple(tuple(cell(one) for cell in columns.values()) for one in of)
+    return Table(title, heads, rows, left, [heads.index(name) for name in long])
+
+
+class Items(NamedTuple):
+    """A list."""
+
+    texts: Sequence[str]
+
+
+class Note(NamedTuple):
+    """A paragraph that explains what is above it."""
+
+    text: str
+
+
+class Colours(NamedTuple):
+    """What colours stand for: (name, colour)."""
+
+    entries: Sequence[tuple[str, str]]
+
+
+class Pair(NamedTuple):
+    """Parts side by side where there is room."""
+
+    parts: Sequence[Any]
+
+
+class Drawing(NamedTuple):
+    """A drawing, as SVG."""
+
+    svg: str
+
+
+Part = Table | Items | Note | Colours | Pair | Drawing | Figure
+
+
+@dataclass(frozen=True)
+class Section:
+    """A titled part that folds away; a notebook shows the ``brief`` ones."""
+
+    title: str
+    parts: Sequence[Part]
+    opened: bool = True
+    brief: bool = False
+
+    @property
+    def shown(self) -> list[Part]:
+        """The parts that hold anything; a note alone is nothing."""
+        held = [one for one in self.parts if _holds(one)]
+        return held if any(not isinstance(one, Colours) for one in held) else []
+
+
+def _holds(part: Part) -> bool:
+    """Whether there is anything to show of a part."""
+    if isinstance(part, Pair):
+        return any(map(_holds, part.parts))
+    if isinstance(part, Figure):
+        return bool(part.marks)
+    return bool(part.rows if isinstance(part, Table) else part[0])
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a result says: what it is (``about``), the answer (``lead``), key figures, sections.
+
+    ``cards`` are (value, what it is); ``origin`` is what is needed to reproduce it. ``told`` are
+    further sentences. ``markup`` is HTML in place of all but the title.
+    """
+
+    title: str
+    about: Sequence[str]
+    lead: str
+    cards: Sequence[tuple[str, str]]
+    sections: Sequence[Section]
+    origin: str
+    told: Sequence[str] = ()
+    markup: str = ""

@@ -1,0 +1,202 @@
+"""The report of one call: what it took and why, then everything behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from npusim.base.reasons import BUSY, REASONS
+from npusim.device.spec import Device
+from npusim.results import advice, metrics, palette, tables
+from npusim.results.figures import roofline, timeline
+from npusim.results.lines import bytes_text, percent_text, rate_text, us_text
+from npusim.results.record import Record
+from npusim.results.report import (
+    Cell,
+    Colours,
+    Drawing,
+    Items,
+    Note,
+    Pair,
+    Part,
+    Report,
+    Section,
+    Table,
+    bar,
+    size_cell,
+    table_of,
+)
+from npusim.results.text import kernel_cells
+from npusim.results.web import hierarchy
+from npusim.timing.trace import KernelRun
+
+
+def report(result: Record) -> Report:
+    """All of a call; a notebook shows its kernels and notes."""
+    device = result.device
+    return Report(
+        title=f"{result.operator} on {device.name}",
+        about=[result.problem],
+        lead=verdict(result),
+        cards=[*_cards(result)],
+        sections=(
+            Section("What would make it faster", [Items(advice.advise(result.runs))]),
+            Section("Timeline", [_timeline(result)]),
+            Section("Where the time went", [*_pipes(result)]),
+            Section("Memory traffic", [traffic(device, result.runs)]),
+            Section("Traffic of each kernel", [*_kernel_traffic(result)], opened=False),
+            Section("Roofline", _roofline(result)),
+            Section("Kernels", [*_kernels(result)], brief=True),
+            Section("Lower bounds", [_bounds(result)], opened=False),
+            Section("Notes", [Items(result.notes)], brief=True),
+        ),
+        origin=f"npusim {result.version}, device {device.name} (digest {device.digest()}), "
+        f"{device.clock_hz / 1e9:g} GHz",
+    )
+
+
+def verdict(result: Record) -> str:
+    """The time and what holds it up, in a sentence or two."""
+    launches = sum(run.launch_cycles for run in result.runs)
+    text = f"{us_text(result.time_us)} \u00b5s"
+    if launches:
+        share = percent_text(metrics.share(launches, result.cycles))
+        text += f", {share} of it to launch kernels"
+    if result.verdict is not None:
+        text += f". Bottleneck: {result.verdict.text()}"
+    return text + "."
+
+
+def _cards(result: Record) -> Iterator[tuple[str, str]]:
+    """The key figures of the call."""
+    device, macs = result.device, sum(run.macs for run in result.runs)
+    yield f"{us_text(result.time_us)} \u00b5s", f"time, {result.cycles:,} cycles"
+    if result.known_time_range is not None:
+        low, high = result.known_time_range.low_us, result.known_time_range.high_us
+        yield f"{us_text(low)} to {us_text(high)} \u00b5s", "range of the time"
+    bound = metrics.call_bound(result.runs)
+    if bound is not None:
+        us = us_text(device.time_us(bound.cycles))
+        yield f"{us} \u00b5s", f"least of this program: {bound.resource}"
+    if result.problem_us is not None:
+        least = result.problem_bounds[0].resource
+        yield f"{us_text(result.problem_us)} \u00b5s", f"least of any program: {least}"
+    executed = rate_text(metrics.tflops(device, macs, result.cycles))
+    useful = rate_text(metrics.tflops(device, sum(result.useful_macs.values()), result.cycles))
+    if result.useful_macs:
+        yield f"{useful} TFLOPS", f"useful over the call; executed {executed}"
+    elif macs:
+        yield f"{executed} TFLOPS", "executed over the call"
+    yield bytes_text(sum(run.gm_bytes for run in result.runs)), "from and to GM"
+
+
+def _timeline(result: Record) -> Part:
+    if not tables.has_timeline(result.runs):
+        return Note("No timeline was kept; run with timeline=True to see it.")
+    figure = timeline.interactive(result)
+    return figure if figure.marks else Note("No instruction was executed.")
+
+
+def _roofline(result: Record) -> list[Part]:
+    return [roofline.of_call(result)] if any(run.macs and run.cycles for run in result.runs) else []
+
+
+def _pipes(result: Record) -> Iterator[Part]:
+    """Stacked bars: where each pipe's time went, mean over cores, per kernel that matters."""
+    names = dict(zip(map(id, result.runs), metrics.titles(result.runs), strict=True))
+    shown = [(run, metrics.pipe_shares(run)) for run in advice.major_kernels(result.runs)]
+    means = [one.mean for _, shares in shown for one in shares]
+    used = [name for at, name in enumerate(REASONS) if any(mean[at] for mean in means)]
+    works: dict[str, list[str]] = {}
+    for pipe in dict.fromkeys(one.pipe for _, shares in shown for one in shares):
+        works.setdefault(palette.work_colour(pipe), []).append(pipe)
+    busy = [(f"busy ({', '.join(pipes)})", colour) for colour, pipes in works.items()]
+    waits = [(name, palette.REASON_COLOURS[name]) for name in used if name != REASONS[BUSY]]
+    yield Colours([*busy, *waits])
+    rows = []
+    for run, shares in shown:
+        critical = metrics.critical_pipe(shares)
+        for one in shares:
+            rows.append((names[id(run)], one.pipe, "mean", *_bar(one.pipe, one.mean)))
+            if one is critical:
+                core = f"{one.busiest_core}, busiest"
+                rows.append((names[id(run)], one.pipe, core, *_bar(one.pipe, one.busiest)))
+    yield Table("", ("kernel", "pipe", "core", "busy", "share of the kernel's cycles"), rows, 3)
+
+
+def _bar(pipe: str, shares: Sequence[float]) -> tuple[Cell, Cell]:
+    """How busy a pipe is, and all it does."""
+    colours = {**palette.REASON_COLOURS, REASONS[BUSY]: palette.work_colour(pipe)}
+    parts = ((name, share, colours[name]) for name, share in zip(REASONS, shares, strict=True))
+    return Cell(f"{shares[BUSY] * 100:.1f} %", shares[BUSY]), bar(parts, shares[BUSY])
+
+
+def traffic(device: Device, runs: Sequence[KernelRun]) -> Pair:
+    """The memories with the bytes that ``runs`` moved, and the same as a table."""
+    totals = metrics.path_totals(runs)
+    rows = [
+        (
+            f"{one.src}\u2192{one.dst}",
+            one.operand,
+            size_cell(one.bytes),
+            "" if one.hit_share is None or device.l2 is None else percent_text(one.hit_share),
+        )
+        for one in totals
+    ]
+    table = Table("", ("path", "operand", "bytes", "L2 hits"), rows, 2)
+    return Pair((Drawing(hierarchy.draw(device, totals)), table))
+
+
+def _kernel_traffic(result: Record) -> Iterator[Table]:
+    if len(result.runs) < 2:
+        return
+    rows: list[tuple[Any, ...]] = []
+    for run, name in zip(result.runs, metrics.titles(result.runs), strict=True):
+        for row in run.traffic:
+            if row.bytes:
+                cached = row.hit_bytes or row.miss_bytes
+                split = [size_cell(n) if cached else "" for n in (row.hit_bytes, row.miss_bytes)]
+                path = f"{row.src}\u2192{row.dst}"
+                rows.append((name, path, row.operand, size_cell(row.bytes), *split))
+    yield Table("", ("kernel", "path", "operand", "bytes", "L2 hits", "L2 misses"), rows, 3)
+
+
+#: Heads of columns that need their unit.
+_HEADS = {"us": "\u00b5s", "launch": "launch \u00b5s"}
+
+
+def _kernels(result: Record) -> Iterator[Part]:
+    """A row per kernel; columns that are empty for all of them are left out."""
+    cells = [
+        {_HEADS.get(head, head): text for head, text in one.items() if head != "share"}
+        | {"GM": size_cell(run.gm_bytes)}
+        for one, run in zip(kernel_cells(result), result.runs, strict=True)
+    ]
+    if not cells:
+        return
+    heads = [head for head in cells[0] if any(one[head] for one in cells)]
+    tiled = "tiling" in heads
+    rows = [[one[head] for head in heads] for one in cells]
+    yield Table("", heads, rows, 1 + tiled, long=(1,) if tiled else ())
+    yield Note(
+        "bound, problem: share of the time that the program, or any for its problem, would need at "
+        "least"
+    )
+
+
+def _bounds(result: Record) -> Table:
+    rows = [
+        {"name": name} | row
+        for run, name in zip(result.runs, metrics.titles(result.runs), strict=True)
+        for row in tables.bound_rows([run])
+        if row["cycles"]
+    ]
+    columns = {
+        "kernel": lambda row: row["name"],
+        "of the": lambda row: row["of"],
+        "resource": lambda row: row["resource"],
+        "why": lambda row: row["why"],
+        "cycles": lambda row: f"{row['cycles']:,}",
+        "of simulated": lambda row: percent_text(row["share"]),
+    }
+    return table_of(columns, rows, 4, long=("why",))

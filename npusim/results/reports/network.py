@@ -1,0 +1,241 @@
+"""The report of a network: where its time goes, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from npusim.device.spec import Device
+from npusim.results import elementwise, metrics, palette
+from npusim.results.elementwise import TRAFFIC_ONLY
+from npusim.results.figure import Figure, Span
+from npusim.results.figures import roofline, timeline
+from npusim.results.lines import percent_text, rate_text, us_alike, us_text
+from npusim.results.network_text import (
+    kernel_cells,
+    missing,
+    missing_text,
+    results_text,
+    shape_text,
+    verdict,
+)
+from npusim.results.record import Record
+from npusim.results.report import (
+    Cell,
+    Colours,
+    Items,
+    Note,
+    Part,
+    Report,
+    Section,
+    Table,
+    bar,
+    table_of,
+)
+from npusim.results.reports.call import traffic
+from npusim.timing.trace import KernelRun
+
+#: A row of layers or kernels, or all facts of a network, by name.
+Row = Mapping[str, Any]
+#: A layer's name, how often it occurs, and its result, None where it could not be simulated.
+Layer = tuple[str, int, Record | None]
+
+
+class _Part(NamedTuple):
+    """A layer that was simulated."""
+
+    name: str
+    alike: int
+    result: Record
+
+
+def report(facts: Row, device: Device, layers: Sequence[Layer]) -> Report:
+    """All of a network; a notebook shows its layers and notes.
+
+    ``facts`` are those of ``NetworkResult.to_json``.
+    """
+    parts = [_Part(name, n, result) for name, n, result in layers if result is not None]
+    runs = [run for one in parts for _ in range(one.alike) for run in one.result.runs]
+    bars = Colours([*_results(facts), ("launch", palette.LAUNCH)])
+    what = f"batch {facts['batch']}, {facts['dtype']}{results_text(facts)}"
+    return Report(
+        title=f"{facts['workload']} {facts['pass']} on {device.name}",
+        about=[f"{facts['description']}; {what}"],
+        lead=_verdict(facts),
+        cards=[*_cards(facts, device, runs)],
+        sections=(
+            Section("Timeline", [_timeline(device, parts), bars]),
+            Section("Layers", [*_layers(facts)], brief=True),
+            Section("Kernels", [_kernels(facts)]),
+            Section("Element-wise layers", [*_elementwise(facts)]),
+            Section("Memory traffic", [traffic(device, runs)]),
+            Section("Roofline", [*_roofline(facts, device, parts)]),
+            Section("Not simulated", [Items(missing(facts))]),
+            Section("Notes", [Items(facts["notes"])], brief=True),
+        ),
+        origin=f"npusim {facts['npusim_version']}, device {device.name} (digest "
+        f"{facts['device_digest']}), {facts['clock_hz'] / 1e9:g} GHz",
+    )
+
+
+#: What a pass is, and what parts of the time are, in words.
+_PASSES = {"forward": "forward only", "backward": "backward only", "training": "both passes"}
+_TOLD = {"layouts": "layouts, clearing, casts"}
+
+
+def _verdict(facts: Row) -> str:
+    """The time, what it is spent on, and the layers that matter most."""
+    text = f"{us_text(facts['time_us'])} \u00b5s. Bottleneck: {verdict(facts)}."
+    known = [row for row in facts["layers"] if not row["error"]]
+    most = sorted(known, key=lambda row: -row["total_us"])[:3]
+    named = ", ".join(f"{row['layer']} ({percent_text(row['share'])})" for row in most)
+    text += f" Most is spent in {named}."
+    return text if facts["complete"] else f"{text} Partial: {missing_text(facts)}."
+
+
+def _cards(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[tuple[str, str]]:
+    """The key figures of the network."""
+    us = facts["time_us"]
+    yield f"{us_text(us)} \u00b5s", f"time, {facts['cycles']:,} cycles"
+    yield f"{rate_text(facts['batch'] / us * 1e6)} /s", f"images, {_PASSES[facts['pass']]}"
+    for name, part in facts["split"].items():
+        yield percent_text(part / us), _TOLD.get(name, name)
+    least = sum(row["count"] * (row["problem_us"] or 0) for row in facts["layers"])
+    yield f"{us_text(least)} \u00b5s", "least of any programs for the layers"
+    macs, useful = (sum(row[key] for row in facts["kernels"]) for key in ("macs", "useful_macs"))
+    if macs:
+        speeds = [rate_text(metrics.tflops(device, n, facts["cycles"])) for n in (useful, macs)]
+        yield f"{speeds[0]} TFLOPS", f"useful; executed {speeds[1]}"
+    if facts["elementwise"]:
+        told = f"element-wise layers, {TRAFFIC_ONLY}; not in the time"
+        yield f"{us_text(facts['elementwise_us'])} \u00b5s", told
+    if facts.get("energy_uj") is not None:
+        yield f"{rate_text(facts['energy_uj'] / 1e3)} mJ", "energy"
+
+
+def _timeline(device: Device, parts: Sequence[_Part]) -> Figure:
+    """Layers and their kernels one after another; those alike are one bar for all of them."""
+    us, now = device.time_us(1), 0
+    layers, kernels = list[Span](), list[Span]()
+    for one in parts:
+        name = f"{one.alike} \u00d7 {one.name}" if one.alike > 1 else one.name
+        begin = now
+        for run, title in zip(one.result.runs, metrics.titles(one.result.runs), strict=True):
+            start = now + one.alike * run.launch_cycles
+            end = start + one.alike * run.cycles
+            if run.launch_cycles:
+                kernels.append(timeline.launch(title, now, start, us))
+            colour = palette.RESULT_COLOURS[run.computes or "other"]
+            kernels.append(Span(f"{title} of {name}", title, start, end, colour))
+            now = end
+        layers.append(Span(name, name, begin, now, palette.KERNEL))
+    slowest = sorted(layers, key=lambda span: span.left - span.right)[:6]
+    places: list[tuple[str, float, float]] = [("whole network", 0, now)]
+    places += [(span.name, span.left, span.right) for span in layers if span in slowest]
+    return timeline.of_rows(
+        {"layer": layers, "kernel": kernels},
+        us,
+        about="timeline of layers and kernels",
+        caption="Layers in the order of the network, alike ones together. Drag to move; zoom with "
+        "the buttons or with Ctrl and the wheel.",
+        jumps=[(name, left * us, right * us) for name, left, right in places],
+    )
+
+
+def _results(facts: Row) -> list[tuple[str, str]]:
+    """What colours of results stand for, those that occur."""
+    names = {"other": "other: layouts, clearing, casts", "output": "output"}
+    return [
+        (names.get(name, f"gradient of {name}"), palette.RESULT_COLOURS[name])
+        for name in (*facts["results"], "other")
+    ]
+
+
+def _layers(facts: Row) -> Iterator[Part]:
+    parts = tuple(facts["split"])
+    known = [row for row in facts["layers"] if not row["error"]]
+    most = max((row["total_us"] for row in known), default=1.0)
+    yield Colours([(name, palette.PART_COLOURS[name]) for name in parts])
+    columns: dict[str, Callable[[Row], Any]] = {
+        "layer": lambda row: row["layer"],
+        "shape": lambda row: shape_text(row).replace("->", "\u2192"),
+        "n": lambda row: row["count"],
+        "time": lambda row: _layer_bar(row, most),
+        "total \u00b5s": lambda row: us_alike(row["total_us"]),
+        "share": lambda row: percent_text(row["share"], 1),
+        **{name: partial(_part_cell, name) for name in parts},
+        "own \u00b5s": lambda row: us_alike(row["own_us"]),
+        "bottleneck": lambda row: row["bottleneck"],
+        "bound by": lambda row: row["own_bound"],
+        "bound": partial(_share_of_own, "own_bound_us"),
+        "least": partial(_share_of_own, "own_problem_us"),
+    }
+    yield table_of(columns, known, 2)
+    yield Note(
+        "\u00b5s of one layer, total and share of all n alike. own: its kernels that multiply, "
+        "without launches; bound by, bound: what alone would take which share of that; least: the "
+        "share that any programs for the same problems would take."
+    )
+
+
+def _layer_bar(row: Row, most: float) -> Cell:
+    """The parts of a layer's time, of ``most`` microseconds."""
+    parts = (
+        (name, row["count"] * us / most, palette.PART_COLOURS[name])
+        for name, us in row["split"].items()
+    )
+    return bar(parts, row["total_us"])
+
+
+def _part_cell(name: str, row: Row) -> Cell:
+    """Microseconds of a part of the time, blank where there are none."""
+    us = row["split"].get(name, 0.0)
+    return Cell(us_alike(us) if us else "", us)
+
+
+def _share_of_own(name: str, row: Row) -> str:
+    """A time as a share of that of the layer's own kernels, blank where there is none."""
+    return percent_text(row[name] / row["own_us"]) if row[name] and row["own_us"] else ""
+
+
+def _kernels(facts: Row) -> Table:
+    heads = ("kernel", "launches", "\u00b5s", "launch \u00b5s", "share", "TFLOPS", "executed")
+    return Table("", (*heads, "least"), [*kernel_cells(facts)], 1)
+
+
+def _elementwise(facts: Row) -> Iterator[Part]:
+    """What layers that multiply nothing move, where they were asked for."""
+    if not facts["elementwise"]:
+        return
+    columns: dict[str, Callable[[Row], Any]] = {
+        "layer": lambda row: row["kind"],
+        "input": lambda row: "\u00d7".join(map(str, row["shape"])),
+        "output": lambda row: "\u00d7".join(map(str, row["out"])),
+        "n": lambda row: row["count"],
+        "read MiB": partial(_mib, "read_bytes"),
+        "written MiB": partial(_mib, "written_bytes"),
+        "total \u00b5s": lambda row: Cell(us_alike(row["total_us"]), row["total_us"]),
+    }
+    yield table_of(columns, sorted(facts["elementwise"], key=lambda row: -row["total_us"]), 3)
+    told = f"{TRAFFIC_ONLY.capitalize()}: {elementwise.meaning(facts)}. "
+    yield Note(told + "MiB of one layer, \u00b5s of all n alike.")
+
+
+def _mib(name: str, row: Row) -> Cell:
+    return Cell(rate_text(row[name] / 2**20), row[name])
+
+
+def _roofline(facts: Row, device: Device, parts: Sequence[_Part]) -> Iterator[Figure]:
+    """Every kernel that multiplies, in the colour of what it computes."""
+    points, runs = [], []
+    for one in parts:
+        for run in one.result.runs:
+            if run.macs and run.cycles:
+                named = f"{run.name} of {one.name}"
+                colour = palette.RESULT_COLOURS[run.computes or "other"]
+                points.append((roofline.point(device, run, named), colour))
+                runs.append(run)
+    if points:
+        made = roofline.roofs(device, runs, parts[0].result.dtype, [one for one, _ in points])
+        yield roofline.drawn(made, points, {c: n for n, c in _results(facts)[:-1]})

@@ -1,0 +1,285 @@
+"""The reports of a study and of an exploration: every point, and what is best at which cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import combinations
+from statistics import median
+from typing import Any, NamedTuple
+
+from npusim.results import palette
+from npusim.results.figure import Figure
+from npusim.results.figures import studies
+from npusim.results.figures.studies import Row, Varied, called, scaled
+from npusim.results.lines import COSTS, counted, rate_text, us_text
+from npusim.results.report import Cell, Items, Pair, Report, Section, Table, bar, table_of
+from npusim.version import __version__
+
+#: What made a report.
+_ORIGIN = f"npusim {__version__}"
+
+
+def report(fixed: Mapping[str, str], varied: Varied, rows: Sequence[Row]) -> Report:
+    """Of a study: what was fixed, the values of what was ``varied`` by name, a row per point."""
+    known = [row for row in rows if not row["error"]]
+    what = fixed.get("network") or fixed.get("operator") or "study"
+    return Report(
+        title=f"{what} over {', '.join(varied)}" if varied else what,
+        about=[_others(fixed)],
+        lead=_verdict(tuple(varied), known),
+        cards=[*_cards(rows, known)],
+        sections=(
+            Section("Time", [*_times(varied, known)]),
+            Section("What each value does", [effects(varied, known)]),
+            Section("Time against cost", [Pair([*_costs(tuple(varied), known)])]),
+            Section("Points", [_points(tuple(varied), known)]),
+            Section("Failed", [failed(tuple(varied), rows)]),
+        ),
+        origin=_ORIGIN,
+    )
+
+
+def _others(fixed: Mapping[str, str]) -> str:
+    """What else is fixed than what was measured."""
+    return ", ".join(f"{n} {v}" for n, v in fixed.items() if n not in ("network", "operator"))
+
+
+def name_of(row: Row, names: Sequence[str]) -> str:
+    """Where a point is, of some of the varied names."""
+    return ", ".join(f"{name}={row[name]}" for name in names if name in row)
+
+
+def _verdict(varied: Sequence[str], known: Sequence[Row]) -> str:
+    """The ends of the times, and where they are."""
+    if not known:
+        return "No point has a time."
+    fast, slow = (pick(known, key=lambda row: float(row["time_us"])) for pick in (min, max))
+    text = f"Fastest: {us_text(fast['time_us'])} \u00b5s with {name_of(fast, varied)}."
+    if slow["time_us"] > fast["time_us"]:
+        times = slow["time_us"] / fast["time_us"]
+        text += f" Slowest: {us_text(slow['time_us'])} \u00b5s with {name_of(slow, varied)}"
+        text += f", {times:.2f} times that."
+    return text
+
+
+def _cards(rows: Sequence[Row], known: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    yield f"{len(rows):,}", "point" if len(rows) == 1 else "points"
+    if len(known) < len(rows):
+        yield f"{len(rows) - len(known):,}", "failed"
+    if known:
+        times = [row["time_us"] for row in known]
+        for name, us in (
+            ("fastest", min(times)),
+            ("median", median(times)),
+            ("slowest", max(times)),
+        ):
+            yield f"{us_text(us)} \u00b5s", name
+        retiled = sum(bool(row["retiled"]) for row in known)
+        if retiled:
+            yield f"{retiled:,}", "points that tile something differently"
+
+
+def _times(varied: Varied, known: Sequence[Row]) -> Iterator[Figure]:
+    """A line per combination of the other names over the one with most values."""
+    if varied and known:
+        yield studies.lines(varied, known, studies.longest_first(varied)[0])
+
+
+def effects(varied: Varied, known: Sequence[Row]) -> Table:
+    """Times of the points with each of the values ``varied`` has by name, in its order.
+
+    Nothing where there is one value, or as many rows as points.
+    """
+    rows = []
+    most = max((row["time_us"] for row in known), default=1.0)
+    for name, values in varied.items():
+        for value in values if len(values) > 1 else ():
+            times = [row["time_us"] for row in known if row.get(name) == value]
+            if times:
+                middle = median(times)
+                ends = (Cell(us_text(us), us) for us in (min(times), middle, max(times)))
+                drawn = bar((("median", middle / most, palette.KERNEL),), middle)
+                rows.append((name, value, drawn, *ends, len(times)))
+    heads = ("name", "value", "median", "fastest \u00b5s", "median \u00b5s", "slowest \u00b5s")
+    return Table("", (*heads, "points"), rows if len(rows) != len(known) else (), 2)
+
+
+def _costs(varied: Sequence[str], known: Sequence[Row]) -> Iterator[Figure]:
+    """Time against each cost that differs, with the points that none beats in both."""
+    for column in COSTS:
+        rows = [row for row in known if row.get(column) is not None]
+        if len({row[column] for row in rows}) > 1:
+            yield _against(varied, column, "time_us", rows)
+
+
+def _against(varied: Sequence[str], x: str, y: str, rows: Sequence[Row]) -> Figure:
+    """A chart of two figures of the points, with those that none beats in both."""
+    across, up = (called(goal)[0] for goal in (x, y))
+    values = [[scaled(row, goal) for row in rows] for goal in (x, y)]
+    best = counted(len(studies.front(*values)), "point")
+    return studies.against(
+        (across, values[0]),
+        (up, values[1]),
+        [name_of(row, varied) for row in rows],
+        place=f"{y}-{x}",
+        about=f"{up} against {across}",
+        caption=f"{across} against {up}; marked: what none beats in both, {best}.",
+    )
+
+
+def _table(
+    varied: Sequence[str],
+    rows: Sequence[Row],
+    drawn: tuple[str, str, str],
+    columns: Mapping[str, Callable[[Row], Any]],
+    long: Sequence[str] = (),
+) -> Table:
+    """The points with the ``columns``, behind a bar: its head, its figure, what it is."""
+    head, figure, what = drawn
+    most = max((row[figure] for row in rows), default=0.0) or 1.0
+    every: dict[str, Callable[[Row], Any]] = {
+        **{name: partial(_text_of, name) for name in varied},
+        head: lambda row: bar(((what, row[figure] / most, palette.KERNEL),), row[figure]),
+        **columns,
+    }
+    return table_of(every, rows, len(varied), long)
+
+
+def _text_of(name: str, row: Row) -> str:
+    return str(row.get(name, ""))
+
+
+def _points(varied: Sequence[str], known: Sequence[Row]) -> Table:
+    """Every point with a time, in the order of the study."""
+    costs = [column for column in COSTS if any(row.get(column) is not None for row in known)]
+    columns: dict[str, Callable[[Row], Any]] = {
+        "\u00b5s": lambda row: Cell(us_text(row["time_us"]), row["time_us"]),
+        **{COSTS[column][0]: partial(_cost, column) for column in costs},
+        "bottleneck": lambda row: row.get("bottleneck", ""),
+    }
+    if any(row["retiled"] for row in known):
+        columns["retiled"] = lambda row: _short(row["retiled"])
+    long = [name for name in ("bottleneck", "retiled") if name in columns]
+    return _table(varied, known, ("time", "time_us", "time"), columns, long)
+
+
+def _cost(column: str, row: Row) -> Cell | str:
+    value = row.get(column)
+    return "" if value is None else Cell(rate_text(value / COSTS[column][1]), value)
+
+
+def _short(names: str) -> str:
+    """The first of names with commas, and how many more there are."""
+    first, *more = names.split(", ")
+    return f"{first} and {len(more):,} more" if more else first
+
+
+def failed(varied: Sequence[str], rows: Sequence[Row]) -> Items:
+    """Points without a time and why."""
+    return Items([f"{name_of(row, varied)}: {row['error']}" for row in rows if row["error"]])
+
+
+# -- explorations ------------------------------------------------------------------------------
+
+
+class Explored(NamedTuple):
+    """What was ``fixed``, values ``varied`` by name, ``goals``, points, and how many there are.
+
+    ``told`` are limits, and sentences on what the front does not say.
+    """
+
+    fixed: Mapping[str, str]
+    varied: Varied
+    goals: Sequence[str]
+    rows: Sequence[Row]
+    size: int
+    told: Sequence[str] = ()
+
+
+def explored(of: Explored) -> Report:
+    """Of an exploration: what none beats first."""
+    fixed, varied = of.fixed, tuple(of.varied)
+    known = [row for row in of.rows if not row["error"] and row.get("allowed", True)]
+    best = sorted((row for row in known if row["front"]), key=lambda row: row[of.goals[0]])
+    what = fixed.get("network") or fixed.get("operator") or "exploration"
+    *goals, last = (_named(goal)[0] for goal in of.goals)
+    return Report(
+        title=f"{what}: the least {' and '.join([', '.join(goals), last] if goals else [last])}",
+        about=[f"{_others(fixed)}; over {', '.join(varied)}"],
+        lead=_least(of, best),
+        told=of.told,
+        cards=[*_explored_cards(of, known, best)],
+        sections=(
+            Section("Goals against each other", [Pair([*_charts(of, known)])]),
+            Section("What none beats", [_goals(of, best)]),
+            Section("What each value does", [effects(of.varied, known)]),
+            Section("All points", [_goals(of, known, mark=True)], opened=False),
+            Section("Failed", [failed(varied, of.rows)]),
+        ),
+        origin=_ORIGIN,
+    )
+
+
+def _named(goal: str) -> tuple[str, str]:
+    """What a goal is called and, with a blank before it, its unit if there is one."""
+    name, _, unit = called(goal)[0].partition(", ")
+    return name, f" {unit}" * bool(unit)
+
+
+def _text(goal: str, value: float) -> str:
+    return us_text(value) if goal.endswith("_us") else rate_text(value / called(goal)[1])
+
+
+def _least(explored: Explored, best: Sequence[Row]) -> str:
+    """The point that is best in each goal."""
+    if not best:
+        measured = any(not row["error"] for row in explored.rows)
+        return f"No point has values{' within the limits' * measured}."
+    told = []
+    for goal in explored.goals:
+        least = min(best, key=lambda row: float(row[goal]))
+        name, unit = _named(goal)
+        where = name_of(least, tuple(explored.varied))
+        told.append(f"Least {name}: {_text(goal, least[goal])}{unit} with {where}.")
+    return " ".join(told)
+
+
+def _explored_cards(
+    explored: Explored, known: Sequence[Row], best: Sequence[Row]
+) -> Iterator[tuple[str, str]]:
+    yield f"{len(explored.rows):,}", f"points looked at, of {explored.size:,}"
+    yield f"{len(best):,}", "beaten by none in all goals"
+    failures = sum(bool(row["error"]) for row in explored.rows)
+    if failures:
+        yield f"{failures:,}", "failed"
+    if beyond := len(explored.rows) - failures - len(known):
+        yield f"{beyond:,}", "beyond a limit"
+    for goal in explored.goals if known else ():
+        values = [float(row[goal]) for row in known]
+        yield f"{_text(goal, min(values))} to {_text(goal, max(values))}", called(goal)[0]
+
+
+def _charts(of: Explored, known: Sequence[Row]) -> Iterator[Figure]:
+    """Each pair of goals, or with one goal the best so far over the points."""
+    varied = tuple(of.varied)
+    if known and len(of.goals) == 1:
+        names = [name_of(row, varied) for row in known]
+        yield studies.so_far(of.goals[0], known, names, caption="Joined: the best so far.")
+    for one, other in combinations(of.goals, 2) if known else ():
+        yield _against(varied, other, one, known)
+
+
+def _goals(explored: Explored, rows: Sequence[Row], *, mark: bool = False) -> Table:
+    """Points with their goals, the first goal as a bar too; ``mark`` says which none beats."""
+    first, *_ = explored.goals
+
+    def cell(goal: str, row: Row) -> Cell:
+        return Cell(_text(goal, row[goal]), row[goal])
+
+    columns: dict[str, Callable[[Row], Any]] = {
+        called(goal)[0]: partial(cell, goal) for goal in explored.goals
+    }
+    if mark:
+        columns["unbeaten"] = lambda row: Cell("yes" if row["front"] else "", float(row["front"]))
+    return _table(tuple(explored.varied), rows, (_named(first)[0], first, ""), columns)
