@@ -104,32 +104,24 @@ def way_out(device: Device) -> Path:
     return device.path("L0C" if device.has_path("L0C", "GM") else "UB", "GM")
 
 
-def drain_cycles(device: Device, m: Numbers, n: Numbers, size: int, lines: Numbers = 1) -> Numbers:
+def drain_cycles(
+    device: Device, m: Numbers, n: Numbers, size: int, lines: Numbers = 1
+) -> tuple[Numbers, Numbers]:
     """Cycles in which ``m`` x ``n`` sums leave the core as elements of ``size`` bytes in pieces of
-    so many lines, positions of one following each other."""
+    so many lines, positions of one following each other; and after which the next can follow.
+
+    Over UB two pipes work side by side.
+    """
     if device.has_path("L0C", "GM"):
-        return lines * move_cycles(device.path("L0C", "GM"), m * n * size / lines)
-    through, stored, pieces = _through_ub(device, m, n, size, lines)
-    return np.maximum(through, stored) + np.minimum(through, stored) / pieces
-
-
-def drain_pace(device: Device, m: Numbers, n: Numbers, size: int, lines: Numbers = 1) -> Numbers:
-    """Cycles after which the next such drain can follow: over UB two pipes work side by side."""
-    if device.has_path("L0C", "GM"):
-        return drain_cycles(device, m, n, size, lines)
-    through, stored, _ = _through_ub(device, m, n, size, lines)
-    return np.maximum(through, stored)
-
-
-def _through_ub(
-    device: Device, m: Numbers, n: Numbers, size: int, lines: Numbers
-) -> tuple[Numbers, Numbers, Numbers]:
-    """Cycles of a drain from L0C to UB and from UB to GM, and in how many pieces."""
+        cycles = lines * move_cycles(device.path("L0C", "GM"), m * n * size / lines)
+        return cycles, cycles
     into, out = device.path("L0C", "UB"), device.path("UB", "GM")
     column = np.ceil(m / 16) * 256 * size
     pieces = np.ceil(n / 16 / np.maximum(1, device.memory("UB").size_bytes // 2 // column))
     through = pieces * into.startup_cycles + np.ceil(m / 16) * 16 * n * 4 / into.rate
-    return through, pieces * lines * out.startup_cycles + m * n * size / out.rate, pieces
+    stored = pieces * lines * out.startup_cycles + m * n * size / out.rate
+    pace = np.maximum(through, stored)
+    return pace + np.minimum(through, stored) / pieces, pace
 
 
 def shared_drain(device: Device, cycles: Numbers, size: Numbers, cores: Numbers) -> Numbers:

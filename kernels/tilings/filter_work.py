@@ -193,7 +193,7 @@ class Gradient:
         passes = (1 + (t["passes"] - 1) * atomic) / t["passes"]
         stored = self._written * np.where(split, t["parts"] * factor, t["passes"] * passes)
         each = m * n * 4 * np.where(split, factor, passes)
-        drain, pace = (of(device, m, n, 4) for of in (costs.drain_cycles, costs.drain_pace))
+        drain, pace = costs.drain_cycles(device, m, n, 4)
         if not sure:
             cores = t["cores"]
             drain, pace = (costs.shared_drain(device, one, each, cores) for one in (drain, pace))

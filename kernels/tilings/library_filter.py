@@ -32,14 +32,14 @@ def library_tiling(shape: Convolution, device: Device, cores: int) -> Tiling:
     """
     window = all(shape.axis(i).fits_window(whole=True) for i in (1, 2))
     for form in ("window", "taps") if window else ("taps",):
-        best: tuple[float, int, Tiling] | None = None
-        for i, (tiling, cut) in enumerate(_candidates(shape, device, form)):
-            for parts in _part_counts(shape, tiling, cut, cores):
-                time = _estimate(shape, device, cores, tiling, cut, parts)
-                if best is None or (time, i) < best[:2]:
-                    best = (time, i, replace(tiling, k_parts=parts))
+        found = (
+            (_estimate(shape, device, cores, tiling, cut, parts), replace(tiling, k_parts=parts))
+            for tiling, cut in _candidates(shape, device, form)
+            for parts in _part_counts(shape, tiling, cut, cores)
+        )
+        best = min(found, key=lambda one: one[0], default=None)
         if best is not None:
-            return best[2]
+            return best[1]
     raise CapacityError(
         f"{device.name}: {holds(device)}, but 16 positions of "
         f"{shape.c0} channels of both operands take {16 * 2 * 32} B; no tiling fits"

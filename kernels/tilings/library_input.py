@@ -36,14 +36,13 @@ def library_tiling(geometry: Geometry, device: Device, cores: int, dtype: DType)
     """
     for form in _forms(geometry):
         for small in (False, True):
-            best: tuple[float, int, Tiling] | None = None
-            candidates = _candidates(geometry, device, dtype, form, small=small)
-            for i, (tiling, cut) in enumerate(candidates):
-                time = _estimate(geometry, device, cores, tiling, cut, dtype)
-                if best is None or (time, i) < best[:2]:
-                    best = (time, i, tiling)
+            found = (
+                (_estimate(geometry, device, cores, tiling, cut, dtype), tiling)
+                for tiling, cut in _candidates(geometry, device, dtype, form, small=small)
+            )
+            best = min(found, key=lambda one: one[0], default=None)
             if best is not None:
-                return best[2]
+                return best[1]
     raise CapacityError(
         f"{device.name}: {holds(device)}, but the input that one "
         f"output position reads takes 32 B per channel block and one weight column "

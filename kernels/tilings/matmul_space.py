@@ -235,7 +235,7 @@ class Space:
     def _out(self, t: Columns, size: tuple[Floats, Floats], written: Floats) -> dict[str, Any]:
         """How tiles of ``size`` leave, which write so many bytes each."""
         device, (m, n), e = self.device, size, self.shape.out.bytes
-        drain, pace = (of(device, m, n, e) for of in (costs.drain_cycles, costs.drain_pace))
+        drain, pace = costs.drain_cycles(device, m, n, e)
         if device.has_path("L0C", "GM", "nz2nd"):
             path = device.path("L0C", "GM", "nz2nd")
             apart = m * (self.shape.n * e % path.align_bytes > 0)

@@ -129,9 +129,7 @@ class Product:
             one = np.ones(1)
             of, touched = of | {"lines": one, "length": size[0], "apart": one}, 0
         device, (m, n), cores = self.device, size, t["cores"]
-        (drain, drains), written = self._drain(of, n), m * n * self.dtype.bytes
-        pieces = of["lines"] * of["length"], n, self.dtype.bytes, of["lines"]
-        pace = np.where(of["apart"] > 1, drain, costs.drain_pace(device, *pieces))
+        (drain, pace, drains), written = self._drain(of, n), m * n * self.dtype.bytes
         if not sure:
             drain, pace = (costs.shared_drain(device, d, written, cores) for d in (drain, pace))
         way_out = device.pipe(costs.way_out(device).pipe).queue_depth
@@ -280,16 +278,18 @@ class Product:
         product = costs.mmad_cycles(device, m, k, wide, self.rate) * n / wide
         return costs.step(device, (path, into_b), (1, moves), (a + path.startup_cycles, b, product))
 
-    def _drain(self, of: Columns, n: Any) -> tuple[Floats, Floats]:
-        """Cycles in which a tile leaves the core, and in how many moves."""
+    def _drain(self, of: Columns, n: Any) -> tuple[Floats, Floats, Floats]:
+        """Cycles in which a tile leaves, and after which the next can follow; in how many moves."""
         lines, length, size = of["lines"], of["length"], self.dtype.bytes
-        together: Floats = costs.drain_cycles(self.device, lines * length, n, size, lines)
+        together, pace = costs.drain_cycles(self.device, lines * length, n, size, lines)
         if not (of["apart"] > 1).any():
-            return together, lines
+            return together, pace, lines
         g = self.geometry
         block, apart = g.c0 * size, of["apart"]
         halves = g.c0 == 8 and g.planes_out > 1
         spread, moves = costs.scatter_cycles(
             *(self.device, length, n, block, apart, lines, g.h.out * g.w.out), halves=halves
         )
-        return np.where(apart > 1, spread, together), np.where(apart > 1, moves, lines)
+        pairs = (spread, together), (spread, pace), (moves, lines)
+        cycles, pace, moves = (np.where(apart > 1, one, other) for one, other in pairs)
+        return cycles, pace, moves

@@ -41,7 +41,9 @@ BUILD_WEIGHT = 50
 
 #: Tilings that differ in no other fields than these, and in numbers of slots, are alike. More of
 #: them, or fewer fields, made gradients of ResNet-50, VGG-16 and MobileNet v2 slower on average.
-ALIKE = ("base_k", "unit_flag")
+#: With products that differ in their slabs alone simulated too, two of six were up to 5 % slower on
+#: a larger machine.
+ALIKE = ("base_k", "unit_flag", "step_ka", "step_kb")
 
 #: Choices of this process, as the fields of a tiling by name.
 CHOICES: Answers[dict[str, Any]] = Answers("choice", 4096, dict, dict)

@@ -104,26 +104,6 @@ def test_estimates_know_that_cores_share_the_memories(which: str, name: str) -> 
     assert estimate == pytest.approx(simulated(best, slow), rel=0.2)
 
 
-@pytest.mark.parametrize(
-    ("device", "layer", "batch"),
-    [
-        ("ascend910", "res3_3x3_down", 8),
-        ("ascend910", "res4_3x3_down", 32),
-        ("ascend310p", "res3_3x3_down", 2),
-        ("ascend310p", "res4_3x3_down", 8),
-        ("ascend950pr", "res3_3x3_down", 8),
-    ],
-)
-def test_estimates_know_tiles_of_phases_with_other_taps(
-    device: str, layer: str, batch: int
-) -> None:
-    """Taken as so many tiles of as many taps on average they were up to 6 % off."""
-    machine = load_device(device)
-    ranked = kernel_of(gradient(layer, "dx", batch)).ranked(machine, machine.count("cube"), 3)
-    for estimate, kernel in ranked:
-        assert estimate == pytest.approx(simulated(kernel, device), rel=0.015), kernel
-
-
 @pytest.mark.parametrize(("layer", "which"), [("res5_3x3", "dx")])
 def test_estimates_know_a_third_slot_of_l0(layer: str, which: str) -> None:
     """A load to L0 that takes longer than a product makes no gap in the products after it."""

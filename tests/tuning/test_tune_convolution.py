@@ -110,14 +110,6 @@ def test_leading_candidates_are_tried_with_a_third_slot_of_l0(name: str) -> None
     assert {(3, 80), (3, 48), (2, 96)} <= around
 
 
-@pytest.mark.parametrize(("name", "most"), [(GRADIENTS[0], 0.15), (GRADIENTS[1], 0.02)])
-def test_few_programs_are_built_for_several_images_at_once(name: str, most: float) -> None:
-    """Closed forms know the positions between images, fetches of img2col and every move."""
-    tuned = tune(kernel_of("images", name, "ascend910b2"), device="ascend910b2", store=None)
-    assert tuned.proved
-    assert tuned.bounded <= most * tuned.counts["candidates"]
-
-
 @pytest.mark.parametrize(
     ("layer", "name", "device"),
     [
