@@ -115,6 +115,8 @@ def draw(figure: Figure, ax: Axes | None = None) -> Axes:
     if figure.title:
         axes.set_title(figure.title, loc="left", fontsize=10)
     _draw_keys(axes, figure)
+    if figure.bare:
+        axes.set_axis_off()
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.tick_params(labelsize=9, colors=TEXT)
@@ -218,7 +220,7 @@ def _look(line: Line) -> dict[str, Any]:
         "color": colour,
         "linestyle": line.dash or "none",
         "linewidth": line.width,
-        "marker": line.marker or None,
+        "marker": (3, 0, line.turn) if line.turn else line.marker or None,
         "markersize": line.size,
         "markerfacecolor": "none" if line.hollow else colour,
         "drawstyle": "steps-post" if line.step else "default",

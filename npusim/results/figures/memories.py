@@ -1,19 +1,21 @@
-"""The memories of a device as a drawing, with the bytes a call moved on the arrows between them."""
+"""The memories of a device, with the bytes a call moved on the arrows between them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import sqrt
 from typing import NamedTuple
 
+import numpy as np
+
 from npusim.device.spec import Device
 from npusim.results import metrics, palette
+from npusim.results.figure import Axis, Bars, Figure, Line, Mark, Words
 from npusim.results.lines import bytes_text, percent_text
 from npusim.results.metrics import PathTotal
 
-#: Sizes of the drawing, in pixels of its own.
-_BOX_WIDTH, _BOX_HEIGHT, _COLUMN, _ROW, _GUTTER, _LANE, _TOP = 112, 40, 130, 118, 64, 68, 8
+#: Half the sides of a box, in columns and in rows, and the columns between arrows around the boxes.
+_WIDE, _HIGH, _LANE = 0.43, 0.17, 0.5
 #: Arrows are as thick as the root of their bytes, at most this.
 _THICKEST, _THINNEST = 6.0, 1.4
 
@@ -72,27 +74,23 @@ def _main_memory(totals: Iterable[PathTotal]) -> str:
     return next((end for end in ends if end in metrics.MAIN_MEMORIES), "GM")
 
 
-def draw(device: Device, totals: Sequence[PathTotal]) -> str:
-    """The drawing as SVG; empty where nothing was moved."""
+def drawn(device: Device, totals: Sequence[PathTotal]) -> Figure:
+    """Boxes and arrows; without marks where nothing was moved."""
     # Without an L2, reads of GM are those of main memory: one arrow would start where it ends.
     found = tuple(one for one in arrows(device, totals) if one.src != one.dst)
-    if not found:
-        return ""
-    places = _layout(found)
-    columns = max(place.column for place in places.values()) + 1
-    rows = max(place.row for place in places.values()) + 1
+    places = _layout(found) if found else {}
+    columns = max((place.column for place in places.values()), default=0.0) + 1
+    rows = max((place.row for place in places.values()), default=0) + 1
     passing = sum(_passes(one, places) for one in found)
-    width = columns * _COLUMN + bool(passing) * (_GUTTER + _LANE * (passing - 1))
-    height = 2 * _TOP + (rows - 1) * _ROW + _BOX_HEIGHT
-    drawn = _filled(device, found, places) + _drawn(found, places, columns)
-    boxes = "".join(_box(device, name, place) for name, place in places.items())
-    return (
-        f'<figure><svg viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img" '
-        'aria-label="bytes moved between memories">'
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="6.5" refY="4" markerWidth="14" '
-        'markerHeight="14" markerUnits="userSpaceOnUse" orient="auto">'
-        '<path d="M0 0L8 4L0 8z" fill="context-stroke"/></marker></defs>'
-        f"{drawn}{boxes}</svg></figure>"
+    return Figure(
+        x=Axis(ends=(-0.5, columns - 0.3 + _LANE * passing)),
+        y=Axis(ends=(rows - 0.7, -0.3)),
+        marks=[*_filled(device, found, places), *_lines(found, places), *_boxes(device, places)],
+        inches=(1.3 * (columns + _LANE * passing), 1.15 * rows),
+        pixels=110 * rows,
+        place="memories",
+        about="bytes moved between memories",
+        bare=True,
     )
 
 
@@ -157,24 +155,19 @@ def _passes(one: Arrow, places: Mapping[str, _Place]) -> bool:
     return abs(places[one.src].row - places[one.dst].row) != 1
 
 
-def _middle(place: _Place) -> tuple[float, float]:
-    return (place.column + 0.5) * _COLUMN, _TOP + place.row * _ROW + _BOX_HEIGHT / 2
-
-
-def _box(device: Device, name: str, place: _Place) -> str:
-    """A memory with its name and its size."""
-    x, y = _middle(place)
-    size = _size(device, name)
-    lines = [(name, "name")] + ([(size, "dim")] if size else [])
-    texts = "".join(
-        f'<text class="{kind}" x="{x:g}" y="{y + 4 + (at - (len(lines) - 1) / 2) * 15:g}" '
-        f'text-anchor="middle">{escape(text)}</text>'
-        for at, (text, kind) in enumerate(lines)
-    )
-    return (
-        f'<rect class="node" x="{x - _BOX_WIDTH / 2:g}" y="{y - _BOX_HEIGHT / 2:g}" '
-        f'width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6"/>{texts}'
-    )
+def _boxes(device: Device, places: Mapping[str, _Place]) -> Iterator[Mark]:
+    """The memories with their names and sizes."""
+    x, y = (np.array([place[at] for place in places.values()], float) for at in (0, 1))
+    if len(x):
+        yield Bars(left=x - _WIDE, right=x + _WIDE, low=y - _HIGH, high=y + _HIGH,
+                   colour=palette.KERNEL, alpha=0.2)  # fmt: skip
+        sizes = [_size(device, name) for name in places]
+        above = np.array([7.0 if size else 0.0 for size in sizes])
+        for up in np.unique(above).tolist():
+            names = [name for name, own in zip(places, above, strict=True) if own == up]
+            of = above == up
+            yield Words(x=x[of], y=y[of], texts=names, side="center", shift=(0, up))
+        yield Words(x=x, y=y, texts=sizes, side="center", shift=(0, -7), size=8)
 
 
 def _size(device: Device, name: str) -> str:
@@ -185,107 +178,62 @@ def _size(device: Device, name: str) -> str:
     return bytes_text(device.main_memory.size_bytes) if name in metrics.MAIN_MEMORIES else ""
 
 
-def _filled(device: Device, found: Sequence[Arrow], places: Mapping[str, _Place]) -> str:
+def _filled(device: Device, found: Sequence[Arrow], places: Mapping[str, _Place]) -> Iterator[Mark]:
     """Dashes from the memories the matrix unit reads to that it writes."""
-    results = [name for name, at in places.items() if at.row and _unfilled(found, name)]
+    results = [place for name, place in places.items() if place.row and _unfilled(found, name)]
     inner = [
-        name
-        for name, at in places.items()
-        if results
-        and at.row == places[results[0]].row - 1
-        and all(name != one.src for one in found)
+        place
+        for name, place in places.items()
+        if results and place.row == results[0].row - 1 and all(name != one.src for one in found)
     ]
-    if device.cube is None or not inner:
-        return ""
-    (x2, y2), top = _middle(places[results[0]]), _BOX_HEIGHT / 2
-    lines = (
-        f'<path class="fills" d="M{x:g} {y + top:g}L{x2:g} {y2 - top:g}"/>'
-        for x, y in (_middle(places[name]) for name in inner)
-    )
-    return "".join(lines) + _words(["cube"], (x2, y2 - _ROW / 2))
+    for one in inner if device.cube is not None else ():
+        ends = (one.row + _HIGH, results[0].row - _HIGH)
+        yield Line(x=(one.column, results[0].column), y=ends, dash=":", width=1.0)
+    if inner and device.cube is not None:
+        at = [results[0].column], [results[0].row - 0.5]
+        yield Words(x=at[0], y=at[1], texts=["cube"], side="center", size=8)
 
 
-def _drawn(found: Sequence[Arrow], places: Mapping[str, _Place], columns: float) -> str:
-    """Lines first, then labels, so that no line crosses a label."""
-    most = max(one.bytes for one in found)
-    lines, labels, lane = [], [], columns * _COLUMN + 26
+def _lines(found: Sequence[Arrow], places: Mapping[str, _Place]) -> Iterator[Mark]:
+    """An arrow for each path, those that pass a row by the right of all boxes."""
+    most = max((one.bytes for one in found), default=1)
+    lane = max((place.column for place in places.values()), default=0.0) + 0.8
     ends = _ends(found, places)
     for one in sorted(found, key=lambda one: -one.bytes):
-        width = max(_THINNEST, _THICKEST * sqrt(one.bytes / most))
-        if _passes(one, places):
-            path, at = _around(places, one, lane)
-            lane += _LANE
-        else:
-            path, at = _straight(places, one, ends)
-        lines.append(
-            f'<path d="{path}" fill="none" stroke="{one.colour}" stroke-width="{width:.1f}" '
-            f'marker-end="url(#tip)"><title>{escape(one.told)}</title></path>'
-        )
-        told = [bytes_text(one.bytes)]
+        (x1, y1), (x2, y2) = places[one.src], places[one.dst]
+        told = bytes_text(one.bytes)
         if one.hit_share is not None:
-            told.append(f"{percent_text(one.hit_share)} L2 hits")
-        labels.append(_words(told, at))
-    return "".join((*lines, *labels))
+            told += f"\n{percent_text(one.hit_share)} L2 hits"
+        down = 1 if y2 > y1 else -1
+        if _passes(one, places):
+            line = [(x1 + _WIDE, y1), (lane, y1), (lane, y2), (x2 + _WIDE + 0.05, y2)]
+            at, turn, lane = (lane, (y1 + y2) / 2), 90.0, lane + _LANE
+        else:
+            x1, x2 = x1 + ends[one.src, one], x2 + ends[one.dst, one]
+            line = [(x1, y1 + down * _HIGH), (x2, y2 - down * (_HIGH + 0.05))]
+            at, turn = ((x1 + x2) / 2, (y1 + y2) / 2 - 0.08 * down), 90.0 + 90.0 * down
+        x, y = zip(*line, strict=True)
+        width = max(_THINNEST, _THICKEST * sqrt(one.bytes / most))
+        yield Line(x=x, y=y, colour=one.colour, width=width)
+        yield Line(x=x[-1:], y=y[-1:], dash="", marker="^", turn=turn, size=6 + width,
+                   colour=one.colour, more={"told": [one.told]}, tip="<div>@told</div>")  # fmt: skip
+        side, shift = ("right", -8.0) if turn == 180 else ("left", 8.0)
+        yield Words(x=[at[0]], y=[at[1]], texts=[told], side=side, shift=(shift, 0), size=8)
 
 
 def _ends(
     found: Sequence[Arrow], places: Mapping[str, _Place]
 ) -> Mapping[tuple[str, Arrow], float]:
     """Where arrows between neighbouring rows meet a box: side by side, so that none cross."""
-    edges: dict[tuple[str, int], list[Arrow]] = {}
+    edges: dict[tuple[str, int], list[tuple[float, bool, Arrow]]] = {}
     for one in found:
         if not _passes(one, places):
+            up = places[one.dst].row < places[one.src].row
             for name, other in ((one.src, one.dst), (one.dst, one.src)):
-                edges.setdefault((name, places[other].row), []).append(one)
-    ends = {}
-    for (name, _), meeting in edges.items():
-
-        def order(one: Arrow, name: str = name) -> tuple[float, bool]:
-            other = one.dst if one.src == name else one.src
-            return places[other].column, places[one.dst].row < places[one.src].row
-
-        step = min(40.0, (_BOX_WIDTH - 16) / max(1, len(meeting) - 1))
-        for at, one in enumerate(sorted(meeting, key=order)):
-            ends[name, one] = (at - (len(meeting) - 1) / 2) * step
-    return ends
-
-
-def _straight(
-    places: Mapping[str, _Place], one: Arrow, ends: Mapping[tuple[str, Arrow], float]
-) -> tuple[str, tuple[float, float]]:
-    """Between neighbouring rows; bytes stand higher at arrows that go down, where two are near."""
-    (x1, y1), (x2, y2) = _middle(places[one.src]), _middle(places[one.dst])
-    down = 1 if y2 > y1 else -1
-    x1, x2 = x1 + ends[one.src, one], x2 + ends[one.dst, one]
-    y1, y2 = y1 + down * _BOX_HEIGHT / 2, y2 - down * (_BOX_HEIGHT / 2 + 1)
-    part = 0.46 if down > 0 else 0.2
-    return f"M{x1:g} {y1:g}L{x2:g} {y2:g}", (x1 + (x2 - x1) * part, y1 + (y2 - y1) * part)
-
-
-def _around(
-    places: Mapping[str, _Place], one: Arrow, gutter: float
-) -> tuple[str, tuple[float, float]]:
-    """By the right of all boxes, for moves that pass a row."""
-    (x1, y1), (x2, y2) = _middle(places[one.src]), _middle(places[one.dst])
-    x1, x2 = x1 + _BOX_WIDTH / 2, x2 + _BOX_WIDTH / 2 + 1
-    turn = 10 if y1 < y2 else -10
-    path = (
-        f"M{x1:g} {y1:g}H{gutter - 10:g}Q{gutter:g} {y1:g} {gutter:g} {y1 + turn:g}"
-        f"V{y2 - turn:g}Q{gutter:g} {y2:g} {gutter - 10:g} {y2:g}H{x2:g}"
-    )
-    return path, (gutter, (y1 + y2) / 2)
-
-
-def _words(lines: Sequence[str], at: tuple[float, float]) -> str:
-    """Lines of text in the middle of ``at``, on a ground of their own."""
-    x, y = at
-    width, height = 6.4 * max(map(len, lines)) + 6, 15 * len(lines) + 2
-    texts = "".join(
-        f'<text x="{x:g}" y="{y + 11 + 15 * (place - len(lines) / 2):.1f}" text-anchor="middle">'
-        f"{escape(text)}</text>"
-        for place, text in enumerate(lines)
-    )
-    return (
-        f'<rect class="back" x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" '
-        f'width="{width:.1f}" height="{height}" rx="3"/>{texts}'
-    )
+                meeting = edges.setdefault((name, places[other].row), [])
+                meeting.append((places[other].column, up, one))
+    return {
+        (name, one): (at - (len(meeting) - 1) / 2) * min(0.4, 0.75 / max(1, len(meeting) - 1))
+        for (name, _), meeting in edges.items()
+        for at, (_, _, one) in enumerate(sorted(meeting, key=lambda end: end[:2]))
+    }
