@@ -60,7 +60,7 @@ newest:
 # Small changes to the code that some test should notice; PACKAGES="isa limits", COUNT=40, SEED=1.
 mutants: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --editable '.[mutants]'
-	$(BIN)/python -m tests.mutants $(PACKAGES) --count $(or $(COUNT),20) --seed $(or $(SEED),0)
+	$(BIN)/python -m tools.mutants $(PACKAGES) --count $(or $(COUNT),20) --seed $(or $(SEED),0)
 
 # UPDATE=1 writes the digests anew: for changes that are meant to move them.
 replay: $(VENV)/.installed
@@ -98,12 +98,12 @@ release: $(VENV)/.installed
 	cd build/release && bin/npusim devices && bin/python -c "import npusim.kernels.matmul"
 
 bench: $(VENV)/.installed
-	$(BIN)/python -m tests.bench
-	$(BIN)/python -m tests.bench.history $(if $(RELEASE),--release $(RELEASE))
+	$(BIN)/python -m tools.bench
+	$(BIN)/python -m tools.bench.history $(if $(RELEASE),--release $(RELEASE))
 
 # What docs/model/speed.md shows, measured anew on this machine.
 speed: $(VENV)/.installed
-	$(BIN)/python -m tests.bench --json > docs/model/speed.json
+	$(BIN)/python -m tools.bench --json > docs/model/speed.json
 	$(BIN)/python -m tests.documents speed speeds
 
 scorecard: $(VENV)/.installed

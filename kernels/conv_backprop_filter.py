@@ -23,7 +23,6 @@ as the vendor's library has it a block of dw for some rows of one image.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -33,19 +32,16 @@ from npusim.device.spec import Device
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.filter_walk import Step, Steps, Walk
 from npusim.kernels.parts.transposed import MOST_BLOCKS, images_window, load_images, load_transposed
+from npusim.kernels.tiled import Tiled
 from npusim.kernels.tilings.conv_filter import Tiling, require_form, runs_on
-from npusim.kernels.tilings.costs import in_l2
-from npusim.kernels.tilings.filter_least import Problem, filter_least
 from npusim.kernels.tilings.filter_space import Space
 from npusim.kernels.tilings.fit import holds
-from npusim.kernels.tilings.pipeline import every, leading
 from npusim.language import (
     FP32,
     CapacityError,
     IntArray,
     Kernel,
     Language,
-    Least,
     Plan,
     Slot,
     Tasks,
@@ -61,7 +57,7 @@ __all__ = ["ConvBackpropFilter", "Tiling"]
 
 
 @dataclass(frozen=True)
-class ConvBackpropFilter(Kernel):
+class ConvBackpropFilter(Tiled):
     """The kernel for one shape and tiling; ``x``, ``dy`` and ``dw`` are its tensors."""
 
     shape: Convolution
@@ -170,29 +166,7 @@ class ConvBackpropFilter(Kernel):
         """Clears what parts are added into, and what is never written."""
         return (MemSet(self.dw, few=True),) if self.needs_clear else ()
 
-    def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
-        """The same gradient with every tiling worth comparing, the least bound first."""
-        for space in self._spaces(device, cores):
-            yield from (replace(self, tiling=t) for t in every(space))
-
-    def least(self, device: Device, cores: int) -> Least:
-        once = sum(self.needed_bytes[t.name] for t in (self.x, self.dy))
-        rate = "hf32" if self.hf32 else self.x.dtype.name
-        problem = Problem(self.shape, rate, self.x.dtype.bytes, once)
-        cycles, used, adds = filter_least(problem, self.tiling, device, cores)
-        return Least(int(cycles), used, (MemSet(self.dw, few=True),) if adds else ())
-
-    def ranked(
-        self, device: Device, cores: int, few: int, warm: Collection[str] = ()
-    ) -> list[tuple[float, Kernel]]:
-        held = in_l2(device, warm, self.x, self.dy, self.dw)[:2]
-        found = [one for space in self._spaces(device, cores, held) for one in leading(space, few)]
-        found.sort(key=lambda one: one[0])
-        return [(time, replace(self, tiling=t)) for time, t in found[:few]]
-
-    def _spaces(
-        self, device: Device, cores: int, held: tuple[bool, ...] = (False, False)
-    ) -> list[Space]:
+    def spaces(self, device: Device, cores: int, held: tuple[bool, ...]) -> list[Space]:
         """The tilings to choose from, by form.
 
         Single taps are for what no img2col load can do, or L1 not hold, and where most of what a
@@ -206,7 +180,7 @@ class ConvBackpropFilter(Kernel):
         rows = window and self.shape.kernel[1] == 1 < self.shape.step(1)
         for form in ("window",) * window + ("rows",) * rows + ("taps",):
             ordered = self.tiling.deterministic
-            space = Space(self.shape, device, cores, rate, kind.bytes, ordered, form, held)
+            space = Space(self.shape, device, cores, rate, kind.bytes, ordered, form, held[:2])
             if (apart or not found or form == "rows") and len(space.columns["cut"]):
                 found.append(space)
         if found:

@@ -22,7 +22,7 @@ K = (c1, kh, kw, c0) of one filter depth.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
@@ -42,11 +42,9 @@ from npusim.kernels.parts.implicit_gemm_shape import (
 from npusim.kernels.parts.implicit_gemm_walk import Step, Walk, Weights
 from npusim.kernels.parts.plane import Plane, cut_plane
 from npusim.kernels.parts.transposed import images_window
-from npusim.kernels.tilings.costs import in_l2
+from npusim.kernels.tiled import Tiled
 from npusim.kernels.tilings.fit import holds
 from npusim.kernels.tilings.implicit_gemm import Tiling
-from npusim.kernels.tilings.pipeline import every, leading
-from npusim.kernels.tilings.product_least import Problem, product_least
 from npusim.kernels.tilings.product_space import Space
 from npusim.language import (
     FP32,
@@ -55,7 +53,6 @@ from npusim.language import (
     IntArray,
     Kernel,
     Language,
-    Least,
     Plan,
     Slot,
     SlotRegion,
@@ -70,7 +67,7 @@ __all__ = ["ImplicitGemm", "Tiling"]
 
 
 @dataclass(frozen=True)
-class ImplicitGemm(Kernel):
+class ImplicitGemm(Tiled):
     """Base of the two kernels; a subclass gives the geometry and moves the weights."""
 
     shape: Convolution
@@ -236,26 +233,7 @@ class ImplicitGemm(Kernel):
         """Clears outputs that no input reaches."""
         return (MemSet(self.y, few=True),) if self.needs_clear else ()
 
-    def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
-        """The same product with every tiling worth comparing, the least bound first."""
-        space = self._space(device, cores)
-        yield from (replace(self, tiling=t) for t in every(space))
-
-    def least(self, device: Device, cores: int) -> Least:
-        once = sum(self.needed_bytes[t.name] for t in (self.x, self.w))
-        rate, kind = "hf32" if self.hf32 else self.x.dtype.name, self.x.dtype
-        turned = self.rotated and kind.bytes == 2
-        problem = Problem(self.geometry, rate, kind.bytes, self.y.dtype.bytes, once, turned)
-        cycles, used, dead = product_least(problem, self.tiling, device, cores)
-        return Least(int(cycles), used, (MemSet(self.y, few=True),) if dead else ())
-
-    def ranked(
-        self, device: Device, cores: int, few: int, warm: Collection[str] = ()
-    ) -> list[tuple[float, Kernel]]:
-        space = self._space(device, cores, in_l2(device, warm, self.x, self.w, self.y)[:2])
-        return [(time, replace(self, tiling=t)) for time, t in leading(space, few)]
-
-    def _space(self, device: Device, cores: int, held: tuple[bool, ...] = (False, False)) -> Space:
+    def spaces(self, device: Device, cores: int, held: tuple[bool, ...]) -> list[Space]:
         """The tilings to choose from: single taps only where no other form fits.
 
         A strided gradient is taken apart by phases, so that no inserted zeros are moved, also where
@@ -272,9 +250,9 @@ class ImplicitGemm(Kernel):
         forms = ("window",) * window + ("phases",) * phases
         rate = "hf32" if self.hf32 else self.x.dtype.name
         for some in ((*forms, *("single",) * single, *("taps",) * taps), ("taps",)):
-            space = Space(g, device, cores, self.x.dtype, rate, self.rotated, some, held)
+            space = Space(g, device, cores, self.x.dtype, rate, self.rotated, some, held[:2])
             if some and len(space.columns["cut"]):
-                return space
+                return [space]
         raise CapacityError(
             f"{device.name}: {holds(device)}, but the input that one output position reads takes "
             f"32 B per channel block and one weight column {16 * g.c0 * self.x.dtype.bytes} B; no "

@@ -20,13 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.kernels.parts.conversion import Pieces, move
+from npusim.kernels.parts.conversion import Conversion, Pieces
 from npusim.kernels.parts.fractal_weights import Turn, WeightWork
+from npusim.kernels.parts.layout_change import Turning
 from npusim.kernels.trans_data import TransData
 from npusim.language import (
     BLOCK_BYTES,
@@ -35,6 +37,7 @@ from npusim.language import (
     Plan,
     Slot,
     Tasks,
+    Tensor,
     ceil_div,
     grid,
     round_down,
@@ -70,99 +73,87 @@ class LibraryTransData(TransData):
 
     @property
     def tiling_text(self) -> str:
-        return f"{self.conversion.kind}, library"
+        return f"{self.change.kind}, library"
 
     @property
     def clears(self) -> bool:
-        return self.conversion.kind == "to_fracz"  # filters that are missing are not written
-
-    @property
-    def maps(self) -> bool:
-        """Whether it converts feature maps, not weights."""
-        return self.conversion.kind.endswith("blocked")
-
-    @property
-    def once(self) -> bool:
-        """Whether a tile is turned once, as channels and positions exchange alone."""
-        return self.maps and (self.plain.dtype.bytes == 2 or not self.conversion.loads_plain)
-
-    def units(self, half: int) -> tuple[int, int, int]:
-        """Samples or filters, blocks of C0 and positions of a tile in ``half`` of UB, bytes."""
-        left, channels, *spatial = self.plain.shape
-        c0, size, right = self.conversion.c0, self.plain.dtype.bytes, prod(spatial)
-        step, blocks = BLOCK_BYTES // size, ceil_div(channels, c0)
-        line = half // _LINES // BLOCK_BYTES * BLOCK_BYTES // size
-        if self.once:
-            most = line if self.conversion.loads_plain else round_down(half // size // c0, c0)
-            return 1, 1, min(right, most)
-        most = round_down(line // c0, step)
-        if self.conversion.loads_plain:
-            return min(left, _LINES), 1, min(right, most)
-        taps = min(right, most)
-        joined = 1 if right > most else min(blocks, most // round_up(taps, step))
-        if channels * right < 54 * step and right <= most and joined == blocks:
-            return min(left, 4 * step, most // (joined * taps)), joined, taps
-        return min(left, _LINES), joined, taps
+        return self.change.kind == "to_fracz"  # filters that are missing are not written
 
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
         half = (k.memory("UB").size_bytes - _KEPT) // 2
-        source = k.buffer("UB", (half,), None, name="source")
-        target = k.buffer("UB", (half,), None, name="target")
-        emit = self._turn_once if self.once else self._to if self._loads else self._from
+        buffers = [k.buffer("UB", (half,), None, name=name) for name in ("source", "target")]
+        work = _LibraryWork(self.change, self.plain, self.blocked, half)
 
         def step(tile: Tile) -> None:
-            slots = [one.next() if tile.fresh else one.last() for one in (source, target)]
+            source, target = (one.next() if tile.fresh else one.last() for one in buffers)
             if tile.lines:  # else a core that is launched for nothing
-                emit(k, slots[0], slots[1], tile)
+                # Fractals are spread from the target into the source before they are turned.
+                back = not (work.once or work.load)
+                work.emit(k, *((target, source) if back else (source, target)), tile)
             k.pipe_barrier()
 
-        return Plan(self._tasks(half, cores), step)
+        return Plan(work.tasks(half, cores), step)
 
-    @property
-    def _loads(self) -> bool:
-        return self.conversion.loads_plain
 
-    @property
-    def _lane(self) -> int:
-        return self.conversion.c0 * self.plain.dtype.bytes
+class _LibraryWork(Turning):
+    """Tiles of units of the three axes, and what is done with one."""
 
-    def _tasks(self, half: int, cores: int) -> Tasks[Tile]:
-        left, channels, depth, *image = self.plain.shape
-        plane, size, c0 = prod(image), self.plain.dtype.bytes, self.conversion.c0
-        all_blocks, right = ceil_div(channels, c0), depth * plane
-        units = self.units(half)
-        axes = [
-            np.arange(0, n, unit) for n, unit in zip((left, all_blocks, right), units, strict=True)
-        ]
+    def __init__(self, change: Conversion, plain: Tensor, blocked: Tensor, half: int) -> None:
+        super().__init__(change, plain, blocked)
+        self.half = half  # bytes of UB that hold a tile on either side
+        self.left, self.channels, self.depth, *image = plain.shape
+        self.plane, self.maps = prod(image), change.maps
+        self.right, self.blocks = self.depth * self.plane, ceil_div(self.channels, self.c0)
+        #: Filters of a fractal's matrix, whole sixteens.
+        self.rows = 1 if self.maps else round_up(self.left, 16)
+        #: Whether a tile is turned once, as channels and positions exchange alone.
+        self.once = self.maps and (self.e == 2 or not self.load)
+
+    def _units(self) -> tuple[int, int, int]:
+        """Samples or filters, blocks of C0 and positions of a tile."""
+        left, right, step = self.left, self.right, BLOCK_BYTES // self.e
+        line = self.half // _LINES // BLOCK_BYTES * BLOCK_BYTES // self.e
+        if self.once:
+            most = line if self.load else round_down(self.half // self.e // self.c0, self.c0)
+            return 1, 1, min(right, most)
+        most = round_down(line // self.c0, step)
+        if self.load:
+            return min(left, _LINES), 1, min(right, most)
+        taps = min(right, most)
+        joined = 1 if right > most else min(self.blocks, most // round_up(taps, step))
+        if self.channels * right < 54 * step and right <= most and joined == self.blocks:
+            return min(left, 4 * step, most // (joined * taps)), joined, taps
+        return min(left, _LINES), joined, taps
+
+    def tasks(self, slot_bytes: int, cores: int) -> Tasks[Tile]:
+        units, sizes = self._units(), (self.left, self.blocks, self.right)
+        axes = [np.arange(0, n, unit) for n, unit in zip(sizes, units, strict=True)]
         axis, share = split([len(one) for one in axes], cores)
-        order = (1, 0, 2) if self._loads else (2, 1, 0)  # the outermost loop first
+        order = (1, 0, 2) if self.load else (2, 1, 0)  # the outermost loop first
         found = grid(*(np.arange(len(axes[i])) for i in order))
         index = [found[order.index(i)] for i in range(3)]
         core = index[axis] // share
         sorted_by_core = np.argsort(core, kind="stable")
         core, index = core[sorted_by_core], [one[sorted_by_core] for one in index]
-        q, b, p = (axes[i][index[i]] for i in range(3))
+        firsts = q, b, p = [axes[i][index[i]] for i in range(3)]
         lines, blocks, positions = (
-            np.minimum(unit, n - first)
-            for unit, n, first in zip(units, (left, all_blocks, right), (q, b, p), strict=True)
+            np.minimum(unit, n - first) for unit, n, first in zip(units, sizes, firsts, strict=True)
         )
         before = np.diff(np.stack([core, b]), prepend=-1) != 0
-        d, start = p // plane, p % plane
-        if self.maps:
-            place = ((q * depth + d) * all_blocks + b) * plane + start
-        else:
-            place = ((d * all_blocks + b) * plane + start) * self._rows + q
+        d, start = p // self.plane, p % self.plane
+        outer, inner = (q * self.depth, 0) if self.maps else (0, q)
+        place = (((outer + d) * self.blocks + b) * self.plane + start) * self.rows + inner
         columns = {
             "lines": lines,
             "blocks": blocks,
-            "channels": np.minimum(blocks * c0, channels - b * c0),
+            "channels": np.minimum(blocks * self.c0, self.channels - b * self.c0),
             "start": start,
             "positions": positions,
             "fresh": before.any(axis=0),
         }
         bases = {
-            self.plain.name: size * ((q * channels + b * c0) * right + p),
-            self.blocked.name: self._lane * place,
+            self.plain.name: self.e * ((q * self.channels + b * self.c0) * self.right + p),
+            self.blocked.name: self.lane * place,
         }
         idle = np.setdiff1d(np.arange(cores), core)
         return Tasks(
@@ -172,17 +163,33 @@ class LibraryTransData(TransData):
             {name: np.pad(column, (0, len(idle))) for name, column in bases.items()},
         )
 
-    @property
-    def _rows(self) -> int:
-        """Filters of a fractal's matrix, whole sixteens."""
-        return round_up(self.plain.shape[0], 16)
+    def _pitch(self, u: Tile) -> int:
+        """Bytes from one line of channels to the next in UB; of maps from channel to channel."""
+        line = self.half // self.c0 if self.once else u.channels * self._taps(u) * self.e
+        return (round_down if self.once else round_up)(line, BLOCK_BYTES)
+
+    def _taps(self, u: Tile) -> int:
+        """Positions of a channel in UB: rows that are not whole begin at 32 B."""
+        whole = u.positions == self.right
+        return u.positions if whole else round_up(u.positions, BLOCK_BYTES // self.e)
+
+    def of_plain(self, u: Tile) -> Iterator[Pieces]:
+        """Lines of channels of positions."""
+        row, right = u.positions * self.e, self.right * self.e
+        line, pitch = self.channels * right, self._pitch(u)
+        if row == right and not self.once:
+            yield Pieces(u.lines, u.channels * row, 0, line, 0, pitch)
+            return
+        step = pitch if self.once else round_up(row, BLOCK_BYTES)
+        for i in range(u.lines):
+            yield Pieces(u.channels, row, i * line, right, i * pitch, step)
 
     def _parts(self, u: Tile) -> Iterator[tuple[int, int, int, int]]:
         """(first position in the tile, positions, planes, plane) of what one move takes.
 
         Planes that the tile holds whole are moved together.
         """
-        plane = prod(self.plain.shape[3:])
+        plane = self.plane
         head = min(u.positions, -u.start % plane)
         whole = (u.positions - head) // plane
         tail = u.positions - head - whole * plane
@@ -194,91 +201,62 @@ class LibraryTransData(TransData):
         if tail:
             yield u.positions - tail, tail, 1, first + whole
 
-    def _move_plain(self, k: Language, slot: Slot, u: Tile, pitch: int) -> None:
-        """Lines of channels of positions, ``pitch`` bytes from one line to the next in UB."""
-        size = self.plain.dtype.bytes
-        right = prod(self.plain.shape[2:]) * size
-        row, line = u.positions * size, self.plain.shape[1] * right
-        if row == right and not self.once:
-            whole = Pieces(u.lines, u.channels * row, 0, line, 0, pitch)
-            move(k, self.plain, slot, whole, store=not self._loads)
-            return
-        step = pitch if self.once else round_up(row, BLOCK_BYTES)
-        for i in range(u.lines):
-            pieces = Pieces(u.channels, row, i * line, right, i * pitch, step)
-            move(k, self.plain, slot, pieces, store=not self._loads)
-
-    def _move_blocked(self, k: Language, slot: Slot, u: Tile) -> None:
+    def of_blocked(self, u: Tile) -> Iterator[Pieces]:
         """Lanes of C0: those of maps [line][position], those of weights [block][tap][filter]."""
-        _, channels, _, *image = self.plain.shape
-        lane, plane = self._lane, prod(image)
-        block = plane * lane * (1 if self.maps else self._rows)
-        depth = ceil_div(channels, self.conversion.c0) * block
-        inner = 1 if self.maps else u.lines
+        column = self.rows * self.lane
+        block = self.plane * column
+        depth, row = self.blocks * block, self.lane * (1 if self.maps else u.lines)
         for first, run, planes, d in self._parts(u):
-            begin = d * depth - (u.start * lane * (1 if self.maps else self._rows) if d else 0)
+            begin = d * depth - (u.start * column if d else 0)
             if self.maps:
                 for i in range(u.lines):
-                    gm, ub = begin + i * self.plain.shape[2] * depth, i * u.positions + first
-                    pieces = Pieces(planes, run * lane, gm, depth, ub * lane, run * lane)
-                    move(k, self.blocked, slot, pieces, store=self._loads)
+                    gm, ub = begin + i * self.depth * depth, (i * u.positions + first) * row
+                    yield Pieces(planes, run * row, gm, depth, ub, run * row)
                 continue
-            for b in range(u.blocks):
-                for i in range(planes):
-                    ub = (b * u.positions + first + i * run) * inner * lane
-                    gm = begin + b * block + i * depth
-                    row = Pieces(run, inner * lane, gm, self._rows * lane, ub, inner * lane)
-                    move(k, self.blocked, slot, row, store=self._loads)
+            for b, i in product(range(u.blocks), range(planes)):
+                ub = (b * u.positions + first + i * run) * row
+                yield Pieces(run, row, begin + b * block + i * depth, column, ub, row)
 
-    def _turn_once(self, k: Language, source: Slot, target: Slot, u: Tile) -> None:
-        """Maps: channels x positions on one side, positions x channels on the other."""
-        dtype, c0 = self.plain.dtype, self.conversion.c0
-        row = u.positions * dtype.bytes
-        pitch = source.buffer.slot_bytes // c0 // BLOCK_BYTES * BLOCK_BYTES
-        slot, lanes = (source, target) if self._loads else (target, source)
-        matrix = slot.at(0, row, rows=c0, pitch=pitch)
-        if self._loads:
-            missing = c0 - u.channels
-            if missing and u.fresh:
-                k.vec_dup(slot.at(u.channels * pitch, missing * pitch), 0.0, dtype)
-            self._move_plain(k, slot, u, pitch)
-            k.vec_transpose(lanes, matrix, c0, u.positions, dtype)
-            self._move_blocked(k, lanes, u)
-            return
-        self._move_blocked(k, lanes, u)
-        k.vec_transpose(matrix, lanes, u.positions, c0, dtype)
-        self._move_plain(k, slot, u, pitch)
+    def clear(self, k: Language, first: Slot, second: Slot, u: Tile) -> None:
+        """Channels that are missing, which later tiles find cleared."""
+        loaded, size = (channels * self._pitch(u) for channels in (u.channels, self.c0))
+        if self.once and self.load and loaded < size and u.fresh:
+            k.vec_dup(first.at(loaded, size - loaded), 0.0, self.plain.dtype)
 
-    def _to(self, k: Language, source: Slot, target: Slot, u: Tile) -> None:
+    def turn(self, k: Language, first: Slot, second: Slot, u: Tile) -> Slot:
+        """Once, or twice around the order of the lines of filters and samples."""
+        if not self.once:
+            return (self._to if self.load else self._from)(k, first, second, u)
+        held, dtype, run = first if self.load else second, self.plain.dtype, u.positions
+        matrix = held.at(0, run * self.e, rows=self.c0, pitch=self._pitch(u))
+        if self.load:
+            k.vec_transpose(second, matrix, self.c0, run, dtype)
+        else:
+            k.vec_transpose(matrix, first, run, self.c0, dtype)
+        return second
+
+    def _to(self, k: Language, source: Slot, target: Slot, u: Tile) -> Slot:
         """Weights and fp32 maps to blocks of channels."""
-        dtype, c0 = self.plain.dtype, self.conversion.c0
-        size, right = dtype.bytes, prod(self.plain.shape[2:])
-        step = BLOCK_BYTES // size
-        taps = u.positions if u.positions == right else round_up(u.positions, step)
-        pitch, lines = round_up(u.channels * taps * size, BLOCK_BYTES), _LINES * size
-        self._move_plain(k, source, u, pitch)
-        row = u.channels * taps * size
-        matrix = source.at(0, row, rows=_LINES, pitch=pitch)
+        dtype, c0, taps, lines = self.plain.dtype, self.c0, self._taps(u), _LINES * self.e
+        row = u.channels * taps * self.e
+        matrix = source.at(0, row, rows=_LINES, pitch=self._pitch(u))
         k.vec_transpose(target.at(0, _LINES * row), matrix, _LINES, u.channels * taps, dtype)
         if u.channels < c0:
             k.vec_dup(source.at(0, u.positions * c0 * lines), 0.0, dtype)
         for c in range(u.channels):
             ordered = source.at(c * lines, lines, rows=u.positions, pitch=c0 * lines)
             k.data_move(ordered, target.at(c * taps * lines, u.positions * lines), dtype)
-        matrix = source.at(0, u.lines * size, rows=u.positions * c0, pitch=lines)
-        back = target.at(0, u.lines * u.positions * self._lane)
+        matrix = source.at(0, u.lines * self.e, rows=u.positions * c0, pitch=lines)
+        back = target.at(0, u.lines * u.positions * self.lane)
         count = 1 if self.maps else u.positions
         k.vec_transpose(back, matrix, u.positions * c0 // count, u.lines, dtype, count=count)
-        self._move_blocked(k, target, u)
+        return target
 
-    def _from(self, k: Language, source: Slot, target: Slot, u: Tile) -> None:
+    def _from(self, k: Language, target: Slot, source: Slot, u: Tile) -> Slot:
         """Weights from fractals."""
-        dtype, c0, lane = self.plain.dtype, self.conversion.c0, self._lane
-        size, right = dtype.bytes, prod(self.plain.shape[2:])
-        step, all_lines = BLOCK_BYTES // size, round_up(u.lines, _LINES)
-        taps = u.positions if u.positions == right else round_up(u.positions, step)
-        lanes, lines = u.blocks * u.positions, all_lines * size
-        self._move_blocked(k, target, u)
+        dtype, c0, lane, taps = self.plain.dtype, self.c0, self.lane, self._taps(u)
+        all_lines = round_up(u.lines, _LINES)
+        lanes, lines = u.blocks * u.positions, all_lines * self.e
         for i in range(u.lines):
             spread = target.at(i * lane, lane, rows=lanes, pitch=u.lines * lane)
             k.data_move(source.at(i * lanes * lane, lanes * lane), spread, dtype)
@@ -287,15 +265,13 @@ class LibraryTransData(TransData):
         k.vec_transpose(turned, matrix, all_lines, lanes * c0, dtype)
         for c in range(u.channels):
             block, at = divmod(c, c0)
-            one = target.at(
-                (block * u.positions * c0 + at) * lines, lines, rows=u.positions, pitch=c0 * lines
-            )
+            place = (block * u.positions * c0 + at) * lines
+            one = target.at(place, lines, rows=u.positions, pitch=c0 * lines)
             k.data_move(source.at(c * taps * lines, u.positions * lines), one, dtype)
-        row = u.channels * taps * size
-        pitch = round_up(row, BLOCK_BYTES)
-        back = target.at(0, row, rows=all_lines, pitch=pitch)
+        row = u.channels * taps * self.e
+        back = target.at(0, row, rows=all_lines, pitch=self._pitch(u))
         k.vec_transpose(back, source.at(0, all_lines * row), u.channels * taps, all_lines, dtype)
-        self._move_plain(k, target, u, pitch)
+        return target
 
 
 @dataclass(frozen=True)
@@ -314,13 +290,13 @@ class LibraryGroups(TransData):
 
     @property
     def tiling_text(self) -> str:
-        return f"{self.conversion.kind} by groups, library"
+        return f"{self.change.kind} by groups, library"
 
     def plan(self, k: Language, cores: int) -> Plan[Turn]:
         third = (k.memory("UB").size_bytes - _KEPT) // 3 // BLOCK_BYTES * BLOCK_BYTES
         source = k.buffer("UB", (third,), None, name="source")
         target = k.buffer("UB", (third,), None, name="target")
-        work = _GroupWork(self.conversion, self.plain, self.blocked)
+        work = _GroupWork(self.change, self.plain, self.blocked)
 
         def step(tile: Turn) -> None:
             work.emit(k, source.next(), target.next(), tile)

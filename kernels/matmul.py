@@ -18,12 +18,12 @@ overlapped schedule: one everywhere is a library's simplest template, two its pi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import product
 from math import lcm, prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,8 +33,10 @@ from npusim.kernels.parts.hand_over import HandOver, with_meeting
 from npusim.kernels.parts.matmul_operands import Feed, Operand, Scales, Shared, Source, Tile, steps
 from npusim.kernels.parts.tile_order import Tiles, successors, tiles
 from npusim.kernels.parts.transposed import load_transposed
-from npusim.kernels.tilings.matmul import Shape, Tiling, leading_tilings
-from npusim.kernels.tilings.matmul_space import matmul_least, matmul_tilings
+from npusim.kernels.tiled import Tiled
+from npusim.kernels.tilings.fit import holds
+from npusim.kernels.tilings.matmul import Shape, Tiling
+from npusim.kernels.tilings.matmul_space import Space
 from npusim.language import (
     FP32,
     INT8,
@@ -42,12 +44,12 @@ from npusim.language import (
     MX_BLOCK,
     ArgumentError,
     BufferHandle,
+    CapacityError,
     Column,
     Device,
     DType,
     Kernel,
     Language,
-    Least,
     Plan,
     Slot,
     Tasks,
@@ -59,9 +61,16 @@ from npusim.language import (
 
 __all__ = ["Matmul", "Tiling"]
 
+#: How tiles may follow each other over the cores.
+_ORDERS: tuple[dict[str, Any], ...] = (
+    {"n_fastest": False, "window": 0, "snake": False, "strided": False},
+    {"strided": True},
+    {"n_fastest": True, "window": 4, "snake": True, "strided": True},
+)
+
 
 @dataclass(frozen=True)
-class Matmul(Kernel):
+class Matmul(Tiled):
     """The kernel for tensors ``a``, ``b``, ``c``; M and N are those of ``c``.
 
     Where K is split, parts add atomically into a cleared ``c`` of two axes, or each writes its own
@@ -226,27 +235,24 @@ class Matmul(Kernel):
         sizes = self.m // groups, self.k, self.n
         return Shape(*sizes, self.dtype, out, math, groups, splits, self.bias is not None)
 
-    def candidates(self, device: Device, cores: int) -> Iterator[Matmul]:
-        """Tilings for plain operands."""
-        for tiling in matmul_tilings(self.shape, device, cores):
-            with suppress(ArgumentError):  # blocked operands ask for more
-                yield replace(self, tiling=tiling)
+    def spaces(self, device: Device, cores: int, held: tuple[bool, ...]) -> list[Space]:
+        shape = self.shape
+        if not device.has_path("UB", "GM"):  # nothing could clear the result
+            shape = shape._replace(splits=False)
+        space = Space(shape, device, cores, held[:2])
+        if not len(space.columns["cores"]):
+            raise CapacityError(
+                f"{device.name}: {holds(device)}; the smallest tile takes 1024 B of each, and 2048 "
+                "B of L1; no tiling fits, choose a device with larger memories"
+            )
+        return [space]
 
-    def ranked(
-        self, device: Device, cores: int, few: int, warm: Collection[str] = ()
-    ) -> list[tuple[float, Kernel]]:
-        found: list[tuple[float, Kernel]] = []
-        for cycles, tiling in leading_tilings(self.shape, device, cores, few):
-            with suppress(ArgumentError):  # blocked operands ask for more
-                found.append((cycles, replace(self, tiling=tiling)))
-        return found
-
-    def least(self, device: Device, cores: int) -> Least:
-        plain = self.layouts == ("ND", "ND") and len(self.c.shape) == 2
-        if self.scales or self.handed or self.groups > 1 or not plain:
-            return Least()
-        cycles, used = matmul_least(self.shape, self.tiling, device, cores)
-        return Least(int(cycles), used, self.before)
+    def variants(self, tiling: Tiling, cores: int) -> Iterator[Tiling]:
+        """Orders of tiles, where a core has several, and slabs that are asked for ahead."""
+        tiles = self.groups * ceil_div(self.m // self.groups, tiling.base_m)
+        several = tiles * ceil_div(self.n, tiling.base_n) > cores
+        for order, ahead in product(_ORDERS if several else _ORDERS[:1], (False, True)):
+            yield replace(tiling, **_ORDERS[0] | order, preload=ahead)
 
     # -- who computes what -----------------------------------------------------------------
 

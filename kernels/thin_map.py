@@ -15,26 +15,21 @@ These are the pixels that a filter of 1x1 reads of a strided layer. Elements hav
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from npusim.device.spec import Device
-from npusim.kernels.parts.conversion import Pieces, even, most_in_task, move, task_counts
-from npusim.kernels.parts.plane_map import PlaneMap, plain_sizes
-from npusim.kernels.parts.room import piece
-from npusim.kernels.tilings.streams import Stream
+from npusim.kernels.parts.conversion import Pieces, even, most_in_task, task_counts
+from npusim.kernels.parts.layout_change import LayoutChange, Turning, plain_sizes
 from npusim.language import (
     FRACTAL_BYTES,
-    CapacityError,
     Language,
-    Plan,
     Slot,
     Tasks,
+    Tensor,
     ceil_div,
     grid,
-    in_runs,
-    round_down,
     round_up,
 )
 
@@ -49,71 +44,43 @@ class ThinTile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ThinMap(PlaneMap):
-    """The conversion of pixels that are ``step`` rows and columns from one to the next."""
+class Thinned:
+    """Pixels that are ``step`` rows and columns from one to the next."""
 
+    c0: int
+    loads_plain: bool
     step: tuple[int, int]
 
-    name: ClassVar[str] = "thin_map"
-
     @property
-    def pixels(self) -> str:
-        return f"one of {self.step[0]}x{self.step[1]} pixels"
+    def text(self) -> str:
+        """Which way, and which pixels they are."""
+        return f"{'to' if self.loads_plain else 'from'} one of {self.step[0]}x{self.step[1]} pixels"
 
     def blocked_shape(self, plain: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the blocks that hold these pixels of a plain map."""
         n, c, h, w = plain_sizes(plain)
         positions = ceil_div(h, self.step[0]), ceil_div(w, self.step[1])
         return (n, 1, ceil_div(c, self.c0), *positions, self.c0)
 
-    def stream(self, device: Device, cores: int) -> Stream:
-        size, some = self.plain.size_bytes, self.blocked.size_bytes
-        vector = [("transpose", size), ("dup", size if not self.to_blocks else 0)]
-        return Stream(
-            read=self.src.size_bytes,
-            written=self.dst.size_bytes,
-            tasks=task_counts(max(size, some), device.memory("UB").size_bytes // 4, cores),
-            vector=tuple((op, amount) for op, amount in vector if amount),
-            cold=self.to_blocks,
-        )
 
-    def fits(self, device: Device) -> bool:
-        """Whether the UB of a device holds a row of positions as it is loaded and turned."""
-        ub = device.memory("UB")
-        return _Work(self).row_bytes <= round_down(ub.size_bytes // 4, ub.align_bytes)
-
-    def plan(self, k: Language, cores: int) -> Plan[ThinTile]:
-        align, work = k.memory("UB").align_bytes, _Work(self)
-        size = piece(
-            k, self.name, k.memory("UB").size_bytes, 4, multiple=align, least=FRACTAL_BYTES
-        )
-        if work.row_bytes > size:
-            raise CapacityError(
-                f"{self.name}: {k.device_name} has {k.memory('UB').size_bytes} B of UB "
-                f"(memories.UB.size), a row of pixels takes {4 * work.row_bytes} B; use a device "
-                "with a larger UB"
-            )
-        first = k.buffer("UB", (size,), None, slots=2, name="as_loaded")
-        second = k.buffer("UB", (size,), None, slots=2, name="turned")
-        emit = work.emit_thin if self.to_blocks else work.emit_plain
-        return Plan(
-            work.tasks(size, cores), lambda tile: emit(k, first.next(), second.next(), tile)
-        )
-
-
-class _Work:
+class ThinWork(Turning):
     """Tiles of a conversion, and what is done with one."""
 
-    def __init__(self, kernel: ThinMap) -> None:
-        self.plain, self.blocked, self.c0 = kernel.plain, kernel.blocked, kernel.c0
-        self.n, self.c, self.h, self.w = plain_sizes(self.plain.shape)
-        self.e, (self.down, self.across) = self.plain.dtype.bytes, kernel.step
-        _, _, self.c1, self.rows, self.columns, _ = self.blocked.shape
-        self.lane = self.c0 * self.e
+    def __init__(self, change: Thinned, plain: Tensor, blocked: Tensor) -> None:
+        super().__init__(change, plain, blocked)
+        self.n, self.c, self.h, self.w = plain_sizes(plain.shape)
+        self.down, self.across = change.step
+        _, _, self.c1, self.rows, self.columns, _ = change.blocked_shape(plain.shape)
+        #: Bytes of the rows of pixels of a row of positions, in UB.
+        self.row_bytes = round_up(self.down * self.w * self.e, 32) * self.c0
+        self.least = max(FRACTAL_BYTES, self.row_bytes)
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of the rows of pixels of a row of positions, in UB."""
-        return round_up(self.down * self.w * self.e, 32) * self.c0
+    def streamed(self, device: Device, cores: int) -> dict[str, Any]:
+        size, ub = self.plain.size_bytes, device.memory("UB").size_bytes
+        return {
+            "tasks": task_counts(max(size, self.blocked.size_bytes), ub // 4, cores),
+            "vector": (("transpose", size), *((("dup", size),) if not self.load else ())),
+        }
 
     def tasks(self, slot_bytes: int, cores: int) -> Tasks[ThinTile]:
         """Whole planes of several blocks, or rows of one plane."""
@@ -127,62 +94,61 @@ class _Work:
         count, tall = np.minimum(blocks, self.c1 - b0), np.minimum(rows, self.rows - i0)
         pixel = ((n * self.c + b0 * self.c0) * self.h + i0 * self.down) * self.w
         place = ((n * self.c1 + b0) * self.rows + i0) * self.columns
-        return Tasks(
-            in_runs(len(n), cores),
-            ThinTile,
-            {
-                "blocks": count,
-                "channels": np.minimum(count * self.c0, self.c - b0 * self.c0),
-                "rows": tall,
-                "pixels": np.minimum(tall * self.down, self.h - i0 * self.down),
-            },
-            {self.plain.name: pixel * self.e, self.blocked.name: place * self.lane},
-        )
+        columns = {
+            "blocks": count,
+            "channels": np.minimum(count * self.c0, self.c - b0 * self.c0),
+            "rows": tall,
+            "pixels": np.minimum(tall * self.down, self.h - i0 * self.down),
+        }
+        return self.in_runs(cores, ThinTile, columns, (pixel, place))
 
-    def emit_thin(self, k: Language, first: Slot, second: Slot, u: ThinTile) -> None:
-        """Positions of rows of pixels."""
-        dtype, (plain, blocked, pitch) = self.plain.dtype, self._pieces(u)
-        run, size = pitch // self.e, u.blocks * self.c0 * pitch
-        move(k, self.plain, first, plain, store=False)
-        if u.channels < u.blocks * self.c0:
-            k.vec_dup(first.at(u.channels * pitch, size - u.channels * pitch), 0.0, dtype)
-        k.vec_transpose(second.at(0, size), first.at(0, size), self.c0, run, dtype, count=u.blocks)
-        self._lanes(k, first, second, u, run, thin=True)
-        move(k, self.blocked, first, blocked, store=True)
+    def clear(self, k: Language, first: Slot, second: Slot, u: ThinTile) -> None:
+        """Nothing: channels that are missing are cleared behind those that are loaded."""
 
-    def emit_plain(self, k: Language, first: Slot, second: Slot, u: ThinTile) -> None:
-        """Rows of pixels of positions, zeros between them."""
-        dtype, (plain, blocked, pitch) = self.plain.dtype, self._pieces(u)
-        run, size = pitch // self.e, u.blocks * self.c0 * pitch
-        move(k, self.blocked, first, blocked, store=False)
-        k.vec_dup(second.at(0, size), 0.0, dtype)
-        self._lanes(k, first, second, u, run, thin=False)
-        k.vec_transpose(first.at(0, size), second.at(0, size), run, self.c0, dtype, count=u.blocks)
-        move(k, self.plain, first, plain, store=True)
+    def turn(self, k: Language, first: Slot, second: Slot, u: ThinTile) -> Slot:
+        """Positions of rows of pixels; or the reverse, zeros between them."""
+        dtype, pitch = self.plain.dtype, self._pitch(u)
+        run, size, loaded = pitch // self.e, u.blocks * self.c0 * pitch, u.channels * pitch
+        close, apart = first.at(0, size), second.at(0, size)
+        if not self.load:
+            k.vec_dup(apart, 0.0, dtype)
+            self._lanes(k, first, second, u, run)
+            k.vec_transpose(close, apart, run, self.c0, dtype, count=u.blocks)
+            return first
+        if loaded < size:
+            k.vec_dup(first.at(loaded, size - loaded), 0.0, dtype)
+        k.vec_transpose(apart, close, self.c0, run, dtype, count=u.blocks)
+        self._lanes(k, first, second, u, run)
+        return first
 
-    def _pieces(self, u: ThinTile) -> tuple[Pieces, Pieces, int]:
-        """The moves of pixels and of positions, and bytes from channel to channel in UB."""
+    def _pitch(self, u: ThinTile) -> int:
+        """Bytes from channel to channel in UB."""
+        return round_up(u.pixels * self.w * self.e, 32)
+
+    def of_plain(self, u: ThinTile) -> list[Pieces]:
+        """All rows of pixels of each channel."""
         row = u.pixels * self.w * self.e
-        pitch = round_up(row, 32)
-        plain = Pieces(u.channels, row, 0, self.h * self.w * self.e, 0, pitch)
-        size = u.rows * self.columns * self.lane
-        blocked = Pieces(u.blocks, size, 0, self.rows * self.columns * self.lane, 0, size)
-        return plain, blocked, pitch
+        return [Pieces(u.channels, row, 0, self.h * self.w * self.e, 0, self._pitch(u))]
 
-    def _lanes(
-        self, k: Language, close: Slot, apart: Slot, u: ThinTile, run: int, *, thin: bool
-    ) -> None:
+    def of_blocked(self, u: ThinTile) -> list[Pieces]:
+        """The positions of each block."""
+        size, pitch = (rows * self.columns * self.lane for rows in (u.rows, self.rows))
+        return [Pieces(u.blocks, size, 0, pitch, 0, size)]
+
+    def _lanes(self, k: Language, close: Slot, apart: Slot, u: ThinTile, run: int) -> None:
         """Lanes of each row from among those of all pixels to follow each other, or the reverse."""
-        row, pitch = self.columns * self.lane, self.across * self.lane
+        count, lane = self.columns, self.lane
         for b in range(u.blocks):
             for i in range(u.rows):
-                here = close.at(
-                    (b * u.rows + i) * row, self.lane, rows=self.columns, pitch=self.lane
-                )
-                there = apart.at(
-                    (b * run + i * self.down * self.w) * self.lane,
-                    self.lane,
-                    rows=self.columns,
-                    pitch=pitch,
-                )
-                k.data_move(*((here, there) if thin else (there, here)), dtype=self.plain.dtype)
+                place = b * run + i * self.down * self.w
+                here = close.at((b * u.rows + i) * count * lane, lane, rows=count, pitch=lane)
+                there = apart.at(place * lane, lane, rows=count, pitch=self.across * lane)
+                k.data_move(*((here, there) if self.load else (there, here)), self.plain.dtype)
+
+
+@dataclass(frozen=True)
+class ThinMap(LayoutChange):
+    """The conversion of pixels as a ``Thinned`` says."""
+
+    name: ClassVar[str] = "thin_map"
+    works: ClassVar[type[Turning]] = ThinWork

@@ -23,7 +23,7 @@ from npusim.call.spec import spec
 from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
-from npusim.kernels.tilings.pipeline import Work, no_legs, plain_core, times
+from npusim.kernels.tilings.pipeline import Work, plain_core, times
 from npusim.program.build import build
 from npusim.timing import standby
 from npusim.timing.fast import library
@@ -115,7 +115,7 @@ def examples() -> dict[Callable[..., None], tuple[Any, ...]]:
         touch: (l2.cache, Place(0, 0, 1, 1, 0), False, engine.state.cost),
         walk: (code, (0, 0, 0), table, table, column, column, column),
         read_once: (code, l2.cache, 0, column, table, engine.state.cost),
-        estimate: (_work(), no_legs(1), column, *(np.empty(1),) * 3, np.empty(SCRATCH)),
+        estimate: (_work(), column, *(np.empty(1),) * 3, np.empty(SCRATCH)),
     }
 
 

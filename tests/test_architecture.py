@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -22,15 +23,19 @@ ROOT = Path(__file__).parent.parent
 FLOORS = [
     "npusim.version",
     "npusim.base",
+    "npusim.reuse.store",
     "npusim.layout",
     "npusim.shapes",
     "npusim.workloads",
     "npusim.device",
+    "npusim.reuse.seen",
+    "npusim.reuse.cache",
     "npusim.isa",
     "npusim.program",
     "npusim.language",
     "npusim.numerics",
     "npusim.timing",
+    "npusim.reuse",
     "npusim.results",
     "npusim.limits",
     "npusim.kernels",
@@ -132,7 +137,7 @@ def test_imports_point_down(module: str) -> None:
 
 
 def test_no_file_is_a_symbolic_link() -> None:
-    folders = ("npusim", "kernels", "configs", "tests", "docs", "notebooks")
+    folders = ("npusim", "kernels", "configs", "tests", "tools", "docs", "notebooks")
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     assert [path for path in paths if path.is_symlink()] == []
 
@@ -189,8 +194,8 @@ def test_the_machine_has_never_heard_of_convolution(file: Path) -> None:
 
 
 def sources() -> list[Path]:
-    tests = sorted((ROOT / "tests").rglob("*.py"))
-    return [*modules().values(), *tests]
+    others = (sorted((ROOT / folder).rglob("*.py")) for folder in ("tests", "tools"))
+    return [*modules().values(), *chain.from_iterable(others)]
 
 
 @pytest.mark.parametrize("file", sources(), ids=lambda f: str(f.relative_to(ROOT)))

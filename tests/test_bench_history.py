@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from tests.bench import history
+from tools.bench import history
 
 
 def test_what_is_a_fifth_worse_is_called_so() -> None:

@@ -12,14 +12,14 @@ import npusim
 from npusim.base.dtypes import FP16
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.cli.main import main
-from npusim.device.answers import answers_in
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.ops import matmul
 from npusim.results import Result
+from npusim.reuse.cache import answers_in
 from npusim.study.subject import measure, split
-from tests.timing.test_launches import forget
+from tests.reuse.test_launches import forget
 
 LINE = ("matmul", "--m", "64", "--k", "64", "--n", "64", "--device", "tiny", "--timing-only")
 MODES = ("single", "graph")

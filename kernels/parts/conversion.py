@@ -40,6 +40,16 @@ class Conversion:
         """Whether the source is the plain tensor."""
         return self.kind.startswith("to_")
 
+    @property
+    def maps(self) -> bool:
+        """Whether feature maps are converted, not weights."""
+        return self.kind.endswith("blocked")
+
+    @property
+    def text(self) -> str:
+        """Its kind."""
+        return self.kind
+
     def blocked_shape(self, plain: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the blocked tensor that belongs to a plain one; 6HD, or FRACTAL_Z_3D's axes."""
         if not 3 <= len(plain) <= 5 or min(plain) < 1:
@@ -49,7 +59,7 @@ class Conversion:
             )
         a, b, *rest = plain
         depth, height, width = (1,) * (3 - len(rest)) + tuple(rest)
-        if self.kind.endswith("blocked"):
+        if self.maps:
             return (a, depth, ceil_div(b, self.c0), height, width, self.c0)
         plan = group_plan(b * self.groups, a, self.groups, self.c0)
         lanes = plan.real_groups * depth * height * width

@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npusim.kernels.parts.conversion import Conversion, Pieces, even, most_in_task, move
+from npusim.kernels.parts.conversion import Conversion, Pieces, even, most_in_task
+from npusim.kernels.parts.layout_change import Turning
 from npusim.language import (
     IntArray,
     Language,
@@ -58,7 +59,7 @@ class Turn(NamedTuple):
     right: int
 
 
-class WeightWork:
+class WeightWork(Turning):
     """Weights: per real group a matrix of ``rows`` by ``blocks`` of C0, one per filter tap.
 
     Rows are output channels and blocks input channels, or the reverse when ``turned``. In UB a
@@ -66,10 +67,8 @@ class WeightWork:
     """
 
     def __init__(self, conversion: Conversion, plain: Tensor, blocked: Tensor) -> None:
-        self.plain, self.blocked, self.load = plain, blocked, conversion.loads_plain
+        super().__init__(conversion, plain, blocked)
         self.turned = conversion.kind == "to_fracz_transposed"
-        self.c0, self.e = conversion.c0, plain.dtype.bytes
-        self.lane = self.c0 * self.e
         cout, self.cg, *kernel = plain.shape
         self.og = cout // conversion.groups
         self.kd = kernel[0] if len(kernel) == 3 else 1
@@ -169,29 +168,17 @@ class WeightWork:
         channel = real * self.factor * self.og + q0 + top
         return cover, channel * self.cg + c0 + left - group * self.cg
 
-    def emit(self, k: Language, first: Slot, second: Slot, u: Turn) -> None:
-        """Plain tile on one side, lanes [block][kd][kh, kw][row] on the other."""
-        size = u.q * u.c * u.planes * u.taps * self.e
-        if not self.load:
-            for pieces in self._fractals(u):
-                move(k, self.blocked, first, pieces, store=False)
-            self._turn(k, first, second, u)
-            for pieces in self._plain(u):
-                move(k, self.plain, second, pieces, store=True)
-            return
+    def clear(self, k: Language, first: Slot, second: Slot, u: Turn) -> None:
+        """What no group covers."""
         covered = (u.bottom - u.top) * (u.right - u.left) == u.q * u.c
-        if not covered:
+        if self.load and not covered:
+            size = u.q * u.c * u.planes * u.taps * self.e
             k.vec_dup(first.at(0, size), 0.0, self.plain.dtype)
-        result = first
-        if u.groups:
-            for pieces in self._plain(u):
-                move(k, self.plain, first, pieces, store=False)
-            result = self._turn(k, first, second, u)
-        for pieces in self._fractals(u):
-            move(k, self.blocked, result, pieces, store=True)
 
-    def _turn(self, k: Language, first: Slot, second: Slot, u: Turn) -> Slot:
-        """Turn the tile in ``first``; returns the slot the result is in."""
+    def turn(self, k: Language, first: Slot, second: Slot, u: Turn) -> Slot:
+        """Lanes [block][kd][kh, kw][row] of a plain tile, or the reverse; zeros are as they are."""
+        if not u.groups:
+            return first
         dtype, e, tn = self.plain.dtype, self.e, u.planes * u.taps
         source, target = first, second
         if self.turned and tn > 1:  # [q][c][tap] -> [tap][q][c]
@@ -216,8 +203,10 @@ class WeightWork:
                 k.vec_transpose(rows, source.at(*lanes), tn, u.rows * self.c0, dtype)
         return target
 
-    def _plain(self, u: Turn) -> Iterator[Pieces]:
+    def of_plain(self, u: Turn) -> Iterator[Pieces]:
         """Moves of the groups' blocks between the plain tensor and the tile [q][c][tap]."""
+        if not u.groups:
+            return
         gm, ub = self.t * self.e, u.planes * u.taps * self.e  # bytes of one (q, c)
         corners = self._corners(u)
         full = all(h == self.og and w == self.cg for _, h, _, w, _ in corners)
@@ -248,7 +237,7 @@ class WeightWork:
             found.append((top, height, left, width, (top - u.top) * self.cg - cut))
         return found
 
-    def _fractals(self, u: Turn) -> Iterator[Pieces]:
+    def of_blocked(self, u: Turn) -> Iterator[Pieces]:
         """Moves of lanes [block][kd][tap][row], as few as their strides allow."""
         row, column = u.rows * self.lane, self.rows * self.lane  # of the tile, of the matrix
         piece, block = u.taps * row, self.taps * column

@@ -17,14 +17,17 @@ from npusim.shapes.convolution import Convolution
 
 @dataclass(frozen=True)
 class Cut:
-    """A piece of one axis of the image and, per tap, what falls into it.
+    """A piece of one axis of the image or of the windows and, per tap, what falls into it.
 
-    ``taps`` are (first pixel in the piece, first window after ``base``, windows).
+    ``taps`` are (first of the piece, first of the other side after ``base``, how many), zeros where
+    a tap finds nothing. Of windows, the pixels that taps together read are ``span`` from ``base``
+    on, with gaps among them.
     """
 
     start: int
     size: int
     base: int
+    span: int
     taps: tuple[tuple[int, int, int], ...]
 
 
@@ -39,28 +42,12 @@ def cuts(shape: Convolution, axis: int, step: int) -> list[Cut]:
             high = min(windows, ceil_div(start + count - shift, stride))
             inside = (low * stride + shift - start, low - base, high - low)
             taps.append(inside if high > low else (0, 0, 0))
-        pieces.append(Cut(start, count, base, tuple(taps)))
+        pieces.append(Cut(start, count, base, 0, tuple(taps)))
     return pieces
 
 
-@dataclass(frozen=True)
-class WindowCut:
-    """A piece of the windows along one axis and, per tap, the pixels they read.
-
-    Taps together read ``span`` pixels from ``base`` on, with gaps among them. ``taps`` are (first
-    window in the piece that reads a pixel, that pixel after ``base``, windows); the other windows
-    read padding.
-    """
-
-    start: int
-    size: int
-    base: int
-    span: int
-    taps: tuple[tuple[int, int, int], ...]
-
-
-def window_cuts(shape: Convolution, axis: int, step: int) -> list[WindowCut]:
-    """The windows along axis 0 (rows) or 1 (columns) in pieces of ``step``."""
+def window_cuts(shape: Convolution, axis: int, step: int) -> list[Cut]:
+    """The windows along axis 0 (rows) or 1 (columns) in pieces of ``step``; others read padding."""
     size, windows, stride = shape.spatial[axis], shape.out[axis], shape.stride[axis]
     pieces = []
     for start in range(0, windows, step):
@@ -76,7 +63,7 @@ def window_cuts(shape: Convolution, axis: int, step: int) -> list[WindowCut]:
             (o - start, at - base, n) if n else (0, 0, 0)
             for o, at, n in (one or (0, 0, 0) for one in found)
         )
-        pieces.append(WindowCut(start, count, base, last + 1 - base, taps))
+        pieces.append(Cut(start, count, base, last + 1 - base, taps))
     return pieces
 
 

@@ -72,6 +72,25 @@ def move_cycles(path: Path, size: Numbers, rows: Numbers = 0, unaligned: Numbers
     return np.maximum(path.floor_cycles, path.startup_cycles + work)
 
 
+def step(
+    device: Device,
+    into: tuple[Path, Path],
+    moves: tuple[Numbers, Numbers],
+    cycles: tuple[Numbers, Numbers, Numbers],
+) -> dict[str, Any]:
+    """One step as columns of ``pipeline.Work``: so many ``moves`` along both paths to L0, and
+    ``cycles`` of the first, of the second and of the product."""
+    cube, (a, b) = device.cube, into
+    queue = np.maximum(1, device.pipe(b.pipe).queue_depth // sum(map(np.asarray, moves)))
+    return {
+        **dict(zip(("a", "b", "m"), cycles, strict=True)),
+        "a_head": a.idle_head_cycles,
+        "m_head": cube.idle_head_cycles if cube else 0,
+        "issue": moves[0] * a.issue_cycles + moves[1] * b.issue_cycles + 1,
+        "ahead": np.minimum(device.pipe("M").queue_depth, queue),
+    }
+
+
 def unit_flag_lag(device: Device) -> float:
     """Cycles after the start of a drain at which the next tile may begin; -1 without the flag."""
     if device.cube is None or not (device.cube.unit_flag and device.has_path("L0C", "GM")):

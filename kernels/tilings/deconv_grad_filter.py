@@ -8,6 +8,7 @@ from npusim.base.dtypes import FP32, DType
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div
 from npusim.device.spec import Device
+from npusim.kernels.tilings.checks import check_tiling
 from npusim.kernels.tilings.costs import launch_cycles
 from npusim.shapes.convolution import Convolution
 
@@ -38,9 +39,7 @@ class Tiling:
     cores: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("channels", "taps", "columns", "rows", "width"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"tiling {name} is {getattr(self, name)}; it must be >= 1")
+        check_tiling(self, (), ("channels", "taps", "columns", "rows", "width"))
         if self.cores < 0:
             raise ArgumentError(f"tiling cores is {self.cores}; it must be >= 0 (0: all)")
 

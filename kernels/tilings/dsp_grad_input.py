@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from npusim.base.dtypes import FP32, DType
-from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div
 from npusim.device.spec import Device
+from npusim.kernels.tilings.checks import check_tiling
 from npusim.kernels.tilings.deconv_grad_filter import DMA_FIELD
 
 #: Least positions of a tile to try: more of them reuse the weights, fewer leave room for taps.
@@ -31,9 +31,7 @@ class Tiling:
     channels: int
 
     def __post_init__(self) -> None:
-        for name in ("rows", "width", "columns", "taps", "channels"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"tiling {name} is {getattr(self, name)}; it must be >= 1")
+        check_tiling(self, (), ("rows", "width", "columns", "taps", "channels"))
 
     def __str__(self) -> str:
         return (

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npusim.base.integers import even_parts, round_up
+from npusim.base.integers import round_up
 from npusim.isa.dma import Window
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings.conv_filter import comes_whole, cut_plane, rows_follow, runs_on
+from npusim.kernels.tilings.product_cuts import even_cuts
 from npusim.shapes.convolution import Convolution
 
 #: Most positions of a slab.
@@ -27,7 +28,8 @@ class Cut(NamedTuple):
     form: str
     slab_k: int
     slabs: float  # of a plane, for one filter place where places are tiles of their own
-    positions: float  # in whole sixteens
+    real: float  # positions, of which the cube takes
+    positions: float  # whole sixteens
     most_positions: int  # the same
     pixels: float  # of one plane of x
     most_pixels: int
@@ -48,13 +50,10 @@ def cuts(s: Convolution, form: str, window_bytes: int, close: bool) -> tuple[Cut
 
     ``close``: whether columns of dy may lie in L1 without rows between them.
     """
-    width = s.axis(2).longest(form)
-    sizes = [r * width for r in even_parts(s.axis(1).longest(form), max(1, _MOST_SLAB // width))]
-    sizes += [round_up(size, 16) for size in even_parts(width, _MOST_SLAB, 12) if 16 < size < width]
-    sizes += [size for size in (16, 8, 4, 2, 1) if size < width]
+    height, width = (s.axis(i).longest(form) for i in (1, 2))
     found: list[Cut] = []
     positions = s.axis(1).out * s.axis(2).out
-    for slab_k in dict.fromkeys(sizes):
+    for slab_k in even_cuts(height, width, _MOST_SLAB):
         # A huge plane in tiny slabs is never good, and listing them would take longer than running.
         if found and positions // slab_k > _MOST_SLABS:
             continue
@@ -115,6 +114,7 @@ def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, window_bytes: int
         form=form,
         slab_k=slab_k,
         slabs=plane.reads / (s.taps if form == "taps" else 1),
+        real=float(positions.mean()),
         positions=float(p16.mean()),
         most_positions=int(p16.max()),
         pixels=plane.pixels / plane.reads,

@@ -19,16 +19,14 @@ from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.conv_filter import Tiling
 from npusim.kernels.tilings.filter_cuts import IMAGES
-from npusim.kernels.tilings.filter_work import Columns, Gradient
+from npusim.kernels.tilings.filter_work import Gradient
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.pipeline import (
-    ALMOST,
     L0_WAYS,
-    Floats,
+    Columns,
     Work,
     chosen,
     joined,
-    no_legs,
     with_l0,
 )
 
@@ -97,7 +95,8 @@ class Space(Gradient):
         if not len(t["cut"]):
             return t
         k = t["most_k"].astype(np.float64)
-        step = self._step(t, {name: c[t["cut"]] for name, c in self.of_cut.items()}, k)
+        of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
+        step = self._step(t, of, (*self._extents(t, sure=False), k))
         steps = np.maximum(1, self.of_cut["positions"][t["cut"]] / k)
         loads = self.of_cut["slabs"] * self.of_cut["runs"] / self.of_cut["images"]
         steps = steps * loads[t["cut"]] * self.shape.n * self.shape.out[0]
@@ -128,7 +127,7 @@ class Space(Gradient):
     def _parts(self, t: Columns) -> Columns:
         """With numbers of parts of K: none, and even ones that keep most cores busy."""
         tiles, s = self._tiles(t), self.shape
-        along = np.maximum(1, np.floor(s.n * s.out[0] * self.of_cut["slabs"][t["cut"]]))
+        along = np.maximum(1, np.floor(s.n * min(self._depths) * self.of_cut["slabs"][t["cut"]]))
         values, which = np.unique(along, return_inverse=True)
         counts = [even_parts(int(n), int(n), 24) for n in values]
         table = np.zeros((max(map(len, counts), default=1), len(counts)), np.int64)
@@ -159,7 +158,8 @@ class Space(Gradient):
         if not of_x:
             along = -(-s.plan.cin1_g * self.taps * s.c0 // t["n"])
         runs = np.minimum(along, np.maximum(1, self.cores // (tiles // along)))
-        shares, group = tiles // along * runs, -(-along // runs)
+        group = -(-along // runs)
+        shares = tiles // along * -(-along // group)
         busy = tiles / group / (np.maximum(1, -(-shares // self.cores)) * self.cores)
         some = np.flatnonzero((t["slots"] == 2) & (group > 1) & (busy > _BUSY))
         t = chosen(t | {"shares": shares.astype(np.int64), "group": group.astype(np.int64)}, some)
@@ -176,6 +176,11 @@ class Space(Gradient):
             fields = {"passes": passes, "parts": one, "of_x": int(of_x) * one, "stay": stay * one}
             found.append(chosen(t | fields, np.flatnonzero(fits)))
         return joined(*found)
+
+    @property
+    def clears(self) -> npt.NDArray[np.bool_]:
+        """Whether parts of K add into the result, which a kernel before this one clears."""
+        return np.asarray(self.columns["parts"] > 1) & (not self.deterministic)
 
     def tiling(self, i: int, cores: int) -> Tiling:
         """Candidate ``i`` on so many cores."""
@@ -206,34 +211,6 @@ class Space(Gradient):
         slabs = {f"{name}_slots": t["stay"], f"{name}_slabs": t["stay"]}
         return {"group": t["group"], "passes": t["passes"], "keeps": name, **slabs}
 
-    def work(self, which: IntArray, cores: IntArray) -> Work:
-        """What so many cores do under some of the candidates."""
-        return self._work(chosen(self.columns, which) | {"cores": cores})
-
-    def legs(self, which: IntArray, _cores: IntArray) -> Floats:
-        """None: see ``pipeline.Ranked``."""
-        return no_legs(len(which))
-
-    def least(self, cores: IntArray) -> Floats:
-        """Cycles of all candidates on so many cores, by their loads: not above ``bounds``."""
-        t, (each, besides) = self.columns | {"cores": cores}, self._per_item
-        items = np.ceil(self._items(t) / cores)
-        x, dy = (np.ceil(items / n) * one for n, one in zip(self._every(t), each, strict=True))
-        least = x + dy + costs.launch_cycles(self.device, "cube", cores) + besides
-        return np.asarray(least * ALMOST)
-
-    @cached_property
-    def _per_item(self) -> tuple[tuple[Floats, Floats], Floats]:
-        """Of all candidates the cycles of loads of x and of dy for an item, at least, and of
-        kernels around this one."""
-        t, port = self.columns, self.device.path("GM", "L1")
-        of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
-        m, slabs = np.minimum(t["m"], self.shape.plan.cout_g), self._slabs(t, of)
-        x_bytes = of["images"] * t["planes"] * of["pixels"] * 32
-        dy_bytes = of["runs"] * of["positions"] * m * self.element
-        x_moves, dy_moves = self._moves(t, of, m * self.element / 32)
-        x, dy = (
-            slabs * (moves * port.startup_cycles + size / port.rate)
-            for moves, size in ((x_moves, x_bytes), (dy_moves, dy_bytes))
-        )
-        return (x, dy), self._besides(t)
+    def work(self, which: IntArray, cores: IntArray, *, sure: bool = False) -> Work:
+        """See ``pipeline.Ranked``."""
+        return self._work(chosen(self.columns, which) | {"cores": cores}, sure=sure)

@@ -14,11 +14,9 @@ from npusim.base.integers import IntArray
 from npusim.device.spec import Device
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.filter_cuts import Cut, cuts
-from npusim.kernels.tilings.pipeline import Floats, Work, full, uneven
+from npusim.kernels.tilings.pipeline import Columns, Floats, Work, as_columns, full, uneven
 from npusim.kernels.tilings.streams import clear_cycles, sum_cycles
 from npusim.shapes.convolution import Convolution
-
-Columns = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,7 @@ class Gradient:
     @cached_property
     def of_cut(self) -> Columns:
         """The cuts as columns."""
-        columns = zip(*self.cuts, strict=True) if self.cuts else [()] * len(Cut._fields)
-        named = zip(Cut._fields, columns, strict=True)
-        return {name: np.array(column) for name, column in named if name != "form"}
+        return as_columns(self.cuts, Cut)
 
     @property
     def taps(self) -> int:
@@ -61,19 +57,19 @@ class Gradient:
         tiles = s.plan.real_groups * s.kernel[0] * -(-s.plan.cout_g // t["m"]) * along_n
         return np.asarray(tiles, np.int64)
 
-    def _work(self, t: Columns) -> Work:
+    def _work(self, t: Columns, *, sure: bool) -> Work:
         s, device = self.shape, self.device
         of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
-        t = t | {"items": self._items(t)}
-        m, port = np.minimum(t["m"], s.plan.cout_g), device.path("GM", "L1")
+        t = t | {"items": self._items(t, sure=sure)}
+        (m, n), port = self._extents(t, sure=sure), device.path("GM", "L1")
         images, runs = of["images"], of["runs"]
-        slabs = self._slabs(t, of)
+        slabs = self._slabs(t, of, sure=sure)
         most, steps = of["most_positions"], np.ceil(of["most_positions"] / t["k"])
         loads, positions = full(slabs, of["slabs"], (of["positions"], most), t["k"])
         k, rest = uneven(positions, most, t["k"], steps)
-        short = self._step(t, of, rest)
+        short = self._step(t, of, (m, n, rest), sure=sure)
         x_bytes = images * t["planes"] * of["pixels"] * 32 * slabs / loads
-        dy_bytes = runs * positions * m * self.element
+        dy_bytes = images * of["real"] * m * self.element * slabs / loads
         dy_planes, starts = m * self.element / 32, port.startup_cycles * slabs / loads
         x_rows, dy_rows = t["planes"] * of["x_pieces"], dy_planes * of["dy_pieces"]
         together = images * (x_rows if self.form == "rows" else 1)
@@ -84,11 +80,13 @@ class Gradient:
         x_every, dy_every = self._every(t)
         requests = (x_rows / x_every + dy_rows / dy_every) * slabs * t["items"]
         asked = (x_bytes / x_every + dy_bytes / dy_every) * loads * t["items"]
-        x_moves, dy_moves = self._moves(t, of, dy_planes)
+        x_moves, dy_moves = (1, 1) if sure else self._moves(t, of, dy_planes)
         once = s.n * s.cin1 * self._fetched, float(s.n * 32 * s.cout1 * prod(s.out))
         missing = sum(size for size, held in zip(once, self.held, strict=True) if not held)
-        drain, stored = self._out(t, m)
+        drain, stored = self._out(t, (m, n), sure=sure)
         lacks = self._lacking(t, (x_bytes * loads, dy_bytes * loads), (x_every, dy_every), once)
+        # The only slab may stay for the next tile, which estimates leave out.
+        rounds, stays = -(-t["items"] // t["cores"]), (slabs < 2) & sure
         # What stays in L1 for several tiles comes first.
         swap = (t["group"] > 1) & (t["of_x"] == 0)
         pairs = lacks | {
@@ -105,18 +103,17 @@ class Gradient:
         return Work(
             cores=t["cores"],
             items=t["items"],
-            alike=1,
             firsts=loads,
             seconds=1,
             steps=steps * runs,
             step_slots=t["l0_slots"],
             **first,
             **second,
-            first_every=t["group"],
-            second_every=1,
+            first_every=np.where(stays, rounds, t["group"]),
+            second_every=np.where(stays, rounds, 1),
             first_slots=np.where(t["group"] > 1, t["stay"], t["slots"]),
             second_slots=t["slots"],
-            **self._step(t, of, k),
+            **self._step(t, of, (m, n, k), sure=sure),
             **{"run": steps, "rest_l0": short["a"] + short["b"], "rest_m": short["m"]},
             **drain,
             stall=0,
@@ -129,15 +126,30 @@ class Gradient:
             beside=costs.launch_cycles(device, "cube", t["cores"]) + self._besides(t),
         )
 
-    def _items(self, t: Columns) -> IntArray:
-        """Tiles and passes over them; a core takes whole groups."""
+    def _items(self, t: Columns, *, sure: bool) -> IntArray:
+        """Tiles and passes over them; a core takes whole groups, the last of which may be less."""
+        if sure:
+            return np.asarray(self._tiles(t) * t["parts"] * t["passes"])
         whole = -(-t["shares"] // t["cores"]) * t["group"] * t["passes"] * t["cores"]
         return np.where(t["group"] > 1, whole, t["items"])
 
-    def _slabs(self, t: Columns, of: Columns) -> Floats:
-        """Slabs of an item, of all images that come together."""
-        slabs = np.ceil(self.shape.n * self.shape.out[0] * of["slabs"] / t["parts"])
-        return np.ceil(slabs / of["images"] / t["passes"])
+    @cached_property
+    def _depths(self) -> list[int]:
+        """Output planes that read any input, by the filter's depth, where there are any."""
+        axis = self.shape.axis(0)
+        depths = [
+            sum(axis.real(out, kd) is not None for out in range(axis.out))
+            for kd in range(axis.kernel)
+        ]
+        return [depth for depth in depths if depth] or [0]
+
+    def _slabs(self, t: Columns, of: Columns, *, sure: bool) -> Floats:
+        """Slabs of an item, of all images that come together; on average if that is ``sure``."""
+        depth = sum(self._depths) / len(self._depths) if sure else self.shape.out[0]
+        slabs = self.shape.n * depth * of["slabs"] / t["parts"]
+        if sure:
+            return np.asarray(slabs / of["images"] / t["passes"])
+        return np.ceil(np.ceil(slabs) / of["images"] / t["passes"])
 
     def _moves(self, t: Columns, of: Columns, planes: Floats) -> tuple[Floats, Floats]:
         """Moves that bring x to L1, and so many ``planes`` of dy."""
@@ -171,18 +183,20 @@ class Gradient:
             besides = np.full(1, self._clear)
         return np.where(t["parts"] > 1, besides, 0)
 
-    def _out(self, t: Columns, m: Floats) -> tuple[dict[str, Floats], Floats]:
+    def _out(
+        self, t: Columns, size: tuple[Floats, Floats], *, sure: bool
+    ) -> tuple[dict[str, Floats], Floats]:
         """Cycles of the drains of tiles, and of all writes together."""
-        device, split = self.device, t["parts"] > 1
+        device, split, (m, n) = self.device, t["parts"] > 1, size
         atomic = device.l2.atomic_factor if device.l2 else 1
         factor = 1 if self.deterministic else atomic
         passes = (1 + (t["passes"] - 1) * atomic) / t["passes"]
         stored = self._written * np.where(split, t["parts"] * factor, t["passes"] * passes)
-        each = m * t["n"] * 4 * np.where(split, factor, passes)
-        drain, pace = (
-            costs.shared_drain(device, of_one(device, m, t["n"], 4), each, t["cores"])
-            for of_one in (costs.drain_cycles, costs.drain_pace)
-        )
+        each = m * n * 4 * np.where(split, factor, passes)
+        drain, pace = (of(device, m, n, 4) for of in (costs.drain_cycles, costs.drain_pace))
+        if not sure:
+            cores = t["cores"]
+            drain, pace = (costs.shared_drain(device, one, each, cores) for one in (drain, pace))
         return {"drain": drain, "pace": pace}, stored / costs.write_rate(device)
 
     @property
@@ -253,29 +267,33 @@ class Gradient:
         even = row % l2.sector_bytes == 0
         return size * min(1.0, (row + (0 if even else l2.sector_bytes - 32)) / pitch)
 
-    def _step(self, t: Columns, of: Columns, k: Floats) -> dict[str, Any]:
-        """Cycles of the loads to L0 and the product of one step of ``k`` positions."""
-        device, s = self.device, self.shape
-        m, n = np.minimum(t["m"], s.plan.cout_g), t["n"]
+    def _extents(self, t: Columns, *, sure: bool) -> tuple[Floats, Floats]:
+        """Rows and columns of a tile that is no rest; of ``sure`` ones the mean."""
+        s = self.shape
+        high, wide = s.plan.cout_g, s.plan.cin1_g * self.taps * s.c0
+        if sure:
+            return high / -(-high // t["m"]), wide / -(-wide // t["n"])
+        return np.minimum(t["m"], high), t["n"]
+
+    def _step(
+        self, t: Columns, of: Columns, size: tuple[Floats, ...], *, sure: bool = False
+    ) -> dict[str, Any]:
+        """Cycles of the loads to L0 and the product of one step, ``sure`` without delays."""
+        device, s, (m, n, k) = self.device, self.shape, size
         direct = device.has_path("L1", "L0A", "load3d_transpose")
         into_a = device.path("L1", "L0A", "load3d_transpose" if direct else "transpose")
         into_b, two = device.path("L1", "L0B", "load3d"), t["slots"] > 1
         whole = (t.get("k", k) >= of["most_positions"]) & (m / s.c0 * k / 16 <= 255)
-        moves = 1 if direct else np.where(whole, 1, np.ceil(m / s.c0))
-        a = np.maximum(m * k * self.element / into_a.rate, m / s.c0 * k * of["dy_fetch"])
-        a = moves * into_a.startup_cycles + a
-        size = n * k * self.element
-        b = np.maximum(size / into_b.rate, n / s.c0 * k * of["fetch"])
-        clash = size / 512 * float(into_b.conflict_cycles)
-        cube = device.cube
+        moves = 1 if direct or sure else np.where(whole, 1, np.ceil(m / s.c0))
+        sizes = [side * k * self.element for side in (m, n)]
+        a, b = (size / path.rate for size, path in zip(sizes, (into_a, into_b), strict=True))
+        if not sure:
+            clash_a, clash_b = (
+                np.where(two, size / 512 * float(path.conflict_cycles), 0)
+                for size, path in zip(sizes, (into_a, into_b), strict=True)
+            )
+            a = np.maximum(a, m / s.c0 * k * of["dy_fetch"]) + clash_a
+            b = np.maximum(b, n / s.c0 * k * of["fetch"]) + clash_b
+        a, b = moves * into_a.startup_cycles + a, into_b.startup_cycles + b
         mmad = costs.mmad_cycles(device, m, k, n, self.rate)
-        ahead = np.maximum(1, device.pipe(into_b.pipe).queue_depth // (1 + np.asarray(moves)))
-        return {
-            "a": a + np.where(two, m * k * self.element / 512 * float(into_a.conflict_cycles), 0),
-            "b": into_b.startup_cycles + b + np.where(two, clash, 0),
-            "m": mmad,
-            "a_head": into_a.idle_head_cycles,
-            "m_head": cube.idle_head_cycles if cube else 0,
-            "issue": into_b.issue_cycles + moves * into_a.issue_cycles + 1,
-            "ahead": np.minimum(device.pipe("M").queue_depth, ahead),
-        }
+        return costs.step(device, (into_a, into_b), (moves, 1), (a, b, mmad))

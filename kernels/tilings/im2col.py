@@ -8,6 +8,7 @@ from math import prod
 from npusim.base.dtypes import DType
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div
+from npusim.kernels.tilings.checks import check_tiling
 from npusim.shapes.convolution import Convolution
 
 #: Smallest piece of a plane's patches, in bytes, worth giving to a core of its own.
@@ -30,9 +31,7 @@ class Tiling:
     image: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("rows", "columns", "planes"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"tiling {name} is {getattr(self, name)}; it must be >= 1")
+        check_tiling(self, (), ("rows", "columns", "planes"))
         if self.at_once and not self.image:
             raise ArgumentError("tiling is at_once without image; at_once holds whole images")
         if self.planes > 1 and not self.at_once:

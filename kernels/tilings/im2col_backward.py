@@ -8,6 +8,7 @@ from math import prod
 from npusim.base.dtypes import DType
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div, round_up
+from npusim.kernels.tilings.checks import check_tiling
 from npusim.shapes.convolution import Convolution
 
 #: Smallest piece of a plane, in bytes, worth giving to a core of its own.
@@ -28,9 +29,7 @@ class Tiling:
     at_once: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("rows", "columns", "planes"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"tiling {name} is {getattr(self, name)}; it must be >= 1")
+        check_tiling(self, (), ("rows", "columns", "planes"))
         if self.planes > 1 and not self.at_once:
             raise ArgumentError(
                 f"tiling planes is {self.planes} without at_once; only planes whose taps are "

@@ -7,7 +7,7 @@ the cores, each the slowest of cube, MTE1 and MTE2 plus the drain; the least win
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from npusim.base.dtypes import FP16, FP32, DType
@@ -16,9 +16,8 @@ from npusim.base.integers import ceil_div, round_up
 from npusim.device.spec import Device
 from npusim.kernels.parts.tile_order import Order
 from npusim.kernels.tilings.checks import check_tiling
-from npusim.kernels.tilings.costs import launch_cycles, move_cycles, shared_drain, way_out
+from npusim.kernels.tilings.costs import way_out
 from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows
-from npusim.kernels.tilings.streams import clear_cycles
 
 
 class Shape(NamedTuple):
@@ -143,93 +142,10 @@ def auto_tiling(shape: Shape, device: Device, cores: int) -> Tiling:
     return candidates[times.index(min(times))]
 
 
-def leading_tilings(
-    shape: Shape, device: Device, cores: int, few: int
-) -> list[tuple[float, Tiling]]:
-    """The tilings with the least estimates, at most so many, with cycles that count the launch.
-
-    Also those whose parts of K add up, where they may, in a result that is cleared before. Of the
-    leading base tiles also those with shorter slabs, which begin sooner, those whose drain overlaps
-    by the unit flag, and those that leave cores idle, as each takes time to launch: where the tiles
-    need no more, or a few rounds more are shorter.
-    """
-    if not device.has_path("UB", "GM"):  # nothing could clear the result
-        shape = shape._replace(splits=False)
-    sums = shape.groups * shape.m * shape.n * FP32.bytes
-    clear = clear_cycles(device, sums) if shape.splits else 0.0
-
-    def estimate(t: Tiling, used: int) -> float:
-        rounds = ceil_div(_tiles(shape, t), used)
-        rows, drain = _rows_of_drain(t, shape.n, device)
-        cycles = _estimate(shape, t, device, used) + rounds * rows
-        last = 0.8 * drain if t.l0c_slots > 1 and rounds > 1 else 0.0  # nothing hides it
-        besides = clear if t.single_core_k else 0.0
-        return float(launch_cycles(device, "cube", used)) + besides + cycles + last
-
-    candidates = (
-        _part_of_k(t, depth)
-        for t in _candidates(shape, device)
-        for depth in parts_of_k(shape, (t.base_m, t.base_n), cores, 1)
-    )
-    leading = [(estimate(t, min(_tiles(shape, t), cores)), t) for t in candidates]
-    leading.sort(key=lambda pair: pair[0])
-    cube = device.cube
-    flags = cube is not None and cube.unit_flag and device.has_path("L0C", "GM")
-    found: list[tuple[float, Tiling, int]] = []
-    for _, longest in leading[:few]:
-        for shorter, used in _variants(longest, shape, cores):
-            # The unit flag hides a drain as a second slot does, and takes no room for it.
-            t = replace(shorter, l0c_slots=2) if flags else shorter
-            ran = replace(t, l0c_slots=1, unit_flag=True) if flags else t
-            found.append((estimate(t, used), ran, used % min(_tiles(shape, t), cores)))
-    found.sort(key=lambda one: one[0])
-    return [(cycles, replace(t, cores=used)) for cycles, t, used in found[:few]]
-
-
-def _variants(longest: Tiling, shape: Shape, cores: int) -> Iterator[tuple[Tiling, int]]:
-    """A tiling with its slabs or shorter ones, and the cores on which it may run.
-
-    One with parts of K comes also with as many as fewer cores have.
-    """
-    base, fewer = (longest.base_m, longest.base_n), [3 * cores // 4, cores // 2]
-    depths = {d for n in fewer for d in parts_of_k(shape, base, n, 1)[1:] if longest.single_core_k}
-    for t in (longest, *(_part_of_k(longest, depth) for depth in sorted(depths))):
-        most, rounds = min(_tiles(shape, t), cores), ceil_div(_tiles(shape, t), cores)
-        counts = {ceil_div(_tiles(shape, t), rounds + more) for more in (0, 1, 2, 3, 4, 6, 8, 12)}
-        for step in sorted({t.step_ka, ceil_div(t.step_ka, 2), 1}):
-            yield from ((replace(t, step_ka=step, step_kb=step), n) for n in {most, *counts})
-
-
-def parts_of_k(shape: Shape, base: tuple[int, int], cores: int, most: int) -> list[int]:
-    """Depths of a part of K: all of it (0), and what gives every core one part, or at ``most`` so
-    many."""
-    tiles = shape.groups * ceil_div(shape.m, base[0]) * ceil_div(shape.n, base[1])
-    counts = {each * cores // tiles for each in range(1, most + 1) if shape.splits}
-    depths = {round_up(ceil_div(shape.k, count), 16) for count in counts if count > 1}
-    return [0, *sorted(depth for depth in depths if depth < shape.k)]
-
-
-def _part_of_k(t: Tiling, depth: int) -> Tiling:
-    """The tiling with parts of so much of K, in whole base blocks; 0 is all of it."""
-    if not depth:
-        return t
-    step = min(t.step_ka, ceil_div(depth, t.base_k))
-    return replace(t, single_core_k=round_up(depth, t.base_k), step_ka=step, step_kb=step)
-
-
-def _tiles(shape: Shape, t: Tiling) -> int:
-    """Tiles of C, times the parts of K."""
-    parts = ceil_div(shape.k, t.single_core_k or shape.k)
-    return shape.groups * ceil_div(shape.m, t.base_m) * ceil_div(shape.n, t.base_n) * parts
-
-
-def _rows_of_drain(t: Tiling, n: int, device: Device) -> tuple[float, float]:
-    """Cycles that rows of row-major matrices add to what the bytes of a drain take, and these."""
-    if not device.has_path("L0C", "GM", "nz2nd"):
-        return 0.0, t.base_m * t.base_n * FP32.bytes / float(device.path("UB", "GM").rate)
-    path, size = device.path("L0C", "GM", "nz2nd"), t.base_m * t.base_n * FP32.bytes
-    apart = t.base_m if n * FP32.bytes % path.align_bytes else 0
-    return float(move_cycles(path, size, t.base_m, apart)) - size / path.rate, size / path.rate
+def order_of(shape: Shape, device: Device) -> Mapping[str, Any]:
+    """How tiles follow each other: by windows where the L2 cannot hold the operands."""
+    size = shape.groups * (shape.m + shape.n) * shape.k * shape.dtype.bytes
+    return _BY_WINDOWS if device.l2 and size > device.l2.size_bytes else {}
 
 
 def _candidates(shape: Shape, device: Device) -> Iterator[Tiling]:
@@ -237,7 +153,7 @@ def _candidates(shape: Shape, device: Device) -> Iterator[Tiling]:
     (m, k, n), e, unit = shape[:3], shape.dtype.bytes, shape.unit
     size, rows = cube_sizes(device), most_rows(device, FP32)
     columns = device.memory("BT" if shape.biased else "L0C").size_bytes // FP32.bytes
-    order = _BY_WINDOWS if device.l2 and (m + n) * k * e > device.l2.size_bytes else {}
+    order = order_of(shape._replace(groups=1), device)
     for base_m in sorted({round_up(min(side, m), unit) for side in _SIDES}):
         for base_n in sorted({round_up(min(side, n), unit) for side in _SIDES}):
             half = min(size["L0A"] // base_m, size["L0B"] // base_n) // 2 // e  # two slots
@@ -260,8 +176,8 @@ def _candidates(shape: Shape, device: Device) -> Iterator[Tiling]:
 
 def _estimate(shape: Shape, t: Tiling, device: Device, cores: int) -> float:
     """Cycles in closed form."""
-    m, n, e = shape.m, shape.n, shape.dtype.bytes
-    tiles, k = _tiles(shape, t), min(t.single_core_k or shape.k, shape.k)
+    (m, k, n), e = shape[:3], shape.dtype.bytes
+    tiles = shape.groups * ceil_div(m, t.base_m) * ceil_div(n, t.base_n)
     rounds = ceil_div(tiles, cores)
     steps, slabs = ceil_div(k, t.base_k), ceil_div(k, t.base_k * t.step_ka)
     base_m, base_n = min(t.base_m, round_up(m, 16)), min(t.base_n, round_up(n, 16))
@@ -270,14 +186,10 @@ def _estimate(shape: Shape, t: Tiling, device: Device, cores: int) -> float:
     mte1 = device.path("L1", "L0A", "load3d").estimate(base_m * k * e, steps)
     mte1 += device.path("L1", "L0B", "load3d").estimate(base_n * k * e, steps)
     size = (base_m + base_n) * k * e
-    mte2, rows = _loads(shape._replace(k=k), t, device, base_m, base_n)
+    mte2, rows = _loads(shape, t, device, base_m, base_n)
     requests = rows * device.l2.request_bytes if device.l2 else 0
     shared = min(tiles, cores) * (size + requests) / device.shared_read_rate
     drain = base_m * base_n * 4 / way_out(device).rate
-    if t.single_core_k:  # all cores add their sums at about the same time
-        factor = device.l2.atomic_factor if device.l2 else 1
-        sums = base_m * base_n * 4 * factor
-        drain = float(shared_drain(device, drain, sums, min(tiles, cores)))
     hidden = 0.2 if t.l0c_slots > 1 and rounds > 1 else 1.0
     return rounds * (max(cube, mte1, mte2, shared) + drain * hidden) + mte2 / slabs
 

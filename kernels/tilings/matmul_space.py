@@ -1,145 +1,260 @@
-"""The tilings of a matrix product that tuning chooses from, and the least time of one.
+"""The tilings of a matrix product that are worth comparing, and what the cores do under each.
 
-Tiles cut M and N evenly; of what fits L0 and L1 the largest sizes are tried and some shares of
-them. Tiles follow each other in runs, dealt out, or in windows that share rows and columns.
+Tiles cut M and N evenly, and K where parts of it may add up. A tile goes along K in slabs, which
+come to L1 as one of A and one of B, and each in base blocks: the loads of a product with img2col
+whose filter has one tap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import product
-from math import inf
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
 
-from npusim.base.integers import ceil_div, round_up
+import numpy as np
+import numpy.typing as npt
+
+from npusim.base.dtypes import FP32
+from npusim.base.integers import IntArray, ceil_div, even_parts, round_up
+from npusim.device.parts import Path
 from npusim.device.spec import Device
+from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
-from npusim.kernels.tilings.floor import (
-    Item,
-    Reads,
-    conflicts,
-    drain,
-    even_sides,
-    fewer,
-    least_cycles,
-    moves,
-    pieces,
-    products,
-    sharing,
+from npusim.kernels.tilings.matmul import Shape, Tiling, order_of
+from npusim.kernels.tilings.pipeline import (
+    L0_WAYS,
+    Columns,
+    Floats,
+    Work,
+    chosen,
+    joined,
+    uneven,
+    with_l0,
 )
-from npusim.kernels.tilings.matmul import Shape, Tiling, parts_of_k
+from npusim.kernels.tilings.streams import clear_cycles
 
-#: Longest side of a tile, and most K of one product.
-_MOST, _MOST_K = 512, 512
-
-#: How tiles follow each other over the cores.
-_ORDERS: tuple[dict[str, Any], ...] = (
-    {},
-    {"strided": True},
-    {"n_fastest": True, "window": 4, "snake": True, "strided": True},
-)
-
-
-def matmul_tilings(shape: Shape, device: Device, cores: int) -> Iterator[Tiling]:
-    """Tilings whose buffers fit, those that add up parts of K among them where they may."""
-    size, element = cube_sizes(device), shape.dtype.bytes
-    flags = _flags(device)
-    for base_m, base_n in product(even_sides(shape.m, _MOST), even_sides(shape.n, _MOST)):
-        l0 = min(size["L0A"] // base_m, size["L0B"] // base_n) // 2 // element // 16 * 16
-        if l0 < 16 or base_m > most_rows(device, shape.out):
-            continue
-        parts = parts_of_k(shape, (base_m, base_n), cores, 3)
-        tiles = shape.groups * ceil_div(shape.m, base_m) * ceil_div(shape.n, base_n)
-        orders = _ORDERS if tiles > cores else _ORDERS[:1]
-        for depth in parts:
-            k = depth or shape.k
-            deepest = min(l0, round_up(k, 16), _MOST_K)
-            for base_k in {round_up(one, 16) for one in fewer(deepest, 2)}:
-                slab = size["L1"] // 2 // ((base_m + base_n) * element * base_k)
-                steps = min(slab, ceil_div(k, base_k))
-                for step, flag, order, ahead in product(
-                    fewer(steps, 2, 4) if steps else (),
-                    [one for one in flags if base_m * base_n * 4 * one[0] <= size["L0C"]],
-                    orders,
-                    (False, True),
-                ):
-                    yield Tiling(
-                        base_m=base_m,
-                        base_n=base_n,
-                        base_k=base_k,
-                        step_ka=step,
-                        step_kb=step,
-                        l0c_slots=flag[0],
-                        unit_flag=flag[1],
-                        preload=ahead,
-                        single_core_k=round_up(depth, base_k) if depth else 0,
-                        **order,
-                    )
+#: Most K of one product, and base blocks of slabs that are tried besides the longest that fit L1.
+_MOST_K, _STEPS = 512, (1, 2, 4, 8)
+#: Sides of tiles that are tried besides some even cuts, and how many of these.
+_SIDES, _EVEN = np.array([16, 32, 64, 96, 128, 192, 256, 384, 512]), 8
+#: Most parts of K that are dealt to a core.
+_PARTS = 3
+#: Rows, and places of them, that stand for all where pieces of rows are counted.
+_ROWS, _PLACES = 16, 4
 
 
-def _flags(device: Device) -> tuple[tuple[int, bool], ...]:
-    """Slots of L0C, and whether product and drain interlock."""
-    flag = device.cube is not None and device.cube.unit_flag and device.has_path("L0C", "GM")
-    return ((2, False), (1, True)) if flag else ((2, False), (1, False))
+@dataclass(frozen=True)
+class Space:
+    """Candidates for one product on one device: columns of fields, and what ranks them."""
 
+    shape: Shape
+    device: Device
+    cores: int
+    held: tuple[bool, ...]  # whether the L2 holds A, and B
 
-def matmul_least(shape: Shape, t: Tiling, device: Device, cores: int) -> tuple[float, int]:
-    """(cycles, cores in use) below what the simulation takes, of row-major operands."""
-    cores = min(cores, t.cores or cores)
-    into = [device.path("L1", memory, "load3d") for memory in ("L0A", "L0B")]
-    nz, e = device.has_path("GM", "L1", "nd2nz"), shape.dtype.bytes
-    port, c0 = device.path("GM", "L1", "nd2nz" if nz else ""), 32 // e
-    slots = 1 if t.l1_halves else min(t.l1a_slots, t.l1b_slots)
-    items, reads = [], Reads()
-    last = Last()  # of every tile's last base block, the least
-    for (a, m), (b, n), (c, k) in product(
-        pieces(shape.m, t.base_m),
-        pieces(shape.n, t.base_n),
-        pieces(shape.k, t.single_core_k or shape.k),
-    ):
-        count, steps = a * b * c, ceil_div(k, t.base_k)
-        rest = k - (steps - 1) * t.base_k
-        sizes = [round_up(side, 16) * e for side in (m, n)]
-        l0 = [
-            moves(path, steps, size * k) + conflicts(path, size * k, slots)
-            for path, size in zip(into, sizes, strict=True)
-        ]
-        pipe = drain(device, m, n, shape.out.bytes, nd=True)
-        cube = products(device, shape.math, steps, m, k, n)
-        last = last.least(
-            min(moves(p, 1, s * rest) for p, s in zip(into, sizes, strict=True)),
-            products(device, shape.math, 1, m, rest, n),
-            0.0 if t.unit_flag else pipe,
+    @cached_property
+    def columns(self) -> Columns:
+        """Fields of all candidates that fit the device's buffers, one entry per candidate."""
+        s, size, unit = self.shape, cube_sizes(self.device), self.shape.unit
+        table = self.device.memory("BT" if s.biased else "L0C").size_bytes // FP32.bytes
+        high, wide = (
+            np.union1d(
+                np.array(even_parts(ceil_div(side, unit), _SIDES[-1] // unit, _EVEN)) * unit,
+                _SIDES[(_SIDES % unit == 0) & (side > _SIDES)],
+            )
+            for side in (s.m, s.n)
         )
-        # Without nd2nz every column of NZ is a move of its own, of rows of 32 bytes.
-        slabs_b = ceil_div(k, t.base_k * t.step_kb) * (1 if nz else ceil_div(n, c0))
-        loads = moves(port, slabs_b, n * k * e, k if nz else k * n / c0)
-        reads = reads.more(count * n * k * e, n * e if nz else 32)
-        if not t.full_load_a:
-            slabs_a, deep = ceil_div(k, t.base_k * t.step_ka), min(k, t.base_k * t.step_ka)
-            rows = m * slabs_a if nz else m * k / c0
-            loads += moves(port, slabs_a if nz else ceil_div(k, c0), m * k * e, rows)
-            reads = reads.more(count * m * k * e, deep * e if nz else 32)
-        items.append(Item(count, (cube, sum(l0), loads, pipe)))
-    first = port.startup_cycles
-    around = (
-        first + last.load + last.drain,
-        first + last.product + last.drain,
-        last.load + last.product + last.drain,
-        first + last.load + (0.0 if t.unit_flag else last.product),
+        m, n = (side.reshape(-1) for side in np.meshgrid(high, wide, indexing="ij"))
+        fits = (m * n * 4 <= size["L0C"]) & (m <= most_rows(self.device, s.out)) & (n <= table)
+        t = self._parts(chosen({"m": m, "n": n}, np.flatnonzero(fits)))
+        depths = [self._depth(t, *way) for way in L0_WAYS]
+        t = with_l0(t, depths, t["m"] * t["n"] * 4, self.device)
+        t["depth"] = -(-t["depth"] // t["k"]) * t["k"]  # parts are of whole base blocks
+        blocks = size["L1"] // 2 // ((t["m"] + t["n"]) * s.dtype.bytes * t["k"])
+        t = chosen(t | {"blocks": blocks}, np.flatnonzero(blocks))
+        longest = np.minimum(t["blocks"], -(-t["depth"] // t["k"]))
+        steps = [longest, *(np.where(step < longest, step, 0) for step in _STEPS)]
+        t = joined(*(chosen(t | {"step": step}, np.flatnonzero(step)) for step in steps))
+        t["items"] = self._tiles(t) * -(-s.k // t["depth"])
+        t["cores"] = -(-t["items"] // -(-t["items"] // self.cores))
+        return t
+
+    def _parts(self, t: Columns) -> Columns:
+        """With depths of a part of K: all of it, and what keeps cores busy if parts may add up."""
+        s, found = self.shape, [t | {"depth": np.full(len(t["m"]), round_up(self.shape.k, 16))}]
+        for each in range(1, _PARTS + 1):
+            count = each * self.cores // self._tiles(t)
+            depth = round_up(-(-s.k // np.maximum(1, count)), 16)
+            some = np.flatnonzero((count > 1) & (depth < s.k) & s.splits)
+            found.append(chosen(t | {"depth": depth}, some))
+        return joined(*found)
+
+    def _tiles(self, t: Columns) -> IntArray:
+        """Tiles of the result."""
+        s = self.shape
+        return np.asarray(s.groups * -(-s.m // t["m"]) * -(-s.n // t["n"]))
+
+    def _depth(
+        self, t: Columns, l0_slots: int, split: int
+    ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+        """Elements of K of a step with so many slots of L0, in how many steps what fits is cut, and
+        whether there is room."""
+        size, unit = cube_sizes(self.device), self.shape.unit
+        side = np.minimum(size["L0A"] // t["m"], size["L0B"] // t["n"])
+        deepest = np.minimum(side // l0_slots // self.shape.dtype.bytes, _MOST_K) // unit * unit
+        steps = -(-t["depth"] // np.maximum(1, deepest)) * split
+        fits = (deepest > 0) & ((split == 1) | (steps * unit <= t["depth"]))
+        return round_up(-(-t["depth"] // steps), unit), fits
+
+    @property
+    def clears(self) -> npt.NDArray[np.bool_]:
+        """Whether parts of K add into the result, which a kernel before this one clears."""
+        return np.asarray(self.columns["depth"] < self.shape.k)
+
+    def tiling(self, i: int, cores: int) -> Tiling:
+        """Candidate ``i`` on so many cores."""
+        t = {name: int(column[i]) for name, column in self.columns.items()}
+        return Tiling(
+            base_m=t["m"],
+            base_n=t["n"],
+            base_k=t["k"],
+            step_ka=t["step"],
+            step_kb=t["step"],
+            l0_slots=t["l0_slots"],
+            l0c_slots=t["l0c_slots"],
+            unit_flag=bool(t["unit_flag"]),
+            single_core_k=t["depth"] if t["depth"] < self.shape.k else 0,
+            cores=cores if cores < min(self.cores, t["items"]) else 0,
+            **order_of(self.shape, self.device),
+        )
+
+    def work(self, which: IntArray, cores: IntArray, *, sure: bool = False) -> Work:
+        """See ``pipeline.Ranked``."""
+        t, s, device = chosen(self.columns, which) | {"cores": cores}, self.shape, self.device
+        e, rounds = s.dtype.bytes, -(-t["items"] // cores)
+        # In one round a core with a whole tile is the last; in several they even out.
+        m, n = (
+            np.where(
+                (rounds == 1) & (not sure),
+                np.minimum(base, round_up(side, 16)),
+                side / -(-side // base),
+            )
+            for base, side in ((t["m"], s.m), (t["n"], s.n))
+        )
+        depth = np.minimum(t["depth"], s.k)
+        slabs = -(-depth // (t["k"] * t["step"]))
+        most = np.minimum(t["k"] * t["step"], depth)
+        steps = np.ceil(most / t["k"])
+        slab, wide = depth / slabs, np.minimum(t["n"], s.n)
+        k, rest = uneven(slab, most.astype(np.float64), t["k"], steps)
+        a, b = self._load((m, slab), most, s.k), self._load((slab, n), wide, s.n)
+        asked = (m + n) * depth * e * t["items"]
+        requests = (a["rows"] + b["rows"]) * slabs * t["items"]
+        once, written = (s.groups * s.m * s.k * e, s.groups * s.k * s.n * e), s.m * s.n * s.groups
+        missing = sum(size for size, held in zip(once, self.held, strict=True) if not held)
+        short = self._step(m, n, rest)
+        first, second = (
+            np.maximum(1, cores * rounds * side * depth * e / size)
+            for side, size in zip((m, n), once, strict=True)
+        )
+        factor = device.l2.atomic_factor if device.l2 is not None else 1
+        sums = np.where(t["depth"] < s.k, factor, 1) * s.out.bytes
+        stored = written * sums * -(-s.k // t["depth"]) / costs.write_rate(device)
+        return Work(
+            cores=cores,
+            items=t["items"],
+            firsts=slabs,
+            seconds=1,
+            steps=steps,
+            first_start=a["start"],
+            first_bytes=m * slab * e,
+            second_start=b["start"],
+            second_bytes=n * slab * e,
+            **dict.fromkeys(("first_every", "second_every", "first_period", "second_period"), 1),
+            first_slots=2,
+            second_slots=2,
+            first_until=np.where(self.held[0], 0, rounds),
+            first_copies=first,
+            second_until=np.where(self.held[1], 0, rounds),
+            second_copies=second,
+            **self._step(m, n, k),
+            run=steps,
+            step_slots=t["l0_slots"],
+            rest_l0=short["a"] + short["b"],
+            rest_m=short["m"],
+            **self._out(t, (m, n), m * n * sums),
+            rate=self._port.rate,
+            shared=costs.read_rate(device, asked, requests),
+            main=device.main_read_rate,
+            least=np.maximum(stored, missing / device.main_read_rate),
+            beside=costs.launch_cycles(device, "cube", cores)
+            + np.where(t["depth"] < s.k, self._clear, 0),
+        )
+
+    @cached_property
+    def _clear(self) -> float:
+        """Cycles of the kernel that clears the result."""
+        s = self.shape
+        return clear_cycles(self.device, s.groups * s.m * s.n * s.out.bytes)
+
+    @property
+    def _port(self) -> Path:
+        """The way of row-major operands to L1."""
+        return self.device.path(
+            "GM", "L1", "nd2nz" if self.device.has_path("GM", "L1", "nd2nz") else ""
+        )
+
+    def _load(self, size: tuple[Floats, Floats], wide: IntArray, pitch: int) -> dict[str, Floats]:
+        """Cycles of a load of rows and columns beside those of its bytes, and its rows in GM.
+
+        These are as ``wide`` as no tail is, and a ``pitch`` of elements apart. Where no move makes
+        columns of NZ of rows, each column is a move of its own.
+        """
+        port, e, (rows, columns) = self._port, self.shape.dtype.bytes, size
+        if port.variant == "":
+            moves = columns * e / 32
+            return {"start": moves * port.startup_cycles, "rows": rows * moves}
+        each, which = np.unique(wide, return_inverse=True)
+        pieces = np.array([_pieces(port, width * e, pitch * e) for width in each.tolist()])
+        pieces = rows * columns / wide * pieces[which.reshape(-1)]
+        longer = pieces * float(port.row_cycles) - rows * columns * e / port.rate
+        return {"start": port.startup_cycles + np.maximum(0, longer), "rows": pieces}
+
+    def _step(self, m: Floats, n: Floats, k: Floats) -> dict[str, Any]:
+        """Cycles of the loads to L0 and the product of one step of ``k`` elements."""
+        device, e = self.device, self.shape.dtype.bytes
+        into_a, into_b = (device.path("L1", memory, "load3d") for memory in ("L0A", "L0B"))
+        a, b = (
+            path.startup_cycles + np.ceil(side / 16) * 16 * k * e * (1 / path.rate + conflict)
+            for path, side in ((into_a, m), (into_b, n))
+            for conflict in (float(path.conflict_cycles) / 512,)
+        )
+        product = costs.mmad_cycles(device, m, k, n, self.shape.math)
+        return costs.step(device, (into_a, into_b), (1, 1), (a, b, product))
+
+    def _out(self, t: Columns, size: tuple[Floats, Floats], written: Floats) -> dict[str, Any]:
+        """How tiles of ``size`` leave, which write so many bytes each."""
+        device, (m, n), e = self.device, size, self.shape.out.bytes
+        drain, pace = (of(device, m, n, e) for of in (costs.drain_cycles, costs.drain_pace))
+        if device.has_path("L0C", "GM", "nz2nd"):
+            path = device.path("L0C", "GM", "nz2nd")
+            apart = m * (self.shape.n * e % path.align_bytes > 0)
+            drain = pace = costs.move_cycles(path, m * n * e, m, apart)
+        drain, pace = (
+            costs.shared_drain(device, one, written, t["cores"]) for one in (drain, pace)
+        )
+        return {
+            "drain": drain,
+            "pace": pace,
+            "stall": 0,
+            "drain_slots": t["l0c_slots"],
+            "lag": np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device), -1.0),
+        }
+
+
+@lru_cache(maxsize=4096)
+def _pieces(path: Path, width: int, pitch: int) -> float:
+    """Pieces of a row of ``width`` bytes on average, at multiples of these."""
+    return sum(path.pieces(_ROWS, width, i * width, pitch) for i in range(_PLACES)) / (
+        _ROWS * _PLACES
     )
-    once, written = (shape.m + shape.n) * shape.k * e, shape.m * shape.n * shape.out.bytes
-    used = min(cores, sum(item.times for item in items))
-    return least_cycles(items, around, cores, sharing(device, reads, once, written)), used
-
-
-class Last(NamedTuple):
-    """The least cycles of what follows each other at the end of a tile."""
-
-    load: float = inf
-    product: float = inf
-    drain: float = inf
-
-    def least(self, *others: float) -> Last:
-        """The lesser of both, one by one."""
-        return Last(*map(min, self, others))

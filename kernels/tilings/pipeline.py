@@ -17,7 +17,7 @@ the L2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, reduce
 from importlib.util import find_spec, module_from_spec
@@ -34,6 +34,9 @@ from npusim.timing import standby
 from npusim.timing.fast.jit import uncompiled
 
 Floats = npt.NDArray[np.float64]
+
+#: Fields of candidates by name, one entry for each.
+Columns = dict[str, npt.NDArray[Any]]
 
 #: So many times the candidates asked for are tried on fewer cores too.
 _WIDELY = 2
@@ -63,8 +66,8 @@ Column = Floats | IntArray | float | int
 class Work(NamedTuple):
     """What the cores do, one entry per candidate: counts, cycles and bytes.
 
-    ``items`` of all cores take ``cores``, a share ``alike`` of which does as much as the busiest;
-    of an item ``firsts`` loads, of each ``seconds`` loads of the other operand, of each ``steps``.
+    ``items`` of all cores take ``cores``; of an item ``firsts`` loads, of each ``seconds`` loads of
+    the other operand, of each ``steps``.
     A load takes ``*_start`` cycles and ``*_bytes`` at the rate of its path, and comes anew every
     ``*_every`` items. The L2 lacks an operand in each ``*_period``-th of the first ``*_until``
     items of a core, and ``*_copies`` cores ask for the same at once. A step waits for one of
@@ -80,7 +83,6 @@ class Work(NamedTuple):
 
     cores: Column
     items: Column
-    alike: Column
     firsts: Column
     seconds: Column
     steps: Column
@@ -125,30 +127,6 @@ class Work(NamedTuple):
     beside: Column
 
 
-class Leg(NamedTuple):
-    """Items of one kind that the busiest core goes through, where items are unlike each other.
-
-    Columns of ``Work`` as they are for these: ``items`` of the core, ``l0`` cycles of both loads to
-    L0. The scalar pipe, first loads and drains are those of all.
-    """
-
-    items: Floats
-    seconds: Floats
-    second_start: Floats
-    second_bytes: Floats
-    steps: Floats
-    run: Floats
-    l0: Floats
-    m: Floats
-    rest_l0: Floats
-    rest_m: Floats
-
-
-def no_legs(count: int, kinds: int = 0) -> Floats:
-    """Those of so many candidates whose items are alike, where others have ``kinds`` of items."""
-    return np.zeros((count, kinds, len(Leg._fields)))
-
-
 def table(work: Work) -> Work:
     """Every column with one float per candidate."""
     columns = np.broadcast_arrays(*work)
@@ -156,22 +134,29 @@ def table(work: Work) -> Work:
     return Work(*(np.array(column, np.float64) for column in columns))
 
 
-def chosen(columns: Mapping[str, npt.NDArray[Any]], which: IntArray) -> dict[str, npt.NDArray[Any]]:
+def as_columns(records: Sequence[Any], kind: type[Any]) -> Columns:
+    """Named tuples of a kind as columns, but for a field ``form``, which is a word."""
+    columns = zip(*records, strict=True) if records else [()] * len(kind._fields)
+    named = zip(kind._fields, columns, strict=True)
+    return {name: np.array(column) for name, column in named if name != "form"}
+
+
+def chosen(columns: Columns, which: IntArray) -> Columns:
     """Some of the candidates whose fields are ``columns``."""
     return {name: column.take(which) for name, column in columns.items()}
 
 
-def joined(*columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+def joined(*columns: Columns) -> Columns:
     """Candidates with the same fields, one list after another."""
     return {name: np.concatenate([some[name] for some in columns]) for name in columns[0]}
 
 
 def with_l0(
-    t: Mapping[str, npt.NDArray[Any]],
+    t: Columns,
     depths: Sequence[tuple[IntArray, npt.NDArray[np.bool_]]],
     sums: IntArray,
     device: Device,
-) -> dict[str, npt.NDArray[Any]]:
+) -> Columns:
     """Candidates with the choices that L0 leaves: depths of a step, and how the next tile begins.
 
     ``depths`` are for each of ``L0_WAYS`` the depth and whether there is room; ``sums`` the bytes
@@ -221,91 +206,46 @@ def full(
     return count, total / count
 
 
-class Loads(NamedTuple):
-    """What comes to L1: the columns of ``Work`` that say how long the busiest core loads."""
+def bounds(work: Work, *, sure: bool = False) -> Floats:
+    """Cycles of each candidate by its busiest pipe or memory alone, without what is beside.
 
-    cores: Column
-    items: Column
-    firsts: Column
-    seconds: Column
-    first_start: Column
-    first_bytes: Column
-    second_start: Column
-    second_bytes: Column
-    first_every: Column
-    second_every: Column
-    rate: Column
-
-    def moved(self) -> tuple[Floats, Floats]:
-        """Cycles in which the busiest core loads, and how many bytes."""
-        w: Any = self
-        items = np.ceil(w.items / w.cores)
-        firsts = w.firsts * np.ceil(items / w.first_every)
-        seconds = w.firsts * w.seconds * np.ceil(items / w.second_every)
-        size = firsts * w.first_bytes + seconds * w.second_bytes
-        return firsts * w.first_start + seconds * w.second_start + size / w.rate, size
-
-
-def bounds(work: Work) -> Floats:
-    """Cycles of each candidate by its busiest pipe or memory alone."""
+    As the estimate counts them; or, of work that is ``sure``, at least so many: cores then take
+    their mean share.
+    """
     w: Any = work
-    items = np.ceil(w.items / w.cores)
+    items = w.items / w.cores if sure else np.ceil(w.items / w.cores)
     steps = items * w.firsts * w.seconds * w.steps
     rests = steps / w.run
     l0 = (steps - rests) * (w.a + w.b) + rests * w.rest_l0
     cube = (steps - rests) * w.m + rests * w.rest_m
-    loads, size = Loads(*(getattr(w, name) for name in Loads._fields)).moved()
+    turns = (items / w.first_every, items / w.second_every)
+    again, anew = turns if sure else map(np.ceil, turns)
+    firsts, seconds = w.firsts * again, w.firsts * w.seconds * anew
+    size = firsts * w.first_bytes + seconds * w.second_bytes
+    loads = firsts * w.first_start + seconds * w.second_start + size / w.rate
     pipes = (l0, cube, steps * w.issue, loads, items * w.pace)
-    most: Floats = reduce(np.maximum, (*pipes, size * w.cores / w.shared, w.least)) + w.beside
+    most: Floats = reduce(np.maximum, (*pipes, size * w.cores / w.shared, w.least))
     return most
 
 
-def times(
-    work: Work,
-    few: int,
-    *known: float,
-    legs: Floats | None = None,
-    core: ModuleType | None = None,
-) -> Floats:
+def times(work: Work, few: int, *known: float, core: ModuleType | None = None) -> Floats:
     """Estimated cycles of the ``few`` candidates that take least; of others they may be infinite.
 
     Candidates are estimated in the order of their bounds, until those left cannot win. Times that
-    are ``known`` count among the few. Of each candidate ``legs`` are any number of kinds of items,
-    each a ``Leg`` of numbers. ``core`` is a form of ``pipeline_core``, by default the one that
-    takes less time.
+    are ``known`` count among the few. ``core`` is a form of ``pipeline_core``, by default the one
+    that takes less time.
     """
-    least, best = bounds(work), _least(few, known)
-    found, every_one = np.full(len(least), np.inf), np.arange(len(least))
-    legs = no_legs(len(least)) if legs is None else legs
-    _estimate((work, legs), every_one, least, best, found, core)
-    return found
-
-
-def _least(few: int, known: Sequence[float]) -> Floats:
-    """The few least times of those known, ascending; infinite where fewer are known."""
-    return np.sort([*known, *[np.inf] * few])[:few]
-
-
-def _estimate(
-    work: tuple[Work, Floats],
-    which: IntArray,
-    least: Floats,
-    best: Floats,
-    found: Floats,
-    core: ModuleType | None = None,
-) -> None:
-    """Estimate ``which`` candidates as ``times`` does, whose bounds are ``least``; with their legs.
-
-    The times are written to ``found``, and those that are among the ``best`` to these.
-    """
-    which = which[least[which] <= best[-1]]
-    which = which[np.argsort(least[which], kind="stable")]
+    work = table(work)
+    least = np.asarray(bounds(work) + work.beside)
+    best = np.sort([*known, *[np.inf] * few])[:few]
+    found, which = np.full(len(least), np.inf), np.argsort(least, kind="stable")
     first, count = 0, _AT_ONCE
     while first < len(which) and least[which[first]] <= best[-1]:
         some = which[first : first + count]
         form = core or _core(len(some))
-        form.estimate(*work, some, least, best, found, np.empty(form.SCRATCH))
+        form.estimate(work, some, least, best, found, np.empty(form.SCRATCH))
         first, count = first + count, 4 * count
+    return found
 
 
 def _core(candidates: int) -> ModuleType:
@@ -339,60 +279,18 @@ class Ranked(Protocol):
     def cores(self) -> int: ...
 
     @property
-    def columns(self) -> Mapping[str, npt.NDArray[Any]]: ...
+    def columns(self) -> Columns: ...
+
+    @property
+    def clears(self) -> npt.NDArray[np.bool_]:
+        """Of which candidates the result is cleared before."""
+        ...
 
     def tiling(self, i: int, cores: int) -> Any: ...
 
-    def work(self, which: IntArray, cores: IntArray) -> Work:
-        """What so many cores do under some of the candidates."""
+    def work(self, which: IntArray, cores: IntArray, *, sure: bool = False) -> Work:
+        """What so many cores do under some of the candidates, or all of them do at least."""
         ...
-
-    def legs(self, which: IntArray, cores: IntArray) -> Floats:
-        """The legs of some of the candidates on so many cores: see ``times``."""
-        ...
-
-    def least(self, cores: IntArray) -> Floats:
-        """Cycles of all candidates on so many cores, by their loads: not above ``bounds``."""
-        ...
-
-
-def fastest(
-    space: Ranked, which: IntArray, cores: IntArray, few: int, *known: float
-) -> list[tuple[float, int]]:
-    """(estimate, candidate) of the ``few`` of ``which`` that take least, best first.
-
-    ``cores`` are those of all candidates. Times that are ``known`` count among the few. They are
-    estimated as ``times`` does it, but what the cores do is worked out for those alone whose bounds
-    may come in time, by what ``space`` knows of them at once.
-    """
-    least, best = space.least(cores), _least(few, known)
-    found = np.full(len(least), np.inf)
-    waiting, ready = np.zeros((2, len(least)), np.bool_)
-    waiting[which] = True
-    columns = np.empty((len(Work._fields), len(least)))
-    legs = np.zeros((len(least), *space.legs(which[:0], cores[:0]).shape[1:]))
-
-    def work_out(some: IntArray) -> None:
-        made, legs[some] = space.work(some, cores[some]), space.legs(some, cores[some])
-        least[some], ready[some] = bounds(made), True
-        for column, values in zip(columns, made, strict=True):
-            column[some] = values
-
-    most = best[-1]
-    if np.isinf(most) and len(which) > _PROMISING:
-        some = which[np.argpartition(least[which], _PROMISING)[:_PROMISING]]
-        work_out(some)
-        most = np.sort(least[some])[:few][-1]
-    while len(which := np.flatnonzero(waiting & (least <= most))):
-        if len(more := which[~ready[which]]):
-            work_out(more)
-        which = which[least[which] <= most]  # of bounds so far none is missing
-        _estimate((Work(*columns), legs), which, least, best, found)
-        waiting[which] = False
-        most = best[-1]
-    finite = np.flatnonzero(np.isfinite(found))
-    leading = finite[np.argsort(found[finite], kind="stable")[:few]]
-    return [*zip(found[leading].tolist(), leading.tolist(), strict=True)]
 
 
 def leading(space: Ranked, few: int, *known: float) -> list[tuple[float, Any]]:
@@ -404,11 +302,13 @@ def leading(space: Ranked, few: int, *known: float) -> list[tuple[float, Any]]:
     """
     items, cores = space.columns["items"], space.columns["cores"]
     some = few if known else _WIDELY * few
-    first = fastest(space, np.arange(len(cores)), cores, some, *known)
-    which = np.array([i for _, i in first])
+    first = times(space.work(np.arange(len(cores)), cores), some, *known)
+    which = np.argsort(first, kind="stable")[:some]
+    which = which[np.isfinite(first[which])]
     if not len(which):
         return []
-    found = {(i, n): time for (time, i), n in zip(first, cores[which].tolist(), strict=True)}
+    pairs = zip(which.tolist(), cores[which].tolist(), strict=True)
+    found = dict(zip(pairs, first[which].tolist(), strict=True))
     items = items[which]
     rounds = -(-items // cores[which])
     fewer = [-(-items // (rounds * more)) for more in (2, 3, 4)]
@@ -417,8 +317,7 @@ def leading(space: Ranked, few: int, *known: float) -> list[tuple[float, Any]]:
     new = [pair for pair in dict.fromkeys(pairs) if pair not in found]
     if new:
         of, on = np.array(new).T
-        work, legs = table(space.work(of, on)), space.legs(of, on)
-        more = times(work, few, *found.values(), *known, legs=legs)
+        more = times(space.work(of, on), few, *found.values(), *known)
         found |= zip(new, more.tolist(), strict=True)
     best = sorted(found.items(), key=lambda one: one[1])[:few]
     tilings = {space.tiling(*one): time for one, time in best if time < np.inf}
@@ -440,9 +339,14 @@ def _on_half(space: Ranked, few: int, *known: float) -> list[tuple[float, Any]]:
     return [(time, replace(one, cores=one.cores or half.cores)) for time, one in found]
 
 
-def every(space: Ranked) -> Iterator[Any]:
-    """The tilings of all candidates, the least bound first."""
+def every(space: Ranked) -> Iterator[tuple[Any, int, int, bool]]:
+    """The tilings of all candidates, the least bound first.
+
+    With each the cycles that it takes at least, its cores, and whether the result is cleared before
+    it; neither that nor launches are among the cycles.
+    """
     cores = space.columns["cores"]
-    least = bounds(space.work(np.arange(len(cores)), cores))
-    for i in np.argsort(least, kind="stable").tolist():
-        yield space.tiling(i, int(cores[i]))
+    work = table(space.work(np.arange(len(cores)), cores, sure=True))
+    least, clears = bounds(work, sure=True), space.clears
+    for i in np.argsort(least + work.beside, kind="stable").tolist():
+        yield space.tiling(i, int(cores[i])), int(least[i]), int(cores[i]), bool(clears[i])

@@ -24,13 +24,8 @@ _TURNS = 3
 
 
 @entry
-def estimate(
-    work: Any, legs: Any, order: Any, least: Any, best: Any, found: Any, scratch: Any
-) -> None:
+def estimate(work: Any, order: Any, least: Any, best: Any, found: Any, scratch: Any) -> None:
     """Write the cycles of candidates of ``work`` (a ``Work`` of tables) to ``found``.
-
-    Of each candidate, ``legs`` are the kinds of items that the busiest core goes through one after
-    another, as a ``Leg`` of numbers each; without any items all are as ``work`` says.
 
     They are looked at in this ``order``, in which their ``least`` cycles ascend, until those left
     cannot be among the ``best``, which hold the least times so far, ascending. What turns out not
@@ -40,7 +35,7 @@ def estimate(
         limit = best[len(best) - 1]
         if least[i] > limit:
             break
-        cycles = _time(work, legs, i, limit, scratch)
+        cycles = _time(work, i, limit, scratch)
         if cycles <= limit:
             found[i] = cycles
             _among(best, cycles)
@@ -57,7 +52,7 @@ def _among(best: Any, cycles: float) -> None:
 
 
 @compiled
-def _time(w: Any, legs: Any, i: int, limit: float, state: Any) -> float:
+def _time(w: Any, i: int, limit: float, state: Any) -> float:
     """One candidate: alone at its path's rate, then at the rates that others leave.
 
     Of what the L2 lacks cores take their shares of main memory while all of them lack it, as they
@@ -66,10 +61,10 @@ def _time(w: Any, legs: Any, i: int, limit: float, state: Any) -> float:
     cores, rate, shared, main = w.cores[i], w.rate[i], w.shared[i], w.main[i]
     held, fresh, total, most = rate, rate, 0.0, limit - w.beside[i]
     loads = w.firsts[i] * np.ceil(np.ceil(w.items[i] / cores) / w.first_every[i])
-    together = w.alike[i] * DRIFT / (DRIFT + loads)
-    sooner = w.alike[i] * DRIFT_OF_L2 / (DRIFT_OF_L2 + loads)
+    together = DRIFT / (DRIFT + loads)
+    sooner = DRIFT_OF_L2 / (DRIFT_OF_L2 + loads)
     for _ in range(_TURNS):
-        total = _core(w, legs[i], i, held, fresh, most, state)
+        total = _core(w, i, held, fresh, most, state)
         if total > most:
             break
         of_l2 = min(held, shared / _at_once(cores, state[BUSY] / total, sooner))
@@ -92,94 +87,64 @@ def _at_once(cores: float, part: float, together: float) -> float:
 
 
 #: Places in the state of a core: when its pipes are free and its operands there, bytes it loaded,
-#: steps, items and loads so far; cycles in which it loads at all and what the L2 lacks, those of
-#: items for which this lacks anything, and bytes from main memory on its account; then the items of
-#: its ``Leg``, when slots are free and the latest products began.
-SCALAR, LOAD, INTO, CUBE, OUT, FIRST, SECOND, MOVED, TURN, ITEMS, FIRSTS, SECONDS = range(12)
-BUSY, LACKS, SPAN, FETCHED = range(12, 16)
-COUNT, LOADS, START, BYTES, STEPS, RUN, L0, M, REST_L0, REST_M = range(16, 26)
-_L0, _FIRST_FREE, _SECOND_FREE, _C_FREE, _BEGUN, SCRATCH = 26, 30, 38, 46, 54, 150
+#: steps and loads so far; cycles in which it loads at all and what the L2 lacks, those of items for
+#: which this lacks anything, and bytes from main memory on its account; then when slots are free
+#: and the latest products began.
+SCALAR, LOAD, INTO, CUBE, OUT, FIRST, SECOND, MOVED, TURN, FIRSTS, SECONDS = range(11)
+BUSY, LACKS, SPAN, FETCHED = range(11, 15)
+_L0, _FIRST_FREE, _SECOND_FREE, _C_FREE, _BEGUN, SCRATCH = 15, 19, 27, 35, 43, 139
 
 
 @compiled
-def _core(w: Any, legs: Any, i: int, held: float, fresh: float, most: float, s: Any) -> float:
+def _core(w: Any, i: int, held: float, fresh: float, most: float, s: Any) -> float:
     """Cycles of the busiest core, and in its state what it loads; no further than ``most``.
 
-    What the L2 has ``held`` comes at another rate than what is ``fresh``.
+    What the L2 has ``held`` comes at another rate than what is ``fresh``. Steps after the first
+    ``MOST_STEPS`` go on at their pace.
     """
     s.fill(0.0)
-    kinds = 0
-    for leg in legs:
-        kinds += leg[0] > 0
-    longest = MOST_STEPS / max(1, kinds)
-    for leg in legs:
-        if leg[0] > 0 and s[OUT] <= most:
-            for place, value in enumerate(leg):
-                s[COUNT + place] = value
-            _leg(w, i, held, fresh, most, longest, 0, s)
-    if s[ITEMS] == 0:
-        s[COUNT], s[LOADS] = np.ceil(w.items[i] / w.cores[i]), w.seconds[i]
-        s[START], s[BYTES] = w.second_start[i], w.second_bytes[i]
-        s[STEPS], s[RUN] = w.steps[i], w.run[i]
-        s[L0], s[M] = w.a[i] + w.b[i], w.m[i]
-        s[REST_L0], s[REST_M] = w.rest_l0[i], w.rest_m[i]
-        # Some cores go on to other second operands half-way through a run.
-        _leg(w, i, held, fresh, most, longest, int(w.second_every[i]) // 2, s)
-    return float(max(s[OUT], s[CUBE]))
-
-
-@compiled
-def _leg(
-    w: Any, i: int, held: float, fresh: float, most: float, longest: float, shift: int, s: Any
-) -> None:
-    """Items of one kind, whose second operand comes anew after ``shift`` items less than a run.
-
-    After the ``longest`` number of steps the rest goes on at their pace.
-    """
     half = half_moved = half_fetched = 0.0
-    half_items, turn, first = 0, s[TURN], s[ITEMS]
-    for item in range(int(s[COUNT])):
+    half_items, items = 0, np.ceil(w.items[i] / w.cores[i])
+    for item in range(int(items)):
         begun = s[LOAD]
-        if _item(w, i, item, shift, held, fresh, s):
+        if _item(w, i, item, held, fresh, s):
             s[SPAN] += s[LOAD] - begun
-        _drain(w, i, s, _C_FREE + int(s[ITEMS]) % int(w.drain_slots[i]))
-        s[ITEMS] += 1
+        _drain(w, i, s, _C_FREE + item % int(w.drain_slots[i]))
         if s[OUT] > most:
             break
-        if s[TURN] - turn >= longest // 2 and not half_items:
+        if s[TURN] >= MOST_STEPS // 2 and not half_items:
             half, half_items = max(s[OUT], s[CUBE]), item + 1
             half_moved, half_fetched = s[MOVED], s[FETCHED]
-        elif s[TURN] - turn >= longest:  # the rest goes on at the pace of the second half
-            part = (s[COUNT] - item - 1) / (item + 1 - half_items)
+        elif s[TURN] >= MOST_STEPS:  # the rest goes on at the pace of the second half
+            part = (items - item - 1) / (item + 1 - half_items)
             now = max(s[OUT], s[CUBE])
             more = (now - half) * part
             s[MOVED] += (s[MOVED] - half_moved) * part
             s[FETCHED] += (s[FETCHED] - half_fetched) * part
             for place in range(BUSY, SPAN + 1):
                 s[place] *= (now + more) / now
-            s[ITEMS] = first + s[COUNT]
-            for place in range(SCALAR, SECOND + 1):
-                s[place] += more
-            for place in range(_L0, SCRATCH):
-                s[place] += more
+            s[OUT] += more
+            s[CUBE] += more
             break
+    return float(max(s[OUT], s[CUBE]))
 
 
 @compiled
-def _item(w: Any, i: int, item: int, shift: int, held: float, fresh: float, s: Any) -> bool:
-    """The loads and steps of the ``item`` of a leg; whether the L2 lacks any of its operands."""
-    every, number = int(w.second_every[i]), s[ITEMS]
+def _item(w: Any, i: int, item: int, held: float, fresh: float, s: Any) -> bool:
+    """The loads and steps of an ``item``; whether the L2 lacks any of its operands."""
+    every = int(w.second_every[i])
     new = item % int(w.first_every[i]) == 0
-    again = item == 0 or (item + shift) % every == 0
+    # Some cores go on to other second operands half-way through a run.
+    again = item == 0 or (item + every // 2) % every == 0
     # As many cores ask for the same, or 0 where the L2 has it.
     first = second = 0.0
-    if number < w.first_until[i] and number % int(w.first_period[i]) == 0:
+    if item < w.first_until[i] and item % int(w.first_period[i]) == 0:
         first = w.first_copies[i]
-    if number < w.second_until[i] and number % int(w.second_period[i]) == 0:
+    if item < w.second_until[i] and item % int(w.second_period[i]) == 0:
         second = w.second_copies[i]
     rate = min(held, fresh * first) if first > 0 else held
     other = min(held, fresh * second) if second > 0 else held
-    start = s[_C_FREE + int(number) % int(w.drain_slots[i])]
+    start = s[_C_FREE + item % int(w.drain_slots[i])]
     loaded = s[FIRSTS] if new else s[FIRSTS] - w.firsts[i]
     for turn in range(int(w.firsts[i])):
         free = _FIRST_FREE + int(loaded + turn) % int(w.first_slots[i])
@@ -207,16 +172,16 @@ def _load(
 @compiled
 def _seconds(w: Any, i: int, rate: float, s: Any, start: float, load: bool, copies: float) -> float:
     """The loads of the second operand for one of the first, with their steps."""
-    for _ in range(int(s[LOADS])):
+    for _ in range(int(w.seconds[i])):
         if load:
             s[SECONDS] += 1
             free = _SECOND_FREE + int(s[SECONDS] - 1) % int(w.second_slots[i])
-            _load(s, SECOND, free, s[START], s[BYTES], rate, copies)
-        for step in range(1, int(s[STEPS]) + 1):
-            if step % int(s[RUN]) > 0:
-                _step(w, i, s, start, s[L0], s[M])
+            _load(s, SECOND, free, w.second_start[i], w.second_bytes[i], rate, copies)
+        for step in range(1, int(w.steps[i]) + 1):
+            if step % int(w.run[i]) > 0:
+                _step(w, i, s, start, w.a[i] + w.b[i], w.m[i])
             else:
-                _step(w, i, s, start, s[REST_L0], s[REST_M])
+                _step(w, i, s, start, w.rest_l0[i], w.rest_m[i])
             start = 0.0
         s[_SECOND_FREE + int(s[SECONDS] - 1) % int(w.second_slots[i])] = s[INTO]
     return start
@@ -251,7 +216,7 @@ def _drain(w: Any, i: int, s: Any, free: int) -> None:
     if w.stall[i] > 0:
         s[SCALAR] = max(s[SCALAR], max(s[OUT], s[CUBE]) + w.stall[i])
     if w.lag[i] >= 0:  # the drain follows the last product piece by piece
-        begin = max(s[OUT], s[CUBE] - s[REST_M])
+        begin = max(s[OUT], s[CUBE] - w.rest_m[i])
         s[free] = begin + w.lag[i]
         s[OUT] = max(begin + w.drain[i], s[CUBE] + w.lag[i])
     else:  # over UB, its second pipe may work on while the first takes the next tile

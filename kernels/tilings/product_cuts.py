@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -24,16 +23,14 @@ _MOST_M, _MOST_IMAGES = 2048, 16
 _LOADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 #: Slabs of a plane above which a smaller M is not worth looking at, and runs of rows and columns.
 _MOST_SLABS, _MOST_RUNS = 4096, 1 << 13
-#: Kinds of slabs that are told apart by their taps.
-_MOST_KINDS = 8
 
 
-class Kind(NamedTuple):
-    """Slabs of one part of the plane, with as many taps, and its place in the order of tasks."""
-
-    taps: int
-    slabs: int
-    place: int
+def even_cuts(height: int, width: int, most: int) -> list[int]:
+    """Sizes that cut a plane evenly into whole rows or parts of rows, of ``most`` positions."""
+    sizes = [rows * width for rows in even_parts(height, max(1, most // width))]
+    sizes += [round_up(size, 16) for size in even_parts(width, most, 12) if 16 < size < width]
+    sizes += [size for size in (16, 8, 4, 2, 1) if size < width]
+    return list(dict.fromkeys(sizes))
 
 
 class Cut(NamedTuple):
@@ -61,7 +58,6 @@ class Cut(NamedTuple):
     apart: int  # from one position of a line to the next, in positions
     dead: bool  # whether some outputs are cleared before
     side_by_side: bool  # whether images of few planes come with one move, of one row each
-    kinds: tuple[Kind, ...]  # of slabs, where these have different taps; the most taps first
 
 
 class Way(NamedTuple):
@@ -116,12 +112,9 @@ def cuts_of(g: Geometry, form: str, most: int, window_bytes: int) -> tuple[Cut, 
 @lru_cache(maxsize=32)
 def _cuts(g: Flat, form: str, most: int, window_bytes: int) -> tuple[Cut, ...]:
     height, width = g.h.longest(form), g.w.longest(form)
-    sizes = [rows * width for rows in even_parts(height, max(1, _MOST_M // width))]
-    sizes += [round_up(size, 16) for size in even_parts(width, _MOST_M, 12) if 16 < size < width]
-    sizes += [size for size in (16, 8, 4, 2, 1) if size < width]
     turns = [axis.kernel if form == "taps" else 1 for axis in (g.h, g.w)]
     found: list[Cut] = []
-    for base_m in dict.fromkeys(sizes):
+    for base_m in even_cuts(height, width, _MOST_M):
         # A huge plane in tiny slabs is never good, and listing them would take longer than running.
         runs = ceil_div(height, max(1, base_m // width)) * turns[0]
         runs += ceil_div(width, base_m) * turns[1]
@@ -140,13 +133,9 @@ def _cuts(g: Flat, form: str, most: int, window_bytes: int) -> tuple[Cut, ...]:
 def _cut(g: Flat, form: str, base_m: int, images: int, plane: Plane, window_bytes: int) -> Cut:
     rows, columns = plane.rows, plane.columns
     stacks = [stack(h, images).h for h in rows.readings[0]]
-    # Slabs of a part come one after another, so that the busiest core has the largest.
-    (tall, rows_most), (wide, columns_most) = _largest(rows, stacks), _widest(columns)
+    (tall, h), (wide, w) = _outputs(rows, stacks), _outputs(columns, columns.readings[0])
     m = np.outer(tall, wide)
     m16 = -(-m // 16) * 16
-    # The largest slab of the part in the middle stands for all.
-    h = rows.readings[0][rows.readings[1][rows_most[len(rows) // 2]]]
-    w = columns.readings[0][columns.readings[1][columns_most[len(columns) // 2]]]
     over = window(stack(h, images).h, w)
     plain = images > 1 and pixel_by_pixel(h, w, (g.h.size, g.w.size))
     over = Window(images, h.size * w.size) if plain else over
@@ -178,53 +167,18 @@ def _cut(g: Flat, form: str, base_m: int, images: int, plane: Plane, window_byte
         apart=w.outputs_apart,
         dead=plane.positions < g.h.out * g.w.out or not g.every_depth,
         side_by_side=plain,
-        kinds=_kinds(plane) if form == "phases" else (),
     )
 
 
-def _largest(axis: Runs, readings: Sequence[Reading]) -> tuple[IntArray, IntArray]:
-    """For each slab of an axis the one with most outputs in the same part: how many, and which.
+def _outputs(axis: Runs, readings: Sequence[Reading]) -> tuple[IntArray, Reading]:
+    """Outputs of each slab of an axis, and the reading of one that stands for all.
 
-    ``readings`` are those of the axis, of as many images as come together.
+    ``readings`` are those of the axis, of as many images as come together; the one that is returned
+    is of one image.
     """
     outputs = np.array([one.outputs for one in readings], np.int64)[axis.readings[1]]
-    if len(axis.parts) == 1:
-        found = np.full_like(outputs, np.argmax(outputs))
-    else:
-        order = np.lexsort((-outputs, axis.part))
-        _, first, part = np.unique(axis.part[order], return_index=True, return_inverse=True)
-        found = np.empty_like(order)
-        found[order] = order[first[part.reshape(-1)]]
-    return outputs[found], found
-
-
-@lru_cache(maxsize=4)  # planes that are cut along their rows have the same columns
-def _widest(axis: Runs) -> tuple[IntArray, IntArray]:
-    return _largest(axis, axis.readings[0])
-
-
-def _kinds(plane: Plane) -> tuple[Kind, ...]:
-    """Kinds of slabs, none where all have as many taps; of many the rest as one."""
-    axes = (plane.rows, plane.columns)
-    found = [
-        Kind(h * w, rows * columns, row * len(axes[1].parts) + column)
-        for (row, h, rows), (column, w, columns) in product(*map(_parts, axes))
-    ]
-    if len({kind.taps for kind in found}) == 1:
-        return ()
-    kinds = sorted(found, key=lambda kind: (-kind.taps, kind.place))
-    rest = kinds[_MOST_KINDS - 1 :]
-    if len(rest) > 1:
-        slabs = sum(kind.slabs for kind in rest)
-        taps = round(sum(kind.taps * kind.slabs for kind in rest) / slabs)
-        kinds[_MOST_KINDS - 1 :] = [Kind(taps, slabs, min(kind.place for kind in rest))]
-    return tuple(kinds)
-
-
-def _parts(axis: Runs) -> list[tuple[int, int, int]]:
-    """(part, taps, slabs) of an axis."""
-    pairs, counts = np.unique([axis.part, axis.kernel], axis=1, return_counts=True)
-    return [(int(p), int(k), int(n)) for p, k, n in zip(*pairs, counts, strict=True)]
+    largest = np.flatnonzero(outputs == outputs.max())
+    return outputs, axis.readings[0][axis.readings[1][largest[len(largest) // 2]]]
 
 
 def _moves(g: Flat, form: str, h: Reading, w: Reading, images: int) -> tuple[float, float, float]:

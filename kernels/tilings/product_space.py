@@ -17,9 +17,9 @@ from npusim.base.integers import IntArray, even_parts, round_up
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.implicit_gemm import Tiling
-from npusim.kernels.tilings.pipeline import ALMOST, L0_WAYS, Floats, Work, chosen, with_l0
+from npusim.kernels.tilings.pipeline import L0_WAYS, Columns, Work, chosen, with_l0
 from npusim.kernels.tilings.product_cuts import Way, ways_of
-from npusim.kernels.tilings.product_work import Columns, Product
+from npusim.kernels.tilings.product_work import Product
 
 #: Most output channels of a tile.
 _MOST_N = 512
@@ -106,6 +106,11 @@ class Space(Product):
         fits = ((whole < columns) | (split == 1)) & (deepest > 0)
         return -(-columns // np.minimum(whole * split, columns)), fits
 
+    @property
+    def clears(self) -> npt.NDArray[np.bool_]:
+        """Whether some outputs read nothing, which a kernel before this one clears."""
+        return np.asarray(self.of_cut["dead"][self.columns["cut"]])
+
     def tiling(self, i: int, cores: int) -> Tiling:
         """Candidate ``i`` on so many cores."""
         t = {name: int(column[i]) for name, column in self.columns.items()}
@@ -134,21 +139,6 @@ class Space(Product):
         """Whether tiles of ``n`` channels leave a rest; then they are cut evenly instead."""
         return self.geometry.planes_out * self.geometry.c0 % n > 0
 
-    def work(self, which: IntArray, cores: IntArray) -> Work:
-        """What so many cores do under some of the candidates."""
-        return self._work(chosen(self.columns, which) | {"cores": cores})
-
-    def legs(self, which: IntArray, cores: IntArray) -> Floats:
+    def work(self, which: IntArray, cores: IntArray, *, sure: bool = False) -> Work:
         """See ``pipeline.Ranked``."""
-        return self._legs(chosen(self.columns, which) | {"cores": cores})
-
-    def least(self, cores: IntArray) -> Floats:
-        """Cycles of all candidates on so many cores, by their loads: not above ``bounds``."""
-        t = self.columns | {"cores": cores}
-        of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
-        # Where cores have tiles of unlike kinds, the busiest has no fewer taps than the mean.
-        taps = of["taps"] * t["items"] / (cores * -(-t["items"] // cores))
-        cycles, _ = self._loads(t, of, taps).moved()
-        cycles = cycles + costs.launch_cycles(self.device, "cube", cores)
-        found: Floats = (cycles + np.where(of["dead"], self._clear, 0)) * ALMOST
-        return found
+        return self._work(chosen(self.columns, which) | {"cores": cores}, sure=sure)

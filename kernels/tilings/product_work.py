@@ -17,11 +17,9 @@ from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
-from npusim.kernels.tilings.pipeline import Floats, Leg, Loads, Work, no_legs, uneven
-from npusim.kernels.tilings.product_cuts import Cut, Kind, cuts_of
+from npusim.kernels.tilings.pipeline import Columns, Floats, Work, as_columns, uneven
+from npusim.kernels.tilings.product_cuts import Cut, cuts_of
 from npusim.kernels.tilings.streams import clear_cycles
-
-Columns = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -53,100 +51,99 @@ class Product:
     @cached_property
     def of_cut(self) -> Columns:
         """The cuts as columns."""
-        columns = zip(*self.cuts, strict=True) if self.cuts else [()] * len(Cut._fields)
-        named = zip(Cut._fields, columns, strict=True)
-        return {name: np.array(column) for name, column in named if name not in ("form", "kinds")}
+        return as_columns(self.cuts, Cut)
 
-    @cached_property
-    def kinds(self) -> Columns:
-        """Of each cut the kinds of its slabs, the most taps first; 0 slabs where it has no more."""
-        most = max((len(cut.kinds) for cut in self.cuts), default=0)
-        table = np.zeros((len(self.cuts), most, len(Kind._fields)))
-        for i, cut in enumerate(self.cuts):
-            table[i, : len(cut.kinds)] = np.array(cut.kinds).reshape(-1, len(Kind._fields))
-        return dict(zip(Kind._fields, np.moveaxis(table, 2, 0), strict=True))
-
-    def _loads(self, t: Columns, of: Columns, taps: Floats) -> Loads:
-        """What comes to L1 of tiles with so many ``taps``."""
-        g, port = self.geometry, self.device.path("GM", "L1")
-        n, chunks = self._mean_n(t), -(-g.planes_in // t["planes"])
-        planes = g.planes_in / chunks
-        parts = t["parts"] > 1
-        seconds = np.where(parts, t["parts"], np.ceil(planes / np.maximum(1, t["w_planes"])))
-        whole = of["tap_moves"]
-        if self.rotated:  # place by place, or row by row of each output plane
-            whole = np.minimum(whole, n / g.c0 * of["tap_rows"])
-        some = n / g.c0 * np.ceil(of["tap_rows"] / t["parts"])  # a move for each row of taps
-        every_n, every_m = self._every(t)
-        return Loads(
-            cores=t["cores"],
-            items=t["items"],
-            firsts=np.maximum(1, np.rint(self._mean_depth * of["reads"] * chunks)),
-            seconds=seconds,
-            first_start=self._moves(t, of, planes)[0] * port.startup_cycles,
-            first_bytes=planes * of["pixels"] * of["images"] * 32,
-            second_start=np.where(parts, some, whole) * port.startup_cycles,
-            second_bytes=planes * taps / seconds * g.c0 * n * self.dtype.bytes,
-            first_every=every_n,
-            second_every=every_m,
-            rate=port.rate,
-        )
-
-    def _work(self, t: Columns) -> Work:
+    def _work(self, t: Columns, *, sure: bool) -> Work:
         g, device, element = self.geometry, self.device, self.dtype.bytes
         of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
-        tiles, alike = self._busiest(t)
-        n, taps = self._mean_n(t), self._busiest_taps(t, of, tiles)
+        n, port, rounds = self._mean_n(t, sure=sure), device.path("GM", "L1"), self._rounds(t)
         # In one round the core with the largest slab is the last; in several they even out.
-        m = np.where(t["items"] <= t["cores"], of["most_m"], of["m"])
+        m = np.where((rounds == 1) & (not sure), of["most_m"], of["m"])
+        taps = of["taps"] + (0 if sure else (of["most_taps"] - of["taps"]) / rounds)
         chunks = -(-g.planes_in // t["planes"])
         planes = g.planes_in / chunks
-        loads: Any = self._loads(t, of, taps)
-        columns, seconds = planes * taps, loads.seconds
-        largest = columns / planes * np.minimum(t["planes"], g.planes_in)
+        parts = t["parts"] > 1
+        each = np.maximum(1, taps / t["columns"]) if sure else t["parts"]
+        seconds = np.where(parts, each, np.ceil(planes / np.maximum(1, t["w_planes"])))
+        columns = planes * taps
+        largest = taps * np.minimum(t["planes"], g.planes_in)
         steps = np.maximum(1, np.ceil(largest / seconds / t["k"] - 1e-6))
         k, rest = uneven(columns / seconds, largest / seconds, t["k"], steps)
-        x_bytes, w_bytes, firsts = loads.first_bytes, loads.second_bytes, loads.firsts
-        x_rows, out = self._moves(t, of, planes)[1], self._written
-        w_rows = n / g.c0 * of["taps"] if self.rotated else columns / seconds
+        x_bytes = planes * of["pixels"] * of["images"] * 32
+        w_bytes = columns / seconds * g.c0 * n * element
+        firsts = self._mean_depth * of["reads"] * chunks
+        firsts = firsts if sure else np.maximum(1, np.rint(firsts))
+        every_n, every_m = self._every(t, sure=sure)
+        x_moves, x_rows = self._moves(t, of, planes)
+        w_moves = of["tap_moves"] / np.maximum(1, t["parts"])
+        turned = self.rotated and element == 2
+        if turned:  # place by place, or row by row of each output plane
+            w_moves = np.minimum(w_moves, n / g.c0 * of["tap_rows"])
+            w_moves = np.where(parts, n / g.c0 * np.ceil(of["tap_rows"] / t["parts"]), w_moves)
+        if sure:  # what stays, and what few taps need of it, may come in one load
+            several = (t["resident"] > 0) | (self._phases[t["cut"]] > 1)
+            x_moves, w_moves = np.ones(1), np.where(several, 0, 1)
+        w_rows = n / g.c0 * taps if turned else columns / seconds
         reads = self._mean_depth * of["reads"] * chunks * t["items"]
-        asked = (x_bytes / loads.first_every + seconds * w_bytes / loads.second_every) * reads
-        requests = (x_rows / loads.first_every + seconds * w_rows / loads.second_every) * reads
-        image = g.images * 32
-        x_once = image * g.depth_in * g.all_in * g.h.size * g.w.size
+        asked = (x_bytes / every_n + seconds * w_bytes / every_m) * reads
+        requests = (x_rows / every_n + seconds * w_rows / every_m) * reads
+        x_once = g.images * 32 * g.depth_in * g.all_in * g.h.size * g.w.size
         w_once = g.groups * g.kernel_d * g.planes_in * g.taps * g.planes_out * g.c0**2 * element
-        touched, stored = x_once + w_once + out, out / costs.write_rate(device)
         missing = self._missing(x_once * self._fetched(t, x_once), w_once)
-        launch = costs.launch_cycles(device, "cube", t["cores"])
-        (drain, drains), size = self._drain(of, n), m * n * element
-        pace = costs.drain_pace(device, of["lines"] * of["length"], n, element, of["lines"])
-        pace = np.where(of["apart"] > 1, drain, pace)
-        drain, pace = (costs.shared_drain(device, d, size, t["cores"]) for d in (drain, pace))
-        pace = costs.evicting_pace(device, pace, size, t["cores"], touched)
-        # Under the unit flag the next tile follows the last of several drains.
-        before = drain - drain / drains
-        way_out = device.pipe(costs.way_out(device).pipe).queue_depth
-        step = self._step(t, of, (m, n, k * g.c0)) | {"run": steps, "step_slots": t["l0_slots"]}
-        short = self._step(t, of, (m, n, rest * g.c0))
-        step |= {"rest_l0": short["a"] + short["b"], "rest_m": short["m"]}
+        stored = self._written / costs.write_rate(device)
+        full, short = (self._step(t, of, (m, n, size * g.c0), sure=sure) for size in (k, rest))
         return Work(
-            **loads._asdict(),
-            alike=alike,
+            cores=t["cores"],
+            items=t["items"],
+            firsts=firsts,
+            seconds=seconds,
             steps=steps,
+            first_start=x_moves * port.startup_cycles,
+            first_bytes=x_bytes,
+            second_start=w_moves * port.startup_cycles,
+            second_bytes=w_bytes,
+            first_every=every_n,
+            second_every=every_m,
             first_slots=t["l1_slots"],
             second_slots=t["weight_slots"],
-            **step,
-            drain=drain,
-            pace=pace,
-            stall=drain * np.maximum(0, 1 - way_out / drains),
-            drain_slots=t["l0c_slots"],
-            lag=np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device) + before, -1.0),
+            **full,
+            run=steps,
+            step_slots=t["l0_slots"],
+            rest_l0=short["a"] + short["b"],
+            rest_m=short["m"],
+            **self._out(t, of, (m, n), x_once + w_once + self._written, sure=sure),
+            rate=port.rate,
             shared=costs.read_rate(device, asked, requests),
             main=device.main_read_rate,
             **self._lacking(t, x_bytes * firsts, w_bytes * seconds * firsts, (x_once, w_once)),
             least=np.maximum(stored, missing / device.main_read_rate),
-            beside=launch + np.where(of["dead"], self._clear, 0),
+            beside=costs.launch_cycles(device, "cube", t["cores"])
+            + np.where(of["dead"], self._clear, 0),
         )
+
+    def _out(
+        self, t: Columns, of: Columns, size: tuple[Floats, Floats], touched: int, *, sure: bool
+    ) -> dict[str, Any]:
+        """How tiles of ``size`` leave, where so many bytes are ``touched`` in all."""
+        if sure:
+            one = np.ones(1)
+            of, touched = of | {"lines": one, "length": size[0], "apart": one}, 0
+        device, (m, n), cores = self.device, size, t["cores"]
+        (drain, drains), written = self._drain(of, n), m * n * self.dtype.bytes
+        pieces = of["lines"] * of["length"], n, self.dtype.bytes, of["lines"]
+        pace = np.where(of["apart"] > 1, drain, costs.drain_pace(device, *pieces))
+        if not sure:
+            drain, pace = (costs.shared_drain(device, d, written, cores) for d in (drain, pace))
+        way_out = device.pipe(costs.way_out(device).pipe).queue_depth
+        # Under the unit flag the next tile follows the last of several drains.
+        lag = costs.unit_flag_lag(device) + drain - drain / drains
+        return {
+            "drain": drain,
+            "pace": costs.evicting_pace(device, pace, written, cores, touched),
+            "stall": drain * np.maximum(0, 1 - way_out / drains),
+            "drain_slots": t["l0c_slots"],
+            "lag": np.where(t["unit_flag"] > 0, lag, -1.0),
+        }
 
     @property
     def _written(self) -> int:
@@ -165,9 +162,11 @@ class Product:
         depths = [len(pairs) for pairs in self.geometry.live if pairs]
         return sum(depths) / max(1, len(depths))
 
-    def _mean_n(self, t: Columns) -> Floats:
-        """What the tiles of the core with most of N have of it on average."""
-        rounds, g = -(-t["items"] // t["cores"]), self.geometry
+    def _mean_n(self, t: Columns, *, sure: bool) -> Floats:
+        """What the tiles of the core with most of N have of it on average, or those of all."""
+        rounds, g = self._rounds(t), self.geometry
+        if sure:
+            return np.asarray(g.planes_out * g.c0 / t["tiles_n"])
         # Tiles of one core are of all columns, or where N is slowest of some that are neighbours.
         tiles = np.where(self._slow(t), -(-rounds * t["tiles_n"] // t["items"]), rounds)
         most = np.ceil(tiles * -(-g.planes_out * g.c0 // 16) / t["tiles_n"])
@@ -179,13 +178,20 @@ class Product:
         moves = np.where(at_once, 1, of["moves"] + planes * of["plane_moves"])
         return moves, np.where(at_once, 1, planes * of["pieces"]) * of["images"]
 
-    def _every(self, t: Columns) -> tuple[IntArray, IntArray]:
+    def _rounds(self, t: Columns) -> IntArray:
+        """Items of a core, at most."""
+        return np.asarray(-(-t["items"] // t["cores"]))
+
+    def _every(self, t: Columns, *, sure: bool) -> tuple[IntArray, IntArray]:
         """After how many items of a core its input and its weights come anew.
 
         Under a form by phases each core has tiles of every phase, and each phase has weights and
         slabs of its own.
         """
-        rounds, phases = -(-t["items"] // t["cores"]), self._phases[t["cut"]]
+        rounds, phases = self._rounds(t), self._phases[t["cut"]]
+        if sure:
+            input_stays, weights_stay = t["resident_input"] > 0, t["resident"] > 0
+            return np.where(input_stays, rounds, 1), np.where(weights_stay, rounds, 1)
         run = np.where(phases > 1, np.maximum(1, t["items"] // phases // t["cores"]), t["items"])
         tiles_m = np.maximum(1, t["items"] // np.maximum(1, t["tiles_n"]))
         weights = np.minimum(np.maximum(1, tiles_m // phases), run)
@@ -200,7 +206,7 @@ class Product:
 
         ``x`` and ``w`` are the bytes of all loads for an item, ``once`` those of the operands.
         """
-        rounds, tiles_n = -(-t["items"] // t["cores"]), np.minimum(t["tiles_n"], t["items"])
+        rounds, tiles_n = self._rounds(t), np.minimum(t["tiles_n"], t["items"])
         phases, stays = self._phases[t["cut"]], t["resident"] + t["resident_input"] > 0
         slow = self._slow(t)
         # Tiles of one slab follow each other on a core, or are those of several at a time.
@@ -252,111 +258,27 @@ class Product:
         count = prod(min(axis.insert, axis.kernel) for axis in axes)
         return np.array([1 if cut.form == "window" else count for cut in self.cuts], np.int64)
 
-    def _busiest(self, t: Columns) -> tuple[Floats, Floats]:
-        """Of each kind the tiles of the core with most products, and the share of cores like it;
-        no tiles where all slabs are alike.
-
-        Each core has as many of each kind of slab, the kind with most taps first, and what cannot
-        be shared out evenly goes to the cores that have least so far. Parts with as many taps are
-        one kind, unless operands stay.
-        """
-        if not self.kinds["slabs"][t["cut"]].any():
-            return np.zeros((len(t["cut"]), self.kinds["slabs"].shape[1])), np.ones(len(t["cut"]))
-        of_slab = t["items"] // self.of_cut["slabs"][t["cut"]]
-        stays = t["resident"] + t["resident_input"] > 0
-        keys = np.stack([t["cut"], of_slab, t["cores"], stays]).astype(np.int64)
-        (cut, tiles, cores, stays), which = np.unique(keys, axis=1, return_inverse=True)
-        slabs, taps = self.kinds["slabs"][cut], self.kinds["taps"][cut]
-        for kind in range(slabs.shape[1] - 1, 0, -1):
-            alike = (stays == 0) & (taps[:, kind] == taps[:, kind - 1])
-            slabs[:, kind - 1] += np.where(alike, slabs[:, kind], 0)
-            slabs[:, kind] = np.where(alike, 0, slabs[:, kind])
-        place = np.arange(int(cores.max(initial=1)))
-        load = np.where(place < cores[:, None], 0.0, np.inf)
-        counts = np.zeros((*load.shape, slabs.shape[1]))
-        for kind in range(slabs.shape[1]):
-            each, over = np.divmod(slabs[:, kind] * tiles, cores)
-            turn = np.argsort(np.argsort(load, axis=1, kind="stable"), axis=1)
-            counts[:, :, kind] = each[:, None] + (turn < over[:, None])
-            load += counts[:, :, kind] * taps[:, kind, None]
-        busiest = np.argmax(np.where(np.isfinite(load), load, -1.0), axis=1)
-        found = counts[np.arange(len(cut)), busiest]
-        like = (counts == found[:, None]).all(axis=2) & np.isfinite(load)
-        return found[which.reshape(-1)], (like.sum(axis=1) / cores)[which.reshape(-1)]
-
-    def _busiest_taps(self, t: Columns, of: Columns, tiles: Floats) -> Floats:
-        """Taps of the ``tiles`` of the core with the most, on average."""
-        busiest = (tiles * self.kinds["taps"][t["cut"]]).sum(axis=1)
-        mean = of["taps"] * t["items"] / t["cores"]
-        most: Floats = np.maximum(busiest, mean) / -(-t["items"] // t["cores"])
-        return np.where(tiles.any(axis=1), most, of["taps"])
-
-    def _legs(self, t: Columns) -> Floats:
-        """Tiles of each kind of slab on the busiest core, in their order."""
-        kinds = {name: column[t["cut"]] for name, column in self.kinds.items()}
-        if not kinds["slabs"].any():
-            return no_legs(*kinds["slabs"].shape)
-        items, taps, place = self._busiest(t)[0], np.maximum(1, kinds["taps"]), kinds["place"]
-        t = {name: column[:, None] for name, column in t.items()}
-        of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
-        g, n, held = self.geometry, self._mean_n(t), t["columns"]
-        m = np.where(t["items"] <= t["cores"], of["most_m"], of["m"])
-        chunks, most = -(-g.planes_in // t["planes"]), np.minimum(t["planes"], g.planes_in)
-        planes = g.planes_in / chunks
-        # Weights come for several loads of the input, for some planes of one, or part of a plane.
-        several = held >= np.minimum(g.planes_in * taps, 2 * most * taps)
-        loads = np.ceil(chunks / np.maximum(1, held // (most * taps)))
-        some = np.where(
-            held >= taps, np.ceil(planes / np.maximum(1, held // taps)), planes * -(-taps // held)
-        )
-        seconds = np.where(several, 1, some)
-        steps = np.maximum(1, np.ceil(most * taps / seconds / t["k"] - 1e-6))
-        k, rest = uneven(planes * taps / seconds, most * taps / seconds, t["k"], steps)
-        full, short = (self._step(t, of, (m, n, size * g.c0)) for size in (k, rest))
-        moves = np.where(taps < g.taps, taps, 1.0)
-        if self.rotated:
-            moves = np.minimum(moves, n / g.c0 * of["tap_rows"])
-        of_part = n / g.c0 * np.ceil(of["tap_rows"] / -(-taps // held))
-        start = np.where(held < taps, of_part, moves) * np.where(several, loads / chunks, 1)
-        leg = Leg(
-            items=items,
-            seconds=seconds,
-            second_start=start * self.device.path("GM", "L1").startup_cycles,
-            second_bytes=planes * taps / seconds * g.c0 * n * self.dtype.bytes,
-            steps=steps,
-            run=steps,
-            l0=full["a"] + full["b"],
-            m=full["m"],
-            rest_l0=short["a"] + short["b"],
-            rest_m=short["m"],
-        )
-        legs = np.stack(np.broadcast_arrays(*leg), axis=2)
-        order = np.argsort(place, axis=1, kind="stable")
-        return np.ascontiguousarray(np.take_along_axis(legs, order[:, :, None], axis=1))
-
-    def _step(self, t: Columns, of: Columns, size: tuple[Floats, ...]) -> dict[str, Floats]:
-        """Cycles of the loads to L0 and the product of one step."""
+    def _step(
+        self, t: Columns, of: Columns, size: tuple[Floats, ...], *, sure: bool = False
+    ) -> dict[str, Floats]:
+        """Cycles of the loads to L0 and the product of one step, ``sure`` without delays."""
         (m, n, k), device, g = size, self.device, self.geometry
         element, path = self.dtype.bytes, device.path("L1", "L0A", "load3d")
         turned = self.rotated and element == 2
         into_b = device.path("L1", "L0B", "transpose" if turned else "")
         # Transposed weights come column by column, others at once.
         moves = k / g.c0 if self.rotated else np.ceil(k / g.c0 * n / 16 / 255)
-        a = np.maximum(m * k * element / path.rate, k / g.c0 * of["fetch"])
-        a = a + np.where(t["l1_slots"] > 1, m * k * element / 512 * float(path.conflict_cycles), 0)
-        clash = n * k * element / 512 * float(into_b.conflict_cycles)
+        a = m * k * element / path.rate
         b = moves * into_b.startup_cycles + n * k * element / into_b.rate
-        cube, wide = device.cube, round_up(np.ceil(n).astype(np.int64), 16)
-        ahead = np.maximum(1, device.pipe(into_b.pipe).queue_depth // (1 + moves))
-        return {
-            "a": a + path.startup_cycles,
-            "b": b + np.where(t["weight_slots"] > 1, clash, 0),
-            "m": costs.mmad_cycles(device, m, k, wide, self.rate) * n / wide,
-            "a_head": path.idle_head_cycles,
-            "m_head": cube.idle_head_cycles if cube else 0,
-            "issue": path.issue_cycles + moves * into_b.issue_cycles + 1,
-            "ahead": np.minimum(device.pipe("M").queue_depth, ahead),
-        }
+        if not sure:
+            a = np.maximum(a, k / g.c0 * of["fetch"])
+            clash = m * k * element / 512 * float(path.conflict_cycles)
+            a = a + np.where(t["l1_slots"] > 1, clash, 0)
+            clash = n * k * element / 512 * float(into_b.conflict_cycles)
+            b = b + np.where(t["weight_slots"] > 1, clash, 0)
+        wide = round_up(np.ceil(n).astype(np.int64), 16)
+        product = costs.mmad_cycles(device, m, k, wide, self.rate) * n / wide
+        return costs.step(device, (path, into_b), (1, moves), (a + path.startup_cycles, b, product))
 
     def _drain(self, of: Columns, n: Any) -> tuple[Floats, Floats]:
         """Cycles in which a tile leaves the core, and in how many moves."""

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache, partial
-from typing import TypeVar
+from math import ceil
+from typing import cast
 
 from npusim.base.errors import ArgumentError
 
@@ -18,8 +19,6 @@ from npusim.base.errors import ArgumentError
 Block = tuple[int, int, int, int]
 Quantity = int | Fraction | Block
 Range = tuple[Quantity, Quantity]
-
-N = TypeVar("N", int, Fraction)
 
 #: Kind of quantity -> what an error calls it, and an example of it.
 KINDS = {
@@ -43,45 +42,42 @@ KINDS = {
 #: Kinds that can have a range: speeds and times, not capacities, counts and switches.
 RANGED = ("frequency", "rate", "cycles", "fraction_cycles", "duration", "block")
 
+_MILLI = Fraction(1, 1000)
 _SIZES = {
-    "B": 1,
-    "kB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
+    **{"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
+    **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40},
 }
 #: Units in which sizes are written, the first that divides one. Memories are sold in decimal GB
 #: too: 24 GB is no whole number of MiB.
 _SIZE_UNITS = ("TiB", "GiB", "TB", "GB", "MiB", "KiB")
 _FREQUENCIES = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
-_RATES = {f"{unit}/s": _SIZES[unit] for unit in ("B", "kB", "MB", "GB", "TB")}
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _CYCLES = {"cycle": 1, "cycles": 1}
 
-#: Units of kinds that rest on a clock and may be written in seconds, in the first of them.
-_IN_SECONDS = {
-    "rate": {unit: Fraction(size) for unit, size in _RATES.items()},
-    "duration": {unit: Fraction(1, number) for unit, number in _PER_SECOND.items()},
+#: Kinds that are a number with a unit; the first unit is the base unit.
+_UNITS: Mapping[str, Mapping[str, int | Fraction]] = {
+    "size": _SIZES,
+    "frequency": _FREQUENCIES,
+    "rate": {"B/cycle": 1},
+    "cycles": _CYCLES,
+    "fraction_cycles": _CYCLES,
+    "duration": _CYCLES,
+    "byte_energy": {"pJ/B": 1, "fJ/B": _MILLI, "pJ/bit": 8, "fJ/bit": 8 * _MILLI},
+    "energy": {"pJ": 1, "fJ": _MILLI},
+    "power": {"W/mm2": 1, "mW/mm2": _MILLI},
+    "voltage": {"V": 1, "mV": _MILLI},
+    "area": {"um2": 1, "mm2": 10**6},
+    "density": {"mm2/MiB": 1, "mm2/KiB": 1024},
 }
 
-#: Kinds that are a positive number of one of their units, the first of which is the base unit.
-_POSITIVE: dict[str, dict[str, Fraction]] = {
-    "byte_energy": {
-        "pJ/B": Fraction(1),
-        "fJ/B": Fraction(1, 1000),
-        "pJ/bit": Fraction(8),
-        "fJ/bit": Fraction(8, 1000),
-    },
-    "energy": {"pJ": Fraction(1), "fJ": Fraction(1, 1000)},
-    "power": {"W/mm2": Fraction(1), "mW/mm2": Fraction(1, 1000)},
-    "voltage": {"V": Fraction(1), "mV": Fraction(1, 1000)},
-    "area": {"um2": Fraction(1), "mm2": Fraction(10**6)},
-    "density": {"mm2/MiB": Fraction(1), "mm2/KiB": Fraction(1024)},
+#: Units in seconds of kinds that rest on a clock, as numbers of the first of them.
+_IN_SECONDS: Mapping[str, Mapping[str, Fraction]] = {
+    "rate": {f"{unit}/s": Fraction(_SIZES[unit]) for unit in ("B", "kB", "MB", "GB", "TB")},
+    "duration": {"s": Fraction(1), "ms": _MILLI, "us": _MILLI**2, "ns": _MILLI**3},
 }
+
+#: Kinds of whole numbers, and those that may be 0: to say nothing of an energy is to leave it out.
+_WHOLE = ("size", "frequency", "cycles", "duration")
+_PERHAPS_NONE = ("cycles", "fraction_cycles", "duration")
 
 #: B/s rates are rounded to 1/1024 B/cycle, which keeps the fractions small.
 _RATE_STEPS = 1024
@@ -109,10 +105,14 @@ _SLOWEST = Fraction(1, 2**20)
 _NUMBER = re.compile(
     r"(\d{1,40}(?:\.\d{1,40}|/[1-9]\d{0,39})?)((?:[A-Za-z][A-Za-z0-9/]*)?)", re.ASCII
 )
-_COUNT = re.compile(r"[1-9]\d{0,17}", re.ASCII)
-_BLOCK = re.compile(
-    r"([1-9]\d{0,5})x([1-9]\d{0,5})x([1-9]\d{0,5})(?:/([1-9]\d{0,5})cycles?)?", re.ASCII
-)
+#: Kinds that have no unit.
+_WORDS = {
+    "count": re.compile(r"[1-9]\d{0,17}", re.ASCII),
+    "bool": re.compile("yes|no"),
+    "block": re.compile(
+        r"([1-9]\d{0,5})x([1-9]\d{0,5})x([1-9]\d{0,5})(?:/([1-9]\d{0,5})cycles?)?", re.ASCII
+    ),
+}
 
 
 def parse_quantity(text: str, kind: str, clock_hz: int) -> Quantity:
@@ -129,19 +129,39 @@ def parse_quantity(text: str, kind: str, clock_hz: int) -> Quantity:
     return value
 
 
+def parse_count(text: str) -> int:
+    """A plain integer of at least 1, without unit and, unlike one of a machine, without limit."""
+    return cast(int, _parsed(text, "count", 1))
+
+
 @cache
 def _ceiling(kind: str) -> Fraction:
     return _amount(_parsed(_CEILINGS[kind], kind, 1))  # none of them rests on a clock
 
 
 def _parsed(text: str, kind: str, clock_hz: int) -> Quantity:
-    if kind == "rate":
-        return parse_rate(text, clock_hz)
+    units, seconds = _UNITS.get(kind, {}), _IN_SECONDS.get(kind, {})
+    match = _WORDS.get(kind, _NUMBER).fullmatch(text)
+    if not match or (units and match[2] not in {*units, *seconds}):
+        raise _expected(kind, text)
+    if kind == "bool":
+        return text == "yes"
+    if kind == "block":
+        m, k, n, cycles = match.groups(default="1")
+        return int(m), int(k), int(n), int(cycles)
+    if kind == "count":
+        return int(text)
+    number = Fraction(match[1]) * (units.get(match[2]) or seconds[match[2]])
+    if match[2] in seconds and kind == "rate":
+        number = Fraction(round(number * _RATE_STEPS / clock_hz), _RATE_STEPS)
+    elif match[2] in seconds:
+        number *= clock_hz
     if kind == "duration":
-        return parse_duration(text, clock_hz)
-    if kind in _POSITIVE:
-        return _positive(text, kind)
-    return _CLOCKLESS[kind](text)
+        number = Fraction(ceil(number))
+    whole = kind in _WHOLE
+    if (whole and number.denominator != 1) or not (number or kind in _PERHAPS_NONE):
+        raise _expected(kind, text)
+    return int(number) if whole else number
 
 
 def in_one_unit(
@@ -192,78 +212,6 @@ def _amount(value: Quantity) -> Fraction:
     return Fraction(value)
 
 
-def parse_size(text: str) -> int:
-    """Bytes, at least 1, of text such as ``512KiB``."""
-    return _whole(text, "size", _SIZES, least=1)
-
-
-def parse_frequency(text: str) -> int:
-    """Hz, at least 1, of text such as ``1.8GHz``."""
-    return _whole(text, "frequency", _FREQUENCIES, least=1)
-
-
-def parse_cycles(text: str) -> int:
-    """Whole cycles of text such as ``12cycle``."""
-    return _whole(text, "cycles", _CYCLES, least=0)
-
-
-def parse_fraction_cycles(text: str) -> Fraction:
-    """Cycles, perhaps not whole, of text such as ``3.4cycle``."""
-    number, factor = _split(text, "fraction_cycles", _CYCLES)
-    return number * factor
-
-
-def parse_rate(text: str, clock_hz: int) -> Fraction:
-    """Bytes per cycle of ``128B/cycle`` (exact) or ``5TB/s`` (to 1/1024 B/cycle)."""
-    number, factor = _split(text, "rate", {"B/cycle": 0, **_RATES})
-    if factor:
-        number = Fraction(round(number * factor * _RATE_STEPS / clock_hz), _RATE_STEPS)
-    if number == 0:
-        raise _expected("rate", text)
-    return number
-
-
-def parse_duration(text: str, clock_hz: int) -> int:
-    """Cycles, rounded up, of ``5us`` at a clock of ``clock_hz``, or of ``200cycle``."""
-    number, factor = _split(text, "duration", {"cycle": 0, "cycles": 0, **_PER_SECOND})
-    cycles = number * clock_hz / factor if factor else number
-    return -(-cycles.numerator // cycles.denominator)
-
-
-def parse_count(text: str) -> int:
-    """A plain integer of at least 1, without unit."""
-    if not _COUNT.fullmatch(text):
-        raise _expected("count", text)
-    return int(text)
-
-
-def parse_bool(text: str) -> bool:
-    """True for ``yes``, False for ``no``, nothing else."""
-    if text not in ("yes", "no"):
-        raise _expected("bool", text)
-    return text == "yes"
-
-
-def parse_block(text: str) -> Block:
-    """``(m, k, n, cycles)`` of ``16x8x16/2cycle``; one cycle when none are given."""
-    match = _BLOCK.fullmatch(text)
-    if not match:
-        raise _expected("block", text)
-    m, k, n, cycles = match.groups(default="1")
-    return int(m), int(k), int(n), int(cycles)
-
-
-_CLOCKLESS: dict[str, Callable[[str], Quantity]] = {
-    "size": parse_size,
-    "frequency": parse_frequency,
-    "cycles": parse_cycles,
-    "fraction_cycles": parse_fraction_cycles,
-    "count": parse_count,
-    "bool": parse_bool,
-    "block": parse_block,
-}
-
-
 def format_quantity(value: Quantity, kind: str) -> str:
     """Text of ``value`` (in base units) that ``parse_quantity`` reads back exactly."""
     if isinstance(value, tuple):
@@ -274,7 +222,7 @@ def format_quantity(value: Quantity, kind: str) -> str:
     number = Fraction(value)
     if kind in _FORMATS and number.denominator == 1:
         return _FORMATS[kind](int(number))
-    return _number_text(number) + _SUFFIXES.get(kind, "cycle")
+    return _number_text(number) + _SUFFIXES[kind]
 
 
 def format_size(size_bytes: int) -> str:
@@ -302,8 +250,7 @@ def format_rate(bytes_per_cycle: Fraction, clock_hz: int) -> str:
 
 
 _FORMATS: dict[str, Callable[[int], str]] = {"size": format_size, "frequency": format_frequency}
-_SUFFIXES = {"size": "B", "frequency": "Hz", "rate": "B/cycle", "count": ""}
-_SUFFIXES |= {kind: next(iter(units)) for kind, units in _POSITIVE.items()}
+_SUFFIXES = {"count": "", **{kind: next(iter(units)) for kind, units in _UNITS.items()}}
 
 
 def _number_text(value: Fraction) -> str:
@@ -316,31 +263,6 @@ def _number_text(value: Fraction) -> str:
         return str(value)
     whole, rest = divmod(int(value * 10**places), 10**places)
     return f"{whole}.{rest:0{places}d}" if places else str(whole)
-
-
-def _positive(text: str, kind: str) -> Fraction:
-    """A number of base units above 0: to say nothing of an energy is to leave it out."""
-    number, factor = _split(text, kind, _POSITIVE[kind])
-    if number == 0:
-        raise _expected(kind, text)
-    return number * factor
-
-
-def _split(text: str, kind: str, units: Mapping[str, N]) -> tuple[Fraction, N]:
-    """The number in ``text`` and the factor of its unit, which must be one of ``units``."""
-    match = _NUMBER.fullmatch(text)
-    if not match or match[2] not in units:
-        raise _expected(kind, text)
-    return Fraction(match[1]), units[match[2]]
-
-
-def _whole(text: str, kind: str, units: Mapping[str, int], least: int) -> int:
-    """An integer number of base units, at least ``least``."""
-    number, factor = _split(text, kind, units)
-    value = number * factor
-    if value.denominator != 1 or value < least:
-        raise _expected(kind, text)
-    return int(value)
 
 
 def _expected(kind: str, text: str) -> ArgumentError:

@@ -18,7 +18,6 @@ from npusim.base.dtypes import DType
 from npusim.base.errors import ArgumentError, CapacityError
 from npusim.call.choice import Around, K, chosen, program_of
 from npusim.call.options import Options
-from npusim.call.replay import Again, Step, figures_behind, notes_on_figures
 from npusim.call.size import require_short
 from npusim.call.spec import Array, Operand, Spec
 from npusim.call.tiling import is_library, is_tuned
@@ -32,8 +31,10 @@ from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.results import Result
 from npusim.results.lines import bytes_text
-from npusim.timing.launches import Launches
+from npusim.reuse.launches import CachedLaunches
+from npusim.reuse.replay import Again, Step, figures_behind, notes_on_figures
 from npusim.timing.problem import UNITS, GmBytes, longest_first, memory_bounds
+from npusim.timing.run import Launches
 from npusim.timing.trace import Bound, KernelRun
 from npusim.version import __version__
 
@@ -89,8 +90,9 @@ class Call:
 
     @cached_property
     def launches(self) -> Launches:
-        """What was launched so far, and the L2 it left."""
-        return Launches(self.device, self.groups, self.options.engine)
+        """What was launched so far, and the L2 it left; where numbers are wanted, the plain way."""
+        kind = CachedLaunches if self.timing_only else Launches
+        return kind(self.device, self.groups, self.options.engine)
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
@@ -273,7 +275,7 @@ class Call:
             return
         self._steps.append(kernel)
         timeline = self.options.timeline
-        known = self.launches.known(kernel, timeline=timeline) if self.timing_only else None
+        known = self.launches.known(kernel, timeline=timeline)
         if known is not None:
             made = known
             if self.options.progress is not None:
@@ -290,7 +292,7 @@ class Call:
                 arrays = {t.name: self.arrays[t.name] for t in kernel.tensors}
                 execute(program, arrays, self._progress(program, "numbers"))
                 if self.options.check:
-                    from npusim.program.mistakes import check_mistakes  # noqa: PLC0415
+                    from npusim.program.written import check_mistakes  # noqa: PLC0415
 
                     check_mistakes(program, whole)
         self.runs.append(made.run)

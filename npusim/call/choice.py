@@ -3,7 +3,7 @@
 Closed forms err alike for tilings that are alike, so that a second one of these says little. What
 is simulated are the best estimates of tilings that are not.
 
-What was chosen is kept by what it depends on (``npusim.device.answers``): the kernel, and the
+What was chosen is kept by what it depends on (``npusim.reuse.cache``): the kernel, and the
 figures of the device that closed forms and simulations asked for.
 """
 
@@ -17,14 +17,15 @@ from typing import Any, NamedTuple, TypeVar, cast
 from npusim.base.errors import CapacityError
 from npusim.base.objects import growing
 from npusim.base.sources import look_again
-from npusim.device.answers import Answers
-from npusim.device.seen import Name, Seen
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.program.build import lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
-from npusim.timing.launches import Launched, Launches, content
+from npusim.reuse.cache import Answers
+from npusim.reuse.launches import CachedLaunches, content
+from npusim.reuse.seen import Name, Seen
+from npusim.timing.run import Launched, Launches
 
 K = TypeVar("K", bound=Kernel)
 
@@ -173,7 +174,7 @@ class _Trial:
 
         Raises as ``build`` does.
         """
-        launches = Launches(self.device, self.groups)
+        launches = CachedLaunches(self.device, self.groups)
         for name, size in self._warm:
             launches.preload(name, size)
         made: list[Launched] = []

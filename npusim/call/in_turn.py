@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from npusim.base.integers import IntArray
-from npusim.call.replay import notes_on_figures
 from npusim.device.spec import Device
 from npusim.results import Result
 from npusim.results.uncertainty import Replay
+from npusim.reuse.replay import notes_on_figures
 from npusim.timing.problem import longest_first
 from npusim.timing.trace import Bound, Trace
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from npusim.base.errors import ArgumentError
-from npusim.base.kept import MOST_BYTES, Kept, Place, opened, places
 from npusim.base.resources import user_cache
 from npusim.base.yamltree import suggest
 from npusim.cli.files import print_json, print_table
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.results.lines import bytes_text
+from npusim.reuse.store import KINDS, MOST_BYTES, Store, files_of, opened, usual_file
 from npusim.timing.fast import library
 
 #: Compiled code, which has no store but folders of the user's cache.
@@ -29,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
     info = actions.add_parser("info", help="what is kept, and where")
     add_options(info, "cache info")
     clear = actions.add_parser("clear", help="forget it")
-    add_options(clear, "cache clear", names=", ".join((*(place.name for place in places()), _CODE)))
+    add_options(clear, "cache clear", names=", ".join((*KINDS, _CODE)))
     for action in (info, clear):
         add_options(action, "debug")
         action.set_defaults(leaf=action)
@@ -40,7 +40,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.action == "clear":
         _clear(arguments.names)
         return 0
-    rows = [*(_row(place) for place in places()), _code_row()]
+    rows = [*map(_row, KINDS), _code_row()]
     if getattr(arguments, "json", False):
         print_json(rows)
         return 0
@@ -65,19 +65,18 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _row(place: Place) -> dict[str, Any]:
-    count = 0
-    if place.file.exists():
-        with opened("", place.name) as kept:
+def _row(name: str) -> dict[str, Any]:
+    file, count = usual_file(name), 0
+    if file.exists():
+        with opened("", name) as kept:
             count = len(kept)
-    parts = [Path(f"{place.file}{end}") for end in ("", "-wal", "-shm")]
     return {
-        "name": place.name,
-        "holds": place.kind,
+        "name": name,
+        "holds": KINDS[name],
         "count": count,
-        "bytes": sum(part.stat().st_size for part in parts if part.exists()),
+        "bytes": sum(part.stat().st_size for part in files_of(file)),
         "most_bytes": MOST_BYTES,
-        "place": str(place.file),
+        "place": str(file),
     }
 
 
@@ -102,28 +101,28 @@ def _code_row() -> dict[str, Any]:
 
 
 def _clear(names: list[str]) -> None:
-    known = {place.name: place for place in places()}
+    known = (*KINDS, _CODE)
     for name in names:
-        if name not in known and name != _CODE:
-            raise ArgumentError(f"unknown store {name!r}{suggest(name, (*known, _CODE))}")
-    for name in names or (*known, _CODE):
+        if name not in known:
+            raise ArgumentError(f"unknown store {name!r}{suggest(name, known)}")
+    for name in names or known:
         if name == _CODE:
             folders = _code()
             for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
             print(f"{name}: removed {len(folders)}")
-        elif known[name].file.exists():
-            _empty(known[name])
+        elif usual_file(name).exists():
+            _empty(name)
         else:
             print(f"{name}: nothing is kept")
 
 
-def _empty(place: Place) -> None:
+def _empty(name: str) -> None:
     """Forget what a store has; one that cannot be read is removed."""
     try:
-        with Kept(place.file, place.kind) as kept:
-            print(f"{place.name}: removed {kept.clear():,}")
+        with Store(usual_file(name), KINDS[name]) as kept:
+            print(f"{name}: removed {kept.clear():,}")
     except (ArgumentError, sqlite3.Error) as error:
-        for part in ("", "-wal", "-shm"):
-            Path(f"{place.file}{part}").unlink(missing_ok=True)
-        print(f"{place.name}: removed the file ({error.__cause__ or error})")
+        for part in files_of(usual_file(name)):
+            part.unlink()
+        print(f"{name}: removed the file ({error.__cause__ or error})")

@@ -20,9 +20,9 @@ from npusim.call.own_kernel import EXAMPLE, load_kernel, make_kernel
 from npusim.call.spec import Array, Operand
 from npusim.call.tiling_text import parse_tiling
 from npusim.cli.operands import make_operands, read_operands
-from npusim.cli.options import add_machine, add_options
+from npusim.cli.options import add_machine, add_options, add_simulation
 from npusim.cli.own_kernel import kernel_card
-from npusim.cli.parser import Parser, collect
+from npusim.cli.parser import Parser, collect, picked
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.limits.table import RULES
@@ -239,13 +239,7 @@ def _add_call(leaf: Parser, card: Card[Any] | None, extras: Extras, numbers: boo
         add_options(leaf, "rules", rules=RULES, usual=Options.rules)
     if card is not None and "tiling" not in card.without:
         _add_tiling(leaf, card)
-    add_options(
-        leaf,
-        "simulation",
-        launch=Options.launch,
-        start=Options.start,
-        engine=Options.engine,
-    )
+    add_simulation(leaf)
     extras(leaf)
     add_options(leaf, "call")
     add_options(leaf, "debug")
@@ -313,15 +307,8 @@ def _device(arguments: argparse.Namespace, card: Card[Any]) -> Device:
 
 def _options(arguments: argparse.Namespace, card: Card[Any], device: Device) -> dict[str, Any]:
     """The keywords of the operator that a command line states."""
-    options = {
-        "device": device,
-        "cores": arguments.cores,
-        "engine": arguments.engine,
-        "launch": arguments.launch,
-        "start": arguments.start,
-    }
-    if "rules" not in card.without:
-        options["rules"] = arguments.rules
+    rules = " rules" * ("rules" not in card.without)
+    options = {"device": device, **picked(arguments, f"cores engine launch start{rules}")}
     if "tiling" not in card.without and arguments.tiling is not None:
         kinds = {kernel.name: kind for kernel, kind in card.tilings.items()}
         options["tiling"] = parse_tiling(arguments.tiling, kinds)

@@ -7,12 +7,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Any
 
 from npusim.base.errors import ArgumentError
 from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
 from npusim.cli.options import add_options
-from npusim.cli.parser import Parser
+from npusim.cli.parser import Parser, picked
 from npusim.cli.studies import arranged, progress_bar, study_of_words
 from npusim.results.lines import columns, counted, items, rate_text, wrap
 from npusim.study import Exploration, Sensitivities, explore, sensitivities
@@ -43,7 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.trials == 0 and not arguments.tornado:
         raise ArgumentError("--trials 0 searches nothing; give --tornado FILE with it")
     print(f"{len(study):,} points over {', '.join(study.varied) or 'nothing'}", file=sys.stderr)
-    common: dict[str, Any] = {"store": arguments.store, "jobs": arguments.jobs}
+    common = picked(arguments, "store jobs")
     goals = arguments.goals or study.goals
     failed = 0
     if arguments.trials != 0:
@@ -52,11 +51,8 @@ def execute(arguments: argparse.Namespace) -> int:
             result = explore(
                 study,
                 goals=goals,
-                subject_to=arguments.subject_to,
                 trials=arguments.trials or 0,
-                seed=arguments.seed,
-                storage=arguments.storage,
-                name=arguments.name,
+                **picked(arguments, "subject_to seed storage name"),
                 progress=progress,
                 **common,
             )

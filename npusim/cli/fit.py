@@ -11,7 +11,7 @@ from npusim.base.errors import ArgumentError
 from npusim.calibration import Calibration, calibrate
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.options import add_options
-from npusim.cli.parser import Parser
+from npusim.cli.parser import Parser, picked
 from npusim.validation.card import save_page, save_plot
 from npusim.validation.score import time_error
 
@@ -30,11 +30,8 @@ def execute(arguments: argparse.Namespace) -> int:
     found = calibrate(
         arguments.data,
         arguments.device,
-        tilings=arguments.tilings,
-        constants=arguments.constants,
         figures=arguments.figure,
-        rounds=arguments.rounds,
-        jobs=arguments.jobs,
+        **picked(arguments, "tilings constants rounds jobs"),
         progress=_progress if sys.stderr.isatty() else None,
     )
     if arguments.json:

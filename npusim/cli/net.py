@@ -8,13 +8,17 @@ import sys
 from npusim.base.errors import ArgumentError
 from npusim.call.options import Options
 from npusim.cli.files import PAGES, PLOTS, check_files, print_result, write_files
-from npusim.cli.options import add_machine, add_options
-from npusim.cli.parser import Parser, collect
+from npusim.cli.options import add_machine, add_options, add_simulation
+from npusim.cli.parser import Parser, collect, picked
 from npusim.device.catalog import load_device
 from npusim.limits.table import RULES
 from npusim.networks.network import GRADIENTS, PASSES, network
 from npusim.ops.cube_math import CUBE_MATH_TYPE
 from npusim.results.progress import ProgressBar, ProgressLines
+
+#: Options that are keywords of what times a network, and those that are keywords of a call.
+TIMED = "batch dtype passes gradients cube_math_type every_input"
+OPTIONS = f"{TIMED} elementwise cores rules engine launch start jobs store"
 
 
 def add_arguments(parser: Parser) -> None:
@@ -22,13 +26,7 @@ def add_arguments(parser: Parser) -> None:
     add_network(parser)
     add_machine(parser, required=True)
     add_options(parser, "rules", rules=RULES, usual=Options.rules)
-    add_options(
-        parser,
-        "simulation",
-        launch=Options.launch,
-        start=Options.start,
-        engine=Options.engine,
-    )
+    add_simulation(parser)
     add_options(parser, "net")
 
 
@@ -60,21 +58,8 @@ def execute(arguments: argparse.Namespace) -> int:
         result = network(
             arguments.workload,
             arguments.input_shape,
-            batch=arguments.batch,
-            dtype=arguments.dtype,
-            passes=arguments.passes,
-            gradients=arguments.gradients,
-            cube_math_type=arguments.cube_math_type,
             device=load_device(arguments.device, collect("--set", arguments.set)),
-            every_input=arguments.every_input,
-            elementwise=arguments.elementwise,
-            cores=arguments.cores,
-            rules=arguments.rules,
-            engine=arguments.engine,
-            launch=arguments.launch,
-            start=arguments.start,
-            jobs=arguments.jobs,
-            store=arguments.store,
+            **picked(arguments, OPTIONS),
             progress=progress,
         )
     if arguments.range:

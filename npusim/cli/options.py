@@ -108,6 +108,14 @@ def add_machine(parser: Parser, *, usual: str = "", required: bool = False) -> N
     add_options(parser, "machine", usual=said, required="yes" if required else "")
 
 
+def add_simulation(parser: Parser) -> None:
+    """Declare how a call is simulated."""
+    from npusim.call.options import Options  # noqa: PLC0415 - only commands with calls need it
+
+    usual = {name: getattr(Options, name) for name in ("launch", "start", "engine")}
+    add_options(parser, "simulation", **usual)
+
+
 def add_show(parser: Parser, about: str, what: str) -> Parser:
     """Add the action ``show NAME`` to a command that lists things; ``what`` may be named."""
     add_options(parser, "list")

@@ -115,3 +115,8 @@ def collect(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
             )
         found[name] = value
     return found
+
+
+def picked(arguments: argparse.Namespace, names: str) -> dict[str, Any]:
+    """The values of options, ``names`` with spaces between, as keywords for what takes them."""
+    return {name: getattr(arguments, name) for name in names.split()}

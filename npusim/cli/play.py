@@ -6,11 +6,11 @@ import argparse
 import sys
 
 from npusim.base.errors import ArgumentError
-from npusim.cli.net import add_network
+from npusim.cli.net import TIMED, add_network
 from npusim.cli.options import add_options
-from npusim.cli.parser import Parser, collect
-from npusim.device.answers import answers_in
+from npusim.cli.parser import Parser, collect, picked
 from npusim.results.progress import ProgressBar, ProgressLines
+from npusim.reuse.cache import answers_in
 
 #: Images where nothing is said: of one image launches take most of the time, and nothing moves it.
 _BATCH = 32
@@ -41,13 +41,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 workload,
                 arguments.device,
                 vary=collect("--vary", arguments.vary),
-                input_shape=arguments.input_shape,
-                batch=arguments.batch,
-                dtype=arguments.dtype,
-                passes=arguments.passes,
-                gradients=arguments.gradients,
-                cube_math_type=arguments.cube_math_type,
-                every_input=arguments.every_input,
+                **picked(arguments, f"input_shape {TIMED}"),
                 progress=progress,
             )
 

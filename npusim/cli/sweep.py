@@ -10,7 +10,7 @@ from functools import partial
 from npusim.base.errors import ArgumentError
 from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
 from npusim.cli.options import add_options
-from npusim.cli.parser import Parser
+from npusim.cli.parser import Parser, picked
 from npusim.cli.studies import arranged, progress_bar, study_of_words
 from npusim.results.lines import counted, items, percent_text, us_text
 from npusim.results.plots import save_plot
@@ -42,13 +42,8 @@ def execute(arguments: argparse.Namespace) -> int:
         study.check()
         return 0
     with progress_bar() as progress:
-        result = sweep(
-            study,
-            store=arguments.store,
-            jobs=arguments.jobs,
-            scheduler=arguments.scheduler,
-            progress=progress,
-        )
+        options = picked(arguments, "store jobs scheduler")
+        result = sweep(study, **options, progress=progress)
     _print(result)
     plot = partial(result.plot, x=arguments.x, kind=arguments.kind or "")
     figure = partial(save_plot, draw=plot)

@@ -15,7 +15,7 @@ from npusim.call.tune import tune
 from npusim.cli import calls
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, write_files
 from npusim.cli.options import add_options
-from npusim.cli.parser import Parser
+from npusim.cli.parser import Parser, picked
 from npusim.kernels.cann_export import cann_of
 from npusim.program.kernel import Kernel
 from npusim.results.progress import Bar
@@ -59,11 +59,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 what,
                 device=prepared.device,
                 kernel=arguments.which,
-                cores=arguments.cores,
-                launch=arguments.launch,
-                start=arguments.start,
-                budget=arguments.budget,
-                jobs=arguments.jobs,
+                **picked(arguments, "cores launch start budget jobs"),
                 store=store,
                 progress=report,
             )

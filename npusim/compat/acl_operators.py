@@ -1,353 +1,194 @@
-# ruff: noqa: N802, N816 - functions carry the names of the C interface
-"""The operators of the C interface: what phase one checks and plans, what phase two runs."""
+"""The operators of the C interface, a row each: what phase one checks and plans, two runs.
+
+Of the products of matrices no page is at hand: signatures are those of the library's public
+headers, and instead of limits of its own what the operator ``matmul`` takes is taken. A tensor
+whose last two axes are swapped by its strides is read as it lies, by a kernel that transposes on
+the way; one that lies otherwise counts as contiguous. What is not modelled is refused by name:
+vectors, batches that are not alike, empty tensors, and of aclnnAddmm factors other than 1 and a
+matrix that is added.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
-from npusim.base.dtypes import dtype, promote
+from npusim.base.dtypes import dtype
 from npusim.base.errors import ArgumentError
 from npusim.call.call import simulate
-from npusim.call.spec import Operand
-from npusim.compat.acl_phases import (
-    Executor,
-    Plan,
-    by_operator,
-    phase_one,
-    second_phase,
-    tensors,
-)
-from npusim.compat.acl_types import aclBoolArray, aclIntArray, aclTensor
+from npusim.call.spec import Operand, Spec
+from npusim.compat.acl_phases import Feed, Plan, usable
+from npusim.compat.acl_types import aclScalar
 from npusim.device.catalog import parse_core_mask
 from npusim.isa.operands import Tensor
 from npusim.kernels.cast import Cast
-from npusim.limits.facts import tensor_facts
-from npusim.ops.conv_tbc_backward import conv_tbc_backward
-from npusim.ops.convolution import convolution, layer_of
-from npusim.ops.convolution_backward import convolution_backward
-from npusim.ops.im2col import im2col
-from npusim.ops.im2col_backward import im2col_backward
+from npusim.ops.convolution import layer_of
+from npusim.ops.matmul import CARD as MATMUL
 from npusim.results import Result
 
-#: What the limits of a convolution ask of its tensors.
-_PARTS = ("shape", "dtype", "format")
+_GRADIENTS = {
+    "gradInput": "input gradOutput",
+    "gradWeight": "weight gradOutput",
+    "gradBias": "gradOutput",
+}
 
-#: The operand of a tensor; phase one has found that it is not a null pointer.
-Feed = Callable[[aclTensor | None], Operand]
 
-
-def aclnnConvolutionBackwardGetWorkspaceSize(
-    gradOutput: aclTensor | None,
-    input: aclTensor | None,
-    weight: aclTensor | None,
-    biasSizes: aclIntArray | None,
-    stride: aclIntArray | None,
-    padding: aclIntArray | None,
-    dilation: aclIntArray | None,
-    transposed: bool,
-    outputPadding: aclIntArray | None,
-    groups: int,
-    outputMask: aclBoolArray | None,
-    cubeMathType: int,
-    gradInput: aclTensor | None,
-    gradWeight: aclTensor | None,
-    gradBias: aclTensor | None,
-) -> tuple[int, int, Executor | None]:
+class ConvolutionBackward(Plan):
     """Check and plan a convolution's gradients: (status, workspace size in bytes, executor).
 
     Tensors are NCL, NCHW or NCDHW; ``outputMask`` says which of the three gradients to compute,
     and the tensors of the others may be None. ``biasSizes`` is read for empty inputs only.
     """
-    name = "aclnnConvolutionBackward"
-    inputs = tensors(name, gradOutput=gradOutput, input=input, weight=weight)
-    outputs = tensors(name, gradInput=gradInput, gradWeight=gradWeight, gradBias=gradBias)
-    lists = {
-        "biasSizes": biasSizes,
-        "stride": stride,
-        "padding": padding,
-        "dilation": dilation,
-        "outputPadding": outputPadding,
-        "outputMask": outputMask,
-    }
-    numbers = {"transposed": bool(transposed), "groups": groups, "cubeMathType": cubeMathType}
-    return phase_one(_convolution(inputs, outputs, lists, by_operator(lists | numbers)))
+
+    arguments = (
+        "gradOutput input weight biasSizes stride padding dilation transposed outputPadding groups "
+        "outputMask cubeMathType gradInput gradWeight gradBias"
+    )
+    operator = "convolution_backward"
+    outputs: ClassVar = _GRADIENTS
+    makes = "Compute the gradients and write them in place"
 
 
-aclnnConvolutionBackward = second_phase(
-    "aclnnConvolutionBackward", "Compute the gradients and write them in place"
-)
-
-
-def aclnnConvolutionGetWorkspaceSize(
-    input: aclTensor | None,
-    weight: aclTensor | None,
-    bias: aclTensor | None,
-    stride: aclIntArray | None,
-    padding: aclIntArray | None,
-    dilation: aclIntArray | None,
-    transposed: bool,
-    outputPadding: aclIntArray | None,
-    groups: int,
-    output: aclTensor | None,
-    cubeMathType: int,
-) -> tuple[int, int, Executor | None]:
+class Convolution(Plan):
     """Check and plan a convolution: (status, workspace size in bytes, executor).
 
     Tensors are NCL, NCHW or NCDHW; ``bias`` may be None. The limits of the library's page are not
     applied: what the arguments and the kernels allow is taken.
     """
-    lists = {
-        "stride": stride,
-        "padding": padding,
-        "dilation": dilation,
-        "outputPadding": outputPadding,
-    }
-    numbers = {"transposed": bool(transposed), "groups": groups, "cubeMathType": cubeMathType}
-    arguments = by_operator(lists | numbers)
-    name = "aclnnConvolution"
-    given = tensors(name, input=input, weight=weight, bias=bias, output=output)
-    x, w = (None if t is None else t.dtype for t in (input, weight))
 
-    def run(feed: Feed, options: dict[str, Any]) -> Result:
-        added = None if bias is None else feed(bias)
-        usable = {k: v for k, v in options.items() if k not in ("deterministic", "rules")}
-        result = convolution(feed(input), feed(weight), added, **arguments, **usable)
-        _check_shape(output, arguments, (input, weight))
+    arguments = (
+        "input weight bias stride padding dilation transposed outputPadding groups output "
+        "cubeMathType"
+    )
+    operator = "convolution"
+    outputs: ClassVar = {"output": "input weight"}
+    makes = "Compute the convolution and write it in place"
+    optional = ("bias", "outputPadding")
+
+    def run(self, feed: Feed, options: dict[str, Any]) -> Result:
+        """Raise unless the caller's output has the shape of the layer's."""
+        result, given = super().run(feed, options), self.values
+        shapes = {name: given.pop(name).shape for name in ("input", "weight", "output")}
+        layer = {n: v for n, v in given.items() if n not in ("bias", "cube_math_type")}
+        made = layer_of(shapes, **layer).dy_shape
+        if shapes["output"] != made:
+            raise ArgumentError(f"output has shape {shapes['output']}; the call writes {made}")
         return result
 
-    plan = Plan(
-        function=name,
-        operator="convolution",
-        arguments={**given, **lists},
-        facts=None,
-        inputs=("input", "weight", *([] if bias is None else ["bias"])),
-        outputs=("output",),
-        dtypes=(promote((x, w), "fp32"),),
-        run=run,
-        needed=("input", "weight", "output", "stride", "padding", "dilation"),
-    )
-    return phase_one(plan)
 
-
-aclnnConvolution = second_phase("aclnnConvolution", "Compute the convolution and write it in place")
-
-
-def _check_shape(
-    output: aclTensor | None,
-    arguments: dict[str, Any],
-    operands: tuple[aclTensor | None, aclTensor | None],
-) -> None:
-    """Raise unless the caller's output has the shape of the layer's."""
-    x, w = operands
-    assert output is not None  # phase one has checked that
-    assert x is not None
-    assert w is not None
-    layer = {name: value for name, value in arguments.items() if name != "cube_math_type"}
-    made = layer_of({"input": x.shape, "weight": w.shape}, **layer).dy_shape
-    if output.shape != made:
-        raise ArgumentError(f"output has shape {output.shape}; the call writes {made}")
-
-
-def aclnnConvTbcBackwardGetWorkspaceSize(
-    self: aclTensor | None,
-    input: aclTensor | None,
-    weight: aclTensor | None,
-    bias: aclTensor | None,
-    pad: int,
-    cubeMathType: int,
-    gradInput: aclTensor | None,
-    gradWeight: aclTensor | None,
-    gradBias: aclTensor | None,
-) -> tuple[int, int, Executor | None]:
+class ConvTbcBackward(Plan):
     """Check and plan the gradients of a time-first convolution: (status, bytes, executor).
 
     ``self`` is the gradient (T, N, Cout), ``input`` (T, N, Cin), ``weight`` (K, Cin, Cout) and
     ``bias`` (Cout,); the outputs have the shapes of the last three. The limits are assumed to be
     those of aclnnConvolutionBackward.
     """
-    name = "aclnnConvTbcBackward"
-    numbers = by_operator({"pad": pad, "cubeMathType": cubeMathType})
-    read = {"self": self, "input": input, "weight": weight, "bias": bias}
-    made = {"gradInput": gradInput, "gradWeight": gradWeight, "gradBias": gradBias}
 
-    def run(feed: Feed, options: dict[str, Any]) -> Result:
-        dy_x_w = (feed(self), feed(input), feed(weight))
-        return conv_tbc_backward(*dy_x_w, feed(bias), pad, numbers["cube_math_type"], **options)
-
-    plan = Plan(
-        function=name,
-        operator="conv_tbc_backward",
-        arguments={**tensors(name, **read), **tensors(name, **made)},
-        facts={
-            **tensor_facts(grad_output=self, input=input, weight=weight, bias=bias),
-            **tensor_facts(**by_operator(made)),
-            **numbers,
-        },
-        inputs=tuple(read),
-        outputs=tuple(made),
-        dtypes=_gradient_types(self, input, weight),
-        run=run,
-        names={"grad_output": "self"},
-    )
-    return phase_one(plan)
+    arguments = "self input weight bias pad cubeMathType gradInput gradWeight gradBias"
+    operator = "conv_tbc_backward"
+    outputs: ClassVar = {
+        name: like.replace("gradOutput", "self") for name, like in _GRADIENTS.items()
+    }
+    makes = "Compute the gradients and write them in place"
+    words: ClassVar = {"grad_output": "self"}
 
 
-aclnnConvTbcBackward = second_phase(
-    "aclnnConvTbcBackward", "Compute the gradients and write them in place"
-)
-
-
-def aclnnIm2colGetWorkspaceSize(
-    self: aclTensor | None,
-    kernelSize: aclIntArray | None,
-    dilation: aclIntArray | None,
-    padding: aclIntArray | None,
-    stride: aclIntArray | None,
-    out: aclTensor | None,
-) -> tuple[int, int, Executor | None]:
+class Im2col(Plan):
     """Check and plan the patches of an image: (status, workspace size in bytes, executor).
 
     ``self`` is (N, C, H, W) or (C, H, W), ``out`` (N, C * KH * KW, L) or (C * KH * KW, L) of the
     same type. The limits are assumed to be those of aclnnIm2colBackward.
     """
-    lists = {
-        "kernelSize": kernelSize,
-        "dilation": dilation,
-        "padding": padding,
-        "stride": stride,
-    }
-    read = by_operator(lists)
 
-    def run(feed: Feed, options: dict[str, Any]) -> Result:
-        return im2col(feed(self), **read, **options | {"deterministic": False})
-
-    plan = Plan(
-        function="aclnnIm2col",
-        operator="im2col",
-        arguments={**tensors("aclnnIm2col", self=self, out=out), **lists},
-        facts=tensor_facts(image=self, out=out) | read,
-        inputs=("self",),
-        outputs=("out",),
-        dtypes=("" if self is None else self.dtype,),
-        run=run,
-        names={"image.shape": "self.shape", "image.dtype": "self.dtype"},
-    )
-    return phase_one(plan)
+    arguments = "self kernelSize dilation padding stride out"
+    operator = "im2col"
+    outputs: ClassVar = {"out": "self"}
+    makes = "Write the patches to ``out``, in place"
+    words: ClassVar = {"image.shape": "self.shape", "image.dtype": "self.dtype"}
 
 
-aclnnIm2col = second_phase("aclnnIm2col", "Write the patches to ``out``, in place")
-
-
-def aclnnIm2colBackwardGetWorkspaceSize(
-    gradOutput: aclTensor | None,
-    inputSize: aclIntArray | None,
-    kernelSize: aclIntArray | None,
-    dilation: aclIntArray | None,
-    padding: aclIntArray | None,
-    stride: aclIntArray | None,
-    out: aclTensor | None,
-) -> tuple[int, int, Executor | None]:
+class Im2colBackward(Plan):
     """Check and plan the sum of patches: (status, workspace size in bytes, executor).
 
     ``gradOutput`` is (N, C * KH * KW, L) or (C * KH * KW, L), ``out`` (N, C, H, W) or (C, H, W);
     where ``out`` has another type, the result is cast to it.
     """
-    lists = {
-        "inputSize": inputSize,
-        "kernelSize": kernelSize,
-        "dilation": dilation,
-        "padding": padding,
-        "stride": stride,
-    }
-    read = by_operator(lists)
-    given = tensors("aclnnIm2colBackward", gradOutput=gradOutput, out=out)
 
-    def run(feed: Feed, options: dict[str, Any]) -> Result:
-        assert gradOutput is not None  # phase one has checked that
-        assert out is not None
-        usable = options | {"deterministic": False}  # the thread's, which has no say in this call
-        result = im2col_backward(feed(gradOutput), **read, **usable)
-        alike = out.dtype == gradOutput.dtype or 0 in gradOutput.shape
-        return result if alike else _cast(result, gradOutput, out, options)
+    arguments = "gradOutput inputSize kernelSize dilation padding stride out"
+    operator = "im2col_backward"
+    outputs: ClassVar = {"out": "out"}
+    makes = "Sum the patches into the image of ``out``, in place"
 
-    plan = Plan(
-        function="aclnnIm2colBackward",
-        operator="im2col_backward",
-        arguments={**given, **lists},
-        facts=tensor_facts(grad_output=gradOutput, out=out) | read,
-        inputs=("gradOutput",),
-        outputs=("out",),
-        dtypes=("" if out is None else out.dtype,),
-        run=run,
-    )
-    return phase_one(plan)
-
-
-aclnnIm2colBackward = second_phase(
-    "aclnnIm2colBackward", "Sum the patches into the image of ``out``, in place"
-)
-
-
-def _convolution(
-    inputs: dict[str, aclTensor | None],
-    outputs: dict[str, aclTensor | None],
-    lists: dict[str, Any],
-    arguments: dict[str, Any],
-) -> Plan:
-    """The plan of aclnnConvolutionBackward; ``arguments`` are the operator's besides tensors."""
-    gradOutput, input, weight = inputs.values()
-    asked = arguments["output_mask"]
-    mask = (*(asked if isinstance(asked, tuple) else ()), False, False, False)[:3]
-
-    def run(feed: Feed, options: dict[str, Any]) -> Result:
-        return convolution_backward(
-            feed(gradOutput), feed(input), feed(weight), **arguments, **options
+    def run(self, feed: Feed, options: dict[str, Any]) -> Result:
+        """The operator, and behind it the kernel that casts, which finds in L2 what has room."""
+        result = super().run(feed, options)
+        gradient, out = self.given["gradOutput"], self.given["out"]
+        if out.dtype == gradient.dtype or 0 in gradient.shape:
+            return result
+        image = Tensor("image", out.shape, dtype(gradient.dtype), "in")
+        target = Tensor("out", out.shape, dtype(out.dtype), "out")
+        kernel = Cast(image, target, saturate=result.device.saturates)
+        known = {"cores", "engine", "timeline", "progress"}
+        passed = {k: v for k, v in options.items() if k in known}
+        arrays = [a for a in result.outputs or () if a is not None]
+        warm = "cold" if result.device.l2 is None else "warm"
+        groups = parse_core_mask(options.get("cores"), result.device)
+        cores = len(groups) * result.device.core_kind("vector").per_group
+        few = kernel.on_few(result.device, cores)
+        cast = simulate(few, result.device, *arrays, start=warm, **passed)
+        return replace(
+            result,
+            runs=(*result.runs, *cast.runs),
+            outputs=cast.outputs,
+            workspace_bytes=result.workspace_bytes + image.size_bytes,
         )
 
-    return Plan(
-        function="aclnnConvolutionBackward",
-        operator="convolution_backward",
-        arguments={**inputs, **lists, **outputs},
-        facts={
-            **tensor_facts(_PARTS, **by_operator(inputs | outputs)),
-            **arguments,
-        },
-        inputs=tuple(inputs),
-        outputs=tuple(
-            name if on and outputs[name] is not None else None
-            for name, on in zip(outputs, mask, strict=True)
-        ),
-        dtypes=_gradient_types(gradOutput, input, weight),
-        run=run,
-    )
+
+class Product(Plan):
+    """Check and plan ``out`` = ``self`` @ ``mat2``: (status, workspace size, executor)."""
+
+    arguments = "self mat2 out cubeMathType"
+    operator = "matmul"
+    outputs: ClassVar = {"out": "out"}
+    makes = "Compute the product and write it in place"
+    words: ClassVar = {"a": "self", "b": "mat2", "bias": "self", "out_dtype": "out"}
+
+    def run(self, feed: Feed, options: dict[str, Any]) -> Result:
+        """Of a product with a sum, ``self`` is what is added."""
+        for name, one in self.given.items():
+            if isinstance(one, aclScalar) and one.value != 1:
+                text = f"{name} is {one.value}; only 1 is modelled: scale its operand before"
+                raise ArgumentError(text)
+        a, b, target = (self.given[name] for name in (self.words["a"], "mat2", "out"))
+        made = (*a.shape[:-1], b.shape[-1])
+        if target.shape != made:
+            raise ArgumentError(f"out has shape {target.shape}; the call writes {made}")
+        return MATMUL.function(
+            *(_lying(feed(tensor), turned=tensor.transposed) for tensor in (a, b)),
+            None if self.words["a"] == "self" else feed(self.given["self"]),
+            transpose_a=a.transposed,
+            transpose_b=b.transposed,
+            out_dtype=target.dtype,
+            cube_math_type=self.given["cubeMathType"],
+            **usable(options, MATMUL.without),
+        )
 
 
-def _gradient_types(
-    dy: aclTensor | None, x: aclTensor | None, w: aclTensor | None
-) -> tuple[str, str, str]:
-    """What an operator gives the gradients of input, weight and bias."""
-    of_dy, of_x, of_w = (None if t is None else t.dtype for t in (dy, x, w))
-    return promote((of_x, of_dy), "fp32"), promote((of_w, of_dy), "fp32"), promote((of_dy,), "fp32")
+def _lying(operand: Operand, *, turned: bool) -> Operand:
+    """An operand as it lies in memory, its last two axes ``turned``."""
+    if not turned:
+        return operand
+    if isinstance(operand, Spec):
+        return replace(operand, shape=(*operand.shape[:-2], *operand.shape[:-3:-1]))
+    return operand.swapaxes(-1, -2)
 
 
-def _cast(result: Result, gradOutput: aclTensor, out: aclTensor, options: dict[str, Any]) -> Result:
-    """``result`` followed by the kernel that casts it, which finds it in L2 where that has room."""
-    image = Tensor("image", out.shape, dtype(gradOutput.dtype), "in")
-    kernel = Cast(
-        image, Tensor("out", out.shape, dtype(out.dtype), "out"), saturate=result.device.saturates
-    )
-    passed = {k: v for k, v in options.items() if k in {"cores", "engine", "timeline", "progress"}}
-    arrays = [a for a in result.outputs or () if a is not None]
-    warm = "cold" if result.device.l2 is None else "warm"
-    groups = parse_core_mask(options.get("cores"), result.device)
-    cores = len(groups) * result.device.core_kind("vector").per_group
-    few = kernel.on_few(result.device, cores)
-    cast = simulate(few, result.device, *arrays, start=warm, **passed)
-    return replace(
-        result,
-        runs=(*result.runs, *cast.runs),
-        outputs=cast.outputs,
-        workspace_bytes=result.workspace_bytes + image.size_bytes,
-    )
+class Addmm(Product):
+    """Check and plan ``out`` = ``self`` + ``mat1`` @ ``mat2``: (status, workspace size, executor).
+
+    ``self`` is a row (N,), ``beta`` and ``alpha`` are 1.
+    """
+
+    arguments = "self mat1 mat2 beta alpha out cubeMathType"
+    makes = "Compute the product and the sum, and write it in place"
+    words: ClassVar = {**Product.words, "a": "mat1"}

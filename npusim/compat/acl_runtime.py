@@ -1,5 +1,5 @@
-# ruff: noqa: N802, N816 - functions carry the names of the C interface
-"""The runtime of the C interface: initialisation, devices, streams and the text of errors.
+# ruff: noqa: N801, N802, N816 - classes and functions carry the names of the C interface
+"""The runtime of the C interface: devices, contexts and streams, as handles with a status.
 
 What C keeps for a process is here kept for a process (``aclInit``), what it keeps for a thread
 for a thread: its device and its last error.
@@ -7,10 +7,11 @@ for a thread: its device and its last error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from threading import local
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -34,6 +35,75 @@ USUAL_DEVICE = "ascend910b2"
 
 #: Devices of the simulated host, all alike.
 DEVICE_COUNT = 8
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+# -- statuses ------------------------------------------------------------------------------
+
+
+class Refused(Exception):  # noqa: N818 - no error of Python's: C returns a status
+    """A call that returns ``status``, with a text for ``aclGetRecentErrMsg``."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def answering(*nothing: Any) -> Callable[[F], F]:
+    """Let a function return the status of what it refuses, and ``nothing`` behind it."""
+
+    def answers(function: F) -> F:
+        @wraps(function)
+        def call(*arguments: Any, **named: Any) -> Any:
+            try:
+                return function(*arguments, **named)
+            except Refused as error:
+                _thread.message = f"{function.__name__}: {error}"
+                return (error.status, *nothing) if nothing else error.status
+
+        return cast(F, call)
+
+    return answers
+
+
+def aclGetRecentErrMsg() -> str | None:
+    """The text of this thread's last error, once; None if there was none since the last query."""
+    message, _thread.message = _thread.message, None
+    return message
+
+
+# -- handles -------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class Handle:
+    """What a create function returns and a destroy function takes away.
+
+    ``gone`` says how it was given back, "" while it was not.
+    """
+
+    gone: str = ""
+
+    @property
+    def fault(self) -> str:
+        """Why it can no longer be used, "" where it can."""
+        return self.gone
+
+
+def give_back(
+    name: str,
+    handle: Handle | None,
+    gone: str = "it was destroyed before",
+    status: int = ACL_ERROR_INVALID_PARAM,
+) -> int:
+    """Take away the handle that a function calls ``name``; ``status`` if it cannot be used."""
+    if handle is None:
+        raise Refused(ACL_ERROR_INVALID_PARAM, f"{name} is null")
+    fault, handle.gone = handle.fault, handle.gone or gone
+    if fault:
+        raise Refused(status, f"{name}: {fault}")
+    return ACL_SUCCESS
 
 
 @dataclass
@@ -65,11 +135,6 @@ class Context:
         """All keyword arguments of an operator."""
         return {"device": self.device, **dict(self.options)}
 
-    @property
-    def rules(self) -> str:
-        """Which limits hold, one of ``npusim.limits.table.RULES``."""
-        return str(dict(self.options).get("rules", "documented"))
-
     def __str__(self) -> str:
         return self.device.name + (f" (device {self.index})" if self.index else "")
 
@@ -77,15 +142,14 @@ class Context:
 aclrtContext = Context
 
 
-class aclrtStream:  # noqa: N801 - the C interface's own name
+@dataclass(eq=False)
+class aclrtStream(Handle):
     """A queue of a device; phase two runs in it, and has finished when the call returns.
 
     It unpacks as what ``aclrtCreateStream`` gives in C: ``status, stream = aclrtCreateStream()``.
     """
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
-        self.destroyed = False
+    context: Context
 
     def __iter__(self) -> Iterator[Any]:
         return iter((ACL_SUCCESS, self))
@@ -93,13 +157,23 @@ class aclrtStream:  # noqa: N801 - the C interface's own name
     def __repr__(self) -> str:
         return f"<aclrtStream on {self.context}>"
 
+    @property
+    def fault(self) -> str:
+        """Why it can no longer be used, "" where it can."""
+        if self.context.own.ended:
+            return self.gone or "the device of the stream was reset by aclrtResetDevice"
+        lost = "the context of the stream was destroyed by aclrtDestroyContext"
+        return self.gone or lost * self.context.lost
+
+
+# -- the process and its threads -----------------------------------------------------------
+
 
 @dataclass
 class _Process:
-    """What ``aclInit`` and ``aclFinalize`` have left."""
+    """What ``aclInit`` and ``aclFinalize`` have left: the status of ending it, 0 while it runs."""
 
-    initialised: bool = False
-    finalised: bool = False
+    idle: int = ACL_ERROR_UNINITIALIZE
 
 
 class _Thread(local):
@@ -116,6 +190,20 @@ _process = _Process()
 _thread = _Thread()
 
 
+def require_context() -> Context:
+    """This thread's context; ``Refused`` where it has none."""
+    if _thread.context is None:
+        text = "this thread has no device; call aclrtSetDevice first"
+        raise Refused(ACL_ERROR_RT_CONTEXT_NULL, text)
+    return _thread.context
+
+
+def current_context() -> Context | None:
+    """The device of this thread, whichever its context; None before one was chosen."""
+    return None if _thread.context is None else _thread.context.own
+
+
+@answering()
 def aclInit(configPath: str | None = None) -> int:
     """Start the interface, once for all threads; the status.
 
@@ -123,22 +211,23 @@ def aclInit(configPath: str | None = None) -> int:
     """
     if configPath:
         text = f"configPath is {configPath!r}; dumps and profiles do not exist here, pass None"
-        return fail(ACL_ERROR_INVALID_PARAM, f"aclInit: {text}")
-    if _process.initialised:
-        return fail(ACL_ERROR_REPEAT_INITIALIZE, "aclInit: called before; call aclFinalize first")
-    _process.initialised, _process.finalised = True, False
+        raise Refused(ACL_ERROR_INVALID_PARAM, text)
+    if not _process.idle:
+        raise Refused(ACL_ERROR_REPEAT_INITIALIZE, "called before; call aclFinalize first")
+    _process.idle = 0
     return ACL_SUCCESS
 
 
+@answering()
 def aclFinalize() -> int:
     """End what ``aclInit`` started; the status."""
-    if not _process.initialised:
-        status = ACL_ERROR_REPEAT_FINALIZE if _process.finalised else ACL_ERROR_UNINITIALIZE
-        return fail(status, "aclFinalize: there is nothing to end; call aclInit first")
-    _process.initialised, _process.finalised = False, True
+    if _process.idle:
+        raise Refused(_process.idle, "there is nothing to end; call aclInit first")
+    _process.idle = ACL_ERROR_REPEAT_FINALIZE
     return ACL_SUCCESS
 
 
+@answering()
 def aclrtSetDevice(deviceId: int | np.integer[Any] | str | Device, **options: Any) -> int:
     """Choose what this thread's calls are planned for: a device and operator keywords.
 
@@ -148,7 +237,13 @@ def aclrtSetDevice(deviceId: int | np.integer[Any] | str | Device, **options: An
     Raises ``ArgumentError`` for a name or a keyword that does not exist.
     """
     if isinstance(deviceId, (int, np.integer)):
-        return _set_number("aclrtSetDevice", int(deviceId), options)
+        if options:
+            raise ArgumentError(
+                f"aclrtSetDevice: a number takes no keywords, got {', '.join(options)}; name the "
+                "device, as in aclrtSetDevice('ascend910b2', cores='0-3'), before the number"
+            )
+        _thread.context = _numbered(int(deviceId))
+        return ACL_SUCCESS
     loaded = load_device(deviceId)
     Options.of(aclrtSetDevice, options | {"device": loaded})
     _thread.context = _thread.chosen = Context(loaded, tuple(sorted(options.items())))
@@ -156,74 +251,62 @@ def aclrtSetDevice(deviceId: int | np.integer[Any] | str | Device, **options: An
     return ACL_SUCCESS
 
 
-def _set_number(function: str, index: int, options: dict[str, Any]) -> int:
-    """``aclrtSetDevice`` as C has it, for ``function``."""
-    if options:
-        raise ArgumentError(
-            f"aclrtSetDevice: a number takes no keywords, got {', '.join(options)}; name the "
-            "device, as in aclrtSetDevice('ascend910b2', cores='0-3'), before the number"
-        )
-    if not _process.initialised:
-        return fail(ACL_ERROR_UNINITIALIZE, f"{function}: call aclInit first")
+def _numbered(index: int) -> Context:
+    """The context of a device by its number."""
+    if _process.idle:
+        raise Refused(ACL_ERROR_UNINITIALIZE, "call aclInit first")
     if not 0 <= index < DEVICE_COUNT:
         text = f"deviceId is {index}; the host has devices 0 to {DEVICE_COUNT - 1}"
-        return fail(ACL_ERROR_RT_INVALID_DEVICEID, f"{function}: {text}")
+        raise Refused(ACL_ERROR_RT_INVALID_DEVICEID, text)
     if index not in _thread.numbered:
         chosen = _thread.chosen or Context(load_device(USUAL_DEVICE), ())
         _thread.numbered[index] = Context(chosen.device, chosen.options, index)
-    _thread.context = _thread.numbered[index]
-    return ACL_SUCCESS
+    return _thread.numbered[index]
 
 
+@answering()
 def aclrtResetDevice(deviceId: int) -> int:
     """Give back the device of this thread with its memory and streams; the status."""
-    context = _thread.context
-    if context is None:
-        return no_device("aclrtResetDevice")
+    context = require_context()
     if deviceId != context.index:
         text = f"deviceId is {deviceId}; this thread has device {context.index}"
-        return fail(ACL_ERROR_RT_INVALID_DEVICEID, f"aclrtResetDevice: {text}")
+        raise Refused(ACL_ERROR_RT_INVALID_DEVICEID, text)
     context.own.ended, _thread.context = True, None
     _thread.numbered.pop(context.index, None)
     return ACL_SUCCESS
 
 
-def no_device(function: str) -> int:
-    """The status of a call that needs a device in a thread that has none."""
-    text = "this thread has no device; call aclrtSetDevice first"
-    return fail(ACL_ERROR_RT_CONTEXT_NULL, f"{function}: {text}")
-
-
+@answering(None)
 def aclrtCreateContext(deviceId: int) -> tuple[int, Context | None]:
     """(status, a context of a device), which becomes this thread's."""
-    status = _set_number("aclrtCreateContext", int(deviceId), {})
-    if status == ACL_SUCCESS and _thread.context is not None:
-        _thread.context = replace(_thread.context, over=_thread.context)
-        return ACL_SUCCESS, _thread.context
-    return status, None
+    own = _numbered(int(deviceId))
+    _thread.context = replace(own, over=own)
+    return ACL_SUCCESS, _thread.context
 
 
+@answering()
 def aclrtSetCurrentContext(context: Context | None) -> int:
     """Let this thread's calls be those of ``context``, of whichever thread it is; the status."""
     if context is None or context.lost:
         text = "context is null" if context is None else "context was given back"
-        return fail(ACL_ERROR_INVALID_PARAM, f"aclrtSetCurrentContext: {text}")
+        raise Refused(ACL_ERROR_INVALID_PARAM, text)
     _thread.context = context
     _thread.numbered[context.index] = context.own
     return ACL_SUCCESS
 
 
+@answering(None)
 def aclrtGetCurrentContext() -> tuple[int, Context | None]:
     """(status, this thread's context)."""
-    status = ACL_SUCCESS if _thread.context else no_device("aclrtGetCurrentContext")
-    return status, _thread.context
+    return ACL_SUCCESS, require_context()
 
 
+@answering()
 def aclrtDestroyContext(context: Context | None) -> int:
     """Give back what ``aclrtCreateContext`` made, with its streams; the status."""
     if context is None or context.over is None or context.lost:
         text = "context is none of aclrtCreateContext, or was given back"
-        return fail(ACL_ERROR_INVALID_PARAM, f"aclrtDestroyContext: {text}")
+        raise Refused(ACL_ERROR_INVALID_PARAM, text)
     context.ended = True
     if _thread.context is context:
         _thread.context = context.over
@@ -235,9 +318,13 @@ def aclrtGetDeviceCount() -> tuple[int, int]:
     return ACL_SUCCESS, DEVICE_COUNT
 
 
+@answering()
 def aclrtSynchronizeDevice() -> int:
     """Wait for this thread's device, where nothing is left to wait for; the status."""
-    return ACL_SUCCESS if _thread.context else no_device("aclrtSynchronizeDevice")
+    return ACL_SUCCESS if require_context() else ACL_ERROR_RT_CONTEXT_NULL
+
+
+# -- streams -------------------------------------------------------------------------------
 
 
 def aclrtCreateStream(device: str | Device | None = None, **options: Any) -> aclrtStream:
@@ -256,54 +343,16 @@ def aclrtCreateStream(device: str | Device | None = None, **options: Any) -> acl
     return aclrtStream(context)
 
 
+@answering()
 def aclrtSynchronizeStream(stream: aclrtStream | None) -> int:
     """Wait for a stream (None: the default one), where nothing is left to wait for; the status."""
-    return _refused("aclrtSynchronizeStream", stream)
+    if stream is not None and stream.fault:
+        raise Refused(ACL_ERROR_RT_STREAM_CONTEXT, stream.fault)
+    return ACL_SUCCESS
 
 
+@answering()
 def aclrtDestroyStream(stream: aclrtStream | None) -> int:
     """Give back a stream; the status."""
-    if stream is None:
-        return fail(ACL_ERROR_INVALID_PARAM, "aclrtDestroyStream: stream is null")
-    status = _refused("aclrtDestroyStream", stream)
-    stream.destroyed = True
-    return status
-
-
-def stream_fault(stream: aclrtStream) -> str | None:
-    """Why a stream can no longer be used, None where it can."""
-    if stream.destroyed:
-        return "the stream was destroyed by aclrtDestroyStream"
-    if stream.context.lost:
-        reset = stream.context.own.ended
-        return (
-            "the device of the stream was reset by aclrtResetDevice"
-            if reset
-            else "the context of the stream was destroyed by aclrtDestroyContext"
-        )
-    return None
-
-
-def _refused(function: str, stream: aclrtStream | None) -> int:
-    """The status of a call that only needs a living stream."""
-    text = None if stream is None else stream_fault(stream)
-    if text is None:
-        return ACL_SUCCESS
-    return fail(ACL_ERROR_RT_STREAM_CONTEXT, f"{function}: {text}")
-
-
-def aclGetRecentErrMsg() -> str | None:
-    """The text of this thread's last error, once; None if there was none since the last query."""
-    message, _thread.message = _thread.message, None
-    return message
-
-
-def current_context() -> Context | None:
-    """The device of this thread, whichever its context; None before one was chosen."""
-    return None if _thread.context is None else _thread.context.own
-
-
-def fail(status: int, message: str) -> int:
-    """Keep the text of an error for ``aclGetRecentErrMsg`` and return its status."""
-    _thread.message = message
-    return status
+    gone = "the stream was destroyed by aclrtDestroyStream"
+    return give_back("stream", stream, gone, ACL_ERROR_RT_STREAM_CONTEXT)

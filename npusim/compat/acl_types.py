@@ -1,9 +1,9 @@
-# ruff: noqa: N801, N802, N816 - classes and functions carry the names of the C interface
+# ruff: noqa: N801, N802 - classes and functions carry the names of the C interface
 """Tensors and lists of the C interface: created, read by the calls, destroyed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeVar, overload
@@ -13,31 +13,18 @@ import numpy as np
 from npusim.base.dtypes import dtype as known_dtype
 from npusim.base.errors import ArgumentError
 from npusim.call.spec import Array, Spec
-from npusim.compat.acl_codes import (
-    ACL_ERROR_INVALID_PARAM,
-    ACL_SUCCESS,
-    aclDataType,
-    aclFormat,
-)
+from npusim.compat.acl_codes import aclDataType, aclFormat
 from npusim.compat.acl_memory import DeviceMemory
-from npusim.compat.acl_runtime import fail
+from npusim.compat.acl_runtime import Handle, answering, give_back
 
 T = TypeVar("T")
-
-
-@dataclass(eq=False, kw_only=True)
-class _Handle:
-    """What a create function returns and a destroy function takes away."""
-
-    destroyed: bool = False
-
 
 #: The format of a tensor whose creator names none, by rank.
 _USUAL_FORMAT = {3: "NCL", 4: "NCHW", 5: "NCDHW"}
 
 
 @dataclass(eq=False)
-class aclTensor(_Handle):
+class aclTensor(Handle):
     """A tensor: shape, element type (a short name where npusim knows it), format, and its data.
 
     ``array`` is the caller's own or a view of ``memory``, read in phase two and, for outputs,
@@ -54,21 +41,21 @@ class aclTensor(_Handle):
 
 
 @dataclass
-class aclIntArray(_Handle):
+class aclIntArray(Handle):
     """A list of int64 values."""
 
     values: tuple[int, ...]
 
 
 @dataclass
-class aclBoolArray(_Handle):
+class aclBoolArray(Handle):
     """A list of bools."""
 
     values: tuple[bool, ...]
 
 
 @dataclass
-class aclScalar(_Handle):
+class aclScalar(Handle):
     """One number."""
 
     value: np.generic
@@ -125,7 +112,8 @@ def _over_array(
                 "dtype out or convert the array"
             )
     else:
-        array, shape = None, _shape(array_or_shape)
+        given = array_or_shape.shape if isinstance(array_or_shape, Spec) else array_or_shape
+        array, shape = None, _sizes("shape", given, None, ", or pass a NumPy array")
         if dtype is None and not isinstance(array_or_shape, Spec):
             raise ArgumentError(
                 f"aclCreateTensor: a tensor of shape {shape} without an array needs a dtype"
@@ -192,7 +180,7 @@ def _view(
             f"aclCreateTensor: tensorData is a {type(memory).__name__}; pass memory of aclrtMalloc "
             "(aclrtMemcpy fills it), or the array alone: aclCreateTensor(array)"
         )
-    if memory.fault is not None:
+    if memory.fault:
         raise ArgumentError(f"aclCreateTensor: tensorData: {memory.fault}")
     shape, strides, offset = view
     element = _numpy(name)
@@ -226,23 +214,28 @@ def aclCreateScalar(value: Any, dataType: aclDataType) -> aclScalar:
     return aclScalar(_numpy(aclDataType(dataType).short_name).type(value))
 
 
-def _destroyer(what: str, name: str) -> Callable[[_Handle | None], int]:
-    """The function that gives back a handle, not its memory, and returns the status."""
-
-    def destroy(handle: _Handle | None) -> int:
-        if handle is None or handle.destroyed:
-            why = "is null" if handle is None else "was destroyed before"
-            return fail(ACL_ERROR_INVALID_PARAM, f"aclDestroy{what}: {name} {why}")
-        handle.destroyed = True
-        return ACL_SUCCESS
-
-    return destroy
+@answering()
+def aclDestroyTensor(tensor: aclTensor | None) -> int:
+    """Give back a tensor, not its memory; the status."""
+    return give_back("tensor", tensor)
 
 
-aclDestroyTensor = _destroyer("Tensor", "tensor")
-aclDestroyIntArray = _destroyer("IntArray", "array")
-aclDestroyBoolArray = _destroyer("BoolArray", "array")
-aclDestroyScalar = _destroyer("Scalar", "scalar")
+@answering()
+def aclDestroyIntArray(array: aclIntArray | None) -> int:
+    """Give back a list; the status."""
+    return give_back("array", array)
+
+
+@answering()
+def aclDestroyBoolArray(array: aclBoolArray | None) -> int:
+    """Give back a list; the status."""
+    return give_back("array", array)
+
+
+@answering()
+def aclDestroyScalar(scalar: aclScalar | None) -> int:
+    """Give back a number; the status."""
+    return give_back("scalar", scalar)
 
 
 def _counted(what: str, value: Iterable[T], count: int | None) -> tuple[T, ...]:
@@ -253,11 +246,13 @@ def _counted(what: str, value: Iterable[T], count: int | None) -> tuple[T, ...]:
     return values[:count]
 
 
-def _sizes(name: str, value: Any, count: int) -> tuple[int, ...]:
-    """A list of C's form: integers of at least 0."""
+def _sizes(name: str, value: Any, count: int | None, way_out: str = "") -> tuple[int, ...]:
+    """Sizes or strides, ``count`` of them if that is said: integers of at least 0."""
     values = _counted(f"aclCreateTensor: {name}", () if value is None else value, count)
     if not all(isinstance(n, (int, np.integer)) and n >= 0 for n in values):
-        raise ArgumentError(f"aclCreateTensor: {name} is {values!r}; it must be integers >= 0")
+        raise ArgumentError(
+            f"aclCreateTensor: {name} is {values!r}; it must be integers >= 0{way_out}"
+        )
     return tuple(int(n) for n in values)
 
 
@@ -277,13 +272,3 @@ def _numpy(name: str) -> np.dtype[Any]:
         return known_dtype(name).numpy
     except ArgumentError:
         return np.dtype(name)
-
-
-def _shape(given: Any) -> tuple[int, ...]:
-    """A shape as ints of at least 0."""
-    sizes = tuple(given.shape if isinstance(given, Spec) else given)
-    if not all(isinstance(n, (int, np.integer)) and n >= 0 for n in sizes):
-        raise ArgumentError(
-            f"aclCreateTensor: shape is {given!r}; it must be integers >= 0, or pass a NumPy array"
-        )
-    return tuple(int(n) for n in sizes)

@@ -1,3 +1,4 @@
+# ruff: noqa: N816, PLE0605 - the names of the C interface, gathered here
 """The C interface of the neural network library and its runtime, one to one in Python.
 
 Every C function keeps its name and the order of its arguments. What C writes through pointers
@@ -37,150 +38,42 @@ shape, or with null as ``tensorData``) makes the run timing-only.
 
 from __future__ import annotations
 
-from npusim.compat.acl_codes import (
-    ACL_BF16,
-    ACL_BOOL,
-    ACL_DOUBLE,
-    ACL_ERROR_INVALID_PARAM,
-    ACL_ERROR_REPEAT_FINALIZE,
-    ACL_ERROR_REPEAT_INITIALIZE,
-    ACL_ERROR_RT_CONTEXT_NULL,
-    ACL_ERROR_RT_INVALID_DEVICEID,
-    ACL_ERROR_RT_PARAM_INVALID,
-    ACL_ERROR_RT_STREAM_CONTEXT,
-    ACL_ERROR_UNINITIALIZE,
-    ACL_FLOAT,
-    ACL_FLOAT16,
-    ACL_FORMAT_FRACTAL_NZ,
-    ACL_FORMAT_FRACTAL_Z,
-    ACL_FORMAT_NC1HWC0,
-    ACL_FORMAT_NCDHW,
-    ACL_FORMAT_NCHW,
-    ACL_FORMAT_NCL,
-    ACL_FORMAT_ND,
-    ACL_FORMAT_NDC1HWC0,
-    ACL_FORMAT_NDHWC,
-    ACL_FORMAT_NHWC,
-    ACL_FORMAT_UNDEFINED,
-    ACL_FRACTAL_Z_3D,
-    ACL_INT8,
-    ACL_INT16,
-    ACL_INT32,
-    ACL_INT64,
-    ACL_MEM_MALLOC_HUGE_FIRST,
-    ACL_MEM_MALLOC_HUGE_ONLY,
-    ACL_MEM_MALLOC_NORMAL_ONLY,
-    ACL_MEMCPY_DEVICE_TO_DEVICE,
-    ACL_MEMCPY_DEVICE_TO_HOST,
-    ACL_MEMCPY_HOST_TO_DEVICE,
-    ACL_MEMCPY_HOST_TO_HOST,
-    ACL_SUCCESS,
-    ACL_UINT8,
-    ACLNN_ERR_INNER_NULLPTR,
-    ACLNN_ERR_PARAM_INVALID,
-    ACLNN_ERR_PARAM_NULLPTR,
-    ACLNN_SUCCESS,
-    aclDataType,
-    aclFormat,
-    aclrtMemcpyKind,
-    aclrtMemMallocPolicy,
-)
-from npusim.compat.acl_memory import (
-    DeviceMemory,
-    aclrtFree,
-    aclrtFreeHost,
-    aclrtMalloc,
-    aclrtMallocHost,
-    aclrtMemcpy,
-    aclrtMemcpyAsync,
-    aclrtMemset,
-)
-from npusim.compat.acl_operators import (
-    aclnnConvolution,
-    aclnnConvolutionBackward,
-    aclnnConvolutionBackwardGetWorkspaceSize,
-    aclnnConvolutionGetWorkspaceSize,
-    aclnnConvTbcBackward,
-    aclnnConvTbcBackwardGetWorkspaceSize,
-    aclnnIm2col,
-    aclnnIm2colBackward,
-    aclnnIm2colBackwardGetWorkspaceSize,
-    aclnnIm2colGetWorkspaceSize,
-)
-from npusim.compat.acl_phases import (
-    Executor,
-    aclDestroyAclOpExecutor,
-    aclSetAclOpExecutorRepeatable,
-)
-from npusim.compat.acl_products import (
-    aclnnAddmm,
-    aclnnAddmmGetWorkspaceSize,
-    aclnnBatchMatMul,
-    aclnnBatchMatMulGetWorkspaceSize,
-    aclnnMatmul,
-    aclnnMatmulGetWorkspaceSize,
-    aclnnMm,
-    aclnnMmGetWorkspaceSize,
-)
-from npusim.compat.acl_runtime import (
-    aclFinalize,
-    aclGetRecentErrMsg,
-    aclInit,
-    aclrtContext,
-    aclrtCreateContext,
-    aclrtCreateStream,
-    aclrtDestroyContext,
-    aclrtDestroyStream,
-    aclrtGetCurrentContext,
-    aclrtGetDeviceCount,
-    aclrtResetDevice,
-    aclrtSetCurrentContext,
-    aclrtSetDevice,
-    aclrtStream,
-    aclrtSynchronizeDevice,
-    aclrtSynchronizeStream,
-)
-from npusim.compat.acl_types import (
-    aclBoolArray,
-    aclCreateBoolArray,
-    aclCreateIntArray,
-    aclCreateScalar,
-    aclCreateTensor,
-    aclDestroyBoolArray,
-    aclDestroyIntArray,
-    aclDestroyScalar,
-    aclDestroyTensor,
-    aclIntArray,
-    aclScalar,
-    aclTensor,
-)
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "ACLNN_ERR_INNER_NULLPTR", "ACLNN_ERR_PARAM_INVALID", "ACLNN_ERR_PARAM_NULLPTR",
-    "ACLNN_SUCCESS", "ACL_BF16", "ACL_BOOL", "ACL_DOUBLE", "ACL_ERROR_INVALID_PARAM",
-    "ACL_ERROR_REPEAT_FINALIZE", "ACL_ERROR_REPEAT_INITIALIZE", "ACL_ERROR_RT_CONTEXT_NULL",
-    "ACL_ERROR_RT_INVALID_DEVICEID", "ACL_ERROR_RT_PARAM_INVALID", "ACL_ERROR_RT_STREAM_CONTEXT",
-    "ACL_ERROR_UNINITIALIZE", "ACL_FLOAT", "ACL_FLOAT16", "ACL_FORMAT_FRACTAL_NZ",
-    "ACL_FORMAT_FRACTAL_Z", "ACL_FORMAT_NC1HWC0", "ACL_FORMAT_NCDHW", "ACL_FORMAT_NCHW",
-    "ACL_FORMAT_NCL", "ACL_FORMAT_ND", "ACL_FORMAT_NDC1HWC0", "ACL_FORMAT_NDHWC",
-    "ACL_FORMAT_NHWC", "ACL_FORMAT_UNDEFINED", "ACL_FRACTAL_Z_3D", "ACL_INT8", "ACL_INT16",
-    "ACL_INT32", "ACL_INT64", "ACL_MEMCPY_DEVICE_TO_DEVICE", "ACL_MEMCPY_DEVICE_TO_HOST",
-    "ACL_MEMCPY_HOST_TO_DEVICE", "ACL_MEMCPY_HOST_TO_HOST", "ACL_MEM_MALLOC_HUGE_FIRST",
-    "ACL_MEM_MALLOC_HUGE_ONLY", "ACL_MEM_MALLOC_NORMAL_ONLY", "ACL_SUCCESS", "ACL_UINT8",
-    "DeviceMemory", "Executor", "aclBoolArray", "aclCreateBoolArray", "aclCreateIntArray",
-    "aclCreateScalar", "aclCreateTensor", "aclDataType", "aclDestroyAclOpExecutor",
-    "aclDestroyBoolArray", "aclDestroyIntArray", "aclDestroyScalar", "aclDestroyTensor",
-    "aclFinalize", "aclFormat", "aclGetRecentErrMsg", "aclInit", "aclIntArray", "aclScalar",
-    "aclSetAclOpExecutorRepeatable", "aclTensor", "aclnnAddmm", "aclnnAddmmGetWorkspaceSize",
-    "aclnnBatchMatMul", "aclnnBatchMatMulGetWorkspaceSize", "aclnnConvTbcBackward",
-    "aclnnConvTbcBackwardGetWorkspaceSize", "aclnnConvolution", "aclnnConvolutionBackward",
-    "aclnnConvolutionBackwardGetWorkspaceSize", "aclnnConvolutionGetWorkspaceSize", "aclnnIm2col",
-    "aclnnIm2colBackward", "aclnnIm2colBackwardGetWorkspaceSize", "aclnnIm2colGetWorkspaceSize",
-    "aclnnMatmul", "aclnnMatmulGetWorkspaceSize", "aclnnMm", "aclnnMmGetWorkspaceSize",
-    "aclrtContext", "aclrtCreateContext", "aclrtCreateStream", "aclrtDestroyContext",
-    "aclrtDestroyStream", "aclrtFree", "aclrtFreeHost", "aclrtGetCurrentContext",
-    "aclrtGetDeviceCount", "aclrtMalloc", "aclrtMallocHost", "aclrtMemMallocPolicy", "aclrtMemcpy",
-    "aclrtMemcpyAsync", "aclrtMemcpyKind", "aclrtMemset", "aclrtResetDevice",
-    "aclrtSetCurrentContext", "aclrtSetDevice", "aclrtStream", "aclrtSynchronizeDevice",
-    "aclrtSynchronizeStream",
-]  # fmt: skip
+from npusim.compat import acl_codes, acl_memory, acl_phases, acl_runtime, acl_types
+from npusim.compat import acl_operators as rows
+from npusim.compat.acl_phases import phases
+
+aclnnConvolutionBackwardGetWorkspaceSize, aclnnConvolutionBackward = phases(
+    rows.ConvolutionBackward, "aclnnConvolutionBackward"
+)
+aclnnConvolutionGetWorkspaceSize, aclnnConvolution = phases(rows.Convolution, "aclnnConvolution")
+aclnnConvTbcBackwardGetWorkspaceSize, aclnnConvTbcBackward = phases(
+    rows.ConvTbcBackward, "aclnnConvTbcBackward"
+)
+aclnnIm2colGetWorkspaceSize, aclnnIm2col = phases(rows.Im2col, "aclnnIm2col")
+aclnnIm2colBackwardGetWorkspaceSize, aclnnIm2colBackward = phases(
+    rows.Im2colBackward, "aclnnIm2colBackward"
+)
+aclnnMmGetWorkspaceSize, aclnnMm = phases(rows.Product, "aclnnMm")
+aclnnMatmulGetWorkspaceSize, aclnnMatmul = phases(rows.Product, "aclnnMatmul")
+aclnnBatchMatMulGetWorkspaceSize, aclnnBatchMatMul = phases(rows.Product, "aclnnBatchMatMul")
+aclnnAddmmGetWorkspaceSize, aclnnAddmm = phases(rows.Addmm, "aclnnAddmm")
+
+#: What the modules beside this one have under names of C, members of enumerations included.
+_PARTS = (acl_codes, acl_memory, acl_phases, acl_runtime, acl_types)
+_FOUND = {name: value for part in _PARTS for name, value in vars(part).items()}
+
+
+def _of_c(name: str) -> bool:
+    own = name in ("DeviceMemory", "Executor")
+    return own or (name.lower().startswith("acl") and not name.startswith("acl_"))
+
+
+globals().update({n: v for n, v in (_FOUND | acl_codes.MEMBERS).items() if _of_c(n)})
+__all__ = sorted(filter(_of_c, globals()))
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """What is gathered above."""

@@ -1,3 +1,4 @@
+# ruff: noqa: PLE0604 - the names of functions follow from those of operators
 """The DSP library's gradients of ordinary and transposed convolutions, as C declares them.
 
     fp_deconv_grad_filter_s(dy, x, dw, param, core_mask)    # operands every core shares
@@ -32,7 +33,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import Parameter, Signature
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -45,12 +46,7 @@ from npusim.limits.facts import PARAM
 from npusim.limits.table import check
 from npusim.ops.arguments import frozen
 from npusim.ops.dsp import facts, weight_shape
-from npusim.ops.dsp_gradients import (
-    conv_grad_filter,
-    conv_grad_input,
-    deconv_grad_filter,
-    deconv_grad_input,
-)
+from npusim.ops.dsp_gradients import CARDS
 from npusim.results import Result
 
 #: The device of the innermost ``using`` block of this thread.
@@ -67,23 +63,6 @@ def using(device: str | Device) -> Iterator[None]:
         _device.reset(token)
 
 
-#: A form of a function of the library.
-Form = Callable[..., Result]
-
-
-class _Function(NamedTuple):
-    """A function of the library: its operator, and what its second and third argument are."""
-
-    operator: Callable[..., Result]
-    second: str
-    result: str
-
-    @property
-    def name(self) -> str:
-        """The name without the forms."""
-        return self.operator.__name__
-
-
 #: The shapes of arguments by name, of the parameter array.
 _SHAPES: dict[str, Callable[[Sequence[int]], tuple[int, ...]]] = {
     "dy": lambda p: tuple(p[4:8]),
@@ -92,22 +71,30 @@ _SHAPES: dict[str, Callable[[Sequence[int]], tuple[int, ...]]] = {
 }
 
 
-def _forms(function: _Function) -> tuple[Form, Form, Form, Form]:
-    """The forms fp_..._s, hp_..._s, fp_..._p and hp_..._p."""
-    kinds = ((FP32, "ft78ne"), (FP16, "mt7004"))
-    shared, private = ([_form(function, kind, form) for kind in kinds] for form in ("s", "p"))
-    return shared[0], shared[1], private[0], private[1]
+class _Form(NamedTuple):
+    """A form of an operator: its type, the device where none is named, and where operands lie."""
+
+    operator: str
+    prefix: str
+    dtype: DType
+    device: str
+    storage: str
+
+    @property
+    def operands(self) -> tuple[str, str, str]:
+        """The gradient of the output, the other operand, and the result."""
+        return ("dy", "x", "dw") if self.operator.endswith("filter") else ("dy", "w", "dx")
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return f"{self.prefix}_{self.operator}_{self.storage[0]}"
 
 
-def _form(function: _Function, kind: tuple[DType, str], form: str) -> Form:
-    """One form: of a type, with the device it runs on where none is named."""
-    names = (
-        "dy",
-        function.second,
-        function.result,
-        "param",
-        *(("core_mask",) if form == "s" else ()),
-    )
+def _function(form: _Form) -> Callable[..., Result]:
+    """The function of a form."""
+    shared = form.storage == "shared"
+    names = (*form.operands, "param", *(("core_mask",) if shared else ()))
     each = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     taken = Signature([*each, Parameter("options", Parameter.VAR_KEYWORD)])
 
@@ -115,55 +102,43 @@ def _form(function: _Function, kind: tuple[DType, str], form: str) -> Form:
         try:
             given = taken.bind(*arguments, **options).arguments
         except TypeError as error:
-            more = " and a core_mask" if form == "s" else "; the private form has no core_mask"
-            text = f"{call.__name__}: {error}; it takes {', '.join(names[:4])}{more}"
+            more = " and a core_mask" if shared else "; the private form has no core_mask"
+            text = f"{form.name}: {error}; it takes {', '.join(names[:4])}{more}"
             raise ArgumentError(text) from None
         dy, other, result, param = (given[name] for name in names[:4])
         mask = {name: given[name] for name in names[4:]}
-        rest = mask | given.get("options", {})
-        storage = "shared" if form == "s" else "private"
-        return _run(function, kind, (dy, other, result), param, storage, rest)
+        return _run(form, (dy, other, result), param, mask | given.get("options", {}))
 
-    prefix, where = "fp" if kind[0] is FP32 else "hp", "the cores of ``core_mask``"
-    call.__name__ = call.__qualname__ = f"{prefix}_{function.name}_{form}"
-    call.__doc__ = (
-        f"Write the {kind[0].numpy.name} gradient to ``{function.result}``, on "
-        f"{where if form == 's' else 'one core with operands in its own memory'}."
-    )
+    where = "the cores of ``core_mask``" if shared else "one core with operands in its own memory"
+    call.__name__ = call.__qualname__ = form.name
+    call.__doc__ = f"Write the {form.dtype.numpy.name} gradient to ``{names[2]}``, on {where}."
     call.__signature__ = taken  # type: ignore[attr-defined]
     return call
 
 
-(
-    fp_deconv_grad_filter_s,
-    hp_deconv_grad_filter_s,
-    fp_deconv_grad_filter_p,
-    hp_deconv_grad_filter_p,
-) = _forms(_Function(deconv_grad_filter, "x", "dw"))
-(
-    fp_deconv_grad_input_s,
-    hp_deconv_grad_input_s,
-    fp_deconv_grad_input_p,
-    hp_deconv_grad_input_p,
-) = _forms(_Function(deconv_grad_input, "w", "dx"))
-fp_conv_grad_filter_s, hp_conv_grad_filter_s, fp_conv_grad_filter_p, hp_conv_grad_filter_p = _forms(
-    _Function(conv_grad_filter, "x", "dw")
-)
-fp_conv_grad_input_s, hp_conv_grad_input_s, fp_conv_grad_input_p, hp_conv_grad_input_p = _forms(
-    _Function(conv_grad_input, "w", "dx")
-)
+_FORMS = [
+    _Form(operator, *kind, storage)
+    for operator in CARDS
+    for storage in ("shared", "private")
+    for kind in (("fp", FP32, "ft78ne"), ("hp", FP16, "mt7004"))
+]
+globals().update({form.name: _function(form) for form in _FORMS})
+__all__ = ["using", *(form.name for form in _FORMS)]
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Callable[..., Result]:
+        """The functions, which are made above."""
 
 
 def _run(
-    function: _Function,
-    form: tuple[DType, str],
+    form: _Form,
     arrays: tuple[Operand, Operand, Array | None],
     param: Sequence[int],
-    kind: str,
     options: dict[str, Any],
 ) -> Result:
     """Check and view the operands, run the operator, copy its result into the third array."""
-    wanted, default = form
+    wanted, kind = form.dtype, form.storage
     storage = options.pop("storage", kind)
     if (storage == "private") != (kind == "private"):
         raise ArgumentError(f"storage is {storage!r}; this is the {kind} form, call the other one")
@@ -171,17 +146,17 @@ def _run(
     p = frozen(param)
     operands = {
         name: _viewed(name, value, wanted, p)
-        for name, value in (("dy", dy), (function.second, other))
+        for name, value in zip(form.operands[:2], (dy, other), strict=True)
     }
     if options.get("device") is None:
-        options = options | {"device": _device.get() or default}
+        options = options | {"device": _device.get() or form.device}
     target = None
     if not any(isinstance(one, Spec) for one in (dy, other)):
-        limits = facts(function.name, operands, p, kind, options.get("core_mask"))
+        limits = facts(form.operator, operands, p, kind, options.get("core_mask"))
         rules = options.get("rules", "documented")
-        check(function.name, limits, load_device(options["device"]), rules)
-        target = _target(function.result, result, wanted, p)  # its shape follows from param
-    made = function.operator(*operands.values(), p, storage=storage, **options)
+        check(form.operator, limits, load_device(options["device"]), rules)
+        target = _target(form.operands[2], result, wanted, p)  # its shape follows from param
+    made = CARDS[form.operator].function(*operands.values(), p, storage=storage, **options)
     if target is not None and made.outputs is not None:
         (computed,) = made.outputs
         assert computed is not None  # the one output is never masked out

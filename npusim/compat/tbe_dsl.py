@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from npusim.base.dtypes import FP16, FP32, DType, dtype
 from npusim.base.errors import ArgumentError, RuleError
@@ -12,44 +12,18 @@ from npusim.call.spec import Operand
 from npusim.compat.tbe_tvm import Lazy, Placeholder
 from npusim.device.catalog import load_device
 from npusim.limits.facts import type_name
+from npusim.limits.forms import FORMS, layer_of
 from npusim.limits.table import check
-from npusim.ops import compiled
-from npusim.ops.arguments import Form, frozen
+from npusim.ops import CARDS
+from npusim.ops.arguments import declared, frozen
+from npusim.ops.blocked import fractal_columns
 from npusim.ops.blocked_forward import blocked_convolution
+from npusim.ops.compiled import stated
 from npusim.ops.im2col import facts as image_facts
 from npusim.ops.im2col import im2col as run_im2col
 from npusim.ops.im2col import patches_shape
-from npusim.ops.layer import fractal_columns
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution, Sizes
-
-
-class _Operator(NamedTuple):
-    """A gradient by the functions of its operator, and the shape of its result."""
-
-    run: Callable[..., Result]
-    form: Form
-    layer: Callable[[Mapping[str, Any]], Convolution]
-    shape: Callable[[Convolution], Sizes]
-
-
-def _flat_map(c: Convolution) -> Sizes:
-    """A map of the input, (N, C1, H * W, 16) or with D behind N."""
-    return (c.n, *c.spatial[:-2], c.cin1, prod(c.spatial[-2:]), c.c0)
-
-
-def _operator(name: str, shape: Callable[[Convolution], Sizes]) -> _Operator:
-    """An operator of ``npusim.ops`` with its form."""
-    form = compiled.FORMS[name]
-    return _Operator(getattr(compiled, name), form, compiled.layer_reader(form), shape)
-
-
-_FILTER_2D = _operator("conv2d_backprop_filter", fractal_columns)
-_FILTER_3D = _operator("conv3d_backprop_filter", fractal_columns)
-_INPUT_2D = _operator("conv2d_backprop_input", _flat_map)
-_INPUT_3D = _operator("conv3d_backprop_input", _flat_map)
-_DEPTHWISE_FILTER = _operator("depthwise_conv2d_backprop_filter", fractal_columns)
-_DEPTHWISE_INPUT = _operator("depthwise_conv2d_backprop_input", _flat_map)
 
 #: Holds the table that calls are checked against: the 310's and the 910's are the same.
 _TABLE_DEVICE = "ascend910"
@@ -120,93 +94,20 @@ def conv2d_backprop_filter(
             "conv2d_backprop_filter needs filter_sizes, by this name or filter_size, and para_dict"
         )
     sizes = (filter_size if filter_sizes is None else filter_sizes,)
-    return _gradient(_FILTER_2D, (input_x, out_backprop), sizes, para_dict)
+    return _gradient("conv2d_backprop_filter", (input_x, out_backprop, *sizes, para_dict))
 
 
-def conv2d_backprop_input(
-    filters: Placeholder,
-    out_backprop: Placeholder,
-    filter_sizes: Sequence[int],
-    input_sizes: Sequence[int],
-    para_dict: Mapping[str, Any],
-) -> Lazy:
-    """Gradient of a 2-D convolution's input, (N, C1, H * W, 16) float16 or float32.
+def _lazily(name: str) -> Callable[..., Lazy]:
+    """The function of a gradient, whose operands are placeholders."""
+    doc = f"""{CARDS[name].computes[:-1]}, which is checked now and computed when it is run.
 
-    ``filters`` is a FRACTAL_Z and ``out_backprop`` a 5HD placeholder of float16; ``filter_sizes``
-    is [Cout, Cin / groups, KH, KW], ``input_sizes`` [N, Cin, H, W]. ``para_dict``: strides
-    [sH, sW]; padding [up, down, left, right]; dilations [1, 1, dH, dW]; group_dict; res_dtype;
-    kernel_name (of the returned tensor, and what its errors begin with). Its limits are assumed to
-    be those of its sister functions. Raises ``RuleError`` (an ``ArgumentError``) outside of them.
-    """
-    return _gradient(_INPUT_2D, (filters, out_backprop), (filter_sizes, input_sizes), para_dict)
+Operands are placeholders of float16. The kernel_name of ``para_dict`` names the returned tensor
+and is what its errors begin with; a tensor_bias is a placeholder, too. No list is written to.
+Raises ``RuleError`` (an ``ArgumentError``) where the operator refuses the call. Of that:
 
-
-def depthwise_conv2d_backprop_filter(
-    input_x: Placeholder,
-    out_backprop: Placeholder,
-    filter_sizes: Sequence[int],
-    para_dict: Mapping[str, Any],
-) -> Lazy:
-    """Gradient of a depth-wise 2-D convolution's filter, (C1, KH * KW, 16, 16) float32.
-
-    ``filter_sizes`` is [C, 1, KH, KW]; the rest is as in ``conv2d_backprop_filter`` without groups,
-    which are the channels. Form and limits are assumed to be those of that function.
-    """
-    return _gradient(_DEPTHWISE_FILTER, (input_x, out_backprop), (filter_sizes,), para_dict)
-
-
-def depthwise_conv2d_backprop_input(
-    filters: Placeholder,
-    out_backprop: Placeholder,
-    filter_sizes: Sequence[int],
-    input_sizes: Sequence[int],
-    para_dict: Mapping[str, Any],
-) -> Lazy:
-    """Gradient of a depth-wise 2-D convolution's input, (N, C1, H * W, 16) float16 or float32.
-
-    ``filter_sizes`` is [C, 1, KH, KW], ``input_sizes`` [N, C, H, W]; the rest is as in
-    ``conv2d_backprop_input``. Form and limits are assumed to be those of that function.
-    """
-    return _gradient(
-        _DEPTHWISE_INPUT, (filters, out_backprop), (filter_sizes, input_sizes), para_dict
-    )
-
-
-def conv3d_backprop_filter(
-    x: Placeholder,
-    out_backprop: Placeholder,
-    filter_size: Sequence[int],
-    para_dict: Mapping[str, Any],
-) -> Lazy:
-    """Gradient of a 3-D convolution's filter, (real_g, KD * cin1_g * KH * KW, cout_g, 16) float32.
-
-    ``x`` and ``out_backprop`` are 6HD placeholders of float16, ``filter_size`` is
-    [Cout, Cin / groups, KD, KH, KW]. ``para_dict``: strides [sD, sH, sW]; pads [front, tail, up,
-    down, left, right]; dilations [1, 1, 1, dH, dW]; groups; group_dict; res_dtype; kernel_name (of
-    the returned tensor, and what its errors begin with). Its limits are assumed to be those of its
-    sister functions. Raises ``RuleError`` (an ``ArgumentError``) outside of them.
-    """
-    return _gradient(_FILTER_3D, (x, out_backprop), (filter_size,), para_dict)
-
-
-def conv3d_backprop_input(
-    filter: Placeholder,
-    out_backprop: Placeholder,
-    filter_size: Sequence[int],
-    input_size: Sequence[int],
-    para_dict: Mapping[str, Any],
-) -> Lazy:
-    """Gradient of a 3-D convolution's input, (N, D, C1, H * W, 16) float16 or float32.
-
-    ``filter`` is a FRACTAL_Z_3D and ``out_backprop`` a 6HD placeholder of float16; ``filter_size``
-    is [Cout, Cin / groups, KD, KH, KW], ``input_size`` [N, D, H, W, Cin]. ``para_dict``: strides
-    [1, sD, sH, sW, 1]; pads [front, tail, up, down, left, right]; dilations [1, 1, dH, dW, 1];
-    group_dict; res_dtype; kernel_name (of the returned tensor, and what its errors begin with);
-    tensor_bias (a placeholder of Cin values of res_dtype, optional).
-    Raises ``RuleError`` (an ``ArgumentError``) where the real function refuses the call, and
-    leaves ``input_size`` as it is, unlike the real one.
-    """
-    return _gradient(_INPUT_3D, (filter, out_backprop), (filter_size, input_size), para_dict)
+{CARDS[name].function.__doc__}"""
+    takes = FORMS[name].takes("Placeholder", "Sequence[int]", "Lazy")
+    return declared(name, __name__, doc, takes, lambda given: _gradient(name, (*given.values(),)))
 
 
 def conv2d(
@@ -246,33 +147,34 @@ def conv3d(
     return _forward("conv3d", _placeholders("conv3d", x=x, filter=filter), filter_size, para_dict)
 
 
-def _gradient(
-    operator: _Operator,
-    read: tuple[Placeholder, Placeholder],
-    sizes: tuple[Sequence[int] | None, ...],
-    para_dict: Mapping[str, Any],
-) -> Lazy:
-    """A gradient whose arguments its limits let pass; ``sizes`` are its lists before para_dict."""
-    name = operator.run.__name__
-    _placeholders(name, **dict(zip(operator.form.operands, read, strict=True)))
-    facts = operator.form.facts(*read, *sizes, para_dict)
+def _gradient(name: str, arguments: tuple[Any, ...]) -> Lazy:
+    """The gradient ``name``, whose arguments its limits let pass."""
+    form, (first, dy, *sizes, para_dict) = FORMS[name], arguments
+    read = first, dy
+    _placeholders(name, **dict(zip(form.operands, read, strict=True)))
+    facts = stated(form, *arguments)
     check(name, facts, load_device(_TABLE_DEVICE))
-    c, para, kept = operator.layer(facts), _kept(para_dict), tuple(map(frozen, sizes))
+    c, para, kept = layer_of(facts), _kept(para_dict), tuple(map(frozen, sizes))
     result = dtype(facts["res_dtype"])
     para.pop("tensor_bias", None)
     bias = _bias(name, para_dict.get("tensor_bias"), c.cin, result)
 
     def call(feed: Feed, options: dict[str, Any]) -> Result:
         given = para | ({} if bias is None else {"tensor_bias": feed(bias)})
-        return operator.run(*map(feed, read), *kept, given, **options)
+        return CARDS[name].function(*map(feed, read), *kept, given, **options)
 
     return Lazy(
-        shape=operator.shape(c),
+        shape=fractal_columns(c) if form.of_filter else _flat_map(c, c.cin1, c.spatial),
         dtype=result.numpy.name,
         name=_kernel_name(para, name),
         inputs=tuple(dict.fromkeys([*read, *([] if bias is None else [bias])])),
         call=call,
     )
+
+
+def _flat_map(c: Convolution, blocks: int, size: Sizes) -> Sizes:
+    """The shape of a map, (N, C1, H * W, 16) or with D behind N."""
+    return (c.n, *size[:-2], blocks, prod(size[-2:]), c.c0)
 
 
 def _forward(
@@ -301,10 +203,9 @@ def _forward(
         fed = None if added is None else feed(added)
         return blocked_convolution(feed(x), feed(w), c, result, fed, **options)
 
-    depth, pixels = c.out[:-2], prod(c.out[-2:])
     used = (x, w) if added is None else (x, w, added)
     return Lazy(
-        shape=(c.n, *depth, c.cout1, pixels, c.c0),
+        shape=_flat_map(c, c.cout1, c.out),
         dtype=result.numpy.name,
         name=name,
         inputs=tuple(dict.fromkeys(used)),
@@ -326,12 +227,11 @@ def _layer_of(
     function: str, x_name: str, x: Placeholder, filter_sizes: Any, para: Mapping[str, Any]
 ) -> Convolution:
     """The layer of a forward pass; ``RuleError`` where its filter gradient would be refused."""
-    plane = function == "conv2d"
     sister = f"{function}_backprop_filter"
-    _, form, layer_of, _ = _FILTER_2D if plane else _FILTER_3D
     # What the limits say of the gradient that goes back is true of the output with its sizes.
-    unknown = Placeholder((*(1,) * (4 if plane else 5), 16), "float16", "output")
-    facts = form.facts(x, unknown, filter_sizes, {**para, "res_dtype": "float32"})
+    unknown = Placeholder((*(1,) * (4 if function == "conv2d" else 5), 16), "float16", "output")
+    para_dict = {**para, "res_dtype": "float32"}
+    facts = stated(FORMS[sister], x, unknown, filter_sizes, para_dict)
     try:
         c = layer_of(facts)
         whole = (c.n, *c.out[:-2], c.cout1, *c.out[-2:], c.c0)
@@ -388,3 +288,11 @@ def _bias(function: str, bias: Any, channels: int, result: DType) -> Placeholder
         )
     assert isinstance(bias, Placeholder)  # checked above
     return bias
+
+
+globals().update({name: _lazily(name) for name in FORMS if name not in globals()})
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Callable[..., Lazy]:
+        """The other gradients, which are made of their forms."""

@@ -13,10 +13,10 @@ from typing import Any
 
 from npusim.base.dtypes import promote
 from npusim.base.integers import ceil_div
-from npusim.layout import GroupPlan, group_plan
 from npusim.layout.groups import group_dict
-from npusim.limits.facts import PARAM, Facts, lifted
-from npusim.shapes.convolution import output_sizes, transposed_sizes
+from npusim.limits.facts import PARAM, Facts
+from npusim.limits.forms import Described, described, form_of
+from npusim.shapes.convolution import Sizes, output_sizes, transposed_sizes
 
 Check = Callable[[Facts, str], "str | None"]
 
@@ -218,43 +218,30 @@ def im2col_columns_shape(f: Facts, _: str) -> str | None:
 
 def tbe_filter_groups(f: Facts, _: str) -> str | None:
     """Groups divide the output channels."""
-    cout = f["filter_sizes" if "filter_sizes" in f else "filter_size"][0]
+    cout = described(f).cout
     return f"Cout is {cout}" if cout % f["groups"] else None
 
 
-def tbe_filter_input(f: Facts, _: str) -> str | None:
+def tbe_filter_input(f: Facts, parameter: str) -> str | None:
     """The feature map holds the filter's channels."""
-    want = ceil_div(f["filter_sizes"][1] * f["groups"], 16)
-    return None if f["input_x.shape"][1] == want else f"C1 must be {want}"
+    want = ceil_div(described(f).cin, 16)
+    return None if f[parameter][-4] == want else f"C1 must be {want}"
 
 
-def tbe_filter_output(f: Facts, _: str) -> str | None:
+def tbe_filter_output(f: Facts, parameter: str) -> str | None:
     """The gradient has the sizes of the forward output."""
-    x, (cout, _cg, *kernel) = f["input_x.shape"], f["filter_sizes"]
-    up, down, left, right = f["padding"]
-    pads = [(up, down), (left, right)]
-    out = output_sizes(x[2:4], kernel, f["strides"], pads, f["dilations"][2:])
+    layer = described(f)
+    out = _forward(layer)
     if min(out) < 1:
-        return f"the dilated kernel is larger than the padded input {tuple(x[2:4])}"
-    want = (x[0], ceil_div(cout, 16), *out, 16)
-    return None if tuple(f["out_backprop.shape"]) == want else f"it must be {want}"
+        return f"the dilated kernel is larger than the padded input {layer.spatial}"
+    want = layer.blocked(layer.cout, out)
+    return None if tuple(f[parameter]) == want else f"it must be {want}"
 
 
-def tbe_volume_input(f: Facts, _: str) -> str | None:
-    """The feature map holds the filter's channels."""
-    want = ceil_div(f["filter_size"][1] * f["groups"], 16)
-    return None if f["x.shape"][2] == want else f"C1 must be {want}"
-
-
-def tbe_volume_output(f: Facts, _: str) -> str | None:
-    """The gradient has the sizes of the forward output."""
-    (n, depth, _c1, *plane, _c0), (cout, _cg, *kernel) = f["x.shape"], f["filter_size"]
-    pads = _pairs(tuple(f["pads"]), 3)
-    out = output_sizes((depth, *plane), kernel, f["strides"], pads, f["dilations"][2:])
-    if min(out) < 1:
-        return f"the dilated kernel is larger than the padded input {(depth, *plane)}"
-    want = (n, out[0], ceil_div(cout, 16), *out[1:], 16)
-    return None if tuple(f["out_backprop.shape"]) == want else f"it must be {want}"
+def _forward(layer: Described) -> Sizes:
+    """The spatial size of a layer's output."""
+    sizes = layer.spatial, layer.kernel, layer.stride, layer.padding, layer.dilation
+    return output_sizes(*sizes)
 
 
 def group_dict_keys(f: Facts, _: str) -> str | None:
@@ -264,66 +251,44 @@ def group_dict_keys(f: Facts, _: str) -> str | None:
     return f"it lacks {', '.join(missing)}" if missing else None
 
 
-def tbe_input_channels(f: Facts, _: str) -> str | None:
-    """Channels of filter, input and gradient agree."""
-    cout, cg = f["filter_size"][:2]
-    cin, blocks = f["input_size"][4], f["out_backprop.shape"][2]
-    if cin % cg or cout % (cin // cg):
-        return f"filter_size has Cout {cout} and C {cg}, input_size has C {cin}"
-    want = ceil_div(cout, 16)
-    return None if blocks == want else f"C1 of out_backprop must be {want}"
-
-
 def tbe_group_dict(f: Facts, _: str) -> str | None:
     """The dictionary says what the packing of the groups is."""
-    want = group_dict(_plan(f))
+    want = group_dict(described(f).plan)
     given = f["group_dict"]
     wrong = [f"{key} {value}" for key, value in want.items() if given.get(key, value) != value]
     return f"it must have {', '.join(wrong)}" if wrong else None
 
 
-def tbe_input_filter(f: Facts, _: str) -> str | None:
+def tbe_input_channels(f: Facts, _: str) -> str | None:
+    """Channels of filter, input and gradient agree."""
+    (filters, inputs), layer = form_of(f).lists, described(f)
+    cin, cout, cg = layer.cin, layer.cout, f[filters][1]
+    if cin % cg or cout % (cin // cg):
+        return f"{filters} has Cout {cout} and C {cg}, {inputs} has C {cin}"
+    want = ceil_div(cout, 16)
+    return None if f["out_backprop.shape"][-4] == want else f"C1 of out_backprop must be {want}"
+
+
+def tbe_input_filter(f: Facts, parameter: str) -> str | None:
     """The stored filter has the shape of its packing."""
-    plan = _plan(f)
-    rows = plan.real_groups * plan.cin1_g * prod(f["filter_size"][2:])
+    layer = described(f)
+    plan = layer.plan
+    rows = plan.real_groups * plan.cin1_g * prod(layer.kernel)
     want = (rows, plan.cout_g // 16, 16, 16)
-    return None if tuple(f["filter.shape"]) == want else f"it must be {want}"
+    return None if tuple(f[parameter]) == want else f"it must be {want}"
 
 
-def tbe_input_batch(f: Facts, _: str) -> str | None:
+def tbe_input_batch(f: Facts, parameter: str) -> str | None:
     """Gradient and input have one batch."""
-    want = f["input_size"][0]
-    return None if f["out_backprop.shape"][0] == want else f"N of input_size is {want}"
+    want = described(f).n
+    return None if f[parameter][0] == want else f"N of {form_of(f).lists[1]} is {want}"
 
 
-def tbe_input_spatial(f: Facts, _: str) -> str | None:
+def tbe_input_spatial(f: Facts, parameter: str) -> str | None:
     """The gradient has the sizes of the forward output."""
-    pads = _pairs(tuple(f["pads"]), 3)
-    size, kernel = f["input_size"][1:4], f["filter_size"][2:]
-    want = output_sizes(size, kernel, f["strides"][1:4], pads, f["dilations"][1:4])
-    _n, d, _c1, h, w, _c0 = f["out_backprop.shape"]
-    return None if (d, h, w) == want else f"D, H and W must be {want}"
-
-
-def _of_plane(check: Check) -> Check:
-    """A check of conv3d_backprop_input for the sizes of conv2d_backprop_input."""
-
-    def checked(f: Facts, parameter: str) -> str | None:
-        told = check(lifted(f), parameter)
-        return told and told.replace("_size ", "_sizes ")
-
-    return checked
-
-
-def tbe_plane_spatial(f: Facts, parameter: str) -> str | None:
-    """The gradient has the sizes of the forward output."""
-    up, down, left, right = f["padding"]
-    want = output_sizes(
-        *(f["input_sizes"][2:], f["filter_sizes"][2:], f["strides"]),
-        *([(up, down), (left, right)], f["dilations"][2:]),
-    )
-    given = tuple(f["out_backprop.shape"][2:4])
-    return None if given == want else f"H and W must be {want}"
+    want, dy = _forward(described(f)), tuple(f[parameter])
+    axes = "H and W" if len(want) == 2 else "D, H and W"
+    return None if (*dy[1:-4], *dy[-3:-1]) == want else f"{axes} must be {want}"
 
 
 def tbe_depthwise(f: Facts, _: str) -> str | None:
@@ -390,10 +355,6 @@ CHECKS: dict[str, Check] = {
     "bias_shape": _shape_of("bias.shape"),
     "grad_input_shape": _shape_of("input.shape"),
     "grad_weight_shape": _shape_of("weight.shape"),
-    "tbe_plane_channels": _of_plane(tbe_input_channels),
-    "tbe_plane_group_dict": _of_plane(tbe_group_dict),
-    "tbe_plane_filter": _of_plane(tbe_input_filter),
-    "tbe_plane_batch": _of_plane(tbe_input_batch),
     "deconv_x": _described(0),
     "deconv_dy": _described(4),
     **{
@@ -405,9 +366,8 @@ CHECKS: dict[str, Check] = {
             *(tbc_channels, tbc_spatial),
             *(im2col_rows, im2col_columns, im2col_out, im2col_image, im2col_columns_shape),
             *(tbe_filter_groups, tbe_filter_input, tbe_filter_output),
-            *(tbe_volume_input, tbe_volume_output),
             *(group_dict_keys, tbe_input_channels, tbe_group_dict, tbe_input_filter),
-            *(tbe_input_batch, tbe_input_spatial, tbe_plane_spatial, tbe_depthwise),
+            *(tbe_input_batch, tbe_input_spatial, tbe_depthwise),
             *(deconv_batches, deconv_groups, deconv_w, deconv_mask, deconv_no_mask),
         )
     },
@@ -419,10 +379,3 @@ def _pairs(pads: tuple[int, ...], axes: int) -> list[tuple[int, int]]:
     if len(pads) == 2 * axes:
         return list(zip(pads[::2], pads[1::2], strict=True))
     return [(pad, pad) for pad in pads]
-
-
-def _plan(f: Facts) -> GroupPlan:
-    """How the groups of a 3-D gradient share fractals."""
-    cout, cg = f["filter_size"][:2]
-    groups = f["groups"] if "groups" in f else f["input_size"][4] // cg
-    return group_plan(cg * groups, cout, groups, 16)

@@ -6,12 +6,12 @@ They are derived before any row is looked at, so missing and malformed values pa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import prod
 from numbers import Integral
 from typing import Any
 
 from npusim.base.dtypes import dtype, promote
 from npusim.base.errors import ArgumentError
+from npusim.limits.forms import FORMS, derive
 
 Facts = Mapping[str, Any]
 
@@ -25,12 +25,6 @@ def _stated(tensors: str, others: str) -> tuple[str, ...]:
     """Shapes and types of tensors, and the other facts by name."""
     return (*_tensors(tensors, "shape", "dtype"), *others.split())
 
-
-#: Of the gradients of the tensor compiler that read a map, and of those that read a filter.
-_FILTER = "filter_sizes strides padding dilations groups res_dtype"
-_INPUT = _stated(
-    "filters out_backprop", "filter_sizes input_sizes strides padding dilations res_dtype"
-)
 
 #: The facts a caller states, by operator: those it must, and those it may. Shapes and lists are
 #: tuples of ints in the documentation's order, element types short names ("fp16"; any text is
@@ -58,21 +52,7 @@ FACTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         _stated("grad_output", "input_size kernel_size dilation padding stride"),
         _stated("out", ""),
     ),
-    "conv2d_backprop_filter": (_stated("input_x out_backprop", _FILTER), ()),
-    "conv2d_backprop_input": (_INPUT, ("group_dict",)),
-    "depthwise_conv2d_backprop_filter": (
-        _stated("input_x out_backprop", _FILTER.replace("groups ", "")),
-        (),
-    ),
-    "depthwise_conv2d_backprop_input": (_INPUT, ()),
-    "conv3d_backprop_filter": (
-        _stated("x out_backprop", "filter_size strides pads dilations groups res_dtype"),
-        ("group_dict",),
-    ),
-    "conv3d_backprop_input": (
-        _stated("filter out_backprop", "filter_size input_size strides pads dilations res_dtype"),
-        ("group_dict",),
-    ),
+    **{name: form.facts for name, form in FORMS.items()},
     **dict.fromkeys(
         ("conv_grad_filter", "deconv_grad_filter"),
         (("dtype", "x.shape", "dy.shape", "param", "storage", "core_mask"), ()),
@@ -155,86 +135,6 @@ def derive_im2col(f: Facts) -> dict[str, Any]:
     return {"empty": 0 in sizes(f.get("image.shape", f.get("grad_output.shape")))}
 
 
-def derive_filter(f: Facts) -> dict[str, Any]:
-    """Facts of conv2d_backprop_filter that follow from others."""
-    x = sizes(f.get("input_x.shape"))
-    return {"one_row": len(x) == 5 and x[2] == 1}
-
-
-def derive_depthwise_filter(f: Facts) -> dict[str, Any]:
-    """Facts of depthwise_conv2d_backprop_filter that follow from others: a group per channel."""
-    return derive_filter(f) | {"groups": (*sizes(f.get("filter_sizes")), 1)[0]}
-
-
-def derive_volume_filter(f: Facts) -> dict[str, Any]:
-    """Facts of conv3d_backprop_filter that follow from others."""
-    strides, kernel = (sizes(f.get(name)) for name in ("strides", "filter_size"))
-    return _products(strides, kernel[2:]) if (len(strides), len(kernel)) == (3, 5) else {}
-
-
-def derive_input(f: Facts) -> dict[str, Any]:
-    """Facts of conv3d_backprop_input that follow from others."""
-    parts = [sizes(f.get(name)) for name in ("strides", "filter_size", "out_backprop.shape")]
-    if [len(part) for part in parts] != [5, 5, 6]:
-        return {}
-    strides, kernel, dy = parts
-    derived = _products(strides[1:4], kernel[2:])
-    derived["zero-inserted dY H and W"] = (dy[3] * strides[2], dy[4] * strides[3])
-    return derived | _backward_pads(f, strides, kernel, dy)
-
-
-def _products(strides: tuple[int, ...], kernel: tuple[int, ...]) -> dict[str, Any]:
-    """Products over the axes (D, H, W) that have limits of their own."""
-    return {
-        "stride H * W": prod(strides[1:]),
-        "stride D * H * W": prod(strides),
-        "kernel H * W": prod(kernel[1:]),
-        "kernel D * H * W": prod(kernel),
-    }
-
-
-def lifted(f: Facts) -> dict[str, Any]:
-    """Facts of conv2d_backprop_input as those of conv3d_backprop_input at depth 1."""
-    names = ("filter_sizes", "input_sizes", "strides", "padding", "dilations", "out_backprop.shape")
-    kernel, size, strides, pads, dilations, dy = (sizes(f.get(name)) for name in names)
-    if [len(one) for one in (kernel, size, strides, pads, dilations, dy)] != [4, 4, 2, 4, 4, 5]:
-        return {}
-    (n, cin, *plane), (cout, per_group, *taps) = size, kernel
-    return {
-        "filter.shape": f.get("filters.shape"),
-        "out_backprop.shape": (dy[0], 1, *dy[1:]),
-        "filter_size": (cout, per_group, 1, *taps),
-        "input_size": (n, 1, *plane, cin),
-        "strides": (1, 1, *strides, 1),
-        "pads": (0, 0, *pads),
-        "dilations": (1, 1, *dilations[2:], 1),
-        "group_dict": f.get("group_dict"),
-    }
-
-
-def derive_plane_input(f: Facts) -> dict[str, Any]:
-    """Facts of conv2d_backprop_input that follow from others."""
-    size, derived = sizes(f.get("input_sizes")), derive_input(lifted(f))
-    pads = ("derived backward pads",)
-    one_row = {"one_row": len(size) == 4 and size[2] == 1}
-    return one_row | {name: derived[name] for name in pads if name in derived}
-
-
-def _backward_pads(
-    f: Facts, strides: tuple[int, ...], kernel: tuple[int, ...], dy: tuple[int, ...]
-) -> dict[str, Any]:
-    """Pads (up, down, left, right) of the stride-1 convolution that computes dx."""
-    pads, size, dilations = (sizes(f.get(n)) for n in ("pads", "input_size", "dilations"))
-    if (len(pads), len(size), len(dilations)) != (6, 5, 5):
-        return {}
-    derived: list[int] = []
-    for axis, before in ((0, pads[2]), (1, pads[4])):
-        reach = dilations[2 + axis] * (kernel[3 + axis] - 1)
-        spread = (dy[3 + axis] - 1) * strides[2 + axis]
-        derived += [reach - before, size[2 + axis] + before - spread - 1]
-    return {"derived backward pads": tuple(derived)}
-
-
 def derive_deconv(f: Facts) -> dict[str, Any]:
     """Facts of the DSP library's gradients that follow from others: ``param`` by name."""
     param = sizes(f.get("param"))
@@ -248,12 +148,7 @@ DERIVE: dict[str, Callable[[Facts], dict[str, Any]]] = {
     "conv_tbc_backward": derive_tbc,
     "im2col": derive_im2col,
     "im2col_backward": derive_im2col,
-    "conv2d_backprop_filter": derive_filter,
-    "conv2d_backprop_input": derive_plane_input,
-    "depthwise_conv2d_backprop_filter": derive_depthwise_filter,
-    "depthwise_conv2d_backprop_input": derive_plane_input,
-    "conv3d_backprop_filter": derive_volume_filter,
-    "conv3d_backprop_input": derive_input,
+    **dict.fromkeys(FORMS, derive),
     **dict.fromkeys(
         ("conv_grad_filter", "conv_grad_input", "deconv_grad_filter", "deconv_grad_input"),
         derive_deconv,

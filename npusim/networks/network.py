@@ -144,8 +144,8 @@ class NetworkResult(NetworkReports):
     @property
     def notes(self) -> tuple[str, ...]:
         """The notes of the layers' results, each once, and one on what all their times rest on."""
-        from npusim.call.replay import notes_on_figures
         from npusim.results.elementwise import left_out
+        from npusim.reuse.replay import notes_on_figures
 
         notes: dict[str, None] = {}
         figures: dict[str, None] = {}
@@ -358,9 +358,9 @@ def network(
     from npusim.base.dtypes import dtype as element_type
     from npusim.call.call import Call
     from npusim.call.options import Options
-    from npusim.device.answers import answers_in
     from npusim.ops.of_layers import LayerRuns
     from npusim.results.progress import in_notebooks, of_layers
+    from npusim.reuse.cache import answers_in
     from npusim.workloads import read_network
 
     if batch < 1:

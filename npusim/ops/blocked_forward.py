@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 from npusim.base.dtypes import FP16, DType
 from npusim.call.spec import Operand
-from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.conv_forward import ConvForward
+from npusim.ops.blocked import blocked_problem
 from npusim.ops.convolution import CARD
-from npusim.ops.gradients import launch_product, require_time
-from npusim.ops.layer import blocked_problem
+from npusim.ops.gradients import blocked_product
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
 
@@ -34,22 +32,8 @@ def blocked_convolution(
     """
     call = CARD.begin(options, input=x, weight=w, bias=bias)
     call.require_dtype(FP16)
-    whole = c.lifted()
-    depth, *plane = whole.out
-    blocks, pixels = c.cout1, prod(plane)
-    out = call.output("output", (c.n, depth, blocks, *plane, 16), result)
-    height, width = whole.spatial[1:]
-    source = call.input("input", x, FP16, (c.n, whole.spatial[0], c.cin1, height, width, 16))
-    weights = call.input("weight", w, FP16)
-    require_time(call, whole, 1, FP16)
-    launch_product(call, ConvForward, whole, source, weights, out)
+    names = ("output", "input", "weight", "bias")
+    made = blocked_product(call, ConvForward, c, names, (x, w, bias), result)
     call.runs = [replace(run, computes="output" if run.computes else "") for run in call.runs]
-    if bias is not None:
-        flat = call.view(out, (c.n, depth, blocks, pixels, 16))
-        added = call.input("bias", bias, result)
-        call.launch_spread(BiasAdd(flat, added, saturate=call.device.saturates))
-    array = call.arrays.get("output")
-    shape = (c.n, *((depth,) if c.dims == 3 else ()), blocks, pixels, 16)
-    outputs = {"output": None if array is None else array.reshape(shape)}
     problem, sizes = blocked_problem("y", c, result), c.channel_blocks(16)
-    return call.result(outputs, problem, FP16, sizes=sizes)
+    return call.result({"output": call.arrays.get(made.name)}, problem, FP16, sizes=sizes)

@@ -51,6 +51,11 @@ class Option:
     help: str
 
 
+def bias_option(what: str) -> Option:
+    """The option that adds a bias, one number per what is said."""
+    return Option("bias", None, "", f"add a bias per {what} (default: only one given by --input)")
+
+
 def integer(least: int) -> Callable[[str], int]:
     """A reader of one integer of at least ``least``."""
 

@@ -1,25 +1,36 @@
 """Gradients of a convolution as functions of the vendor's tensor compiler, blocked layouts.
 
-Each takes two fp16 operands, lists of sizes and a ``para_dict``, whose parts ``FORMS`` has.
+Each takes two fp16 operands, lists of sizes and a ``para_dict``, and is made of its row in
+``npusim.limits.forms.FORMS``; a class here says what one does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple
-
-import numpy as np
+from inspect import Parameter, getdoc
+from typing import TYPE_CHECKING, Any
 
 from npusim.base.dtypes import FP16
-from npusim.call.spec import Array, Operand, Spec
+from npusim.base.errors import ArgumentError
+from npusim.base.yamltree import suggest
+from npusim.call.spec import Operand
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.layout import group_dict
-from npusim.ops.arguments import Form, operand
-from npusim.ops.card import Card, Case, Input, Option, Output, Sample, Stated
+from npusim.limits.facts import tensor_facts, type_name
+from npusim.limits.forms import FORMS, Form
+from npusim.ops.arguments import declared, frozen, operand
+from npusim.ops.blocked import (
+    blocked_input_grad,
+    blocked_map,
+    fractal_filter,
+    fractal_filter_grad,
+    stated_blocked,
+    stated_depthwise,
+)
+from npusim.ops.card import Card, Case, Input, bias_option
 from npusim.ops.gradients import blocked_gradient, fractal_gradient
 from npusim.ops.layer import (
     BATCH,
@@ -28,46 +39,74 @@ from npusim.ops.layer import (
     EXAMPLES,
     LAYER,
     SIZES,
-    blocked_input_grad,
-    blocked_map,
-    described,
-    fractal_filter,
-    fractal_filter_grad,
-    itself,
-    stated_blocked,
-    stated_depthwise,
+    Wanted,
 )
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
 
-_FILTER = (("input_x", "out_backprop"), ("filter_sizes",), "padding", "float32")
-_INPUT = (("filters", "out_backprop"), ("filter_sizes", "input_sizes"), "padding", "float16")
-
-#: The arguments of each function.
-FORMS: Mapping[str, Form] = {
-    "conv2d_backprop_filter": Form(*_FILTER, {"groups": 1}),
-    "conv2d_backprop_input": Form(*_INPUT, {"group_dict": None}),
-    "conv3d_backprop_filter": Form(
-        *(("x", "out_backprop"), ("filter_size",), "pads", "float32"),
-        optional={"groups": 1, "group_dict": None},
-    ),
-    "conv3d_backprop_input": Form(
-        *(("filter", "out_backprop"), ("filter_size", "input_size"), "pads", "float16"),
-        optional={"group_dict": None, "tensor_bias": None},
-        required=("group_dict",),
-    ),
-    "depthwise_conv2d_backprop_filter": Form(*_FILTER),
-    "depthwise_conv2d_backprop_input": Form(*_INPUT),
-}
+#: Parts of a ``para_dict`` that no limit speaks of.
+_UNLIMITED = ("kernel_name", "tensor_bias")
 
 
-def conv2d_backprop_filter(
-    input_x: Array | Spec,
-    out_backprop: Array | Spec,
-    filter_sizes: Any,
-    para_dict: Mapping[str, Any],
-    **options: Any,
-) -> Result:
+def stated(form: Form, *arguments: Any) -> dict[str, Any]:
+    """What the limits are checked against: operands, lists and ``para_dict``, in this order.
+
+    Operands are anything with ``shape`` and ``dtype``. Optional parts that are None are as if
+    left out. Raises ``ArgumentError`` where a part is missing or unknown.
+    """
+    first, second, *lists, para_dict = arguments
+    para = _parameters(form, para_dict)
+    return {
+        **tensor_facts(**dict(zip(form.operands, (first, second), strict=True))),
+        **{name: frozen(value) for name, value in zip(form.lists, lists, strict=True)},
+        **dict.fromkeys(form.required),
+        **{name: value for name, value in para.items() if name not in _UNLIMITED},
+        "res_dtype": type_name(para["res_dtype"]),
+    }
+
+
+def _parameters(form: Form, para_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``para_dict`` states and its defaults, out of reach of later changes to it."""
+    needed = ("strides", form.pads, "dilations")
+    usual = {"res_dtype": form.res_dtype, "kernel_name": None, **form.optional}
+    missing = [key for key in needed if key not in para_dict]
+    if missing:
+        raise ArgumentError(f"para_dict lacks {missing}; it needs {', '.join(needed)}")
+    for key in para_dict:
+        if key not in needed and key not in usual:
+            hint = suggest(str(key), [*needed, *usual])
+            raise ArgumentError(f"para_dict has the unknown key {key!r}{hint}")
+    given = {key: frozen(value) for key, value in para_dict.items()}
+    filled = {k: default if given.get(k) is None else given[k] for k, default in usual.items()}
+    told = {key: value for key, value in filled.items() if value is not None}
+    return {key: given[key] for key in needed} | told
+
+
+def _run(name: str, arguments: dict[str, Any]) -> Result:
+    """A call of the function ``name``, by its arguments."""
+    form, options = FORMS[name], arguments.pop("options")
+    first, dy, *lists = arguments.values()
+    first, dy = operand(first), operand(dy)
+    given = lists[-1].get("tensor_bias") if "tensor_bias" in form.optional else None
+    bias = None if given is None else operand(given)
+    named = dict(zip(form.operands, (first, dy), strict=True))
+    call = CARDS[name].begin(options, **named, tensor_bias=bias)
+    checked = stated(form, first, dy, *lists)
+    if form.of_filter:
+        return fractal_gradient(call, checked, first, dy)
+    if checked.get("group_dict", ()) is None:  # it follows from the sizes: nobody has to state it
+        del checked["group_dict"]
+    return blocked_gradient(call, checked, dy, first, bias)
+
+
+def _function(name: str, says: type) -> Callable[..., Result]:
+    """The function of a row."""
+    options = Parameter("options", Parameter.VAR_KEYWORD, annotation="Any")
+    takes = FORMS[name].takes("Array | Spec", "Any", "Result", options)
+    return declared(name, __name__, getdoc(says), takes, lambda given: _run(name, given))
+
+
+class _PlaneFilter:
     """Gradient of a 2-D convolution's filter.
 
     ``input_x`` (N, C1, H, W, 16) and ``out_backprop`` (N, Co1, Ho, Wo, 16) are fp16 arrays, or
@@ -83,17 +122,9 @@ def conv2d_backprop_filter(
     ``npusim.kernels.conv_backprop_filter.Tiling``. Raises ``RuleError`` naming the argument that
     the documentation refuses or that does not fit the others, ``ArgumentError`` for the rest.
     """
-    given = input_x, out_backprop, filter_sizes, para_dict
-    return _filter_gradient("conv2d_backprop_filter", given, options)
 
 
-def depthwise_conv2d_backprop_filter(
-    input_x: Array | Spec,
-    out_backprop: Array | Spec,
-    filter_sizes: Any,
-    para_dict: Mapping[str, Any],
-    **options: Any,
-) -> Result:
+class _DepthwiseFilter:
     """Gradient of a depth-wise 2-D convolution's filter.
 
     ``input_x`` (N, C1, H, W, 16) and ``out_backprop`` (N, C1, Ho, Wo, 16) are fp16 arrays, or
@@ -107,17 +138,9 @@ def depthwise_conv2d_backprop_filter(
     be those of ``conv2d_backprop_filter``. Keywords are those of ``npusim.call.Options``. Raises
     ``RuleError`` or ``ArgumentError`` naming the argument.
     """
-    given = input_x, out_backprop, filter_sizes, para_dict
-    return _filter_gradient("depthwise_conv2d_backprop_filter", given, options)
 
 
-def conv3d_backprop_filter(
-    x: Array | Spec,
-    out_backprop: Array | Spec,
-    filter_size: Any,
-    para_dict: Mapping[str, Any],
-    **options: Any,
-) -> Result:
+class _VolumeFilter:
     """Gradient of a 3-D convolution's filter.
 
     ``x`` (N, D, C1, H, W, 16) and ``out_backprop`` (N, Do, Co1, Ho, Wo, 16) are fp16 arrays, or
@@ -132,18 +155,9 @@ def conv3d_backprop_filter(
     are those of ``npusim.call.Options``. Raises ``RuleError`` or ``ArgumentError`` naming the
     argument.
     """
-    given = x, out_backprop, filter_size, para_dict
-    return _filter_gradient("conv3d_backprop_filter", given, options)
 
 
-def conv2d_backprop_input(
-    filters: Array | Spec,
-    out_backprop: Array | Spec,
-    filter_sizes: Any,
-    input_sizes: Any,
-    para_dict: Mapping[str, Any],
-    **options: Any,
-) -> Result:
+class _PlaneInput:
     """Gradient of a 2-D convolution's input.
 
     ``filters`` is FRACTAL_Z (real_g * cin1_g * KH * KW, cout_g / 16, 16, 16) and ``out_backprop``
@@ -158,18 +172,9 @@ def conv2d_backprop_input(
     functions. Keywords are those of ``npusim.call.Options``. Raises ``RuleError`` or
     ``ArgumentError`` naming the argument.
     """
-    given = filters, out_backprop, filter_sizes, input_sizes, para_dict
-    return _input_gradient("conv2d_backprop_input", given, options)
 
 
-def depthwise_conv2d_backprop_input(
-    filters: Array | Spec,
-    out_backprop: Array | Spec,
-    filter_sizes: Any,
-    input_sizes: Any,
-    para_dict: Mapping[str, Any],
-    **options: Any,
-) -> Result:
+class _DepthwiseInput:
     """Gradient of a depth-wise 2-D convolution's input.
 
     ``filters`` is FRACTAL_Z (C1 * KH * KW, 1, 16, 16), weights on the diagonals of its fractals,
@@ -183,18 +188,9 @@ def depthwise_conv2d_backprop_input(
     signature and limits are assumed to be those of ``conv2d_backprop_input``. Keywords are those of
     ``npusim.call.Options``. Raises ``RuleError`` or ``ArgumentError`` naming the argument.
     """
-    given = filters, out_backprop, filter_sizes, input_sizes, para_dict
-    return _input_gradient("depthwise_conv2d_backprop_input", given, options)
 
 
-def conv3d_backprop_input(
-    filter: Array | Spec,
-    out_backprop: Array | Spec,
-    filter_size: Any,
-    input_size: Any,
-    para_dict: Mapping[str, Any],
-    **options: Any,
-) -> Result:
+class _VolumeInput:
     """Gradient of a 3-D convolution's input.
 
     ``filter`` is FRACTAL_Z_3D (real_g * KD * cin1_g * KH * KW, cout_g / 16, 16, 16) and
@@ -209,176 +205,71 @@ def conv3d_backprop_input(
     the vendor's function, ``input_size`` is not written to. Keywords are those of
     ``npusim.call.Options``. Raises ``RuleError`` or ``ArgumentError`` naming the argument.
     """
-    given = filter, out_backprop, filter_size, input_size, para_dict
-    bias = para_dict.get("tensor_bias")
-    return _input_gradient("conv3d_backprop_input", given, options, bias)
-
-
-def _filter_gradient(name: str, given: tuple[Any, ...], options: dict[str, Any]) -> Result:
-    form, (x, dy, *lists) = FORMS[name], given
-    x, dy = operand(x), operand(dy)
-    call = CARDS[name].begin(options, **dict(zip(form.operands, (x, dy), strict=True)))
-    return fractal_gradient(call, form.facts(x, dy, *lists), layer_reader(form), x, dy)
-
-
-def _input_gradient(
-    name: str, given: tuple[Any, ...], options: dict[str, Any], bias: Any = None
-) -> Result:
-    form, (w, dy, *lists) = FORMS[name], given
-    w, dy = operand(w), operand(dy)
-    bias = None if bias is None else operand(bias)
-    named = dict(zip(form.operands, (w, dy), strict=True))
-    call = CARDS[name].begin(options, **named, tensor_bias=bias)
-    checked = form.facts(w, dy, *lists)
-    if checked.get("group_dict", ()) is None:  # it follows from the sizes: nobody has to state it
-        del checked["group_dict"]
-    return blocked_gradient(call, checked, layer_reader(form), dy, w, bias)
-
-
-def layer_reader(form: Form) -> Callable[[Mapping[str, Any]], Convolution]:
-    """What makes a convolution of the facts of a form which the limits have let pass."""
-
-    def read(checked: Mapping[str, Any]) -> Convolution:
-        filters, *other = (checked[name] for name in form.lists)
-        strides, dilations = checked["strides"], checked["dilations"][2:]
-        if not other:
-            n, *depth, _, height, width, _ = checked[f"{form.operands[0]}.shape"]
-            spatial = (*depth, height, width)
-            # A depth-wise filter has one channel for each of the groups.
-            cin = filters[1] * checked.get("groups", filters[0])
-        elif len(filters) == 5:
-            ((n, *spatial, cin),) = other
-            strides, dilations = strides[1:4], checked["dilations"][1:4]
-        else:
-            ((n, cin, *spatial),) = other
-        parts = strides, checked[form.pads], dilations
-        return described(n, cin, tuple(spatial), filters, parts)
-
-    return read
 
 
 # -- cards -------------------------------------------------------------------------------------
 
 
-def _para(form: Form, c: Convolution) -> dict[str, Any]:
-    """The ``para_dict`` of a convolution, with the groups where the form has them."""
-    groups = {"groups": c.groups, "group_dict": group_dict(c.plan)}
-    return form.para(c, **{name: groups[name] for name in form.optional if name in groups})
-
-
-def _card(
-    function: Callable[..., Result], example: str, *, dims: int = 2, depthwise: bool = False
-) -> Card[Convolution]:
-    """The card of a gradient; ``example`` states the layer that it shows."""
+def _card(function: Callable[..., Result], example: str) -> Card[Wanted]:
+    """The card of a function; ``example`` states the layer that it shows."""
     name = function.__name__
-    form, of_filter = FORMS[name], name.endswith("filter")
+    form, depthwise = FORMS[name], name.startswith("depthwise")
+    dims, biased = 3 if "3d" in name else 2, "tensor_bias" in form.optional
 
-    def call(c: Convolution, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
-        para = _para(form, c)
-        if of_filter:
-            return function(given["x"], given["dy"], c.w_shape, para, **options)
-        size = (c.n, c.cin, *c.spatial)
-        return function(given["w"], given["dy"], c.w_shape, size, para, **options)
+    def call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+        first = given["x" if form.of_filter else "w"]
+        return function(first, given["dy"], *form.sizes(p.c), _para(form, p.c, given), **options)
 
-    dy = blocked_map("dy", dims, itself)
-    operands = (blocked_map("x", dims, itself), dy), (dy, fractal_filter(dims, itself))
-    result = fractal_filter_grad if of_filter else blocked_input_grad
+    dy = blocked_map("dy", dims)
+    bias: Input[Wanted] = Input(
+        name="bias", axes="Cin,", shape=lambda p: (p.c.cin,), wanted=lambda p: p.bias
+    )
+    read = (blocked_map("x", dims), dy) if form.of_filter else (dy, fractal_filter(dims))
+    output = (fractal_filter_grad if form.of_filter else blocked_input_grad)(dims)
+    added = (bias_option("input channel to the result"),) if biased else ()
     return Card(
         function=function,
-        options=(LAYER, BATCH, *(DEPTHWISE_SIZES if depthwise else SIZES)),
+        options=(LAYER, BATCH, *(DEPTHWISE_SIZES if depthwise else SIZES), *added),
         problem=stated_depthwise if depthwise else stated_blocked(dims),
-        inputs=operands[0] if of_filter else operands[1],
-        outputs=lambda _: (result(dims, itself),),
+        inputs=(*read, bias) if biased else read,
+        outputs=lambda _: (output,),
         call=call,
         dtypes=(FP16,),
-        tilings={ConvBackpropFilter: FilterTiling} if of_filter else _INPUT_TILINGS,
-        without=() if of_filter else ("deterministic",),
+        tilings={ConvBackpropFilter: FilterTiling} if form.of_filter else _INPUT_TILINGS,
+        without=() if form.of_filter else ("deterministic",),
         cases=(Case(needs="fp16", calls=(DEPTHWISE_EXAMPLE if depthwise else EXAMPLES[dims],)),),
         example=f"npusim run {name} --device ascend910 {example}",
     )
 
 
+def _para(form: Form, c: Convolution, given: Mapping[str, Operand]) -> dict[str, Any]:
+    """The ``para_dict`` of a convolution, with the groups and the bias where the form has them."""
+    more = {"groups": c.groups, "group_dict": group_dict(c.plan), "tensor_bias": given.get("bias")}
+    return form.para(c, **{name: more[name] for name in form.optional})
+
+
 _INPUT_TILINGS: Mapping[Any, type[Any]] = {ConvBackpropInput: GemmTiling}
-
-
-class _Wanted(NamedTuple):
-    """A call in three dimensions: the convolution, and whether a bias is added."""
-
-    c: Convolution
-    bias: bool
-
-
-def _stated(stated: Stated) -> _Wanted:
-    """The call of a command line."""
-    return _Wanted(stated_blocked(3)(stated), bool(stated["bias"] or "bias" in stated.arrays))
-
-
-def _layer(p: _Wanted) -> Convolution:
-    return p.c
-
-
-def _call(p: _Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
-    c = p.c
-    para = _para(FORMS["conv3d_backprop_input"], c) | {"tensor_bias": given.get("bias")}
-    para |= {"strides": (1, *c.stride, 1), "dilations": (1, *c.dilation, 1)}
-    size = (c.n, *c.spatial, c.cin)
-    return conv3d_backprop_input(given["w"], given["dy"], c.w_shape, size, para, **options)
-
-
-_GRADIENT: Output[_Wanted] = blocked_input_grad(3, _layer)
-
-
-def _expected(sample: Sample[_Wanted]) -> Array:
-    dx = _GRADIENT.expected(sample)
-    if not sample.problem.bias:
-        return dx
-    added: Array = dx + sample.arrays["bias"].astype(np.float64)[:, None, None, None]
-    return added
-
-
-_WITH_BIAS: Card[_Wanted] = Card(
-    function=conv3d_backprop_input,
-    options=(
-        *(LAYER, BATCH, *SIZES),
-        Option(
-            "bias",
-            None,
-            "",
-            "add a bias per input channel to the result (default: only one given by --input)",
-        ),
-    ),
-    problem=_stated,
-    inputs=(
-        blocked_map("dy", 3, _layer),
-        fractal_filter(3, _layer),
-        Input(name="bias", axes="Cin,", shape=lambda p: (p.c.cin,), wanted=lambda p: p.bias),
-    ),
-    outputs=lambda _: (replace(_GRADIENT, expected=_expected),),
-    call=_call,
-    dtypes=(FP16,),
-    tilings=_INPUT_TILINGS,
-    without=("deterministic",),
-    cases=(Case(needs="fp16", calls=(EXAMPLES[3],)),),
-    example="""npusim run conv3d_backprop_input --device ascend910 --cin 32 --cout 16 \\
-      --size 4x14x14 --kernel 3 --padding 1 --bias --check""",
-)
-
 _LINES = " \\\n      "
-_RESNET = "--layer resnet50/res4_3x3"
-_MOBILENET = f"{_LINES}--layer mobilenet_v1/dw5 --batch 2 --check"
+_RESNET = f"--layer resnet50/res4_3x3{_LINES}--batch 2 --check"
+_MOBILENET = "\\\n      --layer mobilenet_v1/dw5 --batch 2 --check"
+_VOLUME = f"--cin 32 --cout 16{_LINES}--size 4x14x14 --kernel 3 --padding 1"
+
+#: What says what a function does, and the layer of its example, by its name.
+_ROWS: Mapping[str, tuple[type, str]] = {
+    "conv2d_backprop_filter": (_PlaneFilter, f"{_RESNET} --trace trace.json"),
+    "conv2d_backprop_input": (_PlaneInput, _RESNET),
+    "conv3d_backprop_filter": (_VolumeFilter, f"{_VOLUME} --check"),
+    "conv3d_backprop_input": (_VolumeInput, f"{_VOLUME} --bias --check"),
+    "depthwise_conv2d_backprop_filter": (_DepthwiseFilter, _MOBILENET),
+    "depthwise_conv2d_backprop_input": (_DepthwiseInput, _MOBILENET),
+}
 
 CARDS: Mapping[str, Card[Any]] = {
-    card.name: card
-    for card in (
-        _card(conv2d_backprop_filter, f"{_RESNET}{_LINES}--batch 2 --check --trace trace.json"),
-        _card(conv2d_backprop_input, f"{_RESNET}{_LINES}--batch 2 --check"),
-        _card(
-            conv3d_backprop_filter,
-            f"--cin 32 --cout 16{_LINES}--size 4x14x14 --kernel 3 --padding 1 --check",
-            dims=3,
-        ),
-        _WITH_BIAS,
-        _card(depthwise_conv2d_backprop_filter, _MOBILENET.lstrip(" "), depthwise=True),
-        _card(depthwise_conv2d_backprop_input, _MOBILENET.lstrip(" "), depthwise=True),
-    )
+    name: _card(_function(name, says), example) for name, (says, example) in _ROWS.items()
 }
+globals().update({name: card.function for name, card in CARDS.items()})
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Callable[..., Result]:
+        """The functions, which are made of their rows."""

@@ -9,28 +9,27 @@ problem and the figures of the device that estimates look at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from npusim.base.dtypes import FP32, DType
+from npusim.base.dtypes import FP32
 from npusim.base.errors import CapacityError
 from npusim.call.call import Call
 from npusim.call.tiling import asked_tiling
-from npusim.device.answers import Answers
-from npusim.device.seen import Seen
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
-from npusim.kernels.fold_map import FoldMap
-from npusim.kernels.fold_weights import FoldWeights, folded_weights_room, folded_weights_shape
+from npusim.kernels.fold_map import Folded, FoldMap
+from npusim.kernels.fold_weights import FoldedFilters, FoldWeights
 from npusim.kernels.implicit_gemm import ImplicitGemm
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.parts.folding import (
     Fold,
+    FoldedConvolution,
     can_fold,
     can_thin,
     folded_gradient,
@@ -39,12 +38,15 @@ from npusim.kernels.parts.folding import (
     input_folds,
     thinned,
 )
+from npusim.kernels.parts.layout_change import Change, LayoutChange
 from npusim.kernels.parts.spread import Spread
-from npusim.kernels.thin_map import ThinMap
+from npusim.kernels.thin_map import ThinMap, Thinned
 from npusim.kernels.tilings.streams import times
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.ops.cube_math import CubeMath
 from npusim.ops.gradients import ANY_GRADIENT, ANY_PRODUCT
+from npusim.reuse.cache import Answers
+from npusim.reuse.seen import Seen
 from npusim.shapes.convolution import Convolution
 
 #: What was chosen for a gradient: the rows and columns of a fold, or these, or nothing.
@@ -135,93 +137,72 @@ def _estimate(way: Way, device: Device, groups: int) -> float:
 def _gradient_ways(device: Device, c: Convolution, math: CubeMath) -> Iterator[Way]:
     dtype = math.dtype
     dy = Tensor("dy", (c.n, 1, c.cout1, *c.out[1:], c.c0), dtype, "in")
-    kind = "to_fracz_transposed" if dtype is FP32 else "to_fracz"
     w, dx = (
         Tensor("w", c.w_shape, dtype, "in"),
         Tensor("dx", (c.n, c.cin, *c.spatial), dtype, "out"),
     )
-    weights = _blocked("weights", w, Conversion(kind=kind, c0=c.c0, groups=c.groups))
-    made = Tensor("made", (c.n, 1, c.cin1, *c.spatial[1:], c.c0), dtype, "out")
-    yield Way(
-        None,
-        ConvBackpropInput(c, ANY_PRODUCT, dy, weights, made, math.hf32),
-        (
-            TransData(Conversion(kind=kind, c0=c.c0, groups=c.groups), w, weights),
-            TransData(Conversion(kind="from_blocked", c0=c.c0), made, dx),
-        ),
-    )
-    made = Tensor("made", (c.n, 1, c.cin1, *c.out[1:], c.c0), dtype, "out")
-    if can_thin(c) and (spread := _thin_map(c, made, dx, to_blocks=False)).fits(device):
-        few = thinned(c)
-        yield Way(
-            few,
-            ConvBackpropInput(few, ANY_PRODUCT, dy, weights, made, math.hf32),
-            (TransData(Conversion(kind=kind, c0=c.c0, groups=c.groups), w, weights), spread),
-        )
-    for fold in gradient_folds(c) if can_fold(c) else ():
-        shape = folded_gradient(c, fold)
-        if not folded_weights_room(shape, device):
-            continue
-        weights = Tensor("weights", folded_weights_shape(shape), dtype, "out")
-        made = folded_map("made", c, fold, dtype)
-        yield Way(
-            shape,
-            ConvForward(shape, ANY_PRODUCT, dy, weights, made, math.hf32),
-            (
-                FoldWeights(shape, w, weights),
-                FoldMap(c.c0, made, dx, to_blocks=False, fold=fold),
-            ),
-        )
+    kind = "to_fracz_transposed" if dtype is FP32 else "to_fracz"
+    for other in _others(c, gradient_folds, folded_gradient):
+        kernel = ConvForward if isinstance(other, FoldedConvolution) else ConvBackpropInput
+        filters = filter_change(c, other, kind)
+        maps = map_change(c, other, loads_plain=False)
+        weights, made = _made("weights", w, filters), _made("made", dx, maps)
+        around = changed(filters, w, weights), changed(maps, made, dx)
+        if other is None or all(one.fits(device) for one in around):
+            yield Way(other, kernel(other or c, ANY_PRODUCT, dy, weights, made, math.hf32), around)
 
 
 def _filter_ways(device: Device, c: Convolution, math: CubeMath) -> Iterator[Way]:
     dtype = math.dtype
     dy = Tensor("dy", (c.n, 1, c.cout1, *c.out[1:], c.c0), dtype, "in")
     x, dw = Tensor("x", (c.n, c.cin, *c.spatial), dtype, "in"), Tensor("dw", c.w_shape, FP32, "out")
-    read = Tensor("read", (c.n, 1, c.cin1, *c.spatial[1:], c.c0), dtype, "out")
-    back = Conversion(kind="from_fracz", c0=c.c0, groups=c.groups)
-    made = _blocked("made", dw, back)
-    yield Way(
-        None,
-        ConvBackpropFilter(c, ANY_GRADIENT, read, dy, made, math.hf32),
-        (
-            TransData(Conversion(kind="to_blocked", c0=c.c0), x, read),
-            TransData(back, made, dw),
-        ),
-    )
-    read = Tensor("read", (c.n, 1, c.cin1, *c.out[1:], c.c0), dtype, "out")
-    if can_thin(c) and (thin := _thin_map(c, x, read, to_blocks=True)).fits(device):
-        few = thinned(c)
-        yield Way(
-            few,
-            ConvBackpropFilter(few, ANY_GRADIENT, read, dy, made, math.hf32),
-            (thin, TransData(back, made, dw)),
-        )
-    for fold in input_folds(c) if can_fold(c) else ():
-        shape = folded_input(c, fold)
-        if not folded_weights_room(shape, device):
-            continue
-        read = folded_map("read", c, fold, dtype)
-        made = Tensor("made", folded_weights_shape(shape), FP32, "out")
-        yield Way(
-            shape,
-            ConvBackpropFilter(shape, ANY_GRADIENT, read, dy, made, math.hf32),
-            (
-                FoldMap(c.c0, x, read, to_blocks=True, fold=fold),
-                FoldWeights(shape, made, dw),
-            ),
-        )
+    for other in _others(c, input_folds, folded_input):
+        maps, filters = map_change(c, other, loads_plain=True), filter_change(c, other)
+        read, made = _made("read", x, maps), _made("made", dw, filters)
+        around = changed(maps, x, read), changed(filters, made, dw)
+        product = ConvBackpropFilter(other or c, ANY_GRADIENT, read, dy, made, math.hf32)
+        if other is None or all(one.fits(device) for one in around):
+            yield Way(other, product, around)
 
 
-def _thin_map(c: Convolution, src: Tensor, dst: Tensor, *, to_blocks: bool) -> ThinMap:
-    return ThinMap(c.c0, src, dst, to_blocks, (c.step(1), c.step(2)))
+def _others(
+    c: Convolution,
+    folds: Callable[[Convolution], list[Fold]],
+    folded: Callable[[Convolution, Fold], FoldedConvolution],
+) -> list[Convolution | None]:
+    """What may be computed in place of ``c``: it first, as None."""
+    thin = [thinned(c)] if can_thin(c) else []
+    return [None, *thin, *(folded(c, fold) for fold in (folds(c) if can_fold(c) else ()))]
 
 
-def folded_map(name: str, c: Convolution, fold: Fold, dtype: DType) -> Tensor:
-    """The input of ``c``, or its gradient, folded."""
-    shape = (c.n, 1, fold.blocks(c.cin, c.c0), *fold.plane(*c.spatial[1:]), c.c0)
-    return Tensor(name, shape, dtype, "out")
+def _made(name: str, plain: Tensor, change: Change) -> Tensor:
+    return Tensor(name, change.blocked_shape(plain.shape), plain.dtype, "out")
 
 
-def _blocked(name: str, plain: Tensor, conversion: Conversion) -> Tensor:
-    return Tensor(name, conversion.blocked_shape(plain.shape), plain.dtype, "out")
+def map_change(c: Convolution, other: Convolution | None, *, loads_plain: bool) -> Change:
+    """Between the input of ``c`` and what ``other`` computes with in its place; None is ``c``."""
+    if isinstance(other, FoldedConvolution):
+        return Folded(c.c0, loads_plain, other.fold)
+    if other is not None:
+        return Thinned(c.c0, loads_plain, (c.step(1), c.step(2)))
+    return Conversion(kind="to_blocked" if loads_plain else "from_blocked", c0=c.c0)
+
+
+def filter_change(c: Convolution, other: Convolution | None, kind: str = "from_fracz") -> Change:
+    """The same of filters; ``kind`` is the conversion where these are not folded."""
+    if isinstance(other, FoldedConvolution):
+        return FoldedFilters(other)
+    return Conversion(kind=kind, c0=c.c0, groups=c.groups)
+
+
+def changed(change: Change, src: Tensor, dst: Tensor) -> LayoutChange:
+    """The kernel that makes a change."""
+    return _KERNELS[type(change)](change, src, dst)
+
+
+_KERNELS: Mapping[type, Callable[[Any, Tensor, Tensor], LayoutChange]] = {
+    Conversion: TransData,
+    Folded: FoldMap,
+    Thinned: ThinMap,
+    FoldedFilters: FoldWeights,
+}

@@ -7,7 +7,6 @@ from dataclasses import replace
 from math import prod
 
 from npusim.base.dtypes import FP32, DType, dtype, promote
-from npusim.base.integers import ceil_div
 from npusim.call.call import Call
 from npusim.call.spec import Operand
 from npusim.call.tiling import is_library
@@ -16,14 +15,17 @@ from npusim.kernels.bias_grad import BiasGrad, channel_parts
 from npusim.kernels.cast import Cast
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
-from npusim.kernels.fold_map import FoldMap
-from npusim.kernels.fold_weights import FoldWeights, folded_weights_shape
 from npusim.kernels.library_trans_data import LibraryGroups, LibraryTransData
 from npusim.kernels.parts.folding import FoldedConvolution
-from npusim.kernels.parts.spread import Spread
-from npusim.kernels.thin_map import ThinMap
+from npusim.kernels.parts.layout_change import Change, LayoutChange
 from npusim.kernels.trans_data import Conversion, TransData
-from npusim.ops.conv_fold import filter_gradient_shape, folded_map, input_gradient_shape
+from npusim.ops.conv_fold import (
+    changed,
+    filter_change,
+    filter_gradient_shape,
+    input_gradient_shape,
+    map_change,
+)
 from npusim.ops.cube_math import CubeMath
 from npusim.ops.gradients import launch_filter_gradient, launch_product, require_time
 from npusim.shapes.convolution import Convolution
@@ -103,20 +105,19 @@ class Launcher:
         """gradInput: an input gradient, or for a transposed layer a forward convolution."""
         s, call = self.shape, self.call
         other = None if self.transposed else input_gradient_shape(call, s, self.math)
-        if isinstance(other, FoldedConvolution):
-            return self._folded_input_grad(other)
-        first, last = self._roles()
+        folded, (first, last) = self._note_fold(other), self._roles()
         source = self.blocked(first if self.transposed else last)
-        weights = self.fractal(exchanged=not self.transposed and self.math.dtype is FP32)
-        channels, size = (s.cout, s.out) if self.transposed else (s.cin, s.spatial)
-        blocks, made = ceil_div(channels, self.c0), size if other is None else other.spatial
-        blocked = call.workspace(
-            "grad_input_blocked", (s.n, made[0], blocks, made[1], made[2], self.c0), self.math.dtype
-        )
-        kernel = ConvForward if self.transposed else ConvBackpropInput
-        launch_product(call, kernel, other or s, source, weights, blocked, self.math.hf32)
-        shape = (s.n, channels, *size)
-        return self._leave("grad_input", blocked, shape, self._wider("input"), other)
+        if folded:
+            weights = self._converted("weight", "weight_folded", filter_change(s, other))
+        else:
+            weights = self.fractal(exchanged=not self.transposed and self.math.dtype is FP32)
+        shape = (s.n, s.cout, *s.out) if self.transposed else (s.n, s.cin, *s.spatial)
+        back = map_change(s, other, loads_plain=False)
+        name = "grad_input_folded" if folded else "grad_input_blocked"
+        made = call.workspace(name, back.blocked_shape(shape), self.math.dtype)
+        kernel = ConvForward if self.transposed or folded else ConvBackpropInput
+        launch_product(call, kernel, other or s, source, weights, made, self.math.hf32)
+        return self._leave("grad_input", made, shape, self._wider("input"), back)
 
     def weight_grad(self) -> Tensor:
         """gradWeight: an fp32 filter gradient, converted last."""
@@ -125,40 +126,22 @@ class Launcher:
         # An input that is converted already is read as it is.
         known = f"{first}_blocked" in self.ready
         other = None if known else filter_gradient_shape(call, s, self.math)
-        if isinstance(other, FoldedConvolution):
-            return self._folded_weight_grad(other, first, last)
-        x = self.blocked(first) if other is None else self._thin(first, other)
-        dy = self.blocked(last)
-        rows = self._conversion("from_fracz").blocked_shape(s.w_shape)
-        fractal = call.workspace("grad_weight_fractal", rows, FP32)
-        launch_filter_gradient(call, other or s, x, dy, fractal, self.math.hf32)
-        return self._leave("grad_weight", fractal, s.w_shape, self._wider("weight"))
+        if other is None:
+            x = self.blocked(first)
+        else:
+            name = f"{first}_folded" if self._note_fold(other) else f"{first}_thin"
+            x = self._converted(first, name, map_change(s, other, loads_plain=True))
+        dy, back = self.blocked(last), filter_change(s, other)
+        made = call.workspace("grad_weight_fractal", back.blocked_shape(s.w_shape), FP32)
+        launch_filter_gradient(call, other or s, x, dy, made, self.math.hf32)
+        return self._leave("grad_weight", made, s.w_shape, self._wider("weight"), back)
 
-    def _folded_input_grad(self, folded: FoldedConvolution) -> Tensor:
-        """gradInput as a convolution over gradOutput that makes it folded."""
-        s, call, dtype = self.shape, self.call, self.math.dtype
-        self.folded.append(folded)
-        source = self.blocked("grad_output")
-        weights = call.workspace("weight_folded", folded_weights_shape(folded), dtype)
-        call.launch_spread(FoldWeights(folded, self.computed("weight"), weights))
-        like = folded_map("grad_input_folded", s, folded.fold, dtype)
-        made = call.workspace(like.name, like.shape, dtype)
-        launch_product(call, ConvForward, folded, source, weights, made, self.math.hf32)
-        shape = (s.n, s.cin, *s.spatial)
-        return self._leave("grad_input", made, shape, self._wider("input"), folded)
-
-    def _folded_weight_grad(self, folded: FoldedConvolution, first: str, last: str) -> Tensor:
-        """gradWeight of the folded convolution, taken apart."""
-        s, call, dtype = self.shape, self.call, self.math.dtype
-        self.folded.append(folded)
-        like = folded_map(f"{first}_folded", s, folded.fold, dtype)
-        plain = self.computed(first)
-        x = call.workspace(like.name, like.shape, dtype)
-        call.launch_spread(FoldMap(self.c0, plain, x, to_blocks=True, fold=folded.fold))
-        dy = self.blocked(last)
-        made = call.workspace("grad_weight_fractal", folded_weights_shape(folded), FP32)
-        launch_filter_gradient(call, folded, x, dy, made, self.math.hf32)
-        return self._leave("grad_weight", made, s.w_shape, self._wider("weight"), folded)
+    def _note_fold(self, other: Convolution | None) -> bool:
+        """Note a product with pixels as channels; returns whether it is one."""
+        if not isinstance(other, FoldedConvolution):
+            return False
+        self.folded.append(other)
+        return True
 
     def bias_grad(self) -> Tensor:
         """gradBias: gradOutput as it came, summed in fp32 and rounded once."""
@@ -196,39 +179,21 @@ class Launcher:
         """A feature map as (N, D, C1, H, W, C0)."""
         key = f"{name}_blocked"
         if key not in self.ready:
-            self.ready[key] = self._converted(name, key, "to_blocked")
+            self.ready[key] = self._converted(name, key, self._conversion("to_blocked"))
         return self.ready[key]
-
-    def _thin(self, name: str, read: Convolution) -> Tensor:
-        """The pixels of a feature map that a convolution without the others reads, in blocks."""
-        plain = self.computed(name)
-        shape = (read.n, 1, read.cin1, *read.spatial[1:], self.c0)
-        target = self.call.workspace(f"{name}_thin", shape, plain.dtype)
-        self.call.launch_spread(ThinMap(self.c0, plain, target, to_blocks=True, step=self._steps))
-        return target
-
-    @property
-    def _steps(self) -> tuple[int, int]:
-        """Rows and columns from one pixel to the next that a filter of 1x1 reads."""
-        return self.shape.step(1), self.shape.step(2)
 
     def fractal(self, *, exchanged: bool) -> Tensor:
         """The weight as FRACTAL_Z_3D, or with its channel roles exchanged."""
         key = "weight_exchanged" if exchanged else "weight_fractal"
         if key not in self.ready:
             kind = "to_fracz_transposed" if exchanged else "to_fracz"
-            self.ready[key] = self._converted("weight", key, kind)
+            self.ready[key] = self._converted("weight", key, self._conversion(kind))
         return self.ready[key]
 
     # -- results ---------------------------------------------------------------------------
 
     def _leave(
-        self,
-        name: str,
-        blocked: Tensor,
-        shape: tuple[int, ...],
-        dtype: DType,
-        other: Convolution | None = None,
+        self, name: str, blocked: Tensor, shape: tuple[int, ...], dtype: DType, back: Change
     ) -> Tensor:
         """Convert a kernel's result to the framework's layout and type."""
         same = blocked.dtype is dtype
@@ -237,45 +202,34 @@ class Launcher:
             if same
             else self.call.workspace(f"{name}_{blocked.dtype}", shape, blocked.dtype)
         )
-        self.call.launch_spread(self._back(name, blocked, plain, other))
+        self.call.launch_spread(self._changed(back, blocked, plain))
         return plain if same else self._cast(plain, name, dtype, output=True)
-
-    def _back(self, name: str, made: Tensor, plain: Tensor, other: Convolution | None) -> Spread:
-        """The conversion to the framework's layout of what ``other`` made, if not the layer."""
-        filters = name == "grad_weight"
-        if isinstance(other, FoldedConvolution):
-            if filters:
-                return FoldWeights(other, made, plain)
-            return FoldMap(self.c0, made, plain, to_blocks=False, fold=other.fold)
-        if other is not None and not filters:
-            return ThinMap(self.c0, made, plain, to_blocks=False, step=self._steps)
-        conversion = self._conversion("from_fracz" if filters else "from_blocked")
-        return self._trans_data(conversion, made, plain)
 
     def _result(self, name: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
         """Memory for a gradient of input or weight."""
         return self.call.output(name, shape, dtype)
 
-    def _converted(self, name: str, made: str, kind: str) -> Tensor:
-        conversion, plain = self._conversion(kind), self.computed(name)
-        target = self.call.workspace(made, conversion.blocked_shape(plain.shape), plain.dtype)
-        kernel = self._trans_data(conversion, plain, target)
+    def _converted(self, name: str, made: str, change: Change) -> Tensor:
+        plain = self.computed(name)
+        target = self.call.workspace(made, change.blocked_shape(plain.shape), plain.dtype)
+        kernel = self._changed(change, plain, target)
         if kernel.clears:
             self.call.clear(target)
         self.call.launch_spread(kernel)
         return target
 
-    def _trans_data(self, conversion: Conversion, src: Tensor, dst: Tensor) -> TransData:
+    def _changed(self, change: Change, src: Tensor, dst: Tensor) -> LayoutChange:
         """Our conversion, or the one of the library, where its rule is known."""
-        maps, library = conversion.kind.endswith("blocked"), TransData
-        if is_library(self.call.options.tiling, TransData.name):
-            if not maps and self.shape.groups > 1:
-                library = LibraryGroups
-            elif self.deep:
-                library = LibraryTransData
-        if conversion.kind == "to_fracz_transposed":
-            library = TransData
-        return library(conversion, src, dst)
+        if (
+            isinstance(change, Conversion)
+            and change.kind != "to_fracz_transposed"
+            and is_library(self.call.options.tiling, TransData.name)
+        ):
+            if not change.maps and self.shape.groups > 1:
+                return LibraryGroups(change, src, dst)
+            if self.deep:
+                return LibraryTransData(change, src, dst)
+        return changed(change, src, dst)
 
     def _conversion(self, kind: str) -> Conversion:
         return Conversion(kind=kind, c0=self.c0, groups=self.shape.groups)

@@ -16,14 +16,15 @@ from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.parts.layout_change import Change
 from npusim.kernels.transpose import Transpose
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import frozen, operand, scalar
 from npusim.ops.card import Card, Case, Input, Output, Sample, Stated
 from npusim.ops.conv_launch import Launcher
-from npusim.ops.convolution_backward import Wanted, gradients
+from npusim.ops.convolution_backward import gradients
 from npusim.ops.cube_math import CUBE_MATH_TYPE, CubeMath, cube_math, stated_cube_math
-from npusim.ops.layer import BATCH, SIZES, stated_layer
+from npusim.ops.layer import BATCH, SIZES, Wanted, stated_layer, wanted
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
 
@@ -72,9 +73,8 @@ def conv_tbc_backward(
         f"backward of a time-first convolution, {c.cin} -> {c.cout} channels, kernel "
         f"{c.kernel[0]}, pad {checked['pad']}, input {c.spatial[0]} x {c.n}; {promoted}"
     )
-    rate = "hf32" if math.hf32 else ""
     sizes = c.channel_blocks(32 // math.dtype.bytes)
-    return call.result(outputs, text, math.dtype, rate, sizes=sizes)
+    return call.result(outputs, text, math.dtype, math.rate, sizes=sizes)
 
 
 class _TimeFirst(Launcher):
@@ -102,18 +102,13 @@ class _TimeFirst(Launcher):
         return self.call.workspace(f"{name}_turned", shape, dtype)
 
     def _leave(
-        self,
-        name: str,
-        blocked: Tensor,
-        shape: tuple[int, ...],
-        dtype: DType,
-        other: Convolution | None = None,
+        self, name: str, blocked: Tensor, shape: tuple[int, ...], dtype: DType, back: Change
     ) -> Tensor:
-        turned = super()._leave(name, blocked, shape, dtype, other)
+        turned = super()._leave(name, blocked, shape, dtype, back)
         flat = self.call.view(turned, (*shape[:2], shape[-1]))
-        back = _BACK[name]
-        y = self.call.output(name, tuple(flat.shape[axis] for axis in back), dtype)
-        self.call.launch_spread(Transpose(back, flat, y))
+        order = _BACK[name]
+        y = self.call.output(name, tuple(flat.shape[axis] for axis in order), dtype)
+        self.call.launch_spread(Transpose(order, flat, y))
         return y
 
 
@@ -154,7 +149,7 @@ def _stated(stated: Stated) -> Wanted:
     }
     shown = {name: array.shape for name, array in turned.items()}
     c = stated_layer(replace(stated, arrays=turned), shown, 1, layers=False)
-    return Wanted(c, (True,) * 3, stated["cube_math_type"] or 0)
+    return wanted(stated, c)
 
 
 def _call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from npusim.base.dtypes import BF16, FP16, FP32, dtype, promote
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div
-from npusim.base.rounding import round_hf32
 from npusim.call.spec import Array, Operand, Spec
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_add import BiasAdd
@@ -20,17 +17,25 @@ from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.ops.arguments import flag, operand, per_dim, scalar
-from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated
+from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, bias_option
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.convolution_backward import arguments
-from npusim.ops.cube_math import (
-    CUBE_MATH_TYPE,
-    CubeMath,
-    cube_math,
-    cube_math_number,
-)
+from npusim.ops.cube_math import CUBE_MATH_TYPE, cube_math, cube_math_number
 from npusim.ops.gradients import launch_product, require_time
-from npusim.ops.layer import BATCH, EXAMPLES, LAYER, OUTPUT_PADDING, SIZES, stated_layer
+from npusim.ops.layer import (
+    BATCH,
+    EXAMPLES,
+    LAYER,
+    OUTPUT_PADDING,
+    SIZES,
+    Wanted,
+    sample_math,
+    sample_type,
+    seen,
+    stated_plain,
+    weight_axes,
+    with_bias,
+)
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import conv_forward, conv_input_grad
@@ -97,12 +102,9 @@ def convolution(
     outputs = {"output": None if array is None else array.reshape(c.dy_shape)}
     if bias is not None:
         call.notes.append(_BIAS)
-    name = "HF32" if math.hf32 else math.dtype.name
-    computed = "" if name == promoted.name else f", computed in {name}"
-    rate = "hf32" if math.hf32 else ""
     sizes = c.channel_blocks(32 // math.dtype.bytes)
-    problem = _problem(c, promoted.name) + computed
-    return call.result(outputs, problem, math.dtype, rate, _needed(c, given), sizes)
+    problem = _problem(c, promoted.name) + math.told(promoted)
+    return call.result(outputs, problem, math.dtype, math.rate, _needed(c, given), sizes)
 
 
 class Forward(Launcher):
@@ -128,7 +130,8 @@ class Forward(Launcher):
         channels, size = self._made
         source = self.blocked("input")
         weights = self.fractal(exchanged=self.transposed and kind is FP32)
-        whole = (s.n, size[0], ceil_div(channels, self.c0), *size[1:], self.c0)
+        shape, back = (s.n, channels, *size), self._conversion("from_blocked")
+        whole = back.blocked_shape(shape)
         blocked = call.workspace("output_blocked", whole, kind)
         kernel = ConvBackpropInput if self.transposed else ConvForward
         launch_product(call, kernel, s, source, weights, blocked, self.math.hf32)
@@ -136,7 +139,7 @@ class Forward(Launcher):
             flat = call.view(blocked, (*whole[:3], prod(size[1:]), self.c0))
             call.launch_spread(BiasAdd(flat, self._bias(), saturate=call.device.saturates))
             blocked = call.view(blocked, whole)
-        return self._leave("output", blocked, (s.n, channels, *size), result)
+        return self._leave("output", blocked, shape, result, back)
 
     @property
     def _made(self) -> tuple[int, tuple[int, ...]]:
@@ -236,28 +239,7 @@ def _problem(c: Convolution, kind: str) -> str:
 # -- the card ------------------------------------------------------------------------------
 
 
-class _Wanted(NamedTuple):
-    """A call: the layer, whether a bias is added, the arithmetic."""
-
-    c: Convolution
-    bias: bool
-    cube_math_type: int
-
-
-def _stated(stated: Stated) -> _Wanted:
-    """The call of a command line, its sizes from --layer, from options, or from operands."""
-    shown = {name: array.shape for name, array in stated.arrays.items() if name != "bias"}
-    for name, shape in shown.items():
-        if len(shape) not in (3, 4, 5):
-            raise ArgumentError(
-                f"{stated.file(name)}; it must have 3 (NCL), 4 (NCHW) or 5 axes (NCDHW)"
-            )
-    c = stated_layer(stated, shown, None, transposed=bool(stated["transposed"]))
-    bias = bool(stated["bias"] or "bias" in stated.arrays)
-    return _Wanted(c, bias, stated["cube_math_type"] or 0)
-
-
-def _call(p: _Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+def _call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
     return convolution(
         given["x"],
         given["w"],
@@ -268,58 +250,35 @@ def _call(p: _Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> 
     )
 
 
-def _math(sample: Sample[_Wanted]) -> CubeMath:
-    """What the cube computed."""
-    promoted = promote((dtype(sample.arrays[name].dtype) for name in ("x", "w")), FP32)
-    return cube_math(promoted, sample.problem.cube_math_type, sample.device)
-
-
-def _expected(sample: Sample[_Wanted]) -> Array:
-    math, cube, c = _math(sample), sample.device.cube, sample.problem.c
-    bits = cube.hf32_bits if cube is not None else 0
-    x, w = (
-        round_hf32(array.astype(FP32.numpy), bits) if math.hf32 else array.astype(math.dtype.numpy)
-        for array in (sample.arrays[name] for name in ("x", "w"))
-    )
+def _expected(sample: Sample[Wanted]) -> Array:
+    c, (x, w) = sample.problem.c, seen(sample, "x", "w")
     if c.transposed:
         y = conv_input_grad(x, w, c.dy_shape, c.stride, c.reads, c.dilation, c.groups)
     else:
         y = conv_forward(x, w, c.stride, c.padding, c.dilation, c.groups)
-    if not sample.problem.bias:
-        return y
-    added: Array = y + sample.arrays["bias"].astype(np.float64).reshape(-1, *(1,) * c.dims)
-    return added
+    return with_bias(sample, y)
 
 
-def _limit(sample: Sample[_Wanted]) -> float:
+def _limit(sample: Sample[Wanted]) -> float:
     """Of two roundings with a bias, to the type computed with and to that of the result."""
-    wider = promote((dtype(sample.arrays[name].dtype) for name in ("x", "w")), FP32)
-    most = max(LIMITS[kind.name] for kind in (_math(sample).dtype, wider))
+    computed, wider = sample_math(sample, "x", "w").dtype, sample_type(sample, "x", "w")
+    most = max(LIMITS[kind.name] for kind in (computed, wider))
     return most * (2 if sample.problem.bias else 1)
 
 
-def _weight_axes(p: _Wanted) -> str:
-    return "Cin, Cout/groups, ..." if p.c.transposed else "Cout, Cin/groups, ..."
-
-
-CARD: Card[_Wanted] = Card(
+CARD: Card[Wanted] = Card(
     function=convolution,
     options=(
         *(LAYER, BATCH, *SIZES),
         Option("transposed", None, "", "a transposed convolution (default: no)"),
         OUTPUT_PADDING,
-        Option(
-            "bias",
-            None,
-            "",
-            "add a bias per output channel (default: only one given by --input)",
-        ),
+        bias_option("output channel"),
         CUBE_MATH_TYPE,
     ),
-    problem=_stated,
+    problem=stated_plain,
     inputs=(
         Input(name="x", axes="N, Cin, ...", shape=lambda p: p.c.x_shape),
-        Input(name="w", axes=_weight_axes, shape=lambda p: p.c.w_shape),
+        Input(name="w", axes=weight_axes, shape=lambda p: p.c.w_shape),
         Input(name="bias", axes="Cout,", shape=lambda p: (p.c.cout,), wanted=lambda p: p.bias),
     ),
     outputs=lambda _: (

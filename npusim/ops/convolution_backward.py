@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from npusim.base.dtypes import BF16, FP16, FP32, dtype, promote
 from npusim.base.errors import ArgumentError
-from npusim.base.rounding import round_hf32
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
@@ -18,15 +18,22 @@ from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import flag, frozen, operand, per_dim, scalar
-from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated
+from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample
 from npusim.ops.conv_launch import Launcher
-from npusim.ops.cube_math import (
-    CUBE_MATH_TYPE,
-    CubeMath,
-    cube_math,
-    stated_cube_math,
+from npusim.ops.cube_math import CUBE_MATH_TYPE, cube_math, stated_cube_math
+from npusim.ops.layer import (
+    BATCH,
+    EXAMPLES,
+    LAYER,
+    OUTPUT_PADDING,
+    SIZES,
+    Wanted,
+    sample_math,
+    sample_type,
+    seen,
+    stated_plain,
+    weight_axes,
 )
-from npusim.ops.layer import BATCH, EXAMPLES, LAYER, OUTPUT_PADDING, SIZES, stated_layer
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import conv_bias_grad, conv_filter_grad, conv_forward, conv_input_grad
@@ -107,12 +114,10 @@ def convolution_backward(
         tensor = step() if on else None
         array = call.arrays.get(tensor.name) if tensor is not None else None
         outputs[name] = array.reshape(shape) if array is not None else None
-    name = "HF32" if math.hf32 else math.dtype.name
-    computed = "" if name == promoted.name else f", computed in {name}"
-    rate = "hf32" if math.hf32 else ""
     needed = _needed(c, launcher.operands, mask)
     sizes = launcher.sizes(c, sum(mask[:2]))
-    return call.result(outputs, text + computed, math.dtype, rate, needed, sizes)
+    text += math.told(promoted)
+    return call.result(outputs, text, math.dtype, math.rate, needed, sizes)
 
 
 def _needed(
@@ -228,26 +233,6 @@ def _empty(call: Call, tensors: Tensors, mask: tuple[bool, bool, bool]) -> dict[
 # -- the card ------------------------------------------------------------------------------
 
 
-class Wanted(NamedTuple):
-    """A call: the layer, the gradients wanted, the arithmetic."""
-
-    c: Convolution
-    mask: tuple[bool, ...]
-    cube_math_type: int
-
-
-def _stated(stated: Stated) -> Wanted:
-    """The call of a command line, its sizes from --layer, from options, or from operands."""
-    shown = {name: array.shape for name, array in stated.arrays.items()}
-    for name, shape in shown.items():
-        if len(shape) not in (3, 4, 5):
-            raise ArgumentError(
-                f"{stated.file(name)}; it must have 3 (NCL), 4 (NCHW) or 5 axes (NCDHW)"
-            )
-    c = stated_layer(stated, shown, None, transposed=bool(stated["transposed"]))
-    return Wanted(c, stated["mask"] or (True,) * 3, stated["cube_math_type"] or 0)
-
-
 def arguments(c: Convolution) -> dict[str, Any]:
     """The arguments besides operands that describe a layer.
 
@@ -283,71 +268,55 @@ def _call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> R
     )
 
 
-def _math(sample: Sample[Wanted]) -> CubeMath:
-    """What the cube computed."""
-    promoted = promote((dtype(array.dtype) for array in sample.arrays.values()), FP32)
-    return cube_math(promoted, sample.problem.cube_math_type, sample.device)
-
-
-def _seen(sample: Sample[Wanted]) -> tuple[Array, Array, Array]:
-    """dy, x and w as the cube sees them."""
-    math, cube = _math(sample), sample.device.cube
-    bits = cube.hf32_bits if cube is not None else 0
-    dy, x, w = (
-        round_hf32(array.astype(FP32.numpy), bits) if math.hf32 else array.astype(math.dtype.numpy)
-        for array in (sample.arrays[name] for name in ("dy", "x", "w"))
-    )
-    return dy, x, w
+_READ = ("dy", "x", "w")
 
 
 def _input_grad(sample: Sample[Wanted]) -> Array:
-    c, (dy, _, w) = sample.problem.c, _seen(sample)
+    c, (dy, _, w) = sample.problem.c, seen(sample, *_READ)
     if c.transposed:
         return conv_forward(dy, w, c.stride, c.reads, c.dilation, c.groups)
     return conv_input_grad(dy, w, c.x_shape, c.stride, c.padding, c.dilation, c.groups)
 
 
 def _weight_grad(sample: Sample[Wanted]) -> Array:
-    c, (dy, x, _) = sample.problem.c, _seen(sample)
+    c, (dy, x, _) = sample.problem.c, seen(sample, *_READ)
     first, last, pads = (dy, x, c.reads) if c.transposed else (x, dy, c.padding)
     return conv_filter_grad(first, last, c.kernel, c.stride, pads, c.dilation, c.groups)
 
 
 def _limit(name: str, sample: Sample[Wanted]) -> float:
     """That of the type of a gradient: the one that an operand and dy are computed in."""
-    dtypes = (dtype(sample.arrays[n].dtype) for n in (name, "dy"))
-    return LIMITS[promote(dtypes, FP32).name]
+    return LIMITS[sample_type(sample, name, "dy").name]
+
+
+def _limit_of_input(sample: Sample[Wanted]) -> float:
+    """It leaves the cube in the type computed with."""
+    return max(LIMITS[sample_math(sample, *_READ).dtype.name], _limit("x", sample))
 
 
 def gradients(p: Wanted) -> tuple[Output[Wanted], ...]:
     """The results of a call, with channels first."""
-    weight = _weight_axes(p)
     three: tuple[Output[Wanted], ...] = (
         Output(
             name="grad_input",
             axes="(N, Cin, ...)",
             expected=_input_grad,
-            # it leaves the cube in the type computed with
-            limit=lambda sample: max(LIMITS[_math(sample).dtype.name], _limit("x", sample)),
+            limit=_limit_of_input,
         ),
         Output(
             name="grad_weight",
-            axes=f"({weight})",
+            axes=f"({weight_axes(p)})",
             expected=_weight_grad,
-            limit=lambda sample: _limit("w", sample),
+            limit=partial(_limit, "w"),
         ),
         Output(
             name="grad_bias",
             axes="(Cout,)",
             expected=lambda sample: conv_bias_grad(sample.arrays["dy"]),
-            limit=lambda sample: _limit("dy", sample),
+            limit=partial(_limit, "dy"),
         ),
     )
     return tuple(output for output, on in zip(three, p.mask, strict=True) if on)
-
-
-def _weight_axes(p: Wanted) -> str:
-    return "Cin, Cout/groups, ..." if p.c.transposed else "Cout, Cin/groups, ..."
 
 
 def _mask(text: str) -> tuple[bool, ...]:
@@ -377,10 +346,10 @@ CARD: Card[Wanted] = Card(
         ),
         CUBE_MATH_TYPE,
     ),
-    problem=_stated,
+    problem=stated_plain,
     inputs=(
         Input(name="x", axes="N, Cin, ...", shape=lambda p: p.c.x_shape),
-        Input(name="w", axes=_weight_axes, shape=lambda p: p.c.w_shape),
+        Input(name="w", axes=weight_axes, shape=lambda p: p.c.w_shape),
         Input(name="dy", axes="N, Cout, ...", shape=lambda p: p.c.dy_shape),
     ),
     outputs=gradients,

@@ -25,6 +25,16 @@ class CubeMath(NamedTuple):
         """The cube's rate."""
         return "hf32" if self.hf32 else self.dtype.name
 
+    @property
+    def rate(self) -> str:
+        """The cube's rate, "" where it is that of the type."""
+        return "hf32" * self.hf32
+
+    def told(self, promoted: DType) -> str:
+        """What a report says of operands that are not computed as they are."""
+        name = "HF32" if self.hf32 else self.dtype.name
+        return "" if name == promoted.name else f", computed in {name}"
+
 
 def cube_math_number(value: int | str | None) -> int:
     """The documented number of a cubeMathType given as number or name."""

@@ -1,34 +1,33 @@
-"""Gradients of ordinary and transposed convolutions, NHWC, on a DSP cluster."""
+"""Gradients of ordinary and transposed convolutions, NHWC, on a DSP cluster.
+
+Each function is made of its row, a kernel and an example; a class here says what one does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from inspect import Parameter, Signature, getdoc
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from npusim.call.spec import Array, Spec
-from npusim.device.spec import Device
+from npusim.base.dtypes import FP16, FP32, dtype
+from npusim.call.spec import Array, Operand
 from npusim.kernels.conv_grad_filter import ConvGradFilter
 from npusim.kernels.deconv_grad_filter import DeconvGradFilter
 from npusim.kernels.deconv_grad_filter import Tiling as FilterTiling
 from npusim.kernels.dsp_grad_input import ConvGradInput, DeconvGradInput
 from npusim.kernels.dsp_grad_input import Tiling as InputTiling
 from npusim.layout import nchw_to_nhwc, nhwc_to_nchw
-from npusim.ops.card import Card, Sample
-from npusim.ops.dsp import begin, launch_filter, launch_input
-from npusim.ops.dsp_card import Wanted, dsp_card, filter_output, input_output, plain_weight
+from npusim.ops.arguments import declared
+from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated, word
+from npusim.ops.dsp import STORAGES, begin, launch_filter, launch_input, weight_shape
+from npusim.ops.layer import BATCH, OUTPUT_PADDING, SIZES, stated_layer
 from npusim.results import Result
+from npusim.shapes.convolution import Convolution, Sizes
 from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad
 
 
-def deconv_grad_filter(
-    dy: Array | Spec,
-    x: Array | Spec,
-    param: Any,
-    core_mask: Any = None,
-    storage: str = "shared",
-    device: str | Device = "ft78ne",
-    **options: Any,
-) -> Result:
+class _DeconvFilter:
     """Gradient of a 2-D transposed convolution's filter.
 
     ``dy`` (batch, out_h, out_w, out_c) and ``x`` (batch, in_h, in_w, in_c) are arrays of one
@@ -52,21 +51,9 @@ def deconv_grad_filter(
     ``npusim.kernels.deconv_grad_filter.Tiling``. Raises ``RuleError`` naming the argument that
     does not fit or that the library refuses, ``ArgumentError`` for the rest.
     """
-    made = begin(
-        CARDS["deconv_grad_filter"], {"dy": dy, "x": x}, param, core_mask, storage, device, options
-    )
-    return launch_filter(made, DeconvGradFilter, transposed=True)
 
 
-def conv_grad_filter(
-    dy: Array | Spec,
-    x: Array | Spec,
-    param: Any,
-    core_mask: Any = None,
-    storage: str = "shared",
-    device: str | Device = "ft78ne",
-    **options: Any,
-) -> Result:
+class _ConvFilter:
     """Gradient of a 2-D convolution's filter, channels last.
 
     ``dy`` (batch, out_h, out_w, out_c) and ``x`` (batch, in_h, in_w, in_c) are arrays of one type,
@@ -80,21 +67,9 @@ def conv_grad_filter(
     or a ``npusim.kernels.conv_grad_filter.Tiling``. Raises ``RuleError`` or ``ArgumentError``
     naming the argument.
     """
-    made = begin(
-        CARDS["conv_grad_filter"], {"dy": dy, "x": x}, param, core_mask, storage, device, options
-    )
-    return launch_filter(made, ConvGradFilter, transposed=False)
 
 
-def deconv_grad_input(
-    dy: Array | Spec,
-    w: Array | Spec,
-    param: Any,
-    core_mask: Any = None,
-    storage: str = "shared",
-    device: str | Device = "ft78ne",
-    **options: Any,
-) -> Result:
+class _DeconvInput:
     """Gradient of a 2-D transposed convolution's input.
 
     ``dy`` (batch, out_h, out_w, out_c) and ``w`` (group, out_c / group * kernel_h * kernel_w,
@@ -108,21 +83,9 @@ def deconv_grad_input(
     or a ``npusim.kernels.dsp_grad_input.Tiling``. Raises ``RuleError`` or ``ArgumentError`` naming
     the argument.
     """
-    made = begin(
-        CARDS["deconv_grad_input"], {"dy": dy, "w": w}, param, core_mask, storage, device, options
-    )
-    return launch_input(made, DeconvGradInput, transposed=True)
 
 
-def conv_grad_input(
-    dy: Array | Spec,
-    w: Array | Spec,
-    param: Any,
-    core_mask: Any = None,
-    storage: str = "shared",
-    device: str | Device = "ft78ne",
-    **options: Any,
-) -> Result:
+class _ConvInput:
     """Gradient of a 2-D convolution's input.
 
     ``dy`` (batch, out_h, out_w, out_c) and ``w`` (group, out_c / group * kernel_h * kernel_w,
@@ -136,74 +99,211 @@ def conv_grad_input(
     or a ``npusim.kernels.dsp_grad_input.Tiling``. Raises ``RuleError`` or ``ArgumentError`` naming
     the argument.
     """
-    made = begin(
-        CARDS["conv_grad_input"], {"dy": dy, "w": w}, param, core_mask, storage, device, options
-    )
-    return launch_input(made, ConvGradInput, transposed=False)
+
+
+def _function(name: str, kernel: Any, says: type) -> Callable[..., Result]:
+    """The function of a row."""
+    transposed = name.startswith("deconv")
+    second = "x" if name.endswith("filter") else "w"
+    launch: Callable[..., Result] = launch_filter if second == "x" else launch_input
+
+    def run(given: dict[str, Any]) -> Result:
+        operands = {one: given.pop(one) for one in ("dy", second)}
+        return launch(begin(CARDS[name], operands, **given), kernel, transposed=transposed)
+
+    empty, kind = Parameter.empty, Parameter.POSITIONAL_OR_KEYWORD
+    each = [
+        Parameter(one, kind, default=usual, annotation=told)
+        for one, usual, told in (
+            ("dy", empty, "Array | Spec"),
+            (second, empty, "Array | Spec"),
+            ("param", empty, "Any"),
+            ("core_mask", None, "Any"),
+            ("storage", "shared", "str"),
+            ("device", "ft78ne", "str | Device"),
+        )
+    ]
+    options = Parameter("options", Parameter.VAR_KEYWORD, annotation="Any")
+    takes = Signature([*each, options], return_annotation="Result")
+    return declared(name, __name__, getdoc(says), takes, run)
 
 
 # -- cards -------------------------------------------------------------------------------------
 
 
-def _deconv_filter(sample: Sample[Wanted]) -> Array:
-    """Of the plain convolution that reads dy, x is the gradient of the output."""
-    c = sample.problem.c
-    read, grad = nhwc_to_nchw(sample.arrays["dy"]), nhwc_to_nchw(sample.arrays["x"])
-    return conv_filter_grad(read, grad, c.kernel, c.stride, c.reads, c.dilation, c.groups)
+class Wanted(NamedTuple):
+    """A call: the layer, where operands lie, and the address of the workspace of im2row."""
+
+    c: Convolution
+    storage: str
+    workspace: int
+
+    @property
+    def param(self) -> list[int]:
+        """The parameter array."""
+        c, before = self.c, [sides[0] for sides in self.c.padding]
+        return [
+            *(c.n, *c.spatial, c.cin),
+            *(c.n, *c.out, c.cout),
+            *(*c.kernel, *c.stride, *before, *c.dilation, c.groups),
+            *(self.workspace, 0, 0),
+        ]
 
 
-def _conv_filter(sample: Sample[Wanted]) -> Array:
-    c = sample.problem.c
-    x, dy = nhwc_to_nchw(sample.arrays["x"]), nhwc_to_nchw(sample.arrays["dy"])
+_WORKSPACE = Option(
+    "im2row-workspace",
+    None,
+    "",
+    "pass the rows of im2row through a workspace, as param[17] with an address does (default: no)",
+)
+
+_STORAGE = Option(
+    "storage",
+    word(*STORAGES),
+    "{shared,gsm,private}",
+    "operands in main memory, in the on-chip memory of all cores, or in the memory of one core "
+    "(default: shared)",
+)
+
+
+def _stated(*, transposed: bool) -> Callable[[Stated], Wanted]:
+    """A reader of command lines; operands show sizes, and dy's own size counts."""
+
+    def read(stated: Stated) -> Wanted:
+        shown: dict[str, Sizes] = {
+            name: (array.shape[0], array.shape[3], *array.shape[1:3])
+            for name, array in stated.arrays.items()
+            if array.ndim == 4 and name != "w"
+        }
+        c = stated_layer(stated, shown, 2, layers=False, transposed=transposed)
+        if "dy" in shown:
+            c = replace(c, outputs=shown["dy"][2:])
+        elif not transposed:  # padding below or to the right is what dy's size makes it
+            c = replace(c, outputs=c.out)
+        # Any address will do: the simulator places tensors itself.
+        return Wanted(c, stated["storage"] or "shared", int(bool(stated["im2row_workspace"])))
+
+    return read
+
+
+def _map_nhwc(name: str) -> Input[Wanted]:
+    """The operand "x" or "dy", channels last."""
+
+    def shape(p: Wanted) -> Sizes:
+        size = p.c.spatial if name == "x" else p.c.out
+        return (p.c.n, *size, p.c.cin if name == "x" else p.c.cout)
+
+    return Input(name=name, axes="NHWC", shape=shape)
+
+
+_WEIGHT: Input[Wanted] = Input(
+    name="w", axes="group, Cout/group*KH*KW, Cin/group", shape=lambda p: weight_shape(p.param)
+)
+
+
+def _plain_weight(p: Wanted, w: Array) -> Array:
+    """A weight of the library as frameworks have it."""
+    c = p.c
+    split = w.reshape(c.groups, c.cout // c.groups, *c.kernel, c.cin // c.groups)
+    if c.transposed:
+        return split.transpose(0, 4, 1, 2, 3).reshape(c.w_shape)
+    return split.transpose(0, 1, 4, 2, 3).reshape(c.w_shape)
+
+
+def _filter_expected(sample: Sample[Wanted]) -> Array:
+    """Of the plain convolution that a transposed layer is, dy is what is read."""
+    c, (x, dy) = sample.problem.c, (nhwc_to_nchw(sample.arrays[name]) for name in ("x", "dy"))
+    read, grad, pads = (dy, x, c.reads) if c.transposed else (x, dy, c.exchanged().reads)
+    return conv_filter_grad(read, grad, c.kernel, c.stride, pads, c.dilation, c.groups)
+
+
+def _input_expected(sample: Sample[Wanted]) -> Array:
+    c, dy = sample.problem.c, nhwc_to_nchw(sample.arrays["dy"])
+    w = _plain_weight(sample.problem, sample.arrays["w"])
+    if c.transposed:
+        return nchw_to_nhwc(conv_forward(dy, w, c.stride, c.reads, c.dilation, c.groups))
     pads = c.exchanged().reads
-    return conv_filter_grad(x, dy, c.kernel, c.stride, pads, c.dilation, c.groups)
+    return nchw_to_nhwc(conv_input_grad(dy, w, c.x_shape, c.stride, pads, c.dilation, c.groups))
 
 
-def _deconv_input(sample: Sample[Wanted]) -> Array:
-    c, dy = sample.problem.c, nhwc_to_nchw(sample.arrays["dy"])
-    w = plain_weight(sample.problem, sample.arrays["w"])
-    return nchw_to_nhwc(conv_forward(dy, w, c.stride, c.reads, c.dilation, c.groups))
+def _limit(sample: Sample[Wanted]) -> float:
+    """That of the operands' type."""
+    return LIMITS[dtype(sample.arrays["dy"].dtype).name]
 
 
-def _conv_input(sample: Sample[Wanted]) -> Array:
-    c, dy = sample.problem.c, nhwc_to_nchw(sample.arrays["dy"])
-    w, pads = plain_weight(sample.problem, sample.arrays["w"]), c.exchanged().reads
-    dx = conv_input_grad(dy, w, c.x_shape, c.stride, pads, c.dilation, c.groups)
-    return nchw_to_nhwc(dx)
+def _output(*, of_filter: bool, transposed: bool) -> Output[Wanted]:
+    """The result: channels last, or in the form of the library's weights."""
+    if not of_filter:
+        return Output(name="grad_input", axes="NHWC", expected=_input_expected, limit=_limit)
+    return Output(
+        name="dw",
+        layout="(group, Cout/group*KH*KW, Cin/group)",
+        axes=f"({'Cin, Cout' if transposed else 'Cout, Cin'}/groups, KH, KW)",
+        unpack=_plain_weight,
+        expected=_filter_expected,
+        limit=_limit,
+    )
+
+
+def _card(function: Callable[..., Result], kernel: Any, layer: str) -> Card[Wanted]:
+    """The card of a gradient; ``layer`` states its size in the example.
+
+    A filter gradient reads "x" and may have a workspace, an input gradient reads "w".
+    """
+    name = function.__name__
+    transposed, of_filter = name.startswith("deconv"), name.endswith("filter")
+    dy, output = _map_nhwc("dy"), _output(of_filter=of_filter, transposed=transposed)
+
+    def call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+        second = given["x" if of_filter else "w"]
+        cores = options.pop("cores", None)  # the mask, by the name that other operators have
+        return function(given["dy"], second, p.param, cores, p.storage, **options)
+
+    return Card(
+        function=function,
+        options=(
+            *(BATCH, *SIZES, *((OUTPUT_PADDING,) if transposed else ()), _STORAGE),
+            *((_WORKSPACE,) if of_filter else ()),
+        ),
+        problem=_stated(transposed=transposed),
+        inputs=(_map_nhwc("x"), dy) if of_filter else (dy, _WEIGHT),
+        outputs=lambda _: (output,),
+        call=call,
+        dtypes=(FP32, FP16),
+        tilings={kernel: FilterTiling if of_filter else InputTiling},
+        role="dsp",
+        device="ft78ne",
+        without=("deterministic",),
+        cases=tuple(
+            Case(
+                name=kind.name,
+                needs=kind.name,
+                parameter="dtype",
+                calls=(f"--cin 4 --cout 8 --size 5x6 --kernel 3 --dtype {kind}",),
+            )
+            for kind in (FP32, FP16)
+        ),
+        example=f"npusim run {name} --cin 16 --cout 32 {layer} \\\n      --cores 0-3 --check",
+    )
 
 
 _STRIDED = "--size 8x8 --kernel 4 --stride 2 --padding 1"
 
-CARDS: Mapping[str, Card[Any]] = {
-    card.name: card
-    for card in (
-        dsp_card(
-            deconv_grad_filter,
-            {DeconvGradFilter: FilterTiling},
-            filter_output("(Cin, Cout/groups, KH, KW)", _deconv_filter),
-            transposed=True,
-            layer=_STRIDED,
-        ),
-        dsp_card(
-            conv_grad_filter,
-            {ConvGradFilter: FilterTiling},
-            filter_output("(Cout, Cin/groups, KH, KW)", _conv_filter),
-            transposed=False,
-            layer="--size 16x16 --kernel 3 --padding 1",
-        ),
-        dsp_card(
-            deconv_grad_input,
-            {DeconvGradInput: InputTiling},
-            input_output(_deconv_input),
-            transposed=True,
-            layer=_STRIDED,
-        ),
-        dsp_card(
-            conv_grad_input,
-            {ConvGradInput: InputTiling},
-            input_output(_conv_input),
-            transposed=False,
-            layer=_STRIDED,
-        ),
-    )
+#: The kernel of a function, what says what it does, and the layer of its example, by its name.
+_ROWS: Mapping[str, tuple[Any, type, str]] = {
+    "deconv_grad_filter": (DeconvGradFilter, _DeconvFilter, _STRIDED),
+    "conv_grad_filter": (ConvGradFilter, _ConvFilter, "--size 16x16 --kernel 3 --padding 1"),
+    "deconv_grad_input": (DeconvGradInput, _DeconvInput, _STRIDED),
+    "conv_grad_input": (ConvGradInput, _ConvInput, _STRIDED),
 }
+
+CARDS: Mapping[str, Card[Any]] = {
+    name: _card(_function(name, kernel, says), kernel, layer)
+    for name, (kernel, says, layer) in _ROWS.items()
+}
+globals().update({name: card.function for name, card in CARDS.items()})
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Callable[..., Result]:
+        """The functions, which are made of their rows."""

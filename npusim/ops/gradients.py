@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from npusim.base.dtypes import FP16, FP32, DType, dtype
 from npusim.base.errors import ArgumentError
@@ -18,17 +18,18 @@ from npusim.kernels.clear_blocks import ClearBlocks
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
+from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import ImplicitGemm
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.sum_parts import SumParts
 from npusim.kernels.tilings import cann_filter, cann_input, library
-from npusim.ops.layer import blocked_problem, fractal_columns
+from npusim.limits.forms import layer_of
+from npusim.ops.blocked import blocked_problem, fractal_columns
 from npusim.program.kernel import Kernel
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
 
-#: Reads the convolution of facts that limits have let pass.
-Layer = Callable[[Mapping[str, Any]], Convolution]
+T = TypeVar("T", GemmTiling, FilterTiling)
 
 #: Stand in for the tilings that are to be chosen.
 ANY_PRODUCT = GemmTiling(base_m=1, base_n=16, base_k=1, form="taps")
@@ -82,15 +83,13 @@ def launch_filter_gradient(
     call.launch_spread(last)
 
 
-def fractal_gradient(
-    call: Call, checked: Mapping[str, Any], layer: Layer, x: Operand, dy: Operand
-) -> Result:
-    """A filter gradient of the tensor compiler; ``layer`` reads facts the limits let pass.
+def fractal_gradient(call: Call, checked: Mapping[str, Any], x: Operand, dy: Operand) -> Result:
+    """A filter gradient of the tensor compiler, of these facts.
 
     The result, fp32 ``fractal_columns``, is zero between groups in one fractal: the chip leaves
     sums across groups there, which no reader uses; a kernel clears them here.
     """
-    c = _passed(call, checked, layer)
+    c = _passed(call, checked)
     plan = c.plan
     tensors = (
         call.input("x", x, FP16),
@@ -112,38 +111,57 @@ def fractal_gradient(
 def blocked_gradient(
     call: Call,
     checked: Mapping[str, Any],
-    layer: Layer,
     dy: Operand,
     w: Operand,
     bias: Operand | None = None,
 ) -> Result:
-    """An input gradient of the tensor compiler; ``layer`` reads facts the limits let pass.
+    """An input gradient of the tensor compiler, of these facts.
 
     The result is (N, [D,] C1, H * W, 16) of the type ``res_dtype``; ``bias`` has one value of it
     per input channel, added after rounding.
     """
-    c, out = _passed(call, checked, layer), dtype(checked["res_dtype"])
+    c, out = _passed(call, checked), dtype(checked["res_dtype"])
     if bias is not None:
         _check_bias(c, out, bias)
-    whole = c.lifted()
-    depth, *plane = whole.out
-    dx = call.output("dx", (c.n, whole.spatial[0], c.cin1, *whole.spatial[1:], 16), out)
-    dy_gm = call.input("dy", dy, FP16, (c.n, depth, c.cout1, *plane, 16))
-    w_gm = call.input("filter", w, FP16)
+    names = ("dx", "dy", "filter", "bias")
+    dx = blocked_product(call, ConvBackpropInput, c, names, (dy, w, bias), out)
+    return _compiled(call, c, "grad_input", dx)
+
+
+def blocked_product(
+    call: Call,
+    kernel: type[ImplicitGemm],
+    c: Convolution,
+    names: tuple[str, str, str, str],
+    operands: tuple[Operand, Operand, Operand | None],
+    result: DType,
+) -> Tensor:
+    """A product in blocked layouts, (N, [D,] C1, H * W, 16) of the type ``result``.
+
+    ``names`` are those of the result, of the map that is read, of the weights and of the bias,
+    which has one value of the result's type per channel and is added after rounding.
+    """
+    whole, (source, weights, bias) = c.lifted(), operands
+    maps = (c.cin1, whole.spatial), (c.cout1, whole.out)
+    (others, read), (blocks, made) = maps if kernel is ConvForward else maps[::-1]
+    out = call.output(names[0], (c.n, made[0], blocks, *made[1:], 16), result)
+    source_gm = call.input(names[1], source, FP16, (c.n, read[0], others, *read[1:], 16))
+    weights_gm = call.input(names[2], weights, FP16)
     require_time(call, whole, 1, FP16)
-    launch_product(call, ConvBackpropInput, whole, dy_gm, w_gm, dx)
-    flat = call.view(dx, (c.n, *c.spatial[:-2], c.cin1, prod(c.spatial[-2:]), 16))
+    launch_product(call, kernel, whole, source_gm, weights_gm, out)
+    pixels = prod(made[1:])
     if bias is not None:
-        added = call.input("bias", bias, out)
+        added = call.input(names[3], bias, result)
+        flat = call.view(out, (c.n, made[0], blocks, pixels, 16))
         call.launch_spread(BiasAdd(flat, added, saturate=call.device.saturates))
-    return _compiled(call, c, "grad_input", flat)
+    return call.view(out, (c.n, *made[: c.dims - 2], blocks, pixels, 16))
 
 
-def _passed(call: Call, checked: Mapping[str, Any], layer: Layer) -> Convolution:
+def _passed(call: Call, checked: Mapping[str, Any]) -> Convolution:
     """The convolution of facts, once the limits have let them pass."""
     call.check(checked)
     call.require_dtype(FP16)
-    return layer(checked)
+    return layer_of(checked)
 
 
 def _compiled(call: Call, c: Convolution, output: str, made: Tensor) -> Result:
@@ -225,37 +243,48 @@ def _product_tiling(
 
     None for the best there is.
     """
-    option, vendor = call.options.tiling, kernel.vendor_rule
-    asked = asked_tiling(option, kernel.name, GemmTiling, vendor=vendor, library=True)
-    if isinstance(asked, GemmTiling):
-        return asked
-    if asked == "production":
-        asked = cann_input.production_tiling(c, call.device, call.cube_cores, dtype)
-    if asked == "library":
+
+    def ruled() -> tuple[GemmTiling, str]:
         made = kernel.geometry_of(c), kernel.rotated
-        tiling, told = library.of_product(c, *made, call.device, call.cube_cores, dtype)
-        call.notes += [f"{kernel.name}: {told}"] * bool(told)
-        return tiling
-    if isinstance(asked, str):
-        return None
-    tiling, notes = cann_input.kernel_tiling(asked, c, call.device, dtype)
-    call.notes += [f"CANN tiling of {kernel.name}: {asked}", *notes]
-    return tiling
+        return library.of_product(c, *made, call.device, call.cube_cores, dtype)
+
+    return _asked(call, kernel, GemmTiling, (c, dtype), cann_input, ruled)
 
 
 def _filter_tiling(call: Call, c: Convolution, dtype: DType) -> FilterTiling | None:
     """What the call asks for: by the vendor's rule, or as given; None for the best."""
-    asked = asked_tiling(call.options.tiling, ConvBackpropFilter.name, FilterTiling, vendor=True)
-    if isinstance(asked, FilterTiling):
-        return asked
-    if asked == "production":
-        asked = cann_filter.production_tiling(c, call.device, call.cube_cores, dtype)
+
+    def ruled() -> tuple[FilterTiling, str]:
+        return library.of_filter(c, call.device, call.cube_cores)
+
+    return _asked(call, ConvBackpropFilter, FilterTiling, (c, dtype), cann_filter, ruled)
+
+
+def _asked(
+    call: Call,
+    kernel: type[ImplicitGemm | ConvBackpropFilter],
+    kind: type[T],
+    of: tuple[Convolution, DType],
+    rule: Any,
+    ruled: Callable[[], tuple[T, str]],
+) -> T | None:
+    """The tiling that a call asks for, None for the best; ``rule`` is the vendor's.
+
+    ``ruled`` gives that of the library, and what is to be said of it.
+    """
+    vendor, (c, dtype) = kernel.vendor_rule, of
+    option = call.options.tiling
+    asked: Any = asked_tiling(option, kernel.name, kind, vendor=vendor, library=True)
     if asked == "library":
-        tiling, told = library.of_filter(c, call.device, call.cube_cores)
-        call.notes += [f"{ConvBackpropFilter.name}: {told}"] * bool(told)
+        tiling, told = ruled()
+        call.notes += [f"{kernel.name}: {told}"] * bool(told)
         return tiling
+    if asked == "production":
+        asked = rule.production_tiling(c, call.device, call.cube_cores, dtype)
     if isinstance(asked, str):
         return None
-    tiling, notes = cann_filter.kernel_tiling(asked, c, call.device, dtype)
-    call.notes += [f"CANN tiling of {ConvBackpropFilter.name}: {asked}", *notes]
-    return tiling
+    if isinstance(asked, kind):
+        return asked
+    found: tuple[T, list[str]] = rule.kernel_tiling(asked, c, call.device, dtype)
+    call.notes += [f"CANN tiling of {kernel.name}: {asked}", *found[1]]
+    return found[0]

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 from npusim.base.dtypes import FP16, FP32
 from npusim.base.errors import ArgumentError
-from npusim.base.integers import ceil_div
 from npusim.call.call import Call
 from npusim.call.spec import Array, Spec
-from npusim.call.tiling import own_tiling
 from npusim.isa.operands import Tensor
 from npusim.kernels.im2col import Im2col
 from npusim.kernels.tilings.im2col import Tiling, auto_tiling
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import operand
-from npusim.ops.card import Card, Input, Option, Output, Stated, integer
-from npusim.ops.layer import BATCH, DILATION, KERNEL, PADDING, SIZE, STRIDE, per_axis
+from npusim.ops.card import Card, Input, Output, Stated
+from npusim.ops.layer import SIZE, per_axis
 from npusim.ops.windows import (
     C0,
     CASES,
+    Passage,
     Windows,
-    launch_in_5hd,
-    planes,
-    require_vector,
     settings_of,
     stated_windows,
     window_facts,
+    window_options,
     windows,
-    windows_problem,
 )
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
@@ -66,26 +61,15 @@ def im2col(
     call = CARD.begin(options, image=array)
     checked = facts(array, kernel_size, dilation, padding, stride)
     call.check(checked)
-    own_dtype = require_vector(call, "image", array)
-    size = _plane(checked)
-    problem = windows_problem(
-        0 if 0 in array.shape else prod(array.shape) // prod(size), size, checked, own_dtype.name
-    )
-    if 0 in array.shape:
-        call.output("out", patches_shape(checked), own_dtype)
-        call.input("image", array, own_dtype)
-        call.notes.append("image is empty: nothing is launched or written")
-        return call.result({"columns": call.arrays.get("out")}, problem, own_dtype)
-    out = call.output("out", patches_shape(checked), own_dtype)
-    x, c = call.input("image", array, own_dtype), convolution(checked)
-    if len(array.shape) == 5:
-        _launch(call, planes(c, c.n * ceil_div(c.cin, C0), C0), x, out)
-    elif call.device.overlap_sums == "fp32":  # this generation reads the framework layout
-        _launch(call, planes(c, c.n * c.cin, 1), x, out)
-    else:
-        patches = replace(out, shape=(c.n, c.cin, c.taps, prod(c.out)))
-        launch_in_5hd(call, c, "image_5hd", replace(x, shape=c.x_shape), patches, _launch)
-    return call.result({"columns": call.arrays.get("out")}, problem, own_dtype)
+    passage = Passage(CARD, "image", "columns", convolution, _tiled)
+    return passage.run(call, array, checked, patches_shape(checked), _plane(checked))
+
+
+def _tiled(
+    call: Call, shape: Convolution, x: Tensor, out: Tensor, cores: int, tiling: Tiling | None
+) -> Im2col:
+    room = call.device.memory("UB").size_bytes
+    return Im2col(shape, tiling or auto_tiling(shape, x.dtype, cores, room), x, out)
 
 
 def facts(image: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> dict[str, Any]:
@@ -119,18 +103,6 @@ def _plane(checked: Mapping[str, Any]) -> tuple[int, ...]:
     return shape[2:4] if len(shape) == 5 else shape[-2:]
 
 
-def _launch(call: Call, shape: Convolution, x: Tensor, out: Tensor) -> None:
-    """The kernel on tensors of planes."""
-    device = call.device
-    ub, cores = device.memory("UB").size_bytes, call.vector_cores
-    given = own_tiling(call.options.tiling, Im2col.name, Tiling)
-    kernel = Im2col(shape, given or auto_tiling(shape, x.dtype, cores, ub), x, out)
-    if given is None:
-        kernel = call.spread(kernel)
-        kernel = replace(kernel, tiling=auto_tiling(shape, x.dtype, kernel.used(cores), ub))
-    call.launch(kernel)
-
-
 def _stated(stated: Stated) -> Windows:
     """The call of a command line; the operand is (N, C, H, W), or without N for --batch 0."""
     given = stated.arrays["x"].shape if "x" in stated.arrays else None
@@ -152,13 +124,7 @@ def _stated(stated: Stated) -> Windows:
 
 CARD: Card[Windows] = Card(
     function=im2col,
-    options=(
-        replace(BATCH, help=f"{BATCH.help[:-1]}; 0 for operands without this axis)"),
-        Option("channels", integer(1), "N", "channels of the image (default: as in --input x)"),
-        SIZE,
-        replace(KERNEL, help="size of a window, taps (no default)"),
-        *(STRIDE, PADDING, DILATION),
-    ),
+    options=window_options("x", SIZE),
     problem=_stated,
     inputs=(Input(name="x", axes=lambda p: p.image, shape=lambda p: p.image_shape),),
     outputs=lambda p: (

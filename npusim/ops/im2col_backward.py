@@ -11,26 +11,23 @@ from npusim.base.dtypes import FP16, FP32, dtype
 from npusim.base.errors import ArgumentError
 from npusim.call.call import Call
 from npusim.call.spec import Array, Spec
-from npusim.call.tiling import own_tiling
 from npusim.isa.operands import Tensor
 from npusim.kernels.im2col_backward import Im2colBackward
 from npusim.kernels.tilings.im2col_backward import Tiling, auto_tiling
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import frozen, operand
-from npusim.ops.card import LIMITS, Card, Input, Option, Output, Sample, Stated, integer
-from npusim.ops.layer import BATCH, DILATION, KERNEL, PADDING, SIZE, STRIDE, per_axis
+from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
+from npusim.ops.layer import SIZE, per_axis
 from npusim.ops.windows import (
     CASES,
+    Passage,
     Windows,
-    launch_in_5hd,
-    planes,
-    require_vector,
     settings_of,
     stated_kernel,
     stated_windows,
     window_facts,
+    window_options,
     windows,
-    windows_problem,
 )
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution, Sizes
@@ -65,22 +62,21 @@ def im2col_backward(
     call = CARD.begin(options, grad_output=array)
     checked = facts(array, input_size, kernel_size, dilation, padding, stride)
     call.check(checked)
-    own_dtype = require_vector(call, "grad_output", array)
     *lead, rows, _ = array.shape
-    channels = int(rows) // prod(checked["kernel_size"])
-    out = call.output("out", (*lead, channels, *checked["input_size"]), own_dtype)
-    grad = call.input("grad_output", array, own_dtype)
-    if 0 in array.shape:
-        call.notes.append("grad_output is empty: nothing is launched or written")
-        return call.result({"grad_input": call.arrays.get("out")}, _problem(checked), own_dtype)
-    c = convolution(checked)
-    if call.device.overlap_sums == "fp32":  # this generation reads the framework layout
-        _launch(call, planes(c, c.n * c.cin, 1), grad, out)
-    else:
-        patches = replace(grad, shape=(c.n, c.cin, c.taps, prod(c.out)))
-        image = replace(out, shape=c.x_shape)
-        launch_in_5hd(call, c, "grad_5hd", patches, image, _launch)
-    return call.result({"grad_input": call.arrays.get("out")}, _problem(checked), own_dtype)
+    shape = (*lead, int(rows) // prod(checked["kernel_size"]), *checked["input_size"])
+    passage = Passage(CARD, "grad_output", "grad_input", convolution, _tiled)
+    return passage.run(call, array, checked, shape, checked["input_size"])
+
+
+def _tiled(
+    call: Call, shape: Convolution, grad: Tensor, out: Tensor, cores: int, tiling: Tiling | None
+) -> Im2colBackward:
+    """Of the precision and range of the device's sums."""
+    device, own = call.device, grad.dtype
+    sums = FP32 if device.overlap_sums == "fp32" else own
+    room = device.memory("UB").size_bytes
+    best = tiling or auto_tiling(shape, own, sums, cores, room)
+    return Im2colBackward(shape, best, grad, out, sums, saturate=device.saturates)
 
 
 def facts(
@@ -94,33 +90,11 @@ def facts(
     }
 
 
-def _launch(call: Call, shape: Convolution, grad: Tensor, out: Tensor) -> None:
-    """The kernel on tensors of planes, with the precision and range of the device's sums."""
-    device, own_dtype = call.device, grad.dtype
-    sums = FP32 if device.overlap_sums == "fp32" else own_dtype
-    ub, cores = device.memory("UB").size_bytes, call.vector_cores
-    given = own_tiling(call.options.tiling, Im2colBackward.name, Tiling)
-    tiling = given or auto_tiling(shape, own_dtype, sums, cores, ub)
-    kernel = Im2colBackward(shape, tiling, grad, out, sums, saturate=device.saturates)
-    if given is None:
-        kernel = call.spread(kernel)
-        used = kernel.used(cores)
-        kernel = replace(kernel, tiling=auto_tiling(shape, own_dtype, sums, used, ub))
-    call.launch(kernel)
-
-
 def convolution(checked: Mapping[str, Any]) -> Convolution:
     """The convolution that would cut the patches; facts are those the limits have let pass."""
     *lead, rows, _ = checked["grad_output.shape"]
     kernel = checked["kernel_size"]
     return windows(tuple(lead), rows // prod(kernel), checked["input_size"], kernel, checked)
-
-
-def _problem(checked: Mapping[str, Any]) -> str:
-    """One line for reports; also of empty operands, which are no convolution."""
-    *lead, rows, _ = shape = checked["grad_output.shape"]
-    count = 0 if 0 in shape else prod(lead) * rows // prod(checked["kernel_size"])
-    return windows_problem(count, checked["input_size"], checked, checked["grad_output.dtype"])
 
 
 def _stated(stated: Stated) -> Windows:
@@ -161,13 +135,7 @@ def _limit(sample: Sample[Windows]) -> float:
 
 CARD: Card[Windows] = Card(
     function=im2col_backward,
-    options=(
-        replace(BATCH, help=f"{BATCH.help[:-1]}; 0 for operands without this axis)"),
-        Option("channels", integer(1), "N", "channels of the image (default: as in --input dy)"),
-        replace(SIZE, help="size of the image, pixels (no default)"),
-        replace(KERNEL, help="size of a window, taps (no default)"),
-        *(STRIDE, PADDING, DILATION),
-    ),
+    options=window_options("dy", replace(SIZE, help="size of the image, pixels (no default)")),
     problem=_stated,
     inputs=(
         Input(

@@ -1,45 +1,57 @@
-"""A convolution as options state it, and as the tensor compiler's blocked layouts hold it.
-
-Several operators share both. ``of`` gives the convolution of an operator's problem.
-"""
+"""A convolution as options state it, and the problem of a call that several operators share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from math import prod
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from npusim.base.dtypes import FP16, DType
+import numpy as np
+
+from npusim.base.dtypes import FP32, DType, dtype, promote
 from npusim.base.errors import ArgumentError
-from npusim.base.integers import ceil_div
+from npusim.base.rounding import round_hf32
 from npusim.call.spec import Array
-from npusim.layout import (
-    from_5hd,
-    from_6hd,
-    from_fracz,
-    from_fracz_3d,
-    to_5hd,
-    to_6hd,
-    to_fracz,
-    to_fracz_3d,
-)
 from npusim.ops.card import (
-    LIMITS,
-    Input,
     Option,
-    Output,
     Sample,
     Stated,
     integer,
     padding,
     sizes,
 )
+from npusim.ops.cube_math import CubeMath, cube_math
 from npusim.shapes.convolution import Convolution, Sides, Sizes
-from npusim.shapes.reference import conv_filter_grad, conv_input_grad
 from npusim.workloads import ConvLayer, find_layer
 
-P = TypeVar("P")
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A call: the layer, whether a bias is added, the gradients wanted, the arithmetic."""
+
+    c: Convolution
+    bias: bool = False
+    mask: tuple[bool, ...] = (True,) * 3
+    cube_math_type: int = 0
+
+
+def wanted(stated: Stated, c: Convolution) -> Wanted:
+    """The call of a command line whose layer is known."""
+    return Wanted(
+        c=c,
+        bias=bool(stated["bias"] or "bias" in stated.arrays),
+        mask=stated["mask"] or (True,) * 3,
+        cube_math_type=stated["cube_math_type"] or 0,
+    )
+
+
+def with_bias(sample: Sample[Wanted], array: Array) -> Array:
+    """What a call without its bias gives, (N, C, ...), with it where there is one."""
+    if not sample.problem.bias:
+        return array
+    row = sample.arrays["bias"].astype(np.float64).reshape(-1, *(1,) * sample.problem.c.dims)
+    added: Array = array + row
+    return added
+
 
 BATCH = Option("batch", integer(0), "N", "images (default: as in --input, else 1)")
 SIZE = Option("size", sizes(1), "HxW", "input size, pixels (default: as in --input x)")
@@ -236,175 +248,42 @@ def _axes(dims: int) -> str:
     return f"{dims} spatial dimension{'s' * (dims > 1)}"
 
 
-# -- operands and results in blocked layouts ---------------------------------------------------
+# -- operands and results in the layouts of frameworks ------------------------------------------
 
 
-def itself(c: Convolution) -> Convolution:
-    """The convolution of a problem that is nothing else."""
-    return c
-
-
-def stated_blocked(dims: int) -> Callable[[Stated], Convolution]:
-    """A reader of command lines; operands with framework axes show sizes."""
-
-    def read(stated: Stated) -> Convolution:
-        axes = dims + 2
-        shown = {name: array.shape for name, array in stated.arrays.items() if array.ndim == axes}
-        return stated_layer(stated, shown, dims)
-
-    return read
-
-
-def stated_depthwise(stated: Stated) -> Convolution:
-    """A reader of command lines for layers with as many groups as channels in and out."""
-    if stated["layer"]:
-        c, name = stated_layer(stated, {}, 2), stated["layer"].name
-        if not c.groups == c.cin == c.cout:
+def stated_plain(stated: Stated) -> Wanted:
+    """The call of a command line, its sizes from --layer, from options, or from operands."""
+    shown = {name: array.shape for name, array in stated.arrays.items() if name != "bias"}
+    for name, shape in shown.items():
+        if len(shape) not in (3, 4, 5):
             raise ArgumentError(
-                f"--layer {name} has {c.cin} -> {c.cout} channels in {c.groups} groups; "
-                f"{stated.operator} takes layers with as many groups as channels in and out "
-                f"({stated.operator.removeprefix('depthwise_')} takes any)"
+                f"{stated.file(name)}; it must have 3 (NCL), 4 (NCHW) or 5 axes (NCDHW)"
             )
-        return c
-    shown = {name: array.shape for name, array in stated.arrays.items() if array.ndim == 4}
-    found = {name: shape[0 if name == "w" else 1] for name, shape in shown.items()}
-    channels = dict.fromkeys(("cin", "cout", "groups"), stated.size("cin", found))
-    return stated_layer(replace(stated, options={**stated.options, **channels}), shown, 2)
+    c = stated_layer(stated, shown, None, transposed=bool(stated["transposed"]))
+    return wanted(stated, c)
 
 
-def blocked_map(name: str, dims: int, of: Callable[[P], Convolution]) -> Input[P]:
-    """The operand "x" or "dy": 5HD in two dimensions, 6HD in three."""
-    pack, unpack = (to_5hd, from_5hd) if dims == 2 else (to_6hd, from_6hd)
-
-    def shape(problem: P) -> Sizes:
-        c = of(problem)
-        return c.x_shape if name == "x" else c.dy_shape
-
-    def packed(problem: P) -> Sizes:
-        n, channels, *depth, height, width = shape(problem)
-        c0 = of(problem).c0
-        return (n, *depth, ceil_div(channels, c0), height, width, c0)
-
-    return Input(
-        name=name,
-        axes=f"NC{'DHW'[3 - dims :]}",
-        shape=shape,
-        layout=f"{dims + 3}HD",
-        packed=packed,
-        pack=lambda problem, array: pack(array, of(problem).c0),
-        unpack=lambda problem, array: unpack(array, shape(problem)[1]),
-    )
+def weight_axes(p: Wanted) -> str:
+    """The axes of a weight in words."""
+    return "Cin, Cout/groups, ..." if p.c.transposed else "Cout, Cin/groups, ..."
 
 
-def fractal_filter(dims: int, of: Callable[[P], Convolution]) -> Input[P]:
-    """The operand "w": FRACTAL_Z in two dimensions, FRACTAL_Z_3D in three."""
-    pack, unpack = (to_fracz, from_fracz) if dims == 2 else (to_fracz_3d, from_fracz_3d)
-
-    def packed(problem: P) -> Sizes:
-        columns, (real, rows, channels, c0) = 16, fractal_columns(of(problem))
-        return (real * rows, channels // columns, columns, c0)
-
-    return Input(
-        name="w",
-        axes=_filter_axes(dims),
-        shape=lambda problem: of(problem).w_shape,
-        layout=_FRACTALS[dims],
-        packed=packed,
-        pack=lambda problem, w: pack(w, of(problem).groups, of(problem).c0),
-        unpack=lambda problem, w: unpack(
-            w, of(problem).w_shape, of(problem).groups, of(problem).c0
-        ),
-    )
+def sample_type(sample: Sample[Wanted], *names: str) -> DType:
+    """The type that operands are computed in together."""
+    return promote((dtype(sample.arrays[name].dtype) for name in names), FP32)
 
 
-def fractal_columns(c: Convolution) -> Sizes:
-    """A filter gradient's (real_g, KD * cin1_g * KH * KW, cout_g, C0), the bytes of FRACTAL_Z."""
-    plan, depth = c.plan, c.lifted().kernel[0]
-    return (plan.real_groups, depth * plan.cin1_g * c.taps, plan.cout_g, c.c0)
+def sample_math(sample: Sample[Wanted], *names: str) -> CubeMath:
+    """What the cube computes of operands."""
+    promoted = sample_type(sample, *names)
+    return cube_math(promoted, sample.problem.cube_math_type, sample.device)
 
 
-def blocked_input_grad(dims: int, of: Callable[[P], Convolution]) -> Output[P]:
-    """The result (N, C1, H * W, 16), or with D behind N, of an input gradient."""
-
-    def unpack(problem: P, dx: Array) -> Array:
-        c = of(problem)
-        (height, width), whole = c.spatial[-2:], from_5hd if dims == 2 else from_6hd
-        return whole(dx.reshape(*dx.shape[:-2], height, width, c.c0), c.cin)
-
-    def expected(sample: Sample[P]) -> Array:
-        c, dy, w = of(sample.problem), sample.arrays["dy"], sample.arrays["w"]
-        return conv_input_grad(dy, w, c.x_shape, c.stride, c.padding, c.dilation, c.groups)
-
-    axes = ", ".join("DHW"[3 - dims :])
-    return Output(
-        name="grad_input",
-        layout=f"(N, {'D, ' * (dims == 3)}C1, H*W, 16)",
-        axes=f"(N, Cin, {axes})",
-        unpack=unpack,
-        expected=expected,
-        limit=lambda _: LIMITS["fp16"],
-    )
-
-
-def fractal_filter_grad(dims: int, of: Callable[[P], Convolution]) -> Output[P]:
-    """The result ``fractal_columns`` of a filter gradient."""
-
-    def unpack(problem: P, dw: Array) -> Array:
-        c, rows = of(problem), prod(dw.shape[:2])
-        fractals = dw.reshape(rows, dw.shape[2] // 16, 16, c.c0)
-        whole = from_fracz if dims == 2 else from_fracz_3d
-        return whole(fractals, c.w_shape, c.groups, c.c0)
-
-    def expected(sample: Sample[P]) -> Array:
-        c, x, dy = of(sample.problem), sample.arrays["x"], sample.arrays["dy"]
-        return conv_filter_grad(x, dy, c.kernel, c.stride, c.padding, c.dilation, c.groups)
-
-    return Output(
-        name="grad_weight",
-        layout=_FRACTALS[dims],
-        axes=f"({_filter_axes(dims)})",
-        unpack=unpack,
-        expected=expected,
-        limit=lambda _: LIMITS["fp32"],
-    )
-
-
-def blocked_problem(gradient: str, c: Convolution, result: DType) -> str:
-    """One line for reports: the ``gradient`` "dx" or "dw" of fp16 operands."""
-    x, dy, taps = ("x".join(map(str, sizes)) for sizes in (c.spatial, c.out, c.kernel))
-    return (
-        f"{gradient} of {c.cin} -> {c.cout} channels, {taps}, stride {list(c.stride)}, pad "
-        f"{c.sides}{c.unusual}; x {c.n}x{x}, dy {c.n}x{dy}; fp16"
-        f"{'' if result is FP16 else f' -> {result}'}"
-    )
-
-
-def described(
-    n: int, cin: int, spatial: Sizes, filter_sizes: Sizes, parts: tuple[Sizes, Sizes, Sizes]
-) -> Convolution:
-    """The convolution of a ``para_dict``.
-
-    ``filter_sizes`` is [Cout, Cin / groups, ...]; ``parts`` are strides, [before, after, ...] of
-    every axis, and dilations, without entries for N and C.
-    """
-    (cout, per_group, *kernel), (strides, pads, dilations) = filter_sizes, parts
-    return Convolution(
-        n=n,
-        cin=cin,
-        cout=cout,
-        spatial=tuple(spatial),
-        kernel=tuple(kernel),
-        stride=tuple(strides),
-        padding=tuple(zip(pads[::2], pads[1::2], strict=True)),
-        dilation=tuple(dilations),
-        groups=cin // per_group,
-    )
-
-
-def _filter_axes(dims: int) -> str:
-    """The axes of a filter in words."""
-    return ", ".join(("Cout", "Cin/groups", *(f"K{axis}" for axis in "DHW"[3 - dims :])))
-
-
-#: Layouts of filters by the number of spatial dimensions.
-_FRACTALS = {2: "FRACTAL_Z", 3: "FRACTAL_Z_3D"}
+def seen(sample: Sample[Wanted], *names: str) -> list[Array]:
+    """Operands as the cube sees them."""
+    math, cube = sample_math(sample, *names), sample.device.cube
+    bits = cube.hf32_bits if cube is not None else 0
+    arrays = (sample.arrays[name] for name in names)
+    if math.hf32:
+        return [round_hf32(array.astype(FP32.numpy), bits) for array in arrays]
+    return [array.astype(math.dtype.numpy) for array in arrays]

@@ -20,7 +20,6 @@ from npusim.kernels.cast import Cast
 from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.sum_parts import SumParts
-from npusim.kernels.tilings.matmul import auto_tiling
 from npusim.ops.cube_math import cube_math
 from npusim.program.kernel import Kernel
 from npusim.results import Result
@@ -141,7 +140,7 @@ def launch_product(
         if c.dtype is not kind:
             kernel = replace(kernel, c=call.workspace(f"{c.name}_sums", c.shape, kind))
     given = own_tiling(call.options.tiling, Matmul.name, Tiling, tuned=tuned)
-    kernel = replace(kernel, tiling=given or _auto(call, kernel))
+    kernel = replace(kernel, tiling=given or START)
     if given is None:
         kernel = call.tuned(call.choose(kernel))
     for needed in (*kernel.before, kernel):
@@ -172,7 +171,7 @@ def _weight(call: Call, kernel: LinearBackpropWeight) -> None:
         launch_product(call, kernel)
         return
     sums = replace(kernel.c, name=f"{kernel.c.name}_fp32", dtype=FP32)
-    best = call.choose(replace(kernel, c=sums, tiling=_auto(call, kernel)), _rounded)
+    best = call.choose(replace(kernel, c=sums, tiling=START), _rounded)
     if best.atomic:
         call.workspace(sums.name, sums.shape, FP32)
     for one in _rounded(best):
@@ -185,8 +184,3 @@ def _rounded(kernel: LinearBackpropWeight) -> Sequence[Kernel]:
     if not kernel.atomic:
         return (replace(kernel, c=result),)
     return (*kernel.before, kernel, Cast(kernel.c, result))
-
-
-def _auto(call: Call, kernel: Matmul) -> Tiling:
-    """The tiling with the least estimate, with which a choice begins."""
-    return auto_tiling(kernel.shape, call.device, call.cube_cores)

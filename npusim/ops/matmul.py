@@ -27,7 +27,18 @@ from npusim.call.spec import Array, Operand, Spec
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.ops.arguments import flag, operand
-from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated, integer
+from npusim.ops.card import (
+    LIMITS,
+    Card,
+    Case,
+    Input,
+    Option,
+    Output,
+    Sample,
+    Stated,
+    bias_option,
+    integer,
+)
 from npusim.ops.cube_math import CUBE_MATH_TYPE, CubeMath, cube_math, cube_math_number
 from npusim.ops.linear import START, converted, launch_product
 from npusim.results import Result
@@ -305,12 +316,7 @@ CARD: Card[_Problem] = Card(
         Option("batch", integer(1), "N", "so many products (default: one, without that axis)"),
         Option("transpose_a", None, "", "A lies (K, M) (default: (M, K))"),
         Option("transpose_b", None, "", "B lies (N, K) (default: (K, N))"),
-        Option(
-            "bias",
-            None,
-            "",
-            "add a bias per column to the sums (default: only one given by --input)",
-        ),
+        bias_option("column to the sums"),
         CUBE_MATH_TYPE,
     ),
     problem=_stated,

@@ -9,14 +9,14 @@ from pathlib import Path
 from npusim import ops
 from npusim.base.dtypes import DType
 from npusim.base.errors import NpusimError, StoreError
-from npusim.base.processes import in_processes
+from npusim.base.workers import Workers
 from npusim.call.in_turn import in_turn
 from npusim.call.options import Options
 from npusim.call.spec import spec
-from npusim.device.answers import answers_in
 from npusim.ops.convolution_backward import GRADIENTS, arguments
 from npusim.ops.linear import linear_layer
 from npusim.results import Result
+from npusim.reuse.cache import answers_in
 from npusim.workloads import Layer, LinearLayer
 
 #: The phase that ``progress`` is told of where layers are done in other processes.
@@ -64,10 +64,11 @@ class LayerRuns:
         """``attempt`` in processes; what is done is reported here."""
         quiet = replace(self, options=replace(self.options, progress=None))
         found = {}
-        for at, result in in_processes(quiet.attempt, work, jobs):
-            found[at] = result
-            if self.options.progress is not None:
-                self.options.progress(work[at][1], LAYERS_DONE, len(found), len(work))
+        with Workers(min(jobs, len(work))) as workers:
+            for at, result in workers.each(quiet.attempt, work):
+                found[at] = result
+                if self.options.progress is not None:
+                    self.options.progress(work[at][1], LAYERS_DONE, len(found), len(work))
         return [found[at] for at in range(len(work))]
 
     def run(self, layer: Layer, label: str) -> Result:

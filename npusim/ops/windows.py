@@ -12,11 +12,14 @@ from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div
 from npusim.call.call import Call
 from npusim.call.spec import Operand
+from npusim.call.tiling import own_tiling
 from npusim.isa.operands import Tensor
+from npusim.kernels.parts.spread import Spread
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.ops.arguments import frozen
-from npusim.ops.card import Case, Stated
-from npusim.ops.layer import per_axis
+from npusim.ops.card import Card, Case, Option, Stated, integer
+from npusim.ops.layer import BATCH, DILATION, KERNEL, PADDING, STRIDE, per_axis
+from npusim.results import Result
 from npusim.shapes.convolution import Convolution, Sizes, output_sizes
 
 #: Channels in a block of the conversion, also for fp32 (this conversion knows no other).
@@ -82,26 +85,66 @@ def planes(c: Convolution, n: int, block: int) -> Convolution:
     return replace(c, n=n, cin=block, cout=block * c.taps, groups=block)
 
 
-def launch_in_5hd(
-    call: Call,
-    c: Convolution,
-    named: str,
-    source: Tensor,
-    out: Tensor,
-    launch: Callable[[Call, Convolution, Tensor, Tensor], None],
-) -> None:
-    """What ``launch`` computes of planes, between conversions to 5HD and back.
+class Passage(NamedTuple):
+    """What makes patches of an image, or one of patches, in a call of the operator ``card``.
 
-    One of ``source`` and ``out`` is an image, the other patches: maps of KH*KW x L. ``named`` is
-    what the converted source is called.
+    ``layer`` reads facts that the limits have let pass. ``tiled`` gives the kernel for planes on so
+    many cores, with that tiling or the best there is.
     """
-    to_5hd = Conversion(kind="to_blocked", c0=C0)
-    from_5hd = Conversion(kind="from_blocked", c0=C0)
-    read = call.workspace(named, to_5hd.blocked_shape(source.shape), source.dtype)
-    made = call.workspace("out_5hd", from_5hd.blocked_shape(out.shape), source.dtype)
-    call.launch_spread(TransData(to_5hd, source, replace(read, role="out")))
-    launch(call, planes(c, c.n * ceil_div(c.cin, C0), C0), replace(read, role="in"), made)
-    call.launch_spread(TransData(from_5hd, replace(made, role="in"), out))
+
+    card: Card[Windows]
+    reads: str
+    makes: str
+    layer: Callable[[Mapping[str, Any]], Convolution]
+    tiled: Callable[[Call, Convolution, Tensor, Tensor, int, Any], Spread]
+
+    def run(
+        self, call: Call, array: Operand, checked: Mapping[str, Any], shape: Sizes, size: Sizes
+    ) -> Result:
+        """The result of ``shape``, of an image of ``size`` and facts that the limits let pass."""
+        own = require_vector(call, self.reads, array)
+        out, source = call.output("out", shape, own), call.input(self.reads, array, own)
+        count = 0
+        if 0 in array.shape:
+            call.notes.append(f"{self.reads} is empty: nothing is launched or written")
+        else:
+            c = self.layer(checked)
+            count = c.n * c.cin
+            self._convert(call, c, source, out)
+        problem = f"{windows_problem(count, size, checked)}; {own}"
+        return call.result({self.makes: call.arrays.get("out")}, problem, own)
+
+    def _convert(self, call: Call, c: Convolution, source: Tensor, out: Tensor) -> None:
+        """The kernel, between conversions to 5HD and back where it reads nothing else."""
+        blocks = c.n * ceil_div(c.cin, C0)
+        if len(source.shape) == 5:
+            self._launch(call, planes(c, blocks, C0), source, out)
+        elif call.device.overlap_sums == "fp32":  # this generation reads the framework layout
+            self._launch(call, planes(c, c.n * c.cin, 1), source, out)
+        else:
+            both = c.x_shape, (c.n, c.cin, c.taps, prod(c.out))
+            first, last = both if self.reads == "image" else both[::-1]
+            source, out = replace(source, shape=first), replace(out, shape=last)
+            to_5hd = Conversion(kind="to_blocked", c0=C0)
+            from_5hd = Conversion(kind="from_blocked", c0=C0)
+            named = f"{self.reads.removesuffix('_output')}_5hd"
+            read = call.workspace(named, to_5hd.blocked_shape(source.shape), source.dtype)
+            made = call.workspace("out_5hd", from_5hd.blocked_shape(out.shape), source.dtype)
+            call.launch_spread(TransData(to_5hd, source, replace(read, role="out")))
+            self._launch(call, planes(c, blocks, C0), replace(read, role="in"), made)
+            call.launch_spread(TransData(from_5hd, replace(made, role="in"), out))
+
+    def _launch(self, call: Call, shape: Convolution, source: Tensor, out: Tensor) -> None:
+        """The kernel on tensors of planes, tiled for the cores that it uses."""
+        ((kernel, kind),) = self.card.tilings.items()
+        given = own_tiling(call.options.tiling, kernel.name, kind)
+        cores = call.vector_cores
+        made: Any = self.tiled(call, shape, source, out, cores, given)
+        if given is None:
+            made = call.spread(made)
+            best: Any = self.tiled(call, shape, source, out, made.used(cores), None)
+            made = replace(made, tiling=best.tiling)
+        call.launch(made)
 
 
 def require_vector(call: Call, name: str, given: Operand) -> DType:
@@ -116,7 +159,7 @@ def require_vector(call: Call, name: str, given: Operand) -> DType:
     return found
 
 
-def windows_problem(count: int, size: Sizes, checked: Mapping[str, Any], kind: str) -> str:
+def windows_problem(count: int, size: Sizes, checked: Mapping[str, Any]) -> str:
     """One line for reports, of ``count`` planes; also of empty operands."""
     (h, w), (kh, kw), pads = size, checked["kernel_size"], checked["padding"]
     strides, gaps = checked["stride"], checked["dilation"]
@@ -124,7 +167,7 @@ def windows_problem(count: int, size: Sizes, checked: Mapping[str, Any], kind: s
     dilation = f", dilation {list(gaps)}" if gaps != (1, 1) else ""
     return (
         f"{count} planes of {h}x{w} from {lh}x{lw} windows of {kh}x{kw}, stride "
-        f"{list(strides)}, pad {list(pads)}{dilation}; {kind}"
+        f"{list(strides)}, pad {list(pads)}{dilation}"
     )
 
 
@@ -160,6 +203,18 @@ def _padding(stated: Stated) -> Sizes:
             "opposite sides"
         )
     return tuple(before for before, _ in sides)
+
+
+def window_options(operand: str, size: Option) -> tuple[Option, ...]:
+    """The options of a call, whose ``operand`` shows the channels."""
+    told = f"channels of the image (default: as in --input {operand})"
+    return (
+        replace(BATCH, help=f"{BATCH.help[:-1]}; 0 for operands without this axis)"),
+        Option("channels", integer(1), "N", told),
+        size,
+        replace(KERNEL, help="size of a window, taps (no default)"),
+        *(STRIDE, PADDING, DILATION),
+    )
 
 
 #: A small call in each type.

@@ -158,6 +158,10 @@ class Kernel(Abstract):
             with suppress(ArgumentError):  # the kernel's own checks
                 yield replace(self, **dict(zip(names, values, strict=True)))  # type: ignore[type-var]
 
+    def bounded(self, device: Device, cores: int) -> Iterator[tuple[Kernel, Least]]:
+        """The candidates, with what each takes at least: by default what ``least`` says of it."""
+        return ((one, one.least(device, cores)) for one in self.candidates(device, cores))
+
     def ranked(
         self, device: Device, cores: int, few: int, warm: Collection[str] = ()
     ) -> list[tuple[float, Kernel]]:

@@ -16,6 +16,7 @@ from npusim.isa.vector import BLOCK_BYTES, VectorInstruction
 from npusim.program.accesses import Accesses, Pieces, Use
 from npusim.program.lower import located
 from npusim.program.program import READ, WRITE, Program, Template
+from npusim.program.races import check_races
 
 Mask = npt.NDArray[np.bool_]
 
@@ -179,3 +180,16 @@ def _gap(tensor: Tensor, pieces: Pieces, written: Mask, stores: list[Use]) -> st
     if each > 1 and any(use.region.size * each == size for use in stores):
         text += f" (sizes are bytes: {size // each} elements of {tensor.dtype} are {size} B)"
     return text
+
+
+def check_mistakes(program: Program, whole: str | None = None) -> None:
+    """Raise ``ProgramError`` for the first mistake of a program whose accesses lie in its tensors.
+
+    With ``whole``, where the kernel stands (``file.py:line: ``), it has to write all its outputs.
+    """
+    accesses = Accesses(program)
+    check_slots(program)
+    check_elements(accesses)
+    check_races(accesses)
+    if whole is not None:
+        check_outputs(accesses, whole)

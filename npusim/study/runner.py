@@ -9,9 +9,10 @@ from typing import Any
 
 from npusim.base.errors import ArgumentError
 from npusim.results.progress import in_notebooks, of_points
+from npusim.reuse.store import Store, opened
 from npusim.study.result import SweepResult
 from npusim.study.space import Study, load_study, make_study
-from npusim.study.store import Measured, Store, key_of, runs_beside
+from npusim.study.store import Measured, keep, key_of, known_of, runs_beside
 from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Known, Split, option_names, read
 from npusim.study.workers import Chunk, Runs, cpus, here, look, on_dask
 
@@ -66,14 +67,14 @@ def sweep(
     if jobs is not None and jobs < 1:
         raise ArgumentError(f"jobs is {jobs}; it must be at least 1 process")
     points = list(made.points())
-    with Store(store) as kept, in_notebooks(progress, of_points) as shown:
+    with opened(store, "sweeps") as kept, in_notebooks(progress, of_points) as shown:
         probed(made, kept)
         values: Known = {}
         read_ones = [read(setting, values) for setting in points]
         keys = [key_of(parts.content) for parts in read_ones]
         found: dict[str, Measured] = {}
         for key in dict.fromkeys(keys):
-            known = kept.get(key)
+            known = known_of(kept, key)
             if known is not None:
                 found[key] = known
         missing = {key: one for key, one in zip(keys, read_ones, strict=True) if key not in found}
@@ -81,7 +82,7 @@ def sweep(
         report = shown or (lambda done, total, known: None)
         report(len(found), len(set(keys)), known_points)
         for batch in _measured(missing, scheduler, jobs or cpus(), runs_beside(store)):
-            kept.put(batch.items())
+            keep(kept, batch.items())
             found |= batch
             report(len(found), len(set(keys)), known_points)
     return SweepResult(study=made, measured=tuple(found[key] for key in keys))
@@ -120,8 +121,8 @@ def probed(study: Study, kept: Store) -> Mapping[str, Any]:
         setting = plain if name is None else {**plain, DEVICE: name}
         parts = read(setting, {})
         key = key_of(parts.content)
-        one = kept.get(key) or look([(0, parts)])[0][1]
-        kept.put([(key, one)])
+        one = known_of(kept, key) or look([(0, parts)])[0][1]
+        keep(kept, [(key, one)])
         if one.error:
             where = axis.where if axis is not None else ArgumentError
             raise where(f"{name or first.get(DEVICE)}: {one.error}")

@@ -19,11 +19,12 @@ from typing import Any
 
 from npusim.base.errors import ArgumentError
 from npusim.results.progress import in_notebooks, of_points
+from npusim.reuse.store import Store, opened
 from npusim.study.formula import goal, limit
 from npusim.study.result import Exploration, unbeaten, values_of
 from npusim.study.runner import Progress, probed, study_of
 from npusim.study.space import Study, check_goals
-from npusim.study.store import Measured, Store, key_of, runs_beside
+from npusim.study.store import Measured, keep, key_of, known_of, runs_beside
 from npusim.study.subject import Known, Row, Setting, read
 from npusim.study.workers import Chunk, cpus, here
 
@@ -85,7 +86,7 @@ def explore(
     if jobs is not None and jobs < 1:
         raise ArgumentError(f"jobs is {jobs}; it must be at least 1 process")
     count = trials or made.trials or TRIALS
-    with Store(store) as kept, in_notebooks(progress, of_points) as shown:
+    with opened(store, "sweeps") as kept, in_notebooks(progress, of_points) as shown:
         report = shown or (lambda done, total, known: None)
         _require(sorted(needed), probed(made, kept), made)
         with _optuna_study(made, wanted, limits, seed, storage, name) as theirs:
@@ -229,7 +230,7 @@ class _Search:
             trial, point = found
             setting = self._setting(point)
             parts = read(setting, self._values)
-            one = self.kept.get(key_of(parts.content))
+            one = known_of(self.kept, key_of(parts.content))
             self.pending[trial.number] = trial, point
             if one is None:
                 yield [(trial.number, parts)]
@@ -241,7 +242,7 @@ class _Search:
         """Keep what was measured, and tell Optuna."""
         for number, one in done:
             parts = read(self._setting(self.pending[number][1]), self._values)
-            self.kept.put([(key_of(parts.content), one)])
+            keep(self.kept, [(key_of(parts.content), one)])
             self._tell(number, one)
 
     def _tell(self, number: int, one: Measured) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from npusim.base.kept import MOST_BYTES, Opened
 from npusim.base.sources import program
+from npusim.reuse.store import Store
 
 
 class Measured(NamedTuple):
@@ -23,28 +22,15 @@ class Measured(NamedTuple):
     passing: bool = False
 
 
-class Store(Opened):
-    """Measured points by key, in a file that several processes may use (``npusim.base.kept``).
+def known_of(store: Store, key: str) -> Measured | None:
+    """What a store knows of a point."""
+    found = store.get(key)
+    return None if found is None else Measured(*found)
 
-    ``file`` "" is one in the user's cache; None keeps points in memory. Raises ``ArgumentError``
-    for a file that is no such store.
-    """
 
-    def __init__(self, file: str | Path | None = "", most_bytes: int = MOST_BYTES) -> None:
-        super().__init__(file, "sweeps", most_bytes)
-
-    def get(self, key: str) -> Measured | None:
-        """What is known of a point."""
-        found = self._kept.get(key)
-        return None if found is None else Measured(*json.loads(found))
-
-    def put(self, points: Iterable[tuple[str, Measured]]) -> None:
-        """Keep points, all of them or none; failures that pass are left out."""
-        self._kept.put((key, json.dumps(one).encode()) for key, one in points if not one.passing)
-
-    def __len__(self) -> int:
-        """Number of points."""
-        return len(self._kept)
+def keep(store: Store, points: Iterable[tuple[str, Measured]]) -> None:
+    """Keep points, all of them or none; failures that pass are left out."""
+    store.put((key, one) for key, one in points if not one.passing)
 
 
 def runs_beside(file: str | Path | None) -> str | Path | None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from npusim.base.errors import ArgumentError, NpusimError, PassingError, StoreError
-from npusim.base.processes import pool, uninterrupted
-from npusim.device.answers import answers_in
+from npusim.base.workers import AHEAD, Workers
+from npusim.reuse.cache import answers_in
 from npusim.study.store import Measured
 from npusim.study.subject import Split, measure
 
@@ -24,9 +23,6 @@ Done = list[tuple[int, Measured]]
 
 #: The file of runs of kernels ("": one of the user's cache), or None.
 Runs = str | Path | None
-
-#: Chunks that wait for a worker, per worker: enough that none is idle, few enough to stop soon.
-_AHEAD = 3
 
 
 def look(chunk: Chunk, runs: Runs = None) -> Done:
@@ -60,38 +56,19 @@ def cpus() -> int:
 
 
 def here(chunks: Iterator[Chunk], jobs: int, runs: Runs = None) -> Iterator[Done]:
-    """Measure chunks in ``jobs`` processes (1: this one); results come as they are ready."""
-    if jobs == 1:
-        yield from (look(chunk, runs) for chunk in chunks)
-        return
-    lost: list[Chunk] = []
-    yield from _pooled(chunks, jobs, runs, lost)
-    for chunk in lost:  # one at a time, so that the point that kills its worker is known
-        for point in chunk:
-            alone: list[Chunk] = []
-            yield from _pooled(iter([[point]]), 1, runs, alone)
-            if alone:
-                dead = Measured({}, "the worker process died; out of memory, perhaps", passing=True)
-                yield [(point[0], dead)]
+    """Measure chunks in ``jobs`` processes (1: this one); results come as they are ready.
+
+    Of chunks whose process dies every point has one of its own, so that the deadly one is known.
+    """
+    with Workers(jobs) as workers:
+        points = partial(map, lambda point: [point])
+        for _, done in workers.each(partial(look, runs=runs), chunks, _dead, points):
+            yield done
 
 
-def _pooled(chunks: Iterator[Chunk], jobs: int, runs: Runs, lost: list[Chunk]) -> Iterator[Done]:
-    """Chunks in fresh processes; those under way when a process dies are ``lost``."""
-    waiting: dict[Future[Done], Chunk] = {}
-    try:
-        with pool(jobs) as processes:
-            while True:
-                with uninterrupted():
-                    for chunk in islice(chunks, _AHEAD * jobs - len(waiting)):
-                        waiting[processes.submit(look, chunk, runs)] = chunk
-                if not waiting:
-                    return
-                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
-                    del waiting[future]
-    except BrokenProcessPool:
-        lost += [*waiting.values(), *chunks]
+def _dead(chunk: Chunk) -> Done:
+    died = Measured({}, "the worker process died; out of memory, perhaps", passing=True)
+    return [(number, died) for number, _ in chunk]
 
 
 def on_dask(chunks: Callable[[int], Iterator[Chunk]], scheduler: str) -> Iterator[Done]:
@@ -119,7 +96,7 @@ def on_dask(chunks: Callable[[int], Iterator[Chunk]], scheduler: str) -> Iterato
             client.wait_for_workers(1)
             threads = sum(client.nthreads().values())
         futures = (client.submit(look, one, pure=False, retries=5) for one in chunks(threads))
-        ready = distributed.as_completed(islice(futures, 2 * _AHEAD * threads))
+        ready = distributed.as_completed(islice(futures, 2 * AHEAD * threads))
         for future in ready:
             yield future.result()
             ready.update(islice(futures, 1))

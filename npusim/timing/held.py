@@ -6,20 +6,13 @@ to whatever comes after them, however long they took.
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from npusim.base.integers import IntArray
-from npusim.device.answers import Answers
-
-#: Bytes of the largest content that is kept; L2s of very small blocks are simulated anew.
-MOST_BYTES = 1 << 20
 
 #: Of a 64-bit mask, as a number without a sign.
 _WIDE = (1 << 64) - 1
@@ -63,18 +56,3 @@ class Held:
             (names[tensor], block, valid & _WIDE, dirty & _WIDE)
             for tensor, block, valid, dirty in self.blocks.T.tolist()
         ]
-
-
-def _written(held: Held) -> dict[str, Any]:
-    """``held`` as JSON has it."""
-    packed = zlib.compress(held.blocks.tobytes(), 1)
-    return {"sizes": held.sizes, "blocks": base64.b85encode(packed).decode()}
-
-
-def _read(stored: dict[str, Any]) -> Held:
-    blocks = np.frombuffer(zlib.decompress(base64.b85decode(stored["blocks"])), np.int64)
-    return Held(tuple((name, size) for name, size in stored["sizes"]), blocks.reshape(4, -1))
-
-
-#: Contents that kernels left, by their digest.
-CONTENTS = Answers("l2", 256, _written, _read)

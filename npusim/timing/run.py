@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -12,6 +13,8 @@ from npusim.base.integers import RATE_BITS, IntArray, narrowed
 from npusim.device.parts import ENERGY
 from npusim.device.spec import Device
 from npusim.program import program as flows
+from npusim.program.build import build
+from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.timing.held import Held
 from npusim.timing.links import (
@@ -26,7 +29,7 @@ from npusim.timing.links import (
     links_of,
 )
 from npusim.timing.outcome import L2, Engine, Outcome, Progress, Spans
-from npusim.timing.problem import problem_bounds
+from npusim.timing.problem import needed_bytes, problem_bounds
 from npusim.timing.starts import core_starts
 from npusim.timing.trace import Bound, KernelRun, PipeRow, PipeRows, Timeline, Trace, TrafficRow
 
@@ -127,6 +130,71 @@ def time_cycles(program: Program, l2: L2) -> int:
     """The cycles of ``time_program`` with those to launch it, without any rows."""
     outcome = _engine(program, l2, core_starts(program), keep=False, progress=None).run()
     return outcome.cycles + launch_cycles(program)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    """A kernel that was timed: its run, and what its program tells besides.
+
+    ``figures`` are those its instructions rest on, ``read`` the bytes by tensor that its problem
+    reads, and ``emitted`` counts the instructions of its distinct tasks.
+    """
+
+    run: KernelRun
+    pipes: tuple[str, ...]
+    figures: frozenset[str]
+    read: Mapping[str, int]
+    emitted: int
+
+
+class Launches:
+    """Builds kernels for core groups of a device, and times them with the L2 that is between them.
+
+    The L2 is empty at first. This is the plain way; ``npusim.reuse.launches`` knows some runs.
+    """
+
+    def __init__(self, device: Device, groups: tuple[int, ...], engine: str = "fast") -> None:
+        self.device, self.groups, self.engine = device, groups, engine
+        self._state: L2 | None = None
+
+    @property
+    def l2(self) -> L2:
+        """The L2 as it is now."""
+        if self._state is None:
+            self._state = new_l2(self.device, self.engine)
+        return self._state
+
+    def preload(self, tensor: str, size: int) -> None:
+        """Make the first ``size`` bytes of a tensor resident and clean."""
+        self.l2.preload(tensor, size)
+
+    def build(self, kernel: Kernel) -> Program:
+        """The program of a kernel; raises as ``npusim.program.build.build`` does."""
+        return build(kernel, self.device, self.groups)
+
+    def known(self, kernel: Kernel, *, timeline: bool | None = False) -> Launched | None:
+        """Launch ``kernel`` if its run is known; None, and nothing done, if not."""
+
+    def time(
+        self,
+        kernel: Kernel,
+        program: Program,
+        *,
+        timeline: bool | None = False,
+        progress: Progress | None = None,
+    ) -> Launched:
+        """Launch ``kernel``, whose ``program`` this is, and simulate it.
+
+        Raises ``ProgramError`` if the program hangs or leaves a tensor.
+        """
+        run = time_program(program, self.l2, timeline=timeline, progress=progress)
+        return Launched(
+            run=run,
+            pipes=program.pipes,
+            figures=program.figures,
+            read=needed_bytes(program).read,
+            emitted=program.emitted,
+        )
 
 
 def launch_cycles(program: Program) -> int:

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from math import sqrt
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -36,13 +36,11 @@ from npusim.call.options import Options
 from npusim.call.spec import Array
 from npusim.device.spec import Device
 from npusim.results.progress import ProgressBar
-from npusim.torch.log import ConvCall, Evidence, Log
+from npusim.torch.log import SETTINGS, ConvCall, Evidence, Log
 from npusim.workloads.module import Made, Product, computed, products
 
-_ARGUMENTS = (
-    *("grad_output", "input", "weight", "bias_sizes", "stride", "padding", "dilation"),
-    *("transposed", "output_padding", "groups", "output_mask"),
-)
+_TENSORS = ("grad_output", "input", "weight")
+_ARGUMENTS = (*_TENSORS, "bias_sizes", *SETTINGS, "output_mask")
 
 
 def trace(
@@ -214,34 +212,29 @@ def _nothing() -> Evidence:
 
 def _call(a: dict[str, Any]) -> ConvCall:
     """The arguments of a dispatched call as plain values."""
-    grad_output, input_, weight = (a[name] for name in _ARGUMENTS[:3])
+    tensors = [a[name] for name in _TENSORS]
     x, w, b = (bool(on) for on in a["output_mask"])
     return ConvCall(
-        shapes=(_ints(grad_output.shape), _ints(input_.shape), _ints(weight.shape)),
-        dtypes=(_name(grad_output), _name(input_), _name(weight)),
+        shapes=cast(Any, tuple(_ints(tensor.shape) for tensor in tensors)),
+        dtypes=cast(Any, tuple(map(_name, tensors))),
         # without a bias PyTorch says [0]
         bias_sizes=_ints(a["bias_sizes"]) if b and a["bias_sizes"] is not None else None,
-        stride=_ints(a["stride"]),
-        padding=_ints(a["padding"]),
-        dilation=_ints(a["dilation"]),
-        transposed=bool(a["transposed"]),
-        output_padding=_ints(a["output_padding"]),
-        groups=int(a["groups"]),
+        **{name: _plain(a[name]) for name in SETTINGS},
         output_mask=(x, w, b),
     )
 
 
 def _evidence(a: dict[str, Any], out: Sequence[Any], func: Any) -> Evidence:
     """The data of a dispatched call, for a check."""
-    grad_output, input_, weight = (a[name] for name in _ARGUMENTS[:3])
+    tensors = [a[name] for name in _TENSORS]
 
     def noise(i: int) -> float:
-        squares = [t.detach().double().square() for t in (grad_output, input_, weight)]
+        squares = [t.detach().double().square() for t in tensors]
         sums = func(*squares, *(a[name] for name in _ARGUMENTS[3:]))
         return sqrt(float(sums[i].sum()))
 
     return Evidence(
-        operands=(_array(grad_output), _array(input_), _array(weight)),
+        operands=cast(Any, tuple(map(_array, tensors))),
         gradients=tuple(None if t is None else _array(t) for t in out),
         noise=noise,
     )
@@ -274,3 +267,10 @@ def _name(tensor: Any) -> str:
 
 def _ints(values: Any) -> tuple[int, ...]:
     return tuple(int(v) for v in values)
+
+
+def _plain(value: Any) -> Any:
+    """A number, a flag or a list of numbers as Python has them."""
+    if isinstance(value, (list, tuple)):
+        return _ints(value)
+    return value if isinstance(value, bool) else int(value)

@@ -35,12 +35,14 @@ from npusim.workloads import LinearLayer
 if TYPE_CHECKING:
     import pandas as pd
 
+#: Arguments of a call behind its tensors and ``bias_sizes``, but for ``output_mask``.
+SETTINGS = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
+
 #: Columns of ``Log.table``; a promise to users.
 COLUMNS = (
-    *("layer", "grad_output", "input", "weight", "dtype", "stride", "padding", "dilation"),
-    *("transposed", "output_padding", "groups", "mask", "arithmetic", "kernels", "cycles"),
-    *("time_us", "bottleneck", "count", "error_grad_input", "error_grad_weight"),
-    *("error_grad_bias", "tolerance", "ok", "reason", "result"),
+    *("layer", "grad_output", "input", "weight", "dtype", *SETTINGS, "mask", "arithmetic"),
+    *("kernels", "cycles", "time_us", "bottleneck", "count", "error_grad_input"),
+    *("error_grad_weight", "error_grad_bias", "tolerance", "ok", "reason", "result"),
 )
 
 #: Largest relative error by arithmetic or element type: the vendor's acceptance thresholds.
@@ -79,6 +81,11 @@ class ConvCall:
     groups: int = 1
     output_mask: tuple[bool, bool, bool]
     product: LinearLayer | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments ``SETTINGS``."""
+        return {name: getattr(self, name) for name in SETTINGS}
 
     @property
     def dtype(self) -> str:
@@ -207,12 +214,7 @@ class Log:
             input_,
             weight,
             bias_sizes=call.bias_sizes,
-            stride=call.stride,
-            padding=call.padding,
-            dilation=call.dilation,
-            transposed=call.transposed,
-            output_padding=call.output_padding,
-            groups=call.groups,
+            **call.settings,
             output_mask=call.output_mask,
             cube_math_type=number,
             **vars(options),
@@ -244,12 +246,7 @@ class Log:
             "layer": entry.layer,
             **dict(zip(("grad_output", "input", "weight"), call.shapes, strict=True)),
             "dtype": call.dtype,
-            "stride": call.stride,
-            "padding": call.padding,
-            "dilation": call.dilation,
-            "transposed": call.transposed,
-            "output_padding": call.output_padding,
-            "groups": call.groups,
+            **call.settings,
             "mask": call.output_mask,
             "arithmetic": entry.arithmetic,
             "kernels": result and len(result.runs),

@@ -14,7 +14,7 @@ from npusim.base.errors import ArgumentError, CapacityError, PassingError, Progr
 from npusim.base.sources import code_of, program
 from npusim.device.spec import Device
 from npusim.program.build import build
-from npusim.program.kernel import Kernel
+from npusim.program.kernel import Kernel, Least
 from npusim.program.program import Program
 from npusim.timing.least import least_and_digest
 from npusim.timing.outcome import L2
@@ -77,9 +77,16 @@ class Problem:
         """The kernel with some fields changed."""
         return replace(self.kernel, **changes)  # type: ignore[type-var]
 
+    def candidates(self) -> Iterator[tuple[Kernel, int]]:
+        """The kernel's own, each with a lower bound on its cycles in closed form."""
+        for one, least in self.kernel.bounded(self.device, self.cores):
+            yield one, self._whole(one, least)
+
     def least(self, candidate: Kernel) -> int:
-        """A lower bound on a candidate's cycles, in closed form."""
-        least = candidate.least(self.device, self.cores)
+        """A lower bound on the cycles of any kernel, in closed form."""
+        return self._whole(candidate, candidate.least(self.device, self.cores))
+
+    def _whole(self, candidate: Kernel, least: Least) -> int:
         launch = self.device.launch.beside(candidate.role, least.cores)
         return least.cycles + launch + self._before(least.before)[0]
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
 from npusim.base.errors import ArgumentError
 from npusim.program.kernel import Kernel
-from npusim.tuning.problem import Problem
+from npusim.tuning.problem import Problem, neighbours
 from npusim.tuning.workers import Workers
 
 #: States of a candidate. "pruned": its bound is above the best time; "open": the budget ended.
@@ -95,7 +95,7 @@ class Search:
     """The candidates of a problem, and a search that can be stopped and looked at any time."""
 
     problem: Problem
-    candidates: Iterable[Kernel]
+    candidates: Iterable[tuple[Kernel, int]]
     seeds: tuple[Kernel, ...]
     budget: Budget
     report: Callable[[Progress], None] | None = None
@@ -127,33 +127,37 @@ class Search:
                 break
             self._add(left[begin : begin + _TIMES])
             self._bound(self._hopeful(first), workers)
-            self._time(self._hopeful(first, self.budget.runs), workers)
+            found = self._hopeful(first)
+            runs = self.budget.runs
+            self._time(found if runs is None else found[: runs - self.simulated], workers)
         return self._best < before
+
+    def around(self, workers: Workers) -> None:
+        """Lead on with what is one step from the best, until none of these is better."""
+        while self.best is not None and self.lead(neighbours(self.best), workers):
+            pass
 
     def run(self, workers: Workers) -> None:
-        """Search until the proof or the end of the budget."""
-        self._add(self.candidates)
-        self._go_on(workers)
+        """Look at what has the least bound, until the proof or the end of the budget."""
+        self._admit(self.candidates)
+        while self._heap and self._heap[0][0] < self._best and not self._over():
+            if self._heap[0][1]:
+                self._time(self._take(1, _TIMES), workers)
+            else:
+                self._bound(self._take(0, _BOUNDS), workers)
 
-    def _hopeful(self, first: int, runs: int | None = None) -> list[int]:
+    def end(self) -> None:
+        """Say of what is left whether it may still be faster than the best."""
+        for row in self.rows:
+            if row.state == OPEN and row.known >= self._best:
+                row.state = PRUNED
+
+    def _hopeful(self, first: int) -> list[int]:
         """Rows from ``first`` on that may be the best, least bound first; they leave the heap."""
         found = [i for bound, _, i in sorted(self._heap) if i >= first and bound < self._best]
-        if runs is not None:
-            found = found[: runs - self.simulated]
-        self._leave(found)
-        return found
-
-    def _leave(self, rows: Collection[int]) -> None:
-        """Take rows out of the heap."""
-        self._heap = [entry for entry in self._heap if entry[2] not in rows]
+        self._heap = [entry for entry in self._heap if entry[2] not in found]
         heapq.heapify(self._heap)
-
-    def extend(self, candidates: Iterable[Kernel], workers: Workers) -> bool:
-        """Search among more candidates; whether the best became better."""
-        before = self._best
-        self._add(candidates)
-        self._go_on(workers)
-        return self._best < before
+        return found
 
     @property
     def best(self) -> Kernel | None:
@@ -162,31 +166,16 @@ class Search:
         return min(done, key=lambda row: row.cycles).kernel if done else None
 
     def _add(self, candidates: Iterable[Kernel]) -> None:
-        for one in candidates:
+        self._admit((one, self.problem.least(one)) for one in candidates)
+
+    def _admit(self, candidates: Iterable[tuple[Kernel, int]]) -> None:
+        """Candidates with their bounds in closed form."""
+        for one, least in candidates:
             if one not in self._known:
                 self._known.add(one)
-                row = Row(one, self.problem.least(one))
+                row = Row(one, least)
                 heapq.heappush(self._heap, (row.least, 0, len(self.rows)))
                 self.rows.append(row)
-
-    def _go_on(self, workers: Workers) -> None:
-        """Look at what has the least bound, until nothing may be faster than the best."""
-        while self._heap and self._heap[0][0] < self._best and not self._over():
-            if self._heap[0][1]:
-                self._time(self._take(1, _TIMES), workers)
-            else:
-                self._bound(self._take(0, _BOUNDS), workers)
-                if self.budget != Budget():  # a good time early is worth more than none in vain
-                    self._time(self._promising(), workers)
-        for row in self.rows:
-            if row.state == OPEN and row.known >= self._best:
-                row.state = PRUNED
-
-    @property
-    def open(self) -> float:
-        """The least bound of candidates that may still be faster than the best; inf if none is."""
-        bounds = (row.known for row in self.rows if row.state == OPEN)
-        return min((bound for bound in bounds if bound < self._best), default=inf)
 
     def _over(self) -> bool:
         runs, seconds = self.budget
@@ -203,15 +192,6 @@ class Search:
         while heap and heap[0][1] == level and heap[0][0] < self._best and len(taken) < most:
             taken.append(heapq.heappop(heap)[2])
         return taken
-
-    def _promising(self) -> list[int]:
-        """The row whose program has the least bound, if it may be the best; it leaves the heap."""
-        built = [entry for entry in self._heap if entry[1] and entry[0] < self._best]
-        if not built or self._over():
-            return []
-        chosen = min(built)[2]
-        self._leave([chosen])
-        return [chosen]
 
     def _bound(self, rows: Iterable[int], workers: Workers) -> None:
         """Bounds from programs; what cannot run or runs like another leaves the search."""

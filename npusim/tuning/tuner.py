@@ -10,10 +10,11 @@ from pathlib import Path
 from npusim.base.errors import ArgumentError, CapacityError
 from npusim.program.kernel import Kernel
 from npusim.results.progress import in_notebooks
-from npusim.tuning.problem import Problem, neighbours
+from npusim.reuse.store import opened
+from npusim.tuning.problem import Problem
 from npusim.tuning.search import Budget, Progress, Search
 from npusim.tuning.tuned import Tuned
-from npusim.tuning.workers import Store, Workers
+from npusim.tuning.workers import Workers
 
 
 def search(
@@ -33,23 +34,23 @@ def search(
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
         raise ArgumentError(f"jobs is {jobs!r}; it is a number of processes, at least 1")
     begun = time.monotonic()
-    around = among is None
-    if among is None:
-        among = problem.kernel.candidates(problem.device, problem.cores)
+    candidates = problem.candidates()
+    if among is not None:
+        candidates = ((one, problem.least(one)) for one in among)
     with (
         in_notebooks(progress, _of_tilings) as report,
-        Store(store) as kept,
+        opened(store, "tuned") as kept,
         Workers(problem, kept, jobs) as workers,
     ):
-        looking = Search(problem, among, seeds, budget, report)
+        looking = Search(problem, candidates, seeds, budget, report)
         looking.begin(workers)
-        if around and budget != Budget():
+        if among is None:
             looking.lead(_leaders(problem), workers)
-            while looking.best is not None and looking.lead(neighbours(looking.best), workers):
-                pass
+            looking.around(workers)
         looking.run(workers)
-        while around and looking.best is not None:
-            around = looking.extend(neighbours(looking.best), workers)
+        if among is None:
+            looking.around(workers)
+        looking.end()
     spent = time.monotonic() - begun
     return Tuned(problem, tuple(looking.rows), looking.bounded, spent, workers.known)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,9 +18,6 @@ from npusim.kernels.tilings.cann import CannTiling, cann_tiling
 AUTO, VENDOR = "auto", "vendor"
 
 _SELECTORS = ("op_name", "op_type", "input_shapes", "lines")
-_FLAGS = ("transpose_a", "transpose_b")
-_SIZES = ("kernel", "stride", "padding", "dilation", "perm")
-_COUNTS = ("groups", "cin", "cout")
 _TILINGS = ("tiling", "vendor_tiling")
 
 
@@ -97,15 +94,11 @@ def read_choices(source: Path) -> Choices:
 
 
 def _entry(node: Node) -> tuple[Node, Mapping[str, str], Choice]:
-    known = (*_SELECTORS, *_FLAGS, *_SIZES, *_COUNTS, *_TILINGS)
-    keys = node.mapping((), known)
+    keys = node.mapping((), (*_SELECTORS, *_ATTRIBUTES, *_TILINGS))
     wanted = {key: keys[key].text().replace(" ", "") for key in _SELECTORS if key in keys}
     if "lines" in wanted and not all(_lines(part)[0] for part in wanted["lines"].split(",")):
         raise keys["lines"].fail("expected lines of the profile such as 12 or 12-40,57")
-    attributes: list[tuple[str, Any]] = []
-    attributes += [(key, _flag(keys[key])) for key in _FLAGS if key in keys]
-    attributes += [(key, _sizes(keys[key])) for key in _SIZES if key in keys]
-    attributes += [(key, _number(keys[key])) for key in _COUNTS if key in keys]
+    attributes = [(key, read(keys[key])) for key, read in _ATTRIBUTES.items() if key in keys]
     if "tiling" in keys and "vendor_tiling" in keys:
         raise keys["vendor_tiling"].fail("there is a 'tiling' too; keep one of them")
     return node, wanted, Choice(_tiling(keys), tuple(attributes), f"{node.file}:{node.line}")
@@ -170,3 +163,11 @@ def _sizes(node: Node) -> tuple[int, ...]:
         shown = brief(node.text())
         raise node.fail(f"expected numbers with x between them, such as 3x3, got {shown}")
     return sizes
+
+
+#: An operator's attributes, and how each is read.
+_ATTRIBUTES: Mapping[str, Callable[[Node], Any]] = {
+    **dict.fromkeys(("transpose_a", "transpose_b"), _flag),
+    **dict.fromkeys(("kernel", "stride", "padding", "dilation", "perm"), _sizes),
+    **dict.fromkeys(("groups", "cin", "cout"), _number),
+}

@@ -222,55 +222,35 @@ def loss(base: Sequence[Outcome], outcomes: Sequence[Outcome]) -> float:
     if any(outcome.simulated is None for outcome in outcomes):
         return np.inf
     model = Lines.of(base, [], ())
-    found = simulated_figures(base, outcomes)
+    pairs = zip(outcomes, base, strict=True)
+    found = np.concatenate([_figures(outcome, like).simulated for outcome, like in pairs])
     return float(np.abs(found / model.measured - 1) @ model.weight)
 
 
-def simulated_figures(base: Sequence[Outcome], outcomes: Sequence[Outcome]) -> Array:
-    """Return the figures of ``Lines`` as ``outcomes`` has them, one simulation per row of ``base``.
-
-    All of them were simulated.
-    """
-    pairs = zip(outcomes, base, strict=True)
-    return np.concatenate([_figures(outcome, like).simulated for outcome, like in pairs])
-
-
-def descend(base: Sequence[Outcome], slopes: Slopes, numbers: Sequence[int]) -> dict[int, int]:
+def descend(
+    base: Sequence[Outcome], slopes: Slopes, numbers: Sequence[int], held: Collection[int] = ()
+) -> dict[int, int]:
     """Return the level of each constant of ``numbers`` that suits the rows best, by number.
 
     This is as far as a descent finds it. It begins in the middle of every range, so that nothing of
-    the shipped values is left.
+    the shipped values is left, and there stay the constants ``held``. Two move at a time: one alone
+    finds no way along a valley.
     """
-    steps = [STEPS // 2] * len(numbers)
-    if base and numbers:
-        steps = walk(Lines.of(base, slopes, numbers), steps)
-    return dict(zip(numbers, steps, strict=True))
-
-
-def walk(
-    model: Lines, begin: Sequence[int], reach: int = STEPS, held: Collection[int] = ()
-) -> list[int]:
-    """Return the levels to which a descent leads, at most ``reach`` from where it begins.
-
-    The constants at the places ``held`` stay. Two move at a time: one alone finds no way along a
-    valley.
-    """
-    free = [c for c in range(len(begin)) if c not in held]
-    spans = {c: slice(max(0, begin[c] - reach), begin[c] + reach + 1) for c in free}
-    steps, best = list(begin), np.inf
-    while free:
+    steps, best = [STEPS // 2] * len(numbers), np.inf
+    free = [place for place, number in enumerate(numbers) if number not in held]
+    model = Lines.of(base, slopes, numbers) if base and free else None
+    while model is not None:
         for moved in combinations(free, min(2, len(free))):
             losses = model.losses(steps, moved)
-            found = losses[tuple(spans[c] for c in moved)]
-            if found.min() < losses[tuple(steps[c] for c in moved)]:
-                for c, step in zip(
-                    moved, np.unravel_index(found.argmin(), found.shape), strict=True
-                ):
-                    steps[c] = spans[c].start + int(step)
-        if not best - found.min() > _GAIN:
+            least = losses.min()
+            if least < losses[tuple(steps[c] for c in moved)]:
+                found = np.unravel_index(losses.argmin(), losses.shape)
+                for c, step in zip(moved, found, strict=True):
+                    steps[c] = int(step)
+        if not best - least > _GAIN:
             break
-        best = float(found.min())
-    return steps
+        best = float(least)
+    return dict(zip(numbers, steps, strict=True))
 
 
 @dataclass(frozen=True)

@@ -21,20 +21,12 @@ from npusim.kernels.matmul_mix import PER_BLOCK, MatmulFinish, MatmulSum
 from npusim.kernels.parts.hand_over import HandOver
 from npusim.kernels.parts.matmul_operands import LAYOUTS_A, LAYOUTS_B
 from npusim.kernels.sum_parts import SumParts
-from npusim.validation.profiler import busy_us, last_start, launch_cycles
+from npusim.validation.profiler import reported
 from npusim.validation.rows import Declined, KernelRow, Simulated
-from npusim.validation.sheet import spelled_order
+from npusim.validation.sheet import spelled_order, told
 
 _DTYPES = {dtype.name: dtype for dtype in (FP16, BF16, FP32, INT8, INT32, MXFP8, MXFP4)}
 
-#: Words that change nothing here: columns state the same, or the cube's work is not touched.
-_SILENT = (
-    *("single_buffer", "double_buffer_l1", "double_buffer_l0", "l0c_double_buffer", "nbuffer33"),
-    *("nd2nz", "nd2nz_in_mte2", "unaligned", "fixpipe_to_gm", "pure_cube", "mix_mode"),
-    *("mdl_template", "constant_tiling", "l2_split", "l2_split_m2", "streamk2"),
-    *("multi_core_split_k", "tail_tile_split_n2", "aswt_tail_split", "tail_rebalance"),
-    *("scale_coalesced", "per_token_dequant_on_aiv", "share_b_in_l1", "cv_fused_via_gm"),
-)
 #: Words for results that vector cores finish from global memory, within the same kernel.
 _FINISHED = ("per_token_dequant_on_aiv", "cv_fused_via_gm")
 #: Operations whose vector cores compute GELU.
@@ -43,35 +35,8 @@ _GATED = ("gemm_gelu", "grouped_gemm_dequant_gelu")
 _GROUPED = ("grouped_gemm_dequant_gelu",)
 #: Rows that a vector core of these takes at a time, as their source says.
 _GROUPED_STEP = 24
-#: Words that say how many vector cores work with a cube core, and in how many blocks of GM.
-_READERS = {"mix_1_1": 1, "mix_1_2": 2}
-_SLOTS = {"workspace_slots_1": 1, "workspace_slots_4": 4}
 #: Blocks in which a core hands over tiles, where nothing says how many.
 _BLOCKS = 2
-#: Words that switch on one field of the tiling.
-_FIELDS = {
-    "unit_flag": "unit_flag",
-    "preload": "preload",
-    "mte2_preload": "preload",
-    "mte2_preload_n": "preload",
-    "shuffle_k": "stagger_k",
-    "k_start_staggered": "stagger_k",
-    "b_before_a": "b_before_a",
-    "full_load_a": "full_load_a",
-    "pipe_barrier_all_per_tile": "barrier",
-    "fixpipe_to_ub_then_mte3": "through_ub",
-    "norm_template": "paired",
-    "l1_half_per_buffer": "l1_halves",
-    "no_bank_conflict": "l1_halves",
-}
-#: Words that say for what one copy of scales is, where ``scale_steps`` does not.
-_SCALES = {
-    "scale_ratio1": (1, "slab of A"),
-    "scale_ratio4": (4, "slab of A"),
-    "scale_ratio8": (8, "base block"),
-    "scale_k_1024": (1024, "element of K"),
-    "scale_k_8192": (8192, "element of K"),
-}
 #: Words for library templates: these parse their tiling at run time, and walk tiles along M first.
 _LIBRARY = ("norm_template", "mdl_template")
 
@@ -91,15 +56,8 @@ def simulate_gemm_row(row: KernelRow, device: Device) -> Simulated:
         raise Declined(f"the tiling does not run: {error}") from error
     (run,) = call.runs
     parses = "constant_tiling" not in row.switches and bool(set(_LIBRARY) & set(row.switches))
-    started = last_start(device.launch, "cube", run)
-    kind, cores = row.time_kind, max(run.cores, _started(plan, device))
-    launch = launch_cycles(device.launch, kind, "cube", cores, parses=parses, started=started)
-    return Simulated(
-        time_us=device.time_us(run.cycles + launch),
-        busy_us={**busy_us(run, device, statistic=row.busy_statistic or "mean")},
-        kernels=(run.name,),
-        notes=plan.notes,
-    )
+    started = _started(plan, device)
+    return reported(run, row, device, "cube", plan.notes, started=started, parses=parses)
 
 
 def _started(plan: _Plan, device: Device) -> int:
@@ -120,9 +78,7 @@ class _Plan:
 
 
 def _plan(row: KernelRow, device: Device) -> _Plan:
-    for word in row.switches:
-        if word not in (*_SILENT, *_FIELDS, *_SCALES, *_READERS, *_SLOTS):
-            raise Declined(f"switches: {word} is not simulated for {row.op}")
+    sets = told(row, "gemm")
     if row.op not in ("gemm", *_GATED):
         raise Declined(f"op: {row.op} is not simulated; gemm is, and {', '.join(_GATED)}")
     if row.batch not in (None, 1) and row.op not in _GROUPED:
@@ -135,20 +91,20 @@ def _plan(row: KernelRow, device: Device) -> _Plan:
     notes: list[str] = []
     values = {
         **_blocks(row, dtype),
-        **_slabs(row, dtype, device, notes),
+        **_slabs(row, dtype, device, notes, sets.pop("scale", "")),
         **_slots(row),
         **_order(row, notes),
-        **{_FIELDS[word]: True for word in row.switches if word in _FIELDS},
     }
+    mixed = sets.pop("readers", 0), sets.pop("slots", 0)
+    values |= sets
     if "share_b_in_l1" in row.switches:
         values["base_m"] = ceil_div(sizes["M"], 16) * 16
         values["single_core_m"] = 0
         notes.append("share_b_in_l1: the blocks of both callers are one tile")
     values |= _tail(row, values, cores)
     values |= _split(row, values, cores)
-    problem = _Problem(
-        row, device, dtype, out, (sizes["M"], sizes["K"] // dtype.values, sizes["N"])
-    )
+    shape = sizes["M"], sizes["K"] // dtype.values, sizes["N"]
+    problem = _Problem(row, device, dtype, out, shape, *mixed)
     try:
         return _Plan(problem.kernel(Tiling(**values), cores, notes), cores, tuple(notes))
     except NpusimError as error:
@@ -170,13 +126,18 @@ def _needed(row: KernelRow, column: str) -> int:
 
 @dataclass(frozen=True)
 class _Problem:
-    """The operands of a row; ``shape`` is (M, K, N), K in stored elements."""
+    """The operands of a row; ``shape`` is (M, K, N), K in stored elements.
+
+    ``readers`` vector cores work with a cube core, in so many ``slots`` of GM; 0 if not stated.
+    """
 
     row: KernelRow
     device: Device
     dtype: DType
     out: DType
     shape: tuple[int, int, int]
+    readers: int
+    slots: int
 
     def kernel(
         self, tiling: Tiling, cores: int, notes: list[str]
@@ -212,10 +173,8 @@ class _Problem:
     def _finished(self, product: Matmul, cores: int, notes: list[str]) -> MatmulFinish:
         """The product with the vector cores of each group on its tiles."""
         m, n = product.c.shape
-        words = self.row.switches
-        pair = self.device.core_kind("vector").per_group
-        readers = next((_READERS[word] for word in words if word in _READERS), pair)
-        slots = next((_SLOTS[word] for word in words if word in _SLOTS), 0)
+        readers = self.readers or self.device.core_kind("vector").per_group
+        slots = self.slots
         if not slots:
             slots = _BLOCKS
             notes.append(f"tiles are taken to go through {slots} blocks of GM per core")
@@ -270,19 +229,21 @@ def _slots(row: KernelRow) -> dict[str, int]:
     }
 
 
-def _slabs(row: KernelRow, dtype: DType, device: Device, notes: list[str]) -> dict[str, int]:
-    """Base blocks per copy of A, of B and of scales."""
+def _slabs(
+    row: KernelRow, dtype: DType, device: Device, notes: list[str], scale: str
+) -> dict[str, int]:
+    """Base blocks per copy of A, of B and of scales; these are for ``scale``, "8 base block"."""
     step_a, step_b = row.step_ka, row.step_kb
     if step_a is None or step_b is None:
         step_a = step_b = _unstated_step(row, dtype, device, notes)
     steps = {"step_ka": step_a, "step_kb": step_b}
     if row.scale_steps is not None:
         return steps | {"step_scale": row.scale_steps}
-    for word in row.switches:
-        if word in _SCALES:
-            count, what = _SCALES[word]
-            blocks = {"slab of A": count * step_a, "base block": count}
-            steps["step_scale"] = blocks.get(what, count // _needed(row, "base_k"))
+    if scale:
+        number, what = scale.split(" ", 1)
+        count = int(number)
+        blocks = {"slab of A": count * step_a, "base block": count}
+        steps["step_scale"] = blocks.get(what, count // _needed(row, "base_k"))
     if "scale_coalesced" in row.switches:
         steps["step_scale"] = ceil_div(_needed(row, "K"), _needed(row, "base_k"))
         notes.append("scale_coalesced: one copy of scales is taken to serve all of K")

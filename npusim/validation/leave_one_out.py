@@ -2,12 +2,12 @@
 
 Kernels are left out a family at a time, a family's shape at a time, and a switch at a time: all
 kernels with the same shape, or the same word, at once; calls one by one. The constants are fitted
-to the others (``npusim.validation.refit``), and those left out are then simulated with them.
+to the others (``npusim.validation.fit``), and those left out are then simulated with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -24,7 +24,6 @@ from npusim.validation.fit import (
     simulated_slopes,
     tells,
 )
-from npusim.validation.refit import figures, refit
 from npusim.validation.rows import CallRow, KernelRow
 from npusim.validation.score import (
     Pair,
@@ -35,7 +34,6 @@ from npusim.validation.score import (
     time_error,
 )
 from npusim.validation.simulate import Outcome
-from npusim.validation.workers import Task
 
 #: How kernels are left out.
 FAMILY, SHAPE, SWITCH, CALL = "family", "shape", "switch", "call"
@@ -116,7 +114,6 @@ def leave_one_out(
     ``outcomes`` are those with the shipped figures; rows that were not simulated or are not to be
     trusted take no part.
     """
-    simulate = _remembered(simulate)
     base = [o for o in outcomes if isinstance(o.row, rows) and is_usable(o, constants)]
     slopes = simulated_slopes(base, constants, simulate)
     found = [
@@ -126,19 +123,6 @@ def leave_one_out(
     told = [i for i, outcome in enumerate(base) if tells(outcome)]
     telling = [base[i] for i in told], constants, [slopes[i] for i in told]
     return Study(tuple(found), tuple(determination(*telling)))
-
-
-def _remembered(simulate: Simulate) -> Simulate:
-    """Simulate no row twice with the same figures, which fits that differ by little propose."""
-    known: dict[tuple[int, frozenset[tuple[str, str]]], Outcome] = {}  # rows by identity
-
-    def remembered(tasks: Sequence[Task]) -> list[Outcome]:
-        keys = [(id(row), frozenset(figures.items())) for row, figures in tasks]
-        new = {key: task for key, task in zip(keys, tasks, strict=True) if key not in known}
-        known.update(zip(new, simulate(list(new.values())), strict=True))
-        return [known[key] for key in keys]
-
-    return remembered
 
 
 def _folds(base: Sequence[Outcome]) -> Iterator[tuple[str, str, list[int]]]:
@@ -183,13 +167,24 @@ def _left_out(
     out = set(members)
     inside = [i for i, o in enumerate(base) if i not in out and device_of(o) in near and tells(o)]
     fitted = [base[i] for i in inside], [slopes[i] for i in inside]
-    # A call's time is straight in its share of a launch: nothing is left to simulate.
-    levels = (
-        descend(*fitted, numbers) if kind == CALL else refit(*fitted, constants, numbers, simulate)
-    )
-    levels = dict.fromkeys(range(len(constants)), STEPS // 2) | levels
-    tasks: list[Task] = [(o.row, figures(o, constants, levels)) for o in own]
+    # Where too few rows tell of a constant of kernels it would follow their errors.
+    told = determination(fitted[0], constants, fitted[1]) if kind != CALL else []
+    held = [number for number, one in enumerate(told) if one.is_hypothesis]
+    levels = dict.fromkeys(range(len(constants)), STEPS // 2) | descend(*fitted, numbers, held)
+    tasks = [(o.row, _figures(o, constants, levels)) for o in own]
     predicted = simulate(tasks)
     texts = tuple(c.text(c.level(levels[n])) for n, c in enumerate(constants))
     errors = mean_time_error(own), mean_time_error(predicted)
     return LeftOut(kind, name, len(own), len(inside), *errors, texts, tuple(predicted))
+
+
+def _figures(
+    outcome: Outcome, constants: Sequence[Constant], levels: Mapping[int, int]
+) -> dict[str, str]:
+    """The figures of a row's device with constants, by number, at their levels."""
+    found: dict[str, str] = {}
+    for number, level in levels.items():
+        constant = constants[number]
+        if device_of(outcome) in constant.devices:
+            found |= constant.figures(constant.level(level))
+    return found

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from reprlib import repr as brief
 from statistics import median
+from typing import Any
 
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import digits
 from npusim.base.yamltree import suggest, unreadable
 from npusim.device.files import ALIASES
-from npusim.validation.choices import Choice, Choices, Launch, beside, read_choices
+from npusim.validation.choices import Choices, Launch, beside, read_choices
 from npusim.validation.rows import Operand, ProfiledRow
 from npusim.validation.sheet import Sheet, Unreadable, lines_of, read_sheet
 
@@ -100,34 +101,24 @@ def read_profile(source: Path, chip: str, choices: Choices) -> Sheet:
     for line, cells in table:
         where = f"{source}:{line}"
         try:
-            read = _read(columns, cells, where)
+            row, times = _read(columns, cells, (chip, line), choices)
         except _WrongError as wrong:
             name = cells[columns["type"]] if columns["type"] < len(cells) else "row"
             rows.append(Unreadable(f"{name}:{line}", name, chip, f"{where}: {wrong}"))
             continue
-        choice = choices.of(read.launch)
-        alike.setdefault(_row(read, chip, choice), []).append(read)
+        alike.setdefault(row, []).append((where, times))
     if not rows and not alike:
         raise ArgumentError(f"{source}:{at}: there is no row below the header; export the profile")
-    told = (_measured(key, reads) for key, reads in alike.items())
+    told = (_measured(row, reads) for row, reads in alike.items())
     return Sheet(str(source), tuple(head), (*told, *rows), ())
+
+
+#: File and line of a launch, and its times by the field of a row.
+_Read = tuple[str, dict[str, float]]
 
 
 class _WrongError(Exception):
     """What is wrong with one launch: a text without file and line."""
-
-
-@dataclass(frozen=True)
-class _Read:
-    """One launch, its times and where it stands."""
-
-    launch: Launch
-    task: str
-    cores: int | None
-    operands: tuple[Operand, ...]
-    results: tuple[Operand, ...]
-    times: Mapping[str, float]
-    where: str
 
 
 def _table(source: Path) -> Iterator[tuple[int, list[str]]]:
@@ -180,21 +171,43 @@ def _columns(where: str, head: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def _read(columns: Mapping[str, int], cells: Sequence[str], where: str) -> _Read:
-    """One launch; ``_WrongError`` for a cell that cannot be read."""
+def _read(
+    columns: Mapping[str, int], cells: Sequence[str], place: tuple[str, int], choices: Choices
+) -> tuple[ProfiledRow, dict[str, float]]:
+    """What a launch has in common with those that are alike, and its times.
+
+    ``place`` is its chip and line. Raises ``_WrongError`` for a cell that cannot be read.
+    """
     if len(cells) <= max(columns.values()):
         raise _WrongError(f"{len(cells)} cells, fewer than the header has columns")
-    text = {what: cells[place].strip() for what, place in columns.items()}
-    kind = text["type"]
+    text = {what: cells[at].strip() for what, at in columns.items()}
+    kind, (chip, line) = text["type"], place
     if kind in _EMPTY:
         raise _WrongError("no op type")
     operands, results = (_operands(text, side) for side in ("input", "output"))
-    name, shapes = text.get("name", ""), _plain(text["input shapes"])
-    launch = Launch(name, kind, shapes, int(where.rpartition(":")[2]))
     told = text.get("cores", "")
     cores = None if told in _EMPTY else digits(told)
     if cores is None and told not in _EMPTY:
         raise _WrongError(f"block dim: expected a number of cores, got {brief(told)}")
+    times = _times(text)
+    launch = Launch(text.get("name", ""), kind, _plain(text["input shapes"]), line)
+    row = ProfiledRow(
+        id="",
+        chip=chip,
+        op=kind,
+        family=kind,
+        cores=cores or None,
+        task=text.get("task", "").upper(),
+        operands=operands,
+        results=results,
+        choice=choices.of(launch),
+        time_kind="task",
+    )
+    return row, times
+
+
+def _times(text: Mapping[str, str]) -> dict[str, float]:
+    """The times of a launch, by the field of a row."""
     times = {"time_us": _time("task duration", text["duration"])}
     if not times["time_us"]:
         raise _WrongError("task duration: expected a time above 0")
@@ -206,8 +219,7 @@ def _read(columns: Mapping[str, int], cells: Sequence[str], where: str) -> _Read
                     f"{what.removesuffix('_us')} works {times[what]:g} us in a task of "
                     f"{times['time_us']:g} us; are both in microseconds?"
                 )
-    task = text.get("task", "").upper()
-    return _Read(launch, task, cores or None, operands, results, times, where)
+    return times
 
 
 def _time(what: str, text: str) -> float:
@@ -245,28 +257,13 @@ def _listed(text: str) -> list[str]:
     return [] if text in _EMPTY else _plain(text).split(";")
 
 
-def _row(read: _Read, chip: str, choice: Choice) -> ProfiledRow:
-    """What launches that are alike have in common; not yet a time."""
-    return ProfiledRow(
-        id="",
-        chip=chip,
-        op=read.launch.type,
-        family=read.launch.type,
-        cores=read.cores,
-        task=read.task,
-        operands=read.operands,
-        results=read.results,
-        choice=choice,
-        time_kind="task",
-    )
-
-
-def _measured(key: ProfiledRow, reads: Sequence[_Read]) -> ProfiledRow:
+def _measured(row: ProfiledRow, reads: Sequence[_Read]) -> ProfiledRow:
     """The row with the medians of its launches; a pipe that one of them lacks is left out."""
-    first = reads[0]
-    shared = set.intersection(*(set(read.times) for read in reads))
-    values = {what: median(read.times[what] for read in reads) for what in sorted(shared)}
-    told = {what: value for what, value in values.items() if value}
+    where = reads[0][0]
+    shared = set.intersection(*(set(times) for _, times in reads))
+    values = {what: median(times[what] for _, times in reads) for what in sorted(shared)}
+    told: dict[str, Any] = {what: value for what, value in values.items() if value}
     if "cube_us" not in told and "aiv_mte2_us" in told:
         told.setdefault("mte2_us", told["aiv_mte2_us"])
-    return key.measured(f"{key.op}:{first.launch.line}", first.where, len(reads), told)
+    name = f"{row.op}:{where.rpartition(':')[2]}"
+    return replace(row, id=name, where=where, launches=len(reads), **told)

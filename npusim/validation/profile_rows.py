@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from npusim.base.dtypes import FP32, DType, dtype
 from npusim.base.errors import NpusimError
-from npusim.base.integers import ceil_div
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.device.catalog import load_device
@@ -40,7 +39,7 @@ from npusim.ops.gradients import (
 )
 from npusim.shapes.convolution import Convolution
 from npusim.validation.choices import AUTO, VENDOR
-from npusim.validation.profiler import busy_us
+from npusim.validation.profiler import groups_of, reported
 from npusim.validation.rows import Declined, Operand, ProfiledRow, Simulated
 
 T = TypeVar("T")
@@ -68,7 +67,7 @@ def _simulated(row: ProfiledRow, device: Device) -> Simulated:
     if row.task not in _TASKS:
         raise Declined(f"task type {row.task} runs on no core that is simulated")
     kind = _kind(row)
-    groups = _groups(row, device, kind.role)
+    groups = groups_of(row, device, kind.role, "block dim")
     options = Options(device=device, cores=groups, rules="hardware", timeline=False)
     call = Call(kind.name, options, timing_only=True)
     notes: list[str] = []
@@ -78,22 +77,7 @@ def _simulated(row: ProfiledRow, device: Device) -> Simulated:
     if row.cores is None:
         notes.append("the profile does not say on how many cores: all")
     run = next(run for run in call.runs if run.name == kind.name)
-    return Simulated(
-        time_us=device.time_us(run.cycles + run.launch_cycles),
-        busy_us=busy_us(run, device, cores=row.cores),
-        kernels=(run.name,),
-        notes=tuple(notes),
-    )
-
-
-def _groups(row: ProfiledRow, device: Device, role: str) -> range:
-    """The core groups that a row's cores fill; all without a number."""
-    each = device.core_kind(role).per_group
-    groups = ceil_div(row.cores, each) if row.cores else device.groups
-    if groups > device.groups:
-        most = device.groups * each
-        raise Declined(f"block dim is {row.cores}, but {device.name} has {most} {role} cores")
-    return range(groups)
+    return reported(run, row, device, kind.role, notes, cores=row.cores)
 
 
 def _fields_of(row: ProfiledRow, kind: type[T]) -> T:

@@ -8,14 +8,60 @@ not each of them had work.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from statistics import median
 
+from npusim.base.integers import ceil_div
 from npusim.base.reasons import FOLLOW
 from npusim.device.parts import Launch
 from npusim.device.pipes import facts
 from npusim.device.spec import Device
 from npusim.results.metrics import working
 from npusim.timing.trace import KernelRun, PipeRow
+from npusim.validation.rows import Declined, KernelRow, Simulated
+
+
+def groups_of(row: KernelRow, device: Device, role: str, column: str = "cores") -> range:
+    """The core groups that a row's cores fill, all without a number.
+
+    Raises ``Declined`` for more than there are; ``column`` is where their number stands.
+    """
+    each = device.core_kind(role).per_group
+    groups = ceil_div(row.cores, each) if row.cores else device.groups
+    if groups > device.groups:
+        raise Declined(
+            f"{column} is {row.cores}, but {device.name} has {device.groups * each} {role} cores"
+        )
+    return range(groups)
+
+
+def reported(
+    run: KernelRun,
+    row: KernelRow,
+    device: Device,
+    role: str,
+    notes: Sequence[str],
+    *,
+    cores: int | None = None,
+    started: int = 0,
+    parses: bool = True,
+    blind: Collection[str] = (),
+) -> Simulated:
+    """Return what a profiler reports of the run of a row's kernel, comparable to the row.
+
+    ``cores`` are as of ``busy_us``, ``parses`` as of ``launch_cycles``; a launch starts at least so
+    many cores as ``started``. Of pipes that are ``blind`` nothing is told.
+    """
+    launch, last = device.launch, last_start(device.launch, role, run)
+    many = max(run.cores, started)
+    beside = launch_cycles(launch, row.time_kind, role, many, parses=parses, started=last)
+    busy = busy_us(run, device, cores=cores, statistic=row.busy_statistic or "mean")
+    return Simulated(
+        time_us=device.time_us(run.cycles + beside),
+        busy_us={**busy, **dict.fromkeys(blind)},
+        kernels=(run.name,),
+        notes=tuple(notes),
+    )
 
 
 def busy_cycles(row: PipeRow) -> int:

@@ -6,8 +6,7 @@ The fields are the columns of the files; ``configs/silicon/README.md`` explains 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from npusim.validation.choices import NOTHING, Choice
 
@@ -123,13 +122,6 @@ class ProfiledRow(KernelRow):
     def problem(self) -> tuple[object, ...]:
         """The operands."""
         return self.operands
-
-    def measured(
-        self, name: str, where: str, launches: int, times: Mapping[str, float]
-    ) -> ProfiledRow:
-        """Return the row with its name and times, by field."""
-        values: dict[str, Any] = dict(times)
-        return replace(self, id=name, where=where, launches=launches, **values)
 
 
 @dataclass(frozen=True, kw_only=True)

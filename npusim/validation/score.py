@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, median
 
-import numpy as np
-
 from npusim.validation.rows import KernelRow
 from npusim.validation.sheet import Row, Unreadable
 from npusim.validation.simulate import Outcome
@@ -229,19 +227,12 @@ def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float | N
     """Return Spearman's coefficient; None for too few points or without any order."""
     if len(left) < _LEAST_RANKED:
         return None
-    a, b = _ranks(left), _ranks(right)
-    if not a.std() or not b.std():
+    import pandas as pd  # noqa: PLC0415 - nothing else here needs it
+
+    ranks = pd.DataFrame({"left": left, "right": right}).rank()
+    if ranks.nunique().min() == 1:
         return None
-    return float(np.corrcoef(a, b)[0, 1])
-
-
-def _ranks(values: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Ranks from 0; equal values share the mean of theirs."""
-    array = np.asarray(values, dtype=float)
-    below = (array[:, None] > array).sum(axis=1)
-    alike = (array[:, None] == array).sum(axis=1)
-    ranks: np.ndarray[tuple[int], np.dtype[np.float64]] = below + (alike - 1) / 2
-    return ranks
+    return float(ranks["left"].corr(ranks["right"]))
 
 
 def _family(name: str, outcomes: Sequence[Outcome]) -> FamilyScore:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from npusim.base.errors import CONTROL, ArgumentError
 from npusim.base.resources import configs
 from npusim.base.yamltree import suggest, unreadable
-from npusim.validation.rows import CallRow, KernelRow
+from npusim.validation.rows import CallRow, Declined, KernelRow
 
 if TYPE_CHECKING:  # only types may use it: the module has moved since Python 3.10
     from importlib.abc import Traversable
@@ -57,11 +57,36 @@ def shipped_sheets() -> tuple[Sheet, Sheet]:
 
 
 @cache
-def known_words() -> frozenset[str]:
-    """Return the words that ``switches`` may hold, from the table that explains them."""
+def words() -> Mapping[str, tuple[frozenset[str], Mapping[str, Any]]]:
+    """Return the words that ``switches`` may hold, from the table that explains them.
+
+    With each the operations for which it is simulated and what it sets of their kernels.
+    """
     text = (_FOLDER / "words.csv").read_text(encoding="utf-8")
-    table = csv.DictReader(io.StringIO(text))
-    return frozenset(entry["word"] for entry in table if entry["column"] == "switches")
+    return {
+        entry["word"]: (frozenset(_words(entry["ops"])), dict(map(_setting, _words(entry["sets"]))))
+        for entry in csv.DictReader(io.StringIO(text))
+    }
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """Name and value of ``name``, ``name=2`` or ``name=text``."""
+    name, _, value = text.partition("=")
+    return name, int(value) if value.isdecimal() else value or True
+
+
+def told(row: KernelRow, op: str) -> dict[str, Any]:
+    """Return what the switches of a row set of the kernel of an operation.
+
+    Raises ``Declined`` for a word that is not simulated for it.
+    """
+    found: dict[str, Any] = {}
+    for word in row.switches:
+        ops, sets = words().get(word, (frozenset(), {}))
+        if op not in ops:
+            raise Declined(f"switches: {word} is not simulated for {row.op}")
+        found |= sets
+    return found
 
 
 @cache

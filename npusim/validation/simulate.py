@@ -12,7 +12,7 @@ from npusim.validation.call_rows import simulate_call_row
 from npusim.validation.gemm_rows import simulate_gemm_row
 from npusim.validation.profile_rows import simulate_profiled_row
 from npusim.validation.rows import CallRow, Declined, KernelRow, ProfiledRow, Simulated
-from npusim.validation.sheet import Row, Unreadable, known_words
+from npusim.validation.sheet import Row, Unreadable, words
 from npusim.validation.stream_rows import simulate_stream_row
 
 #: Chips as measurements name them, and their devices.
@@ -85,7 +85,7 @@ def device_name(row: Row) -> tuple[str, tuple[str, ...]]:
 
 def _simulated(row: Row, figures: Mapping[str, str]) -> Simulated:
     for word in row.switches if isinstance(row, KernelRow) else ():
-        if word not in known_words():
+        if word not in words():
             raise Declined(f"switches: the word {word!r} is not known")
     name, notes = device_name(row)
     simulated = _dispatch(row, _device(name, tuple(figures.items())))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from npusim.base.dtypes import DType, dtype
 from npusim.base.errors import NpusimError
-from npusim.base.integers import ceil_div
 from npusim.call.call import simulate
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
@@ -26,8 +26,9 @@ from npusim.kernels.stream import (
 )
 from npusim.program.kernel import Kernel
 from npusim.shapes.convolution import Convolution
-from npusim.validation.profiler import busy_us, last_start, launch_cycles
+from npusim.validation.profiler import groups_of, reported
 from npusim.validation.rows import Declined, KernelRow, Simulated
+from npusim.validation.sheet import told
 
 #: Operations that no kernel here computes, and what they would take.
 _MISSING: Mapping[str, str] = {
@@ -57,37 +58,15 @@ def simulate_stream_row(row: KernelRow, device: Device) -> Simulated:
         raise Declined(f"op {row.op!r}: {_MISSING[row.op]}")
     if row.op not in _PLANS:
         raise Declined(f"op {row.op!r} is not known; there are {', '.join(sorted(_PLANS))}")
-    words, make = _PLANS[row.op]
-    for word in row.switches:
-        if word not in words:
-            raise Declined(f"switches: {row.op} with {word!r} is not modelled")
+    sets = told(row, row.op)
     try:
-        plan = make(row, device)
-        groups = _groups(row, device, plan.kernel.role)
+        plan = _PLANS[row.op](row, device, sets)
+        groups = groups_of(row, device, plan.kernel.role)
         result = simulate(plan.kernel, device, cores=groups, timeline=False)
     except NpusimError as error:
         raise Declined(str(error)) from error
-    run = result.runs[0]
-    role, started = plan.kernel.role, last_start(device.launch, plan.kernel.role, run)
-    launch = launch_cycles(device.launch, row.time_kind, role, run.cores, started=started)
-    busy = {**busy_us(run, device, cores=row.cores), **dict.fromkeys(plan.blind)}
-    return Simulated(
-        time_us=device.time_us(run.cycles + launch),
-        busy_us=busy,
-        kernels=(run.name,),
-        notes=plan.notes,
-    )
-
-
-def _groups(row: KernelRow, device: Device, role: str) -> range:
-    """The core groups a row's cores fill; all without a number."""
-    each = device.core_kind(role).per_group
-    groups = ceil_div(row.cores, each) if row.cores else device.groups
-    if groups > device.groups:
-        raise Declined(
-            f"cores: {row.cores} {role} cores, but {device.name} has {device.groups * each}"
-        )
-    return range(groups)
+    run, role = result.runs[0], plan.kernel.role
+    return reported(run, row, device, role, plan.notes, cores=row.cores, blind=plan.blind)
 
 
 def _need(row: KernelRow, *columns: str) -> tuple[int, ...]:
@@ -107,54 +86,37 @@ def _type(row: KernelRow) -> DType:
 # -- copies and conversions --------------------------------------------------------------------
 
 
-def _copy(row: KernelRow, device: Device) -> _Plan:
+def _copy(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
     m, n, rows, columns = _need(row, "M", "N", "base_m", "base_n")
-    words = set(row.switches)
-    quarters, shared = "repeat4_quarters" in words, bool(words & _SHARED)
-    again = quarters or "repeat4_whole" in words
-    if (row.batch or 1) > 1 and not shared and not again:
+    if (row.batch or 1) > 1 and not sets:
         raise Declined(f"batch is {row.batch}: no word tells what is read again")
-    tiling = CopyTiling(
-        rows=rows,
-        columns=columns,
-        bands=_REPEATS if quarters else 1,
-        passes=_REPEATS if again else 1,
-        shared=shared,
-        rotated="all_cores_rotated" in words,
-        slots=row.buffers_l1[0] if row.buffers_l1 else 1,
-    )
+    slots = row.buffers_l1[0] if row.buffers_l1 else 1
+    tiling = CopyTiling(rows=rows, columns=columns, slots=slots, **sets)
     x = Tensor("x", (m, n), _type(row))
     return _Plan(CopyInNz(tiling, x) if row.op == "copy_gm_l1" else CopyIn(tiling, x))
 
 
-def _nd2nz(row: KernelRow, device: Device) -> _Plan:
+def _nd2nz(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
     m, n, rows, columns = _need(row, "M", "N", "base_m", "base_n")
-    kind, pitch = _type(row), rows
-    for word in row.switches:
-        if word.startswith(_PITCH):
-            pitch = int(word.removeprefix(_PITCH))
-    c0 = 32 // kind.bytes
+    kind, c0 = _type(row), 32 // _type(row).bytes
     x, y = Tensor("x", (m, n), kind), Tensor("y", (n // c0, m, c0), kind, "out")
-    tiling = NzTiling(rows=rows, columns=columns, pitch=pitch, slots=_slots(row))
+    pitch, slots = sets.get("pitch", rows), sets.get("ub_slots", 1)
+    tiling = NzTiling(rows=rows, columns=columns, pitch=pitch, slots=slots)
     notes = ("the banks of UB are not modelled: the pitch in it changes no time",)
     return _Plan(NdToNz(tiling, x, y), notes)
-
-
-def _slots(row: KernelRow) -> int:
-    return 2 if "double_buffer_ub" in row.switches else 1
 
 
 # -- element-wise ------------------------------------------------------------------------------
 
 
-def _elementwise(row: KernelRow, device: Device) -> _Plan:
+def _elementwise(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
     m, n = _need(row, "M", "N")
     kind, operation = _type(row), _STAND_INS.get(row.op, row.op)
     inputs = OPERATIONS[operation][1]
-    piece = (row.base_m or 1) * row.base_n if row.base_n else 0
+    piece, slots = (row.base_m or 1) * (row.base_n or 0), sets.get("ub_slots", 1)
     notes, blind = [], []
     if not piece:
-        fit = device.memory("UB").size_bytes // (_slots(row) * (inputs + 1) * kind.bytes)
+        fit = device.memory("UB").size_bytes // (slots * (inputs + 1) * kind.bytes)
         piece = min(fit, n) // 16 * 16
         notes.append(f"base_n is empty: pieces of {piece} elements, the most of a row that fits")
     if operation != row.op:
@@ -165,7 +127,7 @@ def _elementwise(row: KernelRow, device: Device) -> _Plan:
     if "no_bank_conflict" in row.switches:
         notes.append("no_bank_conflict: vector instructions are charged as with conflicts")
         blind.append("vec")
-    tiling = StreamTiling(piece=piece, slots=_slots(row), cores=row.cores)
+    tiling = StreamTiling(piece=piece, slots=slots, cores=row.cores)
     operands = tuple(Tensor(f"x{i}", (m, n), kind) for i in range(inputs))
     kernel = Elementwise(operation, tiling, operands, Tensor("z", (m, n), kind, "out"))
     return _Plan(kernel, tuple(notes), tuple(blind))
@@ -174,7 +136,7 @@ def _elementwise(row: KernelRow, device: Device) -> _Plan:
 # -- convolution -------------------------------------------------------------------------------
 
 
-def _conv(row: KernelRow, device: Device) -> _Plan:
+def _conv(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
     """Implicit product on 5HD: base_k columns of C1 and taps per mmad, whole slabs in L1."""
     base_m, base_n, base_k, cout = _need(row, "base_m", "base_n", "base_k", "N")
     step_a, step_b = _need(row, "step_ka", "step_kb")
@@ -220,13 +182,6 @@ def _conv_notes(kernel: ConvForward, base_m: int) -> tuple[str, ...]:
     return (f"a tile holds {positions} positions, not {base_m}: it is whole rows of the output",)
 
 
-#: Words that say how often and by whom the data of a copy are read.
-_REPEATS = 4
-_SHARED = frozenset(("all_cores_same_order", "all_cores_rotated"))
-
-#: Followed by the distance of NZ columns in UB, in blocks of 32 B.
-_PITCH = "dst_c0_stride_"
-
 #: Operations whose time is that of memory, by what is computed in their place.
 _STAND_INS: Mapping[str, str] = {"gelu": "gated", "gelu_eltwise": "gated"}
 
@@ -236,20 +191,10 @@ _CONV = re.compile(
     r"(?P<kh>\d+)x(?P<kw>\d+) stride (?P<stride>\d+) pad (?P<pad>\d+) dilation (?P<dilation>\d+)"
 )
 
-_UB_WORDS = ("single_buffer_ub", "double_buffer_ub")
-_COPY_WORDS = ("unaligned", "repeat4_whole", "repeat4_quarters", *sorted(_SHARED))
-
-#: Operation -> the words that mean something for it, and what makes its kernel.
-_PLANS: Mapping[str, tuple[tuple[str, ...], Callable[[KernelRow, Device], _Plan]]] = {
-    "copy_gm_ub": (_COPY_WORDS, _copy),
-    "copy_gm_l1": ((*_COPY_WORDS, "nd2nz", "nd2nz_in_mte2"), _copy),
-    "nd2nz_vector": ((*_UB_WORDS, "dst_c0_stride_144", "dst_c0_stride_145"), _nd2nz),
-    "add": ((*_UB_WORDS, "l2_bypass", "no_bank_conflict"), _elementwise),
-    "relu": (_UB_WORDS, _elementwise),
-    "gelu": (_UB_WORDS, _elementwise),
-    "gelu_eltwise": (
-        (*_UB_WORDS, "vec_width_128B", "vec_width_256B", "loop_split", "unroll"),
-        _elementwise,
-    ),
-    "conv2d_fwd": (("double_buffer_l1", "double_buffer_l0", "img2col_in_mte1"), _conv),
+#: What makes the kernel of an operation, given what the switches set.
+_PLANS: Mapping[str, Callable[[KernelRow, Device, Mapping[str, Any]], _Plan]] = {
+    **dict.fromkeys(("copy_gm_ub", "copy_gm_l1"), _copy),
+    "nd2nz_vector": _nd2nz,
+    **dict.fromkeys(("add", "relu", "gelu", "gelu_eltwise"), _elementwise),
+    "conv2d_fwd": _conv,
 }

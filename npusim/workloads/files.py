@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from reprlib import repr as brief
 from typing import Any, TypeVar
@@ -154,38 +154,16 @@ def _convolution(
     dims = len(spatial)
     if not 1 <= dims <= _MAX_DIMS:
         raise fields["spatial"].fail(f"expected 1 to {_MAX_DIMS} sizes, got {dims}")
-
-    def sizes(key: str) -> tuple[int, ...]:
-        return _per_dim(fields[key], dims, _positive) if key in fields else (1,) * dims
-
-    def number(key: str) -> int:
-        return _positive(fields[key]) if key in fields else 1
-
-    padding = _per_dim(fields["padding"], dims, _pads) if "padding" in fields else ()
-    transposed = "transposed" in fields and _flag(fields["transposed"])
-    extra: tuple[int, ...] = ()
-    if "output_padding" in fields:
-        if not transposed:
-            raise fields["output_padding"].fail(
-                "output_padding belongs to transposed layers; remove it or say transposed: true"
-            )
-        extra = _per_dim(fields["output_padding"], dims, lambda item: _integer(item, 0))
-    try:
-        return ConvLayer(
-            name=name,
-            cin=number("cin"),
-            cout=number("cout"),
-            spatial=spatial,
-            kernel=sizes("kernel"),
-            stride=sizes("stride"),
-            padding=padding,
-            dilation=sizes("dilation"),
-            groups=number("groups"),
-            transposed=transposed,
-            output_padding=extra,
-            count=number("count"),
-            input_gradient=input_gradient,
+    given: dict[str, Any] = {k: read(fields[k]) for k, read in _SINGLE.items() if k in fields}
+    if "output_padding" in fields and not given.get("transposed"):
+        raise fields["output_padding"].fail(
+            "output_padding belongs to transposed layers; remove it or say transposed: true"
         )
+    for key, read in _EACH.items():
+        if key in fields:
+            given[key] = _per_dim(fields[key], dims, read)
+    try:
+        return ConvLayer(name=name, spatial=spatial, **given, input_gradient=input_gradient)
     except ArgumentError as error:
         raise node.fail(str(error)) from error
 
@@ -230,6 +208,18 @@ def _integer(node: Node, least: int) -> int:
     if value is None or value < least:
         raise node.fail(f"expected an integer of at least {least}, got {brief(node.text())}")
     return value
+
+
+#: What reads the keys of a convolution: those with one value, and those with one per dimension.
+_SINGLE: Mapping[str, Callable[[Node], Any]] = {
+    **dict.fromkeys(("cin", "cout", "groups", "count"), _positive),
+    "transposed": _flag,
+}
+_EACH: Mapping[str, Callable[[Node], Any]] = {
+    **dict.fromkeys(("kernel", "stride", "dilation"), _positive),
+    "padding": _pads,
+    "output_padding": partial(_integer, least=0),
+}
 
 
 #: Stands for a space at which no line ends.

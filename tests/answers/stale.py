@@ -29,15 +29,15 @@ from npusim.base import sources
 from npusim.base.dtypes import FP16
 from npusim.base.resources import configs
 from npusim.call.own_kernel import load_kernel
-from npusim.device.answers import answers_in
 from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor
 from npusim.kernels import mem_set
 from npusim.kernels.mem_set import MemSet
 from npusim.limits import table
 from npusim.program.kernel import Plan
-from npusim.timing.launches import Launches
-from tests.timing.test_launches import forget, forgetful
+from npusim.reuse.cache import answers_in
+from npusim.reuse.launches import CachedLaunches
+from tests.reuse.test_launches import forget, forgetful
 
 OWN = """
 from npusim.kernels.mem_set import MemSet
@@ -181,7 +181,7 @@ class World:
         """A kernel of npusim by itself."""
         kernel = MemSet(TARGET)
         with answers_in(store):
-            launches = Launches(load_device("mine.yaml", self.figures), (0,))
+            launches = CachedLaunches(load_device("mine.yaml", self.figures), (0,))
             made = launches.known(kernel) or launches.time(kernel, launches.build(kernel))
         return made.run.cycles, made.run.instructions
 

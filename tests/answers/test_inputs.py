@@ -15,23 +15,23 @@ import npusim
 from npusim.base import sources
 from npusim.base.dtypes import FP16
 from npusim.base.errors import StoreError
-from npusim.base.kept import StoreWarning, opened
 from npusim.call.own_kernel import load_kernel
 from npusim.cli.main import parser
-from npusim.device.answers import answers_in
 from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.ops import CARDS
+from npusim.reuse.cache import answers_in
+from npusim.reuse.launches import CachedLaunches
+from npusim.reuse.store import StoreWarning, opened
 from npusim.study import make_study
 from npusim.study.search import explore
-from npusim.study.store import Measured, Store, key_of
+from npusim.study.store import Measured, keep, key_of, known_of
 from npusim.study.subject import NETWORK, OPERATOR, _read, option_names, read, split
 from npusim.study.workers import failure, look, on_dask
-from npusim.timing.launches import Launches
 from npusim.tuning.problem import Problem
 from npusim.workloads import load_workload
-from tests.timing.test_launches import forget, simulated
+from tests.reuse.test_launches import forget, simulated
 
 LAYER = "{{cin: 16, cout: {cout}, spatial: [6, 6], kernel: 3, padding: 1}}"
 NET = "description: x\n\nlayers:\n  a: " + LAYER + "\n"
@@ -186,10 +186,10 @@ def test_a_product_and_its_limits_count(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_only_refusals_that_last_are_kept(error: Exception, kept: bool, tmp_path: Path) -> None:
-    with Store(tmp_path / "s.sqlite") as store:
-        store.put([("k", failure(error)), ("other", Measured({"time_us": 1.0}))])
-        assert (store.get("k") is not None) is kept
-        assert store.get("other") == Measured({"time_us": 1.0})
+    with opened(tmp_path / "s.sqlite", "sweeps") as store:
+        keep(store, [("k", failure(error)), ("other", Measured({"time_us": 1.0}))])
+        assert (known_of(store, "k") is not None) is kept
+        assert known_of(store, "other") == Measured({"time_us": 1.0})
 
 
 def test_a_store_that_cannot_be_read_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ CLEAR = MemSet(Tensor("a", (64, 64), FP16, "out"))
 
 def cycles(store: Path | None = None) -> int:
     with answers_in(store):
-        launches = Launches(load_device("tiny"), (0,))
+        launches = CachedLaunches(load_device("tiny"), (0,))
         made = launches.known(CLEAR) or launches.time(CLEAR, launches.build(CLEAR))
         return made.run.cycles
 
@@ -275,11 +275,11 @@ def test_a_process_whose_sources_were_edited_writes_nothing(
     edited.write_text("", encoding="utf-8")
     files = {**sources._files(), str(edited): "npusim.new"}
     with opened(file, "tuned") as kept:
-        kept.put([("a", b"1")])
+        kept.put([("a", 1)])
         monkeypatch.setattr(sources, "_files", lambda: files)
         with pytest.warns(StoreWarning, match="edited since this process began"):
-            kept.put([("b", b"1")])
-        assert (kept.get("a"), kept.get("b")) == (b"1", None)
+            kept.put([("b", 1)])
+        assert (kept.get("a"), kept.get("b")) == (1, None)
 
 
 def test_runs_and_tunings_are_of_one_program(

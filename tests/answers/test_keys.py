@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npusim.base import kept as stores
 from npusim.base.dtypes import FP16
-from npusim.base.kept import opened
 from npusim.call import choice
 from npusim.call.choice import CHOICES, chosen
 from npusim.device.catalog import load_device
-from npusim.device.seen import KEYS, Name, Seen, named
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul
 from npusim.kernels.mem_set import MemSet
+from npusim.reuse import store as stores
+from npusim.reuse.launches import CachedLaunches
+from npusim.reuse.seen import KEYS, Name, Seen, named
+from npusim.reuse.store import opened
 from npusim.timing.held import Held
-from npusim.timing.launches import Launches
-from tests.timing.test_launches import forget
+from tests.reuse.test_launches import forget
 from tests.tuning.test_tune import matmul
 
 KERNEL: Matmul = matmul(64, 64, 64, FP16, "tiny")
@@ -66,9 +66,9 @@ def test_a_choice_rests_on_what_estimates_and_simulations_asked_for(
 
 def test_launches_that_were_known_rest_on_the_figures_of_their_runs() -> None:
     forget()
-    first = Launches(DEVICE, GROUPS)
+    first = CachedLaunches(DEVICE, GROUPS)
     first.time(KERNEL, first.build(KERNEL))
-    again = Launches(DEVICE, GROUPS)
+    again = CachedLaunches(DEVICE, GROUPS)
     assert again.known(KERNEL) is not None
     assert named(again.names) == named(first.names) != ()
 
@@ -82,7 +82,7 @@ def test_contents_of_an_l2_are_of_certain_tensors_and_sizes() -> None:
 def test_a_warm_start_is_of_a_size_and_a_tensor() -> None:
     keys = set()
     for tensor, size in (("a", 64), ("a", 4096), ("b", 64)):
-        launches = Launches(DEVICE, GROUPS)
+        launches = CachedLaunches(DEVICE, GROUPS)
         launches.preload(tensor, size)
         keys.add(launches._now())
     assert len(keys) == 3
@@ -109,15 +109,15 @@ def test_who_looks_through_a_mapping_sees_its_keys(look: str) -> None:
 @pytest.mark.parametrize("schema", [stores.SCHEMA - 1, stores.SCHEMA + 1])
 def test_a_store_of_the_cache_with_another_schema_begins_anew(schema: int) -> None:
     with opened("", "runs") as kept:
-        kept.put([("a", b"1")])
+        kept.put([("a", 1)])
     with sqlite3.connect(stores.usual_file("runs")) as base:
         base.execute("update about set schema = ?", (schema,))
     base.close()
     with opened("", "runs") as again:
         assert len(again) == 0
-        again.put([("a", b"2")])
+        again.put([("a", 2)])
     with opened("", "runs") as same:
-        assert same.get("a") == b"2"
+        assert same.get("a") == 2
 
 
 def test_equal_kernels_of_other_code_have_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from npusim import network, ops, spec
 from npusim.base.errors import ArgumentError
 from npusim.base.written import replacing
 from npusim.cli.main import INTERRUPTED, main
-from npusim.study.store import Store
+from npusim.study.store import keep
 
 OLD = "the file that was there"
 SIZES = ["--m", "48", "--k", "48", "--n", "48"]
@@ -326,17 +326,17 @@ def test_a_sweep_that_is_stopped_says_how_much_is_kept_and_goes_on(
         "sweep matmul --device tiny --m 16 --k 16 --n 16 --vary memories.L1.size=16KiB,32KiB,64KiB"
     )
     words = [*line.split(), "--store", str(tmp_path / "kept.sqlite"), "--jobs", "1"]
-    put, kept = Store.put, list[int]()
+    kept = list[int]()
 
-    def stopped(store: Store, answers: Any) -> None:
+    def stopped(store: Any, answers: Any) -> None:
         answers = list(answers)
         if len(kept) == 2:  # the machine as it is, then the first point
             kept.append(0)
             raise KeyboardInterrupt
-        put(store, answers)
+        keep(store, answers)
         kept.append(len(answers))
 
-    monkeypatch.setattr(Store, "put", stopped)
+    monkeypatch.setattr("npusim.study.runner.keep", stopped)
     assert main(words) == INTERRUPTED
     said = capsys.readouterr().err
     assert "stopped; 1 of 3 points are kept: the same command goes on with the rest" in said

@@ -188,8 +188,7 @@ def test_shapes_alone_make_it_timing_only(stream: acl.aclrtStream) -> None:
 def refused(status: int, *arguments: Any) -> str:
     """The error text of a phase two that must return ``status``."""
     assert acl.aclnnConvolutionBackward(*arguments) == status
-    text = acl.aclGetRecentErrMsg()
-    assert text is not None
+    text = str(acl.aclGetRecentErrMsg())
     assert acl.aclGetRecentErrMsg() is None  # told once
     return text
 
@@ -310,8 +309,8 @@ def test_what_c_would_not_compile_is_refused() -> None:
     with pytest.raises(ArgumentError, match="it must be integers >= 0, or pass a NumPy array"):
         acl.aclCreateTensor((1, -2), acl.ACL_FLOAT)
     with pytest.raises(ArgumentError, match=r"aclCreateIntArray: \[1, 2.5\] must be integers"):
-        acl.aclCreateIntArray([1, 2.5])  # type: ignore[list-item]
+        acl.aclCreateIntArray([1, 2.5])
     with pytest.raises(ArgumentError, match=r"aclCreateBoolArray: \[True, 2\] must be True or"):
-        acl.aclCreateBoolArray([True, 2])  # type: ignore[list-item]
+        acl.aclCreateBoolArray([True, 2])
     with pytest.raises(ArgumentError, match="size is -1; it must be at least 0"):
         acl.aclrtMalloc(-1)

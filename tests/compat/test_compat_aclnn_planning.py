@@ -12,7 +12,7 @@ from npusim.compat import aclnn as acl
 from npusim.device.catalog import load_device
 from npusim.isa.base import Instruction
 from npusim.program.recorder import Recorder
-from npusim.timing.launches import Launches
+from npusim.timing.run import Launches
 
 INNER = 561103
 

@@ -12,9 +12,9 @@ from random import Random
 import pytest
 
 from npusim.base.errors import NpusimError
-from tests.fuzz.__main__ import CORPUS, campaign, corpus
-from tests.fuzz.mutations import mutated, mutated_words
-from tests.fuzz.targets import TARGETS, Target, tried
+from tools.fuzz.__main__ import CORPUS, campaign, corpus
+from tools.fuzz.mutations import mutated, mutated_words
+from tools.fuzz.targets import TARGETS, Target, tried
 
 pytestmark = pytest.mark.compiled
 
@@ -57,7 +57,7 @@ def test_guided_inputs_reach_more_code_in_every_target(tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="guided inputs need Atheris")
     words = ["choices", "tiling", "--guided", "--count", "150", "--findings", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz", *words],
+        [sys.executable, "-m", "tools.fuzz", *words],
         cwd=CORPUS.parents[2], check=True, capture_output=True, text=True,
     )  # fmt: skip
     assert [line for line in done.stdout.splitlines() if line.endswith(":")] == [

@@ -110,21 +110,13 @@ def fold_aclnn(facts: Facts, device: Device) -> int:
 
     kind = facts["grad_output.dtype"]
     aclnn.aclrtSetDevice(device)
-    status, _, executor = aclnn.aclnnIm2colBackwardGetWorkspaceSize(  # type: ignore[call-arg]
+    status, _, executor = aclnn.aclnnIm2colBackwardGetWorkspaceSize(
         None if shape is None else aclnn.aclCreateTensor(shape, kind),
         *(ints(n) for n in ("input_size", "kernel_size", "dilation", "padding", "stride")),
         None if out is None else aclnn.aclCreateTensor(out, facts.get("out.dtype", kind)),
     )
     assert executor is None
     return status
-
-
-def deconv_call(facts: Facts, device: Device) -> RuleError:
-    """``npusim.ops.deconv_grad_filter``."""
-    named = facts | {"x.dtype": facts["dtype"], "dy.dtype": facts["dtype"]}
-    dy, x = tensor(named, "dy"), tensor(named, "x")
-    rest = (facts["param"], facts["core_mask"], facts["storage"])
-    return caught(lambda: npusim.ops.deconv_grad_filter(dy, x, *rest, device=device))
 
 
 def deconv_library(facts: Facts, device: Device) -> RuleError:
@@ -140,34 +132,25 @@ def deconv_library(facts: Facts, device: Device) -> RuleError:
     return caught(lambda: function(*given, device=device))
 
 
-def dsp_input(name: str) -> dict[str, Entrance]:
-    """The entrances of an input gradient of the DSP library."""
+def dsp(name: str) -> dict[str, Entrance]:
+    """The entrance of a gradient of the DSP library."""
+    second = "x" if name.endswith("filter") else "w"
 
     def call(facts: Facts, device: Device) -> RuleError:
-        named = facts | {"w.dtype": facts["dtype"], "dy.dtype": facts["dtype"]}
-        dy, w = tensor(named, "dy"), tensor(named, "w")
+        named = facts | {f"{one}.dtype": facts["dtype"] for one in ("dy", second)}
+        dy, other = tensor(named, "dy"), tensor(named, second)
         rest = (facts["param"], facts["core_mask"], facts["storage"])
-        return caught(lambda: getattr(npusim.ops, name)(dy, w, *rest, device=device))
+        return caught(lambda: getattr(npusim.ops, name)(dy, other, *rest, device=device))
 
     return {"npusim.ops": call}
-
-
-def dsp_filter(facts: Facts, device: Device) -> RuleError:
-    """``npusim.ops.conv_grad_filter``."""
-    named = facts | {"x.dtype": facts["dtype"], "dy.dtype": facts["dtype"]}
-    dy, x = tensor(named, "dy"), tensor(named, "x")
-    rest = (facts["param"], facts["core_mask"], facts["storage"])
-    return caught(lambda: npusim.ops.conv_grad_filter(dy, x, *rest, device=device))
 
 
 ENTRANCES: dict[str, dict[str, Entrance]] = {
     "convolution_backward": entrances_of_convolution.ENTRANCES,
     "conv_tbc_backward": {"npusim.ops": tbc_call},
-    "conv_grad_filter": {"npusim.ops": dsp_filter},
-    "conv_grad_input": dsp_input("conv_grad_input"),
-    "deconv_grad_input": dsp_input("deconv_grad_input"),
+    **{name: dsp(name) for name in ("conv_grad_filter", "conv_grad_input", "deconv_grad_input")},
     "im2col": {"npusim.ops": unfold_call},
     "im2col_backward": {"npusim.ops": fold_call, "aclnn": fold_aclnn},
-    "deconv_grad_filter": {"npusim.ops": deconv_call, "ftdsp": deconv_library},
+    "deconv_grad_filter": {**dsp("deconv_grad_filter"), "ftdsp": deconv_library},
     **entrances_tbe.ENTRANCES,
 }

@@ -65,7 +65,7 @@ def backward_aclnn(facts: Facts, device: Device) -> int:
 
     mask = facts["output_mask"]
     aclnn.aclrtSetDevice(device)
-    status, _, executor = aclnn.aclnnConvolutionBackwardGetWorkspaceSize(  # type: ignore[call-arg]
+    status, _, executor = aclnn.aclnnConvolutionBackwardGetWorkspaceSize(
         *(made(name) for name in OPERANDS),
         *(ints(name) for name in ("bias_sizes", "stride", "padding", "dilation")),
         facts["transposed"],

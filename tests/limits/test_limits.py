@@ -12,10 +12,9 @@ from npusim.base.errors import ArgumentError, RuleError
 from npusim.device.catalog import load_device
 from npusim.layout.groups import group_dict, group_plan
 from npusim.limits.facts import DERIVE, FACTS, PARAM
+from npusim.limits.forms import FORMS, derive
 from npusim.limits.table import STAGES, check, documented_operators, load_rules
 from tests.limits.entrances import able, refused
-from tests.limits.test_plane_input import tbe_plane
-from tests.limits.test_volume_filter import tbe_volume
 
 Facts = dict[str, Any]
 
@@ -388,10 +387,7 @@ SPREAD = {
         for layer in ("conv", "deconv")
         for what in ("filter", "input")
     },
-    "conv2d_backprop_input": set(DERIVE["conv2d_backprop_input"](tbe_plane())),
-    "depthwise_conv2d_backprop_input": set(DERIVE["conv2d_backprop_input"](tbe_plane())),
-    "conv3d_backprop_filter": set(DERIVE["conv3d_backprop_filter"](tbe_volume())),
-    "conv3d_backprop_input": set(DERIVE["conv3d_backprop_input"](tbe_input())),
+    **{name: set(derive(tbe_input())) for name in FORMS},
 }
 
 

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from npusim.base.dtypes import DType
 from npusim.numerics.executor import execute
-from npusim.program.mistakes import check_mistakes
 from npusim.program.program import Program
+from npusim.program.written import check_mistakes
 from npusim.shapes.reference import (
     conv_bias_grad,
     conv_filter_grad,

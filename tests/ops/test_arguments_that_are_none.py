@@ -14,8 +14,8 @@ from npusim.base.errors import ArgumentError
 from npusim.call.options import Options
 from npusim.call.spec import Spec
 from npusim.compat.tbe import dsl, tvm
+from npusim.limits.forms import FORMS
 from npusim.ops import CARDS, OPERATORS
-from npusim.ops.compiled import FORMS
 
 pytestmark = pytest.mark.compiled
 

@@ -12,8 +12,6 @@ import pytest
 import npusim
 from npusim.base.dtypes import FP16, FP32
 from npusim.call.choice import chosen
-from npusim.device.answers import Answers
-from npusim.device.seen import Seen
 from npusim.device.spec import Device
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.kernels.parts.folding import thinned
@@ -21,6 +19,8 @@ from npusim.ops import conv_fold
 from npusim.ops.conv_fold import best_way, ways
 from npusim.ops.cube_math import CubeMath
 from npusim.results import Result
+from npusim.reuse.cache import Answers
+from npusim.reuse.seen import Seen
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad
 from tests.tuning.tables import cycles_of

@@ -16,7 +16,7 @@ from npusim.compat import ftdsp
 from npusim.kernels.tilings.dsp_grad_input import Tiling
 from npusim.ops import CARDS
 from npusim.ops.card import Sample
-from npusim.ops.dsp_card import Wanted
+from npusim.ops.dsp_gradients import Wanted
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import relative_error

@@ -338,7 +338,7 @@ def test_bad_tilings_are_refused(field: str, value: int) -> None:
 def test_mistakes_are_looked_for_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(
-        "npusim.program.mistakes.check_mistakes", lambda one, _: seen.append(one.kernel)
+        "npusim.program.written.check_mistakes", lambda one, _: seen.append(one.kernel)
     )
     a = np.ones((16, 16), np.float16)
     for check in (False, True):

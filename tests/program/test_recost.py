@@ -12,7 +12,7 @@ import pytest
 
 import npusim
 import npusim.call.call
-import npusim.call.replay
+import npusim.reuse.replay
 from npusim.base.dtypes import FP16
 from npusim.base.errors import ConfigError
 from npusim.base.quantities import format_quantity
@@ -25,7 +25,7 @@ from npusim.program.kernel import Kernel, Tasks
 from npusim.program.language import Language
 from npusim.program.program import Program
 from npusim.program.recost import _on, _value, recosted
-from npusim.timing.launches import RUNS, Launches
+from npusim.reuse.launches import RUNS, CachedLaunches
 from tests.isa.test_isa_contract import EXAMPLES, homes
 from tests.scripts import Scripted, tasks_of
 from tests.timing.test_engines_agree import CALLS
@@ -87,7 +87,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, device: str) -> Iterator[tuple[Ker
     """The kernels of some calls that use every kind of instruction, and their programs."""
     found = []
 
-    def building(kernel: Kernel, launches: Launches) -> Program:
+    def building(kernel: Kernel, launches: CachedLaunches) -> Program:
         found.append((kernel, build(kernel, launches.device, launches.groups)))
         return launches.build(kernel)
 
@@ -196,11 +196,11 @@ def test_a_range_of_times_is_the_same_to_the_last_digit(
         built.append(kernel.name)
         return build(kernel, where, groups)
 
-    monkeypatch.setattr(npusim.call.replay, "build", building)
+    monkeypatch.setattr(npusim.reuse.replay, "build", building)
     result = call()
     quick = result.time_range
     assert len(built) == len(result.runs)  # once for all figures
-    monkeypatch.setattr(npusim.call.replay, "recosted", lambda program, variant: None)
+    monkeypatch.setattr(npusim.reuse.replay, "recosted", lambda program, variant: None)
     assert call().time_range == quick
     assert len(built) > 20 * len(result.runs)
     for path, (low, _) in list(ranges(result.device).items())[:5]:

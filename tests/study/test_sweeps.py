@@ -19,8 +19,9 @@ import npusim
 from npusim.base.errors import ArgumentError
 from npusim.cli.main import main
 from npusim.results import palette
+from npusim.reuse.store import opened
 from npusim.study import SweepResult, make_study
-from npusim.study.store import Measured, Store
+from npusim.study.store import Measured, known_of
 from npusim.study.subject import read
 from npusim.study.workers import here, look
 
@@ -90,7 +91,7 @@ def test_points_are_found_again_by_what_they_depend_on(tmp_path: Path) -> None:
     wider = {**PRODUCT["vary"], "m": "16:80:16"}
     swept(store=store, progress=progress, vary=wider)
     assert seen[0] == (16, 20, 16)
-    with Store(store) as kept:
+    with opened(store, "sweeps") as kept:
         assert len(kept) == 20 + 1, "and the device as it is"
 
 
@@ -137,15 +138,15 @@ def test_processes_give_the_same_table() -> None:
 def test_two_processes_may_write_one_store(tmp_path: Path) -> None:
     file = tmp_path / "store.sqlite"
     script = (
-        "import sys; from npusim.study.store import Measured, Store\n"
-        "with Store(sys.argv[1]) as kept:\n"
-        "    for i in range(300): kept.put([(f'{sys.argv[2]}{i}', Measured({'i': i}))])\n"
+        "import sys; from npusim.reuse.store import opened\n"
+        "with opened(sys.argv[1], 'sweeps') as kept:\n"
+        "    for i in range(300): kept.put([(f'{sys.argv[2]}{i}', [{'i': i}])])\n"
     )
     both = [subprocess.Popen([sys.executable, "-c", script, file, name]) for name in "ab"]
     assert [one.wait() for one in both] == [0, 0]
-    with Store(file) as kept:
+    with opened(file, "sweeps") as kept:
         assert len(kept) == 600
-        assert kept.get("b299") == Measured({"i": 299})
+        assert known_of(kept, "b299") == Measured({"i": 299})
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:

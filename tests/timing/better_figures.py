@@ -16,7 +16,6 @@ from random import Random
 from npusim.base.dtypes import FP16
 from npusim.base.errors import NpusimError
 from npusim.base.quantities import format_quantity
-from npusim.call.replay import Again, figures_behind
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
 from npusim.device.spec import Device
@@ -27,6 +26,7 @@ from npusim.kernels.tilings.matmul import Tiling
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
+from npusim.reuse.replay import Again, figures_behind
 
 DEVICES = ("ascend910b2", "ascend910c", "ascend950pr", "ascend910")
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from npusim.device.answers import answers_in
 from npusim.device.catalog import load_device
 from npusim.device.parts import L2Cache
 from npusim.device.spec import Device
+from npusim.reuse.cache import answers_in
+from npusim.reuse.launches import CONTENTS
 from npusim.timing.fast.l2 import FastL2, Place, touch
 from npusim.timing.fast.state import COST, empty
-from npusim.timing.held import CONTENTS, Held
+from npusim.timing.held import Held
 from npusim.timing.l2 import L2State
 from npusim.timing.standby import StandbyL2
 

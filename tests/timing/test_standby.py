@@ -210,30 +210,6 @@ def test_estimates_of_tilings_are_the_same_uncompiled() -> None:
     assert np.isfinite(pipeline.times(work, 10, *[some] * 10)).sum() < np.isfinite(few).sum()
 
 
-def test_estimates_of_items_of_several_kinds() -> None:
-    """The same uncompiled; and of one kind as if all were alike, but for the turn of loads."""
-    draw = np.random.default_rng(5)
-    columns = [draw.integers(1, 9, 300).astype(np.float64) for _ in pipeline.Work._fields]
-    work = pipeline.Work(*columns)._replace(
-        lag=draw.integers(-1, 3, 300).astype(np.float64), second_every=np.ones(300)
-    )
-    legs = draw.integers(1, 9, (300, 3, len(pipeline.Leg._fields))).astype(np.float64)
-    legs[100:, 1, 0] = 0
-    w: Any = work
-    alone = pipeline.Leg(
-        *(np.ceil(w.items / w.cores), w.seconds, w.second_start, w.second_bytes),
-        *(w.steps, w.run, w.a + w.b, w.m, w.rest_l0, w.rest_m),
-    )
-    legs[200:] = 0
-    legs[200:, 2] = np.column_stack(alone)[200:]
-    found = pipeline.times(work, 300, legs=legs)
-    plain = pipeline.times(work, 300, legs=legs, core=pipeline.plain_core())
-    assert found.tolist() == plain.tolist()
-    alike = pipeline.times(work, 300)
-    assert found[200:].tolist() == alike[200:].tolist()
-    assert (found[:200] != alike[:200]).mean() > 0.9
-
-
 @pytest.mark.compiled
 def test_a_full_disk_compiles_without_keeping_what_it_made(tmp_path: Path) -> None:
     script = tmp_path / "script.py"

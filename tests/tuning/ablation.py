@@ -26,7 +26,7 @@ from npusim.call.choice import CHOICES
 from npusim.device.catalog import load_device
 from npusim.kernels.tilings import filter_work, product_work
 from npusim.kernels.tilings.filter_space import Space as FilterSpace
-from npusim.kernels.tilings.pipeline import chosen, no_legs
+from npusim.kernels.tilings.pipeline import chosen
 from npusim.kernels.tilings.product_space import Space as ProductSpace
 from tests.documents.pages import ROOT
 from tests.tuning.larger_machines import (
@@ -59,11 +59,6 @@ def simulated(count: int) -> Callable[[Patch], None]:
 def alike_too(patch: Patch) -> None:
     """The best estimates are simulated, whether or not they are of tilings that are alike."""
     patch.setattr(choice, "_shape", lambda kernel: kernel)
-
-
-def without_legs(patch: Patch) -> None:
-    """Items of all kinds are taken to be alike."""
-    patch.setattr(ProductSpace, "legs", lambda space, which, cores: no_legs(len(which)))
 
 
 def without_l2(patch: Patch) -> None:
@@ -105,7 +100,6 @@ MECHANISMS: dict[str, Callable[[Patch], None]] = {
     "three simulated": simulated(3),
     "twelve simulated": simulated(12),
     "tilings that are alike, too": alike_too,
-    "kinds of tiles (legs)": without_legs,
     "what the L2 lacks": without_l2,
     "three slots of L0": without(l0_slots=2),
     "groups and passes": without(group=1, passes=1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,10 +67,11 @@ def exhaustive(problem: Problem, kernels: Sequence[Kernel]) -> list[int]:
 def test_the_exhaustive_optimum_with_few_simulations(
     m: int, k: int, n: int, out: DType, device: str
 ) -> None:
-    """Every candidate is simulated once for comparison, duplicates counted once."""
+    """Candidates drawn at random are simulated for comparison, duplicates counted once."""
     kernel = matmul(m, k, n, out, device)
     machine = load_device(device)
-    all_of_them = list(npusim.candidates(kernel, machine))
+    every = list(npusim.candidates(kernel, machine))
+    all_of_them = Random(1).sample(every, min(60, len(every)))
     tuned = tune(kernel, device=machine, store=None, among=all_of_them)
     assert tuned.proved
     assert tune(kernel, device=machine, store=None).cycles <= tuned.cycles
@@ -85,14 +87,15 @@ RAGGED = [(112, 200, 72, FP16, "tiny"), (48, 136, 104, FP16, "ascend950pr")]
 
 @pytest.mark.parametrize(("m", "k", "n", "out", "device"), SMALL + RAGGED)
 def test_bounds_are_below_the_simulation(m: int, k: int, n: int, out: DType, device: str) -> None:
-    """Of every fifth candidate; closed form, then program, then simulation."""
+    """Of some candidates; from their work, then program, then simulation."""
     kernel, machine = matmul(m, k, n, out, device), load_device(device)
     problem = Problem(kernel, machine, tuple(range(machine.groups)))
-    for candidate in list(npusim.candidates(kernel, machine))[::5]:
-        least, bound = problem.least(candidate), problem.bound(candidate).cycles
-        time = problem.time(candidate).cycles
-        assert least <= time, candidate.tiling
-        assert bound <= time, candidate.tiling
+    for candidate, least in Random(2).sample(list(problem.candidates()), 20):
+        if problem.bound(candidate).reason:
+            continue
+        bound, time = problem.bound(candidate).cycles, problem.time(candidate).cycles
+        assert least <= time, candidate
+        assert bound <= time, candidate
 
 
 def test_cycles_are_those_of_a_call() -> None:

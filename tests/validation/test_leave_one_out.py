@@ -11,7 +11,6 @@ import pytest
 
 from npusim.base.errors import ConfigError
 from npusim.validation.constants import STEPS, Constant, load_constants
-from npusim.validation.fit import descend, simulated_slopes
 from npusim.validation.leave_one_out import FAMILY, SHAPE, SWITCH, LeftOut, Study, leave_one_out
 from npusim.validation.rows import KernelRow, Simulated
 from npusim.validation.simulate import Outcome
@@ -212,32 +211,6 @@ def test_a_constant_that_few_others_tell_of_stays_in_the_middle_of_its_range() -
     assert b.values == ("75B/cycle", "20cycle"), "three others tell of it"
     a = next(one for one in families(study) if one.name == "a")
     assert a.values[1] == "40cycle", "two do"
-
-
-class Coupled(Chip):
-    """A chip of which no sum of lines is true: a head for every so many bytes."""
-
-    def time(self, n: int, rate: float, head: float) -> float:
-        return n * (1 + head / 10) / rate
-
-
-def test_what_the_lines_propose_is_simulated_and_corrected() -> None:
-    chip = Coupled()
-    kernels = [replace(row, time_us=chip.time(row.N or 0, 75, 30)) for row in rows(75, 30)]
-    found = families(leave_one_out(chip.outcomes(kernels), [RATE, HEAD], chip.simulate))
-    for one in found:
-        assert one.predicted == pytest.approx(0, abs=0.03)
-    base, lines = chip.outcomes(kernels), simulated_slopes
-    steps = descend(base, lines(base, [RATE, HEAD], chip.simulate), [0, 1])
-    values = RATE.level(steps[0]), HEAD.level(steps[1])
-    assert (1 + values[1] / 10) / values[0] != pytest.approx(4 / 75, rel=0.1)
-
-
-def test_no_kernel_is_simulated_twice_with_the_same_figures() -> None:
-    chip = Chip()
-    leave_one_out(chip.outcomes(rows(75, 20)), [RATE, HEAD], chip.simulate)
-    asked = [(row.id, *sorted(figures.items())) for row, figures in chip.asked]
-    assert len(asked) == len(set(asked))
 
 
 @pytest.mark.parametrize("word", ["all_cores_same_order", "all_cores_rotated"])

@@ -7,7 +7,6 @@ machine (``CC``, else ``cc``) links it to a library that needs nothing but ``mem
 
 from __future__ import annotations
 
-import ast
 import shlex
 import shutil
 import subprocess
@@ -24,9 +23,6 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 from npusim.timing.fast import library
-
-#: The decorators of compiled code.
-_MARKS = {"compiled", "entry"}
 
 
 def _unpacked(kinds: tuple[Any, ...]) -> Any:
@@ -76,35 +72,11 @@ def _array(context: Any, builder: Any, kind: Any, word: Callable[[], Any]) -> An
     return array._getvalue()
 
 
-def check(file: Path) -> None:
-    """Raise ``TypeError`` where compiled code of ``file`` assigns to a part of an array.
-
-    Numba compiles that with a comparison of shapes that would raise, and for arrays with counts
-    of references: a library has neither, and it is not always the linker that notices.
-    """
-    for function in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if not isinstance(function, ast.FunctionDef) or not _MARKS.intersection(
-            mark.id for mark in function.decorator_list if isinstance(mark, ast.Name)
-        ):
-            continue
-        for node in ast.walk(function):
-            if not isinstance(node, ast.Subscript) or isinstance(node.ctx, ast.Load):
-                continue
-            if any(isinstance(part, ast.Slice) for part in ast.walk(node.slice)):
-                raise TypeError(
-                    f"{file}:{node.lineno}: {function.name} assigns to a slice, "
-                    f"{ast.unparse(node)}, which code compiled ahead of time cannot do; assign to "
-                    "its elements in a loop"
-                )
-
-
 def translated(examples: Mapping[Callable[..., None], tuple[Any, ...]]) -> Any:
     """Entries as one module of LLVM; ``examples`` has arguments of the types that each has.
 
-    Raises ``TypeError`` for code that a library cannot have (see ``check``).
+    Raises ``TypeError`` for code that a library cannot have.
     """
-    for file in library.sources():
-        check(file)
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = _machine("")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,20 +62,10 @@ class _Layout(NamedTuple):
     order: IntArray  # the same as places in all templates, one after another
     kinds: IntArray  # (kind, what, counts) of these where an instruction is no flow
     events: dict[int, int]  # flag event between cores -> its column
-    setters: IntArray  # (cores, events): which cores set which events for their groups, as ones
     rows: IntArray  # (steps,): of variants, as places in all templates, one after another
     steps: IntArray  # (steps, fields of STEP) without costs and kinds
     issuing: IntArray  # (steps, fields of ISSUING) without costs, in program order
-    waits: Records
-    first: IntArray
-    stop: IntArray
-    oldest: IntArray
-    totals: IntArray
-    units: IntArray
-    bases: IntArray
-    last: IntArray
-    template: IntArray
-    groups: IntArray
+    whole: dict[str, Any]  # fields of ``Code`` as they are
 
 
 class _Costed:
@@ -146,25 +136,15 @@ class Tables:
         self.events, self.operands, self.parts = layout.events, costed.operands, costed.parts
         self.code = Code(
             steps=costed.steps,
-            waits=layout.waits,
             issuing=costed.issuing,
-            first=layout.first,
-            stop=layout.stop,
-            totals=layout.totals,
-            units=layout.units,
-            bases=layout.bases,
-            last=layout.last,
             depth=np.array([program.device.pipe(p).queue_depth for p in program.pipes]),
-            template=layout.template,
             flows=costed.flows,
             classes=self._classes(),
             tensors=filled(
                 TENSOR,
                 [(l2.place(t.name, t.size_bytes), t.size_bytes) for t in program.tensors],
             ),
-            groups=layout.groups,
-            setters=layout.setters,
-            oldest=layout.oldest,
+            **layout.whole,
         )
 
     def shared(self) -> tuple[Records, Records, Records]:
@@ -234,26 +214,21 @@ def _layout(program: Program, scalar: int) -> _Layout:
     first[:, scalar], stop[:, scalar] = within[:, 0], within[:, -1]
     oldest = np.full((first.shape[1],) * 2, NEVER, np.int64)
     np.minimum.at(oldest, (owner[order][rows][step_of], table[:, 0]), table[:, 1])
-    return _Layout(
-        *(
-            used,
-            orders,
-            order,
-            np.array(kinds, np.int64),
-            events,
-            _setters(program, events),
-            rows,
-            steps,
-            issuing,
-        ),
-        *(filled(WAIT, table), first, stop, oldest),
-        totals=totals[of],
-        units=np.concatenate([core.variants for core in cores]),
-        bases=np.ascontiguousarray(np.concatenate([core.bases for core in cores])),
-        last=np.cumsum([len(core.variants) for core in cores]),
-        template=np.array([v.template for v in variants]),
-        groups=np.array([core.group for core in cores]),
-    )
+    whole = {
+        "waits": filled(WAIT, table),
+        "first": first,
+        "stop": stop,
+        "oldest": oldest,
+        "setters": _setters(program, events),
+        "totals": totals[of],
+        "units": np.concatenate([core.variants for core in cores]),
+        "bases": np.ascontiguousarray(np.concatenate([core.bases for core in cores])),
+        "last": np.cumsum([len(core.variants) for core in cores]),
+        "template": np.array([v.template for v in variants]),
+        "groups": np.array([core.group for core in cores]),
+    }
+    table_of_kinds = np.array(kinds, np.int64)
+    return _Layout(used, orders, order, table_of_kinds, events, rows, steps, issuing, whole)
 
 
 def _kind(instruction: Instruction, events: dict[int, int]) -> tuple[int, int, int]:

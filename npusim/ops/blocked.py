@@ -1,0 +1,169 @@
+"""A convolution as the tensor compiler's blocked layouts hold it: operands, results, problems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+
+from npusim.base.dtypes import FP16, DType
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import ceil_div
+from npusim.call.spec import Array
+from npusim.layout import (
+    from_5hd,
+    from_6hd,
+    from_fracz,
+    from_fracz_3d,
+    to_5hd,
+    to_6hd,
+    to_fracz,
+    to_fracz_3d,
+)
+from npusim.ops.card import LIMITS, Input, Output, Sample, Stated
+from npusim.ops.layer import Wanted, stated_layer, wanted, with_bias
+from npusim.shapes.convolution import Convolution, Sizes
+from npusim.shapes.reference import conv_filter_grad, conv_input_grad
+
+
+def stated_blocked(dims: int) -> Callable[[Stated], Wanted]:
+    """A reader of command lines; operands with framework axes show sizes."""
+
+    def read(stated: Stated) -> Wanted:
+        axes = dims + 2
+        shown = {name: array.shape for name, array in stated.arrays.items() if array.ndim == axes}
+        return wanted(stated, stated_layer(stated, shown, dims))
+
+    return read
+
+
+def stated_depthwise(stated: Stated) -> Wanted:
+    """A reader of command lines for layers with as many groups as channels in and out."""
+    if stated["layer"]:
+        c, name = stated_layer(stated, {}, 2), stated["layer"].name
+        if not c.groups == c.cin == c.cout:
+            raise ArgumentError(
+                f"--layer {name} has {c.cin} -> {c.cout} channels in {c.groups} groups; "
+                f"{stated.operator} takes layers with as many groups as channels in and out "
+                f"({stated.operator.removeprefix('depthwise_')} takes any)"
+            )
+        return wanted(stated, c)
+    shown = {name: array.shape for name, array in stated.arrays.items() if array.ndim == 4}
+    found = {name: shape[0 if name == "w" else 1] for name, shape in shown.items()}
+    channels = dict.fromkeys(("cin", "cout", "groups"), stated.size("cin", found))
+    c = stated_layer(replace(stated, options={**stated.options, **channels}), shown, 2)
+    return wanted(stated, c)
+
+
+def blocked_map(name: str, dims: int) -> Input[Wanted]:
+    """The operand "x" or "dy": 5HD in two dimensions, 6HD in three."""
+    pack, unpack = (to_5hd, from_5hd) if dims == 2 else (to_6hd, from_6hd)
+
+    def shape(p: Wanted) -> Sizes:
+        return p.c.x_shape if name == "x" else p.c.dy_shape
+
+    def packed(p: Wanted) -> Sizes:
+        n, channels, *depth, height, width = shape(p)
+        c0 = p.c.c0
+        return (n, *depth, ceil_div(channels, c0), height, width, c0)
+
+    return Input(
+        name=name,
+        axes=f"NC{'DHW'[3 - dims :]}",
+        shape=shape,
+        layout=f"{dims + 3}HD",
+        packed=packed,
+        pack=lambda p, array: pack(array, p.c.c0),
+        unpack=lambda p, array: unpack(array, shape(p)[1]),
+    )
+
+
+def fractal_filter(dims: int) -> Input[Wanted]:
+    """The operand "w": FRACTAL_Z in two dimensions, FRACTAL_Z_3D in three."""
+    pack, unpack = (to_fracz, from_fracz) if dims == 2 else (to_fracz_3d, from_fracz_3d)
+
+    def packed(p: Wanted) -> Sizes:
+        columns, (real, rows, channels, c0) = 16, fractal_columns(p.c)
+        return (real * rows, channels // columns, columns, c0)
+
+    return Input(
+        name="w",
+        axes=_filter_axes(dims),
+        shape=lambda p: p.c.w_shape,
+        layout=_FRACTALS[dims],
+        packed=packed,
+        pack=lambda p, w: pack(w, p.c.groups, p.c.c0),
+        unpack=lambda p, w: unpack(w, p.c.w_shape, p.c.groups, p.c.c0),
+    )
+
+
+def fractal_columns(c: Convolution) -> Sizes:
+    """A filter gradient's (real_g, KD * cin1_g * KH * KW, cout_g, C0), the bytes of FRACTAL_Z."""
+    plan, depth = c.plan, c.lifted().kernel[0]
+    return (plan.real_groups, depth * plan.cin1_g * c.taps, plan.cout_g, c.c0)
+
+
+def blocked_input_grad(dims: int) -> Output[Wanted]:
+    """The result (N, C1, H * W, 16), or with D behind N, of an input gradient."""
+
+    def unpack(p: Wanted, dx: Array) -> Array:
+        c = p.c
+        (height, width), whole = c.spatial[-2:], from_5hd if dims == 2 else from_6hd
+        return whole(dx.reshape(*dx.shape[:-2], height, width, c.c0), c.cin)
+
+    def expected(sample: Sample[Wanted]) -> Array:
+        c, dy, w = sample.problem.c, sample.arrays["dy"], sample.arrays["w"]
+        dx = conv_input_grad(dy, w, c.x_shape, c.stride, c.padding, c.dilation, c.groups)
+        return with_bias(sample, dx)
+
+    axes = ", ".join("DHW"[3 - dims :])
+    return Output(
+        name="grad_input",
+        layout=f"(N, {'D, ' * (dims == 3)}C1, H*W, 16)",
+        axes=f"(N, Cin, {axes})",
+        unpack=unpack,
+        expected=expected,
+        limit=lambda _: LIMITS["fp16"],
+    )
+
+
+def fractal_filter_grad(dims: int) -> Output[Wanted]:
+    """The result ``fractal_columns`` of a filter gradient."""
+
+    def unpack(p: Wanted, dw: Array) -> Array:
+        c, rows = p.c, prod(dw.shape[:2])
+        fractals = dw.reshape(rows, dw.shape[2] // 16, 16, c.c0)
+        whole = from_fracz if dims == 2 else from_fracz_3d
+        return whole(fractals, c.w_shape, c.groups, c.c0)
+
+    def expected(sample: Sample[Wanted]) -> Array:
+        c, x, dy = sample.problem.c, sample.arrays["x"], sample.arrays["dy"]
+        return conv_filter_grad(x, dy, c.kernel, c.stride, c.padding, c.dilation, c.groups)
+
+    return Output(
+        name="grad_weight",
+        layout=_FRACTALS[dims],
+        axes=f"({_filter_axes(dims)})",
+        unpack=unpack,
+        expected=expected,
+        limit=lambda _: LIMITS["fp32"],
+    )
+
+
+def blocked_problem(gradient: str, c: Convolution, result: DType) -> str:
+    """One line for reports: the ``gradient`` "dx" or "dw" of fp16 operands."""
+    x, dy, taps = ("x".join(map(str, sizes)) for sizes in (c.spatial, c.out, c.kernel))
+    return (
+        f"{gradient} of {c.cin} -> {c.cout} channels, {taps}, stride {list(c.stride)}, pad "
+        f"{c.sides}{c.unusual}; x {c.n}x{x}, dy {c.n}x{dy}; fp16"
+        f"{'' if result is FP16 else f' -> {result}'}"
+    )
+
+
+def _filter_axes(dims: int) -> str:
+    """The axes of a filter in words."""
+    return ", ".join(("Cout", "Cin/groups", *(f"K{axis}" for axis in "DHW"[3 - dims :])))
+
+
+#: Layouts of filters by the number of spatial dimensions.
+_FRACTALS = {2: "FRACTAL_Z", 3: "FRACTAL_Z_3D"}

@@ -1,0 +1,220 @@
+"""Kernels launched one after another, timed; those that were timed before are not simulated again.
+
+The run of a kernel depends on what the L2 holds from the kernels launched before it, and on the
+figures of the device that its program and the engine ask for. It is kept by these
+(``npusim.reuse.cache``), so that after one changed figure only what this figure touches runs
+anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from dataclasses import fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from npusim.base.sources import code_of, content_of, look_again
+from npusim.device.spec import Device
+from npusim.program.build import build
+from npusim.program.kernel import Kernel
+from npusim.program.program import Program
+from npusim.reuse.cache import Answers
+from npusim.reuse.seen import Name, Seen, names_of
+from npusim.timing.held import Held
+from npusim.timing.outcome import L2, Progress
+from npusim.timing.run import Launched, Launches, new_l2, wants_timeline
+from npusim.timing.starts import are_usual
+from npusim.timing.trace import Bound, KernelRun, PipeRow, PipeRows, TrafficRow
+
+if TYPE_CHECKING:
+    from npusim.timing.fast.l2 import FastL2
+    from npusim.timing.standby import StandbyL2
+
+
+#: Bytes of the largest content that is kept; L2s of very small blocks are simulated anew.
+MOST_BYTES = 1 << 20
+
+
+class CachedLaunches(Launches):
+    """``Launches`` that simulates no kernel whose run is known.
+
+    A run is kept by the kernel, by what the L2 held before it, and by the figures that its own
+    program and the engine asked for; what the L2 held after it is kept beside. Of kernels that are
+    known nothing is simulated, whatever became of those before them, as long as these leave the
+    L2 as it was.
+    """
+
+    def __init__(self, device: Device, groups: tuple[int, ...], engine: str = "fast") -> None:
+        look_again()
+        super().__init__(device, groups, engine)
+        self._cache = Seen(device)  # asked for the L2 alone
+        self._built: list[Seen] = []  # asked for programs, each for one
+        self._names: frozenset[Name] = frozenset()  # of runs that were known, and programs given
+        self._key: str | None = "empty" if engine == "fast" else None  # of the L2 as it is
+        self._last: tuple[str, frozenset[Name]] | None = None  # the run that left an L2 unnamed
+        self._left: list[tuple[tuple[str, int] | Kernel, str | None]] = []  # what the state lacks
+
+    @property
+    def names(self) -> frozenset[Name]:
+        """The figures that everything so far rests on."""
+        return self._names.union(self._cache.names, *(one.names for one in self._built))
+
+    def preload(self, tensor: str, size: int) -> None:
+        key = self._now()
+        self._key = _next(key, f"{tensor!r} {size}") if key is not None else None
+        self._last = None
+        self._left.append(((tensor, size), self._key))
+
+    @property
+    def l2(self) -> L2:
+        """The L2 as it is now; kernels that left one that is not kept are simulated again."""
+        left, self._left = self._left, []
+        for at in reversed(range(len(left))):
+            step, key = left[at]
+            kept = CONTENTS.find(key, self.device) if key and isinstance(step, Kernel) else None
+            if kept is not None:
+                self._state = new_l2(self._cache.device, self.engine, kept.answer)
+                left = left[at + 1 :]
+                break
+        if self._state is None:
+            self._state = new_l2(self._cache.device, self.engine)
+        for step, _ in left:
+            if isinstance(step, Kernel):
+                super().time(step, self.build(step))
+            else:
+                self._state.preload(*step)
+        return self._state
+
+    def _now(self) -> str | None:
+        """A key of what the L2 holds; None with the reference engine, whose runs are not kept."""
+        if self._key is None and self.engine == "fast":
+            found = LEFT.find(self._last[0], self.device) if self._last and self._left else None
+            if found is not None:
+                self._key = found.answer
+                self._left[-1] = (self._left[-1][0], self._key)
+            else:
+                self._key = self._name_held()
+        return self._key
+
+    def _name_held(self) -> str:
+        """The key of what the L2 holds, by looking at it; it is kept."""
+        held = cast("FastL2 | StandbyL2", self.l2).held()
+        if held.blocks.nbytes <= MOST_BYTES:
+            CONTENTS.keep(held.digest, self.device, (), held)
+        if self._last is not None:
+            LEFT.keep(self._last[0], self.device, self._last[1], held.digest)
+        return held.digest
+
+    def build(self, kernel: Kernel) -> Program:
+        self._built.append(Seen(self.device))
+        return build(kernel, self._built[-1].device, self.groups)
+
+    def known(self, kernel: Kernel, *, timeline: bool | None = False) -> Launched | None:
+        key = None if timeline else self._key_of(kernel)
+        found = RUNS.find(key, self.device) if key is not None else None
+        if found is None or wants_timeline(found.answer.run.instructions, timeline):
+            return None
+        self._key, self._last = None, (cast(str, key), found.names)
+        self._left.append((kernel, None))
+        self._names |= found.names
+        return found.answer
+
+    def time(
+        self,
+        kernel: Kernel,
+        program: Program,
+        *,
+        timeline: bool | None = False,
+        progress: Progress | None = None,
+    ) -> Launched:
+        key = self._key_of(kernel)
+        made = super().time(kernel, program, timeline=timeline, progress=progress)
+        self._key = self._last = None
+        noted = names_of(program.device)
+        self._names |= noted
+        if key is not None and noted:
+            self._last = key, noted | self._cache.names
+            kept = replace(made, run=replace(made.run, timeline=None))
+            RUNS.keep(key, self.device, self._last[1], kept)
+        return made
+
+    def _key_of(self, kernel: Kernel) -> str | None:
+        """The key of a run of ``kernel`` now; None where it has none."""
+        what = content(kernel) if are_usual() else None
+        key = self._now() if what is not None else None
+        return _next(key, f"{self.groups} {what}") if key is not None else None
+
+
+def _next(key: str, step: str) -> str:
+    return hashlib.sha256(f"{key}\n{step}".encode()).hexdigest()[:32]
+
+
+def content(kernel: Kernel) -> str | None:
+    """All that a kernel's program depends on besides the device, as text.
+
+    None where it is not known: of kernels that are no part of npusim, and of fields that hold
+    other things than numbers, words and records of them.
+    """
+    try:
+        return f"{content_of(kernel)} {code_of(type(kernel))}"
+    except TypeError:
+        return None
+
+
+def _written(made: Launched) -> dict[str, Any]:
+    """``made`` as JSON has it."""
+    own = {f.name: getattr(made.run, f.name) for f in fields(made.run)}
+    own["pipes"] = json.dumps([*made.run.pipes])  # a text of its own, which few will read
+    return {
+        "run": own,
+        "pipes": made.pipes,
+        "figures": sorted(made.figures),
+        "read": dict(made.read),
+        "emitted": made.emitted,
+    }
+
+
+def _read(stored: dict[str, Any]) -> Launched:
+    run = stored["run"]
+    run["pipes"] = PipeRows(partial(_pipe_rows, run["pipes"]))
+    run["traffic"] = tuple(TrafficRow(*row) for row in run["traffic"])
+    for name in ("bounds", "problem_bounds"):
+        run[name] = tuple(Bound(*row) for row in run[name])
+    return Launched(
+        run=KernelRun(**run),
+        pipes=tuple(stored["pipes"]),
+        figures=frozenset(stored["figures"]),
+        read=stored["read"],
+        emitted=stored["emitted"],
+    )
+
+
+def _pipe_rows(text: str) -> list[PipeRow]:
+    return [PipeRow(core, pipe, tuple(cycles)) for core, pipe, cycles in json.loads(text)]
+
+
+#: Runs of this process.
+RUNS = Answers("run", 1024, _written, _read)
+
+#: What the L2 held after a run, by the run's key: the key of ``CONTENTS``.
+LEFT: Answers[str] = Answers("left", 1024, str, str)
+
+
+def _content_written(held: Held) -> dict[str, Any]:
+    """``held`` as JSON has it."""
+    packed = zlib.compress(held.blocks.tobytes(), 1)
+    return {"sizes": held.sizes, "blocks": base64.b85encode(packed).decode()}
+
+
+def _content_read(stored: dict[str, Any]) -> Held:
+    blocks = np.frombuffer(zlib.decompress(base64.b85decode(stored["blocks"])), np.int64)
+    return Held(tuple((name, size) for name, size in stored["sizes"]), blocks.reshape(4, -1))
+
+
+#: Contents that kernels left, by their digest.
+CONTENTS = Answers("l2", 256, _content_written, _content_read)

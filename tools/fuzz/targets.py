@@ -1,0 +1,322 @@
+"""What is fuzzed: readers of files, the command line, and the arguments of operators.
+
+A target takes one input and may only succeed or raise ``NpusimError``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from tempfile import gettempdir
+from typing import Any
+from unittest.mock import patch
+
+import npusim
+from npusim.base.dtypes import FP16
+from npusim.base.errors import NpusimError
+from npusim.base.resources import configs
+from npusim.cli.main import main
+from npusim.device.catalog import load_device
+from npusim.isa.operands import Tensor
+from npusim.kernels.matmul import Matmul
+from npusim.kernels.tilings.cann import load_cann_tiling
+from npusim.kernels.tilings.matmul import Tiling
+from npusim.program.build import build
+from npusim.study.space import load_study
+from npusim.validation.choices import read_choices
+from npusim.validation.profile import read_profile
+from npusim.validation.sheet import read_sheet
+from npusim.workloads.files import load_workload
+from npusim.workloads.layers import Layer
+from tools.fuzz.mutations import WORDS, mutated, mutated_words
+
+#: Sizes of operands that a fuzzed call may have at most; larger ones are left to other tests.
+MOST_ELEMENTS = 1 << 14
+
+
+@dataclass(frozen=True)
+class Target:
+    """``run`` takes an input as text; ``make`` gives a new one, near a seed or a corpus text."""
+
+    run: Callable[[str], None]
+    make: Callable[[Sequence[str], Random], str]
+    seeds: Callable[[], list[str]]
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+def _file(suffix: str, text: str) -> Path:
+    """``text`` in a file; what cannot be written as UTF-8 is written as it is."""
+    place = Path(gettempdir()) / f"input{suffix}"
+    place.write_bytes(text.encode("utf-8", "surrogatepass"))
+    return place
+
+
+def _near(texts: Sequence[str], random: Random) -> str:
+    return mutated(random.choice(texts), texts, random)
+
+
+def _device(text: str) -> None:
+    """Read a device; if that works, look at it and build a program for it."""
+    device = load_device(_file(".yaml", text))
+    device.replace("clock", "1.5GHz")
+    if "cube" in {role for kind in device.cores.values() for role in kind.roles}:
+        a = Tensor("a", (32, 32), FP16)
+        tiling = Tiling(base_m=16, base_n=16, base_k=16)
+        kernel = Matmul(tiling, a, Tensor("b", (32, 32), FP16), Tensor("c", (32, 32), FP16, "out"))
+        build(kernel, device, (0,))
+
+
+def _workload(text: str) -> None:
+    for layer in load_workload(_file(".yaml", text)).layers:
+        assert isinstance(layer, Layer)
+        assert layer.macs >= 0
+
+
+def _shipped(folder: str, *names: str) -> list[str]:
+    place = configs().joinpath(folder)
+    return [place.joinpath(name).read_text(encoding="utf-8") for name in names]
+
+
+STUDY = """\
+description: which L1 a network wants
+device: ascend910b2
+network: resnet50
+options: {batch: 32}
+set: {main_memory.read: 1.2TB/s}
+vary:
+  memories.L1.size: [256KiB, 512KiB, 1MiB]
+  groups: 8:24:4
+combine: grid
+"""
+EXPLORATION = """\
+device: ascend910b2
+operator: matmul
+options: {m: 512, k: 512, n: 512}
+vary:
+  memories.L1.size: 256KiB:1MiB:256KiB
+  main_memory.read: [800GB/s, 1.6TB/s]
+goals: [time_us, energy_uj, area_mm2]
+trials: 40
+"""
+CANN = """\
+singleCoreM: 64
+singleCoreN: 32
+singleCoreK: 144
+baseM: 32
+baseN: 32
+baseK: 48
+stepKa: 3
+stepKb: 3
+"""
+
+
+def _head(text: str, lines: int) -> str:
+    return "\n".join(text.splitlines()[:lines]) + "\n"
+
+
+# -- command lines -----------------------------------------------------------------------------
+
+COMMANDS = tuple(
+    shlex.split(line)
+    for line in """\
+run matmul --device tiny --m 32 --k 32 --n 32 --check --json
+run matmul --device ascend910b2 --m 64 --k 16 --n 48 --timing-only --tiling tuned --range
+run conv2d_backprop_filter --device ascend910 --layer resnet50/res4_3x3 --batch 1 --timing-only
+run convolution_backward --device ascend950pr --cin 4 --cout 4 --size 6x5 --kernel 3 --padding 1
+run im2col_backward --device ascend910b2 --size 6x6 --kernel 2 --batch 1 --channels 3 --stride 2
+run deconv_grad_filter --device mt7004 --cin 4 --cout 4 --size 5x5 --kernel 2 --cores 0-1
+explain matmul --device tiny --m 32 --k 32 --n 32
+compare "matmul --m 32 --k 32 --n 32 --device tiny" "--n 48"
+tune matmul --device tiny --m 16 --k 16 --n 16 --budget 3 --jobs 1
+net dcgan --device ascend910b2 --batch 1 --pass backward --csv out.csv
+sweep matmul --device tiny --m 16 --k 16 --n 16 --vary memories.L1.size=64KiB,128KiB
+devices show ascend910b2 --json
+devices
+ops --json
+workloads show resnet50
+cache info --json
+cache clear sweeps
+completion bash
+""".splitlines()
+)
+
+
+def _command(text: str) -> None:
+    """Run a command as ``npusim`` would; it may exit with 0, 1 or 2 and says so itself."""
+    words = json.loads(text)
+    if {"play", "explore", "fit", "validate", "--scheduler"} & set(words):
+        return  # serve until they are stopped, or take minutes by right
+    if {"tune", "--jobs"} & set(words) and "--jobs 1" not in " ".join(words):
+        return  # processes of their own
+    out, error = io.StringIO(), io.StringIO()
+    try:
+        with (
+            redirect_stdout(out),
+            redirect_stderr(error),
+            patch.object(sys, "stdin", io.StringIO()),
+        ):
+            status = main(words)
+    except SystemExit as end:  # argparse's own way out
+        status = end.code if isinstance(end.code, int) else 1
+    assert status in (0, 1, 2), f"status {status}"
+    assert "Traceback" not in error.getvalue(), error.getvalue()
+
+
+def _make_command(texts: Sequence[str], random: Random) -> str:
+    every = [word for command in COMMANDS for word in command]
+    return json.dumps(mutated_words(json.loads(random.choice(texts)), every, random))
+
+
+# -- operators ---------------------------------------------------------------------------------
+
+CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("matmul", {"a": [16, 32], "b": [32, 48]}),
+    (
+        "convolution_backward",
+        {"grad_output": [1, 4, 6, 6], "input": [1, 4, 6, 6], "weight": [4, 4, 3, 3], "stride": 1,
+         "padding": 1, "dilation": 1, "transposed": False, "output_padding": 0, "groups": 1,
+         "output_mask": [True, True, True], "cube_math_type": 0, "deterministic": False},
+    ),
+    (
+        "convolution",
+        {"input": [1, 4, 6, 6], "weight": [4, 4, 3, 3], "bias": [4], "stride": 1, "padding": 1,
+         "dilation": 1, "transposed": False, "output_padding": 0, "groups": 1},
+    ),
+    (
+        "im2col_backward",
+        {"grad_output": [1, 12, 9], "input_size": [4, 4], "kernel_size": [2, 2],
+         "dilation": [1, 1], "padding": [0, 0], "stride": [1, 1]},
+    ),
+    (
+        "conv2d_backprop_filter",
+        {"x": [1, 1, 6, 6, 16], "filter_size": [16, 16, 3, 3], "out_backprop": [1, 1, 4, 4, 16],
+         "para_dict": {"strides": [1, 1], "padding": [0, 0, 0, 0], "dilations": [1, 1, 1, 1]}},
+    ),
+)  # fmt: skip
+
+_TENSORS = {"a", "b", "grad_output", "input", "weight", "bias", "x", "out_backprop"}
+_VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, 2, 3, -1, 7, 1.5, float("nan"), "x", "auto", "", [], [1], [1, 1]),
+    *([1, 1, 1], [0, 1], [-1, 2], [2, 3, 4, 5], {}, {"a": 1}, 1 << 31, 1 << 62, 10**40, "fp16"),
+)
+_SHAPES: tuple[Any, ...] = (
+    *([], [0], [1], [4, 4], [1, 4, 6], [0, 4, 6, 6], [1, 4, 0, 6], [2, 4, 6, 6], [1, 4, 2, 6, 6]),
+    *([1, 1, 1, 1, 1, 1], None),
+)
+_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "device": ("tiny", "ascend910", "ascend910b2", "ascend950pr", "mt7004", "x", None, 3),
+    "dtype": ("fp16", "bf16", "fp32", "int8"),
+    "cores": (None, 1, 3, 0, -1, "0-1", "0,2", "9-3", "x", [0], [99], 1 << 70, 1.5),
+    "tiling": ("auto", "tuned", "production", "x", None, 3, {"matmul": "auto"}, {"x": 1}),
+    "engine": ("fast", "simpy", "x", None),
+    "launch": ("single", "graph", "x", 1),
+    "start": ("cold", "warm", "x", 1),
+    "rules": ("documented", "strict", "hardware", "x"),
+    "timeline": (True, False, None, "x"),
+}
+
+
+def _make_call(texts: Sequence[str], random: Random) -> str:
+    operator, usual = random.choice(CALLS)
+    arguments: dict[str, Any] = {**usual, "device": "ascend910b2", "dtype": "fp16"}
+    for _ in range(random.choice((0, 1, 1, 2, 3))):
+        name = random.choice((*usual, *_OPTIONS))
+        if name in _TENSORS:
+            arguments[name] = random.choice(_SHAPES)
+        elif name in _OPTIONS and random.random() < 0.8:
+            arguments[name] = random.choice(_OPTIONS[name])
+        elif isinstance(arguments.get(name), dict) and arguments[name] and random.random() < 0.8:
+            inner = random.choice(list(arguments[name]))
+            arguments[name] = {**arguments[name], inner: random.choice(_VALUES)}
+        elif random.random() < 0.1:
+            arguments.pop(name, None)
+        else:
+            arguments[name] = random.choice(_VALUES)
+    return json.dumps({"operator": operator, **arguments})
+
+
+def _call(text: str) -> None:
+    """Call an operator for its time alone, and sometimes by position."""
+    given = json.loads(text)
+    operator, dtype = given.pop("operator"), given.pop("dtype", "fp16")
+    for name in _TENSORS & given.keys():
+        shape = given[name]
+        if shape is not None:
+            given[name] = npusim.spec(tuple(shape), dtype if isinstance(dtype, str) else "fp16")
+    function: Callable[..., Any] = getattr(npusim.ops, operator)
+    try:
+        function(**given)
+    except TypeError as error:  # an argument that is missing or unknown, as Python says it
+        if "argument" not in str(error):
+            raise
+
+
+def _words_of(commands: Sequence[Sequence[str]]) -> list[str]:
+    return [json.dumps(list(words)) for words in commands]
+
+
+@cache
+def _device_seeds() -> tuple[str, ...]:
+    return tuple(_shipped("devices", "tiny.yaml", "tiny.yaml", "mt7004.yaml", "ascend910b3.yaml"))
+
+
+@cache
+def _choices() -> Any:
+    (text,) = _shipped("profiles", "op_summary.yaml")
+    return read_choices(_file(".choices.yaml", text))
+
+
+TARGETS: dict[str, Target] = {
+    "device": Target(_device, _near, lambda: list(_device_seeds())),
+    "workload": Target(
+        _workload, _near, lambda: [_head(t, 30) for t in _shipped("workloads", "resnet18.yaml",
+                                                                  "wavenet.yaml", "dcgan.yaml")]
+    ),
+    "tiling": Target(lambda text: void(load_cann_tiling(_file(".yaml", text))), _near,
+                     lambda: [CANN]),
+    "study": Target(lambda text: void(load_study(_file(".yaml", text))), _near,
+                    lambda: [STUDY, EXPLORATION]),
+    "choices": Target(lambda text: void(read_choices(_file(".yaml", text))), _near,
+                      lambda: _shipped("profiles", "op_summary.yaml")),
+    "sheet": Target(
+        lambda text: void(read_sheet(_file(".csv", text))), _near,
+        lambda: [_head(t, 12) for t in _shipped("silicon", "kernels.csv", "calls.csv")],
+    ),
+    "profile": Target(
+        lambda text: void(read_profile(_file(".csv", text), "910B2", _choices())), _near,
+        lambda: [_head(t, 12) for t in _shipped("profiles", "op_summary.csv")],
+    ),
+    "command": Target(_command, _make_command, lambda: _words_of(COMMANDS)),
+    "call": Target(_call, _make_call, lambda: [json.dumps({"operator": o, **a, "device": "tiny"})
+                                               for o, a in CALLS]),
+}  # fmt: skip
+
+
+def void(_: object) -> None:
+    """Nothing: a reader's answer is of no interest here."""
+
+
+def tried(target: Target, text: str) -> BaseException | None:
+    """What came out of one input: None if it was taken, an ``NpusimError``, or a finding."""
+    try:
+        target.run(text)
+    except NpusimError as refused:
+        return refused
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:
+        return error
+    return None
+
+
+__all__ = ["MOST_ELEMENTS", "TARGETS", "WORDS", "Target", "tried"]
