@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -215,8 +215,10 @@ def _lines(found: Sequence[Arrow], places: Mapping[str, _Place]) -> Iterator[Mar
         x, y = zip(*line, strict=True)
         width = max(_THINNEST, _THICKEST * sqrt(one.bytes / most))
         yield Line(x=x, y=y, colour=one.colour, width=width)
-        yield Line(x=x[-1:], y=y[-1:], dash="", marker="^", turn=turn, size=6 + width,
-                   colour=one.colour, more={"told": [one.told]}, tip="<div>@told</div>")  # fmt: skip
+        tip: Any = {"more": {"told": [one.told]}, "tip": "<div>@told</div>"}
+        size, colour = 6 + width, one.colour
+        yield Line(x=x[-1:], y=y[-1:], dash="", marker="^", turn=turn, size=size, colour=colour,
+                   **tip)  # fmt: skip
         side, shift = ("right", -8.0) if turn == 180 else ("left", 8.0)
         yield Words(x=[at[0]], y=[at[1]], texts=[told], side=side, shift=(shift, 0), size=8)
 
