@@ -204,7 +204,7 @@ def _lines(found: Sequence[Arrow], places: Mapping[str, _Place]) -> Iterator[Mar
         told = bytes_text(one.bytes)
         if one.hit_share is not None:
             told += f"\n{percent_text(one.hit_share)} L2 hits"
-        down = 1 if y2 > y1 else -1
+        down, line = 1 if y2 > y1 else -1, list[tuple[float, float]]()
         if _passes(one, places):
             line = [(x1 + _WIDE, y1), (lane, y1), (lane, y2), (x2 + _WIDE + 0.05, y2)]
             at, turn, lane = (lane, (y1 + y2) / 2), 90.0, lane + _LANE
