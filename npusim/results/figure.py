@@ -65,7 +65,8 @@ class Line(Mark):
     """Points, lines between them (none if ``dash`` is ""), and a ``marker`` at each if given.
 
     Dashes and markers have matplotlib's names. ``step`` keeps each height until the next point.
-    ``shades`` are what values are called and one for each point, which colours its marker.
+    ``turn`` turns a triangle, in degrees against the clock. ``shades`` are what values are called
+    and one for each point, which colours its marker.
     """
 
     x: Numbers
@@ -76,6 +77,7 @@ class Line(Mark):
     width: float = 1.5
     step: bool = False
     hollow: bool = False
+    turn: float = 0.0
     shades: tuple[str, Sequence[float]] | None = None
 
 
@@ -155,7 +157,7 @@ class Figure:
     who cannot see it, and ``caption`` below it. There the figure has the id ``place``; ``zoom`` is
     "width", "both" or "". ``toggles`` lets the key hide marks; ``jumps`` are buttons that show a
     stretch: name, first and last. ``view`` is the stretch that is seen first, and if there is one a
-    strip below the figure has all of it.
+    strip below the figure has all of it. Of a ``bare`` figure no axes are drawn.
     """
 
     x: Axis
@@ -165,6 +167,7 @@ class Figure:
     at: str = "inside"
     keys: Sequence[Key] = ()
     grid: bool = False
+    bare: bool = False
     inches: tuple[float, float] = (7.0, 4.2)
     pixels: int = 380
     place: str = "figure"

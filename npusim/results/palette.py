@@ -40,18 +40,6 @@ REASON_COLOURS: Mapping[str, str] = {
     "done": "#8a939c70",
 }
 
-#: Reason of waiting -> hatch of its slice in the printed timeline.
-REASON_HATCHES: Mapping[str, str] = {
-    "bandwidth": "---",
-    "issue": "...",
-    "queue": "ooo",
-    "data": "////",
-    "space": "\\\\\\\\",
-    "flag": "xxx",
-    "barrier": "|||",
-    "follow": "+++",
-}
-
 #: Before a kernel's first instruction: launching it.
 LAUNCH = "#dcc48e"
 #: A kernel as a whole, whatever it does.

@@ -45,6 +45,8 @@ TEXT = "#222222"
 _TURNED, _LABELS = 8, 24
 #: Share of the width that a character takes, and the least of upright words.
 _CHARACTER, _UPRIGHT = 0.0085, 0.012
+#: Characters of upright words that stand beside a row of a timeline.
+_UPRIGHT_FIT = 4.3
 #: Share of the width between two ticks of an axis of several scales, at least.
 _TICK_SHARE = 0.045
 
@@ -115,6 +117,8 @@ def draw(figure: Figure, ax: Axes | None = None) -> Axes:
     if figure.title:
         axes.set_title(figure.title, loc="left", fontsize=10)
     _draw_keys(axes, figure)
+    if figure.bare:
+        axes.set_axis_off()
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.tick_params(labelsize=9, colors=TEXT)
@@ -218,7 +222,7 @@ def _look(line: Line) -> dict[str, Any]:
         "color": colour,
         "linestyle": line.dash or "none",
         "linewidth": line.width,
-        "marker": line.marker or None,
+        "marker": (3, 0, line.turn) if line.turn else line.marker or None,
         "markersize": line.size,
         "markerfacecolor": "none" if line.hollow else colour,
         "drawstyle": "steps-post" if line.step else "default",
@@ -254,7 +258,9 @@ def _draw_spans(ax: Axes, figure: Figure, spans: Any) -> None:
             ax.text(x, spans.y, one.short, ha="center", va="center", fontsize=9, color=TEXT)
         elif one.upright and room > _UPRIGHT:
             at: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "top", "zorder": 4}
-            ax.text(x, spans.y + 0.6, one.name, fontsize=8, color=TEXT, **at)
+            fits = len(one.name) < _UPRIGHT_FIT * abs(np.subtract(*ax.get_ylim()))
+            name = one.name if fits else f"{one.short}, {one.name.rpartition(', ')[2]}"
+            ax.text(x, spans.y + 0.6, name, fontsize=8, color=TEXT, **at)
 
 
 def _draw_words(ax: Axes, figure: Figure, words: Any) -> None:

@@ -109,13 +109,7 @@ class Pair(NamedTuple):
     parts: Sequence[Any]
 
 
-class Drawing(NamedTuple):
-    """A drawing, as SVG."""
-
-    svg: str
-
-
-Part = Table | Items | Note | Colours | Pair | Drawing | Figure
+Part = Table | Items | Note | Colours | Pair | Figure
 
 
 @dataclass(frozen=True)

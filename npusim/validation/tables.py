@@ -8,7 +8,7 @@ from functools import partial
 from statistics import fmean, median
 
 from npusim.results.lines import percent_text, signed_text, us_text
-from npusim.results.report import Table
+from npusim.results.report import Table, table_of
 from npusim.validation import score
 from npusim.validation.constants import Constant
 from npusim.validation.leave_one_out import LeftOut, Study
@@ -90,34 +90,30 @@ def _scored(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _families(outcomes: Sequence[Outcome]) -> Table:
-    head = ("family", "rows", "compared", "declined", "failed", "MAPE", "median", "rank")
-    rows = tuple(
-        (
-            one.family or NONE,
-            *map(str, (one.rows, one.compared, one.declined, one.failed)),
-            percent(one.mean),
-            percent(one.median),
-            NONE if one.rank is None else f"{one.rank:.3f}",
-        )
-        for one in score.family_scores(outcomes)
-    )
-    return Table("Families: absolute error of time, Spearman's rank correlation", head, rows, 1)
+    columns: dict[str, Callable[[score.FamilyScore], str]] = {
+        "family": lambda one: one.family or NONE,
+        "rows": lambda one: str(one.rows),
+        "compared": lambda one: str(one.compared),
+        "declined": lambda one: str(one.declined),
+        "failed": lambda one: str(one.failed),
+        "MAPE": lambda one: percent(one.mean),
+        "median": lambda one: percent(one.median),
+        "rank": lambda one: figure("{:.3f}".format, one.rank),
+    }
+    title = "Families: absolute error of time, Spearman's rank correlation"
+    return table_of(columns, score.family_scores(outcomes), title=title)
 
 
 def _pairs(outcomes: Sequence[Outcome]) -> Table:
-    head = ("pair", "rows", "direction", "measured", "simulated")
     words = {True: "right", False: "wrong", None: NONE}
-    rows = tuple(
-        (
-            pair.name,
-            f"{pair.second} / {pair.first}",
-            words[pair.right] if pair.decisive else "alike",
-            f"{pair.measured:.3f}",
-            NONE if pair.simulated is None else f"{pair.simulated:.3f}",
-        )
-        for pair in score.pairs(outcomes)
-    )
-    return Table("Pairs: ratio of times", head, rows, 3)
+    columns: dict[str, Callable[[score.Pair], str]] = {
+        "pair": lambda pair: pair.name,
+        "rows": lambda pair: f"{pair.second} / {pair.first}",
+        "direction": lambda pair: words[pair.right] if pair.decisive else "alike",
+        "measured": lambda pair: f"{pair.measured:.3f}",
+        "simulated": lambda pair: figure("{:.3f}".format, pair.simulated),
+    }
+    return table_of(columns, score.pairs(outcomes), 3, title="Pairs: ratio of times")
 
 
 def _points(outcomes: Sequence[Outcome]) -> Table:
@@ -176,19 +172,16 @@ def _misread(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _left_out(found: Sequence[LeftOut]) -> Table:
-    rows = tuple(
-        (
-            one.kind,
-            one.name,
-            str(one.rows),
-            str(one.others),
-            percent(one.shipped),
-            percent(one.predicted),
-        )
-        for one in found
-    )
-    head = ("left out", "name", "rows", "rows fitted to", "as shipped", "predicted")
-    return Table("Kernels left out of the fit: mean absolute error of time", head, rows, 2)
+    columns: dict[str, Callable[[LeftOut], str]] = {
+        "left out": lambda one: one.kind,
+        "name": lambda one: one.name,
+        "rows": lambda one: str(one.rows),
+        "rows fitted to": lambda one: str(one.others),
+        "as shipped": lambda one: percent(one.shipped),
+        "predicted": lambda one: percent(one.predicted),
+    }
+    title = "Kernels left out of the fit: mean absolute error of time"
+    return table_of(columns, found, 2, title=title)
 
 
 def _expected(study: Study | None) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from npusim.device.spec import Device
 from npusim.validation import simulate
 from npusim.validation.constants import load_constants
 from npusim.validation.rows import CallRow, Declined, KernelRow, Simulated
+from tests import tooltips
 
 Capture = pytest.CaptureFixture[str]
 
@@ -178,8 +180,10 @@ def test_the_page_and_the_plot(kernels: str, tmp_path: Path, capsys: Capture) ->
     for part in ("Scored kernels: 2 of 3 simulated", "<td>ProgramError", "<b>2 of 3</b>"):
         assert part.replace("<td>", "<td>failed: ") in text
     assert text.index("Scored kernels") < text.index("Families") < text.index("Points")
-    assert "http://" not in text
-    assert "https://" not in text
+    said = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)  # the library names its site
+    assert "http://" not in said
+    assert "https://" not in said
+    assert len(tooltips.charts(text)) == text.count('class="chart"') > 0
     assert plot.read_bytes().startswith(b"\x89PNG")
     svg = drawing.read_text(encoding="utf-8")
     assert "measured (us)" in svg or "<svg" in svg

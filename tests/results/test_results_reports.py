@@ -366,7 +366,7 @@ def test_page_is_self_contained_and_escaped(result: Result, tmp_path: Path) -> N
     assert "<MTE2>" not in page
     body = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)  # the library names its site
     assert re.findall(r'(?:src|href)="(?!data:)', body) == []
-    assert page.count('class="chart"') == 2
+    assert page.count('class="chart"') == 3
     assert "prefers-color-scheme:dark" in page
 
 
@@ -402,7 +402,7 @@ def test_page_without_timeline_says_so(bare_result: Result, tmp_path: Path) -> N
     bare_result.report(str(tmp_path / "bare.html"))
     page = (tmp_path / "bare.html").read_text(encoding="utf-8")
     assert "run with timeline=True" in page
-    assert page.count('class="chart"') == 1
+    assert page.count('class="chart"') == 2
 
 
 def test_reports_work_without_a_cube(result: Result, tmp_path: Path) -> None:

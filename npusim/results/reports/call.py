@@ -8,13 +8,12 @@ from typing import Any
 from npusim.base.reasons import BUSY, REASONS
 from npusim.device.spec import Device
 from npusim.results import advice, metrics, palette, tables
-from npusim.results.figures import roofline, timeline
+from npusim.results.figures import memories, roofline, timeline
 from npusim.results.lines import bytes_text, percent_text, rate_text, us_text
 from npusim.results.record import Record
 from npusim.results.report import (
     Cell,
     Colours,
-    Drawing,
     Items,
     Note,
     Pair,
@@ -27,7 +26,6 @@ from npusim.results.report import (
     table_of,
 )
 from npusim.results.text import kernel_cells
-from npusim.results.web import hierarchy
 from npusim.timing.trace import KernelRun
 
 
@@ -144,7 +142,7 @@ def traffic(device: Device, runs: Sequence[KernelRun]) -> Pair:
         for one in totals
     ]
     table = Table("", ("path", "operand", "bytes", "L2 hits"), rows, 2)
-    return Pair((Drawing(hierarchy.draw(device, totals)), table))
+    return Pair((memories.drawn(device, totals), table))
 
 
 def _kernel_traffic(result: Record) -> Iterator[Table]:

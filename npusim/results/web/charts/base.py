@@ -132,9 +132,10 @@ def _new_figure(shown: Figure, **settings: Any) -> Drawn:
         (made.yaxis[0], made.ygrid[0], shown.y),
     ):
         _label(axis, side)
-        grid.tags = [] if side.names else ["grid"]
-        if side.names:
+        grid.tags = [] if side.names or shown.bare else ["grid"]
+        if side.names or shown.bare:
             grid.grid_line_color = None
+        axis.visible = not shown.bare
     return made
 
 
@@ -231,7 +232,7 @@ def _draw_line(made: Drawn, shown: Figure, line: Any) -> None:
         thick = 2 if line.marker == "_" else 1
         drawn = made.scatter("x", "y", source=source, marker=_MARKERS[line.marker],
                              size=line.size + 2, fill_color=fill, line_color=colour,
-                             line_width=thick)  # fmt: skip
+                             line_width=thick, angle=line.turn, angle_units="deg")  # fmt: skip
     if line.tip and drawn is not None:
         _hover(made, line, drawn)
 
