@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from math import lcm, prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.bias_table import BiasTable
 from npusim.kernels.parts.hand_over import HandOver, with_meeting
 from npusim.kernels.parts.matmul_operands import Feed, Operand, Scales, Shared, Source, Tile, steps
-from npusim.kernels.parts.tile_order import Tiles, successors, tiles
+from npusim.kernels.parts.tile_order import ORDERS, Tiles, successors, tiles
 from npusim.kernels.parts.transposed import load_transposed
 from npusim.kernels.tiled import Tiled
 from npusim.kernels.tilings.fit import holds
@@ -60,13 +60,6 @@ from npusim.language import (
 )
 
 __all__ = ["Matmul", "Tiling"]
-
-#: How tiles may follow each other over the cores.
-_ORDERS: tuple[dict[str, Any], ...] = (
-    {"n_fastest": False, "window": 0, "snake": False, "strided": False},
-    {"strided": True},
-    {"n_fastest": True, "window": 4, "snake": True, "strided": True},
-)
 
 
 @dataclass(frozen=True)
@@ -251,8 +244,8 @@ class Matmul(Tiled):
         """Orders of tiles, where a core has several, and slabs that are asked for ahead."""
         tiles = self.groups * ceil_div(self.m // self.groups, tiling.base_m)
         several = tiles * ceil_div(self.n, tiling.base_n) > cores
-        for order, ahead in product(_ORDERS if several else _ORDERS[:1], (False, True)):
-            yield replace(tiling, **_ORDERS[0] | order, preload=ahead)
+        for order, ahead in product(ORDERS if several else ORDERS[:1], (False, True)):
+            yield replace(tiling, **ORDERS[0] | order, preload=ahead)
 
     # -- who computes what -----------------------------------------------------------------
 

@@ -7,7 +7,7 @@ are dealt to the cores, and each is walked tile by tile.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,14 @@ class Order:
                 f"tiling tail {self.tail_m}x{self.tail_n}: runs of tiles have no last round to "
                 "cut; set strided, or leave the tail at 1x1"
             )
+
+
+#: Fields of those that are tried: how tiles may follow each other over the cores.
+ORDERS: tuple[dict[str, Any], ...] = (
+    {"n_fastest": False, "window": 0, "snake": False, "strided": False},
+    {"strided": True},
+    {"n_fastest": True, "window": 4, "snake": True, "strided": True},
+)
 
 
 class Tiles(NamedTuple):
