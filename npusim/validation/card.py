@@ -29,7 +29,7 @@ _ACROSS, _INCHES = 6, 2.1
 def report(outcomes: Sequence[Outcome], tables: Sequence[Table]) -> Report:
     """Key figures, the scatter plots, and ``tables``, the summary first."""
     plots_of = Pair([
-        replace(one, place=f"family-{at}", about=one.title, pixels=220)
+        replace(one, place=f"family-{at}", about=one.title, caption=one.title, pixels=220)
         for at, one in enumerate(figures(_points(outcomes)))
     ])  # fmt: skip
     return Report(
