@@ -34,7 +34,7 @@ Around = Callable[[K], Sequence[Kernel]]
 
 #: Candidates that are looked at, and simulated of them at most; instructions of all of these, where
 #: building one that tasks do not share takes as long as simulating so many.
-MOST_LEADING = 32
+MOST_LEADING = 64
 MOST_SIMULATED = 8
 MOST_INSTRUCTIONS = 2_000_000
 BUILD_WEIGHT = 50
