@@ -160,6 +160,7 @@ class Space:
         factor = device.l2.atomic_factor if device.l2 is not None else 1
         sums = np.where(t["depth"] < s.k, factor, 1) * s.out.bytes
         stored = written * sums * -(-s.k // t["depth"]) / costs.write_rate(device)
+        clear = clear_cycles(device, written * s.out.bytes) if s.splits else 0
         return Work(
             cores=cores,
             items=t["items"],
@@ -188,14 +189,8 @@ class Space:
             main=device.main_read_rate,
             least=np.maximum(stored, missing / device.main_read_rate),
             beside=costs.launch_cycles(device, "cube", cores)
-            + np.where(t["depth"] < s.k, self._clear, 0),
+            + np.where(t["depth"] < s.k, clear, 0),
         )
-
-    @cached_property
-    def _clear(self) -> float:
-        """Cycles of the kernel that clears the result."""
-        s = self.shape
-        return clear_cycles(self.device, s.groups * s.m * s.n * s.out.bytes)
 
     @property
     def _port(self) -> Path:

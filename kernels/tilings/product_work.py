@@ -60,13 +60,15 @@ class Product:
         # In one round the core with the largest slab is the last; in several they even out.
         m = np.where((rounds == 1) & (not sure), of["most_m"], of["m"])
         taps = of["taps"] + (0 if sure else (of["most_taps"] - of["taps"]) / rounds)
-        chunks = -(-g.planes_in // t["planes"])
-        planes = g.planes_in / chunks
+        # The last planes of an odd number are padding that fills a fractal, and are not loaded.
+        planes_in = g.all_in / -(-g.all_in // g.planes_in) if sure else g.planes_in
+        chunks = np.ceil(planes_in / t["planes"])
+        planes = planes_in / chunks
         parts = t["parts"] > 1
         each = np.maximum(1, taps / t["columns"]) if sure else t["parts"]
         seconds = np.where(parts, each, np.ceil(planes / np.maximum(1, t["w_planes"])))
         columns = planes * taps
-        largest = taps * np.minimum(t["planes"], g.planes_in)
+        largest = taps * np.minimum(t["planes"], planes_in)
         steps = np.maximum(1, np.ceil(largest / seconds / t["k"] - 1e-6))
         k, rest = uneven(columns / seconds, largest / seconds, t["k"], steps)
         x_bytes = planes * of["pixels"] * of["images"] * 32
@@ -88,7 +90,7 @@ class Product:
         asked = (x_bytes / every_n + seconds * w_bytes / every_m) * reads
         requests = (x_rows / every_n + seconds * w_rows / every_m) * reads
         x_once = g.images * 32 * g.depth_in * g.all_in * g.h.size * g.w.size
-        w_once = g.groups * g.kernel_d * g.planes_in * g.taps * g.planes_out * g.c0**2 * element
+        w_once = g.groups * g.kernel_d * planes_in * g.taps * g.planes_out * g.c0**2 * element
         missing = self._missing(x_once * self._fetched(t, x_once), w_once)
         stored = self._written / costs.write_rate(device)
         full, short = (self._step(t, of, (m, n, size * g.c0), sure=sure) for size in (k, rest))
@@ -126,8 +128,8 @@ class Product:
     ) -> dict[str, Any]:
         """How tiles of ``size`` leave, where so many bytes are ``touched`` in all."""
         if sure:
-            one = np.ones(1)
-            of, touched = of | {"lines": one, "length": size[0], "apart": one}, 0
+            alone = dict.fromkeys(("lines", "apart"), np.ones(1))
+            of, touched = of | alone | {"length": size[0]}, 0
         device, (m, n), cores = self.device, size, t["cores"]
         (drain, pace, drains), written = self._drain(of, n), m * n * self.dtype.bytes
         if not sure:

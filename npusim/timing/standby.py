@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Instructions that the reference simulates in a second or two, which a process may have before it
 #: waits for the compiler.
-SMALL = 40_000
+SMALL = 60_000
 
 #: Seconds between two signs of life, and between two looks at what the compiler does.
 _TOLD_S, _LOOK_S = 10.0, 0.1

@@ -47,8 +47,6 @@ def test_a_choice_rests_on_what_estimates_and_simulations_asked_for(
 ) -> None:
     estimates = choice._Trial(DEVICE, GROUPS, ())
     estimates.ranked(KERNEL, 4)
-    simulations = choice._Trial(DEVICE, GROUPS, ())
-    simulations.run([KERNEL], choice.MOST_INSTRUCTIONS)
     told: list[frozenset[Name]] = []
 
     def keep(key: str, device: Device, names: Iterable[Name], answer: Any) -> None:
@@ -56,7 +54,9 @@ def test_a_choice_rests_on_what_estimates_and_simulations_asked_for(
 
     monkeypatch.setattr(CHOICES, "keep", keep)
     forget()
-    chosen(KERNEL, DEVICE, GROUPS)
+    best = chosen(KERNEL, DEVICE, GROUPS)
+    simulations = choice._Trial(DEVICE, GROUPS, ())
+    simulations.run([best], choice.MOST_INSTRUCTIONS)
     assert estimates.names - simulations.names
     assert simulations.names - estimates.names
     (names,) = told

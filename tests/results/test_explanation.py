@@ -12,6 +12,7 @@ from rich.console import Console
 
 import npusim
 from npusim.base.errors import ArgumentError
+from npusim.kernels.matmul import Tiling
 from npusim.results import Result
 from npusim.results.explanation import Explanation, KernelExplanation
 from npusim.results.explanation_text import chapters
@@ -53,7 +54,8 @@ def test_the_parts_of_every_operator_add_up_on_every_device(
 
 
 def test_what_if_are_the_times_of_such_devices() -> None:
-    result = product()
+    tiling = Tiling(base_m=16, base_n=32, base_k=64)
+    result = product(tiling=tiling)
     effects = {one.figure: one for one in result.explain().what_if or ()}
     device = result.device
     for figure, half, double in (
@@ -63,8 +65,11 @@ def test_what_if_are_the_times_of_such_devices() -> None:
         ("launch.kernel", "25cycle", "100cycle"),
     ):
         one = effects[figure]
-        assert one.half_us == product(device=device.replace(figure, half)).time_us
-        assert one.double_us == product(device=device.replace(figure, double)).time_us
+        times = {
+            text: product(device=device.replace(figure, text), tiling=tiling).time_us
+            for text in (half, double)
+        }
+        assert (one.half_us, one.double_us) == (times[half], times[double])
     gains = [one.gain_us for one in effects.values()]
     assert gains == sorted(gains, reverse=True)
     assert gains[0] > 0
