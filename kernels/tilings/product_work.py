@@ -124,7 +124,7 @@ class Product:
         )
 
     def _out(
-        self, t: Columns, of: Columns, size: tuple[Floats, Floats], touched: int, *, sure: bool
+        self, t: Columns, of: Columns, size: tuple[Floats, Floats], touched: float, *, sure: bool
     ) -> dict[str, Any]:
         """How tiles of ``size`` leave, where so many bytes are ``touched`` in all."""
         if sure:
@@ -201,7 +201,7 @@ class Product:
         every_n = np.where(t["resident_input"] > 0, np.minimum(t["tiles_n"], run), 1)
         return every_n, np.where(t["resident"] > 0, weights, 1)
 
-    def _lacking(self, t: Columns, x: Floats, w: Floats, once: tuple[int, int]) -> Columns:
+    def _lacking(self, t: Columns, x: Floats, w: Floats, once: tuple[int, float]) -> Columns:
         """Of which items the L2 lacks the operands, and how many cores ask for them at once.
 
         ``x`` and ``w`` are the bytes of all loads for an item, ``once`` those of the operands.
