@@ -130,8 +130,8 @@ def bounds() -> str:
     left_out = len(rows) - len(others)
     return (
         f"Geometric mean of {len(rows)}: {_mean(ratios):.3f} automatic, {_mean(best):.3f} tuned. "
-        f"Of {left_out} that stay below {FAR_BELOW} it is proved that no tiling is faster; "
-        f"the other {len(others)} have {_mean(others):.3f}, automatic.\n\n{_table(head, lines)}"
+        f"Of those below {FAR_BELOW} it is proved of {left_out} that no tiling is faster; "
+        f"the other {len(others)} gradients have {_mean(others):.3f}, automatic.\n\n{_table(head, lines)}"
     )
 
 
