@@ -131,7 +131,8 @@ def bounds() -> str:
     return (
         f"Geometric mean of {len(rows)}: {_mean(ratios):.3f} automatic, {_mean(best):.3f} tuned. "
         f"Of those below {FAR_BELOW} it is proved of {left_out} that no tiling is faster; "
-        f"the other {len(others)} gradients have {_mean(others):.3f}, automatic.\n\n{_table(head, lines)}"
+        f"the other {len(others)} gradients have {_mean(others):.3f}, automatic.\n\n"
+        f"{_table(head, lines)}"
     )
 
 
