@@ -50,16 +50,23 @@ def read_rate(device: Device, asked: Numbers, requests: Numbers) -> Numbers:
     return asked * device.shared_read_rate / (asked + requests * device.l2.request_bytes)
 
 
-def mmad_cycles(device: Device, m: Numbers, k: Numbers, n: Numbers, rate_name: str) -> Numbers:
-    """Cycles of one mmad of so many elements; ``k`` is whole blocks, or a mean of such."""
+def mmad_cycles(
+    device: Device, m: Numbers, k: Numbers, n: Numbers, rate_name: str, *, mean: bool = False
+) -> Numbers:
+    """Cycles of one mmad of so many elements; ``k`` is whole blocks, or a mean of such.
+
+    Of several at least so many on average, where ``m`` and ``n`` are a ``mean`` too.
+    """
     cube = device.cube
     if cube is None or rate_name not in cube.rates:
         return m * k * n / 4096
     rate = cube.rates[rate_name]
-    along_m, along_n = (np.ceil(side / of - 1e-6) for side, of in ((m, rate.m), (n, rate.n)))
+    along_m, along_n = m / rate.m, n / rate.n
+    if not mean:
+        along_m, along_n = np.ceil(along_m - 1e-6), np.ceil(along_n - 1e-6)
     blocks = along_m, np.maximum(1, k / rate.k), along_n
     cycles = cube.startup_cycles + blocks[0] * blocks[1] * blocks[2] * rate.cycles
-    if cube.odd_block_conflict:
+    if cube.odd_block_conflict and not mean:
         odd = (blocks[0] % 2 > 0) | (blocks[2] % 2 > 0)
         cycles = cycles + np.where((blocks[1] > 1) & odd, blocks[1] - 2, 0)
     return cycles

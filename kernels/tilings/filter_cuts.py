@@ -11,7 +11,7 @@ from npusim.base.integers import round_up
 from npusim.isa.dma import Window
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings.conv_filter import comes_whole, cut_plane, rows_follow, runs_on
-from npusim.kernels.tilings.product_cuts import even_cuts
+from npusim.kernels.tilings.product_cuts import even_cuts, fetches
 from npusim.shapes.convolution import Convolution
 
 #: Most positions of a slab.
@@ -34,6 +34,11 @@ class Cut(NamedTuple):
     pixels: float  # of one plane of x
     most_pixels: int
     fetch: float  # cycles to fetch one column of img2col per position
+    mean_fetch: float  # the same over all slabs
+    largest: float  # share of slabs that have the most positions
+    rest: int  # whole sixteens of each other one, 16 where they differ
+    least_positions: int  # of any slab, those that dy has
+    least_pixels: int
     x_moves: float  # that bring x to L1, and more for each plane
     x_plane_moves: float
     x_pieces: float  # rows in GM of a plane of x
@@ -87,6 +92,8 @@ def _run(s: Convolution, one: Cut, window_bytes: int) -> Cut:
         Window(one.images, wide, stride_w=step).fetches(0, count, window_bytes) / count
         for wide, step in ((pixels, s.step(2)), (each, 1))
     )
+    # The last load may be of fewer images, which are not fetched in the same ratio.
+    one = one._replace(mean_fetch=0.0, largest=0.0, rest=16)
     return one._replace(
         runs=1, positions=float(count), most_positions=count, fetch=fetch, dy_fetch=dy_fetch
     )
@@ -96,6 +103,7 @@ def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, window_bytes: int
     rows, columns, wo = plane.rows, plane.columns, s.out[2]
     positions = np.outer(rows.count, columns.count)
     p16 = -(-positions // 16) * 16
+    rests = np.unique(p16[p16 < p16.max()])
     # The slab in the middle stands for all.
     i, j = len(rows) // 2, len(columns) // 2
     h, w, count = int(rows.size[i]), int(columns.size[j]), int(rows.count[i] * columns.count[j])
@@ -120,6 +128,11 @@ def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, window_bytes: int
         pixels=plane.pixels / plane.reads,
         most_pixels=plane.most_pixels,
         fetch=fetch,
+        mean_fetch=fetches(plane, window_bytes) / s.taps / p16.sum(),
+        largest=float((p16 == p16.max()).mean()),
+        rest=int(rests[0]) if len(rests) == 1 else 16,
+        least_positions=plane.least_positions,
+        least_pixels=plane.least_pixels,
         x_moves=float(whole),
         x_plane_moves=0.0 if whole else float(h if single else 1),
         x_pieces=1.0 if whole and down == 1 else float(h * w if single else h),

@@ -24,6 +24,7 @@ from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.pipeline import (
     L0_WAYS,
     Columns,
+    Waits,
     Work,
     chosen,
     joined,
@@ -214,3 +215,21 @@ class Space(Gradient):
     def work(self, which: IntArray, cores: IntArray, *, sure: bool = False) -> Work:
         """See ``pipeline.Ranked``."""
         return self._work(chosen(self.columns, which) | {"cores": cores}, sure=sure)
+
+    @property
+    def waits(self) -> Waits:
+        """See ``pipeline``: the smallest load of each operand, and the drain of the smallest tile.
+
+        Under the unit flag that begins with the last product.
+        """
+        t, s, port = self.columns, self.shape, self.device.path("GM", "L1")
+        of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
+        sides = (s.plan.cout_g, t["m"]), (s.plan.cin1_g * self.taps * s.c0, t["n"])
+        m, n = (np.where(side % tile, side % tile, tile) for side, tile in sides)
+        images = np.minimum(of["images"], np.maximum(1, s.n // t["parts"]))
+        planes = np.where(t["planes"] == t["most_planes"], t["planes"], 1)
+        size = planes * of["least_pixels"] * 32 + of["least_positions"] * m * self.element
+        drain = costs.drain_cycles(self.device, m, n, 4)[1]
+        last = costs.mmad_cycles(self.device, t["m"], t["k"], t["n"], self.rate)
+        after = drain - np.where(t["unit_flag"] > 0, np.minimum(last, drain), 0)
+        return 2 * port.startup_cycles + images * size / port.rate, after

@@ -60,6 +60,8 @@ class Gradient:
     def _work(self, t: Columns, *, sure: bool) -> Work:
         s, device = self.shape, self.device
         of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
+        if sure:
+            of |= {"fetch": of["mean_fetch"], "dy_fetch": 0 * of["fetch"]}
         t = t | {"items": self._items(t, sure=sure)}
         (m, n), port = self._extents(t, sure=sure), device.path("GM", "L1")
         images, runs = of["images"], of["runs"]
@@ -67,6 +69,12 @@ class Gradient:
         most, steps = of["most_positions"], np.ceil(of["most_positions"] / t["k"])
         loads, positions = full(slabs, of["slabs"], (of["positions"], most), t["k"])
         k, rest = uneven(positions, most, t["k"], steps)
+        if sure:  # as few steps as there are, all of the mean
+            least = of["largest"] * steps + (1 - of["largest"]) * np.ceil(of["rest"] / t["k"])
+            alone = of["real"] * of["images"] / of["runs"]  # of 16 channels more are padded
+            loads, positions = slabs, of["positions"] if s.c0 == 16 else alone
+            steps = np.maximum(least, positions / t["k"])
+            k = rest = positions / steps
         short = self._step(t, of, (m, n, rest), sure=sure)
         x_bytes = images * t["planes"] * of["pixels"] * 32 * slabs / loads
         dy_bytes = images * of["real"] * m * self.element * slabs / loads
@@ -283,17 +291,18 @@ class Gradient:
         direct = device.has_path("L1", "L0A", "load3d_transpose")
         into_a = device.path("L1", "L0A", "load3d_transpose" if direct else "transpose")
         into_b, two = device.path("L1", "L0B", "load3d"), t["slots"] > 1
+        if sure:
+            two = two & ((t["group"] == 1) | (t["stay"] > 1))
         whole = (t.get("k", k) >= of["most_positions"]) & (m / s.c0 * k / 16 <= 255)
         moves = 1 if direct or sure else np.where(whole, 1, np.ceil(m / s.c0))
         sizes = [side * k * self.element for side in (m, n)]
         a, b = (size / path.rate for size, path in zip(sizes, (into_a, into_b), strict=True))
-        if not sure:
-            clash_a, clash_b = (
-                np.where(two, size / 512 * float(path.conflict_cycles), 0)
-                for size, path in zip(sizes, (into_a, into_b), strict=True)
-            )
-            a = np.maximum(a, m / s.c0 * k * of["dy_fetch"]) + clash_a
-            b = np.maximum(b, n / s.c0 * k * of["fetch"]) + clash_b
+        clash_a, clash_b = (
+            np.where(two, size / 512 * float(path.conflict_cycles), 0)
+            for size, path in zip(sizes, (into_a, into_b), strict=True)
+        )
+        a = np.maximum(a, m / s.c0 * k * of["dy_fetch"]) + clash_a
+        b = np.maximum(b, n / s.c0 * k * of["fetch"]) + clash_b
         a, b = moves * into_a.startup_cycles + a, into_b.startup_cycles + b
-        mmad = costs.mmad_cycles(device, m, k, n, self.rate)
+        mmad = costs.mmad_cycles(device, m, k, n, self.rate, mean=sure)
         return costs.step(device, (into_a, into_b), (moves, 1), (a, b, mmad))

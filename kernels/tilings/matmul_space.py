@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from npusim.kernels.tilings.pipeline import (
     L0_WAYS,
     Columns,
     Floats,
+    Waits,
     Work,
     chosen,
     joined,
@@ -51,6 +52,8 @@ class Space:
     device: Device
     cores: int
     held: tuple[bool, ...]  # whether the L2 holds A, and B
+
+    waits: ClassVar[Waits] = (0, 0)
 
     @cached_property
     def columns(self) -> Columns:

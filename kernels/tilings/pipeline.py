@@ -50,17 +50,14 @@ L0_WAYS = ((2, 1), (2, 2), (3, 1), (3, 2))
 #: Candidates estimated before the first look at what is left; next are four times as many.
 _AT_ONCE = 128
 
-#: Candidates of which it is found how long those take that others have to beat.
-_PROMISING = 512
-
-#: What is below bounds but for rounding, times this, is below them.
-ALMOST = 1 - 1e-9
-
 #: Instructions on the reference that take as long as one candidate that is not compiled.
 _LIKE = 5
 
 #: What a column of ``Work`` may be: one value for all candidates, or one for each.
 Column = Floats | IntArray | float | int
+
+#: Cycles of each candidate before the first step of any core, and behind its last product.
+Waits = tuple[Column, Column]
 
 
 class Work(NamedTuple):
@@ -206,25 +203,27 @@ def full(
     return count, total / count
 
 
-def bounds(work: Work, *, sure: bool = False) -> Floats:
+def bounds(work: Work, waits: Waits | None = None) -> Floats:
     """Cycles of each candidate by its busiest pipe or memory alone, without what is beside.
 
-    As the estimate counts them; or, of work that is ``sure``, at least so many: cores then take
-    their mean share.
+    As the estimate counts them; or, of work that is sure, at least so many: cores then take their
+    mean share, and what all of them ``wait`` for comes around it.
     """
     w: Any = work
-    items = w.items / w.cores if sure else np.ceil(w.items / w.cores)
+    items = np.ceil(w.items / w.cores) if waits is None else w.items / w.cores
+    before, after = waits or (0, 0)
     steps = items * w.firsts * w.seconds * w.steps
     rests = steps / w.run
     l0 = (steps - rests) * (w.a + w.b) + rests * w.rest_l0
     cube = (steps - rests) * w.m + rests * w.rest_m
     turns = (items / w.first_every, items / w.second_every)
-    again, anew = turns if sure else map(np.ceil, turns)
+    again, anew = map(np.ceil, turns) if waits is None else turns
     firsts, seconds = w.firsts * again, w.firsts * w.seconds * anew
     size = firsts * w.first_bytes + seconds * w.second_bytes
     loads = firsts * w.first_start + seconds * w.second_start + size / w.rate
-    pipes = (l0, cube, steps * w.issue, loads, items * w.pace)
-    most: Floats = reduce(np.maximum, (*pipes, size * w.cores / w.shared, w.least))
+    loads = np.maximum(loads, size * w.cores / w.shared) + after
+    pipes = (np.maximum(l0, cube) + before + after, steps * w.issue, loads, items * w.pace + before)
+    most: Floats = reduce(np.maximum, (*pipes, w.least))
     return most
 
 
@@ -292,6 +291,9 @@ class Ranked(Protocol):
         """What so many cores do under some of the candidates, or all of them do at least."""
         ...
 
+    @property
+    def waits(self) -> Waits: ...
+
 
 def leading(space: Ranked, few: int, *known: float) -> list[tuple[float, Any]]:
     """(estimated cycles, tiling) of about ``few`` candidates with the least estimate, best first.
@@ -347,6 +349,6 @@ def every(space: Ranked) -> Iterator[tuple[Any, int, int, bool]]:
     """
     cores = space.columns["cores"]
     work = table(space.work(np.arange(len(cores)), cores, sure=True))
-    least, clears = bounds(work, sure=True), space.clears
+    least, clears = bounds(work, space.waits), space.clears
     for i in np.argsort(least + work.beside, kind="stable").tolist():
         yield space.tiling(i, int(cores[i])), int(least[i]), int(cores[i]), bool(clears[i])

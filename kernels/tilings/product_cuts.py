@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +49,8 @@ class Cut(NamedTuple):
     taps: float
     most_taps: int
     fetch: float  # cycles to fetch one column of img2col
+    mean_fetch: float  # the same over all reads, 0 for several images
+    least_pixels: int  # of any read
     moves: float  # that bring a read to L1, and more for each plane
     plane_moves: float
     pieces: float  # rows in GM of a plane of a read
@@ -157,6 +160,8 @@ def _cut(g: Flat, form: str, base_m: int, images: int, plane: Plane, window_byte
         taps=taps,
         most_taps=plane.most_taps,
         fetch=fetch,
+        mean_fetch=fetches(plane, window_bytes) / plane.reads / taps if images == 1 else 0.0,
+        least_pixels=plane.least_pixels,
         moves=moves,
         plane_moves=plane_moves,
         pieces=pieces,
@@ -168,6 +173,18 @@ def _cut(g: Flat, form: str, base_m: int, images: int, plane: Plane, window_byte
         dead=plane.positions < g.h.out * g.w.out or not g.every_depth,
         side_by_side=plain,
     )
+
+
+def fetches(plane: Plane, window_bytes: int) -> int:
+    """Cycles to fetch one column of img2col for each tap of all reads; none for mere copies."""
+    (tall, down), (wide, across) = (axis.readings for axis in (plane.rows, plane.columns))
+    total = 0
+    for (i, h), (j, w) in product(enumerate(tall), enumerate(wide)):
+        over, times = window(h, w), int((down == i).sum()) * int((across == j).sum())
+        if not over.plain:
+            cycles = over.fetches(0, h.outputs * w.outputs, window_bytes)
+            total += times * h.kernel * w.kernel * cycles
+    return total
 
 
 def _outputs(axis: Runs, readings: Sequence[Reading]) -> tuple[IntArray, Reading]:

@@ -17,7 +17,7 @@ from npusim.base.integers import IntArray, even_parts, round_up
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.implicit_gemm import Tiling
-from npusim.kernels.tilings.pipeline import L0_WAYS, Columns, Work, chosen, with_l0
+from npusim.kernels.tilings.pipeline import L0_WAYS, Columns, Waits, Work, chosen, with_l0
 from npusim.kernels.tilings.product_cuts import Way, ways_of
 from npusim.kernels.tilings.product_work import Product
 
@@ -142,3 +142,12 @@ class Space(Product):
     def work(self, which: IntArray, cores: IntArray, *, sure: bool = False) -> Work:
         """See ``pipeline.Ranked``."""
         return self._work(chosen(self.columns, which) | {"cores": cores}, sure=sure)
+
+    @property
+    def waits(self) -> Waits:
+        """See ``pipeline``: the smallest load of the input."""
+        t, port = self.columns, self.device.path("GM", "L1")
+        even = (self.geometry.planes_in % t["planes"] == 0) & (self.geometry.groups == 1)
+        planes = np.where(even, t["planes"], 1)
+        size = planes * self.of_cut["least_pixels"][t["cut"]] * 32
+        return port.startup_cycles + size / port.rate, 0

@@ -56,6 +56,10 @@ class Product:
     def _work(self, t: Columns, *, sure: bool) -> Work:
         g, device, element = self.geometry, self.device, self.dtype.bytes
         of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
+        if sure:  # the last images may be fewer
+            share = g.images / of["images"] / np.ceil(g.images / of["images"])
+            means = {name: of[name] * share for name in ("m", "pixels")}
+            of |= means | {"fetch": of["mean_fetch"]}
         n, port, rounds = self._mean_n(t, sure=sure), device.path("GM", "L1"), self._rounds(t)
         # In one round the core with the largest slab is the last; in several they even out.
         m = np.where((rounds == 1) & (not sure), of["most_m"], of["m"])
@@ -71,6 +75,11 @@ class Product:
         largest = taps * np.minimum(t["planes"], planes_in)
         steps = np.maximum(1, np.ceil(largest / seconds / t["k"] - 1e-6))
         k, rest = uneven(columns / seconds, largest / seconds, t["k"], steps)
+        if sure:  # as few steps as there are, all of the mean
+            even = (g.planes_in % t["planes"] == 0) & (of["taps"] == of["most_taps"]) & ~parts
+            even &= (t["planes"] % np.maximum(1, t["w_planes"]) == 0) & (g.groups == 1)
+            steps = np.where(even, steps, np.maximum(1, columns / seconds / t["k"]))
+            k = rest = columns / seconds / steps
         x_bytes = planes * of["pixels"] * of["images"] * 32
         w_bytes = columns / seconds * g.c0 * n * element
         firsts = self._mean_depth * of["reads"] * chunks
@@ -267,17 +276,17 @@ class Product:
         turned = self.rotated and element == 2
         into_b = device.path("L1", "L0B", "transpose" if turned else "")
         # Transposed weights come column by column, others at once.
-        moves = k / g.c0 if self.rotated else np.ceil(k / g.c0 * n / 16 / 255)
+        moves = k / g.c0 * n / 16 / 255
+        moves = k / g.c0 if self.rotated else np.maximum(1, moves if sure else np.ceil(moves))
         a = m * k * element / path.rate
         b = moves * into_b.startup_cycles + n * k * element / into_b.rate
-        if not sure:
-            a = np.maximum(a, k / g.c0 * of["fetch"])
-            clash = m * k * element / 512 * float(path.conflict_cycles)
-            a = a + np.where(t["l1_slots"] > 1, clash, 0)
-            clash = n * k * element / 512 * float(into_b.conflict_cycles)
-            b = b + np.where(t["weight_slots"] > 1, clash, 0)
-        wide = round_up(np.ceil(n).astype(np.int64), 16)
-        product = costs.mmad_cycles(device, m, k, wide, self.rate) * n / wide
+        a = np.maximum(a, k / g.c0 * of["fetch"])
+        clash = m * k * element / 512 * float(path.conflict_cycles)
+        a = a + np.where(t["l1_slots"] > 1, clash, 0)
+        clash = n * k * element / 512 * float(into_b.conflict_cycles)
+        b = b + np.where(t["weight_slots"] > 1, clash, 0)
+        wide = n if sure else round_up(np.ceil(n).astype(np.int64), 16)
+        product = costs.mmad_cycles(device, m, k, wide, self.rate, mean=sure) * n / wide
         return costs.step(device, (path, into_b), (1, moves), (a + path.startup_cycles, b, product))
 
     def _drain(self, of: Columns, n: Any) -> tuple[Floats, Floats, Floats]:

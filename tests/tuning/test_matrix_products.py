@@ -13,6 +13,7 @@ from npusim.call.options import Options
 from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.ops.linear import linear_layer
 from npusim.workloads import LinearLayer
+from tests.drawn import slow_if
 
 SHAPES = [(784, 1536, 384), (196, 768, 3072), (512, 2048, 512), (64, 512, 1000), (1024, 1024, 1024)]
 SHAPES.append((64, 12544, 147))
@@ -32,7 +33,7 @@ LARGER: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["ascend910b2", "ascend950pr"])
+@pytest.mark.parametrize("name", ["ascend910b2", slow_if(True, "ascend950pr")])
 @pytest.mark.parametrize("what", LARGER)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_larger_machine_is_no_slower(shape: tuple[int, int, int], what: str, name: str) -> None:

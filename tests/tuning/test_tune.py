@@ -34,6 +34,7 @@ from npusim.program import build
 from npusim.timing.run import new_l2
 from npusim.tuning.problem import Problem, neighbours
 from npusim.tuning.search import PRUNED, SIMULATED, Budget, Progress
+from tests.drawn import slow_if
 
 pytestmark = pytest.mark.compiled
 
@@ -62,7 +63,7 @@ def exhaustive(problem: Problem, kernels: Sequence[Kernel]) -> list[int]:
 
 @pytest.mark.parametrize(
     ("m", "k", "n", "out", "device"),
-    [pytest.param(*SMALL[0], marks=pytest.mark.slow), *SMALL[1:]],
+    [slow_if(place not in (1, 6), *small) for place, small in enumerate(SMALL)],
 )
 def test_the_exhaustive_optimum_with_few_simulations(
     m: int, k: int, n: int, out: DType, device: str
