@@ -54,17 +54,8 @@ def _list(loaded: list[Workload], as_json: bool) -> None:
 
 #: What JSON tells of a layer besides its output; a promise to users.
 _KEYS = (
-    *("name", "cin", "cout", "spatial", "kernel", "stride", "padding", "dilation"),
-    *(
-        "groups",
-        "transposed",
-        "output_padding",
-        "rows",
-        "products",
-        "count",
-        "input_gradient",
-        "macs",
-    ),
+    *("name", "cin", "cout", "spatial", "kernel", "stride", "padding", "dilation", "groups"),
+    *("transposed", "output_padding", "rows", "products", "count", "input_gradient", "macs"),
 )
 
 
@@ -75,8 +66,13 @@ def _show(workload: Workload, as_json: bool) -> None:
             for x in workload.layers
         ]
         others = [vars(x) for x in workload.elementwise]
+        nodes = [
+            {key: getattr(x.layer, at, None) for key, at in (("layer", "name"), ("kind", "kind"))}
+            | {"name": x.name, "inputs": x.inputs}
+            for x in workload.nodes
+        ]
         about = {"name": workload.name, "description": workload.description}
-        print_json({**about, "layers": layers, "elementwise": others})
+        print_json({**about, "layers": layers, "elementwise": others, "nodes": nodes})
         return
     print(f"{workload.name}: {workload.description}\n")
     head = ("layer", "cin", "cout", "size", "kernel", "pad", "dilation", "groups", "output", "n")

@@ -1,4 +1,4 @@
-"""Networks as lists of layers: from the files that ship, from one's own, from ONNX and PyTorch."""
+"""Networks as graphs of layers: from the files that ship, from one's own, from ONNX and PyTorch."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 from npusim.base.errors import ArgumentError
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.files import find_layer, load_workload, workload_yaml, workloads
-from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload, merged
+from npusim.workloads.layers import INPUT, ConvLayer, Layer, LinearLayer, Node, Workload
 
 __all__ = [
+    "INPUT",
     "ConvLayer",
     "ElementwiseLayer",
     "Layer",
     "LinearLayer",
+    "Node",
     "Workload",
     "find_layer",
     "load_workload",
-    "merged",
     "read_network",
     "workload_yaml",
     "workloads",

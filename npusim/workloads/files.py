@@ -1,4 +1,4 @@
-"""Workload files: networks as named lists of convolution and linear layers, in YAML.
+"""Workload files: networks as named convolution and linear layers, and their graph, in YAML.
 
 A file has a ``description`` and ``layers``, a mapping from layer name to its sizes::
 
@@ -6,13 +6,10 @@ A file has a ``description`` and ``layers``, a mapping from layer name to its si
     fc: {cin: 2048, cout: 1000, rows: 1}
 
 A layer with ``spatial`` is a convolution, one with ``rows`` (vectors per image) a linear layer, or
-with ``products`` (per image) products of two computed matrices, as attention has them. A list
-``elementwise`` may follow, of layers that multiply no matrices::
+with ``products`` (per image) products of two computed matrices, as attention has them. A
+``graph`` may follow, which gives counts and all layers that multiply no matrices::
 
-    - {kind: relu, shape: [64, 112, 112]}
-    - {kind: max_pool, shape: [64, 112, 112], out: [64, 56, 56]}
-
-and a mapping ``untimed`` of operations of which nothing is known, ``{cumsum: 2}``.
+    - x = input > conv1 > batch_norm > relu > max_pool 3/2 p1
 
 ``configs/README.md`` has every key.
 """
@@ -20,8 +17,9 @@ and a mapping ``untimed`` of operations of which nothing is known, ``{cumsum: 2}
 from __future__ import annotations
 
 import re
-import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from reprlib import repr as brief
@@ -31,7 +29,8 @@ from npusim.base.errors import ArgumentError, shown
 from npusim.base.integers import digits
 from npusim.base.resources import configs
 from npusim.base.yamltree import Node, TextFile, load_tree, suggest
-from npusim.workloads.elementwise import ElementwiseLayer
+from npusim.workloads.chains import read_chains
+from npusim.workloads.chains_text import chain_lines, wrapped
 from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload
 
 T = TypeVar("T")
@@ -42,10 +41,9 @@ _MAX_DIMS = 3
 _REQUIRED = ("cin", "cout", "spatial", "kernel")
 _OPTIONAL = (
     *("stride", "padding", "dilation", "groups", "transposed", "output_padding"),
-    *("count", "input_gradient"),
+    *("count", "input_gradient", "bias"),
 )
 _LINEAR = ("cin", "cout", "rows")
-_ELEMENTWISE = ("kind", "shape")
 
 
 def workloads() -> list[str]:
@@ -91,40 +89,31 @@ def find_layer(place: str) -> ConvLayer:
 
 def _workload(source: TextFile, name: str) -> Workload:
     """Read one file."""
-    tree = load_tree(source).mapping(("description", "layers"), ("elementwise", "untimed"))
-    layers = tree["layers"].mapping()
-    if not layers:
+    tree = load_tree(source).mapping(("description", "layers"), ("graph",))
+    stated = tree["layers"].mapping()
+    if not stated:
         raise tree["layers"].fail("expected at least one layer")
-    return Workload(
-        name=name,
-        description=tree["description"].text(),
-        layers=tuple(
-            _layer(key, node, first=i == 0) for i, (key, node) in enumerate(layers.items())
-        ),
-        elementwise=tuple(
-            _elementwise(node)
-            for node in (tree["elementwise"].items() if "elementwise" in tree else ())
-        ),
-        untimed=tuple(
-            (key, _positive(node))
-            for key, node in (tree["untimed"].mapping() if "untimed" in tree else {}).items()
-        ),
-    )
+    layers = tuple(_layer(key, node, first=i == 0) for i, (key, node) in enumerate(stated.items()))
+    if "graph" in tree:
+        return _of_graph(name, tree, layers)
+    return Workload(name=name, description=tree["description"].text(), layers=layers)
 
 
-def _elementwise(node: Node) -> ElementwiseLayer:
-    """Read one element-wise layer."""
-    fields = node.mapping(_ELEMENTWISE, ("out", "count", "input_gradient"))
-    try:
-        return ElementwiseLayer(
-            kind=fields["kind"].text(),
-            shape=tuple(_positive(item) for item in fields["shape"].items()),
-            out=tuple(_positive(item) for item in fields["out"].items()) if "out" in fields else (),
-            count=_positive(fields["count"]) if "count" in fields else 1,
-            input_gradient=_trained(fields, first=False),
-        )
-    except ArgumentError as error:
-        raise fields["kind"].fail(str(error)) from error
+def _of_graph(name: str, tree: Mapping[str, Node], layers: Sequence[Layer]) -> Workload:
+    """A workload whose counts and element-wise layers follow from its graph."""
+    nodes = read_chains(tree["graph"], layers)
+    counts = Counter(node.layer.name for node in nodes if isinstance(node.layer, Layer))
+    for layer, node in zip(layers, tree["layers"].mapping().values(), strict=True):
+        count = counts[layer.name]
+        if not count:
+            raise node.fail("no chain of the graph uses the layer; remove it, or use it")
+        if "count" in node.mapping() and layer.count != count:
+            raise node.mapping()["count"].fail(
+                f"count is {layer.count}, but the graph uses the layer {count} times; remove the "
+                "count, which follows from the graph"
+            )
+    order = [layer.name for layer in layers]
+    return Workload.of_nodes(name, tree["description"].text(), nodes, order=order)
 
 
 def _layer(name: str, node: Node, *, first: bool) -> Layer:
@@ -213,7 +202,7 @@ def _integer(node: Node, least: int) -> int:
 #: What reads the keys of a convolution: those with one value, and those with one per dimension.
 _SINGLE: Mapping[str, Callable[[Node], Any]] = {
     **dict.fromkeys(("cin", "cout", "groups", "count"), _positive),
-    "transposed": _flag,
+    **dict.fromkeys(("transposed", "bias"), _flag),
 }
 _EACH: Mapping[str, Callable[[Node], Any]] = {
     **dict.fromkeys(("kernel", "stride", "dilation"), _positive),
@@ -222,41 +211,23 @@ _EACH: Mapping[str, Callable[[Node], Any]] = {
 }
 
 
-#: Stands for a space at which no line ends.
-_GLUE = "\0"
-
-
 def workload_yaml(workload: Workload) -> str:
     """The text of a file that ``load_workload`` reads back as the same layers."""
     lines = [f"description: {_quoted(workload.description)}", "", "layers:"]
     for i, layer in enumerate(workload.layers):
-        lines += _entry(f"{_quoted(layer.name)}:", _fields(layer, first=i == 0))
-    if workload.elementwise:
-        lines += ["", "elementwise:"]
-    for one in workload.elementwise:
-        lines += _entry("-", _elementwise_fields(one))
-    if workload.untimed:
-        lines += ["", "untimed:"]
-        lines += [f"  {_quoted(name)}: {count}" for name, count in workload.untimed]
+        count = 1 if workload.nodes else layer.count
+        fields = _fields(replace(layer, count=count), first=i == 0)
+        lines += _entry(f"{_quoted(layer.name)}:", fields)
+    if workload.nodes:
+        return "\n".join([*lines, "", "graph:", *chain_lines(workload.nodes)]) + "\n"
     return "\n".join(lines) + "\n"
 
 
 def _entry(head: str, pairs: Iterable[tuple[str, str]]) -> list[str]:
     """The lines of one layer, its name or the sign of a list before its keys."""
-    together = ", ".join(f"{key}: {value}".replace(" ", _GLUE) for key, value in pairs)
-    text = f"{head}{_GLUE}{{{together}}}"
-    wrapped = textwrap.wrap(text, 100, initial_indent="  ", subsequent_indent="    ")
-    return [line.replace(_GLUE, " ") for line in wrapped]
-
-
-def _elementwise_fields(layer: ElementwiseLayer) -> Iterator[tuple[str, str]]:
-    yield from (("kind", layer.kind), ("shape", str(list(layer.shape))))
-    if layer.out != layer.shape:
-        yield "out", str(list(layer.out))
-    if layer.count > 1:
-        yield "count", str(layer.count)
-    if not layer.input_gradient:
-        yield "input_gradient", "no"
+    *some, last = (f"{key}: {value}" for key, value in pairs)
+    first, *more = (*(f"{one}," for one in some), f"{last}}}")
+    return wrapped([f"{head} {{{first}", *more], "  ", "    ")
 
 
 def _fields(layer: Layer, *, first: bool) -> Iterator[tuple[str, str]]:
@@ -266,10 +237,10 @@ def _fields(layer: Layer, *, first: bool) -> Iterator[tuple[str, str]]:
         yield "rows", str(layer.rows)
         if layer.products:
             yield "products", str(layer.products)
-        if layer.bias:
-            yield "bias", "yes"
     else:
         yield from _sizes(layer)
+    if layer.bias:
+        yield "bias", "yes"
     if layer.count > 1:
         yield "count", str(layer.count)
     if layer.input_gradient == first:

@@ -1,15 +1,16 @@
-"""The layers of a network: convolutions and linear layers, each with how often it occurs."""
+"""The layers of a network, each with how often it occurs, and the graph that they are nodes of."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from npusim.base.errors import ArgumentError
 from npusim.base.yamltree import suggest
 from npusim.shapes.convolution import Convolution
-from npusim.workloads.elementwise import ElementwiseLayer
+from npusim.workloads.elementwise import UNKNOWN, ElementwiseLayer, together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,12 +18,14 @@ class ConvLayer(Convolution):
     """One convolution of a network, and ``count``, how often the network has it.
 
     ``input_gradient`` is False where nothing trained comes before the layer, so that a training
-    step does without the gradient of its input.
+    step does without the gradient of its input. With ``bias`` a number is added to each output
+    channel, which whole steps know; of isolated calls it is not asked.
     """
 
     name: str
     count: int = 1
     input_gradient: bool = True
+    bias: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,25 +56,86 @@ class LinearLayer:
 
 Layer = ConvLayer | LinearLayer
 
+#: The network's own input, among the names of nodes.
+INPUT = "input"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One layer of a graph, of ``count`` 1, and the nodes whose results it reads.
+
+    ``inputs`` are names of nodes, or ``INPUT``, in the order of the operands; weights and constants
+    are not among them. What moves no data (views, reshapes, slices) is no node: who reads a view
+    reads what it is a view of.
+    """
+
+    name: str
+    layer: Layer | ElementwiseLayer
+    inputs: tuple[str, ...]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """A named list of layers, in the order of the network.
 
-    ``layers`` are those that multiply, ``elementwise`` what is known of the others, ``untimed``
-    what of these nothing is known: operations by name, and how often each occurs.
+    ``layers`` are those that multiply. ``nodes`` are all layers with their edges, each after those
+    that it reads; none where layers are only listed.
     """
 
     name: str
     description: str
     layers: tuple[Layer, ...]
-    elementwise: tuple[ElementwiseLayer, ...] = ()
-    untimed: tuple[tuple[str, int], ...] = ()
+    nodes: tuple[Node, ...] = ()
+
+    @classmethod
+    def of_nodes(
+        cls, name: str, description: str, nodes: Sequence[Node], *, order: Sequence[str] = ()
+    ) -> Workload:
+        """The workload whose layers and counts are those of its ``nodes``.
+
+        ``Workload.layer(node.layer.name)`` is the layer of a node with the count of all like it.
+        Layers come in the order of their first node, or in the ``order`` of their names. Raises
+        ``ArgumentError`` where a name stands for two nodes, or a node reads one that is not before
+        it.
+        """
+        known = {INPUT}
+        for node in nodes:
+            for one in node.inputs:
+                if one not in known:
+                    raise ArgumentError(
+                        f"node {node.name} reads {one!r}, and no node before it has that name; put "
+                        "nodes behind those that they read, in no circles"
+                    )
+            if node.name in known:
+                raise ArgumentError(f"two nodes are called {node.name!r}; give each its own name")
+            known.add(node.name)
+        counts = Counter(n.layer for n in nodes if not isinstance(n.layer, ElementwiseLayer))
+        layers = [replace(layer, count=count) for layer, count in counts.items()]
+        return cls(
+            name=name,
+            description=description,
+            layers=tuple(sorted(layers, key=lambda x: order.index(x.name)) if order else layers),
+            nodes=tuple(nodes),
+        )
 
     def __repr__(self) -> str:
         """One line: name, layers with repetitions, multiply-adds."""
         layers = sum(layer.count for layer in self.layers)
         return f"<Workload {self.name}: {layers} layers, {self.macs:,} multiply-adds an image>"
+
+    @cached_property
+    def elementwise(self) -> tuple[ElementwiseLayer, ...]:
+        """What multiplies nothing, those alike as one."""
+        return together(one for one in self._others if one.kind != UNKNOWN)
+
+    @cached_property
+    def untimed(self) -> tuple[tuple[str, int], ...]:
+        """Operations of which only the name is known, and how often each occurs."""
+        return tuple(Counter(one.called for one in self._others if one.kind == UNKNOWN).items())
+
+    @property
+    def _others(self) -> list[ElementwiseLayer]:
+        return [node.layer for node in self.nodes if isinstance(node.layer, ElementwiseLayer)]
 
     @property
     def convolutions(self) -> tuple[ConvLayer, ...]:
@@ -90,21 +154,3 @@ class Workload:
                 return layer
         known = [layer.name for layer in self.layers]
         raise ArgumentError(f"workload {self.name} has no layer {name!r}{suggest(name, known)}")
-
-
-def merged(layers: Iterable[Layer]) -> tuple[Layer, ...]:
-    """Layers of one shape as one, named after the first of them, with the sum of their counts.
-
-    Names that several shapes have are numbered.
-    """
-    found: dict[Layer, Layer] = {}
-    named: Counter[str] = Counter()
-    for layer in layers:
-        shape = replace(layer, name="", count=1)
-        if shape in found:
-            found[shape] = replace(found[shape], count=found[shape].count + layer.count)
-            continue
-        named[layer.name] += 1
-        number = f"_{named[layer.name]}" if named[layer.name] > 1 else ""
-        found[shape] = replace(layer, name=layer.name + number)
-    return tuple(found.values())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
@@ -12,8 +11,9 @@ from math import prod
 from typing import Any, NamedTuple
 
 from npusim.base.errors import ArgumentError
-from npusim.workloads.elementwise import KINDS, ElementwiseLayer, together
-from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload, merged
+from npusim.workloads.elementwise import KINDS, UNKNOWN, ElementwiseLayer
+from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
+from npusim.workloads.recorder import Recorder
 
 #: Images that are traced: a prime that few other axes have, so that it tells which axis is theirs.
 _IMAGES = 101
@@ -27,23 +27,27 @@ _KINDS = {
     **{"mean": "avg_pool", "native_dropout": "dropout", "native_group_norm": "group_norm"},
     **{"native_layer_norm": "layer_norm", "native_batch_norm": "batch_norm"},
     **{"cudnn_batch_norm": "batch_norm", "_native_batch_norm_legit": "batch_norm"},
+    **{"constant_pad_nd": "pad"},
 }
 
 #: Operations that multiply two matrices, or two stacks of them, and the first of both operands.
 _PRODUCTS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}
 
-#: Operations that compute nothing, besides those whose result is a view.
-_MOVES = (
-    *("clone", "_to_copy", "copy", "_unsafe_view", "_reshape_copy", "fill", "zero", "bernoulli"),
+#: Operations whose result is the same whatever tensors they get, and others that compute nothing,
+#: besides those whose result is a view.
+_CONSTANT = (
     *("empty_like", "zeros_like", "ones_like", "full_like", "new_empty", "new_zeros", "new_full"),
+    *("fill", "zero", "bernoulli"),
 )
+_MOVES = (*_CONSTANT, "as_strided", "clone", "_to_copy", "copy", "_unsafe_view", "_reshape_copy")
 
 
 class Product(NamedTuple):
     """A product (rows, cin) by (cin, cout), or ``groups`` of them where both are stacks.
 
     ``left`` and ``right`` say of its operands whether they have a gradient; ``weight`` is the right
-    one where it is a matrix for all, and ``added`` what the same operation adds to the product.
+    one where it is a matrix for all, ``added`` what the same operation adds to the product, and
+    ``operands`` what it reads besides the product before it.
     """
 
     groups: int
@@ -54,6 +58,7 @@ class Product(NamedTuple):
     right: bool
     weight: Any = None
     added: Any = None
+    operands: Sequence[Any] = ()
 
     @property
     def bias(self) -> Any:
@@ -79,20 +84,21 @@ def products(func: Any, args: Sequence[Any]) -> list[Product]:
             groups, rows = 0, groups * rows
         sizes = groups, rows, int(a.shape[-1]), int(b.shape[-1]) if b.dim() > 1 else 1
         more = args[0] if _PRODUCTS[name] else None
-        return [Product(*sizes, a.requires_grad, b.requires_grad, None if groups else b, more)]
+        trained = a.requires_grad, b.requires_grad
+        return [Product(*sizes, *trained, None if groups else b, more, (a, b))]
     if not name.startswith("_scaled_dot_product_") or name.endswith("backward"):
         return []
     q, k, v = args[:3]
     groups, rows, keys = prod(q.shape[:-2]), int(q.shape[-2]), int(k.shape[-2])
-    scores = q.requires_grad or k.requires_grad
-    return [
-        Product(groups, rows, int(q.shape[-1]), keys, q.requires_grad, k.requires_grad),
-        Product(groups, rows, keys, int(v.shape[-1]), scores, v.requires_grad),
-    ]
+    first = Product(groups, rows, int(q.shape[-1]), keys, q.requires_grad, k.requires_grad)
+    second = Product(
+        groups, rows, keys, int(v.shape[-1]), first.left or first.right, v.requires_grad
+    )
+    return [first._replace(operands=(q, k)), second._replace(operands=(v,))]
 
 
 class Made(NamedTuple):
-    """The latest product, its result, and its place among the layers."""
+    """The latest product, its result, and its place among the nodes."""
 
     product: Product
     out: Any
@@ -127,7 +133,8 @@ def workload(model: Any, input_shape: Sequence[int], *, name: str = "") -> Workl
     but no data (the meta device), so the pass takes neither time nor memory; ``model`` is left as
     it is. What is seen is the operations that PyTorch dispatches, whichever module or function
     calls them: convolutions, products of matrices (attention is two), element-wise layers, and by
-    name what else computes. Layers of one shape are one with a count, named after the first.
+    name what else computes; each is a node of a graph, whose edges are the tensors that it reads.
+    Layers of one shape are one with a count, named after the first.
 
     Raises ``ArgumentError`` where the model does not take such an input, or has no layer to time.
     """
@@ -138,25 +145,22 @@ def workload(model: Any, input_shape: Sequence[int], *, name: str = "") -> Workl
     shape = (_IMAGES, *(int(size) for size in input_shape))
     copy = deepcopy(model).to("meta")
     seen = _Seen(torch, copy)
+    image = torch.empty(shape, device="meta")
+    seen.found.sources[_storage(image)] = (INPUT,)
     try:
         with seen.recorded():
-            copy(torch.empty(shape, device="meta"))
+            copy(image)
     except Exception as error:  # whatever a stranger's module raises
         text = str(error).partition("\n")[0]
         raise ArgumentError(
             f"{title} does not run on an input of shape {shape} without data: "
             f"{type(error).__name__}: {text}"
         ) from error
-    if not seen.layers:
+    workload = Workload.of_nodes(title, "", seen.found.merged())
+    if not workload.layers:
         raise ArgumentError(f"{title} has no convolution and no product of matrices")
     sizes = "x".join(map(str, input_shape))
-    return Workload(
-        name=title,
-        description=f"{title} (PyTorch), input {sizes}",
-        layers=merged(seen.layers),
-        elementwise=together(seen.elementwise),
-        untimed=tuple(seen.untimed.items()),
-    )
+    return replace(workload, description=f"{title} (PyTorch), input {sizes}")
 
 
 def _torch() -> Any:
@@ -169,16 +173,19 @@ def _torch() -> Any:
 
 
 class _Seen:
-    """What a forward pass on the meta device shows: layers, and where training begins."""
+    """What a forward pass on the meta device shows: a graph, and where training begins.
+
+    A tensor is known by its storage, which its views have too; all are held, so that none gets the
+    place of another.
+    """
 
     def __init__(self, torch: Any, model: Any) -> None:
         self.torch, self.model = torch, model
-        self.layers: list[Layer] = []
-        self.elementwise: list[ElementwiseLayer] = []
-        self.untimed: Counter[str] = Counter()
+        self.found = Recorder()
         self.names = {id(m): name or type(m).__name__ for name, m in model.named_modules()}
         self.inside: list[Any] = []  # modules entered and not left
         self.made: Made | None = None
+        self.held: list[Any] = []
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -190,17 +197,8 @@ class _Seen:
 
         def dispatch(_: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             out = func(*args, **(kwargs or {}))
-            found = products(func, args)
-            if func is self.torch.ops.aten.convolution.default:
-                self.layers.append(self._convolution(args))
-            elif found:
-                for one in found:
-                    self._product(one, out)
-            elif self.made and self.made.biased(func, args):
-                layer: Any = self.layers[self.made.at]
-                self.layers[self.made.at], self.made = replace(layer, bias=True), None
-            else:
-                self._other(func, args, out)
+            read = self._tensors([*args, *(kwargs or {}).values()])
+            self._follow(func, read, self._tensors([out]), self._noted(func, args, out))
             return out
 
         mode = type("Operations", (base,), {"__torch_dispatch__": dispatch})
@@ -215,6 +213,46 @@ class _Seen:
             for hook in hooks:
                 hook.remove()
 
+    def _noted(self, func: Any, args: Sequence[Any], out: Any) -> list[str]:
+        """The nodes that an operation is, which give its result; most often one or none."""
+        made: list[str] = []
+        if func is self.torch.ops.aten.convolution.default:
+            layer = self._convolution(args)
+            return [self.found.add(self._name("convolution"), layer, self._of(args[:1]))]
+        for one in products(func, args):
+            made = self._product(one, out, made)
+        if not made and self.made and self.made.biased(func, args):
+            self.found.bias(self.made.at)
+            self.made = None
+        elif not made:
+            made = self._other(func, args, out)
+        return made
+
+    def _follow(self, func: Any, read: Sequence[Any], out: Sequence[Any], made: list[str]) -> None:
+        """Note of which nodes the results ``out`` of an operation are."""
+        name = func._schema.name.partition("::")[2].removesuffix("_")
+        copied = read[1:] if name == "copy" else () if name in _CONSTANT else read
+        sources = tuple(dict.fromkeys(made or self._of(copied)))
+        places = [_storage(one) for one in read]
+        written = func._schema.is_mutable
+        for one in out:
+            place = _storage(one)
+            if place in places and not written:
+                continue  # a view
+            whole = one.numel() * one.element_size() == one.untyped_storage().nbytes()
+            kept = self.found.of([place]) if place in places and not whole else ()
+            self.found.sources[place] = tuple(dict.fromkeys((*kept, *sources)))
+        self.held += out
+
+    def _tensors(self, values: Sequence[Any]) -> list[Any]:
+        """The tensors among values, and in lists among them."""
+        flat = [x for one in values for x in (one if isinstance(one, (list, tuple)) else [one])]
+        return [one for one in flat if isinstance(one, self.torch.Tensor)]
+
+    def _of(self, values: Sequence[Any]) -> tuple[str, ...]:
+        """The nodes that these operands are of."""
+        return self.found.of(map(_storage, self._tensors(values)))
+
     def _left(self, *_: Any) -> None:
         self.inside.pop()
 
@@ -224,13 +262,13 @@ class _Seen:
             return what
         nn, inside = self.torch.nn, self.inside[-1]
         name = self.names[id(inside)]
-        whole = isinstance(inside, (nn.Linear, nn.modules.conv._ConvNd))
+        simple = type(inside).__module__.startswith("torch.nn.") and not any(inside.children())
+        whole = simple or isinstance(inside, (nn.Linear, nn.modules.conv._ConvNd))
         return name if whole else f"{name}.{what}"
 
-    def _product(self, one: Product, out: Any) -> None:
+    def _product(self, one: Product, out: Any, before: Sequence[str]) -> list[str]:
         """Note a product of one image; a stack that all images share is a layer for each of it."""
-        if one.added is not None and one.bias is None:
-            self.elementwise += self._elementwise("add", [one.added, out], out)
+        inputs = (*before, *self._of(one.operands))
         groups, rows, count = one.groups, one.rows, 1
         if groups and groups % _IMAGES == 0:
             groups //= _IMAGES
@@ -238,64 +276,109 @@ class _Seen:
             groups, count, rows = 0, max(1, groups), rows // _IMAGES
         whole = rows * max(1, groups) * _IMAGES * count == max(1, one.groups) * one.rows
         if _IMAGES in (one.cin, one.cout) or not whole:
-            self.untimed["product over all images"] += 1
-            return
-        self.made = Made(one, out, len(self.layers))
+            called = "product over all images"
+            layer = ElementwiseLayer(kind=UNKNOWN, called=called, shape=_image(out))
+            return [self.found.add(self._name("product"), layer, inputs)]
+        self.made = Made(one, out, len(self.found.nodes))
         name = self._name("product" if groups else "linear")
-        self.layers.append(replace(one.layer, name=name, rows=rows, products=groups, count=count))
+        timed = replace(one.layer, rows=rows, products=groups)
+        made = [self.found.add(name, timed, inputs) for _ in range(count)]
+        if one.added is not None and one.bias is None:
+            added = self._elementwise("add", [one.added, out], out, {})
+            if added:
+                inputs = (*made, *self._of([one.added]))
+                made = [self.found.add(self._name(added.kind), added, inputs)]
+        return made
 
-    def _other(self, func: Any, args: Sequence[Any], out: Any) -> None:
-        """Note an operation that is no product: as an element-wise layer, or by its name."""
+    def _other(self, func: Any, args: Sequence[Any], out: Any) -> list[str]:
+        """Note an operation that is no product, unless it computes with weights alone."""
         inside = self.inside[-1] if self.inside else None
-        name = computed(func, out)
-        if not name:
-            return
+        name, inputs = computed(func, out), self._of(args)
+        if not name or not inputs:
+            return []
         dropout = isinstance(inside, self.torch.nn.modules.dropout._DropoutNd)
         kind = _kind(name, dropout=dropout)
         made = out[0] if isinstance(out, (list, tuple)) else out
-        if kind:
-            self.elementwise += self._elementwise(kind, args, made)
-        elif not dropout and _image(made):
-            self.untimed[name] += 1
+        if not kind and (dropout or not _image(made)):
+            return []
+        if kind == "batch_norm" and args[0].shape[0] == 1:  # channels of all images side by side
+            kind = "instance_norm"
+        windows = _windows(func, args) if kind.endswith("_pool") else {}
+        layer = self._elementwise(kind or name, args, made, windows)
+        if not layer:
+            return []
+        return [self.found.add(self._name(layer.called or layer.kind), layer, inputs)]
 
     def _convolution(self, args: Sequence[Any]) -> ConvLayer:
-        x, w, _, stride, padding, dilation, transposed, extra, groups = args
+        x, w, bias, stride, padding, dilation, transposed, extra, groups = args
         dims = x.dim() - 2
-
-        def each(values: Sequence[int]) -> tuple[int, ...]:
-            return tuple(map(int, values)) * (dims if len(values) == 1 else 1)
-
-        cin = int(x.shape[1])
         return ConvLayer(
-            name=self._name("convolution"),
-            cin=cin,
+            name="",
+            cin=int(x.shape[1]),
             cout=int(w.shape[1] * groups if transposed else w.shape[0]),
             spatial=tuple(map(int, x.shape[2:])),
             kernel=tuple(map(int, w.shape[2:])),
-            stride=each(stride),
-            padding=tuple((pad, pad) for pad in each(padding)),
-            dilation=each(dilation),
+            stride=_each(stride, dims),
+            padding=tuple((pad, pad) for pad in _each(padding, dims)),
+            dilation=_each(dilation, dims),
             groups=int(groups),
             transposed=bool(transposed),
-            output_padding=each(extra) if any(extra) else (),
+            output_padding=_each(extra, dims) if any(extra) else (),
             input_gradient=bool(x.requires_grad),
+            bias=bias is not None,
         )
 
-    def _elementwise(self, kind: str, args: Sequence[Any], made: Any) -> Iterator[ElementwiseLayer]:
-        """The element-wise layer of this ``kind`` that an operation is, if it is one on images."""
-        tensor = self.torch.Tensor
-        first = args[0] if args else None
-        flat = list(first) if isinstance(first, (list, tuple)) else list(args)
-        read = [one for one in flat if isinstance(one, tensor) and one.dim() > 1]
+    def _elementwise(
+        self, kind: str, args: Sequence[Any], made: Any, windows: Mapping[str, Any]
+    ) -> ElementwiseLayer | None:
+        """The element-wise layer that an operation is, if it is one on images.
+
+        ``kind`` is one of those known, or what else the operation is called.
+        """
+        flat = self._tensors(args)
+        read = [one for one in flat if one.dim() > 1]
         if not read:
-            return
+            return None
         largest = max(read, key=lambda one: one.numel())
         if kind in ("add", "mul") and sum(one.numel() == largest.numel() for one in read) < 2:
             kind = "scale"  # a factor, or what is added, of a few elements
-        trained = any(one.requires_grad for one in flat if isinstance(one, tensor))
         shape = _image(made if kind == "concat" else largest)
-        if shape:
-            yield ElementwiseLayer(kind=kind, shape=shape, out=_image(made), input_gradient=trained)
+        if not shape:
+            return None
+        known: Any = {"kind": kind} if kind in KINDS else {"kind": UNKNOWN, "called": kind}
+        trained = any(one.requires_grad for one in flat)
+        sizes: Any = {**known, "shape": shape, "out": _image(made), **windows}
+        return ElementwiseLayer(**sizes, input_gradient=trained)
+
+
+def _windows(func: Any, args: Sequence[Any]) -> dict[str, Any]:
+    """Kernel, stride and padding of a pooling.
+
+    There are none of a mean, and none of an adaptive pooling whose windows differ.
+    """
+    names = (one.name for one in func._schema.arguments)
+    given = dict(zip(names, args, strict=False))
+    dims = 3 if "3d" in func._schema.name else 2
+    x, out = args[0].shape[-dims:], given.get("output_size", ())
+    if prod(out) > 1 and not any(size % made for size, made in zip(x, out, strict=True)):
+        return {"kernel": tuple(int(size // made) for size, made in zip(x, out, strict=True))}
+    if "kernel_size" not in given:
+        return {}
+    return {
+        "kernel": _each(given["kernel_size"], dims),
+        "stride": _each(given.get("stride", ()), dims),
+        "padding": tuple((pad, pad) for pad in _each(given.get("padding", (0,)), dims)),
+    }
+
+
+def _each(values: Sequence[int], dims: int) -> tuple[int, ...]:
+    """One value for each axis, of which only one may have been stated."""
+    return tuple(map(int, values)) * (dims if len(values) == 1 else 1)
+
+
+def _storage(tensor: Any) -> int:
+    """What a tensor and its views have in common."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _kind(short: str, *, dropout: bool) -> str:
@@ -303,7 +386,7 @@ def _kind(short: str, *, dropout: bool) -> str:
     if dropout:  # composed of operations on its mask, and the product with it
         return "dropout" if short in ("native_dropout", "mul") else ""
     kind = "upsample" if short.startswith("upsample_") else _KINDS.get(short, short)
-    kind = kind.partition("2d")[0].partition("3d")[0].removeprefix("_adaptive_")
+    kind = kind.partition("2d")[0].partition("3d")[0].removeprefix("_").removeprefix("adaptive_")
     return kind if kind in KINDS else ""
 
 
@@ -311,4 +394,6 @@ def _image(value: Any) -> tuple[int, ...]:
     """The shape of one image, () where the value is not one of all images."""
     if value.dim() > 1 and value.shape[0] == _IMAGES:
         return tuple(map(int, value.shape[1:]))
+    if value.dim() > 2 and value.shape[0] == 1 and value.shape[1] % _IMAGES == 0:
+        return (int(value.shape[1]) // _IMAGES, *map(int, value.shape[2:]))
     return () if not value.numel() or value.numel() % _IMAGES else (value.numel() // _IMAGES,)

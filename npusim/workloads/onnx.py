@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -13,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from npusim.base.errors import ArgumentError, shown
-from npusim.workloads.elementwise import KINDS, ElementwiseLayer, together
-from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload, merged
+from npusim.workloads.elementwise import KINDS, UNKNOWN, WEIGHTED, ElementwiseLayer
+from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
+from npusim.workloads.recorder import Recorder
 
 #: Elements of the largest constant that is computed with, and operators that are left alone: those
 #: without a value of their own, or with another at every run.
@@ -43,8 +42,8 @@ def workload(path: str | Path, input_shape: Sequence[int] | None = None) -> Work
 
     Convolutions (``Conv``, ``ConvTranspose``) and products (``Gemm``, ``MatMul``, ``Einsum`` of
     two, ``Attention``) are layers, other nodes element-wise ones where they are of ``KINDS``, and
-    what else computes is counted by its name; an export may have folded normalisations into
-    convolutions. Sizes are those of ONNX's own shape inference. The first
+    what else computes is known by its name; all are nodes of a graph. An export may have folded
+    normalisations into convolutions. Sizes are those of ONNX's own shape inference. The first
     dimension of the first input is taken for the batch, whose share each image has of what a file
     of several images computes; ``input_shape`` gives the others, without the batch, where the file
     leaves them open. Layers of one shape are one with a count, named
@@ -62,15 +61,12 @@ def workload(path: str | Path, input_shape: Sequence[int] | None = None) -> Work
     graph = _Graph(onnx, _sized(onnx, model, input_shape, file).graph, file)
     for node in graph.nodes:
         graph.read(node)
-    if not graph.layers:
-        raise ArgumentError(f"{file}: no convolution and no product of matrices")
-    return Workload(
-        name=shown(file.stem),
-        description=f"{file.name} (ONNX), one image",
-        layers=merged(graph.layers),
-        elementwise=together(graph.elementwise),
-        untimed=tuple(graph.untimed.items()),
+    found = Workload.of_nodes(
+        shown(file.stem), f"{file.name} (ONNX), one image", graph.found.merged()
     )
+    if not found.layers:
+        raise ArgumentError(f"{file}: no convolution and no product of matrices")
+    return found
 
 
 def _package() -> Any:
@@ -104,37 +100,54 @@ def _sized(onnx: Any, model: Any, input_shape: Sequence[int] | None, file: Path)
     for one in [*model.graph.value_info, *model.graph.output]:  # with sizes left open
         if one.name not in weights:
             one.type.tensor_type.ClearField("shape")
-    before = -1
-    while len(model.graph.node) != before:  # sizes tell constants, and constants tell sizes
-        before = len(model.graph.node)
+    more = True
+    while more:  # sizes tell constants, and constants tell sizes
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        _fold(onnx, model.graph)
+        more = _fold(onnx, model.graph)
     return model
 
 
-def _fold(onnx: Any, graph: Any) -> None:
-    """Replace what follows from constants and known sizes, such as computed pads, by constants."""
+def _fold(onnx: Any, graph: Any) -> bool:
+    """Replace what follows from constants and known sizes, such as computed pads, by constants.
+
+    A choice becomes the branch that is taken. Returns whether anything was replaced.
+    """
     evaluator = import_module("onnx.reference").ReferenceEvaluator
     to_array, from_array = onnx.numpy_helper.to_array, onnx.numpy_helper.from_array
     here = (t for t in graph.initializer if not t.external_data)  # sizes lie in the file itself
     known = {t.name: to_array(t) for t in here if prod(t.dims) <= _SMALL}
     sizes = _value_sizes(graph)
-    kept = []
+    kept, replaced = [], False
     for node in graph.node:
         inputs = [name for name in node.input if name]
         size = sizes.get(inputs[0], ()) if node.op_type == "Shape" else ()
         if size and min(size) > 0 and not node.attribute:
             values = [np.array(size, np.int64)]
+        elif node.op_type == "If" and node.input[0] in known:
+            kept += _branch(onnx, node, taken=bool(known[node.input[0]]))
+            replaced = True
+            continue
         elif node.op_type not in _NEVER and all(name in known for name in inputs):
             values = evaluator(node).run(None, {name: known[name] for name in inputs})
         else:
             kept.append(node)
             continue
+        replaced = True
         for name, value in zip(node.output, values, strict=True):
             known[name] = value
             graph.initializer.append(from_array(value, name))
     del graph.node[:]
     graph.node.extend(kept)
+    return replaced
+
+
+def _branch(onnx: Any, node: Any, *, taken: bool) -> list[Any]:
+    """The nodes of the branch that a choice takes, which give its results."""
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    branch = attributes["then_branch" if taken else "else_branch"]
+    pairs = zip(branch.output, node.output, strict=True)
+    results = [onnx.helper.make_node("Identity", [one.name], [name]) for one, name in pairs]
+    return [*branch.node, *results]
 
 
 def _value_sizes(graph: Any) -> dict[str, tuple[int, ...]]:
@@ -150,55 +163,56 @@ class _Graph:
         self.helper, self.file, self.nodes = onnx.helper, file, graph.node
         self.weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         self.sizes: dict[str, tuple[int, ...]] = _value_sizes(graph) | self.weights
-        first = next(one.name for one in graph.input if one.name not in self.weights)
-        self.batch = self.sizes[first][0]
+        inputs = [one.name for one in graph.input if one.name not in self.weights]
+        self.batch = self.sizes[inputs[0]][0]
         self.trained: set[str] = set()
-        self.computed = {one.name for one in graph.input} - set(self.weights)
-        self.untimed: Counter[str] = Counter()
-        self.elementwise: list[ElementwiseLayer] = []
-        self.layers: list[Layer] = []
-        self.products: dict[str, int] = {}  # of vectors and weights, with their places in layers
+        self.found = Recorder()
+        self.found.sources |= dict.fromkeys(inputs, (INPUT,))
+        self.products: dict[str, int] = {}  # of vectors and weights, with their places among nodes
 
     def read(self, node: Any) -> None:
         """Note what a node computes; nodes must be read in their order."""
-        found: list[Layer] = []
         inputs = [name for name in node.input if name]
         behind = any(name in self.trained for name in inputs)
-        if not self.computed.intersection(inputs):
+        if not self.found.of(inputs):
             self.weights |= {name: self.sizes[name] for name in node.output if name in self.sizes}
             return  # of weights alone
-        self.computed |= set(node.output)
         weight = self.weights.get(inputs[1], ()) if len(inputs) > 1 else ()
         if node.op_type in ("Conv", "ConvTranspose") and weight:
-            found = [self._convolution(node, weight, behind=behind)]
+            layer: Any = self._convolution(node, weight, behind=behind)
+            made = [self.found.add(_name(node), layer, self.found.of(inputs))]
         elif node.op_type in ("Gemm", "MatMul") and len(weight) == 2:
-            found = [self._linear(node, weight, behind=behind)]
-            self.products[node.output[0]] = len(self.layers)
+            self.products[node.output[0]] = len(self.found.nodes)
+            layer = self._linear(node, weight, behind=behind)
+            made = [self.found.add(_name(node), layer, self.found.of(inputs[:2]))]
         else:
-            found = self._products(node, inputs)
-            if not found:
-                self._other(node, inputs, behind=behind)
-        if behind or found:
-            self.trained |= set(node.output)
-        self.layers += found
+            made = self._products(node, inputs)
+        trained = bool(made) or behind or _KINDS.get(node.op_type) in WEIGHTED
         more = inputs[2:] if node.op_type == "Gemm" else []
         if more and not self._biased([*node.output, *more]):
-            self.untimed["C of Gemm"] += 1
+            layer = self._elementwise("add", [node.output[0], *more], node.output[0])
+            made = [self.found.add("C of Gemm", layer, (*made, *self.found.of(more)))]
+        if not made:
+            made = self._other(node, inputs, trained=trained)
+        sources = tuple(made) or tuple(dict.fromkeys(self.found.of(inputs)))
+        self.found.sources |= dict.fromkeys(node.output, sources)
+        if trained:
+            self.trained |= set(node.output)
 
     def _biased(self, added: Sequence[str]) -> bool:
         """Whether a number for each feature is added to a linear layer, which then has a bias."""
         at = [self.products[name] for name in added if name in self.products]
         rows = [self.sizes.get(name, ()) for name in added if name in self.weights]
-        layer = self.layers[at[0]] if at else None
-        if not isinstance(layer, LinearLayer) or layer.bias or len(rows) != 1:
+        layer: Any = self.found.nodes[at[0]].layer if at else None
+        if layer is None or layer.bias or len(rows) != 1:
             return False
         if rows[0][-1:] != (layer.cout,) or prod(rows[0]) != layer.cout:
             return False
-        self.layers[at[0]] = replace(layer, bias=True)
+        self.found.bias(at[0])
         return True
 
-    def _products(self, node: Any, inputs: Sequence[str]) -> list[Layer]:
-        """Products of two computed matrices that a node is, of one image."""
+    def _products(self, node: Any, inputs: Sequence[str]) -> list[str]:
+        """The products of two computed matrices that a node is, of one image."""
         attributes = {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
         if node.op_type == "MatMul":
             a, b = (self._size(node, name) for name in inputs)
@@ -218,17 +232,19 @@ class _Graph:
             sizes = self._attention(node, attributes)
         else:
             return []
-        return [
-            LinearLayer(
-                name=_name(node) + f".{i}" * (len(sizes) > 1),
+        made: list[str] = []
+        for i, (stack, rows, cin, cout) in enumerate(sizes):
+            layer = LinearLayer(
+                name="",
                 cin=int(cin),
                 cout=int(cout),
                 rows=int(rows if stack % self.batch == 0 else max(1, rows // self.batch)),
                 products=int(stack // self.batch if stack % self.batch == 0 else stack),
                 input_gradient=bool(self.trained.intersection(inputs[: i + 1])),
             )
-            for i, (stack, rows, cin, cout) in enumerate(sizes)
-        ]
+            read = (*made, *self.found.of(inputs[2 * i : 2 * i + 2]))
+            made = [self.found.add(_name(node) + f".{i}" * (len(sizes) > 1), layer, read)]
+        return made
 
     def _attention(self, node: Any, attributes: Mapping[str, Any]) -> list[tuple[int, ...]]:
         """(stack, rows, cin, cout) of the scores, and of what they weigh."""
@@ -242,33 +258,53 @@ class _Graph:
         stack = prod(query[:-2]) * (heads if len(query) == 3 else 1)
         return [(stack, rows, wide, keys), (stack, rows, keys, deep)]
 
-    def _other(self, node: Any, inputs: Sequence[str], *, behind: bool) -> None:
-        """Note a node that is no product: as an element-wise layer, or by its name."""
-        kind = _KINDS.get(node.op_type, node.op_type.lower())
+    def _other(self, node: Any, inputs: Sequence[str], *, trained: bool) -> list[str]:
+        """Note a node that is no product, if it computes."""
+        kind, name = _KINDS.get(node.op_type, node.op_type.lower()), node.output[0]
+        windows = self._windows(node) if kind.endswith("_pool") else {}
         if kind not in KINDS:
-            if node.op_type not in _MOVES:
-                self.untimed[node.op_type] += 1
-            return
-        if node.op_type == "Add" and self._biased(inputs):
-            return
-        sizes = [self.sizes.get(name, ()) for name in inputs if name not in self.weights]
-        made = self.sizes.get(node.output[0], ())
-        if len(made) < 2 or min(made) < 1:
-            return
+            if node.op_type in _MOVES:
+                return []
+            kind = node.op_type
+        elif node.op_type == "Add" and self._biased(inputs):
+            return []
+        layer = self._elementwise(kind, inputs, name, input_gradient=trained, **windows)
+        return [self.found.add(_name(node), layer, self.found.of(inputs))] if layer else []
+
+    def _elementwise(
+        self, kind: str, inputs: Sequence[str], name: str, **more: Any
+    ) -> ElementwiseLayer | None:
+        """The layer of this ``kind``, or so called, from ``inputs`` to ``name``, of known sizes."""
+        sizes = [self.sizes.get(one, ()) for one in inputs if one not in self.weights]
+        made = self.sizes.get(name, ())
         largest = max(sizes, key=prod, default=())
-        if len(largest) < 2 or min(largest) < 1:
-            return
+        if kind not in KINDS:
+            more |= {"called": kind, "shape": self._image(largest), "out": self._image(made)}
+            return ElementwiseLayer(kind=UNKNOWN, **more)
+        if min(len(made), len(largest)) < 2 or min(*made, *largest) < 1:
+            return None
         if kind in ("add", "mul") and sum(prod(size) == prod(largest) for size in sizes) < 2:
             kind = "scale"  # a factor, or what is added, of a few elements
-        shape = made if kind == "concat" else largest
-        self.elementwise.append(
-            ElementwiseLayer(
-                kind=kind, shape=self._image(shape), out=self._image(made), input_gradient=behind
-            )
-        )
+        shape = self._image(made if kind == "concat" else largest)
+        return ElementwiseLayer(kind=kind, shape=shape, out=self._image(made), **more)
+
+    def _windows(self, node: Any) -> dict[str, Any]:
+        """Kernel, stride and padding of a pooling; none of one of whole maps."""
+        attributes = {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
+        kernel = tuple(map(int, attributes.get("kernel_shape", ())))
+        if not kernel:
+            return {}
+        x = self._size(node, node.input[0])[2:]
+        return {
+            "kernel": kernel,
+            "stride": tuple(map(int, attributes.get("strides", (1,) * len(kernel)))),
+            "padding": self._padding(node, attributes, x, kernel),
+        }
 
     def _image(self, size: tuple[int, ...]) -> tuple[int, ...]:
         """Sizes of one image: without the batch, or with its share of what an axis has of it."""
+        if not size:
+            return ()
         if self.batch in size:
             at = size.index(self.batch)
             return size[:at] + size[at + 1 :]
@@ -295,7 +331,7 @@ class _Graph:
 
         extra = tuple(map(int, attributes.get("output_padding", ())))
         return ConvLayer(
-            name=_name(node),
+            name="",
             cin=int(x[1]),
             cout=int(weight[1] * groups if transposed else weight[0]),
             spatial=tuple(x[2:]),
@@ -307,6 +343,7 @@ class _Graph:
             transposed=transposed,
             output_padding=extra if any(extra) else (),
             input_gradient=behind,
+            bias=len(node.input) > 2 and bool(node.input[2]),
         )
 
     def _padding(
@@ -338,7 +375,7 @@ class _Graph:
         turned = node.op_type == "Gemm" and attributes.get("transB", 0)
         cin, cout = reversed(weight) if turned else weight
         return LinearLayer(
-            name=_name(node),
+            name="",
             cin=int(cin),
             cout=int(cout),
             rows=max(1, prod(x) // int(cin) // self.batch),

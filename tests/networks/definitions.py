@@ -1,7 +1,7 @@
 """The networks that ship, as PyTorch modules written from their papers: a second opinion.
 
-Each gives the layers of one forward pass; nothing is trained. Weights that are added, such as
-biases, are left to PyTorch's defaults.
+Each gives the layers of one forward pass; nothing is trained. Convolutions have biases where no
+normalisation follows at once, except in DCGAN and DenseNet.
 """
 
 from __future__ import annotations
@@ -12,37 +12,17 @@ from typing import Any
 
 import pytest
 
+from tests.networks.measured import densenet121, efficientnet_b0, inception_v3, poolformer_s12
+from tests.networks.pieces import ChannelsLast, Module, Residual, Scale, by_channel, normal
+
 torch = pytest.importorskip("torch")
 nn = torch.nn
-
-#: A ``torch.nn.Module``: type checkers have no PyTorch.
-Module = Any
-
-
-class Residual(nn.Module):  # type: ignore[misc, name-defined]
-    """A residual block: its branch, a projection where the shape changes, and what follows."""
-
-    def __init__(
-        self, branch: Module, shortcut: Module | None = None, after: Module | None = None
-    ) -> None:
-        super().__init__()
-        self.branch, self.shortcut = branch, shortcut or nn.Identity()
-        self.after = after or nn.Identity()
-
-    def forward(self, x: Any) -> Any:
-        return self.after(self.branch(x) + self.shortcut(x))
-
-
-def normal(conv: Module, *after: Module) -> Module:
-    """A convolution with its batch normalisation, and what follows."""
-    norms = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
-    return nn.Sequential(conv, norms[len(conv.kernel_size)](conv.out_channels), *after)
 
 
 def resnet(blocks: tuple[int, ...], *, bottleneck: bool) -> Module:
     """He et al. 2016 (arXiv:1512.03385), table 1; stride in the 3x3 convolution."""
     layers: list[Module] = [
-        normal(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.ReLU()),
+        normal(nn.Conv2d(3, 64, 7, 2, 3), nn.ReLU()),
         nn.MaxPool2d(3, 2, 1),
     ]
     channels = 64
@@ -69,11 +49,11 @@ def resnet(blocks: tuple[int, ...], *, bottleneck: bool) -> Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000))
 
 
-def vgg16() -> Module:
-    """Simonyan and Zisserman 2015 (arXiv:1409.1556), configuration D."""
+def vgg(*counts: int) -> Module:
+    """Simonyan and Zisserman 2015 (arXiv:1409.1556), so many convolutions before each pooling."""
     layers: list[Module] = []
     channels = 3
-    for width, count in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+    for width, count in zip((64, 128, 256, 512, 512), counts, strict=True):
         for _ in range(count):
             layers += [nn.Conv2d(channels, width, 3, 1, 1), nn.ReLU()]
             channels = width
@@ -120,33 +100,6 @@ def mobilenet_v2() -> Module:
             channels = out
     layers.append(normal(nn.Conv2d(channels, 1280, 1), nn.ReLU6()))
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, 1000))
-
-
-class ChannelsLast(nn.Module):  # type: ignore[misc, name-defined]
-    """Channels to the end, as ConvNeXt has them for its linear layers, or back."""
-
-    def __init__(self, *, back: bool = False) -> None:
-        super().__init__()
-        self.axes = (0, 3, 1, 2) if back else (0, 2, 3, 1)
-
-    def forward(self, x: Any) -> Any:
-        return x.permute(self.axes)
-
-
-def by_channel(width: int) -> list[Module]:
-    """The normalisation of every position over its channels."""
-    return [ChannelsLast(), nn.LayerNorm(width), ChannelsLast(back=True)]
-
-
-class Scale(nn.Module):  # type: ignore[misc, name-defined]
-    """A factor for every channel."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width, 1, 1))
-
-    def forward(self, x: Any) -> Any:
-        return x * self.weight
 
 
 def convnext_tiny() -> Module:
@@ -265,7 +218,7 @@ def dcgan() -> Module:
     layers: list[Module] = [normal(nn.ConvTranspose2d(100, 1024, 4), nn.ReLU())]
     for cin, cout in pairwise(widths):
         layers.append(normal(nn.ConvTranspose2d(cin, cout, 4, 2, 1), nn.ReLU()))
-    return nn.Sequential(*layers, nn.ConvTranspose2d(128, 3, 4, 2, 1), nn.Tanh())
+    return nn.Sequential(*layers, nn.ConvTranspose2d(128, 3, 4, 2, 1, bias=False), nn.Tanh())
 
 
 class WaveNet(nn.Module):  # type: ignore[misc, name-defined]
@@ -300,7 +253,13 @@ class WaveNet(nn.Module):  # type: ignore[misc, name-defined]
 NETWORKS: dict[str, tuple[Callable[[], Module], tuple[int, ...]]] = {
     "resnet18": (lambda: resnet((2, 2, 2, 2), bottleneck=False), (3, 224, 224)),
     "resnet50": (lambda: resnet((3, 4, 6, 3), bottleneck=True), (3, 224, 224)),
-    "vgg16": (vgg16, (3, 224, 224)),
+    "resnet34": (lambda: resnet((3, 4, 6, 3), bottleneck=False), (3, 224, 224)),
+    "vgg13": (lambda: vgg(2, 2, 2, 2, 2), (3, 224, 224)),
+    "vgg16": (lambda: vgg(2, 2, 3, 3, 3), (3, 224, 224)),
+    "densenet121": (densenet121, (3, 224, 224)),
+    "inception_v3": (inception_v3, (3, 299, 299)),
+    "efficientnet_b0": (efficientnet_b0, (3, 224, 224)),
+    "poolformer_s12": (poolformer_s12, (3, 224, 224)),
     "mobilenet_v1": (mobilenet_v1, (3, 224, 224)),
     "mobilenet_v2": (mobilenet_v2, (3, 224, 224)),
     "convnext_tiny": (convnext_tiny, (3, 224, 224)),

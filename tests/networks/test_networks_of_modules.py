@@ -20,9 +20,12 @@ from tests.networks.definitions import NETWORKS  # noqa: E402  # it needs PyTorc
 DEVICE = "ascend910b2"
 
 
-def shapes(workload: Workload) -> list[str]:
-    """The layers without their names, sorted: traces give them in the order of use."""
-    return sorted(str({**vars(layer), "name": ""}) for layer in workload.layers)
+def shapes(workload: Workload, **same: Any) -> list[str]:
+    """The layers without their names, sorted: traces give them in the order of use.
+
+    Fields that are the ``same`` do not count.
+    """
+    return sorted(str({**vars(layer), "name": "", **same}) for layer in workload.layers)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -33,7 +36,7 @@ def test_a_module_has_the_layers_of_the_workload(name: str) -> None:
     assert set(traced.elementwise) == set(shipped.elementwise)
 
 
-@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "vgg16"])  # 550 MB
+@pytest.mark.parametrize("name", [name for name in NETWORKS if "vgg" not in name])  # 550 MB
 @pytest.mark.filterwarnings("ignore")  # PyTorch's, about its older exporter
 def test_an_exported_file_has_the_layers_of_the_workload(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnx")
@@ -41,9 +44,10 @@ def test_an_exported_file_has_the_layers_of_the_workload(name: str, tmp_path: Pa
     path = tmp_path / f"{name}.onnx"
     torch.onnx.export(make().eval(), torch.zeros(3, *shape), str(path), dynamo=False)
     exported, shipped = read_network(path), load_workload(name)
-    assert shapes(exported) == shapes(shipped)
-    # The exporter folds batch normalisations into convolutions, drops dropouts, spells GELU out.
-    if name != "convnext_tiny":
+    # The exporter folds batch normalisations into convolutions, drops dropouts, spells GELU and
+    # SiLU out, and writes a concatenation of concatenations as one.
+    assert shapes(exported, bias=True) == shapes(shipped, bias=True)
+    if name not in ("convnext_tiny", "poolformer_s12", "efficientnet_b0", "inception_v3"):
         assert alike(exported) == alike(shipped)
 
 

@@ -1,0 +1,63 @@
+"""A graph while it is found: nodes one after the other, and of which nodes every value comes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+
+from npusim.workloads.elementwise import KINDS, UNKNOWN, ElementwiseLayer
+from npusim.workloads.layers import INPUT, Layer, LinearLayer, Node
+
+
+class Recorder:
+    """Nodes in the order in which they compute, and ``sources``: the nodes that each value is of.
+
+    Values go by whatever key their finder has for them. Most are of one node; one that was
+    assembled in place is of several, one of weights alone of none.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.sources: dict[Hashable, tuple[str, ...]] = {}
+        self._taken = {INPUT}
+        self._last: Counter[str] = Counter()
+
+    def of(self, keys: Iterable[Hashable]) -> tuple[str, ...]:
+        """The nodes that these values are of, one after the other."""
+        return tuple(name for key in keys for name in self.sources.get(key, ()))
+
+    def add(self, name: str, layer: Layer | ElementwiseLayer, inputs: Iterable[str]) -> str:
+        """Note a node, and return what it is called: ``name``, with a number where that is taken.
+
+        Names are words that a workload file can have in a chain: what else they contain becomes
+        "_", and no layer is called like a kind of element-wise layer.
+        """
+        word = re.sub(r"[^\w.-]", "_", name)
+        other = isinstance(layer, ElementwiseLayer)
+        found = word
+        while found in self._taken or (not other and (found in KINDS or found == UNKNOWN)):
+            self._last[word] += 1
+            found = f"{word}_{self._last[word] + 1}"
+        self._taken.add(found)
+        self.nodes.append(Node(name=found, layer=layer, inputs=tuple(inputs)))
+        return found
+
+    def bias(self, at: int) -> None:
+        """Say that the linear layer which is node ``at`` adds a bias."""
+        layer = self.nodes[at].layer
+        if isinstance(layer, LinearLayer):
+            self.nodes[at] = replace(self.nodes[at], layer=replace(layer, bias=True))
+
+    def merged(self) -> list[Node]:
+        """The nodes, with layers of one shape called after the first of them."""
+        names: dict[Layer, str] = {}
+        found = []
+        for node in self.nodes:
+            layer = node.layer
+            if not isinstance(layer, ElementwiseLayer):
+                alike = replace(layer, name="")
+                layer = replace(alike, name=names.setdefault(alike, node.name))
+            found.append(replace(node, layer=layer))
+        return found

@@ -1,0 +1,69 @@
+"""Graphs without the names of their nodes, so that two of one network are equal."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+from npusim.workloads import INPUT, ElementwiseLayer, Node, Workload
+
+
+def canonical(workload: Workload) -> list[tuple[str, str]]:
+    """Every node by what it is with all before it, and by what it is with all behind it, sorted.
+
+    Two graphs have equal forms if their nodes can be paired so that edges fit, operand by operand:
+    twins before a node are told apart by their readers. An exporter writes a concatenation of
+    concatenations as one, and so does this.
+    """
+    nodes = flattened(workload.nodes)
+    before = {INPUT: INPUT}
+    readers: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for node in nodes:
+        before[node.name] = digest(layer_text(node), [before[name] for name in node.inputs])
+        for at, name in enumerate(node.inputs):
+            readers[name].append((node.name, at))
+    behind: dict[str, str] = {}
+    for node in reversed(nodes):
+        read = sorted((behind[name], at) for name, at in readers[node.name])
+        behind[node.name] = digest(before[node.name], read)
+    return sorted((before[node.name], behind[node.name]) for node in nodes)
+
+
+def flattened(nodes: tuple[Node, ...]) -> list[Node]:
+    """The nodes, without concatenations that only another concatenation reads."""
+    uses = Counter(name for node in nodes for name in node.inputs)
+    inner: dict[str, Node] = {}
+    for node in nodes:
+        if is_concat(node):
+            read = [inner[name].inputs if name in inner else (name,) for name in node.inputs]
+            one = all(is_concat(user) for user in nodes if node.name in user.inputs)
+            found = replace(node, inputs=tuple(name for names in read for name in names))
+            if one and uses[node.name] == 1:
+                inner[node.name] = found
+    left = []
+    for node in nodes:
+        if node.name not in inner:
+            read = [inner[name].inputs if name in inner else (name,) for name in node.inputs]
+            left.append(replace(node, inputs=tuple(name for names in read for name in names)))
+    return left
+
+
+def is_concat(node: Node) -> bool:
+    return isinstance(node.layer, ElementwiseLayer) and node.layer.kind == "concat"
+
+
+def layer_text(node: Node) -> str:
+    """A layer without its name; ONNX begins names of operations with capitals."""
+    if isinstance(node.layer, ElementwiseLayer):
+        return repr(replace(node.layer, called=node.layer.called.lower()))
+    return repr(replace(node.layer, name=""))
+
+
+def digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def edges(workload: Workload) -> dict[str, tuple[str, ...]]:
+    """What every node reads, by name."""
+    return {node.name: node.inputs for node in workload.nodes}

@@ -1,0 +1,233 @@
+"""The graph of a workload file: what chains mean, what is wrong with them, and back again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from npusim.base.errors import ArgumentError, ConfigError
+from npusim.workloads import (
+    ConvLayer,
+    ElementwiseLayer,
+    Node,
+    Workload,
+    load_workload,
+    workload_yaml,
+    workloads,
+)
+from tests.networks.graphs import canonical, edges
+
+LAYERS = """\
+description: a net
+layers:
+  one: {cin: 3, cout: 8, spatial: [12, 12], kernel: 3, padding: 1}
+  two: {cin: 8, cout: 8, spatial: [6, 6], kernel: 1}
+  mix: {cin: 6, cout: 6, rows: 8, products: 6}
+  fc: {cin: 288, cout: 10, rows: 1}
+graph:
+"""
+
+#: A chain that uses all of them, for tests of others.
+ALL = "  - input > one > max_pool 2 > two > [6, 8, 6] > mix > fc\n"
+
+
+def net(tmp_path: Path, graph: str, layers: str = LAYERS) -> Workload:
+    path = tmp_path / "net.yaml"
+    path.write_text(layers + graph, encoding="utf-8")
+    return load_workload(path)
+
+
+def test_chains_by_hand(tmp_path: Path) -> None:
+    found = net(
+        tmp_path,
+        """\
+  - x = input > one > batch_norm > relu > max_pool 3/2 p0:1
+  - 2 times:
+    - y = x > two > relu
+    - x = y + x
+  - for k in one two:
+    - x = x > max_pool 2/1 p1:0 > unknown (sin of {k})
+  - y = x > [6, 8, 6]
+  - y, x [6, 6, 8] > mix > [8, 6, 6] > upsample [8, 12, 12] > avg_pool 2x1 [8,
+      6, 6] > fc > softmax untrained
+""",
+    )
+    assert edges(found) == {
+        "one": ("input",),
+        "batch_norm": ("one",),
+        "relu": ("batch_norm",),
+        "max_pool": ("relu",),
+        "two": ("max_pool",),
+        "relu_2": ("two",),
+        "add": ("relu_2", "max_pool"),
+        "two_2": ("add",),
+        "relu_3": ("two_2",),
+        "add_2": ("relu_3", "add"),
+        "max_pool_2": ("add_2",),
+        "sin_of_one": ("max_pool_2",),
+        "max_pool_3": ("sin_of_one",),
+        "sin_of_two": ("max_pool_3",),
+        "mix": ("sin_of_two", "sin_of_two"),
+        "upsample": ("mix",),
+        "avg_pool": ("upsample",),
+        "fc": ("avg_pool",),
+        "softmax": ("fc",),
+    }
+    assert {layer.name: layer.count for layer in found.layers} == {
+        "one": 1, "two": 2, "mix": 1, "fc": 1
+    }  # fmt: skip
+    small = ElementwiseLayer(kind="relu", shape=(8, 6, 6), count=2)
+    pool = ElementwiseLayer(
+        kind="max_pool",
+        shape=(8, 12, 12),
+        out=(8, 6, 6),
+        kernel=(3, 3),
+        stride=(2, 2),
+        padding=((0, 1), (0, 1)),
+    )
+    last = ElementwiseLayer(kind="softmax", shape=(10,), input_gradient=False)
+    assert {small, pool, last} < set(found.elementwise)
+    assert [x.shape for x in found.elementwise if x.kind == "add"] == [(8, 6, 6)]
+    assert found.untimed == (("sin of one", 1), ("sin of two", 1))
+    assert all(node.layer.count == 1 for node in found.nodes)
+    again = net(tmp_path, "", workload_yaml(found))
+    assert again == found
+
+
+@pytest.mark.parametrize("name", workloads())
+def test_what_ships_has_a_graph_in_order(name: str) -> None:
+    found = load_workload(name)
+    known = {"input"}
+    for node in found.nodes:
+        assert node.inputs
+        assert known.issuperset(node.inputs)
+        known.add(node.name)
+        if not isinstance(node.layer, ElementwiseLayer):
+            assert found.layer(node.layer.name).count >= 1
+    read = {one for node in found.nodes for one in node.inputs}
+    *auxiliary, last = [node.name for node in found.nodes if node.name not in read]
+    assert last == found.nodes[-1].name
+    assert bool(auxiliary) == (name == "inception_v3")  # it is trained with a second classifier
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        ("  - input > one > reluu\n", "8: graph[0]: unknown step 'reluu'; did you mean 'relu'?"),
+        ("  - x > one\n", "8: graph[0]: no chain before has made 'x'; known: input; a chain st"),
+        ("  - x = y > one\n  - y = x > relu\n", "8: graph[0]: no chain before has made 'y'"),
+        ("  - x = x > relu > one\n", "8: graph[0]: no chain before has made 'x'"),
+        ("  - x = input > one\n" + ALL, "8: graph[0]: nothing reads x; remove its name, or re"),
+        (
+            "  - x = input > one\n  - x = input > one\n",
+            "9: graph[1]: nothing reads the x of line 8; remove its name, or read it",
+        ),
+        ("  - input = input > one\n", "8: graph[0]: 'input' is no name for a value; take a wor"),
+        ("  - a b = input > one\n", "8: graph[0]: 'a b' is no name for a value; take a word"),
+        ("  - input > relu\n", "8: graph[0]: relu of []: the sizes of the result do not follow"),
+        ("  - input > one > two\n", "8: graph[0]: two takes [8, 6, 6], and gets [8, 12, 12]; c"),
+        ("  - input > one > max_pool 13\n", "8: graph[0]: max_pool 13 of [8, 12, 12]: the sizes"),
+        ("  - input > one > max_pool 2p1\n", "8: graph[0]: expected max_pool [KERNEL[/STRIDE] ["),
+        ("  - input > one > max_pool 0\n", "8: graph[0]: expected max_pool [KERNEL[/STRIDE] [p"),
+        ("  - input > one > unknown\n", "8: graph[0]: expected unknown (NAME) [[SIZES]], got 'un"),
+        ("  - input > one > max_pool 1x2x3\n", "8: graph[0]: max_pool 1x2x3 of [8, 12, 12]: th"),
+        ("  - input > one > max_pool 2x2/1x1x1\n", "8: graph[0]: max_pool 2x2/1x1x1: kernel, s"),
+        ("  - input > one > max_pool 2 p1x1x1\n", "8: graph[0]: max_pool 2 p1x1x1: kernel, strid"),
+        ("  - input > one > relu 3\n", "8: graph[0]: expected relu [[SIZES]], got 'relu 3'"),
+        ("  - input > one > relu (x)\n", "8: graph[0]: expected relu [[SIZES]], got 'relu (x"),
+        ("  - input > one > upsample\n", "8: graph[0]: upsample of [8, 12, 12]: the sizes of"),
+        (
+            "  - x = input > one\n  - y = x > max_pool 2\n  - x + y > relu\n",
+            "10: graph[2]: add of [8, 12, 12], [8, 6, 6]: the sizes of the result do not follow",
+        ),
+        ("  - x = input > one\n  - x, x > relu\n", "9: graph[1]: relu takes one value, not 2"),
+        ("  - x = input > one\n  - x, x\n", "9: graph[1]: several values, and no step that ta"),
+        ("  - input, input > one\n", "8: graph[0]: one takes one value, not 2"),
+        ("  - input > one > [] > relu\n", "8: graph[0]: [] stands for the sizes that the next"),
+        ("  - input > one > max_pool 2\n", "4: layers.two: no chain of the graph uses the laye"),
+        ("  - 0 times:\n    - input > one\n", "8: graph[0].0 times: expected 'N times' or 'fo"),
+        ("  []\n", "7: graph: expected at least one chain"),
+        ("  - 9 times: []\n", "8: graph[0].9 times: expected at least one chain"),
+        (
+            "  - 999999 times:\n    - x = input > one\n    - x > relu\n",
+            "9: graph[0].999999 times[0]: more than 100,000 chains, loops counted out",
+        ),
+        ("  - input > one\n" + "untimed: {sin: 2}\n", "9: untimed: unknown key 'untimed'"),
+        ("  - [input > one]\n", "8: graph[0]: expected a mapping (key: value), got a list"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_its_line(graph: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        net(tmp_path, graph)
+    assert str(caught.value).startswith(f"{tmp_path / 'net.yaml'}:{message}")
+
+
+def test_loops_in_each_other_are_bounded(tmp_path: Path) -> None:
+    deep = "".join(f"{'  ' * i}  - 1 times:\n" for i in range(30)) + "  " * 31 + "- input > one\n"
+    with pytest.raises(ConfigError, match="more than 20 loops in each other"):
+        net(tmp_path, deep)
+
+
+def test_a_stated_count_is_that_of_the_graph(tmp_path: Path) -> None:
+    good = LAYERS.replace("rows: 1}", "rows: 1, count: 1}")
+    assert net(tmp_path, ALL, good).layer("fc").count == 1
+    with pytest.raises(ConfigError) as caught:
+        net(tmp_path, ALL, good.replace("count: 1", "count: 2"))
+    assert str(caught.value) == (
+        f"{tmp_path / 'net.yaml'}:6: layers.fc.count: count is 2, but the graph uses the layer 1 "
+        "times; remove the count, which follows from the graph"
+    )
+
+
+def conv(name: str) -> ConvLayer:
+    return ConvLayer(name=name, cin=8, cout=8, spatial=(6, 6), kernel=(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([("a", ("b",)), ("b", ("a",))], "node a reads 'b', and no node before it has that name"),
+        ([("a", ("input",)), ("a", ("a",))], "two nodes are called 'a'; give each its own name"),
+        ([("input", ("input",))], "two nodes are called 'input'; give each its own name"),
+    ],
+)
+def test_a_graph_without_order_is_refused(
+    nodes: list[tuple[str, tuple[str, ...]]], message: str
+) -> None:
+    made = [Node(name=name, layer=conv("c"), inputs=inputs) for name, inputs in nodes]
+    with pytest.raises(ArgumentError) as caught:
+        Workload.of_nodes("net", "", made)
+    assert str(caught.value).startswith(message)
+
+
+def test_sums_with_operands_in_other_sizes_are_written_and_read_back(tmp_path: Path) -> None:
+    first = conv("c")
+    wide = ElementwiseLayer(kind="add", shape=(36, 8))
+    part = ElementwiseLayer(kind="scale", shape=(8, 36), out=(8, 72))
+    joined = ElementwiseLayer(kind="concat", shape=(80, 36))
+    one = ElementwiseLayer(kind="relu", shape=(7, 5))
+    nodes = [
+        Node(name="c", layer=first, inputs=("input",)),
+        Node(name="d", layer=first, inputs=("input",)),
+        Node(name="add", layer=wide, inputs=("c", "d")),
+        Node(name="scale", layer=part, inputs=("c", "add")),
+        Node(name="concat", layer=joined, inputs=("scale", "d")),
+        Node(name="relu", layer=one, inputs=("concat", "add")),
+    ]
+    found = Workload.of_nodes("net", "a net", nodes)
+    text = workload_yaml(found)
+    again = net(tmp_path, "", text)
+    assert again.layers == found.layers
+    assert [edges(again)[name] for name in ("add", "scale")] == [("c", "c_2"), ("c", "add")]
+    assert canonical(again) == canonical(found)
+
+
+def test_twins_are_told_apart_by_their_readers() -> None:
+    def graph(*inputs: str) -> Workload:
+        add = ElementwiseLayer(kind="add", shape=(8, 6, 6))
+        nodes = [Node(name=name, layer=conv("c"), inputs=("input",)) for name in "ab"]
+        return Workload.of_nodes("net", "", [*nodes, Node(name="+", layer=add, inputs=inputs)])
+
+    assert canonical(graph("a", "b")) == canonical(graph("b", "a"))
+    assert canonical(graph("a", "b")) != canonical(graph("a", "a"))
