@@ -82,7 +82,7 @@ class _Nest:
 
     def emit(self, piece: Piece) -> None:
         """Clear the piece, add every tap of every plane, write it."""
-        (rows, _, row_taps), (columns, _, column_taps) = self.kernel.patterns[piece.pattern]
+        (rows, _, row_taps, _), (columns, _, column_taps, _) = self.kernel.patterns[piece.pattern]
         s, (lh, lw), sums = self.kernel.shape, self.kernel.shape.out, self.kernel.sums
         acc, loaded = self.acc.next(), None
         size = piece.planes * rows * columns * s.cin

@@ -30,6 +30,7 @@ from typing import ClassVar, NamedTuple
 
 from npusim.device.spec import Device
 from npusim.kernels.mem_set import MemSet
+from npusim.kernels.parts.epilogue import Epilogue, EpilogueStore, Target
 from npusim.kernels.parts.implicit_gemm_input import Part, load_input, side_by_side
 from npusim.kernels.parts.implicit_gemm_shape import (
     Geometry,
@@ -53,6 +54,7 @@ from npusim.language import (
     IntArray,
     Kernel,
     Language,
+    Line,
     Plan,
     Slot,
     SlotRegion,
@@ -63,12 +65,16 @@ from npusim.language import (
 from npusim.shapes.axis import Reading
 from npusim.shapes.convolution import Convolution
 
-__all__ = ["ImplicitGemm", "Tiling"]
+__all__ = ["Epilogue", "ImplicitGemm", "Tiling"]
 
 
 @dataclass(frozen=True)
 class ImplicitGemm(Tiled):
-    """Base of the two kernels; a subclass gives the geometry and moves the weights."""
+    """Base of the two kernels; a subclass gives the geometry and moves the weights.
+
+    An ``epilogue`` works on tiles of the output before they are stored, where they pass UB.
+    Estimates of tilings do not know it.
+    """
 
     shape: Convolution
     tiling: Tiling
@@ -76,6 +82,7 @@ class ImplicitGemm(Tiled):
     w: Tensor
     y: Tensor
     hf32: bool = False
+    epilogue: Epilogue | None = None
 
     #: Whether columns of img2col meet the filter's taps backwards.
     rotated: ClassVar[bool]
@@ -106,6 +113,13 @@ class ImplicitGemm(Tiled):
                 f"tiling has {self.tiling.step_m} x {self.tiling.step_n} tiles in L1, but filter "
                 "depths add up in one tile at a time; leave step_m and step_n at 1"
             )
+        if self.epilogue:
+            self.epilogue.check_over(self.name, self.y, g.all_out * g.c0)
+            if self.needs_clear:
+                raise ArgumentError(
+                    f"{self.name}: some outputs are reached by no input and cleared before, so "
+                    "that they would miss the epilogue; launch it as an element-wise kernel"
+                )
         if self.tiling.images > 1 and not self._dense:
             raise ArgumentError(
                 f"tiling images is {self.tiling.images}, but form {self.tiling.form!r} brings rows "
@@ -153,6 +167,11 @@ class ImplicitGemm(Tiled):
             self.w.name: self.shape.used("taps", self.w.size_bytes),
             self.y.name: self.shape.used(target, self.y.size_bytes),
         }
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        every = (self.x, self.w, self.y, *(self.epilogue.tensors if self.epilogue else ()))
+        return tuple(dict.fromkeys(every))
 
     @cached_property
     def geometry(self) -> Geometry:
@@ -299,7 +318,13 @@ class _Nest:
         self.c = k.buffer(
             "L0C", (m, n), FP32, slots=t.l0c_slots, name="y_l0c", unit_flag=t.unit_flag
         )
-        self.staging = k.fixpipe_staging(m, kernel.y.dtype, columns=n // 16)
+        self.staging = self.epilogue = None
+        if kernel.epilogue:
+            lines = max(len(self._lines(t.images, *pair)) for pair in product(*self.readings))
+            size = m, n // 16
+            self.epilogue = EpilogueStore(k, kernel.epilogue, kernel.y, size, lines)
+        else:
+            self.staging = k.fixpipe_staging(m, kernel.y.dtype, columns=n // 16)
 
     def emit(self, u: Step) -> None:
         """One filter depth of the tiles of one slab and load of weights, through some taps."""
@@ -381,20 +406,34 @@ class _Nest:
         self.kernel.feed_weights(k, n, (b, w1), (columns, now), taps)
         k.mmad(tile.c, a, b, rows, kk, n * g.c0, dtype, init=init, hf32=self.kernel.hf32)
 
+    def _lines(self, images: int, h: Reading, w: Reading) -> list[Line]:
+        """Where the rows of so many images' tile go, behind the place of the first."""
+        g, block, tall = self.kernel.geometry, self._block, stack(h, images)
+        image = g.depth_out * g.all_out * g.h.out * g.w.out * block
+        apart = tall.outputs * w.outputs
+        return [
+            line._replace(first=line.first + i * apart, offset=line.offset + i * image)
+            for i in range(images)
+            for line in output_lines(h, w, g.w.out, block)
+        ]
+
+    @property
+    def _block(self) -> int:
+        """Bytes of a block of output channels at one position."""
+        return self.kernel.c0_out * self.kernel.y.dtype.bytes
+
     def _store(self, u: Step, tile: _Tile) -> None:
         """Y <- the tile, one piece where its outputs follow each other."""
         k, g, y, c0 = self.k, self.kernel.geometry, self.kernel.y, self.kernel.c0_out
-        h, w = self._reading(u)
-        block, n, tall = c0 * y.dtype.bytes, len(tile.n) * g.c0, stack(h, u.images)
-        plane, m = g.h.out * g.w.out * block, len(tile.m)
-        image, apart = g.depth_out * g.all_out * plane, tall.outputs * w.outputs
-        lines = [
-            line._replace(first=line.first + i * apart, offset=line.offset + i * image)
-            for i in range(u.images)
-            for line in output_lines(h, w, g.w.out, block)
-        ]
+        block, n, m = self._block, len(tile.n) * g.c0, len(tile.m)
+        plane, lines = g.h.out * g.w.out * block, self._lines(u.images, *self._reading(u))
         at = tile.n.start * g.c0 // c0 * plane + tile.m.start * block
-        if len(lines) == 1 and (m == 1 or lines[0].pitch == block):
+        whole = len(lines) == 1 and (m == 1 or lines[0].pitch == block)
+        if self.epilogue:
+            lines = [Line(0, m, 0, block)] if whole else lines
+            self.epilogue.store(Target(at, plane, lines, tile.n.start * g.c0 * 4), tile.c, m, n)
+            return
+        if whole:
             out = y.at(at, m * block, base="y", rows=n // c0, pitch=plane)
             k.fixpipe(out, tile.c, m, n, y.dtype, staging=self.staging, c0=c0)
             return

@@ -17,21 +17,23 @@ from npusim.language import Kernel, Language, Plan, Tasks, Tensor, ceil_div, in_
 
 
 class Chunk(NamedTuple):
-    """``size`` bytes, the ``first`` of its core or a later one."""
+    """``size`` bytes of a target, the ``first`` of its core or a later one."""
 
     size: int
     first: bool
+    target: int
 
 
 @dataclass(frozen=True)
 class MemSet(Kernel):
-    """Fill ``target`` with zero bytes, on all cores or on as ``few`` as are the fastest.
+    """Fill ``target``, and ``more``, with zero bytes, on all cores or on ``few``: the fastest.
 
     Each core takes time to launch, in which others store.
     """
 
     target: Tensor
     few: bool = False
+    more: tuple[Tensor, ...] = ()
 
     name: ClassVar[str] = "mem_set"
     library: ClassVar[tuple[str, ...]] = ("MemSet",)
@@ -43,22 +45,28 @@ class MemSet(Kernel):
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
         most = piece(k, self.name, CLEAR_BYTES, 1, multiple=k.memory("UB").align_bytes)
-        zeros, dtype = k.buffer("UB", (most,), None, name="zeros"), self.target.dtype
+        zeros, targets = k.buffer("UB", (most,), None, name="zeros"), (self.target, *self.more)
 
         def emit(chunk: Chunk) -> None:
             if chunk.first:
-                k.vec_dup(zeros.next(), 0.0, dtype)
-            k.data_move(self.target.at(0, chunk.size, base="target"), zeros.last(), dtype)
+                k.vec_dup(zeros.next(), 0.0, self.target.dtype)
+            target = targets[chunk.target]
+            k.data_move(target.at(0, chunk.size, base="target"), zeros.last(), target.dtype)
 
-        size = self.target.size_bytes
+        sizes = [one.size_bytes for one in targets]
+        size = sum(sizes)
         # Small tensors are spread over all cores in pieces of whole 512 B, the GM granule.
         step = min(most, round_up(ceil_div(size, cores), 512))
         if self.few:  # equal pieces, as many for each core
             cores = working_cores(k.device, cores, clearing(size, cores, most))
             each = ceil_div(size, cores)
             step = round_up(ceil_div(each, ceil_div(each, most)), 512)
-        start = np.arange(0, size, step)
+        start = np.concatenate([np.arange(0, one, step) for one in sizes])
+        of = np.repeat(np.arange(len(sizes)), [ceil_div(one, step) for one in sizes])
         core = in_runs(len(start), cores)
-        first = np.diff(core, prepend=-1) != 0
-        columns = {"size": np.minimum(step, size - start), "first": first}
+        columns = {
+            "size": np.minimum(step, np.array(sizes)[of] - start),
+            "first": np.diff(core, prepend=-1) != 0,
+            "target": of,
+        }
         return Plan(Tasks(core, Chunk, columns, {"target": start}), emit)

@@ -220,6 +220,8 @@ class Walk:
             "x": x * 32,
             "w": self.weights.base(group, kd, table["n0"]) + place * self.weights.row,
             "y": y * self.block,
+            "bits": y * g.c0 // 8,
+            "channel": (group * g.planes_out + table["n0"]) * g.c0 * 4,
         }
 
     def _first_place(self, runs: Runs, kernel: int) -> IntArray:

@@ -44,11 +44,15 @@ class Piece(NamedTuple):
 
 
 class Side(NamedTuple):
-    """What the program of a piece depends on along one axis: sizes, and per tap both."""
+    """What the program of a piece depends on along one axis: sizes, and per tap both.
+
+    Where a mean is taken over the taps inside the image, ``counts`` are these of each window.
+    """
 
     size: int
     span: int
     taps: tuple[tuple[int, int, int], ...]
+    counts: tuple[int, ...] = ()
 
 
 class Grid(NamedTuple):
@@ -83,7 +87,7 @@ class Patches(Spread):
     def __post_init__(self) -> None:
         s, t = self.shape, self.tiling
         high, wide = self.extent
-        if t.at_once and (t.rows < high or t.columns < wide):
+        if t and t.at_once and (t.rows < high or t.columns < wide):
             raise ArgumentError(
                 f"tiling is {t} of {self.extent}; at_once needs whole images: raise rows and "
                 "columns or set at_once=False"
@@ -124,7 +128,12 @@ class Patches(Spread):
     @cached_property
     def patterns(self) -> list[tuple[Side, Side]]:
         """Pieces that look alike share a pattern: same sizes, and same taps after their base."""
-        return list(dict.fromkeys(map(_pattern, self.pieces)))
+        return list(dict.fromkeys(map(self.pattern, self.pieces)))
+
+    def pattern(self, piece: tuple[Cut, Cut]) -> tuple[Side, Side]:
+        """What the program of a piece depends on."""
+        rows, columns = (Side(cut.size, cut.span, cut.taps) for cut in piece)
+        return rows, columns
 
     def stream(self, device: Device, cores: int) -> Stream:
         read, written = self.read.size_bytes, self.out.size_bytes
@@ -146,7 +155,7 @@ class Patches(Spread):
         s, t, e = self.shape, self.tiling, self.read.dtype.bytes
         (read, wide_read), (made, wide) = self.sides
         number = {pattern: i for i, pattern in enumerate(self.patterns)}
-        pattern = np.array([number[_pattern(piece)] for piece in self.pieces], np.int64)
+        pattern = np.array([number[self.pattern(piece)] for piece in self.pieces], np.int64)
         # At once whole planes are read, from their first pixel on.
         bases = [(0, 0) if t.at_once else (r.base, c.base) for r, c in self.pieces]
         first = np.array([row * wide_read + column for row, column in bases], np.int64)
@@ -192,8 +201,3 @@ def rectangles(
             at = (one.first + row * one.pitch) * pixel
             sides.append(one.slot.at(at, size * pixel, rows=count, pitch=pitch * pixel))
         yield sides[0], sides[1]
-
-
-def _pattern(piece: tuple[Cut, Cut]) -> tuple[Side, Side]:
-    rows, columns = piece
-    return Side(rows.size, rows.span, rows.taps), Side(columns.size, columns.span, columns.taps)

@@ -2,7 +2,40 @@
 
 from __future__ import annotations
 
-from npusim.language import CapacityError, Language, round_down
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from npusim.language import (
+    BLOCK_BYTES,
+    BufferHandle,
+    CapacityError,
+    DType,
+    Language,
+    round_down,
+    round_up,
+)
+
+
+class Held(NamedTuple):
+    """What a buffer holds: so many elements of a type (None: bytes) in each slot, and slots."""
+
+    dtype: DType | None
+    elements: int
+    slots: int = 1
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes, each slot from a block on."""
+        each = self.elements * (self.dtype.bytes if self.dtype else 1)
+        return self.slots * round_up(each, BLOCK_BYTES)
+
+
+def declare(k: Language, held: Mapping[str, Held], times: int = 1) -> dict[str, BufferHandle]:
+    """Buffers in UB by name, each for so many times what is held."""
+    return {
+        name: k.buffer("UB", (times * one.elements,), one.dtype, slots=one.slots, name=f"{name}_ub")
+        for name, one in held.items()
+    }
 
 
 def piece(

@@ -46,7 +46,7 @@ def walked(*regions: SlotRegion) -> int:
     )
 
 
-def vector_cost(device: Device, op: str, size: int) -> Cost:
+def vector_cost(device: Device, op: str, size: int, *, repeated: bool = False) -> Cost:
     """Cost of ``op`` over ``size`` bytes: startup + repeats * cycles per repeat."""
     vector = device.vector
     if op not in vector.ops:
@@ -54,7 +54,8 @@ def vector_cost(device: Device, op: str, size: int) -> Cost:
         raise ProgramError(f"{device.name} has no vector cost for {op!r} (it has: {known})")
     repeats = max(1, ceil_div(size, vector.repeat_bytes))
     return Cost(
-        cycles=vector.startup_cycles + whole_cycles(repeats, vector.ops[op]),
+        cycles=vector.startup_cycles
+        + whole_cycles(repeats, vector.ops[op] + repeated * vector.repeated_cycles),
         idle_head=vector.idle_head_cycles,
         issue=vector.issue_cycles,
     )
@@ -112,7 +113,8 @@ class VectorInstruction(Instruction):
         self._need_elements(self.dtype, *self.sources)
 
     def cost(self, device: Device) -> Cost:
-        return vector_cost(device, self.priced, self.walks)
+        repeated = any(one.rows > 1 and not one.pitch for one in self.sources)
+        return vector_cost(device, self.priced, self.walks, repeated=repeated)
 
     def figures(self) -> tuple[str, ...]:
         return vector_figures(self.priced)

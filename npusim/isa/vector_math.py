@@ -121,13 +121,15 @@ class _Masked(VectorInstruction):
 class VecCompare(_Masked):
     """dst = a bit for each element: a ``operation`` b (lt, le, gt, ge, eq, ne); NaN is "ne"."""
 
-    prices: ClassVar[str] = "compare"
-
     operation: str
     dst: SlotRegion
     a: SlotRegion
     b: SlotRegion | float
     dtype: DType
+
+    @property
+    def priced(self) -> str:
+        return "compares" if isinstance(self.b, int | float) else "compare"
 
     @property
     def sources(self) -> tuple[SlotRegion, ...]:

@@ -187,10 +187,15 @@ class Fixpipe(Recorder):
             count = min(piece, ceil_div(n, 16) - first)
             ub = staging.next()
             target = ub.at(0, column, rows=count, pitch=column)
-            source = c.at(first * tile, count * tile)
-            path = self._path("L0C", "UB")
-            self._issue(self._drain(target, source, m, count * 16, path, dtype))
+            self.fixpipe_to_ub(target, c.at(first * tile, count * tile), m, count * 16, dtype)
             yield first, count, ub
+
+    def fixpipe_to_ub(self, dst: SlotRegion, c: SlotRegion, m: int, n: int, dtype: DType) -> None:
+        """Drain ``m`` rows of a tile to UB, where V does so: a row of ``dst`` per NZ column.
+
+        ``c`` is whole NZ columns, or a row for the part of each.
+        """
+        self._issue(self._drain(dst, c, m, n, self._path("L0C", "UB"), dtype))
 
     def fixpipe_through_ub(
         self,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import npusim
@@ -24,6 +24,7 @@ from npusim.program.kernel import Tasks
 from npusim.program.language import Language
 from npusim.program.program import Program
 from npusim.timing.l2 import Access, L2State
+from tests.drawn import examples
 from tests.scripts import Scripted, tasks_of
 
 Array = np.ndarray[Any, Any]
@@ -64,7 +65,7 @@ def fused(a: Array, b: Array, acc: Array) -> Array:
     return out
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     m=st.integers(1, 8), k=st.integers(1, 8), n=st.integers(1, 8), half=st.booleans(),
     init=st.booleans(), transpose=st.booleans(), seed=st.integers(0, 99),

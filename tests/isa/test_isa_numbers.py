@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, DType
@@ -18,6 +18,7 @@ from npusim.isa.dma import DataMove, Fill, Load2d, Load3d, Nd2nz, Window
 from npusim.isa.operands import Buffer, Slot, SlotRegion, Tensor
 from npusim.numerics.memory import CoreMemory, GlobalMemory
 from npusim.program.program import Program
+from tests.drawn import examples
 
 Array = np.ndarray[Any, Any]
 TINY = load_device("tiny")
@@ -163,7 +164,7 @@ WINDOWS = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     WINDOWS, st.integers(1, 2), st.sampled_from(["L0A", "L0A^T", "L0B"]),
     st.sampled_from([FP16, FP32]), st.data(),
@@ -226,7 +227,7 @@ def pack_b(b: Array, k1: int, n1: int, c0: int) -> Array:
     return out
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.integers(1, 40), st.integers(1, 40), st.integers(1, 40),
     st.sampled_from([FP16, BF16, FP32]), st.booleans(),

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, DType
@@ -15,6 +15,7 @@ from npusim.isa.operands import Buffer, Slot, SlotRegion
 from npusim.isa.vector import VecBinary, VecCast, VecDup, VecReduce, VecScalar
 from npusim.numerics.memory import CoreMemory, GlobalMemory
 from npusim.program.program import Program
+from tests.drawn import examples
 
 Array = np.ndarray[Any, Any]
 BUFFERS = tuple(Buffer(m.lower(), m, 1 << 16, 1, i) for i, m in enumerate(("UB",)))
@@ -42,7 +43,7 @@ class Bench:
 TYPES = st.sampled_from([FP16, BF16, FP32, INT32])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(TYPES, st.sampled_from(["add", "sub", "mul", "max", "min"]), st.integers(1, 70))
 def test_element_wise_operations_round_once(dtype: DType, operation: str, count: int) -> None:
     rng = np.random.default_rng(count)

@@ -98,7 +98,8 @@ def test_costs_of_a_910b() -> None:
         (VecUnary("abs", *half, FP16), 2 + 8),
         (VecUnary("relu", *full, FP32), 2 + 16),
         (VecBinary("div", *half, UB.at(32768, 2048), FP16), 2 + 8 * 4),
-        (VecCompare("gt", mask, half[0], 0.0, FP16), 2 + 8 * 2),
+        (VecCompare("gt", mask, *half, FP16), 2 + 8 * 2),
+        (VecCompare("gt", mask, half[0], 0.0, FP16), 2 + 8),
         (VecSelect(half[1], mask, half[0], 0.0, FP16), 2 + 8 * 2),
     ):
         assert instruction.cost(B2).cycles == cycles, instruction

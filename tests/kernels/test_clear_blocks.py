@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import npusim
@@ -16,6 +16,7 @@ from npusim.base.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.clear_blocks import PIECE_BYTES, ClearBlocks
 from npusim.layout import GroupPlan, group_plan
+from tests.drawn import examples
 
 Array = np.ndarray[Any, Any]
 
@@ -71,7 +72,7 @@ def test_only_diagonal_blocks_stay(name: str, device: str) -> None:
     assert moved == {("GM", "UB"): size, ("UB", "GM"): size}  # everything, once each way
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     per_group=st.tuples(st.integers(1, 20), st.integers(1, 20)),
     groups=st.integers(1, 6),

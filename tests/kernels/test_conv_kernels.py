@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import npusim
@@ -32,12 +32,8 @@ from npusim.kernels.parts.implicit_gemm_shape import channel_tiles
 from npusim.kernels.tilings.implicit_gemm import FORMS
 from npusim.layout import from_6hd, from_fracz_3d, to_6hd, to_fracz_3d, to_fracz_3d_transposed
 from npusim.shapes.convolution import Convolution
-from npusim.shapes.reference import (
-    conv_filter_grad,
-    conv_forward,
-    conv_input_grad,
-    relative_error,
-)
+from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad, relative_error
+from tests.drawn import examples
 
 Array = np.ndarray[Any, Any]
 #: The tiling of a kernel whose tiling is to be chosen.
@@ -146,7 +142,7 @@ TILINGS = st.none() | st.builds(
 )
 
 
-@settings(deadline=None, max_examples=120)
+@examples(120)
 @given(st.data(), st.sampled_from((FP16, BF16, FP32)), st.sampled_from(DEVICES), TILINGS)
 def test_input_gradient_and_forward_match_float64(
     data: st.DataObject, kind: DType, device: str, tiling: Tiling | None
@@ -194,7 +190,7 @@ FILTER_TILINGS = st.builds(FilterTiling, **SIZES, k_parts=st.integers(1, 4)) | s
 )
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(
     st.data(),
     st.sampled_from((FP16, BF16, FP32)),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import npusim
@@ -36,6 +36,7 @@ from npusim.kernels.tilings.streams import times
 from npusim.layout import to_6hd
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad
+from tests.drawn import examples
 
 Array = np.ndarray[Any, Any]
 
@@ -97,7 +98,7 @@ def fractals_of(s: FoldedConvolution) -> tuple[int, ...]:
 CONV1 = layer(n=2, cin=3, cout=64, spatial=(20, 24), kernel=(7, 7), stride=(2, 2), padding=(3, 3))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     shape=st.tuples(*(st.integers(1, most) for most in (2, 8, 20, 70))),
     fold=st.tuples(st.integers(1, 9), st.sampled_from([1, 2, 4, 8])).map(lambda f: Fold(*f)),
@@ -116,7 +117,7 @@ def test_maps_are_folded_and_back(
     np.testing.assert_array_equal(back, np.where(x == 0, np.nan, x))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     shape=st.tuples(*(st.integers(1, most) for most in (2, 40, 20, 40))),
     step=st.tuples(st.integers(1, 5), st.integers(1, 5)),
@@ -227,7 +228,7 @@ def layers(draw: st.DrawFn) -> Convolution:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(c=layers(), device=st.sampled_from(DEVICES), data=st.data())
 def test_an_input_gradient_is_a_convolution_with_folded_weights(
     c: Convolution, device: str, data: st.DataObject
@@ -256,7 +257,7 @@ def test_an_input_gradient_is_a_convolution_with_folded_weights(
     np.testing.assert_array_equal(blocks[there], folded(want, fold, c.c0)[there])
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(c=layers(), device=st.sampled_from(DEVICES), data=st.data())
 def test_a_filter_gradient_is_that_of_the_folded_input(
     c: Convolution, device: str, data: st.DataObject

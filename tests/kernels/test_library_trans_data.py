@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim.base.dtypes import FP16, FP32, DType
 from npusim.kernels.library_trans_data import LibraryGroups, LibraryTransData, split
 from npusim.kernels.trans_data import Conversion
 from npusim.layout import from_fracz_3d, to_6hd, to_fracz_3d
+from tests.drawn import examples
 from tests.kernels.test_trans_data import convert, patterns, plan_program
 
 DEVICES = ("ascend310", "ascend910", "ascend910b2")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     plain=st.tuples(
         *(st.integers(1, 20), st.integers(1, 40)),
@@ -39,7 +40,7 @@ def test_maps_of_any_shape(plain: tuple[int, ...], c0: int, dtype: DType) -> Non
     np.testing.assert_array_equal(run("from_blocked", blocked), x)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     plain=st.tuples(
         *(st.integers(1, 70), st.integers(1, 40)),
@@ -62,7 +63,7 @@ def test_weights_of_any_shape(plain: tuple[int, ...], dtype: DType) -> None:
     np.testing.assert_array_equal(np.where(fractals != 0, made, 0), fractals)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     groups=st.integers(1, 40),
     og=st.integers(1, 20),

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 import npusim
@@ -28,6 +28,7 @@ from npusim.language import Kernel, Language, Plan, Tasks
 from npusim.layout import to_nz
 from npusim.program.build import build
 from npusim.program.program import Program
+from tests.drawn import examples
 
 Array = npt.NDArray[Any]
 
@@ -99,7 +100,7 @@ def multiply(
     return call.arrays["c"]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.integers(1, 130), st.integers(1, 300), st.integers(1, 130), tilings(),
     st.sampled_from(LAYOUTS_A), st.sampled_from(LAYOUTS_B), st.sampled_from([FP16, BF16, FP32]),

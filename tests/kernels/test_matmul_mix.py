@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import npusim
@@ -21,6 +21,7 @@ from npusim.kernels.matmul_mix import PER_BLOCK, MatmulFinish, MatmulSum
 from npusim.kernels.parts.hand_over import HandOver
 from npusim.kernels.sum_parts import SumParts
 from npusim.results import Result
+from tests.drawn import examples
 
 Array = npt.NDArray[Any]
 
@@ -82,7 +83,7 @@ def run(kernel: MatmulFinish, groups: int = 2, engine: str = "fast") -> Result:
     return result
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(
     # One row of four columns has as many bytes as its padded row has elements, which the check of
     # sizes in bytes takes for a slip.

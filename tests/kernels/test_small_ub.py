@@ -15,8 +15,9 @@ from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.bias_grad import BiasGrad
-from npusim.kernels.cast import Cast
+from npusim.kernels.cast import cast
 from npusim.kernels.clear_blocks import ClearBlocks
+from npusim.kernels.elementwise import Elementwise, Step
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.sum_parts import SumParts
 from npusim.kernels.trans_data import Conversion, TransData
@@ -29,7 +30,7 @@ MAP, BLOCKS = (1, 20, 5, 7), (1, 1, 2, 5, 7, 16)
 #: Kernels whose pieces do not fit 2 KiB as they are cut otherwise.
 KERNELS: dict[str, Callable[[], Kernel]] = {
     "mem_set": lambda: MemSet(Tensor("out", (9000,), FP32, "out")),
-    "cast": lambda: Cast(Tensor("x", (9000,), FP16, "in"), Tensor("y", (9000,), FP32, "out")),
+    "cast": lambda: cast(Tensor("x", (9000,), FP16, "in"), Tensor("y", (9000,), FP32, "out")),
     "sum_parts": lambda: SumParts(
         Tensor("parts", (3, 9000), FP32, "in"), Tensor("sum", (9000,), FP32, "out")
     ),
@@ -39,6 +40,14 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     ),
     "bias_grad": lambda: BiasGrad(
         Tensor("dy", (2, 3, 900), FP16, "in"), Tensor("db", (3,), FP16, "out")
+    ),
+    "elementwise": lambda: Elementwise(
+        "elementwise",
+        (Step("u", "mul", "x", "scale"), Step("y", "relu", "u")),
+        (Tensor("x", (2, 2, 300, 16), FP16),),
+        (Tensor("y", (2, 2, 300, 16), FP16, "out"),),
+        (Tensor("scale", (32,), FP32),),
+        compute=FP16,
     ),
     "trans_data": lambda: TransData(
         Conversion(kind="to_blocked", c0=16),

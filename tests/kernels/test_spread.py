@@ -11,7 +11,7 @@ import pytest
 
 import npusim
 from npusim.base.dtypes import FP16, FP32
-from npusim.kernels.cast import Cast
+from npusim.kernels.cast import cast
 from npusim.kernels.parts.conversion import Conversion
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.trans_data import TransData
@@ -38,7 +38,7 @@ SMALL: list[Spread] = [
     conversion("to_fracz", (512, 512, 3, 3)),
     conversion("from_fracz", (576, 96, 1, 1)),
     conversion("to_blocked", (8, 64, 56, 56)),
-    Cast(Tensor("x", (300_000,), FP32, "in"), Tensor("y", (300_000,), FP16, "out")),
+    cast(Tensor("x", (300_000,), FP32, "in"), Tensor("y", (300_000,), FP16, "out")),
     Transpose((1, 0), Tensor("x", (512, 256), FP16, "in"), Tensor("y", (256, 512), FP16, "out")),
 ]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, DType
@@ -28,6 +28,7 @@ from npusim.layout import (
 from npusim.numerics.executor import POISON, execute
 from npusim.program.build import build
 from npusim.program.program import Program
+from tests.drawn import examples
 
 Array = np.ndarray[Any, Any]
 
@@ -116,7 +117,7 @@ def check_weight(plain: tuple[int, ...], groups: int, c0: int, dtype: DType, dev
 # -- numbers -----------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     n=st.integers(1, 3),
     c=st.integers(1, 40),
@@ -136,7 +137,7 @@ def test_feature_maps_of_any_shape(
     check_map((n, c, *spatial), c0, dtype, device)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     og=st.integers(1, 40),
     cg=st.integers(1, 40),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, DType
@@ -20,6 +20,7 @@ from npusim.isa.vector import VecCast, VecTranspose
 from npusim.kernels.transpose import Axes, Transpose, choose_tile, merged, rotations, walk
 from npusim.program.build import build
 from npusim.program.program import Program
+from tests.drawn import examples
 
 Array = np.ndarray[Any, Any]
 
@@ -70,7 +71,7 @@ def test_single_elements_and_axes_of_one(shape: tuple[int, ...], perm: tuple[int
     check(shape, perm, FP32, "tiny")
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(data=st.data())
 def test_any_permutation_of_any_type(data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.sampled_from((1, 2, 3, 8, 16, 19, 33)), min_size=1, max_size=4))

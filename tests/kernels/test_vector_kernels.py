@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, DType
@@ -20,9 +20,10 @@ from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.bias_grad import BiasGrad, channel_parts
-from npusim.kernels.cast import Cast
+from npusim.kernels.cast import cast as cast_kernel
 from npusim.program.build import build
 from npusim.shapes.reference import conv_bias_grad
+from tests.drawn import examples
 
 Array = npt.NDArray[Any]
 
@@ -38,7 +39,7 @@ def call_on(device: Device, **options: Any) -> Call:
 def cast(x: Array, kind: DType, to: DType, device: Device, *, saturate: bool = False) -> Array:
     call = call_on(device)
     source, target = call.input("x", x, kind), call.output("y", x.shape, to)
-    call.launch(Cast(source, target, saturate=saturate))
+    call.launch(cast_kernel(source, target, saturate=saturate))
     return call.arrays["y"]
 
 
@@ -74,7 +75,7 @@ def test_cast_overflow_is_infinite_or_the_largest_value() -> None:
 
 def test_cast_uses_all_vector_cores_and_moves_every_byte_once() -> None:
     x, y = Tensor("x", (1 << 22,), FP32), Tensor("y", (1 << 22,), FP16, "out")
-    program = build(Cast(x, y), A2, tuple(range(A2.groups)))
+    program = build(cast_kernel(x, y), A2, tuple(range(A2.groups)))
     assert program.moves == {("GM", "UB", "x"): 4 << 22, ("UB", "GM", "y"): 2 << 22}
     assert len(program.cores) == 48
     assert all(len(core.variants) for core in program.cores)
@@ -91,7 +92,7 @@ def test_cast_uses_all_vector_cores_and_moves_every_byte_once() -> None:
 )
 def test_cast_refuses(x: Tensor, y: Tensor, text: str) -> None:
     with pytest.raises(ArgumentError, match=text):
-        Cast(x, y)
+        cast_kernel(x, y)
 
 
 def test_cast_refuses_a_type_the_device_lacks() -> None:
@@ -118,7 +119,7 @@ def gradients(draw: st.DrawFn) -> tuple[tuple[int, ...], int, str]:
     return tuple(shape), draw(st.integers(1, 9)), draw(st.sampled_from(list(TYPES)))
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(gradients(), st.sampled_from([TINY, A2]))
 def test_bias_grad_is_the_exact_sum_rounded_once(
     problem: tuple[tuple[int, ...], int, str], device: Device
@@ -216,7 +217,7 @@ def bias_add(y: Array, bias: Array, kind: DType, device: Device) -> Array:
     return call.arrays["y"]
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(
     st.tuples(*(st.integers(1, 4) for _ in range(3)), st.integers(1, 400)),
     st.integers(0, 15),
@@ -237,7 +238,7 @@ def test_bias_add_adds_in_the_type_of_the_map(
     np.testing.assert_array_equal(bias_add(y, bias, kind, device), want)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     st.integers(1, 60), st.integers(1, 2500), st.sampled_from([FP16, FP32]),
     st.sampled_from([TINY, A2, FIRST]),

@@ -1,0 +1,293 @@
+"""Element-wise programs on the vector unit: an expression is data, sums over channels go with it.
+
+    r = op(a, b)                        for every element, step after step
+    s[C0 * c1 + c0] += r[n, c1, p, c0]  over all images and positions, for values that are summed
+
+Layouts: maps (N, C1, positions, C0) or flat, all of one shape; channel vectors (C1 * C0) in fp32;
+masks, one bit for each element, as int8 of an eighth of the elements. Values are computed in fp32
+(or fp16 where ``compute`` says so) and rounded once, when they are stored.
+
+for (c1, run of images, run of positions) of this core:            # one task
+    UB vectors <- GM, then those made of them (when c1 changes)    # MTE2, V
+    UB maps and masks <- GM                                        # MTE2
+    UB values <- steps, one vector instruction each                # V
+    UB sums += values; halved until one position is left           # V
+    GM maps and masks <- UB                                        # MTE3
+    GM sums += UB (before c1 changes)                              # MTE3, atomic
+
+Sums in UB follow the tiles, whose order shape, device and number of cores fix; cores that share
+channels add atomically, here in the order of the cores, on a chip as they arrive. ``before`` clears
+the sums. Sums of channels that only fill up C0 are those of the zeros there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from npusim.device.spec import Device
+from npusim.isa.vector_math import COMPARE
+from npusim.kernels.mem_set import MemSet
+from npusim.kernels.parts.expression import (
+    GRAIN,
+    Bench,
+    Expression,
+    Places,
+    Span,
+    Step,
+    bits_of,
+    is_mask,
+)
+from npusim.kernels.parts.room import piece
+from npusim.kernels.parts.spread import Spread
+from npusim.kernels.tilings.streams import Stream
+from npusim.language import (
+    FP32,
+    ArgumentError,
+    DType,
+    GmRegion,
+    Kernel,
+    Language,
+    Plan,
+    Tasks,
+    Tensor,
+    ceil_div,
+    grid,
+    in_runs,
+    round_up,
+)
+
+__all__ = ["Elementwise", "Step"]
+
+#: Largest tile in elements: its loads have full bandwidth.
+TILE = 16 * 1024
+
+
+class Tile(NamedTuple):
+    """``positions`` of some images; ``first`` and ``last`` of a core's run over one c1.
+
+    Sums of that run hold ``width`` elements.
+    """
+
+    images: int
+    positions: int
+    first: bool
+    last: bool
+    width: int
+
+
+@dataclass(frozen=True)
+class Elementwise(Spread):
+    """Run ``steps`` over the maps; a tensor is called in the steps by its own name.
+
+    ``called`` names it in reports and errors; the other fields are those of ``Expression``, with
+    ``sums`` of role "inout". Raises ``ArgumentError`` where shapes or types do not fit, or steps
+    cannot be done.
+    """
+
+    called: str
+    steps: tuple[Step, ...]
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...] = ()
+    vectors: tuple[Tensor, ...] = ()
+    sums: tuple[Tensor, ...] = ()
+    summed: tuple[str, ...] = ()
+    compute: DType = FP32
+    saturate: bool = False
+
+    name: ClassVar[str] = "elementwise"
+
+    def __post_init__(self) -> None:
+        whole = next((one for one in self.maps if not is_mask(one)), None)
+        if whole is None or not whole.size_bytes:
+            raise ArgumentError(f"{self.called}: it needs a map of at least one element")
+        for one in self.maps:
+            count = ceil_div(self.count, 8) if is_mask(one) else self.count
+            if prod(one.shape) != count:
+                raise ArgumentError(
+                    f"{self.called}: {one.name} has shape {one.shape}; beside {whole.name} of "
+                    f"shape {whole.shape} it has {count} elements"
+                )
+        _, blocks, _, c0 = self.sizes
+        if self.sizes != (1, 1, self.count, 1) and c0 % 8:
+            raise ArgumentError(f"{self.called}: C0 of {whole.name} is {c0}; it must be 8 or 16")
+        for one in (*self.vectors, *self.sums):
+            if len(whole.shape) != 4 or one.shape != (blocks * c0,) or one.dtype != FP32:
+                raise ArgumentError(
+                    f"{self.called}: {one.name} is {one.dtype} of shape {one.shape}; maps of shape "
+                    f"{whole.shape} take fp32 of shape {(blocks * c0,)}, and 4 sizes (N, C1, "
+                    "positions, C0)"
+                )
+        self.expression.check(self.called)
+
+    @cached_property
+    def expression(self) -> Expression:
+        """What is computed."""
+        return Expression.of(self)
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.expression.tensors
+
+    @property
+    def maps(self) -> tuple[Tensor, ...]:
+        """What has a number or a bit for each element."""
+        return (*self.reads, *self.writes)
+
+    @cached_property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Images, blocks of channels, positions, and channels to a block; (1, 1, n, 1) flat."""
+        shape = next(one.shape for one in self.maps if not is_mask(one))
+        if len(shape) != 4:
+            return 1, 1, prod(shape), 1
+        return shape[0], shape[1], shape[2], shape[3]
+
+    @property
+    def count(self) -> int:
+        """Elements of a map."""
+        return prod(self.sizes)
+
+    @property
+    def tiling_text(self) -> str:
+        return f"{self.called}, tile up to {TILE}"
+
+    @property
+    def before(self) -> tuple[Kernel, ...]:
+        """Clears the sums."""
+        return (MemSet(self.sums[0], few=True, more=self.sums[1:]),) if self.sums else ()
+
+    def stream(self, device: Device, cores: int) -> Stream:
+        order, count = self.expression.order, self.count
+        vector = [
+            ("compare" if s.operation in COMPARE else s.operation, count * s.dtype.bytes)
+            for s in order.steps
+            if s.dtype and order.values[s.result].kind != "vector"
+        ]
+        stored = sum(order.last[one.name] not in order.kept for one in self.writes)
+        return Stream(
+            read=sum(one.size_bytes for one in self.reads),
+            written=sum(one.size_bytes for one in self.writes),
+            tasks=np.maximum(np.arange(1, cores + 1), ceil_div(count, TILE)),
+            vector=(*vector, ("cast", stored * count * 4), ("add", len(self.sums) * count * 4)),
+            loads=len(self.reads),
+            stores=len(self.writes),
+            cold=any(one.role == "in" for one in self.reads),
+        )
+
+    def plan(self, k: Language, cores: int) -> Plan[Tile]:
+        for one in self.tensors:
+            if one.dtype.kind == "float" and one.dtype.name not in k.dtypes:
+                raise ArgumentError(
+                    f"{self.called}: {one.name} is {one.dtype}, which {k.device_name} does not "
+                    f"know (it has {', '.join(k.dtypes)})"
+                )
+        nest = _Nest(self, k)
+        return Plan(self._tasks(nest.most, cores), nest.emit)
+
+    def _tasks(self, most: int, cores: int) -> Tasks[Tile]:
+        """Tiles of ``most`` elements, channels outermost: a core rarely changes its vectors."""
+        images, blocks, everywhere, c0 = self.sizes
+        share, grain = min(most, ceil_div(self.count, cores)), max(1, GRAIN // c0)
+        pieces = ceil_div(everywhere, round_up(ceil_div(share, c0), grain))
+        positions = min(everywhere, round_up(ceil_div(everywhere, pieces), grain))
+        run = 1
+        if positions == everywhere:
+            run = max(1, min(images, share // round_up(everywhere * c0, GRAIN)))
+        c1, image, position = grid(
+            np.arange(blocks), np.arange(0, images, run), np.arange(0, everywhere, positions)
+        )
+        core = in_runs(len(c1), cores)
+        begins = (np.diff(core, prepend=-1) != 0) | (np.diff(c1, prepend=-1) != 0)
+        start = ((image * blocks + c1) * everywhere + position) * c0
+        columns = {
+            "images": np.minimum(run, images - image),
+            "positions": np.minimum(positions, everywhere - position),
+            "first": begins,
+            "last": np.append(begins[1:], True),
+        }
+        extent = round_up(positions * c0, GRAIN) * (columns["images"] - 1)
+        extent = np.maximum.reduceat(extent + columns["positions"] * c0, np.flatnonzero(begins))
+        width = extent[np.cumsum(begins) - 1] if self.sums else np.zeros_like(start)
+        sizes = {bits_of(one) for one in self.maps}
+        return Tasks(
+            core,
+            Tile,
+            {**columns, "width": width},
+            {**{f"map{bits}": start * bits // 8 for bits in sizes}, "vector": c1 * c0 * 4},
+        )
+
+
+class _Nest:
+    """The program of a tile, on the buffers of one core."""
+
+    def __init__(self, kernel: Elementwise, k: Language) -> None:
+        self.kernel, self.k = kernel, k
+        expression, self.c0 = kernel.expression, kernel.sizes[3]
+        each = ceil_div(expression.each_bits, 8) + 4 * len(kernel.sums)
+        vectors = sum(one.kind == "vector" for one in expression.order.values.values())
+        besides = vectors * 2 * self.c0 * 4 + 8 * 32 * len(kernel.maps)
+        whole = round_up(kernel.count, GRAIN)
+        self.most = piece(k, kernel.called, min(TILE, whole), each, multiple=GRAIN, besides=besides)
+        self.bench = Bench(expression, k, self.most, self.most, self.c0)
+        self.sums = [
+            k.buffer("UB", (self.most,), FP32, name=f"{one.name}_ub") for one in kernel.sums
+        ]
+
+    def emit(self, u: Tile) -> None:
+        """Load, compute step by step, add to the sums, store."""
+        k, kernel, bench = self.k, self.kernel, self.bench
+        places: Places = {}
+        apart = round_up(u.positions * self.c0, GRAIN)
+        span = Span(u.images, u.positions * self.c0, apart, apart)
+        for one in kernel.reads:
+            places[one.name] = span.of(bench.reads[one.name].next(), bits_of(one))
+            k.data_move(places[one.name], self._outside(one, u), one.dtype)
+        self._load_vectors(u)
+        places |= bench.repeated(0, self.c0, span)
+        outputs = {name: buffer.next() for name, buffer in bench.writes.items()}
+        bench.run(span, places, outputs)
+        self._add(u, span, places)
+        for one in kernel.writes:
+            held = span.of(outputs[one.name], bits_of(one))
+            k.data_move(self._outside(one, u), held, one.dtype)
+
+    def _load_vectors(self, u: Tile) -> None:
+        """Bring the vectors of another c1, and make those that rest on them."""
+        row = self.c0 * 4
+        if u.first:
+            for one in self.kernel.vectors:
+                target = self.bench.vectors[one.name].next().at(0, row)
+                self.k.data_move(target, one.at(0, row, base="vector"), FP32)
+            self.bench.prepare(self.c0)
+
+    def _outside(self, tensor: Tensor, u: Tile) -> GmRegion:
+        """The elements of a tile in global memory."""
+        bits, row = bits_of(tensor), u.positions * self.c0
+        _, blocks, everywhere, _ = self.kernel.sizes
+        pitch = blocks * everywhere * self.c0 * bits // 8
+        size = ceil_div(row * bits, 8)
+        return tensor.at(0, size, base=f"map{bits}", rows=u.images, pitch=pitch)
+
+    def _add(self, u: Tile, span: Span, places: Places) -> None:
+        """Add values to the sums; behind the last tile halve these and add them to memory."""
+        k, row, last = self.k, self.c0 * 4, self.kernel.expression.order.last
+        everything = zip(self.kernel.summed, self.kernel.sums, self.sums, strict=True)
+        for name, tensor, buffer in everything:
+            held = buffer.next() if u.first else buffer.last()
+            if u.first:
+                k.vec_dup(held.at(0, u.width * 4), 0.0, FP32)
+            some = span.of(held, 32)
+            k.vec_binary("add", some, some, places[last[name]], FP32)
+            left = u.width // self.c0
+            while u.last and left > 1:
+                half = left // 2
+                ahead, behind = held.at(0, half * row), held.at((left - half) * row, half * row)
+                k.vec_binary("add", ahead, ahead, behind, FP32)
+                left -= half
+            if u.last:
+                total = held.at(0, row)
+                k.data_move(tensor.at(0, row, base="vector"), total, FP32, atomic=True)

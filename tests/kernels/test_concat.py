@@ -1,0 +1,103 @@
+"""Concatenation and its gradient: every byte where NumPy puts it, moved once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import npusim
+from npusim.base.dtypes import FP16, FP32, DType
+from npusim.base.errors import ArgumentError
+from npusim.isa.operands import Tensor
+from npusim.kernels.concat import Concat
+
+Array = npt.NDArray[Any]
+
+
+def concat(
+    shapes: Sequence[tuple[int, ...]], axis: int, dtype: DType = FP16, *, back: bool = False
+) -> Concat:
+    """The kernel, or its gradient."""
+    parts = tuple(
+        Tensor(f"p{i}", one, dtype, "out" if back else "in") for i, one in enumerate(shapes)
+    )
+    whole = list(shapes[0])
+    whole[axis] = sum(one[axis] for one in shapes)
+    return Concat(parts, Tensor("whole", tuple(whole), dtype, "in" if back else "out"), axis)
+
+
+def ran(kernel: Concat, device: str, *arrays: Array) -> list[Array]:
+    outputs = npusim.simulate(kernel, device, *arrays).outputs
+    assert outputs is not None
+    return [np.asarray(one) for one in outputs]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    st.tuples(st.integers(1, 50), st.integers(1, 30), st.integers(1, 30)),
+    st.integers(0, 2),
+    st.sampled_from([FP16, FP32]),
+    st.sampled_from(["tiny", "ascend310", "ascend910", "ascend910b2", "ascend950pr"]),
+)
+def test_parts_are_joined_and_split(
+    sizes: list[int], others: tuple[int, ...], axis: int, dtype: DType, device: str
+) -> None:
+    shapes = [(*others[:axis], size, *others[axis + 1 :]) for size in sizes]
+    rng = np.random.default_rng(sum(sizes))
+    parts = [rng.standard_normal(one).astype(dtype.numpy) for one in shapes]
+    whole = np.concatenate(parts, axis)
+    (joined,) = ran(concat(shapes, axis, dtype), device, *parts)
+    np.testing.assert_array_equal(joined, whole)
+    for got, want in zip(
+        ran(concat(shapes, axis, dtype, back=True), device, whole), parts, strict=True
+    ):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_channels_of_maps_in_blocks_move_once_at_full_rate() -> None:
+    shapes = [(32, blocks, 28, 28, 16) for blocks in (4, 8, 2, 2)]
+    kernel = concat(shapes, 1)
+    (run,) = npusim.simulate(kernel, "ascend910b2").runs
+    size = kernel.whole.size_bytes
+    assert sum(row.bytes for row in run.traffic if row.src == "GM") == size
+    assert sum(row.bytes for row in run.traffic if row.dst == "GM") == size
+    bound = max(one.cycles for one in run.bounds)
+    assert bound <= run.cycles < 1.15 * bound
+    small = concat([(4, 1, 7, 7, 16), (4, 2, 7, 7, 16)], 1, back=True)
+    runs = [npusim.simulate(small, "ascend910", engine=one).runs[0] for one in ("simpy", "fast")]
+    assert runs[0].cycles == runs[1].cycles
+
+
+def test_few_cores_take_small_parts() -> None:
+    device = npusim.load_device("ascend950pr")
+    whole = concat([(1, 16), (1, 16)], 1)
+    few = whole.on_few(device, device.count("vector"))
+    assert few.cores == 1
+
+
+def test_mistakes_are_told() -> None:
+    a, b = Tensor("a", (2, 3, 4), FP16), Tensor("b", (2, 5, 4), FP16)
+    whole = Tensor("whole", (2, 8, 4), FP16, "out")
+    Concat((a, b), whole)
+    told = "but for axis 1 they must be the same"
+    for wrong in (
+        Tensor("b", (2, 5, 3), FP16),
+        Tensor("b", (2, 5, 4), FP32),
+        Tensor("b", (2, 5, 4), FP16, "out"),
+        Tensor("b", (2, 0, 4), FP16),
+    ):
+        with pytest.raises(ArgumentError, match=told):
+            Concat((a, wrong), whole)
+    with pytest.raises(ArgumentError, match=r"2 parts have 6 along axis 1, whole of shape \(2, 8"):
+        Concat((a, a), whole)
+    with pytest.raises(ArgumentError, match="0 parts have 0 along axis 1"):
+        Concat((), whole)
+    with pytest.raises(ArgumentError, match="but for axis 3"):
+        Concat((a, b), whole, 3)
