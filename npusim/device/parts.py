@@ -335,9 +335,16 @@ class Vector:
         "ops",
         "map:fraction_cycles",
         "per repeat: of two sources `add sub mul div max min`, with a scalar `adds muls maxs "
-        "mins`, of one source `abs exp ln rec relu rsqrt sqrt`, `compare select`, and `cast copy "
-        "dup reduce_add reduce_max reduce_min transpose`; of `exp ln sqrt` for elements of 4 "
-        "bytes, as long as for as many of 2",
+        "mins compares`, of one source `abs exp ln rec relu rsqrt sqrt`, `compare select`, and "
+        "`cast copy dup reduce_add reduce_max reduce_min transpose`; of `exp ln sqrt` for elements "
+        "of 4 bytes, as long as for as many of 2",
+    )
+    repeated_cycles: Fraction = figure(
+        "repeated",
+        "fraction_cycles",
+        "per repeat: added where one of two sources is repeated, as a number for each channel is",
+        Fraction(0),
+        digest="unless empty",
     )
     odd_tile_bytes: int = figure(
         "odd_tile",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from npusim.base.errors import ArgumentError, ProgramError
 from npusim.base.quantities import format_rate
 from npusim.base.shown import Shown
+from npusim.device.cards import Cards
 from npusim.device.files import shipped_file
 from npusim.device.parts import (
     CoreKind,
@@ -112,6 +113,11 @@ class Device(Shown):
     )
     graph: Launch | None = entry(
         "the same of kernels of a replayed graph; without it there is no such mode",
+        None,
+        digest="unless empty",
+    )
+    cards: Cards | None = entry(
+        "how several chips exchange gradients; without it there is only one",
         None,
         digest="unless empty",
     )

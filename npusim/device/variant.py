@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,14 +12,6 @@ from npusim.device.config import figures
 from npusim.device.files import is_file
 from npusim.device.spec import Device
 from npusim.version import __version__
-
-
-class Stated(NamedTuple):
-    """A figure of the file: its dotted path, its text with how well it is known, and a remark."""
-
-    path: str
-    text: str
-    remark: str
 
 
 class Head(NamedTuple):
@@ -32,11 +24,12 @@ class Head(NamedTuple):
 
 
 def variant_text(
-    base: str, device: Device, target: Path, head: Head, stated: Iterable[Stated]
+    base: str, device: Device, target: Path, head: Head, stated: Mapping[str, str]
 ) -> str:
     """The text of the file ``target``, built on ``base``, a name or a file.
 
-    ``device`` has the figures of the base, for the keys of those that are ``stated``.
+    ``device`` has the figures of the base, for the keys of those that are ``stated``: texts by
+    dotted path, with how well they are known. A remark says what each is in the base.
     """
     above = os.path.relpath(base, target.absolute().parent) if is_file(base) else base
     lines = [
@@ -50,20 +43,15 @@ def variant_text(
     ]
     tree: dict[str, object] = {}
     known = figures(device)
-    for one in stated:
-        *keys, last = known[one.path].keys
+    for path, text in stated.items():
+        *keys, last = known[path].keys
         at = tree
         for key in keys:
             inner = at.setdefault(key, {})
             assert isinstance(inner, dict)
             at = inner
-        at[last] = f"{one.text}  # {one.remark}"
+        at[last] = f"{text}  # was {figure_text(known[path], device.clock_hz)}"
     return "\n".join([*lines, *_yaml(tree, 0)]) + "\n"
-
-
-def was(device: Device, path: str) -> str:
-    """The remark that says what a figure is in the base."""
-    return f"was {figure_text(figures(device)[path], device.clock_hz)}"
 
 
 def free_key(device: Device, key: str) -> str:

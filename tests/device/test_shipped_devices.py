@@ -16,7 +16,7 @@ from npusim.device.spec import Device
 #: The operations every device's vector unit must know the cost of.
 DEFAULTS = {
     *("align", "conflict", "elements", "floor", "hf32_bits", "idle_head", "issue", "row"),
-    *("core", "odd_tile", "piece", "request", "skew", "unaligned", "window"),
+    *("core", "odd_tile", "piece", "repeated", "request", "skew", "unaligned", "window"),
     "library_rules",  # elsewhere the library's are not known
     *("crossbar", "phy"),  # DSPs have no L2, and nothing is said of their interface to DDR
 }

@@ -8,8 +8,8 @@ all the time.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +19,13 @@ from npusim.base.errors import ConfigError
 from npusim.device.area import area_mm2, area_parts, buffer_bytes, static_watt, supply
 from npusim.device.catalog import devices, load_device
 from npusim.device.config import parse_device
-from npusim.results.energy import energy_of_amounts
+from npusim.results.energy import energy_of
 from tests.timing.test_timing_by_hand import Script, three_stages
+
+
+def moving(figure: str) -> Any:
+    """A kernel that moves 1000 bytes at this energy each."""
+    return SimpleNamespace(activity={figure: 1000})
 
 
 def product(device: Any = "tiny") -> npusim.Result:
@@ -146,11 +151,11 @@ def test_more_of_anything_costs_area_or_supply(
     assert (areas[1] > areas[0]) == bool(larger)
     grown = static_watt(more) / static_watt(plain)
     assert grown == pytest.approx(1.5 * areas[1] / areas[0] if faster else areas[1] / areas[0])
-    spent = [energy_of_amounts(d, Counter({"l2.energy": 1000}), 1) for d in (plain, more)]
+    spent = [energy_of(d, [moving("l2.energy")], 1) for d in (plain, more)]
     assert spent[1].dynamic_uj == pytest.approx(
         (spent[0].dynamic_uj or 0) * (2.25 if faster else 1)
     )
-    outside = energy_of_amounts(more, Counter({"main_memory.energy": 1000}), 1)
+    outside = energy_of(more, [moving("main_memory.energy")], 1)
     assert outside.dynamic_uj == pytest.approx(50 * 1000 / 1e6)  # a supply of its own
 
 
