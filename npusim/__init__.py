@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from npusim.kernels.cann_export import cann_of
     from npusim.kernels.tilings.cann import CannTiling, cann_tiling, load_cann_tiling
     from npusim.networks.network import network
+    from npusim.networks.step import step
+    from npusim.networks.trainer import Trainer
     from npusim.ops import operators
     from npusim.program.tunable import Fit, candidates, fits
     from npusim.results import Comparison, NetworkComparison, Result, compare, compare_networks
@@ -55,6 +57,8 @@ else:  # hidden from type checkers, or they would believe in every name
             "npusim.kernels.cann_export": "cann_of",
             "npusim.kernels.tilings.cann": "CannTiling cann_tiling load_cann_tiling",
             "npusim.networks.network": "network",
+            "npusim.networks.step": "step",
+            "npusim.networks.trainer": "Trainer",
             "npusim.ops": "operators",
             "npusim.program.tunable": "Fit candidates fits",
             "npusim.results": "Comparison NetworkComparison Result compare compare_networks",
@@ -97,6 +101,7 @@ __all__ = [
     "Sensitivities",
     "Study",
     "SweepResult",
+    "Trainer",
     "Tuned",
     "__version__",
     "calibrate",
@@ -117,6 +122,7 @@ __all__ = [
     "sensitivities",
     "simulate",
     "spec",
+    "step",
     "sweep",
     "tune",
 ]

@@ -158,9 +158,15 @@ class Call:
             )
 
     def input(
-        self, name: str, value: Operand, as_dtype: DType, shape: tuple[int, ...] | None = None
+        self,
+        name: str,
+        value: Operand,
+        as_dtype: DType,
+        shape: tuple[int, ...] | None = None,
+        *,
+        warm: bool = False,
     ) -> Tensor:
-        """Put an operand into global memory; resident in L2 already for a warm start.
+        """Put an operand into global memory; resident in L2 already if ``warm``, or all are.
 
         ``shape`` views the same elements differently.
         """
@@ -177,7 +183,7 @@ class Call:
                     f"{name} has numbers that are not finite: products with padding and inserted "
                     "zeros can make NaN of more results than a convolution without them"
                 )
-        if self.options.start == "warm" and tensor.size_bytes:
+        if (warm or self.options.start == "warm") and tensor.size_bytes:
             self._touched.add(name)
             self.launches.preload(name, tensor.size_bytes)
             self._steps.append(tensor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from npusim.base.integers import IntArray
@@ -25,19 +25,30 @@ def in_turn(results: Sequence[Result]) -> Result:
         bounds[bound.resource] = before._replace(cycles=before.cycles + bound.cycles)
     device, replays = results[0].device, tuple(one.replay for one in results if one.replay)
     replay = InTurn(replays)
-    own = {n for one in replays for n in notes_on_figures(device, one.figures)}
-    notes = dict.fromkeys(n for one in results for n in one.notes if n not in own)
+    notes, figures = notes_of(device, results)
     return replace(
         results[0],
         operator=" + ".join(one.operator for one in results),
         runs=tuple(run for one in results for run in one.runs),
-        notes=(*notes, *notes_on_figures(device, replay.figures)),
+        notes=(*notes, *figures),
         problem="; ".join(one.problem for one in results),
         workspace_bytes=max(one.workspace_bytes for one in results),
         problem_bounds=longest_first(bounds.values()),
         tilings={name: tiling for one in results for name, tiling in one.tilings.items()},
         replay=replay,
     )
+
+
+def notes_of(device: Device, results: Iterable[Result]) -> tuple[list[str], tuple[str, ...]]:
+    """The notes of results, each once, and those on the figures that all of them rest on."""
+    notes: dict[str, None] = {}
+    figures: dict[str, None] = {}
+    for one in results:
+        behind = one.replay.figures if one.replay is not None else ()
+        usual = notes_on_figures(device, behind)
+        notes |= dict.fromkeys(note for note in one.notes if note not in usual)
+        figures |= dict.fromkeys(behind)
+    return [*notes], notes_on_figures(device, figures)
 
 
 class InTurn:

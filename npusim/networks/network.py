@@ -77,7 +77,6 @@ class NetworkResult(NetworkReports):
     """The backward pass of a network; layers that could not be simulated are in no total.
 
     ``untrained`` are the layers whose input has no gradient, because nothing trained is before it.
-    Element-wise layers are ``with_elementwise`` known as traffic, beside all other figures.
     """
 
     workload: Workload
@@ -88,7 +87,6 @@ class NetworkResult(NetworkReports):
     timed: tuple[LayerTime, ...]
     passes: str = "backward"
     untrained: tuple[str, ...] = ()
-    with_elementwise: bool = False
 
     def __repr__(self) -> str:
         """One line: network, device, time, and how much of it is missing."""
@@ -128,13 +126,11 @@ class NetworkResult(NetworkReports):
     @cached_property
     def spent(self) -> Energy:
         """The energy of all layers by figure of the device, repetitions included."""
-        from npusim.results.energy import energy_of_amounts
+        from npusim.results.energy import energy_of
 
-        amounts: Counter[str] = Counter()
-        for one in self.timed:
-            for run in one.result.runs if one.result is not None else ():
-                amounts.update({key: one.layer.count * n for key, n in run.activity.items()})
-        return energy_of_amounts(self.device, amounts, self.time_us)
+        known = ((one.layer.count, one.result) for one in self.timed if one.result is not None)
+        runs = (run for count, result in known for run in count * result.runs)
+        return energy_of(self.device, runs, self.time_us)
 
     @property
     def energy_uj(self) -> float | None:
@@ -144,23 +140,15 @@ class NetworkResult(NetworkReports):
     @property
     def notes(self) -> tuple[str, ...]:
         """The notes of the layers' results, each once, and one on what all their times rest on."""
-        from npusim.results.elementwise import left_out
-        from npusim.reuse.replay import notes_on_figures
+        from npusim.call.in_turn import notes_of
+        from npusim.results.network_text import left_out
 
-        notes: dict[str, None] = {}
-        figures: dict[str, None] = {}
-        for result in (one.result for one in self.timed if one.result is not None):
-            behind = result.replay.figures if result.replay is not None else ()
-            own = notes_on_figures(self.device, behind)
-            notes |= dict.fromkeys(note for note in result.notes if note not in own)
-            figures |= dict.fromkeys(behind)
+        notes, figures = notes_of(self.device, [one.result for one in self.timed if one.result])
         if self.untrained:
             names = ", ".join(self.untrained)
             first = f"without the input gradient of {names}, before which nothing is trained"
-            notes = {f"{first} (every_input=True, --every-input: with it)": None, **notes}
-        notes |= dict.fromkeys(self._slow_kernels)
-        notes |= dict.fromkeys(left_out(self.workload, asked=self.with_elementwise))
-        return *notes, *notes_on_figures(self.device, figures)
+            notes = [f"{first} (every_input=True, --every-input: with it)", *notes]
+        return (*notes, *self._slow_kernels, *left_out(self.workload), *figures)
 
     @cached_property
     def _slow_kernels(self) -> tuple[str, ...]:
@@ -205,32 +193,6 @@ class NetworkResult(NetworkReports):
         from npusim.results.tables import frame
 
         return frame(self.kernel_rows(), KERNEL_COLUMNS)
-
-    @cached_property
-    def elementwise(self) -> pd.DataFrame:
-        """One row per shape of element-wise layers, where they were asked for: traffic only.
-
-        ``read_bytes``, ``written_bytes`` and ``one_us`` are of one such layer in the passes that
-        are timed, at the rates of main memory; ``total_us`` of all ``count``. No other figure of
-        this result contains them.
-        """
-        from npusim.results.elementwise import ELEMENTWISE_COLUMNS
-        from npusim.results.tables import frame
-
-        return frame(self.elementwise_rows(), ELEMENTWISE_COLUMNS)
-
-    def elementwise_rows(self) -> list[Row]:
-        """``elementwise`` as plain values."""
-        from npusim.results.elementwise import rows
-
-        layers = self.workload.elementwise if self.with_elementwise else ()
-        return rows(self.device, layers, self.passes, self.batch * self.dtype.bytes)
-
-    @property
-    def elementwise_us(self) -> float | None:
-        """Microseconds of the element-wise layers by traffic; None where not asked for."""
-        rows = self.elementwise_rows()
-        return sum(row["total_us"] for row in rows) if self.with_elementwise else None
 
     @cached_property
     def split(self) -> dict[str, float]:
@@ -312,9 +274,6 @@ class NetworkResult(NetworkReports):
             "notes": list(self.notes),
             "layers": self.layer_rows(),
             "kernels": self.kernel_rows(),
-            "main_memory": self.device.main_memory_name,
-            "elementwise_us": self.elementwise_us,
-            "elementwise": self.elementwise_rows(),
         }
 
 
@@ -328,7 +287,6 @@ def network(
     gradients: Iterable[str] = ("input", "weight"),
     cube_math_type: int | str = "keep_dtype",
     every_input: bool = False,
-    elementwise: bool = False,
     jobs: int = 1,
     store: str | Path | None = None,
     **options: Any,
@@ -343,10 +301,8 @@ def network(
     ``gradients`` are those computed, of "input", "weight" and "bias". As in training, the input of
     a layer before which nothing is trained has no gradient, unless ``every_input`` asks for it.
     Linear layers with a bias add it going forward, and have its gradient where that is asked for;
-    convolutions are taken to have one where it is. ``elementwise`` adds, beside the times and in
-    none of them, what normalisations, activations, additions and pooling move, as traffic at the
-    rates of main memory. Different layers are simulated in
-    ``jobs`` processes, with the same result; ``progress`` is then told of layers that are done.
+    convolutions are taken to have one where it is. Different layers are simulated in ``jobs``
+    processes, with the same result; ``progress`` is then told of layers that are done.
     Runs of kernels and automatic tilings are kept in ``store`` ("": a file of the user's cache;
     None: in memory alone) by the figures they rest on: on a changed device only what the change
     touches is simulated. The keywords left are those of ``npusim.call.Options`` except
@@ -406,7 +362,6 @@ def network(
             for one in net.layers
             if "input" in backward.gradients and not one.input_gradient
         ),
-        with_elementwise=elementwise,
     )
 
 

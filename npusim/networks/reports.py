@@ -26,7 +26,6 @@ class NetworkReports(Reported):
     timed: Sequence[Any]
     to_json: Callable[[], dict[str, Any]]
     layer_rows: Callable[[], list[dict[str, Any]]]
-    elementwise_rows: Callable[[], list[dict[str, Any]]]
 
     def time_us_on(self, device: Device) -> float:
         """``time_us`` on a variant of the device, with the tilings of this result.
@@ -67,18 +66,14 @@ class NetworkReports(Reported):
         return self.layers
 
     def write(self, path: str | Path) -> None:
-        """Write ``layers`` as CSV, where lists of sizes read ``3x3``, or as Parquet.
-
-        Element-wise layers follow where they were asked for, with "traffic only" as bottleneck.
-        """
-        from npusim.results.network_rows import elementwise_rows, write_csv
+        """Write ``layers`` as CSV, where lists of sizes read ``3x3``, or as Parquet."""
+        from npusim.results.network_rows import write_csv
 
         if Path(path).suffix.lower() == ".parquet":
             super().write(path)
             return
         rows = self.layer_rows()
-        more = elementwise_rows(tuple(rows[0]), self.elementwise_rows())
-        write_csv(Path(path), tuple(rows[0]), [*rows, *more])
+        write_csv(Path(path), tuple(rows[0]), rows)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the time of every layer by what it computes, repetitions included."""

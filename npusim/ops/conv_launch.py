@@ -12,7 +12,7 @@ from npusim.call.spec import Operand
 from npusim.call.tiling import is_library
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_grad import BiasGrad, channel_parts
-from npusim.kernels.cast import Cast
+from npusim.kernels.cast import cast
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.library_trans_data import LibraryGroups, LibraryTransData
@@ -237,7 +237,7 @@ class Launcher:
     def _cast(self, tensor: Tensor, name: str, dtype: DType, *, output: bool = False) -> Tensor:
         make = self._result if output else self.call.workspace
         target = make(name, tensor.shape, dtype)
-        self.call.launch_spread(Cast(tensor, target, saturate=self.call.device.saturates))
+        self.call.launch_spread(cast(tensor, target, saturate=self.call.device.saturates))
         return target
 
     def _roles(self) -> tuple[str, str]:

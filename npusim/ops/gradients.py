@@ -21,6 +21,7 @@ from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import ImplicitGemm
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.parts.epilogue import Epilogue
 from npusim.kernels.sum_parts import SumParts
 from npusim.kernels.tilings import cann_filter, cann_input, library
 from npusim.limits.forms import layer_of
@@ -44,9 +45,10 @@ def launch_product(
     weights: Tensor,
     out: Tensor,
     hf32: bool = False,
+    epilogue: Epilogue | None = None,
 ) -> None:
     """An input gradient or a forward convolution of the 3-D ``c``: clearing and the kernel."""
-    _launch(call, product(call, kernel, c, source, weights, out, hf32), out)
+    _launch(call, product(call, kernel, c, source, weights, out, hf32, epilogue), out)
 
 
 def product(
@@ -57,10 +59,11 @@ def product(
     weights: Tensor,
     out: Tensor,
     hf32: bool = False,
+    epilogue: Epilogue | None = None,
 ) -> ImplicitGemm:
     """The kernel of an input gradient or forward convolution, as the call wants it tiled."""
     tiling = _product_tiling(call, kernel, c, source.dtype)
-    made = kernel(c, tiling or ANY_PRODUCT, source, weights, out, hf32)
+    made = kernel(c, tiling or ANY_PRODUCT, source, weights, out, hf32, epilogue=epilogue)
     return call.choose(made) if tiling is None and made.has_work else made
 
 
@@ -246,7 +249,8 @@ def _product_tiling(
 
     def ruled() -> tuple[GemmTiling, str]:
         made = kernel.geometry_of(c), kernel.rotated
-        return library.of_product(c, *made, call.device, call.cube_cores, dtype)
+        # a library does not know how its kernels are launched
+        return library.of_product(c, *made, call.device.launching("single"), call.cube_cores, dtype)
 
     return _asked(call, kernel, GemmTiling, (c, dtype), cann_input, ruled)
 
@@ -255,7 +259,7 @@ def _filter_tiling(call: Call, c: Convolution, dtype: DType) -> FilterTiling | N
     """What the call asks for: by the vendor's rule, or as given; None for the best."""
 
     def ruled() -> tuple[FilterTiling, str]:
-        return library.of_filter(c, call.device, call.cube_cores)
+        return library.of_filter(c, call.device.launching("single"), call.cube_cores)
 
     return _asked(call, ConvBackpropFilter, FilterTiling, (c, dtype), cann_filter, ruled)
 

@@ -16,7 +16,7 @@ from npusim.call.tiling import own_tiling
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.bias_grad import BiasGrad
-from npusim.kernels.cast import Cast
+from npusim.kernels.cast import cast
 from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.sum_parts import SumParts
@@ -111,7 +111,7 @@ def converted(call: Call, tensor: Tensor, dtype: DType) -> Tensor:
     if tensor.dtype is dtype:
         return tensor
     target = call.workspace(f"{tensor.name}_{dtype}", tensor.shape, dtype)
-    call.launch_spread(Cast(tensor, target, saturate=call.device.saturates))
+    call.launch_spread(cast(tensor, target, saturate=call.device.saturates))
     return target
 
 
@@ -148,7 +148,7 @@ def launch_product(
     if bias is not None and not table:
         call.launch_spread(BiasAdd(kernel.c, bias, saturate=call.device.saturates))
     if kernel.c is not c:
-        call.launch_spread(Cast(kernel.c, c, saturate=call.device.saturates))
+        call.launch_spread(cast(kernel.c, c, saturate=call.device.saturates))
 
 
 def _sum_of_rows(call: Call, dy: Tensor, db: Tensor) -> None:
@@ -183,4 +183,4 @@ def _rounded(kernel: LinearBackpropWeight) -> Sequence[Kernel]:
     result = replace(kernel.c, name=kernel.c.name.removesuffix("_fp32"), dtype=kernel.dtype)
     if not kernel.atomic:
         return (replace(kernel, c=result),)
-    return (*kernel.before, kernel, Cast(kernel.c, result))
+    return (*kernel.before, kernel, cast(kernel.c, result))

@@ -91,18 +91,14 @@ def no_energy(spent: Energy) -> str:
 
 
 def energy_of(device: Device, runs: Iterable[KernelRun], time_us: float) -> Energy:
-    """The energy of ``runs``, which take ``time_us`` with their launches."""
+    """The energy of ``runs``, which take ``time_us`` with their launches.
+
+    It is that of bytes and multiply-adds by the figure that says what each takes. On the chip it
+    grows with the square of the supply; main memory has a supply of its own.
+    """
     amounts: Counter[str] = Counter()
     for run in runs:
         amounts.update(run.activity)
-    return energy_of_amounts(device, amounts, time_us)
-
-
-def energy_of_amounts(device: Device, amounts: Counter[str], time_us: float) -> Energy:
-    """The energy of bytes and multiply-adds by the figure that says what each takes.
-
-    On the chip it grows with the square of the supply; main memory has a supply of its own.
-    """
     known = figures(device)
     squared = supply(device) ** 2
     rows, missing = [], []

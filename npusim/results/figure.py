@@ -83,13 +83,12 @@ class Line(Mark):
 
 @dataclass(frozen=True, kw_only=True)
 class Bars(Mark):
-    """Rectangles from ``left`` to ``right`` and ``low`` to ``high``; ``hatched`` ones are empty."""
+    """Rectangles from ``left`` to ``right`` and ``low`` to ``high``."""
 
     left: Numbers
     right: Numbers
     low: Numbers
     high: Numbers
-    hatched: bool = False
     alpha: float | None = None
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 Number = int | float | Fraction
 
@@ -246,6 +247,21 @@ def items(title: str, texts: Iterable[str]) -> list[str]:
 def launched_text(mode: str) -> str:
     """What is said behind the time of launches; nothing of the usual mode."""
     return " (replayed graph)" if mode == "graph" else ""
+
+
+def device_text(facts: Mapping[str, Any]) -> str:
+    """The device of plain facts, its clock, and what it is by content."""
+    clock = f"{facts['clock_hz'] / 1e9:g} GHz"
+    return f"{facts['device']}, {clock}, digest {facts['device_digest']}"
+
+
+def split_text(facts: Mapping[str, Any], most: int | None = None) -> str:
+    """Microseconds by part of plain facts; of more than ``most`` what is little is summed up."""
+    parts, whole = list(facts["split"].items()), facts["time_us"]
+    told = [(name, us) for name, us in parts[:most] if most is None or us >= whole / 50]
+    texts = [f"{name} {us_text(us)} ({percent_text(us / whole)})" for name, us in told]
+    rest = sum(us for _, us in parts) - sum(us for _, us in told)
+    return ", ".join([*texts, f"others {us_text(rest)}"] if rest else texts)
 
 
 def times_text(found: Iterable[tuple[str, int]]) -> str:

@@ -208,12 +208,15 @@ class PathTotal(TrafficRow):
         return min(self.miss_bytes, self.bytes - self.hit_bytes)
 
 
-def path_totals(runs: Iterable[KernelRun]) -> tuple[PathTotal, ...]:
-    """Every path used: reads of GM, moves on chip, writes to GM, main memory; large ones first."""
+def path_totals(runs: Iterable[KernelRun], *, operands: bool = True) -> tuple[PathTotal, ...]:
+    """Every path used: reads of GM, moves on chip, writes to GM, main memory; large ones first.
+
+    A path has a total for each of its ``operands``, or without them one for all.
+    """
     totals: dict[tuple[str, str, str], list[int]] = {}
     for run in runs:
         for row in run.traffic:
-            entry = totals.setdefault((row.src, row.dst, row.operand), [0, 0, 0])
+            entry = totals.setdefault((row.src, row.dst, row.operand * operands), [0, 0, 0])
             for place, count in enumerate((row.bytes, row.hit_bytes, row.miss_bytes)):
                 entry[place] += count
     paths = [PathTotal(*key, *counts) for key, counts in totals.items()]

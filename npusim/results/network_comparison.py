@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from npusim.base.errors import ArgumentError
 from npusim.results.compared import Differences, Facts, Row, Told, facts_of, labels_of
@@ -33,7 +33,7 @@ MAX_ROWS = 20
 _OF_NETWORK = (
     *("workload", "device", "device_digest", "launch", "npusim_version", "batch", "dtype"),
     "pass",
-    *("gradients", "time_us", "energy_uj", "elementwise_us"),
+    *("gradients", "time_us", "energy_uj"),
 )
 
 #: What a layer is and takes; times are of one, but for ``total_us``.
@@ -45,7 +45,34 @@ _OF_LAYER = (
 #: What all launches of a kernel take.
 _OF_KERNEL = ("launches", "time_us", "launch_us", "macs", "problem_us")
 
-_LACKING = ("workload", "layers", "kernels", "device")
+#: What a kind of operation of a step takes in a phase, and what one operation is and takes.
+_OF_KIND = ("kernels", "us", "launch_us", "bytes")
+_OF_OPERATION = ("kind", "us", "launch_us", "error")
+
+#: What a step is besides, and takes in all.
+_OF_STEP = (
+    *("mode", "layouts", "fusions", "optimizer", "normalisation_dtype", "cards"),
+    *("images_per_second", "kept_bytes"),
+)
+
+
+class _Part(NamedTuple):
+    """Rows that are compared by name: what of them, their time, and the title of these."""
+
+    facts: tuple[str, ...]
+    time: str
+    title: str
+
+
+#: Parts of the layers of a network, and of a whole step, by the name of their rows.
+_LAYERS = {
+    "layer": _Part(_OF_LAYER, "total_us", "LAYERS (us of all that are alike)"),
+    "kernel": _Part(_OF_KERNEL, "time_us", "KERNELS (us with launches)"),
+}
+_STEP = {
+    "kind": _Part(_OF_KIND, "us", "KINDS (us with launches; #2: of a later phase)"),
+    "operation": _Part(_OF_OPERATION, "us", "OPERATIONS (us with launches)"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +100,13 @@ class NetworkComparison(Differences):
     def rows(self) -> tuple[Row, ...]:
         """What differs, a row each: of the network, then of its layers and of its kernels.
 
-        ``part`` is "network", "layer" or "kernel"; ``what`` is a fact of ``NetworkResult.to_json``,
-        microseconds where it ends in "_us". ``change`` is b less a where both are numbers.
+        ``part`` is "network", "layer" or "kernel", of steps "kind" or "operation"; ``what`` is a
+        fact of ``to_json``, microseconds where it ends in "us". ``change`` is b less a where both
+        are numbers.
         """
-        facts = [("network", "", n, self.a.get(n), self.b.get(n)) for n in _OF_NETWORK]
-        for part, names in (("layer", _OF_LAYER), ("kernel", _OF_KERNEL)):
+        whole = (*_OF_NETWORK, *_OF_STEP)
+        facts = [("network", "", n, self.a.get(n), self.b.get(n)) for n in whole]
+        for part, (names, *_) in _parts(self.a).items():
             for name, a, b in self.pairs(part):
                 facts += [(part, name, fact, a.get(fact), b.get(fact)) for fact in names]
         return self.differing(facts)
@@ -92,9 +121,10 @@ class NetworkComparison(Differences):
         """The comparison for people, at most 80 columns wide."""
         if self.empty:
             return page([self._header(), ["", "no difference"]])
-        layers = self._changes("layer", "total_us", "LAYERS (us of all that are alike)")
-        kernels = self._changes("kernel", "time_us", "KERNELS (us with launches)")
-        return page([self._header(), layers, kernels, self._others()])
+        changes = [
+            self._changes(part, time, title) for part, (_, time, title) in _parts(self.a).items()
+        ]
+        return page([self._header(), *changes, self._others()])
 
     def _header(self) -> Iterator[str]:
         for name, (label, side) in zip("AB", self.sides, strict=True):
@@ -130,7 +160,7 @@ class NetworkComparison(Differences):
         found = [
             row
             for row in self.rows
-            if row["what"] in words
+            if (row["what"] in words and (row["a"] or row["b"]))
             or (row["part"] == "network" and row["what"] not in ("time_us", "device_digest"))
         ]
         if not found:
@@ -146,9 +176,19 @@ class NetworkComparison(Differences):
             yield f"  ({counted(len(found) - 2 * MAX_ROWS, 'more')}: see --json)"
 
 
+def _parts(facts: Mapping[str, Any]) -> Mapping[str, _Part]:
+    return _STEP if "operations" in facts else _LAYERS
+
+
+def _lacking(facts: Mapping[str, Any]) -> list[str]:
+    """What facts lack to be those of a network, or of a step."""
+    needed = ("workload", *(f"{part}s" for part in _parts(facts)), "device")
+    return [name for name in needed if name not in facts]
+
+
 def is_network(facts: Mapping[str, Any]) -> bool:
-    """Whether plain facts are those of a network."""
-    return all(name in facts for name in _LACKING)
+    """Whether plain facts are those of a network or of a step."""
+    return not _lacking(facts)
 
 
 def compare_networks(
@@ -157,7 +197,7 @@ def compare_networks(
     *,
     labels: tuple[str, str] | None = None,
 ) -> NetworkComparison:
-    """Compare two networks: results, or files that ``npusim net --json`` wrote.
+    """Compare two networks, or two steps: results, or files that ``npusim net --json`` wrote.
 
     They may differ in anything: devices, batches, options, versions, even networks; layers and
     kernels are compared by name. ``labels`` call them something better than A and B, or than their
@@ -169,9 +209,14 @@ def compare_networks(
         if not is_network(side):
             raise ArgumentError(
                 f"{label} is no result of a network: it lacks "
-                f"{', '.join(name for name in _LACKING if name not in side)}; write one with "
+                f"{', '.join(_lacking(side))}; write one with "
                 "`npusim net ... --json`, or compare calls with npusim.compare"
             )
+    if _parts(sides[0]) is not _parts(sides[1]):
+        raise ArgumentError(
+            f"of {called[0]} and {called[1]} one is a whole step and one is layers by themselves; "
+            "give both a mode (npusim.step, --mode), or none"
+        )
     return NetworkComparison(a=sides[0], b=sides[1], labels=called)
 
 

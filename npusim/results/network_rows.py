@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from npusim.base.written import replacing
 from npusim.device.spec import Device
 from npusim.results import metrics
-from npusim.results.elementwise import TRAFFIC_ONLY
 from npusim.timing.trace import KernelRun
 
 #: Parts of a network's time besides the kernels of its outputs and gradients: starting kernels,
@@ -118,25 +117,6 @@ def kernel_rows(
         for name, count in sums.items()
     ]
     return sorted(rows, key=lambda row: -row["time_us"])
-
-
-def elementwise_rows(
-    columns: Sequence[str], rows: Iterable[Mapping[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    """Element-wise layers with the ``columns`` of others: sizes and times that both have."""
-    for row in rows:
-        channels, *spatial = row["shape"]
-        yield dict.fromkeys(columns) | {
-            "layer": row["kind"],
-            "count": row["count"],
-            "cin": channels,
-            "cout": row["out"][0],
-            "spatial": spatial,
-            "one_us": row["one_us"],
-            "total_us": row["total_us"],
-            "bottleneck": TRAFFIC_ONLY,
-            "error": "",
-        }
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

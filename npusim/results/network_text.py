@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from npusim.results import elementwise
 from npusim.results.lines import (
     WIDTH,
     columns,
+    device_text,
     fact,
     items,
     launched_text,
     page,
     percent_text,
     rate_text,
+    split_text,
     times_text,
     us_text,
     wrap,
 )
+from npusim.workloads import Workload
 
 #: A row of layers or kernels, or all facts of a network, by name.
 Row = Mapping[str, Any]
@@ -33,7 +36,6 @@ def render(facts: Row) -> str:
         _header(facts),
         _layers(facts),
         _kernels(facts),
-        elementwise.section(facts),
         items("NOT SIMULATED", missing(facts)),
         items("NOTES", facts["notes"]),
     )
@@ -59,25 +61,34 @@ def missing_text(facts: Row) -> str:
     return ", ".join(texts)
 
 
+def left_out(workload: Workload) -> Iterator[str]:
+    """Notes on what the time of a network leaves out."""
+    kinds: Counter[str] = Counter()
+    for one in workload.elementwise:
+        kinds[one.kind] += one.count
+    if kinds:
+        met = times_text(kinds.items())
+        yield f"not in the time: {met}; npusim.step times what lies between layers"
+    if workload.untimed:
+        yield f"not in the time, nor known: {times_text(workload.untimed)}"
+
+
 def results_text(facts: Row) -> str:
     """The gradients that are computed, behind a comma; nothing going forward."""
     return f", gradients of {', '.join(facts['gradients'])}" if facts["gradients"] else ""
 
 
 def _header(facts: Row) -> Iterator[str]:
-    clock = f"{facts['clock_hz'] / 1e9:g} GHz"
     yield from fact("network", f"{facts['workload']}: {facts['description']}")
     what = f"batch {facts['batch']}, {facts['dtype']}{results_text(facts)}"
     yield from fact(facts["pass"], what)
-    yield from fact("device", f"{facts['device']}, {clock}, digest {facts['device_digest']}")
+    yield from fact("device", device_text(facts))
     low, high = map(us_text, facts["time_range_us"] or (0, 0))
     ends = f" ({low} to {high})" if facts["time_range_us"] else ""
     cycles = f"{facts['cycles']:,} cycles{launched_text(facts['launch'])}"
     yield from fact("time", f"{us_text(facts['time_us'])} us{ends} = {cycles}")
     yield from fact("split, us", split_text(facts))
     yield from fact("bottleneck", verdict(facts))
-    if facts["elementwise_us"] is not None:
-        yield from fact("elementwise", elementwise.summary(facts))
     if facts["energy_uj"] is not None:
         watt = rate_text(facts["energy_uj"] / facts["time_us"])
         most = facts["energy"][0]
@@ -85,14 +96,6 @@ def _header(facts: Row) -> Iterator[str]:
         yield from fact("energy", f"{rate_text(facts['energy_uj'] / 1e3)} mJ = {watt} W; {share}")
     if not facts["complete"]:
         yield from fact("partial", f"{missing_text(facts)}; see below")
-
-
-def split_text(facts: Row) -> str:
-    """Microseconds of launches, layouts and each result's kernels, repetitions included."""
-    parts = facts["split"].items()
-    return ", ".join(
-        f"{n} {us_text(us)} ({percent_text(us / facts['time_us'])})" for n, us in parts
-    )
 
 
 def verdict(facts: Row) -> str:

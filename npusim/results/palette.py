@@ -71,6 +71,34 @@ PART_COLOURS: Mapping[str, str] = {
     **{f"{name} gradients": RESULT_COLOURS[name] for name in ("input", "weight", "bias")},
 }
 
+#: Groups of the operations of a training step.
+STEP_COLOURS: Mapping[str, str] = {
+    "convolution output": RESULT_COLOURS["output"],
+    "convolution input": RESULT_COLOURS["input"],
+    "convolution weight": RESULT_COLOURS["weight"],
+    "bias gradient": RESULT_COLOURS["bias"],
+    "normalisation": "#b8336a",
+    "linear": "#5b6fb5",
+    "optimizer": "#d8a521",
+    "layouts, casts, clearing": RESULT_COLOURS["other"],
+    "others": "#9aa5b1",
+}
+
+#: Kinds of operations whose group has another name.
+_GROUPS = {
+    **dict.fromkeys(("decay", "update", "decay + update"), "optimizer"),
+    **dict.fromkeys(("layouts", "cast", "cast of weights", "clearing"), "layouts, casts, clearing"),
+}
+
+
+def step_group(kind: str) -> str:
+    """The group of a kind of operation, a key of ``STEP_COLOURS``; of fused ones the first's."""
+    first = kind.partition(" + ")[0]
+    name = "normalisation" if first.startswith("normalisation") else first
+    name = _GROUPS.get(kind, name)
+    return name if name in STEP_COLOURS else "others"
+
+
 #: Points that no other beats, and others.
 BEST, POINT = "#b8336a", "#9aa5b1"
 

@@ -79,6 +79,33 @@ def save_both(a: Record, b: Record, path: Path) -> None:
     _write(path, {"a": _about(a), "b": _about(b)}, events)
 
 
+def save_step(result: Any, path: Path) -> None:
+    """Write the operations and kernels of a ``StepResult``, phase by phase."""
+    facts, clock = result.to_json(), _Clock(result.device)
+    about = {key: facts[key] for key in ("workload", "device", "device_digest", "npusim_version")}
+    tracks = ("phases", "operations", "launches and kernels")
+
+    def events() -> Iterator[str]:
+        yield from _name("process", f"device {result.device.name}", DEVICE_PID, 0)
+        for at, name in enumerate(tracks, 1):
+            yield from _name("thread", name, DEVICE_PID, at)
+        now, ends = 0, dict[str, list[int]]()
+        for one in result.launched:
+            first = now
+            for run in one.timed.runs:
+                start, args = now + run.launch_cycles, {"tiling": run.tiling, "cores": run.cores}
+                yield _slice(clock, (DEVICE_PID, 3), f"launch {run.name}", now, start, {})
+                now = start + run.cycles
+                yield _slice(clock, (DEVICE_PID, 3), run.name, start, now, args)
+            detail = {"kind": one.kind, "read": one.read_bytes, "written": one.written_bytes}
+            yield _slice(clock, (DEVICE_PID, 2), one.name, first, now, detail)
+            ends.setdefault(one.phase, [first, now])[1] = now
+        for phase, (first, last) in ends.items():
+            yield _slice(clock, (DEVICE_PID, 1), phase, first, last, {})
+
+    _write(path, about, events())
+
+
 class _Lane(NamedTuple):
     """Where a call stands among others: what its processes begin with, and their first number."""
 
@@ -227,12 +254,19 @@ def _kernel_slices(scene: _Scene) -> Iterator[str]:
             (f"launch {title}", start - run.launch_cycles, start, {}),
             (title, start, start + run.cycles, args),
         )
-        for name, begin, end, detail in spans:
-            first, last = clock.picoseconds(begin), clock.picoseconds(end)
-            yield (
-                f'{{"ph":"X","pid":{pid},"tid":1,"ts":{clock.text(first)},'
-                f'"dur":{clock.text(last - first)},"name":{_json(name)},"args":{_json(detail)}}}'
-            )
+        for span in spans:
+            yield _slice(clock, (pid, 1), *span)
+
+
+def _slice(
+    clock: _Clock, track: tuple[int, int], name: str, begin: int, end: int, args: dict[str, Any]
+) -> str:
+    """A slice of a track, from one cycle to another."""
+    first, last = clock.picoseconds(begin), clock.picoseconds(end)
+    return (
+        f'{{"ph":"X","pid":{track[0]},"tid":{track[1]},"ts":{clock.text(first)},'
+        f'"dur":{clock.text(last - first)},"name":{_json(name)},"args":{_json(args)}}}'
+    )
 
 
 def gm_pipes(device: Device, call: CallTimeline) -> tuple[str, ...]:

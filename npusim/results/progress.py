@@ -95,7 +95,8 @@ class ProgressLines:
 
 def _told(kernel: str, phase: str) -> tuple[str, str]:
     """What is being done, and what is counted."""
-    return (kernel, phase) if phase == "layers" else (f"{kernel}: {phase}", "instructions")
+    counted = phase in ("layers", "operations")
+    return (kernel, phase) if counted else (f"{kernel}: {phase}", "instructions")
 
 
 def _bar(left: bool) -> Progress:

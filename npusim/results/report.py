@@ -85,6 +85,12 @@ def table_of(
     return Table(title, heads, rows, left, [heads.index(name) for name in long])
 
 
+def origin(facts: Mapping[str, Any]) -> str:
+    """What is needed to reproduce plain facts."""
+    digest, clock = facts["device_digest"], f"{facts['clock_hz'] / 1e9:g} GHz"
+    return f"npusim {facts['npusim_version']}, device {facts['device']} (digest {digest}), {clock}"
+
+
 class Items(NamedTuple):
     """A list."""
 

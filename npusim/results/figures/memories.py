@@ -83,7 +83,7 @@ def drawn(device: Device, totals: Sequence[PathTotal]) -> Figure:
     rows = max((place.row for place in places.values()), default=0) + 1
     passing = sum(_passes(one, places) for one in found)
     return Figure(
-        x=Axis(ends=(-0.5, columns - 0.3 + _LANE * passing)),
+        x=Axis(ends=(-0.5, columns - 0.3 + _LANE * passing + 0.4 * (passing > 0))),
         y=Axis(ends=(rows - 0.7, -0.3)),
         marks=[*_filled(device, found, places), *_lines(found, places), *_boxes(device, places)],
         inches=(1.3 * (columns + _LANE * passing), 1.15 * rows),

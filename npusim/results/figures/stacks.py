@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npusim.results import metrics, palette
-from npusim.results.elementwise import TRAFFIC_ONLY, by_kind
 from npusim.results.figure import Axis, Bars, Figure, Mark, Words
 from npusim.results.lines import binary_unit, bytes_text, percent_text, us_alike, us_text
 from npusim.results.network_text import verdict
@@ -36,7 +35,7 @@ def stacked(
 ) -> Figure:
     """A bar per stack, one below another, its parts in the order of ``looks``, their colours.
 
-    Parts of the colour of text are bars without a filling. ``more`` is as of a figure.
+    ``more`` is as of a figure.
     """
     count, marks = len(stacks), list[Mark]()
     base, places = np.zeros(count), np.arange(count)
@@ -45,9 +44,8 @@ def stacked(
         drawn = ends > base
         if drawn.any():
             at = places[drawn]
-            marks.append(Bars(name=part, colour=colour or palette.KERNEL, hatched=not colour,
-                              left=base[drawn], right=ends[drawn], low=at - 0.37, high=at + 0.37,
-                              tip=f"<b>{part}</b>"))  # fmt: skip
+            marks.append(Bars(name=part, colour=colour, left=base[drawn], right=ends[drawn],
+                              low=at - 0.37, high=at + 0.37, tip=f"<b>{part}</b>"))  # fmt: skip
         base = ends
     marks.append(Words(x=base, y=places, texts=[one.told for one in stacks], shift=(4, 0)))
     return Figure(
@@ -79,14 +77,9 @@ def traffic(result: Record) -> Figure:
     return stacked(stacks, looks, f"bytes moved over the call ({unit})", 8, at="above")
 
 
-#: What the bars of element-wise layers are called.
-_OTHERS = f"element-wise, {TRAFFIC_ONLY}"
-
-
 def layers(facts: Mapping[str, Any]) -> Figure:
     """A bar per layer with a time, repetitions included: launches, layouts, and each gradient.
 
-    Bars without a filling follow for kinds of element-wise layers, where these were asked for.
     ``facts`` are those of ``NetworkResult.to_json``.
     """
     stacks = [
@@ -98,15 +91,35 @@ def layers(facts: Mapping[str, Any]) -> Figure:
         for row in facts["layers"]
         if not row["error"]
     ]
-    for row in by_kind(facts["elementwise"]):
-        told = f"{us_alike(row['total_us'])}, {TRAFFIC_ONLY}"
-        name = f"{row['count']} x {row['kind']}"
-        stacks.append(Stack(name, told, {_OTHERS: row["total_us"]}))
-    looks = {name: palette.PART_COLOURS[name] for name in facts["split"]} | {_OTHERS: ""}
+    looks = {name: palette.PART_COLOURS[name] for name in facts["split"]}
     whole = f"{facts['workload']} {facts['pass']} on {facts['device']}, batch {facts['batch']}"
     title = f"{whole}: {us_text(facts['time_us'])} us\n{verdict(facts)}"
     label = "us; layouts: kernels that change layouts, clear and cast"
     return stacked(stacks, looks, label, 9, title=title, at="beside")
+
+
+def phases(facts: Mapping[str, Any]) -> Figure:
+    """A bar per phase of a training step, by group of operations; facts of ``to_json``."""
+    parts: dict[str, dict[str, float]] = {}
+    for row in facts["kinds"]:
+        group, found = palette.step_group(row["kind"]), parts.setdefault(row["phase"], {})
+        found[group] = found.get(group, 0.0) + row["us"]
+    if facts["all_reduce"]:
+        parts["all-reduce"] = {"others": facts["time_us"] - facts["compute_us"]}
+    stacks = [
+        Stack(
+            name,
+            f"{us_alike(us)}, {percent_text(us / facts['time_us'])}",
+            found,
+        )
+        for name, found in parts.items()
+        for us in [sum(found.values())]
+    ]
+    met = {name for found in parts.values() for name in found}
+    looks = {name: colour for name, colour in palette.STEP_COLOURS.items() if name in met}
+    whole = f"{facts['workload']} {facts['pass']} on {facts['device']}, batch {facts['batch']}"
+    title = f"{whole}, {facts['mode']} mode: {us_text(facts['time_us'])} us"
+    return stacked(stacks, looks, "us, with launches", 9, title=title, at="beside")
 
 
 def moved(layers: Sequence[LayerBar]) -> Figure:

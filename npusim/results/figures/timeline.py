@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -227,6 +227,27 @@ def of_rows(rows: dict[str, Sequence[Span]], us: float, **more: Any) -> Figure:
         zoom="width",
         **more,
     )
+
+
+def in_turn(
+    pieces: Iterable[tuple[str, int, Iterable[tuple[KernelRun, str, str]]]], us: float
+) -> tuple[list[Span], list[Span]]:
+    """Pieces of work one after another, and their launches and kernels.
+
+    Of a piece are its name, how many are alike, which are drawn as one, and its kernels with their
+    titles and colours; ``us`` microseconds are a cycle.
+    """
+    now, wholes, kernels = 0, list[Span](), list[Span]()
+    for name, alike, runs in pieces:
+        first = now
+        for run, title, colour in runs:
+            start = now + alike * run.launch_cycles
+            if run.launch_cycles:
+                kernels.append(launch(title, now, start, us))
+            now = start + alike * run.cycles
+            kernels.append(Span(f"{title} of {name}", title, start, now, colour))
+        wholes.append(Span(name, name, first, now, palette.KERNEL))
+    return wholes, kernels
 
 
 def spans(runs: Sequence[KernelRun], us: float) -> list[Span]:

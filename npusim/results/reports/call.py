@@ -129,19 +129,23 @@ def _bar(pipe: str, shares: Sequence[float]) -> tuple[Cell, Cell]:
     return Cell(f"{shares[BUSY] * 100:.1f} %", shares[BUSY]), bar(parts, shares[BUSY])
 
 
-def traffic(device: Device, runs: Sequence[KernelRun]) -> Pair:
-    """The memories with the bytes that ``runs`` moved, and the same as a table."""
-    totals = metrics.path_totals(runs)
+def traffic(device: Device, runs: Sequence[KernelRun], *, operands: bool = True) -> Pair:
+    """The memories with the bytes that ``runs`` moved, and the same as a table.
+
+    It has a row for each of the ``operands`` of a path, or where their names say nothing one.
+    """
+    totals = metrics.path_totals(runs, operands=operands)
     rows = [
         (
             f"{one.src}\u2192{one.dst}",
-            one.operand,
+            *([one.operand] if operands else []),
             size_cell(one.bytes),
             "" if one.hit_share is None or device.l2 is None else percent_text(one.hit_share),
         )
         for one in totals
     ]
-    table = Table("", ("path", "operand", "bytes", "L2 hits"), rows, 2)
+    heads = ("path", "operand", "bytes", "L2 hits") if operands else ("path", "bytes", "L2 hits")
+    table = Table("", heads, rows, 2 if operands else 1)
     return Pair((memories.drawn(device, totals), table))
 
 

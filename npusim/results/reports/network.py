@@ -7,9 +7,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from npusim.device.spec import Device
-from npusim.results import elementwise, metrics, palette
-from npusim.results.elementwise import TRAFFIC_ONLY
-from npusim.results.figure import Figure, Span
+from npusim.results import metrics, palette
+from npusim.results.figure import Figure
 from npusim.results.figures import roofline, timeline
 from npusim.results.lines import percent_text, rate_text, us_alike, us_text
 from npusim.results.network_text import (
@@ -31,6 +30,7 @@ from npusim.results.report import (
     Section,
     Table,
     bar,
+    origin,
     table_of,
 )
 from npusim.results.reports.call import traffic
@@ -68,14 +68,12 @@ def report(facts: Row, device: Device, layers: Sequence[Layer]) -> Report:
             Section("Timeline", [_timeline(device, parts), bars]),
             Section("Layers", [*_layers(facts)], brief=True),
             Section("Kernels", [_kernels(facts)]),
-            Section("Element-wise layers", [*_elementwise(facts)]),
             Section("Memory traffic", [traffic(device, runs)]),
             Section("Roofline", [*_roofline(facts, device, parts)]),
             Section("Not simulated", [Items(missing(facts))]),
             Section("Notes", [Items(facts["notes"])], brief=True),
         ),
-        origin=f"npusim {facts['npusim_version']}, device {device.name} (digest "
-        f"{facts['device_digest']}), {facts['clock_hz'] / 1e9:g} GHz",
+        origin=origin(facts),
     )
 
 
@@ -107,31 +105,21 @@ def _cards(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[tu
     if macs:
         speeds = [rate_text(metrics.tflops(device, n, facts["cycles"])) for n in (useful, macs)]
         yield f"{speeds[0]} TFLOPS", f"useful; executed {speeds[1]}"
-    if facts["elementwise"]:
-        told = f"element-wise layers, {TRAFFIC_ONLY}; not in the time"
-        yield f"{us_text(facts['elementwise_us'])} \u00b5s", told
     if facts.get("energy_uj") is not None:
         yield f"{rate_text(facts['energy_uj'] / 1e3)} mJ", "energy"
 
 
 def _timeline(device: Device, parts: Sequence[_Part]) -> Figure:
     """Layers and their kernels one after another; those alike are one bar for all of them."""
-    us, now = device.time_us(1), 0
-    layers, kernels = list[Span](), list[Span]()
+    us, pieces = device.time_us(1), []
     for one in parts:
         name = f"{one.alike} \u00d7 {one.name}" if one.alike > 1 else one.name
-        begin = now
-        for run, title in zip(one.result.runs, metrics.titles(one.result.runs), strict=True):
-            start = now + one.alike * run.launch_cycles
-            end = start + one.alike * run.cycles
-            if run.launch_cycles:
-                kernels.append(timeline.launch(title, now, start, us))
-            colour = palette.RESULT_COLOURS[run.computes or "other"]
-            kernels.append(Span(f"{title} of {name}", title, start, end, colour))
-            now = end
-        layers.append(Span(name, name, begin, now, palette.KERNEL))
+        runs = one.result.runs
+        colours = (palette.RESULT_COLOURS[run.computes or "other"] for run in runs)
+        pieces.append((name, one.alike, zip(runs, metrics.titles(runs), colours, strict=True)))
+    layers, kernels = timeline.in_turn(pieces, us)
     slowest = sorted(layers, key=lambda span: span.left - span.right)[:6]
-    places: list[tuple[str, float, float]] = [("whole network", 0, now)]
+    places: list[tuple[str, float, float]] = [("whole network", 0, layers[-1].right)]
     places += [(span.name, span.left, span.right) for span in layers if span in slowest]
     return timeline.of_rows(
         {"layer": layers, "kernel": kernels},
@@ -202,28 +190,6 @@ def _share_of_own(name: str, row: Row) -> str:
 def _kernels(facts: Row) -> Table:
     heads = ("kernel", "launches", "\u00b5s", "launch \u00b5s", "share", "TFLOPS", "executed")
     return Table("", (*heads, "least"), [*kernel_cells(facts)], 1)
-
-
-def _elementwise(facts: Row) -> Iterator[Part]:
-    """What layers that multiply nothing move, where they were asked for."""
-    if not facts["elementwise"]:
-        return
-    columns: dict[str, Callable[[Row], Any]] = {
-        "layer": lambda row: row["kind"],
-        "input": lambda row: "\u00d7".join(map(str, row["shape"])),
-        "output": lambda row: "\u00d7".join(map(str, row["out"])),
-        "n": lambda row: row["count"],
-        "read MiB": partial(_mib, "read_bytes"),
-        "written MiB": partial(_mib, "written_bytes"),
-        "total \u00b5s": lambda row: Cell(us_alike(row["total_us"]), row["total_us"]),
-    }
-    yield table_of(columns, sorted(facts["elementwise"], key=lambda row: -row["total_us"]), 3)
-    told = f"{TRAFFIC_ONLY.capitalize()}: {elementwise.meaning(facts)}. "
-    yield Note(told + "MiB of one layer, \u00b5s of all n alike.")
-
-
-def _mib(name: str, row: Row) -> Cell:
-    return Cell(rate_text(row[name] / 2**20), row[name])
 
 
 def _roofline(facts: Row, device: Device, parts: Sequence[_Part]) -> Iterator[Figure]:

@@ -239,12 +239,10 @@ def _draw_line(made: Drawn, shown: Figure, line: Any) -> None:
 
 def _draw_bars(made: Drawn, shown: Figure, bars: Any) -> None:
     ends = {"left": bars.left, "right": bars.right, "bottom": bars.low, "top": bars.high}
-    look: dict[str, Any] = {"fill_color": bars.colour, "line_color": None}
-    if bars.hatched:
-        look = {"fill_color": None, "line_color": bars.colour}
     drawn = made.quad(
         left="left", right="right", bottom="bottom", top="top", name=bars.name or None,
-        fill_alpha=bars.alpha or 1.0, source=_source(bars, shown, **ends), **look,
+        fill_alpha=bars.alpha or 1.0, source=_source(bars, shown, **ends),
+        fill_color=bars.colour, line_color=None,
     )  # fmt: skip
     if bars.tip:
         _hover(made, bars, drawn)

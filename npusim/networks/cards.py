@@ -1,0 +1,66 @@
+"""Gradients exchanged between cards: an all-reduce beside the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from npusim.base.errors import ArgumentError
+from npusim.device.cards import Cards
+from npusim.device.spec import Device
+
+
+class Reduced(NamedTuple):
+    """The all-reduce of a step: bytes of gradients, microseconds in all, hidden and exposed.
+
+    ``slowed_us`` is what kernels take longer beside it, ``pieces`` how often it begins.
+    """
+
+    cards: int
+    pieces: int
+    bytes: int
+    us: float
+    hidden_us: float
+    exposed_us: float
+    slowed_us: float
+
+    @property
+    def added_us(self) -> float:
+        """What the step takes longer."""
+        return self.exposed_us + self.slowed_us
+
+
+def figures_of(device: Device, cards: int) -> Cards:
+    """The figures of an all-reduce; ``ArgumentError`` where the device's file has none."""
+    if device.cards is None:
+        raise ArgumentError(
+            f"cards is {cards}; {device.name} has no figures of an all-reduce: use 1, or a device "
+            f"file with 'base: {device.shown_by}' and a section 'cards'"
+        )
+    return device.cards
+
+
+def all_reduce(
+    device: Device, cards: int, ready: Sequence[tuple[float, int]], end_us: float
+) -> Reduced:
+    """The exchange of gradients that are ``ready`` (at a time, so many bytes), in this order.
+
+    A ring moves every byte 2 (cards - 1) / cards times over its bus, in equal pieces of all
+    gradients, each when its last one is there; the pass that makes them ends at ``end_us``. Raises
+    ``ArgumentError`` where the device's file says nothing of several cards.
+    """
+    figures = figures_of(device, cards)
+    total = sum(size for _, size in ready)
+    rate = 2 * (cards - 1) / cards / float(figures.bus_bytes_per_cycle)
+    now = held = 0.0
+    moved = 0.0
+    for at, (us, size) in enumerate(ready):
+        held += size
+        if held < total / figures.pieces and at < len(ready) - 1:
+            continue
+        piece = device.time_us(figures.latency_cycles + held * rate)
+        now, moved, held = max(now, us) + piece, moved + piece, 0.0
+    exposed = max(0.0, now - end_us)
+    hidden = moved - exposed
+    slowed = hidden * figures.slowdown_percent / 100
+    return Reduced(cards, figures.pieces, total, moved, hidden, exposed, slowed)

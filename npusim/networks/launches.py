@@ -1,0 +1,417 @@
+"""The kernels of a step's operations, in the formats that a plan gives to their values.
+
+An operation is a call of its own: its operands come from global memory, and equal operations of
+different layers are simulated once. With arrays the same kernels compute numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import NamedTuple, TypeVar
+
+from npusim.base.dtypes import FP32
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import ceil_div, round_up
+from npusim.call.call import Call
+from npusim.call.options import Options
+from npusim.call.spec import Array, Spec
+from npusim.isa.operands import Tensor
+from npusim.kernels.bias_grad import BiasGrad, channel_parts
+from npusim.kernels.cast import cast
+from npusim.kernels.concat import Concat
+from npusim.kernels.conv_backprop_input import ConvBackpropInput
+from npusim.kernels.conv_forward import ConvForward
+from npusim.kernels.elementwise import Elementwise
+from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
+from npusim.kernels.mem_set import MemSet
+from npusim.kernels.parts.epilogue import PRODUCT, Epilogue
+from npusim.kernels.parts.expression import is_mask
+from npusim.kernels.pool import Pool, PoolGrad, pooled
+from npusim.kernels.softmax_loss import SoftmaxLoss
+from npusim.kernels.trans_data import Conversion, TransData
+from npusim.networks.rules import Chain
+from npusim.networks.traffic import traffic_run
+from npusim.networks.training import Operation, Value
+from npusim.ops import gradients, linear
+from npusim.results import Result
+from npusim.workloads import ConvLayer, ElementwiseLayer, LinearLayer
+
+T = TypeVar("T")
+
+#: Formats of values: as frameworks have them, and as the cube and the vector unit like them.
+PLAIN, BLOCKED, FRACTAL = "ND", "NC1HWC0", "FRACTAL_Z"
+
+#: Channels of the first layer of a network for which the vendor has kernels of its own.
+_FEW = 4
+
+
+def formats_of(value: Value) -> tuple[str, ...]:
+    """The formats that a value can have."""
+    if value.kind == "weight":
+        return (PLAIN, FRACTAL)
+    return (PLAIN, BLOCKED) if value.kind in ("map", "bits") and len(value.shape) > 2 else (PLAIN,)
+
+
+class Placed(NamedTuple):
+    """A value in a format; groups of a weight."""
+
+    value: Value
+    format: str
+    c0: int = 16
+    groups: int = 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape in memory."""
+        shape = self.value.shape
+        if self.value.kind == "bits":
+            whole = Placed(self.value._replace(kind="map"), self.format, self.c0).shape
+            return (ceil_div(prod(whole), 8),)
+        if self.value.kind == "masks":  # (taps, maps): bits for each tap of a window
+            whole = Placed(self.value._replace(kind="map", shape=shape[1:]), BLOCKED, self.c0).shape
+            return (shape[0], ceil_div(prod(whole), 8))
+        if self.value.kind == "channels":
+            return (round_up(shape[0], self.c0),)
+        if self.format == PLAIN:
+            return shape
+        kind = "to_fracz" if self.value.kind == "weight" else "to_blocked"
+        return Conversion(kind=kind, c0=self.c0, groups=self.groups).blocked_shape(shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in memory."""
+        return prod(self.shape) * self.value.dtype.bytes
+
+    def tensor(self, name: str, role: str) -> Tensor:
+        """It in global memory."""
+        return Tensor(name, self.shape, self.value.dtype, role)
+
+
+class Task(NamedTuple):
+    """An operation by itself: its values are called after places, so that equal ones are equal.
+
+    ``formats`` are those of its values, in the order of ``values``; ``warm`` says which of them
+    are in the L2 when it begins.
+    """
+
+    operation: Operation
+    values: tuple[Value, ...]
+    formats: tuple[str, ...]
+    warm: tuple[bool, ...] = ()
+
+
+def task(
+    one: Operation,
+    values: Mapping[str, Value],
+    formats: Mapping[str, str],
+    warm: Collection[str] = (),
+) -> Task:
+    """The task of an operation whose values have these formats; ``warm`` are in the L2."""
+    used = tuple(dict.fromkeys((*one.reads, *one.outputs, *one.writes)))
+    names = {name: f"v{i}" for i, name in enumerate(used)}
+    layer, chain = one.layer, one.chain
+    if isinstance(layer, ConvLayer | LinearLayer):
+        layer = replace(layer, name="", input_gradient=True)
+    if chain is not None:
+        chain = chain.renamed(names)
+        layer = layer if one.core else None
+
+    def each(words: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names[word] for word in words)
+
+    alike = replace(
+        one, name="", phase="", layer=layer, chain=chain,
+        inputs=each(one.inputs), outputs=each(one.outputs),
+    )  # fmt: skip
+    own = tuple(values[name]._replace(name=names[name]) for name in used)
+    held = tuple(name in warm for name in used) if warm else ()
+    return Task(alike, own, tuple(formats[name] for name in used), held)
+
+
+def conversion_task(value: Value, format: str, groups: int = 1, *, warm: bool = False) -> Task:
+    """The task that brings a value from its other format to ``format``."""
+    own = (value._replace(name="v0"), value._replace(name="v1"))
+    formats = formats_of(value) if format != PLAIN else formats_of(value)[::-1]
+    kind = "from_" * (format == PLAIN) or "to_"
+    kind += "fracz" if value.kind == "weight" else "blocked"
+    one = Operation("", "layouts", "", None, f"layout {kind} {groups}", ("v0",), ("v1",))
+    return Task(one, own, formats, (True, False) if warm else ())
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """Times tasks, or computes their numbers, under ``options``, for ``batch`` images.
+
+    ``c0`` is the number of channels to a block.
+    """
+
+    options: Options
+    batch: int
+    c0: int = 16
+
+    def run(self, what: Task, arrays: Mapping[str, Array] | None = None) -> Result:
+        """The kernels of a task; with ``arrays``, by the names of values, also what they make.
+
+        Raises ``CapacityError`` and the like as operators do.
+        """
+        one = what.operation
+        call = Call(one.kind, self._options(one), arrays is None)
+        core, *more = one.core.split(" ")
+        groups = int(more[-1]) if more else getattr(one.layer, "groups", 1)
+        tensors: dict[str, Tensor] = {}
+        warm = what.warm or (False,) * len(what.values)
+        for value, format, held in zip(what.values, what.formats, warm, strict=True):
+            name, placed = value.name, Placed(value, format, self.c0, groups)
+            if name in one.reads:
+                given = Spec(placed.shape, value.dtype) if arrays is None else arrays[name]
+                tensors[name] = call.input(name, given, value.dtype, placed.shape, warm=held)
+            elif name in one.writes:
+                tensors[name] = call.output(name, placed.shape, value.dtype)
+            else:
+                tensors[name] = placed.tensor(name, "out")
+        launch = _KERNELS.get(core, Launcher.traffic)
+        if not self._known(what):
+            launch = Launcher.traffic
+        launch(self, call, one, tensors)
+        outputs = {name: call.arrays.get(name) for name in one.writes}
+        return call.result(outputs, one.kind, what.values[0].dtype)
+
+    def _options(self, one: Operation) -> Options:
+        """The options of an operation: where there is no rule of the library, the best tiling.
+
+        None is public of products of matrices, nor of layers with up to four channels, which the
+        library computes in blocks of four.
+        """
+        few = isinstance(one.layer, ConvLayer) and one.layer.cin <= _FEW
+        if self.options.tiling != "library" or not (few or one.core.startswith("linear")):
+            return self.options
+        return replace(self.options, tiling="auto")
+
+    def _known(self, what: Task) -> bool:
+        """Whether there is a kernel for these sizes: pooling in two dimensions, whole blocks."""
+        maps = [value.shape for value in what.values if value.kind == "map"]
+        if "pool" in what.operation.core:
+            return all(len(shape) < 5 for shape in maps)
+        return what.operation.core not in ("concat", "split") or all(
+            shape[1] % self.c0 == 0 for shape in maps
+        )
+
+    def layout(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+        """The kernel that changes the layout of a value."""
+        kind, groups = one.core.split()[1:]
+        change = Conversion(kind=kind, c0=self.c0, groups=int(groups))
+        call.launch_spread(TransData(change, tensors["v0"], tensors["v1"]))
+
+    # -- kernels -----------------------------------------------------------------------------
+
+    def convolution(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+        """A product of a convolution, with what follows it in the drain."""
+        layer = one.layer
+        assert isinstance(layer, ConvLayer)
+        s = replace(layer, n=self.batch).plain().lifted(self.c0)
+        result = one.core.partition(".")[2]
+        first, second = (tensors[name] for name in one.inputs)
+        out, epilogue = _drained(call, one, tensors)
+        if result == "weight":
+            pair = (second, first) if layer.transposed else (first, second)
+            gradients.launch_filter_gradient(call, s, *pair, out)
+            return
+        forward = (result == "output") != layer.transposed
+        kernel = ConvForward if forward else ConvBackpropInput
+        if epilogue and epilogue.sums:
+            call.launch(MemSet(epilogue.sums[0], few=True, more=epilogue.sums[1:]))
+        gradients.launch_product(call, kernel, s, first, second, out, epilogue=epilogue)
+
+    def pool(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+        """Pooling and its gradients, of maps of two dimensions; a window may be the whole map."""
+        layer = one.layer
+        assert isinstance(layer, ElementwiseLayer)
+        back = one.core.endswith("gradient")
+        source, target = tensors[one.inputs[0]], tensors[one.outputs[0]]
+        read, out = (self._planes(call, tensor) for tensor in (source, target))
+        image, windows = (out, read) if back else (read, out)
+        kernel = layer.kernel or image.shape[2:4]
+        shape = pooled(
+            image.shape,
+            _planar(kernel, 1),
+            _planar(layer.stride or kernel, 1),
+            _planar(layer.padding, (0, 0)) if layer.padding else (),
+            windows.shape[2:4],
+        )
+        maximum = one.core.startswith("max")
+        masks = one.inputs[1:] if back else one.outputs[1:]
+        call.launch_spread(
+            (PoolGrad if back else Pool)(
+                shape,
+                read,
+                out,
+                kind="max" if maximum else "mean_inside",
+                mask=tensors[masks[0]] if maximum else None,
+                saturate=call.device.saturates,
+            )
+        )
+
+    def concat(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+        """Maps side by side along their channels, or what was so apart again."""
+        names = one.inputs if one.core == "concat" else one.outputs
+        (whole,) = one.outputs if one.core == "concat" else one.inputs
+        call.launch_spread(Concat(tuple(tensors[n] for n in names), tensors[whole], axis=2))
+
+    def loss(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+        """Softmax with cross-entropy, and its gradient of the mean over the batch."""
+        (x, labels), (loss, grad) = (
+            [tensors[n] for n in some] for some in (one.inputs, one.outputs)
+        )
+        call.launch_spread(SoftmaxLoss(x, labels, loss, grad, scale=1 / x.shape[0]))
+
+    @staticmethod
+    def _planes(call: Call, tensor: Tensor) -> Tensor:
+        """A blocked map as (N, C1, H, W, C0)."""
+        n, d, *rest = tensor.shape
+        if d > 1:
+            raise ArgumentError("pooling has no kernel for maps of three dimensions")
+        return call.view(tensor, (n, *rest))
+
+    def traffic(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+        """What no kernel computes here: bytes at the rates of main memory, and a launch."""
+        if not call.timing_only:
+            raise ArgumentError(f"{one.kind}: there is no kernel that computes its numbers")
+        read, written = (
+            sum(tensors[n].size_bytes for n in names) for names in (one.reads, one.writes)
+        )
+        call.runs.append(traffic_run(call.device, call.vector_cores, read, written))
+
+    def bias(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+        """The gradient of a convolution's bias, of a plain map."""
+        dy, db = tensors[one.inputs[0]], tensors[one.outputs[0]]
+        n, c, *size = dy.shape
+        flat = replace(dy, shape=(n, c, prod(size)))
+        kernel = call.spread(BiasGrad(flat, db, saturate=call.device.saturates))
+        parts = channel_parts(flat.shape, kernel.used(call.vector_cores))
+        partial = call.workspace("parts", (c, parts), FP32) if parts > 1 else None
+        call.launch(replace(kernel, partial=partial))
+
+    def chain(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+        """A chain of element-wise steps on maps."""
+        assert one.chain is not None
+        if one.kind.startswith("cast"):
+            source, target = (tensors[name] for name in (*one.reads, *one.writes))
+            call.launch_spread(cast(source, target, saturate=call.device.saturates))
+            return
+        kernel = elementwise(one, tensors, call)
+        if not one.chain.sums:  # else on all cores, so that the order of sums is always the same
+            kernel = call.spread(kernel)
+        for needed in (*kernel.before, kernel):
+            call.launch(needed)
+
+    def linear(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+        """A product of a linear layer, or of two computed matrices."""
+        layer = one.layer
+        assert isinstance(layer, LinearLayer)
+        own, result = layer.products > 0, one.core.partition(".")[2]
+        count = max(1, layer.products * self.batch)
+        rows = layer.rows * (1 if own else self.batch)
+        sizes = {
+            "x": (count * rows, layer.cin),
+            "w": (count * layer.cin, layer.cout) if own else (layer.cout, layer.cin),
+            "y": (count * rows, layer.cout),
+        }
+        kernel, roles, layouts = _PRODUCTS[result, own]
+        a, b, c = (
+            call.view(tensors[name], sizes[role])
+            for name, role in zip((*one.inputs[:2], one.outputs[0]), roles, strict=True)
+        )
+        made = kernel(linear.START, a, b, c, layouts, groups=count)
+        bias = tensors[one.inputs[2]] if len(one.inputs) > 2 else None
+        if bias is not None and bias.dtype is not c.dtype:
+            bias = linear.converted(call, bias, c.dtype)
+        linear.launch_product(call, made, bias, rounded=True)
+
+
+def _drained(
+    call: Call, one: Operation, tensors: Mapping[str, Tensor]
+) -> tuple[Tensor, Epilogue | None]:
+    """What a product leaves, and what is done to its tiles on their way out."""
+    out, chain = tensors[one.outputs[0]], one.chain
+    if chain is None:
+        return out, None
+    chain = chain.renamed({**{n: n for n in (*tensors, *_made(chain))}, one.outputs[0]: PRODUCT})
+    if not one.stored:
+        out = next(tensors[name] for name in chain.writes if not is_mask(tensors[name]))
+    return out, Epilogue(
+        chain.steps,
+        tuple(tensors[name] for name in chain.reads if name != PRODUCT),
+        tuple(tensors[name] for name in chain.writes if name != out.name),
+        tuple(tensors[name] for name in chain.vectors),
+        tuple(replace(tensors[name], role="inout") for name, _ in chain.sums),
+        tuple(value for _, value in chain.sums),
+        saturate=call.device.saturates,
+    )
+
+
+def _made(chain: Chain) -> Iterator[str]:
+    return (step.result for step in chain.steps)
+
+
+def elementwise(one: Operation, tensors: Mapping[str, Tensor], call: Call) -> Elementwise:
+    """The kernel of a chain."""
+    chain = one.chain
+    assert chain is not None
+    blocked = bool(chain.vectors or chain.sums)
+
+    def maps(values: tuple[str, ...]) -> tuple[Tensor, ...]:
+        return tuple(_as_map(tensors[name], blocked=blocked) for name in values)
+
+    return Elementwise(
+        called=one.kind.replace(" ", "_"),
+        steps=chain.steps,
+        reads=maps(chain.reads),
+        writes=maps(chain.writes),
+        vectors=tuple(tensors[name] for name in chain.vectors),
+        sums=tuple(replace(tensors[name], role="inout") for name, _ in chain.sums),
+        summed=tuple(value for _, value in chain.sums),
+        saturate=call.device.saturates,
+    )
+
+
+def _as_map(tensor: Tensor, *, blocked: bool) -> Tensor:
+    """A tensor as the kernel of chains takes it: (images, C1, positions, C0), or flat."""
+    if len(tensor.shape) == 1:
+        return tensor
+    if not blocked:
+        return replace(tensor, shape=(prod(tensor.shape),))
+    n, d, c1, h, w, c0 = tensor.shape
+    return replace(tensor, shape=(n * d, c1, h * w, c0))
+
+
+#: Kernels of products by result, and whether both operands are computed: what their operands and
+#: results are, and how these lie (see ``npusim.kernels.linear``).
+_PRODUCTS = {
+    ("output", False): (LinearForward, "xwy", ("ND", "ND_nk")),
+    ("input", False): (LinearBackpropInput, "ywx", ("ND", "ND")),
+    ("weight", False): (LinearBackpropWeight, "yxw", ("ND_km", "ND")),
+    ("output", True): (LinearForward, "xwy", ("ND", "ND")),
+    ("input", True): (LinearBackpropInput, "ywx", ("ND", "ND_nk")),
+    ("weight", True): (LinearBackpropWeight, "xyw", ("ND_km", "ND")),
+}
+
+
+def _planar(sizes: Sequence[T], fill: T) -> tuple[T, T]:
+    """Sizes of both axes of a map, of which one of one dimension has no first."""
+    first, last = (fill, fill, *sizes)[-2:]
+    return first, last
+
+
+#: How operations are launched, by core; chains have none.
+_KERNELS: Mapping[str, Callable[[Launcher, Call, Operation, Mapping[str, Tensor]], None]] = {
+    "": Launcher.chain,
+    "layout": Launcher.layout,
+    **{f"convolution.{name}": Launcher.convolution for name in ("output", "input", "weight")},
+    **{f"{kind}_pool{end}": Launcher.pool for kind in ("max", "avg") for end in ("", "_gradient")},
+    **dict.fromkeys(("concat", "split"), Launcher.concat),
+    "softmax_loss": Launcher.loss,
+    "linear.bias": Launcher.bias,
+    **{f"linear.{name}": Launcher.linear for name in ("output", "input", "weight")},
+}

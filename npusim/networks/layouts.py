@@ -1,0 +1,194 @@
+"""Which format each value of a step has, and where a kernel converts one: least time, proved.
+
+An operation has one or several *ways*: the format that each of its values has, and the time that it
+takes. A value has the format in which it is made; where a reader wants another a kernel converts it
+once for all readers. The plan of least time is an integer program: a choice of one way for each
+operation, with what it costs to convert; HiGHS solves it and proves that nothing is faster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
+
+
+class Way(NamedTuple):
+    """One way to run an operation: its time, and the formats of what it reads and writes."""
+
+    us: float
+    reads: Mapping[str, str]
+    writes: Mapping[str, str]
+
+
+class Conversion(NamedTuple):
+    """A value that a kernel converts, once, to another format than it is made in."""
+
+    value: str
+    format: str
+    us: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A way for each operation, by place; what is converted; and the time of both together.
+
+    ``bound_us`` is what no plan can be faster than, as far as that is proved.
+    """
+
+    ways: tuple[int, ...]
+    homes: Mapping[str, str]
+    conversions: tuple[Conversion, ...]
+    us: float
+    bound_us: float
+
+    @property
+    def proved(self) -> bool:
+        """Whether no plan takes less time, but for rounding."""
+        return self.us <= self.bound_us * (1 + 1e-9) + 1e-9
+
+
+#: Microseconds to convert a value to a format; None where no kernel does.
+Cost = Callable[[str, str], float | None]
+
+
+class Problem:
+    """The operations' ways, values that exist before (``given``) and pairs that are ``tied``.
+
+    ``given`` have the formats in which they may come; the second of a ``tied`` pair takes the place
+    of the first in the next step, so that both have one format.
+    """
+
+    def __init__(
+        self,
+        ways: Sequence[Sequence[Way]],
+        cost: Cost,
+        given: Mapping[str, Sequence[str]],
+        tied: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self.ways, self.cost, self.given, self.tied = ways, cost, given, tied
+
+    def evaluated(self, chosen: Sequence[int], given: Mapping[str, str]) -> Plan | None:
+        """The plan of these ways and formats, None where it needs what no kernel converts."""
+        homes = dict(given)
+        picked = [ways[i] for ways, i in zip(self.ways, chosen, strict=True)]
+        for way in picked:
+            homes.update(way.writes)
+        if any(homes[a] != homes[b] for a, b in self.tied if a in homes and b in homes):
+            return None
+        needed = dict.fromkeys(
+            (name, format)
+            for way in picked
+            for name, format in way.reads.items()
+            if homes[name] != format
+        )
+        found = []
+        for name, format in needed:
+            us = self.cost(name, format)
+            if us is None:
+                return None
+            found.append(Conversion(name, format, us))
+        us = sum(way.us for way in picked) + sum(one.us for one in found)
+        return Plan(tuple(chosen), homes, tuple(found), us, us)
+
+    def exhaustive(self) -> Plan:
+        """The plan of least time of all there are: for small problems, and for tests."""
+        plans = (
+            self.evaluated(chosen, dict(zip(self.given, formats, strict=True)))
+            for chosen in product(*(range(len(ways)) for ways in self.ways))
+            for formats in product(*self.given.values())
+        )
+        return min((plan for plan in plans if plan is not None), key=lambda plan: plan.us)
+
+    def best(self) -> Plan:
+        """The plan of least time, by an integer program."""
+        return _Program(self).solved()
+
+
+#: A value and a format.
+_Item = tuple[str, str]
+
+
+class _Program:
+    """The integer program of a problem.
+
+    Binaries: a way of each operation is taken; a given value has a format; a value is converted to
+    a format (at least as often as a reader wants it where it is not made so).
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.costs: list[float] = []  # of each binary
+        self.rows: list[tuple[dict[int, int], int, float]] = []  # factors, least and most
+        self.taken = [[self._binary(way.us) for way in ways] for ways in problem.ways]
+        self.come = {name: [self._binary() for _ in some] for name, some in problem.given.items()}
+        for one in (*self.taken, *self.come.values()):
+            self.rows.append((dict.fromkeys(one, 1), 1, 1))
+        made, wanted = self._formats()
+        for item, readers in wanted.items():
+            us = problem.cost(*item)
+            needed = {} if us is None else {self._binary(us): -1}
+            for reader in readers:  # wanted less made is at most whether it is converted
+                factors = Counter(reader)
+                factors.subtract(made[item])
+                self.rows.append(({**factors, **needed}, -1, 0))
+        for a, b in problem.tied:
+            for format in {format for name, format in [*made] if name in (a, b)}:
+                factors = Counter(made[a, format])
+                factors.subtract(made[b, format])
+                self.rows.append((dict(factors), 0, 0))
+
+    def _formats(self) -> tuple[dict[_Item, Counter[int]], dict[_Item, list[Counter[int]]]]:
+        """Binaries that make a value in a format, and for each reader those that want it so."""
+        made: dict[_Item, Counter[int]] = defaultdict(Counter)
+        wanted: dict[_Item, list[Counter[int]]] = defaultdict(list)
+        for name, formats in self.problem.given.items():
+            for format, at in zip(formats, self.come[name], strict=True):
+                made[name, format][at] = 1
+        for ways, places in zip(self.problem.ways, self.taken, strict=True):
+            reads: dict[_Item, Counter[int]] = defaultdict(Counter)
+            for way, at in zip(ways, places, strict=True):
+                for item in way.writes.items():
+                    made[item][at] = 1
+                for item in way.reads.items():
+                    reads[item][at] = 1
+            for item, one in reads.items():
+                wanted[item].append(one)
+        return made, wanted
+
+    def _binary(self, us: float = 0.0) -> int:
+        self.costs.append(us)
+        return len(self.costs) - 1
+
+    def solved(self) -> Plan:
+        """The plan of least time, with the bound that the solver proved."""
+        places = [
+            (at, column, factor)
+            for at, (row, _, _) in enumerate(self.rows)
+            for column, factor in row.items()
+        ]
+        row, column, factor = zip(*places, strict=True)
+        matrix = coo_array((factor, (row, column)), shape=(len(self.rows), len(self.costs)))
+        low, high = ([one[at] for one in self.rows] for at in (1, 2))
+        found = milp(
+            self.costs,
+            integrality=np.ones(len(self.costs)),
+            bounds=Bounds(0, 1),
+            constraints=LinearConstraint(matrix.tocsr(), low, high),
+            options={"mip_rel_gap": 0.0},
+        )
+
+        def picked(some: Sequence[int]) -> int:
+            return int(np.argmax(found.x[list(some)]))
+
+        formats = self.problem.given.items()
+        given = {name: several[picked(self.come[name])] for name, several in formats}
+        plan = self.problem.evaluated([picked(one) for one in self.taken], given)
+        assert plan is not None
+        return replace(plan, bound_us=found.mip_dual_bound)

@@ -1,0 +1,281 @@
+"""What is launched for a step, in order: ways of operations, their formats, and what the L2 holds.
+
+Each operation is simulated by itself, equal ones once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from npusim.base.errors import NpusimError, StoreError
+from npusim.base.workers import Workers
+from npusim.device.spec import Device
+from npusim.networks.launches import (
+    PLAIN,
+    Launcher,
+    Placed,
+    Task,
+    conversion_task,
+    formats_of,
+    task,
+)
+from npusim.networks.layouts import Plan, Problem, Way
+from npusim.networks.step_result import CONVERSIONS, Launched, Timed
+from npusim.networks.training import PHASES, Operation, Training
+from npusim.reuse.cache import answers_in
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Times of tasks, each simulated once, in so many processes."""
+
+    launcher: Launcher
+    store: str | Path | None = None
+    jobs: int = 1
+    known: dict[Task, Timed] = field(default_factory=dict)
+
+    def all(self, tasks: Collection[Task]) -> None:
+        """Simulate tasks."""
+        new = [one for one in dict.fromkeys(tasks) if one not in self.known]
+        progress = self.launcher.options.progress
+        with Workers(min(self.jobs, max(1, len(new)))) as workers:
+            for done, (at, found) in enumerate(workers.each(self._attempt, new), 1):
+                self.known[new[at]] = found
+                if progress is not None:
+                    progress(new[at].operation.kind, "operations", done, len(new))
+
+    def _attempt(self, what: Task) -> Timed:
+        quiet = replace(self.launcher, options=replace(self.launcher.options, progress=_silent))
+        try:
+            with answers_in(self.store):
+                return Timed(quiet.run(what))
+        except StoreError:
+            raise
+        except NpusimError as error:
+            return Timed(None, str(error))
+
+    def __getitem__(self, what: Task) -> Timed:
+        if what not in self.known:
+            self.known[what] = self._attempt(what)
+        return self.known[what]
+
+
+def _silent(*_: object) -> None:
+    """Takes reports of progress: long kernels are simulated whatever they take."""
+
+
+class Formats:
+    """The ways of a step's operations, and what it costs to convert its values."""
+
+    def __init__(self, step: Training, times: Simulated) -> None:
+        self.step, self.times = step, times
+        self.groups = {
+            name: getattr(one.layer, "groups", 1)
+            for one in step.operations
+            if one.core.startswith("convolution")
+            for name in (*one.reads, *one.writes)
+            if step.values[name].kind == "weight"
+        }
+        for one in step.operations:  # what is made of a weight has its groups
+            weights = [n for n in (*one.reads, *one.writes) if step.values[n].kind == "weight"]
+            known = next((self.groups[n] for n in weights if n in self.groups), 1)
+            self.groups |= {n: known for n in weights if n not in self.groups}
+
+    def ways(self, one: Operation) -> list[dict[str, str]]:
+        """The formats of all values of an operation, for each way to run it."""
+        names = tuple(dict.fromkeys((*one.reads, *one.outputs, *one.writes)))
+        values = {name: self.step.values[name] for name in names}
+        several = {name: formats_of(value) for name, value in values.items()}
+        if one.core.startswith("convolution"):
+            return [{name: formats[-1] for name, formats in several.items()}]
+        if one.core in _BLOCKED or (one.chain and (one.chain.vectors or one.chain.sums)):
+            return [{name: formats[-1] for name, formats in several.items()}]
+        plain = {name: formats[0] for name, formats in several.items()}
+        if one.core and one.core != "traffic":
+            return [plain]
+        maps = {value.shape for value in values.values() if value.kind in ("map", "rows")}
+        if len(maps) > 1 or any(value.kind == "rows" for value in values.values()):
+            return [plain]  # blocks of other axes hold other elements
+        blocked = {name: formats[-1] for name, formats in several.items()}
+        return [plain] if blocked == plain else [plain, blocked]
+
+    def task(self, one: Operation, formats: Mapping[str, str], warm: Collection[str] = ()) -> Task:
+        """The task of an operation."""
+        return task(one, self.step.values, formats, warm)
+
+    def conversion(self, name: str, format: str, *, warm: bool = False) -> Task | None:
+        """The task that converts a value, None where nothing does."""
+        value = self.step.values[name]
+        if len(formats_of(value)) < 2 or value.kind == "bits":
+            return None
+        return conversion_task(value, format, self.groups.get(name, 1), warm=warm)
+
+    def home(self, name: str, format: str) -> str:
+        """The other format of a value."""
+        return next(one for one in formats_of(self.step.values[name]) if one != format)
+
+    def size(self, name: str, format: str) -> int:
+        """Bytes of a value in a format."""
+        placed = Placed(
+            self.step.values[name], format, self.times.launcher.c0, self.groups.get(name, 1)
+        )
+        return placed.size_bytes
+
+    def simulate(self, *, fixed: bool) -> None:
+        """Simulate the ways of all operations, in processes if there are several."""
+        ways = ((one, way) for one in self.step.operations for way in self.ways(one)[-fixed:])
+        self.times.all([self.task(one, way) for one, way in ways])
+
+    def cost(self, name: str, format: str) -> float | None:
+        """Microseconds to convert a value to a format."""
+        what = self.conversion(name, format)
+        return None if what is None else self.times[what].us
+
+
+#: Kernels of their own that read and write blocks of channels.
+_BLOCKED = (*("max_pool", "max_pool_gradient", "avg_pool", "avg_pool_gradient", "concat", "split"),)
+
+
+class Launch(NamedTuple):
+    """What is launched: an operation with the formats of its values, or a conversion of one."""
+
+    operation: Operation | None
+    formats: Mapping[str, str]
+    value: str = ""
+    home: str = ""
+    format: str = ""
+
+    @property
+    def reads(self) -> list[tuple[str, str]]:
+        """What it reads, with formats."""
+        op = self.operation
+        return [(n, self.formats[n]) for n in op.reads] if op else [(self.value, self.home)]
+
+    @property
+    def writes(self) -> list[tuple[str, str]]:
+        """What it writes, with formats."""
+        op = self.operation
+        return [(n, self.formats[n]) for n in op.writes] if op else [(self.value, self.format)]
+
+
+def each_call(step: Training, formats: Formats) -> Iterator[Launch]:
+    """What is launched where every operation takes plain values and leaves plain ones."""
+    for one in step.operations:
+        way = formats.ways(one)[0]
+        for name in one.reads:
+            if way[name] != PLAIN and formats.conversion(name, way[name]):
+                yield Launch(None, {}, name, PLAIN, way[name])
+        yield Launch(one, way)
+        for name in one.writes:
+            if way[name] != PLAIN and formats.conversion(name, PLAIN):
+                yield Launch(None, {}, name, way[name], PLAIN)
+
+
+def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
+    """The choice of formats; ``fixed`` leaves each operation and parameter its blocked one.
+
+    Data come as frameworks have them; parameters and the optimizer's state may stay in any format
+    between steps, but in the same one.
+    """
+    ways = []
+    for one in step.operations:
+        found = formats.ways(one)[-1:] if fixed else formats.ways(one)
+        ways.append(
+            [
+                Way(
+                    formats.times[formats.task(one, way)].us,
+                    {name: way[name] for name in one.reads},
+                    {name: way[name] for name in one.writes},
+                )
+                for way in found
+            ]
+        )
+    made = {name for one in step.operations for name in one.writes}
+    given: dict[str, Sequence[str]] = {}
+    for name in (n for one in step.operations for n in one.reads if n not in made):
+        several, kind = formats_of(step.values[name]), step.values[name].kind
+        usual = several[-1:] if kind in ("weight", "bits") else several[:1]
+        given[name] = several if kind == "weight" and not fixed else usual
+    pairs = [(name.removesuffix("_new"), name) for name in made if name.endswith("_new")]
+    return Problem(ways, formats.cost, given, [pair for pair in pairs if pair[0] in given])
+
+
+def planned(step: Training, formats: Formats, plan: Plan, *, fixed: bool) -> Iterator[Launch]:
+    """What is launched under a plan: a conversion just before the first operation that needs it."""
+    left = {(one.value, one.format) for one in plan.conversions}
+    for one, at in zip(step.operations, plan.ways, strict=True):
+        way = formats.ways(one)[-1 if fixed else at]
+        for name in one.reads:
+            if (name, way[name]) in left:
+                left.discard((name, way[name]))
+                yield Launch(None, {}, name, formats.home(name, way[name]), way[name])
+        yield Launch(one, way)
+
+
+class Cache:
+    """Which values the L2 holds as kernels follow each other: the latest that it has room for."""
+
+    def __init__(self, device: Device) -> None:
+        self.room = device.l2.size_bytes if device.l2 is not None else 0
+        self.held: dict[tuple[str, str], int] = {}  # by value and format, the oldest first
+
+    def warm(self, name: str, format: str) -> bool:
+        """Whether it holds the value."""
+        return (name, format) in self.held
+
+    def touch(self, name: str, format: str, size: int) -> None:
+        """A kernel has read or written the value."""
+        self.held.pop((name, format), None)
+        if size > self.room:
+            self.held.clear()
+            return
+        self.held[name, format] = size
+        while sum(self.held.values()) > self.room:
+            self.held.pop(next(iter(self.held)))
+
+
+def tasks(
+    launches: Iterable[Launch], formats: Formats, device: Device
+) -> Iterator[tuple[Launch, Task, dict[str, int]]]:
+    """The launches with what each is for itself, after what the ones before left in the L2.
+
+    With them come the bytes of the values that they use.
+    """
+    cache = Cache(device)
+    for one in launches:
+        warm = [name for name, format in one.reads if cache.warm(name, format)]
+        if one.operation is not None:
+            what: Task | None = formats.task(one.operation, one.formats, warm)
+        else:
+            what = formats.conversion(one.value, one.format, warm=bool(warm))
+        sizes = {}
+        for name, format in (*one.reads, *one.writes):
+            sizes[name] = formats.size(name, format)
+            cache.touch(name, format, sizes[name])
+        assert what is not None
+        yield one, what, sizes
+
+
+def launched(
+    todo: Sequence[tuple[Launch, Task, dict[str, int]]], times: Mapping[Task, Timed]
+) -> Iterator[Launched]:
+    """The launches with their times."""
+    phase = PHASES[0]
+    for one, what, sizes in todo:
+        op = one.operation
+        phase = op.phase if op else phase
+        yield Launched(
+            name=op.name if op else f"{one.value} to {one.format}",
+            kind=op.kind if op else CONVERSIONS,
+            phase=phase,
+            layer=getattr(op and op.layer, "name", ""),
+            timed=times[what],
+            reads=tuple(name for name, _ in one.reads),
+            writes=tuple(name for name, _ in one.writes),
+            sizes=sizes,
+            value=one.value,
+            format=one.format,
+        )

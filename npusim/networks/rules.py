@@ -1,0 +1,287 @@
+"""What layers compute going forward and backward: the tables of ``configs/operations.yaml``.
+
+They say which operations each kind of layer has, which of them are chains of element-wise steps,
+which of these one kernel computes together, and what an optimizer does with a gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from npusim.base.dtypes import FP16, FP32, DType
+from npusim.base.resources import configs
+from npusim.base.yamltree import Node, load_tree, suggest
+from npusim.kernels.elementwise import Step
+
+
+class Form(NamedTuple):
+    """An operation of a layer: its row of ``CHAINS`` or its own kernel, and its values.
+
+    ``kind`` is what reports count it as.
+    """
+
+    name: str
+    op: str
+    kind: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+class Rule(NamedTuple):
+    """The operations of a kind of layer; ``passes_on`` says that gradients pass as they are.
+
+    ``parameters`` and what is ``kept`` for the backward pass have kinds of values; "_in" says that
+    one has the size of the input, not of the output.
+    """
+
+    forward: tuple[Form, ...]
+    backward: tuple[Form, ...] = ()
+    parameters: Mapping[str, str] = {}
+    kept: Mapping[str, str] = {}
+    passes_on: bool = False
+
+
+class Chain(NamedTuple):
+    """Element-wise ``steps`` on values: maps and bits that are read and written, and vectors.
+
+    ``sums`` are vectors, with what is added up to them over all but the channels.
+    """
+
+    steps: tuple[Step, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    vectors: tuple[str, ...] = ()
+    sums: tuple[tuple[str, str], ...] = ()
+
+    def then(self, other: Chain, inner: str, *, kept: bool) -> Chain:
+        """This chain and one that reads its result ``inner``, which is ``kept`` in memory or not.
+
+        ``inner`` may also be what a core makes, of which this chain has nothing.
+        """
+        made = {*self.writes, inner}
+        return Chain(
+            (*self.steps, *other.steps),
+            _each((*self.reads, *(v for v in other.reads if v not in made))),
+            _each((*(v for v in self.writes if kept or v != inner), *other.writes)),
+            _each((*self.vectors, *other.vectors)),
+            (*self.sums, *other.sums),
+        )
+
+    def renamed(self, names: Mapping[str, str]) -> Chain:
+        """The same with other ``names``; values without one are called after their places."""
+        known = dict(names)
+        for i, step in enumerate(self.steps):
+            known.setdefault(step.result, f"t{i}")
+
+        def each(values: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(known[value] for value in values)
+
+        steps = tuple(
+            step._replace(
+                result=known[step.result],
+                a=known[step.a],
+                b=known[step.b] if step.b and isinstance(step.b, str) else step.b,
+                mask=known[step.mask] if step.mask else "",
+            )
+            for step in self.steps
+        )
+        sums = tuple((known[vector], known[value]) for vector, value in self.sums)
+        return Chain(steps, each(self.reads), each(self.writes), each(self.vectors), sums)
+
+
+def _each(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+class Row(NamedTuple):
+    """A chain in words: lines ``result = operation operands``, or ``vector += value``.
+
+    One that is ``exact`` is computed in the type of its maps, others in fp32.
+    """
+
+    lines: tuple[tuple[str, ...], ...]
+    writes: tuple[str, ...]
+    vectors: tuple[str, ...] = ()
+    exact: bool = False
+
+
+class Fusion(NamedTuple):
+    """Operations of kind ``second`` that read a result of ``first`` become part of its kernel.
+
+    The result itself stays in memory where it is ``kept``; else nobody else may read it. A kernel
+    of a product can have a chain behind it on chips that drain L0C through UB. ``usual`` are those
+    that the vendor's graph compiler makes.
+    """
+
+    name: str
+    first: tuple[str, ...]
+    second: str
+    kept: bool = False
+    usual: bool = True
+
+
+class Update(NamedTuple):
+    """A chain of an optimizer, what it keeps of a parameter, and whether only weights have it."""
+
+    op: str
+    state: tuple[str, ...]
+    weights: bool
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables, by names."""
+
+    settings: Mapping[str, float]
+    optimizers: Mapping[str, tuple[Update, ...]]
+    rules: Mapping[str, Rule]
+    chains: Mapping[str, Row]
+    fusions: tuple[Fusion, ...]
+
+
+@cache
+def tables() -> Tables:
+    """The tables that ship; ``ConfigError`` names the line of one that is not as it should be."""
+    root = load_tree(configs() / "operations.yaml", "operations.yaml")
+    parts = root.mapping(("settings", "optimizers", "layers", "chains", "fusions"))
+    chains = {name: _row(node) for name, node in parts["chains"].mapping().items()}
+    return Tables(
+        {name: _number(node) for name, node in parts["settings"].mapping().items()},
+        {
+            name: tuple(_update(op, one, chains) for op, one in node.mapping().items())
+            for name, node in parts["optimizers"].mapping().items()
+        },
+        {name: _rule(node) for name, node in parts["layers"].mapping().items()},
+        chains,
+        tuple(_fusion(name, node) for name, node in parts["fusions"].mapping().items()),
+    )
+
+
+def _number(node: Node) -> float:
+    try:
+        return float(node.text())
+    except ValueError:
+        raise node.fail(f"expected a number, got {node.text()!r}") from None
+
+
+def _update(op: str, node: Node, chains: Mapping[str, Row]) -> Update:
+    if op not in chains:
+        raise node.fail(f"there is no chain {op!r}{suggest(op, chains)}")
+    whose, *state = node.text().replace(",", " ").split()
+    return Update(op, tuple(state), whose == "weights")
+
+
+def _rule(node: Node) -> Rule:
+    parts = node.mapping((), ("parameters", "keeps", "forward", "backward", "passes_on"))
+
+    def words(key: str) -> dict[str, str]:
+        found = parts[key].mapping() if key in parts else {}
+        return {name: one.text() for name, one in found.items()}
+
+    def forms(key: str) -> tuple[Form, ...]:
+        found = parts[key].mapping() if key in parts else {}
+        return tuple(_form(name, one) for name, one in found.items())
+
+    kept = words("parameters"), words("keeps")
+    return Rule(forms("forward"), forms("backward"), *kept, passes_on="passes_on" in parts)
+
+
+def _form(name: str, node: Node) -> Form:
+    parts = [part.strip() for part in node.text().split(",")]
+    values = [tuple(words.split()) for words in parts[-1].split("->")]
+    if len(parts) != 3 or len(values) != 2:
+        raise node.fail("expected: row or kernel, what it counts as, what it reads -> writes")
+    return Form(name, parts[0], parts[1], *values)
+
+
+def _row(node: Node) -> Row:
+    parts = node.mapping(("steps",), ("writes", "vectors", "exact"))
+    lines = tuple(tuple(line.split()) for line in parts["steps"].text().strip().split("\n"))
+    for line in lines:
+        fault = _fault(line)
+        if fault:
+            raise parts["steps"].fail(f"{' '.join(line)}: {fault}")
+
+    def words(key: str) -> tuple[str, ...]:
+        return tuple(parts[key].text().split()) if key in parts else ()
+
+    return Row(lines, words("writes"), words("vectors"), exact="exact" in parts)
+
+
+def _fault(line: tuple[str, ...]) -> str:
+    """What is wrong with a line of a chain; "" if nothing is."""
+    _, sign, operation, *operands = (*line, "", "", "")[: max(3, len(line))]
+    if sign == "+=" and len(line) == 3:
+        return ""
+    if sign != "=" or not 1 <= len(operands) <= 3:
+        return "expected 'result = operation operands', or 'sum += value'"
+    a, b, mask = (*operands, "", "")[:3]
+    fault = Step("", operation, a, b, mask).fault
+    return fault and Step("", operation, a, 0.0, mask).fault  # a name may be that of a number
+
+
+def _fusion(name: str, node: Node) -> Fusion:
+    parts = node.mapping(("first", "second"), ("keeps", "usual"))
+    first = tuple(one.text() for one in parts["first"].items())
+    usual = "usual" not in parts or parts["usual"].text() != "no"
+    return Fusion(name, first, parts["second"].text(), "keeps" in parts, usual)
+
+
+def chain_of(
+    op: str,
+    names: Mapping[str, str],
+    prefix: str,
+    elements: int = 1,
+    settings: Mapping[str, float] | None = None,
+    maps: DType = FP32,
+) -> Chain:
+    """The chain of a row with values for its ``names``; others are called after ``prefix``.
+
+    ``elements`` are those that a channel has in a batch. A chain "add" adds as many values as it is
+    given, "cast" has one. ``settings`` are numbers in place of those of the table,
+    ``maps`` the type of maps.
+    """
+    settings = {**tables().settings, **(settings or {})}
+    row = tables().chains.get(op) or Row(
+        _added([n for n in names if n[0] == "x"]), ("y",), exact=op == "add"
+    )
+    dtype = maps if row.exact and maps is FP16 else None
+    numbers = {**settings, "1/n": 1 / elements, "-rate": -settings["rate"]}
+    numbers |= {f"1-{name}": 1 - settings[name] for name in ("beta1", "beta2")}
+
+    def named(word: str) -> str:
+        return names.get(word, f"{prefix}:{word}")
+
+    def operand(word: str) -> str | float:
+        if word in numbers:
+            return numbers[word]
+        return float(word) if word.lstrip("-")[:1].isdigit() else named(word)
+
+    steps = []
+    for result, sign, operation, *operands in row.lines:
+        if sign == "=":
+            a, b, mask = (*operands, "", "", "")[:3]
+            second = operand(b) if b else ""
+            masked = named(mask) if mask else ""
+            steps.append(Step(named(result), operation, named(a), second, masked, dtype))
+    sums = tuple((named(line[0]), named(line[2])) for line in row.lines if line[1] == "+=")
+    made, vectors = {step.result for step in steps}, tuple(map(named, row.vectors))
+    used = [name for step in steps for name in step.reads] + [value for _, value in sums]
+    reads = [one for one in used if one not in made and one not in vectors]
+    writes = tuple(map(named, row.writes))
+    return Chain(tuple(steps), _each(tuple(reads)), writes, vectors, sums)
+
+
+def _added(names: list[str]) -> tuple[tuple[str, ...], ...]:
+    """The lines of a sum of so many values; of one, a copy in another type."""
+    if len(names) == 1:
+        return (("y", "=", "adds", names[0], "0"),)
+    lines, total = [], names[0]
+    for i, name in enumerate(names[1:], 2):
+        made = "y" if i == len(names) else f"sum{i}"
+        lines.append((made, "=", "add", total, name))
+        total = made
+    return tuple(lines)

@@ -1,0 +1,237 @@
+"""One training step of a network as it runs: kernel after kernel, with what is launched between.
+
+The graph of the network becomes operations (``training``), some of which one kernel computes
+together (``fusions``); a plan gives each value a format (``layouts``, ``planning``); each operation
+is simulated by itself (``launches``), equal ones once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from npusim.base.dtypes import FP16
+from npusim.base.dtypes import dtype as element_type
+from npusim.base.errors import ArgumentError
+from npusim.base.yamltree import suggest
+from npusim.call.options import Options
+from npusim.device.spec import Device
+from npusim.networks import fusions as table
+from npusim.networks.cards import Reduced, all_reduce, figures_of
+from npusim.networks.launches import Launcher, Task
+from npusim.networks.layouts import Plan
+from npusim.networks.planning import (
+    Formats,
+    Launch,
+    Simulated,
+    each_call,
+    launched,
+    planned,
+    problem,
+    tasks,
+)
+from npusim.networks.step_result import Launched, Setting, StepResult, Timed
+from npusim.networks.training import Kinds, Training, training
+from npusim.workloads import Workload, read_network
+
+#: How a step runs, and what its launches and layouts are unless asked for otherwise.
+MODES = {"eager": ("single", "each_call", "none"), "graph": ("graph", "as_framework", "usual")}
+
+#: How formats are chosen.
+LAYOUTS = ("each_call", "as_framework", "best")
+
+
+def step(
+    workload: Any,
+    input_shape: Sequence[int] | None = None,
+    *,
+    batch: int = 1,
+    mode: str = "graph",
+    passes: str = "training",
+    layouts: str | None = None,
+    fusions: str | Collection[str] | None = None,
+    optimizer: str = "momentum",
+    dtype: Any = "fp16",
+    normalisation: Any = None,
+    cards: int = 1,
+    jobs: int = 1,
+    store: str | Path | None = None,
+    **options: Any,
+) -> StepResult:
+    """Time one training step of a network, with all that runs between its convolutions.
+
+    ``workload`` and ``input_shape`` are as for ``npusim.network``; it needs a graph. The ``mode``
+    says how a step runs: "eager" launches every operation by itself, which takes and leaves values
+    as frameworks have them; "graph" replays a compiled graph, in which values stay in blocks of
+    channels and one kernel does what several operations are. What belongs to a mode can be asked
+    for by itself: ``layouts`` "each_call" (every operation converts), "as_framework" (blocks of
+    channels throughout, conversions at the borders) or "best" (the least time, by an integer
+    program that proves it); ``fusions`` "usual", "all", "none" or names of the table in
+    ``configs/operations.yaml``; and the options ``launch`` and ``tiling``, which is "library"
+    unless given, as frameworks call the vendor's kernels.
+
+    ``passes`` is "training" (both passes and the ``optimizer``: "momentum", "sgd", "adam"),
+    "forward" or "backward". Maps have the type ``dtype``, normalisations ``normalisation`` where it
+    is another; what the cube cannot multiply is cast to fp16. Of several ``cards`` each has
+    ``batch`` images, and gradients are exchanged beside the backward pass. Operations are simulated
+    in ``jobs`` processes and kept in ``store`` as for ``npusim.network``. The keywords left are
+    those of ``npusim.call.Options`` except ``timeline`` and ``check``: ``device`` is required.
+
+    An operation that the device refuses does not stop the others: see ``StepResult.failed``. Raises
+    ``ArgumentError`` for a workload without a graph, and for what the device has no figures of.
+    """
+    if batch < 1:
+        raise ArgumentError(f"batch is {batch}; it must be at least 1 image")
+    launch, *_ = usual_of(mode)
+    if passes not in ("training", "forward", "backward"):
+        raise ArgumentError(f"passes is {passes!r}; it is one of forward, backward, training")
+    net = read_network(workload, input_shape)
+    usual = {"launch": launch, "tiling": "library"}
+    given = Options.of(step, usual | options, without=("timeline", "check"))
+    how = setting(
+        given.machine,
+        mode=mode,
+        layouts=layouts,
+        fusions=fusions,
+        optimizer=optimizer,
+        passes=passes,
+        dtype=dtype,
+        norm=normalisation,
+        cards=cards,
+    )
+    given = replace(given, timeline=False)
+    ready = prepared(net, given, how, batch=batch, jobs=jobs, store=store)
+    times = ready.formats.times
+    times.all([what for _, what, _ in ready.todo])
+    result = ready.result(times.known)
+    if len(result.failed) == len(result.launched):
+        first = result.failed[0]
+        raise ArgumentError(
+            f"no operation of {net.name} can be simulated; {first.name}: {first.timed.error}"
+        )
+    return result
+
+
+def usual_of(mode: str) -> tuple[str, str, str]:
+    """Launches, layouts and fusions of a mode; ``ArgumentError`` for an unknown one."""
+    if mode not in MODES:
+        known = ", ".join(MODES)
+        raise ArgumentError(f"mode is {mode!r}{suggest(mode, MODES)}; it is one of {known}")
+    return MODES[mode]
+
+
+def setting(
+    device: Device,
+    *,
+    mode: str,
+    layouts: str | None,
+    fusions: str | Collection[str] | None,
+    optimizer: str,
+    passes: str,
+    dtype: Any,
+    norm: Any,
+    cards: int,
+) -> Setting:
+    """The setting of a mode with what is asked for besides; ``ArgumentError`` for other values."""
+    usual, maps = usual_of(mode), element_type(dtype)
+    if layouts is not None and layouts not in LAYOUTS:
+        hint = suggest(layouts, LAYOUTS)
+        raise ArgumentError(f"layouts is {layouts!r}{hint}; it is one of {', '.join(LAYOUTS)}")
+    if cards < 1:
+        raise ArgumentError(f"cards is {cards}; it must be at least 1")
+    if cards > 1:
+        figures_of(device, cards)
+    rates = device.cube.rates if device.cube else {}
+    kinds = [kind for kind in (maps, FP16) if kind.name in rates and kind.bytes == 2]
+    if not kinds:
+        raise ArgumentError(
+            f"mode is {mode!r}; the cube of {device.name} multiplies no {maps.name} and no fp16, "
+            "which the kernels of a step take: use another device, or npusim.network for its layers"
+        )
+    names = tuple(one.name for one in table.chosen(usual[2] if fusions is None else fusions))
+    return Setting(
+        mode=mode,
+        layouts=layouts or usual[1],
+        fusions=names,
+        optimizer=optimizer,
+        passes=passes,
+        kinds=Kinds(maps, kinds[0], maps if norm is None else element_type(norm)),
+        cards=cards,
+    )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A step that is planned: what it computes, and what is launched for it, in order."""
+
+    workload: Workload
+    batch: int
+    setting: Setting
+    step: Training
+    formats: Formats
+    fused: Mapping[str, int]
+    plan: Plan | None
+    todo: tuple[tuple[Launch, Task, dict[str, int]], ...]
+
+    def result(self, times: Mapping[Task, Timed]) -> StepResult:
+        """The step, whose tasks take so long."""
+        device, cards = self.formats.times.launcher.options.machine, self.setting.cards
+        done = tuple(launched(self.todo, times))
+        return StepResult(
+            workload=self.workload,
+            device=device,
+            batch=self.batch,
+            setting=self.setting,
+            step=self.step,
+            launched=done,
+            fused=self.fused,
+            plan=self.plan,
+            reduced=_reduced(device, cards, self.step, done) if cards > 1 else None,
+        )
+
+
+def prepared(
+    workload: Workload,
+    options: Options,
+    setting: Setting,
+    *,
+    batch: int,
+    jobs: int = 1,
+    store: str | Path | None = None,
+    settings: Mapping[str, float] | None = None,
+) -> Prepared:
+    """Plan one step; ``settings`` are those of the optimizer."""
+    step = training(
+        workload,
+        batch,
+        setting.kinds,
+        passes=setting.passes,
+        optimizer=setting.optimizer,
+        settings=settings,
+    )
+    device = options.machine
+    made = table.fused(step, table.chosen(setting.fusions), device)
+    formats = Formats(step, Simulated(Launcher(options, batch), store, jobs))
+    fixed, plan = setting.layouts == "as_framework", None
+    if setting.layouts == "each_call":
+        launches = each_call(step, formats)
+    else:
+        formats.simulate(fixed=fixed)
+        plan = problem(step, formats, fixed=fixed).best()
+        launches = planned(step, formats, plan, fixed=fixed)
+    todo = tuple(tasks(launches, formats, device))
+    return Prepared(workload, batch, setting, step, formats, made, plan, todo)
+
+
+def _reduced(device: Device, cards: int, step: Training, done: Sequence[Launched]) -> Reduced:
+    """The all-reduce of the gradients of parameters, in the order in which they are made."""
+    wanted = {f"{name}.gradient" for name in step.parameters}
+    now, end, ready = 0, 0, []
+    for one in done:
+        now += one.timed.cycles
+        end = now if one.phase != "optimizer" else end
+        found = [(device.time_us(now), one.sizes[name]) for name in one.writes if name in wanted]
+        ready += found if not one.value else []
+    return all_reduce(device, cards, ready, device.time_us(end))

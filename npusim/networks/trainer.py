@@ -1,0 +1,206 @@
+"""Training on simulated kernels: the numbers of every step, in the chip's arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from npusim.base.errors import ArgumentError
+from npusim.base.shown import Shown
+from npusim.base.yamltree import suggest
+from npusim.call.options import Options
+from npusim.call.spec import Array
+from npusim.networks.launches import PLAIN, Placed, conversion_task
+from npusim.networks.planning import Launch
+from npusim.networks.step import prepared, setting, usual_of
+from npusim.networks.step_result import StepResult, Timed
+from npusim.networks.training import Value
+from npusim.results import Result
+from npusim.workloads import read_network
+from npusim.workloads.layers import INPUT
+
+
+class Trainer(Shown):
+    """A network whose steps are computed by the kernels that are timed.
+
+    ``workload``, ``input_shape`` and the keywords are those of ``npusim.step``; ``settings`` are
+    numbers of the optimizer (``rate``, ``momentum``, ``decay``, ...). Parameters are trained in
+    fp32 and go by name, weights as frameworks have them, "conv1.w" for example, scales of
+    normalisations "NAME.gamma", shifts "NAME.beta", biases "NAME.b". They begin as He et al. (2015)
+    proposed, by ``seed``, and may be read and set: ``trainer["conv1.w"] = array``.
+    """
+
+    def __init__(
+        self,
+        workload: Any,
+        input_shape: Any = None,
+        *,
+        device: Any,
+        batch: int,
+        mode: str = "graph",
+        layouts: str | None = None,
+        fusions: Any = None,
+        optimizer: str = "momentum",
+        dtype: Any = "fp16",
+        normalisation: Any = None,
+        settings: Mapping[str, float] | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        net = read_network(workload, input_shape)
+        usual: dict[str, Any] = {"launch": usual_of(mode)[0], "tiling": "library"}
+        options = {**usual, **options, "device": device}
+        given = Options.of(type(self), options, without=("timeline", "check"))
+        how = setting(
+            given.machine,
+            mode=mode,
+            layouts=layouts,
+            fusions=fusions,
+            optimizer=optimizer,
+            passes="training",
+            dtype=dtype,
+            norm=normalisation,
+            cards=1,
+        )
+        given = replace(given, timeline=False)
+        self._ready = prepared(net, given, how, batch=batch, settings=settings)
+        if "labels" not in self._ready.step.values:
+            raise ArgumentError(
+                f"{net.name} ends in a map; a Trainer needs a linear layer last, whose rows are "
+                "classes"
+            )
+        self._homes = dict(self._given())
+        self._kept: dict[tuple[str, str], Array] = {}
+        self.steps: list[StepResult] = []  # what every step took
+        self.losses: list[float] = []  # the mean of each batch, before its step
+        generator = np.random.default_rng(seed)
+        for name in self._ready.step.parameters:
+            self[name] = _begun(self._ready.step.values[name], generator)
+
+    def __repr__(self) -> str:
+        """One line: the network, how far it is, and what a step takes."""
+        told = f"<Trainer of {self._ready.workload.name}: {len(self.steps)} steps"
+        if self.steps:
+            told += f" of {self.steps[-1].time_us:.3f} us, loss {self.losses[-1]:.4f}"
+        return f"{told}>"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of what is trained."""
+        return tuple(self._ready.step.parameters)
+
+    def __getitem__(self, name: str) -> Array:
+        """A parameter as it is now, plain; ``ArgumentError`` for an unknown name."""
+        format, value = self._home(name)
+        array = self._kept[name, format]
+        if value.kind == "channels":
+            return array[: value.shape[0]]
+        return array if format == PLAIN else self._converted(name, PLAIN, array)
+
+    def __setitem__(self, name: str, array: Any) -> None:
+        """Set a parameter; ``ArgumentError`` for an unknown name or another shape."""
+        format, value = self._home(name)
+        plain = np.asarray(array, np.float32)
+        if plain.shape != value.shape:
+            raise ArgumentError(f"{name} has shape {value.shape}, got {plain.shape}")
+        if value.kind == "channels":
+            held = np.zeros(Placed(value, PLAIN, self._c0).shape, np.float32)
+            held[: len(plain)] = plain
+            plain = held
+        self._kept[name, format] = (
+            plain if format == PLAIN else self._converted(name, format, plain)
+        )
+
+    def step(self, images: Any, labels: Any) -> float:
+        """Train on one batch: ``images`` (batch, ...) and the classes of each; returns the loss.
+
+        The loss is the mean over the batch, before the step. ``steps`` has what the step took.
+        """
+        ready, values = self._ready, self._ready.step.values
+        now = dict(self._kept)
+        shape, classes = values[INPUT].shape, np.asarray(labels)
+        if np.shape(images) != shape:
+            raise ArgumentError(f"images have shape {shape}, got {np.shape(images)}")
+        hot = np.zeros(values["labels"].shape, values["labels"].dtype.numpy)
+        known = classes.shape == hot.shape[:1] and classes.dtype.kind in "iu"
+        if not known or not 0 <= classes.min() <= classes.max() < hot.shape[1]:
+            raise ArgumentError(
+                f"labels are {hot.shape[0]} integers from 0 to {hot.shape[1] - 1}, one an image"
+            )
+        now[INPUT, PLAIN] = np.ascontiguousarray(images, dtype=values[INPUT].dtype.numpy)
+        hot[np.arange(len(hot)), classes] = 1
+        now["labels", PLAIN] = hot
+        for name, format in self._homes.items():  # the optimizer's state begins with zeros
+            if (name, format) not in now:
+                placed = self._placed(name, format)
+                now[name, format] = np.zeros(placed.shape, placed.value.dtype.numpy)
+        timed: dict[Any, Timed] = {}
+        for one, what, _ in ready.todo:
+            timed[what] = self._run(one, what, now)
+        self._kept = {
+            (name.removesuffix("_new"), format): array
+            for (name, format), array in now.items()
+            if name.endswith("_new") and not name.endswith(".g_new")
+        }
+        self.steps.append(ready.result(timed))
+        self.losses.append(float(now["loss", PLAIN].mean()))
+        return self.losses[-1]
+
+    # -- values ------------------------------------------------------------------------------
+
+    @property
+    def _c0(self) -> int:
+        return self._ready.formats.times.launcher.c0
+
+    def _placed(self, name: str, format: str) -> Placed:
+        formats = self._ready.formats
+        return Placed(self._ready.step.values[name], format, self._c0, formats.groups.get(name, 1))
+
+    def _given(self) -> Iterator[tuple[str, str]]:
+        """Values that are there before a step, with the format in which they are."""
+        made: set[str] = set()
+        for one, _, _ in self._ready.todo:
+            for name, format in one.reads:
+                if name not in made:
+                    yield name, format
+                made.add(name)
+            made |= {name for name, _ in one.writes}
+
+    def _home(self, name: str) -> tuple[str, Value]:
+        if name not in self._ready.step.parameters:
+            known = self._ready.step.parameters
+            raise ArgumentError(f"there is no parameter {name!r}{suggest(name, known)}")
+        return self._homes[name], self._ready.step.values[name]
+
+    def _converted(self, name: str, format: str, array: Array) -> Array:
+        """A value in another format, by the kernel that converts it."""
+        formats = self._ready.formats
+        what = conversion_task(formats.step.values[name], format, formats.groups.get(name, 1))
+        result = formats.times.launcher.run(what, {"v0": array})
+        return _outputs(result)[0]
+
+    def _run(self, one: Launch, what: Any, now: dict[tuple[str, str], Array]) -> Timed:
+        """Launch what is next on the values as they are now."""
+        given = {f"v{i}": now[key] for i, key in enumerate(one.reads)}
+        result = self._ready.formats.times.launcher.run(what, given)
+        now.update(zip(one.writes, _outputs(result), strict=True))
+        return Timed(replace(result, outputs=None))
+
+
+def _outputs(result: Result) -> list[Array]:
+    """The arrays that a call computed."""
+    return [array for array in result.outputs or () if array is not None]
+
+
+def _begun(value: Value, generator: np.random.Generator) -> Array:
+    """What a parameter begins with: numbers by the size of what they are multiplied with."""
+    if value.kind in ("weight", "matrix"):
+        width = prod(value.shape[1:])
+        numbers = generator.standard_normal(value.shape) * (2 / width) ** 0.5
+        begun: Array = numbers.astype(np.float32)
+        return begun
+    return np.full(value.shape, float(value.name.endswith(".gamma")), np.float32)

@@ -1,0 +1,416 @@
+"""What a training step computes: operations on values, from the graph of a network.
+
+A *value* is a tensor: a map, a parameter, numbers for channels, or bits. An *operation* is what one
+kernel computes: a product or another kernel of its own (its ``core``), and a chain of element-wise
+steps on what that makes, or on maps alone. Gradients follow from a table of rules; where a value is
+read more than once, its gradients are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from npusim.base.dtypes import FP16, FP32, INT8, DType
+from npusim.base.errors import ArgumentError
+from npusim.base.yamltree import suggest
+from npusim.networks.rules import Chain, Form, Rule, Update, chain_of, tables
+from npusim.workloads import ConvLayer, ElementwiseLayer, Layer, LinearLayer, Workload
+from npusim.workloads.layers import INPUT, Node
+
+#: The parts of a step, in order.
+PHASES = ("forward", "backward", "optimizer")
+
+
+class Value(NamedTuple):
+    """A tensor of a step, of a batch: ``shape`` is (n, channels, ...) of maps, plain of others.
+
+    ``kind`` is "map", "rows" (of a linear layer), "weight" (of a convolution), "matrix" (of a
+    linear layer), "vector" (a bias), "channels" (a number for each channel of whole blocks),
+    "bits" (one for each element of a map) or "masks" (of bits, for each tap of a window).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    kind: str = "map"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What one kernel computes: its ``core``, and a ``chain`` of element-wise steps behind it.
+
+    Without a core the chain is all of it. ``inputs`` and ``outputs`` are values of the core; with a
+    chain these stay in memory only where they are ``stored``. ``kind`` is what reports call it.
+    """
+
+    name: str
+    kind: str
+    phase: str
+    layer: Layer | ElementwiseLayer | None = None
+    core: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    chain: Chain | None = None
+    stored: bool = True
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Values that it reads, each once."""
+        chain = (*self.chain.reads, *self.chain.vectors) if self.chain else ()
+        return tuple(dict.fromkeys(v for v in (*self.inputs, *chain) if v not in self.outputs))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Values that it leaves in memory."""
+        chain = self.chain
+        own = (*chain.writes, *(vector for vector, _ in chain.sums)) if chain else ()
+        return (*(self.outputs if self.stored else ()), *own)
+
+
+@dataclass
+class Training:
+    """The operations of a step in order, and their values."""
+
+    values: dict[str, Value] = field(default_factory=dict)
+    operations: list[Operation] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)
+    unknown: dict[str, int] = field(default_factory=dict)
+
+    def value(self, value: Value) -> str:
+        """Note a value; returns its name."""
+        self.values[value.name] = value
+        return value.name
+
+    def readers(self) -> dict[str, list[Operation]]:
+        """Who reads a value, by its name."""
+        found: dict[str, list[Operation]] = {name: [] for name in self.values}
+        for one in self.operations:
+            for name in one.reads:
+                found[name].append(one)
+        return found
+
+
+class Kinds(NamedTuple):
+    """The arithmetic of a step: types of maps, of what the cube multiplies, of normalisations."""
+
+    maps: DType = FP16
+    cube: DType = FP16
+    norm: DType = FP16
+
+
+#: What everything is computed in unless asked for otherwise.
+KINDS = Kinds()
+
+
+def training(
+    workload: Workload,
+    batch: int,
+    kinds: Kinds = KINDS,
+    *,
+    passes: str = "training",
+    optimizer: str = "momentum",
+    settings: Mapping[str, float] | None = None,
+) -> Training:
+    """The operations of one step of ``workload`` on ``batch`` images.
+
+    ``passes`` is "forward", "backward" or "training", which is both and the optimizer ("momentum",
+    "sgd", "adam"), whose ``settings`` replace those of ``configs/operations.yaml``; its chains are
+    those of the table. Raises ``ArgumentError`` for a workload without a graph.
+    """
+    if not workload.nodes:
+        raise ArgumentError(
+            f"workload {workload.name} only lists layers; a step needs to know what reads what: "
+            "give its file a `graph:`, or read a torch.nn.Module or an ONNX file"
+        )
+    optimizers = tables().optimizers
+    if optimizer not in optimizers:
+        raise ArgumentError(
+            f"optimizer is {optimizer!r}{suggest(optimizer, optimizers)}; it is one of "
+            f"{', '.join(optimizers)}"
+        )
+    made = _Builder(workload, batch, kinds, settings or {})
+    made.forward()
+    if passes != "forward":
+        made.backward()
+    if passes == "training":
+        made.update(optimizers[optimizer])
+    skipped = {"backward": "forward"}.get(passes)
+    found = [one for one in made.step.operations if one.phase != skipped]
+    made.step.operations = found
+    return made.step
+
+
+class _Builder:
+    """Notes the operations of a network's nodes, forward and then backward."""
+
+    def __init__(
+        self, workload: Workload, batch: int, kinds: Kinds, settings: Mapping[str, float]
+    ) -> None:
+        self.workload, self.batch, self.kinds, self.settings = workload, batch, kinds, settings
+        self.step = Training()
+        self.nodes = {node.name: node for node in workload.nodes}
+        first = workload.nodes[0]
+        shape = _shape_in(first.layer, batch)
+        self.step.value(Value(INPUT, shape, kinds.maps, _kind(shape, first.layer)))
+        self.trained: dict[str, bool] = {INPUT: False}
+        self.symbols: dict[str, dict[str, str]] = {}
+        self.gradients: dict[str, list[str]] = {}
+        self.copies: dict[tuple[str, DType], str] = {}
+
+    # -- forward -----------------------------------------------------------------------------
+
+    def forward(self) -> None:
+        for node in self.workload.nodes:
+            rule = _rule(node.layer)
+            self.trained[node.name] = bool(rule.parameters) or any(
+                self.trained[name] for name in node.inputs
+            )
+            names = self._named(node, rule)
+            self.symbols[node.name] = names
+            for form in rule.forward:
+                self._note(node, form, "forward")
+
+    def _named(self, node: Node, rule: Rule) -> dict[str, str]:
+        """Values by the symbols of the rule: inputs, the output, parameters, what is kept."""
+        layer, batch = node.layer, self.batch
+        names = {f"x{i}": name for i, name in enumerate(node.inputs, 1)} | {"x": node.inputs[0]}
+        out = _shape_out(layer, batch)
+        kind = "rows" if isinstance(layer, LinearLayer) or len(out) == 2 else "map"
+        names["y"] = self.step.value(Value(node.name, out, self.kinds.maps, kind))
+        for symbol, kind in rule.parameters.items():
+            if symbol == "b" and not getattr(layer, "bias", False):
+                continue
+            value = Value(f"{node.name}.{symbol}", _parameter(layer, kind), FP32, kind)
+            names[symbol] = self.step.value(value)
+            self.step.parameters.append(value.name)
+        for symbol, text in rule.kept.items():
+            kind, _, of = text.partition(" of ")
+            like = self.step.values[names[of or "y"]]
+            shape = (like.shape[1],) if kind == "channels" else like.shape
+            if kind == "masks":
+                window = getattr(layer, "kernel", ()) or self.step.values[names["x"]].shape[2:]
+                shape = (_prod(window), *shape)
+            types = {"channels": FP32, "bits": INT8, "masks": INT8}
+            value = Value(f"{node.name}.{symbol}", shape, types.get(kind, like.dtype), kind)
+            names[symbol] = self.step.value(value)
+        return names
+
+    def _note(self, node: Node, form: Form, phase: str) -> None:
+        """One operation of a node, with casts of what it computes in another type."""
+        names, layer = self.symbols[node.name], node.layer
+        many = [s for s in names if s[0] == "x" and s[1:]]
+        reads = [s for word in form.reads for s in (many if word == "x*" else [word])]
+        reads = [s for s in reads if s in names]
+        kind = self._type(form)
+        given = {s: self._cast(names[s], kind, phase) for s in reads}
+        made, casts = {}, []
+        for s in form.writes:
+            value = self.step.values[names[s]]
+            made[s] = names[s]
+            if value.kind in ("map", "rows") and kind is not None and value.dtype is not kind:
+                made[s] = self.step.value(value._replace(name=f"{value.name}.{kind}", dtype=kind))
+                casts.append((made[s], names[s]))
+                self.copies[value.name, kind] = made[s]
+        self._operation(f"{node.name}.{form.name}", form, phase, layer, given, made)
+        for source, target in casts:
+            chain = chain_of("cast", {"x": source, "y": target}, target)
+            self.step.operations.append(Operation(target, "cast", phase, chain=chain))
+
+    def _operation(
+        self,
+        name: str,
+        form: Form,
+        phase: str,
+        layer: Layer | ElementwiseLayer | None,
+        given: Mapping[str, str],
+        made: Mapping[str, str],
+    ) -> None:
+        """Note an operation: a chain where there is a row of it, else a kernel of its own."""
+        if form.op == "add" or form.op in tables().chains:
+            like = self.step.values[next(iter(given.values()))]
+            elements = like.shape[0] * _prod(like.shape[2:])
+            chain = chain_of(form.op, {**given, **made}, name, elements, self.settings, like.dtype)
+            one = Operation(name, form.kind, phase, layer, chain=chain)
+        else:
+            core = tuple(given.values()), tuple(made.values())
+            one = Operation(name, form.kind, phase, layer, form.op, *core)
+        self.step.operations.append(one)
+
+    def _type(self, form: Form) -> DType | None:
+        """The type that an operation computes maps in; None for any."""
+        if form.kind.startswith(("convolution", "linear")):
+            return self.kinds.cube
+        return self.kinds.norm if form.kind.startswith("normalisation") else self.kinds.maps
+
+    def _cast(self, name: str, kind: DType | None, phase: str) -> str:
+        """The value in the type of an operation: a cast of it, made once."""
+        value = self.step.values[name]
+        if (
+            kind is None
+            or value.dtype is kind
+            or value.kind in ("vector", "channels", "bits", "masks")
+        ):
+            return name
+        if (name, kind) not in self.copies:
+            target = self.step.value(value._replace(name=f"{name}.{kind}", dtype=kind))
+            chain = chain_of("cast", {"x": name, "y": target}, target)
+            weights = name in self.step.parameters
+            one = Operation(target, "cast of weights" if weights else "cast", phase, chain=chain)
+            self.step.operations.append(one)
+            self.copies[name, kind] = target
+        return self.copies[name, kind]
+
+    # -- backward ----------------------------------------------------------------------------
+
+    def backward(self) -> None:
+        read = {name for node in self.workload.nodes for name in node.inputs}
+        for end in (node.name for node in self.workload.nodes if node.name not in read):
+            self._loss(end)
+        for node in reversed(self.workload.nodes):
+            if not self.trained[node.name]:
+                continue
+            rule, names = _rule(node.layer), self.symbols[node.name]
+            dy = self._gradient(node.name)
+            if dy is None:
+                continue
+            names["dy"] = dy
+            if rule.passes_on:
+                for name in node.inputs:
+                    self._add_gradient(name, dy)
+                continue
+            wanted = [f"x{i}" for i, name in enumerate(node.inputs, 1) if self.trained[name]]
+            for form in rule.backward:
+                self._backward(node, form, wanted)
+
+    def _loss(self, end: str) -> None:
+        """The gradient of a value that ends the network: of softmax with cross-entropy, or given.
+
+        Of several ends, such as an auxiliary classifier, those of as many classes share labels.
+        """
+        value, last = self.step.values[end], self.workload.nodes[-1].name
+        gradient = self.step.value(value._replace(name=f"{end}.gradient"))
+        self.gradients[end] = [gradient]
+        if value.kind == "rows":
+            own = f"{end}." * (end != last)
+            shared = value.shape == self.step.values[last].shape
+            labels = Value(f"{own * (not shared)}labels", value.shape, value.dtype, "rows")
+            loss = self.step.value(Value(f"{own}loss", value.shape[:1], FP32, "rows"))
+            reads, made = (end, self.step.value(labels)), (loss, gradient)
+            self.step.operations.append(
+                Operation(loss, "loss", "backward", None, "softmax_loss", reads, made)
+            )
+
+    def _backward(self, node: Node, form: Form, wanted: Sequence[str]) -> None:
+        """An operation of the gradients, where somebody wants one of its results."""
+        names = self.symbols[node.name]
+        writes = []
+        for word in form.writes:
+            for symbol in wanted if word == "dx*" else [word]:
+                if word in ("dx*", "dx", "dx1", "dx2"):
+                    at = symbol.removeprefix("d") if symbol != "dx" else "x1"
+                    if at not in wanted:
+                        continue
+                    source = self.step.values[names[at]]
+                    made = f"{source.name}.gradient.{node.name}"
+                    key = f"d{at}" if symbol != "dx" else "dx"
+                    names[key] = self.step.value(source._replace(name=made))
+                    self._add_gradient(source.name, made)
+                    writes.append(key)
+                elif word.startswith("d") and word[1:] in names:
+                    source = self.step.values[names[word[1:]]]
+                    names[word] = self.step.value(
+                        source._replace(name=f"{source.name}.gradient", dtype=FP32)
+                    )
+                    writes.append(word)
+        if writes:
+            self._note(node, form._replace(writes=tuple(writes)), "backward")
+
+    def _add_gradient(self, name: str, gradient: str) -> None:
+        if self.trained[name]:
+            self.gradients.setdefault(name, []).append(gradient)
+
+    def _gradient(self, name: str) -> str | None:
+        """The gradient of a value: that of its one reader, or the sum of all."""
+        parts = self.gradients.get(name, [])
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        total = self.step.value(self.step.values[name]._replace(name=f"{name}.gradient"))
+        given = {f"x{i}": part for i, part in enumerate(parts, 1)}
+        maps = self.step.values[name].dtype
+        chain = chain_of("add", {**given, "y": total}, total, maps=maps)
+        self.step.operations.append(Operation(total, "sum of gradients", "backward", chain=chain))
+        return total
+
+    # -- optimizer ---------------------------------------------------------------------------
+
+    def update(self, rules: Iterable[Update]) -> None:
+        """The update of every parameter that has a gradient."""
+        for name in self.step.parameters:
+            value, gradient = self.step.values[name], f"{name}.gradient"
+            if gradient not in self.step.values:
+                continue
+            for op, state, weights in rules:
+                if weights and value.kind not in ("weight", "matrix"):
+                    continue
+                made = tables().chains[op].writes
+                named = {s: f"{name}.{s}" for s in (*state, *made)} | {"w_new": f"{name}_new"}
+                named = {s: one for s, one in named.items() if s in (*state, *made)}
+                for one in named.values():
+                    self.step.value(value._replace(name=one))
+                chain = chain_of(
+                    op, {"w": name, "g": gradient, **named}, f"{name}.{op}", 1, self.settings
+                )
+                self.step.operations.append(
+                    Operation(f"{name}.{op}", _updates(op), "optimizer", chain=chain)
+                )
+                gradient = named.get("g_new", gradient)
+
+
+def _updates(op: str) -> str:
+    return op if op == "decay" else "update"
+
+
+def _rule(layer: Layer | ElementwiseLayer) -> Rule:
+    rules = tables().rules
+    if isinstance(layer, ConvLayer):
+        return rules["biased convolution" if layer.bias else "convolution"]
+    if isinstance(layer, LinearLayer):
+        return rules["product" if layer.products else "linear"]
+    return rules.get(layer.kind, rules["traffic"])
+
+
+def _shape_in(layer: Layer | ElementwiseLayer, batch: int) -> tuple[int, ...]:
+    if isinstance(layer, ConvLayer):
+        return replace(layer, n=batch).x_shape
+    if isinstance(layer, LinearLayer):
+        return (batch * layer.rows, layer.cin)
+    return (batch, *layer.shape)
+
+
+def _shape_out(layer: Layer | ElementwiseLayer, batch: int) -> tuple[int, ...]:
+    if isinstance(layer, ConvLayer):
+        return replace(layer, n=batch).dy_shape
+    if isinstance(layer, LinearLayer):
+        return (batch * max(1, layer.products) * layer.rows, layer.cout)
+    return (batch, *layer.out)
+
+
+def _parameter(layer: Layer | ElementwiseLayer, kind: str) -> tuple[int, ...]:
+    if isinstance(layer, ConvLayer):
+        return layer.w_shape if kind == "weight" else (layer.cout,)
+    if isinstance(layer, LinearLayer):
+        return (layer.cout, layer.cin) if kind == "matrix" else (layer.cout,)
+    return (layer.shape[0],)
+
+
+def _kind(shape: tuple[int, ...], layer: Layer | ElementwiseLayer) -> str:
+    return "rows" if isinstance(layer, LinearLayer) or len(shape) == 2 else "map"
+
+
+def _prod(sizes: Iterable[int]) -> int:
+    found = 1
+    for size in sizes:
+        found *= size
+    return found

@@ -1,0 +1,110 @@
+"""Small networks for tests of training steps, and what float64 makes of their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.networks.rules import Chain
+from npusim.workloads import Workload, load_workload
+
+Array = npt.NDArray[Any]
+
+#: One residual block behind one convolution: a value that is read twice, a sum, a linear layer.
+ONE_BLOCK = """\
+description: one residual block
+layers:
+  one: {cin: 3, cout: 16, spatial: [8, 8], kernel: 3, padding: 1}
+  two: {cin: 16, cout: 16, spatial: [8, 8], kernel: 3, padding: 1}
+  fc: {cin: 16, cout: 10, rows: 1, bias: yes}
+graph:
+  - x = input > one > batch_norm > relu
+  - y = x > two > batch_norm
+  - x = y + x > relu
+  - x > avg_pool > fc
+"""
+
+#: What issue's training is of: two residual blocks, the second with half the size.
+TWO_BLOCKS = """\
+description: two residual blocks, 16 x 16 images
+layers:
+  c1: {cin: 3, cout: 16, spatial: [16, 16], kernel: 3, padding: 1}
+  c2: {cin: 16, cout: 16, spatial: [16, 16], kernel: 3, padding: 1}
+  c3: {cin: 16, cout: 16, spatial: [16, 16], kernel: 3, padding: 1}
+  c4: {cin: 16, cout: 32, spatial: [16, 16], kernel: 3, stride: 2, padding: 1}
+  c5: {cin: 32, cout: 32, spatial: [8, 8], kernel: 3, padding: 1}
+  c6: {cin: 16, cout: 32, spatial: [16, 16], kernel: 1, stride: 2}
+  fc: {cin: 32, cout: 10, rows: 1, bias: yes}
+graph:
+  - x = input > c1 > batch_norm > relu
+  - y = x > c2 > batch_norm > relu > c3 > batch_norm
+  - x = y + x > relu
+  - y = x > c4 > batch_norm > relu > c5 > batch_norm
+  - s = x > c6 > batch_norm
+  - x = y + s > relu
+  - x > avg_pool > fc
+"""
+
+
+def network(text: str, folder: Path, name: str = "blocks") -> Workload:
+    """The workload of a text."""
+    path = folder / f"{name}.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_workload(path)
+
+
+def images(count: int, seed: int = 1) -> tuple[Array, Array]:
+    """Gratings of ten directions and colours at random places, with noise, and their classes."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 10, count)
+    ways = np.pi * labels / 10
+    across, down = (4 * f(ways)[:, None, None] / 16 for f in (np.cos, np.sin))
+    places = np.arange(16)
+    phases = 2 * np.pi * (across * places + down * places[:, None] + rng.random((count, 1, 1)))
+    colours = 1 + np.cos(2 * np.pi * (labels[:, None] + [0, 3, 6]) / 10)
+    made = np.cos(phases)[:, None] * colours[:, :, None, None]
+    made = made + 0.5 * rng.standard_normal(made.shape)
+    return made.astype(np.float32), labels
+
+
+OPERATIONS: dict[str, Any] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "max": np.maximum,
+    "min": np.minimum,
+    "adds": np.add,
+    "muls": np.multiply,
+    "maxs": np.maximum,
+    "mins": np.minimum,
+    "gt": np.greater,
+    "eq": np.equal,
+    "relu": lambda x: np.maximum(x, 0),
+    "exp": np.exp,
+    "rec": lambda x: 1 / x,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+}
+
+
+def computed(chain: Chain, given: Mapping[str, Array]) -> dict[str, Array]:
+    """All values of a chain in float64: maps (images, channels, positions), numbers per channel."""
+    known = {
+        name: array[None, :, None] if array.ndim == 1 else array for name, array in given.items()
+    }
+    for step in chain.steps:
+        a = known[step.a]
+        b = known[step.b] if isinstance(step.b, str) and step.b else step.b
+        if step.operation == "select":
+            made = np.where(known[step.mask], a, b)
+        else:
+            made = OPERATIONS[step.operation](*((a,) if step.b == "" else (a, b)))
+        known[step.result] = made
+    for vector, value in chain.sums:
+        known[vector] = known[value].sum((0, 2), keepdims=True)
+    return known

@@ -1,0 +1,345 @@
+"""What a step computes: its operations by hand, and every row of the table against float64."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npusim.base.dtypes import FP32
+from npusim.base.errors import ArgumentError, ConfigError
+from npusim.base.resources import configs
+from npusim.device.catalog import load_device
+from npusim.networks import rules
+from npusim.networks.fusions import chosen, fused
+from npusim.networks.rules import Rule, chain_of, tables
+from npusim.networks.training import Kinds, training
+from npusim.workloads import Workload, load_workload
+from tests.networks.blocks import ONE_BLOCK, Array, computed, network
+
+FORWARD = """\
+cast of weights: one.w -> one.w.fp16
+convolution output: input one.w.fp16 -> one
+normalisation sums: one -> batch_norm.sum batch_norm.squares
+normalisation update: one batch_norm.sum batch_norm.squares batch_norm.gamma batch_norm.beta -> \
+batch_norm
+activation: batch_norm -> relu relu.bits
+cast of weights: two.w -> two.w.fp16
+convolution output: relu two.w.fp16 -> two
+normalisation sums: two -> batch_norm_2.sum batch_norm_2.squares
+normalisation update: two batch_norm_2.sum batch_norm_2.squares batch_norm_2.gamma \
+batch_norm_2.beta -> batch_norm_2
+sum: batch_norm_2 relu -> add
+activation: add -> relu_2 relu_2.bits
+pooling: relu_2 -> avg_pool
+cast of weights: fc.w -> fc.w.fp16
+linear: avg_pool fc.w.fp16 fc.b -> fc
+"""
+
+BACKWARD = """\
+loss: fc labels -> loss fc.gradient
+linear: fc.gradient avg_pool -> fc.w.gradient
+linear: fc.gradient -> fc.b.gradient
+linear: fc.gradient fc.w.fp16 -> avg_pool.gradient.fc
+pooling: avg_pool.gradient.fc -> relu_2.gradient.avg_pool
+activation gradient: relu_2.gradient.avg_pool relu_2.bits -> add.gradient.relu_2
+normalisation gradient sums: two add.gradient.relu_2 batch_norm_2.sum batch_norm_2.squares -> \
+batch_norm_2.beta.gradient batch_norm_2.gamma.gradient
+normalisation gradient: add.gradient.relu_2 two batch_norm_2.sum batch_norm_2.squares \
+batch_norm_2.gamma batch_norm_2.beta.gradient batch_norm_2.gamma.gradient -> \
+two.gradient.batch_norm_2
+convolution weight: relu two.gradient.batch_norm_2 -> two.w.gradient
+convolution input: two.gradient.batch_norm_2 two.w.fp16 -> relu.gradient.two
+sum of gradients: add.gradient.relu_2 relu.gradient.two -> relu.gradient
+activation gradient: relu.gradient relu.bits -> batch_norm.gradient.relu
+normalisation gradient sums: one batch_norm.gradient.relu batch_norm.sum batch_norm.squares -> \
+batch_norm.beta.gradient batch_norm.gamma.gradient
+normalisation gradient: batch_norm.gradient.relu one batch_norm.sum batch_norm.squares \
+batch_norm.gamma batch_norm.beta.gradient batch_norm.gamma.gradient -> one.gradient.batch_norm
+convolution weight: input one.gradient.batch_norm -> one.w.gradient
+"""
+
+
+@pytest.fixture
+def block(tmp_path: Path) -> Workload:
+    return network(ONE_BLOCK, tmp_path)
+
+
+def decayed(name: str) -> str:
+    return (
+        f"decay: {name} {name}.gradient -> {name}.g_new\n"
+        f"update: {name}.v {name}.g_new {name} -> {name}.v_new {name}_new\n"
+    )
+
+
+def updated(name: str) -> str:
+    return f"update: {name}.v {name}.gradient {name} -> {name}.v_new {name}_new\n"
+
+
+def test_the_operations_of_a_step_are_those_written_by_hand(block: Workload) -> None:
+    """Nothing needs the image's gradient; weights alone decay; a cast is made once."""
+    optimizer = ""
+    for layer, norm in (("one", "batch_norm"), ("two", "batch_norm_2")):
+        optimizer += decayed(f"{layer}.w") + updated(f"{norm}.gamma") + updated(f"{norm}.beta")
+    optimizer += decayed("fc.w") + updated("fc.b")
+    phases = {"forward": FORWARD, "backward": BACKWARD, "optimizer": optimizer}
+    step = training(block, 4)
+    for phase, wanted in phases.items():
+        found = "".join(
+            f"{one.kind}: {' '.join(one.reads)} -> {' '.join(one.writes)}\n"
+            for one in step.operations
+            if one.phase == phase
+        )
+        assert found == wanted, phase
+    for passes, want in (("forward", {"forward"}), ("backward", {"backward"})):
+        assert {one.phase for one in training(block, 4, passes=passes).operations} == want
+
+
+def test_shapes_and_types_of_values(block: Workload) -> None:
+    values = training(block, 4).values
+    assert values["two"].shape == (4, 16, 8, 8)
+    assert values["relu.bits"].kind == "bits"
+    assert (values["batch_norm.sum"].shape, values["batch_norm.sum"].dtype) == ((16,), FP32)
+    assert (values["fc.w"].shape, values["fc.w"].dtype) == ((10, 16), FP32)
+    assert values["two.w.gradient"].dtype is FP32
+    assert (values["two.w.fp16"].dtype.name, values["fc"].shape) == ("fp16", (4, 10))
+
+
+def test_normalisations_in_fp32_cast_what_they_read_and_leave(block: Workload) -> None:
+    step = training(block, 4, Kinds(norm=FP32))
+    casts = [one for one in step.operations if one.kind == "cast"]
+    assert [(one.reads, one.writes) for one in casts if one.phase == "forward"] == [
+        (("one",), ("one.fp32",)),
+        (("batch_norm.fp32",), ("batch_norm",)),
+        (("two",), ("two.fp32",)),
+        (("batch_norm_2.fp32",), ("batch_norm_2",)),
+    ]
+
+
+# -- rows of the table ---------------------------------------------------------------------------
+
+#: Layers with kernels of their own, which tests of these kernels and of training check.
+KERNELS = {
+    "convolution",
+    "biased convolution",
+    "linear",
+    "product",
+    "max_pool",
+    "avg_pool",
+    "concat",
+    "traffic",
+}
+
+SHAPE = (3, 2, 5)
+
+
+def run(rule: Rule, forms: str, values: dict[str, Array]) -> None:
+    """Compute the forms of one pass in float64."""
+    for form in getattr(rule, forms):
+        reads = [s for w in form.reads for s in (("x1", "x2") if w == "x*" else (w,))]
+        names = {s: s for s in (*reads, *form.writes)}
+        chain = chain_of(form.op, names, "t", SHAPE[0] * SHAPE[2])
+        made = computed(chain, {s: values[s] for s in reads})
+        for s in form.writes:
+            values[s] = made[s].reshape(-1) if made[s].shape[::2] == (1, 1) else made[s]
+
+
+def test_which_rows_have_kernels_of_their_own() -> None:
+    own = {
+        name
+        for name, rule in tables().rules.items()
+        if any(f.op not in (*tables().chains, "add") for f in (*rule.forward, *rule.backward))
+    }
+    assert own == KERNELS
+
+
+@pytest.mark.parametrize("kind", sorted(set(tables().rules) - KERNELS))
+def test_gradients_of_a_row_are_those_of_finite_differences(kind: str) -> None:
+    rule, rng = tables().rules[kind], np.random.default_rng(3)
+    reads = {s for form in rule.forward for s in form.reads}
+    wanted = ["x1", "x2"] if reads & {"x*", "x1"} else ["x"]
+    given: dict[str, Array] = {s: 3 * rng.standard_normal(SHAPE) for s in wanted}
+    given |= {s: rng.standard_normal(SHAPE[1]) for s in rule.parameters}
+    if kind == "dropout":  # what is kept is drawn before
+        given["bits"] = rng.integers(0, 2, SHAPE).astype(bool)
+    dy = rng.standard_normal(SHAPE)
+
+    def loss() -> float:
+        values = dict(given)
+        run(rule, "forward", values)
+        return float((values["y"] * dy).sum())
+
+    values = dict(given)
+    run(rule, "forward", values)
+    values["dy"] = dy
+    run(rule, "backward", values)
+    for name in (*wanted, *rule.parameters):
+        slopes = np.empty(given[name].shape)
+        for at in np.ndindex(slopes.shape):
+            before = given[name][at]
+            ends = []
+            for moved in (before + 1e-6, before - 1e-6):
+                given[name][at] = moved
+                ends.append(loss())
+            given[name][at] = before
+            slopes[at] = (ends[0] - ends[1]) / 2e-6
+        found = dy if rule.passes_on else values[f"d{name}"]
+        np.testing.assert_allclose(found, slopes, rtol=2e-5, atol=2e-6)
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+FORMULAS: dict[str, Any] = {
+    "relu": lambda x: np.maximum(x, 0),
+    "clip": lambda x: np.clip(x, 0, 6),
+    "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+    "sigmoid": sigmoid,
+    "silu": lambda x: x * sigmoid(x),
+    "hard_swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+}
+
+
+@pytest.mark.parametrize("kind", FORMULAS)
+def test_activations_are_their_formulas(kind: str) -> None:
+    values = {"x": 3 * np.random.default_rng(0).standard_normal(SHAPE)}
+    run(tables().rules[kind], "forward", values)
+    np.testing.assert_allclose(values["y"], FORMULAS[kind](values["x"]), rtol=1e-7)
+
+
+def test_a_normalisation_is_its_formula() -> None:
+    rng = np.random.default_rng(0)
+    x, gamma, beta = rng.standard_normal(SHAPE), rng.standard_normal(2), rng.standard_normal(2)
+    values = {"x": x, "gamma": gamma, "beta": beta}
+    run(tables().rules["batch_norm"], "forward", values)
+    mean, power = x.mean((0, 2), keepdims=True), x.var((0, 2), keepdims=True)
+    wanted = (x - mean) / np.sqrt(power + 1e-5) * gamma[:, None] + beta[:, None]
+    np.testing.assert_allclose(values["y"], wanted)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_optimizers_are_their_formulas(optimizer: str) -> None:
+    """Sums are those of PyTorch's SGD; Adam has no correction of its first steps."""
+    assert set(tables().optimizers) == {"sgd", "momentum", "adam"}
+    rng = np.random.default_rng(0)
+    w, g, m, v = (rng.standard_normal(SHAPE) for _ in range(4))
+    v = v**2
+    values = {"w": w, "g": g, "m": m, "v": v}
+    for update in tables().optimizers[optimizer]:
+        names = {s: s for s in (*values, *tables().chains[update.op].writes)}
+        made = computed(chain_of(update.op, names, "t", 1, {"rate": 0.5}), values)
+        values["g"] = made.get("g_new", values["g"])
+    g = g + 1e-4 * w
+    if optimizer == "adam":
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        wanted = {"w_new": w - 0.5 * m / (np.sqrt(v) + 1e-5), "m_new": m, "v_new": v}
+    elif optimizer == "momentum":
+        wanted = {"w_new": w - 0.5 * (0.9 * v + g), "v_new": 0.9 * v + g}
+    else:
+        wanted = {"w_new": w - 0.5 * g}
+    for name, array in wanted.items():
+        np.testing.assert_allclose(made[name], array)
+
+
+# -- fusions -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("device", "fusions", "count"),
+    [
+        ("ascend910b2", "usual", {"update+sum": 1, "update+activation": 2}),
+        (
+            "ascend910",
+            "usual",
+            {
+                **{"convolution+sums": 2, "update+sum": 1, "update+activation": 2},
+                **{"gradient+sum": 1, "gradient+activation": 1},
+            },
+        ),
+        ("ascend910", "none", {}),
+        ("ascend910", "sum+activation,decay+update", {"sum+activation": 1, "decay+update": 3}),
+    ],
+)
+def test_how_often_fusions_are_made(
+    device: str, fusions: str, count: dict[str, int], block: Workload
+) -> None:
+    """Behind a product only where L0C drains through UB; each takes one operation away."""
+    step, whole = training(block, 4), training(block, 4)
+    assert fused(step, chosen(fusions), load_device(device)) == count
+    assert len(step.operations) == len(whole.operations) - sum(count.values())
+    kept = {name for one in step.operations for name in one.writes}
+    read = {name for one in step.operations for name in one.reads}
+    made = {name for one in whole.operations for name in one.writes}
+    assert read & made <= kept, "what somebody reads is in memory"
+    order: set[str] = made - kept
+    for one in step.operations:
+        assert not (set(one.reads) & made) - order, f"{one.name} reads what is made later"
+        order |= set(one.writes)
+
+
+def test_a_fused_kernel_keeps_the_name_of_what_it_ends_with(block: Workload) -> None:
+    step = training(block, 4)
+    fused(step, chosen("usual"), load_device("ascend910"))
+    kinds = Counter(one.kind for one in step.operations)
+    assert kinds["normalisation update + sum + activation"] == 1
+    assert kinds["convolution input + sum of gradients + activation gradient"] == 1
+    assert kinds["convolution output + normalisation sums"] == 2
+    sums = next(one for one in step.operations if one.name == "batch_norm.sums")
+    assert sums.writes == ("one", "batch_norm.sum", "batch_norm.squares")
+
+
+# -- what is wrong -------------------------------------------------------------------------------
+
+
+def test_a_list_of_layers_has_no_step() -> None:
+    listed = Workload(name="a", description="", layers=load_workload("dcgan").layers)
+    with pytest.raises(
+        ArgumentError, match=r"workload a only lists layers; .*give its file a `graph"
+    ):
+        training(listed, 1)
+
+
+def test_an_unknown_optimizer_is_named(block: Workload) -> None:
+    with pytest.raises(ArgumentError, match="optimizer is 'adm'; did you mean 'adam'"):
+        training(block, 1, optimizer="adm")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("  rate: 0.1", "  rate: fast", "settings.rate: expected a number, got 'fast'"),
+        (
+            "    sgd: all",
+            "    sdg: all",
+            "optimizers.sgd.sdg: there is no chain 'sdg'; did you mean",
+        ),
+        (
+            "relu, activation, x -> y bits",
+            "relu, activation, x",
+            "expected: row or kernel, what it",
+        ),
+        ("y = mul x1 x2", "y = mull x1 x2", "y = mull x1 x2: there is no operation 'mull'"),
+        ("y = mul x1 x2", "y = mul x1", "y = mul x1: mul takes two values"),
+        ("y = mul x1 x2", "y mul x1 x2", "y mul x1 x2: expected 'result = operation operands'"),
+        ("second: normalisation sums", "third: normalisation sums", "unknown key 'third'"),
+    ],
+)
+def test_a_row_that_is_wrong_has_its_line(
+    before: str, after: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (configs() / "operations.yaml").read_text(encoding="utf-8")
+    at = text.index(before)
+    (tmp_path / "operations.yaml").write_text(text.replace(before, after, 1), encoding="utf-8")
+    monkeypatch.setattr(rules, "configs", lambda: tmp_path)
+    line = text[:at].count("\n") + 1
+    with pytest.raises(ConfigError) as error:
+        rules.tables.__wrapped__()
+    told = str(error.value)
+    assert message in told
+    named = int(told.split(":")[1])
+    assert told.startswith("operations.yaml:")
+    assert line - 2 <= named <= line, "that of the line, or of the key of its chain"

@@ -1,0 +1,347 @@
+"""A training step: its results, what it refuses, and numbers that no plan changes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npusim
+from npusim.networks.cards import all_reduce
+from npusim.networks.launches import Launcher
+from npusim.networks.step_result import Launched, StepResult, Timed
+from npusim.networks.training import Training
+from npusim.workloads import Workload, load_workload
+from tests.networks.blocks import ONE_BLOCK, TWO_BLOCKS, Array, images, network
+
+
+@pytest.fixture(scope="module")
+def block(tmp_path_factory: pytest.TempPathFactory) -> Workload:
+    return network(ONE_BLOCK, tmp_path_factory.mktemp("block"))
+
+
+@pytest.fixture(scope="module")
+def graph(block: Workload) -> StepResult:
+    return npusim.step(block, device="ascend910b2", batch=4)
+
+
+@pytest.fixture(scope="module")
+def eager(block: Workload) -> StepResult:
+    return npusim.step(block, device="ascend910b2", batch=4, mode="eager")
+
+
+# -- numbers -------------------------------------------------------------------------------------
+
+#: Ways to run a step. With one kind of launch the best tiling of the first layer is the same.
+WAYS = {
+    "eager": {"mode": "eager", "launch": "graph"},
+    "graph": {"mode": "graph"},
+    "best": {"mode": "graph", "layouts": "best"},
+}
+
+
+def trained(workload: Workload, count: int, **options: Any) -> npusim.Trainer:
+    trainer = npusim.Trainer(workload, device="ascend910b2", batch=16, **options)
+    xs, labels = images(16 * count)
+    for i in range(count):
+        trainer.step(xs[16 * i : 16 * i + 16], labels[16 * i : 16 * i + 16])
+    return trainer
+
+
+def test_numbers_are_the_same_to_the_bit_in_every_mode(tmp_path: Path) -> None:
+    """Momentum begins at zero, so that one step leaves gradients in the parameters, and all do."""
+    workload = network(TWO_BLOCKS, tmp_path)
+    found = {name: trained(workload, 1, **options) for name, options in WAYS.items()}
+    first = found["eager"]
+    begun = npusim.Trainer(workload, device="ascend910b2", batch=16)
+    assert len(first.parameters) == 7 + 2 * 6 + 1
+    for name, other in found.items():
+        assert other.losses == first.losses, name
+        for one in first.parameters:
+            np.testing.assert_array_equal(other[one], first[one], err_msg=f"{name} {one}")
+    assert all((first[one] != begun[one]).any() for one in first.parameters)
+    times = {name: one.steps[0].time_us for name, one in found.items()}
+    assert times["best"] <= times["graph"] * 1.01 < times["eager"]
+
+
+# -- results -------------------------------------------------------------------------------------
+
+
+def test_parts_of_a_step_add_up(graph: StepResult, eager: StepResult) -> None:
+    for result in (graph, eager):
+        rows = result.operation_rows()
+        assert result.complete
+        assert result.cycles == sum(one.timed.cycles for one in result.launched)
+        assert sum(result.split.values()) == pytest.approx(result.time_us)
+        assert sum(row["share"] for row in result.kind_rows()) == pytest.approx(1)
+        ends = [row["start_us"] + row["us"] for row in rows]
+        assert [row["start_us"] for row in rows[1:]] == pytest.approx(ends[:-1])
+        assert ends[-1] == pytest.approx(result.time_us)
+        assert result.images_per_second == pytest.approx(4 / result.time_us * 1e6)
+        assert json.loads(json.dumps(result.to_json()))["complete"] is True
+        assert (result.energy_uj or 0) > 0
+    assert (graph.plan is not None, eager.plan) == (True, None)
+    assert graph.plan is not None
+    assert graph.plan.proved
+    assert eager.time_us > graph.time_us
+    assert len(eager.conversions) > len(graph.conversions) == 3
+
+
+def test_the_best_layouts_take_no_more_time_than_the_framework_s(
+    block: Workload, graph: StepResult
+) -> None:
+    best = npusim.step(block, device="ascend910b2", batch=4, layouts="best")
+    assert best.plan is not None
+    assert graph.plan is not None
+    assert best.plan.proved
+    assert best.plan.us <= graph.plan.us
+    assert "proved: no choice of formats takes less" in " ".join(best.text().split())
+
+
+def test_what_a_fusion_is_worth_is_two_runs(block: Workload, graph: StepResult) -> None:
+    without = npusim.step(block, device="ascend910b2", batch=4, fusions="none")
+    assert without.fused == {}
+    assert dict(graph.fused) == {"update+sum": 1, "update+activation": 2}
+    assert len(without.launched) == len(graph.launched) + 3
+    assert without.time_us > graph.time_us
+
+
+def test_two_steps_are_compared_by_kinds_and_operations(
+    block: Workload, graph: StepResult, eager: StepResult, tmp_path: Path
+) -> None:
+    found = npusim.compare_networks(graph, eager, labels=("graph", "eager"))
+    rows = {(row["part"], row["name"], row["what"]): row for row in found.rows}
+    assert rows["network", "", "mode"]["b"] == "eager"
+    sums = rows["kind", "normalisation sums", "us"]
+    assert sums["change"] == pytest.approx(sums["b"] - sums["a"])
+    assert rows["operation", "one.output", "us"]["a"] == next(
+        one.timed.us for one in graph.launched if one.name == "one.output"
+    )
+    text = found.text()
+    assert "KINDS (us with launches" in text
+    assert "mode: graph -> eager" in text
+    assert "none -> none" not in text
+    files = [tmp_path / f"{name}.json" for name in ("a", "b")]
+    for file, one in zip(files, (graph, eager), strict=True):
+        one.save(file)
+    assert npusim.compare_networks(*files).rows == found.rows
+    assert npusim.compare_networks(graph, graph).empty
+    layers = npusim.network(block, device="ascend910b2", batch=4)
+    with pytest.raises(npusim.ArgumentError, match="of A and B one is a whole step"):
+        npusim.compare_networks(graph, layers)
+
+
+def test_a_part_of_a_step(block: Workload, graph: StepResult) -> None:
+    forward = npusim.step(block, device="ascend910b2", batch=4, passes="forward")
+    assert {one.phase for one in forward.launched} == {"forward"}
+    whole = sum(one.timed.us for one in graph.launched if one.phase == "forward")
+    assert forward.time_us == pytest.approx(whole)
+
+
+def test_equal_operations_are_simulated_once(graph: StepResult) -> None:
+    sums = [
+        one for one in graph.launched if one.name.endswith((".gamma.momentum", ".beta.momentum"))
+    ]
+    assert len(sums) == 4
+    assert len({id(one.timed) for one in sums}) <= 2, "parameters are in the L2 or not"
+
+
+def test_all_ways_to_show_a_step(graph: StepResult, tmp_path: Path) -> None:
+    text = graph.text()
+    assert text.startswith(
+        "network     blocks: one residual block\ntraining    batch 4, fp16, momentum"
+    )
+    assert max(map(len, text.splitlines())) <= 80
+    graph.report(tmp_path / "step.html")
+    graph.save_plot(tmp_path / "step.png")
+    graph.write(tmp_path / "step.csv")
+    page = (tmp_path / "step.html").read_text(encoding="utf-8")
+    for words in ("Conversions that remain", "avg_pool.gradient.fc", "blocks training step"):
+        assert words in page
+    lines = (tmp_path / "step.csv").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 1 + len(graph.launched)
+    assert list(graph.operations.columns) == lines[0].split(",")
+
+
+def launched(name: str, reads: str, writes: str, sizes: dict[str, int]) -> Launched:
+    both = (tuple(reads.split()), tuple(writes.split()))
+    return Launched(
+        name=name, kind="k", phase="forward", layer="", timed=Timed(None, "no time"), reads=both[0],
+        writes=both[1], sizes={one: sizes[one] for names in both for one in names},
+    )  # fmt: skip
+
+
+def test_kept_bytes_are_those_of_values_that_somebody_still_reads(graph: StepResult) -> None:
+    """Parameters stay all the time; a map goes once its last reader has run."""
+    sizes = {"w": 1000, "x": 100, "a": 10, "b": 20, "c": 5}
+    steps = [("x w", "a"), ("a", "b"), ("b", "c"), ("c w", "d")]
+    sizes["d"] = 1
+    made = tuple(launched(f"o{i}", *pair, sizes) for i, pair in enumerate(steps))
+    result = StepResult(
+        workload=graph.workload, device=graph.device, batch=1, setting=graph.setting,
+        step=Training(), launched=made, fused={}, plan=None,
+    )  # fmt: skip
+    assert result.kept_bytes == 1100 + 10 + 20
+
+
+def test_an_operation_without_a_time_is_named(graph: StepResult) -> None:
+    failed = launched("odd", "", "", {})
+    result = replace(graph, launched=(*graph.launched, failed))
+    assert (graph.complete, result.complete, result.failed) == (True, False, (failed,))
+    assert "1 not simulated" in repr(result)
+    assert "NOT SIMULATED\n- odd: no time" in result.text()
+
+
+def test_an_operation_without_a_kernel_is_named_and_has_its_traffic(tmp_path: Path) -> None:
+    text = ONE_BLOCK.replace("relu\n  - y", "tanh\n  - y", 1)
+    result = npusim.step(network(text, tmp_path), device="ascend910b2", batch=4)
+    only = [one for one in result.launched if one.kind == "traffic only"]
+    assert [one.phase for one in only] == ["forward", "backward"]
+    assert all(one.timed.us > 0 for one in only)
+    assert any("traffic only" in note and "tanh" in note for note in result.notes)
+    with pytest.raises(npusim.ArgumentError, match="no kernel that computes its numbers"):
+        npusim.Trainer(network(text, tmp_path), device="ascend910b2", batch=4).step(
+            np.zeros((4, 3, 8, 8)), [0] * 4
+        )
+
+
+# -- several cards -------------------------------------------------------------------------------
+
+
+def cards(pieces: int, latency: int = 0, slowdown: int = 0) -> Any:
+    """A device with a bus of 2 B a cycle, of which a cycle is a microsecond."""
+    figures = SimpleNamespace(
+        bus_bytes_per_cycle=2, pieces=pieces, latency_cycles=latency, slowdown_percent=slowdown
+    )
+    return SimpleNamespace(cards=figures, time_us=float, name="d")
+
+
+def test_the_arithmetic_of_an_all_reduce() -> None:
+    """Two cards move each byte once: 2 (n - 1) / n over the bus, here half a microsecond a byte."""
+    ready = [(10.0, 40), (20.0, 40), (30.0, 80)]
+    one = all_reduce(cards(1), 2, ready, 50.0)
+    assert (one.us, one.hidden_us, one.exposed_us, one.bytes) == (80.0, 20.0, 60.0, 160)
+    two = all_reduce(cards(2, latency=3, slowdown=10), 2, ready, 50.0)
+    # 80 B from 20 on take 3 + 40, until 63; then 80 B that were ready at 30, until 106.
+    assert (two.us, two.exposed_us, two.hidden_us) == (86.0, 56.0, 30.0)
+    assert two.added_us == pytest.approx(56 + 3.0)
+    eight = all_reduce(cards(1), 8, ready, 50.0)
+    assert eight.us == pytest.approx(160 * 2 * 7 / 8 / 2)
+    assert all_reduce(cards(1), 2, ready, 500.0).exposed_us == 0
+
+
+def test_a_step_on_several_cards(block: Workload) -> None:
+    alone, eight = (
+        npusim.step(block, device="ascend910", batch=4, cards=n, tiling="auto") for n in (1, 8)
+    )
+    assert eight.reduced is not None
+    assert eight.compute_us == alone.time_us
+    gradients = 4 * (16 * 3 * 9 + 16 * 16 * 9 + 10 * 16 + 10 + 4 * 16)
+    assert eight.reduced.bytes >= gradients, "in blocks of channels there is more"
+    assert eight.time_us == pytest.approx(alone.time_us + eight.reduced.added_us)
+    assert eight.images_per_second == pytest.approx(8 * 4 / eight.time_us * 1e6)
+    assert "all-reduce" in eight.text()
+    assert sum(eight.split.values()) == pytest.approx(eight.time_us)
+
+
+# -- what is wrong -------------------------------------------------------------------------------
+
+
+USUAL: dict[str, Any] = {"device": "ascend910b2", "batch": 4, "passes": "training"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "grph"}, "mode is 'grph'; did you mean 'graph'?; it is one of eager, graph"),
+        ({"passes": "both"}, "passes is 'both'; it is one of forward, backward, training"),
+        ({"layouts": "bst"}, "layouts is 'bst'; did you mean 'best'?; it is one of each_call"),
+        (
+            {"fusions": "update+smu"},
+            "fusions: unknown name 'update+smu'; did you mean 'update+sum'",
+        ),
+        ({"optimizer": "adm"}, "optimizer is 'adm'; did you mean 'adam'?"),
+        ({"batch": 0}, "batch is 0; it must be at least 1 image"),
+        ({"cards": 0}, "cards is 0; it must be at least 1"),
+        ({"cards": 8}, "cards is 8; ascend910b2 has no figures of an all-reduce: use 1"),
+        ({"device": "ft78ne", "mode": "eager"}, "the cube of ft78ne multiplies no fp16"),
+        ({"device": "mt7004", "mode": "eager"}, "the cube of mt7004 multiplies no fp16"),
+        ({"check": True}, "step: check=True has no meaning"),
+        ({"gradients": ("input",)}, "step: unknown keyword 'gradients'"),
+    ],
+)
+def test_what_is_wrong_is_said(options: dict[str, Any], message: str, block: Workload) -> None:
+    with pytest.raises(npusim.ArgumentError) as error:
+        npusim.step(block, **USUAL | options)
+    assert message in str(error.value)
+
+
+def test_a_step_of_which_nothing_runs_is_an_error(
+    block: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise npusim.CapacityError("nothing fits")
+
+    monkeypatch.setattr(Launcher, "run", refuse)
+    message = "no operation of blocks can be simulated; .*: nothing fits"
+    with pytest.raises(npusim.ArgumentError, match=message):
+        npusim.step(block, device="ascend910b2", mode="eager")
+
+
+def test_a_trainer_needs_classes_and_a_mode(block: Workload) -> None:
+    with pytest.raises(npusim.ArgumentError, match="Trainer: unknown keyword 'rate'"):
+        npusim.Trainer(block, device="ascend910b2", batch=4, rate=0.1)
+    with pytest.raises(npusim.ArgumentError, match="mode is 'grph'; did you mean 'graph'"):
+        npusim.Trainer(block, device="ascend910b2", batch=4, mode="grph")
+    with pytest.raises(npusim.ArgumentError, match="dcgan ends in a map; a Trainer needs a linear"):
+        npusim.Trainer("dcgan", device="ascend910b2", batch=4, mode="eager")
+
+
+def test_a_list_of_layers_is_refused() -> None:
+    listed = Workload(name="plain", description="", layers=load_workload("dcgan").layers)
+    with pytest.raises(npusim.ArgumentError, match="workload plain only lists layers"):
+        npusim.step(listed, device="ascend910b2")
+
+
+@pytest.fixture
+def begun(block: Workload) -> npusim.Trainer:
+    return npusim.Trainer(block, device="ascend910b2", batch=4)
+
+
+def test_parameters_go_by_name(begun: npusim.Trainer) -> None:
+    new: Array = np.arange(16.0, dtype=np.float32)
+    begun["batch_norm.gamma"] = new
+    np.testing.assert_array_equal(begun["batch_norm.gamma"], new)
+    weights = np.arange(16 * 16 * 9, dtype=np.float32).reshape(16, 16, 3, 3)
+    begun["two.w"] = weights
+    np.testing.assert_array_equal(begun["two.w"], weights)
+    with pytest.raises(npusim.ArgumentError, match=r"no parameter 'two'; did you mean 'two\.w'"):
+        begun["two"]
+    with pytest.raises(
+        npusim.ArgumentError, match=r"two\.w has shape \(16, 16, 3, 3\), got \(3,\)"
+    ):
+        begun["two.w"] = np.zeros(3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "labels", "message"),
+    [
+        ((4, 3, 16, 16), [0, 1, 2, 3], r"images have shape \(4, 3, 8, 8\), got \(4, 3, 16, 16\)"),
+        ((4, 3, 8, 8), [0, 1, 2], "labels are 4 integers from 0 to 9, one an image"),
+        ((4, 3, 8, 8), [0, 1, 2, 10], "labels are 4 integers from 0 to 9"),
+        ((4, 3, 8, 8), [0, 1, 2, -1], "labels are 4 integers from 0 to 9"),
+        ((4, 3, 8, 8), [0.5, 1, 2, 3], "labels are 4 integers from 0 to 9"),
+    ],
+)
+def test_a_batch_has_its_shape(
+    shape: tuple[int, ...], labels: list[float], message: str, begun: npusim.Trainer
+) -> None:
+    with pytest.raises(npusim.ArgumentError, match=message):
+        begun.step(np.zeros(shape), labels)
+    assert begun.steps == []
+    assert repr(begun) == "<Trainer of blocks: 0 steps>"

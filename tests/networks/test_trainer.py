@@ -1,0 +1,61 @@
+"""A small network trained on simulated kernels: as float64 would, but for what fp16 explains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import npusim
+from tests.networks.blocks import TWO_BLOCKS, images, network
+from tests.networks.reference import Reference
+
+BATCH, RATE = 16, 0.05
+
+
+def compared(
+    device: str, steps: int, folder: Path
+) -> tuple[npusim.Trainer, dict[str, np.ndarray], Reference, Reference]:
+    """The trainer after some steps, what it began with, and NumPy's in float64 and with fp16."""
+    workload = network(TWO_BLOCKS, folder)
+    trainer = npusim.Trainer(workload, device=device, batch=BATCH, settings={"rate": RATE})
+    begun = {name: trainer[name].copy() for name in trainer.parameters}
+    exact, half = (Reference(workload, begun, half=one) for one in (False, True))
+    xs, labels = images(20 * BATCH)
+    for at in range(0, steps * BATCH, BATCH):
+        batch = xs[at : at + BATCH], labels[at : at + BATCH]
+        assert trainer.step(*batch) == trainer.losses[-1]
+        exact.step(*batch, RATE)
+        half.step(*batch, RATE)
+    return trainer, begun, exact, half
+
+
+@pytest.mark.parametrize(
+    ("device", "steps"),
+    [
+        ("ascend910b2", 4),
+        pytest.param("ascend910b2", 20, marks=pytest.mark.slow),
+        pytest.param("ascend910", 4, marks=pytest.mark.slow),
+    ],
+)
+def test_training_follows_float64_as_closely_as_fp16_allows(
+    device: str, steps: int, tmp_path: Path
+) -> None:
+    """Losses and weights are no further from float64 than NumPy's with maps stored in fp16."""
+    trainer, begun, exact, half = compared(device, steps, tmp_path)
+    losses, wanted = np.array(trainer.losses), np.array(exact.losses)
+    explained = np.abs(np.array(half.losses) - wanted).max()
+    assert np.abs(losses - wanted).max() <= 2 * explained + 1e-3
+    for name, at in begun.items():
+        moved = np.linalg.norm(exact.weights[name] - at)
+        off, fp16 = (
+            np.linalg.norm(one - exact.weights[name]) / moved
+            for one in (trainer[name], half.weights[name])
+        )
+        assert moved > 0
+        assert off <= 1.5 * fp16 + 0.01, name
+    if steps == 20:
+        assert losses[-1] < losses[0] / 3
+    once = npusim.step(network(TWO_BLOCKS, tmp_path), device=device, batch=BATCH)
+    assert {one.cycles for one in trainer.steps} == {once.cycles}

@@ -1,0 +1,113 @@
+"""A module trained by PyTorch and on simulated kernels: the same weights and losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npusim
+from npusim.workloads import read_network
+from tests.networks.blocks import Array, images
+from tests.networks.reference import Reference
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+BATCH, RATE = 16, 0.05
+
+
+class Block(nn.Module):  # type: ignore[misc, name-defined]
+    """Two convolutions with normalisations, and what goes around them."""
+
+    def __init__(self, cin: int, cout: int) -> None:
+        super().__init__()
+        stride = cout // cin
+        self.conv1 = nn.Conv2d(cin, cout, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(cout)
+        self.conv2 = nn.Conv2d(cout, cout, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(cout)
+        self.around = nn.Identity()
+        if stride > 1:
+            conv = nn.Conv2d(cin, cout, 1, stride, bias=False)
+            self.around = nn.Sequential(conv, nn.BatchNorm2d(cout))
+
+    def forward(self, x: Any) -> Any:
+        y = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
+        return torch.relu(y + self.around(x))
+
+
+def model() -> Any:
+    torch.manual_seed(0)
+    first = (nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+    last = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+    return nn.Sequential(*first, Block(16, 16), Block(16, 32), *last)
+
+
+def names(trainer: npusim.Trainer, module: Any) -> dict[str, Any]:
+    """The parameters of a module by the names of the trainer's: both in the order of the graph."""
+    ends = {"weight": {4: "w", 2: "w", 1: "gamma"}, "bias": {4: "b", 2: "b", 1: "beta"}}
+    found: dict[str, Any] = {}
+    kinds: dict[str, list[str]] = {}
+    for name in trainer.parameters:
+        kinds.setdefault(f"{name.rpartition('.')[2]} {trainer[name].shape}", []).append(name)
+    for layer in module.modules():
+        for own, value in layer.named_parameters(recurse=False):
+            end = ends[own][layer.weight.ndim]
+            found[kinds[f"{end} {tuple(value.shape)}"].pop(0)] = value
+    return found
+
+
+def by_torch(module: Any, steps: int) -> list[float]:
+    """Losses of steps of SGD with momentum, weights alone with decay."""
+    decayed = [p for p in module.parameters() if p.ndim > 1]
+    others = [p for p in module.parameters() if p.ndim == 1]
+    groups = [{"params": decayed, "weight_decay": 1e-4}, {"params": others}]
+    optimizer, losses = torch.optim.SGD(groups, lr=RATE, momentum=0.9), []
+    for xs, labels in batches(steps):
+        kind = next(module.parameters()).dtype
+        out = module(torch.tensor(xs, dtype=kind))
+        loss = nn.functional.cross_entropy(out, torch.tensor(labels))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def batches(steps: int) -> list[tuple[Array, Array]]:
+    xs, labels = images(20 * BATCH)
+    return [(xs[at : at + BATCH], labels[at : at + BATCH]) for at in range(0, steps * BATCH, BATCH)]
+
+
+@pytest.mark.parametrize("steps", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_module_is_trained_as_by_pytorch(steps: int) -> None:
+    """In float64 NumPy's steps are PyTorch's, and the chip is no further off than fp16 explains."""
+    module, wide = model(), model().double()
+    workload = read_network(module, (3, 16, 16))
+    trainer = npusim.Trainer(
+        workload, device="ascend910b2", batch=BATCH, settings={"rate": RATE}
+    )  # fmt: skip
+    own, exact = names(trainer, module), names(trainer, wide)
+    assert set(own) == set(trainer.parameters)
+    begun = {name: value.detach().numpy().copy() for name, value in own.items()}
+    for name, value in begun.items():
+        trainer[name] = value
+    reference, half = (Reference(workload, begun, half=one) for one in (False, True))
+    for xs, labels in batches(steps):
+        trainer.step(xs, labels)
+        reference.step(xs, labels, RATE)
+        half.step(xs, labels, RATE)
+    single, double = by_torch(module, steps), by_torch(wide, steps)
+    np.testing.assert_allclose(reference.losses, double, rtol=1e-9)
+    explained = np.abs(np.array(half.losses) - double).max()
+    assert np.abs(np.array(trainer.losses) - single).max() <= 2 * explained + 1e-3
+    for name, value in exact.items():
+        wanted = value.detach().numpy()
+        np.testing.assert_allclose(reference.weights[name], wanted, rtol=1e-6, atol=1e-9)
+        moved = np.linalg.norm(wanted - begun[name])
+        off, fp16 = (
+            np.linalg.norm(one - wanted) / moved for one in (trainer[name], half.weights[name])
+        )
+        assert off <= 1.5 * fp16 + 0.01, name
