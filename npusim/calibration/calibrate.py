@@ -13,7 +13,7 @@ from npusim.base.errors import ArgumentError
 from npusim.base.written import write
 from npusim.calibration.device_file import device_text
 from npusim.calibration.figures import constants_of
-from npusim.calibration.search import Found, Search
+from npusim.calibration.search import Found, Search, changed_figures
 from npusim.calibration.tables import card
 from npusim.device.catalog import load_device
 from npusim.device.config import parse_device
@@ -22,9 +22,9 @@ from npusim.device.spec import Device
 from npusim.results.answer import Answer
 from npusim.results.report import Table
 from npusim.validation.profile import read_data
-from npusim.validation.rows import CallRow, Declined, KernelRow
+from npusim.validation.rows import CallRow, Declined, KernelRow, Unreadable
 from npusim.validation.score import misread
-from npusim.validation.sheet import Row, Unreadable
+from npusim.validation.sheet import Row
 from npusim.validation.simulate import Outcome, device_name
 from npusim.validation.workers import Task, Workers
 from npusim.version import __version__
@@ -61,11 +61,7 @@ class Calibration(Answer):
     @property
     def changed(self) -> dict[str, str]:
         """The fitted figures that differ from the base, by dotted path, as text."""
-        found: dict[str, str] = {}
-        for one in self.figures:
-            if one.moved:
-                found |= one.constant.figures(one.value)
-        return found
+        return changed_figures((one.constant, one.value) for one in self.figures)
 
     @cached_property
     def device(self) -> Device:
@@ -163,15 +159,10 @@ def _parted(
     rows: Sequence[Row | Unreadable], name: str, device: Device
 ) -> tuple[list[KernelRow], list[Outcome]]:
     """Rows to simulate, on the device to fit, and the others with the reason."""
-    taken: list[KernelRow] = []
-    left: list[Outcome] = []
-    for row in rows:
-        reason = _objection(row, name, device)
-        if reason:
-            left.append(Outcome(row, reason=reason))
-        elif isinstance(row, KernelRow):
-            taken.append(replace(row, chip=name))
-    return taken, left
+    reasons = [(row, _objection(row, name, device)) for row in rows]
+    kernels = [row for row, reason in reasons if isinstance(row, KernelRow) and not reason]
+    taken = [replace(row, chip=name) for row in kernels]
+    return taken, [Outcome(row, reason=reason) for row, reason in reasons if reason]
 
 
 def _objection(row: Row | Unreadable, name: str, device: Device) -> str:
@@ -200,8 +191,7 @@ def _usable(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
         if outcome.simulated is None:
             left.append(outcome)
         elif id(outcome) in wrong:
-            busy = outcome.simulated.busy_us["cube"]
-            measured = outcome.row.time_us if isinstance(outcome.row, KernelRow) else None
+            busy, measured = outcome.busy_us["cube"], outcome.row.time_us
             reason = (
                 f"measured {measured:g} us, but the cube alone takes {busy:.4g} us with the tiling "
                 "assumed: read wrongly, or another device?"

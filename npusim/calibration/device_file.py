@@ -8,7 +8,7 @@ from pathlib import Path
 from npusim.base.quantities import RANGED
 from npusim.calibration.search import FITTED, Found
 from npusim.device.spec import Device
-from npusim.device.variant import Head, Stated, free_key, variant_text, was
+from npusim.device.variant import Head, free_key, variant_text
 
 
 def device_text(
@@ -20,12 +20,12 @@ def device_text(
     """
     key = free_key(device, "FIT")
     about = f"{device.description}, fitted to measurements"
-    stated = [
-        Stated(path, f"{text} ({_known(one, key)})", was(device, path))
+    stated = {
+        path: f"{text} ({_known(one, key)})"
         for one in found
         if one.moved
         for path, text in one.constant.figures(one.value).items()
-    ]
+    }
     text = variant_text(base, device, target, Head("npusim fit", about, key, source), stated)
     kept = [one for one in found if not one.moved]
     if kept:

@@ -51,13 +51,13 @@ def constants_of(
 def _nearest(device: Device, listed: Sequence[Constant]) -> list[Constant]:
     """The constants of the device itself first, then those of its relatives."""
     own = [c for c in listed if device.name in c.devices]
-    near = [c for c in listed if c not in own and any(_related(device, n) for n in c.devices)]
+    near = [c for c in listed if c not in own and _related(device, c)]
     return own + near
 
 
-def _related(device: Device, name: str) -> bool:
-    """Whether a device and a shipped one build on each other, or on the same base."""
-    return bool(_bases(device) & _bases(load_device(name)))
+def _related(device: Device, constant: Constant) -> bool:
+    """Whether a device and one of a constant build on each other, or on the same base."""
+    return any(_bases(device) & _bases(load_device(name)) for name in constant.devices)
 
 
 def _bases(device: Device) -> set[str]:

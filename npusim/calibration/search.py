@@ -7,7 +7,7 @@ only if it is better.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -51,27 +51,26 @@ UNSEEN = "not looked at: interrupted"
 class Found:
     """What became of a constant.
 
-    ``rows`` tell of it; values from ``alike[0]`` to ``alike[1]`` suit the rows as well as ``value``
-    does, where the others may move too.
+    ``rows`` tell of it; values from ``span[0]`` to ``span[1]`` suit the rows as well as ``value``,
+    which is one of them, where the others may move too.
     """
 
     constant: Constant
     value: Fraction
     verdict: str
     rows: tuple[str, ...] = ()
-    alike: tuple[Fraction, Fraction] | None = None
+    span: tuple[Fraction, Fraction] | None = None
 
     @property
     def moved(self) -> bool:
         """Whether the value is another than the shipped one."""
         return self.value != self.constant.shipped
 
-    @property
-    def span(self) -> tuple[Fraction, Fraction] | None:
-        """The values that are alike, this one included."""
-        if self.alike is None:
-            return None
-        return min(self.alike[0], self.value), max(self.alike[1], self.value)
+
+def changed_figures(values: Iterable[tuple[Constant, Fraction]]) -> dict[str, str]:
+    """Figures by dotted path, as text, of constants with values other than the shipped ones."""
+    moved = (one.figures(value) for one, value in values if value != one.shipped)
+    return {path: text for figures in moved for path, text in figures.items()}
 
 
 @dataclass
@@ -127,15 +126,12 @@ class Search:
                 wide = span is not None and _is_wide(constant, span)
                 verdict = LOOSE if wide else FITTED
                 verdict = KEPT if value == constant.shipped else verdict
-            self.found.append(Found(constant, value, verdict, rows, span))
+            ends = span and (min(span[0], value), max(span[1], value))
+            self.found.append(Found(constant, value, verdict, rows, ends))
 
     def figures(self) -> dict[str, str]:
         """Return the figures of the device that the best values change."""
-        changed: dict[str, str] = {}
-        for constant, value in zip(self.constants, self.values, strict=True):
-            if value != constant.shipped:
-                changed |= constant.figures(value)
-        return changed
+        return changed_figures(zip(self.constants, self.values, strict=True))
 
     def _slopes(self, constants: Sequence[Constant], text: str) -> Slopes:
         """Slopes about the best values so far."""

@@ -14,7 +14,7 @@ from npusim.base.errors import ArgumentError
 from npusim.base.written import replacing
 from npusim.cli.calls import Prepared
 from npusim.cli.checks import returned
-from npusim.cli.files import PAGES, PLOTS, TRACES, Write, check_file, option_of
+from npusim.cli.files import PAGES, PLOTS, TO_OPEN, TRACES, Write, check_file, option_of, saying
 from npusim.ops.card import Output
 from npusim.results import Result
 
@@ -47,11 +47,8 @@ def check(wanted: Mapping[str, Path], arguments: argparse.Namespace) -> None:
 
     ``wanted`` has the paths of the files asked for by the names of ``FILES``.
     """
-    for option, value in (
-        ("--from", arguments.since),
-        ("--to", arguments.until),
-        ("--core", arguments.shown_cores),
-    ):
+    parts = {"--from": arguments.since, "--to": arguments.until, "--core": arguments.shown_cores}
+    for option, value in parts.items():
         if value not in (None, []) and not {*TIMELINES} & set(wanted):
             raise ArgumentError(f"{option} says what --trace and --plot show; add one of them")
     taken: dict[Path, str] = {}
@@ -88,23 +85,14 @@ def writers(
     def output(path: Path) -> str:
         return _save_arrays(path, result, prepared, arguments.output_layout == "framework")
 
-    def trace(path: Path) -> str:
-        result.save_trace(path, **part)
-        return "to open it, drag it into https://ui.perfetto.dev"
-
-    def plot(path: Path) -> str:
-        _draw(path, result.plot_timeline, **part)
-        return "timeline of who worked and who waited"
-
-    def roofline(path: Path) -> str:
-        _draw(path, result.plot_roofline)
-        return "roofline"
-
-    def report(path: Path) -> str:
-        result.report(path)
-        return "to read it, open it in a browser"
-
-    return dict(zip(FILES, (output, trace, plot, roofline, report), strict=True))
+    timeline, roofline = result.plot_timeline, result.plot_roofline
+    return {
+        "output": output,
+        "trace": saying(TO_OPEN, result.save_trace, **part),
+        "plot": saying("timeline of who worked and who waited", _draw, timeline, **part),
+        "plot_roofline": saying("roofline", _draw, roofline),
+        "report": saying("to read it, open it in a browser", result.report),
+    }
 
 
 def _draw(path: Path, draw: Any, **part: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sqlite3
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ _CODE = "compiled"
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``cache``."""
-    parser.epilog = "examples:\n  npusim cache info\n  npusim cache clear sweeps"
+    add_options(parser, "about cache")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
     info = actions.add_parser("info", help="what is kept, and where")
     add_options(info, "cache info")
@@ -44,18 +45,15 @@ def execute(arguments: argparse.Namespace) -> int:
     if getattr(arguments, "json", False):
         print_json(rows)
         return 0
-    cells = [
-        (
-            row["name"],
-            row["holds"],
-            f"{row['count']:,}",
-            bytes_text(row["bytes"]),
-            bytes_text(row["most_bytes"]) if row["most_bytes"] else "-",
-            Path(row["place"]).name if row["name"] != _CODE else f"{_CODE}-*",
-        )
-        for row in rows
-    ]
-    print_table(("name", "holds", "count", "size", "at most", "file"), cells, (0, 1, 5))
+    columns: Mapping[str, Callable[[dict[str, Any]], str]] = {
+        "name": lambda row: row["name"],
+        "holds": lambda row: row["holds"],
+        "count": lambda row: f"{row['count']:,}",
+        "size": lambda row: bytes_text(row["bytes"]),
+        "at most": lambda row: bytes_text(row["most_bytes"]) if row["most_bytes"] else "-",
+        "file": lambda row: Path(row["place"]).name if row["name"] != _CODE else f"{_CODE}-*",
+    }
+    print_table([*columns], [[cell(row) for cell in columns.values()] for row in rows], (0, 1, 5))
     print(f"in {user_cache()}")
     engine = library.found()
     if engine is not None:

@@ -34,10 +34,10 @@ from npusim.results import Result
 #: The command below others that takes a kernel of a file.
 OWN = "kernel"
 
-_ABOUT_OWN = "a kernel of your own, from a file (also --kernel FILE.py:CLASS)"
+#: The commands that take a call.
+_COMMANDS = ("run", "explain", "tune")
 
-#: Adds what a command has besides to a leaf.
-Extras = Callable[[Parser], None]
+_ABOUT_OWN = "a kernel of your own, from a file (also --kernel FILE.py:CLASS)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +62,11 @@ class Prepared:
         return Sample(problem=self.problem, arrays=self.plain, device=self.device)
 
 
-def add_calls(parser: Parser, extras: Extras, *, numbers: bool) -> None:
+def add_calls(parser: Parser, *sections: str, numbers: bool) -> None:
     """Declare a command for every operator, and one for kernels of files, below ``parser``.
 
-    With ``numbers`` they have the options of operands and of the check.
+    Each has the options of ``sections`` besides those of a call, with ``numbers`` those of operands
+    and of the check, too.
     """
     operators = parser.add_subparsers(
         dest="operator",
@@ -82,7 +83,7 @@ def add_calls(parser: Parser, extras: Extras, *, numbers: bool) -> None:
             example = card.example.replace("npusim run ", f"{parser.prog} ")
             leaf.epilog = f"example:\n  {example}"
         _add_sizes(leaf, card)
-        _add_call(leaf, card, extras, numbers)
+        _add_call(leaf, card, sections, numbers)
         return card.computes
 
     for name in CARDS:
@@ -98,7 +99,7 @@ def add_calls(parser: Parser, extras: Extras, *, numbers: bool) -> None:
         f"{parser.prog} --kernel scale.py:Scale --arg count=4096 --device ascend910b2\n",
     )
     add_options(own, "kernel of a file", example=EXAMPLE)
-    _add_call(own, None, extras, numbers)
+    _add_call(own, None, sections, numbers)
     own.elsewhere = _owners
 
 
@@ -148,13 +149,13 @@ def _owners() -> Mapping[str, Sequence[str]]:
     return owners
 
 
-def arrange(command: str, words: Sequence[str]) -> list[str]:
-    """A line with the operator right behind ``command``, where it may also stand later.
+def arrange(words: Sequence[str]) -> list[str]:
+    """A line with the operator right behind its command, where it may also stand later.
 
     ``--kernel`` is the command for kernels of files, unless an operator has a filter of that name.
     """
     given = list(words)
-    start = given.index(command) + 1
+    start = next(i for i, word in enumerate(given) if word in _COMMANDS) + 1
     at = next((i for i, word in enumerate(given) if word in CARDS), 0)
     if not at:
         given = [part for word in given for part in _spelled_out(word)]
@@ -229,7 +230,7 @@ def _add_sizes(leaf: Parser, card: Card[Any]) -> None:
             own.add_argument(flag, type=option.read, metavar=option.metavar, help=option.help)
 
 
-def _add_call(leaf: Parser, card: Card[Any] | None, extras: Extras, numbers: bool) -> None:
+def _add_call(leaf: Parser, card: Card[Any] | None, sections: Sequence[str], numbers: bool) -> None:
     """What all calls have; ``card`` is None for a kernel of a file."""
     _add_numbers(leaf, card, numbers)
     rules = card is not None and "rules" not in card.without
@@ -240,9 +241,8 @@ def _add_call(leaf: Parser, card: Card[Any] | None, extras: Extras, numbers: boo
     if card is not None and "tiling" not in card.without:
         _add_tiling(leaf, card)
     add_simulation(leaf)
-    extras(leaf)
-    add_options(leaf, "call")
-    add_options(leaf, "debug")
+    for section in (*sections, "call", "debug"):
+        add_options(leaf, section)
     leaf.set_defaults(leaf=leaf)
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from npusim.base.errors import ArgumentError
 from npusim.cli import calls, run
-from npusim.cli.files import PLOTS, TRACES, check_files, print_result, write_files
+from npusim.cli.files import PLOTS, TO_OPEN, TRACES, check_files, print_result, saying, write_files
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.results import Result
@@ -46,15 +45,8 @@ def execute(arguments: argparse.Namespace) -> int:
     comparison = _compared(arguments)
     print_result(comparison, arguments.json)
 
-    def plot(path: Path) -> str:
-        comparison.save_plot(path)
-        return "the kernels of both"
-
-    def trace(path: Path) -> str:
-        comparison.save_trace(path)
-        return "to open it, drag it into https://ui.perfetto.dev"
-
-    write_files(arguments, plot=plot, trace=trace)
+    plot = saying("the kernels of both", comparison.save_plot)
+    write_files(arguments, plot=plot, trace=saying(TO_OPEN, comparison.save_trace))
     return 0
 
 

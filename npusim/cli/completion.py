@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 
 #: Shells that can be taught.
@@ -18,13 +19,7 @@ ASKED, LINE = "_ARGCOMPLETE", "COMP_LINE"
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``completion``."""
-    parser.epilog = (
-        "add to the shell's start file:\n"
-        '  bash  eval "$(npusim completion bash)"\n'
-        '  zsh   eval "$(npusim completion zsh)"\n'
-        "  fish  npusim completion fish | source"
-    )
-    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
+    add_options(parser, "completion", shells=SHELLS)
 
 
 def execute(arguments: argparse.Namespace) -> int:

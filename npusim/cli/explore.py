@@ -25,7 +25,9 @@ _SHOWN = 30
 def add_arguments(parser: Parser) -> None:
     """Declare ``explore``; options of what is measured are read later, by their names."""
     add_options(parser, "study")
-    add_options(parser, "goals", goals=_goals, limit=_limit, names=", ".join(GOALS))
+    add_options(
+        parser, "goals", goals=_goals, limit=lambda text: limit(text).text, names=", ".join(GOALS)
+    )
     add_options(parser, "work of a study")
     add_options(parser, "explore")
 
@@ -78,10 +80,6 @@ def _quiet() -> None:
 
 def _goals(text: str) -> tuple[str, ...]:
     return check_goals(text.split(","))
-
-
-def _limit(text: str) -> str:
-    return limit(text).text
 
 
 def _print_front(result: Exploration) -> None:

@@ -18,6 +18,9 @@ from npusim.results import lines
 PLOTS, TABLES, PAGES, ANY = (".png", ".svg"), (".csv", ".parquet"), (".html",), ("",)
 TRACES = (".json", ".json.gz")
 
+#: What is said of a timeline.
+TO_OPEN = "to open it, drag it into https://ui.perfetto.dev"
+
 #: Writes a file; may return what it says of it.
 Write = Callable[[Path], object]
 
@@ -70,6 +73,16 @@ def write_files(
     told.flush()
     if failures:
         raise ArgumentError("; ".join(failures))
+
+
+def saying(about: str, write: Callable[..., None], *given: Any, **named: Any) -> Write:
+    """What writes a file with what is ``given`` besides its path, and says something of it."""
+
+    def said(path: Path) -> str:
+        write(path, *given, **named)
+        return about
+
+    return said
 
 
 def option_of(name: str) -> str:

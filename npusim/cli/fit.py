@@ -86,7 +86,7 @@ def _object(found: Calibration) -> dict[str, Any]:
         "rows": [
             {
                 "id": after.row.id,
-                "measured_us": getattr(after.row, "time_us", None),
+                "measured_us": after.row.time_us,
                 "error_before": time_error(before),
                 "error_after": time_error(after),
                 "notes": [] if after.simulated is None else list(after.simulated.notes),

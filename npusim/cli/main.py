@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import csv
 import importlib
 import os
 import signal
@@ -13,7 +13,8 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Protocol, cast
+from importlib.resources import files
+from typing import Any
 
 from npusim.base.errors import NpusimError, shown
 from npusim.base.objects import collect_seldom
@@ -30,35 +31,10 @@ class Terminated(BaseException):
     """SIGTERM came: what is being written is removed on the way out, as after an interrupt."""
 
 
-class Command(Protocol):
-    """What a command's module has; ``execute`` returns an exit status."""
-
-    def add_arguments(self, parser: Parser) -> None:
-        """Declare the command's arguments."""
-
-    def execute(self, arguments: argparse.Namespace) -> int:
-        """Run the command and return its exit status."""
-
-
-#: Every command by name, and what it does. Its module has its name and is imported only when
-#: a command line names it.
-COMMANDS: Mapping[str, str] = {
-    "run": "simulate one operator call and report its time and traffic",
-    "explain": "say why a call takes its time, and what would make it shorter",
-    "compare": "say what differs between two calls in time, waits and traffic",
-    "tune": "find the fastest tiling of a kernel, and prove that it is",
-    "net": "time the backward pass of a network, layer by layer",
-    "sweep": "measure a network or an operator over many designs",
-    "explore": "find the designs that none beats in time, energy and area",
-    "play": "move figures of a device, and see a network's time",
-    "validate": "simulate measured kernels and calls, and report the error",
-    "fit": "fit the figures of a device to a profile of the chip",
-    "devices": "list the devices (TFLOPS: fp16), or show every figure of one",
-    "ops": "list the operators and the devices they run on",
-    "cache": "show what is kept between runs, or forget it",
-    "workloads": "list the workloads, or the layers of one",
-    "completion": "print what a shell needs to complete npusim's commands",
-}
+#: Every command by name, and what it does, as ``commands.csv`` lists them. Its module has its name
+#: and is imported only when a command line names it.
+_LISTED = (files("npusim.cli") / "commands.csv").read_text(encoding="utf-8")
+COMMANDS: Mapping[str, str] = dict(csv.reader(_LISTED.splitlines()))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -123,8 +99,11 @@ def _add_debug(target: Parser) -> None:
     )
 
 
-def _command(name: str) -> Command:
-    return cast(Command, importlib.import_module(f"npusim.cli.{name}"))
+def _command(name: str) -> Any:
+    """A command's module: ``add_arguments(parser)`` declares what it takes, ``execute(arguments)``
+    runs it and returns an exit status; ``arrange(words)``, where there is one, sorts its line.
+    """
+    return importlib.import_module(f"npusim.cli.{name}")
 
 
 def _dispatch(words: list[str]) -> int:
@@ -145,7 +124,8 @@ def _dispatch(words: list[str]) -> int:
     if arguments.command is None:
         top.print_help(sys.stderr)
         return ERROR
-    return _command(arguments.command).execute(arguments)
+    status: int = _command(arguments.command).execute(arguments)
+    return status
 
 
 @contextlib.contextmanager

@@ -1,13 +1,14 @@
-"""``npusim net``: the passes of a network, layer by layer."""
+"""``npusim net``: the passes of a network, layer by layer, or a whole step of training."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 from npusim.base.errors import ArgumentError
 from npusim.call.options import Options
-from npusim.cli.files import PAGES, PLOTS, check_files, print_result, write_files
+from npusim.cli.files import PAGES, PLOTS, check_files, option_of, print_result, write_files
 from npusim.cli.options import add_machine, add_options, add_simulation
 from npusim.cli.parser import Parser, collect, picked
 from npusim.device.catalog import load_device
@@ -18,7 +19,11 @@ from npusim.results.progress import ProgressBar, ProgressLines
 
 #: Options that are keywords of what times a network, and those that are keywords of a call.
 TIMED = "batch dtype passes gradients cube_math_type every_input"
-OPTIONS = f"{TIMED} elementwise cores rules engine launch start jobs store"
+OPTIONS = f"{TIMED} cores rules engine launch start jobs store"
+
+#: Those that only layers by themselves have, and those that only a step has.
+_LAYERS = "gradients cube_math_type every_input start range"
+_STEP = "layouts fusions optimizer normalisation cards"
 
 
 def add_arguments(parser: Parser) -> None:
@@ -28,6 +33,8 @@ def add_arguments(parser: Parser) -> None:
     add_options(parser, "rules", rules=RULES, usual=Options.rules)
     add_simulation(parser)
     add_options(parser, "net")
+    # The library has the same defaults, and what is given must be told from what is not.
+    parser.set_defaults(**dict.fromkeys(f"{OPTIONS} range".split()))
 
 
 def add_network(parser: Parser, batch: int = 1) -> None:
@@ -52,14 +59,22 @@ def _gradients(text: str) -> tuple[str, ...]:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print what could be simulated; raise ``ArgumentError`` after it if layers are missing."""
+    """Print what could be simulated; raise ``ArgumentError`` after it if something is missing."""
     check_files(arguments, csv=(".csv",), plot=PLOTS, report=PAGES)
+    mode, names = arguments.mode, OPTIONS
+    run: Any = network
+    _refuse(arguments, _STEP if mode is None else _LAYERS)
+    if mode is not None:
+        from npusim.networks.step import step as run  # noqa: PLC0415 - it takes time to import
+
+        names = f"mode {_STEP} {OPTIONS}"
+    given = {name: value for name, value in picked(arguments, names).items() if value is not None}
     with ProgressBar() if sys.stderr.isatty() else ProgressLines() as progress:
-        result = network(
+        result = run(
             arguments.workload,
             arguments.input_shape,
             device=load_device(arguments.device, collect("--set", arguments.set)),
-            **picked(arguments, OPTIONS),
+            **given,
             progress=progress,
         )
     if arguments.range:
@@ -67,9 +82,19 @@ def execute(arguments: argparse.Namespace) -> int:
     print_result(result, arguments.json)
     write_files(arguments, csv=result.write, plot=result.save_plot, report=result.report)
     if result.failed:
-        names = ", ".join(one.layer.name for one in result.failed)
+        parts, several = ("operations", result.launched) if mode else ("layers", result.timed)
+        failed = ", ".join(one.name if mode else one.layer.name for one in result.failed)
         raise ArgumentError(
-            f"{len(result.failed)} of {len(result.timed)} layers were not simulated: {names}; "
+            f"{len(result.failed)} of {len(several)} {parts} were not simulated: {failed}; "
             "the totals are partial"
         )
     return 0
+
+
+def _refuse(arguments: argparse.Namespace, names: str) -> None:
+    """Refuse options that have no meaning with, or without, a mode."""
+    given = [option_of(n) for n, value in picked(arguments, names).items() if value is not None]
+    if given and arguments.mode is None:
+        raise ArgumentError(f"{given[0]} is of a whole step; add --mode eager or --mode graph")
+    if given:
+        raise ArgumentError(f"{given[0]} is of layers by themselves; leave it out, or --mode")

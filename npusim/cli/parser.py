@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from npusim.base.errors import ArgumentError
 from npusim.base.yamltree import suggest
 
-_OPTION = re.compile(r"--[a-z][a-z-]*")
+OPTION = re.compile(r"--[a-z][a-z-]*")
 
 
 class Parser(argparse.ArgumentParser):
@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         """Raise ``ArgumentError`` for the first of ``extras``, what nobody recognised."""
         for extra in extras:
             word = extra.partition("=")[0]
-            known = sorted(set(_OPTION.findall(self.format_usage())))
+            known = sorted(set(OPTION.findall(self.format_usage())))
             others = self.elsewhere()
             if word in others:
                 owners = ", ".join(others[word])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from npusim.base.errors import ArgumentError
 from npusim.cli import artifacts, calls
 from npusim.cli.checks import Check, checked
 from npusim.cli.files import print_json, write_files
-from npusim.cli.options import add_options
 from npusim.cli.own_kernel import check_expected
 from npusim.cli.parser import Parser
 from npusim.ops import CARDS
@@ -19,26 +18,19 @@ from npusim.program.kernel import Kernel
 from npusim.results import Result
 from npusim.results.progress import ProgressBar, ProgressLines
 
+#: A line with the operator right behind "run", where it may also stand later.
+arrange = calls.arrange
+
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``run`` and a command for every operator below it."""
     parser.examples = _examples
-    calls.add_calls(parser, _add_extras, numbers=True)
+    calls.add_calls(parser, "run", "files of a run", numbers=True)
 
 
 def _examples() -> str:
     own = "".join(f"  {card.example}\n" for card in CARDS.values())
     return f"'npusim run OPERATOR --help' lists the options of one.\n\nexamples:\n{own}"
-
-
-def arrange(words: Sequence[str]) -> list[str]:
-    """A line with the operator right behind "run", where it may also stand later."""
-    return calls.arrange("run", words)
-
-
-def _add_extras(leaf: Parser) -> None:
-    add_options(leaf, "run")
-    add_options(leaf, "files of a run")
 
 
 def execute(arguments: argparse.Namespace) -> int:

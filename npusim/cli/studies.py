@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from npusim.base.errors import ArgumentError
-from npusim.cli.parser import Parser, collect
+from npusim.cli.parser import OPTION, Parser, collect
 from npusim.ops import CARDS
 from npusim.results.progress import Bar
-from npusim.study import Study, load_study
-from npusim.study.space import make_axis
+from npusim.study import Study, load_study, make_study
 from npusim.study.subject import DEVICE, NETWORK, OPERATOR
-
-_FLAG = re.compile(r"--[a-z][a-z-]*")
 
 
 def study_of_words(arguments: argparse.Namespace) -> Study:
@@ -40,27 +36,21 @@ def study_of_words(arguments: argparse.Namespace) -> Study:
     if arguments.device:
         fixed[DEVICE] = arguments.device
     fixed |= collect("--set", arguments.set)
-    axes = collect("--vary", arguments.vary)
-    study = Study(
-        fixed=fixed,
-        axes=tuple(make_axis(name, values, fixed) for name, values in axes.items()),
-        combine="zip" if getattr(arguments, "zip", False) else "grid",
-    )
-    study.check()
-    return study
+    combine = "zip" if getattr(arguments, "zip", False) else "grid"
+    return make_study(fixed, collect("--vary", arguments.vary), combine)
 
 
 def arranged(words: Sequence[str], add_arguments: Callable[[Parser], None]) -> list[str]:
     """A line with the options of what is measured, which the parser does not know, as --option."""
     parser = Parser()
     add_arguments(parser)
-    own = {*_FLAG.findall(parser.format_usage()), "--help", "--debug"}
+    own = {*OPTION.findall(parser.format_usage()), "--help", "--debug"}
     found: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
         flag, equals, value = word.partition("=")
-        if not _FLAG.fullmatch(flag) or flag in own:
+        if not OPTION.fullmatch(flag) or flag in own:
             found.append(word)
             continue
         if not equals:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -21,29 +21,14 @@ from npusim.program.kernel import Kernel
 from npusim.results.progress import Bar
 from npusim.tuning.search import Progress
 
-_EXAMPLES = (
-    "conv2d_backprop_filter --layer resnet50/res4_3x3 --batch 32 --device ascend910b2",
-    "matmul --m 512 --k 1024 --n 512 --device ascend910 --budget 30s --csv tilings.csv",
-    "--kernel scale.py:Scale --arg count=4096 --device ascend910b2 --plot tilings.png",
-)
+#: A line with the operator right behind "tune", where it may also stand later.
+arrange = calls.arrange
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``tune`` and a command for every operator below it."""
-    parser.epilog = (
-        "'npusim tune OPERATOR --help' lists the options of one.\n\nexamples:\n"
-        + "".join(f"  npusim tune {words}\n" for words in _EXAMPLES)
-    )
-    calls.add_calls(parser, _add_search, numbers=False)
-
-
-def arrange(words: Sequence[str]) -> list[str]:
-    """A line with the operator right behind "tune", where it may also stand later."""
-    return calls.arrange("tune", words)
-
-
-def _add_search(leaf: Parser) -> None:
-    add_options(leaf, "tune")
+    add_options(parser, "about tune")
+    calls.add_calls(parser, "tune", numbers=False)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -54,14 +39,14 @@ def execute(arguments: argparse.Namespace) -> int:
     what = prepared.problem if own else prepared.run
     store = None if arguments.store == "none" else arguments.store
     try:
-        with _bar() as report:
+        with Bar() if sys.stderr.isatty() else nullcontext() as bar:
             tuned = tune(
                 what,
                 device=prepared.device,
                 kernel=arguments.which,
                 **picked(arguments, "cores launch start budget jobs"),
                 store=store,
-                progress=report,
+                progress=None if bar is None else partial(_show, bar),
             )
     except KeyboardInterrupt as stop:
         if store is not None:
@@ -80,18 +65,9 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@contextmanager
-def _bar() -> Iterator[Callable[[Progress], None] | None]:
-    """What a search has ruled out so far, where stderr is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    with Bar() as bar:
-
-        def show(told: Progress) -> None:
-            best = f"best {told.best:,}" if told.best < inf else "no tiling yet"
-            gap = f", {1 - told.least / told.best:.1%} open" if told.least < told.best < inf else ""
-            text = f"{best}{gap}, {told.simulated:,} simulated"
-            bar.show(text, told.settled, told.candidates, "tilings ruled out")
-
-        yield show
+def _show(bar: Bar, told: Progress) -> None:
+    """What a search has ruled out so far."""
+    best = f"best {told.best:,}" if told.best < inf else "no tiling yet"
+    gap = f", {1 - told.least / told.best:.1%} open" if told.least < told.best < inf else ""
+    text = f"{best}{gap}, {told.simulated:,} simulated"
+    bar.show(text, told.settled, told.candidates, "tilings ruled out")

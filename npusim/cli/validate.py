@@ -13,12 +13,12 @@ from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser, collect
 from npusim.validation.card import save_page, save_plot
-from npusim.validation.constants import Constant, load_call_constants, load_constants
+from npusim.validation.constants import Constant, load_constants
 from npusim.validation.leave_one_out import leave_one_out
 from npusim.validation.profile import read_data
-from npusim.validation.rows import PIPES, CallRow, KernelRow
+from npusim.validation.rows import CallRow, Unreadable
 from npusim.validation.score import is_scored, time_error
-from npusim.validation.sheet import Row, Sheet, Unreadable, shipped_sheets
+from npusim.validation.sheet import Row, Sheet, shipped_sheets, shipped_steps
 from npusim.validation.simulate import Outcome
 from npusim.validation.steadiness import restarted, with_notes
 from npusim.validation.tables import scorecard
@@ -41,9 +41,8 @@ def execute(arguments: argparse.Namespace) -> int:
     given = arguments.data
     if arguments.device and not given:
         raise ArgumentError("--device is the chip of a profile; name its file with --data, too")
-    sheets = (
-        [read_data(file, arguments.device) for file in given] if given else list(shipped_sheets())
-    )
+    shipped = [shipped_steps()] if arguments.networks else list(shipped_sheets())
+    sheets = [read_data(file, arguments.device) for file in given] if given else shipped
     _tell_ignored(sheets)
     rows = [row for sheet in sheets for row in sheet.rows if _chosen(row, arguments)]
     if not rows:
@@ -52,7 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
         outcomes = _run(workers, [(row, figures) for row in rows])
         run = partial(_run, workers)
         study = leave_one_out(outcomes, constants, run) if constants else None
-        own = load_call_constants() if constants else []
+        own = load_constants(part="calls") if constants else []
         calls = leave_one_out(outcomes, own, run, CallRow) if own else None
     again = restarted(outcomes, figures) if arguments.starts else []
     outcomes = with_notes(outcomes, again)
@@ -109,11 +108,9 @@ def _object(outcome: Outcome) -> dict[str, Any]:
     """Return one point: what was measured and simulated, a kernel's busy times included."""
     row, simulated = outcome.row, outcome.simulated
     found: dict[str, Any] = {"id": row.id, "family": row.family, "chip": row.chip}
-    found["measured_us"] = getattr(row, "time_us", None)
-    found["simulated_us"] = None if simulated is None else simulated.time_us
+    found |= {"measured_us": row.time_us, "simulated_us": getattr(simulated, "time_us", None)}
     found["error"] = time_error(outcome)
-    for pipe in PIPES if isinstance(row, KernelRow) else ():
-        found[f"{pipe}_us"] = None if simulated is None else simulated.busy_us.get(pipe)
+    found |= {f"{pipe}_us": outcome.busy_us.get(pipe) for pipe in row.parts}
     if simulated is None:
         found["reason"] = outcome.reason
     else:

@@ -21,7 +21,7 @@ from npusim.compat.acl_phases import Feed, Plan, usable
 from npusim.compat.acl_types import aclScalar
 from npusim.device.catalog import parse_core_mask
 from npusim.isa.operands import Tensor
-from npusim.kernels.cast import Cast
+from npusim.kernels.cast import cast
 from npusim.ops.convolution import layer_of
 from npusim.ops.matmul import CARD as MATMUL
 from npusim.results import Result
@@ -127,7 +127,7 @@ class Im2colBackward(Plan):
             return result
         image = Tensor("image", out.shape, dtype(gradient.dtype), "in")
         target = Tensor("out", out.shape, dtype(out.dtype), "out")
-        kernel = Cast(image, target, saturate=result.device.saturates)
+        kernel = cast(image, target, saturate=result.device.saturates)
         known = {"cores", "engine", "timeline", "progress"}
         passed = {k: v for k, v in options.items() if k in known}
         arrays = [a for a in result.outputs or () if a is not None]
@@ -135,11 +135,11 @@ class Im2colBackward(Plan):
         groups = parse_core_mask(options.get("cores"), result.device)
         cores = len(groups) * result.device.core_kind("vector").per_group
         few = kernel.on_few(result.device, cores)
-        cast = simulate(few, result.device, *arrays, start=warm, **passed)
+        rounded = simulate(few, result.device, *arrays, start=warm, **passed)
         return replace(
             result,
-            runs=(*result.runs, *cast.runs),
-            outputs=cast.outputs,
+            runs=(*result.runs, *rounded.runs),
+            outputs=rounded.outputs,
             workspace_bytes=result.workspace_bytes + image.size_bytes,
         )
 

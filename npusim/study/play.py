@@ -21,7 +21,7 @@ from npusim.call.options import Options
 from npusim.device.catalog import figure_text, load_device
 from npusim.device.config import Figure, figures
 from npusim.device.spec import Device
-from npusim.device.variant import Head, Stated, free_key, variant_text, was
+from npusim.device.variant import Head, free_key, variant_text
 from npusim.networks.network import LayerTime, NetworkResult, network
 from npusim.ops.of_layers import LayerRuns
 from npusim.results import Result
@@ -128,25 +128,27 @@ class Play:
         self.start = load_device(device)
         self.knobs = knobs(self.start, self.source, vary or {})
         self.base = network(workload, device=self.start, **options)
+        self.layers = {one.layer.name: one for one in self.base.timed}
+        self._begin()
+        self._math = options.get("cube_math_type", "keep_dtype")
+        self._rules = options.get("rules", "documented")
+
+    def _begin(self) -> None:
+        """What holds before anything moved."""
         self.device = self.start
         self.changed: dict[str, str] = {}
         self.problem = ""
-        self.layers = {one.layer.name: one for one in self.base.timed}
         self.chosen = max(self.base.timed, key=lambda one: one.cycles).layer.name
         #: The result of the chosen layer with its timeline, and whether that was drawn.
         self.detail: Result | None = None
         self.drawn = False
         self._held: dict[str, int | None] = {}  # cycles with tilings held, None where they fail
         self._known: dict[str, LayerTime] = {}
-        self._math = options.get("cube_math_type", "keep_dtype")
-        self._rules = options.get("rules", "documented")
 
     def again(self) -> Play:
         """A game that begins as this one began."""
         made = copy(self)
-        made.device, made.changed, made.problem = self.start, {}, ""
-        made.chosen = max(self.base.timed, key=lambda one: one.cycles).layer.name
-        made.detail, made.drawn, made._held, made._known = None, False, {}, {}
+        made._begin()
         return made
 
     def move(self, path: str, text: str) -> None:
@@ -247,10 +249,7 @@ class Play:
     def file_text(self, target: Path) -> str:
         """The device as it is, as the text of the device file ``target``."""
         key = free_key(self.start, "PLAY")
-        stated = [
-            Stated(path, f"{text} (assumed, {key})", was(self.start, path))
-            for path, text in self.changed.items()
-        ]
+        stated = {path: f"{text} (assumed, {key})" for path, text in self.changed.items()}
         about = f"{self.start.description}, with other figures"
         source = f"chosen by hand for {self.base.workload.name}"
         head = Head("npusim play", about, key, source)

@@ -11,9 +11,8 @@ from npusim.base.written import write
 from npusim.networks.network import RESULTS, NetworkResult
 from npusim.results.figures import stacks, timeline
 from npusim.results.figures.stacks import LayerBar
-from npusim.results.lines import rate_text, us_text
+from npusim.results.lines import rate_text, split_text, us_text
 from npusim.results.network_rows import LAUNCHES
-from npusim.results.network_text import split_text
 from npusim.results.web.charts import live
 from npusim.results.web.charts.live import Acts, Live, Slide
 from npusim.study.play import Play

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from npusim.base.errors import ArgumentError
 from npusim.base.yamltree import suggest
+from npusim.networks.network import RESULTS
 from npusim.results.answer import Answer
+from npusim.results.tables import frame
 from npusim.study.formula import GOALS, goal, limit
 from npusim.study.priced import unpriced
 from npusim.study.space import Study
@@ -23,26 +25,18 @@ if TYPE_CHECKING:
 
     from npusim.results.report import Report
 
-#: Columns after the varied names; a promise to users. Those of gradients are a network's.
+#: Columns after the varied names; a promise to users. Those of gradients are a network's, those of
+#: phases a step's.
 COLUMNS = (
-    *(
-        "time_us",
-        "cycles",
-        "launch_us",
-        "output_us",
-        "input_us",
-        "weight_us",
-        "bias_us",
-        "other_us",
-        "layout_us",
-        "elementwise_us",
-    ),
-    *("energy_uj", "dynamic_uj", "static_uj", "area_mm2", "buffer_bytes"),
+    *("time_us", "cycles", "launch_us"),
+    *(f"{part}_us" for part in (*RESULTS, "other", "layout")),
+    *(f"{phase}_us" for phase in ("forward", "backward", "optimizer")),
+    *("energy_uj", "dynamic_uj", "static_uj", "area_mm2", "buffer_bytes", "kept_bytes"),
     *("bottleneck", "bottleneck_saves", "retiled", "error"),
 )
 
 #: Those that are whole numbers, which they stay beside points that failed and have none.
-_COUNTS = ("cycles", "buffer_bytes")
+_COUNTS = ("cycles", "buffer_bytes", "kept_bytes")
 
 
 class Tabled(Answer, ABC):
@@ -111,11 +105,9 @@ class SweepResult(Tabled):
     @cached_property
     def table(self) -> pd.DataFrame:
         """``rows`` as a data frame, with the columns that any point has."""
-        import pandas as pd  # noqa: PLC0415  # it takes time to import
-
         rows = self.rows()
         held = {name for row in rows for name in row}
-        made = pd.DataFrame(rows, columns=[*self.study.varied, *(n for n in COLUMNS if n in held)])
+        made = frame(rows, [*self.study.varied, *(n for n in COLUMNS if n in held)])
         counts = [name for name in _COUNTS if name in made]
         return made.astype(dict.fromkeys(counts, "Int64")) if self.failed else made
 
@@ -249,12 +241,10 @@ class Exploration(Tabled):
     @cached_property
     def table(self) -> pd.DataFrame:
         """``rows`` as a data frame."""
-        import pandas as pd  # noqa: PLC0415  # it takes time to import
-
         rows = self.rows()
         held = [name for name in COLUMNS if any(name in row for row in rows)]
         held[-1:-1] = [*self._made_up, *(["allowed"] if self.limits else []), "front"]
-        return pd.DataFrame(rows, columns=[*self.study.varied, *held])
+        return frame(rows, [*self.study.varied, *held])
 
     @property
     def front(self) -> pd.DataFrame:

@@ -72,11 +72,8 @@ def sweep(
         values: Known = {}
         read_ones = [read(setting, values) for setting in points]
         keys = [key_of(parts.content) for parts in read_ones]
-        found: dict[str, Measured] = {}
-        for key in dict.fromkeys(keys):
-            known = known_of(kept, key)
-            if known is not None:
-                found[key] = known
+        known = {key: known_of(kept, key) for key in dict.fromkeys(keys)}
+        found = {key: one for key, one in known.items() if one is not None}
         missing = {key: one for key, one in zip(keys, read_ones, strict=True) if key not in found}
         known_points = len(found)
         report = shown or (lambda done, total, known: None)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from npusim.base.errors import ArgumentError
 from npusim.device.catalog import figure_text, load_device
 from npusim.device.config import figures
+from npusim.results.tables import frame
 from npusim.study.formula import goal as goal_of
 from npusim.study.result import SweepResult, Tabled
 from npusim.study.runner import Progress, study_of, sweep
@@ -116,9 +117,8 @@ class Sensitivities(Tabled):
     @cached_property
     def table(self) -> pd.DataFrame:
         """``rows`` as a data frame."""
-        import pandas as pd  # noqa: PLC0415  # it takes time to import
-
-        return pd.DataFrame(self.rows())
+        rows = self.rows()
+        return frame(rows, list(rows[0]))
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """A tornado: a bar per name from the goal at its first to that at its last value."""

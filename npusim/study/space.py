@@ -233,27 +233,15 @@ def _plain(number: Fraction) -> str:
 
 # -- files -----------------------------------------------------------------------------------
 
-_KEYS = (
-    "description",
-    DEVICE,
-    NETWORK,
-    OPERATOR,
-    "options",
-    "set",
-    "vary",
-    "combine",
-    "points",
-    "goals",
-    "subject_to",
-    "trials",
-)
+_SUBJECT, _SEARCHED = (DEVICE, NETWORK, OPERATOR), ("goals", "subject_to", "trials")
+_KEYS = (*_SUBJECT, "description", "options", "set", "vary", "combine", "points", *_SEARCHED)
 
 
 def load_study(source: TextFile | str) -> Study:
     """Read a study file. Raises ``ConfigError`` with file, line and the way out."""
     root = load_tree(source)
     tree = root.mapping((), _KEYS)
-    nodes = {key: tree[key] for key in (DEVICE, NETWORK, OPERATOR) if key in tree}
+    nodes = {key: tree[key] for key in _SUBJECT if key in tree}
     for key in ("options", "set"):
         for name, node in (tree[key].mapping() if key in tree else {}).items():
             if name in nodes:
@@ -275,7 +263,7 @@ def load_study(source: TextFile | str) -> Study:
             fixed=fixed,
             axes=tuple(_axis(name, node, fixed) for name, node in axes.items()),
             combine=tree["combine"].text() if "combine" in tree else "grid",
-            listed=tuple(_listed(node) for node in listed),
+            listed=tuple({n: v.text() for n, v in one.mapping().items()} for one in listed),
             description=tree["description"].text() if "description" in tree else "",
             places={name: node.fail for name, node in nodes.items()},
             **_search(tree),
@@ -299,11 +287,7 @@ def _search(tree: Mapping[str, Node]) -> dict[str, Any]:
             _named(item, partial(limit, item.text()))
             found["subject_to"] = (*found.get("subject_to", ()), item.text())
     if "trials" in tree:
-        node = tree["trials"]
-        try:
-            found["trials"] = parse_count(node.text())
-        except ArgumentError as error:
-            raise node.fail(str(error)) from error
+        found["trials"] = _named(tree["trials"], lambda: parse_count(tree["trials"].text()))
     return found
 
 
@@ -323,9 +307,9 @@ def check_goals(
     return tuple(names)
 
 
-def _named(node: Node, read: Callable[[], object]) -> None:
+def _named(node: Node, read: Callable[[], Any]) -> Any:
     try:
-        read()
+        return read()
     except ArgumentError as error:
         raise node.fail(str(error)) from error
 
@@ -335,10 +319,6 @@ def _axis(name: str, node: Node, fixed: Setting) -> Axis:
     if values is None:
         values = [item.text() for item in node.items()]
     return make_axis(name, values, fixed, node.fail)
-
-
-def _listed(node: Node) -> Setting:
-    return {name: value.text() for name, value in node.mapping().items()}
 
 
 def make_study(

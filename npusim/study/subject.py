@@ -6,8 +6,9 @@ of the device (``memories.L1.size``), and the options of what is measured (``bat
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -28,7 +29,7 @@ from npusim.ops.card import Stated, integer, word
 from npusim.ops.cube_math import read_cube_math_type
 from npusim.results import Result
 from npusim.results.energy import Energy
-from npusim.workloads import Workload, read_network
+from npusim.workloads import read_network
 
 Setting = Mapping[str, str]
 #: Columns of a measured point.
@@ -65,7 +66,12 @@ _NET: Mapping[str, Callable[[str], Any]] = {
     "gradients": _names,
     "cube_math_type": read_cube_math_type,
     "every_input": _flag,
-    "elementwise": _flag,
+    "mode": word("eager", "graph"),
+    "layouts": str,
+    "fusions": lambda text: text.replace("&", ","),
+    "optimizer": str,
+    "normalisation": dtype,
+    "cards": integer(1),
 }
 
 
@@ -156,7 +162,7 @@ def read(setting: Setting, known: Known) -> Split:
     name = setting.get(DEVICE) or (None if NETWORK in setting else card_of(setting).device)
     if name is None:
         raise ArgumentError("the device is missing; `npusim devices` lists the names")
-    what = (NETWORK, setting.get("elementwise", "")) if NETWORK in setting else (setting[OPERATOR],)
+    what = (NETWORK,) if NETWORK in setting else (setting[OPERATOR],)
 
     def once(key: tuple[str, ...], value: Callable[[], Any]) -> Any:
         if key not in known:
@@ -182,8 +188,7 @@ def _is_edit(path: str, text: str) -> bool:
 def _read(name: str, setting: Setting) -> Any:
     readers: dict[str, Callable[[str], Any] | None] = dict(_SHARED)
     if NETWORK in setting:
-        elementwise = _flag(setting.get("elementwise", "no"))
-        readers |= {**_NET, NETWORK: partial(_network_of, elementwise=elementwise)}
+        readers |= {**_NET, NETWORK: read_network}
     else:
         kinds = {kernel.name: made for kernel, made in card_of(setting).tilings.items()}
         readers |= {OPERATOR: str, "dtype": dtype, "tiling": partial(parse_tiling, kinds=kinds)}
@@ -192,11 +197,6 @@ def _read(name: str, setting: Setting) -> Any:
         return (readers[name] or _flag)(setting[name])
     except ArgumentError as error:
         raise ArgumentError(f"{name}: {error}") from error
-
-
-def _network_of(source: str, *, elementwise: bool) -> Workload:
-    net = read_network(source)
-    return net if elementwise else replace(net, elementwise=())
 
 
 def measure(parts: Split) -> Row:
@@ -216,6 +216,10 @@ def _network(parts: Split) -> Row:
     options = _options(parts)
     del options["timeline"]
     own = {"passes" if k == "pass" else k: v for k, v in parts.options.items() if k in _NET}
+    if "mode" in own:
+        from npusim.networks.step import step  # noqa: PLC0415 - it takes time to import
+
+        return _step(step(parts.options[NETWORK], **own, **options))
     result = network(parts.options[NETWORK], **own, **options)
     if result.failed:
         first = result.failed[0]
@@ -233,7 +237,6 @@ def _network(parts: Split) -> Row:
         "time_us": result.time_us,
         "cycles": result.cycles,
         **sums,
-        **({} if result.elementwise_us is None else {"elementwise_us": result.elementwise_us}),
         **known,
         "bottleneck": result.bottleneck,
         "bottleneck_saves": result.split[result.bottleneck] / result.time_us / 2,
@@ -242,6 +245,37 @@ def _network(parts: Split) -> Row:
             for one in result.timed
             if one.result is not None
             for name, text in _tilings(one.result).items()
+        },
+    }
+
+
+def _step(result: Any) -> Row:
+    """A whole step: times of its phases, launches and conversions, and how it is shortened."""
+    if result.failed:
+        first = result.failed[0]
+        raise ArgumentError(
+            f"{len(result.failed)} of {len(result.launched)} operations cannot be simulated; "
+            f"{first.name}: {first.timed.error}"
+        )
+    rows, (bottleneck, most) = result.kind_rows(), next(iter(result.split.items()))
+    times = Counter[str]()
+    for row in rows:
+        times[f"{row['phase']}_us"] += row["us"]
+    return {
+        "time_us": result.time_us,
+        "cycles": result.cycles,
+        **times,
+        "launch_us": sum(row["launch_us"] for row in rows),
+        "layout_us": sum(one.timed.us for one in result.conversions),
+        "kept_bytes": result.kept_bytes,
+        **_design(result.device, result.spent),
+        "bottleneck": bottleneck,
+        "bottleneck_saves": most / result.time_us / 2,
+        "tilings": {
+            f"{one.name}/{name}": text
+            for one in result.launched
+            if one.timed.result is not None
+            for name, text in _tilings(one.timed.result).items()
         },
     }
 

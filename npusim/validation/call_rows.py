@@ -12,7 +12,7 @@ from npusim.call.call import simulate
 from npusim.call.spec import spec
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
-from npusim.kernels.cast import Cast
+from npusim.kernels.cast import Cast, cast
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
@@ -137,7 +137,7 @@ def _cast_of_bias(row: CallRow, device: Device) -> list[KernelRun]:
     channels, name = needed(row, "Cout", "dtype")
     bias = Tensor("bias", (channels,), dtype(name))
     wide = Tensor("bias_fp32", (channels,), FP32, "out")
-    return list(simulate(Cast(bias, wide), device, timeline=False).runs)
+    return list(simulate(cast(bias, wide), device, timeline=False).runs)
 
 
 # -- convolutions ------------------------------------------------------------------------------

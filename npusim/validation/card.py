@@ -14,7 +14,7 @@ from npusim.results.figure import Axis, Bars, Figure, Line
 from npusim.results.lines import percent_text
 from npusim.results.report import Pair, Report, Section, Table
 from npusim.results.web import page
-from npusim.validation.score import mean_time_error, score, time_error
+from npusim.validation.score import mean_time_error, score
 from npusim.validation.simulate import Outcome
 from npusim.validation.tables import percent
 from npusim.version import __version__
@@ -93,10 +93,8 @@ def _points(outcomes: Sequence[Outcome]) -> dict[str, list[tuple[float, float]]]
     """Measured and simulated times by family."""
     points: dict[str, list[tuple[float, float]]] = {}
     for outcome in outcomes:
-        error = time_error(outcome)
-        if outcome.simulated is not None and error is not None:
-            simulated = outcome.simulated.time_us
-            pair = (simulated / (1 + error), simulated)
+        if outcome.simulated is not None and outcome.row.time_us:
+            pair = (outcome.row.time_us, outcome.simulated.time_us)
             points.setdefault(outcome.row.family, []).append(pair)
     return points
 

@@ -17,18 +17,12 @@ from npusim.kernels.tilings.cann import CannTiling, cann_tiling
 #: Words for a tiling by rule. "vendor" is the rule of the vendor's library.
 AUTO, VENDOR = "auto", "vendor"
 
-_SELECTORS = ("op_name", "op_type", "input_shapes", "lines")
+#: What an entry may say of the launches that it is for.
+SELECTORS = ("op_name", "op_type", "input_shapes", "lines")
 _TILINGS = ("tiling", "vendor_tiling")
 
-
-@dataclass(frozen=True)
-class Launch:
-    """One launch of a kernel as a profile names it; ``shapes`` is text without blanks."""
-
-    name: str
-    type: str
-    shapes: str
-    line: int
+#: One launch of a kernel as a profile names it: texts by selector, and one line of the profile.
+Launch = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -94,8 +88,8 @@ def read_choices(source: Path) -> Choices:
 
 
 def _entry(node: Node) -> tuple[Node, Mapping[str, str], Choice]:
-    keys = node.mapping((), (*_SELECTORS, *_ATTRIBUTES, *_TILINGS))
-    wanted = {key: keys[key].text().replace(" ", "") for key in _SELECTORS if key in keys}
+    keys = node.mapping((), (*SELECTORS, *_ATTRIBUTES, *_TILINGS))
+    wanted = {key: keys[key].text().replace(" ", "") for key in SELECTORS if key in keys}
     if "lines" in wanted and not all(_lines(part)[0] for part in wanted["lines"].split(",")):
         raise keys["lines"].fail("expected lines of the profile such as 12 or 12-40,57")
     attributes = [(key, read(keys[key])) for key, read in _ATTRIBUTES.items() if key in keys]
@@ -127,9 +121,9 @@ def _tiling(keys: Mapping[str, Node]) -> str | CannTiling | tuple[tuple[str, int
 
 def _fits(launch: Launch, key: str, text: str) -> bool:
     if key == "lines":
-        return any(low <= launch.line <= high for low, high in map(_lines, text.split(",")))
-    have = {"op_name": launch.name, "op_type": launch.type, "input_shapes": launch.shapes}[key]
-    return fnmatchcase(have.replace(" ", ""), text)
+        line, ranges = int(launch[key]), map(_lines, text.split(","))
+        return any(low <= line <= high for low, high in ranges)
+    return fnmatchcase(launch[key].replace(" ", ""), text)
 
 
 def _lines(text: str) -> tuple[int, int]:

@@ -49,19 +49,15 @@ class Constant:
         return value if self.kind in _FRACTIONAL else Fraction(round(value))
 
 
-def load_constants(source: TextFile | str = _SHIPPED) -> list[Constant]:
+def load_constants(source: TextFile | str = _SHIPPED, part: str = "constants") -> list[Constant]:
     """Read the list that ships, or another, of those fitted to kernels; a ``str`` is YAML text.
 
+    ``part`` "calls" are those fitted to calls, of which a file may have none.
     Raises ``ConfigError`` for a figure that a device lacks, that is not fitted there, that
     differs between the devices of an entry, or that lies outside its range.
     """
-    return _listed(load_tree(source).mapping(("constants",), optional=("calls",))["constants"])
-
-
-def load_call_constants(source: TextFile | str = _SHIPPED) -> list[Constant]:
-    """The same of constants fitted to calls, of which a file may have none."""
     parts = load_tree(source).mapping(("constants",), optional=("calls",))
-    return _listed(parts["calls"]) if "calls" in parts else []
+    return _listed(parts[part]) if part in parts else []
 
 
 def _listed(node: Node) -> list[Constant]:

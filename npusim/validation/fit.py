@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.validation.constants import STEPS, Constant
-from npusim.validation.rows import CallRow, Declined, KernelRow
+from npusim.validation.rows import CallRow, Declined, KernelRow, Measured
 from npusim.validation.score import (
     ADDRESS_WORDS,
     SCORED_PIPES,
@@ -62,9 +62,7 @@ def tells(outcome: Outcome) -> bool:
     and so would transposes, which no convolution or product launches.
     """
     row = outcome.row
-    if isinstance(row, CallRow):
-        return row.call != "transpose"
-    return not (isinstance(row, KernelRow) and ADDRESS_WORDS & set(row.switches))
+    return getattr(row, "call", "") != "transpose" and not ADDRESS_WORDS & row.told
 
 
 def device_of(outcome: Outcome) -> str:
@@ -102,14 +100,13 @@ def _figures(outcome: Outcome, like: Outcome) -> _Figures:
     All busy times together weigh as much as the time.
     """
     row, simulated, first = outcome.row, outcome.simulated, like.simulated
-    assert isinstance(row, KernelRow | CallRow)
     assert simulated is not None
     assert first is not None
     pairs = [(row.time_us, simulated.time_us)] if row.time_us else []
     times = len(pairs)
     pairs += [
         (row.busy_us[pipe], simulated.busy_us.get(pipe) or 0.0)
-        for pipe in (_telling(row) if isinstance(row, KernelRow) else ())
+        for pipe in _telling(row)
         if row.busy_us.get(pipe) and first.busy_us.get(pipe)
     ]
     busy = len(pairs) - times
@@ -118,9 +115,9 @@ def _figures(outcome: Outcome, like: Outcome) -> _Figures:
     return _Figures(measured, found, np.array(weight))
 
 
-def _telling(row: KernelRow) -> list[str]:
+def _telling(row: Measured) -> list[str]:
     """The pipes whose busy times a fit looks at."""
-    waits = {"fixpipe"} if WAITING_WORDS & set(row.switches) else set()
+    waits = {"fixpipe"} if WAITING_WORDS & row.told else set()
     if busiest(row) != "mte2":
         waits.add("mte2")
     return [pipe for pipe in SCORED_PIPES if pipe not in waits]
@@ -141,19 +138,14 @@ def simulated_slopes(
         if device_of(outcome) in constant.devices
         for end in ("low", "high")
     ]
-    tasks = []
-    for place, number, end in wanted:
-        constant = constants[number]
-        tasks.append((base[place].row, constant.figures(getattr(constant, end))))
+    tasks = [
+        (base[place].row, constants[number].figures(getattr(constants[number], end)))
+        for place, number, end in wanted
+    ]
     ends = dict(zip(wanted, simulate(tasks), strict=True))
     return [
         [
-            _levels(
-                outcome,
-                constant,
-                ends.get((place, number, "low")),
-                ends.get((place, number, "high")),
-            )
+            _levels(outcome, constant, *(ends.get((place, number, end)) for end in ("low", "high")))
             for number, constant in enumerate(constants)
         ]
         for place, outcome in enumerate(base)

@@ -22,7 +22,7 @@ from npusim.kernels.parts.hand_over import HandOver
 from npusim.kernels.parts.matmul_operands import LAYOUTS_A, LAYOUTS_B
 from npusim.kernels.sum_parts import SumParts
 from npusim.validation.profiler import reported
-from npusim.validation.rows import Declined, KernelRow, Simulated
+from npusim.validation.rows import Declined, KernelRow, Simulated, needed
 from npusim.validation.sheet import spelled_order, told
 
 _DTYPES = {dtype.name: dtype for dtype in (FP16, BF16, FP32, INT8, INT32, MXFP8, MXFP4)}
@@ -46,38 +46,30 @@ def simulate_gemm_row(row: KernelRow, device: Device) -> Simulated:
 
     Raises ``Declined`` with the word or column that cannot be simulated.
     """
-    plan = _plan(row, device)
+    kernel, cores, notes = _plan(row, device)
     call = Call(
-        row.id, Options(device=device, cores=range(plan.cores), timeline=False), timing_only=True
+        row.id, Options(device=device, cores=range(cores), timeline=False), timing_only=True
     )
     try:
-        call.launch(plan.kernel)
+        call.launch(kernel)
     except NpusimError as error:
         raise Declined(f"the tiling does not run: {error}") from error
     (run,) = call.runs
     parses = "constant_tiling" not in row.switches and bool(set(_LIBRARY) & set(row.switches))
-    started = _started(plan, device)
-    return reported(run, row, device, "cube", plan.notes, started=started, parses=parses)
-
-
-def _started(plan: _Plan, device: Device) -> int:
-    """Cores that the launch starts, of both kinds, whether or not there is a tile for each."""
-    return plan.cores * sum(device.core_kind(role).per_group for role in plan.kernel.roles)
+    # The launch starts cores of both kinds, whether or not there is a tile for each.
+    started = cores * sum(device.core_kind(role).per_group for role in kernel.roles)
+    return reported(run, row, device, "cube", notes, started=started, parses=parses)
 
 
 # -- from words and columns to kernels -----------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Plan:
+#: A product, alone or with the vector cores that finish its tiles or add the parts of K.
+_Kernel = Matmul | MatmulFinish | MatmulSum
+
+
+def _plan(row: KernelRow, device: Device) -> tuple[_Kernel, int, list[str]]:
     """The kernel of a row, the core groups it runs on, and what was taken for granted."""
-
-    kernel: Matmul | MatmulFinish | MatmulSum
-    cores: int
-    notes: tuple[str, ...]
-
-
-def _plan(row: KernelRow, device: Device) -> _Plan:
     sets = told(row, "gemm")
     if row.op not in ("gemm", *_GATED):
         raise Declined(f"op: {row.op} is not simulated; gemm is, and {', '.join(_GATED)}")
@@ -87,7 +79,7 @@ def _plan(row: KernelRow, device: Device) -> _Plan:
     if cores > device.groups:
         raise Declined(f"cores: {cores} of {device.name}, which has {device.groups}")
     dtype, out = _dtype("dtype_in", row.dtype_in), _dtype("dtype_out", row.dtype_out)
-    sizes = {name: _needed(row, name) for name in ("M", "N", "K")}
+    needed(row, "M", "N", "K", "base_m", "base_n", "base_k")
     notes: list[str] = []
     values = {
         **_blocks(row, dtype),
@@ -98,15 +90,15 @@ def _plan(row: KernelRow, device: Device) -> _Plan:
     mixed = sets.pop("readers", 0), sets.pop("slots", 0)
     values |= sets
     if "share_b_in_l1" in row.switches:
-        values["base_m"] = ceil_div(sizes["M"], 16) * 16
+        values["base_m"] = ceil_div(row.M, 16) * 16
         values["single_core_m"] = 0
         notes.append("share_b_in_l1: the blocks of both callers are one tile")
     values |= _tail(row, values, cores)
     values |= _split(row, values, cores)
-    shape = sizes["M"], sizes["K"] // dtype.values, sizes["N"]
+    shape = row.M, row.K // dtype.values, row.N
     problem = _Problem(row, device, dtype, out, shape, *mixed)
     try:
-        return _Plan(problem.kernel(Tiling(**values), cores, notes), cores, tuple(notes))
+        return problem.kernel(Tiling(**values), cores, notes), cores, notes
     except NpusimError as error:
         raise Declined(f"the tiling is not legal: {error}") from error
 
@@ -115,13 +107,6 @@ def _dtype(column: str, name: str | None) -> DType:
     if name not in _DTYPES:
         raise Declined(f"{column}: {name} is not simulated; known are {', '.join(_DTYPES)}")
     return _DTYPES[name]
-
-
-def _needed(row: KernelRow, column: str) -> int:
-    value: int | None = getattr(row, column)
-    if not value:
-        raise Declined(f"{column} is empty: the tiling is not stated")
-    return value
 
 
 @dataclass(frozen=True)
@@ -139,9 +124,7 @@ class _Problem:
     readers: int
     slots: int
 
-    def kernel(
-        self, tiling: Tiling, cores: int, notes: list[str]
-    ) -> Matmul | MatmulFinish | MatmulSum:
+    def kernel(self, tiling: Tiling, cores: int, notes: list[str]) -> _Kernel:
         """The product, with the vector cores that finish its tiles or add the parts of K."""
         m, k, n = self.shape
         layouts = (self._layout("layout_a", LAYOUTS_A), self._layout("layout_b", LAYOUTS_B))
@@ -210,9 +193,9 @@ class _Problem:
 def _blocks(row: KernelRow, dtype: DType) -> dict[str, int]:
     """The base block and the single-core block."""
     return {
-        "base_m": _needed(row, "base_m"),
-        "base_n": _needed(row, "base_n"),
-        "base_k": _needed(row, "base_k") // dtype.values,
+        "base_m": row.base_m,
+        "base_n": row.base_n,
+        "base_k": row.base_k // dtype.values,
         "single_core_m": row.single_core_m or 0,
         "single_core_n": row.single_core_n or 0,
     }
@@ -243,9 +226,9 @@ def _slabs(
         number, what = scale.split(" ", 1)
         count = int(number)
         blocks = {"slab of A": count * step_a, "base block": count}
-        steps["step_scale"] = blocks.get(what, count // _needed(row, "base_k"))
+        steps["step_scale"] = blocks.get(what, count // row.base_k)
     if "scale_coalesced" in row.switches:
-        steps["step_scale"] = ceil_div(_needed(row, "K"), _needed(row, "base_k"))
+        steps["step_scale"] = ceil_div(row.K, row.base_k)
         notes.append("scale_coalesced: one copy of scales is taken to serve all of K")
     return steps
 
@@ -254,14 +237,14 @@ def _unstated_step(row: KernelRow, dtype: DType, device: Device, notes: list[str
     """The library's, where it chose: as many base blocks as fit L1 twice, of rows in few pieces."""
     if not {"mdl_template", "mix_mode"} & set(row.switches):
         raise Declined("step_ka and step_kb are empty: the depth of a copy is not stated")
-    base = _needed(row, "base_m") + _needed(row, "base_n")
-    deep = _needed(row, "base_k") * dtype.bytes // dtype.values
+    base = row.base_m + row.base_n
+    deep = row.base_k * dtype.bytes // dtype.values
     step = device.memory("L1").size_bytes // 2 // (base * deep)
     piece = device.path("GM", "L1", "nd2nz").piece_bytes
     whole = piece // gcd(piece, deep) if piece else 1  # blocks that end with a piece
     step -= step % whole if step > whole else 0
     notes.append(f"steps are not stated: {step} base blocks, as many as fit L1 twice")
-    return max(1, min(step, ceil_div(_needed(row, "K"), _needed(row, "base_k"))))
+    return int(max(1, min(step, ceil_div(row.K, row.base_k))))
 
 
 def _order(row: KernelRow, notes: list[str]) -> dict[str, Any]:
@@ -296,14 +279,13 @@ def _stated_order(row: KernelRow) -> KernelRow:
 
 def _halves(row: KernelRow) -> dict[str, Any]:
     """Two passes, the upper half of M before the lower."""
-    blocks = ceil_div(_needed(row, "M"), _needed(row, "single_core_m"))
+    (block,) = needed(row, "single_core_m")
+    blocks = ceil_div(row.M, block)
     return {"window": ceil_div(blocks, 2), "snake": False, "n_fastest": False}
 
 
 def _tiles(row: KernelRow) -> int:
-    return ceil_div(_needed(row, "M"), _needed(row, "base_m")) * ceil_div(
-        _needed(row, "N"), _needed(row, "base_n")
-    )
+    return int(ceil_div(row.M, row.base_m) * ceil_div(row.N, row.base_n))
 
 
 def _tail(row: KernelRow, values: dict[str, Any], cores: int) -> dict[str, int]:
@@ -325,8 +307,8 @@ def _tail(row: KernelRow, values: dict[str, Any], cores: int) -> dict[str, int]:
 
 def _last(row: KernelRow, axis: str) -> int:
     """Elements of the last tile along an axis."""
-    size, base = _needed(row, axis), _needed(row, f"base_{axis.lower()}")
-    return (size - 1) % base + 1
+    size: int = getattr(row, axis)
+    return int((size - 1) % getattr(row, f"base_{axis.lower()}")) + 1
 
 
 def window_tail(cores: int, rows: int, columns: int) -> tuple[int, int]:
@@ -359,5 +341,5 @@ def _split(row: KernelRow, values: dict[str, Any], cores: int) -> dict[str, int]
     else:
         return {}
     unit = values["base_k"] * max(values["step_ka"], values["step_kb"])
-    depth: int = _needed(row, "K") * values["base_k"] // _needed(row, "base_k")
+    depth: int = row.K * values["base_k"] // row.base_k
     return {"single_core_k": ceil_div(ceil_div(depth, max(parts, 1)), unit) * unit}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
 
 from npusim.validation.constants import STEPS, Constant
 from npusim.validation.fit import (
@@ -27,11 +26,12 @@ from npusim.validation.fit import (
 from npusim.validation.rows import CallRow, KernelRow
 from npusim.validation.score import (
     Pair,
+    by_shape,
     is_scored,
     mean_time_error,
     pairs,
     shape_of,
-    time_error,
+    spread,
 )
 from npusim.validation.simulate import Outcome
 
@@ -86,21 +86,14 @@ class Study:
     def predicted(self) -> Predicted:
         """The error to expect of a kernel that nobody fitted."""
         folds = [one for one in self.left_out if one.kind in (SHAPE, SWITCH)]
-        errors: dict[tuple[object, ...], list[float]] = {}
-        for fold in folds:
-            for outcome in fold.outcomes:
-                error = time_error(outcome)
-                if is_scored(outcome.row) and error is not None:
-                    errors.setdefault(shape_of(outcome.row), []).append(abs(error))
-        each = [fmean(found) for found in errors.values()]
+        scored = [o for fold in folds for o in fold.outcomes if is_scored(o.row)]
         told = tuple(
             pair
             for fold in folds
             if fold.kind == SHAPE
             for pair in pairs([o for o in fold.outcomes if is_scored(o.row)])
         )
-        middle = median(each) if each else None
-        return Predicted(len(each), fmean(each) if each else None, middle, told)
+        return Predicted(*spread(by_shape(scored)), told)
 
 
 def leave_one_out(
@@ -135,7 +128,7 @@ def _folds(base: Sequence[Outcome]) -> Iterator[tuple[str, str, list[int]]]:
     for shape in dict.fromkeys(shapes.values()):
         name = f"{shape[0]} {shape[1]} {'x'.join(map(str, shape[2:]))}"
         yield SHAPE, name, [i for i in scored if shapes[i] == shape]
-    words = {i: set(_switches(base[i])) for i in scored}
+    words = {i: base[i].row.told for i in scored}
     for word in sorted({word for some in words.values() for word in some}):
         members = [i for i in scored if word in words[i]]
         if len(members) <= _COMMON * len(scored):
@@ -145,10 +138,6 @@ def _folds(base: Sequence[Outcome]) -> Iterator[tuple[str, str, list[int]]]:
 def _each(base: Sequence[Outcome]) -> Iterator[tuple[str, str, list[int]]]:
     """The same of calls: every one alone."""
     return ((CALL, outcome.row.id, [i]) for i, outcome in enumerate(base))
-
-
-def _switches(outcome: Outcome) -> tuple[str, ...]:
-    return outcome.row.switches if isinstance(outcome.row, KernelRow) else ()
 
 
 def _left_out(
@@ -182,9 +171,6 @@ def _figures(
     outcome: Outcome, constants: Sequence[Constant], levels: Mapping[int, int]
 ) -> dict[str, str]:
     """The figures of a row's device with constants, by number, at their levels."""
-    found: dict[str, str] = {}
-    for number, level in levels.items():
-        constant = constants[number]
-        if device_of(outcome) in constant.devices:
-            found |= constant.figures(constant.level(level))
-    return found
+    own = [(constants[n], level) for n, level in levels.items()]
+    moved = [one.figures(one.level(at)) for one, at in own if device_of(outcome) in one.devices]
+    return {path: text for figures in moved for path, text in figures.items()}

@@ -17,40 +17,19 @@ from typing import Any
 
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import digits
-from npusim.base.yamltree import suggest, unreadable
+from npusim.base.yamltree import suggest
 from npusim.device.files import ALIASES
-from npusim.validation.choices import Choices, Launch, beside, read_choices
-from npusim.validation.rows import Operand, ProfiledRow
-from npusim.validation.sheet import Sheet, Unreadable, lines_of, read_sheet
+from npusim.validation.choices import SELECTORS, Choices, beside, read_choices
+from npusim.validation.rows import Operand, ProfiledRow, Unreadable, table
+from npusim.validation.sheet import Sheet, read_lines, read_sheet
 
-#: What a reader needs of a column, and the names it has; in lower case, without the unit.
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "name": ("op name", "name"),
-    "type": ("op type", "type"),
-    "task": ("task type", "accelerator core"),
-    "duration": ("task duration", "duration"),
-    "cores": ("block dim", "block num"),
-    "input shapes": ("input shapes",),
-    "input types": ("input data types",),
-    "input formats": ("input formats",),
-    "output shapes": ("output shapes",),
-    "output types": ("output data types",),
-    "output formats": ("output formats",),
-}
-_NEEDED = ("type", "duration", "input shapes", "input types", "output shapes")
+#: What is read of a profile, by what it is for, as ``configs/silicon/profile.csv`` lists it: the
+#: names of its column, in lower case, without the unit. Busy times are called as the fields of a
+#: row that hold them. Chips whose cores have cube and vector unit together name no kind of core;
+#: where there are two kinds, each counts for its own kernels.
+_READ = table("profile.csv")
+_PIPES = [one["holds"] for one in _READ if one["holds"].endswith("_us")]
 
-#: Busy times by the field of a row that holds them. Chips whose cores have cube and vector unit
-#: together name no kind of core; where there are two kinds, each counts for its own kernels.
-_PIPES: Mapping[str, tuple[str, ...]] = {
-    "cube_us": ("aic_mac_time", "mac_time"),
-    "mte1_us": ("aic_mte1_time", "mte1_time"),
-    "mte2_us": ("aic_mte2_time", "mte2_time"),
-    "mte3_us": ("aiv_mte3_time", "aic_mte3_time", "mte3_time"),
-    "fixpipe_us": ("aic_fixpipe_time",),
-    "vec_us": ("aiv_vec_time", "vec_time"),
-    "scalar_us": ("aic_scalar_time", "scalar_time"),
-    "aiv_mte2_us": ("aiv_mte2_time",),
-}
 _UNIT = re.compile(r"(.*?)\s*\(([^()]*)\)\s*")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _SHAPE = re.compile(r"\d{1,9}(?:,\d{1,9})*", re.ASCII)
@@ -93,18 +72,19 @@ def read_profile(source: Path, chip: str, choices: Choices) -> Sheet:
     needed, or with a time that is not in microseconds. Whatever is wrong with one launch makes it
     ``Unreadable``.
     """
-    table = _table(source)
-    at, head = next(table)
+    lines = _table(source)
+    at, head = next(lines)
     columns = _columns(f"{source}:{at}", head)
     rows: list[ProfiledRow | Unreadable] = []
     alike: dict[ProfiledRow, list[_Read]] = {}
-    for line, cells in table:
+    for line, cells in lines:
         where = f"{source}:{line}"
         try:
             row, times = _read(columns, cells, (chip, line), choices)
         except _WrongError as wrong:
             name = cells[columns["type"]] if columns["type"] < len(cells) else "row"
-            rows.append(Unreadable(f"{name}:{line}", name, chip, f"{where}: {wrong}"))
+            reason = f"{where}: {wrong}"
+            rows.append(Unreadable(id=f"{name}:{line}", family=name, chip=chip, reason=reason))
             continue
         alike.setdefault(row, []).append((where, times))
     if not rows and not alike:
@@ -123,11 +103,7 @@ class _WrongError(Exception):
 
 def _table(source: Path) -> Iterator[tuple[int, list[str]]]:
     """Lines of a file with their numbers, the header first."""
-    try:
-        text = source.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"{source}: {unreadable(error)}") from error
-    lines = lines_of(text)
+    lines = read_lines(source)
     first = next(lines, None)
     if first is None:
         raise ArgumentError(f"{source}:1: the file is empty; expected a CSV with a header")
@@ -152,11 +128,12 @@ def _columns(where: str, head: Sequence[str]) -> dict[str, int]:
             raise ArgumentError(f"{where}: column {column!r} is there twice; keep one of them")
         places[name], units[name] = place, unit
     found: dict[str, int] = {}
-    for what, names in (*_NAMES.items(), *_PIPES.items()):
+    for read in _READ:
+        what, names = read["holds"], read["names"].split(";")
         here = [name for name in names if name in places]
         if here:
             found[what] = places[here[0]]
-        elif what in _NEEDED:
+        elif read["needed"]:
             near = suggest(names[0], places)
             raise ArgumentError(
                 f"{where}: no column {names[0]!r}{near if 'did you mean' in near else ''}; export "
@@ -190,7 +167,7 @@ def _read(
     if cores is None and told not in _EMPTY:
         raise _WrongError(f"block dim: expected a number of cores, got {brief(told)}")
     times = _times(text)
-    launch = Launch(text.get("name", ""), kind, _plain(text["input shapes"]), line)
+    told_of = (text.get("name", ""), kind, _plain(text["input shapes"]), str(line))
     row = ProfiledRow(
         id="",
         chip=chip,
@@ -200,7 +177,7 @@ def _read(
         task=text.get("task", "").upper(),
         operands=operands,
         results=results,
-        choice=choices.of(launch),
+        choice=choices.of(dict(zip(SELECTORS, told_of, strict=True))),
         time_kind="task",
     )
     return row, times

@@ -19,7 +19,7 @@ from npusim.call.options import Options
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
-from npusim.kernels.cast import Cast
+from npusim.kernels.cast import Cast, cast
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
@@ -338,7 +338,7 @@ def _transpose(call: Call, row: ProfiledRow, notes: list[str]) -> None:
 
 def _cast(call: Call, row: ProfiledRow, notes: list[str]) -> None:
     x, y = _tensor("x", row.operands[0]), _tensor("y", row.results[0], "out")
-    call.launch(Cast(x, y, saturate=call.device.saturates))
+    call.launch(cast(x, y, saturate=call.device.saturates))
 
 
 def _elementwise(

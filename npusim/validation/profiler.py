@@ -17,7 +17,7 @@ from npusim.device.parts import Launch
 from npusim.device.pipes import facts
 from npusim.device.spec import Device
 from npusim.results.metrics import working
-from npusim.timing.trace import KernelRun, PipeRow
+from npusim.timing.trace import KernelRun
 from npusim.validation.rows import Declined, KernelRow, Simulated
 
 
@@ -52,7 +52,9 @@ def reported(
     ``cores`` are as of ``busy_us``, ``parses`` as of ``launch_cycles``; a launch starts at least so
     many cores as ``started``. Of pipes that are ``blind`` nothing is told.
     """
-    launch, last = device.launch, last_start(device.launch, role, run)
+    launch = device.launch
+    # The cycle of the kernel's own in which its last core started.
+    last = launch.cycles(role, run.cores) - run.launch_cycles
     many = max(run.cores, started)
     beside = launch_cycles(launch, row.time_kind, role, many, parses=parses, started=last)
     busy = busy_us(run, device, cores=cores, statistic=row.busy_statistic or "mean")
@@ -62,11 +64,6 @@ def reported(
         kernels=(run.name,),
         notes=tuple(notes),
     )
-
-
-def busy_cycles(row: PipeRow) -> int:
-    """Cycles of one pipe of one core that a profiler counts."""
-    return working(row) + row.cycles[FOLLOW]
 
 
 def busy_us(
@@ -84,7 +81,7 @@ def busy_us(
     cycles: dict[tuple[bool, str], list[int]] = {}
     for row in run.pipes:
         key = bool(cube) and row.core not in cube, row.pipe
-        cycles.setdefault(key, []).append(busy_cycles(row))
+        cycles.setdefault(key, []).append(working(row) + row.cycles[FOLLOW])
     partners = [row.core for row in run.pipes if row.core not in cube and working(row)]
     found: dict[str, float] = {}
     for (partner, pipe), counts in sorted(cycles.items()):  # cube cores come first
@@ -124,8 +121,3 @@ def launch_cycles(
     parsing = whole - launch.cycles(role, cores, parses=False)
     alone = {"core_max": parsing, "core_avg": parsing, "compute_only": 0}
     return alone.get(time_kind or "", whole) - started
-
-
-def last_start(launch: Launch, role: str, run: KernelRun) -> int:
-    """Cycle of a kernel's own in which its last core started."""
-    return launch.cycles(role, run.cores) - run.launch_cycles

@@ -1,93 +1,96 @@
-"""Measured points and what a simulation answers: the two schemas as dataclasses.
+"""Measured points and what a simulation answers: the schemas as dataclasses.
 
-The fields are the columns of the files; ``configs/silicon/README.md`` explains every one.
+The fields are the columns of the files, which ``configs/silicon/columns.csv`` lists;
+``configs/silicon/README.md`` explains every one.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, make_dataclass
+from typing import Any, ClassVar
 
+from npusim.base.resources import configs
 from npusim.validation.choices import NOTHING, Choice
 
 #: Pipes whose busy time a profiler reports; a row's column is ``{pipe}_us``.
 PIPES = ("cube", "mte1", "mte2", "mte3", "fixpipe", "vec", "scalar", "aiv_mte2")
 
-#: What ``time_us`` of a kernel is: the task with its launch; the slowest core's or the mean core's
-#: own time without it; one phase of the kernel.
-TIME_KINDS = ("task", "core_max", "core_avg", "compute_only")
+#: What the time of a training step is divided into; a row's column is ``{part}_us``.
+PARTS = ("forward", "filter_gradients", "input_gradients", "normalisation", "optimizer", "casts")
 
 
 class Declined(Exception):  # noqa: N818 - an answer, not an error
     """The row cannot be simulated; the text says why and names the word or column."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelRow:
+def table(name: str) -> list[dict[str, str]]:
+    """Return the lines of a table that ships beside the measurements, by column."""
+    text = (configs() / "silicon" / name).read_text(encoding="utf-8")
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def _columns(file: str) -> Any:
+    """A base with a field for every column of a kind of file, as ``columns.csv`` lists them.
+
+    Empty cells are None, or no words. ``holds`` and ``words`` are metadata for who reads cells.
+    """
+    columns = [
+        (one["column"], Any, field(default=() if one["holds"] == "words" else None, metadata=one))
+        for one in table("columns.csv")
+        if one["file"] == file
+    ]
+    return make_dataclass(f"_{file}", columns, frozen=True, kw_only=True)
+
+
+#: Makes a row of a class; what it takes is known to the table, not to a checker of types.
+_row: Any = dataclass(frozen=True, kw_only=True)
+
+
+@_row
+class Measured(_columns("all")):  # type: ignore[misc]
+    """What every row has; ``parts`` name the columns ``{part}_us`` of what a time consists of."""
+
+    id: str
+    chip: str
+    family: str = ""
+    parts: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def busy_us(self) -> Mapping[str, float]:
+        """The times of parts that were measured: a kernel's pipes, a step's operations."""
+        found = {part: getattr(self, f"{part}_us") for part in self.parts}
+        return {part: value for part, value in found.items() if value is not None}
+
+    @property
+    def problem(self) -> tuple[object, ...]:
+        """What kernels that differ by switches alone have in common; of others the name."""
+        return (self.id,)
+
+    @property
+    def told(self) -> frozenset[str]:
+        """The words of ``switches``."""
+        return frozenset(getattr(self, "switches", ()))
+
+
+@_row
+class Unreadable(Measured):
+    """A row with a cell that cannot be read; ``reason`` names file, line and column."""
+
+    reason: str
+
+
+@_row
+class KernelRow(Measured, _columns("kernels")):  # type: ignore[misc]
     """One measured kernel: one field per column; sizes are elements, times microseconds.
 
     ``buffers_l1`` is the number of slots for A and for B.
     """
 
-    id: str
-    chip: str
     op: str
-    family: str = ""
-    pair: str | None = None
-    cores: int | None = None
-    M: int | None = None
-    N: int | None = None
-    K: int | None = None
-    batch: int | None = None
-    conv: str | None = None
-    dtype_in: str | None = None
-    dtype_out: str | None = None
-    layout_a: str | None = None
-    layout_b: str | None = None
-    single_core_m: int | None = None
-    single_core_n: int | None = None
-    single_core_k: int | None = None
-    base_m: int | None = None
-    base_n: int | None = None
-    base_k: int | None = None
-    step_ka: int | None = None
-    step_kb: int | None = None
-    l1_k: int | None = None
-    buffers_l1: tuple[int, int] | None = None
-    buffers_l0: int | None = None
-    buffers_l0c: int | None = None
-    switches: tuple[str, ...] = ()
-    swizzle: str | None = None
-    order: str | None = field(default=None, metadata={"words": ("strided", "contiguous")})
-    fastest: str | None = field(default=None, metadata={"words": ("m", "n")})
-    inner: str | None = field(default=None, metadata={"words": ("m", "n")})
-    window: int | None = None
-    last_window: str | None = field(default=None, metadata={"words": ("own", "joined")})
-    snake: bool | None = None
-    scale_steps: int | None = None
-    time_us: float | None = None
-    time_kind: str | None = field(default=None, metadata={"words": TIME_KINDS})
-    core_us: float | None = None
-    cube_us: float | None = None
-    mte1_us: float | None = None
-    mte2_us: float | None = None
-    mte3_us: float | None = None
-    fixpipe_us: float | None = None
-    vec_us: float | None = None
-    scalar_us: float | None = None
-    aiv_mte2_us: float | None = None
-    busy_statistic: str | None = field(default=None, metadata={"words": ("mean", "median")})
-    trust: str | None = field(default=None, metadata={"words": ("A", "B", "C")})
-    anchor: str | None = None
-    source: str | None = None
-    note: str | None = None
-
-    @property
-    def busy_us(self) -> Mapping[str, float]:
-        """The busy times that were measured, by pipe."""
-        found = {pipe: getattr(self, f"{pipe}_us") for pipe in PIPES}
-        return {pipe: value for pipe, value in found.items() if value is not None}
+    parts: ClassVar[tuple[str, ...]] = PIPES
 
     @property
     def problem(self) -> tuple[object, ...]:
@@ -104,7 +107,7 @@ class Operand:
     layout: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@_row
 class ProfiledRow(KernelRow):
     """A kernel as a profile lists it, whose tiling is chosen (``Choice``) and not measured.
 
@@ -125,48 +128,28 @@ class ProfiledRow(KernelRow):
         return self.operands
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallRow:
+@_row
+class CallRow(Measured, _columns("calls")):  # type: ignore[misc]
     """One measured framework call, all the kernels it launched included; sizes are elements.
 
     ``kernels`` are names with their counts, such as ``TransDatax3``; ``output_mask`` says which
     gradients (input, weight, bias) a convolution's backward computed.
     """
 
-    id: str
-    chip: str
     call: str
-    family: str = ""
-    dims: int | None = None
-    N: int | None = None
-    Cin: int | None = None
-    Cout: int | None = None
-    spatial: tuple[int, ...] | None = None
-    kernel: tuple[int, ...] | None = None
-    stride: tuple[int, ...] | None = None
-    padding: tuple[int, ...] | None = None
-    dilation: tuple[int, ...] | None = None
-    groups: int | None = None
-    transposed: bool | None = None
-    output_padding: tuple[int, ...] | None = None
-    dtype: str | None = None
-    output_mask: tuple[bool, bool, bool] | None = None
-    M: int | None = None
-    Ncols: int | None = None
-    K: int | None = None
-    shape: tuple[int, ...] | None = None
-    perm: tuple[int, ...] | None = None
-    work: int | None = None
-    time_us: float | None = None
-    kernels: tuple[str, ...] = ()
-    trust: str | None = field(default=None, metadata={"words": ("A", "B", "C")})
-    source: str | None = None
-    note: str | None = None
 
-    @property
-    def busy_us(self) -> Mapping[str, float]:
-        """Nothing: calls are measured as a whole."""
-        return {}
+
+@_row
+class NetworkRow(Measured, _columns("networks")):  # type: ignore[misc]
+    """One measured training step: one field per column, most of them arguments of ``npusim.step``.
+
+    ``input_bound`` says whether reading images may have set the pace. The parts are forward
+    convolutions, both gradients, normalisations, the optimizer, and casts with clearing and
+    layouts; they do not add up to the step.
+    """
+
+    network: str
+    parts: ClassVar[tuple[str, ...]] = PARTS
 
 
 @dataclass(frozen=True)
@@ -176,8 +159,8 @@ class Simulated:
     ``time_us`` is comparable to the row's: with launch for a task and for a call, without it for
     the other kinds of time. ``busy_us`` is what a profiler reports per pipe of ``PIPES``
     (``npusim.validation.profiler``); absent where the kernel has no such pipe or does not use it,
-    None where what it does here is not what was measured. ``kernels`` are the names of those
-    launched.
+    None where what it does here is not what was measured; of a step it has ``PARTS``. ``kernels``
+    are the names of those launched.
     """
 
     time_us: float
@@ -186,10 +169,10 @@ class Simulated:
     notes: tuple[str, ...] = ()
 
 
-def needed(row: KernelRow | CallRow, *columns: str) -> tuple[Any, ...]:
+def needed(row: KernelRow | CallRow | NetworkRow, *columns: str) -> tuple[Any, ...]:
     """Return the values in ``columns``; raises ``Declined`` naming the first that is empty."""
     for column in columns:
         if getattr(row, column) is None:
-            what = f"a {row.op}" if isinstance(row, KernelRow) else row.call
+            what = f"a {row.op}" if isinstance(row, KernelRow) else getattr(row, "call", "a step")
             raise Declined(f"{column} is empty: {what} needs it")
     return tuple(getattr(row, column) for column in columns)

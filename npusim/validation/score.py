@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, median
 
-from npusim.validation.rows import KernelRow
-from npusim.validation.sheet import Row, Unreadable
+from npusim.validation.rows import KernelRow, Measured
 from npusim.validation.simulate import Outcome
 
 #: Chips of scored kernels: those whose bin is known.
@@ -88,37 +87,33 @@ class Pair:
 def time_error(outcome: Outcome) -> float | None:
     """Return simulated over measured time, less 1; None where either is missing."""
     row = outcome.row
-    if isinstance(row, Unreadable) or outcome.simulated is None or not row.time_us:
+    if outcome.simulated is None or not row.time_us:
         return None
-    return outcome.simulated.time_us / row.time_us - 1
+    return float(outcome.simulated.time_us / row.time_us) - 1
 
 
 def busy_errors(outcome: Outcome) -> dict[str, float]:
     """Return simulated over measured busy time, less 1, of the pipes that have both."""
-    row = outcome.row
-    if isinstance(row, Unreadable) or outcome.simulated is None:
-        return {}
     errors = {}
-    for pipe, measured in row.busy_us.items():
-        simulated = outcome.simulated.busy_us.get(pipe)
+    for pipe, measured in outcome.row.busy_us.items():
+        simulated = outcome.busy_us.get(pipe)
         if measured and simulated is not None:
             errors[pipe] = simulated / measured - 1
     return errors
 
 
-def busiest(row: KernelRow) -> str | None:
+def busiest(row: Measured) -> str | None:
     """Return the pipe with the longest measured busy time, of those that are scored."""
     busy = {pipe: row.busy_us[pipe] for pipe in SCORED_PIPES if row.busy_us.get(pipe)}
     return max(busy, key=lambda pipe: busy[pipe]) if busy else None
 
 
-def shape_of(row: Row | Unreadable) -> tuple[object, ...]:
+def shape_of(row: Measured) -> tuple[object, ...]:
     """Return what kernels that differ by switches alone share: family, chip and problem."""
-    sizes = row.problem if isinstance(row, KernelRow) else (row.id,)
-    return (row.family, row.chip, *sizes)
+    return (row.family, row.chip, *row.problem)
 
 
-def is_scored(row: Row | Unreadable) -> bool:
+def is_scored(row: Measured) -> bool:
     """Whether the accuracy figures are about this row."""
     return (
         isinstance(row, KernelRow)
@@ -126,29 +121,27 @@ def is_scored(row: Row | Unreadable) -> bool:
         and row.base_m is not None
         and row.trust in ("A", "B")
         and row.chip in SCORED_CHIPS
-        and not UNSCORED_WORDS & set(row.switches)
+        and not UNSCORED_WORDS & row.told
     )
 
 
 def score(outcomes: Sequence[Outcome]) -> Score:
     """Return the figures of the scored kernels among ``outcomes``."""
     chosen = [outcome for outcome in outcomes if is_scored(outcome.row)]
-    errors = _times(chosen)
-    told = [o for o in chosen if not WAITING_WORDS & set(_switches(o.row))]
+    told = [o for o in chosen if not WAITING_WORDS & o.row.told]
     return Score(
         len(chosen),
         sum(outcome.simulated is not None for outcome in chosen),
-        _mean(errors),
-        median(errors) if errors else None,
+        *spread(_times(chosen))[1:],
         {pipe: _busy(chosen, pipe) for pipe in SCORED_PIPES},
         _busy(told, "fixpipe"),
-        _spread(_shapes(chosen)),
-        _spread(_loads(chosen)),
+        spread(by_shape(chosen)),
+        spread(_loads(chosen)),
     )
 
 
-def _shapes(outcomes: Iterable[Outcome]) -> list[float]:
-    """Mean absolute error of time of every family and shape."""
+def by_shape(outcomes: Iterable[Outcome]) -> list[float]:
+    """Return the mean absolute error of time of every family and shape."""
     found: dict[tuple[object, ...], list[float]] = {}
     for outcome in outcomes:
         error = time_error(outcome)
@@ -159,18 +152,14 @@ def _shapes(outcomes: Iterable[Outcome]) -> list[float]:
 
 def _loads(outcomes: Iterable[Outcome]) -> list[float]:
     """Absolute errors of MTE2's busy time where it is the busiest pipe."""
-    return [
-        abs(busy_errors(outcome)["mte2"])
-        for outcome in outcomes
-        if isinstance(outcome.row, KernelRow)
-        and busiest(outcome.row) == "mte2"
-        and "mte2" in busy_errors(outcome)
-    ]
+    bound = (outcome for outcome in outcomes if busiest(outcome.row) == "mte2")
+    errors = (busy_errors(outcome).get("mte2") for outcome in bound)
+    return [abs(error) for error in errors if error is not None]
 
 
-def _spread(errors: Sequence[float]) -> tuple[int, float | None, float | None]:
-    """(count, mean, median)."""
-    return len(errors), _mean(errors), median(errors) if errors else None
+def spread(errors: Sequence[float]) -> tuple[int, float | None, float | None]:
+    """Return (count, mean, median); None without any."""
+    return len(errors), *((fmean(errors), median(errors)) if errors else (None, None))
 
 
 def misread(outcomes: Iterable[Outcome]) -> list[Outcome]:
@@ -178,14 +167,8 @@ def misread(outcomes: Iterable[Outcome]) -> list[Outcome]:
 
     Their measured time is below what the cube alone takes under the assumed schedule.
     """
-    found = []
-    for outcome in outcomes:
-        row, simulated = outcome.row, outcome.simulated
-        if not isinstance(row, KernelRow) or simulated is None or not row.time_us:
-            continue
-        if (simulated.busy_us.get("cube") or 0.0) > row.time_us:
-            found.append(outcome)
-    return found
+    timed = [one for one in outcomes if one.simulated is not None and one.row.time_us]
+    return [one for one in timed if (one.busy_us.get("cube") or 0.0) > one.row.time_us]
 
 
 def family_scores(outcomes: Sequence[Outcome]) -> list[FamilyScore]:
@@ -220,7 +203,7 @@ def pairs(outcomes: Iterable[Outcome]) -> list[Pair]:
 
 def mean_time_error(outcomes: Iterable[Outcome]) -> float | None:
     """Return the mean absolute error of time; None without any."""
-    return _mean(_times(outcomes))
+    return spread(_times(outcomes))[1]
 
 
 def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float | None:
@@ -237,14 +220,11 @@ def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float | N
 
 def _family(name: str, outcomes: Sequence[Outcome]) -> FamilyScore:
     compared = [outcome for outcome in outcomes if time_error(outcome) is not None]
-    errors = _times(compared)
     declined = sum(o.simulated is None and not o.failed for o in outcomes)
     failed = sum(o.failed for o in outcomes)
     rank = rank_correlation([_measured(o) for o in compared], [_simulated(o) for o in compared])
-    middle = median(errors) if errors else None
-    return FamilyScore(
-        name, len(outcomes), len(compared), declined, failed, _mean(errors), middle, rank
-    )
+    errors = spread(_times(compared))
+    return FamilyScore(name, len(outcomes), errors[0], declined, failed, *errors[1:], rank)
 
 
 def _pair(name: str, first: Outcome, second: Outcome) -> Pair:
@@ -258,8 +238,7 @@ def _pair(name: str, first: Outcome, second: Outcome) -> Pair:
 
 
 def _measured(outcome: Outcome) -> float:
-    row = outcome.row
-    return 0.0 if isinstance(row, Unreadable) else row.time_us or 0.0
+    return outcome.row.time_us or 0.0
 
 
 def _simulated(outcome: Outcome) -> float:
@@ -274,12 +253,4 @@ def _times(outcomes: Iterable[Outcome]) -> list[float]:
 
 def _busy(outcomes: Iterable[Outcome], pipe: str) -> tuple[int, float | None]:
     found = [abs(errors[pipe]) for errors in map(busy_errors, outcomes) if pipe in errors]
-    return len(found), _mean(found)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
-
-
-def _switches(row: Row | Unreadable) -> tuple[str, ...]:
-    return row.switches if isinstance(row, KernelRow) else ()
+    return spread(found)[:2]

@@ -1,7 +1,7 @@
 """Files of measured points: CSV of either schema, read cell by cell.
 
 The header tells what a file holds: kernels have a column ``op``, framework calls a column
-``call``. A cell that cannot be read costs its own row only.
+``call``, training steps a column ``network``. A cell that cannot be read costs its own row only.
 """
 
 from __future__ import annotations
@@ -13,32 +13,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from npusim.base.errors import CONTROL, ArgumentError
 from npusim.base.resources import configs
 from npusim.base.yamltree import suggest, unreadable
-from npusim.validation.rows import CallRow, Declined, KernelRow
+from npusim.validation.rows import CallRow, Declined, KernelRow, NetworkRow, Unreadable, table
 
 if TYPE_CHECKING:  # only types may use it: the module has moved since Python 3.10
     from importlib.abc import Traversable
 
-Row = KernelRow | CallRow
+Row = KernelRow | CallRow | NetworkRow
+
+#: The schemas by the column that tells each.
+_SCHEMAS: Mapping[str, type[Row]] = {"op": KernelRow, "call": CallRow, "network": NetworkRow}
 
 _FOLDER = configs() / "silicon"
-_INTEGER = re.compile(r"\d{1,18}", re.ASCII)
-_NUMBER = re.compile(r"\d+(?:\.\d*)?(?:[eE][+-]?\d{1,2})?", re.ASCII)
-_SLOTS = re.compile(r"(\d{1,3})(?:A/(\d{1,3})B)?", re.ASCII)
-
-
-@dataclass(frozen=True)
-class Unreadable:
-    """A row with a cell that cannot be read; ``reason`` names file, line and column."""
-
-    id: str
-    family: str
-    chip: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -56,16 +46,20 @@ def shipped_sheets() -> tuple[Sheet, Sheet]:
     return read_sheet(_FOLDER / "kernels.csv"), read_sheet(_FOLDER / "calls.csv")
 
 
+def shipped_steps() -> Sheet:
+    """Return the measured training steps that ship."""
+    return read_sheet(_FOLDER / "networks.csv")
+
+
 @cache
 def words() -> Mapping[str, tuple[frozenset[str], Mapping[str, Any]]]:
     """Return the words that ``switches`` may hold, from the table that explains them.
 
     With each the operations for which it is simulated and what it sets of their kernels.
     """
-    text = (_FOLDER / "words.csv").read_text(encoding="utf-8")
     return {
         entry["word"]: (frozenset(_words(entry["ops"])), dict(map(_setting, _words(entry["sets"]))))
-        for entry in csv.DictReader(io.StringIO(text))
+        for entry in table("words.csv")
     }
 
 
@@ -92,10 +86,9 @@ def told(row: KernelRow, op: str) -> dict[str, Any]:
 @cache
 def _spelled_orders() -> tuple[tuple[re.Pattern[str], Mapping[str, str]], ...]:
     """The ways to spell an order of tiles, and the columns each stands for."""
-    text = (_FOLDER / "orders.csv").read_text(encoding="utf-8")
     return tuple(
         (re.compile(re.escape(entry.pop("form")).replace(r"\#", r"(\d{1,18})"), re.ASCII), entry)
-        for entry in csv.DictReader(io.StringIO(text))
+        for entry in table("orders.csv")
     )
 
 
@@ -104,12 +97,12 @@ def spelled_order(text: str) -> dict[str, Any] | None:
 
     The forms stand in ``configs/silicon/orders.csv``; "#" is a number, as a cell the first one.
     """
-    hints, known = get_type_hints(KernelRow), {f.name: f for f in fields(KernelRow)}
+    known = {f.name: f for f in fields(KernelRow)}
     for pattern, cells in _spelled_orders():
         found = pattern.fullmatch(text)
         if found is not None:
             stated = {c: found[1] if cell == "#" else cell for c, cell in cells.items() if cell}
-            return {c: _cell(known[c], hints[c], cell) for c, cell in stated.items()}
+            return {c: _cell(known[c], cell) for c, cell in stated.items()}
     return None
 
 
@@ -119,11 +112,7 @@ def read_sheet(source: Path | Traversable) -> Sheet:
     Raises ``ArgumentError`` if the file cannot be read or its header is of neither schema;
     whatever is wrong with one row makes that row ``Unreadable``.
     """
-    try:
-        text = source.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"{source}: {unreadable(error)}") from error
-    lines = lines_of(text)
+    lines = read_lines(source)
     at, head = next(lines, (1, []))
     columns = tuple(name.strip() for name in head)
     schema = _schema(f"{source}:{at}", columns)
@@ -138,11 +127,16 @@ def _plain(cells: list[str]) -> list[str]:
     return cells
 
 
-def lines_of(text: str) -> Iterator[tuple[int, list[str]]]:
+def read_lines(source: Path | Traversable) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, cells) of every line that is neither empty nor a ``#`` comment.
 
-    Raises ``ArgumentError`` for what is no CSV: cells too long, and control characters.
+    Raises ``ArgumentError`` for a file that cannot be read, and for what is no CSV: cells too long,
+    and control characters.
     """
+    try:
+        text = source.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"{source}: {unreadable(error)}") from error
     reader = csv.reader(io.StringIO(text))
     before = 0
     try:
@@ -156,16 +150,17 @@ def lines_of(text: str) -> Iterator[tuple[int, list[str]]]:
         ) from error
 
 
-def _schema(where: str, columns: Sequence[str]) -> type[KernelRow] | type[CallRow]:
+def _schema(where: str, columns: Sequence[str]) -> type[Row]:
     """Return the schema of a header; a column that looks like a missing one is an error."""
     named = set(columns)
-    if not {"id", "chip"} <= named or not named & {"op", "call"}:
+    told = [schema for column, schema in _SCHEMAS.items() if column in named]
+    if not {"id", "chip"} <= named or not told:
         raise ArgumentError(
-            f"{where}: expected a header with the columns id, chip and op (kernels) or id, chip "
-            "and call (framework calls), or msprof's op_summary, got "
+            f"{where}: expected a header with the columns id, chip and op (kernels), call "
+            "(framework calls) or network (training steps), or msprof's op_summary, got "
             f"{', '.join(columns) or 'nothing'}"
         )
-    schema = KernelRow if "op" in named else CallRow
+    schema = told[0]
     known = [f.name for f in fields(schema)]
     for column in columns:
         if columns.count(column) > 1:
@@ -177,11 +172,10 @@ def _schema(where: str, columns: Sequence[str]) -> type[KernelRow] | type[CallRo
 
 
 def _read(
-    schema: type[KernelRow] | type[CallRow], columns: Sequence[str], cells: list[str], where: str
+    schema: type[Row], columns: Sequence[str], cells: list[str], where: str
 ) -> Row | Unreadable:
     """Return the row of one line, or why there is none."""
     texts = dict(zip(columns, (cell.strip() for cell in cells), strict=False))
-    hints = get_type_hints(schema)
     reason, values = "", {}
     if len(cells) != len(columns):
         reason = f"{where}: {len(cells)} cells under {len(columns)} columns"
@@ -189,45 +183,23 @@ def _read(
         text = texts.get(f.name, "")
         if text or f.default is MISSING:
             try:
-                values[f.name] = _cell(f, hints[f.name], text)
+                values[f.name] = _cell(f, text)
             except ValueError as error:
                 reason = reason or f"{where}: {f.name}: expected {error}, got {text!r}"
     if reason:
         name, family, chip = (texts.get(key, "") for key in ("id", "family", "chip"))
-        return Unreadable(name, family, chip, reason)
+        return Unreadable(id=name, family=family, chip=chip, reason=reason)
     return schema(**values)
 
 
-def _cell(f: Field[Any], hint: Any, text: str) -> Any:
+def _cell(f: Field[Any], text: str) -> Any:
     """Return the value of one cell; ``ValueError`` says what is allowed."""
-    words = f.metadata.get("words", ())
+    words, holds = _words(f.metadata.get("words", "")), f.metadata.get("holds", "text")
     if words and text not in words:
         raise ValueError(f"one of {', '.join(words)}")
-    return _READERS[str(hint)](text)
-
-
-def _text(text: str) -> str:
-    if not text:
-        raise ValueError("a value")
-    return text
-
-
-def _integer(text: str) -> int:
-    if not _INTEGER.fullmatch(text) or int(text) < 1:
-        raise ValueError("an integer of at least 1")
-    return int(text)
-
-
-def _number(text: str) -> float:
-    if not _NUMBER.fullmatch(text):
-        raise ValueError("a decimal number of at least 0, in microseconds")
-    return float(text)
-
-
-def _flag(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise ValueError("0 or 1")
-    return text == "1"
+    if not _FORMS[holds].fullmatch(text):
+        raise ValueError(_EXPECTED[holds])
+    return _READERS[holds](text)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -235,39 +207,20 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _slots(text: str) -> tuple[int, int]:
-    match = _SLOTS.fullmatch(text)
-    slots = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if min(slots) < 1:
-        raise ValueError("a number of slots such as 2, or one for A and one for B such as 1A/2B")
-    return slots
+    a, _, b = text.removesuffix("B").partition("A/")
+    return int(a), int(b or a)
 
 
-def _sizes(text: str) -> tuple[int, ...]:
-    parts = text.split("x")
-    if not all(_INTEGER.fullmatch(part) for part in parts):
-        raise ValueError("integers with x between them, such as 3x5")
-    return tuple(map(int, parts))
-
-
-def _mask(text: str) -> tuple[bool, bool, bool]:
-    parts = text.split("x")
-    if len(parts) != 3 or not set(parts) <= {"0", "1"}:
-        raise ValueError("three of 0 and 1 with x between them (input, weight, bias)")
-    return parts[0] == "1", parts[1] == "1", parts[2] == "1"
-
-
-#: How a cell is read, by the type of its field.
-_READERS: dict[str, Callable[[str], Any]] = {
-    str(hint): read
-    for hint, read in (
-        (str, _text),
-        (str | None, _text),
-        (int | None, _integer),
-        (float | None, _number),
-        (bool | None, _flag),
-        (tuple[str, ...], _words),
-        (tuple[int, int] | None, _slots),
-        (tuple[int, ...] | None, _sizes),
-        (tuple[bool, bool, bool] | None, _mask),
-    )
+#: What cells may look like, and how they are read, by what their column holds.
+_FORMS = {one["holds"]: re.compile(one["form"], re.ASCII) for one in table("cells.csv")}
+_EXPECTED = {one["holds"]: one["expected"] for one in table("cells.csv")}
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "text": str,
+    "count": int,
+    "number": float,
+    "flag": "1".__eq__,
+    "words": _words,
+    "slots": _slots,
+    "sizes": lambda text: tuple(map(int, text.split("x"))),
+    "mask": lambda text: tuple(map("1".__eq__, text.split("x"))),
 }

@@ -10,22 +10,25 @@ from npusim.device.catalog import devices, load_device
 from npusim.device.spec import Device
 from npusim.validation.call_rows import simulate_call_row
 from npusim.validation.gemm_rows import simulate_gemm_row
+from npusim.validation.network_rows import simulate_network_row
 from npusim.validation.profile_rows import simulate_profiled_row
-from npusim.validation.rows import CallRow, Declined, KernelRow, ProfiledRow, Simulated
-from npusim.validation.sheet import Row, Unreadable, words
+from npusim.validation.rows import (
+    CallRow,
+    Declined,
+    KernelRow,
+    NetworkRow,
+    ProfiledRow,
+    Simulated,
+    Unreadable,
+)
+from npusim.validation.sheet import Row, words
 from npusim.validation.stream_rows import simulate_stream_row
 
 #: Chips as measurements name them, and their devices.
+_VENDOR = "ascend"
 CHIPS: Mapping[str, str] = {
-    "310": "ascend310",
-    "310P": "ascend310p",
-    "910": "ascend910",
-    "910B1": "ascend910b1",
-    "910B2": "ascend910b2",
-    "910B3": "ascend910b3",
-    "910B4": "ascend910b4",
+    **{n.removeprefix(_VENDOR).upper(): n for n in devices() if n.startswith(_VENDOR)},
     "A3": "ascend910c",
-    "950PR": "ascend950pr",
 }
 
 #: A 910B whose bin is not told: the bin with as many cube or vector cores as the row used, the
@@ -48,6 +51,11 @@ class Outcome:
     simulated: Simulated | None = None
     reason: str | None = None
     failed: bool = False
+
+    @property
+    def busy_us(self) -> Mapping[str, float | None]:
+        """The busy times that were simulated, by pipe."""
+        return {} if self.simulated is None else self.simulated.busy_us
 
 
 def simulate_row(row: Row | Unreadable, figures: Mapping[str, str]) -> Outcome:
@@ -88,6 +96,8 @@ def _simulated(row: Row, figures: Mapping[str, str]) -> Simulated:
         if word not in words():
             raise Declined(f"switches: the word {word!r} is not known")
     name, notes = device_name(row)
+    if isinstance(row, NetworkRow) and row.pieces:
+        figures = {**figures, "cards.pieces": str(row.pieces)}
     simulated = _dispatch(row, _device(name, tuple(figures.items())))
     return replace(simulated, notes=(*notes, *simulated.notes))
 
@@ -101,6 +111,8 @@ def _device(name: str, figures: tuple[tuple[str, str], ...]) -> Device:
 def _dispatch(row: Row, device: Device) -> Simulated:
     if isinstance(row, CallRow):
         return simulate_call_row(row, device)
+    if isinstance(row, NetworkRow):
+        return simulate_network_row(row, device)
     if isinstance(row, ProfiledRow):
         return simulate_profiled_row(row, device)
     if row.op in GEMM_OPS:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from npusim.timing.starts import random_starts, starting
+from npusim.validation.rows import Measured
 from npusim.validation.score import is_scored
 from npusim.validation.simulate import Outcome, simulate_row
 
@@ -25,6 +26,11 @@ class Restarted:
 
     outcome: Outcome
     times_us: tuple[float, ...]
+
+    @property
+    def row(self) -> Measured:
+        """What was measured."""
+        return self.outcome.row
 
     @property
     def moved(self) -> float:

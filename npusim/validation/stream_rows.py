@@ -164,14 +164,9 @@ def _conv(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
     w = Tensor("w", (fractals, shape.plan.cout_g // 16, 16, c0), kind)
     y = Tensor("y", (shape.n, 1, shape.cout1, *out[1:], c0), kind, "out")
     kernel = ConvForward(shape, tiling, x, w, y)
-    return _Plan(kernel, _conv_notes(kernel, base_m))
-
-
-def _conv_notes(kernel: ConvForward, base_m: int) -> tuple[str, ...]:
-    positions = kernel.plane.most_positions
-    if positions == base_m:
-        return ()
-    return (f"a tile holds {positions} positions, not {base_m}: it is whole rows of the output",)
+    held = kernel.plane.most_positions
+    note = f"a tile holds {held} positions, not {base_m}: it is whole rows of the output"
+    return _Plan(kernel, () if held == base_m else (note,))
 
 
 #: Operations whose time is that of memory, by what is computed in their place.

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from statistics import fmean, median
+from typing import Any
 
 from npusim.results.lines import percent_text, signed_text, us_text
 from npusim.results.report import Table, table_of
 from npusim.validation import score
 from npusim.validation.constants import Constant
 from npusim.validation.leave_one_out import LeftOut, Study
-from npusim.validation.rows import PIPES, KernelRow
-from npusim.validation.sheet import Unreadable
+from npusim.validation.rows import PARTS, PIPES
 from npusim.validation.simulate import Outcome
 from npusim.validation.steadiness import MOVED, Restarted
 
 #: What stands where there is no figure.
 NONE = "-"
+
+#: Columns by their heads; ``_WHO`` are those that name a row of the sheets.
+_Columns = Mapping[str, Callable[[Any], str]]
+_WHO: _Columns = {
+    "id": lambda one: one.row.id,
+    "family": lambda one: one.row.family,
+    "chip": lambda one: one.row.chip,
+}
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
@@ -69,15 +76,16 @@ def _scored(outcomes: Sequence[Outcome]) -> Table:
     if not found.rows:
         return Table(title, (), (), 1)
     compared = sum(score.time_error(o) is not None for o in outcomes if score.is_scored(o.row))
+    spreads = {
+        "time, {} absolute error": (compared, found.mean, found.median),
+        "time by family and shape, {}": found.shapes,
+        "mte2 busy where it is the busiest pipe, {}": found.loads_bound,
+    }
     rows = [
-        ("time, mean absolute error", str(compared), percent(found.mean)),
-        ("time, median absolute error", str(compared), percent(found.median)),
+        (words.format(what), str(count), percent(value))
+        for words, (count, *values) in spreads.items()
+        for what, value in zip(("mean", "median"), values, strict=True)
     ]
-    for what, value in zip(("mean", "median"), found.shapes[1:], strict=True):
-        rows.append((f"time by family and shape, {what}", str(found.shapes[0]), percent(value)))
-    for what, value in zip(("mean", "median"), found.loads_bound[1:], strict=True):
-        words = f"mte2 busy where it is the busiest pipe, {what}"
-        rows.append((words, str(found.loads_bound[0]), percent(value)))
     for pipe, (count, mean) in found.busy.items():
         rows.append((f"{pipe} busy, mean absolute error", str(count), percent(mean)))
     count, mean = found.drain_told
@@ -90,7 +98,7 @@ def _scored(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _families(outcomes: Sequence[Outcome]) -> Table:
-    columns: dict[str, Callable[[score.FamilyScore], str]] = {
+    columns: _Columns = {
         "family": lambda one: one.family or NONE,
         "rows": lambda one: str(one.rows),
         "compared": lambda one: str(one.compared),
@@ -106,7 +114,7 @@ def _families(outcomes: Sequence[Outcome]) -> Table:
 
 def _pairs(outcomes: Sequence[Outcome]) -> Table:
     words = {True: "right", False: "wrong", None: NONE}
-    columns: dict[str, Callable[[score.Pair], str]] = {
+    columns: _Columns = {
         "pair": lambda pair: pair.name,
         "rows": lambda pair: f"{pair.second} / {pair.first}",
         "direction": lambda pair: words[pair.right] if pair.decisive else "alike",
@@ -119,60 +127,45 @@ def _pairs(outcomes: Sequence[Outcome]) -> Table:
 def _points(outcomes: Sequence[Outcome]) -> Table:
     """Every row that was simulated; busy times as measured / simulated."""
     shown = [outcome for outcome in outcomes if outcome.simulated is not None]
-    pipes = [pipe for pipe in PIPES if any(pipe in _busy(outcome) for outcome in shown)]
-    head = ("id", "family", "chip", "measured us", "simulated us", "error", *pipes)
-    rows = []
-    for outcome in shown:
-        row, simulated = outcome.row, outcome.simulated
-        if isinstance(row, Unreadable) or simulated is None:
-            continue
-        times = (
-            figure(us_text, row.time_us),
-            us_text(simulated.time_us),
-            figure(signed_text, score.time_error(outcome)),
-        )
-        busy = (_side_by_side(outcome, pipe) for pipe in pipes)
-        rows.append((row.id, row.family, row.chip, *times, *busy))
+    measured = {pipe for outcome in shown for pipe in outcome.row.busy_us}
+    pipes = [pipe for pipe in (*PIPES, *PARTS) if pipe in measured]
+    columns: _Columns = {
+        **_WHO,
+        "measured us": lambda one: figure(us_text, one.row.time_us),
+        "simulated us": lambda one: us_text(one.simulated.time_us),
+        "error": lambda one: figure(signed_text, score.time_error(one)),
+        **{pipe: partial(_side_by_side, pipe=pipe) for pipe in pipes},
+    }
     title = "Points: busy times in us, measured / simulated"
-    return Table(title if pipes else "Points", head, tuple(rows), 3)
-
-
-def _busy(outcome: Outcome) -> dict[str, float]:
-    row = outcome.row
-    return dict(row.busy_us) if isinstance(row, KernelRow) else {}
+    return table_of(columns, shown, 3, title=title if pipes else "Points")
 
 
 def _side_by_side(outcome: Outcome, pipe: str) -> str:
-    measured = _busy(outcome).get(pipe)
+    measured = outcome.row.busy_us.get(pipe)
     if measured is None or outcome.simulated is None:
         return ""
-    return f"{us_text(measured)} / {figure(us_text, outcome.simulated.busy_us.get(pipe))}"
-
-
-def _who(outcome: Outcome) -> tuple[str, str, str]:
-    """What names a row of the sheets."""
-    return outcome.row.id, outcome.row.family, outcome.row.chip
+    return f"{us_text(measured)} / {figure(us_text, outcome.busy_us.get(pipe))}"
 
 
 def _refusals(outcomes: Sequence[Outcome]) -> Table:
-    rows = tuple(
-        (*_who(outcome), f"{'failed: ' if outcome.failed else ''}{outcome.reason}")
-        for outcome in outcomes
-        if outcome.simulated is None
-    )
-    return Table("Not simulated", ("id", "family", "chip", "reason"), rows, 4)
+    failed = {True: "failed: ", False: ""}
+    columns = {**_WHO, "reason": lambda one: f"{failed[one.failed]}{one.reason}"}
+    refused = [outcome for outcome in outcomes if outcome.simulated is None]
+    return table_of(columns, refused, 4, title="Not simulated")
 
 
 def _misread(outcomes: Sequence[Outcome]) -> Table:
-    rows = tuple(
-        (*_who(o), *_side_by_side(o, "cube").split(" / ")) for o in score.misread(outcomes)
-    )
-    head = ("id", "family", "chip", "cube busy, measured", "simulated")
-    return Table("Measured below the cube's own time: read wrongly?", head, rows, 3)
+    columns: _Columns = {
+        **_WHO,
+        "cube busy, measured": lambda one: figure(us_text, one.row.busy_us.get("cube")),
+        "simulated": lambda one: us_text(one.busy_us["cube"]),
+    }
+    title = "Measured below the cube's own time: read wrongly?"
+    return table_of(columns, score.misread(outcomes), 3, title=title)
 
 
 def _left_out(found: Sequence[LeftOut]) -> Table:
-    columns: dict[str, Callable[[LeftOut], str]] = {
+    columns: _Columns = {
         "left out": lambda one: one.kind,
         "name": lambda one: one.name,
         "rows": lambda one: str(one.rows),
@@ -191,15 +184,11 @@ def _expected(study: Study | None) -> Table:
         return Table(title, head, (), 1)
     found = study.predicted
     told = [pair.right for pair in found.pairs if pair.right is not None]
-    rows = (
-        ("left out by shape and switch, mean over shapes", str(found.shapes), percent(found.mean)),
-        (
-            "left out by shape and switch, median over shapes",
-            str(found.shapes),
-            percent(found.median),
-        ),
-        ("direction of pairs left out together", str(len(told)), f"{sum(told)} right"),
-    )
+    rows = [
+        (f"left out by shape and switch, {what} over shapes", str(found.shapes), percent(error))
+        for what, error in (("mean", found.mean), ("median", found.median))
+    ]
+    rows.append(("direction of pairs left out together", str(len(told)), f"{sum(told)} right"))
     return Table(title, head, rows, 1)
 
 
@@ -220,8 +209,7 @@ def _calls(study: Study | None) -> Table:
 def _middles(found: Sequence[LeftOut]) -> Iterator[str]:
     """Mean and median of errors, as shipped and predicted."""
     for errors in ([one.shipped for one in found], [one.predicted for one in found]):
-        known = [error for error in errors if error is not None]
-        yield from map(percent, (fmean(known), median(known)) if known else (None, None))
+        yield from map(percent, score.spread([e for e in errors if e is not None])[1:])
 
 
 def _restarted(found: Sequence[Restarted]) -> Table:
@@ -231,55 +219,44 @@ def _restarted(found: Sequence[Restarted]) -> Table:
         f"Random starts of cores: {steady} of {len(found)} scored kernels move by less than "
         f"{percent_text(MOVED)}"
     )
-    rows = [
-        (*_who(one.outcome), signed_text(one.moved))
-        for one in sorted(found, key=lambda one: -abs(one.moved))
-    ]
+    columns: _Columns = {
+        **_WHO,
+        "largest change": lambda one: signed_text(one.moved),
+    }
     kept = max(3, len(found) - steady)  # those that move, and the next ones for comparison
-    return Table(title, ("id", "family", "chip", "largest change"), tuple(rows[:kept]), 3)
+    order = sorted(found, key=lambda one: -abs(one.moved))
+    return table_of(columns, order[:kept], 3, title=title)
 
 
 def _determined(study: Study | None) -> Table:
-    rows = tuple(
-        (
-            one.constant.path,
-            ", ".join(one.constant.devices),
-            str(len(one.rows)),
-            "hypothesis" if one.is_hypothesis else "",
-            " ".join(one.rows),
-        )
-        for one in (study.determined if study is not None else ())
-    )
-    head = (
-        "constant",
-        "devices",
-        "rows",
-        "",
-        "whose time or busy time its range moves by over 2 %",
-    )
-    return Table("Constants and the rows that determine them", head, rows, 2)
+    columns: _Columns = {
+        "constant": lambda one: one.constant.path,
+        "devices": lambda one: ", ".join(one.constant.devices),
+        "rows": lambda one: str(len(one.rows)),
+        "": lambda one: "hypothesis" if one.is_hypothesis else "",
+        "whose time or busy time its range moves by over 2 %": lambda one: " ".join(one.rows),
+    }
+    determined = study.determined if study is not None else ()
+    return table_of(columns, determined, 2, title="Constants and the rows that determine them")
 
 
 def _refitted(found: Sequence[LeftOut], constants: Sequence[Constant]) -> Table:
-    rows = tuple(
-        (
-            constant.path,
-            ", ".join(constant.devices),
-            *map(_short, (constant.text(constant.low), constant.text(constant.high))),
-            _short(constant.text(constant.shipped)),
-            *_ends([one.values[place] for one in found]),
-        )
-        for place, constant in enumerate(constants if found else ())
-    )
-    head = ("constant", "devices", "least", "most", "shipped", "fitted least", "fitted most")
+    def fitted(constant: Constant) -> list[str]:
+        """The values that fits found, the smallest first; they have one unit."""
+        texts = [one.values[constants.index(constant)] for one in found]
+        return sorted(texts, key=lambda text: float(_NUMBER.findall(text)[0]))
+
+    columns: _Columns = {
+        "constant": lambda one: one.path,
+        "devices": lambda one: ", ".join(one.devices),
+        "least": lambda one: _short(one.text(one.low)),
+        "most": lambda one: _short(one.text(one.high)),
+        "shipped": lambda one: _short(one.text(one.shipped)),
+        "fitted least": lambda one: _short(fitted(one)[0]),
+        "fitted most": lambda one: _short(fitted(one)[-1]),
+    }
     title = "Constants: allowed range, shipped value, range of the fits that leave kernels out"
-    return Table(title, head, rows, 2)
-
-
-def _ends(texts: Sequence[str]) -> tuple[str, str]:
-    """The smallest and largest of quantities in one unit."""
-    ordered = sorted(texts, key=lambda text: float(_NUMBER.findall(text)[0]))
-    return _short(ordered[0]), _short(ordered[-1])
+    return table_of(columns, constants if found else (), 2, title=title)
 
 
 def _short(text: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from npusim.base.workers import Workers as Processes
-from npusim.validation.rows import CallRow
-from npusim.validation.sheet import Row, Unreadable
+from npusim.validation.rows import CallRow, NetworkRow, Unreadable
+from npusim.validation.sheet import Row
 from npusim.validation.simulate import Outcome, simulate_row
 
 #: A row and the figures of its device that differ from the file.
@@ -44,6 +44,8 @@ def effort(row: Row | Unreadable) -> int:
     """Return roughly how many products of base blocks a simulation of the row issues."""
     if isinstance(row, Unreadable):
         return 0
+    if isinstance(row, NetworkRow):
+        return 10**6 * (row.batch or 1)
     if isinstance(row, CallRow):
         return (row.work or 0) // (2 * 128**3)
     blocks = row.batch or 1
