@@ -6,6 +6,9 @@ OUT := build/demo
 SCORECARD := docs/scorecard
 # COVERAGE=1 adds the share of lines that were run; it doubles the time.
 COVER := $(if $(COVERAGE),--cov --cov-report=term:skip-covered)
+# What is compiled for the tests, and a file that says so.
+COMPILED := $(wildcard npusim/timing/fast/*.py) kernels/tilings/pipeline_core.py
+ENGINE := build/engine/made
 # Tests that say most in little time: the machine and its data. Operators choose tilings by compiled
 # estimates, so their tests are not among them.
 QUICK := tests/isa tests/program tests/layout tests/device tests/numerics \
@@ -14,7 +17,7 @@ QUICK := tests/isa tests/program tests/layout tests/device tests/numerics \
   tests/test_quantities.py tests/test_reference.py tests/test_rounding.py tests/test_workloads.py \
   tests/test_yamltree.py
 
-.PHONY: demo engine quick test minima newest mutants replay check types assembled docs slow release bench speed scorecard clean
+.PHONY: demo engine quick test minima newest mutants replay check types assembled docs slow release bench speed steps scorecard clean
 
 $(VENV)/.installed: pyproject.toml
 	@echo "npusim and what it needs go into $(VENV): once, about half a minute"
@@ -32,15 +35,21 @@ demo: $(VENV)/.installed
 engine: $(VENV)/.installed
 	$(BIN)/python -m npusim.ahead
 
+# The engine of the tests, compiled once; where that fails each of their processes compiles.
+$(ENGINE): $(VENV)/.installed $(COMPILED)
+	mkdir -p $(@D)
+	-$(BIN)/python -m npusim.ahead $(@D)
+	touch $@
+
 # Without the compiled engine, so that nothing waits for a compiler.
 quick: $(VENV)/.installed
 	$(BIN)/python -m pytest --quick --ignore=tests/program/test_recost.py $(COVER) $(QUICK)
 
-test: $(VENV)/.installed
+test: $(ENGINE)
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(COVER)
 
-slow: $(VENV)/.installed
-	$(BIN)/python -m pytest -m slow
+slow: $(ENGINE)
+	$(BIN)/python -m pytest --slow
 
 # The oldest Python and the oldest of every dependency that pyproject.toml declares.
 OLDEST ?= python3.10
@@ -48,14 +57,14 @@ minima:
 	rm -rf build/minima && $(OLDEST) -m venv build/minima
 	sed -n '/^dependencies/,/^]/s/^ *"\(.*\)>=\(.*\)",$$/\1==\2/p' pyproject.toml > build/minima/pins.txt
 	build/minima/bin/python -m pip install --quiet --constraint build/minima/pins.txt --editable '.[dev]'
-	build/minima/bin/python -m pytest --numprocesses auto --dist loadfile -o filterwarnings=ignore
+	NPUSIM_ENGINE=numba build/minima/bin/python -m pytest --numprocesses auto --dist loadfile -o filterwarnings=ignore
 
 # The newest Python and the newest of every dependency.
 NEWEST ?= python3.13
 newest:
 	rm -rf build/newest && $(NEWEST) -m venv build/newest
 	build/newest/bin/python -m pip install --quiet --upgrade --editable '.[dev]'
-	build/newest/bin/python -m pytest --numprocesses auto --dist loadfile
+	NPUSIM_ENGINE=numba build/newest/bin/python -m pytest --numprocesses auto --dist loadfile
 
 # Small changes to the code that some test should notice; PACKAGES="isa limits", COUNT=40, SEED=1.
 mutants: $(VENV)/.installed
@@ -64,7 +73,7 @@ mutants: $(VENV)/.installed
 
 # UPDATE=1 writes the digests anew: for changes that are meant to move them.
 replay: $(VENV)/.installed
-	$(BIN)/python -m pytest tests/replay $(if $(UPDATE),--update-replay -k anew)
+	$(BIN)/python -m pytest tests/replay -m replay $(if $(UPDATE),--update-replay -k anew)
 	$(BIN)/python -m pytest tests/limits $(if $(UPDATE),--update-replay)
 
 check: $(VENV)/.installed types
@@ -105,6 +114,12 @@ bench: $(VENV)/.installed
 speed: $(VENV)/.installed
 	$(BIN)/python -m tools.bench --json > docs/model/speed.json
 	$(BIN)/python -m tests.documents speed speeds
+
+# The training steps that others measured, simulated anew: minutes.
+steps: $(VENV)/.installed
+	mkdir -p build
+	$(BIN)/npusim validate --networks --json > build/steps.json && mv build/steps.json docs/model/steps.json
+	$(BIN)/python -m tests.documents errors steps "parts of a step"
 
 scorecard: $(VENV)/.installed
 	mkdir -p $(SCORECARD)

@@ -7,11 +7,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from npusim.timing.fast.library import SWITCH
+from npusim.timing.fast.library import SWITCH, levels, name
+from tests import drawn
+
+#: What ``make test`` compiles once, for its processes and theirs.
+ENGINE = Path(__file__).parents[1] / "build" / "engine" / name(levels()[0])
 
 
 class NoCompiler(MetaPathFinder):
@@ -39,14 +44,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="leave out tests marked slow or compiled, and do not import Numba for the others",
     )
+    parser.addoption(
+        "--slow",
+        action="store_true",
+        help="run tests marked slow, and those that draw examples with all of them",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Tests compile in their own processes and nothing in the background, unless a library is named.
-    os.environ.setdefault(SWITCH, "numba")
+    # Nothing is compiled in the background: `make test` has a library, else tests compile.
+    compiled = ENGINE.is_file() and not config.getoption("--quick")
+    os.environ.setdefault(SWITCH, str(ENGINE) if compiled else "numba")
     if config.getoption("--quick"):
         config.option.markexpr = "not slow and not compiled"
         sys.meta_path.insert(0, NoCompiler())
+    if config.getoption("--slow"):
+        config.option.markexpr = "slow or drawn"
+        drawn.ALL = True
 
 
 @pytest.fixture(scope="session", autouse=True)

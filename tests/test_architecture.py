@@ -86,6 +86,7 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@cache
 def tree(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"), str(file))
 

@@ -213,8 +213,7 @@ def test_json_is_plain_and_complete(net: Workload) -> None:
     result = timed(net, batch=3)
     value = json.loads(json.dumps(result.to_json(), allow_nan=False))
     layers, kernels = value.pop("layers"), value.pop("kernels")
-    assert (value.pop("elementwise"), value.pop("elementwise_us")) == ([], None)
-    assert (value.pop("main_memory"), value.pop("untimed")) == ("HBM", {})
+    assert value.pop("untimed") == {}
     assert value.pop("notes") == list(result.notes)
     assert value.pop("energy") == result.spent.table()
     assert value.pop("split") == result.split

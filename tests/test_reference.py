@@ -21,6 +21,7 @@ from npusim.shapes.reference import (
     output_shape,
     relative_error,
 )
+from tests.drawn import examples
 
 Array = np.ndarray[Any, Any]
 
@@ -104,7 +105,7 @@ def brute_force(case: Case) -> tuple[Array, Array, Array]:
     return y, dx, dw
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(cases())
 def test_against_brute_force(case: Case) -> None:
     x, w, dy = case.arrays()

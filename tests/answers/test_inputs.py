@@ -335,14 +335,17 @@ def test_a_module_beside_a_kernel_is_its_code(tmp_path: Path) -> None:
 
 
 def test_threads_with_one_store_agree_with_a_serial_run(tmp_path: Path) -> None:
+    net = tmp_path / "net.yaml"
+    net.write_text(sizes(NET, 16), encoding="utf-8")
+
     def run(_: int) -> Any:
-        return npusim.network("dcgan", device="tiny", store=tmp_path / "s.sqlite").to_json()
+        return npusim.network(net, device="tiny", store=tmp_path / "s.sqlite").to_json()
 
     forget()
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(run, range(4)))
     forget()
-    serial = npusim.network("dcgan", device="tiny").to_json()
+    serial = npusim.network(net, device="tiny").to_json()
     assert all(one == serial for one in found)
 
 

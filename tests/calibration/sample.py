@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from npusim.base.resources import configs
-from npusim.validation.choices import Choices, Launch
+from npusim.validation.choices import SELECTORS, Choices
 from npusim.validation.rows import Operand, ProfiledRow
 from npusim.validation.simulate import simulate_row
 
@@ -140,7 +140,7 @@ def _cells(
 ) -> dict[str, str]:
     """The cells of one launch, without noise."""
     shapes = ";".join(",".join(map(str, x.shape)) for x in kernel.operands)
-    choice = choices.of(Launch("", kernel.type, shapes, line))
+    choice = choices.of(dict(zip(SELECTORS, ("", kernel.type, shapes, str(line)), strict=True)))
     row = ProfiledRow(
         id="",
         chip=device,

@@ -199,6 +199,13 @@ def test_workloads_show_lists_the_layers(capsys: Capture) -> None:
     assert [row["kind"] for row in told["elementwise"]] == [one.kind for one in net.elementwise]
     assert [layer["name"] for layer in layers] == names
     assert layers[0]["output"] == [112, 112]
+    first, second = told["nodes"][:2]
+    assert (first["name"], first["layer"], first["inputs"]) == ("conv1", "conv1", ["input"])
+    assert (second["name"], second["kind"], second["inputs"]) == (
+        "batch_norm",
+        "batch_norm",
+        ["conv1"],
+    )
 
 
 @pytest.mark.parametrize("name", npusim.workloads.workloads())

@@ -197,7 +197,8 @@ def test_families_are_left_out_in_turn(
         "constants:\n- {path: paths.L0C->GM.rate, devices: [ascend910b1], low: 60B/cycle, "
         "high: 150B/cycle}"
     )
-    monkeypatch.setattr(validate, "load_constants", lambda: load_constants(entry))
+    listed = {"constants": load_constants(entry), "calls": load_constants(part="calls")}
+    monkeypatch.setattr(validate, "load_constants", lambda part="constants": listed[part])
     assert run("--data", kernels, "--leave-one-out") == 0
     text = capsys.readouterr().out
     assert section(text, "Kernels left out of the fit")[0] == [
@@ -237,3 +238,12 @@ def test_an_empty_list_of_constants_is_told(
     monkeypatch.setattr(validate, "load_constants", list)
     message = "--leave-one-out: configs/silicon/fit.yaml lists no constants"
     assert fails("validate", "--leave-one-out") == message
+
+
+def test_steps_are_simulated_where_they_are_asked_for(capsys: Capture) -> None:
+    assert main(["validate", "--networks", "--chip", "910 or 910B", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["id"] for row in found] == ["N028", "N029", "N030", "N031", "N032"]
+    assert {row["simulated_us"] for row in found} == {None}
+    assert {row["forward_us"] for row in found} == {None}
+    assert all("chip '910 or 910B' has no device" in row["reason"] for row in found)

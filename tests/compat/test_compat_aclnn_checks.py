@@ -62,36 +62,17 @@ def test_the_good_call_is_good() -> None:
 
 
 ints = aclCreateIntArray
+#: A few of the refusals that ``tests/limits`` sends through this entrance, in the words of C.
 REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
-    **{
-        f"no {name}": ({name: None}, NULL, "is null")
-        for name in (
-            *("gradOutput", "input", "weight", "stride", "padding", "dilation"),
-            *("outputPadding", "outputMask", "gradInput", "gradWeight", "gradBias"),
-        )
-    },
-    "short mask": ({"outputMask": aclCreateBoolArray([True, True])}, NULL, "outputMask is"),
-    "int8": ({"input": zeros(2, 16, 5, 5, kind=np.int8)}, INVALID, "input.dtype is int8"),
+    "no outputPadding": ({"outputPadding": None}, NULL, "outputPadding is null"),
+    "no gradBias": ({"gradBias": None}, NULL, "gradBias is null"),
     "double": ({"weight": zeros(32, 16, 3, 3, kind=np.float64)}, INVALID, "dtype is float64"),
     "wrong result type": (
         {"gradInput": zeros(2, 16, 5, 5, kind=np.float32)}, INVALID, "it must be fp16"
     ),
-    "format": (
-        {"input": aclCreateTensor((2, 16, 5, 5), "fp16", acl.ACL_FORMAT_NHWC)},
-        INVALID, "input.format is NHWC",
-    ),
-    "bias format": (
-        {"gradBias": aclCreateTensor((32,), "fp16", acl.ACL_FORMAT_NCHW)},
-        INVALID, "gradBias.format is NCHW",
-    ),
     "rank": ({"input": zeros(2, 16, 25)}, INVALID, "have ranks 4, 3, 4"),
-    "stride": ({"stride": ints([0, 1])}, INVALID, "stride is (0, 1)"),
-    "output padding": ({"outputPadding": ints([0, 1])}, INVALID, "outputPadding is (0, 1)"),
     "channels": ({"groups": 2}, INVALID, "needs 32 channels in input"),
-    "math": ({"cubeMathType": 4}, INVALID, "cubeMathType is 4"),
-    "spatial": ({"gradOutput": zeros(2, 32, 4, 5)}, INVALID, "not (4, 5)"),
     "dx shape": ({"gradInput": zeros(2, 16, 5, 4)}, INVALID, "it must be (2, 16, 5, 5)"),
-    "empty weight": ({"weight": zeros(0, 16, 3, 3)}, INVALID, "it has no data"),
 }  # fmt: skip
 
 
@@ -293,18 +274,10 @@ def test_an_empty_fold_succeeds_and_writes_nothing() -> None:
 
 
 FOLD_REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
-    "no grad": ({"gradOutput": None}, NULL, "gradOutput is null"),
-    "no stride": ({"stride": None}, NULL, "stride is null"),
     "no out": ({"out": None}, NULL, "out is null"),
-    "type": (
-        {"gradOutput": aclCreateTensor((1, 4, 4), "int32")}, INVALID, "gradOutput.dtype is int32"
-    ),
-    "out type": ({"out": aclCreateTensor((1, 1, 3, 3), "bf16")}, INVALID, "out.dtype is bf16"),
-    "one size": ({"kernelSize": ints([2])}, INVALID, "kernelSize is (2,)"),
-    "stride": ({"stride": ints([0, 1])}, INVALID, "stride is (0, 1)"),
     "columns": ({"gradOutput": zeros(1, 4, 3)}, INVALID, "there are 4 windows, 2 x 2"),
     "out shape": ({"out": zeros(1, 2, 3, 3)}, INVALID, "it must be (1, 1, 3, 3)"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", FOLD_REFUSED)

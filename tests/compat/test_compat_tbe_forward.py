@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import npusim
@@ -16,6 +16,7 @@ from npusim.compat.tbe_tvm import Lazy, Placeholder
 from npusim.layout import from_5hd, from_6hd, to_5hd, to_6hd, to_fracz, to_fracz_3d
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import conv_forward, relative_error
+from tests.drawn import examples
 
 Array = np.ndarray[Any, Any]
 
@@ -53,7 +54,7 @@ def plain(c: Convolution, array: Array) -> Array:
     return (from_5hd if c.dims == 2 else from_6hd)(whole, c.cout)
 
 
-@settings(deadline=None, max_examples=16)
+@examples(16)
 @given(st.data())
 def test_any_layer_matches_float64(data: st.DataObject) -> None:
     dims = data.draw(st.sampled_from((2, 3)))

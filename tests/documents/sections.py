@@ -14,11 +14,14 @@ from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from functools import cache
 from io import StringIO
+from statistics import fmean, median
+from typing import Any
 
 import npusim
 from npusim.cli.main import COMMANDS, parser
 from npusim.device.parts import ENERGY
-from npusim.workloads import elementwise as of_networks
+from npusim.validation.sheet import shipped_steps
+from npusim.workloads.elementwise import KINDS
 from tests.documents import tilings_table
 from tests.documents.device_keys import KEY_TABLES
 from tests.documents.language_table import language
@@ -28,6 +31,7 @@ from tests.documents.pages import ROOT, blocks
 SCORECARD = ROOT / "docs" / "scorecard" / "scorecard.txt"
 MECHANISMS = SCORECARD.with_name("mechanisms.txt")
 SPEEDS = ROOT / "docs" / "model" / "speed.json"
+STEPS = SPEEDS.with_name("steps.json")
 
 #: Layers shown of the network.
 LAYERS = 4
@@ -63,8 +67,8 @@ def explanation() -> str:
 
 
 def step() -> str:
-    """What the example of a training step prints."""
-    page = "docs/guide/training-step.md"
+    """What the example of the gradients of a convolution prints."""
+    page = "docs/guide/gradients.md"
     (code,) = blocks("python", page)
     printed = StringIO()
     with redirect_stdout(printed):
@@ -81,34 +85,15 @@ def network() -> str:
     return fenced("\n".join([*lines[: first + LAYERS], "...", *lines[total:]]))
 
 
-def elementwise() -> str:
-    """The traffic of a network's element-wise layers, and what is said of it at the top."""
-    net = npusim.network(
-        "resnet50", device="ascend910b2", batch=32, passes="training", elementwise=True
-    )
-    lines = net.text().partition("\nNOTES")[0].splitlines()
-    first = next(i for i, line in enumerate(lines) if line.startswith("ELEMENT-WISE"))
-    (told,) = (line for line in lines if line.startswith("elementwise "))
-    return fenced("\n".join(["...", told, "...", *lines[first:]]))
+def training_step() -> str:
+    """The report of a step of training, without its notes."""
+    printed = npusim.step("resnet18", device="ascend910b2", batch=16, mode="graph").text()
+    return fenced(printed.partition("\nNOTES")[0])
 
 
 def elementwise_kinds() -> str:
-    """What each kind of element-wise layer moves."""
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for name, kind in of_networks.KINDS.items():
-        cells = []
-        for one in kind:
-            read = _tensors(one.read_in, one.read_out)
-            cells.append(f"{read} / {_tensors(one.written_in, one.written_out)}")
-        alike.setdefault(tuple(cells), []).append(name)
-    rows = ((", ".join(f"`{name}`" for name in names), *cells) for cells, names in alike.items())
-    return table(("kind", "forward: read / written", "backward: read / written"), rows)
-
-
-def _tensors(inside: int, outside: int) -> str:
-    """Tensors of the size of the input and of the output: ``x + 2 y``."""
-    counts = ((inside, "x"), (outside, "y"))
-    return " + ".join(f"{n} {name}" if n > 1 else name for n, name in counts if n)
+    """The kinds of element-wise layers."""
+    return textwrap.fill(", ".join(f"`{name}`" for name in KINDS), 100) + "\n"
 
 
 def assumed() -> str:
@@ -228,7 +213,9 @@ def errors() -> str:
     what = "matrix products with a known tiling (910B1, 910C, 950)"
     rows = [(what, count, "shape and switch", *known, " / ".join(shipped))]
     rows += [(words, *_by_mechanism(*of)) for words, of in CALLS.items()]
-    rows.append(("steps of networks", "-", "not yet stated", "-", "-", "-"))
+    own = _step_errors()
+    errors = f"{_percent(fmean(own))} / {_percent(median(own))}"
+    rows.append(("steps of networks, 910", str(len(own)), "nothing", "-", "-", errors))
     head = ("what", "measured", "left out by", "mean error", "median error", "as shipped")
     return table(head, rows)
 
@@ -240,6 +227,51 @@ def _by_mechanism(family: str, chip: str) -> tuple[str, str, str, str, str]:
     assert found is not None, f"{MECHANISMS.name} has no line of {family} on {chip}"
     count, mean, middle, left_out, left_out_middle = found.groups()
     return count, "mechanism", left_out, left_out_middle, f"{mean} / {middle}"
+
+
+def _steps() -> dict[str, dict[str, Any]]:
+    """What was simulated of the measured steps, from ``make steps``, by row."""
+    return {found["id"]: found for found in json.loads(STEPS.read_text(encoding="utf-8"))}
+
+
+def _step_errors() -> list[float]:
+    """Absolute errors of the steps simulated but those where reading images may set the pace."""
+    kept = {row.id for row in shipped_steps().rows if row.input_bound == "no"}
+    found = (one["error"] for name, one in _steps().items() if name in kept)
+    return [abs(error) for error in found if error is not None]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def steps() -> str:
+    """Every measured step: what it took, what was simulated, or why not."""
+    found, rows = _steps(), []
+    for row in shipped_steps().rows:
+        one = found[row.id]
+        types = f"{row.dtype}, normalisation fp32" if row.normalisation else row.dtype
+        asked = f"{row.network}, batch {row.batch}, {types}", f"{row.cards} x {row.chip}", row.mode
+        error = one["error"]
+        times = f"{row.time_us / 1e3:.1f}", f"{(one['simulated_us'] or 0) / 1e3:.1f}"
+        reason = textwrap.shorten(one.get("reason") or "", 75, placeholder=" ...")
+        told = f"{100 * error:+.0f} %" if error is not None else reason
+        told += " (images may set the pace)" * (error is not None and row.input_bound != "no")
+        rows.append((row.id, *asked, times[0], times[1] if error is not None else "-", told))
+    head = ("row", "step", "cards", "mode", "measured ms", "simulated ms", "error, or why none")
+    return table(head, rows)
+
+
+def step_parts() -> str:
+    """The parts of the step that has a profile."""
+    (row,) = (row for row in shipped_steps().rows if row.busy_us)
+    found = _steps()[row.id]
+    rows = []
+    for part, us in row.busy_us.items():
+        error = found[f"{part}_us"] / us - 1
+        words = part.replace("_", " ")
+        rows.append((words, f"{us:,.0f}", f"{found[f'{part}_us']:,.0f}", f"{100 * error:+.0f} %"))
+    return table(("part of the step", "measured us", "simulated us", "error"), rows)
 
 
 def other_errors() -> str:
@@ -310,12 +342,14 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "language": language,
     "step": step,
     "network": network,
-    "elementwise": elementwise,
+    "training step": training_step,
     "elementwise kinds": elementwise_kinds,
     "assumed": assumed,
     "commands": commands,
     "options": options,
     "errors": errors,
+    "steps": steps,
+    "parts of a step": step_parts,
     "other errors": other_errors,
     "busy": busy,
     "speed": speed,

@@ -22,7 +22,6 @@ from tests.documents.pages import (
     files,
     npusim_lines,
     prose,
-    python_blocks,
     sections,
     shell_lines,
     slug,
@@ -31,7 +30,6 @@ from tests.documents.pages import (
 )
 from tests.documents.sections import SECTIONS, demo
 
-CODE = python_blocks()
 REPORT = "docs/reference/report.md"
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -43,31 +41,27 @@ _TARGET = re.compile(r"\bmake ([a-z]+)\b")
 #: Whatever else a document tells people to type needs a check of its own here.
 OTHER_COMMANDS = {"python -m tests.documents"}
 
+#: Parts of lines that take minutes, and what stands for them but in `make slow`.
+LONG = {
+    "tune conv2d_backprop_filter --layer resnet50/res4_3x3 --batch 2": (
+        "tune conv2d_backprop_filter --cin 16 --cout 32 --size 7 --kernel 3 --budget 40"
+    ),
+    "sweep net resnet18": "sweep net dcgan --gradients weight --jobs 1",
+}
+LINES = npusim_lines()
+SMALL = {line: line.replace(long, LONG[long]) for line in LINES for long in LONG if long in line}
+
 #: Lines of the README; what does not fit belongs into ``docs``.
 README_LINES = 215
 
 
-@pytest.mark.parametrize("name", CODE)
-def test_python_blocks_run(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)  # where the block writes its files
-    code = CODE[name]
-    if "import torch" in code:
-        pytest.importorskip("torch")
-    exec(compile(code, name, "exec"), {"__name__": "__main__"})
-    printed = capsys.readouterr().out
-    assert bool(printed) == ("print(" in code)
-    written = re.findall(r'"([\w.]+\.(?:json|html|png))"', code)
-    assert all((tmp_path / file).stat().st_size > 1000 for file in written)
-
-
-def test_python_blocks_were_found() -> None:
-    for word in ("(Kernel)", "import torch", ".time_range", ".replace("):
-        assert any(word in code for code in CODE.values()), word
-
-
-@pytest.mark.parametrize("line", npusim_lines())
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(SMALL.get(line, line) for line in LINES),
+        *(pytest.param(x, marks=pytest.mark.slow) for x in SMALL),
+    ],
+)
 def test_commands_run(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,6 +74,10 @@ def test_commands_run(
     for option, file in pairwise(words):
         if option in ("--trace", "--plot", "--report", "--output"):
             assert (tmp_path / file).stat().st_size > 1000
+
+
+def test_every_long_line_is_there() -> None:
+    assert all(any(long in line for line in LINES) for long in LONG)
 
 
 def test_the_other_commands_are_known() -> None:

@@ -7,13 +7,16 @@ from fnmatch import fnmatch
 import pytest
 
 import npusim
-from tests.documents.operator_table import CASES, cell
+from tests.documents.operator_table import CASES, COLUMNS, cell
 from tests.documents.pages import sections, table
+from tests.drawn import ALIKE, of_each_kind
 
 TABLE = table(sections("docs/reference/operators.md")["operators"])
 
 #: Devices on which ``make quick`` runs every operator.
 SMALL = ("tiny", "mt7004")
+
+OTHERS = [name for name in npusim.devices() if name not in SMALL]
 
 
 def shown(row: str, device: str) -> str:
@@ -30,10 +33,17 @@ def test_it_is_complete() -> None:
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("device", [name for name in npusim.devices() if name not in SMALL])
+@pytest.mark.parametrize("device", of_each_kind((name,) for name in OTHERS))
 @pytest.mark.parametrize("row", CASES)
 def test_it_is_true(row: str, device: str) -> None:
     assert cell(row, device) == shown(row, device), "renew it: python -m tests.documents operators"
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("device", sorted({*COLUMNS.values()} & ALIKE - {*SMALL}))
+@pytest.mark.parametrize("row", CASES)
+def test_it_is_true_of_what_devices_alike_refuse(row: str, device: str) -> None:
+    assert cell(row, device, numbers=False) == shown(row, device)
 
 
 @pytest.mark.parametrize("device", SMALL)

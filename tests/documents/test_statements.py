@@ -42,20 +42,11 @@ def test_a_statement_is_shown_or_a_listed_deviation(row: tuple[str, ...]) -> Non
     assert re.fullmatch(r"`tests/[\w/]+\.py(::\w+)+`", test), "it names a test"
 
 
-def run_pytest(*words: str) -> subprocess.CompletedProcess[str]:
-    """Pytest in a process of its own, as a reader of the page runs it."""
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_every_test_of_the_page_runs() -> None:
     """Each is found by its name as the page has it, and nothing skips it or lets it fail."""
-    done = run_pytest("--collect-only", "-p", "tests.documents.collected", *shown())
+    words = ["--collect-only", "-p", "no:cacheprovider", "-p", "tests.documents.collected"]
+    command = [sys.executable, "-m", "pytest", *words, *shown()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:]
     lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
     found = [line.removeprefix(MARK).rsplit(" ", 1) for line in lines]
@@ -64,20 +55,6 @@ def test_every_test_of_the_page_runs() -> None:
         own = [node for node in marked if node == test or node.startswith(f"{test}[")]
         assert own, test
         assert not any(marked[node] & {"skip", "skipif", "xfail", "slow"} for node in own), test
-
-
-def test_a_test_of_each_document_passes() -> None:
-    """A cheap one of each; the others run with the rest of the tests."""
-    cheap = (
-        "tests/compat/test_compat_tbe.py::test_results_cannot_be_combined",
-        "tests/layout/test_groups.py::test_group_dict_has_the_documented_keys",
-        "tests/compat/test_compat_aclnn.py::test_an_executor_runs_once",
-        "tests/compat/test_compat_ftdsp.py::test_the_half_form_does_not_exist_on_ft78ne",
-        "tests/compat/test_compat_aclnn_checks.py::test_patches_are_summed_in_place",
-    )
-    assert set(cheap) <= set(shown())
-    done = run_pytest(*cheap)
-    assert done.returncode == 0, done.stdout[-2000:]
 
 
 def test_the_counts_are_those_of_the_tables() -> None:

@@ -19,8 +19,8 @@ from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 
 Facts = dict[str, Any]
-#: Sends a call to a device and says what became of it: an error, a status or a text.
-Entrance = Callable[[Facts, Device], "RuleError | int | str"]
+#: Sends a call to a device and says what became of it: an error, a status with its text, or a text.
+Entrance = Callable[[Facts, Device], "RuleError | tuple[int, str] | str"]
 
 KNOWN = {kind.name: kind for kind in DTYPES}
 

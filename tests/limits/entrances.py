@@ -8,6 +8,7 @@ where an entrance passes on no more.
 from __future__ import annotations
 
 import contextlib
+import re
 from math import prod
 from typing import Any
 
@@ -38,8 +39,12 @@ def refused(
             told = entrance(facts, loaded)
             if isinstance(told, RuleError):
                 assert (told.parameter, told.status) == (parameter, status), (name, str(told))
-            elif isinstance(told, int):
-                assert told == (561103 if status is None else status), name
+            elif isinstance(told, tuple):
+                assert told[0] == (561103 if status is None else status), name
+                first, *others = parameter.partition(".")[0].split("_")
+                assert re.match(
+                    rf"aclnn\w+: .*\b{first}{''.join(map(str.title, others))}\b", told[1]
+                )
             else:
                 assert str(error) in told, name
     replayed(operator, facts, loaded, str(error))
@@ -98,8 +103,8 @@ def unfold_call(facts: Facts, device: Device) -> RuleError:
     return caught(lambda: npusim.ops.im2col(tensor(facts, "image"), **given, device=device))
 
 
-def fold_aclnn(facts: Facts, device: Device) -> int:
-    """``aclnnIm2colBackward``, phase one: a status."""
+def fold_aclnn(facts: Facts, device: Device) -> tuple[int, str]:
+    """``aclnnIm2colBackward``, phase one: a status and its text."""
     shape, size = facts["grad_output.shape"], facts["input_size"]
     taps = prod(facts["kernel_size"] or (1,)) or 1
     image = (*(shape or ())[:-2], ((shape or (1,))[-2:][0]) // taps, *(size or ()))
@@ -116,7 +121,7 @@ def fold_aclnn(facts: Facts, device: Device) -> int:
         None if out is None else aclnn.aclCreateTensor(out, facts.get("out.dtype", kind)),
     )
     assert executor is None
-    return status
+    return status, aclnn.aclGetRecentErrMsg() or ""
 
 
 def deconv_library(facts: Facts, device: Device) -> RuleError:

@@ -38,8 +38,8 @@ def backward_call(facts: Facts, device: Device) -> RuleError:
     return caught(lambda: npusim.ops.convolution_backward(dy, x, w, **given, device=device))
 
 
-def backward_aclnn(facts: Facts, device: Device) -> int:
-    """``aclnnConvolutionBackward``, phase one: a status."""
+def backward_aclnn(facts: Facts, device: Device) -> tuple[int, str]:
+    """``aclnnConvolutionBackward``, phase one: a status and its text."""
     kinds = {name: facts[f"{name}.dtype"] for name in OPERANDS}
     dy = kinds["grad_output"]
     usual = {
@@ -76,7 +76,7 @@ def backward_aclnn(facts: Facts, device: Device) -> int:
         *(made(name) for name in GRADIENTS),
     )
     assert executor is None
-    return status
+    return status, aclnn.aclGetRecentErrMsg() or ""
 
 
 def layer(facts: Facts) -> Convolution:

@@ -19,6 +19,7 @@ from npusim.base.errors import NpusimError
 from npusim.base.quantities import format_quantity
 from npusim.device.config import figures
 from npusim.device.spec import Device
+from tests.drawn import some
 
 Call = Callable[[Device], npusim.Result]
 
@@ -69,13 +70,14 @@ def variants(name: str, count: int) -> list[Device]:
     return found
 
 
+@pytest.mark.drawn
 @pytest.mark.compiled
 @pytest.mark.parametrize("call", [product, backward, strided])
 @pytest.mark.parametrize("name", ["tiny", "ascend910b2", "ascend910"])
 def test_equal_tilings_give_equal_bits(name: str, call: Call) -> None:
     seen: dict[tuple[Any, ...], tuple[bytes, ...]] = {}
     times, runs = set(), 0
-    for device in variants(name, 20):
+    for device in variants(name, some(20)):
         try:
             result = call(device)
         except NpusimError:  # no tile fits, or main memory is too small
@@ -85,6 +87,6 @@ def test_equal_tilings_give_equal_bits(name: str, call: Call) -> None:
         tiling = tuple((run.name, run.tiling) for run in result.runs)
         bits = tuple(one.tobytes() for one in result.outputs or () if one is not None)
         assert seen.setdefault(tiling, bits) == bits, tiling
-    assert runs > 12, "most variants can compute it"
-    assert 2 * len(times) >= runs, "figures do move the time"
+    assert runs > some(20) // 2, "most variants can compute it"
+    assert 3 * len(times) > runs, "figures do move the time"
     assert len(seen) < runs, "some tilings are met again"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import npusim
@@ -26,6 +26,7 @@ from npusim.ops import CARDS
 from npusim.ops.layer import Wanted
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
+from tests.drawn import examples
 
 Array = np.ndarray[Any, Any]
 
@@ -92,11 +93,12 @@ def small(layer: Any) -> Any:
     return made
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", NAMES)
 def test_any_layer_matches_float64(name: str, drawn: Any, layer: Any, close: Any) -> None:
     of_filter = FORMS[name].of_filter
 
-    @settings(deadline=None, max_examples=30)
+    @examples(30)
     @given(st.data())
     def check(data: st.DataObject) -> None:
         case = drawn(data, 3 if "3d" in name else 2, plane=name == "conv3d_backprop_input")

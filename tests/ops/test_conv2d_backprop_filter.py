@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 import npusim
@@ -21,6 +21,7 @@ from npusim.kernels.conv_backprop_filter import Tiling
 from npusim.layout import fracz_grouped_to_oihw, to_5hd
 from npusim.results import Result
 from npusim.shapes.reference import conv_filter_grad, relative_error
+from tests.drawn import examples
 
 Array = np.ndarray[Any, Any]
 Pair = tuple[int, int]
@@ -153,7 +154,7 @@ TILINGS = st.builds(
 )
 
 
-@settings(max_examples=350, deadline=None)
+@examples(350)
 @given(
     problems(), st.sampled_from(sorted(DEVICES)), st.one_of(st.just("auto"), TILINGS),
     st.one_of(st.none(), st.integers(1, 15)), st.sampled_from([0.0, np.nan, np.inf]),
@@ -173,7 +174,7 @@ def test_every_problem_gives_the_reference_exactly(
     check_account(result)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.integers(300, 3000), st.sampled_from([1, 3, 7]), st.integers(1, 3), st.integers(1, 2),
     st.sampled_from(sorted(DEVICES)), st.integers(1, 2),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import npusim
@@ -15,6 +15,7 @@ from npusim.base.errors import RuleError
 from npusim.compat import aclnn
 from npusim.ops.conv_tbc_backward import conv_tbc_backward
 from npusim.results import Result
+from tests.drawn import examples
 
 Array = np.ndarray[Any, Any]
 
@@ -39,7 +40,7 @@ def gradients(result: Result) -> list[Array]:
     return [dx.transpose(1, 2, 0), dw.transpose(2, 1, 0), db]
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(st.data())
 def test_any_layer_matches_float64(layer: Any, close: Any, data: st.DataObject) -> None:
     taps, pad = data.draw(st.integers(1, 5)), data.draw(st.integers(0, 3))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import npusim
@@ -17,6 +17,7 @@ from npusim.ops.card import LIMITS
 from npusim.ops.convolution_backward import arguments
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import conv_forward, conv_input_grad, relative_error
+from tests.drawn import examples
 
 Array = np.ndarray[Any, Any]
 
@@ -90,7 +91,7 @@ def layers(draw: st.DrawFn) -> Convolution:
 
 
 @pytest.mark.compiled
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(layers(), st.sampled_from(sorted(DEVICES)), st.data(), st.booleans())
 def test_any_layer_matches_float64(
     c: Convolution, device: str, data: st.DataObject, bias: bool
@@ -100,7 +101,7 @@ def test_any_layer_matches_float64(
 
 
 @pytest.mark.compiled
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(layers(), st.booleans())
 def test_any_layer_matches_pytorch(c: Convolution, bias: bool) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import npusim
@@ -16,6 +16,7 @@ from npusim.base.rounding import round_hf32
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.ops.convolution_backward import convolution_backward
+from tests.drawn import examples
 
 Array = np.ndarray[Any, Any]
 NAMES = ("grad_input", "grad_weight", "grad_bias")
@@ -107,7 +108,7 @@ def layers(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(
     layers(),
     st.sampled_from(("ascend910", "ascend310p", "ascend910b2", "ascend950pr")),
@@ -136,7 +137,7 @@ def test_any_layer_matches_float64(
     check(case, device, three, number, close, output_mask=mask, cores=cores, rules="hardware")
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     layers(),
     st.sampled_from([(FP16, 0), (FP32, 0), (FP32, 1)]),

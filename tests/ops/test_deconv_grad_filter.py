@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import npusim
@@ -15,6 +15,7 @@ from npusim.base.errors import ArgumentError
 from npusim.kernels.tilings.deconv_grad_filter import Tiling, ranked_tilings
 from npusim.ops import deconv_grad_filter
 from npusim.shapes.reference import conv_filter_grad
+from tests.drawn import examples
 from tests.ops.deconv import (
     Problem,
     agrees,
@@ -73,14 +74,14 @@ def test_it_is_the_transposed_convolutions_filter_gradient() -> None:
     np.testing.assert_allclose(got, by_group.reshape(got.shape), rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(s=problems(), half=st.booleans(), mask=st.integers(1, 255))
 def test_it_is_its_definition(s: Problem, half: bool, mask: int) -> None:
     dy, x = operands(s, np.float16 if half else np.float32)
     agrees(first(deconv_grad_filter(dy, x, param(s), mask, device="mt7004")), s, dy, x)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(s=problems(), data=st.data())
 def test_any_tiling_gives_the_same_bits(s: Problem, data: st.DataObject) -> None:
     width = data.draw(st.integers(1, s.in_size[1]))
@@ -127,7 +128,7 @@ def test_what_does_not_fit_is_cut(s: Problem) -> None:
     agrees(first(deconv_grad_filter(dy, x, param(s), 1)), s, dy, x)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     size=st.tuples(st.integers(1, 500), st.integers(1, 5000)), channels=st.integers(1, 5000),
     kernel=st.tuples(st.integers(1, 40), st.integers(1, 40)), half=st.booleans(),

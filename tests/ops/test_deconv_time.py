@@ -6,12 +6,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import npusim
 from npusim.base.errors import ArgumentError
 from npusim.ops import deconv_grad_filter
+from tests.drawn import examples
 from tests.ops.deconv import (
     Problem,
     first,
@@ -42,7 +43,7 @@ def test_timing_only_equals_full() -> None:
         assert full.runs[0].traffic == only.runs[0].traffic
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(s=problems(), storage=st.sampled_from(["shared", "private"]))
 def test_traffic_covers_the_operands(s: Problem, storage: str) -> None:
     natural = shape(**{k: getattr(s, k) for k in s.__dataclass_fields__ if k != "out_size"})
@@ -92,7 +93,7 @@ def test_private_storage_leaves_main_memory_alone() -> None:
     assert timed(s, core_mask=1, device=slow).runs[0].cycles > shared.runs[0].cycles
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(s=problems(), data=st.data())
 def test_rows_through_a_workspace_are_paid_for_and_change_no_bit(
     s: Problem, data: st.DataObject

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import npusim
@@ -14,6 +14,7 @@ from npusim.base.errors import ArgumentError
 from npusim.kernels.conv_backprop_filter import Tiling
 from npusim.layout import fracz_grouped_to_oihw, to_5hd
 from npusim.shapes.reference import conv_filter_grad, relative_error
+from tests.drawn import examples
 
 SIZES: dict[str, Any] = {"base_m": 16, "base_n": 48, "base_k": 32, "slab_k": 33}
 
@@ -56,7 +57,7 @@ def test_parts_are_summed_by_a_kernel_of_their_own(device: str) -> None:
     assert read == fixed.workspace_bytes
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.integers(1, 6), st.sampled_from(["image", "slab"]), st.booleans(),
     st.sampled_from([1, 2, 4, 8]), st.integers(1, 3), st.sampled_from(["0", "0-2", "0-3"]),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import npusim
@@ -20,6 +20,7 @@ from npusim.ops.dsp_gradients import Wanted
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import relative_error
+from tests.drawn import examples
 
 Array = np.ndarray[Any, Any]
 
@@ -102,7 +103,7 @@ def name_and_layer(name: str, **sizes: Any) -> tuple[str, Wanted]:
 # -- the numbers -------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problem=layers(), half=st.booleans(), storage=st.sampled_from(("shared", "gsm", "private")))
 @example(problem=ONE_COLUMN, half=False, storage="shared")
 def test_each_is_its_definition(problem: tuple[str, Wanted], half: bool, storage: str) -> None:
@@ -139,7 +140,7 @@ def test_the_mask_changes_no_bit(name: str, kind: Any) -> None:
         np.testing.assert_array_equal(got.view(np.uint8), want.view(np.uint8))
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(name=st.sampled_from(INPUTS), data=st.data())
 def test_any_tiling_gives_the_same_bits(name: str, data: st.DataObject) -> None:
     p = layer(name)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import npusim
@@ -22,6 +22,7 @@ from npusim.ops.im2col import im2col
 from npusim.ops.windows import planes, windows
 from npusim.shapes.convolution import output_sizes
 from npusim.shapes.reference import unfold
+from tests.drawn import examples
 
 Array = npt.NDArray[Any]
 Pair = tuple[int, int]
@@ -73,7 +74,7 @@ def test_two_by_two_windows_of_a_small_image(
             assert got.reshape(4, 4).tolist() == want
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     problems(), st.sampled_from((FP16, FP32)),
     st.sampled_from(("ascend310", "ascend910", "ascend910b2", "ascend950pr")), st.data(),
@@ -96,7 +97,7 @@ def test_every_value_is_copied_whatever_the_tiling(
     assert (np.signbit(got) == np.signbit(want)).all()
 
 
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(problems())
 def test_a_map_in_5hd_gives_patches_in_5hd(problem: tuple[tuple[int, ...], Geometry]) -> None:
     shape, geometry = problem

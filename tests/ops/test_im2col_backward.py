@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import npusim
@@ -22,6 +22,7 @@ from npusim.kernels.parts.windows import cuts
 from npusim.kernels.tilings.im2col_backward import Tiling, auto_tiling, ub_bytes
 from npusim.ops.im2col_backward import im2col_backward
 from npusim.shapes.convolution import Convolution
+from tests.drawn import examples
 
 Array = npt.NDArray[Any]
 Pair = tuple[int, int]
@@ -120,7 +121,7 @@ def test_nine_tenths_show_where_the_sums_are_rounded(device: Device, want: float
     assert float(output(grad, geometry, device=device)[0, 2, 2]) == want
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(problems(), st.sampled_from([TINY, FIRST]))
 def test_fp16_sums_are_rounded_tap_by_tap(
     problem: tuple[tuple[Pair, Pair, Pair, Pair, Pair], Pair], device: Device
@@ -132,7 +133,7 @@ def test_fp16_sums_are_rounded_tap_by_tap(
     np.testing.assert_array_equal(got, fold(grad, *geometry, np.float16))
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(problems())
 def test_fp16_sums_are_rounded_once_where_the_device_sums_in_fp32(
     problem: tuple[tuple[Pair, Pair, Pair, Pair, Pair], Pair],
@@ -144,7 +145,7 @@ def test_fp16_sums_are_rounded_once_where_the_device_sums_in_fp32(
     np.testing.assert_array_equal(got, fold(grad, *geometry, np.float32))
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(problems(), st.sampled_from([TINY, A2, NEWEST]))
 def test_fp32_is_the_float64_fold_to_a_millionth(
     problem: tuple[tuple[Pair, Pair, Pair, Pair, Pair], Pair], device: Device
@@ -157,7 +158,7 @@ def test_fp32_is_the_float64_fold_to_a_millionth(
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=4e-6)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problems(), st.integers(1, 8), st.integers(1, 8), st.sampled_from([FIRST, NEWEST]))
 @example((((16, 12), (3, 4), (2, 1), (0, 2), (1, 1)), (1, 1)), 1, 1, FIRST)  # over by 2,048 B
 def test_the_tiling_does_not_change_a_bit(

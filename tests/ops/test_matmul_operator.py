@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 import npusim
@@ -19,6 +19,7 @@ from npusim.device.catalog import load_device
 from npusim.kernels.conv_backprop_filter import Tiling as ConvTiling
 from npusim.kernels.matmul import Tiling
 from npusim.shapes.reference import relative_error
+from tests.drawn import examples
 
 DEVICES = {name: load_device(name) for name in ("tiny", "ascend910", "ascend910b2")}
 Array = np.ndarray[Any, Any]
@@ -43,7 +44,7 @@ def product(result: npusim.Result) -> Array:
     return result.outputs[0]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.integers(1, 130), st.integers(1, 150), st.integers(1, 130),
     st.sampled_from(sorted(DEVICES)), st.one_of(st.just("auto"), TILINGS), st.sampled_from([1, 15]),
@@ -87,7 +88,7 @@ ADDED = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.integers(1, 130), st.integers(1, 150), st.integers(1, 300), st.sampled_from([(), (3,)]),
     st.sampled_from(sorted(ADDED)), st.one_of(st.just("auto"), TILINGS),
@@ -177,7 +178,7 @@ def test_operands_reach_l1_by_nd2nz_or_by_strided_moves() -> None:
     assert ops == {"ascend910": {"data_move"}, "ascend910b2": {"nd2nz"}}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.integers(1, 90), st.integers(1, 150), st.integers(1, 90),
     st.sampled_from([(), (3,), (2, 2)]), st.sampled_from(["fp16", "bf16", "fp32", "int8"]),

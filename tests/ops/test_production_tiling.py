@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import npusim
@@ -26,6 +26,7 @@ from npusim.kernels.tilings.cann import CannTiling, cann_tiling, load_cann_tilin
 from npusim.layout import from_6hd, from_fracz_3d, to_6hd, to_fracz_3d
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import conv_filter_grad, conv_input_grad
+from tests.drawn import examples
 
 B2 = load_device("ascend910b2")
 WORDS: dict[str, int] = {
@@ -78,7 +79,7 @@ UNITS = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(UNITS, st.sampled_from([1, 2]), st.sampled_from([(1, 1, 1), (2, 1, 2)]))
 def test_units_of_any_size_add_up_to_the_gradient(
     tiling: FilterTiling, groups: int, stride: tuple[int, int, int]
@@ -131,7 +132,7 @@ def input_gradient(s: Convolution, tiling: Any, **options: Any) -> tuple[npusim.
     return r, from_6hd(blocked, s.cin), want
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.sampled_from([16, 22, 40]), st.sampled_from([16, 32]), st.sampled_from([16, 48]),
     st.integers(1, 3), st.sampled_from([1, 5, 9, 18, 27]), st.sampled_from([22, 44, 55, 110]),

@@ -6,6 +6,7 @@ import pytest
 
 from npusim.cli.main import main as run
 from npusim.ops import CARDS
+from tests.drawn import some
 from tests.ops import random_tilings
 from tests.ops.random_calls import campaign, main
 
@@ -19,7 +20,8 @@ def test_a_few_calls_of_any_operator_have_the_numbers_of_float64() -> None:
     assert found.refused.total() < 60  # most of what is drawn can be called
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", range(some(20)))
 def test_any_legal_tiling_has_the_numbers_of_float64(seed: int) -> None:
     found = campaign(seed, calls=5, draw=random_tilings.drawn)
     assert (found.wrong, found.ran.total()) == ([], 5)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32
@@ -12,35 +10,12 @@ from npusim.device.catalog import load_device
 from npusim.isa.cube import Drain, Mmad
 from npusim.isa.dma import DataMove, Window
 from npusim.isa.operands import Tensor
-from npusim.program.language import BufferHandle, Language
+from npusim.program.language import Language
+from tests.program.conftest import Bench
 
 TINY, A910, B2 = (load_device(name) for name in ("tiny", "ascend910", "ascend910b2"))
 X = Tensor("x", (4096,), FP16, "inout")
 FLAT = Window(h=1, w=16, pad_left=0, pad_right=0, pad_top=0, pad_bottom=0, kernel_h=1, kernel_w=1)
-
-
-class Bench(SimpleNamespace):
-    """A builder of `tiny` with one buffer per memory: 4 KiB each, two slots in UB."""
-
-    k: Language
-    l1: BufferHandle
-    a: BufferHandle
-    b: BufferHandle
-    c: BufferHandle
-    ub: BufferHandle
-
-
-@pytest.fixture
-def bench() -> Bench:
-    k = Language(TINY, TINY.core_kind("cube"))
-    return Bench(
-        k=k,
-        l1=k.buffer("L1", (4096,), None, name="l1"),
-        a=k.buffer("L0A", (4096,), None, name="a"),
-        b=k.buffer("L0B", (4096,), None, name="b"),
-        c=k.buffer("L0C", (1024,), FP32, name="c"),
-        ub=k.buffer("UB", (4096,), None, slots=2, name="ub"),
-    )
 
 
 # -- buffers -----------------------------------------------------------------------------------

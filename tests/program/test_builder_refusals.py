@@ -3,45 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from npusim.base.dtypes import FP16, FP32
 from npusim.base.errors import ProgramError
-from npusim.device.catalog import load_device
 from npusim.isa.dma import Window
 from npusim.isa.operands import Slot, Tensor
-from npusim.program.language import BufferHandle, Language
+from tests.program.conftest import Bench
 
-TINY = load_device("tiny")
 X = Tensor("x", (4096,), FP16)
 FLAT = Window(h=1, w=16, pad_left=0, pad_right=0, pad_top=0, pad_bottom=0, kernel_h=1, kernel_w=1)
-
-
-class Bench(SimpleNamespace):
-    """A builder of `tiny` with one buffer per memory: 4 KiB each, two slots in UB."""
-
-    k: Language
-    l1: BufferHandle
-    a: BufferHandle
-    b: BufferHandle
-    c: BufferHandle
-    ub: BufferHandle
-
-
-@pytest.fixture
-def bench() -> Bench:
-    k = Language(TINY, TINY.core_kind("cube"))
-    return Bench(
-        k=k,
-        l1=k.buffer("L1", (2048,), FP16, name="l1"),
-        a=k.buffer("L0A", (2048,), FP16, name="a"),
-        b=k.buffer("L0B", (2048,), FP16, name="b"),
-        c=k.buffer("L0C", (1024,), FP32, name="c"),
-        ub=k.buffer("UB", (2048,), FP16, slots=2, name="ub"),
-    )
 
 
 Body = Callable[[Bench], None]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim.base.dtypes import FP16, FP32
@@ -31,6 +31,7 @@ from npusim.program.program import CoreProgram, Program, Template, Variant, flow
 from npusim.timing.l2 import L2State
 from npusim.timing.run import time_program
 from npusim.timing.trace import KernelRun
+from tests.drawn import examples
 from tests.scripts import Scripted, tasks_of
 
 TINY = load_device("tiny")
@@ -269,7 +270,7 @@ def schedule(outcome: KernelRun) -> list[tuple[int, ...]]:
     return list(zip(*(c.tolist() for c in (t.core, t.pipe, t.start, t.end, t.bytes)), strict=True))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(plans())
 def test_linked_units_run_like_the_whole_program_scanned_for_conflicts(plan: Plan) -> None:
     program = build(Random(plan), TINY, tuple(range(len(plan.cores))))
@@ -298,7 +299,7 @@ def orderings(program: Program, core: CoreProgram) -> list[dict[int, int]]:
     return out
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(plans())
 def test_linked_waits_imply_the_same_order_as_all_conflicts(plan: Plan) -> None:
     """Timing may hide a missing wait; the order that follows from the waits does not."""
@@ -308,7 +309,7 @@ def test_linked_waits_imply_the_same_order_as_all_conflicts(plan: Plan) -> None:
         assert orderings(program, linked) == orderings(expanded, whole)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(plans())
 def test_a_template_is_emitted_once_however_many_units_use_it(plan: Plan) -> None:
     kernel = Random(plan)

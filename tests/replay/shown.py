@@ -386,7 +386,7 @@ CASES: dict[str, Callable[[Path], Shown]] = {
     "range": _range,
     "explanation": _explained,
     "network": _of_network(_network),
-    "training": _of_network(lambda: _network(2, passes="training", elementwise=True)),
+    "training": _of_network(lambda: _network(2, passes="training")),
     "partial": _of_network(_partial),
     "log": _log,
     "comparison": _compared,

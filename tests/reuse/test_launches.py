@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +19,6 @@ import npusim
 from npusim.base.dtypes import FP16
 from npusim.call.choice import CHOICES
 from npusim.device.catalog import load_device
-from npusim.device.config import figures
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
@@ -33,7 +31,8 @@ from npusim.reuse.store import opened
 from npusim.timing.run import new_l2, time_program
 from npusim.timing.starts import random_starts, starting
 from npusim.timing.trace import KernelRun
-from tests.program.test_recost import Copy, other
+from tests.drawn import some
+from tests.program.test_recost import Copy, other, variants
 from tests.timing import test_engines_agree as engines
 
 pytestmark = pytest.mark.compiled
@@ -109,12 +108,7 @@ def told(call: Callable[..., npusim.Result], device: Device) -> str:
 # -- what is found is what a simulation says -----------------------------------------------------
 
 
-@cache
-def changeable(name: str) -> tuple[str, ...]:
-    device = load_device(name)
-    return tuple(path for path in figures(device) if other(device, path) is not None)
-
-
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", CALLS)
 def test_what_is_kept_equals_a_simulation_whatever_figures_change(name: str) -> None:
     """A walk through devices: a figure changes, or goes back to what it was."""
@@ -123,11 +117,11 @@ def test_what_is_kept_equals_a_simulation_whatever_figures_change(name: str) -> 
     start = load_device(base)
     changed: list[str] = []
     found = 0
-    for _ in range(16):
+    for _ in range(some(16)):
         if changed and rng.random() < 0.4:
             changed.remove(rng.choice(changed))
         else:
-            changed.append(rng.choice([one for one in changeable(base) if one not in changed]))
+            changed.append(rng.choice([one for one in variants(base) if one not in changed]))
         device = start
         for path in changed:
             device = other(device, path) or device
@@ -139,6 +133,7 @@ def test_what_is_kept_equals_a_simulation_whatever_figures_change(name: str) -> 
     assert found > 1, "some of the figures are touched by nothing"
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", CALLS)
 def test_a_figure_that_nothing_asked_for_changes_nothing(name: str) -> None:
     """Each figure by itself: known again or not, the call says what a simulation says."""
@@ -146,9 +141,8 @@ def test_a_figure_that_nothing_asked_for_changes_nothing(name: str) -> None:
     device = load_device(base)
     call(device)
     again = set()
-    for path in Random(name).sample(changeable(base), 24):
-        variant = other(device, path)
-        assert variant is not None
+    for path in Random(name).sample([*variants(base)], some(24)):
+        variant = variants(base)[path]
         with simulated() as names:
             have = told(call, variant)
         if names:
@@ -156,7 +150,7 @@ def test_a_figure_that_nothing_asked_for_changes_nothing(name: str) -> None:
         again.add(path)
         with forgetful():
             assert have == told(call, variant), path
-    assert len(again) > 2, "energies and moves that no instruction makes, to begin with"
+    assert again, "energies and moves that no instruction makes, to begin with"
 
 
 @pytest.mark.parametrize(

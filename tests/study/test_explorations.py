@@ -18,6 +18,7 @@ from npusim.cli.main import main
 from npusim.study import Exploration, formula, load_study
 from npusim.study.result import unbeaten
 from tests.browser import CHROMIUM, browser
+from tests.drawn import slow_if
 from tests.tooltips import charts, untold
 
 optuna = pytest.importorskip("optuna", reason="explorations need Optuna (extra study)")
@@ -33,6 +34,8 @@ SPACE: dict[str, Any] = {
     "cube.rates.fp16": "16x16x16,16x16x16/4cycle",
     "l2.size": "64KiB,128KiB,256KiB,1MiB",
 }
+#: 100 of them.
+FEWER: dict[str, Any] = SPACE | {"l2.size": "64KiB,1MiB"}
 SMALL: dict[str, Any] = {"groups": "1:3:1", "memories.L1.size": "16KiB,64KiB"}
 
 
@@ -53,13 +56,16 @@ def test_a_front_is_what_its_definition_says() -> None:
         assert unbeaten(points) == want
 
 
-def test_half_of_the_points_find_the_front_of_all(tmp_path: Path) -> None:
-    store = tmp_path / "points.sqlite"
-    found = explored(SPACE, goals=["time_us", "area_mm2"], trials=100, store=store)
-    assert len(found.points) == 100
-    assert len({tuple(setting.items()) for setting, _ in found.points}) == 100
-    whole = npusim.sweep(vary=SPACE, store=store, jobs=1, **PRODUCT).rows()
-    assert len(whole) == 200
+@pytest.mark.parametrize(("space", "count"), [(FEWER, 100), slow_if(True, SPACE, 200)])
+def test_half_of_the_points_find_the_front_of_all(
+    space: dict[str, Any], count: int, tmp_path: Path
+) -> None:
+    store, half = tmp_path / "points.sqlite", count // 2
+    found = explored(space, goals=["time_us", "area_mm2"], trials=half, store=store)
+    assert len(found.points) == half
+    assert len({tuple(setting.items()) for setting, _ in found.points}) == half
+    whole = npusim.sweep(vary=space, store=store, jobs=1, **PRODUCT).rows()
+    assert len(whole) == count
     points = [(row["time_us"], row["area_mm2"]) for row in whole]
     front = {point for point, on in zip(points, unbeaten(points), strict=True) if on}
     assert set(zip(found.front.time_us, found.front.area_mm2, strict=True)) == front

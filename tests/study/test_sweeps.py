@@ -197,7 +197,7 @@ def test_a_killed_sweep_loses_nothing(tmp_path: Path) -> None:
 def test_a_cluster_gives_the_same_table(tmp_path: Path) -> None:
     """Two workers in processes of their own, over TCP; one is killed in the middle."""
     distributed = pytest.importorskip("dask.distributed")
-    options = {"vary": {"m": "16:256:16", "groups": [1, 2]}, "k": 128, "n": 128}
+    options = {"vary": {"m": "16:128:16", "groups": [1, 2]}, "k": 64, "n": 64}
     quiet = swept(**options)
     seen: list[int] = []
     with distributed.LocalCluster(

@@ -17,6 +17,7 @@ from npusim.program.language import Language
 from npusim.program.program import Program
 from npusim.timing.run import new_l2, trace_program
 from npusim.timing.trace import Trace
+from tests.drawn import slow_if
 from tests.timing.random_programs import random_case
 from tests.timing.test_timing_by_hand import PIECE, Body, Script, load, store, three_stages
 
@@ -128,7 +129,7 @@ def test_a_flag_leads_to_the_core_that_set_it(engine: str) -> None:
     assert found["MTE2", "core_wait_flag"][0] == {"order": 1}
 
 
-@pytest.mark.parametrize("first", range(0, 120, 40))
+@pytest.mark.parametrize("first", [slow_if(first > 0, first) for first in range(0, 120, 40)])
 def test_the_path_of_random_programs_adds_up_to_their_cycles(first: int, engine: str) -> None:
     traced_some = 0
     for seed in range(first, first + 40):

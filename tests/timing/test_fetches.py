@@ -26,7 +26,7 @@ def place(draw: np.random.Generator, pitch: int, most: int) -> Place:
 
 
 def described(read: Place) -> Any:
-    found = empty(FETCH, 1)
+    found = empty(FETCH, 1).view(np.recarray)  # as plain Python reads it, where nothing compiles
     describe(found[0], 0, read, SMALL)
     return found[0]
 

@@ -18,6 +18,7 @@ from npusim.program.kernel import Tasks
 from npusim.timing.least import least_cycles
 from npusim.timing.links import link_rows
 from npusim.timing.run import new_l2, time_program
+from tests.drawn import slow_if
 from tests.scripts import Scripted, tasks_of
 from tests.timing.random_programs import random_case
 
@@ -29,7 +30,7 @@ CHUNK = 25
 COARSE = 1000
 
 
-@pytest.mark.parametrize("chunk", range(8))
+@pytest.mark.parametrize("chunk", [slow_if(chunk > 1, chunk) for chunk in range(8)])
 def test_no_random_program_is_faster(chunk: int) -> None:
     """Cold for the first program of a case, in whatever L2 it leaves for the others."""
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):

@@ -10,6 +10,7 @@ from npusim.program.order import Order
 from npusim.program.program import Program
 from npusim.timing.run import new_l2, time_program
 from npusim.timing.trace import Timeline
+from tests.drawn import slow_if
 from tests.timing.random_programs import random_case
 
 
@@ -57,7 +58,7 @@ def promises(program: Program) -> tuple[int, int, int]:
     return counts["own"], counts["others"], counts["rows"]
 
 
-@pytest.mark.parametrize("first", range(0, 120, 20))
+@pytest.mark.parametrize("first", [slow_if(first > 20, first) for first in range(0, 120, 20)])
 def test_promises_are_kept(first: int) -> None:
     kept = np.zeros(3, np.int64)
     for seed in range(first, first + 20):

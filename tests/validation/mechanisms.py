@@ -235,7 +235,7 @@ def errors(row: CallRow, choices: Sequence[Choice]) -> Array:
             share = np.linspace(0, 1, POINTS).reshape(-1, *(1,) * (len(choices) - axis - 1))
             times = low + (high - low) * share
     assert row.time_us
-    return times / row.time_us - 1
+    return times / float(row.time_us) - 1
 
 
 def study(table: Mapping[CallRow, Array], choices: Sequence[Choice]) -> Study:

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from npusim.validation.constants import Constant, load_call_constants
+from npusim.validation.constants import Constant, load_constants
 from npusim.validation.leave_one_out import CALL, leave_one_out
 from npusim.validation.rows import CallRow, KernelRow, Simulated
 from npusim.validation.simulate import Outcome
@@ -73,9 +73,9 @@ def test_kernels_are_left_out_of_a_study_of_calls() -> None:
 
 
 def test_the_list_that_ships_is_sound() -> None:
-    found = {(one.path, *one.devices) for one in load_call_constants()}
+    found = {(one.path, *one.devices) for one in load_constants(part="calls")}
     assert ("launch.core", "ascend910b2") in found
-    assert load_call_constants("constants: []") == []
+    assert load_constants("constants: []", "calls") == []
 
 
 def test_transposes_are_predicted_and_no_constant_is_fitted_to_them() -> None:

@@ -31,7 +31,7 @@ def share(row: CallRow) -> float:
     assert row.work
     assert row.time_us
     clock_hz = load_device(CHIPS[row.chip]).clock_hz
-    return row.work / 2 / peak(row) / clock_hz * 1e6 / row.time_us
+    return float(row.work / 2 / peak(row) / clock_hz * 1e6 / row.time_us)
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -265,7 +265,7 @@ DECLINED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "layout": ({"layout_b": "NCHW"}, "layout_b: NCHW is not simulated; known are ND, ND_nk, NZ"),
     "dtype": ({"dtype_in": "int4"}, "dtype_in: int4 is not simulated; known are fp16, bf16"),
-    "block": ({"base_m": None}, "base_m is empty: the tiling is not stated"),
+    "block": ({"base_m": None}, "base_m is empty: a gemm needs it"),
     "steps": ({"step_kb": None}, "step_ka and step_kb are empty: the depth of a copy"),
     "cores": ({"cores": 40}, "cores: 40 of ascend950pr, which has 32"),
     "sixteen": ({"base_n": 100}, "the tiling is not legal: tiling base_n is 100"),

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from npusim.validation.rows import CallRow, KernelRow
-from npusim.validation.sheet import shipped_sheets
+from npusim.validation.rows import PARTS, CallRow, KernelRow, NetworkRow
+from npusim.validation.sheet import shipped_sheets, shipped_steps
 
 ROOT = Path(__file__).parents[2]
 
 #: What a simulation must not look at: it labels a row, or is what it has to find out. The id may
 #: name a call, and remarks may state a condition that no column has.
 LABELS = {
-    "family", "pair", "trust", "anchor", "source",
+    "family", "pair", "trust", "anchor", "source", "input_bound",
     "time_us", "core_us", "busy_us", "cube_us", "mte1_us", "mte2_us", "mte3_us", "fixpipe_us",
-    "vec_us", "scalar_us", "aiv_mte2_us",
+    "vec_us", "scalar_us", "aiv_mte2_us", *(f"{part}_us" for part in PARTS),
 }  # fmt: skip
 
 
+@cache
 def labels() -> set[str]:
     """Every family, pair and row of the files."""
-    rows = [row for sheet in shipped_sheets() for row in sheet.rows]
+    rows = [row for sheet in (*shipped_sheets(), shipped_steps()) for row in sheet.rows]
     found = {row.family for row in rows} | {row.id for row in rows}
     found |= {row.pair for row in rows if isinstance(row, KernelRow) and row.pair}
     return {label.lower() for label in found}
@@ -51,7 +53,9 @@ def test_no_module_names_a_family_a_pair_or_a_row(file: Path) -> None:
     assert not texts & (labels() - WORDS)
 
 
-@pytest.mark.parametrize("name", ["gemm_rows.py", "stream_rows.py", "call_rows.py"])
+@pytest.mark.parametrize(
+    "name", ["gemm_rows.py", "stream_rows.py", "call_rows.py", "network_rows.py"]
+)
 def test_no_simulation_looks_at_a_rows_label_or_measured_figures(name: str) -> None:
     tree = ast.parse((ROOT / "npusim/validation" / name).read_text(encoding="utf-8"))
     looked = {
@@ -61,7 +65,7 @@ def test_no_simulation_looks_at_a_rows_label_or_measured_figures(name: str) -> N
         and isinstance(node.value, ast.Name)
         and node.value.id == "row"
     }
-    assert looked & {"dtype", "dtype_in", "op"}, "the walk finds what is looked at"
+    assert looked & {"dtype", "dtype_in", "op", "network"}, "the walk finds what is looked at"
     assert not looked & LABELS
 
 
@@ -79,5 +83,6 @@ def test_no_device_figure_is_named_after_measurements(file: Path) -> None:
 
 
 def test_the_schemas_still_have_the_labels() -> None:
-    known = set(KernelRow.__dataclass_fields__) | set(CallRow.__dataclass_fields__) | {"busy_us"}
+    schemas = (KernelRow, CallRow, NetworkRow)
+    known = {name for schema in schemas for name in schema.__dataclass_fields__} | {"busy_us"}
     assert known >= LABELS

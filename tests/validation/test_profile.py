@@ -9,8 +9,7 @@ import pytest
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.validation.choices import Choices, read_choices
 from npusim.validation.profile import read_data, read_profile
-from npusim.validation.rows import Operand, ProfiledRow
-from npusim.validation.sheet import Unreadable
+from npusim.validation.rows import Operand, ProfiledRow, Unreadable
 
 HEAD = (
     "Op Name,OP Type,Task Type,Task Duration(us),Block Dim,Input Shapes,Input Data Types,"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from npusim.validation.constants import Constant, load_call_constants, load_constants
+from npusim.validation.constants import Constant, load_constants
 
 PAGE = Path(__file__).parents[2] / "docs" / "model" / "calibration.md"
 
@@ -27,7 +27,7 @@ def explained() -> set[tuple[str, str]]:
 
 
 def test_constants_near_the_end_of_their_range_say_why() -> None:
-    listed = [*load_constants(), *load_call_constants()]
+    listed = [*load_constants(), *load_constants(part="calls")]
     near = {(one.path, ", ".join(one.devices)) for one in listed if near_an_end(one)}
     assert near == explained()
 

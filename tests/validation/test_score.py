@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from npusim.validation.rows import CallRow, KernelRow
+from npusim.validation.rows import CallRow, KernelRow, Unreadable
 from npusim.validation.score import (
     Pair,
     busy_errors,
@@ -19,7 +19,7 @@ from npusim.validation.score import (
     score,
     time_error,
 )
-from npusim.validation.sheet import Unreadable, shipped_sheets
+from npusim.validation.sheet import shipped_sheets
 from npusim.validation.simulate import Outcome
 
 Make = Callable[..., Outcome]
@@ -31,7 +31,10 @@ def test_an_error_is_simulated_over_measured_less_one(make: Make) -> None:
     assert time_error(make("a", None, 80)) is None
     assert time_error(make("a", 0, 80)) is None
     assert time_error(make("a", 100, None)) is None
-    assert time_error(Outcome(Unreadable("a", "F", "A3", "why"), reason="why")) is None
+    assert (
+        time_error(Outcome(Unreadable(id="a", family="F", chip="A3", reason="why"), reason="why"))
+        is None
+    )
 
 
 def test_busy_times_are_compared_where_both_are_known(make: Make) -> None:

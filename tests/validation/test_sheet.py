@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from npusim.base.errors import ArgumentError
-from npusim.validation.rows import CallRow, KernelRow
+from npusim.validation.rows import CallRow, KernelRow, NetworkRow, Unreadable
 from npusim.validation.sheet import (
     Sheet,
-    Unreadable,
     read_sheet,
     shipped_sheets,
+    shipped_steps,
     spelled_order,
     words,
 )
@@ -35,6 +37,25 @@ def test_what_ships_is_read_whole() -> None:
     for row in (*kernels.rows, *calls.rows):
         assert isinstance(row, KernelRow | CallRow)
         assert row.source, f"{row.id} names no source"
+
+
+def test_the_steps_that_ship_are_read_whole() -> None:
+    steps = shipped_steps()
+    assert (len(steps.rows), steps.ignored) == (32, ())
+    assert all(isinstance(row, NetworkRow) and row.source and row.time_us for row in steps.rows)
+
+
+def test_parts_of_a_step_are_the_sums_of_its_profile() -> None:
+    """The profile lists the kernels of the step N001 by type."""
+    (step,) = (row for row in shipped_steps().rows if row.id == "N001")
+    assert isinstance(step, NetworkRow)
+    file = Path(shipped_steps().file).with_name("step_profile.csv")
+    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line[0] != "#"]
+    sums: Counter[str] = Counter()
+    for kernel in csv.DictReader(lines):
+        sums[kernel["part"]] += round(1000 * float(kernel["time_us"]))  # nanoseconds
+    assert sums.pop("") == 665_693  # poolings, products, a ReLU by itself, the loss
+    assert {part: ns / 1000 for part, ns in sums.items()} == dict(step.busy_us)
 
 
 def test_cells_are_parsed_by_the_type_of_their_column() -> None:
@@ -106,13 +127,17 @@ def test_a_bad_cell_costs_its_row_and_no_other(tmp_path: Path, line: str, messag
     assert bad == Unreadable(id="r", family="", chip="A3", reason=reason)
 
 
+_EXPECTED = (
+    "expected a header with the columns id, chip and op (kernels), call (framework calls) or "
+    "network (training steps), or msprof's op_summary"
+)
+
+
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        ("", "1: expected a header with the columns id, chip and op (kernels) or id, chip and call "
-             "(framework calls), or msprof's op_summary, got nothing"),
-        ("id,op", "1: expected a header with the columns id, chip and op (kernels) or id, chip and "
-                  "call (framework calls), or msprof's op_summary, got id, op"),
+        ("", f"1: {_EXPECTED}, got nothing"),
+        ("id,op", f"1: {_EXPECTED}, got id, op"),
         ("id,chip,op,id", "1: column 'id' is there twice; keep one of them"),
         ("id,chip,op,swiches", "1: unknown column 'swiches'; did you mean 'switches'?"),
     ],

@@ -13,8 +13,8 @@ import pytest
 from npusim.base.errors import CapacityError
 from npusim.device.spec import Device
 from npusim.validation import simulate
-from npusim.validation.rows import CallRow, Declined, KernelRow, Simulated
-from npusim.validation.sheet import Row, Unreadable, shipped_sheets
+from npusim.validation.rows import CallRow, Declined, KernelRow, Simulated, Unreadable
+from npusim.validation.sheet import Row, shipped_sheets
 from npusim.validation.simulate import CHIPS, Outcome, device_name, simulate_row
 from npusim.validation.workers import Workers, effort
 
@@ -91,7 +91,7 @@ def test_unknown_words_and_chips_are_named(asked: list[tuple[str, Device]]) -> N
     chip = simulate_row(row("TPUv3"), {})
     assert chip.reason is not None
     assert chip.reason.startswith("chip 'TPUv3' has no device; known are 310, 310P, 910, 910B1,")
-    bad = Unreadable("r", "", "A3", "file.csv:3: M: expected ...")
+    bad = Unreadable(id="r", chip="A3", reason="file.csv:3: M: expected ...")
     assert simulate_row(bad, {}) == Outcome(bad, reason="file.csv:3: M: expected ...")
     assert asked == []
 
@@ -126,7 +126,7 @@ class Deadly(Unreadable):
 def test_a_process_that_dies_costs_its_own_row_and_no_other() -> None:
     rows: list[Row | Unreadable] = [
         row("TPUv3"),
-        Deadly("d", "", "", ""),
+        Deadly(id="d", chip="", reason=""),
         row("A3", switches=("nonsense",)),
     ]
     seen: list[tuple[int, int]] = []
@@ -153,4 +153,4 @@ def test_effort_counts_products_of_base_blocks() -> None:
     assert effort(rows["C022"]) == (8192 // 64) ** 3
     assert effort(rows["C021"]) == 43 * 6 * 96  # 5416 x 1408 x 6144 in blocks of 128, 256 and 64
     assert effort(rows["L051"]) == 2147483648 // (2 * 128**3)
-    assert effort(Unreadable("r", "", "", "")) == 0
+    assert effort(Unreadable(id="r", chip="", reason="")) == 0

@@ -279,8 +279,9 @@ def _choices() -> Any:
 TARGETS: dict[str, Target] = {
     "device": Target(_device, _near, lambda: list(_device_seeds())),
     "workload": Target(
-        _workload, _near, lambda: [_head(t, 30) for t in _shipped("workloads", "resnet18.yaml",
-                                                                  "wavenet.yaml", "dcgan.yaml")]
+        _workload,
+        _near,
+        lambda: _shipped("workloads", "resnet18.yaml", "wavenet.yaml", "dcgan.yaml"),
     ),
     "tiling": Target(lambda text: void(load_cann_tiling(_file(".yaml", text))), _near,
                      lambda: [CANN]),
