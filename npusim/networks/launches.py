@@ -20,6 +20,7 @@ from npusim.call.spec import Array, Spec
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_grad import BiasGrad, channel_parts
 from npusim.kernels.cast import cast
+from npusim.kernels.clear_blocks import ClearBlocks
 from npusim.kernels.concat import Concat
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
@@ -35,6 +36,7 @@ from npusim.networks.rules import Chain
 from npusim.networks.traffic import traffic_run
 from npusim.networks.training import Operation, Value
 from npusim.ops import gradients, linear
+from npusim.ops.blocked import fractal_columns
 from npusim.results import Result
 from npusim.workloads import ConvLayer, ElementwiseLayer, LinearLayer
 
@@ -55,12 +57,11 @@ def formats_of(value: Value) -> tuple[str, ...]:
 
 
 class Placed(NamedTuple):
-    """A value in a format; groups of a weight."""
+    """A value in a format."""
 
     value: Value
     format: str
     c0: int = 16
-    groups: int = 1
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -77,7 +78,7 @@ class Placed(NamedTuple):
         if self.format == PLAIN:
             return shape
         kind = "to_fracz" if self.value.kind == "weight" else "to_blocked"
-        return Conversion(kind=kind, c0=self.c0, groups=self.groups).blocked_shape(shape)
+        return Conversion(kind=kind, c0=self.c0, groups=self.value.groups).blocked_shape(shape)
 
     @property
     def size_bytes(self) -> int:
@@ -130,13 +131,13 @@ def task(
     return Task(alike, own, tuple(formats[name] for name in used), held)
 
 
-def conversion_task(value: Value, format: str, groups: int = 1, *, warm: bool = False) -> Task:
+def conversion_task(value: Value, format: str, *, warm: bool = False) -> Task:
     """The task that brings a value from its other format to ``format``."""
     own = (value._replace(name="v0"), value._replace(name="v1"))
     formats = formats_of(value) if format != PLAIN else formats_of(value)[::-1]
     kind = "from_" * (format == PLAIN) or "to_"
     kind += "fracz" if value.kind == "weight" else "blocked"
-    one = Operation("", "layouts", "", None, f"layout {kind} {groups}", ("v0",), ("v1",))
+    one = Operation("", "layouts", "", None, f"layout {kind} {value.groups}", ("v0",), ("v1",))
     return Task(one, own, formats, (True, False) if warm else ())
 
 
@@ -158,12 +159,11 @@ class Launcher:
         """
         one = what.operation
         call = Call(one.kind, self._options(one), arrays is None)
-        core, *more = one.core.split(" ")
-        groups = int(more[-1]) if more else getattr(one.layer, "groups", 1)
+        core = one.core.partition(" ")[0]
         tensors: dict[str, Tensor] = {}
         warm = what.warm or (False,) * len(what.values)
         for value, format, held in zip(what.values, what.formats, warm, strict=True):
-            name, placed = value.name, Placed(value, format, self.c0, groups)
+            name, placed = value.name, Placed(value, format, self.c0)
             if name in one.reads:
                 given = Spec(placed.shape, value.dtype) if arrays is None else arrays[name]
                 tensors[name] = call.input(name, given, value.dtype, placed.shape, warm=held)
@@ -217,6 +217,9 @@ class Launcher:
         if result == "weight":
             pair = (second, first) if layer.transposed else (first, second)
             gradients.launch_filter_gradient(call, s, *pair, out)
+            if s.plan.mag_factor > 1:  # sums across groups would reach the weights of the next step
+                columns = call.view(out, fractal_columns(s))
+                call.launch(ClearBlocks(columns, s.plan, s.kernel[0]))
             return
         forward = (result == "output") != layer.transposed
         kernel = ConvForward if forward else ConvBackpropInput

@@ -72,17 +72,6 @@ class Formats:
 
     def __init__(self, step: Training, times: Simulated) -> None:
         self.step, self.times = step, times
-        self.groups = {
-            name: getattr(one.layer, "groups", 1)
-            for one in step.operations
-            if one.core.startswith("convolution")
-            for name in (*one.reads, *one.writes)
-            if step.values[name].kind == "weight"
-        }
-        for one in step.operations:  # what is made of a weight has its groups
-            weights = [n for n in (*one.reads, *one.writes) if step.values[n].kind == "weight"]
-            known = next((self.groups[n] for n in weights if n in self.groups), 1)
-            self.groups |= {n: known for n in weights if n not in self.groups}
 
     def ways(self, one: Operation) -> list[dict[str, str]]:
         """The formats of all values of an operation, for each way to run it."""
@@ -111,7 +100,7 @@ class Formats:
         value = self.step.values[name]
         if len(formats_of(value)) < 2 or value.kind == "bits":
             return None
-        return conversion_task(value, format, self.groups.get(name, 1), warm=warm)
+        return conversion_task(value, format, warm=warm)
 
     def home(self, name: str, format: str) -> str:
         """The other format of a value."""
@@ -119,10 +108,7 @@ class Formats:
 
     def size(self, name: str, format: str) -> int:
         """Bytes of a value in a format."""
-        placed = Placed(
-            self.step.values[name], format, self.times.launcher.c0, self.groups.get(name, 1)
-        )
-        return placed.size_bytes
+        return Placed(self.step.values[name], format, self.times.launcher.c0).size_bytes
 
     def simulate(self, *, fixed: bool) -> None:
         """Simulate the ways of all operations, in processes if there are several."""

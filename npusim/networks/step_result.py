@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npusim.call.in_turn import notes_of
 from npusim.device.spec import Device
+from npusim.kernels.clear_blocks import ClearBlocks
 from npusim.kernels.mem_set import MemSet
 from npusim.networks.cards import Reduced
 from npusim.networks.layouts import Plan
@@ -114,7 +115,7 @@ class Launched:
     def parts(self) -> Iterator[tuple[str, KernelRun]]:
         """Its kernels by kind: what clears is counted apart."""
         for run in self.timed.runs:
-            yield (CLEARING if run.name == MemSet.name else self.kind), run
+            yield (CLEARING if run.name in (MemSet.name, ClearBlocks.name) else self.kind), run
 
 
 @dataclass(frozen=True, kw_only=True)

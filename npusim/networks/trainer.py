@@ -157,8 +157,7 @@ class Trainer(Shown):
         return self._ready.formats.times.launcher.c0
 
     def _placed(self, name: str, format: str) -> Placed:
-        formats = self._ready.formats
-        return Placed(self._ready.step.values[name], format, self._c0, formats.groups.get(name, 1))
+        return Placed(self._ready.step.values[name], format, self._c0)
 
     def _given(self) -> Iterator[tuple[str, str]]:
         """Values that are there before a step, with the format in which they are."""
@@ -179,7 +178,7 @@ class Trainer(Shown):
     def _converted(self, name: str, format: str, array: Array) -> Array:
         """A value in another format, by the kernel that converts it."""
         formats = self._ready.formats
-        what = conversion_task(formats.step.values[name], format, formats.groups.get(name, 1))
+        what = conversion_task(formats.step.values[name], format)
         result = formats.times.launcher.run(what, {"v0": array})
         return _outputs(result)[0]
 

@@ -28,13 +28,15 @@ class Value(NamedTuple):
 
     ``kind`` is "map", "rows" (of a linear layer), "weight" (of a convolution), "matrix" (of a
     linear layer), "vector" (a bias), "channels" (a number for each channel of whole blocks),
-    "bits" (one for each element of a map) or "masks" (of bits, for each tap of a window).
+    "bits" (one for each element of a map) or "masks" (of bits, for each tap of a window). A weight
+    and what is made of it have the ``groups`` of its convolution, by which fractals are shared.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
     kind: str = "map"
+    groups: int = 1
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,8 @@ class _Builder:
         for symbol, kind in rule.parameters.items():
             if symbol == "b" and not getattr(layer, "bias", False):
                 continue
-            value = Value(f"{node.name}.{symbol}", _parameter(layer, kind), FP32, kind)
+            groups = getattr(layer, "groups", 1) if kind == "weight" else 1
+            value = Value(f"{node.name}.{symbol}", _parameter(layer, kind), FP32, kind, groups)
             names[symbol] = self.step.value(value)
             self.step.parameters.append(value.name)
         for symbol, text in rule.kept.items():
