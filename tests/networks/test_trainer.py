@@ -72,7 +72,7 @@ def grouped() -> Workload:
             name="b", cin=35, cout=20, spatial=(13, 13), kernel=(2, 2), stride=(3, 3), groups=5
         ),
     )
-    layers = (
+    layers: tuple[ConvLayer | LinearLayer | ElementwiseLayer, ...] = (
         *(convolutions[0], square, convolutions[1]),
         ElementwiseLayer(kind="avg_pool", shape=(20, 4, 4), out=(20, 1, 1)),
         LinearLayer(name="f", cin=20, cout=7, bias=True),
@@ -89,8 +89,8 @@ def test_weights_in_groups_learn_the_same_in_both_formats() -> None:
     """Sums across groups, which a fractal has room for, must not reach the next step's weights."""
     data = np.random.default_rng(2).standard_normal((3, 5, 13, 13))
     blocked, plain = (
-        npusim.Trainer(grouped(), device="ascend910b2", batch=3, seed=1, **given)
-        for given in ({"mode": "graph"}, {"mode": "eager", "launch": "graph"})
+        npusim.Trainer(grouped(), device="ascend910b2", batch=3, seed=1, mode=mode, launch="graph")
+        for mode in ("graph", "eager")
     )
     for _ in range(2):
         assert blocked.step(data, [0, 3, 6]) == pytest.approx(plain.step(data, [0, 3, 6]), rel=1e-4)
