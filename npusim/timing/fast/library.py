@@ -24,8 +24,9 @@ from npusim.base.resources import user_cache
 HERE = Path(__file__).parent
 _PACKAGE = HERE.parent.parent
 
-#: Estimates of tilings, which are compiled too: in a checkout the folder is at the top.
-_ESTIMATES = "kernels/tilings/pipeline_core.py"
+#: Estimates of tilings, which are compiled too, and what they take: in a checkout the folder is at
+#: the top.
+_ESTIMATES = ("kernels/tilings/pipeline_core.py", "kernels/tilings/work.py")
 
 #: Constants that compiled code has from elsewhere, and modules here without compiled code.
 _CONSTANTS = ("base/reasons.py", "base/integers.py", "timing/links.py")
@@ -54,12 +55,33 @@ def engine_of_children(engine: str) -> dict[str, str]:
     return os.environ | {SWITCH: engine}
 
 
+def environment_of(root: Path) -> dict[str, str]:
+    """The environment of a process that runs what lies in ``root``.
+
+    Where that is a checkout of npusim, it is the npusim of the process, which takes the library of
+    this process if that has the same sources, or compiles one that is kept beside it.
+    """
+    made = {**os.environ}
+    own, here = root / _PACKAGE.name, _PACKAGE.parent
+    if not (own / "__init__.py").is_file():
+        return made
+    made["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), asked("PYTHONPATH"))))
+    same = [(root / file.relative_to(here), file) for file in sources()]
+    library = found()
+    if library is not None:
+        made.pop(SWITCH, None)
+        if all(one.is_file() and one.read_bytes() == file.read_bytes() for one, file in same):
+            made[SWITCH] = str(library)
+    made.setdefault("NUMBA_CACHE_DIR", str(folder().parent))
+    return made
+
+
 def sources() -> list[Path]:
     """The sources of compiled code."""
     own = (source for source in sorted(HERE.glob("*.py")) if source.name not in _PLAIN)
-    estimates = (folder / _ESTIMATES for folder in (_PACKAGE, _PACKAGE.parent))
     elsewhere = (_PACKAGE / name for name in _CONSTANTS)
-    return [*own, *elsewhere, next(file for file in estimates if file.is_file())]
+    places = (folder / name for folder in (_PACKAGE, _PACKAGE.parent) for name in _ESTIMATES)
+    return [*own, *elsewhere, *(file for file in places if file.is_file())]
 
 
 @cache

@@ -1,0 +1,186 @@
+"""``npusim gate``: cases of a file in two revisions; status 1 where one got slower, or fails."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+
+from npusim.base.errors import ArgumentError, ConfigError
+from npusim.base.resources import configs
+from npusim.base.written import write
+from npusim.cli.files import check_files, print_json, write_files
+from npusim.cli.main import FAILED, parsed
+from npusim.cli.options import add_options
+from npusim.cli.parser import Parser
+from npusim.gate import trees
+from npusim.gate.cases import Case, gate_file, read_cases
+from npusim.gate.grown import Step, grown
+from npusim.gate.judged import Finding, Judged, Times, judge, load, save, times_of
+from npusim.gate.told import for_github, junit, render
+from npusim.gate.trees import Change, Line, Tree
+
+#: Findings that are explained, those that lost most.
+_EXPLAINED = 8
+
+#: Operators that run a layer in the passes of a network, and the options they share with it.
+_OPERATORS = {
+    "forward": ("convolution",),
+    "backward": ("convolution_backward",),
+    "training": ("convolution", "convolution_backward"),
+}
+_SHARED = ("--batch", "--dtype", "--device", "--set", "--cores", "--rules", "--launch", "--engine")
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare ``gate``."""
+    shipped = sorted(one.name.partition(".")[0] for one in (configs() / "gates").iterdir())
+    add_options(parser, "gate", shipped=", ".join(shipped))
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print what became of the cases; status 1 where one of them fails the gate."""
+    against = arguments.against
+    if against is None and arguments.save is None:
+        raise ArgumentError("--against or --save is missing: what to compare with, or to write")
+    check_files(arguments, save=(".json",), junit=(".xml",))
+    cases, tree = read_cases(gate_file(arguments.file)), trees.here()
+    for case in cases:
+        _check(case)
+    kept = load(against) if against and against.endswith(".json") else None
+    commit = trees.commit_of(tree, against) if against else ""
+    if against and kept is None and not commit:
+        raise ArgumentError(
+            f"--against {against!r} is no file ending in .json, and git knows no such revision in "
+            f"{tree.root}; fetch it, or write a baseline with --save"
+        )
+    with ExitStack() as stack:
+
+        @cache
+        def other() -> Tree:
+            return stack.enter_context(trees.revision(tree, commit))
+
+        gate = _Gate({case.name: case for case in cases}, tree, other, arguments.jobs)
+        after, *others = gate.times([tree, *([other()] if commit and kept is None else [])])
+        stated = kept or _stated(tree, commit, arguments)
+        found = judge(cases, {**stated, **(others[0] if others else {})}, after)
+        found = gate.explained(found, commit) if commit else found
+    judged = Judged(file=arguments.file, against=against or "nothing", findings=found)
+    if arguments.json:
+        print_json(judged.to_json())
+    else:
+        sys.stdout.write(render(judged))
+    if arguments.github:
+        print(for_github(judged), end="", file=sys.stderr if arguments.json else None)
+    write_files(
+        arguments,
+        save=lambda path: save(path, after),
+        junit=lambda path: write(path, junit(judged)),
+    )
+    return FAILED if judged.failed else 0
+
+
+def _check(case: Case) -> None:
+    """Refuse a line that its command would refuse, before anything is simulated."""
+    try:
+        parsed(case.words)
+    except (ArgumentError, SystemExit) as error:
+        what = "asks for help" if isinstance(error, SystemExit) else str(error)
+        raise case.node.fail(f"npusim {case.words[0]}: {what}") from error
+
+
+def _stated(tree: Tree, commit: str, arguments: argparse.Namespace) -> dict[str, Times]:
+    """The cases that the gate file had in a commit, with no times."""
+    file = gate_file(arguments.file).resolve()
+    if commit and file.is_relative_to(tree.root):
+        path = file.relative_to(tree.root).as_posix()
+        with suppress(ArgumentError, ConfigError):
+            text = trees.git(tree.root, "show", f"{commit}:{path}")
+            return {case.name: {} for case in read_cases(text, path)}
+    return {}
+
+
+@dataclass(frozen=True)
+class _Gate:
+    """Cases by name, the files as they are, and those of the revision they are held against."""
+
+    cases: Mapping[str, Case]
+    tree: Tree
+    other: Callable[[], Tree]
+    jobs: int
+
+    def times(self, among: Sequence[Tree]) -> list[dict[str, Times]]:
+        """The times of all cases in each tree."""
+        lines = [_timed(case) for case in self.cases.values()]
+        trees.simulate(among, lines, self.jobs)
+        told = (zip(self.cases, one.answers(lines), strict=True) for one in among)
+        return [{name: times_of(answer) for name, answer in one} for one in told]
+
+    def explained(self, found: Sequence[Finding], commit: str) -> tuple[Finding, ...]:
+        """The findings, with changes and instructions for those that lost most."""
+        slower = [one for one in found if one.verdict == "slower"]
+        slower.sort(key=lambda one: (one.before or 0) - (one.after or 0))
+        if not slower:
+            return tuple(found)
+        other = self.other()
+        shown = slower[:_EXPLAINED]
+        # A whole network is explained by its layer that lost most.
+        parts = {one.case: one.part for one in reversed(slower) if one.part}
+        why = {one: _why(self.cases[one.case], parts.get(one.case, one.part)) for one in shown}
+        lines = [line for some in why.values() for line in some]
+        trees.simulate([self.tree, other], lines, self.jobs)
+        culprits = self._culprits([*dict.fromkeys(one.case for one in shown)], commit)
+        told = {
+            one: replace(
+                one,
+                grown=grown(_kernels(other, some), _kernels(self.tree, some)),
+                culprits=tuple(culprits[one.case, one.part]),
+            )
+            for one, some in why.items()
+        }
+        return tuple(told.get(one, one) for one in found)
+
+    def _culprits(self, names: Sequence[str], commit: str) -> dict[tuple[str, str], list[Change]]:
+        """By case and part the changes that alone make it slower, those that cost most first."""
+        other = self.other()
+        lines = [_timed(self.cases[name]) for name in names]
+        usual = [times_of(answer) for answer in other.answers(lines)]
+        found: dict[tuple[str, str], list[Change]] = defaultdict(list)
+        for change, answers in trees.alone(other, trees.changes(self.tree, commit), lines):
+            for name, before, answer in zip(names, usual, answers, strict=True):
+                for part, now in times_of(answer).items():
+                    then = before.get(part)
+                    if isinstance(then, int) and isinstance(now, int) and now > then:
+                        made = replace(change, patch="", cycles=now - then)
+                        found[name, part].append(made)
+        for costs in found.values():
+            costs.sort(key=lambda one: -one.cycles)
+        return found
+
+
+def _timed(case: Case) -> Line:
+    """The line that times a case."""
+    return (*case.words, *(("--timing-only",) if case.words[0] == "run" else ()))
+
+
+def _why(case: Case, part: str) -> tuple[Line, ...]:
+    """The lines that explain a case or a layer of it; none where no line does."""
+    command, *words = case.words
+    if command == "run":
+        return (("explain", *words, "--no-what-if"),)
+    asked, shared = parsed(case.words), []
+    for at, word in enumerate(words):
+        flag, equals, _ = word.partition("=")
+        shared += words[at : at + 2 - bool(equals)] if flag in _SHARED else []
+    layer = ("--layer", f"{asked.workload}/{part}", *shared, "--no-what-if")
+    operators = _OPERATORS[asked.passes or "backward"] if part else ()
+    return tuple(("explain", operator, *layer) for operator in operators)
+
+
+def _kernels(tree: Tree, lines: Sequence[Line]) -> list[Step]:
+    told = (one["facts"].get("kernels", ()) for one in tree.answers(lines))
+    return [kernel for kernels in told for kernel in kernels]

@@ -1,0 +1,88 @@
+"""What ``npusim gate`` runs in a process of each revision: lines in, what they take out.
+
+A script, given the file of the answers and the folder of the revision. It reads a list of lines
+(words behind ``npusim``) as JSON, and writes an answer for each as a line of JSON: ``facts``, as
+the command's --json tells them, and ``error``, "" where there is none. Of the revision's npusim it
+uses what all revisions have: the command line. Steps of an explanation get ``file``, the path of
+their source below the folder ("" elsewhere), and ``text``, their line of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import linecache
+import sys
+from pathlib import Path
+from typing import Any
+
+#: Where emitted instructions have their lines: kernels, but not the rules of their tilings.
+_OURS, _RULES = "npusim.kernels.", "npusim.kernels.tilings."
+
+
+def work(answers: str, root: str) -> None:
+    """Answer the lines of stdin one after another; each answer is written at once."""
+    with Path(answers).open("a", encoding="utf-8") as told, _store():
+        for words in json.load(sys.stdin):
+            known = set(sys.modules)
+            answer = _answer(words)
+            _locate(answer["facts"], Path(root))
+            print(json.dumps(answer), file=told, flush=True)
+            for name in {*sys.modules} - known:  # of the folder of one kernel, not of the next
+                if not name.startswith("npusim.") and _below(name, Path(root)):
+                    del sys.modules[name]
+
+
+def _store() -> Any:
+    """What keeps runs of kernels in the user's cache, where the revision has such a thing."""
+    try:
+        return importlib.import_module("npusim.reuse.cache").answers_in("")
+    except (ImportError, AttributeError):
+        return contextlib.nullcontext()
+
+
+def _answer(words: list[str]) -> dict[str, Any]:
+    main = importlib.import_module("npusim.cli.main").main  # of the revision, like all of npusim
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status: Any = main([*words, "--json"])
+    except (Exception, SystemExit) as error:  # of the revision; the next line may lack it
+        print(f"{type(error).__name__}: {error}", file=err)
+        status = 1
+    text = f"\n{out.getvalue()}"  # before the JSON stands what kernels print
+    at = text.rfind("\n{\n")
+    facts = json.loads(text[at:]) if at >= 0 else {}
+    said = err.getvalue().strip().rpartition("\n")[2].removeprefix("npusim: error: ")
+    return {"facts": facts, "error": said or "it told nothing" if status else ""}
+
+
+def _below(name: str, root: Path) -> str:
+    """The path of a module's file below a folder, "" where it lies elsewhere."""
+    file = Path(getattr(sys.modules[name], "__file__", None) or "/").resolve()
+    return str(file.relative_to(root)) if file.is_relative_to(root) else ""
+
+
+def _locate(facts: dict[str, Any], root: Path) -> None:
+    steps = [step for one in facts.get("kernels", ()) for step in one.get("path", ())]
+    if not steps:
+        return
+    files: dict[str, tuple[str, str]] = {}
+    for name in sorted(sys.modules, key=lambda name: (not name.startswith(_OURS), name)):
+        emits = name.startswith(_OURS) and not name.startswith(_RULES)
+        path = _below(name, root)
+        if emits or (path and not name.startswith("npusim.")):
+            whole = getattr(sys.modules[name], "__file__", None) or ""
+            files[Path(whole).name] = whole, path
+    for step in steps:
+        file, _, line = step["line"].rpartition(":")
+        whole, step["file"] = files.get(file, ("", ""))
+        step["text"] = linecache.getline(whole, int(line)).strip() if whole else ""
+
+
+if __name__ == "__main__":
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [place for place in sys.path if place and Path(place).resolve() != here]
+    work(sys.argv[1], sys.argv[2])

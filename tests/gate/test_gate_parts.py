@@ -1,0 +1,236 @@
+"""The parts of a gate: its file, what grew, verdicts, and what is told of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npusim.base.errors import ArgumentError, ConfigError
+from npusim.base.resources import configs
+from npusim.base.yamltree import load_tree
+from npusim.cli.main import parsed
+from npusim.gate import trees
+from npusim.gate.cases import Case, Tolerance, gate_file, read_cases
+from npusim.gate.grown import grown
+from npusim.gate.judged import Finding, Judged, Times, judge, load, save, times_of
+from npusim.gate.told import for_github, junit, render
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_case_is_a_line_on_each_device() -> None:
+    first, second, third, fourth = read_cases(
+        "tolerance: {percent: 2}\n"
+        "devices: [tiny, ascend910]\n"
+        "cases:\n"
+        "  - run: matmul --m 2 --n '3'\n"
+        "  - {run: matmul --device=tiny, name: small, tolerance: {cycles: 7}}\n"
+        "  - {net: resnet50, devices: [ascend910], tolerance: {percent: 0, cycles: 0}}\n"
+    )
+    assert first.name == "matmul --m 2 --n 3 on tiny"
+    assert first.words == ("run", "matmul", "--m", "2", "--n", "3", "--device", "tiny")
+    assert second.words[-1] == "ascend910"
+    assert first.tolerance == Tolerance(percent=2, cycles=100)
+    assert (third.name, third.words) == ("small", ("run", "matmul", "--device=tiny"))
+    assert third.tolerance == Tolerance(percent=2, cycles=7)
+    assert fourth.words == ("net", "resnet50", "--device", "ascend910")
+    assert fourth.tolerance == Tolerance(percent=0, cycles=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cases: []", "gate:1: cases: there is no case"),
+        ("devices: [tiny]", "gate:1: missing key 'cases'"),
+        ("cases:\n  - matmul", "gate:2: cases[0]: expected a mapping"),
+        ("cases:\n  - {name: a}", "gate:2: cases[0]: a case has one of the keys 'run' and 'net'"),
+        ("cases:\n  - {run: a, net: b}", "gate:2: cases[0]: a case has one of the keys"),
+        ("cases:\n  - {runn: a}", "gate:2: cases[0].runn: unknown key 'runn'; did you mean 'run'"),
+        ('cases:\n  - run: "a \'b"', "gate:2: cases[0].run: No closing quotation; check its"),
+        ("cases:\n  - run: a\n  - run: a", "gate:3: cases[1]: the case 'a' is there already, in"),
+        (
+            "cases:\n  - run: a --device tiny\n    devices: [tiny]",
+            "gate:3: cases[0].devices: the line has --device already",
+        ),
+        (
+            "tolerance: {percent: much}\ncases:\n  - run: a",
+            "gate:1: tolerance.percent: expected a number from 0 on, got 'much'",
+        ),
+        (
+            "cases:\n  - run: a\n    tolerance: {cycles: -1}",
+            "gate:3: cases[0].tolerance.cycles: expected a number from 0 on, got '-1'",
+        ),
+    ],
+)
+def test_mistakes_name_file_and_line(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_cases(text, "gate")
+    assert str(error.value).startswith(said)
+
+
+def test_gates_that_ship_can_be_read() -> None:
+    names = [one.name for one in (configs() / "gates").iterdir()]
+    assert {"resnet50.yaml", "kernels.yaml"} <= {*names}
+    for name in names:
+        assert read_cases(gate_file(name.partition(".")[0]))
+
+
+def step(line: int, text: str, cycles: int, **parts: int) -> dict[str, Any]:
+    own = {"pipe": "MTE2", "op": "data_move", "line": f"k.py:{line}", "cycles": cycles}
+    return {**own, "file": "k.py", "text": text, "parts": parts or {"bytes": cycles}}
+
+
+def kernel(*path: dict[str, Any], launch: int = 10) -> dict[str, Any]:
+    return {"name": "k", "launch_cycles": launch, "path": list(path)}
+
+
+def test_a_line_is_the_same_wherever_it_has_gone() -> None:
+    before = [kernel(step(5, "load(a)", 100), step(6, "load(b)", 50, bytes=30, gap=20))]
+    after = [kernel(step(9, "load(b)", 80, bytes=35, gap=45), step(15, "load(a)", 100))]
+    (one,) = grown(before, after)
+    assert (one.line, one.text, one.cycles, one.reason) == (9, "load(b)", 30, "gap")
+    assert str(one) == "k: MTE2 data_move k.py:9: +30 cycles, mostly gap"
+
+
+def test_an_edited_line_is_the_one_that_is_left() -> None:
+    before = [kernel(step(5, "load(a)", 100), step(6, "load(b)", 50))]
+    (one,) = grown(before, [kernel(step(5, "load(a)", 100), step(6, "load(b, 2)", 70))])
+    assert (one.text, one.cycles) == ("load(b, 2)", 20)
+
+
+def test_another_kernel_and_its_launch_grew_from_nothing() -> None:
+    first = kernel(step(5, "load(a)", 100))
+    found = grown([first], [first, kernel(step(5, "load(a)", 70), launch=90)])
+    assert [(one.kernel, one.op, one.cycles) for one in found] == [
+        ("k #2", "launch", 90),
+        ("k #2", "data_move", 70),
+    ]
+    assert grown([first, first], [first]) == ()
+
+
+CASE, OTHER = read_cases(
+    "tolerance: {percent: 10, cycles: 5}\ncases:\n  - run: a\n  - {run: b, name: 'b %,:'}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        (1000, 1100, ""),  # not more than 10 %
+        (1000, 1101, "slower"),
+        (1000, 900, ""),
+        (1000, 899, "faster"),
+        (10, 15, ""),  # more than 10 %, not more than 5 cycles
+        (10, 16, "slower"),
+        (None, 5, "new"),
+        ("did not run", 5, "new"),
+        (5, "does not run", "fails"),
+        ("did not run", "does not run", "fails"),
+        (None, "does not run", "fails"),
+    ],
+)
+def test_verdicts(before: int | str | None, after: int | str, verdict: str) -> None:
+    (one,) = judge([CASE], {"a": {"": before}} if before is not None else {}, {"a": {"": after}})
+    assert one.verdict == verdict
+    assert one.message == (after if isinstance(after, str) else "")
+    assert Judged(file="f", against="g", findings=(one,)).failed == (
+        (one,) if verdict in ("slower", "fails") else ()
+    )
+
+
+def test_layers_are_judged_by_themselves() -> None:
+    found = judge([CASE], {"a": {"": 300, "x": 200, "y": 100}}, {"a": {"": 308, "x": 240, "z": 68}})
+    assert [(one.part, one.verdict) for one in found] == [
+        ("", ""),
+        ("x", "slower"),
+        ("z", "new"),
+        ("y", "gone"),
+    ]
+
+
+def test_times_of_what_was_told() -> None:
+    assert times_of({"facts": {"cycles": 7}, "error": ""}) == {"": 7}
+    assert times_of({"facts": {}, "error": "no"}) == {"": "no"}
+    layers = [{"layer": "a", "cycles": 3, "error": ""}, {"layer": "b", "cycles": 4, "error": ""}]
+    assert times_of({"facts": {"cycles": 7, "layers": layers}, "error": ""}) == {
+        "": 7,
+        "a": 3,
+        "b": 4,
+    }
+    layers[1] = {"layer": "b", "cycles": 0, "error": "too large"}
+    told = {"facts": {"cycles": 3, "layers": layers}, "error": "1 of 2 layers were not simulated"}
+    assert times_of(told) == {"a": 3, "b": "too large"}
+
+
+def test_a_baseline_comes_back(tmp_path: Path) -> None:
+    times: dict[str, Times] = {"a": {"": 7}, "b": {"": "no"}}
+    save(tmp_path / "base.json", times)
+    assert load(str(tmp_path / "base.json")) == times
+
+
+@pytest.mark.parametrize("held", [{}, {"npusim_gate": []}, {"npusim_gate": {"a": {"": 1.5}}},
+                                  {"npusim_gate": {"a": 3}}, []])  # fmt: skip
+def test_what_is_no_baseline(held: Any, tmp_path: Path) -> None:
+    file = tmp_path / "base.json"
+    file.write_text(json.dumps(held), encoding="utf-8")
+    with pytest.raises(ArgumentError, match=r"is no (baseline of a gate|result)"):
+        load(str(file))
+
+
+def test_what_is_told_of_each_verdict() -> None:
+    cases: tuple[Case, ...] = (CASE, OTHER)
+    found = judge(
+        cases,
+        {"a": {"": 100}, "b %,:": {"": 100}, "old": {"": 1}},
+        {"a": {"": "line 1\nline\x1b2"}, "b %,:": {"": 50}},
+    )
+    judged = Judged(file="f.yaml", against="main", findings=found)
+    text = render(judged)
+    assert "b %,:     100     50  -50.0%  faster" in text
+    assert text.endswith(
+        "gate f.yaml against main fails: 1 time slower or failing\n"
+        "to accept the times as they are: npusim gate f.yaml --save BASELINE.json, and\n"
+        "  --against that; or a wider tolerance of the case\n"
+    )
+    assert for_github(judged) == (
+        "::error title=npusim gate%3A a is fails::line 1%0Aline\x1b2\n"
+        "::notice title=npusim gate%3A b %25%2C%3A is faster::-50 cycles (-50.0%25)\n"
+    )
+    xml = junit(judged)
+    assert '<failure type="fails" message="line 1&#10;line\\x1b2">' in xml
+    assert '<testcase classname="old" name="old"><skipped message="the case is gone" />' in xml
+    assert "<system-out>faster -50 cycles (-50.0%)</system-out>" in xml
+    passed = Judged(file="f", against="g", findings=(Finding(case="a", before=5, after=5),))
+    assert render(passed) == "1 time as before, within the tolerance\n\ngate f against g passes\n"
+
+
+def test_the_workflow_and_the_hook_call_it_as_it_is() -> None:
+    workflow = load_tree(ROOT / "docs" / "guide" / "gate_workflow.yaml").mapping()
+    steps = workflow["jobs"].mapping()["gate"].mapping()["steps"].items()
+    lines = [step.mapping()["run"].text() for step in steps if "run" in step.mapping()]
+    (line,) = [one for one in lines if one.startswith("npusim gate")]
+    arguments = parsed(line.replace("${{ github.base_ref }}", "main").split()[1:])
+    assert (arguments.against, arguments.github) == ("origin/main", True)
+    (hook,) = load_tree(ROOT / ".pre-commit-hooks.yaml").items()
+    entry = hook.mapping()
+    words = [*entry["entry"].text().split()[1:], *(one.text() for one in entry["args"].items())]
+    assert parsed(words).file == "gate.yaml"
+
+
+def test_changes_name_files_that_are_gone_and_names_with_spaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("gone.py", "my own.py"):
+        (tmp_path / name).write_text("x = 1\n", encoding="utf-8")
+    trees.git(tmp_path, "init", "--quiet")
+    trees.git(tmp_path, "add", ".")
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+    trees.git(tmp_path, *author, "commit", "--quiet", "--message", "both")
+    (tmp_path / "gone.py").unlink()
+    (tmp_path / "my own.py").write_text("x = 2\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    found = trees.changes(trees.here(), "HEAD")
+    assert [(one.file, one.text) for one in found] == [("gone.py", "x = 1"), ("my own.py", "x = 2")]
