@@ -10,22 +10,18 @@ from __future__ import annotations
 from npusim.device.spec import Device
 from npusim.program import program as flows
 from npusim.program.program import Program
+from npusim.timing.bounds import link_bounds
 from npusim.timing.fast.path import NONE, Alone, Once
-from npusim.timing.run import link_bounds
 from npusim.timing.sharing import reading, writing
 from npusim.timing.starts import core_starts
 
 
-def least_cycles(program: Program, *, cold: bool = True) -> int:
-    """Cycles that no simulation of ``program`` falls below, launch excluded.
+def least_and_digest(program: Program, *, cold: bool) -> tuple[int, str]:
+    """Cycles that no simulation of ``program`` falls below, launch excluded, and a digest.
 
     ``cold`` says that the L2 holds nothing before, so that every byte comes from main memory once.
+    Programs with equal digests take the same time.
     """
-    return least_and_digest(program, cold=cold)[0]
-
-
-def least_and_digest(program: Program, *, cold: bool) -> tuple[int, str]:
-    """The same, and a digest: programs with equal ones take the same time."""
     alone = Alone(program, core_starts(program))
     earliest = alone.earliest()
     bounds = [earliest.end, *(bound.cycles for bound in link_bounds(program))]

@@ -87,13 +87,19 @@ def hangs(program: Program, core: int, pipe: int, done: int, cycle: int) -> Prog
     )
 
 
-def outside(line: str, instruction: Instruction, flow: Flow, base: int) -> ProgramError:
-    """The error for an access that leaves its tensor; ``base`` is the unit's byte offset."""
+def outside(
+    line: str, instruction: Instruction, flow: Flow, base: int, iteration: int
+) -> ProgramError:
+    """The error for an access that leaves its tensor; ``base`` is the unit's byte offset.
+
+    ``iteration`` is that of the innermost loop, -1 outside of loops.
+    """
     region = flow.region
     assert region is not None
     first = region.offset + base
     end = first + flow.extent
+    where = f", in iteration {iteration + 1} of its loop" if iteration >= 0 else ""
     return ProgramError(
         f"{line}: {instruction}: bytes {first}..{end} of {region} lie outside its "
-        f"{region.tensor.size_bytes} B; check the unit's base offset and extents"
+        f"{region.tensor.size_bytes} B{where}; check the unit's base offset and extents"
     )

@@ -9,29 +9,17 @@ from functools import partial
 import numpy as np
 
 from npusim.base.errors import ArgumentError
-from npusim.base.integers import RATE_BITS, IntArray, narrowed
+from npusim.base.integers import IntArray, narrowed
 from npusim.device.parts import ENERGY
 from npusim.device.spec import Device
-from npusim.program import program as flows
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
+from npusim.timing.bounds import needed_bytes, problem_bounds, program_bounds
 from npusim.timing.held import Held
-from npusim.timing.links import (
-    ATOMIC,
-    EVICT,
-    MOVE,
-    READ_HIT,
-    READ_MISS,
-    WRITE,
-    Links,
-    Row,
-    links_of,
-)
 from npusim.timing.outcome import L2, Engine, Outcome, Progress, Spans
-from npusim.timing.problem import needed_bytes, problem_bounds
 from npusim.timing.starts import core_starts
-from npusim.timing.trace import Bound, KernelRun, PipeRow, PipeRows, Timeline, Trace, TrafficRow
+from npusim.timing.trace import KernelRun, PipeRow, PipeRows, Timeline, Trace, TrafficRow
 
 #: Engines by name. All give the same cycles: "fast" runs compiled code, "simpy" is the readable
 #: reference.
@@ -117,7 +105,7 @@ def time_program(
         gm_bytes=_gm_bytes(program),
         pipes=_pipes(program, outcome),
         traffic=_traffic(program, outcome),
-        bounds=_bounds(program, outcome),
+        bounds=program_bounds(program, outcome.fetched, outcome.evicted),
         computes=program.computes,
         useful_macs=program.useful_macs,
         problem_bounds=problem_bounds(program, resident),
@@ -137,7 +125,7 @@ class Launched:
     """A kernel that was timed: its run, and what its program tells besides.
 
     ``figures`` are those its instructions rest on, ``read`` the bytes by tensor that its problem
-    reads, and ``emitted`` counts the instructions of its distinct tasks.
+    reads, and ``emitted`` counts the instructions of its distinct units.
     """
 
     run: KernelRun
@@ -279,90 +267,6 @@ def _activity(program: Program, outcome: Outcome) -> dict[str, int]:
     if device.l2 is not None:
         shared[f"l2.{ENERGY}"] = _gm_bytes(program)
     return {key: n for key, n in {**program.activity, **shared}.items() if n}
-
-
-def _bounds(program: Program, outcome: Outcome) -> tuple[Bound, ...]:
-    """Least cycles by each resource alone: the busiest core's pipes, and the shared links."""
-    work = program.pipe_work()
-    bounds = [
-        Bound(
-            f"pipe {pipe}",
-            int(work[:, p].max()),
-            f"work of {program.cores[int(work[:, p].argmax())].name} without any waiting",
-        )
-        for p, pipe in enumerate(program.pipes)
-    ]
-    bounds += link_bounds(program, outcome.fetched, outcome.evicted)
-    return tuple(sorted(bounds, key=lambda b: -b.cycles))
-
-
-def link_bounds(program: Program, fetched: int = 0, evicted: int = 0) -> list[Bound]:
-    """Least cycles by each link alone, of the busiest group or core where there are several.
-
-    ``fetched`` and ``evicted`` are the bytes that the L2 is known to move.
-    """
-    links = links_of(program.device, tuple(core.group for core in program.cores))
-    asked = _bytes_asked(program, links)
-    bounds = []
-    for row, places in zip(links.rows, links.places, strict=True):
-        size = max(asked[place] for place in places)
-        if row.scope == "chip":  # what the L2 fetches and evicts is known for all cores together
-            size += fetched * max(0, row.weights[READ_MISS] - row.weights[READ_HIT])
-            size += evicted * row.weights[EVICT]
-        name, what = _title(row, program.device)
-        bounds.append(Bound(name, (size << RATE_BITS) // row.capacity, what))
-    return bounds
-
-
-def _title(row: Row, device: Device) -> tuple[str, str]:
-    """What a link is called in reports, and which bytes its bound counts."""
-    main, into, out = (
-        device.main_memory_name,
-        "bytes all cores read from GM",
-        "bytes all cores write to GM",
-    )
-    titles = {"l2.read": ("L2 read", into), "l2.write": ("L2 write", out)}
-    if device.l2 is not None:
-        into, out = "bytes the L2 had to fetch", "dirty bytes evicted"
-    titles |= {"main_memory.read": (f"{main} read", into)}
-    titles |= {"main_memory.write": (f"{main} write", out)}
-    whose = "all cores" if row.scope == "chip" else f"the busiest {row.scope}"
-    return titles.get(row.name, (f"link {row.name}", f"bytes of {whose} over this link"))
-
-
-#: Traffic that the bytes of a flow are, one or the other.
-_CERTAIN = {
-    flows.READ: (READ_HIT, READ_MISS),
-    flows.WRITE: (WRITE,),
-    flows.ATOMIC: (ATOMIC,),
-    flows.MOVE: (MOVE,),
-}
-
-
-def _bytes_asked(program: Program, links: Links) -> list[int]:
-    """The bytes that instructions ask each link for, as often as they occupy it.
-
-    A read counts as if it hit or missed, whichever occupies the link less. What the scalar pipe
-    moves is no transfer to the engines.
-    """
-    sizes: dict[tuple[int, tuple[str, ...]], list[int]] = {}  # by kind and links, per template
-    scalar = program.pipes.index("S")
-    for t, template in enumerate(program.templates):
-        for pipe, flow in zip(template.lowered.pipes, template.flows, strict=True):
-            if flow is None or pipe == scalar:
-                continue
-            key = flow.kind, flow.links
-            if key not in sizes:
-                sizes[key] = [0] * len(program.templates)
-            sizes[key][t] += flow.size
-    asked = [0] * len(links.capacities)
-    for (kind, along), size in sizes.items():
-        totals = (program.core_counts @ np.array(size)).tolist()
-        for row, places in zip(links.rows, links.places, strict=True):
-            weight = min(row.weights[traffic] for traffic in _CERTAIN[kind]) + (row.name in along)
-            for place, total in zip(places, totals, strict=True):
-                asked[place] += total * weight
-    return asked
 
 
 def _in_time(spans: Spans, cores: int, pipes: int) -> IntArray:

@@ -89,6 +89,7 @@ class Step(NamedTuple):
     line: str
     template: int
     place: int  # in the template
+    iteration: int  # of the innermost loop, -1 outside of loops
 
 
 @dataclass
@@ -325,7 +326,7 @@ class SimpyEngine:
         assert region is not None
         offset = region.offset + base
         if offset < 0 or offset + flow.extent > region.tensor.size_bytes:
-            raise outside(step.line, step.instruction, flow, base)
+            raise outside(step.line, step.instruction, flow, base, step.iteration)
         place = region.tensor.name, offset, region.rows, region.row_bytes, region.pitch
         if flow.kind != READ:
             evicted = self.l2.store(*place, flow.regions, flow.apart)
@@ -383,7 +384,8 @@ class SimpyEngine:
     def _steps(self, core: _Core, only: int | None = None) -> Iterator[tuple[int, Step]]:
         """(pipe, step) of a core's instructions in program order, of one pipe or of all."""
         totals = [0] * len(self.program.pipes)
-        for variant, bases in zip(core.program.variants, core.program.bases, strict=True):
+        own = core.program
+        for unit, (variant, bases) in enumerate(zip(own.variants, own.bases, strict=True)):
             chosen = self.program.variants[variant]
             template = self.program.templates[chosen.template]
             offsets = bases.tolist()
@@ -401,6 +403,7 @@ class SimpyEngine:
                             template.lines[i],
                             chosen.template,
                             i,
+                            int(own.iterations[unit]),
                         ),
                     )
             totals = [a + b for a, b in zip(totals, template.lowered.totals, strict=True)]

@@ -76,11 +76,22 @@ class TrafficRow(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """A closed-form lower bound on the cycles of a kernel, from one resource alone."""
+    """A closed-form lower bound on the cycles of a kernel, from one resource alone.
+
+    ``cycles`` are those of a kernel that finds in the L2 what this one found, and of a program with
+    all that its instructions cost. ``least`` are those that silicon does not beat either, whatever
+    the L2 held, at rates alone; they rest on ``figure`` of the device.
+    """
 
     resource: str
     cycles: int
     why: str
+    least: int = 0
+    figure: str = ""
+
+    def plus(self, other: Bound) -> Bound:
+        """This one after another on the same resource."""
+        return self._replace(cycles=self.cycles + other.cycles, least=self.least + other.least)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,12 +21,15 @@ from npusim.kernels.mem_set import MemSet
 from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.kernels.trans_data import TransData
 from npusim.kernels.transpose import Transpose
+from npusim.networks.step import step
+from npusim.networks.step_result import CLEARING, CONVERSIONS
 from npusim.ops import convolution_backward, matmul
 from npusim.ops.convolution_backward import arguments
 from npusim.results import Result
+from npusim.results.bounded import on_silicon
 from npusim.shapes.convolution import Convolution
 from npusim.timing.trace import KernelRun
-from npusim.validation.rows import CallRow, Declined, Simulated, needed
+from npusim.validation.rows import PARTS, CallRow, Declined, NetworkRow, Simulated, needed
 
 #: Kernels by the names that libraries give them; those of any rank and version.
 _LIBRARY = {
@@ -73,6 +76,8 @@ def simulate_call_row(row: CallRow, device: Device, tiling: Any = "production") 
         busy_us={},
         kernels=tuple(run.name for run in runs),
         notes=(*chosen, *notes),
+        bounds=on_silicon(device, result.problem_bounds),
+        from_memory_us=result.at_least.cold.us,
     )
 
 
@@ -242,3 +247,48 @@ _CALLS: Mapping[str, tuple[Callable[[CallRow, Device, Any], Result], bool]] = {
     "matmul": (_matmul, False),
     "transpose": (_transpose, False),
 }
+
+# -- training steps ---------------------------------------------------------------------------
+
+#: Parts of a step by the kind of operation.
+_CONVOLUTIONS = {
+    "convolution output": "forward",
+    "convolution weight": "filter_gradients",
+    "convolution input": "input_gradients",
+}
+
+
+def simulate_network_row(row: NetworkRow, device: Device) -> Simulated:
+    """The step of a row with the usual settings of its mode.
+
+    Raises ``Declined`` for what a step cannot have here, and where some of it was not simulated.
+    """
+    mode, batch = needed(row, "mode", "batch")
+    optional: dict[str, Any] = {}
+    for name in ("dtype", "normalisation", "optimizer", "cards"):
+        if getattr(row, name) is not None:
+            optional[name] = getattr(row, name)
+    try:
+        found = step(row.network, device=device, mode=mode, batch=batch, **optional)
+    except ArgumentError as error:
+        raise Declined(str(error)) from error
+    for failed in found.failed[:1]:
+        raise Declined(
+            f"{len(found.failed)} operations, such as {failed.name}: {failed.timed.error}"
+        )
+    parts = dict.fromkeys(PARTS, 0.0)
+    for kinds in found.kind_rows():
+        part = _part(kinds["phase"], kinds["kind"])
+        if part is not None:
+            parts[part] += kinds["us"]
+    return Simulated(found.time_us, parts)
+
+
+def _part(phase: str, kind: str) -> str | None:
+    """The one of ``PARTS`` that operations of a kind belong to, None for others."""
+    first = kind.partition(" + ")[0]  # of what one kernel computes together
+    if first in (CLEARING, CONVERSIONS) or first.startswith("cast"):
+        return "casts"
+    if phase == "optimizer":
+        return phase
+    return "normalisation" if first.startswith("normalisation") else _CONVOLUTIONS.get(first)

@@ -133,12 +133,6 @@ def _lines(text: str) -> tuple[int, int]:
     return (0, 0) if start is None or end is None else (start, end)
 
 
-def _flag(node: Node) -> bool:
-    if node.text() not in ("yes", "no"):
-        raise node.fail(f"expected yes or no, got {node.text()!r}")
-    return node.text() == "yes"
-
-
 def _number(node: Node) -> int:
     value = digits(node.text())
     if value is None:
@@ -147,7 +141,7 @@ def _number(node: Node) -> int:
 
 
 def _field(node: Node) -> int | bool:
-    return _flag(node) if node.text() in ("yes", "no") else _number(node)
+    return node.flag() if node.text() in ("yes", "no") else _number(node)
 
 
 def _sizes(node: Node) -> tuple[int, ...]:
@@ -161,7 +155,7 @@ def _sizes(node: Node) -> tuple[int, ...]:
 
 #: An operator's attributes, and how each is read.
 _ATTRIBUTES: Mapping[str, Callable[[Node], Any]] = {
-    **dict.fromkeys(("transpose_a", "transpose_b"), _flag),
+    **dict.fromkeys(("transpose_a", "transpose_b"), Node.flag),
     **dict.fromkeys(("kernel", "stride", "padding", "dilation", "perm"), _sizes),
     **dict.fromkeys(("groups", "cin", "cout"), _number),
 }

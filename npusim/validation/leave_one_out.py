@@ -10,29 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from npusim.validation import fit, score
 from npusim.validation.constants import STEPS, Constant
-from npusim.validation.fit import (
-    Determined,
-    Simulate,
-    Slopes,
-    descend,
-    determination,
-    device_of,
-    is_usable,
-    linked,
-    simulated_slopes,
-    tells,
-)
 from npusim.validation.rows import CallRow, KernelRow
-from npusim.validation.score import (
-    Pair,
-    by_shape,
-    is_scored,
-    mean_time_error,
-    pairs,
-    shape_of,
-    spread,
-)
 from npusim.validation.simulate import Outcome
 
 #: How kernels are left out.
@@ -72,7 +52,7 @@ class Predicted:
     shapes: int
     mean: float | None
     median: float | None
-    pairs: tuple[Pair, ...]
+    pairs: tuple[score.Pair, ...]
 
 
 @dataclass(frozen=True)
@@ -80,26 +60,26 @@ class Study:
     """What leaving kernels out shows, and which rows determine which constant."""
 
     left_out: tuple[LeftOut, ...]
-    determined: tuple[Determined, ...]
+    determined: tuple[fit.Determined, ...]
 
     @property
     def predicted(self) -> Predicted:
         """The error to expect of a kernel that nobody fitted."""
         folds = [one for one in self.left_out if one.kind in (SHAPE, SWITCH)]
-        scored = [o for fold in folds for o in fold.outcomes if is_scored(o.row)]
+        scored = [o for fold in folds for o in fold.outcomes if score.is_scored(o.row)]
         told = tuple(
             pair
             for fold in folds
             if fold.kind == SHAPE
-            for pair in pairs([o for o in fold.outcomes if is_scored(o.row)])
+            for pair in score.pairs([o for o in fold.outcomes if score.is_scored(o.row)])
         )
-        return Predicted(*spread(by_shape(scored)), told)
+        return Predicted(*score.spread(score.by_shape(scored)), told)
 
 
 def leave_one_out(
     outcomes: Sequence[Outcome],
     constants: Sequence[Constant],
-    simulate: Simulate,
+    simulate: fit.Simulate,
     rows: type[KernelRow] | type[CallRow] = KernelRow,
 ) -> Study:
     """Return what becomes of kernels, or calls, on the devices of the ``constants`` when left out.
@@ -107,15 +87,15 @@ def leave_one_out(
     ``outcomes`` are those with the shipped figures; rows that were not simulated or are not to be
     trusted take no part.
     """
-    base = [o for o in outcomes if isinstance(o.row, rows) and is_usable(o, constants)]
-    slopes = simulated_slopes(base, constants, simulate)
+    base = [o for o in outcomes if isinstance(o.row, rows) and fit.is_usable(o, constants)]
+    slopes = fit.simulated_slopes(base, constants, simulate)
     found = [
         _left_out(kind, name, members, base, constants, slopes, simulate)
         for kind, name, members in (_folds(base) if rows is KernelRow else _each(base))
     ]
-    told = [i for i, outcome in enumerate(base) if tells(outcome)]
+    told = [i for i, outcome in enumerate(base) if fit.tells(outcome)]
     telling = [base[i] for i in told], constants, [slopes[i] for i in told]
-    return Study(tuple(found), tuple(determination(*telling)))
+    return Study(tuple(found), tuple(fit.determination(*telling)))
 
 
 def _folds(base: Sequence[Outcome]) -> Iterator[tuple[str, str, list[int]]]:
@@ -123,8 +103,8 @@ def _folds(base: Sequence[Outcome]) -> Iterator[tuple[str, str, list[int]]]:
     families = [outcome.row.family for outcome in base]
     for name in dict.fromkeys(families):
         yield FAMILY, name, [i for i, family in enumerate(families) if family == name]
-    scored = [i for i, outcome in enumerate(base) if is_scored(outcome.row)]
-    shapes = {i: shape_of(base[i].row) for i in scored}
+    scored = [i for i, outcome in enumerate(base) if score.is_scored(outcome.row)]
+    shapes = {i: score.shape_of(base[i].row) for i in scored}
     for shape in dict.fromkeys(shapes.values()):
         name = f"{shape[0]} {shape[1]} {'x'.join(map(str, shape[2:]))}"
         yield SHAPE, name, [i for i in scored if shapes[i] == shape]
@@ -146,24 +126,26 @@ def _left_out(
     members: Sequence[int],
     base: Sequence[Outcome],
     constants: Sequence[Constant],
-    slopes: Slopes,
-    simulate: Simulate,
+    slopes: fit.Slopes,
+    simulate: fit.Simulate,
 ) -> LeftOut:
     """Fit without the ``members`` of ``base``, then simulate them."""
     own = [base[i] for i in members]
-    numbers = linked({device_of(outcome) for outcome in own}, constants)
+    numbers = fit.linked({fit.device_of(outcome) for outcome in own}, constants)
     near = {device for n in numbers for device in constants[n].devices}
     out = set(members)
-    inside = [i for i, o in enumerate(base) if i not in out and device_of(o) in near and tells(o)]
+    inside = [
+        i for i, o in enumerate(base) if i not in out and fit.device_of(o) in near and fit.tells(o)
+    ]
     fitted = [base[i] for i in inside], [slopes[i] for i in inside]
     # Where too few rows tell of a constant of kernels it would follow their errors.
-    told = determination(fitted[0], constants, fitted[1]) if kind != CALL else []
+    told = fit.determination(fitted[0], constants, fitted[1]) if kind != CALL else []
     held = [number for number, one in enumerate(told) if one.is_hypothesis]
-    levels = dict.fromkeys(range(len(constants)), STEPS // 2) | descend(*fitted, numbers, held)
+    levels = dict.fromkeys(range(len(constants)), STEPS // 2) | fit.descend(*fitted, numbers, held)
     tasks = [(o.row, _figures(o, constants, levels)) for o in own]
     predicted = simulate(tasks)
     texts = tuple(c.text(c.level(levels[n])) for n, c in enumerate(constants))
-    errors = mean_time_error(own), mean_time_error(predicted)
+    errors = score.mean_time_error(own), score.mean_time_error(predicted)
     return LeftOut(kind, name, len(own), len(inside), *errors, texts, tuple(predicted))
 
 
@@ -172,5 +154,5 @@ def _figures(
 ) -> dict[str, str]:
     """The figures of a row's device with constants, by number, at their levels."""
     own = [(constants[n], level) for n, level in levels.items()]
-    moved = [one.figures(one.level(at)) for one, at in own if device_of(outcome) in one.devices]
+    moved = [one.figures(one.level(at)) for one, at in own if fit.device_of(outcome) in one.devices]
     return {path: text for figures in moved for path, text in figures.items()}

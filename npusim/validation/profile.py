@@ -19,8 +19,9 @@ from npusim.base.errors import ArgumentError
 from npusim.base.integers import digits
 from npusim.base.yamltree import suggest
 from npusim.device.files import ALIASES
+from npusim.kernels.tilings.template import table
 from npusim.validation.choices import SELECTORS, Choices, beside, read_choices
-from npusim.validation.rows import Operand, ProfiledRow, Unreadable, table
+from npusim.validation.rows import Operand, ProfiledRow, Unreadable
 from npusim.validation.sheet import Sheet, read_lines, read_sheet
 
 #: What is read of a profile, by what it is for, as ``configs/silicon/profile.csv`` lists it: the

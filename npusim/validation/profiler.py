@@ -16,6 +16,7 @@ from npusim.base.reasons import FOLLOW
 from npusim.device.parts import Launch
 from npusim.device.pipes import facts
 from npusim.device.spec import Device
+from npusim.results.bounded import on_silicon, program_ends
 from npusim.results.metrics import working
 from npusim.timing.trace import KernelRun
 from npusim.validation.rows import Declined, KernelRow, Simulated
@@ -63,6 +64,8 @@ def reported(
         busy_us={**busy, **dict.fromkeys(blind)},
         kernels=(run.name,),
         notes=tuple(notes),
+        bounds=on_silicon(device, (*run.problem_bounds, *run.bounds)),
+        from_memory_us=program_ends(device, [run]).cold.us,
     )
 
 

@@ -6,13 +6,12 @@ The fields are the columns of the files, which ``configs/silicon/columns.csv`` l
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from npusim.base.resources import configs
+from npusim.kernels.tilings.template import Template, columns_of
+from npusim.results.bounded import Least
 from npusim.validation.choices import NOTHING, Choice
 
 #: Pipes whose busy time a profiler reports; a row's column is ``{pipe}_us``.
@@ -26,31 +25,12 @@ class Declined(Exception):  # noqa: N818 - an answer, not an error
     """The row cannot be simulated; the text says why and names the word or column."""
 
 
-def table(name: str) -> list[dict[str, str]]:
-    """Return the lines of a table that ships beside the measurements, by column."""
-    text = (configs() / "silicon" / name).read_text(encoding="utf-8")
-    return list(csv.DictReader(io.StringIO(text)))
-
-
-def _columns(file: str) -> Any:
-    """A base with a field for every column of a kind of file, as ``columns.csv`` lists them.
-
-    Empty cells are None, or no words. ``holds`` and ``words`` are metadata for who reads cells.
-    """
-    columns = [
-        (one["column"], Any, field(default=() if one["holds"] == "words" else None, metadata=one))
-        for one in table("columns.csv")
-        if one["file"] == file
-    ]
-    return make_dataclass(f"_{file}", columns, frozen=True, kw_only=True)
-
-
 #: Makes a row of a class; what it takes is known to the table, not to a checker of types.
 _row: Any = dataclass(frozen=True, kw_only=True)
 
 
 @_row
-class Measured(_columns("all")):  # type: ignore[misc]
+class Measured(columns_of("all")):  # type: ignore[misc]
     """What every row has; ``parts`` name the columns ``{part}_us`` of what a time consists of."""
 
     id: str
@@ -83,7 +63,7 @@ class Unreadable(Measured):
 
 
 @_row
-class KernelRow(Measured, _columns("kernels")):  # type: ignore[misc]
+class KernelRow(Measured, Template):  # type: ignore[misc]
     """One measured kernel: one field per column; sizes are elements, times microseconds.
 
     ``buffers_l1`` is the number of slots for A and for B.
@@ -129,7 +109,7 @@ class ProfiledRow(KernelRow):
 
 
 @_row
-class CallRow(Measured, _columns("calls")):  # type: ignore[misc]
+class CallRow(Measured, columns_of("calls")):  # type: ignore[misc]
     """One measured framework call, all the kernels it launched included; sizes are elements.
 
     ``kernels`` are names with their counts, such as ``TransDatax3``; ``output_mask`` says which
@@ -140,7 +120,7 @@ class CallRow(Measured, _columns("calls")):  # type: ignore[misc]
 
 
 @_row
-class NetworkRow(Measured, _columns("networks")):  # type: ignore[misc]
+class NetworkRow(Measured, columns_of("networks")):  # type: ignore[misc]
     """One measured training step: one field per column, most of them arguments of ``npusim.step``.
 
     ``input_bound`` says whether reading images may have set the pace. The parts are forward
@@ -160,13 +140,16 @@ class Simulated:
     the other kinds of time. ``busy_us`` is what a profiler reports per pipe of ``PIPES``
     (``npusim.validation.profiler``); absent where the kernel has no such pipe or does not use it,
     None where what it does here is not what was measured; of a step it has ``PARTS``. ``kernels``
-    are the names of those launched.
+    are the names of those launched. ``bounds`` hold for the row whatever the L2 held, of a call
+    only those of its problem; ``from_memory_us`` is the longest where it held nothing.
     """
 
     time_us: float
     busy_us: Mapping[str, float | None]
     kernels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    bounds: tuple[Least, ...] = ()
+    from_memory_us: float = 0.0
 
 
 def needed(row: KernelRow | CallRow | NetworkRow, *columns: str) -> tuple[Any, ...]:

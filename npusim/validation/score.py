@@ -162,15 +162,6 @@ def spread(errors: Sequence[float]) -> tuple[int, float | None, float | None]:
     return len(errors), *((fmean(errors), median(errors)) if errors else (None, None))
 
 
-def misread(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Return the rows that cannot be as they are read here.
-
-    Their measured time is below what the cube alone takes under the assumed schedule.
-    """
-    timed = [one for one in outcomes if one.simulated is not None and one.row.time_us]
-    return [one for one in timed if (one.busy_us.get("cube") or 0.0) > one.row.time_us]
-
-
 def family_scores(outcomes: Sequence[Outcome]) -> list[FamilyScore]:
     """Return a score per family in order of appearance, and one called ``all`` of them.
 

@@ -11,14 +11,14 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npusim.base.errors import CONTROL, ArgumentError
 from npusim.base.resources import configs
 from npusim.base.yamltree import suggest, unreadable
-from npusim.validation.rows import CallRow, Declined, KernelRow, NetworkRow, Unreadable, table
+from npusim.kernels.tilings.template import settings, table
+from npusim.validation.rows import CallRow, Declined, KernelRow, NetworkRow, Unreadable
 
 if TYPE_CHECKING:  # only types may use it: the module has moved since Python 3.10
     from importlib.abc import Traversable
@@ -51,59 +51,15 @@ def shipped_steps() -> Sheet:
     return read_sheet(_FOLDER / "networks.csv")
 
 
-@cache
-def words() -> Mapping[str, tuple[frozenset[str], Mapping[str, Any]]]:
-    """Return the words that ``switches`` may hold, from the table that explains them.
-
-    With each the operations for which it is simulated and what it sets of their kernels.
-    """
-    return {
-        entry["word"]: (frozenset(_words(entry["ops"])), dict(map(_setting, _words(entry["sets"]))))
-        for entry in table("words.csv")
-    }
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    """Name and value of ``name``, ``name=2`` or ``name=text``."""
-    name, _, value = text.partition("=")
-    return name, int(value) if value.isdecimal() else value or True
-
-
 def told(row: KernelRow, op: str) -> dict[str, Any]:
     """Return what the switches of a row set of the kernel of an operation.
 
     Raises ``Declined`` for a word that is not simulated for it.
     """
-    found: dict[str, Any] = {}
-    for word in row.switches:
-        ops, sets = words().get(word, (frozenset(), {}))
-        if op not in ops:
-            raise Declined(f"switches: {word} is not simulated for {row.op}")
-        found |= sets
-    return found
-
-
-@cache
-def _spelled_orders() -> tuple[tuple[re.Pattern[str], Mapping[str, str]], ...]:
-    """The ways to spell an order of tiles, and the columns each stands for."""
-    return tuple(
-        (re.compile(re.escape(entry.pop("form")).replace(r"\#", r"(\d{1,18})"), re.ASCII), entry)
-        for entry in table("orders.csv")
-    )
-
-
-def spelled_order(text: str) -> dict[str, Any] | None:
-    """Return what the columns of the order are for a text of ``swizzle``; None for no known form.
-
-    The forms stand in ``configs/silicon/orders.csv``; "#" is a number, as a cell the first one.
-    """
-    known = {f.name: f for f in fields(KernelRow)}
-    for pattern, cells in _spelled_orders():
-        found = pattern.fullmatch(text)
-        if found is not None:
-            stated = {c: found[1] if cell == "#" else cell for c, cell in cells.items() if cell}
-            return {c: _cell(known[c], cell) for c, cell in stated.items()}
-    return None
+    try:
+        return settings(row.switches, op, row.op)
+    except ArgumentError as error:
+        raise Declined(str(error)) from error
 
 
 def read_sheet(source: Path | Traversable) -> Sheet:

@@ -8,9 +8,9 @@ from functools import lru_cache
 
 from npusim.device.catalog import devices, load_device
 from npusim.device.spec import Device
-from npusim.validation.call_rows import simulate_call_row
+from npusim.kernels.tilings.template import words
+from npusim.validation.call_rows import simulate_call_row, simulate_network_row
 from npusim.validation.gemm_rows import simulate_gemm_row
-from npusim.validation.network_rows import simulate_network_row
 from npusim.validation.profile_rows import simulate_profiled_row
 from npusim.validation.rows import (
     CallRow,
@@ -21,7 +21,7 @@ from npusim.validation.rows import (
     Simulated,
     Unreadable,
 )
-from npusim.validation.sheet import Row, words
+from npusim.validation.sheet import Row
 from npusim.validation.stream_rows import simulate_stream_row
 
 #: Chips as measurements name them, and their devices.

@@ -12,18 +12,9 @@ from npusim.base.errors import NpusimError
 from npusim.call.call import simulate
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
+from npusim.kernels import stream
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling as ConvTiling
-from npusim.kernels.stream import (
-    OPERATIONS,
-    CopyIn,
-    CopyInNz,
-    CopyTiling,
-    Elementwise,
-    NdToNz,
-    NzTiling,
-    StreamTiling,
-)
 from npusim.program.kernel import Kernel
 from npusim.shapes.convolution import Convolution
 from npusim.validation.profiler import groups_of, reported
@@ -83,9 +74,9 @@ def _copy(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
     if (row.batch or 1) > 1 and not sets:
         raise Declined(f"batch is {row.batch}: no word tells what is read again")
     slots = row.buffers_l1[0] if row.buffers_l1 else 1
-    tiling = CopyTiling(rows=rows, columns=columns, slots=slots, **sets)
+    tiling = stream.CopyTiling(rows=rows, columns=columns, slots=slots, **sets)
     x = Tensor("x", (m, n), _type(row))
-    return _Plan(CopyInNz(tiling, x) if row.op == "copy_gm_l1" else CopyIn(tiling, x))
+    return _Plan(stream.CopyInNz(tiling, x) if row.op == "copy_gm_l1" else stream.CopyIn(tiling, x))
 
 
 def _nd2nz(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
@@ -93,9 +84,9 @@ def _nd2nz(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
     kind, c0 = _type(row), 32 // _type(row).bytes
     x, y = Tensor("x", (m, n), kind), Tensor("y", (n // c0, m, c0), kind, "out")
     pitch, slots = sets.get("pitch", rows), sets.get("ub_slots", 1)
-    tiling = NzTiling(rows=rows, columns=columns, pitch=pitch, slots=slots)
+    tiling = stream.NzTiling(rows=rows, columns=columns, pitch=pitch, slots=slots)
     notes = ("the banks of UB are not modelled: the pitch in it changes no time",)
-    return _Plan(NdToNz(tiling, x, y), notes)
+    return _Plan(stream.NdToNz(tiling, x, y), notes)
 
 
 # -- element-wise ------------------------------------------------------------------------------
@@ -104,7 +95,7 @@ def _nd2nz(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
 def _elementwise(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
     m, n = needed(row, "M", "N")
     kind, operation = _type(row), _STAND_INS.get(row.op, row.op)
-    inputs = OPERATIONS[operation][1]
+    inputs = stream.OPERATIONS[operation][1]
     piece, slots = (row.base_m or 1) * (row.base_n or 0), sets.get("ub_slots", 1)
     notes, blind = [], []
     if not piece:
@@ -119,9 +110,9 @@ def _elementwise(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Pl
     if "no_bank_conflict" in row.switches:
         notes.append("no_bank_conflict: vector instructions are charged as with conflicts")
         blind.append("vec")
-    tiling = StreamTiling(piece=piece, slots=slots, cores=row.cores)
+    tiling = stream.StreamTiling(piece=piece, slots=slots, cores=row.cores)
     operands = tuple(Tensor(f"x{i}", (m, n), kind) for i in range(inputs))
-    kernel = Elementwise(operation, tiling, operands, Tensor("z", (m, n), kind, "out"))
+    kernel = stream.Elementwise(operation, tiling, operands, Tensor("z", (m, n), kind, "out"))
     return _Plan(kernel, tuple(notes), tuple(blind))
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from statistics import median
 from typing import Any
 
 from npusim.results.lines import percent_text, signed_text, us_text
 from npusim.results.report import Table, table_of
 from npusim.validation import score
+from npusim.validation.broken import broken, over_least
 from npusim.validation.constants import Constant
 from npusim.validation.leave_one_out import LeftOut, Study
 from npusim.validation.rows import PARTS, PIPES
@@ -46,7 +48,7 @@ def scorecard(
     tables = (
         _points(outcomes),
         _refusals(outcomes),
-        _misread(outcomes),
+        _broken(outcomes),
         _pairs(outcomes),
         _refitted(left_out, constants),
         _determined(study),
@@ -86,6 +88,9 @@ def _scored(outcomes: Sequence[Outcome]) -> Table:
         for words, (count, *values) in spreads.items()
         for what, value in zip(("mean", "median"), values, strict=True)
     ]
+    above = over_least(outcomes)
+    times = figure("{:.2f}".format, median(above) if above else None)
+    rows.append(("time over its bound from main memory, median", str(len(above)), times))
     for pipe, (count, mean) in found.busy.items():
         rows.append((f"{pipe} busy, mean absolute error", str(count), percent(mean)))
     count, mean = found.drain_told
@@ -154,14 +159,16 @@ def _refusals(outcomes: Sequence[Outcome]) -> Table:
     return table_of(columns, refused, 4, title="Not simulated")
 
 
-def _misread(outcomes: Sequence[Outcome]) -> Table:
+def _broken(outcomes: Sequence[Outcome]) -> Table:
     columns: _Columns = {
         **_WHO,
-        "cube busy, measured": lambda one: figure(us_text, one.row.busy_us.get("cube")),
-        "simulated": lambda one: us_text(one.busy_us["cube"]),
+        "measured us": lambda one: us_text(one.check.measured_us),
+        "at least": lambda one: us_text(one.check.least.us),
+        "resource": lambda one: one.check.least.resource,
+        "too slow, or wrong": lambda one: " or ".join(one.faults),
     }
-    title = "Measured below the cube's own time: read wrongly?"
-    return table_of(columns, score.misread(outcomes), 3, title=title)
+    title = "Measured below the least time: a figure is too slow, or the row is wrong"
+    return table_of(columns, broken(outcomes), 3, title=title)
 
 
 def _left_out(found: Sequence[LeftOut]) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +12,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from npusim.ahead import examples
+from npusim.kernels.tilings.work import Work
 from npusim.timing.fast import library
 from npusim.timing.fast.jit import compiled
 
@@ -124,8 +127,23 @@ def test_another_source_of_compiled_code_is_another_library() -> None:
     """The digest in a library's name is of every file that has compiled code."""
     own = {file.stem for file in library.HERE.glob("*.py") if file.name not in library._PLAIN}
     known = {f"npusim.timing.fast.{name}" for name in own}
-    known.add(f"npusim.{library._ESTIMATES.removesuffix('.py').replace('/', '.')}")
+    known |= {f"npusim.{name.removesuffix('.py').replace('/', '.')}" for name in library._ESTIMATES}
     assert {module.name for module in MODULES} <= known
+
+
+def test_another_kind_of_argument_is_another_library() -> None:
+    """A column more in ``Work`` once crashed with the library that was compiled before it."""
+    kinds: set[type] = set()
+    left: list[Any] = [*examples().values()]
+    while left:
+        one = left.pop()
+        if isinstance(one, tuple):
+            left += one
+            kinds |= {type(one)} - {tuple}
+    assert Work in kinds
+    assert {Path(inspect.getfile(kind)).resolve() for kind in kinds} <= {
+        file.resolve() for file in library.sources()
+    }
 
 
 #: The decorators of compiled code.

@@ -18,6 +18,7 @@ from npusim import ops
 from npusim.base.errors import ProgramError
 from npusim.call.spec import spec
 from npusim.kernels.tilings import pipeline
+from npusim.kernels.tilings.work import Work
 from npusim.timing import standby
 from npusim.timing.fast import library
 from npusim.timing.l2 import L2State
@@ -199,8 +200,8 @@ def test_what_is_not_contiguous_is_refused() -> None:
 
 def test_estimates_of_tilings_are_the_same_uncompiled() -> None:
     draw = np.random.default_rng(3)
-    columns = [draw.integers(1, 9, 300).astype(np.float64) for _ in pipeline.Work._fields]
-    work = pipeline.Work(*columns)._replace(lag=draw.integers(-1, 3, 300).astype(np.float64))
+    columns = [draw.integers(1, 9, 300).astype(np.float64) for _ in Work._fields]
+    work = Work(*columns)._replace(lag=draw.integers(-1, 3, 300).astype(np.float64))
     plain = pipeline.times(work, 300, core=pipeline.plain_core())
     assert plain.tolist() == pipeline.times(work, 300).tolist()
     assert len(set(plain.tolist())) > 50

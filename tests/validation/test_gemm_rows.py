@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from npusim.device.catalog import load_device
-from npusim.validation.gemm_rows import simulate_gemm_row, window_tail
+from npusim.kernels.tilings.template import window_tail
+from npusim.validation.gemm_rows import simulate_gemm_row
 from npusim.validation.rows import Declined, KernelRow, Simulated
 from npusim.validation.sheet import shipped_sheets
 from npusim.validation.simulate import simulate_row

@@ -99,6 +99,11 @@ def test_the_rule_chooses_what_the_library_does(name: str, row: dict[str, str]) 
         "singleCoreN": ours.single_core_n, "singleCoreK": ours.single_core_k
     }  # fmt: skip
     assert ours == cann_tiling({**silent, **published})
+    # The struct as a whole says the same, and tells what of it is not modelled.
+    whole = cann_tiling({k: int(v) if v.isdecimal() else v for k, v in row.items()})
+    assert ours == whole
+    assert {"strideH", "hf32Flag"} < set(whole.left)
+    assert f"not modelled: {whole.left[0]}, " in str(whole)
 
 
 COVERED = [row for row in rows() if row.values[1]["case"] not in OUTSIDE]

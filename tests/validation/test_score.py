@@ -13,7 +13,6 @@ from npusim.validation.score import (
     family_scores,
     is_scored,
     mean_time_error,
-    misread,
     pairs,
     rank_correlation,
     score,
@@ -100,11 +99,6 @@ def test_every_shape_counts_once_and_loads_where_they_are_the_longest(make: Make
     assert [pytest.approx(x) for x in found.shapes] == [2, 0.1, 0.1]
     assert [pytest.approx(x) for x in found.loads_bound] == [1, 0.2, 0.2]
     assert score([]).shapes == (0, None, None)
-
-
-def test_a_time_below_the_cubes_own_is_misread(make: Make) -> None:
-    short = make("a", 50, 80, {"cube": 60.0})
-    assert misread([short, make("b", 70, 80, {"cube": 60.0}), make("c", 50, None)]) == [short]
 
 
 def test_families_count_what_was_compared_declined_and_failed(make: Make) -> None:

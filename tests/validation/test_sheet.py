@@ -9,15 +9,9 @@ from pathlib import Path
 import pytest
 
 from npusim.base.errors import ArgumentError
+from npusim.kernels.tilings.template import spelled_order, words
 from npusim.validation.rows import CallRow, KernelRow, NetworkRow, Unreadable
-from npusim.validation.sheet import (
-    Sheet,
-    read_sheet,
-    shipped_sheets,
-    shipped_steps,
-    spelled_order,
-    words,
-)
+from npusim.validation.sheet import Sheet, read_sheet, shipped_sheets, shipped_steps
 
 HEAD = "id,chip,op,M,buffers_l1,switches,time_us,time_kind,trust\n"
 

@@ -162,7 +162,9 @@ class FastEngine:
         flow = template.flows[place]
         assert flow is not None
         base = int(code.bases[unit, flow.base]) if flow.base >= 0 else 0
-        return outside(template.lines[place], template.instructions[place], flow, base)
+        iteration = np.concatenate([core.iterations for core in self.program.cores])[unit]
+        what = template.lines[place], template.instructions[place], flow
+        return outside(*what, base, int(iteration))
 
     # -- after -----------------------------------------------------------------------------
 

@@ -1,0 +1,49 @@
+"""``npusim bound``: what no program for a call can beat, and no schedule of its kernels."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import cast
+
+from npusim.base.errors import ArgumentError
+from npusim.base.quantities import parse_quantity
+from npusim.cli import calls
+from npusim.cli.files import print_json
+from npusim.cli.options import add_options
+from npusim.cli.parser import Parser
+from npusim.device.spec import Device
+from npusim.results.progress import ProgressBar
+
+#: A line with the operator right behind "bound", where it may also stand later.
+arrange = calls.arrange
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare ``bound`` and a command for every operator below it."""
+    add_options(parser, "about bound")
+    calls.add_calls(parser, "bound", numbers=False)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print the least time of the call."""
+    prepared = calls.prepare(arguments, timing_only=True)
+    measured = _microseconds(arguments.measured, prepared.device)
+    with ProgressBar() as progress:
+        result = prepared.run(timeline=False, progress=progress)
+    found = result.bound(measured)
+    if arguments.json:
+        print_json(found.to_json())
+    else:
+        sys.stdout.write(found.text())
+    return 0
+
+
+def _microseconds(text: str | None, device: Device) -> float | None:
+    """A measured time, None without one; ``ArgumentError`` if it is no duration."""
+    if text is None:
+        return None
+    try:
+        return device.time_us(cast(int, parse_quantity(text, "duration", device.clock_hz)))
+    except ArgumentError as error:
+        raise ArgumentError(f"--measured: {error}") from None
