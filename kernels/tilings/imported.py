@@ -1,0 +1,195 @@
+"""Tilings of other people's matrix products, which become ours when the product is known.
+
+``catlass_tiling`` takes the choice of a CATLASS template under the names of its C++
+(hicann/catlass, its examples and documents: ``L1TileShape``, ``DispatchPolicy``,
+``BlockScheduler``), ``ascendc_tiling`` the fields of ``TCubeTiling`` (Ascend C API reference,
+Matmul). Both are mappings, or JSON or YAML files of them; ``switches`` are npusim's own words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from reprlib import repr as brief
+from typing import Any
+
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import digits
+from npusim.base.yamltree import Node, load_tree, suggest
+from npusim.device.spec import Device
+from npusim.kernels.tilings.matmul import Shape, Tiling
+from npusim.kernels.tilings.template import FINISHED, Template, settings, template_values, words
+
+#: What describes a tiling: words by name, or a file of them.
+Words = Mapping[str, Any] | str | Path
+_Read = tuple[str, dict[str, Node]]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A tiling as somebody else says it; ``tiling`` makes it ours for a product.
+
+    ``source`` is what errors and notes call it, ``words`` are columns of a measured row where it is
+    ``templates``, and else the fields of a ``TCubeTiling``.
+    """
+
+    source: str
+    words: tuple[tuple[str, Any], ...]
+    templates: bool
+
+    def tiling(self, shape: Shape, device: Device, cores: int) -> tuple[Tiling, list[str]]:
+        """The tiling of a product on so many cores, and notes on how its words were taken.
+
+        Raises ``ArgumentError``, which names the source, for a word that does not fit the product.
+        """
+        words = dict(self.words)
+        try:
+            if not self.templates:
+                values, notes = _of_cube(words, shape, cores)
+            else:
+                template = Template(M=shape.m, N=shape.n, K=shape.k * shape.dtype.values, **words)
+                sets = settings(template.switches, "gemm")
+                values, notes = template_values(template, sets, device, shape.dtype, cores)
+                used = ", ".join(template.switches) or "no switches"
+                notes.append(f"tiles in the order {template.swizzle}; {used}")
+            found = Tiling(**values)
+        except ArgumentError as error:
+            raise ArgumentError(f"{self.source}: {error}") from error
+        if shape.groups == 1:
+            return found, [f"tiling {self.source}: {note}" for note in notes]
+        raise ArgumentError(
+            f"{self.source} is for one product, the call has {shape.groups}; leave the batch out, "
+            "or give a npusim.kernels.matmul.Tiling"
+        )
+
+
+def _read(given: Words, name: str, needed: Sequence[str], more: Sequence[str]) -> _Read:
+    """What a tiling is called, and its words with their lines, of which no other is known."""
+    if isinstance(given, Mapping):
+        text, source = json.dumps(given, indent=0, default=str), f"{name} tiling"
+        return source, load_tree(text, source).mapping(needed, more)
+    return f"{name}:{given}", load_tree(Path(given)).mapping(needed, more)
+
+
+def _number(node: Node, least: int = 1) -> int:
+    text = {"true": "1", "false": "0"}.get(node.text().lower(), node.text())
+    value = digits(text)
+    if value is None or value < least:
+        raise node.fail(f"expected an integer of at least {least}, got {brief(node.text())}")
+    return value
+
+
+#: Dispatch policies, and the words that measured rows have for them.
+_POLICIES = {"Pingpong": (), "Preload": ("preload",), "FullLoadA": ("full_load_a",)}
+_FLAGS = {"ENABLE_UNIT_FLAG": "unit_flag", "ENABLE_SHUFFLE_K": "shuffle_k"}
+_STAGES = ("L1A_STAGES", "L1B_STAGES", "L0_STAGES", "L0C_STAGES")
+
+
+def catlass_tiling(given: Words) -> Imported:
+    """The tiling of a CATLASS template's choice, for ``tiling=``.
+
+    Tile shapes are [M, N, K] in elements; ``BlockScheduler`` is one of the forms of
+    ``configs/silicon/orders.csv``. Raises ``ConfigError`` with the line for a word or value that is
+    not known, or does not fit.
+    """
+    needed = ("L1TileShape", "L0TileShape", "DispatchPolicy")
+    more = ("BlockScheduler", *_FLAGS, *_STAGES, "switches")
+    source, nodes = _read(given, "catlass", needed, more)
+    (m, n, k), l0 = (_shape(nodes[word]) for word in needed[:2])
+    if (m, n) != l0[:2] or k % l0[2]:
+        raise nodes["L0TileShape"].fail(
+            f"it is {l0}, L1TileShape {(m, n, k)}: M and N must be the same, K of L1 a multiple"
+        )
+    policy = nodes["DispatchPolicy"]
+    name = policy.text().removeprefix("Mmad").removeprefix("AtlasA2")
+    if name not in _POLICIES:
+        raise policy.fail(f"unknown policy {name!r}{suggest(name, _POLICIES)}")
+    flags = [word for flag, word in _FLAGS.items() if flag in nodes and _number(nodes[flag], 0)]
+    order = nodes["BlockScheduler"].text() if "BlockScheduler" in nodes else "<1,0>"  # its own
+    usual = dict(zip(_STAGES, (1 if name == "FullLoadA" else 2, 2, 2, 1), strict=True))
+    stages = usual | {word: _number(nodes[word]) for word in _STAGES if word in nodes}
+    own = nodes["switches"].items() if "switches" in nodes else []
+    last = ("aswt_tail_split",) * (order == "Aswt")  # which cuts the tiles of a last round
+    step, switches = k // l0[2], (*_POLICIES[name], *flags, *last, *map(_switch, own))
+    columns = {
+        **{"base_m": m, "base_n": n, "base_k": l0[2], "step_ka": step, "step_kb": step},
+        **{"buffers_l1": (stages["L1A_STAGES"], stages["L1B_STAGES"])},
+        **{"buffers_l0": stages["L0_STAGES"], "buffers_l0c": stages["L0C_STAGES"]},
+        **{"switches": tuple(dict.fromkeys(switches)), "swizzle": order},
+    }
+    return Imported(source, tuple(columns.items()), templates=True)
+
+
+def _shape(node: Node) -> tuple[int, ...]:
+    found = tuple(map(_number, node.items()))
+    if len(found) != 3:
+        raise node.fail(f"expected [M, N, K], such as [128, 256, 64], got {list(found)}")
+    return found
+
+
+def _switch(node: Node) -> str:
+    """A further word; those of work for vector cores are no part of a product."""
+    word = node.text()
+    if word not in words() or word in FINISHED or {"readers", "slots"} & set(words()[word][1]):
+        raise node.fail(f"{word} is no word for a product; configs/silicon/words.csv has those")
+    return word
+
+
+#: Fields of ``TCubeTiling`` that must be there; those that are usual without being said; and those
+#: that have no counterpart here.
+_CUBE = (
+    *("M", "N", "Ka", "Kb", "singleCoreM", "singleCoreN", "singleCoreK"),
+    *("baseM", "baseN", "baseK", "depthA1", "depthB1", "stepKa", "stepKb"),
+)
+_USUAL = {
+    **{"stepM": 1, "stepN": 1, "iterateOrder": 0, "dbL0A": 2, "dbL0B": 2, "dbL0C": 1},
+    **{"usedCoreNum": 0},
+}
+_LEFT_OUT = (
+    *("isBias", "transLength", "shareMode", "shareL1Size", "shareL0CSize", "shareUbSize"),
+    *("batchM", "batchN", "singleBatchM", "singleBatchN", "depthAL1CacheUB", "depthBL1CacheUB"),
+    *("BatchNum", "mxTypePara", "reserved"),
+    *(f"{side}LayoutInfo{axis}" for side in "AB" for axis in "BSNGD"),
+    *(f"CLayoutInfo{axis}" for axis in ("B", "S1", "N", "G", "S2")),
+)
+
+
+def _of_cube(words: dict[str, Any], shape: Shape, cores: int) -> tuple[dict[str, Any], list[str]]:
+    """The fields of a ``Tiling`` for those of a ``TCubeTiling``, and what is not modelled."""
+    k, each = shape.k * shape.dtype.values, shape.dtype.values
+    a, b = words["stepM"] * words["stepKa"], words["stepN"] * words["stepKb"]
+    depth = words["singleCoreK"] // each
+    same = {"M": shape.m, "N": shape.n, "Ka": k, "Kb": k, "dbL0B": words["dbL0A"]}
+    most = {"stepM": 1, "stepN": 1, "iterateOrder": 1, "usedCoreNum": cores}
+    for word, fits, limit in (
+        *((w, words[w] == v, f"{v} in this call") for w, v in same.items()),
+        *((w, words[w] <= v, f"at most {v} here") for w, v in most.items()),
+        ("depthA1", words["depthA1"] % a == 0, f"a multiple of stepM * stepKa = {a}"),
+        ("depthB1", words["depthB1"] % b == 0, f"a multiple of stepN * stepKb = {b}"),
+    ):
+        if not fits:
+            raise ArgumentError(f"{word} is {words[word]}; it must be {limit}")
+    left = [word for word in _LEFT_OUT if word in words]
+    return {
+        **{"base_m": words["baseM"], "base_n": words["baseN"], "base_k": words["baseK"] // each},
+        **{"single_core_m": words["singleCoreM"], "single_core_n": words["singleCoreN"]},
+        **{"single_core_k": depth if depth < shape.k else 0, "cores": words["usedCoreNum"]},
+        **{"step_ka": words["stepKa"], "l1a_slots": words["depthA1"] // a},
+        **{"step_kb": words["stepKb"], "l1b_slots": words["depthB1"] // b},
+        **{"l0_slots": words["dbL0A"], "l0c_slots": words["dbL0C"]},
+        **{"strided": True, "n_inner": words["iterateOrder"] == 1},
+    }, [f"not modelled: {', '.join(left)}"] * bool(left)
+
+
+def ascendc_tiling(given: Words) -> Imported:
+    """The tiling of an Ascend C ``TCubeTiling``, for ``tiling=``.
+
+    Fields without a counterpart are named by a note of the result. Raises ``ConfigError`` with the
+    line for a field that is unknown or missing, and for what is no count.
+    """
+    source, nodes = _read(given, "ascendc", _CUBE, (*_USUAL, *_LEFT_OUT))
+    zero = ("iterateOrder", "usedCoreNum", *_LEFT_OUT)
+    fields = {word: _number(node, int(word not in zero)) for word, node in nodes.items()}
+    return Imported(source, tuple((_USUAL | fields).items()), templates=False)

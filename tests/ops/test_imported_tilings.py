@@ -1,0 +1,212 @@
+"""Tilings of CATLASS and of Ascend C: what measured rows are, through the door of a call."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import npusim
+from npusim.call.tiling_text import parse_tiling
+from npusim.cli.main import main
+from npusim.device.catalog import load_device
+from npusim.kernels.matmul import Matmul, Tiling
+from npusim.kernels.matmul_mix import MatmulFinish, MatmulSum
+from npusim.kernels.tilings.conv_filter import Tiling as FilterTiling
+from npusim.kernels.tilings.imported import ascendc_tiling, catlass_tiling
+from npusim.kernels.tilings.template import FINISHED
+from npusim.validation.gemm_rows import kernel_of_row
+from npusim.validation.rows import Declined, KernelRow
+from npusim.validation.sheet import shipped_sheets
+from npusim.validation.simulate import device_name
+
+ROWS = [
+    row for row in shipped_sheets()[0].rows if isinstance(row, KernelRow) and row.family == "CAT"
+]
+
+#: Rows that nothing here simulates: K slabs outermost in a core, and padded copies.
+DECLINED = {"C127", "C129"}
+
+#: Words of rows by what CATLASS calls them; the others are ``switches``.
+FLAGS = {"unit_flag": "ENABLE_UNIT_FLAG", "shuffle_k": "ENABLE_SHUFFLE_K"}
+POLICIES = {"preload": "MmadAtlasA2Preload", "full_load_a": "FullLoadA"}
+
+
+def choice(row: KernelRow) -> dict[str, Any]:
+    """The choice of templates that a measured row is, under CATLASS' names."""
+    policy = next((POLICIES[word] for word in row.switches if word in POLICIES), "Pingpong")
+    words: dict[str, Any] = {
+        "L1TileShape": [row.base_m, row.base_n, row.l1_k],
+        "L0TileShape": [row.base_m, row.base_n, row.base_k],
+        "DispatchPolicy": policy,
+    }
+    words |= {FLAGS[word]: True for word in row.switches if word in FLAGS}
+    if row.window is None:  # not stated: what the rows' own translation takes for granted
+        words["BlockScheduler"] = "m fastest"
+    elif row.last_window == "joined":
+        words["BlockScheduler"] = "Aswt"
+    else:
+        words["BlockScheduler"] = (
+            f"GemmIdentityBlockSwizzle<{row.window}, {int(row.fastest == 'n')}>"
+        )
+    a, b = row.buffers_l1
+    words |= {"L1A_STAGES": a, "L1B_STAGES": b, "L0_STAGES": row.buffers_l0}
+    named = {*POLICIES, *FLAGS, *FINISHED}
+    words["switches"] = [word for word in row.switches if word not in named]
+    return words
+
+
+def cycles(kernel: Any, device: Any, cores: int) -> int:
+    run = npusim.simulate(kernel, device, cores=range(cores), timeline=False).runs[0]
+    return run.cycles
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_a_measured_row_takes_the_same_cycles_through_the_door(
+    row: KernelRow, tmp_path: Path
+) -> None:
+    device = load_device(device_name(row)[0])
+    if row.id in DECLINED:
+        with pytest.raises(Declined, match="single_core_split_k"):
+            kernel_of_row(row, device)
+        return
+    kernel, cores, _ = kernel_of_row(row, device)
+    file = tmp_path / "tile.json"
+    file.write_text(json.dumps(choice(row), indent=2))
+    tiling = catlass_tiling(file)
+    want = cycles(kernel, device, cores)
+    if isinstance(kernel, Matmul) and row.layout_b != "NZ":
+        turned = row.layout_b == "ND_nk"
+        r = npusim.ops.matmul(
+            npusim.spec((row.M, row.K), row.dtype_in),
+            npusim.spec((row.N, row.K) if turned else (row.K, row.N), row.dtype_in),
+            transpose_b=turned, out_dtype=row.dtype_out, device=device, cores=range(cores),
+            tiling=tiling, timeline=False,
+        )  # fmt: skip
+        assert r.runs[-1].cycles == want
+        assert any(f"tiling catlass:{file}: tiles in the order" in note for note in r.notes)
+        return
+    # Kernels that matmul does not launch: the same product, with the door's tiling.
+    product = kernel if isinstance(kernel, Matmul) else kernel.product
+    ours = replace(product, tiling=tiling.tiling(product.shape, device, cores)[0])
+    again: Any = ours if product is kernel else replace(kernel, product=ours)  # type: ignore[arg-type]
+    assert cycles(again, device, cores) == want
+
+
+def test_the_rows_are_all_there() -> None:
+    kinds = [type(kernel_of_row(row, load_device(device_name(row)[0]))[0])
+             for row in ROWS if row.id not in DECLINED]  # fmt: skip
+    assert len(ROWS) == 38
+    assert [kinds.count(kind) for kind in (Matmul, MatmulFinish, MatmulSum)] == [22, 10, 4]
+
+
+TILE = {
+    "L1TileShape": [128, 256, 256], "L0TileShape": [128, 256, 64], "DispatchPolicy": "Pingpong",
+}  # fmt: skip
+
+
+def product(tiling: Any, m: int = 512, k: int = 512, n: int = 512, **options: Any) -> npusim.Result:
+    return npusim.ops.matmul(
+        npusim.spec((m, k), "fp16"), npusim.spec((k, n), "fp16"),
+        device="ascend910b2", tiling=tiling, **options,
+    )  # fmt: skip
+
+
+def test_words_left_out_are_those_of_catlass_itself() -> None:
+    assert product(catlass_tiling(TILE)).tilings["matmul"] == Tiling(
+        base_m=128, base_n=256, base_k=64, strided=True, window=1, snake=True
+    )
+    full = {**TILE, "DispatchPolicy": "FullLoadA", "L1TileShape": [64, 256, 256]}
+    full["L0TileShape"] = [64, 256, 64]
+    tiling = product(catlass_tiling(full)).tilings["matmul"]
+    assert (tiling.full_load_a, tiling.l1a_slots, tiling.l1b_slots) == (True, 1, 2)
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "word": ({"L2TileShape": [1, 2, 3]}, "catlass tiling:13: L2TileShape: unknown key"),
+    "missing": ({"DispatchPolicy": None}, "missing key 'DispatchPolicy'; add it here"),
+    "policy": ({"DispatchPolicy": "Preloading"}, "unknown policy 'Preloading'; did you mean 'Prel"),
+    "shape": ({"L0TileShape": [128, 256]}, "expected [M, N, K], such as [128, 256, 64], got [128"),
+    "number": ({"L0_STAGES": 0}, "L0_STAGES: expected an integer of at least 1, got '0'"),
+    "tiles": ({"L0TileShape": [64, 256, 64]}, "M and N must be the same, K of L1 a multiple"),
+    "scheduler": ({"BlockScheduler": "Hilbert"}, "swizzle: 'Hilbert' is not known; state"),
+    "switch": ({"switches": ["pad"]}, "catlass tiling: switches: pad is not simulated for gemm"),
+    "vector": ({"switches": ["mix_1_2"]}, "switches[0]: mix_1_2 is no word for a product"),
+    "preload": ({"DispatchPolicy": "Preload", "L1A_STAGES": 1}, "the slab in use would be over"),
+    "capacity": (
+        {"L1TileShape": [128, 256, 1024]}, "L1 holds 524288 B but a_l1 2x262144 + b_l1 2x524288"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_does_not_fit_is_refused_with_the_limit(wrong: str) -> None:
+    change, reason = WRONG[wrong]
+    words = {word: value for word, value in {**TILE, **change}.items() if value is not None}
+    with pytest.raises(npusim.NpusimError, match=re.escape(reason)):
+        product(catlass_tiling(words), k=2048)
+
+
+def test_a_batch_is_refused() -> None:
+    pair = npusim.spec((3, 64, 64), "fp16")
+    with pytest.raises(npusim.ArgumentError, match="is for one product, the call has 3"):
+        npusim.ops.matmul(pair, pair, device="ascend910b2", tiling=catlass_tiling(TILE))
+
+
+#: 2048 x 1024 x 1024 on 16 cores, as a host program leaves it.
+CUBE = {
+    "usedCoreNum": 16, "M": 2048, "N": 1024, "Ka": 1024, "Kb": 1024, "singleCoreM": 512,
+    "singleCoreN": 256, "singleCoreK": 1024, "baseM": 128, "baseN": 256, "baseK": 64, "depthA1": 8,
+    "depthB1": 12, "stepM": 1, "stepN": 1, "stepKa": 4, "stepKb": 4, "isBias": 0, "transLength": 0,
+    "iterateOrder": 1, "shareMode": 0, "dbL0A": 2, "dbL0B": 2, "dbL0C": 1,
+}  # fmt: skip
+
+OURS = Tiling(
+    base_m=128, base_n=256, base_k=64, single_core_m=512, single_core_n=256, step_ka=4, step_kb=4,
+    l1a_slots=2, l1b_slots=3, strided=True, n_inner=True, cores=16,
+)  # fmt: skip
+
+
+def test_a_cube_tiling_is_our_fields_and_says_what_is_not_modelled(tmp_path: Path) -> None:
+    r = product(ascendc_tiling(CUBE), 2048, 1024, 1024)
+    assert r.tilings["matmul"] == OURS
+    assert "tiling ascendc tiling: not modelled: isBias, transLength, shareMode" in r.notes
+    assert r.cycles == product(OURS, 2048, 1024, 1024).cycles
+    split = product(ascendc_tiling({**CUBE, "singleCoreK": 512}), 2048, 1024, 1024)
+    assert split.tilings["matmul"].single_core_k == 512
+    assert [run.name for run in split.runs] == ["mem_set", "matmul"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"M": 1024}, "ascendc tiling: M is 1024; it must be 2048 in this call"),
+        ({"Kb": 512}, "Kb is 512; it must be 1024 in this call"),
+        ({"stepM": 2}, "stepM is 2; it must be at most 1 here"),
+        ({"iterateOrder": 2}, "iterateOrder is 2; it must be at most 1 here"),
+        ({"usedCoreNum": 25}, "usedCoreNum is 25; it must be at most 24 here"),
+        ({"depthA1": 6}, "depthA1 is 6; it must be a multiple of stepM * stepKa = 4"),
+        ({"dbL0B": 1}, "dbL0B is 1; it must be 2 in this call"),
+        ({"baseM": 100}, "ascendc tiling: tiling base_m is 100; it must be a multiple of 16"),
+        ({"baseQ": 1}, "ascendc tiling:26: baseQ: unknown key 'baseQ'; did you mean 'base"),
+        ({"baseK": "64K"}, "ascendc tiling:12: baseK: expected an integer of at least 1, got '64K"),
+    ],
+)  # fmt: skip
+def test_fields_that_do_not_fit_are_refused(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(npusim.NpusimError, match=re.escape(reason)):
+        product(ascendc_tiling({**CUBE, **change}), 2048, 1024, 1024)
+
+
+def test_the_command_line_takes_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cube.json"
+    file.write_text(json.dumps(CUBE))
+    call = "run matmul --m 2048 --k 1024 --n 1024 --device ascend910b2 --timing-only"
+    assert main([*call.split(), "--tiling", f"ascendc:{file}"]) == 0
+    assert "not modelled: isBias" in re.sub(r"\s+", " ", capsys.readouterr().out)
+    kinds = {"conv_backprop_filter": FilterTiling, "other": FilterTiling}
+    with pytest.raises(npusim.ArgumentError, match="CATLASS tilings are for matmul"):
+        parse_tiling(f"conv_backprop_filter:catlass:{file}", kinds)
