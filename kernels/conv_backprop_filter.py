@@ -93,10 +93,6 @@ class ConvBackpropFilter(Tiled):
             images=min(t.images, ceil_div(s.n, self.parts)),
         )
 
-    @property
-    def tiling_text(self) -> str:
-        return str(self.ran)
-
     @cached_property
     def walk(self) -> Walk:
         """Who adds which part of dw, and when."""
@@ -267,8 +263,15 @@ class _Nest:
         if u.dy_load:
             self._load_dy(u, self.y1.next())
         x1, y1 = self.x1.last(u.x_back), self.y1.last(u.dy_back)
-        kernel, k, c0 = self.kernel, self.k, self.kernel.shape.c0
-        c, dtype = self.c.next() if u.first else self.c.last(), kernel.x.dtype
+        c = self.c.next() if u.first else self.c.last()
+        alike = u._replace(x_load=False, dy_load=False, x_back=0, dy_back=0, last=False, adds=False)
+        self.k.once(self._products, alike, c, x1, y1)
+        if u.last:
+            self.k.once(self._store, u.m, u.f, u.adds, c)
+
+    def _products(self, u: Step, c: Slot, x1: Slot, y1: Slot) -> None:
+        """Expand and transpose into L0 what lies in L1, and accumulate."""
+        kernel, k, c0, dtype = self.kernel, self.k, self.kernel.shape.c0, self.kernel.x.dtype
         window, columns = self._window(u), (u.tap * c0, u.f * c0)
         plane, positions, base_k = (
             window.h * window.w * 32,
@@ -294,12 +297,14 @@ class _Nest:
                 k.load3d(b, planes, window, dtype, m=(k0, kk), k=columns)
             init = u.first and i == k0 == 0
             k.mmad(c, a, b, u.m, kk, u.f * c0, dtype, init=init, hf32=kernel.hf32)
-        if u.last:
-            row, pitch = u.m * kernel.row_bytes, kernel.shape.plan.cout_g * kernel.row_bytes
-            pitch *= kernel.shape.taps // kernel.taps
-            out, n = kernel.dw.at(0, row, base="dw", rows=u.f, pitch=pitch), u.f * c0
-            atomic = kernel.atomic or u.adds
-            k.fixpipe(out, c, u.m, n, FP32, staging=self.staging, atomic=atomic, c0=c0)
+
+    def _store(self, m: int, f: int, adds: bool, c: Slot) -> None:
+        """Drain a tile of ``m`` rows and ``f`` columns of fractals."""
+        kernel, c0, staging = self.kernel, self.kernel.shape.c0, self.staging
+        pitch = kernel.shape.plan.cout_g * kernel.row_bytes * (kernel.shape.taps // kernel.taps)
+        out = kernel.dw.at(0, m * kernel.row_bytes, base="dw", rows=f, pitch=pitch)
+        atomic = kernel.atomic or adds
+        self.k.fixpipe(out, c, m, f * c0, FP32, staging=staging, atomic=atomic, c0=c0)
 
     def _window(self, u: Step) -> Window:
         """The img2col geometry of the part of x in L1."""

@@ -35,7 +35,10 @@ from npusim.kernels.parts.implicit_gemm_input import Part, load_input, side_by_s
 from npusim.kernels.parts.implicit_gemm_shape import (
     Geometry,
     filter_places,
+    forms_of,
     output_lines,
+    shifted,
+    spread,
     stack,
     weight_loads,
     window,
@@ -115,7 +118,7 @@ class ImplicitGemm(Tiled):
             )
         if self.epilogue:
             self.epilogue.check_over(self.name, self.y, g.all_out * g.c0)
-            if self.needs_clear:
+            if self.needs_clear or self.zeros:
                 raise ArgumentError(
                     f"{self.name}: some outputs are reached by no input and cleared before, so "
                     "that they would miss the epilogue; launch it as an element-wise kernel"
@@ -144,10 +147,7 @@ class ImplicitGemm(Tiled):
     def load_weights(
         self, k: Language, n: range, b1: Slot, columns: range, places: Sequence[int]
     ) -> None:
-        """L1 <- weights of ``columns`` (c1 * taps + tap) for blocks ``n`` of its output channels.
-
-        Taps are the filter's ``places``, counted from the first one used.
-        """
+        """L1 <- weights of ``columns`` (c1 * taps + tap of ``places``) for output blocks ``n``."""
 
     @abstractmethod
     def feed_weights(
@@ -192,6 +192,11 @@ class ImplicitGemm(Tiled):
         return all(r.insert == 1 == r.inputs_apart for r in readings)
 
     @property
+    def zeros(self) -> bool:
+        """Whether zeros between positions are stored with them, in whole rows of one phase."""
+        return self.tiling.zeros and self.plane.live().filled(self.geometry.h.out)
+
+    @property
     def _height(self) -> int:
         """Rows whose slabs a core takes one after another, 0 where slabs are shared out singly."""
         t = self.tiling
@@ -223,14 +228,11 @@ class ImplicitGemm(Tiled):
             step_m=min(t.step_m, max(1, ceil_div(positions, base_m))),
             step_n=min(t.step_n, ceil_div(channels, base_n)),
             images=min(t.images, g.images),
+            zeros=self.zeros,
             base_k=max(g.c0, min(t.base_k, columns * g.c0)),  # whole columns, at least one
             step_planes=min(t.step_planes, g.planes_in),
             step_columns=columns,
         )
-
-    @property
-    def tiling_text(self) -> str:
-        return str(self.ran)
 
     @property
     def needs_clear(self) -> bool:
@@ -238,8 +240,8 @@ class ImplicitGemm(Tiled):
         g = self.geometry
         if not self.has_work:
             return True
-        dead = self.plane.live().positions < g.h.out * g.w.out or not all(g.live)
-        return dead or (g.groups - 1) * g.planes_in >= g.all_in
+        gaps = self.plane.live().positions < g.h.out * g.w.out and not self.zeros
+        return gaps or not all(g.live) or (g.groups - 1) * g.planes_in >= g.all_in
 
     @property
     def has_work(self) -> bool:
@@ -255,20 +257,10 @@ class ImplicitGemm(Tiled):
     def spaces(self, device: Device, cores: int, held: tuple[bool, ...]) -> list[Space]:
         """The tilings to choose from: single taps only where no other form fits.
 
-        A strided gradient is taken apart by phases, so that no inserted zeros are moved, also where
-        a window over them were a little faster.
+        A strided gradient goes by phases, also where a window were a little faster.
         """
-        g = self.geometry
-        axes = (g.h, g.w)
-        window = all(axis.fits_window() for axis in axes)
-        phases = any(axis.insert > 1 or axis.sparse for axis in axes)
-        phases = phases and all(axis.insert > 1 or axis.fits_window() for axis in axes)
-        window = window and not (phases and any(axis.insert > 1 for axis in axes))
-        single = phases and any(axis.lone for axis in axes)
-        taps = any(axis.wide or axis.sparse for axis in axes)
-        forms = ("window",) * window + ("phases",) * phases
-        rate = "hf32" if self.hf32 else self.x.dtype.name
-        for some in ((*forms, *("single",) * single, *("taps",) * taps), ("taps",)):
+        g, rate = self.geometry, "hf32" if self.hf32 else self.x.dtype.name
+        for some in (forms_of(g), ("taps",)):
             space = Space(g, device, cores, self.x.dtype, rate, self.rotated, some, held[:2])
             if some and len(space.columns["cut"]):
                 return [space]
@@ -318,17 +310,22 @@ class _Nest:
         self.c = k.buffer(
             "L0C", (m, n), FP32, slots=t.l0c_slots, name="y_l0c", unit_flag=t.unit_flag
         )
-        self.staging = self.epilogue = None
+        self.staging = self.epilogue = self.picture = None
         if kernel.epilogue:
-            lines = max(len(self._lines(t.images, *pair)) for pair in product(*self.readings))
-            size = m, n // 16
-            self.epilogue = EpilogueStore(k, kernel.epilogue, kernel.y, size, lines)
-        else:
-            self.staging = k.fixpipe_staging(m, kernel.y.dtype, columns=n // 16)
+            sizes, pairs = (kernel.geometry, t.images), product(*self.readings)
+            lines = max(len(output_lines(*sizes, *pair, self._block)) for pair in pairs)
+            self.epilogue = EpilogueStore(k, kernel.epilogue, kernel.y, (m, n // 16), lines)
+            return
+        count, y = n // 16, kernel.y.dtype
+        if kernel.zeros:
+            around = max(spread(h, kernel.geometry.w.out) for h in self.readings[0])
+            count = min(count, k.memory("UB").size_bytes // (2 * self._block * (m + around))) or 1
+            self.picture = k.buffer("UB", (count, around * 16), y, slots=2, name="picture_ub")
+        self.staging = k.fixpipe_staging(m, y, columns=count)
 
     def emit(self, u: Step) -> None:
         """One filter depth of the tiles of one slab and load of weights, through some taps."""
-        t, (h, w) = self.kernel.tiling, self._reading(u)
+        t, (h, w) = self.kernel.tiling, self._reading(u.h, u.w)
         positions = stack(h, u.images).h.outputs * w.outputs
         rows = positions if t.step_m == 1 else t.base_m
         for n, m in product(self._tiles_n(u), range(0, positions, rows)):
@@ -336,15 +333,15 @@ class _Nest:
             tile = _Tile(range(m, min(m + rows, positions)), n, c)
             self._sum(u, tile, again=n.start + m > 0)
             if u.last:
-                self._store(u, tile)
+                self.k.once(self._store, u[:3], tile)
 
-    def _reading(self, u: Step) -> tuple[Reading, Reading]:
-        """How the slab's rows and columns read the input."""
-        return self.readings[0][u.h], self.readings[1][u.w]
+    def _reading(self, h: int, w: int) -> tuple[Reading, Reading]:
+        """How rows and columns of a slab read the input, by the numbers of a step."""
+        return self.readings[0][h], self.readings[1][w]
 
     def _sum(self, u: Step, tile: _Tile, *, again: bool) -> None:
         """All products of a tile; operands complete in K that came for one before are there."""
-        t, g, (h, w) = self.kernel.tiling, self.kernel.geometry, self._reading(u)
+        t, g, (h, w) = self.kernel.tiling, self.kernel.geometry, self._reading(u.h, u.w)
         taps = h.kernel * w.kernel
         started, steps = not u.first, (t.step_planes * taps, t.step_columns, taps)
         for plane in range(0, u.planes, t.step_planes):
@@ -358,18 +355,43 @@ class _Nest:
             for columns, used in weight_loads(plane, planes, u.planes, steps):
                 there = u.kept or (again and len(columns) == u.planes * taps)
                 w1 = self.w1.last() if there else self._load_weights(u, columns, used)
-                step = max(1, t.base_k // g.c0)
-                for j in range(used.start, used.stop, step):
-                    at = columns, range(j, min(j + step, used.stop))
-                    at_n = self._behind(w1, columns, tile.n)
-                    self._multiply(tile, (part, held, at_n), at, init=not started)
-                    started = True
+                at = tuple(shifted(some, -plane * taps) for some in (columns, used))
+                operands = held, self._behind(w1, columns, tile.n)
+                self.k.once(self._products, (*u[:3], planes), tile, operands, at, not started)
+                started = True
+
+    def _products(
+        self,
+        loaded: tuple[int, int, int, int],
+        tile: _Tile,
+        operands: tuple[SlotRegion, Slot],
+        columns: tuple[range, range],
+        init: bool,
+    ) -> None:
+        """The products of what lies in L1: of a load of weights those columns that are used.
+
+        ``loaded`` are the numbers of the readings, images and planes; columns count from the first
+        plane of the input that is loaded.
+        """
+        (h, w), (images, planes), g = self._reading(*loaded[:2]), loaded[2:], self.kernel.geometry
+        over = window(stack(h, images).h, w)
+        if side_by_side(g, Part(h, w, images, 0, planes)):
+            over = images_window(images, planes, h.size * w.size)
+        k, dtype, (x1, w1), (held, used) = self.k, self.kernel.x.dtype, operands, columns
+        rows, n, taps = len(tile.m), len(tile.n), h.kernel * w.kernel
+        step = max(1, self.kernel.tiling.base_k // g.c0)
+        for j in range(used.start, used.stop, step):
+            now, first = range(j, min(j + step, used.stop)), init and j == used.start
+            kk, a, b = len(now) * g.c0, self.a.next(), self.b.next()
+            k.load3d(a, x1, over, dtype, m=(tile.m.start, rows), k=(j * g.c0, kk))
+            self.kernel.feed_weights(k, n, (b, w1), (held, now), taps)
+            k.mmad(tile.c, a, b, rows, kk, n * g.c0, dtype, init=first, hf32=self.kernel.hf32)
 
     def _load_weights(self, u: Step, columns: range, used: range) -> Slot:
         """The L1 slot with the task's weights of ``columns``, loaded unless it has them."""
         if used.start != columns.start:
             return self.w1.last()
-        w1, (h, w) = self.w1.next(), self._reading(u)
+        w1, (h, w) = self.w1.next(), self._reading(u.h, u.w)
         places = filter_places(h, w, self.kernel.geometry.w.kernel)
         for n in self._tiles_n(u):
             at = self._behind(w1, columns, n)
@@ -385,57 +407,33 @@ class _Nest:
         """Where the weights of a tile lie: those of one tile behind those of another."""
         return w1.behind(len(columns) * n.start * self.kernel.geometry.c0 * 32)
 
-    def _multiply(
-        self,
-        tile: _Tile,
-        operands: tuple[Part, SlotRegion, Slot],
-        at: tuple[range, range],
-        *,
-        init: bool,
-    ) -> None:
-        """Both L0 loads and the mmad of the columns ``at[1]`` of a load of weights."""
-        (part, x1, w1), (columns, now), (h, w, images, *_) = operands, at, operands[0]
-        k, g, dtype, tall = self.k, self.kernel.geometry, self.kernel.x.dtype, stack(h, images).h
-        kk, a, b = len(now) * g.c0, self.a.next(), self.b.next()
-        rows, n, taps = len(tile.m), len(tile.n), h.kernel * w.kernel
-        over = window(tall, w)
-        if side_by_side(g, part):
-            over = images_window(images, part.planes, h.size * w.size)
-        first = (now.start - part.plane * taps) * g.c0
-        k.load3d(a, x1, over, dtype, m=(tile.m.start, rows), k=(first, kk))
-        self.kernel.feed_weights(k, n, (b, w1), (columns, now), taps)
-        k.mmad(tile.c, a, b, rows, kk, n * g.c0, dtype, init=init, hf32=self.kernel.hf32)
-
-    def _lines(self, images: int, h: Reading, w: Reading) -> list[Line]:
-        """Where the rows of so many images' tile go, behind the place of the first."""
-        g, block, tall = self.kernel.geometry, self._block, stack(h, images)
-        image = g.depth_out * g.all_out * g.h.out * g.w.out * block
-        apart = tall.outputs * w.outputs
-        return [
-            line._replace(first=line.first + i * apart, offset=line.offset + i * image)
-            for i in range(images)
-            for line in output_lines(h, w, g.w.out, block)
-        ]
-
     @property
     def _block(self) -> int:
         """Bytes of a block of output channels at one position."""
         return self.kernel.c0_out * self.kernel.y.dtype.bytes
 
-    def _store(self, u: Step, tile: _Tile) -> None:
-        """Y <- the tile, one piece where its outputs follow each other."""
+    def _store(self, slab: tuple[int, int, int], tile: _Tile) -> None:
+        """Y <- the tile, one piece where its outputs follow each other.
+
+        ``slab`` are the numbers of its readings and images.
+        """
         k, g, y, c0 = self.k, self.kernel.geometry, self.kernel.y, self.kernel.c0_out
         block, n, m = self._block, len(tile.n) * g.c0, len(tile.m)
-        plane, lines = g.h.out * g.w.out * block, self._lines(u.images, *self._reading(u))
+        h, w, images = slab
+        plane, lines = (
+            g.h.out * g.w.out * block,
+            output_lines(g, images, *self._reading(h, w), block),
+        )
         at = tile.n.start * g.c0 // c0 * plane + tile.m.start * block
         whole = len(lines) == 1 and (m == 1 or lines[0].pitch == block)
         if self.epilogue:
             lines = [Line(0, m, 0, block)] if whole else lines
             self.epilogue.store(Target(at, plane, lines, tile.n.start * g.c0 * 4), tile.c, m, n)
             return
-        if whole:
+        if whole and not self.picture:
             out = y.at(at, m * block, base="y", rows=n // c0, pitch=plane)
             k.fixpipe(out, tile.c, m, n, y.dtype, staging=self.staging, c0=c0)
             return
-        out = y.at(at, block, base="y", rows=n // c0, pitch=plane)
-        k.fixpipe_scatter(out, lines, tile.c, m, n, y.dtype, staging=self.staging, c0=c0)
+        size = spread(self._reading(h, w)[0], g.w.out) * block if self.picture else block
+        out, ub = y.at(at, size, base="y", rows=n // c0, pitch=plane), self.staging
+        k.fixpipe_scatter(out, lines, tile.c, m, n, y.dtype, ub, self.picture, c0=c0)

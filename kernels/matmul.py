@@ -22,23 +22,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
-from math import lcm, prod
-from typing import ClassVar
+from math import gcd, lcm, prod
+from typing import Any, ClassVar
 
 import numpy as np
 
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.bias_table import BiasTable
 from npusim.kernels.parts.hand_over import HandOver, with_meeting
-from npusim.kernels.parts.matmul_operands import Feed, Operand, Scales, Shared, Source, Tile, steps
+from npusim.kernels.parts.matmul_operands import (
+    Feed,
+    Operand,
+    Scales,
+    Shared,
+    Source,
+    Tile,
+    load_left,
+    load_right,
+    periods,
+    steps,
+)
 from npusim.kernels.parts.tile_order import ORDERS, Tiles, successors, tiles
-from npusim.kernels.parts.transposed import load_transposed
 from npusim.kernels.tiled import Tiled
 from npusim.kernels.tilings.fit import holds
 from npusim.kernels.tilings.matmul import Shape, Tiling
 from npusim.kernels.tilings.matmul_space import Space
 from npusim.language import (
     FP32,
+    FRACTAL_BYTES,
     INT8,
     INT32,
     MX_BLOCK,
@@ -54,7 +65,6 @@ from npusim.language import (
     Slot,
     Tasks,
     Tensor,
-    Window,
     ceil_div,
     round_up,
 )
@@ -122,10 +132,6 @@ class Matmul(Tiled):
             step_ka=min(t.step_ka, steps),
             step_kb=min(t.step_kb, steps),
         )
-
-    @property
-    def tiling_text(self) -> str:
-        return str(self.ran)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -229,9 +235,8 @@ class Matmul(Tiled):
         return Shape(*sizes, self.dtype, out, math, groups, splits, self.bias is not None)
 
     def spaces(self, device: Device, cores: int, held: tuple[bool, ...]) -> list[Space]:
-        shape = self.shape
-        if not device.has_path("UB", "GM"):  # nothing could clear the result
-            shape = shape._replace(splits=False)
+        # Where there is no way from UB nothing could clear the result.
+        shape = self.shape._replace(splits=self.shape.splits and device.has_path("UB", "GM"))
         space = Space(shape, device, cores, held[:2])
         if not len(space.columns["cores"]):
             raise CapacityError(
@@ -239,6 +244,10 @@ class Matmul(Tiled):
                 "B of L1; no tiling fits, choose a device with larger memories"
             )
         return [space]
+
+    def given(self, tilings: tuple[Any, ...], device: Device, cores: int) -> Space | None:
+        plain = self.layouts == ("ND", "ND")
+        return Space(self.shape, device, cores, (False, False), tilings) if plain else None
 
     def variants(self, tiling: Tiling, cores: int) -> Iterator[Tiling]:
         """Orders of tiles, where a core has several, and slabs that are asked for ahead."""
@@ -308,6 +317,13 @@ class _Nest:
         width = ceil_div(base_k, kernel.group)
         km = kernel.layouts[0] == "ND_km"
         across = {"m": round_up(m, pad) if km else m, "n": round_up(n, pad)}
+        sources = kernel.sources.values()
+        #: Base blocks after which all operands begin a new slab, and the way from one to the next.
+        period = lcm(*(ceil_div(source.depth, t.base_k) for source in sources))
+        # A loop steps by whole pieces of 512 B: a move costs what its place in them takes.
+        steps = (source.offset_along(period * t.base_k) for source in sources)
+        self.period = period * lcm(*(FRACTAL_BYTES // gcd(FRACTAL_BYTES, step) for step in steps))
+        self.strides = {s.operand.base: s.offset_along(self.period * t.base_k) for s in sources}
         self.l1 = self._slab_buffers(across, round_up(depth, pad))
         self.a0 = k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="a_l0a")
         self.b0 = k.buffer("L0B", (base_k, n), dtype, slots=t.l0_slots, name="b_l0b")
@@ -370,15 +386,23 @@ class _Nest:
         feeds = {name: self._feed(tile, name, walk) for name in self.kernel.sources}
         c = self.acc.next()
         self.bias = self.table.load(tile.n) if self.table and tile.first else None
-        for place, k0 in enumerate(walk):
-            for feed in feeds.values():
-                feed.take(place)
-            for feed in feeds.values():
-                feed.ask(place)
-            self._multiply(c, tile, feeds, (k0, min(t.base_k, tile.k - k0)), init=not place)
+        for first, many in periods(walk, self.period, t.base_k, tile.k, ahead=t.preload):
+            for _ in self.k.loop(many, **self.strides):
+                for place in range(first, min(first + self.period, count)):
+                    self._block(c, tile, feeds, (place, walk[place]))
         self._store(c, tile)
         if t.barrier:
             self.k.pipe_barrier()
+
+    def _block(self, c: Slot, tile: Tile, feeds: dict[str, Feed], at: tuple[int, int]) -> None:
+        """Sum the base block at a place of the walk along K, which begins at an element."""
+        place, k0 = at
+        for feed in feeds.values():
+            feed.take(place)
+        for feed in feeds.values():
+            feed.ask(place)
+        block = k0, min(self.kernel.tiling.base_k, tile.k - k0)
+        self._multiply(c, tile, feeds, block, init=not place)
 
     def _feed(self, tile: Tile, name: str, walk: list[int]) -> Feed:
         """The slabs of an operand in this tile, and with preload the first of the next one."""
@@ -400,38 +424,16 @@ class _Nest:
     ) -> None:
         """One base block along K, ``block`` = (first element, extent): L1 to L0, and the mmad."""
         a0, b0 = self.a0.next(), self.b0.next()
-        self._load_a(a0, feeds["a"], tile.m, block)
-        self._load_b(b0, feeds["b"], tile.n, block)
+        dtype, of = self.kernel.dtype, self.kernel.sources
+        load_left(self.k, a0, feeds["a"], tile.m, block, dtype, k_rows=of["a"].k_rows)
+        load_right(self.k, b0, feeds["b"], tile.n, block, dtype, k_rows=of["b"].k_rows)
         scales = tuple(
             feeds[f"scale_{axis}"].scales(self.k, handle.next(), extent, block, self.kernel.group)
             for handle, axis, extent in zip(self.s0, "mn", (tile.m, tile.n), strict=False)
         )
-        dtype, hf32, bias = self.kernel.dtype, self.kernel.hf32, self.bias if init else None
+        hf32, bias = self.kernel.hf32, self.bias if init else None
         sizes = tile.m, block[1], tile.n
         self.k.mmad(c, a0, b0, *sizes, dtype, init=init, hf32=hf32, scales=scales, bias=bias)
-
-    def _load_a(self, a0: Slot, feed: Feed, m: int, block: tuple[int, int]) -> None:
-        """A block of NZ columns to L0A: a load3d with a 1x1 filter walks rows as positions."""
-        m16, first = round_up(m, 16), block[0] - feed.slab.k0
-        if self.kernel.sources["a"].k_rows:
-            held = feed.slot, 0, feed.slab.size
-            load_transposed(self.k, a0, held, m, (first, block[1]), self.kernel.dtype)
-            return
-        slab = feed.slot.at(0, ceil_div(feed.slab.size, self.kernel.c0) * m16 * 32)
-        window = Window(h=1, w=m16)
-        self.k.load3d(a0, slab, window, self.kernel.dtype, m=(0, m), k=(first, block[1]))
-
-    def _load_b(self, b0: Slot, feed: Feed, n: int, block: tuple[int, int]) -> None:
-        """A block to L0B: of N x K its fractals as they lie, of K x N a load3d along positions."""
-        c0, dtype = self.kernel.c0, self.kernel.dtype
-        first, n1 = block[0] - feed.slab.k0, ceil_div(n, 16)
-        if not self.kernel.sources["b"].k_rows:
-            fractals = feed.slot.fractals(first // c0 * n1, ceil_div(block[1], c0) * n1)
-            self.k.load2d(b0, fractals, dtype)
-            return
-        rows = round_up(feed.slab.size, 16)
-        slab, window = feed.slot.at(0, ceil_div(n, c0) * rows * 32), Window(h=1, w=rows)
-        self.k.load3d(b0, slab, window, dtype, m=(first, block[1]), k=(0, n))
 
     def _store(self, c: Slot, tile: Tile) -> None:
         kernel, dtype, staging = self.kernel, self.kernel.c.dtype, self.staging

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from npusim.base.integers import Number
 from npusim.kernels.parts.tile_order import Tiles
+from npusim.kernels.parts.transposed import load_transposed
 from npusim.language import (
     FRACTAL_BYTES,
     INT8,
     ArgumentError,
     BufferHandle,
+    DType,
     IntArray,
     Language,
     Slot,
     SlotRegion,
     Tensor,
+    Window,
     ceil_div,
     round_up,
 )
@@ -169,6 +173,10 @@ class Source:
         across = table.m0 if self.extent == "m" else table.n0
         return self.operand.offset(*self._turned(across, table.k0))
 
+    def offset_along(self, k0: int) -> int:
+        """Bytes from element 0 along K to element ``k0``."""
+        return int(self.operand.offset(*self._turned(0, k0)))
+
     def slab(self, k0: int, k: int, *, ahead: bool = False) -> Slab:
         """The slab with element ``k0`` of a part of K of ``k`` elements."""
         start = k0 // self.depth * self.depth
@@ -227,21 +235,22 @@ class Feed:
         self.handle, self.load, self.begins = handle, load, begins
         slabs = [*begins.values(), following]
         self.next = dict(zip(begins, slabs[1:], strict=True)) if preload else {}
-        self.pending = handle.last() if present else None
+        self.pending = present
 
     def take(self, place: int) -> None:
         """Bring the slab that begins here into use, loading it unless it is on its way."""
         slab = self.begins.get(place)
         if slab is not None:
             self.slab = slab
-            self.slot = self.pending or self._loaded(slab)
-            self.pending = None
+            self.slot = self.handle.last() if self.pending else self._loaded(slab)
+            self.pending = False
 
     def ask(self, place: int) -> None:
         """Ask for the slab after the one that begins here."""
         slab = self.next.get(place)
         if slab is not None:
-            self.pending = self._loaded(slab)
+            self._loaded(slab)
+            self.pending = True
 
     def _loaded(self, slab: Slab) -> Slot:
         slot = self.handle.next()
@@ -257,3 +266,56 @@ class Feed:
         first = (block[0] - self.slab.k0) // group * rows
         k.data_move(held, self.slot.at(first, held.size), INT8)
         return held
+
+
+def periods(
+    walk: list[int], period: int, base_k: int, k: int, *, ahead: bool
+) -> Iterator[tuple[int, int]]:
+    """Places in a ``walk`` along K at which periods begin, and how many from there are alike.
+
+    A period is so many base blocks of ``base_k`` of ``k`` elements. Those that are alike bring the
+    same slabs, do not begin the sum, and lie one behind the other; where slabs are asked for
+    ``ahead``, so does the one after them.
+    """
+    depth, places = period * base_k, range(0, len(walk), period)
+    ends = [walk[min(place + period, len(walk)) - 1] for place in places]
+    size = depth - base_k
+    starts = [
+        k0 if place and end - k0 == size and not k0 % depth and k0 + depth <= k else -1
+        for place, k0, end in zip(places, walk[::period], ends, strict=True)
+    ]
+    goes_on = [0 <= a == b - depth for a, b in pairwise(starts)]
+    at = 0
+    while at < len(starts):
+        alike = sum(1 for _ in takewhile(bool, goes_on[at:]))
+        many = max(1, alike + (not ahead))
+        yield places[at], many
+        at += many
+
+
+def load_left(
+    k: Language, a0: Slot, feed: Feed, m: int, block: tuple[int, int], dtype: DType, *, k_rows: bool
+) -> None:
+    """A block of NZ columns to L0A: a load3d with a 1x1 filter walks rows as positions."""
+    m16, first = round_up(m, 16), block[0] - feed.slab.k0
+    if k_rows:
+        held = feed.slot, 0, feed.slab.size
+        load_transposed(k, a0, held, m, (first, block[1]), dtype)
+        return
+    slab = feed.slot.at(0, ceil_div(feed.slab.size, 32 // dtype.bytes) * m16 * 32)
+    k.load3d(a0, slab, Window(h=1, w=m16), dtype, m=(0, m), k=(first, block[1]))
+
+
+def load_right(
+    k: Language, b0: Slot, feed: Feed, n: int, block: tuple[int, int], dtype: DType, *, k_rows: bool
+) -> None:
+    """A block to L0B: of N x K its fractals as they lie, of K x N a load3d along positions."""
+    c0 = 32 // dtype.bytes
+    first, n1 = block[0] - feed.slab.k0, ceil_div(n, 16)
+    if not k_rows:
+        fractals = feed.slot.fractals(first // c0 * n1, ceil_div(block[1], c0) * n1)
+        k.load2d(b0, fractals, dtype)
+        return
+    rows = round_up(feed.slab.size, 16)
+    slab = feed.slot.at(0, ceil_div(n, c0) * rows * 32)
+    k.load3d(b0, slab, Window(h=1, w=rows), dtype, m=(first, block[1]), k=(0, n))

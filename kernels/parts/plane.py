@@ -37,6 +37,11 @@ class Plane:
         """Without the pairs that read no real input."""
         return Plane(*(axis.where(axis.real > 0) for axis in (self.rows, self.columns)))
 
+    def filled(self, height: int) -> bool:
+        """Whether whole rows of one phase and the rows behind each make up ``height`` rows."""
+        apart = {row.outputs_apart * self.rows.outputs for row in self.rows.readings[0]}
+        return (*self.rows.first[:1], *self.columns.first) == (0, 0) and apart == {height}
+
     @cached_property
     def positions(self) -> int:
         """Output positions of all slabs."""

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npusim.base.objects import Abstract
+from npusim.device.spec import Device
 from npusim.kernels.parts.patches import Grid, Patches, Piece, Side, rectangles
 from npusim.kernels.parts.room import Held, declare
 from npusim.kernels.parts.windows import Cut
@@ -104,6 +105,10 @@ class Pooling(Patches):
     def streamed(self) -> dict[str, Any]:
         size = self.shape.taps * self.windows.size_bytes // self.read.dtype.bytes * self.wide.bytes
         return {"vector": (("add", size), *[("select", size)] * bool(self.mask))}
+
+    def fits(self, device: Device) -> bool:
+        """Whether UB holds all that one window reads."""
+        return self._takes(Tiling(rows=1, columns=1)) <= device.memory("UB").size_bytes
 
     @abstractmethod
     def buffers(self, pixels: int, windows: int) -> dict[str, Held]:

@@ -22,8 +22,9 @@ def load_transposed(
 
     ``held`` is the slot, the first of its columns, and the extent along K of the slab, whose
     columns are padded to 16 rows each; ``m`` elements across K are taken. One load3d where the
-    device transposes with it, else load2d, column by column unless whole columns follow each other.
-    ``close`` columns are not padded, which only load3d can read.
+    device transposes with it, else load2d: one where all fractals are equally far apart, as whole
+    columns' are, or one of each column, and otherwise column by column. ``close`` columns are not
+    padded, which only load3d can read.
     """
     (slot, first, depth), (start, extent) = held, at
     columns, pitch = ceil_div(m, 32 // dtype.bytes), ceil_div(depth, 16)
@@ -33,10 +34,10 @@ def load_transposed(
         k.load3d(a, source, window, dtype, m=at, k=(0, m), transpose=True)
         return
     k1 = ceil_div(extent, 16)
-    whole = k1 == pitch and columns * k1 <= 255  # what one instruction copies
-    for block in range(1 if whole else columns):
-        count = columns * k1 if whole else k1
-        source = slot.fractals((first + block) * pitch + start // 16, count)
+    apart = k1 in (1, pitch) and columns * k1 <= 255  # what one instruction copies
+    for block in range(1 if apart else columns):
+        count, stride = (columns * k1, pitch // k1) if apart else (k1, 1)
+        source = slot.fractals((first + block) * pitch + start // 16, count, stride=stride)
         k.load2d(a.fractals(block * k1, count), source, dtype, transpose=True)
 
 

@@ -90,15 +90,16 @@ class _Batch:
         self.cores = cores
         self.memory = CoreMemory(program, gm, len(cores), ordered)
 
-    def tasks(self) -> Iterator[Template]:
-        """Enter task after task; the template of each."""
-        program, turns = self.program, (0,) * len(self.program.buffers)
+    def units(self) -> Iterator[Template]:
+        """Enter unit after unit; the template of each."""
+        program, turns = self.program, [0] * len(self.program.buffers)
         tables = [program.cores[i].bases for i in self.cores]
-        for task, variant in enumerate(program.cores[self.cores[0]].variants):
+        for unit, variant in enumerate(program.cores[self.cores[0]].variants):
             template = program.templates[program.variants[variant].template]
-            bases = np.array([table[task] for table in tables])
-            self.memory.begin_task(dict(zip(program.base_names, bases.T, strict=True)), turns)
-            turns = template.lowered.turns
+            bases = np.array([table[unit] for table in tables])
+            named, lowered = dict(zip(program.base_names, bases.T, strict=True)), template.lowered
+            self.memory.begin_unit(named, turns, lowered.starts)
+            turns = [a + b for a, b in zip(turns, lowered.turns, strict=True)]
             yield template
 
 
@@ -181,7 +182,7 @@ def _run_side_by_side(
 
     def run(batch: _Batch) -> None:
         nonlocal done
-        for template in batch.tasks():
+        for template in batch.units():
             _run(template, range(len(template.instructions)), batch.memory)
             if progress is not None:
                 with lock:
@@ -264,7 +265,7 @@ class _CoreSync:
         self.program, self.setting = program, Flags(program)
         self.flags: dict[tuple[int, int], int] = {}  # counts not waited for, by core and event
         self.events = 0
-        self.done = 0  # instructions of finished tasks, all cores
+        self.done = 0  # instructions of finished units, all cores
 
     def send(self, sender: int, signal: Signal) -> None:
         """Set a flag; an error where one of a group cannot count so far.
@@ -291,7 +292,7 @@ class _CoreSync:
             self.flags[core, event] = left
         return left >= 0
 
-    def end_task(self, template: Template) -> None:
+    def end_unit(self, template: Template) -> None:
         self.events += 1
         self.done += len(template.instructions)
         if self.progress is not None:
@@ -301,7 +302,7 @@ class _CoreSync:
 def _run_core(core: int, batch: _Batch, sync: _CoreSync) -> Iterator[str]:
     """One core; yields whenever it has to wait for another."""
     barriers = 0
-    for template in batch.tasks():
+    for template in batch.units():
         first = 0
         for i, instruction in enumerate(template.instructions):
             if not instruction.between_cores:
@@ -322,4 +323,4 @@ def _run_core(core: int, batch: _Batch, sync: _CoreSync) -> Iterator[str]:
                     sync.send(core, instruction.signals)
             sync.events += 1
         _run(template, range(first, len(template.instructions)), batch.memory)
-        sync.end_task(template)
+        sync.end_unit(template)

@@ -109,15 +109,17 @@ class CoreMemory:
         self.slots = [
             [PhysicalSlot(batch, b.slot_bytes) for _ in range(b.slots)] for b in program.buffers
         ]
-        self.turns = [0] * len(program.buffers)  # taken before this task
-        self.seen = [0] * len(program.buffers)  # taken so far, also inside this task
+        self.turns = [0] * len(program.buffers)  # from where those of this unit count
+        self.seen = [0] * len(program.buffers)  # taken so far, also inside this unit
         self.bases: dict[str, IntArray] = {}
         self.stores: list[tuple[range, GmRegion, IntArray, Array, DType, bool]] = []
 
-    def begin_task(self, bases: dict[str, IntArray], turns: tuple[int, ...]) -> None:
-        """Enter a task: its GM bases per core, and the turns the previous task took."""
+    def begin_unit(
+        self, bases: dict[str, IntArray], turns: list[int], starts: tuple[int, ...]
+    ) -> None:
+        """Enter a unit: its GM bases per core, the turns taken before, and where its own start."""
         self.bases = bases
-        self.turns = [a + b for a, b in zip(self.turns, turns, strict=True)]
+        self.turns = [a - b for a, b in zip(turns, starts, strict=True)]
 
     def lane(self, index: int) -> LaneMemory:
         """What one core of the batch sees."""

@@ -1,10 +1,10 @@
-"""Kernel + device + cores -> Program: one template per distinct task, then linking."""
+"""Kernel + device + cores -> Program: units of distinct tasks become templates, then linking."""
 
 from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -19,12 +19,13 @@ from npusim.base.objects import growing
 from npusim.base.yamltree import suggest
 from npusim.device.spec import Device
 from npusim.isa.sync import SetFlag, WaitFlag
-from npusim.program.kernel import Kernel, Plan, Tasks, fields_of
+from npusim.program.kernel import Kernel, Plan, Tasks, fields_of, require_table
 from npusim.program.language import Language
 from npusim.program.link import Linker
 from npusim.program.lower import lower
 from npusim.program.program import CoreProgram, Program, Template, pipes_of
 from npusim.program.recost import costed, structure
+from npusim.program.units import Runs, Unit
 
 _PACKAGE = FilePath(__file__).parent.parent
 _OURS = tuple(_PACKAGE / part for part in ("program", "isa", "device"))
@@ -37,10 +38,6 @@ class _Part:
     k: Language
     lanes: tuple[tuple[int, int], ...]
     plan: Plan[Any]
-
-    def name(self, group: int, number: int) -> str:
-        """What a core is called."""
-        return f"{self.k.kind.name}{group * self.k.kind.per_group + number}"
 
 
 @growing()
@@ -57,29 +54,33 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
     bases = list(dict.fromkeys(base for part in parts for base in part.plan.tasks.bases))
     pipes = pipes_of(part.k.kind for part in parts)
     templates: list[Template] = []
+    tasks: list[Runs] = []
     chosen: list[IntArray] = []
     for part in parts:
         _check_tasks(kernel, part.plan.tasks, len(part.lanes))
         records, which = _distinct(part.plan.tasks)
-        chosen.append(which + len(templates))
-        templates += [
-            _template(part.k, device, partial(part.plan.emit, r), (names, bases), pipes)
-            for r in records
-        ]
+        chosen.append(which + len(tasks))
+        part.k.bases = tuple(bases)
+        for record in records:
+            runs = _issue(part.k, partial(part.plan.emit, record))
+            tasks.append(runs._replace(units=runs.units + len(templates)))
+        templates += [_template(unit, device, (names, bases), pipes) for unit in part.k.units]
     buffers = tuple(h.buffer for h in parts[0].k.handles)
-    linker = Linker(buffers, tuple(t.lowered for t in templates))
+    linker = Linker(buffers, tuple(t.lowered for t in templates), [one.units for one in tasks])
     cores = []
     for part, which in zip(parts, chosen, strict=True):
-        order = np.argsort(part.plan.tasks.core, kind="stable")
+        order, kind = np.argsort(part.plan.tasks.core, kind="stable"), part.k.kind
         table, ordered = _table(part.plan.tasks, bases)[order], which[order]
         counts = np.bincount(part.plan.tasks.core, minlength=len(part.lanes))
-        ends = np.cumsum(counts)
-        begins = (ends - counts).tolist()
-        for (group, i), begin, end in zip(part.lanes, begins, ends.tolist(), strict=True):
-            variants = linker.link(ordered[begin:end])
-            cores.append(
-                CoreProgram(part.name(group, i), group, part.k.kind, variants, table[begin:end])
-            )
+        shifted, iterations = _rows(tasks, ordered, table)
+        task = row = 0
+        for (group, i), count in zip(part.lanes, counts.tolist(), strict=True):
+            variants = linker.link(ordered[task : task + count])
+            end = row + len(variants)
+            rows, name = slice(row, end), f"{kind.name}{group * kind.per_group + i}"
+            cores.append(CoreProgram(name, group, kind, variants, shifted[rows], iterations[rows]))
+            task, row = task + count, end
+    seen = any(part.k.device_seen for part in parts)
     program = Program(
         kernel=kernel.name,
         roles=kernel.roles,
@@ -91,10 +92,12 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
         buffers=buffers,
         templates=tuple(templates),
         variants=tuple(linker.variants),
+        tasks=tuple(one.units for one in tasks),
         cores=tuple(cores),
         useful_macs=kernel.useful_macs,
         needed_bytes=kernel.needed_bytes,
-        structure=_structure(kernel, device, parts),
+        # Where the kernel looked at all of the device, it follows from all of it.
+        structure=None if seen else structure(device, kernel.roles),
         looked=frozenset().union(*(part.k.looked for part in parts)),
     )
     _check_barriers(program)
@@ -149,6 +152,7 @@ def _parts(
             raise ProgramError(
                 f"plan of {type(kernel).__name__} returns {plan!r}; it returns a Plan(tasks, emit)"
             )
+        k.bases = tuple(plan.tasks.bases)
         parts.append(_Part(k, lanes, plan))
     return parts
 
@@ -160,34 +164,33 @@ def _table(tasks: Tasks[Any], bases: list[str]) -> IntArray:
     return np.stack(columns, axis=1) if columns else np.zeros((len(tasks.core), 0), np.int64)
 
 
-def _structure(kernel: Kernel, device: Device, parts: list[_Part]) -> Hashable:
-    """What of the device the program follows from, None where the kernel looked at all of it."""
-    if any(part.k.device_seen for part in parts):
-        return None
-    return structure(device, kernel.roles)
+def _rows(tasks: list[Runs], which: IntArray, bases: IntArray) -> tuple[IntArray, IntArray]:
+    """The GM bases of every unit that tasks run, and the iteration that it is.
+
+    ``which`` are distinct tasks, ``bases`` (tasks, base columns) theirs.
+    """
+    lengths = np.array([len(one.units) for one in tasks])
+    begins, runs, count = np.cumsum(lengths) - lengths, Runs.joined(tasks), lengths[which]
+    require_table(int(count.sum()))
+    rows = np.repeat(begins[which] - (np.cumsum(count) - count), count) + np.arange(count.sum())
+    return np.repeat(bases, count, axis=0) + runs.shifts[rows], runs.iterations[rows]
 
 
-def _issue(k: Language, emit: Callable[[], None]) -> None:
-    """Record the instructions of one task."""
+def _issue(k: Language, emit: Callable[[], None]) -> Runs:
+    """Record the units of one task, and which of them it runs."""
     k.begin_task()
     with _located():
         emit()
+        return k.end_task()
 
 
 def _template(
-    k: Language,
-    device: Device,
-    emit: Callable[[], None],
-    names: tuple[dict[str, int], list[str]],
-    pipes: tuple[str, ...],
+    unit: Unit, device: Device, names: tuple[dict[str, int], list[str]], pipes: tuple[str, ...]
 ) -> Template:
-    """Issue the instructions of one task and lower them."""
-    _issue(k, emit)
-    instructions, told, lines = tuple(k.instructions), tuple(k.told), tuple(k.lines)
-    turns = tuple(h.turns for h in k.handles)
+    """A unit with what its instructions cost, lowered."""
+    instructions, told, lines, *_ = unit
     costs, flows = costed(instructions, told, lines, device, names)
-    lowered = lower(instructions, told, lines, turns, pipes)
-    return Template(instructions, told, lines, costs, flows, lowered)
+    return Template(instructions, told, lines, costs, flows, lower(unit, pipes))
 
 
 def _distinct(tasks: Tasks[Any]) -> tuple[list[tuple[Any, ...]], IntArray]:

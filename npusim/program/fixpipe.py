@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from math import gcd
 from typing import NamedTuple
 
@@ -19,7 +20,9 @@ from npusim.device.parts import Path
 from npusim.isa.cube import MATRICES_APART, Drain
 from npusim.isa.dma import DataMove
 from npusim.isa.operands import GmRegion, Region, Slot, SlotRegion
-from npusim.program.recorder import BufferHandle, Recorder
+from npusim.isa.vector import VecDup
+from npusim.program.recorder import Recorder
+from npusim.program.units import BufferHandle
 
 
 class Line(NamedTuple):
@@ -114,8 +117,9 @@ class Fixpipe(Recorder):
         m: int,
         n: int,
         dtype: DType,
-        *,
         staging: BufferHandle | None,
+        picture: BufferHandle | None = None,
+        *,
         c0: int = 16,
     ) -> None:
         """Drain an ``m`` x ``n`` tile whose matrix rows go to places apart from each other.
@@ -123,10 +127,12 @@ class Fixpipe(Recorder):
         ``dst`` has one row per block of ``c0`` columns, where those of matrix row 0 go; ``lines``
         say where the others do. A FIX pipe drains a line row by row or, of columns of 16 or a
         single one of 8, as matrix rows, all columns at once or, where they lie too far apart,
-        column by column, whichever takes less time; without one MTE3 stores it from UB.
+        column by column, whichever takes less time; without one MTE3 stores it from UB. With a
+        ``picture`` there, rows of ``dst`` are all that lies around the lines, stored as zeros with
+        them.
         """
         if staging is not None:
-            self._scatter_through_ub(dst, lines, c, (m, n), dtype, staging=staging)
+            self._scatter_through_ub(dst, lines, c, (m, n), dtype, staging, picture)
             return
         paths = self._path("L0C", "GM"), self._path("L0C", "GM", "nz2nd")
         tile = _Tile(partial(self._drain, dtype=dtype), dst, c, (m, n), *paths, c0, dtype.bytes)
@@ -152,13 +158,28 @@ class Fixpipe(Recorder):
         c: Slot,
         size: tuple[int, int],
         dtype: DType,
-        *,
         staging: BufferHandle,
+        picture: BufferHandle | None,
     ) -> None:
-        """The tile goes to UB in pieces of whole columns, and line by line from there."""
-        (m, n), block = size, 16 * dtype.bytes
+        """The tile goes to UB in pieces of whole columns, and line by line from there.
+
+        Into a picture lines go one by one, and it is stored at once.
+        """
+        (m, n), block, row = size, 16 * dtype.bytes, dst.row_bytes
         path, column = self._path("UB", "GM"), m * block
-        for first, count, ub in self._staged(c, m, n, dtype, staging=staging):
+        most = picture.buffer.slot_bytes // row if picture else n
+        for first, count, ub in self._staged(c, m, n, dtype, staging=staging, most=most):
+            if picture is not None:
+                whole = picture.next().at(0, row, rows=count, pitch=row)
+                self._issue(VecDup(whole, 0.0, dtype, False))
+                for j, line in product(range(count), lines):
+                    offset = j * row + line.offset
+                    place = whole.slot.at(offset, block, rows=line.rows, pitch=line.pitch)
+                    source = ub.at(j * column + line.first * block, line.rows * block)
+                    self._issue(DataMove(place, source, self._path("UB", "UB"), dtype))
+                target = _moved(dst, first * dst.pitch, count, row, dst.pitch)
+                self._issue(DataMove(target, whole, path, dtype))
+                continue
             for line in lines:
                 offset, at = line.offset + first * dst.pitch, line.first * block
                 if line.pitch == block or line.rows == 1:
@@ -173,11 +194,14 @@ class Fixpipe(Recorder):
                     self._issue(DataMove(target, source, path, dtype))
 
     def _staged(
-        self, c: Slot, m: int, n: int, dtype: DType, *, staging: BufferHandle
+        self, c: Slot, m: int, n: int, dtype: DType, *, staging: BufferHandle, most: int = 0
     ) -> Iterator[tuple[int, int, Slot]]:
-        """Bring the columns of a tile to UB: the first of each piece, how many, and where."""
+        """Bring the columns of a tile to UB: the first of each piece, how many, and where.
+
+        A piece has at most so many, if given.
+        """
         tile, column = ceil_div(m, 16) * 1024, m * 16 * dtype.bytes
-        piece = staging.buffer.slot_bytes // column
+        piece = min(staging.buffer.slot_bytes // column, most or n)
         if not piece:
             raise ProgramError(
                 f"{staging.buffer.name} holds {staging.buffer.slot_bytes} B, a column of {m} x 16 "

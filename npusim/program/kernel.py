@@ -121,10 +121,10 @@ class Kernel(Abstract):
     def tiling_text(self) -> str:
         """One line for reports: the tile sizes in use.
 
-        That is the field ``tiling`` if there is one, else what ``choices`` names.
+        That is what the problem leaves of a field ``tiling``, else what ``choices`` names.
         """
         own = (f"{name} {getattr(self, name)}" for name in self.choices)
-        return str(getattr(self, "tiling", "")) or ", ".join(own)
+        return str(getattr(self, "ran", getattr(self, "tiling", ""))) or ", ".join(own)
 
     def used(self, cores: int) -> int:
         """How many of so many cores ``plan`` divides the work among; the others are left idle.
@@ -172,6 +172,16 @@ class Kernel(Abstract):
         or loaded, so that the L2 may hold them. By default none.
         """
         return []
+
+    def foreseen(
+        self, alike: Sequence[Kernel], device: Device, cores: int
+    ) -> list[tuple[float, Least] | None]:
+        """Of kernels that differ from this one in their tilings alone what closed forms say.
+
+        That is the estimate as of ``ranked``, and what each takes at least. None where just the
+        program tells: by default of all.
+        """
+        return [None] * len(alike)
 
     def least(self, device: Device, cores: int) -> Least:
         """A lower bound in closed form on its simulated cycles on ``cores`` cores of ``device``.

@@ -33,7 +33,7 @@ from npusim.isa.sync import CoreBarrier, CoreSetFlag, CoreWaitFlag, PipeBarrier,
 from npusim.isa.vector import VecBinary, VecCast, VecDup, VecReduce, VecScalar, VecTranspose
 from npusim.isa.vector_math import VecCompare, VecSelect, VecUnary, mask_bytes
 from npusim.program.fixpipe import Fixpipe
-from npusim.program.recorder import BufferHandle
+from npusim.program.units import BufferHandle
 
 __all__ = ["BufferHandle", "Language"]
 

@@ -1,13 +1,13 @@
-"""Units in order: the waits of a template that reach into what ran before it on the same core.
+"""Units in order: the waits of a template for what ran before it on the same core.
 
-``Linker`` carries the scoreboards of all slots across task boundaries as a hashable state, so
+``Linker`` carries the scoreboards of all slots across the bounds of units as a hashable state, so
 every distinct (template, state) pair is resolved once for all cores. Counts in a state are
-relative to the task boundary: zero or negative, where counts inside a task start from one.
+relative to where a unit begins: zero or negative, where counts inside a unit start from one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from npusim.program.program import Variant
 Counts = tuple[tuple[int, int], ...]
 #: A physical slot: its last writes and the reads since.
 Board = tuple[Counts, Counts]
-#: Boards of all slots of every resource, at a task boundary.
+#: Boards of all slots of every resource, between two units.
 State = tuple[tuple[Board, ...], ...]
 
 _EMPTY: Board = ((), ())
@@ -82,10 +82,13 @@ class _Plan:
 class Linker:
     """Resolves templates against what came before them on the same core.
 
-    ``variants`` are the distinct (template, waits) met so far, in order of first use.
+    ``tasks`` are the templates that each distinct task runs one after another. ``variants`` are
+    the distinct (template, waits) met so far, in order of first use.
     """
 
-    def __init__(self, buffers: tuple[Buffer, ...], lowered: tuple[Lowered, ...]) -> None:
+    def __init__(
+        self, buffers: tuple[Buffer, ...], lowered: tuple[Lowered, ...], tasks: list[IntArray]
+    ) -> None:
         resources = list(dict.fromkeys(key for one in lowered for key in one.exits))
         places = {resource: i for i, resource in enumerate(resources)}
         slots = {b.index: b.slots for b in buffers}
@@ -100,41 +103,51 @@ class Linker:
         self._states: list[State] = []
         self._numbers: dict[State, int] = {}
         self._start = self._number(tuple((_EMPTY,) * count for count in counts))
-        self._steps: dict[tuple[int, int], tuple[int, int]] = {}
+        self._steps: dict[tuple[int, int], tuple[IntArray, int]] = {}
         self._found: dict[tuple[int, tuple[tuple[Wait, ...], ...]], int] = {}
         self._cores: dict[bytes, IntArray] = {}
+        self._tasks = tasks
+        self._linked: dict[tuple[int, int], tuple[IntArray, int]] = {}
 
     def link(self, which: IntArray) -> IntArray:
-        """Index into ``variants`` of every task of a core, whose templates are ``which``."""
+        """Index into ``variants`` of every unit of a core, whose tasks are ``which``."""
         key = which.tobytes()
+        if not key:
+            return which
         if key not in self._cores:
-            self._cores[key] = self._walk(which)
+            self._cores[key] = self._walk(which, self._start, self._task)[0]
         return self._cores[key]
 
-    def _walk(self, which: IntArray) -> IntArray:
-        begins = np.flatnonzero(np.diff(which, prepend=-1))
-        lengths = np.diff(begins, append=len(which))
-        state = self._start
-        variants: list[int] = []
-        repeats: list[int] = []
-        for template, length in zip(which[begins].tolist(), lengths.tolist(), strict=True):
+    def _walk(
+        self, which: IntArray, state: int, step: Callable[[int, int], tuple[IntArray, int]]
+    ) -> tuple[IntArray, int]:
+        """(variants, state afterwards) of what ``which`` numbers, each resolved by ``step``."""
+        variants: list[IntArray] = []
+        for number, length in runs_of(which):
             done = 0
             while done < length:
-                before, (variant, state) = state, self._step(template, state)
-                # In a steady state every repetition of the template resolves alike.
+                before, (own, state) = state, step(number, state)
+                # In a steady state every repetition resolves alike.
                 count = length - done if state == before else 1
-                variants.append(variant)
-                repeats.append(count)
+                variants.append(own if count == 1 else np.tile(own, count))
                 done += count
-        return np.repeat(np.array(variants, np.int64), np.array(repeats, np.int64))
+        return np.concatenate(variants), state
 
-    def _step(self, template: int, state: int) -> tuple[int, int]:
+    def _task(self, task: int, state: int) -> tuple[IntArray, int]:
+        """(variants, state afterwards) of a task that starts in a state."""
+        found = self._linked.get((task, state))
+        if found is None:
+            found = self._linked[task, state] = self._walk(self._tasks[task], state, self._step)
+        return found
+
+    def _step(self, template: int, state: int) -> tuple[IntArray, int]:
         """(variant, state afterwards) of a template that runs in a state."""
         found = self._steps.get((template, state))
         if found is None:
             boards = self._states[state]
             after = self._number(_advance(self._plans[template], self._exits[template], boards))
-            found = self._steps[template, state] = (self._resolve(template, boards), after)
+            variant = np.array([self._resolve(template, boards)])
+            found = self._steps[template, state] = (variant, after)
         return found
 
     def _number(self, state: State) -> int:
@@ -145,7 +158,7 @@ class Linker:
         return number
 
     def _resolve(self, template: int, state: State) -> int:
-        """The variant of a template whose task starts in ``state``."""
+        """The variant of a template that starts in ``state``."""
         plan = self._plans[template]
         waited: dict[int, dict[int, int]] = {}
         kept = tuple(
@@ -160,6 +173,15 @@ class Linker:
             self._found[key] = len(self.variants)
             self.variants.append(Variant(template, tuple(waits)))
         return self._found[key]
+
+
+def runs_of(which: IntArray) -> list[tuple[int, int]]:
+    """Numbers and how often each comes one after another."""
+    if len(which) == 1:
+        return [(int(which[0]), 1)]
+    begins = np.flatnonzero(np.concatenate([[True], which[1:] != which[:-1]]))
+    lengths = np.concatenate([begins[1:], [len(which)]]) - begins
+    return list(zip(which[begins].tolist(), lengths.tolist(), strict=True))
 
 
 def _before(row: _Row, state: State) -> list[Wait]:
@@ -261,7 +283,7 @@ def _exit(
 
 
 def _advance(plan: _Plan, exits: list[_Exit], state: State) -> State:
-    """The state at the end of the task."""
+    """The state at the end of the unit."""
     totals = plan.totals
 
     def aged(counts: Counts) -> Counts:
@@ -270,14 +292,16 @@ def _advance(plan: _Plan, exits: list[_Exit], state: State) -> State:
     after = []
     for old, leaves in zip(state, exits, strict=True):
         boards = []
-        for slot, (writes, reads) in enumerate(old):
-            inherited, new_writes, new_reads = leaves.boards.get(slot, (True, (), ()))
-            if inherited:
-                merged = {**dict(aged(reads)), **dict(new_reads)}
-                boards.append((aged(writes), tuple(sorted(merged.items()))))
+        for slot, board in enumerate(old):
+            left = leaves.boards.get(slot)
+            if left is None:  # not touched
+                boards.append((aged(board[0]), aged(board[1])) if board != _EMPTY else board)
+            elif left[0]:
+                merged = {**dict(aged(board[1])), **dict(left[2])}
+                boards.append((aged(board[0]), tuple(sorted(merged.items()))))
             else:
-                boards.append((new_writes, new_reads))
-        # Slot i holds turn i of this task; the next task counts its turns from zero again.
+                boards.append(left[1:])
+        # Slot i holds turn i of this unit; the next unit counts its turns from zero again.
         first = leaves.turned % len(boards)
         after.append((*boards[first:], *boards[:first]))
     return tuple(after)

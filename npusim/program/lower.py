@@ -22,6 +22,7 @@ from npusim.base.reasons import BARRIER, DATA, FLAG, FOLLOW, SPACE
 from npusim.isa.base import Instruction, Told
 from npusim.isa.operands import Buffer, Slot, SlotRegion
 from npusim.isa.sync import SetFlag, WaitFlag
+from npusim.program.units import Unit
 
 #: (pipe index, count, reason) of one wait.
 Wait = tuple[int, int, int]
@@ -58,6 +59,7 @@ class Lowered:
     waits: tuple[tuple[Wait, ...], ...]
     outside: tuple[tuple[Outside, ...], ...]
     totals: tuple[int, ...]  # instructions per pipe
+    starts: tuple[int, ...]  # from where turns of its slots count, per buffer
     turns: tuple[int, ...]  # slots taken per buffer
     exits: dict[Hashable, dict[int, SlotBoard]]
 
@@ -65,7 +67,8 @@ class Lowered:
 class _Scoreboard:
     """Collects the waits of one template, instruction by instruction."""
 
-    def __init__(self, pipes: tuple[str, ...]) -> None:
+    def __init__(self, pipes: tuple[str, ...], starts: tuple[int, ...]) -> None:
+        self.starts = starts
         self.index = {pipe: i for i, pipe in enumerate(pipes)}
         self.counts = [0] * len(pipes)
         self.slots: dict[Hashable, dict[int, SlotBoard]] = {}
@@ -110,7 +113,7 @@ class _Scoreboard:
 
     def _read(self, slot: Slot, pipe: int, waits: list[Wait], outside: list[Outside]) -> None:
         buffer = slot.buffer
-        number = slot.turn % buffer.slots
+        number = (slot.turn - self.starts[buffer.index]) % buffer.slots
         board = self._board(buffer, number)
         reason = FOLLOW if buffer.unit_flag else DATA
         for q, n in board.writes.items():
@@ -122,7 +125,7 @@ class _Scoreboard:
 
     def _write(self, slot: Slot, pipe: int, waits: list[Wait], outside: list[Outside]) -> None:
         buffer = slot.buffer
-        number = slot.turn % buffer.slots
+        number = (slot.turn - self.starts[buffer.index]) % buffer.slots
         board = self._board(buffer, number)
         reason = FOLLOW if buffer.unit_flag else SPACE
         for before in (board.reads, board.writes):
@@ -158,33 +161,25 @@ class _Scoreboard:
         board.reads[pipe] = self.counts[pipe] + 1
 
 
-def lower(
-    instructions: tuple[Instruction, ...],
-    told: tuple[Told, ...],
-    lines: tuple[str, ...],
-    turns: tuple[int, ...],
-    pipes: tuple[str, ...],
-) -> Lowered:
-    """Waits of one template, counted from its start; ``turns`` are the slots taken per buffer.
-
-    ``told`` is what the instructions tell, ``lines`` are their kernel lines, for errors.
-    """
-    board = _Scoreboard(pipes)
+def lower(unit: Unit, pipes: tuple[str, ...]) -> Lowered:
+    """Waits of one unit, counted from its start."""
+    board = _Scoreboard(pipes, unit.starts)
     waits, outside = [], []
-    for i, instruction in enumerate(instructions):
+    for i, instruction in enumerate(unit.instructions):
         try:
-            own, needs = board.waits_of(instruction, told[i])
+            own, needs = board.waits_of(instruction, unit.told[i])
         except ProgramError as error:
-            raise at_line(error, lines[i], instruction) from error
+            raise at_line(error, unit.lines[i], instruction) from error
         waits.append(tuple(own))
         outside.append(tuple(needs))
     return Lowered(
-        lines=lines,
-        pipes=tuple(board.index[one.pipe] for one in told),
+        lines=unit.lines,
+        pipes=tuple(board.index[one.pipe] for one in unit.told),
         waits=tuple(waits),
         outside=tuple(outside),
         totals=tuple(board.counts),
-        turns=turns,
+        starts=unit.starts,
+        turns=unit.turns,
         exits=board.slots,
     )
 

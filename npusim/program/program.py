@@ -1,4 +1,4 @@
-"""A complete program: templates of flat arrays, and per core the table of tasks that use them.
+"""A complete program: templates of flat arrays, and per core the table of units that use them.
 
 Nothing here is symbolic and nothing depends on time or data. A program of 10^7 instructions is
 a few dozen templates and two integer columns per core.
@@ -6,7 +6,7 @@ a few dozen templates and two integer columns per core.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,7 @@ from npusim.base.objects import record
 from npusim.device.parts import ENERGY, CoreKind
 from npusim.device.spec import Device
 from npusim.isa.base import Cost, Instruction, Move, Told
-from npusim.isa.operands import Buffer, GmRegion, Region, Tensor
+from npusim.isa.operands import Buffer, GmRegion, Tensor
 from npusim.program.lower import Lowered, Wait
 
 #: Columns of a table of costs.
@@ -56,7 +56,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Template:
-    """The instructions of all tasks that are alike, with costs and kernel lines."""
+    """The instructions of all units that are alike, with costs and kernel lines."""
 
     instructions: tuple[Instruction, ...]
     told: tuple[Told, ...]
@@ -122,13 +122,18 @@ class Variant:
 
 @dataclass(frozen=True)
 class CoreProgram:
-    """What one core runs: per task the variant and the byte offsets of the GM bases."""
+    """What one core runs: per unit the variant and the byte offsets of the GM bases.
+
+    A task is one unit or several; ``iterations`` says of which iteration of the innermost loop a
+    unit is, from 0, and has -1 outside of loops.
+    """
 
     name: str  # "aic3"
     group: int
     kind: CoreKind
-    variants: IntArray  # (tasks,)
-    bases: IntArray  # (tasks, base columns)
+    variants: IntArray  # (units,)
+    bases: IntArray  # (units, base columns)
+    iterations: IntArray  # (units,)
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,7 @@ class Program:
     buffers: tuple[Buffer, ...]
     templates: tuple[Template, ...]
     variants: tuple[Variant, ...]
+    tasks: tuple[IntArray, ...]  # of each distinct task, the templates it runs one after another
     cores: tuple[CoreProgram, ...]
     #: What the problem needs of multiply-adds, and of tensors it needs in part; see ``Kernel``.
     useful_macs: int = 0
@@ -196,7 +202,7 @@ class Program:
 
     @property
     def emitted(self) -> int:
-        """Instructions of the distinct tasks."""
+        """Instructions that were issued: those of all distinct units."""
         return sum(len(template.instructions) for template in self.templates)
 
     @cached_property
@@ -295,15 +301,7 @@ def flow_of(
     if path.piece_bytes:
         pieces = path.pieces(region.rows, region.row_bytes, region.offset, region.pitch)
         request = request * pieces // region.rows
-    many, apart = (1, 0) if kind == READ else _regions(targets)
-    return Flow(
-        *(kind, many * region.size, rate, path.links, region, tensor, base, peer, request),
-        *(many, apart),
-    )
-
-
-def _regions(targets: Sequence[Region]) -> tuple[int, int]:
-    """How many regions a store writes, and bytes from one to the next."""
-    if len(targets) == 1:
-        return 1, 0
-    return len(targets), targets[1].offset - targets[0].offset
+    many = 1 if kind == READ else len(targets)  # regions that a store writes
+    apart = targets[1].offset - targets[0].offset if many > 1 else 0
+    own = kind, many * region.size, rate, path.links, region, tensor, base, peer, request
+    return Flow(*own, many, apart)

@@ -1,61 +1,32 @@
-"""What every part of the kernel language shares: buffers with slots, and recorded instructions."""
+"""What every part of the kernel language shares: declared buffers, and checked instructions."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from functools import cache
 from math import prod
-from pathlib import Path as FilePath
 
 from npusim.base.dtypes import DType
 from npusim.base.errors import ProgramError
 from npusim.base.integers import ceil_div, round_up
 from npusim.device.parts import MEMORY_ROLES, CoreKind, Memory, Path
 from npusim.device.spec import Device
-from npusim.isa.base import Instruction, Told
+from npusim.isa.base import Instruction
 from npusim.isa.operands import (
     Buffer,
     GmRegion,
     Region,
-    Slot,
     SlotRegion,
     Tensor,
     check_capacity,
 )
+from npusim.program.units import BufferHandle, Units, kernel_line
 
 #: Instructions that a task may have: they are some hundred megabytes.
 MOST_INSTRUCTIONS = 200_000
 
 
-class BufferHandle:
-    """A declared buffer as the kernel uses it: take the next turn, or look at the last."""
-
-    def __init__(self, buffer: Buffer) -> None:
-        self.buffer = buffer
-        self.turns = 0  # taken in the task being emitted
-        self.task = 0  # its number
-
-    def next(self) -> Slot:
-        """Acquire the next slot; its previous content is lost."""
-        self.turns += 1
-        return Slot(self.buffer, self.turns - 1, task=self.task)
-
-    def last(self, back: int = 0) -> Slot:
-        """The slot acquired last (or ``back`` turns before it), also by an earlier task."""
-        if back >= self.buffer.slots:
-            raise ProgramError(
-                f"{self.buffer.name} has {self.buffer.slots} slots; turn {back} back is "
-                "overwritten already; declare more slots"
-            )
-        return Slot(self.buffer, self.turns - 1 - back, task=self.task)
-
-
-class Recorder:
-    """Collects the instructions of one task at a time for one kind of core.
-
-    Kinds of cores that work together share the list of ``handles``, in which each knows its own.
-    """
+class Recorder(Units):
+    """Collects the instructions of one task at a time for one kind of core."""
 
     def __init__(
         self,
@@ -64,23 +35,13 @@ class Recorder:
         role: str = "",
         handles: list[BufferHandle] | None = None,
     ) -> None:
+        super().__init__(handles)
         self._device = device
         self.device_seen = False  # whether the kernel looked at more than the structure
         self.anywhere = False  # whether operands in UB may begin at any byte
         self.looked: set[str] = set()  # figures on which it depends what was issued
         self.kind = kind
         self.role = role or kind.roles[0]  # that of the kernel for which the cores work
-        self.handles: list[BufferHandle] = [] if handles is None else handles
-        self.instructions: list[Instruction] = []
-        self.told: list[Told] = []
-        self.lines: list[str] = []
-
-    def begin_task(self) -> None:
-        """Forget the instructions and turns of the previous task."""
-        self.instructions, self.told, self.lines = [], [], []
-        for handle in self.handles:
-            handle.turns = 0
-            handle.task += 1
 
     # -- buffers ---------------------------------------------------------------------------
 
@@ -209,23 +170,26 @@ class Recorder:
             own = region.slot.buffer if isinstance(region, SlotRegion) else region.tensor
             if own.dtype is not dtype and own.dtype is not None:
                 raise _other_type(instruction, region, own, dtype)
-        if len(self.instructions) == MOST_INSTRUCTIONS:
+        if self._issued == MOST_INSTRUCTIONS:
             raise ProgramError(
                 f"{MOST_INSTRUCTIONS:,} instructions in one task; a loop of emit may not end, or "
                 "the work is to be cut into more tasks"
             )
+        self._issued += 1
         self.instructions.append(instruction)
         self.told.append(told)
-        self.lines.append(_kernel_line())
+        self.lines.append(kernel_line())
 
     def _check_slot(self, instruction: Instruction, region: SlotRegion) -> None:
         """Raise unless a slot is there still, and the operand in it begins where one may."""
         slot = region.slot
         buffer = slot.buffer
         handle = self.handles[buffer.index]
-        age = handle.turns - 1 - slot.turn if slot.task == handle.task else -1
+        age = handle.turns - 1 - slot.turn if slot.task >= handle.began else -1
         if not 0 <= age < buffer.slots:
             raise _stale(region, age)
+        if slot.task < handle.task:
+            self._use(region)
         grain = instruction.begins.get(buffer.memory, buffer.align)
         apart = instruction.row_step(region)
         if region.offset % grain == 0 == apart % grain or (self.anywhere and buffer.memory == "UB"):
@@ -278,22 +242,3 @@ def _other_type(
         f"{instruction} takes {region} for {dtype}, buffer {own.name} holds {own.dtype}; name that "
         "type, convert with vec_cast, or declare the buffer without a type if it holds bytes"
     )
-
-
-_PACKAGE = str(FilePath(__file__).parent.parent)
-_OURS = tuple(f"{_PACKAGE}/{part}/" for part in ("program", "isa"))
-
-
-def _kernel_line() -> str:
-    """``file.py:line`` of the innermost caller outside this layer."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and not _kernel_file(frame.f_code.co_filename):
-        frame = frame.f_back
-    file = frame.f_code.co_filename
-    return f"{_kernel_file(file) or FilePath(file).name}:{frame.f_lineno}"
-
-
-@cache
-def _kernel_file(path: str) -> str:
-    """Name of a file outside this layer, empty for one inside."""
-    return "" if path.startswith(_OURS) else FilePath(path).name

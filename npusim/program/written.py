@@ -6,14 +6,17 @@ Poison (NaN) shows either in the numbers; here it is found from the program, wit
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
 from npusim.base.errors import ProgramError
 from npusim.isa.base import Instruction
-from npusim.isa.operands import SlotRegion, Tensor
+from npusim.isa.operands import Slot, SlotRegion, Tensor
 from npusim.isa.vector import BLOCK_BYTES, VectorInstruction
 from npusim.program.accesses import Accesses, Pieces, Use
+from npusim.program.link import runs_of
 from npusim.program.lower import located
 from npusim.program.program import READ, WRITE, Program, Template
 from npusim.program.races import check_races
@@ -28,28 +31,63 @@ def check_slots(program: Program) -> None:
     between rows and padding are read by many instructions, which leave aside what comes of them. Of
     slots taken by earlier tasks it is known that there are such, not what they hold.
     """
-    for template in program.templates:
-        written: dict[tuple[int, int], Mask] = {}
-        rows = zip(template.told, template.instructions, template.lines, strict=True)
-        for told, instruction, line in rows:
-            for region in told.reads:
-                if isinstance(region, SlotRegion) and region.slot.turn >= 0:
-                    with located(line, instruction):
-                        _check_read(region, _bytes(written, region), instruction)
-            for region in told.writes:
-                if isinstance(region, SlotRegion):
-                    _bytes(written, region)[...] = True
+    settled = 1 + max((buffer.slots for buffer in program.buffers), default=0)
+    for units in program.tasks:
+        written = _Written()
+        for number, length in runs_of(units):
+            template, turns = program.templates[number], program.templates[number].lowered.turns
+            for _ in range(min(length, settled)):  # each slot of a buffer was met by then
+                written.check(template)
+                written.pass_by(turns)
+            written.pass_by(tuple(max(0, length - settled) * taken for taken in turns), alike=True)
     _check_earlier(program)
 
 
-def _bytes(written: dict[tuple[int, int], Mask], region: SlotRegion) -> Mask:
-    """Which bytes of a region are written, (rows, bytes per row), a view."""
-    slot = region.slot
-    key = slot.buffer.index, slot.turn
-    if key not in written:
-        written[key] = np.zeros(slot.buffer.slot_bytes, np.bool_)
-    shape = region.rows, region.row_bytes
-    return np.ndarray(shape, np.bool_, written[key], region.offset, (region.pitch, 1))
+class _Written:
+    """What a task has written to its slots, unit after unit."""
+
+    def __init__(self) -> None:
+        self.bytes: dict[tuple[int, int], Mask] = {}  # by buffer and physical turn
+        self.turns: dict[int, int] = {}  # taken before the unit, by buffer
+
+    def pass_by(self, turns: tuple[int, ...], *, alike: bool = False) -> None:
+        """Go on behind a unit, or several, that took so many turns of each buffer.
+
+        Those ``alike`` leave in the last turns what is there before them.
+        """
+        if alike:
+            self.bytes = {(b, turn + turns[b]): mask for (b, turn), mask in self.bytes.items()}
+        for buffer, taken in enumerate(turns):
+            self.turns[buffer] = self.turns.get(buffer, 0) + taken
+
+    def check(self, template: Template) -> None:
+        """Go through the instructions of a unit."""
+        rows = zip(template.told, template.instructions, template.lines, strict=True)
+        starts = template.lowered.starts
+        for told, instruction, line in rows:
+            for region in told.reads:
+                if isinstance(region, SlotRegion) and self._turn(region.slot, starts) >= 0:
+                    with located(line, instruction):
+                        _check_read(region, self._view(region, starts), instruction)
+            for region in told.writes:
+                if isinstance(region, SlotRegion):
+                    self._view(region, starts)[...] = True
+
+    def _turn(self, slot: Slot, starts: tuple[int, ...]) -> int:
+        """The turn of a slot in the task; negative for slots of earlier tasks."""
+        buffer = slot.buffer.index
+        return self.turns.get(buffer, 0) + slot.turn - starts[buffer]
+
+    def _view(self, region: SlotRegion, starts: tuple[int, ...]) -> Mask:
+        """Which bytes of a region are written, (rows, bytes per row)."""
+        buffer = region.slot.buffer
+        turn = self._turn(region.slot, starts)
+        self.bytes.pop((buffer.index, turn - buffer.slots), None)  # it was overwritten
+        key = buffer.index, turn
+        if key not in self.bytes:
+            self.bytes[key] = np.zeros(buffer.slot_bytes, np.bool_)
+        shape = region.rows, region.row_bytes
+        return np.ndarray(shape, np.bool_, self.bytes[key], region.offset, (region.pitch, 1))
 
 
 def _check_read(region: SlotRegion, written: Mask, instruction: Instruction) -> None:
@@ -71,19 +109,22 @@ def _check_read(region: SlotRegion, written: Mask, instruction: Instruction) -> 
 
 
 def _check_earlier(program: Program) -> None:
-    """Raise where a task uses a slot of an earlier task, and there is none."""
+    """Raise where a unit uses a slot of an earlier one, and there is none."""
     of = np.array([v.template for v in program.variants])
     turns = np.array([t.lowered.turns for t in program.templates], np.int64)
-    oldest = np.array([_oldest(t, turns.shape[1]) for t in program.templates], np.int64)
+    oldest = np.zeros_like(turns)
+    for number, template in enumerate(program.templates):
+        for _, buffer, turn in _earlier(template):
+            oldest[number, buffer] = min(oldest[number, buffer], turn)
     for core in program.cores:
         which = of[core.variants]
         taken = turns[which].cumsum(axis=0) - turns[which]
         missing = np.argwhere(taken + oldest[which] < 0)
         if len(missing):
-            task, buffer = missing[0].tolist()
-            template = program.templates[which[task]]
+            unit, buffer = missing[0].tolist()
+            template = program.templates[which[unit]]
             name = program.buffers[buffer].name
-            index = _reader(template, buffer)
+            index = next(i for i, which, _ in _earlier(template) if which == buffer)
             with located(template.lines[index], template.instructions[index]):
                 raise ProgramError(
                     f"reads a slot of {name} that no earlier task of core {core.name} has taken; "
@@ -91,27 +132,15 @@ def _check_earlier(program: Program) -> None:
                 )
 
 
-def _oldest(template: Template, buffers: int) -> list[int]:
-    """Per buffer, the oldest turn that is read; 0 for none before the task."""
-    least = [0] * buffers
-    for told in template.told:
+def _earlier(template: Template) -> Iterator[tuple[int, int, int]]:
+    """Reads of slots taken before the unit: instruction, buffer, and the turn, counted from it."""
+    for i, told in enumerate(template.told):
         for region in told.reads:
             if isinstance(region, SlotRegion):
                 buffer = region.slot.buffer.index
-                least[buffer] = min(least[buffer], region.slot.turn)
-    return least
-
-
-def _reader(template: Template, buffer: int) -> int:
-    """The first instruction that reads a slot of a buffer taken before the task."""
-    return next(
-        i
-        for i, told in enumerate(template.told)
-        for region in told.reads
-        if isinstance(region, SlotRegion)
-        and region.slot.buffer.index == buffer
-        and region.slot.turn < 0
-    )
+                turn = region.slot.turn - template.lowered.starts[buffer]
+                if turn < 0:
+                    yield i, buffer, turn
 
 
 def check_elements(accesses: Accesses) -> None:

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 
 from npusim.isa.operands import Slot, Tensor
 from npusim.language import DType, Language
-from npusim.program.recorder import BufferHandle
+from npusim.program.units import BufferHandle
 
 #: Chapter -> patterns of the names of its methods; the first chapter that fits has a method.
 CHAPTERS = {
@@ -19,10 +19,11 @@ CHAPTERS = {
     "Vectors": ("vec_*",),
     "On a DSP": ("dsp_*",),
     "Order": ("*flag", "*barrier"),
+    "Repeat": ("loop", "once"),
 }
 
 #: What calls the language while it builds a program, not a kernel.
-INSIDE = {"begin_task"}
+INSIDE = {"begin_task", "end_task"}
 
 _PLACES = (
     (BufferHandle, "buffer", ("next", "last")),

@@ -173,11 +173,34 @@ def test_a_program_has_few_templates_and_the_right_amount_of_work() -> None:
     s = shape(n=8, h=16, w=16, cin=64, cout=64, padding=((0, 0), (1, 1), (1, 1)))
     k = kernel(s, tiling(slab_k=64, k_parts=3))
     program = build(k, TINY, (0, 1, 2, 3))
-    assert len(program.templates) <= 27  # 3 slabs (top, middle, bottom) x first, last, both, none
-    assert sum(len(core.variants) for core in program.cores) == 4 * 12 * 8 * 4
+    assert len(program.tasks) <= 27  # 3 slabs (top, middle, bottom) x first, last, both, none
+    sums = [any(one.op == "mmad" for one in t.instructions) for t in program.templates]
+    assert sums.count(True) <= 16  # slabs, beginning a sum or not, with operands so many turns old
+    assert int(program.task_counts[sums].sum()) == 4 * 12 * 8 * 4
     assert program.macs == s.macs  # nothing twice, nothing left out
     drained = {key: n for key, n in program.moves.items() if key[1] == "GM"}
     assert drained == {("L0C", "GM", "dw"): 3 * k.dw.size_bytes}
+
+
+@pytest.mark.parametrize(("base_k", "loads"), [(16, 1), (32, 4), (64, 1)])
+def test_fractals_that_lie_equally_far_apart_are_one_transposing_load(
+    base_k: int, loads: int
+) -> None:
+    """One fractal of each of four columns, two of each, or whole columns: L0A is the same."""
+    s, device = shape(cin=16, cout=64, k=1), load_device("ascend910")
+    made = kernel(s, tiling(base_m=64, base_n=16, base_k=base_k, slab_k=64))
+    templates = build(made, device, (0,)).templates
+    moves = [one for t in templates for one in t.instructions if one.op == "load2d"]
+    assert len(moves) == loads * 64 // base_k
+    rng = np.random.default_rng(0)
+    x, dy = (rng.integers(-4, 5, (1, n, 8, 8)).astype(np.float16) for n in (16, 64))
+    fitting = {made.name: made.tiling}
+    result = npusim.ops.convolution_backward(
+        dy, x, np.zeros((64, 16, 1, 1), np.float16), output_mask=(False, True, False),
+        device="ascend910", tiling=fitting,
+    )  # fmt: skip
+    wanted = np.einsum("nqhw,nchw->qc", dy, x, dtype=np.float32)
+    np.testing.assert_array_equal(np.asarray(result.grad_weight)[:, :, 0, 0], wanted)
 
 
 def test_auto_tiling_is_legal_and_uses_the_cores() -> None:

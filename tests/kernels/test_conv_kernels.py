@@ -30,10 +30,11 @@ from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import ImplicitGemm, Tiling
 from npusim.kernels.parts.implicit_gemm_shape import channel_tiles
 from npusim.kernels.tilings.implicit_gemm import FORMS
-from npusim.layout import from_6hd, from_fracz_3d, to_6hd, to_fracz_3d, to_fracz_3d_transposed
+from npusim.layout import from_6hd, from_fracz_3d, to_6hd, to_fracz_3d
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad, relative_error
 from tests.drawn import examples
+from tests.layout.exchanged import to_fracz_3d_transposed
 
 Array = np.ndarray[Any, Any]
 #: The tiling of a kernel whose tiling is to be chosen.

@@ -1,168 +1,40 @@
 """Linking against an oracle that expands the whole program and compares every pair of accesses.
 
-The oracle knows nothing of templates, units or scoreboards: it numbers physical slots, looks at
+The oracle knows nothing of templates, loops or scoreboards: it numbers physical slots, looks at
 all earlier instructions, and makes every conflict a wait. Both programs must run alike, cycle by
-cycle.
+cycle. What loops unroll to is told by the same kernel with loops of Python and addresses of its
+own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from npusim.base.dtypes import FP16, FP32
+from npusim.base.dtypes import FP16
 from npusim.base.errors import ProgramError
 from npusim.base.reasons import DATA, FLAG, SPACE
-from npusim.device.catalog import load_device
 from npusim.isa.base import Instruction
 from npusim.isa.operands import GmRegion, Slot, SlotRegion, Tensor
 from npusim.isa.sync import CoreBarrier, PipeBarrier, SetFlag, WaitFlag
+from npusim.numerics.executor import execute
 from npusim.program.build import build
 from npusim.program.kernel import Tasks
-from npusim.program.language import BufferHandle, Language
+from npusim.program.language import Language
 from npusim.program.link import _essential
 from npusim.program.lower import Lowered, Wait
 from npusim.program.program import CoreProgram, Program, Template, Variant, flow_of
 from npusim.timing.l2 import L2State
 from npusim.timing.run import time_program
+from npusim.timing.simpy_engine import SimpyEngine
 from npusim.timing.trace import KernelRun
 from tests.drawn import examples
+from tests.program.random_kernels import TINY, Op, Plan, Random, Slots, plans
 from tests.scripts import Scripted, tasks_of
-
-TINY = load_device("tiny")
-BUFFERS = ("UB", "UB", "L1", "L0A", "L0C")
-FLAG_PAIRS = (("MTE2", "V"), ("V", "MTE3"), ("MTE1", "M"), ("M", "FIX"), ("MTE3", "MTE2"))
-
-Slots = dict[int, Slot]
-
-
-@dataclass(frozen=True)
-class Op:
-    """One random instruction: its kind, the turns it picks (-1: next), and a size in KiB."""
-
-    kind: int
-    first: int
-    second: int
-    size: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A random kernel: slots per buffer, templates, and per core the templates of its units."""
-
-    slots: tuple[int, ...]
-    templates: tuple[tuple[Op, ...], ...]
-    cores: tuple[tuple[int, ...], ...]
-    flag: bool  # units hand a flag on to the next one
-
-
-class Random(Scripted):
-    """The kernel of a plan."""
-
-    name = "random"
-
-    def __init__(self, plan: Plan) -> None:
-        self.spec = plan
-        self.x = Tensor("x", (1 << 15,), FP16)
-        self.y = Tensor("y", (1 << 15,), FP16, "out")
-        self.emits = 0
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x, self.y)
-
-    def tasks(self, cores: int) -> Tasks[Any]:
-        rows = [
-            (core, template, int(i == 0), int(i == len(units) - 1))
-            for core, units in enumerate(self.spec.cores)
-            for i, template in enumerate(units)
-        ]
-        core, template, first, last = np.array(rows, np.int64).T
-        base = np.arange(len(core)) * 1536 % 40000
-        columns = {"template": template, "first": first, "last": last}
-        return tasks_of(core, columns, {"at": base})
-
-    def buffers(self, k: Language) -> None:
-        self.handles: list[BufferHandle] = []
-        for i, (memory, slots) in enumerate(zip(BUFFERS, self.spec.slots, strict=True)):
-            dtype = FP32 if memory == "L0C" else FP16
-            self.handles.append(
-                k.buffer(memory, (2048 // dtype.bytes,), dtype, slots=slots, name=f"b{i}")
-            )
-        self.b = k.buffer("L0B", (1024,), None, name="l0b")
-
-    def emit(self, k: Language, task: Any) -> None:
-        self.emits += 1
-        if self.spec.flag and not task.first:
-            k.wait_flag("MTE3", "V", 7)
-        for op in self.spec.templates[task.template]:
-            self._issue(k, op)
-        if self.spec.flag and not task.last:
-            k.set_flag("MTE3", "V", 7)
-
-    def _slot(self, buffer: int, turn: int) -> Slot:
-        handle = self.handles[buffer]
-        return handle.next() if turn < 0 else handle.last(turn % handle.buffer.slots)
-
-    def _issue(self, k: Language, op: Op) -> None:  # noqa: C901 - one case per instruction
-        size, ub = op.size * 1024, op.second % 2
-        gm = self.x.at(0, size, base="at")
-        match op.kind:
-            case 0:
-                k.data_move(self._slot(ub, op.first).at(0, size), gm, FP16)
-            case 1:
-                out = self.y.at(0, size, base="at")
-                k.data_move(out, self._slot(ub, op.first).at(0, size), FP16)
-            case 2:
-                a, b = self._slot(0, op.first), self._slot(1, op.second)
-                dst, src = (a, b) if op.size == 1 else (b, a)
-                k.vec_scalar("adds", dst.at(0, size), src.at(0, size), 1.0, FP16)
-            case 3:
-                k.data_move(self._slot(2, op.first).at(0, size), gm, FP16)
-            case 4:
-                a, l1 = self._slot(ub, op.first), self._slot(2, op.second)
-                k.data_move(a.at(0, size), l1.at(0, size), FP16)
-            case 5:
-                l1, a = self._slot(2, op.first), self._slot(ub, op.second)
-                k.data_move(l1.at(0, size), a.at(0, size), FP16)
-            case 6:
-                a, l1 = self._slot(3, op.first), self._slot(2, op.second)
-                k.load2d(a, l1.fractals(0, 2 * op.size), FP16)
-            case 7:
-                c, a = self._slot(4, op.first), self._slot(3, op.second)
-                k.mmad(c, a, self.b.last(), 16, 16 * op.size, 16, FP16, init=op.size == 1)
-            case 8:
-                out = self.y.at(0, 512, base="at")
-                k.fixpipe(out, self._slot(4, op.first), 16, 16, FP16, staging=None)
-            case 9:
-                pair = FLAG_PAIRS[op.second % len(FLAG_PAIRS)]
-                k.set_flag(*pair, 0)
-                k.wait_flag(*pair, 0)
-            case _:
-                k.pipe_barrier()
-
-
-OPS = st.builds(Op, st.integers(0, 10), st.integers(-1, 3), st.integers(-1, 4), st.integers(1, 2))
-
-
-@st.composite
-def plans(draw: st.DrawFn) -> Plan:
-    templates = draw(
-        st.lists(st.lists(OPS, min_size=1, max_size=8).map(tuple), min_size=1, max_size=4)
-    )
-    units = st.lists(st.integers(0, len(templates) - 1), min_size=1, max_size=9).map(tuple)
-    return Plan(
-        slots=tuple(draw(st.tuples(*[st.integers(1, 4)] * len(BUFFERS)))),
-        templates=tuple(templates),
-        cores=tuple(draw(st.lists(units, min_size=1, max_size=2))),
-        flag=draw(st.booleans()),
-    )
-
 
 # -- the oracle --------------------------------------------------------------------------------
 
@@ -174,7 +46,8 @@ def expand(program: Program, core: CoreProgram) -> list[tuple[Instruction, dict[
     for variant, bases in zip(core.variants, core.bases.tolist(), strict=True):
         template = program.templates[program.variants[variant].template]
         named = dict(zip(program.base_names, bases, strict=True))
-        before = {b.index: Slot(b, turns[b.index]) for b in program.buffers}
+        starts = template.lowered.starts
+        before = {b.index: Slot(b, turns[b.index] - starts[b.index]) for b in program.buffers}
         out += [(i, named, before) for i in template.instructions]
         turns = [a + b for a, b in zip(turns, template.lowered.turns, strict=True)]
     return out
@@ -247,15 +120,15 @@ def oracle(program: Program) -> Program:
                 lines,
                 tuple(i.cost(program.device) for i in instructions),
                 tuple(flow_of(i, i.told(), tensors, [], program.device) for i in instructions),
-                Lowered(lines, tuple(pipes), (), (), totals, (), {}),
+                Lowered(lines, tuple(pipes), (), (), totals, (), (), {}),
             )
         )
         variants.append(Variant(number, tuple(waits)))
-        empty = np.zeros((1, 0), np.int64)
-        cores.append(CoreProgram(core.name, core.group, core.kind, np.array([number]), empty))
+        row, empty = np.array([number]), np.zeros((1, 0), np.int64)
+        cores.append(CoreProgram(core.name, core.group, core.kind, row, empty, row))
     return replace(
         program, base_names=(), templates=tuple(templates), variants=tuple(variants),
-        cores=tuple(cores),
+        tasks=(), cores=tuple(cores),
     )  # fmt: skip
 
 
@@ -275,6 +148,39 @@ def schedule(outcome: KernelRun) -> list[tuple[int, ...]]:
 def test_linked_units_run_like_the_whole_program_scanned_for_conflicts(plan: Plan) -> None:
     program = build(Random(plan), TINY, tuple(range(len(plan.cores))))
     assert schedule(run(program)) == schedule(run(oracle(program)))
+
+
+@examples(150)
+@given(plans(looped=True))
+def test_loops_run_like_what_they_unroll_to(plan: Plan) -> None:
+    cores = tuple(range(len(plan.cores)))
+    looped, unrolled = (build(Random(plan, unrolled=one), TINY, cores) for one in (False, True))
+    assert looped.instructions == unrolled.instructions
+    assert looped.emitted <= unrolled.emitted
+    fast = schedule(run(looped))
+    assert fast == schedule(run(unrolled)) == schedule(run(oracle(looped)))
+    found = (
+        SimpyEngine(looped, L2State(TINY.l2), np.zeros(len(cores), np.int64), keep_spans=True)
+        .run()
+        .spans
+    )
+    assert found is not None
+    assert sorted(zip(found.start.tolist(), found.end.tolist(), strict=True)) == sorted(
+        (start, end) for _, _, start, end, _ in fast
+    )
+
+
+@examples(80)
+@given(plans(looped=True))
+def test_loops_compute_what_they_unroll_to(plan: Plan) -> None:
+    cores, results = tuple(range(len(plan.cores))), []
+    for unrolled in (False, True):
+        kernel = Random(plan, unrolled=unrolled)
+        x = np.arange(kernel.x.shape[0], dtype=np.float32).astype(np.float16)
+        arrays = {"x": x, "y": np.zeros(kernel.y.shape, np.float16)}
+        execute(build(kernel, TINY, cores), arrays)
+        results.append(arrays["y"])
+    np.testing.assert_array_equal(results[0], results[1])
 
 
 def orderings(program: Program, core: CoreProgram) -> list[dict[int, int]]:
