@@ -14,7 +14,7 @@ from typing import Any
 
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.tilings.costs import in_l2
-from npusim.kernels.tilings.pipeline import Ranked, every, leading
+from npusim.kernels.tilings.pipeline import Ranked, every, foreseen, leading
 from npusim.language import ArgumentError, Device, Kernel, Least
 
 
@@ -39,6 +39,23 @@ class Tiled(Kernel):
                 for one in self.variants(tiling, used):
                     with suppress(ArgumentError):  # some layouts of operands ask for more
                         yield self._with(one), Least(cycles, used, before)
+
+    def given(self, tilings: tuple[Any, ...], device: Device, cores: int) -> Ranked | None:
+        """A space of these tilings alone, whose columns say which it ``fits``; None by default."""
+        return None
+
+    def foreseen(
+        self, alike: Sequence[Kernel], device: Device, cores: int
+    ) -> list[tuple[float, Least] | None]:
+        ran = tuple(getattr(one, "ran", None) for one in alike)
+        space = self.given(ran, device, cores) if ran else None
+        if space is None:
+            return [None] * len(alike)
+        columns = (space.columns[name].tolist() for name in ("fits", "cores"))
+        return [
+            (time, Least(int(least), used, one.before)) if fits else None
+            for one, fits, used, time, least in zip(alike, *columns, *foreseen(space), strict=True)
+        ]
 
     def variants(self, tiling: Any, cores: int) -> Iterator[Any]:
         """Tilings for so many cores that bounds and estimates do not tell from one."""

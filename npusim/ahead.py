@@ -23,7 +23,8 @@ from npusim.call.spec import spec
 from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
-from npusim.kernels.tilings.pipeline import Work, plain_core, times
+from npusim.kernels.tilings.pipeline import plain_core, times
+from npusim.kernels.tilings.work import Work
 from npusim.program.build import build
 from npusim.timing import standby
 from npusim.timing.fast import library

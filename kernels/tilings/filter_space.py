@@ -25,11 +25,11 @@ from npusim.kernels.tilings.pipeline import (
     L0_WAYS,
     Columns,
     Waits,
-    Work,
     chosen,
     joined,
     with_l0,
 )
+from npusim.kernels.tilings.work import Work
 
 #: Longest side of a tile in elements.
 _MOST_SIDE = 512

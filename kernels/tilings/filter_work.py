@@ -14,8 +14,9 @@ from npusim.base.integers import IntArray
 from npusim.device.spec import Device
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.filter_cuts import Cut, cuts
-from npusim.kernels.tilings.pipeline import Columns, Floats, Work, as_columns, full, uneven
+from npusim.kernels.tilings.pipeline import Columns, as_columns, full, uneven
 from npusim.kernels.tilings.streams import clear_cycles, sum_cycles
+from npusim.kernels.tilings.work import Floats, Work
 from npusim.shapes.convolution import Convolution
 
 
@@ -293,8 +294,8 @@ class Gradient:
         into_b, two = device.path("L1", "L0B", "load3d"), t["slots"] > 1
         if sure:
             two = two & ((t["group"] == 1) | (t["stay"] > 1))
-        whole = (t.get("k", k) >= of["most_positions"]) & (m / s.c0 * k / 16 <= 255)
-        moves = 1 if direct or sure else np.where(whole, 1, np.ceil(m / s.c0))
+        apart = (t.get("k", k) >= of["most_positions"]) | (t.get("k", k) <= 16)
+        moves = np.where(direct or sure or apart & (m / s.c0 * k <= 4080), 1, np.ceil(m / s.c0))
         sizes = [side * k * self.element for side in (m, n)]
         a, b = (size / path.rate for size, path in zip(sizes, (into_a, into_b), strict=True))
         clash_a, clash_b = (

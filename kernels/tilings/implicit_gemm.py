@@ -27,7 +27,9 @@ class Tiling:
     tile's last mmad with its drain, and the drain with the next tile. ``cores`` leaves all but so
     many cores idle (0: none). A tile has the slabs of so many ``images``. With ``even_n`` output
     channels are cut into tiles of nearly equal size, the larger ones spread evenly, rather than
-    into tiles of ``base_n`` and a rest; there are as many.
+    into tiles of ``base_n`` and a rest; there are as many. With ``zeros`` positions that no input
+    reaches are stored with those between which they lie, where L0C drains through UB, rather than
+    cleared before, if tiles have whole rows of one phase.
 
     ``form`` is one of ``FORMS``: "window" slides the filter over an input with zeros inserted in
     L1; "phases" computes positions of one residue modulo the inserted stride at a time, with the
@@ -57,6 +59,7 @@ class Tiling:
     cores: int = 0
     images: int = 1
     even_n: bool = False
+    zeros: bool = False
 
     def __post_init__(self) -> None:
         counts = (
@@ -102,6 +105,7 @@ class Tiling:
             "N slowest": self.n_slowest,
             f"{self.images} images": self.images > 1,
             "N evenly": self.even_n,
+            "zeros between": self.zeros,
             "unit flag": self.unit_flag,
             f"{self.cores} cores": bool(self.cores),
         }

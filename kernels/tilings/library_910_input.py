@@ -135,7 +135,10 @@ def input_tiling(c: Convolution, device: Device, cores: int) -> Tiling | None:
     at = rule.cores_used()
     tile = rule.tile(at)
     found = rule.pieces(at, tile)
-    return _kernel(rule, at, tile, *found, scattered=scattered) if found else None
+    made = _kernel(rule, at, tile, *found, scattered=scattered) if found else None
+    picture = 16 * tile.m // c.out[2] * c.step(1) * c.spatial[2]  # positions, in two buffers each
+    room = scattered and 64 * (16 * tile.m + picture) <= rule.ub
+    return replace(made, zeros=room) if made else None
 
 
 def _kernel(rule: Input, at: Cores, t: Tile, a: Piece, b: Piece, *, scattered: bool) -> Tiling:

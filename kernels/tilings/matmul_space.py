@@ -7,7 +7,7 @@ whose filter has one tap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
@@ -24,15 +24,14 @@ from npusim.kernels.tilings.matmul import Shape, Tiling, order_of
 from npusim.kernels.tilings.pipeline import (
     L0_WAYS,
     Columns,
-    Floats,
     Waits,
-    Work,
     chosen,
     joined,
     uneven,
     with_l0,
 )
 from npusim.kernels.tilings.streams import clear_cycles
+from npusim.kernels.tilings.work import Floats, Work
 
 #: Most K of one product, and base blocks of slabs that are tried besides the longest that fit L1.
 _MOST_K, _STEPS = 512, (1, 2, 4, 8)
@@ -52,12 +51,15 @@ class Space:
     device: Device
     cores: int
     held: tuple[bool, ...]  # whether the L2 holds A, and B
+    given: tuple[Tiling, ...] = ()  # the candidates, if they are not all that are worth comparing
 
     waits: ClassVar[Waits] = (0, 0)
 
     @cached_property
     def columns(self) -> Columns:
         """Fields of all candidates that fit the device's buffers, one entry per candidate."""
+        if self.given:
+            return self._of_given()
         s, size, unit = self.shape, cube_sizes(self.device), self.shape.unit
         table = self.device.memory("BT" if s.biased else "L0C").size_bytes // FP32.bytes
         high, wide = (
@@ -81,6 +83,40 @@ class Space:
         t["items"] = self._tiles(t) * -(-s.k // t["depth"])
         t["cores"] = -(-t["items"] // -(-t["items"] // self.cores))
         return t
+
+    def _of_given(self) -> Columns:
+        """Fields of the candidates that were given, and whether such a one ``fits`` and is known.
+
+        Blocks of several tiles are dealt as wholes: the core with most has a share of ``dealt``.
+        """
+        s, size = self.shape, cube_sizes(self.device)
+        names = [field.name for field in fields(Tiling)]
+        g = {name: np.array([getattr(one, name) for one in self.given]) for name in names}
+        m, n, k = g["base_m"], g["base_n"], g["base_k"]
+        a, b = (k * g[f"step_k{side}"] for side in "ab")
+        whole = round_up(s.k, 16)
+        depth = np.where(g["single_core_k"] > 0, np.minimum(g["single_core_k"], whole), whole)
+        l1 = g["l1a_slots"] * m * a + g["l1b_slots"] * n * b
+        fits = (l1 * s.dtype.bytes <= size["L1"]) & (g["l0c_slots"] * m * n * 4 <= size["L0C"])
+        for memory, side in (("L0A", m), ("L0B", n)):
+            fits &= g["l0_slots"] * side * k * s.dtype.bytes <= size[memory]
+        t = {"m": m, "n": n, "k": k, "depth": depth, "step": g["step_ka"]}
+        t |= {"step_a": g["step_ka"], "step_b": g["step_kb"]}
+        t |= {name: g[name] for name in ("l0_slots", "l0c_slots", "unit_flag")}
+        t |= {"l1a": g["l1a_slots"], "l1b": g["l1b_slots"]}
+        parts = -(-s.k // depth)
+        t["items"] = self._tiles(t) * parts
+        high, wide = (
+            np.clip(-(-g[f"single_core_{axis}"] // base), 1, -(-side // base))
+            for axis, base, side in (("m", m, s.m), ("n", n, s.n))
+        )
+        blocks = s.groups * -(-s.m // (m * high)) * -(-s.n // (n * wide)) * parts
+        t["cores"] = np.minimum(np.where(g["cores"] > 0, g["cores"], self.cores), self.cores)
+        t["cores"] = np.minimum(t["cores"], blocks)
+        t["dealt"] = np.minimum(-(-blocks // t["cores"]) * high * wide, t["items"]) * t["cores"]
+        fits &= ~(g["full_load_a"] | g["through_ub"])
+        fits &= ~g["unit_flag"] | (costs.unit_flag_lag(self.device) >= 0)
+        return t | {"fits": fits, "barrier": g["barrier"]}
 
     def _parts(self, t: Columns) -> Columns:
         """With depths of a part of K: all of it, and what keeps cores busy if parts may add up."""
@@ -134,7 +170,8 @@ class Space:
     def work(self, which: IntArray, cores: IntArray, *, sure: bool = False) -> Work:
         """See ``pipeline.Ranked``."""
         t, s, device = chosen(self.columns, which) | {"cores": cores}, self.shape, self.device
-        e, rounds = s.dtype.bytes, -(-t["items"] // cores)
+        items = t["items"] if sure else t.get("dealt", t["items"])
+        e, rounds = s.dtype.bytes, -(-items // cores)
         # In one round a core with a whole tile is the last; in several they even out.
         m, n = (
             np.where(
@@ -144,43 +181,55 @@ class Space:
             )
             for base, side in ((t["m"], s.m), (t["n"], s.n))
         )
-        depth = np.minimum(t["depth"], s.k)
-        slabs = -(-depth // (t["k"] * t["step"]))
-        most = np.minimum(t["k"] * t["step"], depth)
-        steps = np.ceil(most / t["k"])
+        of_a, of_b = t.get("step_a", t["step"]), t.get("step_b", t["step"])
+        slabs, depth, most, steps = self._slabs(t, np.maximum(of_a, of_b), sure=sure)
+        # The operand with shorter slabs comes so many times for each of the other.
+        seconds = np.maximum(1, most / (t["k"] * np.minimum(of_a, of_b)))
+        seconds = seconds if sure else np.ceil(seconds)
+        in_a, in_b = np.where(of_a < of_b, seconds, 1), np.where(of_b < of_a, seconds, 1)
         slab, wide = depth / slabs, np.minimum(t["n"], s.n)
         k, rest = uneven(slab, most.astype(np.float64), t["k"], steps)
-        a, b = self._load((m, slab), most, s.k), self._load((slab, n), wide, s.n)
+        a, b = (
+            self._load(
+                (m, slab / in_a), np.minimum(t["k"] * of_a, np.minimum(t["depth"], s.k)), s.k
+            ),
+            self._load((slab / in_b, n), wide, s.n),
+        )
         asked = (m + n) * depth * e * t["items"]
-        requests = (a["rows"] + b["rows"]) * slabs * t["items"]
+        requests = (a["rows"] * in_a + b["rows"] * in_b) * slabs * t["items"]
         once, written = (s.groups * s.m * s.k * e, s.groups * s.k * s.n * e), s.m * s.n * s.groups
         missing = sum(size for size, held in zip(once, self.held, strict=True) if not held)
         short = self._step(m, n, rest)
-        first, second = (
-            np.maximum(1, cores * rounds * side * depth * e / size)
-            for side, size in zip((m, n), once, strict=True)
-        )
+        loads = [
+            {
+                "start": load["start"],
+                "bytes": side * slab / several * e,
+                "slots": slots,
+                "until": np.where(held, 0, rounds),
+                "copies": np.maximum(1, cores * rounds * side * depth * e / size),
+            }
+            for load, side, several, slots, held, size in (
+                (a, m, in_a, t.get("l1a", 2), self.held[0], once[0]),
+                (b, n, in_b, t.get("l1b", 2), self.held[1], once[1]),
+            )
+        ]
+        pairs = {
+            f"{which}_{what}": np.where(of_a < of_b, loads[1 - i][what], loads[i][what])
+            for i, which in enumerate(("first", "second"))
+            for what in loads[0]
+        }
         factor = device.l2.atomic_factor if device.l2 is not None else 1
         sums = np.where(t["depth"] < s.k, factor, 1) * s.out.bytes
         stored = written * sums * -(-s.k // t["depth"]) / costs.write_rate(device)
         clear = clear_cycles(device, written * s.out.bytes) if s.splits else 0
         return Work(
             cores=cores,
-            items=t["items"],
+            items=items,
             firsts=slabs,
-            seconds=1,
-            steps=steps,
-            first_start=a["start"],
-            first_bytes=m * slab * e,
-            second_start=b["start"],
-            second_bytes=n * slab * e,
+            seconds=seconds,
+            steps=steps / seconds if sure else np.ceil(steps / seconds),
+            **pairs,
             **dict.fromkeys(("first_every", "second_every", "first_period", "second_period"), 1),
-            first_slots=2,
-            second_slots=2,
-            first_until=np.where(self.held[0], 0, rounds),
-            first_copies=first,
-            second_until=np.where(self.held[1], 0, rounds),
-            second_copies=second,
             **self._step(m, n, k),
             run=steps,
             step_slots=t["l0_slots"],
@@ -194,6 +243,20 @@ class Space:
             beside=costs.launch_cycles(device, "cube", cores)
             + np.where(t["depth"] < s.k, clear, 0),
         )
+
+    def _slabs(self, t: Columns, step: IntArray, *, sure: bool) -> tuple[Any, Any, Any, Any]:
+        """The longer slabs of a tile, with its K, the most K of one, and its base blocks.
+
+        Of parts of K that are ``sure`` the mean, for those that were given may differ.
+        """
+        depth = np.minimum(t["depth"], self.shape.k)
+        if not (sure and self.given):
+            most = np.minimum(t["k"] * step, depth)
+            return -(-depth // (t["k"] * step)), depth, most, np.ceil(most / t["k"])
+        depth = self.shape.k / -(-self.shape.k // depth)
+        slabs = np.maximum(1, depth / (t["k"] * step))
+        most = depth / slabs
+        return slabs, depth, most, np.maximum(1, most / t["k"])
 
     @property
     def _port(self) -> Path:
@@ -244,7 +307,7 @@ class Space:
         return {
             "drain": drain,
             "pace": pace,
-            "stall": 0,
+            "stall": np.where(t.get("barrier", False), drain, 0),
             "drain_slots": t["l0c_slots"],
             "lag": np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device), -1.0),
         }

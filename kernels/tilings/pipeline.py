@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import cache, reduce
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,10 +30,9 @@ import numpy.typing as npt
 from npusim.base.integers import IntArray
 from npusim.device.spec import Device
 from npusim.kernels.tilings import costs
+from npusim.kernels.tilings.work import Column, Floats, Work
 from npusim.timing import standby
 from npusim.timing.fast.jit import uncompiled
-
-Floats = npt.NDArray[np.float64]
 
 #: Fields of candidates by name, one entry for each.
 Columns = dict[str, npt.NDArray[Any]]
@@ -53,75 +52,8 @@ _AT_ONCE = 128
 #: Instructions on the reference that take as long as one candidate that is not compiled.
 _LIKE = 5
 
-#: What a column of ``Work`` may be: one value for all candidates, or one for each.
-Column = Floats | IntArray | float | int
-
 #: Cycles of each candidate before the first step of any core, and behind its last product.
 Waits = tuple[Column, Column]
-
-
-class Work(NamedTuple):
-    """What the cores do, one entry per candidate: counts, cycles and bytes.
-
-    ``items`` of all cores take ``cores``; of an item ``firsts`` loads, of each ``seconds`` loads of
-    the other operand, of each ``steps``.
-    A load takes ``*_start`` cycles and ``*_bytes`` at the rate of its path, and comes anew every
-    ``*_every`` items. The L2 lacks an operand in each ``*_period``-th of the first ``*_until``
-    items of a core, and ``*_copies`` cores ask for the same at once. A step waits for one of
-    ``step_slots``, takes ``a`` and ``b`` cycles to L0 and ``m`` on the cube, after a gap ``a_head``
-    and ``m_head`` more; each ``run``-th is what is left of a load, and takes ``rest_l0`` and
-    ``rest_m``. ``issue`` are cycles of the scalar pipe per step, and ``ahead`` is how many steps it
-    runs ahead of the cube.
-    The ``drain`` holds the scalar pipe back for ``stall`` cycles, as its moves fill their queue;
-    the next can follow after ``pace`` cycles, and its slot of L0C is free as long before its end
-    as it takes longer than that.
-    The next tile may begin ``lag`` cycles after the ``drain`` begins, -1: when it has ended.
-    """
-
-    cores: Column
-    items: Column
-    firsts: Column
-    seconds: Column
-    steps: Column
-    first_start: Column
-    first_bytes: Column
-    second_start: Column
-    second_bytes: Column
-    first_every: Column
-    second_every: Column
-    first_slots: Column
-    second_slots: Column
-    first_period: Column
-    first_until: Column
-    first_copies: Column
-    second_period: Column
-    second_until: Column
-    second_copies: Column
-    a: Column
-    b: Column
-    m: Column
-    run: Column
-    step_slots: Column
-    rest_l0: Column
-    rest_m: Column
-    a_head: Column
-    m_head: Column
-    issue: Column
-    ahead: Column
-    drain: Column
-    pace: Column
-    stall: Column
-    drain_slots: Column
-    lag: Column
-    #: Bytes that one core can load per cycle, and that all together can, requests included.
-    rate: Column
-    shared: Column
-    #: The same of what the L2 lacks: bytes per cycle of main memory.
-    main: Column
-    #: Cycles that the whole takes at least: of bytes from main memory, of stores.
-    least: Column
-    #: Cycles beside the cores' own: launch, and kernels on account of the tiling.
-    beside: Column
 
 
 def table(work: Work) -> Work:
@@ -323,8 +255,11 @@ def leading(space: Ranked, few: int, *known: float) -> list[tuple[float, Any]]:
         found |= zip(new, more.tolist(), strict=True)
     best = sorted(found.items(), key=lambda one: one[1])[:few]
     tilings = {space.tiling(*one): time for one, time in best if time < np.inf}
+    # With no more tiles than half of the cores both have the same candidates.
+    same = {(time, replace(tiling, cores=0)) for tiling, time in tilings.items()}
     for time, tiling in _on_half(space, few, *tilings.values(), *known):
-        tilings.setdefault(tiling, time)
+        if (time, replace(tiling, cores=0)) not in same:
+            tilings.setdefault(tiling, time)
     return sorted(((time, one) for one, time in tilings.items()), key=lambda pair: pair[0])[:few]
 
 
@@ -339,6 +274,14 @@ def _on_half(space: Ranked, few: int, *known: float) -> list[tuple[float, Any]]:
     half = replace(cast(Any, space), cores=space.cores // 2)
     found = leading(half, few, *known)
     return [(time, replace(one, cores=one.cores or half.cores)) for time, one in found]
+
+
+def foreseen(space: Ranked) -> tuple[list[float], list[float]]:
+    """Estimated cycles of every candidate, and those each takes at least, as of ``every``."""
+    cores = space.columns["cores"]
+    which = np.arange(len(cores))
+    sure = bounds(table(space.work(which, cores, sure=True)), space.waits)
+    return times(space.work(which, cores), len(cores)).tolist(), sure.tolist()
 
 
 def every(space: Ranked) -> Iterator[tuple[Any, int, int, bool]]:

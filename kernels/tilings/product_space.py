@@ -17,9 +17,10 @@ from npusim.base.integers import IntArray, even_parts, round_up
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.implicit_gemm import Tiling
-from npusim.kernels.tilings.pipeline import L0_WAYS, Columns, Waits, Work, chosen, with_l0
+from npusim.kernels.tilings.pipeline import L0_WAYS, Columns, Waits, chosen, with_l0
 from npusim.kernels.tilings.product_cuts import Way, ways_of
 from npusim.kernels.tilings.product_work import Product
+from npusim.kernels.tilings.work import Work
 
 #: Most output channels of a tile.
 _MOST_N = 512

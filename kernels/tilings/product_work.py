@@ -17,9 +17,10 @@ from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
-from npusim.kernels.tilings.pipeline import Columns, Floats, Work, as_columns, uneven
+from npusim.kernels.tilings.pipeline import Columns, as_columns, uneven
 from npusim.kernels.tilings.product_cuts import Cut, cuts_of
 from npusim.kernels.tilings.streams import clear_cycles
+from npusim.kernels.tilings.work import Floats, Work
 
 
 @dataclass(frozen=True)

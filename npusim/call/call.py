@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,7 +33,7 @@ from npusim.results import Result
 from npusim.results.lines import bytes_text
 from npusim.reuse.launches import CachedLaunches
 from npusim.reuse.replay import Again, Step, figures_behind, notes_on_figures
-from npusim.timing.problem import UNITS, GmBytes, longest_first, memory_bounds
+from npusim.timing.bounds import UNITS, GmBytes, longest_first, memory_bounds
 from npusim.timing.run import Launches
 from npusim.timing.trace import Bound, KernelRun
 from npusim.version import __version__
@@ -76,9 +76,12 @@ class Call:
         self.held: dict[str, int] = {}  # bytes of main memory by tensor
         self._steps: list[Step] = []
         self._operands: dict[str, int] = {}  # bytes the problem needs, as far as kernels know
+        self._given: dict[str, Operand] = {}
+        self._same: dict[str, str] = {}  # the first name of what is an operand twice
         self._results: dict[str, int] = {}
         self._tilings: dict[str, Any] = {}
         self._touched: set[str] = set()  # tensors that the L2 may hold
+        self.blind = False  # to these and to the kind of launch, when tilings are chosen
 
     def check(self, facts: Mapping[str, Any]) -> None:
         """Hold the call against the documented limits of its operator; ``RuleError`` outside.
@@ -172,6 +175,9 @@ class Call:
         """
         tensor = Tensor(name, tuple(value.shape) if shape is None else shape, as_dtype, "in")
         self._operands[name] = 0
+        alike = (one for one, before in self._given.items() if before is value)
+        self._same[name] = next(alike, name)
+        self._given[name] = value
         self._hold(name, tensor)
         if not self.timing_only:
             array = np.ascontiguousarray(value, dtype=as_dtype.numpy)
@@ -239,13 +245,14 @@ class Call:
         """``kernel`` with the tiling "auto"; see ``npusim.call.choice.chosen``.
 
         A call that is only planned takes the best estimate where its workspace does not depend on
-        it.
+        it. A ``blind`` one chooses as a library does, which knows neither how kernels are launched
+        nor what the L2 holds.
         """
         return chosen(
             kernel,
-            self.device,
+            self.device.launching("single") if self.blind else self.device,
             self.groups,
-            warm=self._touched,
+            warm=() if self.blind else self._touched,
             launches=launches,
             simulated=self.options.deterministic or _planned.get() is None,
         )
@@ -311,10 +318,14 @@ class Call:
                 self._operands[name] = max(self._operands[name], size)
 
     def _problem_bounds(self, needed: Mapping[str, int]) -> tuple[Bound, ...]:
-        """Those of the whole call: its multiply-adds, operands once, results once."""
-        operands = {
-            name: min(size, needed.get(name, size)) for name, size in self._operands.items()
-        }
+        """Those of the whole call: its multiply-adds, operands once, results once.
+
+        An array given twice, as in ``a @ a``, is one operand.
+        """
+        operands: dict[str, int] = {}
+        for name, size in self._operands.items():
+            one = self._same.get(name, name)
+            operands[one] = max(operands.get(one, 0), min(size, needed.get(name, size)))
         held = sum(step.size_bytes for step in self._steps if isinstance(step, Tensor))
         if self.device.l2 is not None:
             held = min(held, self.device.l2.size_bytes)
@@ -323,8 +334,7 @@ class Call:
             bound for run in self.runs for bound in run.problem_bounds if bound.resource in UNITS
         ]
         if cube:
-            cycles = sum(bound.cycles for bound in cube)
-            bounds.append(Bound(cube[0].resource, cycles, cube[0].why))
+            bounds.append(reduce(Bound.plus, cube))
         return longest_first(bounds)
 
     def _progress(self, program: Program, phase: str) -> Callable[[int], None] | None:

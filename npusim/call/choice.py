@@ -19,24 +19,29 @@ from npusim.base.objects import growing
 from npusim.base.sources import look_again
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
-from npusim.program.build import lay_out
+from npusim.program.build import build, lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.reuse.cache import Answers
-from npusim.reuse.launches import CachedLaunches, content
-from npusim.reuse.seen import Name, Seen
-from npusim.timing.run import Launched, Launches
+from npusim.reuse.launches import content
+from npusim.reuse.seen import Name, Seen, names_of
+from npusim.timing.run import Launches, new_l2, time_cycles
+from npusim.timing.starts import are_usual
 
 K = TypeVar("K", bound=Kernel)
 
 #: Kernels that are launched for the sake of one: itself, and others before and after it.
 Around = Callable[[K], Sequence[Kernel]]
 
-#: Candidates that are looked at, and simulated of them at most; instructions of all of these, where
-#: building one that tasks do not share takes as long as simulating so many.
-MOST_LEADING = 64
-MOST_SIMULATED = 8
-MOST_INSTRUCTIONS = 2_000_000
+#: Candidates that are looked at; so many are simulated, and more, up to so many, only while the
+#: next estimate is less than this share of the best time: where estimates turn out too short.
+MOST_LEADING = 32
+FEW_SIMULATED, MOST_SIMULATED, PROMISING = 3, 8, 0.98
+
+#: Instructions of all candidates at most, and those that any choice may take after its first; a
+#: first one that has more may be followed by so many times its own. Building an instruction that
+#: tasks do not share takes as long as simulating so many.
+MOST_INSTRUCTIONS, FREE_INSTRUCTIONS, TIMES_FIRST = 2_000_000, 200_000, 2
 BUILD_WEIGHT = 50
 
 #: Tilings that differ in no other fields than these, and in numbers of slots, are alike. More of
@@ -47,6 +52,9 @@ ALIKE = ("base_k", "unit_flag", "step_ka", "step_kb")
 
 #: Choices of this process, as the fields of a tiling by name.
 CHOICES: Answers[dict[str, Any]] = Answers("choice", 4096, dict, dict)
+
+#: Instructions that candidates took, with those beside them, and their cycles: no rows are made.
+TRIED: Answers[list[int]] = Answers("tried", 4096, list, list)
 
 #: Programs of the latest choice, by kernel, device and groups: it is launched next as a rule.
 _built: dict[Hashable, Program] = {}
@@ -160,49 +168,51 @@ class _Trial:
         cores = len(self.groups) * watched.core_kind(kernel.role).per_group
         return kernel.ranked(watched, cores, few, [name for name, _ in self._warm])
 
-    def lay_out(self, kernel: Kernel) -> None:
-        """Raise as ``npusim.program.build.lay_out`` does."""
+    def laid_out(self, kernel: Kernel) -> _Tried:
+        """As of work that is too much to time; raises as ``npusim.program.build.lay_out`` does."""
         lay_out(kernel, self._seen.device, self.groups)
-
-    def on_few(self, kernels: Sequence[Kernel]) -> list[Kernel]:
-        """The kernels as a call launches them: vector ones on the cores on which they end first."""
-        watched, groups = self._seen.device, len(self.groups)
-        return [
-            one.on_few(watched, groups * watched.core_kind(one.role).per_group) for one in kernels
-        ]
+        return _Tried(MOST_INSTRUCTIONS + 1, None, [])
 
     def run(self, kernels: Sequence[Kernel], left: int) -> _Tried:
         """Build kernels that are launched one after another; time them where work is ``left``.
 
-        Raises as ``build`` does.
+        Vector ones run on the cores on which they end first, as a call launches them. Of such that
+        were timed before nothing is built. Raises as ``build`` does.
         """
-        launches = CachedLaunches(self.device, self.groups)
-        for name, size in self._warm:
-            launches.preload(name, size)
-        made: list[Launched] = []
-        try:
-            while len(made) < len(kernels) and (one := launches.known(kernels[len(made)])):
-                made.append(one)
-            rest = kernels[len(made) :]
-            programs = [self._program(kernel, launches) for kernel in rest]
-            sizes = [(one.run.instructions, one.emitted) for one in made]
-            sizes += [(program.instructions, program.emitted) for program in programs]
-            work = sum(count + BUILD_WEIGHT * emitted for count, emitted in sizes)
-            built = [*zip(rest, programs, strict=True)]
-            if work > left:
-                return _Tried(work, None, built)
-            made += [launches.known(one) or launches.time(one, program) for one, program in built]
-        finally:
-            self._names |= launches.names
-        return _Tried(work, sum(one.run.cycles + one.run.launch_cycles for one in made), built)
+        watched, groups = self._seen.device, len(self.groups)
+        kernels = [
+            one.on_few(watched, groups * watched.core_kind(one.role).per_group) for one in kernels
+        ]
+        told = [content(kernel) for kernel in kernels] if are_usual() else [None]
+        key = f"{self.groups} {self._warm} {told}" if None not in told else ""
+        known = TRIED.find(key, self.device) if key else None
+        if known is not None:
+            self._names |= known.names
+            work, cycles = known.answer
+            return _Tried(work, cycles if work <= left else None, [])
+        programs = [self._program(kernel) for kernel in kernels]
+        work = sum(one.instructions + BUILD_WEIGHT * one.emitted for one in programs)
+        built, held = [*zip(kernels, programs, strict=True)], Seen(self.device)
+        made: int | None = None
+        if work <= left:
+            l2 = new_l2(held.device, "fast")
+            for name, size in self._warm:
+                l2.preload(name, size)
+            made = sum(time_cycles(program, l2) for program in programs)
+        names = held.names.union(*(names_of(program.device) for program in programs))
+        self._names |= names
+        if key and made is not None:
+            TRIED.keep(key, self.device, names, [work, made])
+        return _Tried(work, made, built)
 
-    def _program(self, kernel: Kernel, launches: Launches) -> Program:
+    def _program(self, kernel: Kernel) -> Program:
         """The program of a kernel; the latest of those without a tiling are kept."""
-        if hasattr(kernel, "tiling"):
-            return launches.build(kernel)
-        if kernel not in self._around:
-            self._around = {kernel: launches.build(kernel)}
-        return self._around[kernel]
+        if kernel in self._around:
+            return self._around[kernel]
+        made = build(kernel, Seen(self.device).device, self.groups)
+        if not hasattr(kernel, "tiling"):
+            self._around = {kernel: made}
+        return made
 
 
 class _Tried(NamedTuple):
@@ -223,21 +233,20 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
     failed: CapacityError | None = None
     left = MOST_INSTRUCTIONS
     looked_at: set[Hashable] = set()
-    for estimate, ranked in trial.ranked(kernel, MOST_LEADING):
+    for estimate, ranked in _other_tiles_first(trial.ranked(kernel, MOST_LEADING)):
         candidate, shape = cast(K, ranked), _shape(ranked)
-        if len(looked_at) == MOST_SIMULATED or (best is not None and left < 0):
+        if best is not None and _enough(len(looked_at), estimate, best[0], left):
             break
         if shape in looked_at:
             continue
         try:
-            if not simulated:
-                trial.lay_out(candidate)
-                return candidate
-            tried = trial.run(trial.on_few(around(candidate)), left)
+            tried = trial.run(around(candidate), left) if simulated else trial.laid_out(candidate)
         except CapacityError as error:  # closed forms do not see every byte
             failed = error
             continue
         left -= tried.work
+        if not looked_at:
+            left = min(left, max(FREE_INSTRUCTIONS, TIMES_FIRST * tried.work))
         looked_at.add(shape)
         if tried.cycles is None and best is not None:
             break  # an estimate says nothing against times of others that were simulated
@@ -250,6 +259,28 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
     if best is None:
         raise failed or CapacityError(f"{kernel.name}: no tiling fits {trial.device.name}")
     return best[1]
+
+
+def _other_tiles_first(ranked: list[tuple[float, Kernel]]) -> list[tuple[float, Kernel]]:
+    """Candidates in their order, but that the first few are of as many tiles.
+
+    Estimates err alike for those of one tile, and for those that split K: of 64 x 401408 x 147 they
+    hold two tiles along N to be the fastest, in sixteen variants, and one is faster by a third.
+    """
+    tiles: dict[Hashable, tuple[float, Kernel]] = {}
+    for one in ranked:
+        tiling = getattr(one[1], "tiling", None)
+        tile = tuple(getattr(tiling, f"base_{axis}", 0) for axis in "mn")
+        tiles.setdefault((tile, getattr(tiling, "single_core_k", 0) > 0), one)
+    first = list(tiles.values())[:FEW_SIMULATED]
+    return [*first, *(one for one in ranked if all(one is not other for other in first))]
+
+
+def _enough(simulated: int, estimate: float, best: float, left: int) -> bool:
+    """Whether a candidate with the next ``estimate`` is not worth a look after so many others."""
+    if left < 0 or simulated == MOST_SIMULATED:
+        return True
+    return simulated >= FEW_SIMULATED and estimate >= PROMISING * best
 
 
 def _shape(kernel: Kernel) -> Hashable:

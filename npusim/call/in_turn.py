@@ -10,7 +10,7 @@ from npusim.device.spec import Device
 from npusim.results import Result
 from npusim.results.uncertainty import Replay
 from npusim.reuse.replay import notes_on_figures
-from npusim.timing.problem import longest_first
+from npusim.timing.bounds import longest_first
 from npusim.timing.trace import Bound, Trace
 
 
@@ -21,8 +21,8 @@ def in_turn(results: Sequence[Result]) -> Result:
     """
     bounds: dict[str, Bound] = {}
     for bound in (bound for one in results for bound in one.problem_bounds):
-        before = bounds.get(bound.resource, bound._replace(cycles=0))
-        bounds[bound.resource] = before._replace(cycles=before.cycles + bound.cycles)
+        before = bounds.get(bound.resource)
+        bounds[bound.resource] = bound if before is None else before.plus(bound)
     device, replays = results[0].device, tuple(one.replay for one in results if one.replay)
     replay = InTurn(replays)
     notes, figures = notes_of(device, results)

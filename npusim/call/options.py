@@ -45,7 +45,8 @@ class Options:
     a search with proof finds), for gradients of filter and input also "production" (the rule of
     the vendor's library), "library" (its public rules on chips with ``library_rules``, else our
     choice among the forms of kernel that it has: zeros are inserted into strided gradients) or a
-    ``CannTiling``, or a mapping from kernel names to any of these; ``rules`` "documented" applies
+    ``CannTiling``, for products also a ``catlass_tiling`` or an ``ascendc_tiling``, or a mapping
+    from kernel names to any of these; ``rules`` "documented" applies
     the product's constraint table (or, with a note, that of a related product), "strict" refuses
     an operator that the product's own documentation does not list, "hardware" only asks what the
     device can execute; ``deterministic`` reduces the split accumulation of a filter gradient in

@@ -19,7 +19,8 @@ def parse_tiling(text: str, kinds: Mapping[str, type[Any]]) -> Any:
     """A rule's name, the ``kind`` that ``base_m=128,base_n=256,...`` describes, or a mapping.
 
     Rules are "auto", "tuned", "library" and "production"; ``@FILE`` is a YAML or JSON file of a
-    tiling in the vendor's words. Of several kernels the text is
+    tiling in the vendor's words, ``catlass:FILE`` and ``ascendc:FILE`` are files of other words
+    (``npusim.kernels.tilings.imported``). Of several kernels the text is
     ``KERNEL:FIELD=VALUE,...;KERNEL:...``; those it leaves out are "auto".
     """
     if text in _RULES:
@@ -50,6 +51,9 @@ def _one(text: str, kind: type[Any]) -> Any:
         from npusim.kernels.tilings.cann import load_cann_tiling  # noqa: PLC0415
 
         return load_cann_tiling(Path(text[1:]))
+    source, _, file = text.partition(":")
+    if file and source in ("catlass", "ascendc"):
+        return _imported(source, Path(file), kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     values: dict[str, int | str] = {}
     for part in text.split(","):
@@ -70,6 +74,17 @@ def _one(text: str, kind: type[Any]) -> Any:
             "--tiling away (auto)"
         )
     return kind(**values)
+
+
+def _imported(source: str, file: Path, kind: type[Any]) -> Any:
+    """A file of somebody else's words: of a product, or (Ascend C) of a convolution's gradient."""
+    from npusim.kernels.tilings import cann, imported, matmul  # noqa: PLC0415 - few calls have one
+
+    if kind is matmul.Tiling:
+        return getattr(imported, f"{source}_tiling")(file)
+    if source == "catlass":
+        raise ArgumentError(f"--tiling {source}:{file}: CATLASS tilings are for matmul")
+    return cann.load_cann_tiling(file)
 
 
 def _value(name: str, text: str, kind: type[Any]) -> int | str:

@@ -12,6 +12,7 @@ import base64
 import hashlib
 import json
 import zlib
+from collections import OrderedDict
 from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -29,7 +30,7 @@ from npusim.timing.held import Held
 from npusim.timing.outcome import L2, Progress
 from npusim.timing.run import Launched, Launches, new_l2, wants_timeline
 from npusim.timing.starts import are_usual
-from npusim.timing.trace import Bound, KernelRun, PipeRow, PipeRows, TrafficRow
+from npusim.timing.trace import Bound, KernelRun, PipeRow, PipeRows, Timeline, TrafficRow
 
 if TYPE_CHECKING:
     from npusim.timing.fast.l2 import FastL2
@@ -117,12 +118,18 @@ class CachedLaunches(Launches):
     def known(self, kernel: Kernel, *, timeline: bool | None = False) -> Launched | None:
         key = None if timeline else self._key_of(kernel)
         found = RUNS.find(key, self.device) if key is not None else None
-        if found is None or wants_timeline(found.answer.run.instructions, timeline):
+        if found is None:
             return None
+        made = found.answer
+        if wants_timeline(made.run.instructions, timeline):
+            kept = _TIMELINES.get((key, self.device.digest()))
+            if kept is None:
+                return None
+            made = replace(made, run=replace(made.run, timeline=kept))
         self._key, self._last = None, (cast(str, key), found.names)
         self._left.append((kernel, None))
         self._names |= found.names
-        return found.answer
+        return made
 
     def time(
         self,
@@ -141,6 +148,10 @@ class CachedLaunches(Launches):
             self._last = key, noted | self._cache.names
             kept = replace(made, run=replace(made.run, timeline=None))
             RUNS.keep(key, self.device, self._last[1], kept)
+            if made.run.timeline is not None and made.run.instructions <= _SHORT:
+                _TIMELINES[key, self.device.digest()] = made.run.timeline
+                if len(_TIMELINES) > _TIMELINES_KEPT:
+                    _TIMELINES.popitem(last=False)
         return made
 
     def _key_of(self, kernel: Kernel) -> str | None:
@@ -200,6 +211,10 @@ def _pipe_rows(text: str) -> list[PipeRow]:
 
 #: Runs of this process.
 RUNS = Answers("run", 1024, _written, _read)
+
+#: Timelines of the latest short runs, by the run's key and the device; instructions of such a run.
+_TIMELINES: OrderedDict[tuple[str | None, str], Timeline] = OrderedDict()
+_TIMELINES_KEPT, _SHORT = 64, 20_000
 
 #: What the L2 held after a run, by the run's key: the key of ``CONTENTS``.
 LEFT: Answers[str] = Answers("left", 1024, str, str)

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from functools import lru_cache
 
 from npusim.base.integers import IntArray
-from npusim.device.parts import ENERGY
+from npusim.device.parts import AT_MOST, ENERGY
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.program.build import build
@@ -100,7 +100,9 @@ def _among(stated: tuple[str, ...], used: frozenset[str]) -> list[str]:
     return sorted(
         name
         for name in stated
-        if name not in idle and (name in used or name.rpartition(".")[0] in used)
+        if name not in idle
+        and not name.endswith(AT_MOST)
+        and (name in used or name.rpartition(".")[0] in used)
     )
 
 

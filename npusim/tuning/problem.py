@@ -18,8 +18,7 @@ from npusim.program.kernel import Kernel, Least
 from npusim.program.program import Program
 from npusim.timing.least import least_and_digest
 from npusim.timing.outcome import L2
-from npusim.timing.run import launch_cycles, new_l2, time_program
-from npusim.timing.trace import KernelRun
+from npusim.timing.run import launch_cycles, new_l2, time_cycles
 
 #: Fields of a candidate by name: what makes one of the kernel that is tuned.
 Changes = Mapping[str, Any]
@@ -80,13 +79,14 @@ class Problem:
     def candidates(self) -> Iterator[tuple[Kernel, int]]:
         """The kernel's own, each with a lower bound on its cycles in closed form."""
         for one, least in self.kernel.bounded(self.device, self.cores):
-            yield one, self._whole(one, least)
+            yield one, self.whole(one, least)
 
     def least(self, candidate: Kernel) -> int:
         """A lower bound on the cycles of any kernel, in closed form."""
-        return self._whole(candidate, candidate.least(self.device, self.cores))
+        return self.whole(candidate, candidate.least(self.device, self.cores))
 
-    def _whole(self, candidate: Kernel, least: Least) -> int:
+    def whole(self, candidate: Kernel, least: Least) -> int:
+        """Cycles at least with the launch, and with what goes before."""
         launch = self.device.launch.beside(candidate.role, least.cores)
         return least.cycles + launch + self._before(least.before)[0]
 
@@ -106,13 +106,8 @@ class Problem:
 
     def time(self, candidate: Kernel) -> Found:
         """The simulated cycles."""
-        run = self.run(candidate)
-        return Found(run.cycles + run.launch_cycles + self._before(candidate.before)[0])
-
-    def run(self, candidate: Kernel) -> KernelRun:
-        """The simulated run of the candidate itself."""
-        l2 = self._before(candidate.before)[1]
-        return time_program(self._built(candidate), copy.deepcopy(l2), timeline=False)
+        before, l2 = self._before(candidate.before)
+        return Found(before + time_cycles(self._built(candidate), copy.deepcopy(l2)))
 
     def _built(self, candidate: Kernel) -> Program:
         return build(candidate, self.device, self.groups)
@@ -121,10 +116,7 @@ class Problem:
         """Cycles of what a candidate needs before it, and the L2 that this leaves."""
         if needed not in self._known:
             start = new_l2(self.device, "fast") if self.l2 is None else copy.deepcopy(self.l2)
-            cycles = 0
-            for kernel in needed:
-                run = time_program(self._built(kernel), start, timeline=False)
-                cycles += run.cycles + run.launch_cycles
+            cycles = sum(time_cycles(self._built(kernel), start) for kernel in needed)
             self._known[needed] = (cycles, start)
         return self._known[needed]
 

@@ -215,7 +215,8 @@ def _text(tuned: Tuned, most: int = 10) -> str:
                 *(f"{fit.share.get(name, 0):.0%}" for name in memories),
             ]
         )
-    left = [i for i, name in enumerate(head) if name in varying and _is_text(shown, name)]
+    texts = {name for name, one in tiling_of(shown[0].kernel).items() if isinstance(one, str)}
+    left = [i for i, name in enumerate(head) if name in varying and name in texts]
     return "\n".join([*_verdict(tuned), "", *lines.table(head, table, left, lines.WIDTH)]) + "\n"
 
 
@@ -249,8 +250,6 @@ def _words(tuned: Tuned) -> str:
 
 def _varying(tilings: list[dict[str, Any]]) -> list[str]:
     """Fields in which the tilings differ, or all if they do not."""
-    if not tilings:
-        return []
     names = [name for name in tilings[0] if len({repr(t[name]) for t in tilings}) > 1]
     return names or list(tilings[0])
 
@@ -259,7 +258,3 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)
-
-
-def _is_text(shown: Any, name: str) -> bool:
-    return isinstance(tiling_of(shown[0].kernel)[name], str)

@@ -17,7 +17,7 @@ import pytest
 
 import npusim
 from npusim.base.dtypes import FP16
-from npusim.call.choice import CHOICES
+from npusim.call.choice import CHOICES, TRIED
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
@@ -71,7 +71,7 @@ def _nothing_known() -> None:
 
 def forget() -> None:
     """Forget all that this process keeps in memory."""
-    for kept in (RUNS, LEFT, CONTENTS, CHOICES):
+    for kept in (RUNS, LEFT, CONTENTS, CHOICES, TRIED):
         kept.clear()
 
 
@@ -388,3 +388,21 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
             both = npusim.spec((n, 16, 6, 6), "fp16")
             npusim.ops.convolution_backward(both, both, w, padding=1, device=device, timeline=False)
         assert names == []
+
+
+def test_a_short_run_is_known_with_its_timeline() -> None:
+    """A tuner that asks for the same product again waited for a second simulation."""
+    forget()
+    device, kernel = load_device("tiny"), MemSet(Tensor("x", (64, 16), FP16, "out"))
+    first = CachedLaunches(device, (0,))
+    made = first.time(kernel, first.build(kernel), timeline=None)
+    assert made.run.timeline is not None
+    again = CachedLaunches(device, (0,)).known(kernel, timeline=None)
+    assert again is not None
+    assert again.run.timeline is made.run.timeline
+    assert CachedLaunches(device, (0,)).known(kernel, timeline=True) is None
+    plain = CachedLaunches(device, (0,)).known(kernel, timeline=False)
+    assert plain is not None
+    assert plain.run.timeline is None
+    other = device.replace("launch.kernel", "9us")
+    assert CachedLaunches(other, (0,)).known(kernel, timeline=None) is None

@@ -22,7 +22,7 @@ import pytest
 
 from npusim.base.errors import CapacityError
 from npusim.call import choice
-from npusim.call.choice import CHOICES
+from npusim.call.choice import CHOICES, TRIED
 from npusim.device.catalog import load_device
 from npusim.kernels.tilings import filter_work, product_work
 from npusim.kernels.tilings.filter_space import Space as FilterSpace
@@ -52,8 +52,13 @@ Patch = pytest.MonkeyPatch
 
 
 def simulated(count: int) -> Callable[[Patch], None]:
-    """At most so many candidates are simulated."""
-    return lambda patch: patch.setattr(choice, "MOST_SIMULATED", count)
+    """So many candidates are simulated, whatever the estimates of the next promise."""
+
+    def fixed(patch: Patch) -> None:
+        patch.setattr(choice, "FEW_SIMULATED", count)
+        patch.setattr(choice, "MOST_SIMULATED", count)
+
+    return fixed
 
 
 def alike_too(patch: Patch) -> None:
@@ -98,7 +103,7 @@ def without(**plain: int) -> Callable[[Patch], None]:
 MECHANISMS: dict[str, Callable[[Patch], None]] = {
     "the best estimate alone, not simulated": simulated(1),
     "three simulated": simulated(3),
-    "twelve simulated": simulated(12),
+    "eight simulated": simulated(8),
     "tilings that are alike, too": alike_too,
     "what the L2 lacks": without_l2,
     "three slots of L0": without(l0_slots=2),
@@ -114,6 +119,7 @@ def switched(mechanism: Callable[[Patch], None] | None) -> Iterator[None]:
     """Choices as they are without a mechanism; nothing that was chosen before is kept."""
     with pytest.MonkeyPatch.context() as patch:
         CHOICES.clear()
+        TRIED.clear()
         if mechanism is not None:
             mechanism(patch)
         yield

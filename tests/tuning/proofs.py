@@ -14,6 +14,8 @@ import npusim
 from npusim.call.choice import chosen
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
+from npusim.program.build import build
+from npusim.timing.run import new_l2, time_program
 from tests.documents.tilings_table import PROOFS
 from tests.tuning.larger_machines import Gradient
 from tests.tuning.tables import FILE, Row, gradients, launched
@@ -21,13 +23,14 @@ from tests.tuning.tables import FILE, Row, gradients, launched
 
 def searched(gradient: Gradient, device: Device, seconds: int, jobs: int) -> Row:
     """The verdict of a search, and cycles of the kernel alone before and after it."""
-    kernel = chosen(launched(gradient, device), device, tuple(range(device.groups)))
+    groups = tuple(range(device.groups))
+    kernel = chosen(launched(gradient, device), device, groups)
     tuned = npusim.tune(kernel, device=device, budget=f"{seconds}s", jobs=jobs, store=None)
     return {
         "layer": gradient.layer,
         "gradient": gradient.which,
-        "auto": tuned.problem.run(kernel).cycles,
-        "tuned": tuned.problem.run(tuned.best).cycles,
+        "auto": time_program(build(kernel, device, groups), new_l2(device, "fast")).cycles,
+        "tuned": time_program(build(tuned.best, device, groups), new_l2(device, "fast")).cycles,
         "gap": tuned.gap,
         "simulated": tuned.counts["simulated"],
         "of": tuned.counts["candidates"] - tuned.counts["illegal"],

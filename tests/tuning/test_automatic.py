@@ -14,12 +14,20 @@ import pytest
 import npusim
 from npusim.base.dtypes import FP32
 from npusim.call import choice
-from npusim.call.choice import CHOICES, MOST_LEADING, MOST_SIMULATED, chosen, program_of
+from npusim.call.choice import (
+    CHOICES,
+    FEW_SIMULATED,
+    MOST_LEADING,
+    MOST_SIMULATED,
+    chosen,
+    program_of,
+)
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
-from npusim.kernels.tilings.pipeline import Work, leading, table, times
+from npusim.kernels.tilings.pipeline import leading, table, times
+from npusim.kernels.tilings.work import Work
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.reuse.launches import RUNS, CachedLaunches
@@ -51,8 +59,8 @@ LAYERS = (
 WHICH = ("dx", "dw")
 
 #: Of 900 random enlargements those that are slower by more than ``LIMIT``, and the worst ratio.
-MOST_SLOWER = 3
-WORST = 1.045
+MOST_SLOWER = 1
+WORST = 1.035
 
 
 def gradient(layer: str, which: str, batch: int) -> Gradient:
@@ -153,7 +161,10 @@ def test_estimates_know_cores_that_go_over_the_input_in_turn(share: int, rel: fl
 def test_candidates_of_half_of_the_cores_are_among_those_of_all(
     layer: str, which: str, batch: int
 ) -> None:
-    """Of 36 and 72 cores 16 or 17 are the fastest, in groups that share operands."""
+    """Of 36 and 72 cores 16 or 17 are the fastest, in groups that share operands.
+
+    As three candidates are simulated, the last is 0.3 % slower on 36.
+    """
     few, *more = (
         automatic(
             kernel_of(gradient(layer, which, batch)),
@@ -161,7 +172,7 @@ def test_candidates_of_half_of_the_cores_are_among_those_of_all(
         )[0]
         for groups in (18, 36, 72)
     )
-    assert max(more) <= few
+    assert max(more) <= 1.003 * few
 
 
 @pytest.mark.parametrize("sides", [(1024, 1024, 1024), (2048, 1024, 512)])
@@ -364,3 +375,41 @@ def test_estimates_know_what_the_call_left_in_the_l2() -> None:
         assert cycles <= 1.02 * least, size
         least = min(least, cycles)
     assert least < 45_000, "it took 63,965 cycles with 512 KiB, 52,350 with 256 KiB"
+
+
+def test_more_than_three_are_simulated_where_estimates_were_too_short(timed: list[int]) -> None:
+    """The best estimate of a strided gradient was 10 % too short, the third 12 % off the best."""
+    machine = load_device("ascend910b2")
+    counts = []
+    for layer in ("res5_3x3_down", "res4_3x3"):
+        timed.clear()
+        chosen(kernel_of(gradient(layer, "dx", 1)), machine, tuple(range(machine.groups)))
+        counts.append(len(timed))
+    assert FEW_SIMULATED == counts[1] < counts[0] <= MOST_SIMULATED
+
+
+def test_a_large_choice_takes_no_more_than_three_times_its_first() -> None:
+    machine = load_device("ascend910b2")
+    spent: list[tuple[int, int]] = []
+
+    class Noted(choice._Trial):
+        def run(self, kernels: Any, left: int) -> choice._Tried:
+            tried = super().run(kernels, left)
+            spent.append((left, tried.work))
+            return tried
+
+    trial = Noted(machine, tuple(range(machine.groups)), ())
+    kernel = kernel_of(Product(8192, 4096, 4096))
+    choice._best(kernel, trial, choice._with_before, simulated=True)
+    first = spent[0][1]
+    assert first > choice.FREE_INSTRUCTIONS
+    assert spent[1][0] == min(choice.MOST_INSTRUCTIONS - first, choice.TIMES_FIRST * first)
+
+
+def test_candidates_that_were_timed_are_not_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = load_device("ascend910b2")
+    groups, kernel = tuple(range(machine.groups)), kernel_of(gradient("res5_3x3", "dw", 1))
+    best = chosen(kernel, machine, groups)
+    CHOICES.clear()
+    monkeypatch.setattr(choice, "build", None)
+    assert chosen(kernel, machine, groups) == best

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import npusim
-from npusim.call.choice import CHOICES, chosen, program_of
+from npusim.call.choice import CHOICES, TRIED, chosen, program_of
 from npusim.program.kernel import Kernel
 from npusim.reuse.launches import RUNS, CachedLaunches
 from tests.tuning.larger_machines import Gradient, kernel_of, layers
@@ -44,6 +44,7 @@ def automatic(settings: Settings) -> Iterator[Figure]:
         rounds = []
         for _ in range(settings.repeats):
             CHOICES.clear()
+            TRIED.clear()
             RUNS.clear()
             begun = time.process_time()
             best = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -42,7 +43,7 @@ PARTS: dict[str, tuple[Any, str]] = {
 
 def designs(settings: Settings) -> Iterator[Figure]:
     """Both gradients of ResNet-50, one image, on designs drawn from 4,096, in loops of CPU."""
-    loop = seconds("-c", LOOP)
+    loop = statistics.median(seconds("-c", LOOP) for _ in range(3))
     grid = list(itertools.product(*VARY.values()))
     assert len(grid) == ALL
     drawn = random.Random(0).sample(grid, HELD // settings.divisor)

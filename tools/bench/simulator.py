@@ -12,7 +12,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import npusim
-from npusim.call.choice import CHOICES
+from npusim.call.choice import CHOICES, TRIED
 from npusim.reuse.launches import RUNS
 from npusim.timing.trace import KernelRun
 from tools.bench import programs
@@ -100,6 +100,7 @@ def scaling(settings: Settings) -> Iterator[Figure]:
 
     def call(size: int) -> None:
         CHOICES.clear()
+        TRIED.clear()
         RUNS.clear()  # or the second call would only be found
         x = npusim.spec((size, size), "fp16")
         npusim.ops.matmul(x, x, device=programs.DEVICE, engine=name, timeline=False)

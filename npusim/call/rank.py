@@ -1,0 +1,176 @@
+"""``npusim.rank``: tilings in the order of estimates, each with how long it may take.
+
+What a tuner asks before it compiles: no simulation unless it is asked for. Closed forms estimate a
+kernel whose work they know; of others the bound from their program stands in for an estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from math import ceil
+from typing import Any, NamedTuple
+
+from npusim.base.errors import ArgumentError
+from npusim.base.shown import Shown
+from npusim.device.catalog import load_device, parse_core_mask
+from npusim.device.spec import Device
+from npusim.program.kernel import Kernel
+from npusim.tuning.problem import Problem
+
+
+class Ratios(NamedTuple):
+    """Simulated time over estimate: between ``low`` and ``high`` with a ``probability``."""
+
+    low: float
+    high: float
+    probability: float
+    most: float  # the largest that was ever met
+
+
+#: Of estimates, and of bounds from programs: measured by ``python -m tests.tuning.ratios``.
+ESTIMATES = Ratios(0.78, 1.16, 0.9, 1.6)
+PROGRAMS = Ratios(1.0, 1.08, 0.9, 1.3)
+
+#: Simulations from which a ranking has ratios of its own.
+_ENOUGH = 9
+
+
+class Ranked(NamedTuple):
+    """A tiling with its estimated cycles, launches included; of a simulated one these are its time.
+
+    It is the ``place``-th that was given. Its cycles are from ``low`` to ``high`` with the
+    probability of the ranking; ``least`` is a lower bound on them, and ``most`` is what they were
+    never above where such estimates were compared with simulations.
+    """
+
+    tiling: Any
+    place: int
+    cycles: float
+    low: float
+    high: float
+    least: float
+    most: float
+    simulated: bool = False
+
+
+@dataclass(frozen=True)
+class Ranking(Shown):
+    """Tilings of a kernel on a device, the best first, and those that do not run, each with why.
+
+    With ``probability`` the simulated time of a tiling lies in its interval.
+    """
+
+    kernel: Kernel
+    device: Device
+    rows: tuple[Ranked, ...]
+    left_out: tuple[tuple[Any, str], ...]
+    probability: float
+
+    @property
+    def best(self) -> Any:
+        """The leading tiling; ``ArgumentError`` where none runs."""
+        if not self.rows:
+            raise ArgumentError(f"{self.kernel.name}: no tiling runs; first {self.left_out[:1]}")
+        return self.rows[0].tiling
+
+    def keep(self, share: float = 0.25, *, certain: bool = False) -> list[Any]:
+        """The leading ``share`` of the tilings that run, best first, with all that equal the last.
+
+        ``certain``: instead all but those whose least time is more than another takes at most.
+        """
+        return [row.tiling for row in self.kept(share, certain=certain)]
+
+    def kept(self, share: float = 0.25, *, certain: bool = False) -> list[Ranked]:
+        """The rows of these tilings."""
+        if not 0 < share <= 1:
+            raise ArgumentError(f"share is {share}; it is above 0 and at most 1")
+        if not certain:
+            leading = self.rows[: ceil(share * len(self.rows))]
+            return [row for row in self.rows if row.cycles <= leading[-1].cycles]
+        limit = min((row.most for row in self.rows), default=0)
+        return [row for row in self.rows if row.least <= limit]
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self) -> str:
+        """The ten leading tilings with their intervals."""
+        head = f"{self.kernel.name} on {self.device.name}: {len(self.rows)} tilings, "
+        head += f"{self.probability:.0%} of times within their intervals"
+        lines = [
+            f"{row.cycles:12,.0f} ({row.low:,.0f} to {row.high:,.0f}"
+            f"{', simulated' * row.simulated})  {row.tiling}"
+            for row in self.rows[:10]
+        ]
+        return "\n".join([head, *lines])
+
+
+def rank(
+    kernel: Kernel,
+    tilings: Iterable[Any],
+    device: str | Device,
+    *,
+    cores: Any = None,
+    simulate: int = 0,
+) -> Ranking:
+    """The ``tilings`` of ``kernel`` in the order of their estimated time on ``device``.
+
+    Tilings are of the kernel's kind or its fields by name, or kernels like it. ``simulate`` so many
+    of them, evenly spread over the order and the best first: their times are known, and from nine
+    on their ratios to the estimates make the intervals of all others. Raises ``ArgumentError`` for
+    a kernel without a tiling, or a tiling that its own checks refuse.
+    """
+    machine = load_device(device)
+    problem = Problem(kernel, machine, parse_core_mask(cores, machine))
+    candidates = [_like(kernel, one) for one in tilings]
+    rows, left_out = list[Ranked](), list[tuple[Any, str]]()
+    told = kernel.foreseen(candidates, machine, problem.cores)
+    for place, (candidate, one) in enumerate(zip(candidates, told, strict=True)):
+        tiling = getattr(candidate, "tiling", candidate)
+        if one is not None:
+            least, ratios, estimate = problem.whole(candidate, one[1]), ESTIMATES, one[0]
+        else:
+            found = problem.bound(candidate)
+            least, ratios, estimate = found.cycles, PROGRAMS, float(found.cycles)
+            if found.reason:
+                left_out.append((tiling, found.reason))
+                continue
+        ends = max(least, ratios.low * estimate), max(least, ratios.high * estimate)
+        rows.append(Ranked(tiling, place, estimate, *ends, least, ratios.most * estimate))
+    rows.sort(key=lambda row: row.cycles)
+    some = min(len(rows), simulate)  # evenly spread, the first of all among them
+    times = {
+        i: problem.time(candidates[rows[i].place]).cycles
+        for i in (at * len(rows) // some for at in range(some))
+    }
+    own = [time / rows[i].cycles for i, time in times.items()]
+    probability = ESTIMATES.probability
+    if len(own) >= _ENOUGH:  # of n that are drawn alike the next lies among them so probably
+        probability = (len(own) - 1) / (len(own) + 1)
+        ends_of = (
+            (max(r.least, min(own) * r.cycles), max(r.least, max(own) * r.cycles)) for r in rows
+        )
+        rows = [
+            row._replace(low=low, high=high, most=max(row.most, high))
+            for row, (low, high) in zip(rows, ends_of, strict=True)
+        ]
+    for i, time in times.items():
+        known = dict.fromkeys(("cycles", "low", "high", "least", "most"), time)
+        rows[i] = rows[i]._replace(**known, simulated=True)
+    rows.sort(key=lambda row: row.cycles)
+    return Ranking(kernel, machine, tuple(rows), tuple(left_out), probability)
+
+
+def _like(kernel: Kernel, one: Any) -> Kernel:
+    """The kernel with a tiling."""
+    if isinstance(one, Kernel):
+        return one
+    usual = getattr(kernel, "tiling", None)
+    if usual is None:
+        raise ArgumentError(f"rank: kernel {kernel.name} has no tiling; give kernels in its place")
+    names, named = [field.name for field in fields(usual)], isinstance(one, Mapping)
+    if not ({*one} <= {*names} if named else isinstance(one, type(usual))):
+        raise ArgumentError(f"rank: {one!r} is no tiling of {kernel.name}: {', '.join(names)}")
+    tiling = replace(usual, **one) if named else one
+    return replace(kernel, tiling=tiling)  # type: ignore[type-var]
