@@ -57,8 +57,10 @@ def _join(
 ) -> bool:
     """Make the operation at this place part of the one before it, if the fusion applies."""
     second = step.operations[at]
-    if second.kind != fusion.second or second.chain is None:
-        return False
+    values = [step.values[name] for name in (*second.reads, *second.writes)]
+    maps = {value.shape for value in values if value.kind in ("map", "rows")}
+    if second.kind != fusion.second or second.chain is None or len(maps) > 1:
+        return False  # blocks of other axes hold other elements
     for place in range(at - 1, -1, -1):
         first = step.operations[place]
         inner = [name for name in first.writes if name in second.reads]
@@ -83,6 +85,5 @@ def _join(
 
 def _dense(one: Operation) -> bool:
     """Whether a product leaves its result in one piece: a strided gradient does so by phases."""
-    layer = one.layer
-    strided = isinstance(layer, ConvLayer) and set(layer.stride) != {1}
+    strided = isinstance(one.layer, ConvLayer) and set(one.layer.stride) != {1}
     return not (strided and one.core == "convolution.input")

@@ -145,12 +145,14 @@ def conversion_task(value: Value, format: str, *, warm: bool = False) -> Task:
 class Launcher:
     """Times tasks, or computes their numbers, under ``options``, for ``batch`` images.
 
-    ``c0`` is the number of channels to a block.
+    ``c0`` is the number of channels to a block. With ``plain`` every value is plain between
+    operations.
     """
 
     options: Options
     batch: int
     c0: int = 16
+    plain: bool = False
 
     def run(self, what: Task, arrays: Mapping[str, Array] | None = None) -> Result:
         """The kernels of a task; with ``arrays``, by the names of values, also what they make.
@@ -159,6 +161,7 @@ class Launcher:
         """
         one = what.operation
         call = Call(one.kind, self._options(one), arrays is None)
+        call.blind = self.options.tiling == "library"
         core = one.core.partition(" ")[0]
         tensors: dict[str, Tensor] = {}
         warm = what.warm or (False,) * len(what.values)
@@ -171,10 +174,8 @@ class Launcher:
                 tensors[name] = call.output(name, placed.shape, value.dtype)
             else:
                 tensors[name] = placed.tensor(name, "out")
-        launch = _KERNELS.get(core, Launcher.traffic)
-        if not self._known(what):
-            launch = Launcher.traffic
-        launch(self, call, one, tensors)
+        launch = _KERNELS.get(core) if self._known(what) else None
+        (launch or Launcher.traffic)(self, call, one, tensors)
         outputs = {name: call.arrays.get(name) for name in one.writes}
         return call.result(outputs, one.kind, what.values[0].dtype)
 
@@ -217,7 +218,7 @@ class Launcher:
         if result == "weight":
             pair = (second, first) if layer.transposed else (first, second)
             gradients.launch_filter_gradient(call, s, *pair, out)
-            if s.plan.mag_factor > 1:  # sums across groups would reach the weights of the next step
+            if s.plan.mag_factor > 1 and not self.plain:  # sums across groups would reach weights
                 columns = call.view(out, fractal_columns(s))
                 call.launch(ClearBlocks(columns, s.plan, s.kernel[0]))
             return
@@ -231,9 +232,9 @@ class Launcher:
         """Pooling and its gradients, of maps of two dimensions; a window may be the whole map."""
         layer = one.layer
         assert isinstance(layer, ElementwiseLayer)
-        back = one.core.endswith("gradient")
+        back, maximum = one.core.endswith("gradient"), one.core.startswith("max")
         source, target = tensors[one.inputs[0]], tensors[one.outputs[0]]
-        read, out = (self._planes(call, tensor) for tensor in (source, target))
+        read, out = (call.view(t, t.shape[:1] + t.shape[2:]) for t in (source, target))
         image, windows = (out, read) if back else (read, out)
         kernel = layer.kernel or image.shape[2:4]
         shape = pooled(
@@ -243,18 +244,17 @@ class Launcher:
             _planar(layer.padding, (0, 0)) if layer.padding else (),
             windows.shape[2:4],
         )
-        maximum = one.core.startswith("max")
         masks = one.inputs[1:] if back else one.outputs[1:]
-        call.launch_spread(
-            (PoolGrad if back else Pool)(
-                shape,
-                read,
-                out,
-                kind="max" if maximum else "mean_inside",
-                mask=tensors[masks[0]] if maximum else None,
-                saturate=call.device.saturates,
-            )
+        made = (PoolGrad if back else Pool)(
+            shape,
+            read,
+            out,
+            kind="max" if maximum else "mean_inside",
+            mask=tensors[masks[0]] if maximum else None,
+            saturate=call.device.saturates,
         )
+        for part in [made] if back or maximum or made.fits(call.device) else _means(call, made):
+            call.launch_spread(part)
 
     def concat(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """Maps side by side along their channels, or what was so apart again."""
@@ -269,14 +269,6 @@ class Launcher:
         )
         call.launch_spread(SoftmaxLoss(x, labels, loss, grad, scale=1 / x.shape[0]))
 
-    @staticmethod
-    def _planes(call: Call, tensor: Tensor) -> Tensor:
-        """A blocked map as (N, C1, H, W, C0)."""
-        n, d, *rest = tensor.shape
-        if d > 1:
-            raise ArgumentError("pooling has no kernel for maps of three dimensions")
-        return call.view(tensor, (n, *rest))
-
     def traffic(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """What no kernel computes here: bytes at the rates of main memory, and a launch."""
         if not call.timing_only:
@@ -287,11 +279,13 @@ class Launcher:
         call.runs.append(traffic_run(call.device, call.vector_cores, read, written))
 
     def bias(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
-        """The gradient of a convolution's bias, of a plain map."""
+        """The gradient of a bias, of a plain map: nothing is added to channels that fill blocks."""
         dy, db = tensors[one.inputs[0]], tensors[one.outputs[0]]
         n, c, *size = dy.shape
-        flat = replace(dy, shape=(n, c, prod(size)))
-        kernel = call.spread(BiasGrad(flat, db, saturate=call.device.saturates))
+        if db.shape != (c,):
+            call.clear(db)
+        flat, own = replace(dy, shape=(n, c, prod(size))), replace(db, shape=(c,))
+        kernel = call.spread(BiasGrad(flat, own, saturate=call.device.saturates))
         parts = channel_parts(flat.shape, kernel.used(call.vector_cores))
         partial = call.workspace("parts", (c, parts), FP32) if parts > 1 else None
         call.launch(replace(kernel, partial=partial))
@@ -331,6 +325,16 @@ class Launcher:
         if bias is not None and bias.dtype is not c.dtype:
             bias = linear.converted(call, bias, c.dtype)
         linear.launch_product(call, made, bias, rounded=True)
+
+
+def _means(call: Call, whole: Pool | PoolGrad) -> list[Pool | PoolGrad]:
+    """Means along rows, and means of these along columns, where UB holds no whole window."""
+    s, rows = whole.shape, (whole.shape.spatial[0], whole.shape.out[1])
+    between = call.workspace("means", (s.n, *rows, s.c0), whole.read.dtype)
+    (down, across), (high, wide), (top, left) = s.kernel, s.stride, s.padding
+    by_row = replace(s, kernel=(1, across), stride=(1, wide), padding=((0, 0), left), outputs=rows)
+    rest = replace(s, kernel=(down, 1), stride=(high, 1), padding=(top, (0, 0)), spatial=rows)
+    return [replace(whole, shape=by_row, out=between), replace(whole, shape=rest, read=between)]
 
 
 def _drained(

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -96,15 +95,6 @@ class Problem:
             found.append(Conversion(name, format, us))
         us = sum(way.us for way in picked) + sum(one.us for one in found)
         return Plan(tuple(chosen), homes, tuple(found), us, us)
-
-    def exhaustive(self) -> Plan:
-        """The plan of least time of all there are: for small problems, and for tests."""
-        plans = (
-            self.evaluated(chosen, dict(zip(self.given, formats, strict=True)))
-            for chosen in product(*(range(len(ways)) for ways in self.ways))
-            for formats in product(*self.given.values())
-        )
-        return min((plan for plan in plans if plan is not None), key=lambda plan: plan.us)
 
     def best(self) -> Plan:
         """The plan of least time, by an integer program."""

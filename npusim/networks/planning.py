@@ -26,6 +26,7 @@ from npusim.networks.layouts import Plan, Problem, Way
 from npusim.networks.step_result import CONVERSIONS, Launched, Timed
 from npusim.networks.training import PHASES, Operation, Training
 from npusim.reuse.cache import answers_in
+from npusim.workloads.layers import INPUT
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,15 @@ class Formats:
         names = tuple(dict.fromkeys((*one.reads, *one.outputs, *one.writes)))
         values = {name: self.step.values[name] for name in names}
         several = {name: formats_of(value) for name, value in values.items()}
-        if one.core.startswith("convolution"):
-            return [{name: formats[-1] for name, formats in several.items()}]
-        if one.core in _BLOCKED or (one.chain and (one.chain.vectors or one.chain.sums)):
-            return [{name: formats[-1] for name, formats in several.items()}]
-        plain = {name: formats[0] for name, formats in several.items()}
+        plain, blocked = ({name: own[at] for name, own in several.items()} for at in (0, -1))
+        by_channel = one.chain and (one.chain.vectors or one.chain.sums)
+        if one.core.startswith("convolution") or one.core in _BLOCKED or by_channel:
+            return [blocked]
         if one.core and one.core != "traffic":
             return [plain]
         maps = {value.shape for value in values.values() if value.kind in ("map", "rows")}
-        if len(maps) > 1 or any(value.kind == "rows" for value in values.values()):
-            return [plain]  # blocks of other axes hold other elements
-        blocked = {name: formats[-1] for name, formats in several.items()}
+        if len(maps) > 1 or any(v.kind == "rows" for v in values.values()) or INPUT in values:
+            return [plain]  # blocks of other axes hold other elements; data are cast as they come
         return [plain] if blocked == plain else [plain, blocked]
 
     def task(self, one: Operation, formats: Mapping[str, str], warm: Collection[str] = ()) -> Task:

@@ -213,9 +213,10 @@ def prepared(
     )
     device = options.machine
     made = table.fused(step, table.chosen(setting.fusions), device)
-    formats = Formats(step, Simulated(Launcher(options, batch), store, jobs))
+    plain = setting.layouts == "each_call"
+    formats = Formats(step, Simulated(Launcher(options, batch, plain=plain), store, jobs))
     fixed, plan = setting.layouts == "as_framework", None
-    if setting.layouts == "each_call":
+    if plain:
         launches = each_call(step, formats)
     else:
         formats.simulate(fixed=fixed)

@@ -22,7 +22,7 @@ from npusim.networks.training import PHASES, Kinds, Training
 from npusim.results import Result
 from npusim.results.answer import Reported
 from npusim.results.energy import Energy, energy_of
-from npusim.results.step_text import TRAFFIC
+from npusim.results.network_text import TRAFFIC
 from npusim.timing.trace import KernelRun
 from npusim.version import __version__
 from npusim.workloads import Workload
@@ -356,9 +356,9 @@ class StepResult(Reported):
 
     def text(self) -> str:
         """The report for people: totals, phases and kinds, conversions that remain, notes."""
-        from npusim.results.step_text import render
+        from npusim.results.network_text import render_step
 
-        return render(self.to_json())
+        return render_step(self.to_json())
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the time of each phase by kind of operation."""
@@ -375,6 +375,6 @@ class StepResult(Reported):
 
     def as_report(self) -> Report:
         """The report as data; the page and what a notebook shows are made of it."""
-        from npusim.results.reports import step
+        from npusim.results.reports import network
 
-        return step.report(self.to_json(), self.device, self.launched)
+        return network.of_step(self.to_json(), self.device, self.launched)

@@ -7,7 +7,7 @@ from math import ceil
 
 from npusim.device.spec import Device
 from npusim.kernels.tilings.costs import launch_cycles
-from npusim.results.step_text import TRAFFIC
+from npusim.results.network_text import TRAFFIC
 from npusim.timing.trace import KernelRun
 
 

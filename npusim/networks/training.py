@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import NamedTuple
 
 from npusim.base.dtypes import FP16, FP32, INT8, DType
@@ -155,7 +156,7 @@ class _Builder:
         self.nodes = {node.name: node for node in workload.nodes}
         first = workload.nodes[0]
         shape = _shape_in(first.layer, batch)
-        self.step.value(Value(INPUT, shape, kinds.maps, _kind(shape, first.layer)))
+        self.step.value(Value(INPUT, shape, FP32, _kind(shape, first.layer)))
         self.trained: dict[str, bool] = {INPUT: False}
         self.symbols: dict[str, dict[str, str]] = {}
         self.gradients: dict[str, list[str]] = {}
@@ -194,7 +195,7 @@ class _Builder:
             shape = (like.shape[1],) if kind == "channels" else like.shape
             if kind == "masks":
                 window = getattr(layer, "kernel", ()) or self.step.values[names["x"]].shape[2:]
-                shape = (_prod(window), *shape)
+                shape = (prod(window), *shape)
             types = {"channels": FP32, "bits": INT8, "masks": INT8}
             value = Value(f"{node.name}.{symbol}", shape, types.get(kind, like.dtype), kind)
             names[symbol] = self.step.value(value)
@@ -233,7 +234,7 @@ class _Builder:
         """Note an operation: a chain where there is a row of it, else a kernel of its own."""
         if form.op == "add" or form.op in tables().chains:
             like = self.step.values[next(iter(given.values()))]
-            elements = like.shape[0] * _prod(like.shape[2:])
+            elements = like.shape[0] * prod(like.shape[2:])
             chain = chain_of(form.op, {**given, **made}, name, elements, self.settings, like.dtype)
             one = Operation(name, form.kind, phase, layer, chain=chain)
         else:
@@ -410,10 +411,3 @@ def _parameter(layer: Layer | ElementwiseLayer, kind: str) -> tuple[int, ...]:
 
 def _kind(shape: tuple[int, ...], layer: Layer | ElementwiseLayer) -> str:
     return "rows" if isinstance(layer, LinearLayer) or len(shape) == 2 else "map"
-
-
-def _prod(sizes: Iterable[int]) -> int:
-    found = 1
-    for size in sizes:
-        found *= size
-    return found

@@ -58,12 +58,22 @@ def random_problem(seed: int) -> Problem:
     return Problem(ways, lambda name, format: costs[name, format], given, tied)
 
 
+def exhaustive(problem: Problem) -> Plan:
+    """The plan of least time of all there are."""
+    plans = (
+        problem.evaluated(chosen, dict(zip(problem.given, formats, strict=True)))
+        for chosen in product(*(range(len(ways)) for ways in problem.ways))
+        for formats in product(*problem.given.values())
+    )
+    return min((plan for plan in plans if plan is not None), key=lambda plan: plan.us)
+
+
 def test_plans_of_random_graphs_are_the_best_of_all() -> None:
     done = 0
     for seed in range(130):
         one = random_problem(seed)
         try:
-            best = one.exhaustive()
+            best = exhaustive(one)
         except ValueError:  # no choice of formats is possible
             continue
         plan = one.best()
@@ -193,7 +203,7 @@ def test_formats_of_a_framework_convert_at_the_borders(block: Workload) -> None:
     launches = list(planned(formats.step, formats, plan, fixed=True))
     found = [(one.value, one.format) for one in launches if one.operation is None]
     assert found == [
-        ("input", BLOCKED),
+        ("input.fp16", BLOCKED),
         ("avg_pool", PLAIN),
         ("avg_pool.gradient.fc", BLOCKED),
     ]

@@ -21,8 +21,9 @@ from npusim.workloads import Workload, load_workload
 from tests.networks.blocks import ONE_BLOCK, Array, computed, network
 
 FORWARD = """\
+cast: input -> input.fp16
 cast of weights: one.w -> one.w.fp16
-convolution output: input one.w.fp16 -> one
+convolution output: input.fp16 one.w.fp16 -> one
 normalisation sums: one -> batch_norm.sum batch_norm.squares
 normalisation update: one batch_norm.sum batch_norm.squares batch_norm.gamma batch_norm.beta -> \
 batch_norm
@@ -59,7 +60,7 @@ normalisation gradient sums: one batch_norm.gradient.relu batch_norm.sum batch_n
 batch_norm.beta.gradient batch_norm.gamma.gradient
 normalisation gradient: batch_norm.gradient.relu one batch_norm.sum batch_norm.squares \
 batch_norm.gamma batch_norm.beta.gradient batch_norm.gamma.gradient -> one.gradient.batch_norm
-convolution weight: input one.gradient.batch_norm -> one.w.gradient
+convolution weight: input.fp16 one.gradient.batch_norm -> one.w.gradient
 """
 
 
@@ -80,7 +81,8 @@ def updated(name: str) -> str:
 
 
 def test_the_operations_of_a_step_are_those_written_by_hand(block: Workload) -> None:
-    """Nothing needs the image's gradient; weights alone decay; a cast is made once."""
+    """Nothing needs the image's gradient; weights alone decay; images come in fp32, and a
+    cast is made once."""
     optimizer = ""
     for layer, norm in (("one", "batch_norm"), ("two", "batch_norm_2")):
         optimizer += decayed(f"{layer}.w") + updated(f"{norm}.gamma") + updated(f"{norm}.beta")
@@ -112,6 +114,7 @@ def test_normalisations_in_fp32_cast_what_they_read_and_leave(block: Workload) -
     step = training(block, 4, Kinds(norm=FP32))
     casts = [one for one in step.operations if one.kind == "cast"]
     assert [(one.reads, one.writes) for one in casts if one.phase == "forward"] == [
+        (("input",), ("input.fp16",)),
         (("one",), ("one.fp32",)),
         (("batch_norm.fp32",), ("batch_norm",)),
         (("two",), ("two.fp32",)),
@@ -343,3 +346,13 @@ def test_a_row_that_is_wrong_has_its_line(
     named = int(told.split(":")[1])
     assert told.startswith("operations.yaml:")
     assert line - 2 <= named <= line, "that of the line, or of the key of its chain"
+
+
+def test_maps_of_other_axes_are_not_fused() -> None:
+    """ConvNeXt adds a gradient of (N, H, W, C) to that of a convolution: blocks hold others."""
+    step = training(load_workload("convnext_tiny"), 1)
+    fused(step, chosen("usual"), load_device("ascend910"))
+    for one in step.operations:
+        chain = one.chain if one.core.startswith("convolution") else None
+        values = [step.values[name] for name in (*chain.reads, *chain.writes)] if chain else []
+        assert len({value.shape for value in values if value.kind == "map"}) < 2, one.name

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.call.options import Options
 from npusim.networks.cards import all_reduce
-from npusim.networks.launches import Launcher
+from npusim.networks.launches import Launcher, task
 from npusim.networks.step_result import Launched, StepResult, Timed
-from npusim.networks.training import Training
-from npusim.workloads import Workload, load_workload
+from npusim.networks.training import Training, training
+from npusim.workloads import ElementwiseLayer, Node, Workload, load_workload
 from tests.networks.blocks import ONE_BLOCK, TWO_BLOCKS, Array, images, network
 
 
@@ -37,9 +38,9 @@ def eager(block: Workload) -> StepResult:
 
 # -- numbers -------------------------------------------------------------------------------------
 
-#: Ways to run a step. With one kind of launch the best tiling of the first layer is the same.
+#: Ways to run a step, with both kinds of launches.
 WAYS = {
-    "eager": {"mode": "eager", "launch": "graph"},
+    "eager": {"mode": "eager"},
     "graph": {"mode": "graph"},
     "best": {"mode": "graph", "layouts": "best"},
 }
@@ -67,6 +68,21 @@ def test_numbers_are_the_same_to_the_bit_in_every_mode(tmp_path: Path) -> None:
     assert all((first[one] != begun[one]).any() for one in first.parameters)
     times = {name: one.steps[0].time_us for name, one in found.items()}
     assert times["best"] <= times["graph"] * 1.01 < times["eager"]
+
+
+def test_windows_larger_than_ub_are_averaged_axis_by_axis() -> None:
+    """The squeezed map of 112 x 112 of an EfficientNet, whose plane is larger than UB."""
+    pool = ElementwiseLayer(kind="avg_pool", shape=(16, 112, 112), out=(16, 1, 1))
+    workload = Workload.of_nodes("pool", "", [Node(name="p", layer=pool, inputs=("input",))])
+    step = training(workload, 2, passes="forward")
+    one = step.operations[-1]
+    what = task(one, step.values, dict.fromkeys(step.values, "NC1HWC0"))
+    x = np.random.default_rng(0).uniform(-1, 1, (2, 1, 1, 112, 112, 16)).astype(np.float16)
+    for device in ("ascend910", "ascend910b2"):
+        result = Launcher(Options(device=device), 2).run(what, {"v0": x})
+        assert [run.name for run in result.runs] == ["pool", "pool"]
+        found = np.asarray(list(result.outputs or ()), np.float64).reshape(2, 16)
+        np.testing.assert_allclose(found, x.mean((1, 2, 3, 4), np.float64), atol=2e-5)
 
 
 # -- results -------------------------------------------------------------------------------------

@@ -69,9 +69,10 @@ def grouped() -> Workload:
     convolutions = (
         ConvLayer(name="a", cin=5, cout=35, spatial=(13, 13), kernel=(1, 1), groups=5),
         ConvLayer(
-            name="b", cin=35, cout=20, spatial=(13, 13), kernel=(2, 2), stride=(3, 3), groups=5
+            name="b", cin=35, cout=20, spatial=(13, 13), kernel=(2, 2), stride=(3, 3), groups=5,
+            bias=True,
         ),
-    )
+    )  # fmt: skip
     layers: tuple[ConvLayer | LinearLayer | ElementwiseLayer, ...] = (
         *(convolutions[0], square, convolutions[1]),
         ElementwiseLayer(kind="avg_pool", shape=(20, 4, 4), out=(20, 1, 1)),
@@ -96,3 +97,17 @@ def test_weights_in_groups_learn_the_same_in_both_formats() -> None:
         assert blocked.step(data, [0, 3, 6]) == pytest.approx(plain.step(data, [0, 3, 6]), rel=1e-4)
     for name in blocked.parameters:
         np.testing.assert_allclose(blocked[name], plain[name], atol=1e-5, err_msg=name)
+    assert blocked["n2.b"].any()
+    launched = [
+        {run.name for one in trainer.steps[0].launched for run in one.timed.runs}
+        for trainer in (blocked, plain)
+    ]  # plain weights have no room for sums across groups: nothing reads them
+    assert ["clear_blocks" in names for names in launched] == [True, False]
+    for trainer in (blocked, plain):  # as frameworks do: sums of a plain map, converted before
+        (one,) = (
+            one for one in trainer.steps[0].launched
+            if one.name == "n2.bias" and one.phase == "backward"
+        )  # fmt: skip
+        assert [run.name for run in one.timed.runs] == ["mem_set", "bias_grad"]
+    converted = {one.value for one in blocked.steps[0].conversions}
+    assert "n2.gradient.n3" in converted, converted
